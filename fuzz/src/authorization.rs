@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use voile_policy::authorization::{
-    Action, Attribute, Engine, Facts, Http, PathNormalization, Policy, PolicyName, Rule, Term,
+    Action, Attribute, Engine, RequestFacts, HttpFacts, PathNormalization, Policy, PolicyName, PolicyRule, Term,
     naive,
 };
 
@@ -37,11 +37,11 @@ pub(crate) fn path(data: &[u8]) {
 }
 
 /// The rules that lines describe; each value must read as it is written.
-fn rules_of(rules: &str) -> Vec<Rule> {
-    let mut all = vec![Rule::default()];
+fn rules_of(rules: &str) -> Vec<PolicyRule> {
+    let mut all = vec![PolicyRule::default()];
     for line in rules.lines().take(40) {
         if line == "-" {
-            all.push(Rule::default());
+            all.push(PolicyRule::default());
         }
         let (excluded, line) = match line.strip_prefix('!') {
             Some(line) => (true, line),
@@ -98,13 +98,13 @@ pub(crate) fn decision(data: &[u8]) {
         .iter()
         .find(|(name, _)| *name == "host")
         .map(|(_, value)| value.as_bytes());
-    let facts = Facts {
+    let facts = RequestFacts {
         source: None,
         source_ip: Ipv4Addr::LOCALHOST.into(),
         remote_ip: Ipv4Addr::LOCALHOST.into(),
         destination: SocketAddr::from((Ipv4Addr::LOCALHOST, 80)),
         sni: headers.first().map(|(name, _)| *name),
-        http: Some(Http {
+        http: Some(HttpFacts {
             authority: host,
             method: method.as_bytes(),
             path: path.as_bytes(),
@@ -112,7 +112,7 @@ pub(crate) fn decision(data: &[u8]) {
             claims: None,
         }),
     };
-    let tcp = Facts {
+    let tcp = RequestFacts {
         http: None,
         ..facts
     };

@@ -2,12 +2,12 @@
 //! stack.
 
 use rustls::server::Acceptor;
-use voile_transport::{ClientHello, Detected, MAX_DETECTION_BYTES, detect};
+use voile_transport::{ClientHello, DetectedProtocol, MAX_DETECTION_BYTES, detect};
 
 /// Any first bytes.
 pub(crate) fn decided_once(data: &[u8]) {
     let bytes = &data[..data.len().min(MAX_DETECTION_BYTES - 1)];
-    let mut decided: Option<Detected> = None;
+    let mut decided: Option<DetectedProtocol> = None;
     for end in 1..=bytes.len() {
         let now = detect(&bytes[..end]);
         if decided.is_some() {
@@ -20,7 +20,7 @@ pub(crate) fn decided_once(data: &[u8]) {
 /// The bytes of a first TLS flight, held against rustls.
 pub(crate) fn client_hello(data: &[u8]) {
     let bytes = &data[..data.len().min(MAX_DETECTION_BYTES - 1)];
-    let Some(Detected::Tls(ours)) = detect(bytes) else {
+    let Some(DetectedProtocol::Tls(ours)) = detect(bytes) else {
         return;
     };
     let mut acceptor = Acceptor::default();

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use domain::base::Message;
-use voile_dns::message::{self, QueryKind, Received, receive};
+use voile_dns::message::{self, QueryKind, ReceivedMessage, receive};
 use voile_dns::{Query, addresses_in};
 
 /// Limit of every datagram, in bytes (DNS flag day 2020).
@@ -28,16 +28,16 @@ pub(crate) fn question(packet: &[u8]) {
         well_formed(&made, packet);
     }
     match receive(packet) {
-        Received::Ignore(_) => {
+        ReceivedMessage::Ignore(_) => {
             let asks = Message::from_slice(packet).is_ok_and(|message| !message.header().qr());
             assert!(!asks, "a question is never left without a word");
         }
-        Received::Foreign => {}
-        Received::Refuse(answer) => {
+        ReceivedMessage::Foreign => {}
+        ReceivedMessage::Refuse(answer) => {
             assert!(answer.len() <= packet.len(), "nobody is made louder");
             well_formed(&answer, packet);
         }
-        Received::Query(query) => answered(&query, packet),
+        ReceivedMessage::Query(query) => answered(&query, packet),
     }
 }
 

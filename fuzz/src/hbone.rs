@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use voile_hbone::{CONFIG, Caller, connect, named, target};
+use voile_hbone::{CONFIG, TunnelCaller, connect, named, target};
 use voile_http2::{Connection, Fields, Link, PREFACE, Pool};
 
 /// Empty SETTINGS, the first frame of a peer.
@@ -65,7 +65,7 @@ fn assert_one_reading(head: &Fields) {
 /// Checks that no other party can choose the meaning of the caller's attributes.
 fn assert_written_as_meant(local: SocketAddr, text: &str) {
     let to = SocketAddr::new(local.ip().to_canonical(), 8080);
-    let caller = Caller {
+    let caller = TunnelCaller {
         client: Some(local),
         baggage: &[("service.name", text), ("k8s.namespace.name", "shop")],
         host: None,

@@ -1,7 +1,7 @@
 //! Heads: read in pieces they mean the same as whole, and a forwarded head reads as the received one.
 
 use voile_http1::{
-    Asked, Framing, MAX_HEAD_BYTES, MAX_HEADERS, Progress, Reject, RequestEdit, RequestHead,
+    RequestSummary, Framing, MAX_HEAD_BYTES, MAX_HEADERS, Progress, Reject, RequestEdit, RequestHead,
     RequestIndex, ResponseEdit, ResponseIndex, Version,
 };
 
@@ -170,7 +170,7 @@ pub(crate) fn response(data: &[u8]) {
     let Some((asked, bytes)) = rest.split_first() else {
         return;
     };
-    let asked = Asked {
+    let asked = RequestSummary {
         head: asked & 1 != 0,
         upgrade: asked & 2 != 0,
         connect: asked & 4 != 0,

@@ -3,7 +3,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use voile_http2::{Config, Connection, End, Failure, Fields, Link, PREFACE, Pool};
+use voile_http2::{Config, Connection, Http2End, Failure, Fields, Link, PREFACE, Pool};
 
 const CONFIG: Config = Config {
     stream_window: 20_000,
@@ -87,7 +87,7 @@ struct Seen {
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     said: Vec<u8>,
-    end: Option<End>,
+    end: Option<Http2End>,
     streams: Vec<Seen>,
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use voile_http2::Fields;
-use voile_http3::{Code, Event, Frames, decode, encode};
+use voile_http3::{Code, FrameEvent, Frames, decode, encode};
 
 /// Bytes of a block that are kept.
 const MAX_BLOCK: usize = 64;
@@ -15,19 +15,19 @@ const OVERHEAD: usize = 32;
 /// Content of a stream; adjacent data is one.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct Stream {
-    events: Vec<Event>,
+    events: Vec<FrameEvent>,
     error: Option<Code>,
     ended_between_frames: bool,
 }
 
 impl Stream {
-    fn push(&mut self, event: Event) {
-        if let Event::Block { bytes, .. } = &event {
+    fn push(&mut self, event: FrameEvent) {
+        if let FrameEvent::Block { bytes, .. } = &event {
             assert!(bytes.len() <= MAX_BLOCK, "{} bytes of a block", bytes.len());
         }
         match (self.events.last_mut(), event) {
-            (_, Event::Data(data)) if data.is_empty() => {}
-            (Some(Event::Data(before)), Event::Data(data)) => {
+            (_, FrameEvent::Data(data)) if data.is_empty() => {}
+            (Some(FrameEvent::Data(before)), FrameEvent::Data(data)) => {
                 *before = [&before[..], &data[..]].concat().into();
             }
             (_, event) => self.events.push(event),

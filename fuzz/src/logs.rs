@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use voile_model::log_filter::LogFilter;
-use voile_model::log_format::{Direction, LogFormat};
-use voile_telemetry::access_log::{Entry, Fields, Http, Marks, Renderer, TlsFacts, passes};
+use voile_model::log_format::{HeaderSource, LogFormat};
+use voile_telemetry::access_log::{AccessLogEntry, Fields, HttpLogFields, PolicyMarks, Renderer, TlsFacts, passes};
 
 /// Longest complaint, in bytes: it quotes no more of a format than a person reads.
 const MAX_COMPLAINT: usize = 4096;
@@ -19,7 +19,7 @@ const MAX_OWN_VALUE: usize = 512;
 struct Sent<'a>(&'a [u8]);
 
 impl Fields for Sent<'_> {
-    fn field(&self, _: Direction, _: &str) -> Option<&[u8]> {
+    fn field(&self, _: HeaderSource, _: &str) -> Option<&[u8]> {
         Some(self.0)
     }
 }
@@ -35,12 +35,12 @@ fn parts(data: &[u8]) -> Option<(&str, &[u8])> {
 }
 
 /// A request whose client sent `sent` wherever it could, and an opaque connection.
-fn entries(sent: &[u8], mut look: impl FnMut(&Entry<'_>)) {
+fn entries(sent: &[u8], mut look: impl FnMut(&AccessLogEntry<'_>)) {
     let text = String::from_utf8_lossy(sent);
     let fields = Sent(sent);
     let number = sent.first().copied().unwrap_or_default();
     let address = SocketAddr::from(([127, 0, 0, 1], 80));
-    let http = Http {
+    let http = HttpLogFields {
         method: &text,
         path: &text,
         authority: &text,
@@ -55,7 +55,7 @@ fn entries(sent: &[u8], mut look: impl FnMut(&Entry<'_>)) {
         attempts: 1,
         trace_id: "",
     };
-    let request = Entry {
+    let request = AccessLogEntry {
         http: Some(http),
         start: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
         duration: Duration::from_micros(u64::from(number) * 1000),
@@ -77,10 +77,10 @@ fn entries(sent: &[u8], mut look: impl FnMut(&Entry<'_>)) {
             peer: "spiffe://td/ns/a/sa/b",
             ..TlsFacts::default()
         }),
-        marks: Marks::default(),
+        marks: PolicyMarks::default(),
     };
     look(&request);
-    look(&Entry {
+    look(&AccessLogEntry {
         http: None,
         tls: None,
         ..request

@@ -11,7 +11,7 @@ use serde_json::json;
 use voile_model::Source;
 use voile_model::mesh::{ClaimOutput, HeaderPlace, KeySource, TokenRule};
 use voile_policy::tokens::{
-    Cache, Given, KeySet, Outcome, Request, Rules, without_cookies, without_params,
+    Cache, RuleKeys, KeySet, TokenOutcome, TokenRequest, Rules, without_cookies, without_params,
 };
 
 /// 2026-01-01: when every request comes.
@@ -30,7 +30,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     let point = URL_SAFE_NO_PAD.encode(key.public_key().as_ref());
     let set = json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "x": point, "kid": "1" }] });
     let rules = [rule("a", &set.to_string()), elsewhere(&set.to_string())];
-    let given = rules.iter().map(|rule| Given { rule, keys: None });
+    let given = rules.iter().map(|rule| RuleKeys { rule, keys: None });
     World {
         rules: Rules::new(given, None),
         key,
@@ -102,7 +102,7 @@ pub(crate) fn request(data: &[u8]) {
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name, value.trim()))
         .collect();
-    let asked = Request {
+    let asked = TokenRequest {
         method: b"GET",
         path: path.as_bytes(),
         headers: &headers,
@@ -117,7 +117,7 @@ pub(crate) fn request(data: &[u8]) {
     );
     let fresh = world.rules.examine(&asked, NOW, &mut Cache::new(9));
     assert_eq!(said(&first), said(&fresh), "whatever the seed");
-    let Outcome::Verified(verified) = &first else {
+    let TokenOutcome::Verified(verified) = &first else {
         return;
     };
     assert!(!signed.is_empty(), "nobody is believed without a signature");
@@ -138,11 +138,11 @@ pub(crate) fn request(data: &[u8]) {
     }
 }
 
-fn said(outcome: &Outcome) -> String {
+fn said(outcome: &TokenOutcome) -> String {
     match outcome {
-        Outcome::NoToken => "none".to_owned(),
-        Outcome::Refused(refusal) => refusal.text(),
-        Outcome::Verified(verified) => format!("{} {:?}", verified.rule(), verified.claims()),
+        TokenOutcome::NoToken => "none".to_owned(),
+        TokenOutcome::Refused(refusal) => refusal.text(),
+        TokenOutcome::Verified(verified) => format!("{} {:?}", verified.rule(), verified.claims()),
     }
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn keys(data: &[u8]) {
         assert!(set.usable() > 0 && set.usable() <= voile_policy::tokens::MAX_KEYS);
     }
     let rule = rule("a", &text);
-    let given = Given {
+    let given = RuleKeys {
         rule: &rule,
         keys: Some(&text),
     };
@@ -172,7 +172,7 @@ pub(crate) fn keys(data: &[u8]) {
         let signature = URL_SAFE_NO_PAD.encode(vec![0; length]);
         let line = format!("Bearer {header}.{payload}.{signature}");
         let headers = vec![("authorization", line.as_str())];
-        let asked = Request {
+        let asked = TokenRequest {
             method: b"GET",
             path: b"/",
             headers: &headers,
@@ -180,7 +180,7 @@ pub(crate) fn keys(data: &[u8]) {
         let outcome = rules.examine(&asked, NOW, &mut Cache::new(1));
         // An Ed25519 key of small order verifies a signature of zeros over anything; it is the issuer's own to give.
         if algorithm != "EdDSA" {
-            assert!(matches!(outcome, Outcome::Refused(_)), "{algorithm}");
+            assert!(matches!(outcome, TokenOutcome::Refused(_)), "{algorithm}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Trace context: for any fields of a request, the outgoing context is one strict context of the same trace.
 
-use voile_telemetry::trace::{Context, Decision, Incoming, context_lines, request_id};
+use voile_telemetry::trace::{Context, Decision, IncomingContext, context_lines, request_id};
 
 /// The names a first byte stands for.
 const NAMES: [&str; 10] = [
@@ -22,7 +22,7 @@ pub(crate) fn context(data: &[u8]) {
         let (name, value) = line.split_first()?;
         Some((NAMES[usize::from(*name) % NAMES.len()], value))
     });
-    let incoming = Incoming::read(fields);
+    let incoming = IncomingContext::read(fields);
     let mut seed = 7u64;
     let mut random = || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -34,7 +34,7 @@ pub(crate) fn context(data: &[u8]) {
         let id = request_id(incoming.request_id(), traced, &mut random);
         let lines = context_lines(Some(&context), Some(&id));
         let read = read(&lines);
-        let again = Incoming::read(read.iter().map(|(name, value)| (*name, value.as_bytes())));
+        let again = IncomingContext::read(read.iter().map(|(name, value)| (*name, value.as_bytes())));
         let next = Context::follow(&again, !sampled, &mut random);
         assert_eq!(next.trace, context.trace, "{lines}");
         assert_eq!(next.parent, Some(context.span), "{lines}");

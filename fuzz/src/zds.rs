@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::LazyLock;
 
-use voile_zds::{Told, Who};
+use voile_zds::{AgentMessage, PodIdentity};
 
 /// Kubernetes' longest name, in bytes.
 const MAX_NAME: usize = 253;
@@ -37,7 +37,7 @@ pub(crate) fn message(data: &[u8]) {
     let Some((how, bytes)) = data.split_first() else {
         return;
     };
-    let told = match Told::decode(bytes, (how & 1 == 1).then(descriptor)) {
+    let told = match AgentMessage::decode(bytes, (how & 1 == 1).then(descriptor)) {
         Ok(told) => told,
         Err(refusal) => {
             assert!(refusal.len() <= MAX_REFUSAL, "{refusal}");
@@ -46,10 +46,10 @@ pub(crate) fn message(data: &[u8]) {
         }
     };
     match &told {
-        Told::Add { uid, who, .. } => {
+        AgentMessage::Add { uid, who, .. } => {
             assert_eq!(how & 1, 1, "a pod without its network namespace");
             assert_uid(uid);
-            let Who {
+            let PodIdentity {
                 name,
                 namespace,
                 service_account,
@@ -58,14 +58,14 @@ pub(crate) fn message(data: &[u8]) {
                 assert_name(name);
             }
         }
-        Told::Keep(uid) | Told::Remove(uid) => assert_uid(uid),
-        Told::Complete => {}
+        AgentMessage::Keep(uid) | AgentMessage::Remove(uid) => assert_uid(uid),
+        AgentMessage::Complete => {}
     }
     let (written, with) = told.encode();
     let with = with.map(|_| descriptor());
-    let again = Told::decode(&written, with).expect("what we write can be read");
-    let told_of = |told: &Told| match told {
-        Told::Add { uid, who, .. } => format!("{uid} {who:?}"),
+    let again = AgentMessage::decode(&written, with).expect("what we write can be read");
+    let told_of = |told: &AgentMessage| match told {
+        AgentMessage::Add { uid, who, .. } => format!("{uid} {who:?}"),
         other => format!("{other:?}"),
     };
     assert_eq!(told_of(&told), told_of(&again));

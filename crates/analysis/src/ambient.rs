@@ -4,7 +4,7 @@
 
 use voile_model::Diagnostic;
 use voile_model::mesh::authorization::{
-    Action, AuthorizationPolicy, Condition, OperationMatch, Rule, SourceMatch,
+    AuthorizationAction, AuthorizationPolicy, WhenCondition, OperationMatch, AuthorizationRule, SourceMatch,
 };
 
 use crate::codes;
@@ -36,18 +36,18 @@ pub(crate) fn check(
         found.push(Diagnostic::error(code, source.clone(), message).help(help));
     };
     let refused = match &policy.action {
-        Action::Custom(_) => {
+        AuthorizationAction::Custom(_) => {
             Some("CUSTOM asks about requests; a node proxy denies what it would ask about")
         }
-        Action::Audit => Some("AUDIT marks requests; a node proxy marks none"),
-        Action::Allow | Action::Deny => None,
+        AuthorizationAction::Audit => Some("AUDIT marks requests; a node proxy marks none"),
+        AuthorizationAction::Allow | AuthorizationAction::Deny => None,
     };
     if let Some(why) = refused {
         let message = format!("AuthorizationPolicy {name} cannot hold as written {whom}: {why}");
         return say(&policy.source, message);
     }
     let consequence = match &policy.action {
-        Action::Deny => "the rule denies there without asking that, so more than is written",
+        AuthorizationAction::Deny => "the rule denies there without asking that, so more than is written",
         _ => "the rule allows nothing there",
     };
     for rule in &policy.rules {
@@ -63,7 +63,7 @@ pub(crate) fn check(
 }
 
 /// The fields of a rule that need a request: a connection alone does not show them.
-fn of_requests(rule: &Rule) -> Vec<&'static str> {
+fn of_requests(rule: &AuthorizationRule) -> Vec<&'static str> {
     let source = |one: &SourceMatch| {
         let asked = [
             ("requestPrincipals", !one.request_principals.is_empty()),
@@ -79,21 +79,21 @@ fn of_requests(rule: &Rule) -> Vec<&'static str> {
         ];
         asked.into_iter()
     };
-    let condition = |one: &Condition| match one {
-        Condition::Header(..) => Some("request.headers"),
-        Condition::RemoteIp(_) => Some("remote.ip"),
-        Condition::RequestPrincipal(_) => Some("request.auth.principal"),
-        Condition::RequestAudiences(_) => Some("request.auth.audiences"),
-        Condition::RequestPresenter(_) => Some("request.auth.presenter"),
-        Condition::RequestClaim(..) => Some("request.auth.claims"),
-        Condition::ServerName(_) => Some("connection.sni"),
-        Condition::SourceIp(_)
-        | Condition::SourceNamespace(_)
-        | Condition::SourceServiceAccount(_)
-        | Condition::SourcePrincipal(_)
-        | Condition::SourceTrustDomain(_)
-        | Condition::DestinationIp(_)
-        | Condition::DestinationPort(_) => None,
+    let condition = |one: &WhenCondition| match one {
+        WhenCondition::Header(..) => Some("request.headers"),
+        WhenCondition::RemoteIp(_) => Some("remote.ip"),
+        WhenCondition::RequestPrincipal(_) => Some("request.auth.principal"),
+        WhenCondition::RequestAudiences(_) => Some("request.auth.audiences"),
+        WhenCondition::RequestPresenter(_) => Some("request.auth.presenter"),
+        WhenCondition::RequestClaim(..) => Some("request.auth.claims"),
+        WhenCondition::ServerName(_) => Some("connection.sni"),
+        WhenCondition::SourceIp(_)
+        | WhenCondition::SourceNamespace(_)
+        | WhenCondition::SourceServiceAccount(_)
+        | WhenCondition::SourcePrincipal(_)
+        | WhenCondition::SourceTrustDomain(_)
+        | WhenCondition::DestinationIp(_)
+        | WhenCondition::DestinationPort(_) => None,
     };
     let sources = rule.from.iter().flat_map(source);
     let both = sources.chain(rule.to.iter().flat_map(operation));

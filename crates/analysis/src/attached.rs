@@ -2,13 +2,13 @@
 //! assembles the mesh, so the reports describe the configuration in force.
 
 use voile_model::Diagnostic;
-use voile_model::mesh::gateway_api::{Reason, Refusal, Said};
+use voile_model::mesh::gateway_api::{ConditionReason, RefusedCondition, ResourceConditions};
 
 use crate::codes;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// Reports each refusal.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     let all = view.mesh.gateway_api.said.iter();
     for said in all {
         for refusal in &said.refusals {
@@ -20,66 +20,66 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
 }
 
 /// The code of a refusal, and what would be right.
-fn advice(said: &Said, refusal: &Refusal) -> (&'static str, &'static str) {
+fn advice(said: &ResourceConditions, refusal: &RefusedCondition) -> (&'static str, &'static str) {
     let to_gateway = refusal.field.contains("parentRef") && !refusal.said.contains("Service");
     match refusal.reason {
-        Reason::RefNotPermitted => (
+        ConditionReason::RefNotPermitted => (
             codes::NOT_GRANTED,
             "add a ReferenceGrant in the namespace that is pointed into, from this kind and namespace",
         ),
-        Reason::NoMatchingParent if to_gateway => (
+        ConditionReason::NoMatchingParent if to_gateway => (
             codes::UNKNOWN_GATEWAY,
             "declare it, or correct name, namespace, sectionName and port",
         ),
-        Reason::NoMatchingParent => (
+        ConditionReason::NoMatchingParent => (
             codes::UNKNOWN_ROUTE_HOST,
             "declare it, or correct name, namespace and port",
         ),
-        Reason::NotAllowedByListeners | Reason::NotAllowed => (
+        ConditionReason::NotAllowedByListeners | ConditionReason::NotAllowed => (
             codes::ROUTE_NOT_ADMITTED,
             "set allowedRoutes (allowedListeners) of the Gateway so that this namespace and kind are let in",
         ),
-        Reason::NoMatchingListenerHostname => (
+        ConditionReason::NoMatchingListenerHostname => (
             codes::HOST_NOT_IN_GATEWAY,
             "name a host that a listener serves",
         ),
-        Reason::BackendNotFound => (
+        ConditionReason::BackendNotFound => (
             codes::UNKNOWN_ROUTE_HOST,
             "declare the Service, or correct name, namespace and port",
         ),
-        Reason::InvalidCertificateRef => (
+        ConditionReason::InvalidCertificateRef => (
             codes::UNKNOWN_CREDENTIAL,
             "name one Secret of type kubernetes.io/tls with `tls.crt` and `tls.key`",
         ),
-        Reason::NoValidCertificate | Reason::InvalidAuthority => (
+        ConditionReason::NoValidCertificate | ConditionReason::InvalidAuthority => (
             codes::UNKNOWN_CREDENTIAL,
             "name a ConfigMap of the policy's namespace with certificates in PEM as `ca.crt`; until then nobody calls the Service",
         ),
-        Reason::TargetNotFound => (
+        ConditionReason::TargetNotFound => (
             codes::UNKNOWN_ROUTE_HOST,
             "declare the Service, or correct its name and the port's in sectionName",
         ),
-        Reason::Conflicted => (
+        ConditionReason::Conflicted => (
             codes::GATEWAY_API_REFUSED,
             "keep one policy for a Service, or for a port of it by sectionName",
         ),
-        Reason::ProtocolConflict | Reason::HostnameConflict => (
+        ConditionReason::ProtocolConflict | ConditionReason::HostnameConflict => (
             codes::GATEWAY_API_REFUSED,
             "give each listener a port of its own, or on one port a host of its own",
         ),
-        Reason::Invalid if said.kind == "Gateway" => (
+        ConditionReason::Invalid if said.kind == "Gateway" => (
             codes::GATEWAY_API_REFUSED,
             "write gatewayClassName: voile (or istio), or declare the class",
         ),
-        Reason::UnsupportedProtocol
-        | Reason::InvalidRouteKinds
-        | Reason::InvalidKind
-        | Reason::InvalidParameters
-        | Reason::UnsupportedAddress
-        | Reason::ListenersNotValid
-        | Reason::UnsupportedValue
-        | Reason::Pending
-        | Reason::Invalid => (
+        ConditionReason::UnsupportedProtocol
+        | ConditionReason::InvalidRouteKinds
+        | ConditionReason::InvalidKind
+        | ConditionReason::InvalidParameters
+        | ConditionReason::UnsupportedAddress
+        | ConditionReason::ListenersNotValid
+        | ConditionReason::UnsupportedValue
+        | ConditionReason::Pending
+        | ConditionReason::Invalid => (
             codes::GATEWAY_API_REFUSED,
             "docs/reference/gateway-api.md says what is in force; remove the rest",
         ),

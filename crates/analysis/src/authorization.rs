@@ -5,24 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use voile_model::mesh::authorization::{
-    Action, AuthorizationPolicy, AuthorizationProvider, Condition, Matches, OperationMatch,
-    PathMatch, PolicyTarget, Rule, SourceMatch, StringMatch, TargetReference,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, WhenCondition, Matches, OperationMatch,
+    PathMatch, PolicyTarget, AuthorizationRule, SourceMatch, StringMatch, TargetReference,
 };
-use voile_model::mesh::intent::{Gateway, Server, ServerTlsMode};
-use voile_model::mesh::{ExtAuthzProvider, ExtAuthzTransport, Mesh, Protocol, Provider, Service};
+use voile_model::mesh::routing_intent::{Gateway, DeclaredServer, ServerTlsMode};
+use voile_model::mesh::{ExtAuthzProvider, ExtAuthzTransport, Mesh, Protocol, Provider, MeshService};
 use voile_model::{Diagnostic, Labels, Namespace, Port, Source};
 use voile_policy::{Mode, inherited};
 
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// Checks all AuthorizationPolicies.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     let mesh = view.mesh;
     for policy in mesh.authorization_policies.values() {
-        let mut checking = Checking {
+        let mut checking = PolicyChecker {
             mesh,
             policy,
             selected: view.obeying(&policy.name.namespace, &policy.target),
@@ -35,7 +35,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     }
 }
 
-struct Checking<'a> {
+struct PolicyChecker<'a> {
     mesh: &'a Mesh,
     policy: &'a AuthorizationPolicy,
     selected: Vec<&'a Subject<'a>>,
@@ -57,7 +57,7 @@ fn asks<T>(matches: &Matches<T>) -> bool {
     !matches.any_of.is_empty()
 }
 
-impl Checking<'_> {
+impl PolicyChecker<'_> {
     fn warn(&mut self, code: &'static str, source: &Source, message: String, help: &str) {
         self.found
             .push(Diagnostic::warning(code, source.clone(), message).help(help));
@@ -142,7 +142,7 @@ impl Checking<'_> {
 
     /// A CUSTOM policy's external service.
     fn provider(&mut self) {
-        let Action::Custom(provider) = &self.policy.action else {
+        let AuthorizationAction::Custom(provider) = &self.policy.action else {
             return;
         };
         let known = self.mesh.config.provider(&provider.name);
@@ -159,7 +159,7 @@ impl Checking<'_> {
     /// Checks that the provider can be asked, and that it suits every workload the policy selects.
     fn authorizer(&mut self, known: &ExtAuthzProvider, named: &AuthorizationProvider) {
         let wanted = &known.service;
-        let there = |service: &&Arc<Service>| {
+        let there = |service: &&Arc<MeshService>| {
             let namespace = wanted.namespace.as_ref();
             namespace.is_none_or(|namespace| service.key.namespace == *namespace)
                 && service.key.hostname == wanted.host
@@ -198,7 +198,7 @@ impl Checking<'_> {
         }
     }
 
-    fn rule(&mut self, rule: &Rule) {
+    fn rule(&mut self, rule: &AuthorizationRule) {
         self.tcp_ports(rule);
         self.plaintext(rule);
         self.tokens(rule);
@@ -211,7 +211,7 @@ impl Checking<'_> {
             || rule
                 .when
                 .iter()
-                .any(|when| matches!(when, Condition::RemoteIp(_)));
+                .any(|when| matches!(when, WhenCondition::RemoteIp(_)));
         if remote && !self.hears_of_clients() {
             let message = "the first client's address is asked for, and no proxy's word is believed about it: it is the \
                            caller's own"
@@ -240,11 +240,11 @@ impl Checking<'_> {
     }
 
     /// HTTP attributes where no HTTP is spoken: Istio drops an ALLOW rule there, and widens all others.
-    fn tcp_ports(&mut self, rule: &Rule) {
+    fn tcp_ports(&mut self, rule: &AuthorizationRule) {
         let http = |from: &SourceMatch| !from.request_principals.is_empty();
         let asks_http = rule.from.iter().any(http)
             || rule.to.iter().any(OperationMatch::is_http)
-            || rule.when.iter().any(Condition::is_http);
+            || rule.when.iter().any(WhenCondition::is_http);
         if !asks_http {
             return;
         }
@@ -253,15 +253,15 @@ impl Checking<'_> {
             return;
         };
         let (effect, help) = match self.policy.action {
-            Action::Allow => (
+            AuthorizationAction::Allow => (
                 "this rule allows nothing there",
                 "write a rule for the port without HTTP's words",
             ),
-            Action::Deny => (
+            AuthorizationAction::Deny => (
                 "without them it denies every connection that the rest of it matches",
                 "add `ports` with the HTTP ports that are meant",
             ),
-            Action::Audit | Action::Custom(_) => (
+            AuthorizationAction::Audit | AuthorizationAction::Custom(_) => (
                 "it is asked without them",
                 "add `ports` with the HTTP ports that are meant",
             ),
@@ -273,7 +273,7 @@ impl Checking<'_> {
     }
 
     /// Ports that a rule holds for where no HTTP is spoken, and a workload that serves each.
-    fn opaque_ports(&self, rule: &Rule) -> BTreeMap<u16, String> {
+    fn opaque_ports(&self, rule: &AuthorizationRule) -> BTreeMap<u16, String> {
         let mut ports: BTreeMap<u16, String> = BTreeMap::new();
         for subject in self.selected.iter().filter(|subject| subject.has_sidecar) {
             // At a gateway the Gateways declare the protocol, not the Service in front.
@@ -298,7 +298,7 @@ impl Checking<'_> {
             gateway.namespace.as_ref().is_none_or(here)
                 && gateway.selector.as_ref().is_none_or(selects)
         };
-        let opaque = |server: &&Server| {
+        let opaque = |server: &&DeclaredServer| {
             let unread = [ServerTlsMode::Passthrough, ServerTlsMode::AutoPassthrough];
             let mode = server.tls.as_ref().map(|tls| tls.mode);
             matches!(&*server.protocol, "TCP" | "TLS")
@@ -312,7 +312,7 @@ impl Checking<'_> {
     }
 
     /// Identities where callers may have none.
-    fn plaintext(&mut self, rule: &Rule) {
+    fn plaintext(&mut self, rule: &AuthorizationRule) {
         let named = |from: &SourceMatch| {
             asks(&from.principals)
                 || asks(&from.namespaces)
@@ -328,7 +328,7 @@ impl Checking<'_> {
             ];
             lists.contains(&false)
         };
-        let who = rule.from.iter().any(named) || rule.when.iter().any(Condition::wants_identity);
+        let who = rule.from.iter().any(named) || rule.when.iter().any(WhenCondition::wants_identity);
         let others = rule.from.iter().any(|from| excluded(from) && !named(from));
         let modes = self
             .selected
@@ -340,8 +340,8 @@ impl Checking<'_> {
             });
         let open = modes.clone().find(|(mode, _)| *mode != Mode::Strict);
         let never = modes.clone().find(|(mode, _)| *mode == Mode::Disable);
-        let allows = self.policy.action == Action::Allow;
-        let denies = self.policy.action == Action::Deny;
+        let allows = self.policy.action == AuthorizationAction::Allow;
+        let denies = self.policy.action == AuthorizationAction::Deny;
         let help = "make PeerAuthentication STRICT there";
         match (open, never) {
             (_, Some((_, subject))) if who && allows => {
@@ -372,15 +372,15 @@ impl Checking<'_> {
     }
 
     /// Reports conditions on tokens for workloads that verify none.
-    fn tokens(&mut self, rule: &Rule) {
+    fn tokens(&mut self, rule: &AuthorizationRule) {
         let of_source = |from: &SourceMatch| !from.request_principals.is_empty();
-        let of_condition = |when: &Condition| {
+        let of_condition = |when: &WhenCondition| {
             matches!(
                 when,
-                Condition::RequestPrincipal(_)
-                    | Condition::RequestAudiences(_)
-                    | Condition::RequestPresenter(_)
-                    | Condition::RequestClaim(..)
+                WhenCondition::RequestPrincipal(_)
+                    | WhenCondition::RequestAudiences(_)
+                    | WhenCondition::RequestPresenter(_)
+                    | WhenCondition::RequestClaim(..)
             )
         };
         if rule.from.iter().any(of_source) || rule.when.iter().any(of_condition) {
@@ -402,10 +402,10 @@ impl Checking<'_> {
     }
 
     /// Reports ports that no workload serves; most often a service's port stands for the workload's.
-    fn unserved(&mut self, rule: &Rule) {
+    fn unserved(&mut self, rule: &AuthorizationRule) {
         let of_rule = rule.to.iter().flat_map(|to| to.ports.values().copied());
         let asked = of_rule.chain(rule.when.iter().flat_map(|when| match when {
-            Condition::DestinationPort(ports) => ports.values().copied().collect(),
+            WhenCondition::DestinationPort(ports) => ports.values().copied().collect(),
             _ => Vec::new(),
         }));
         let asked: BTreeSet<u16> = asked.collect();
@@ -430,7 +430,7 @@ impl Checking<'_> {
     }
 
     /// Values that no request can have.
-    fn never(&mut self, rule: &Rule, to: &OperationMatch) {
+    fn never(&mut self, rule: &AuthorizationRule, to: &OperationMatch) {
         let mut say = |what: String, help: &str| {
             let message = format!("{what}: no request matches that");
             self.warn(codes::NEVER_MATCHES, &rule.source, message, help);
@@ -462,14 +462,14 @@ impl Checking<'_> {
 }
 
 /// Returns true if a rule can apply to a port.
-fn reaches(rule: &Rule, port: u16) -> bool {
+fn reaches(rule: &AuthorizationRule, port: u16) -> bool {
     let fits = |ports: &Matches<u16>| {
         (ports.any_of.is_empty() || ports.any_of.contains(&port)) && !ports.none_of.contains(&port)
     };
     let operations = rule.to.is_empty() || rule.to.iter().any(|to| fits(&to.ports));
     operations
         && rule.when.iter().all(|when| match when {
-            Condition::DestinationPort(ports) => fits(ports),
+            WhenCondition::DestinationPort(ports) => fits(ports),
             _ => true,
         })
 }
@@ -494,7 +494,7 @@ fn together(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
         all.into_iter().filter(|policy| !policy.dry_run).collect();
     let allows: Vec<_> = enforced
         .iter()
-        .filter(|policy| policy.action == Action::Allow)
+        .filter(|policy| policy.action == AuthorizationAction::Allow)
         .collect();
     if let Some(first) = allows.first()
         && allows.iter().all(|policy| policy.rules.is_empty())
@@ -509,7 +509,7 @@ fn together(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
         ));
     }
     let mut providers = enforced.iter().filter_map(|policy| match &policy.action {
-        Action::Custom(provider) => Some((policy, provider)),
+        AuthorizationAction::Custom(provider) => Some((policy, provider)),
         _ => None,
     });
     let Some((_, first)) = providers.next() else {

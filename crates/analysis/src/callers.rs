@@ -5,20 +5,20 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use voile_model::mesh::{Container, EnvValue, Location, Service, Sidecar};
+use voile_model::mesh::{Container, EnvValue, Location, MeshService, Sidecar};
 use voile_model::{CLUSTER_DOMAIN, Diagnostic, Hostname, Namespace, Port};
 use voile_policy::Mode;
 
 use crate::codes;
 use crate::mutual_tls::mode_at;
 use crate::subject::Subject;
-use crate::view::{Found, View};
+use crate::view::{ResolvedName, ClientView};
 
 /// Longest text in which hosts are looked for, in bytes: a configuration in an argument is not a list of hosts.
 const MAX_TEXT_BYTES: usize = 4096;
 
 /// Checks what all applications are told to call.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     for subject in &view.subjects {
         let Some(template) = subject.template else {
             continue;
@@ -38,7 +38,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
                     if !said.insert((&service.key, port)) {
                         continue;
                     }
-                    let call = Call {
+                    let call = PermittedCall {
                         subject,
                         container,
                         what: &what,
@@ -56,16 +56,16 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     }
 }
 
-struct Call<'a> {
+struct PermittedCall<'a> {
     subject: &'a Subject<'a>,
     container: &'a Container,
     /// The environment variable or argument that names the service, for people.
     what: &'a str,
-    service: &'a Arc<Service>,
+    service: &'a Arc<MeshService>,
     port: Option<Port>,
 }
 
-impl Call<'_> {
+impl PermittedCall<'_> {
     fn left_out(&self, sidecar: &Sidecar, found: &mut Vec<Diagnostic>) {
         let from = self.subject.namespace;
         let key = &self.service.key;
@@ -86,7 +86,7 @@ impl Call<'_> {
         found.push(Diagnostic::warning(codes::LEFT_OUT_BY_SIDECAR, source, said).help(help));
     }
 
-    fn in_plaintext(&self, view: &View<'_>, found: &mut Vec<Diagnostic>) {
+    fn in_plaintext(&self, view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
         if self.service.location == Location::MeshExternal {
             return;
         }
@@ -158,7 +158,7 @@ fn hosts(text: &str) -> Vec<(Hostname, Option<Port>)> {
 }
 
 /// The service that an application means by a name: as it is, or below its own namespace or the cluster's domain.
-fn called<'a>(view: &View<'a>, name: &Hostname, from: &Namespace) -> Option<&'a Arc<Service>> {
+fn called<'a>(view: &ClientView<'a>, name: &Hostname, from: &Namespace) -> Option<&'a Arc<MeshService>> {
     let text = name.as_str();
     let searched = match text.split('.').count() {
         1 => format!("{text}.{from}.svc.{CLUSTER_DOMAIN}"),
@@ -170,7 +170,7 @@ fn called<'a>(view: &View<'a>, name: &Hostname, from: &Namespace) -> Option<&'a 
     [&searched, name]
         .into_iter()
         .find_map(|name| match view.find(name, from) {
-            Found::Seen(service) if !service.key.hostname.is_wildcard() => Some(service),
+            ResolvedName::Seen(service) if !service.key.hostname.is_wildcard() => Some(service),
             _ => None,
         })
 }

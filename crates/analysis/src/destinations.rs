@@ -3,18 +3,18 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use voile_model::mesh::intent::Destination;
-use voile_model::mesh::{Client, DestinationRule, Mesh, Protocol, Service, Visibility};
+use voile_model::mesh::routing_intent::Destination;
+use voile_model::mesh::{RuleClient, DestinationRule, Mesh, Protocol, MeshService, Visibility};
 use voile_model::{Diagnostic, Hostname, ResourceName, Source};
 
 use crate::codes;
 use crate::services::shown;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// Checks all DestinationRules.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     let mesh = view.mesh;
-    let mut held: HashMap<&ResourceName, Vec<&Arc<Service>>> = HashMap::new();
+    let mut held: HashMap<&ResourceName, Vec<&Arc<MeshService>>> = HashMap::new();
     for service in mesh.services.values() {
         for rule in mesh.destination_rules_of(service) {
             held.entry(&rule.name).or_default().push(service);
@@ -56,7 +56,7 @@ fn no_host(name: &ResourceName, host: &Hostname) -> String {
 }
 
 /// Reports subsets without workloads.
-fn subsets(view: &View<'_>, rule: &Destination, service: &Service, found: &mut Vec<Diagnostic>) {
+fn subsets(view: &ClientView<'_>, rule: &Destination, service: &MeshService, found: &mut Vec<Diagnostic>) {
     let behind = view.behind(service);
     for subset in &rule.subsets {
         let workloads = behind.iter().map(|subject| subject.labels);
@@ -105,7 +105,7 @@ fn idle(mesh: &Mesh, rule: &DestinationRule) -> Vec<Diagnostic> {
 }
 
 /// One of the clients that a rule is meant for.
-fn wanted<'a>(mesh: &'a Mesh, rule: &'a DestinationRule) -> Client<'a> {
+fn wanted<'a>(mesh: &'a Mesh, rule: &'a DestinationRule) -> RuleClient<'a> {
     let home = &rule.name.namespace;
     let namespace = match &rule.visibility {
         Visibility::Namespaces(list) => list.first(),
@@ -113,7 +113,7 @@ fn wanted<'a>(mesh: &'a Mesh, rule: &'a DestinationRule) -> Client<'a> {
         Visibility::Public => Some(home).filter(|home| **home != mesh.config.root_namespace),
     };
     let labels = rule.selector.as_ref();
-    Client { namespace, labels }
+    RuleClient { namespace, labels }
 }
 
 /// The same of one of them.
@@ -153,7 +153,7 @@ fn idle_as(
 
 /// An HTTP/2 upgrade needs a port known to carry HTTP/1.1. Otherwise an application would receive a protocol that it
 /// does not speak.
-fn upgrades(rule: &DestinationRule, service: &Service, found: &mut Vec<Diagnostic>) {
+fn upgrades(rule: &DestinationRule, service: &MeshService, found: &mut Vec<Diagnostic>) {
     for port in &service.ports {
         let wanted = rule.pool(port.number, None).http2_upgrade == Some(true);
         if wanted

@@ -1,7 +1,7 @@
 //! EndpointSlices: is there a Service that takes them, and is each endpoint called?
 
 use voile_model::mesh::{
-    EndpointAddress, EndpointSlice, Mesh, Resolution, Service, SliceEndpoint, SliceKind, Standing,
+    EndpointAddress, EndpointSlice, Mesh, Resolution, MeshService, SliceEndpoint, SliceKind, EndpointStanding,
 };
 use voile_model::{CLUSTER_DOMAIN, Diagnostic, Hostname, ServiceKey};
 
@@ -25,7 +25,7 @@ fn taken<'a>(
     mesh: &'a Mesh,
     slice: &EndpointSlice,
     found: &mut Vec<Diagnostic>,
-) -> Option<&'a Service> {
+) -> Option<&'a MeshService> {
     let shown = format!("{} {}", slice.kind.name(), slice.name);
     let mut not_taken = |why: String, help: &str| {
         let message = format!("{shown} is not in force: {why}");
@@ -86,18 +86,18 @@ fn called(
         EndpointAddress::Dns(host) => host.to_string(),
     };
     let (why, help) = match mesh.standing(slice, endpoint) {
-        Standing::Workload(_) | Standing::Stranger => return,
-        Standing::Elsewhere(key) => (
+        EndpointStanding::Workload(_) | EndpointStanding::Stranger => return,
+        EndpointStanding::Elsewhere(key) => (
             format!(
                 "that is {key}, and the Services of a namespace lead to no workload of another"
             ),
             "write the slice and its Service where the workload is; routes of others may lead there by a ReferenceGrant",
         ),
-        Standing::Absent(pod) => (
+        EndpointStanding::Absent(pod) => (
             format!("it is to be Pod {pod}, which does not have this address"),
             "remove `targetRef`, or write the Pod's address",
         ),
-        Standing::Loopback => (
+        EndpointStanding::Loopback => (
             "each proxy has this address of its own, and no workload of the mesh is known there"
                 .to_owned(),
             "write an address that is the same for everybody",
@@ -112,7 +112,7 @@ fn called(
 }
 
 /// Ports are known by the names that the Service gives them.
-fn ports(slice: &EndpointSlice, service: &Service, found: &mut Vec<Diagnostic>) {
+fn ports(slice: &EndpointSlice, service: &MeshService, found: &mut Vec<Diagnostic>) {
     for port in slice.subsets.iter().flat_map(|subset| &subset.ports) {
         let mut own = service.ports.iter();
         if own.any(|one| one.name == port.name && one.transport == port.transport) {

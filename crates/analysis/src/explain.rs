@@ -10,23 +10,23 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use voile_model::mesh::{
-    AuthorizationPolicy, Mesh, PodTemplate, Protocol, Service, ServicePort, token_rules,
+    AuthorizationPolicy, Mesh, PodTemplate, Protocol, MeshService, ServicePort, token_rules,
 };
 use voile_model::{Identity, Labels, Namespace, Port, Source};
 use voile_policy::authorization::{
-    Action, Attribute, Denial, DryRun, Facts, Http, Outcome, PathNormalization, Policy, Reason,
+    Action, Attribute, Denial, DryRun, RequestFacts, HttpFacts, AuthorizationOutcome, PathNormalization, Policy, DenialReason,
     RuleRef, Term, TrustDomains, Verdict, naive, provider_of,
 };
 use voile_policy::{ConnectionFacts, Mode, Trust, effective_at, inbound};
 
-pub use callers::{Access, Answer, Caller, who_can};
-pub use token::{Brought, TokenSaid};
+pub use callers::{Access, CallerAccess, CallerGroup, who_can};
+pub use token::{PresentedToken, TokenSaid};
 
 use crate::subject::{Subject, behind, subjects};
 
 /// A request to explain.
 #[derive(Debug, Clone)]
-pub struct Question<'a> {
+pub struct AccessQuestion<'a> {
     /// The caller's identity; `None` is plaintext.
     pub from: Option<&'a Identity>,
     /// From where.
@@ -42,7 +42,7 @@ pub struct Question<'a> {
     /// SNI.
     pub server_name: Option<&'a str>,
     /// A token that it brings.
-    pub token: Option<Brought<'a>>,
+    pub token: Option<PresentedToken<'a>>,
 }
 
 /// The decision of one workload behind a service.
@@ -55,9 +55,9 @@ pub struct Explanation {
     /// True if the request would be allowed.
     pub allowed: bool,
     /// The deciding policy or setting.
-    pub decided: Decided,
+    pub decided: DecidingPolicy,
     /// The CUSTOM rule whose provider is asked before any other policy decides.
-    pub asked: Option<Decided>,
+    pub asked: Option<DecidingPolicy>,
     /// The result for its token; `None` without a token.
     pub token: Option<TokenSaid>,
     /// Changes that would reverse the decision, one sentence each.
@@ -70,7 +70,7 @@ pub struct Explanation {
 
 /// The deciding policy, or a sentence if no policy decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decided {
+pub struct DecidingPolicy {
     /// One sentence.
     pub why: String,
     /// `namespace/name` of the policy, if one decided.
@@ -84,13 +84,13 @@ pub struct Decided {
 /// A service by what people call it: `web`, `web.shop`, `shop/web`, `web.shop.svc.cluster.local`. The namespace is for a
 /// name without one.
 #[must_use]
-pub fn service_called<'a>(mesh: &'a Mesh, name: &str, own: &Namespace) -> Option<&'a Arc<Service>> {
+pub fn service_called<'a>(mesh: &'a Mesh, name: &str, own: &Namespace) -> Option<&'a Arc<MeshService>> {
     let (namespace, name) = match name.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
         None => (None, name),
     };
     let name = name.trim_end_matches('.');
-    let fits = |service: &&Arc<Service>| {
+    let fits = |service: &&Arc<MeshService>| {
         let host = service.key.hostname.as_str();
         let own_name = format!("{}.{}", service.name, service.key.namespace);
         match namespace {
@@ -109,7 +109,7 @@ pub fn service_called<'a>(mesh: &'a Mesh, name: &str, own: &Namespace) -> Option
 
 /// The port of a service that people name by its number or its name; the only one if they name none.
 #[must_use]
-pub fn port_called<'a>(service: &'a Service, port: Option<&str>) -> Option<&'a ServicePort> {
+pub fn port_called<'a>(service: &'a MeshService, port: Option<&str>) -> Option<&'a ServicePort> {
     match port {
         None if service.ports.len() == 1 => service.ports.first(),
         None => None,
@@ -124,9 +124,9 @@ pub fn port_called<'a>(service: &'a Service, port: Option<&str>) -> Option<&'a S
 #[must_use]
 pub fn explain(
     mesh: &Mesh,
-    service: &Service,
+    service: &MeshService,
     port: &ServicePort,
-    question: &Question<'_>,
+    question: &AccessQuestion<'_>,
 ) -> Vec<Explanation> {
     if let Some(waypoint) = mesh.waypoint_of(service) {
         return vec![waypoint::at(mesh, &waypoint, (service, port), question)];
@@ -150,16 +150,16 @@ pub fn explain(
 /// The policies of a workload with these labels, with the trust domain's aliases, as its proxy holds them.
 #[must_use]
 pub fn policies_of(mesh: &Mesh, namespace: &Namespace, labels: &Labels) -> Vec<Policy> {
-    Held::of_labels(mesh, namespace, labels).policies
+    WorkloadPolicies::of_labels(mesh, namespace, labels).policies
 }
 
 /// A workload's policies, ready to be asked.
-pub(crate) struct Held<'a> {
+pub(crate) struct WorkloadPolicies<'a> {
     pub(crate) written: Vec<&'a Arc<AuthorizationPolicy>>,
     pub(crate) policies: Vec<Policy>,
 }
 
-impl<'a> Held<'a> {
+impl<'a> WorkloadPolicies<'a> {
     /// The policies of the proxy in front of a workload. A node proxy sees connections only, so it keeps only
     /// conditions on connections.
     pub(crate) fn of(mesh: &'a Mesh, subject: &Subject<'_>) -> Self {
@@ -186,14 +186,14 @@ impl<'a> Held<'a> {
         Self { written, policies }
     }
 
-    fn decided(&self, why: String, rule: Option<RuleRef>) -> Decided {
+    fn decided(&self, why: String, rule: Option<RuleRef>) -> DecidingPolicy {
         let found =
             rule.and_then(|rule| Some((self.written.get(rule.policy as usize)?, rule.rule)));
         let source = found.map(|(policy, rule)| {
             let rule = policy.rules.get(rule as usize);
             rule.map_or_else(|| policy.source.clone(), |rule| rule.source.clone())
         });
-        Decided {
+        DecidingPolicy {
             why,
             policy: found.map(|(policy, _)| policy.name.to_string()),
             rule: found.map(|(_, rule)| rule),
@@ -202,7 +202,7 @@ impl<'a> Held<'a> {
     }
 
     /// The provider that a CUSTOM rule asks.
-    fn asking(&self, rule: RuleRef) -> Decided {
+    fn asking(&self, rule: RuleRef) -> DecidingPolicy {
         let policy = self.policies.get(rule.policy as usize);
         let provider = policy.and_then(|policy| match &policy.action {
             Action::Custom(name) => Some(name),
@@ -260,7 +260,7 @@ fn undecided(subject: &Subject<'_>, port: Port) -> Explanation {
         workload: subject.name.clone(),
         port,
         allowed: true,
-        decided: Decided {
+        decided: DecidingPolicy {
             why: "no ALLOW policy holds for it, and no other matches".to_owned(),
             policy: None,
             rule: None,
@@ -277,9 +277,9 @@ fn undecided(subject: &Subject<'_>, port: Port) -> Explanation {
 fn one(
     mesh: &Mesh,
     subject: &Subject<'_>,
-    (service, protocol): (&Service, Protocol),
+    (service, protocol): (&MeshService, Protocol),
     port: Port,
-    question: &Question<'_>,
+    question: &AccessQuestion<'_>,
 ) -> Explanation {
     let mut explanation = undecided(subject, port);
     if !subject.has_proxy() {
@@ -297,9 +297,9 @@ fn one(
             .push(format!("PeerAuthentication is {mode:?} there"));
         return explanation;
     }
-    let held = Held::of(mesh, subject);
+    let held = WorkloadPolicies::of(mesh, subject);
     let looked = match is_opaque(protocol) {
-        true => token::Looked::default(),
+        true => token::ExaminedTokens::default(),
         false => token::look(mesh, subject, question.path, question),
     };
     ask(
@@ -345,9 +345,9 @@ fn requests_alone(protocol: Protocol, ruled: bool, explanation: &mut Explanation
 /// Decides a request by policies and its token.
 fn ask(
     mesh: &Mesh,
-    (held, mut looked): (&Held<'_>, token::Looked),
-    (service, protocol): (&Service, Protocol),
-    question: &Question<'_>,
+    (held, mut looked): (&WorkloadPolicies<'_>, token::ExaminedTokens),
+    (service, protocol): (&MeshService, Protocol),
+    question: &AccessQuestion<'_>,
     explanation: &mut Explanation,
 ) {
     explanation.token = looked.said.take();
@@ -365,14 +365,14 @@ fn ask(
     let ip = question.source_ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
     let host = question.host.unwrap_or(service.key.hostname.as_str());
     let facts = |headers, claims| {
-        let http = Http {
+        let http = HttpFacts {
             authority: Some(host.as_bytes()),
             method: question.method.as_bytes(),
             path: &path,
             headers,
             claims,
         };
-        Facts {
+        RequestFacts {
             source: question.from,
             source_ip: ip,
             remote_ip: ip,
@@ -407,7 +407,7 @@ impl Explanation {
     }
 }
 
-fn judge(held: &Held<'_>, facts: &Facts<'_>, outcome: Outcome, explanation: &mut Explanation) {
+fn judge(held: &WorkloadPolicies<'_>, facts: &RequestFacts<'_>, outcome: AuthorizationOutcome, explanation: &mut Explanation) {
     let denial = match outcome.verdict {
         Verdict::Allowed(permit) => {
             if permit.rule().is_some() {
@@ -443,7 +443,7 @@ fn judge(held: &Held<'_>, facts: &Facts<'_>, outcome: Outcome, explanation: &mut
 }
 
 /// Results of policies that do not decide: AUDIT and dry-run.
-fn beside(held: &Held<'_>, audit: Option<RuleRef>, dry_run: DryRun) -> Vec<String> {
+fn beside(held: &WorkloadPolicies<'_>, audit: Option<RuleRef>, dry_run: DryRun) -> Vec<String> {
     let named = |rule| match held.decided(String::new(), rule).policy {
         Some(policy) => format!(": {policy}"),
         None => String::new(),
@@ -471,12 +471,12 @@ fn beside(held: &Held<'_>, audit: Option<RuleRef>, dry_run: DryRun) -> Vec<Strin
 
 fn words(denial: Denial) -> &'static str {
     match denial.reason {
-        Reason::DenyRule => "a DENY rule matches",
-        Reason::NotAllowed => "there are ALLOW policies, and none of their rules matches",
-        Reason::Provider => {
+        DenialReason::DenyRule => "a DENY rule matches",
+        DenialReason::NotAllowed => "there are ALLOW policies, and none of their rules matches",
+        DenialReason::Provider => {
             "a CUSTOM rule matches: its provider is asked, whose word is not known here"
         }
-        Reason::SeveralProviders => {
+        DenialReason::SeveralProviders => {
             "a CUSTOM rule matches, and CUSTOM policies name several providers"
         }
     }
@@ -504,7 +504,7 @@ pub(crate) fn said(term: &Term) -> String {
 }
 
 /// Conditions of a DENY or CUSTOM rule: the rule would not match if one of them did not hold.
-fn unmatched(held: &Held<'_>, rule: RuleRef, reason: Reason) -> Vec<String> {
+fn unmatched(held: &WorkloadPolicies<'_>, rule: RuleRef, reason: DenialReason) -> Vec<String> {
     let policy = held.policies.get(rule.policy as usize);
     let rule = policy.and_then(|policy| policy.rules.get(rule.rule as usize));
     let terms: Vec<String> = rule
@@ -518,8 +518,8 @@ fn unmatched(held: &Held<'_>, rule: RuleRef, reason: Reason) -> Vec<String> {
         }
         false => {
             let what = match reason {
-                Reason::Provider => "somebody is asked",
-                Reason::DenyRule | Reason::NotAllowed | Reason::SeveralProviders => "it denies",
+                DenialReason::Provider => "somebody is asked",
+                DenialReason::DenyRule | DenialReason::NotAllowed | DenialReason::SeveralProviders => "it denies",
             };
             vec![format!("{what} while {}", terms.join("; and "))]
         }
@@ -527,14 +527,14 @@ fn unmatched(held: &Held<'_>, rule: RuleRef, reason: Reason) -> Vec<String> {
 }
 
 /// The ALLOW rules that fail by least, each with what fails.
-fn nearest(held: &Held<'_>, facts: &Facts<'_>) -> Vec<String> {
+fn nearest(held: &WorkloadPolicies<'_>, facts: &RequestFacts<'_>) -> Vec<String> {
     const SHOWN: usize = 3; // more is no answer
     let allows = held
         .policies
         .iter()
         .zip(&held.written)
         .filter(|(policy, written)| {
-            !policy.dry_run && written.action == voile_model::mesh::authorization::Action::Allow
+            !policy.dry_run && written.action == voile_model::mesh::authorization::AuthorizationAction::Allow
         });
     let mut found: Vec<(usize, String)> = allows
         .flat_map(|(policy, written)| {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use voile_model::mesh::intent::{Gateway, Server};
+use voile_model::mesh::routing_intent::{Gateway, DeclaredServer};
 use voile_model::mesh::{Mesh, Secret};
 use voile_model::{Diagnostic, Hostname, Labels, Namespace, ResourceName, Source};
 
@@ -12,7 +12,7 @@ use crate::certificates::{self, AUTHORITIES, PAIRS};
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// End of the name of a Secret that holds authorities only.
 const OF_AUTHORITIES: &str = "-cacert";
@@ -39,7 +39,7 @@ fn started(mesh: &Mesh, found: &mut Vec<Diagnostic>) {
 }
 
 /// Checks all Gateways of Istio's API, and the certificates of both APIs' Gateways.
-pub(crate) fn check(view: &View<'_>, now: SystemTime, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, now: SystemTime, found: &mut Vec<Diagnostic>) {
     started(view.mesh, found);
     let ours: Vec<_> = view.mesh.intents.gateways.iter().collect();
     let mut named = of_listeners(view.mesh);
@@ -129,7 +129,7 @@ fn of_listeners(mesh: &Mesh) -> ServedSecrets<'_> {
 /// Reports a server's port that no Service targets.
 fn reached(
     gateway: &Gateway,
-    server: &Server,
+    server: &DeclaredServer,
     selected: &[&Subject<'_>],
     found: &mut Vec<Diagnostic>,
 ) {
@@ -265,8 +265,8 @@ fn shared_certificates(gateways: &[&Arc<Gateway>], found: &mut Vec<Diagnostic>) 
 
 /// One port and host of the same workloads, twice.
 fn conflicts(gateways: &[&Arc<Gateway>], found: &mut Vec<Diagnostic>) {
-    type Place<'a> = (&'a Labels, u16, &'a voile_model::mesh::intent::ServerHost);
-    let mut taken: BTreeMap<Place<'_>, (&Gateway, &Server)> = BTreeMap::new();
+    type Place<'a> = (&'a Labels, u16, &'a voile_model::mesh::routing_intent::ServerHost);
+    let mut taken: BTreeMap<Place<'_>, (&Gateway, &DeclaredServer)> = BTreeMap::new();
     for gateway in gateways {
         for server in &gateway.servers {
             for host in &server.hosts {

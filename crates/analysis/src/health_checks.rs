@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use voile_model::Diagnostic;
-use voile_model::mesh::intent::{Gateway, Server, ServerTlsMode};
-use voile_model::mesh::{HealthCheck, PodTemplate, Service};
+use voile_model::mesh::routing_intent::{Gateway, DeclaredServer, ServerTlsMode};
+use voile_model::mesh::{HealthCheck, PodTemplate, MeshService};
 
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// Checks all HealthChecks.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     for one in view.mesh.health_checks.values() {
         asking(view, one, found);
         asked(view, one, found);
@@ -21,7 +21,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
 }
 
 /// Returns true if the workload's proxy runs this health check.
-fn asks(view: &View<'_>, one: &HealthCheck, subject: &Subject<'_>) -> bool {
+fn asks(view: &ClientView<'_>, one: &HealthCheck, subject: &Subject<'_>) -> bool {
     let root = &view.mesh.config.root_namespace;
     let waypoint = subject.template.is_some_and(PodTemplate::is_waypoint);
     let edge = subject.is_gateway() && !waypoint;
@@ -31,16 +31,16 @@ fn asks(view: &View<'_>, one: &HealthCheck, subject: &Subject<'_>) -> bool {
 
 /// Reports gateways that run the check and also serve the service by AUTO_PASSTHROUGH. AUTO_PASSTHROUGH ignores the
 /// results.
-fn unread(view: &View<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
+fn unread(view: &ClientView<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
     let services = view.covered(&one.host);
-    let has = |server: &Server, service: &Service| {
+    let has = |server: &DeclaredServer, service: &MeshService| {
         server.hosts.iter().any(|host| {
             let only = host.namespace.as_ref();
             only.is_none_or(|only| *only == service.key.namespace)
                 && host.host.covers(&service.key.hostname)
         })
     };
-    let leads = |server: &Server| {
+    let leads = |server: &DeclaredServer| {
         let mode = server.tls.as_ref().map(|tls| tls.mode);
         mode == Some(ServerTlsMode::AutoPassthrough)
             && services.iter().any(|service| has(server, service))
@@ -67,7 +67,7 @@ fn unread(view: &View<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
 }
 
 /// Checks the proxies that run a health check.
-fn asking(view: &View<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
+fn asking(view: &ClientView<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
     if view.subjects.iter().any(|subject| asks(view, one, subject)) {
         return;
     }
@@ -92,7 +92,7 @@ fn asking(view: &View<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
 }
 
 /// Checks the target of a health check.
-fn asked(view: &View<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
+fn asked(view: &ClientView<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
     let (name, host) = (&one.name, &one.host);
     let services = view.covered(host);
     let mut named = services

@@ -41,7 +41,7 @@ use voile_model::{Diagnostic, Mesh};
 
 /// Every problem that shows only when resources are seen together, in order of place. Certificates are judged as of `now`.
 pub fn analyze(mesh: &Mesh, now: SystemTime) -> Vec<Diagnostic> {
-    let view = view::View::new(mesh);
+    let view = view::ClientView::new(mesh);
     let subjects = &view.subjects;
     let mut found = Vec::new();
     services::check(&view, &mut found);

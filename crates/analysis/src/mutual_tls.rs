@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
-use voile_model::mesh::intent::{ClientTls, ClientTlsMode, Destination};
-use voile_model::mesh::{Location, Mesh, MutualTlsMode, Service, Transport, believed, certificate};
+use voile_model::mesh::routing_intent::{ClientTls, ClientTlsMode, Destination};
+use voile_model::mesh::{Location, Mesh, MutualTlsMode, MeshService, Transport, believed, certificate};
 use voile_model::{Diagnostic, Namespace, Port, ResourceName};
 use voile_policy::{Mode, inherited};
 
@@ -13,10 +13,10 @@ use crate::certificates;
 use crate::codes;
 use crate::gateways::credential;
 use crate::subject::Subject;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// Checks what all DestinationRules say of TLS.
-pub(crate) fn check(view: &View<'_>, now: SystemTime, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, now: SystemTime, found: &mut Vec<Diagnostic>) {
     for rule in &view.mesh.intents.destinations {
         for tls in &rule.tls {
             if tls.unverified {
@@ -92,10 +92,10 @@ fn unverified(rule: &Destination, tls: &ClientTls, found: &mut Vec<Diagnostic>) 
 
 /// The first workload, and its port, that does not accept the clients' protocol.
 fn contradictions(
-    view: &View<'_>,
+    view: &ClientView<'_>,
     rule: &Destination,
     tls: &ClientTls,
-    service: &Service,
+    service: &MeshService,
     found: &mut Vec<Diagnostic>,
 ) {
     let subset = tls.subset.as_ref().and_then(|name| {
@@ -152,11 +152,11 @@ fn spoken(mode: ClientTlsMode) -> &'static str {
 
 /// The reason for which a workload refuses the clients' protocol.
 fn refusal(
-    view: &View<'_>,
+    view: &ClientView<'_>,
     subject: &Subject<'_>,
     port: Port,
     mode: ClientTlsMode,
-    service: &Service,
+    service: &MeshService,
 ) -> Option<String> {
     let taken = mode_at(view.mesh, subject, port);
     match (mode, subject.has_sidecar) {
@@ -177,7 +177,7 @@ fn refusal(
 
 /// Returns true if some proxy applies DestinationRules to the service. Node proxies do not, so no call fails in a mesh
 /// that has no other proxies.
-fn is_obeyed(view: &View<'_>, service: &Service) -> bool {
+fn is_obeyed(view: &ClientView<'_>, service: &MeshService) -> bool {
     let waypoint = view.mesh.waypoint_of(service).is_some();
     waypoint || view.subjects.iter().any(|one| one.has_sidecar)
 }

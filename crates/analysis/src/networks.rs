@@ -5,13 +5,13 @@ use voile_model::Diagnostic;
 use voile_model::mesh::network::{GLOBAL, NETWORK};
 use voile_model::mesh::traffic::ClientTls;
 use voile_model::mesh::workload::TUNNEL;
-use voile_model::mesh::{Mesh, Service};
+use voile_model::mesh::{Mesh, MeshService};
 
 use crate::codes;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// Checks Gateways between networks, and workloads on other networks.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     let mesh = view.mesh;
     for gateway in &mesh.gateway_api.gateways {
         for flaw in mesh.flaws(gateway) {
@@ -41,7 +41,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     }
 }
 
-fn services(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+fn services(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     let mesh = view.mesh;
     let mut gateways = mesh.gateway_api.gateways.iter();
     let is_entered = gateways.any(|one| one.is_east_west() && mesh.flaws(one).is_empty());
@@ -63,7 +63,7 @@ fn services(view: &View<'_>, found: &mut Vec<Diagnostic>) {
 
 /// Reports workloads of a service for other networks that accept no tunnels. Our gateway forwards only tunnels and
 /// cannot reach them.
-fn not_led_to(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
+fn not_led_to(view: &ClientView<'_>, service: &MeshService, found: &mut Vec<Diagnostic>) {
     let members = view.behind(service).into_iter();
     let members: Vec<_> = members.filter(|one| !one.behind_gateway).collect();
     let deaf: Vec<_> = members.iter().filter(|one| !one.takes_tunnels()).collect();
@@ -100,7 +100,7 @@ fn not_led_to(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
 }
 
 /// Rules by which callers speak what no gateway of a network leads on.
-fn kept_from_gateways(mesh: &Mesh, service: &Service, found: &mut Vec<Diagnostic>) {
+fn kept_from_gateways(mesh: &Mesh, service: &MeshService, found: &mut Vec<Diagnostic>) {
     let members = mesh.workloads_of(service).into_iter();
     let mut away = members.filter(|one| mesh.is_behind_gateway(&one.workload.network));
     let Some(first) = away.next() else {

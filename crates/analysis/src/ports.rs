@@ -5,16 +5,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use voile_model::mesh::{
-    Mesh, Protocol, Resolution, Service, ServiceOrigin, ServicePort, Transport,
+    Mesh, Protocol, Resolution, MeshService, ServiceOrigin, ServicePort, Transport,
 };
 use voile_model::{Diagnostic, Port};
 
 use crate::codes;
 use crate::subject::Subject;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// Checks all services.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     for service in view.mesh.services.values() {
         undeclared(view, service, found);
         external_name(service, found);
@@ -30,7 +30,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
 }
 
 /// Reports a port without a declared protocol in front of a proxy that must detect it.
-fn undeclared(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
+fn undeclared(view: &ClientView<'_>, service: &MeshService, found: &mut Vec<Diagnostic>) {
     if service.selector.is_none() && view.behind(service).is_empty() {
         return;
     }
@@ -54,7 +54,7 @@ fn undeclared(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
 }
 
 /// Reports a port of an ExternalName Service that cannot identify the Service: the Service has no address of its own.
-fn external_name(service: &Service, found: &mut Vec<Diagnostic>) {
+fn external_name(service: &MeshService, found: &mut Vec<Diagnostic>) {
     if !matches!(service.resolution, Resolution::Alias(_)) {
         return;
     }
@@ -72,7 +72,7 @@ fn external_name(service: &Service, found: &mut Vec<Diagnostic>) {
 }
 
 /// A service that leads nowhere.
-fn unanswered(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
+fn unanswered(view: &ClientView<'_>, service: &MeshService, found: &mut Vec<Diagnostic>) {
     let selects = service.selector.as_ref().is_some_and(|one| !one.is_empty());
     if selects || service.resolution != Resolution::Static || view.written_endpoints(service) > 0 {
         return;
@@ -109,7 +109,7 @@ fn shared_targets(subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
     if services.len() < 2 && services.iter().all(|service| service.ports.len() < 2) {
         return;
     }
-    let mut told: BTreeMap<Port, (&ServicePort, &Service)> = BTreeMap::new();
+    let mut told: BTreeMap<Port, (&ServicePort, &MeshService)> = BTreeMap::new();
     for service in services {
         for port in &service.ports {
             let Some(target) = subject.target(&port.target) else {
@@ -144,7 +144,7 @@ fn shared_targets(subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
 }
 
 /// One host in several namespaces, seen by the same clients, and not the same.
-fn declared_differently(services: &[&Arc<Service>], found: &mut Vec<Diagnostic>) {
+fn declared_differently(services: &[&Arc<MeshService>], found: &mut Vec<Diagnostic>) {
     let Some((first, others)) = services.split_first() else {
         return;
     };
@@ -175,7 +175,7 @@ fn declared_differently(services: &[&Arc<Service>], found: &mut Vec<Diagnostic>)
 
 /// Two services at one virtual address.
 fn virtual_addresses(mesh: &Mesh, found: &mut Vec<Diagnostic>) {
-    let mut taken: BTreeMap<(IpAddr, Port, bool), &Service> = BTreeMap::new();
+    let mut taken: BTreeMap<(IpAddr, Port, bool), &MeshService> = BTreeMap::new();
     for service in mesh.services.values() {
         for address in &service.addresses {
             for port in &service.ports {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use voile_model::mesh::Mesh;
 use voile_model::mesh::authorization::{
-    Action, AuthorizationPolicy, Condition, Matches, PolicyTarget, ServiceAccountName, SourceMatch,
+    AuthorizationAction, AuthorizationPolicy, WhenCondition, Matches, PolicyTarget, ServiceAccountName, SourceMatch,
     StringMatch,
 };
 use voile_model::{Diagnostic, Source};
 
 use crate::codes;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// The service account that every namespace has.
 const DEFAULT: &str = "default";
@@ -25,7 +25,7 @@ struct Callers<'a> {
 }
 
 /// Checks the callers that AuthorizationPolicies name, and whether a DENY policy leaves an ALLOW policy nothing.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     let callers = Callers::of(view);
     for policy in view.mesh.authorization_policies.values() {
         let mut said = BTreeSet::new();
@@ -48,9 +48,9 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
 
 fn unknown(policy: &AuthorizationPolicy, at: &Source, what: &str, excluded: bool) -> Diagnostic {
     let effect = match (&policy.action, excluded) {
-        (Action::Allow, false) => "that lets nobody in",
-        (Action::Deny, false) => "that keeps nobody out",
-        (Action::Audit | Action::Custom(_), false) => "that applies to nobody",
+        (AuthorizationAction::Allow, false) => "that lets nobody in",
+        (AuthorizationAction::Deny, false) => "that keeps nobody out",
+        (AuthorizationAction::Audit | AuthorizationAction::Custom(_), false) => "that applies to nobody",
         (_, true) => "that excepts nobody",
     };
     let said = format!("AuthorizationPolicy {}: {what}; {effect}", policy.name);
@@ -60,7 +60,7 @@ fn unknown(policy: &AuthorizationPolicy, at: &Source, what: &str, excluded: bool
 }
 
 impl<'a> Callers<'a> {
-    fn of(view: &View<'a>) -> Self {
+    fn of(view: &ClientView<'a>) -> Self {
         let mesh = view.mesh;
         let mut callers = Self {
             accounts: BTreeSet::new(),
@@ -101,12 +101,12 @@ impl<'a> Callers<'a> {
         self.trust_domains(&from.trust_domains, say);
     }
 
-    fn condition(&self, when: &Condition, say: &mut impl FnMut(String, bool)) {
+    fn condition(&self, when: &WhenCondition, say: &mut impl FnMut(String, bool)) {
         match when {
-            Condition::SourcePrincipal(all) => self.principals(all, say),
-            Condition::SourceNamespace(all) => self.names(all, say),
-            Condition::SourceServiceAccount(all) => self.accounts(all, say),
-            Condition::SourceTrustDomain(all) => self.trust_domains(all, say),
+            WhenCondition::SourcePrincipal(all) => self.principals(all, say),
+            WhenCondition::SourceNamespace(all) => self.names(all, say),
+            WhenCondition::SourceServiceAccount(all) => self.accounts(all, say),
+            WhenCondition::SourceTrustDomain(all) => self.trust_domains(all, say),
             _ => {}
         }
     }
@@ -186,14 +186,14 @@ fn denied_anyway(mesh: &Mesh, found: &mut Vec<Diagnostic>) {
     };
     let everything = |policy: &&Arc<AuthorizationPolicy>| {
         let mut rules = policy.rules.iter();
-        policy.action == Action::Deny
+        policy.action == AuthorizationAction::Deny
             && rules.any(|rule| rule.from.is_empty() && rule.to.is_empty() && rule.when.is_empty())
     };
     let denials: Vec<_> = policies().filter(everything).collect();
     if denials.is_empty() {
         return;
     }
-    for policy in policies().filter(|policy| policy.action == Action::Allow) {
+    for policy in policies().filter(|policy| policy.action == AuthorizationAction::Allow) {
         let shut = denials.iter().find(|denial| {
             let everywhere = denial.name.namespace == *root;
             let own = denial.name.namespace == policy.name.namespace;

@@ -7,10 +7,10 @@ use voile_model::{Diagnostic, ServiceKey, Source};
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// Checks all RateLimits.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     for one in view.mesh.rate_limits.values() {
         reach(view, one, found);
         counting(view, one, found);
@@ -19,12 +19,12 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     crowded(view, found);
 }
 
-fn holds(view: &View<'_>, one: &RateLimit, subject: &Subject<'_>) -> bool {
+fn holds(view: &ClientView<'_>, one: &RateLimit, subject: &Subject<'_>) -> bool {
     view.mesh.is_limited(one, subject.namespace, subject.labels)
 }
 
 /// For whom it is, and whether somebody counts there.
-fn reach(view: &View<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
+fn reach(view: &ClientView<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
     let selected = || {
         view.subjects
             .iter()
@@ -83,7 +83,7 @@ fn reach(view: &View<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
 }
 
 /// Checks that the rate limit service exists.
-fn counting(view: &View<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
+fn counting(view: &ClientView<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
     let Some(global) = &one.global else { return };
     let wanted = &global.service;
     let of_that_name = |key: &ServiceKey| {
@@ -136,7 +136,7 @@ fn takes_all(earlier: &LimitRule, later: &LimitRule) -> bool {
 }
 
 /// More of them for one workload than its proxy asks.
-fn crowded(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+fn crowded(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     let mut left_out = std::collections::BTreeMap::new();
     for subject in &view.subjects {
         let all = view.mesh.rate_limits.values();

@@ -2,7 +2,7 @@
 //! passes is what most authors of these resources do not expect.
 
 use voile_model::mesh::authorization::{
-    Action, AuthorizationPolicy, Condition, Matches, PolicyTarget, Rule, SourceMatch, StringMatch,
+    AuthorizationAction, AuthorizationPolicy, WhenCondition, Matches, PolicyTarget, AuthorizationRule, SourceMatch, StringMatch,
     TargetReference,
 };
 use voile_model::mesh::{
@@ -14,10 +14,10 @@ use voile_policy::tokens::KeySet;
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// Checks all RequestAuthentications.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     let (mesh, subjects) = (view.mesh, &view.subjects);
     for one in &mesh.request_authentications {
         resource(mesh, one, subjects, found);
@@ -112,19 +112,19 @@ fn disobeyed(name: &ResourceName, target: &TargetReference) -> Diagnostic {
 fn asks(mesh: &Mesh, subject: &Subject<'_>) -> bool {
     let policies = mesh.authorization_for_labels(subject.namespace, subject.labels);
     let of_source = |from: &SourceMatch| !from.request_principals.is_empty();
-    let of_condition = |when: &Condition| {
+    let of_condition = |when: &WhenCondition| {
         matches!(
             when,
-            Condition::RequestPrincipal(_)
-                | Condition::RequestAudiences(_)
-                | Condition::RequestPresenter(_)
-                | Condition::RequestClaim(..)
+            WhenCondition::RequestPrincipal(_)
+                | WhenCondition::RequestAudiences(_)
+                | WhenCondition::RequestPresenter(_)
+                | WhenCondition::RequestClaim(..)
         )
     };
-    let looks = |rule: &Rule| rule.from.iter().any(of_source) || rule.when.iter().any(of_condition);
+    let looks = |rule: &AuthorizationRule| rule.from.iter().any(of_source) || rule.when.iter().any(of_condition);
     policies.iter().any(|policy| {
         // A policy that denies every request needs no token either.
-        let shut = policy.action == Action::Allow && policy.rules.is_empty();
+        let shut = policy.action == AuthorizationAction::Allow && policy.rules.is_empty();
         !policy.dry_run && (shut || policy.rules.iter().any(looks))
     })
 }
@@ -187,7 +187,7 @@ fn inline(rule: &TokenRule, text: &str, found: &mut Vec<Diagnostic>) {
 }
 
 /// Reports request principals whose issuer no rule trusts: no request ever has them.
-fn issuers(view: &View<'_>, policy: &AuthorizationPolicy, found: &mut Vec<Diagnostic>) {
+fn issuers(view: &ClientView<'_>, policy: &AuthorizationPolicy, found: &mut Vec<Diagnostic>) {
     let mesh = view.mesh;
     // By the index: thousands of policies do not look at the whole of a large mesh each.
     let mut selected = view.obeying(&policy.name.namespace, &policy.target);
@@ -195,7 +195,7 @@ fn issuers(view: &View<'_>, policy: &AuthorizationPolicy, found: &mut Vec<Diagno
     for rule in &policy.rules {
         let of_source = rule.from.iter().map(|from| &from.request_principals);
         let of_condition = rule.when.iter().filter_map(|when| match when {
-            Condition::RequestPrincipal(matches) => Some(matches),
+            WhenCondition::RequestPrincipal(matches) => Some(matches),
             _ => None,
         });
         for principal in of_source.chain(of_condition).flat_map(Matches::values) {

@@ -2,15 +2,15 @@
 //! rule a port that declares no protocol carries requests only. A port declared `tcp` or `tls` has no requests.
 
 use voile_model::mesh::authorization::PolicyTarget;
-use voile_model::mesh::{Protocol, Service};
+use voile_model::mesh::{Protocol, MeshService};
 use voile_model::{Diagnostic, Port, ResourceName, Source};
 
 use crate::codes;
 use crate::subject::Subject;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// Checks all resources with rules about requests.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     let mesh = view.mesh;
     let root = &mesh.config.root_namespace;
     for one in &mesh.request_authentications {
@@ -67,7 +67,7 @@ fn obeys(subject: &Subject<'_>) -> bool {
 }
 
 /// The first port of a service that declares nothing, for people.
-fn undeclared_port(service: &Service) -> Option<String> {
+fn undeclared_port(service: &MeshService) -> Option<String> {
     let mut ports = service.ports.iter();
     let port = ports.find(|port| port.protocol == Protocol::Auto)?;
     Some(format!("port {} of Service {}", port.number, service.key))

@@ -1,14 +1,14 @@
 //! Checks Services: endpoints, and the ports that they serve.
 
-use voile_model::mesh::{Protocol, Resolution, Service, ServicePort, TargetPort};
+use voile_model::mesh::{Protocol, Resolution, MeshService, ServicePort, TargetPort};
 use voile_model::{Diagnostic, Labels};
 
 use crate::codes;
 use crate::subject::Subject;
-use crate::view::View;
+use crate::view::ClientView;
 
 /// Checks all services.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     for service in view.mesh.services.values() {
         unnamed(service, found);
         let Some(selector) = &service.selector else {
@@ -37,7 +37,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
 }
 
 /// Ports on which clients name no host, where DNS is asked for the one that they name.
-fn unnamed(service: &Service, found: &mut Vec<Diagnostic>) {
+fn unnamed(service: &MeshService, found: &mut Vec<Diagnostic>) {
     if service.resolution != Resolution::DynamicDns {
         return;
     }
@@ -65,7 +65,7 @@ pub(crate) fn shown(labels: &Labels) -> String {
         .join(",")
 }
 
-fn target_ports(service: &Service, behind: &[&Subject<'_>], found: &mut Vec<Diagnostic>) {
+fn target_ports(service: &MeshService, behind: &[&Subject<'_>], found: &mut Vec<Diagnostic>) {
     for port in &service.ports {
         let TargetPort::Named(name) = &port.target else {
             continue;

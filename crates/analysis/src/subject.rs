@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use voile_model::mesh::workload::sidecar_takes_tunnels;
 use voile_model::mesh::{
-    Mesh, PodTemplate, Service, TargetPort, Workload, WorkloadGroup, WorkloadKind,
+    Mesh, PodTemplate, MeshService, TargetPort, Workload, WorkloadGroup, WorkloadKind,
 };
 use voile_model::{Labels, Namespace, Port, Source};
 
@@ -28,7 +28,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) template: Option<&'a PodTemplate>,
     pub(crate) named_ports: BTreeMap<Arc<str>, Port>,
     /// The services that select it.
-    pub(crate) services: Vec<&'a Arc<Service>>,
+    pub(crate) services: Vec<&'a Arc<MeshService>>,
 }
 
 impl Subject<'_> {
@@ -50,7 +50,7 @@ impl Subject<'_> {
     }
 
     /// Returns true if the selector of a service matches it.
-    fn is_selected(&self, service: &Service) -> bool {
+    fn is_selected(&self, service: &MeshService) -> bool {
         service.key.namespace == *self.namespace
             && service
                 .selector
@@ -143,7 +143,7 @@ fn of_group<'a>(mesh: &Mesh, group: &'a WorkloadGroup) -> Subject<'a> {
 /// Those behind a service, each with the ports of its own that serve the service's.
 pub(crate) fn behind<'s, 'a>(
     mesh: &Mesh,
-    service: &Service,
+    service: &MeshService,
     subjects: &'s [Subject<'a>],
 ) -> Vec<(&'s Subject<'a>, BTreeMap<Port, Port>)> {
     if mesh.endpoints_in_slices(service) > 0 {

@@ -5,35 +5,35 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use voile_model::mesh::authorization::PolicyTarget;
-use voile_model::mesh::{Mesh, Service, ServiceOrigin, Sidecar, WorkloadKind};
+use voile_model::mesh::{Mesh, MeshService, ServiceOrigin, Sidecar, WorkloadKind};
 use voile_model::{Hostname, Labels, Namespace, ResourceName, ServiceKey};
 
 use crate::subject::{Subject, subject_name, subjects};
 
 /// See the module.
-pub(crate) struct View<'a> {
+pub(crate) struct ClientView<'a> {
     pub(crate) mesh: &'a Mesh,
     pub(crate) subjects: Vec<Subject<'a>>,
     in_namespace: BTreeMap<&'a Namespace, Vec<usize>>,
     labelled: HashMap<(&'a Namespace, &'a str, &'a str), Vec<usize>>,
     behind: BTreeMap<&'a ServiceKey, Vec<usize>>,
-    named: HashMap<&'a Hostname, Vec<&'a Arc<Service>>>,
-    wildcards: Vec<&'a Arc<Service>>,
+    named: HashMap<&'a Hostname, Vec<&'a Arc<MeshService>>>,
+    wildcards: Vec<&'a Arc<MeshService>>,
     /// Endpoints written inside of ServiceEntries, by entry.
     endpoints: BTreeMap<&'a ResourceName, usize>,
 }
 
 /// The service that a client finds under a name.
-pub(crate) enum Found<'a> {
+pub(crate) enum ResolvedName<'a> {
     /// This service.
-    Seen(&'a Arc<Service>),
+    Seen(&'a Arc<MeshService>),
     /// This one, which is not exported to the client.
-    Hidden(&'a Arc<Service>),
+    Hidden(&'a Arc<MeshService>),
     /// Nothing.
     Nothing,
 }
 
-impl<'a> View<'a> {
+impl<'a> ClientView<'a> {
     pub(crate) fn new(mesh: &'a Mesh) -> Self {
         let mut view = Self {
             mesh,
@@ -80,7 +80,7 @@ impl<'a> View<'a> {
     }
 
     /// The workloads that stand where a service's EndpointSlices say.
-    fn by_slices(&self, service: &Service) -> Vec<usize> {
+    fn by_slices(&self, service: &MeshService) -> Vec<usize> {
         let members = self.mesh.workloads_of(service).into_iter();
         let names: Vec<_> = members
             .map(|member| subject_name(&member.workload))
@@ -140,13 +140,13 @@ impl<'a> View<'a> {
     }
 
     /// The workloads that a service selects.
-    pub(crate) fn behind(&self, service: &Service) -> Vec<&Subject<'a>> {
+    pub(crate) fn behind(&self, service: &MeshService) -> Vec<&Subject<'a>> {
         let indexes = self.behind.get(&service.key).into_iter().flatten();
         indexes.map(|index| &self.subjects[*index]).collect()
     }
 
     /// The number of endpoints that a service's resource declares.
-    pub(crate) fn written_endpoints(&self, service: &Service) -> usize {
+    pub(crate) fn written_endpoints(&self, service: &MeshService) -> usize {
         let name = ResourceName::new(service.key.namespace.clone(), service.name.clone());
         let workloads = self.endpoints.get(&&name).copied().unwrap_or_default();
         match service.origin {
@@ -157,23 +157,23 @@ impl<'a> View<'a> {
 
     /// Finds the service that a client in `from` reaches by a name. The client's own namespace comes first, and an
     /// exact name precedes a pattern.
-    pub(crate) fn find(&self, host: &Hostname, from: &Namespace) -> Found<'a> {
+    pub(crate) fn find(&self, host: &Hostname, from: &Namespace) -> ResolvedName<'a> {
         let exact = self.named.get(&host).map_or(&[][..], Vec::as_slice);
         let covering = self.wildcards.iter().copied();
         let covering = covering.filter(|service| service.key.hostname.covers(host));
-        let mut all: Vec<&'a Arc<Service>> = exact.to_vec();
+        let mut all: Vec<&'a Arc<MeshService>> = exact.to_vec();
         all.sort_by_key(|service| service.key.namespace != *from);
         all.extend(covering.filter(|service| service.key.hostname != *host));
         let seen = all.iter().find(|one| one.visibility.includes(from));
         match (seen, all.first()) {
-            (Some(seen), _) => Found::Seen(seen),
-            (None, Some(hidden)) => Found::Hidden(hidden),
-            (None, None) => Found::Nothing,
+            (Some(seen), _) => ResolvedName::Seen(seen),
+            (None, Some(hidden)) => ResolvedName::Hidden(hidden),
+            (None, None) => ResolvedName::Nothing,
         }
     }
 
     /// The services that a host, or a pattern of hosts, stands for.
-    pub(crate) fn covered(&self, host: &Hostname) -> Vec<&'a Arc<Service>> {
+    pub(crate) fn covered(&self, host: &Hostname) -> Vec<&'a Arc<MeshService>> {
         if !host.is_wildcard() {
             return self.named.get(&host).cloned().unwrap_or_default();
         }
@@ -189,12 +189,12 @@ impl<'a> View<'a> {
     }
 
     /// Services by their very name.
-    pub(crate) fn named(&self) -> impl Iterator<Item = (&'a Hostname, &[&'a Arc<Service>])> {
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&'a Hostname, &[&'a Arc<MeshService>])> {
         self.named.iter().map(|(name, all)| (*name, all.as_slice()))
     }
 
     /// A service whose name begins like the given one, for a suggestion.
-    pub(crate) fn like(&self, host: &Hostname) -> Option<&'a Arc<Service>> {
+    pub(crate) fn like(&self, host: &Hostname) -> Option<&'a Arc<MeshService>> {
         let first = host.as_str().split('.').next().unwrap_or_default();
         let mut all = self.mesh.services.values();
         all.find(|service| {

@@ -23,7 +23,7 @@ pub const WORKLOAD_GRACE: Duration = Duration::from_secs(10);
 
 /// Options of the control plane: its sources, its state directory, and its listeners.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ControlOptions {
     /// Folders of resources, read together.
     pub config: Vec<PathBuf>,
     /// Directory of the root and token keys.
@@ -54,7 +54,7 @@ pub struct Options {
     pub keys: KeyOptions,
 }
 
-impl Options {
+impl ControlOptions {
     /// Istio's ports on the loopback address.
     pub fn new(config: Vec<PathBuf>, state: PathBuf) -> Self {
         let local = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);

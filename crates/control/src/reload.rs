@@ -12,33 +12,33 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use voile_identity::TrustStore;
-use voile_model::check::{Changes, Checker, Outcome};
+use voile_model::check::{MeshPatch, Checker, CheckOutcome};
 use voile_model::mesh::{Mesh, Workload};
 use voile_model::{Diagnostic, SourceFile};
-use voile_xds::server::{Interest, Snapshot, Touched};
+use voile_xds::server::{SubscriptionIndex, Snapshot, ChangedNames};
 
-use crate::departed::{Departed, Present, Register};
+use crate::departed_workloads::{DepartedWorkloads, MeshMembers, Register};
 use crate::error::ControlError;
 use crate::keys::{Keys, Texts};
 use crate::last_good::LastGood;
 use crate::options::FAREWELL;
-use crate::rest::{Known, Pending, Reporter, Rest};
+use crate::quiet_work::{LastRead, Pending, Reporter, ReloadScheduler};
 use crate::revocations::RevocationFile;
-use crate::snapshot::{Caller, MeshSnapshot};
+use crate::snapshot::{SnapshotCaller, MeshSnapshot};
 use crate::source::Source;
 use crate::status::Status;
 use crate::status::gateway_api::Written;
 use crate::translate::{translate_with, update};
-use crate::virtual_addresses::{Given, VirtualAddresses};
+use crate::virtual_addresses::{AssignedAddresses, VirtualAddresses};
 use crate::workload_counts::WorkloadCounts;
-use crate::ztunnel::{NodeAccount, Staff};
+use crate::ztunnel::{NodeAccount, AmbientWorkloads};
 
 /// Legal, and nearly always a mistake: a folder that was not mounted, or the wrong one.
 const NOTHING: &str =
     "the configuration holds no resources: proxies that ask are told to serve nothing";
 
 /// State that the state directory keeps between two runs.
-pub(crate) struct Kept {
+pub(crate) struct RememberedState {
     last_good: LastGood,
     virtual_addresses: VirtualAddresses,
     register: Register,
@@ -46,7 +46,7 @@ pub(crate) struct Kept {
     written: Written,
 }
 
-impl Kept {
+impl RememberedState {
     /// `authorities` sign the lists of what is revoked.
     pub(crate) fn open(state: &Path, authorities: Vec<CertificateDer<'static>>) -> Self {
         Self {
@@ -61,9 +61,9 @@ impl Kept {
 
 /// Publishes a snapshot: first for all readers, then to the streams that it concerns.
 pub(crate) struct Publisher {
-    pub(crate) snapshots: watch::Sender<Arc<dyn Snapshot<Caller>>>,
-    pub(crate) staff: watch::Sender<Arc<Staff>>,
-    pub(crate) interest: Arc<Interest>,
+    pub(crate) snapshots: watch::Sender<Arc<dyn Snapshot<SnapshotCaller>>>,
+    pub(crate) staff: watch::Sender<Arc<AmbientWorkloads>>,
+    pub(crate) interest: Arc<SubscriptionIndex>,
 }
 
 /// State that the loop carries from one reading to the next.
@@ -85,24 +85,24 @@ pub(crate) struct Reload<S> {
     texts: Texts,
     checker: Checker,
     mesh: Option<Arc<Mesh>>,
-    given: Given,
+    given: AssignedAddresses,
     /// The mesh with virtual addresses, where a service has one.
     addressed: Option<Arc<Mesh>>,
     snapshot: Option<Arc<MeshSnapshot>>,
     /// Of the last reading.
-    known: Known,
+    known: LastRead,
     /// Work that waits until the configuration rests.
     pending: Option<Pending>,
     /// Absent while it works.
-    rest: Option<Rest>,
+    rest: Option<ReloadScheduler>,
 }
 
 /// Result of a check.
-struct Checked {
+struct CheckedMesh {
     /// None: nothing but what is said of each file.
     diagnostics: Option<Vec<Diagnostic>>,
     /// None: anything may have changed.
-    changes: Option<Changes>,
+    changes: Option<MeshPatch>,
 }
 
 impl<S: Source> Reload<S> {
@@ -112,10 +112,10 @@ impl<S: Source> Reload<S> {
         publisher: Publisher,
         trust: Arc<TrustStore>,
         status: Arc<Status>,
-        kept: Kept,
+        kept: RememberedState,
         keys: Keys,
     ) -> Self {
-        let Kept {
+        let RememberedState {
             last_good,
             virtual_addresses,
             register,
@@ -135,12 +135,12 @@ impl<S: Source> Reload<S> {
             texts: Texts::new(),
             checker: Checker::default(),
             mesh: None,
-            given: Given::default(),
+            given: AssignedAddresses::default(),
             addressed: None,
             snapshot: None,
-            known: Known::default(),
+            known: LastRead::default(),
             pending: None,
-            rest: Some(Rest {
+            rest: Some(ReloadScheduler {
                 reporter,
                 last_good,
                 register,
@@ -170,11 +170,11 @@ impl<S: Source> Reload<S> {
             Err(reason) => Some(format!("{reason}; what was revoked before stays revoked")),
             Ok(stale) => stale,
         };
-        let Checked {
+        let CheckedMesh {
             diagnostics,
             changes,
         } = self.check(&files)?;
-        let tokens = |changes: &Changes| !changes.tokens.is_empty();
+        let tokens = |changes: &MeshPatch| !changes.tokens.is_empty();
         if let Some(mesh) = &self.mesh
             && changes.as_ref().is_none_or(tokens)
         {
@@ -187,7 +187,7 @@ impl<S: Source> Reload<S> {
             tracing::warn!("{NOTHING}");
         }
         problems.extend(revocations);
-        self.known = Known {
+        self.known = LastRead {
             files: Some(files.into()),
             diagnostics,
             problems,
@@ -225,7 +225,7 @@ impl<S: Source> Reload<S> {
     /// Keys of token issuers came or changed: the mesh that is in force, once more.
     fn keys_changed(&mut self) {
         self.changed_at = Instant::now();
-        let changed = self.put_in_force(Some(&Changes::default()));
+        let changed = self.put_in_force(Some(&MeshPatch::default()));
         tracing::info!(
             version = self.version(),
             changed,
@@ -235,7 +235,7 @@ impl<S: Source> Reload<S> {
 
     /// Translates the current mesh, and publishes the snapshot if it is new. Returns true if it published. The report waits for a
     /// rest.
-    fn put_in_force(&mut self, changes: Option<&Changes>) -> bool {
+    fn put_in_force(&mut self, changes: Option<&MeshPatch>) -> bool {
         let before = std::mem::replace(&mut self.texts, self.keys.texts());
         let (snapshot, present) = self.translated(changes, before != self.texts);
         let changed = self.snapshot.as_deref() != Some(&snapshot);
@@ -268,7 +268,7 @@ impl<S: Source> Reload<S> {
     }
 
     /// Brings the mesh up to what the files say.
-    fn check(&mut self, files: &[Arc<SourceFile>]) -> Result<Checked, ControlError> {
+    fn check(&mut self, files: &[Arc<SourceFile>]) -> Result<CheckedMesh, ControlError> {
         let mut outcome = {
             let mesh = self.mesh.as_mut().map(Arc::make_mut);
             self.checker.check(files, mesh)
@@ -281,7 +281,7 @@ impl<S: Source> Reload<S> {
             self.mesh = Some(good.into());
         }
         let (mesh, diagnostics) = match outcome {
-            Outcome::Patched(patch, mut changes) => {
+            CheckOutcome::Patched(patch, mut changes) => {
                 if changes.services.is_empty() {
                     let mesh = self.addressed.as_mut().map(Arc::make_mut);
                     mesh.map(|mesh| patch.apply(mesh));
@@ -290,12 +290,12 @@ impl<S: Source> Reload<S> {
                     let before = self.give_addresses();
                     before.correct(&self.given, &mut changes.services);
                 }
-                return Ok(Checked {
+                return Ok(CheckedMesh {
                     diagnostics: None,
                     changes: Some(*changes),
                 });
             }
-            Outcome::Whole(mesh, diagnostics) => (mesh, diagnostics),
+            CheckOutcome::Whole(mesh, diagnostics) => (mesh, diagnostics),
         };
         if let (Some(pending), Some(before)) = (&mut self.pending, &self.mesh)
             && diagnostics.iter().any(Diagnostic::is_error)
@@ -304,16 +304,16 @@ impl<S: Source> Reload<S> {
         }
         self.mesh = Some((*mesh).into());
         self.give_addresses();
-        Ok(Checked {
+        Ok(CheckedMesh {
             diagnostics: Some(diagnostics),
             changes: None,
         })
     }
 
     /// Gives virtual addresses to services that need them; what was given before.
-    fn give_addresses(&mut self) -> Given {
+    fn give_addresses(&mut self) -> AssignedAddresses {
         let Some(mesh) = &self.mesh else {
-            return Given::default();
+            return AssignedAddresses::default();
         };
         let given = self.virtual_addresses.give(mesh);
         self.addressed = given.applied(mesh).map(Arc::new);
@@ -323,9 +323,9 @@ impl<S: Source> Reload<S> {
     /// The snapshot of the mesh, and who is in it if that is another than before.
     fn translated(
         &self,
-        changes: Option<&Changes>,
+        changes: Option<&MeshPatch>,
         keys_changed: bool,
-    ) -> (MeshSnapshot, Option<Present>) {
+    ) -> (MeshSnapshot, Option<MeshMembers>) {
         let nothing = Mesh::default();
         let mesh = self.addressed.as_ref().or(self.mesh.as_ref());
         self.status
@@ -350,7 +350,7 @@ impl<S: Source> Reload<S> {
     }
 
     /// Counts the workloads of each identity.
-    fn workload_counts(&self, mesh: &Mesh, changes: Option<&Changes>) -> Arc<WorkloadCounts> {
+    fn workload_counts(&self, mesh: &Mesh, changes: Option<&MeshPatch>) -> Arc<WorkloadCounts> {
         let before = self.snapshot.as_ref();
         let before = before.map(|before| &before.workload_counts);
         match before.zip(changes.filter(|changes| !changes.everything)) {
@@ -363,10 +363,10 @@ impl<S: Source> Reload<S> {
     }
 
     /// Finds the node proxies.
-    fn staff(&self, mesh: &Mesh, changes: Option<&Changes>) -> Arc<Staff> {
+    fn staff(&self, mesh: &Mesh, changes: Option<&MeshPatch>) -> Arc<AmbientWorkloads> {
         let before = self.snapshot.as_ref().map(|before| &before.staff);
         let Some((before, changes)) = before.zip(changes) else {
-            return Staff::of(mesh, &self.node_accounts).into();
+            return AmbientWorkloads::of(mesh, &self.node_accounts).into();
         };
         let place = |one: &Option<Arc<Workload>>| {
             let one = one.as_ref()?;
@@ -382,7 +382,7 @@ impl<S: Source> Reload<S> {
         if stays && !changes.everything {
             return before.clone();
         }
-        let staff = Staff::of(mesh, &self.node_accounts);
+        let staff = AmbientWorkloads::of(mesh, &self.node_accounts);
         match staff == **before {
             true => before.clone(),
             false => staff.into(),
@@ -390,7 +390,7 @@ impl<S: Source> Reload<S> {
     }
 
     /// Notes who left, and gives who is there if that is another than before.
-    fn part(&self, snapshot: &mut MeshSnapshot) -> Option<Present> {
+    fn part(&self, snapshot: &mut MeshSnapshot) -> Option<MeshMembers> {
         let before = self.snapshot.as_deref();
         if let Some(before) = before
             && before.has_same_callers(snapshot)
@@ -398,11 +398,11 @@ impl<S: Source> Reload<S> {
             snapshot.departed = before.departed.clone();
             return None;
         }
-        let present = Present::of(snapshot);
+        let present = MeshMembers::of(snapshot);
         let (was, departed) = match (before, &self.rest) {
-            (Some(before), _) => (Present::of(before), (*before.departed).clone()),
+            (Some(before), _) => (MeshMembers::of(before), (*before.departed).clone()),
             (None, Some(rest)) => rest.register.load(),
-            (None, None) => (Present::default(), Departed::default()),
+            (None, None) => (MeshMembers::default(), DepartedWorkloads::default()),
         };
         let end = Instant::now() + self.farewell;
         snapshot.departed = departed.follow(&was, &present, end).into();
@@ -412,7 +412,7 @@ impl<S: Source> Reload<S> {
     fn publish(&mut self, snapshot: MeshSnapshot) {
         let touched = match &self.snapshot {
             Some(before) => snapshot.touched_since(before),
-            None => Touched::everything(),
+            None => ChangedNames::everything(),
         };
         let touched = touched.at(Some(self.changed_at));
         if let Some(mesh) = &self.mesh {
@@ -447,7 +447,7 @@ impl<S: Source> Reload<S> {
     /// Follows the source until `ended`. Reading and translating block, so they leave the runtime's thread alone.
     pub(crate) async fn follow(mut self, ended: impl Future<Output = ()>) {
         tokio::pin!(ended);
-        let mut working: Option<JoinHandle<Rest>> = None;
+        let mut working: Option<JoinHandle<ReloadScheduler>> = None;
         let keys = self.keys.clone();
         // Kept from turn to turn: news of keys that waits for others must not be lost.
         let mut news = std::pin::pin!(keys.changed());
@@ -498,7 +498,7 @@ impl<S: Source> Reload<S> {
     }
 
     /// Takes the work that is to be done while nothing changes, if there is some.
-    fn work(&mut self) -> Option<impl FnOnce() -> Rest + Send + 'static> {
+    fn work(&mut self) -> Option<impl FnOnce() -> ReloadScheduler + Send + 'static> {
         let mut rest = self.rest.take()?;
         let Some(mut pending) = self.pending.take() else {
             self.rest = Some(rest);
@@ -520,10 +520,10 @@ impl<S: Source> Reload<S> {
     }
 }
 
-fn wrong(outcome: &Outcome) -> bool {
+fn wrong(outcome: &CheckOutcome) -> bool {
     match outcome {
-        Outcome::Patched(..) => false,
-        Outcome::Whole(_, diagnostics) => diagnostics.iter().any(Diagnostic::is_error),
+        CheckOutcome::Patched(..) => false,
+        CheckOutcome::Whole(_, diagnostics) => diagnostics.iter().any(Diagnostic::is_error),
     }
 }
 
@@ -535,7 +535,7 @@ async fn until(due: Option<Instant>) {
 }
 
 /// None when the work panicked: then nothing is reported or kept any more, and everything else goes on.
-async fn finished(working: &mut Option<JoinHandle<Rest>>) -> Option<Rest> {
+async fn finished(working: &mut Option<JoinHandle<ReloadScheduler>>) -> Option<ReloadScheduler> {
     let Some(handle) = working else {
         return std::future::pending().await;
     };

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 const SHARDS: usize = 256;
 
 /// The part of a value that counts when two maps are compared by their sums.
-pub(crate) trait Weigh {
+pub(crate) trait ShardWeight {
     /// Hashes everything that distinguishes a value from others under its name. Hashes nothing if that follows from other maps.
     fn weigh(&self, hash: &mut Sha256) -> bool;
 }
@@ -45,7 +45,7 @@ fn shard_of(name: &str) -> usize {
     hasher.finish() as usize % SHARDS
 }
 
-fn weight<V: Weigh>(name: &str, value: &V) -> u128 {
+fn weight<V: ShardWeight>(name: &str, value: &V) -> u128 {
     let mut hash = Sha256::new();
     hash.update(name);
     hash.update([0]);
@@ -59,7 +59,7 @@ fn weight<V: Weigh>(name: &str, value: &V) -> u128 {
         .fold(0, |sum, byte| sum << 8 | u128::from(*byte))
 }
 
-impl<V: Clone + Weigh> Shards<V> {
+impl<V: Clone + ShardWeight> Shards<V> {
     pub(crate) fn insert(&mut self, name: Arc<str>, value: V) -> Option<V> {
         self.sum = self.sum.wrapping_add(weight(&name, &value));
         let shard = Arc::make_mut(&mut self.shards[shard_of(&name)]);
@@ -137,7 +137,7 @@ impl<V: Eq> Eq for Shards<V> {}
 mod tests {
     use super::*;
 
-    impl Weigh for u32 {
+    impl ShardWeight for u32 {
         fn weigh(&self, hash: &mut Sha256) -> bool {
             hash.update(self.to_be_bytes());
             true

@@ -17,24 +17,24 @@ use voile_proto::type_url;
 use voile_xds::server::{Allowance, DEPARTED, Resolution, Resource, Snapshot};
 use voile_xds::wire::{Address, CLUSTER, parse_search};
 
-use crate::departed::Departed;
-use crate::obeyed::{Names as Obeys, Obeyed};
-use crate::shards::{Shards, Weigh};
-use crate::strangers::envoy::{Envoys, Seat};
-use crate::strangers::{self, Made};
+use crate::departed_workloads::DepartedWorkloads;
+use crate::effective_policies::{Names as Obeys, EffectivePolicies};
+use crate::shards::{Shards, ShardWeight};
+use crate::foreign_proxies::envoy::{Envoys, EnvoyNode};
+use crate::foreign_proxies::{self, TranslationCache};
 use crate::translate::KeySets;
 use crate::translate::names::Names;
-use crate::translate::places::Places;
+use crate::translate::address_counts::AddressCounts;
 use crate::workload_counts::WorkloadCounts;
-use crate::ztunnel::{NodePolicy, Staff};
+use crate::ztunnel::{NodePolicy, AmbientWorkloads};
 
 mod allowance;
 mod exported;
-mod meant;
-mod recent;
-mod touched;
+mod name_lookup;
+mod recent_lookups;
+mod changed_names;
 
-use recent::Recent;
+use recent_lookups::RecentLookups;
 
 /// Hex digits of a version: 64 bits of the content's hash tell versions of one resource apart.
 const VERSION_BYTES: usize = 8;
@@ -48,14 +48,14 @@ const BY_CERTIFICATE: &str = "by certificate";
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Caller {
+pub enum SnapshotCaller {
     /// Somebody who proved who it is.
-    Known(voile_identity::Caller),
+    Known(voile_identity::AuthenticatedCaller),
     /// A stock Envoy that did, and what it says of itself.
-    Envoy(voile_identity::Caller, Arc<Seat>),
+    Envoy(voile_identity::AuthenticatedCaller, Arc<EnvoyNode>),
 }
 
-impl Caller {
+impl SnapshotCaller {
     pub(crate) fn namespace(&self) -> &Namespace {
         match self {
             Self::Known(caller) | Self::Envoy(caller, _) => &caller.identity.namespace,
@@ -63,7 +63,7 @@ impl Caller {
     }
 }
 
-impl fmt::Display for Caller {
+impl fmt::Display for SnapshotCaller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Known(caller) | Self::Envoy(caller, _) => write!(f, "{}", caller.identity),
@@ -73,7 +73,7 @@ impl fmt::Display for Caller {
 
 /// A sidecar's configuration and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Private {
+pub(crate) struct OwnedConfiguration {
     pub(crate) owner: Identity,
     pub(crate) pod: Arc<str>,
     /// It joined by itself, and may do so again.
@@ -113,7 +113,7 @@ impl ByNamespace {
     }
 }
 
-impl Weigh for ByNamespace {
+impl ShardWeight for ByNamespace {
     fn weigh(&self, hash: &mut Sha256) -> bool {
         let told = |one: &Option<Arc<Resource>>| match one {
             Some(one) => one.version.to_string(),
@@ -127,14 +127,14 @@ impl Weigh for ByNamespace {
     }
 }
 
-impl Weigh for Arc<Resource> {
+impl ShardWeight for Arc<Resource> {
     fn weigh(&self, hash: &mut Sha256) -> bool {
         hash.update(&*self.version);
         true
     }
 }
 
-impl Weigh for Private {
+impl ShardWeight for OwnedConfiguration {
     fn weigh(&self, hash: &mut Sha256) -> bool {
         hash.update(format!(
             "{} {} {}",
@@ -144,13 +144,13 @@ impl Weigh for Private {
     }
 }
 
-impl Weigh for NodePolicy {
+impl ShardWeight for NodePolicy {
     fn weigh(&self, hash: &mut Sha256) -> bool {
         self.resource.weigh(hash)
     }
 }
 
-impl Weigh for Visibility {
+impl ShardWeight for Visibility {
     fn weigh(&self, hash: &mut Sha256) -> bool {
         hash.update(format!("{self:?}"));
         true
@@ -160,7 +160,7 @@ impl Weigh for Visibility {
 /// Names that follow from what is elsewhere.
 pub(crate) type Index = Shards<Arc<[Arc<str>]>>;
 
-impl Weigh for Arc<[Arc<str>]> {
+impl ShardWeight for Arc<[Arc<str>]> {
     fn weigh(&self, _: &mut Sha256) -> bool {
         false
     }
@@ -183,7 +183,7 @@ pub struct MeshSnapshot {
     /// Address ranges of the mesh's workloads and virtual addresses, as every sidecar gets them.
     pub(crate) mesh_ranges: Arc<[AddressRange]>,
     /// Counted addresses that `mesh_ranges` follows from.
-    pub(crate) places: Arc<Places>,
+    pub(crate) places: Arc<AddressCounts>,
     pub(crate) policies: Shards<Arc<Resource>>,
     /// Of services that clients of some namespaces call otherwise: what `policies` has, and what these are told.
     pub(crate) policies_apart: Shards<ByNamespace>,
@@ -197,13 +197,13 @@ pub struct MeshSnapshot {
     pub(crate) keys_of: Arc<KeySets>,
     /// Parts of `tokens` that cannot be put into force.
     pub(crate) token_problems: Arc<[String]>,
-    pub(crate) configurations: Shards<Private>,
+    pub(crate) configurations: Shards<OwnedConfiguration>,
     /// WorkloadGroups that workloads may join by.
     pub(crate) groups: Arc<BTreeMap<ResourceName, Arc<WorkloadGroup>>>,
     /// Identities of the WorkloadGroups.
     pub(crate) invited: Arc<BTreeSet<Identity>>,
     /// Identities that obey each policy.
-    pub(crate) obeyed: Arc<Obeyed>,
+    pub(crate) obeyed: Arc<EffectivePolicies>,
     /// Certificates that are taken back, where there are lists of them.
     pub(crate) revocations: Option<Arc<Resource>>,
     /// The same, as they are asked here.
@@ -213,7 +213,7 @@ pub struct MeshSnapshot {
     pub(crate) kept_close: Shards<Visibility>,
     /// Hosts that the mesh's own configuration sends every proxy to (collectors, authorizers), whoever sees them.
     pub(crate) providers: Arc<BTreeSet<Hostname>>,
-    pub(crate) departed: Arc<Departed>,
+    pub(crate) departed: Arc<DepartedWorkloads>,
     /// True if any workload is behind a node proxy (ztunnel).
     pub(crate) ambient: bool,
     /// True if anything may be behind a waypoint, or on another network.
@@ -223,13 +223,13 @@ pub struct MeshSnapshot {
     /// Policies as node proxies keep them.
     pub(crate) node_policies: Shards<NodePolicy>,
     /// Callers that are node proxies.
-    pub(crate) staff: Arc<Staff>,
+    pub(crate) staff: Arc<AmbientWorkloads>,
     /// Number of workloads of each identity.
     pub(crate) workload_counts: Arc<WorkloadCounts>,
     /// Cache of the last answers by name.
-    pub(crate) recent: Recent,
+    pub(crate) recent: RecentLookups,
     /// Cache of the resources made for programs that are not ours.
-    pub(crate) made: Made,
+    pub(crate) made: TranslationCache,
     /// Envoys, and what they were told.
     pub(crate) envoys: Envoys,
 }
@@ -272,7 +272,7 @@ impl MeshSnapshot {
 
     /// The version of the whole: changes when, and only when, a resource does.
     pub(crate) fn seal(&mut self) {
-        self.recent = Recent::default();
+        self.recent = RecentLookups::default();
         let mut hash = Sha256::new();
         for sum in [
             self.all_addresses.sum(),
@@ -302,7 +302,7 @@ impl MeshSnapshot {
     }
 
     /// Returns true if a certificate that proved the caller has been revoked since.
-    fn is_revoked(&self, caller: &voile_identity::Caller) -> bool {
+    fn is_revoked(&self, caller: &voile_identity::AuthenticatedCaller) -> bool {
         let mut proof = caller.certificates.iter();
         proof.any(|certificate| self.revoked.includes(*certificate))
     }
@@ -389,7 +389,7 @@ impl MeshSnapshot {
     /// Returns true if both snapshots have the same identities and pods.
     pub(crate) fn has_same_callers(&self, other: &Self) -> bool {
         let same =
-            |one: &Private, other: &Private| one.owner == other.owner && one.pod == other.pod;
+            |one: &OwnedConfiguration, other: &OwnedConfiguration| one.owner == other.owner && one.pod == other.pod;
         let (ours, others) = (&self.configurations, &other.configurations);
         ours.differences(others, same).is_empty() && self.invited == other.invited
     }
@@ -407,7 +407,7 @@ impl MeshSnapshot {
 
     /// Addresses at an address that the caller may see. Owners of that very address come first, then services with a range
     /// around it, the narrowest first. Services that are not exported to the caller do not exist for it.
-    fn at_address(&self, caller: &Caller, name: &str) -> Resolution {
+    fn at_address(&self, caller: &SnapshotCaller, name: &str) -> Resolution {
         // A node's proxy calls for pods of every namespace.
         let all = self.serves_node(caller);
         let is_seen = |resource: &&Arc<Resource>| all || self.sees(caller, &resource.name);
@@ -442,7 +442,7 @@ impl MeshSnapshot {
     }
 
     /// The policy by which the caller calls a service or a workload.
-    pub(crate) fn policy_of(&self, caller: &Caller, name: &str) -> Option<&Arc<Resource>> {
+    pub(crate) fn policy_of(&self, caller: &SnapshotCaller, name: &str) -> Option<&Arc<Resource>> {
         match self.policies_apart.get(name) {
             Some(apart) => apart.for_clients_of(Some(caller.namespace())),
             None => self.policies.get(name),
@@ -450,7 +450,7 @@ impl MeshSnapshot {
     }
 
     /// The policy or the routes of a service, as the caller's namespace gets them.
-    fn of_clients(&self, caller: &Caller, type_url: &str, name: &str) -> Resolution {
+    fn of_clients(&self, caller: &SnapshotCaller, type_url: &str, name: &str) -> Resolution {
         if let Some(reason) = self.withheld(caller, name) {
             return Resolution::Refused(reason);
         }
@@ -467,7 +467,7 @@ impl MeshSnapshot {
         }
     }
 
-    fn address(&self, caller: &Caller, name: &str) -> Resolution {
+    fn address(&self, caller: &SnapshotCaller, name: &str) -> Resolution {
         if name.starts_with('/') {
             return self.at_address(caller, name);
         }
@@ -500,18 +500,18 @@ impl MeshSnapshot {
         }
     }
 
-    fn is_node_proxy(&self, caller: &Caller) -> bool {
-        matches!(caller, Caller::Known(caller) if self.staff.includes(caller))
+    fn is_node_proxy(&self, caller: &SnapshotCaller) -> bool {
+        matches!(caller, SnapshotCaller::Known(caller) if self.staff.includes(caller))
     }
 
-    fn serves_node(&self, caller: &Caller) -> bool {
-        matches!(caller, Caller::Known(caller) if self.staff.serves_node(caller))
+    fn serves_node(&self, caller: &SnapshotCaller) -> bool {
+        matches!(caller, SnapshotCaller::Known(caller) if self.staff.serves_node(caller))
     }
 
     /// Returns true if a node proxy may see a policy. A node's proxy keeps all policies; a pod's proxy keeps those of its
     /// namespace and of the mesh.
-    fn concerns(&self, caller: &Caller, policy: &NodePolicy) -> bool {
-        let Caller::Known(caller) = caller else {
+    fn concerns(&self, caller: &SnapshotCaller, policy: &NodePolicy) -> bool {
+        let SnapshotCaller::Known(caller) = caller else {
             return false;
         };
         let here = || policy.global || policy.namespace == caller.identity.namespace;
@@ -534,12 +534,12 @@ impl MeshSnapshot {
     /// says is for whoever enforces it, and whether there is one is nobody else's business either.
     fn private(
         &self,
-        caller: &Caller,
+        caller: &SnapshotCaller,
         kind: &str,
         name: &str,
         all: &Shards<Arc<Resource>>,
     ) -> Resolution {
-        let Caller::Known(caller) = caller else {
+        let SnapshotCaller::Known(caller) = caller else {
             return Resolution::Refused("only proxies of ours obey it".to_owned());
         };
         match all.get(name) {
@@ -551,8 +551,8 @@ impl MeshSnapshot {
         }
     }
 
-    fn configuration(&self, caller: &Caller, name: &str) -> Resolution {
-        let Caller::Known(caller) = caller else {
+    fn configuration(&self, caller: &SnapshotCaller, name: &str) -> Resolution {
+        let SnapshotCaller::Known(caller) = caller else {
             return Resolution::Refused("only proxies of ours obey it".to_owned());
         };
         let Some(private) = self.configurations.get(name) else {
@@ -574,12 +574,12 @@ impl MeshSnapshot {
     }
 }
 
-impl Snapshot<Caller> for MeshSnapshot {
+impl Snapshot<SnapshotCaller> for MeshSnapshot {
     fn version(&self) -> Arc<str> {
         self.version.clone()
     }
 
-    fn resolve(&self, caller: &Caller, type_url: &str, name: &str) -> Resolution {
+    fn resolve(&self, caller: &SnapshotCaller, type_url: &str, name: &str) -> Resolution {
         match type_url {
             type_url::ADDRESS if self.is_node_proxy(caller) => {
                 by_name(self.without_tunnels(self.address(caller, name)), name)
@@ -591,7 +591,7 @@ impl Snapshot<Caller> for MeshSnapshot {
                 }
                 _ => Resolution::Unknown,
             },
-            type_url::SERVICE_POLICY | type_url::SERVICE_ROUTES if meant::is_question(name) => {
+            type_url::SERVICE_POLICY | type_url::SERVICE_ROUTES if name_lookup::is_question(name) => {
                 self.of_meant(caller, type_url, name)
             }
             type_url::SERVICE_POLICY | type_url::SERVICE_ROUTES => {
@@ -610,11 +610,11 @@ impl Snapshot<Caller> for MeshSnapshot {
                     None => Resolution::Unknown,
                 }
             }
-            _ => strangers::resolve(self, caller, type_url, name).unwrap_or(Resolution::Unknown),
+            _ => foreign_proxies::resolve(self, caller, type_url, name).unwrap_or(Resolution::Unknown),
         }
     }
 
-    fn everything(&self, caller: &Caller, type_url: &str) -> Resolution {
+    fn everything(&self, caller: &SnapshotCaller, type_url: &str) -> Resolution {
         match type_url {
             type_url::ADDRESS => {
                 let all = self.all_addresses.values();
@@ -647,17 +647,17 @@ impl Snapshot<Caller> for MeshSnapshot {
                 Resolution::Refused("this type is asked for by name".to_owned())
             }
             // Others may ask for types we have nothing of (ztunnel: Authorization) and wait for an answer.
-            _ => strangers::envoy::everything(self, caller, type_url)
+            _ => foreign_proxies::envoy::everything(self, caller, type_url)
                 .unwrap_or(Resolution::Found(Vec::new())),
         }
     }
 
-    fn is_told_at_once(&self, caller: &Caller, type_url: &str) -> bool {
+    fn is_told_at_once(&self, caller: &SnapshotCaller, type_url: &str) -> bool {
         type_url == type_url::ADDRESS && self.is_node_proxy(caller)
     }
 
-    fn besides(&self, caller: &Caller, type_url: &str) -> Option<Vec<Arc<Resource>>> {
-        let Caller::Known(known) = caller else {
+    fn besides(&self, caller: &SnapshotCaller, type_url: &str) -> Option<Vec<Arc<Resource>>> {
+        let SnapshotCaller::Known(known) = caller else {
             return None;
         };
         if type_url != type_url::ADDRESS || !self.staff.includes(known) {
@@ -673,54 +673,54 @@ impl Snapshot<Caller> for MeshSnapshot {
 
     fn rests_on(
         &self,
-        caller: &Caller,
+        caller: &SnapshotCaller,
         type_url: &str,
         name: &str,
     ) -> Vec<(&'static str, Arc<str>)> {
-        strangers::rests_on(self, caller, type_url, name)
+        foreign_proxies::rests_on(self, caller, type_url, name)
     }
 
     fn serves(&self, type_url: &str) -> bool {
         allowance::SERVED.contains(&type_url)
     }
 
-    fn account(&self, caller: &Caller) -> Arc<str> {
+    fn account(&self, caller: &SnapshotCaller) -> Arc<str> {
         allowance::account(caller)
     }
 
-    fn allowance(&self, caller: &Caller) -> Allowance {
+    fn allowance(&self, caller: &SnapshotCaller) -> Allowance {
         allowance::of(self, caller)
     }
 
-    fn introduce(&self, caller: &mut Caller, node: &Node) {
-        strangers::introduce(self, caller, node);
+    fn introduce(&self, caller: &mut SnapshotCaller, node: &Node) {
+        foreign_proxies::introduce(self, caller, node);
     }
 
-    fn known_as(&self, caller: &Caller) -> Vec<Arc<str>> {
+    fn known_as(&self, caller: &SnapshotCaller) -> Vec<Arc<str>> {
         match caller {
-            Caller::Known(caller) | Caller::Envoy(caller, _) => {
+            SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) => {
                 let by_certificate = !caller.certificates.is_empty();
                 let both = by_certificate.then(|| BY_CERTIFICATE.into());
-                both.into_iter().chain([Departed::called(caller)]).collect()
+                both.into_iter().chain([DepartedWorkloads::called(caller)]).collect()
             }
         }
     }
 
-    fn farewell(&self, caller: &Caller) -> Option<Instant> {
+    fn farewell(&self, caller: &SnapshotCaller) -> Option<Instant> {
         match caller {
-            Caller::Known(caller) | Caller::Envoy(caller, _) if self.is_revoked(caller) => {
+            SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) if self.is_revoked(caller) => {
                 Some(Instant::now())
             }
-            Caller::Known(caller) | Caller::Envoy(caller, _) => self.departed.farewell(caller),
+            SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) => self.departed.farewell(caller),
         }
     }
 
-    fn parting(&self, caller: &Caller) -> Status {
+    fn parting(&self, caller: &SnapshotCaller) -> Status {
         match caller {
-            Caller::Known(caller) | Caller::Envoy(caller, _) if self.is_revoked(caller) => {
+            SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) if self.is_revoked(caller) => {
                 Status::unauthenticated(REVOKED)
             }
-            Caller::Known(_) | Caller::Envoy(..) => Status::permission_denied(DEPARTED),
+            SnapshotCaller::Known(_) | SnapshotCaller::Envoy(..) => Status::permission_denied(DEPARTED),
         }
     }
 }

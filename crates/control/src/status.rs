@@ -8,7 +8,7 @@ mod histogram;
 mod in_force;
 mod journal;
 mod proxies;
-mod unwell;
+mod unhealthy_endpoints;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,20 +23,20 @@ use voile_identity::Revocations;
 use voile_model::Identity;
 use voile_model::mesh::Mesh;
 use voile_proto::discovery::Node;
-use voile_telemetry::{Family, ProcessFigures, Scrape};
-use voile_xds::server::{Absent, Admission, Event, Held, Interest, Observer, StreamId, Touched};
+use voile_telemetry::{MetricFamily, ProcessFigures, Scrape};
+use voile_xds::server::{Absent, Admission, RequestEvent, SentResource, SubscriptionIndex, Observer, StreamId, ChangedNames};
 
 use crate::groups::Registrar;
 use crate::keys::{KeyStatus, Keys};
-use crate::snapshot::{Caller, MeshSnapshot};
-use crate::strangers::Limits;
-use crate::strangers::envoy::Envoys;
-use crate::why::{Explained, Why};
+use crate::snapshot::{SnapshotCaller, MeshSnapshot};
+use crate::foreign_proxies::EnvoyLimits;
+use crate::foreign_proxies::envoy::Envoys;
+use crate::provenance::{ExplainedResource, ResourceIndex};
 pub(crate) use documents::Documents;
-use histogram::Histogram;
+use histogram::LatencyHistogram;
 use in_force::{InForce, in_force, is_everywhere};
-pub(crate) use journal::{Happened, Journal};
-use proxies::{Proxies, View};
+pub(crate) use journal::{JournalEvent, Journal};
+use proxies::{Proxies, ProxyView};
 
 /// Upper bounds of the push-time buckets, in seconds; the last bucket is everything.
 const PUSH_BUCKETS: &[f64] = &[0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
@@ -64,12 +64,12 @@ pub(crate) struct Status {
     pushes: AtomicU64,
     nacks: AtomicU64,
     certificates: AtomicU64,
-    push_time: Mutex<Histogram>,
-    propagation: Mutex<Histogram>,
-    inner: Mutex<Inner>,
+    push_time: Mutex<LatencyHistogram>,
+    propagation: Mutex<LatencyHistogram>,
+    inner: Mutex<StatusInner>,
     keys: OnceLock<Keys>,
     groups: OnceLock<Arc<Registrar>>,
-    interest: OnceLock<Arc<Interest>>,
+    interest: OnceLock<Arc<SubscriptionIndex>>,
     /// Why the state folder is not what it was.
     state_lost: Mutex<Option<String>>,
     pub(crate) journal: Journal,
@@ -80,7 +80,7 @@ pub(crate) struct Status {
     /// Stock Envoys, and what could not be said to them.
     pub(crate) envoys: Envoys,
     /// Limits of the translation for stock gRPCs.
-    pub(crate) limits: Limits,
+    pub(crate) limits: EnvoyLimits,
 }
 
 impl Default for Status {
@@ -98,8 +98,8 @@ impl Default for Status {
             pushes: AtomicU64::default(),
             nacks: AtomicU64::default(),
             certificates: AtomicU64::default(),
-            push_time: Mutex::new(Histogram::new(PUSH_BUCKETS)),
-            propagation: Mutex::new(Histogram::new(PROPAGATION_BUCKETS)),
+            push_time: Mutex::new(LatencyHistogram::new(PUSH_BUCKETS)),
+            propagation: Mutex::new(LatencyHistogram::new(PROPAGATION_BUCKETS)),
             inner: Mutex::default(),
             keys: OnceLock::default(),
             groups: OnceLock::default(),
@@ -109,13 +109,13 @@ impl Default for Status {
             mesh: Mutex::default(),
             documents: Mutex::default(),
             envoys: Envoys::default(),
-            limits: Limits::default(),
+            limits: EnvoyLimits::default(),
         }
     }
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct StatusInner {
     /// The current snapshot.
     snapshot: Arc<MeshSnapshot>,
     proxies: Proxies,
@@ -139,11 +139,11 @@ struct Page<'a> {
     reloads: u64,
     failed_reloads: u64,
     keys: Vec<KeyStatus>,
-    proxies: Vec<View<'a>>,
+    proxies: Vec<ProxyView<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    workload_groups: Vec<groups::Group>,
+    workload_groups: Vec<groups::WorkloadGroupStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    gateway_api: Vec<gateway_api::Shown>,
+    gateway_api: Vec<gateway_api::ResourceStatus>,
     #[serde(skip_serializing_if = "Documents::is_well")]
     documents: Documents,
     /// Parts of the mesh that stock Envoys (by workload) and stock gRPCs (by subject) cannot do.
@@ -152,7 +152,7 @@ struct Page<'a> {
 }
 
 impl Status {
-    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
+    fn inner(&self) -> std::sync::MutexGuard<'_, StatusInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -168,7 +168,7 @@ impl Status {
         let _ = self.groups.set(groups);
     }
 
-    pub(crate) fn published(&self, snapshot: &Arc<MeshSnapshot>, touched: &Touched) {
+    pub(crate) fn published(&self, snapshot: &Arc<MeshSnapshot>, touched: &ChangedNames) {
         if let Some(groups) = self.groups.get() {
             groups.published(snapshot);
         }
@@ -178,7 +178,7 @@ impl Status {
         drop(inner);
         let changed = touched.counts();
         let changed = changed.map(|(kind, count)| (kind.to_owned(), count));
-        self.journal.note(Happened::Published {
+        self.journal.note(JournalEvent::Published {
             version: snapshot.version.to_string(),
             changed: changed.collect(),
         });
@@ -187,14 +187,14 @@ impl Status {
     /// A certificate was issued.
     pub(crate) fn certified(
         &self,
-        caller: &voile_identity::Caller,
+        caller: &voile_identity::AuthenticatedCaller,
         subject: &Identity,
         until: SystemTime,
     ) {
         self.certificates.fetch_add(1, Ordering::Relaxed);
         self.inner().proxies.certified(caller, subject, until);
         let until = until.duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.journal.note(Happened::Certified {
+        self.journal.note(JournalEvent::Certified {
             identity: subject.to_string(),
             asked_by: caller.identity.to_string(),
             until: until.as_secs(),
@@ -238,15 +238,15 @@ impl Status {
     }
 
     /// `/debug/config`: what streams hold, and of which documents it was made.
-    pub(crate) fn explain(&self, held: Vec<(StreamId, Vec<Held>)>) -> String {
+    pub(crate) fn explain(&self, held: Vec<(StreamId, Vec<SentResource>)>) -> String {
         #[derive(Serialize)]
         struct Proxy {
             stream: u64,
             identity: String,
-            resources: Vec<Explained>,
+            resources: Vec<ExplainedResource>,
         }
         let mesh = self.mesh();
-        let why = Why::new(&mesh);
+        let why = ResourceIndex::new(&mesh);
         let proxies: Vec<Proxy> = held
             .into_iter()
             .map(|(id, held)| Proxy {
@@ -264,7 +264,7 @@ impl Status {
     }
 
     /// These streams' interest says whether something is on its way to them.
-    pub(crate) fn deliver_by(&self, interest: Arc<Interest>) {
+    pub(crate) fn deliver_by(&self, interest: Arc<SubscriptionIndex>) {
         // There is one for one control plane.
         let _ = self.interest.set(interest);
     }
@@ -285,11 +285,11 @@ impl Status {
         match (before, lost) {
             (before, Some(reason)) if before.as_ref() != Some(&reason) => {
                 tracing::error!(reason, "the state folder is not what it was");
-                self.journal.note(Happened::StateLost { reason });
+                self.journal.note(JournalEvent::StateLost { reason });
             }
             (Some(_), None) => {
                 tracing::info!("the state folder is back");
-                self.journal.note(Happened::StateBack);
+                self.journal.note(JournalEvent::StateBack);
             }
             _ => {}
         }
@@ -309,7 +309,7 @@ impl Status {
     }
 
     /// Something was acknowledged or refused: is that the last of it?
-    fn settle(&self, mut inner: std::sync::MutexGuard<'_, Inner>) {
+    fn settle(&self, mut inner: std::sync::MutexGuard<'_, StatusInner>) {
         if inner.in_sync == inner.snapshot.version
             || inner.proxies.behind() > 0
             || !is_everywhere(&inner.proxies, self.is_quiet())
@@ -317,7 +317,7 @@ impl Status {
             return;
         }
         inner.in_sync = inner.snapshot.version.clone();
-        let happened = Happened::InSync {
+        let happened = JournalEvent::InSync {
             version: inner.in_sync.to_string(),
             proxies: inner.proxies.len(),
         };
@@ -373,7 +373,7 @@ impl Status {
         let inner = self.inner();
         of_proxies(&inner.proxies, &mut scrape);
         self.counters(&mut scrape);
-        scrape.family(Family {
+        scrape.family(MetricFamily {
             name: "voile_control_resources",
             kind: "gauge",
             help: "Resources in force.",
@@ -446,7 +446,7 @@ impl Status {
                 load(&self.failed_handshakes),
             ),
         ] {
-            scrape.family(Family::single(name, kind, help, value));
+            scrape.family(MetricFamily::single(name, kind, help, value));
         }
     }
 
@@ -456,7 +456,7 @@ impl Status {
             scrape.family(family);
         }
         self.revocation(&mut scrape);
-        let lock = |histogram: &Mutex<Histogram>, name, help| {
+        let lock = |histogram: &Mutex<LatencyHistogram>, name, help| {
             let histogram = histogram.lock().unwrap_or_else(PoisonError::into_inner);
             histogram.render(name, help)
         };
@@ -476,7 +476,7 @@ impl Status {
     fn revocation(&self, scrape: &mut Scrape) {
         let mut gauge = |name, help, value: &AtomicU64| {
             let value = value.load(Ordering::Relaxed) as f64;
-            scrape.family(Family::single(name, "gauge", help, value));
+            scrape.family(MetricFamily::single(name, "gauge", help, value));
         };
         gauge(
             "voile_control_revoked_certificates",
@@ -510,20 +510,20 @@ fn of_proxies(proxies: &Proxies, scrape: &mut Scrape) {
             proxies.refusing(),
         ),
     ] {
-        scrape.family(Family::single(name, "gauge", help, value as f64));
+        scrape.family(MetricFamily::single(name, "gauge", help, value as f64));
     }
 }
 
-fn observe(histogram: &Mutex<Histogram>, took: Duration) {
+fn observe(histogram: &Mutex<LatencyHistogram>, took: Duration) {
     let mut histogram = histogram.lock().unwrap_or_else(PoisonError::into_inner);
     histogram.observe(took);
 }
 
-impl Observer<Caller> for Status {
-    fn opened(&self, id: StreamId, caller: &Caller) {
+impl Observer<SnapshotCaller> for Status {
+    fn opened(&self, id: StreamId, caller: &SnapshotCaller) {
         tracing::info!(stream = id.0, %caller, "proxy connected");
         self.inner().proxies.opened(id, caller);
-        self.journal.note(Happened::Connected {
+        self.journal.note(JournalEvent::Connected {
             stream: id.0,
             identity: caller.to_string(),
         });
@@ -538,7 +538,7 @@ impl Observer<Caller> for Status {
     fn admit(
         &self,
         id: StreamId,
-        caller: &Caller,
+        caller: &SnapshotCaller,
         peer: Option<IpAddr>,
         node: &Node,
     ) -> Option<Admission> {
@@ -555,10 +555,10 @@ impl Observer<Caller> for Status {
         self.inner().proxies.unwell.told(id.0, details);
     }
 
-    fn event(&self, id: StreamId, type_url: &str, event: &Event) {
+    fn event(&self, id: StreamId, type_url: &str, event: &RequestEvent) {
         match event {
-            Event::Subscribed | Event::Stale => {}
-            Event::Acknowledged {
+            RequestEvent::Subscribed | RequestEvent::Stale => {}
+            RequestEvent::Acknowledged {
                 version,
                 took,
                 changed,
@@ -575,7 +575,7 @@ impl Observer<Caller> for Status {
                     .acknowledged(id, type_url, version, propagated, rejected);
                 self.settle(inner);
             }
-            Event::Refused { reason, rejected } => {
+            RequestEvent::Refused { reason, rejected } => {
                 const SHOWN_CHARS: usize = 4096; // a proxy may refuse with a book
                 self.nacks.fetch_add(1, Ordering::Relaxed);
                 let reason: String = reason.chars().take(SHOWN_CHARS).collect();
@@ -593,7 +593,7 @@ impl Observer<Caller> for Status {
                 let resources = rejected.iter().flat_map(|all| all.keys());
                 let resources = resources.map(ToString::to_string);
                 let resources = resources.filter(|name| !name.is_empty()).collect();
-                self.journal.note(Happened::Refused {
+                self.journal.note(JournalEvent::Refused {
                     stream: id.0,
                     identity,
                     kind: type_url.to_owned(),
@@ -634,7 +634,7 @@ impl Observer<Caller> for Status {
         let identity = inner.proxies.identity(id);
         inner.proxies.closed(id);
         drop(inner);
-        self.journal.note(Happened::Disconnected {
+        self.journal.note(JournalEvent::Disconnected {
             stream: id.0,
             identity,
             reason: reason.to_owned(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use voile_model::check::Turn;
-use voile_model::mesh::{Resolution, Service, ServiceOrigin};
+use voile_model::mesh::{Resolution, MeshService, ServiceOrigin};
 use voile_model::{Mesh, ServiceKey};
 
 use crate::state_file::StateFile;
@@ -52,14 +52,14 @@ impl VirtualAddresses {
     }
 
     /// Every service that needs an address, with one.
-    pub(crate) fn give(&mut self, mesh: &Mesh) -> Given {
-        let needing: Vec<Arc<Service>> = mesh
+    pub(crate) fn give(&mut self, mesh: &Mesh) -> AssignedAddresses {
+        let needing: Vec<Arc<MeshService>> = mesh
             .services
             .values()
             .filter(|service| needs(service))
             .cloned()
             .collect();
-        let mut given = Given::default();
+        let mut given = AssignedAddresses::default();
         if needing.is_empty() {
             return given;
         }
@@ -86,7 +86,7 @@ impl VirtualAddresses {
             if v4.is_none() {
                 tracing::error!(service = name, "no virtual IPv4 address is left for it");
             }
-            let mut service = Service::clone(&service);
+            let mut service = MeshService::clone(&service);
             service.addresses = v4.map(IpAddr::V4).into_iter().collect();
             service.addresses.push(IpAddr::V6(v6(&name)));
             given.0.insert(service.key.clone(), Arc::new(service));
@@ -127,7 +127,7 @@ impl VirtualAddresses {
     }
 
     /// Lets the names of services that are gone go once there are too many.
-    fn forget(&mut self, needing: &[Arc<Service>]) {
+    fn forget(&mut self, needing: &[Arc<MeshService>]) {
         if self.given.len() <= MAX_REMEMBERED {
             return;
         }
@@ -155,9 +155,9 @@ fn give(
 
 /// Services as they are with the addresses that they were given.
 #[derive(Debug, Default)]
-pub(crate) struct Given(BTreeMap<ServiceKey, Arc<Service>>);
+pub(crate) struct AssignedAddresses(BTreeMap<ServiceKey, Arc<MeshService>>);
 
-impl Given {
+impl AssignedAddresses {
     /// The mesh with them; none when it is the same without.
     pub(crate) fn applied(&self, mesh: &Mesh) -> Option<Mesh> {
         if self.0.is_empty() {
@@ -171,7 +171,7 @@ impl Given {
     }
 
     /// Makes what is known to have changed in a mesh what has changed with addresses given: these before, and `now`.
-    pub(crate) fn correct(&self, now: &Self, changed: &mut BTreeMap<ServiceKey, Turn<Service>>) {
+    pub(crate) fn correct(&self, now: &Self, changed: &mut BTreeMap<ServiceKey, Turn<MeshService>>) {
         for (key, (old, new)) in &mut *changed {
             for (service, given) in [(old, self), (new, now)] {
                 if let (Some(service), Some(with)) = (service, given.0.get(key)) {
@@ -190,7 +190,7 @@ impl Given {
 }
 
 /// ServiceEntries that name no address, and whose clients are not to reach the address they asked DNS for.
-fn needs(service: &Service) -> bool {
+fn needs(service: &MeshService) -> bool {
     service.origin == ServiceOrigin::ServiceEntry
         && service.addresses.is_empty()
         && service.address_ranges.is_empty()
@@ -258,7 +258,7 @@ mod tests {
 
     /// All services of a mesh with their addresses.
     fn all(addresses: &mut VirtualAddresses, mesh: &Mesh) -> BTreeMap<String, Vec<IpAddr>> {
-        let entry = |service: &Arc<Service>| (service.key.to_string(), service.addresses.clone());
+        let entry = |service: &Arc<MeshService>| (service.key.to_string(), service.addresses.clone());
         let mesh = addresses.give(mesh).applied(mesh).expect("some need one");
         mesh.services.values().map(entry).collect()
     }

@@ -4,7 +4,7 @@
 
 mod authorization;
 mod peer;
-mod staff;
+mod node_proxies;
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use voile_proto::authorization as wire;
 use voile_proto::workload::{Address, TunnelProtocol, Workload as Told, address};
 use voile_xds::server::Resource;
 
-pub use staff::NodeAccount;
-pub(crate) use staff::Staff;
+pub use node_proxies::NodeAccount;
+pub(crate) use node_proxies::AmbientWorkloads;
 
 use crate::shards::Shards;
 use crate::snapshot::resource;

@@ -18,7 +18,7 @@ const AT_ONCE: usize = 16;
 
 /// Proxies that ask for certificates.
 #[derive(Debug)]
-pub(crate) struct Askers {
+pub(crate) struct CertificateRequesters {
     /// `https://address:port` of the control plane that certifies: the first that was named.
     pub(crate) control: String,
     /// Its root, as PEM.
@@ -31,7 +31,7 @@ pub(crate) struct Askers {
 
 /// Result of a run of requests.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Certified {
+pub(crate) struct CertificateResult {
     /// Requests that were made, and that were answered with a certificate of the same identity.
     pub(crate) asked: u64,
     pub(crate) certified: u64,
@@ -52,7 +52,7 @@ const TOLD: usize = 5;
 type Answers = Vec<Result<u64, String>>;
 
 /// `number` proxies get their first certificates, by their tokens.
-pub(crate) async fn hold(askers: &Arc<Askers>, number: usize) -> Certified {
+pub(crate) async fn hold(askers: &Arc<CertificateRequesters>, number: usize) -> CertificateResult {
     let began = Instant::now();
     let had = lock(askers).len();
     let mut left = askers.tokens.iter().take(number).skip(had);
@@ -70,18 +70,18 @@ pub(crate) async fn hold(askers: &Arc<Askers>, number: usize) -> Certified {
             });
         }
         let Some(done) = tasks.join_next().await else {
-            return Certified::of(answers, began);
+            return CertificateResult::of(answers, began);
         };
         answers.push(done.unwrap_or_else(|broken| Err(broken.to_string())));
     }
 }
 
-fn lock(askers: &Askers) -> std::sync::MutexGuard<'_, Vec<Arc<WorkloadCertificate>>> {
+fn lock(askers: &CertificateRequesters) -> std::sync::MutexGuard<'_, Vec<Arc<WorkloadCertificate>>> {
     askers.held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `connections` that ask one after the other for `time`, by mutual TLS: each as a proxy that holds a certificate, in turn.
-pub(crate) async fn certify(askers: &Arc<Askers>, connections: usize, time: Duration) -> Certified {
+pub(crate) async fn certify(askers: &Arc<CertificateRequesters>, connections: usize, time: Duration) -> CertificateResult {
     let held = lock(askers).clone();
     let mut tasks = JoinSet::new();
     let began = Instant::now();
@@ -110,7 +110,7 @@ pub(crate) async fn certify(askers: &Arc<Askers>, connections: usize, time: Dura
 }
 
 /// Every proxy that holds a certificate renews it once, spread over that time: by it, over a connection of its own.
-pub(crate) async fn rotate(askers: &Arc<Askers>, time: Duration) -> Certified {
+pub(crate) async fn rotate(askers: &Arc<CertificateRequesters>, time: Duration) -> CertificateResult {
     let held = lock(askers).clone();
     let mut tasks = JoinSet::new();
     let (began, all) = (Instant::now(), held.len().max(1));
@@ -128,7 +128,7 @@ pub(crate) async fn rotate(askers: &Arc<Askers>, time: Duration) -> Certified {
 
 /// One certificate over a connection of its own.
 async fn obtain(
-    askers: &Askers,
+    askers: &CertificateRequesters,
     by: &Credential,
     held: Option<&WorkloadCertificate>,
 ) -> Result<WorkloadCertificate, String> {
@@ -167,15 +167,15 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-async fn gather(mut tasks: JoinSet<Answers>, began: Instant) -> Certified {
+async fn gather(mut tasks: JoinSet<Answers>, began: Instant) -> CertificateResult {
     let mut all = Answers::new();
     while let Some(answers) = tasks.join_next().await {
         all.extend(answers.unwrap_or_else(|broken| vec![Err(broken.to_string())]));
     }
-    Certified::of(all, began)
+    CertificateResult::of(all, began)
 }
 
-impl Certified {
+impl CertificateResult {
     fn of(answers: Answers, began: Instant) -> Self {
         let (mut found, mut took) = (Self::default(), Vec::new());
         for answer in answers {

@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-use crate::certificates::{Askers, certify, hold, rotate};
+use crate::certificates::{CertificateRequesters, certify, hold, rotate};
 use crate::{Shared, lock};
 
 /// Serves the socket until the other end is gone.
 pub(crate) async fn serve(
     socket: &Path,
     ledger: &Shared,
-    askers: &Arc<Askers>,
+    askers: &Arc<CertificateRequesters>,
 ) -> Result<(), String> {
     let stream = UnixStream::connect(socket)
         .await
@@ -39,7 +39,7 @@ pub(crate) async fn serve(
 }
 
 /// Commands that ask for certificates; none for the others.
-async fn ask(line: &str, askers: &Arc<Askers>) -> Option<String> {
+async fn ask(line: &str, askers: &Arc<CertificateRequesters>) -> Option<String> {
     let words: Vec<&str> = line.split(' ').collect();
     let time = |text: &str| text.parse().map(Duration::from_millis).ok();
     let done = match words[..] {

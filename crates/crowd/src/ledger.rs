@@ -41,7 +41,7 @@ pub(crate) fn mark_in(bytes: &[u8]) -> Option<u32> {
 
 /// A resource that may change.
 #[derive(Debug, Default)]
-struct Thing {
+struct ChangingResource {
     /// Its changes, by growing marks, and when each was made.
     changes: Vec<(u32, u64)>,
     /// Proxies that hold it.
@@ -52,7 +52,7 @@ struct Thing {
 
 /// A thing at a proxy.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct SubscribedResource {
     /// Number of its changes that the proxy has got, or need not get.
     heard: usize,
     /// The last mark that came, and when.
@@ -63,9 +63,9 @@ struct Held {
 #[derive(Debug)]
 pub struct Ledger {
     names: HashMap<Arc<str>, u32>,
-    things: Vec<Thing>,
+    things: Vec<ChangingResource>,
     /// By proxy, then by name.
-    held: Vec<HashMap<u32, Held>>,
+    held: Vec<HashMap<u32, SubscribedResource>>,
     took: Histogram<u64>,
     changes: usize,
     expected: u64,
@@ -114,13 +114,13 @@ impl Ledger {
     /// For this many proxies.
     #[must_use]
     pub fn new(proxies: usize) -> Self {
-        let everybody = Held {
+        let everybody = SubscribedResource {
             heard: 0,
             last: None,
         };
         Self {
             names: HashMap::from([(EVERYBODY.into(), EVERYBODY_ID)]),
-            things: vec![Thing {
+            things: vec![ChangingResource {
                 changes: Vec::new(),
                 holders: proxies as u64,
                 newest: 0,
@@ -149,7 +149,7 @@ impl Ledger {
         }
         let id = u32::try_from(self.things.len()).unwrap_or(u32::MAX);
         self.names.insert(name.into(), id);
-        self.things.push(Thing::default());
+        self.things.push(ChangingResource::default());
         id
     }
 
@@ -167,7 +167,7 @@ impl Ledger {
             // A proxy that subscribes now gets earlier changes with the resource; they do not count
             // as deliveries.
             thing.holders += 1;
-            Held {
+            SubscribedResource {
                 heard: thing.changes.len(),
                 last: None,
             }

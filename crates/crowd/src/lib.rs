@@ -23,9 +23,9 @@ use std::time::{Duration, SystemTime};
 use tokio::task::LocalSet;
 use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
 
-use certificates::Askers;
+use certificates::CertificateRequesters;
 pub use ledger::{Ledger, Report, Synced, now_ns};
-pub use plan::{Part, plan};
+pub use plan::{SimulatedProxy, plan};
 use proxy::Simulated;
 
 /// Lifetime of the proxies' tokens: longer than any measurement.
@@ -70,7 +70,7 @@ pub async fn run(
         std::fs::read_to_string(&root).map_err(|e| format!("{}: {e}", root.display()))?;
     let ledger: Shared = Arc::new(Mutex::new(Ledger::new(parts.len())));
     let (wires, control) = (
-        wire::Shared::new(&root_pem)?,
+        wire::CrowdState::new(&root_pem)?,
         Rc::from(&settings.control[..]),
     );
     let began = now_ns();
@@ -88,7 +88,7 @@ pub async fn run(
         let proxy = Simulated::new(part, token, control, wires, ledger.clone());
         proxies.spawn_local(proxy.run());
     }
-    let askers = Arc::new(Askers {
+    let askers = Arc::new(CertificateRequesters {
         control: settings.control.first().cloned().unwrap_or_default(),
         root_pem,
         tokens,

@@ -7,7 +7,7 @@ use crate::Settings;
 
 /// One simulated proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct SimulatedProxy {
     /// Its workload's namespace.
     pub namespace: String,
     /// Its workload's service account.
@@ -19,7 +19,7 @@ pub struct Part {
 }
 
 /// Reads the folder and spreads the parts.
-pub(crate) fn read(settings: &Settings) -> Result<Vec<Part>, String> {
+pub(crate) fn read(settings: &Settings) -> Result<Vec<SimulatedProxy>, String> {
     let files = voile_model::files::read_directory(&settings.config)
         .map_err(|e| format!("{}: {e}", settings.config.display()))?;
     let (mesh, _) = voile_model::check(&files, None);
@@ -35,7 +35,7 @@ pub fn plan(
     proxies: usize,
     services: usize,
     shared: usize,
-) -> Result<Vec<Part>, String> {
+) -> Result<Vec<SimulatedProxy>, String> {
     let all: Vec<String> = mesh.services.keys().map(ToString::to_string).collect();
     let there: Vec<_> = mesh.workloads.values().filter(|w| w.has_sidecar).collect();
     if there.len() < proxies {
@@ -53,7 +53,7 @@ pub fn plan(
     let (common, rest) = all.split_at(shared);
     let own = services - shared;
     let parts = there.into_iter().take(proxies).enumerate();
-    let part = |(number, workload): (usize, &std::sync::Arc<voile_model::mesh::Workload>)| Part {
+    let part = |(number, workload): (usize, &std::sync::Arc<voile_model::mesh::Workload>)| SimulatedProxy {
         namespace: workload.key.namespace.to_string(),
         service_account: workload.service_account.to_string(),
         pod: workload.key.name.to_string(),

@@ -12,8 +12,8 @@ use voile_proto::type_url::{ADDRESS, AUTHORIZATION_POLICY, PROXY_CONFIGURATION, 
 use voile_xds::client::{Backoff, Subscriptions, Update};
 
 use crate::ledger::{EVERYBODY, mark_in, now_ns};
-use crate::plan::Part;
-use crate::wire::{Shared as Wires, Wire};
+use crate::plan::SimulatedProxy;
+use crate::wire::{CrowdState as Wires, Wire};
 use crate::{Shared, lock};
 
 /// Types that must be answered before a proxy is in sync.
@@ -41,7 +41,7 @@ pub(crate) struct Simulated {
 impl Simulated {
     /// The proxy of this number, which asks one of these control planes after the other.
     pub(crate) fn new(
-        (number, part): (usize, Part),
+        (number, part): (usize, SimulatedProxy),
         token: String,
         control: Rc<[String]>,
         wires: Rc<Wires>,

@@ -57,13 +57,13 @@ const LIMITS: Config = Config {
 };
 
 /// TLS and buffers that the proxies of a crowd share.
-pub(crate) struct Shared {
+pub(crate) struct CrowdState {
     tls: TlsConnector,
     pool: Pool,
     room: RefCell<Box<[u8]>>,
 }
 
-impl Shared {
+impl CrowdState {
     /// For control planes that these roots (PEM) vouch for.
     pub(crate) fn new(root_pem: &str) -> Result<Rc<Self>, String> {
         let mut roots = RootCertStore::empty();
@@ -91,7 +91,7 @@ impl Shared {
 
 /// An open stream.
 pub(crate) struct Wire {
-    shared: Rc<Shared>,
+    shared: Rc<CrowdState>,
     stream: TlsStream<TcpStream>,
     link: Link,
     say: SendStream,
@@ -106,7 +106,7 @@ pub(crate) struct Wire {
 impl Wire {
     /// Opens one to `https://host:port`.
     pub(crate) async fn open(
-        shared: &Rc<Shared>,
+        shared: &Rc<CrowdState>,
         control: &str,
         token: &str,
     ) -> Result<Self, String> {

@@ -18,7 +18,7 @@ const MIN_UDP_BUFFER: usize = 512;
 
 /// Transport of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Over {
+pub enum DnsTransport {
     /// In one datagram.
     Udp,
     /// On a connection.
@@ -60,14 +60,14 @@ pub type Within = Rc<dyn Fn(&mut dyn FnMut()) -> io::Result<()>>;
 
 /// Settings of the sockets by which servers are asked.
 #[derive(Clone, Default)]
-pub(crate) struct Outset {
+pub(crate) struct SocketFactory {
     /// Set where capture must know them.
     pub(crate) mark: Option<u32>,
     /// In another network than ours.
     pub(crate) within: Option<Within>,
 }
 
-impl fmt::Debug for Outset {
+impl fmt::Debug for SocketFactory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outset")
             .field("mark", &self.mark)
@@ -76,7 +76,7 @@ impl fmt::Debug for Outset {
     }
 }
 
-impl Outset {
+impl SocketFactory {
     fn socket(&self, server: SocketAddr, kind: Type) -> io::Result<Socket> {
         self.there(|| socket(server, kind, self.mark))?
     }
@@ -96,8 +96,8 @@ impl Outset {
 pub(crate) async fn exchange(
     server: SocketAddr,
     query: &[u8],
-    over: Over,
-    outset: &Outset,
+    over: DnsTransport,
+    outset: &SocketFactory,
     limit: Duration,
 ) -> Result<Vec<u8>, ExchangeError> {
     let mut asked = query.to_vec();
@@ -108,8 +108,8 @@ pub(crate) async fn exchange(
     asked[..2].copy_from_slice(&own);
     let asking = async {
         match over {
-            Over::Udp => udp(server, &asked, outset).await,
-            Over::Tcp => tcp(server, &asked, outset).await,
+            DnsTransport::Udp => udp(server, &asked, outset).await,
+            DnsTransport::Tcp => tcp(server, &asked, outset).await,
         }
     };
     let mut answer = match tokio::time::timeout(limit, asking).await {
@@ -157,7 +157,7 @@ fn socket(server: SocketAddr, kind: Type, mark: Option<u32>) -> io::Result<Socke
     Ok(socket)
 }
 
-async fn udp(server: SocketAddr, query: &[u8], outset: &Outset) -> Result<Vec<u8>, Failure> {
+async fn udp(server: SocketAddr, query: &[u8], outset: &SocketFactory) -> Result<Vec<u8>, Failure> {
     let socket = outset.socket(server, Type::DGRAM)?;
     // The kernel draws the port, and lets in datagrams of this server only.
     socket.connect(&server.into())?;
@@ -177,7 +177,7 @@ async fn udp(server: SocketAddr, query: &[u8], outset: &Outset) -> Result<Vec<u8
     Err(Failure::Mismatch)
 }
 
-async fn tcp(server: SocketAddr, query: &[u8], outset: &Outset) -> Result<Vec<u8>, Failure> {
+async fn tcp(server: SocketAddr, query: &[u8], outset: &SocketFactory) -> Result<Vec<u8>, Failure> {
     let Ok(length) = u16::try_from(query.len()) else {
         return Err(Failure::Mismatch);
     };

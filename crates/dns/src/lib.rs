@@ -6,10 +6,10 @@
 //! Resolver: hosts file, then Upstreams ─▶ Table: last good addresses by name, time an argument
 //! ```
 
-mod asked;
+mod question;
 mod exchange;
 mod hosts;
-mod line;
+mod forwarder;
 pub mod message;
 mod resolver;
 mod responder;
@@ -19,13 +19,13 @@ mod told;
 mod upstream;
 mod watched;
 
-pub use asked::{Asked, Asking};
-pub use exchange::{ExchangeError, Over, Within};
-pub use line::{Line, Turn};
-pub use message::{Query, QueryKind, Received};
-pub use resolver::{Family, Found, LookupError, Resolver, addresses_in};
-pub use responder::{Figures, Meaning, Names, Owner, Responder, TTL_SECONDS};
-pub use server::{Answers, Bounds, Service, serve};
-pub use table::{Settled, State, Table};
+pub use question::{DnsQuestion, LookupAction};
+pub use exchange::{ExchangeError, DnsTransport, Within};
+pub use forwarder::{DnsUpstream, QueryTurn};
+pub use message::{Query, QueryKind, ReceivedMessage};
+pub use resolver::{Family, ResolvedAddresses, LookupError, Resolver, addresses_in};
+pub use responder::{DnsCounters, LocalName, Names, Owner, Responder, TTL_SECONDS};
+pub use server::{AnswerSource, QueryLimits, SocketPair, serve};
+pub use table::{TableChange, NameState, Table};
 pub use told::told;
 pub use upstream::{ForwardError, Upstreams};

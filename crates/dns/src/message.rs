@@ -22,7 +22,7 @@ const MAX_TCP_ANSWER: usize = 65_535;
 
 /// A packet, judged.
 #[derive(Debug)]
-pub enum Received<'a> {
+pub enum ReceivedMessage<'a> {
     /// One question of class IN that may be answered.
     Query(Query<'a>),
     /// Well-formed, and for the resolver alone: another class, or a name that no host can have.
@@ -55,30 +55,30 @@ pub struct Query<'a> {
 }
 
 /// Judges a packet.
-pub fn receive(packet: &[u8]) -> Received<'_> {
+pub fn receive(packet: &[u8]) -> ReceivedMessage<'_> {
     let Ok(message) = Message::from_slice(packet) else {
-        return Received::Ignore("shorter than a header");
+        return ReceivedMessage::Ignore("shorter than a header");
     };
     let header = message.header();
     if header.qr() {
-        return Received::Ignore("an answer to nothing");
+        return ReceivedMessage::Ignore("an answer to nothing");
     }
     if header.opcode() != Opcode::QUERY {
-        return Received::Refuse(bare(message, Rcode::NOTIMP));
+        return ReceivedMessage::Refuse(bare(message, Rcode::NOTIMP));
     }
     let Ok(question) = message.sole_question() else {
-        return Received::Refuse(bare(message, Rcode::FORMERR));
+        return ReceivedMessage::Refuse(bare(message, Rcode::FORMERR));
     };
     // A transfer is many messages; a client that wants one asks the resolver itself.
     if matches!(question.qtype(), Rtype::AXFR | Rtype::IXFR) {
-        return Received::Refuse(bare(message, Rcode::REFUSED));
+        return ReceivedMessage::Refuse(bare(message, Rcode::REFUSED));
     }
     let records = message.additional();
     if records.map_or(true, |mut records| records.any(|record| record.is_err())) {
-        return Received::Refuse(bare(message, Rcode::FORMERR));
+        return ReceivedMessage::Refuse(bare(message, Rcode::FORMERR));
     }
     match host_name(question.qname()) {
-        Some(name) if question.qclass() == Class::IN => Received::Query(Query {
+        Some(name) if question.qclass() == Class::IN => ReceivedMessage::Query(Query {
             message,
             name,
             kind: match question.qtype() {
@@ -87,7 +87,7 @@ pub fn receive(packet: &[u8]) -> Received<'_> {
                 other => QueryKind::Other(other.to_int()),
             },
         }),
-        _ => Received::Foreign,
+        _ => ReceivedMessage::Foreign,
     }
 }
 

@@ -12,7 +12,7 @@ use domain::base::name::Name;
 use domain::base::{Message, MessageBuilder};
 use domain::rdata::{A, Aaaa};
 
-use crate::exchange::Over;
+use crate::exchange::DnsTransport;
 use crate::hosts::Hosts;
 use crate::message::QueryKind;
 use crate::upstream::{ForwardError, Upstreams};
@@ -31,7 +31,7 @@ const UDP_PAYLOAD: u16 = 1232;
 
 /// Addresses of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct ResolvedAddresses {
     /// Never empty, IPv4 first, otherwise in the order of the answer.
     pub addresses: Vec<IpAddr>,
     /// Time for which to use them, within [`MIN_TTL`] and [`MAX_TTL`].
@@ -84,17 +84,17 @@ impl Resolver {
     ///
     /// # Errors
     /// When there is no address to be had; why is in the error.
-    pub async fn lookup(&self, name: &str) -> Result<Found, LookupError> {
+    pub async fn lookup(&self, name: &str) -> Result<ResolvedAddresses, LookupError> {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         if let Ok(address) = name.parse() {
-            return Ok(Found {
+            return Ok(ResolvedAddresses {
                 addresses: vec![address],
                 ttl: MAX_TTL,
             });
         }
         let by_hand = self.hosts.borrow_mut().get(Instant::now()).get(&name);
         if let Some(addresses) = by_hand {
-            return Ok(Found {
+            return Ok(ResolvedAddresses {
                 addresses: self.reachable(addresses),
                 ttl: HOSTS_TTL,
             });
@@ -107,7 +107,7 @@ impl Resolver {
         let found = join(v4, v6)?;
         let mut addresses = self.reachable(found.addresses);
         addresses.truncate(MAX_ADDRESSES);
-        Ok(Found { addresses, ..found })
+        Ok(ResolvedAddresses { addresses, ..found })
     }
 
     /// Without the addresses to which there is no route from where is asked, unless there is none to any.
@@ -121,10 +121,10 @@ impl Resolver {
 
     async fn ask(&self, name: &str, kind: QueryKind) -> Result<Family, LookupError> {
         let query = question(name, kind).ok_or(LookupError::BadName)?;
-        let mut answer = self.upstreams.forward(&query, Over::Udp).await?;
+        let mut answer = self.upstreams.forward(&query, DnsTransport::Udp).await?;
         let cut = Message::from_slice(&answer).is_ok_and(|message| message.header().tc());
         if cut {
-            answer = self.upstreams.forward(&query, Over::Tcp).await?;
+            answer = self.upstreams.forward(&query, DnsTransport::Tcp).await?;
         }
         addresses_in(&answer, kind)
     }
@@ -139,7 +139,7 @@ async fn both<T>(left: impl Future<Output = T>, right: impl Future<Output = T>) 
 fn join(
     v4: Result<Family, LookupError>,
     v6: Result<Family, LookupError>,
-) -> Result<Found, LookupError> {
+) -> Result<ResolvedAddresses, LookupError> {
     let (addresses, ttl) = match (v4, v6) {
         (Ok((mut v4, ttl4)), Ok((v6, ttl6))) => {
             let ttl = match (v4.is_empty(), v6.is_empty()) {
@@ -159,7 +159,7 @@ fn join(
     if addresses.is_empty() {
         return Err(LookupError::NoAddress);
     }
-    Ok(Found {
+    Ok(ResolvedAddresses {
         addresses,
         ttl: ttl.clamp(MIN_TTL, MAX_TTL),
     })

@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::exchange::Over;
-use crate::line::Line;
-use crate::message::{self, Query, QueryKind, Received};
+use crate::exchange::DnsTransport;
+use crate::forwarder::DnsUpstream;
+use crate::message::{self, Query, QueryKind, ReceivedMessage};
 use crate::resolver::Resolver;
-use crate::server::Answers;
+use crate::server::AnswerSource;
 use crate::upstream::Upstreams;
 
 /// TTL of answers made here, in seconds; Istio's.
@@ -18,7 +18,7 @@ pub const TTL_SECONDS: u32 = 30;
 
 /// Meaning of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Meaning {
+pub enum LocalName {
     /// These addresses; none is an answer too.
     Addresses(Vec<IpAddr>),
     /// Another name, which the resolver knows.
@@ -45,7 +45,7 @@ pub enum Owner {
 /// Source of names.
 pub trait Names: 'static {
     /// Returns the meaning of a name, in lower case and without a dot at its end.
-    fn meaning(&self, host: &str) -> impl Future<Output = Meaning>;
+    fn meaning(&self, host: &str) -> impl Future<Output = LocalName>;
 
     /// Returns the owner of an address.
     fn owner(&self, address: IpAddr) -> Owner;
@@ -53,7 +53,7 @@ pub trait Names: 'static {
 
 /// Counters of questions.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Figures {
+pub struct DnsCounters {
     /// Questions received.
     pub requests: u64,
     /// Passed on to the resolver.
@@ -64,7 +64,7 @@ pub struct Figures {
     pub upstream_time: Duration,
 }
 
-impl Figures {
+impl DnsCounters {
     /// Adds another's.
     pub fn add(&mut self, other: &Self) {
         self.requests += other.requests;
@@ -81,14 +81,14 @@ pub struct Responder<N> {
     upstreams: Rc<Upstreams>,
     resolver: Rc<Resolver>,
     /// Questions that the resolver is being asked.
-    line: Line,
-    figures: Cell<Figures>,
+    line: DnsUpstream,
+    figures: Cell<DnsCounters>,
 }
 
 impl<N: Names> Responder<N> {
     /// Creates a responder. It asks `names` first, then `resolver` for aliases that the names have, and `upstreams`
     /// as `line` allows.
-    pub fn new(names: N, (upstreams, resolver): (Rc<Upstreams>, Rc<Resolver>), line: Line) -> Self {
+    pub fn new(names: N, (upstreams, resolver): (Rc<Upstreams>, Rc<Resolver>), line: DnsUpstream) -> Self {
         Self {
             names,
             upstreams,
@@ -99,19 +99,19 @@ impl<N: Names> Responder<N> {
     }
 
     /// Returns the counters.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> DnsCounters {
         self.figures.get()
     }
 
-    fn count(&self, add: impl FnOnce(&mut Figures)) {
+    fn count(&self, add: impl FnOnce(&mut DnsCounters)) {
         let mut figures = self.figures.get();
         add(&mut figures);
         self.figures.set(figures);
     }
 
-    async fn query(&self, query: &Query<'_>, packet: &[u8], over: Over) -> Option<Vec<u8>> {
+    async fn query(&self, query: &Query<'_>, packet: &[u8], over: DnsTransport) -> Option<Vec<u8>> {
         let host = query.name.as_str();
-        let udp = over == Over::Udp;
+        let udp = over == DnsTransport::Udp;
         if host == "localhost" || host.ends_with(".localhost") {
             let local = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
             return Some(query.addresses(&local, None, TTL_SECONDS, udp));
@@ -125,7 +125,7 @@ impl<N: Names> Responder<N> {
             };
         }
         match self.names.meaning(host).await {
-            Meaning::Addresses(mut addresses) => {
+            LocalName::Addresses(mut addresses) => {
                 if !addresses.is_empty() {
                     // Clients take the first; it should not be the same for all of them.
                     let turn = fastrand::usize(..addresses.len());
@@ -133,10 +133,10 @@ impl<N: Names> Responder<N> {
                 }
                 Some(query.addresses(&addresses, None, TTL_SECONDS, udp))
             }
-            Meaning::Alias(target) => self.alias(query, &target, packet, udp).await,
-            Meaning::Outside => self.forward(packet, over).await,
-            Meaning::Nobody => Some(query.no_such_name()),
-            Meaning::Unsaid => {
+            LocalName::Alias(target) => self.alias(query, &target, packet, udp).await,
+            LocalName::Outside => self.forward(packet, over).await,
+            LocalName::Nobody => Some(query.no_such_name()),
+            LocalName::Unsaid => {
                 tracing::debug!(
                     host,
                     "nobody has said what this name means; the answer is SERVFAIL"
@@ -173,7 +173,7 @@ impl<N: Names> Responder<N> {
         }
     }
 
-    async fn forward(&self, packet: &[u8], over: Over) -> Option<Vec<u8>> {
+    async fn forward(&self, packet: &[u8], over: DnsTransport) -> Option<Vec<u8>> {
         if self.upstreams.is_nobody() {
             return message::no_such_name(packet);
         }
@@ -196,14 +196,14 @@ impl<N: Names> Responder<N> {
     }
 }
 
-impl<N: Names> Answers for Responder<N> {
-    async fn answer(&self, packet: &[u8], over: Over) -> Option<Vec<u8>> {
+impl<N: Names> AnswerSource for Responder<N> {
+    async fn answer(&self, packet: &[u8], over: DnsTransport) -> Option<Vec<u8>> {
         self.count(|figures| figures.requests += 1);
         match message::receive(packet) {
-            Received::Query(query) => Box::pin(self.query(&query, packet, over)).await,
-            Received::Foreign => self.forward(packet, over).await,
-            Received::Refuse(answer) => Some(answer),
-            Received::Ignore(reason) => {
+            ReceivedMessage::Query(query) => Box::pin(self.query(&query, packet, over)).await,
+            ReceivedMessage::Foreign => self.forward(packet, over).await,
+            ReceivedMessage::Refuse(answer) => Some(answer),
+            ReceivedMessage::Ignore(reason) => {
                 tracing::debug!(reason, "a packet on the DNS port is ignored");
                 None
             }

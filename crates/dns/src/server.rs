@@ -13,12 +13,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::AbortHandle;
 
-use crate::exchange::Over;
+use crate::exchange::DnsTransport;
 use crate::message;
 
 /// Limits of a pair of sockets.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub struct QueryLimits {
     /// Datagrams being answered; beyond it SERVFAIL is the answer, so that a slow resolver costs bounded memory.
     pub outstanding: usize,
     /// Connections; a pod's resolvers need a handful.
@@ -28,7 +28,7 @@ pub struct Bounds {
     pub queue_bytes: usize,
 }
 
-impl Default for Bounds {
+impl Default for QueryLimits {
     /// For one pod's own proxy.
     fn default() -> Self {
         Self {
@@ -47,27 +47,27 @@ const MAX_QUESTION: usize = 4096;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Source of answers.
-pub trait Answers: 'static {
+pub trait AnswerSource: 'static {
     /// The answer to a packet; `None` is silence.
-    fn answer(&self, packet: &[u8], over: Over) -> impl Future<Output = Option<Vec<u8>>>;
+    fn answer(&self, packet: &[u8], over: DnsTransport) -> impl Future<Output = Option<Vec<u8>>>;
 }
 
 /// Answers on both sockets until dropped, in local tasks.
 ///
 /// # Errors
 /// When the sockets cannot be used by the runtime.
-pub fn serve<A: Answers>(
+pub fn serve<A: AnswerSource>(
     udp: std::net::UdpSocket,
     tcp: std::net::TcpListener,
     answers: Rc<A>,
-    bounds: &Bounds,
-) -> io::Result<Service> {
+    bounds: &QueryLimits,
+) -> io::Result<SocketPair> {
     let bound = udp.local_addr()?;
     widen(&udp, bounds.queue_bytes);
     udp.set_nonblocking(true)?;
     tcp.set_nonblocking(true)?;
-    let udp = Rc::new(Held::new(UdpSocket::from_std(udp)?));
-    let tcp = Rc::new(Held::new(TcpListener::from_std(tcp)?));
+    let udp = Rc::new(SharedSocket::new(UdpSocket::from_std(udp)?));
+    let tcp = Rc::new(SharedSocket::new(TcpListener::from_std(tcp)?));
     let outstanding = Rc::new(Cell::new(0));
     let (one, other) = (Rc::clone(&answers), Rc::clone(&outstanding));
     let datagrams = datagrams(Rc::clone(&udp), bound, one, (other, bounds.outstanding));
@@ -77,7 +77,7 @@ pub fn serve<A: Answers>(
         tokio::task::spawn_local(datagrams).abort_handle(),
         tokio::task::spawn_local(connections).abort_handle(),
     ];
-    Ok(Service {
+    Ok(SocketPair {
         tasks,
         outstanding,
         sockets: (udp, tcp),
@@ -86,13 +86,13 @@ pub fn serve<A: Answers>(
 
 /// A pair of sockets being served.
 #[derive(Debug)]
-pub struct Service {
+pub struct SocketPair {
     tasks: [AbortHandle; 2],
     outstanding: Rc<Cell<usize>>,
-    sockets: (Rc<Held<UdpSocket>>, Rc<Held<TcpListener>>),
+    sockets: (Rc<SharedSocket<UdpSocket>>, Rc<SharedSocket<TcpListener>>),
 }
 
-impl Service {
+impl SocketPair {
     /// Takes no more questions; earlier ones are still answered. Other holders of the sockets go on.
     pub fn stop(&self) {
         self.tasks.iter().for_each(AbortHandle::abort);
@@ -113,9 +113,9 @@ impl Service {
 
 /// A socket that several tasks use and that can be closed between their turns.
 #[derive(Debug)]
-struct Held<T>(RefCell<Option<T>>);
+struct SharedSocket<T>(RefCell<Option<T>>);
 
-impl<T> Held<T> {
+impl<T> SharedSocket<T> {
     fn new(socket: T) -> Self {
         Self(RefCell::new(Some(socket)))
     }
@@ -152,9 +152,9 @@ fn is_ours(peer: IpAddr, bound: SocketAddr) -> bool {
 }
 
 /// One of a bounded number of places, given back when dropped.
-struct Place(Rc<Cell<usize>>);
+struct QueryPermit(Rc<Cell<usize>>);
 
-impl Place {
+impl QueryPermit {
     fn take(taken: &Rc<Cell<usize>>, limit: usize) -> Option<Self> {
         let count = taken.get();
         (count < limit).then(|| {
@@ -164,7 +164,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueryPermit {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -178,8 +178,8 @@ fn take(socket: &UdpSocket, context: &mut Context<'_>) -> Poll<io::Result<(Vec<u
     Poll::Ready(Ok((buffer.filled().to_vec(), peer)))
 }
 
-async fn datagrams<A: Answers>(
-    socket: Rc<Held<UdpSocket>>,
+async fn datagrams<A: AnswerSource>(
+    socket: Rc<SharedSocket<UdpSocket>>,
     bound: SocketAddr,
     answers: Rc<A>,
     (outstanding, most): (Rc<Cell<usize>>, usize),
@@ -197,7 +197,7 @@ async fn datagrams<A: Answers>(
         if packet.len() > MAX_QUESTION || !is_ours(peer.ip(), bound) {
             continue;
         }
-        let Some(place) = Place::take(&outstanding, most) else {
+        let Some(place) = QueryPermit::take(&outstanding, most) else {
             if let (Some(answer), Some(socket)) =
                 (message::server_failure(&packet), &*socket.0.borrow())
             {
@@ -207,7 +207,7 @@ async fn datagrams<A: Answers>(
         };
         let (socket, answers) = (Rc::clone(&socket), Rc::clone(&answers));
         tokio::task::spawn_local(async move {
-            if let Some(answer) = answers.answer(&packet, Over::Udp).await {
+            if let Some(answer) = answers.answer(&packet, DnsTransport::Udp).await {
                 let send = |socket: &UdpSocket, context: &mut Context<'_>| {
                     socket.poll_send_to(context, &answer, peer)
                 };
@@ -220,8 +220,8 @@ async fn datagrams<A: Answers>(
     }
 }
 
-async fn connections<A: Answers>(
-    listener: Rc<Held<TcpListener>>,
+async fn connections<A: AnswerSource>(
+    listener: Rc<SharedSocket<TcpListener>>,
     bound: SocketAddr,
     answers: Rc<A>,
     (outstanding, most): (Rc<Cell<usize>>, usize),
@@ -236,7 +236,7 @@ async fn connections<A: Answers>(
                 continue;
             }
         };
-        let place = Place::take(&open, most).filter(|_| is_ours(peer.ip(), bound));
+        let place = QueryPermit::take(&open, most).filter(|_| is_ours(peer.ip(), bound));
         let Some(place) = place else {
             continue; // Closed: the client tries again.
         };
@@ -250,7 +250,7 @@ async fn connections<A: Answers>(
     }
 }
 
-async fn connection<A: Answers>(
+async fn connection<A: AnswerSource>(
     mut stream: TcpStream,
     answers: &A,
     outstanding: &Rc<Cell<usize>>,
@@ -267,8 +267,8 @@ async fn connection<A: Answers>(
             .await
             .map_err(|_| late())??;
         // A connection has one question at a time, so their number is bounded already.
-        let _answering = Place::take(outstanding, usize::MAX);
-        let Some(answer) = answers.answer(&packet, Over::Tcp).await else {
+        let _answering = QueryPermit::take(outstanding, usize::MAX);
+        let Some(answer) = answers.answer(&packet, DnsTransport::Tcp).await else {
             return Ok(());
         };
         let length = u16::try_from(answer.len()).map_err(io::Error::other)?;

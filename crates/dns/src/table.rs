@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::resolver::{Found, LookupError};
+use crate::resolver::{ResolvedAddresses, LookupError};
 
 /// Pause after a first failure before a used name is asked for again; doubled with each further one.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ const JITTER: f64 = 0.1;
 
 /// State of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum NameState {
     /// No answer yet.
     Unknown,
     /// The last good answer.
@@ -30,7 +30,7 @@ pub enum State {
 
 /// Effect of an answer.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct TableChange {
     /// The state is another than before.
     pub changed: bool,
     /// An answer failed, and an older one goes on serving.
@@ -38,8 +38,8 @@ pub struct Settled {
 }
 
 #[derive(Debug)]
-struct Entry {
-    state: State,
+struct NameEntry {
+    state: NameState,
     asking: bool,
     /// From when on a use asks again; `None` until the first answer.
     due: Option<Instant>,
@@ -51,7 +51,7 @@ struct Entry {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Table {
-    names: BTreeMap<Arc<str>, Entry>,
+    names: BTreeMap<Arc<str>, NameEntry>,
 }
 
 impl Table {
@@ -67,8 +67,8 @@ impl Table {
 
     /// The name is used now: whether it must be asked for. Says so once until `settle`.
     pub fn used(&mut self, name: &Arc<str>, now: Instant) -> bool {
-        let entry = self.names.entry(name.clone()).or_insert(Entry {
-            state: State::Unknown,
+        let entry = self.names.entry(name.clone()).or_insert(NameEntry {
+            state: NameState::Unknown,
             asking: false,
             due: None,
             failures: 0,
@@ -83,11 +83,11 @@ impl Table {
     pub fn settle(
         &mut self,
         name: &str,
-        answer: &Result<Found, LookupError>,
+        answer: &Result<ResolvedAddresses, LookupError>,
         now: Instant,
         random: f64,
-    ) -> Settled {
-        let nothing = Settled {
+    ) -> TableChange {
+        let nothing = TableChange {
             changed: false,
             stale: false,
         };
@@ -100,50 +100,50 @@ impl Table {
                 entry.failures = 0;
                 entry.stale = false;
                 entry.due = Some(now + found.ttl.mul_f64(JITTER.mul_add(-random, 1.0)));
-                State::Known(found.addresses.as_slice().into())
+                NameState::Known(found.addresses.as_slice().into())
             }
             Err(error) => {
                 let pause = FIRST_RETRY * 2_u32.saturating_pow(entry.failures.min(16));
                 entry.due = Some(now + pause.min(LAST_RETRY));
                 entry.failures = entry.failures.saturating_add(1);
-                if let State::Known(_) = entry.state {
+                if let NameState::Known(_) = entry.state {
                     entry.stale = true;
-                    return Settled {
+                    return TableChange {
                         stale: true,
                         ..nothing
                     };
                 }
-                State::Failed(error.to_string().into())
+                NameState::Failed(error.to_string().into())
             }
         };
         let changed = entry.state != state;
         entry.state = state;
-        Settled {
+        TableChange {
             changed,
             stale: false,
         }
     }
 
     /// Returns the state of a name; `Unknown` if it was never used.
-    pub fn state(&self, name: &str) -> &State {
+    pub fn state(&self, name: &str) -> &NameState {
         self.names
             .get(name)
-            .map_or(&State::Unknown, |entry| &entry.state)
+            .map_or(&NameState::Unknown, |entry| &entry.state)
     }
 
     /// Returns three numbers: known names, those of them whose answer could not be renewed, and names that were asked
     /// for and are not known.
     pub fn counts(&self) -> (usize, usize, usize) {
-        let count = |fits: fn(&Entry) -> bool| self.names.values().filter(|one| fits(one)).count();
+        let count = |fits: fn(&NameEntry) -> bool| self.names.values().filter(|one| fits(one)).count();
         (
-            count(|one| matches!(one.state, State::Known(_))),
+            count(|one| matches!(one.state, NameState::Known(_))),
             count(|one| one.stale),
-            count(|one| matches!(one.state, State::Failed(_))),
+            count(|one| matches!(one.state, NameState::Failed(_))),
         )
     }
 
     /// Every name and its state.
-    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &State)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &NameState)> {
         self.names.iter().map(|(name, entry)| (name, &entry.state))
     }
 }
@@ -152,8 +152,8 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn found(address: &str, seconds: u64) -> Result<Found, LookupError> {
-        Ok(Found {
+    fn found(address: &str, seconds: u64) -> Result<ResolvedAddresses, LookupError> {
+        Ok(ResolvedAddresses {
             addresses: vec![address.parse().unwrap()],
             ttl: Duration::from_secs(seconds),
         })
@@ -161,9 +161,9 @@ mod tests {
 
     fn shown(table: &Table) -> String {
         match table.state("a") {
-            State::Unknown => "unknown".to_owned(),
-            State::Known(addresses) => format!("{addresses:?}"),
-            State::Failed(why) => format!("failed: {why}"),
+            NameState::Unknown => "unknown".to_owned(),
+            NameState::Known(addresses) => format!("{addresses:?}"),
+            NameState::Failed(why) => format!("failed: {why}"),
         }
     }
 

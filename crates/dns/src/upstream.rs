@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use domain::base::Message;
 use domain::base::iana::Rcode;
 
-use crate::exchange::{ExchangeError, Outset, Over, Within, exchange};
+use crate::exchange::{ExchangeError, SocketFactory, DnsTransport, Within, exchange};
 use crate::watched::Watched;
 
 /// Time limit of one server, if there are several.
@@ -46,7 +46,7 @@ pub struct Upstreams {
     source: Source,
     /// Addresses on which we answer ourselves; to ask them would go round for ever.
     own: RefCell<Vec<SocketAddr>>,
-    outset: RefCell<Outset>,
+    outset: RefCell<SocketFactory>,
     /// Index of the server that answered last.
     preferred: Cell<usize>,
     /// Number of answers. A question without any answer since it was sent cannot tell if a server is alive.
@@ -138,7 +138,7 @@ impl Upstreams {
     ///
     /// # Errors
     /// When no server answers at all.
-    pub async fn forward(&self, query: &[u8], over: Over) -> Result<Vec<u8>, ForwardError> {
+    pub async fn forward(&self, query: &[u8], over: DnsTransport) -> Result<Vec<u8>, ForwardError> {
         if self.is_silent(Instant::now()) {
             return Err(ForwardError::Silent);
         }
@@ -171,7 +171,7 @@ impl Upstreams {
         silent
     }
 
-    async fn ask_each(&self, query: &[u8], over: Over) -> Result<Vec<u8>, ForwardError> {
+    async fn ask_each(&self, query: &[u8], over: DnsTransport) -> Result<Vec<u8>, ForwardError> {
         let servers = self.servers();
         let count = servers.len();
         let each = ALL_TIMEOUT / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
@@ -199,7 +199,7 @@ impl Upstreams {
         &self,
         server: SocketAddr,
         query: &[u8],
-        over: Over,
+        over: DnsTransport,
         limit: Duration,
     ) -> Result<Vec<u8>, ExchangeError> {
         let outset = self.outset.borrow().clone();
@@ -207,8 +207,8 @@ impl Upstreams {
         match (over, first) {
             // Some resolvers speak no TCP, or another server does on that port; an answer that fits a datagram is
             // better than none.
-            (Over::Tcp, Err(ExchangeError::Io { .. } | ExchangeError::Mismatch { .. })) => {
-                exchange(server, query, Over::Udp, &outset, limit).await
+            (DnsTransport::Tcp, Err(ExchangeError::Io { .. } | ExchangeError::Mismatch { .. })) => {
+                exchange(server, query, DnsTransport::Udp, &outset, limit).await
             }
             (_, result) => result,
         }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use voile_model::WorkloadKey;
 
 use crate::json::{duration, from_control, host, socket};
-use crate::proxy::{Capture, Configuration, IDENTITY, ROOT, identity_secret, root_secret};
+use crate::proxy::{InterceptMode, Configuration, IDENTITY, ROOT, identity_secret, root_secret};
 
 /// The cluster that is the control plane.
 const CONTROL: &str = "voile-control";
@@ -34,7 +34,7 @@ pub const CERTIFICATES: &str = "VOILE_CERTIFICATES";
 
 /// Which Envoy it is.
 #[derive(Debug, Clone)]
-pub struct Seat<'a> {
+pub struct EnvoyIdentity<'a> {
     /// The workload it stands for.
     pub workload: &'a WorkloadKey,
     /// True if that is a gateway.
@@ -42,7 +42,7 @@ pub struct Seat<'a> {
     /// The workload's address.
     pub address: IpAddr,
     /// Capture of its connections.
-    pub capture: Capture,
+    pub capture: InterceptMode,
     /// The folder with `cert-chain.pem`, `key.pem` and `root-cert.pem`, as `voile agent` keeps it.
     pub certificates: &'a str,
     /// Address of its admin pages.
@@ -51,7 +51,7 @@ pub struct Seat<'a> {
 
 /// Address and credential for the control plane.
 #[derive(Debug, Clone)]
-pub struct Way<'a> {
+pub struct ControlPlaneAddress<'a> {
     /// Its name or address.
     pub host: &'a str,
     /// Its port.
@@ -62,12 +62,12 @@ pub struct Way<'a> {
     pub state_of_the_world: bool,
 }
 
-impl Seat<'_> {
+impl EnvoyIdentity<'_> {
     fn node(&self) -> Value {
         let (namespace, name) = (&self.workload.namespace, &self.workload.name);
         let mode = match self.capture {
-            Capture::None => "NONE",
-            Capture::Redirect => "REDIRECT",
+            InterceptMode::None => "NONE",
+            InterceptMode::Redirect => "REDIRECT",
         };
         let kind = if self.gateway {
             GATEWAY_NODE
@@ -88,7 +88,7 @@ impl Seat<'_> {
             "layered_runtime": { "layers": [{ "name": "voile", "static_layer": { JOINED_HEADERS: false } }] },
         });
         // Pods that share a machine are told apart by their addresses.
-        if (self.capture == Capture::None || self.gateway) && self.address.is_loopback() {
+        if (self.capture == InterceptMode::None || self.gateway) && self.address.is_loopback() {
             let from = json!({ "address": self.address.to_string(), "port_value": 0 });
             bootstrap["cluster_manager"] =
                 json!({ "upstream_bind_config": { "source_address": from } });
@@ -156,7 +156,7 @@ impl Seat<'_> {
 
     /// Nothing but the way to the control plane.
     #[must_use]
-    pub fn served(&self, way: &Way<'_>) -> Value {
+    pub fn served(&self, way: &ControlPlaneAddress<'_>) -> Value {
         let api = if way.state_of_the_world {
             "GRPC"
         } else {
@@ -182,7 +182,7 @@ impl Seat<'_> {
         bootstrap
     }
 
-    fn control(&self, way: &Way<'_>) -> Value {
+    fn control(&self, way: &ControlPlaneAddress<'_>) -> Value {
         let is_address = way.host.parse::<IpAddr>().is_ok();
         let kind = if is_address { "IP_ADDRESS" } else { "DNS" };
         let expected = json!({ "san_type": kind, "matcher": { "exact": way.host } });
@@ -210,7 +210,7 @@ impl Seat<'_> {
             "type": if is_address { "STATIC" } else { "STRICT_DNS" },
             "connect_timeout": duration(CONNECT_TIMEOUT),
             "typed_extension_protocol_options":
-                crate::proxy::cluster::protocol_options(crate::proxy::names::Carried::Http2),
+                crate::proxy::cluster::protocol_options(crate::proxy::names::ClusterTraffic::Http2),
             "load_assignment": { "cluster_name": CONTROL, "endpoints": [{ "lb_endpoints": [endpoint] }] },
             "transport_socket": { "name": "envoy.transport_sockets.tls", "typed_config": context },
             // A control plane that vanished without a word is noticed; an idle one is asked now and then.

@@ -26,7 +26,7 @@ const DRY_CUSTOM_PREFIX: &str = "istio_dry_run_custom_";
 
 /// Policies and token rules of a workload.
 #[derive(Clone, Copy)]
-pub struct Obeyed<'a> {
+pub struct WorkloadFilters<'a> {
     /// Its AuthorizationPolicies.
     pub policies: &'a [Policy],
     /// Its token rules in the order in which they hold (by issuer), each with the issuer's key set.
@@ -48,7 +48,7 @@ impl Translation {
     ///
     /// # Errors
     /// Where a CUSTOM policy names a provider that is not there or cannot be asked at this layer, or several are named.
-    pub fn all_filters(&self, obeyed: &Obeyed<'_>) -> Result<Vec<Value>, String> {
+    pub fn all_filters(&self, obeyed: &WorkloadFilters<'_>) -> Result<Vec<Value>, String> {
         let mut filters = self.custom(obeyed)?;
         if self.layer == Layer::Http {
             filters.extend(token_filter(obeyed.tokens));
@@ -90,7 +90,7 @@ impl Translation {
     }
 
     /// The filters of CUSTOM policies: what those in dry run match is only told, then the provider of the others is asked.
-    fn custom(&self, obeyed: &Obeyed<'_>) -> Result<Vec<Value>, String> {
+    fn custom(&self, obeyed: &WorkloadFilters<'_>) -> Result<Vec<Value>, String> {
         let mut filters = Vec::new();
         for name in providers(obeyed.policies, true) {
             let rules = self.rules(obeyed.policies, &Action::Custom(name.into()), true);

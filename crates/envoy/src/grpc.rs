@@ -13,9 +13,9 @@ use voile_model::mesh::traffic::PortTraffic;
 use voile_policy::authorization::{Action, Attribute, Pattern, Policy, Term};
 
 use crate::json::{TYPES, from_control, host as address, message, typed};
-use crate::rbac::{Layer, Peer, Translation};
-pub use routes::{Alternative, Retry, Route, routes};
-pub use traffic::{Crowd, untold};
+use crate::rbac::{Layer, PeerIdentity, Translation};
+pub use routes::{Alternative, Retry, GrpcRoute, routes};
+pub use traffic::{DestinationEndpoints, untold};
 
 /// Name that a bootstrap must give the plugin with the workload's own certificate and the mesh's roots, as Istio's do.
 pub const CERTIFICATES: &str = "default";
@@ -121,7 +121,7 @@ fn common_tls(names: Option<Vec<Value>>) -> Value {
 
 /// One endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct GrpcEndpoint {
     /// Its address.
     pub address: SocketAddr,
     /// `region`, `zone`, `subzone`; empty where not said.
@@ -132,12 +132,12 @@ pub struct Endpoint {
 
 /// The endpoints of a cluster. An address that is there twice is one: gRPC refuses twins.
 #[must_use]
-pub fn endpoints(cluster: &str, endpoints: &[Endpoint]) -> Value {
-    let once: BTreeMap<SocketAddr, &Endpoint> = endpoints
+pub fn endpoints(cluster: &str, endpoints: &[GrpcEndpoint]) -> Value {
+    let once: BTreeMap<SocketAddr, &GrpcEndpoint> = endpoints
         .iter()
         .map(|endpoint| (endpoint.address, endpoint))
         .collect();
-    let mut localities: BTreeMap<&[String; 3], Vec<&Endpoint>> = BTreeMap::new();
+    let mut localities: BTreeMap<&[String; 3], Vec<&GrpcEndpoint>> = BTreeMap::new();
     for endpoint in once.into_values() {
         localities
             .entry(&endpoint.locality)
@@ -226,7 +226,7 @@ fn filters(policies: &[Policy]) -> Result<Vec<Value>, String> {
     }
     let translation = Translation {
         layer: Layer::Http,
-        peer: Peer::Certificate,
+        peer: PeerIdentity::Certificate,
     };
     let filter = |(action, name): (Action, &str)| {
         let rules = translation.rules(policies, &action, false)?;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use voile_model::mesh::action::Share;
+use voile_model::mesh::action::RequestShare;
 
 pub(crate) const TYPES: &str = "type.googleapis.com/envoy.";
 
@@ -29,7 +29,7 @@ pub(crate) fn host(address: &str, port: u16) -> Value {
 }
 
 /// A share of requests.
-pub(crate) fn share(share: Share) -> Value {
+pub(crate) fn share(share: RequestShare) -> Value {
     json!({ "numerator": share.millionths(), "denominator": "MILLION" })
 }
 

@@ -15,14 +15,14 @@ mod rbac;
 mod token;
 
 pub use bootstrap::{
-    CERTIFICATES, GATEWAY_NODE, INTERCEPTION_MODE, SIDECAR_NODE, Seat, Way, secret_files,
+    CERTIFICATES, GATEWAY_NODE, INTERCEPTION_MODE, SIDECAR_NODE, EnvoyIdentity, ControlPlaneAddress, secret_files,
 };
 pub use custom::{CUSTOM_PREFIX, custom_filter};
-pub use filters::{Obeyed, cluster_of};
+pub use filters::{WorkloadFilters, cluster_of};
 pub use limit::{Limit, LimitName};
 pub use proxy::{
-    Callee, Capture, Configuration, IDENTITY, Keys, ROOT, Scope, Translator, WrittenKeys,
+    Callee, InterceptMode, Configuration, IDENTITY, Keys, ROOT, DependencyScope, Translator, WrittenKeys,
     identity_secret, root_secret, translate,
 };
-pub use rbac::{Layer, Peer, Translation};
+pub use rbac::{Layer, PeerIdentity, Translation};
 pub use token::token_filter;

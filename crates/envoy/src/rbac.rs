@@ -2,7 +2,7 @@
 //! operations and principals from sources, conditions in whichever of the two can ask them.
 
 use serde_json::{Map, Value, json};
-use voile_policy::authorization::{Action, Attribute, Pattern, Policy, Rule, Term, Terms};
+use voile_policy::authorization::{Action, Attribute, Pattern, Policy, PolicyRule, Term, Terms};
 
 use crate::matchers;
 
@@ -17,7 +17,7 @@ pub enum Layer {
 
 /// Source of the peer's identity in Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
+pub enum PeerIdentity {
     /// By the certificate of the connection.
     Certificate,
     /// By the filter state `io.istio.peer_principal` (waypoints).
@@ -30,17 +30,17 @@ pub struct Translation {
     /// In front of what.
     pub layer: Layer,
     /// By what the peer is known.
-    pub peer: Peer,
+    pub peer: PeerIdentity,
 }
 
 /// Which half of a policy of RBAC asks an attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Half {
+enum RbacSection {
     Permission,
     Principal,
 }
 
-impl Half {
+impl RbacSection {
     fn of(attribute: &Attribute) -> Self {
         match attribute {
             Attribute::Host
@@ -113,7 +113,7 @@ impl Translation {
         Some(json!({ "action": word, "policies": all }))
     }
 
-    fn rule(&self, rule: &Rule) -> Value {
+    fn rule(&self, rule: &PolicyRule) -> Value {
         let halves = |half, parts: &[Terms]| -> Vec<Value> {
             let always = [Terms::new()];
             let parts = match parts.is_empty() {
@@ -124,19 +124,19 @@ impl Translation {
                 let terms = part
                     .iter()
                     .chain(&rule.when)
-                    .filter(|term| Half::of(&term.attribute) == half);
+                    .filter(|term| RbacSection::of(&term.attribute) == half);
                 half.all(terms.flat_map(|term| self.term(half, term)).collect())
             };
             parts.iter().map(whole).collect()
         };
         json!({
-            "permissions": halves(Half::Permission, &rule.to),
-            "principals": halves(Half::Principal, &rule.from),
+            "permissions": halves(RbacSection::Permission, &rule.to),
+            "principals": halves(RbacSection::Principal, &rule.from),
         })
     }
 
     /// Conditions of a term: one of its values, none of the others.
-    fn term(&self, half: Half, term: &Term) -> Vec<Value> {
+    fn term(&self, half: RbacSection, term: &Term) -> Vec<Value> {
         let list = |patterns: &[Pattern]| {
             if patterns.is_empty() {
                 return None;
@@ -194,8 +194,8 @@ impl Translation {
 
     fn peer(&self, matcher: &Value) -> Value {
         match self.peer {
-            Peer::Certificate => json!({ "authenticated": { "principal_name": matcher } }),
-            Peer::FilterState => {
+            PeerIdentity::Certificate => json!({ "authenticated": { "principal_name": matcher } }),
+            PeerIdentity::FilterState => {
                 json!({ "filter_state": { "key": "io.istio.peer_principal", "string_match": matcher } })
             }
         }

@@ -1,7 +1,7 @@
 //! Chance that can be repeated: whether the n-th request to a service fails, and which of its calls are made, depends only on
 //! the seed, who decides, n and the decision, not on the order in which requests meet. So counts can be foretold exactly.
 
-use crate::model::{Service, Share};
+use crate::model::{GraphService, Probability};
 
 /// A random decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,11 +14,11 @@ pub enum Decision {
 
 /// The dice of one process.
 #[derive(Debug, Clone, Copy)]
-pub struct Dice {
+pub struct ProcessRandom {
     base: u64,
 }
 
-impl Dice {
+impl ProcessRandom {
     /// Those of `who` under a seed.
     #[must_use]
     pub fn new(seed: u64, who: &str) -> Self {
@@ -30,8 +30,8 @@ impl Dice {
 
     /// Returns true if a decision with this probability hits the request.
     #[must_use]
-    pub fn hit(&self, request: u64, decision: Decision, share: Share) -> bool {
-        if share == Share::ALL {
+    pub fn hit(&self, request: u64, decision: Decision, share: Probability) -> bool {
+        if share == Probability::ALL {
             return true;
         }
         let decision = match decision {
@@ -47,8 +47,8 @@ impl Dice {
     /// Computes the failures among the first `requests` at a service, and the number of times that the rest
     /// makes each of its calls.
     #[must_use]
-    pub fn foretell(&self, service: &Service, requests: u64) -> (u64, Vec<u64>) {
-        let calls: Vec<Share> = service.calls().map(|call| call.probability).collect();
+    pub fn foretell(&self, service: &GraphService, requests: u64) -> (u64, Vec<u64>) {
+        let calls: Vec<Probability> = service.calls().map(|call| call.probability).collect();
         let (mut failed, mut made) = (0, vec![0; calls.len()]);
         for request in 0..requests {
             if self.hit(request, Decision::Fail, service.error_rate) {
@@ -79,8 +79,8 @@ mod tests {
     fn shares_are_met_and_decisions_are_independent() {
         const ROLLS: u64 = 200_000;
         for share in [0.0, 0.001, 0.1, 0.5, 0.9, 1.0] {
-            let share = Share::new(share).expect("a share");
-            let dice = Dice::new(7, "a/0");
+            let share = Probability::new(share).expect("a share");
+            let dice = ProcessRandom::new(7, "a/0");
             let hits = |decision| {
                 (0..ROLLS)
                     .filter(|&request| dice.hit(request, decision, share))
@@ -107,14 +107,14 @@ mod tests {
 
     #[test]
     fn seeds_and_names_give_other_dice() {
-        let half = Share::new(0.5).expect("a share");
-        let rolls = |dice: Dice| {
+        let half = Probability::new(0.5).expect("a share");
+        let rolls = |dice: ProcessRandom| {
             (0..64)
                 .map(|n| dice.hit(n, Decision::Fail, half))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(rolls(Dice::new(1, "a")), rolls(Dice::new(1, "a")));
-        assert_ne!(rolls(Dice::new(1, "a")), rolls(Dice::new(2, "a")));
-        assert_ne!(rolls(Dice::new(1, "a")), rolls(Dice::new(1, "b")));
+        assert_eq!(rolls(ProcessRandom::new(1, "a")), rolls(ProcessRandom::new(1, "a")));
+        assert_ne!(rolls(ProcessRandom::new(1, "a")), rolls(ProcessRandom::new(2, "a")));
+        assert_ne!(rolls(ProcessRandom::new(1, "a")), rolls(ProcessRandom::new(1, "b")));
     }
 }

@@ -7,17 +7,17 @@ mod svg;
 pub use dot::dot;
 pub use svg::svg;
 
-use crate::model::{Call, Command, Graph, Memory, Service, Share, Step};
+use crate::model::{ServiceCall, ScriptStep, Graph, Memory, GraphService, Probability, Step};
 use crate::size;
 use crate::written::duration;
 
 /// Text under a service's name; empty when the service only answers.
-fn facts(service: &Service) -> String {
+fn facts(service: &GraphService) -> String {
     let mut facts = Vec::new();
     if service.replicas > 1 {
         facts.push(format!("×{}", service.replicas));
     }
-    if service.protocol == crate::Protocol::Grpc {
+    if service.protocol == crate::ServiceProtocol::Grpc {
         facts.push("gRPC".to_owned());
     }
     if let Some(cluster) = &service.cluster {
@@ -26,15 +26,15 @@ fn facts(service: &Service) -> String {
     let (mut cpu, mut sleep) = (std::time::Duration::ZERO, std::time::Duration::ZERO);
     for step in &service.script {
         match step {
-            Step::One(Command::Cpu(time)) => cpu += *time,
-            Step::One(Command::Sleep(time)) => sleep += *time,
+            Step::One(ScriptStep::Cpu(time)) => cpu += *time,
+            Step::One(ScriptStep::Sleep(time)) => sleep += *time,
             Step::One(_) => {}
             Step::Together(commands) => {
                 for command in commands {
                     match command {
-                        Command::Cpu(time) => cpu += *time,
-                        Command::Sleep(time) => sleep = sleep.max(*time),
-                        Command::Call(_) | Command::Memory(_) => {}
+                        ScriptStep::Cpu(time) => cpu += *time,
+                        ScriptStep::Sleep(time) => sleep = sleep.max(*time),
+                        ScriptStep::Call(_) | ScriptStep::Memory(_) => {}
                     }
                 }
             }
@@ -51,17 +51,17 @@ fn facts(service: &Service) -> String {
         Memory::Bytes(bytes) => facts.push(size::show(bytes)),
         Memory::OfLimit(share) => facts.push(format!("{} memory", share.percent())),
     }
-    if service.error_rate != Share::NONE {
+    if service.error_rate != Probability::NONE {
         facts.push(format!("{} errors", service.error_rate.percent()));
     }
     facts.join(" · ")
 }
 
 /// Text beside a call; empty when the call is always made, once.
-fn beside(calls: &[&Call]) -> String {
+fn beside(calls: &[&ServiceCall]) -> String {
     let expected: f64 = calls.iter().map(|call| call.probability.get()).sum();
     match calls {
-        [only] if only.probability == Share::ALL => String::new(),
+        [only] if only.probability == Probability::ALL => String::new(),
         [only] => only.probability.percent(),
         _ if (expected - calls.len() as f64).abs() < 1e-9 => format!("{}×", calls.len()),
         _ => format!("{expected:.2}×"),
@@ -69,8 +69,8 @@ fn beside(calls: &[&Call]) -> String {
 }
 
 /// The calls from one service to each other, in the order of the script.
-fn grouped(service: &Service) -> Vec<(usize, Vec<&Call>)> {
-    let mut groups: Vec<(usize, Vec<&Call>)> = Vec::new();
+fn grouped(service: &GraphService) -> Vec<(usize, Vec<&ServiceCall>)> {
+    let mut groups: Vec<(usize, Vec<&ServiceCall>)> = Vec::new();
     for call in service.calls() {
         match groups
             .iter_mut()
@@ -84,15 +84,15 @@ fn grouped(service: &Service) -> Vec<(usize, Vec<&Call>)> {
 }
 
 /// Text of a script, one line a step.
-fn told(graph: &Graph, service: &Service) -> String {
-    let one = |command: &Command| match command {
-        Command::Sleep(time) => format!("sleep {}", duration(*time)),
-        Command::Cpu(time) => format!("cpu {}", duration(*time)),
-        Command::Memory(bytes) => format!("memory {}", size::show(*bytes)),
-        Command::Call(call) => {
+fn told(graph: &Graph, service: &GraphService) -> String {
+    let one = |command: &ScriptStep| match command {
+        ScriptStep::Sleep(time) => format!("sleep {}", duration(*time)),
+        ScriptStep::Cpu(time) => format!("cpu {}", duration(*time)),
+        ScriptStep::Memory(bytes) => format!("memory {}", size::show(*bytes)),
+        ScriptStep::Call(call) => {
             let name = &graph.services[call.service].name;
             let mut text = format!("call {name} ({} bytes)", call.size);
-            if call.probability != Share::ALL {
+            if call.probability != Probability::ALL {
                 text.push_str(&format!(" {}", call.probability.percent()));
             }
             text

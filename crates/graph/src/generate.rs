@@ -2,13 +2,13 @@
 
 mod mesh;
 
-use crate::model::{Call, Command, Graph, Protocol, Service, Share, Step};
+use crate::model::{ServiceCall, ScriptStep, Graph, ServiceProtocol, GraphService, Probability, Step};
 
 /// Plan of a graph to generate.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct GraphShape {
     /// The shape.
-    pub shape: Shape,
+    pub shape: ShapeKind,
     /// Number of services.
     pub services: usize,
     /// Bytes of requests.
@@ -18,18 +18,18 @@ pub struct Plan {
     /// Replicas of each service.
     pub replicas: u32,
     /// Protocol of all services.
-    pub protocol: Protocol,
+    pub protocol: ServiceProtocol,
     /// The share of requests that each service fails.
-    pub error_rate: Share,
+    pub error_rate: Probability,
     /// Work of each service before it calls others: CPU time or a pause.
-    pub work: Vec<Command>,
+    pub work: Vec<ScriptStep>,
     /// For the shapes that are left to chance.
     pub seed: u64,
 }
 
 /// Shapes.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Shape {
+pub enum ShapeKind {
     /// Each service calls so many others at the same time, level by level; the last number holds for all further levels.
     Tree(Vec<usize>),
     /// Each calls the next.
@@ -50,7 +50,7 @@ pub enum Shape {
 ///
 /// # Errors
 /// When the numbers do not fit.
-pub fn generate(plan: &Plan) -> Result<Graph, String> {
+pub fn generate(plan: &GraphShape) -> Result<Graph, String> {
     let most = crate::read::MAX_SERVICES;
     if plan.services == 0 || plan.services > most {
         return Err(format!(
@@ -59,12 +59,12 @@ pub fn generate(plan: &Plan) -> Result<Graph, String> {
         ));
     }
     let mut graph = match &plan.shape {
-        Shape::Tree(branches) => tree(plan, branches)?,
-        Shape::Chain => chain(plan),
-        Shape::Star => tree(plan, &[plan.services.max(2) - 1])?,
-        Shape::Mesh => mesh::full(plan)?,
-        Shape::Multitier => mesh::multitier(plan),
-        Shape::Realistic => mesh::realistic(plan),
+        ShapeKind::Tree(branches) => tree(plan, branches)?,
+        ShapeKind::Chain => chain(plan),
+        ShapeKind::Star => tree(plan, &[plan.services.max(2) - 1])?,
+        ShapeKind::Mesh => mesh::full(plan)?,
+        ShapeKind::Multitier => mesh::multitier(plan),
+        ShapeKind::Realistic => mesh::realistic(plan),
     };
     for (place, service) in graph.services.iter_mut().enumerate() {
         service.entry = place == 0;
@@ -79,14 +79,14 @@ pub fn generate(plan: &Plan) -> Result<Graph, String> {
 }
 
 /// Names as in istio's load test: `svc-0`, its callees `svc-0-0`, `svc-0-1` and so on.
-fn tree(plan: &Plan, branches: &[usize]) -> Result<Graph, String> {
+fn tree(plan: &GraphShape, branches: &[usize]) -> Result<Graph, String> {
     let Some(last) = branches.last() else {
         return Err("a tree needs a number of branches".to_owned());
     };
     if branches.contains(&0) {
         return Err("a tree has at least 1 branch on each level".to_owned());
     }
-    let mut services = vec![Service::named("svc-0")];
+    let mut services = vec![GraphService::named("svc-0")];
     // (place, level); services are filled level by level, as in isotope's script.
     let mut parents = std::collections::VecDeque::from([(0usize, 0usize)]);
     while let Some((parent, level)) = parents.pop_front() {
@@ -97,9 +97,9 @@ fn tree(plan: &Plan, branches: &[usize]) -> Result<Graph, String> {
             if name.len() > voile_model::names::MAX_LABEL_BYTES {
                 return Err(format!("names of {} levels would be too long", level + 2));
             }
-            calls.push(Command::Call(Call::to(services.len(), plan.request_size)));
+            calls.push(ScriptStep::Call(ServiceCall::to(services.len(), plan.request_size)));
             parents.push_back((services.len(), level + 1));
-            services.push(Service::named(name));
+            services.push(GraphService::named(name));
         }
         services[parent].script.extend(together(calls));
     }
@@ -107,7 +107,7 @@ fn tree(plan: &Plan, branches: &[usize]) -> Result<Graph, String> {
 }
 
 /// One step of the calls; a single one needs no list, none no step.
-fn together(mut calls: Vec<Command>) -> Option<Step> {
+fn together(mut calls: Vec<ScriptStep>) -> Option<Step> {
     match calls.len() {
         0 => None,
         1 => calls.pop().map(Step::One),
@@ -115,12 +115,12 @@ fn together(mut calls: Vec<Command>) -> Option<Step> {
     }
 }
 
-fn chain(plan: &Plan) -> Graph {
+fn chain(plan: &GraphShape) -> Graph {
     let service = |place: usize| {
-        let mut service = Service::named(format!("svc-{place}"));
+        let mut service = GraphService::named(format!("svc-{place}"));
         if place + 1 < plan.services {
-            let call = Call::to(place + 1, plan.request_size);
-            service.script.push(Step::One(Command::Call(call)));
+            let call = ServiceCall::to(place + 1, plan.request_size);
+            service.script.push(Step::One(ScriptStep::Call(call)));
         }
         service
     };

@@ -21,6 +21,6 @@ mod read;
 mod written;
 
 pub use check::check;
-pub use model::{Call, Command, Graph, Memory, Place, Protocol, Service, Share, Step};
+pub use model::{ServiceCall, ScriptStep, Graph, Memory, FieldLocation, ServiceProtocol, GraphService, Probability, Step};
 pub use read::{parse_share, read};
 pub use written::to_yaml;

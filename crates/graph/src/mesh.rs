@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use crate::model::{Graph, Protocol, Service};
+use crate::model::{Graph, ServiceProtocol, GraphService};
 use crate::written::{quoted, to_yaml};
 
 /// The port of every service, as isotope's.
@@ -28,7 +28,7 @@ pub enum Mtls {
 
 /// Options of the folder.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct MeshOptions {
     /// Namespace of services that name none.
     pub namespace: String,
     /// Mutual TLS.
@@ -58,7 +58,7 @@ pub struct File {
 ///
 /// # Errors
 /// When what is asked for does not fit the graph.
-pub fn mesh(graph: &Graph, options: &Options) -> Result<Vec<File>, String> {
+pub fn mesh(graph: &Graph, options: &MeshOptions) -> Result<Vec<File>, String> {
     let entries = graph.entries();
     if usize::from(u16::MAX - options.node_port) < entries.len() {
         return Err("there are more entry points than ports to publish them on".to_owned());
@@ -90,12 +90,12 @@ pub fn mesh(graph: &Graph, options: &Options) -> Result<Vec<File>, String> {
 
 struct Folder<'a> {
     graph: &'a Graph,
-    options: &'a Options,
+    options: &'a MeshOptions,
     entries: &'a [usize],
 }
 
 impl Folder<'_> {
-    fn namespace<'s>(&'s self, service: &'s Service) -> &'s str {
+    fn namespace<'s>(&'s self, service: &'s GraphService) -> &'s str {
         service
             .namespace
             .as_deref()
@@ -136,7 +136,7 @@ impl Folder<'_> {
     }
 
     /// `metadata:` with name and namespace, and the graph's labels.
-    fn metadata(&self, service: &Service, name: &str) -> String {
+    fn metadata(&self, service: &GraphService, name: &str) -> String {
         let mut text = format!(
             "metadata:\n  name: {}\n  namespace: {}\n",
             quoted(name),
@@ -216,7 +216,7 @@ impl Folder<'_> {
         text
     }
 
-    fn deployment(&self, service: &Service) -> String {
+    fn deployment(&self, service: &GraphService) -> String {
         let name = quoted(&service.name);
         let port = if self.options.sidecars { BESIDE } else { PORT };
         let mut args = vec![
@@ -252,7 +252,7 @@ impl Folder<'_> {
         text
     }
 
-    fn sidecar(&self, service: &Service) -> String {
+    fn sidecar(&self, service: &GraphService) -> String {
         let (port_name, protocol) = port_of(service.protocol);
         let callees: Vec<usize> = service.calls().map(|call| call.service).collect();
         format!(
@@ -286,7 +286,7 @@ impl Folder<'_> {
     fn client(&self, rate: f64, connections: usize) -> Result<String, String> {
         let &place = self.entries.first().ok_or("the graph has no service")?;
         let entry = &self.graph.services[place];
-        if entry.protocol != Protocol::Http {
+        if entry.protocol != ServiceProtocol::Http {
             return Err(format!(
                 "`{}` is gRPC: a client is made for HTTP entry points only",
                 entry.name
@@ -325,7 +325,7 @@ impl Folder<'_> {
 }
 
 /// So many policies, as isotope made them. Each allows a caller that does not exist, but the last allows all.
-fn policies(service: &Service) -> impl Iterator<Item = (String, String)> {
+fn policies(service: &GraphService) -> impl Iterator<Item = (String, String)> {
     let selector = format!(
         "spec:\n  selector:\n    matchLabels:\n      app: {}\n  action: ALLOW\n  rules:\n",
         quoted(&service.name)
@@ -351,18 +351,18 @@ fn pod(name: &str, replicas: u32, labels: &str) -> String {
     )
 }
 
-fn port_of(protocol: Protocol) -> (&'static str, &'static str) {
+fn port_of(protocol: ServiceProtocol) -> (&'static str, &'static str) {
     match protocol {
-        Protocol::Http => ("http-web", "HTTP"),
-        Protocol::Grpc => ("grpc", "GRPC"),
+        ServiceProtocol::Http => ("http-web", "HTTP"),
+        ServiceProtocol::Grpc => ("grpc", "GRPC"),
     }
 }
 
-fn labels(service: &Service, indent: &str) -> String {
+fn labels(service: &GraphService, indent: &str) -> String {
     labels_without(service, indent, &[])
 }
 
-fn labels_without(service: &Service, indent: &str, but: &[&str]) -> String {
+fn labels_without(service: &GraphService, indent: &str, but: &[&str]) -> String {
     let kept = service
         .labels
         .iter()
@@ -373,7 +373,7 @@ fn labels_without(service: &Service, indent: &str, but: &[&str]) -> String {
 
 /// The beginning of the variables by which Kubernetes, or for other namespaces `voile up`, tells where a service is.
 #[must_use]
-pub fn variable(service: &Service, elsewhere: bool, default_namespace: &str) -> String {
+pub fn variable(service: &GraphService, elsewhere: bool, default_namespace: &str) -> String {
     let upper = |text: &str| text.to_ascii_uppercase().replace(['-', '.'], "_");
     match elsewhere {
         false => upper(&service.name),

@@ -9,12 +9,12 @@ use voile_model::Source;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Graph {
     /// In the order they were written; calls name them by their place here.
-    pub services: Vec<Service>,
+    pub services: Vec<GraphService>,
 }
 
 /// One service.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Service {
+pub struct GraphService {
     /// Its name, a DNS label.
     pub name: Arc<str>,
     /// The namespace it lives in, when one was named.
@@ -24,13 +24,13 @@ pub struct Service {
     /// Latency added to each of its calls to a service of another cluster.
     pub cluster_latency: Duration,
     /// Protocol of its calls.
-    pub protocol: Protocol,
+    pub protocol: ServiceProtocol,
     /// Number of processes that serve it.
     pub replicas: u32,
     /// True if requests come in here.
     pub entry: bool,
     /// The share of requests it fails without doing anything.
-    pub error_rate: Share,
+    pub error_rate: Probability,
     /// Bytes of an answer's body (HTTP) or payload (gRPC).
     pub response_size: u64,
     /// Work before the answer.
@@ -38,25 +38,25 @@ pub struct Service {
     /// Labels of its Kubernetes resources.
     pub labels: Vec<(Arc<str>, Arc<str>)>,
     /// The share of one CPU that it burns all the time, requests or not.
-    pub compute: Share,
+    pub compute: Probability,
     /// Memory it holds all the time.
     pub memory: Memory,
     /// Isotope's `numRbacPolicies`: authorization policies for it in a mesh, of which the last lets all in.
     pub policies: u32,
     /// Place of its definition.
-    pub at: Place,
+    pub at: FieldLocation,
 }
 
 /// Place in a file: the source, and the field's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct FieldLocation {
     /// File, line and column.
     pub source: Source,
     /// Such as `services[2].script[0].call`.
     pub field: Arc<str>,
 }
 
-impl Place {
+impl FieldLocation {
     /// Of what no file says: generated graphs.
     #[must_use]
     pub fn nowhere() -> Self {
@@ -73,14 +73,14 @@ impl Place {
 
 /// Protocol of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
+pub enum ServiceProtocol {
     /// HTTP/1.1.
     Http,
     /// gRPC over HTTP/2.
     Grpc,
 }
 
-impl Protocol {
+impl ServiceProtocol {
     /// Isotope's word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -93,9 +93,9 @@ impl Protocol {
 
 /// A share from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub struct Share(f64);
+pub struct Probability(f64);
 
-impl Share {
+impl Probability {
     /// Never.
     pub const NONE: Self = Self(0.0);
     /// Always.
@@ -128,22 +128,22 @@ pub enum Memory {
     /// So many bytes; 0 is none.
     Bytes(u64),
     /// A share of its cgroup's limit.
-    OfLimit(Share),
+    OfLimit(Probability),
 }
 
 /// One step of a script.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// One command.
-    One(Command),
+    One(ScriptStep),
     /// Commands that run at the same time; the step ends with the last.
-    Together(Vec<Command>),
+    Together(Vec<ScriptStep>),
 }
 
 impl Step {
     /// Its commands.
     #[must_use]
-    pub fn commands(&self) -> &[Command] {
+    pub fn commands(&self) -> &[ScriptStep] {
         match self {
             Self::One(command) => std::slice::from_ref(command),
             Self::Together(commands) => commands,
@@ -153,7 +153,7 @@ impl Step {
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Command {
+pub enum ScriptStep {
     /// Wait.
     Sleep(Duration),
     /// Use so much time of a CPU.
@@ -161,12 +161,12 @@ pub enum Command {
     /// Hold so many bytes until the answer is made.
     Memory(u64),
     /// Call a service.
-    Call(Call),
+    Call(ServiceCall),
 }
 
 /// A call to a service.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Call {
+pub struct ServiceCall {
     /// Its place among the graph's services.
     pub service: usize,
     /// The host it is called by, and port, when not by its name.
@@ -176,12 +176,12 @@ pub struct Call {
     /// Bytes of the request's body (HTTP) or payload (gRPC).
     pub size: u64,
     /// Probability that the call is made.
-    pub probability: Share,
+    pub probability: Probability,
     /// Place of its definition.
-    pub at: Place,
+    pub at: FieldLocation,
 }
 
-impl Service {
+impl GraphService {
     /// A service that answers at once.
     #[must_use]
     pub fn named(name: impl Into<Arc<str>>) -> Self {
@@ -190,35 +190,35 @@ impl Service {
             namespace: None,
             cluster: None,
             cluster_latency: Duration::ZERO,
-            protocol: Protocol::Http,
+            protocol: ServiceProtocol::Http,
             replicas: 1,
             entry: false,
-            error_rate: Share::NONE,
+            error_rate: Probability::NONE,
             response_size: 0,
             script: Vec::new(),
             labels: Vec::new(),
-            compute: Share::NONE,
+            compute: Probability::NONE,
             memory: Memory::Bytes(0),
             policies: 0,
-            at: Place::nowhere(),
+            at: FieldLocation::nowhere(),
         }
     }
 
     /// Every command of its script, in order.
-    pub fn commands(&self) -> impl Iterator<Item = &Command> {
+    pub fn commands(&self) -> impl Iterator<Item = &ScriptStep> {
         self.script.iter().flat_map(Step::commands)
     }
 
     /// Every call of its script, in order.
-    pub fn calls(&self) -> impl Iterator<Item = &Call> {
+    pub fn calls(&self) -> impl Iterator<Item = &ServiceCall> {
         self.commands().filter_map(|command| match command {
-            Command::Call(call) => Some(call),
-            Command::Sleep(_) | Command::Cpu(_) | Command::Memory(_) => None,
+            ScriptStep::Call(call) => Some(call),
+            ScriptStep::Sleep(_) | ScriptStep::Cpu(_) | ScriptStep::Memory(_) => None,
         })
     }
 }
 
-impl Call {
+impl ServiceCall {
     /// A call that is always made.
     #[must_use]
     pub fn to(service: usize, size: u64) -> Self {
@@ -227,8 +227,8 @@ impl Call {
             hostname: None,
             headers: Vec::new(),
             size,
-            probability: Share::ALL,
-            at: Place::nowhere(),
+            probability: Probability::ALL,
+            at: FieldLocation::nowhere(),
         }
     }
 }
@@ -297,11 +297,11 @@ impl Graph {
         for &old in &kept {
             let mut service = self.services[old].clone();
             if old != place {
-                service = Service {
+                service = GraphService {
                     namespace: service.namespace,
                     cluster: service.cluster,
                     protocol: service.protocol,
-                    ..Service::named(service.name)
+                    ..GraphService::named(service.name)
                 };
             }
             for step in &mut service.script {
@@ -310,7 +310,7 @@ impl Graph {
                     Step::Together(commands) => commands,
                 };
                 for command in commands {
-                    if let Command::Call(call) = command {
+                    if let ScriptStep::Call(call) = command {
                         call.service = renumber(call.service);
                     }
                 }

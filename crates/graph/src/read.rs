@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use voile_model::codes as model_codes;
 use voile_model::names::{is_dns_label, is_dns_subdomain};
-use voile_model::reading::{At, Cursor, Fields, Report, Spanned, clip, one_document};
+use voile_model::reading::{FieldPath, Cursor, Fields, Report, SpannedValue, clip, one_document};
 use voile_model::{Diagnostic, SourceFile};
 
 use crate::codes;
-use crate::model::{Graph, Place, Protocol, Service, Step};
+use crate::model::{Graph, FieldLocation, ServiceProtocol, GraphService, Step};
 pub use values::parse_share;
 use values::{duration, integer, memory, share, size};
 
@@ -41,7 +41,7 @@ pub fn read(file: &SourceFile) -> (Option<Graph>, Vec<Diagnostic>) {
 
 /// Values for fields that a service leaves out.
 struct Defaults {
-    service: Service,
+    service: GraphService,
     request_size: u64,
 }
 
@@ -98,7 +98,7 @@ fn document(cursor: &Cursor<'_>) -> Option<Graph> {
     Some(Graph { services })
 }
 
-fn names<'a>(report: &Report, all: impl Iterator<Item = &'a Spanned<Arc<str>>>) -> Names {
+fn names<'a>(report: &Report, all: impl Iterator<Item = &'a SpannedValue<Arc<str>>>) -> Names {
     let mut names = Names::new();
     for (place, name) in all.enumerate() {
         if !is_dns_label(&name.value) {
@@ -118,7 +118,7 @@ fn names<'a>(report: &Report, all: impl Iterator<Item = &'a Spanned<Arc<str>>>) 
 
 fn defaults(cursor: Option<Cursor<'_>>, names: &Names) -> Option<Defaults> {
     let mut defaults = Defaults {
-        service: Service::named(""),
+        service: GraphService::named(""),
         request_size: 0,
     };
     let Some(cursor) = cursor else {
@@ -140,10 +140,10 @@ fn defaults(cursor: Option<Cursor<'_>>, names: &Names) -> Option<Defaults> {
 }
 
 /// The fields that stand under `defaults` as well as in a service.
-fn shared(fields: &mut Fields<'_>, service: &mut Service, request_size: u64, names: &Names) {
+fn shared(fields: &mut Fields<'_>, service: &mut GraphService, request_size: u64, names: &Names) {
     let report = fields.report();
     if let Some(protocol) = fields.text("type") {
-        let words = [("http", Protocol::Http), ("grpc", Protocol::Grpc)];
+        let words = [("http", ServiceProtocol::Http), ("grpc", ServiceProtocol::Grpc)];
         service.protocol = report.one_of(&protocol, &words).unwrap_or(service.protocol);
     }
     if let Some(rate) = fields.get("errorRate").and_then(|at| share(&at)) {
@@ -188,12 +188,12 @@ fn steps(script: &Cursor<'_>, request_size: u64, names: &Names) -> Vec<Step> {
 
 fn service(
     mut fields: Fields<'_>,
-    name: Spanned<Arc<str>>,
+    name: SpannedValue<Arc<str>>,
     defaults: &Defaults,
     names: &Names,
-) -> Option<Service> {
+) -> Option<GraphService> {
     let report = fields.report();
-    let mut service = Service {
+    let mut service = GraphService {
         name: Arc::clone(&name.value),
         at: place(report, &name.at),
         ..defaults.service.clone()
@@ -215,7 +215,7 @@ fn service(
 
 fn dns(
     report: &Report,
-    text: Option<Spanned<Arc<str>>>,
+    text: Option<SpannedValue<Arc<str>>>,
     is: impl Fn(&str) -> bool,
 ) -> Option<Arc<str>> {
     let text = text?;
@@ -226,15 +226,15 @@ fn dns(
     Some(text.value)
 }
 
-fn place(report: &Report, at: &At) -> Place {
-    Place {
+fn place(report: &Report, at: &FieldPath) -> FieldLocation {
+    FieldLocation {
         source: report.source(at),
         field: Arc::clone(&at.path),
     }
 }
 
 /// Error for a call to an unknown service, with the nearest name.
-fn unknown(report: &Report, name: &Spanned<Arc<str>>, names: &Names) {
+fn unknown(report: &Report, name: &SpannedValue<Arc<str>>, names: &Names) {
     let help = voile_model::reading::suggest(&name.value, names.keys().map(|name| &**name));
     report.error(
         codes::UNKNOWN_SERVICE,

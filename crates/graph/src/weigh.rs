@@ -43,7 +43,7 @@ pub fn shown(requests: f64) -> String {
 /// Expected calls from each service to others, summed by callee.
 #[must_use]
 pub fn calls(graph: &Graph) -> Vec<Vec<(usize, f64)>> {
-    let of = |service: &crate::Service| {
+    let of = |service: &crate::GraphService| {
         let mut calls: Vec<(usize, f64)> = Vec::new();
         for call in service.calls() {
             match calls.iter_mut().find(|(callee, _)| *callee == call.service) {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::model::{Call, Command, Graph, Memory, Protocol, Service, Share, Step};
+use crate::model::{ServiceCall, ScriptStep, Graph, Memory, ServiceProtocol, GraphService, Probability, Step};
 use crate::size;
 
 /// Writes the graph in isotope's format, with Voile's own additions.
@@ -13,21 +13,21 @@ pub fn to_yaml(graph: &Graph) -> String {
         graph
             .services
             .iter()
-            .flat_map(Service::calls)
+            .flat_map(GraphService::calls)
             .map(|call| call.size),
     );
     let response_size = usual(graph.services.iter().map(|service| service.response_size));
     let all_grpc = graph
         .services
         .iter()
-        .all(|service| service.protocol == Protocol::Grpc);
+        .all(|service| service.protocol == ServiceProtocol::Grpc);
     let defaults = Defaults {
         request_size,
         response_size,
         protocol: if all_grpc {
-            Protocol::Grpc
+            ServiceProtocol::Grpc
         } else {
-            Protocol::Http
+            ServiceProtocol::Http
         },
     };
     let mut text = String::new();
@@ -43,16 +43,16 @@ pub fn to_yaml(graph: &Graph) -> String {
 struct Defaults {
     request_size: u64,
     response_size: u64,
-    protocol: Protocol,
+    protocol: ServiceProtocol,
 }
 
 impl Defaults {
     fn write(&self, text: &mut String) -> std::fmt::Result {
-        if self.request_size == 0 && self.response_size == 0 && self.protocol == Protocol::Http {
+        if self.request_size == 0 && self.response_size == 0 && self.protocol == ServiceProtocol::Http {
             return Ok(());
         }
         writeln!(text, "defaults:")?;
-        if self.protocol == Protocol::Grpc {
+        if self.protocol == ServiceProtocol::Grpc {
             writeln!(text, "  type: grpc")?;
         }
         if self.request_size > 0 {
@@ -64,7 +64,7 @@ impl Defaults {
         Ok(())
     }
 
-    fn service(&self, text: &mut String, graph: &Graph, service: &Service) -> std::fmt::Result {
+    fn service(&self, text: &mut String, graph: &Graph, service: &GraphService) -> std::fmt::Result {
         writeln!(text, "- name: {}", quoted(&service.name))?;
         if let Some(namespace) = &service.namespace {
             writeln!(text, "  namespace: {}", quoted(namespace))?;
@@ -85,7 +85,7 @@ impl Defaults {
         if service.replicas != 1 {
             writeln!(text, "  numReplicas: {}", service.replicas)?;
         }
-        if service.error_rate != Share::NONE {
+        if service.error_rate != Probability::NONE {
             writeln!(text, "  errorRate: {}", service.error_rate.percent())?;
         }
         if service.response_size != self.response_size {
@@ -95,7 +95,7 @@ impl Defaults {
                 size::show(service.response_size)
             )?;
         }
-        if service.compute != Share::NONE {
+        if service.compute != Probability::NONE {
             writeln!(text, "  computeUsage: {}", service.compute.percent())?;
         }
         match service.memory {
@@ -143,14 +143,14 @@ impl Defaults {
         &self,
         text: &mut String,
         graph: &Graph,
-        command: &Command,
+        command: &ScriptStep,
         indent: &str,
     ) -> std::fmt::Result {
         match command {
-            Command::Sleep(time) => writeln!(text, "sleep: {}", duration(*time)),
-            Command::Cpu(time) => writeln!(text, "cpu: {}", duration(*time)),
-            Command::Memory(bytes) => writeln!(text, "memory: {}", size::show(*bytes)),
-            Command::Call(call) => self.call(text, graph, call, indent),
+            ScriptStep::Sleep(time) => writeln!(text, "sleep: {}", duration(*time)),
+            ScriptStep::Cpu(time) => writeln!(text, "cpu: {}", duration(*time)),
+            ScriptStep::Memory(bytes) => writeln!(text, "memory: {}", size::show(*bytes)),
+            ScriptStep::Call(call) => self.call(text, graph, call, indent),
         }
     }
 
@@ -158,14 +158,14 @@ impl Defaults {
         &self,
         text: &mut String,
         graph: &Graph,
-        call: &Call,
+        call: &ServiceCall,
         indent: &str,
     ) -> std::fmt::Result {
         let name = quoted(&graph.services[call.service].name);
         let plain = call.hostname.is_none()
             && call.headers.is_empty()
             && call.size == self.request_size
-            && call.probability == Share::ALL;
+            && call.probability == Probability::ALL;
         if plain {
             return writeln!(text, "call: {name}");
         }
@@ -176,7 +176,7 @@ impl Defaults {
         if call.size != self.request_size {
             writeln!(text, "{indent}  size: {}", size::show(call.size))?;
         }
-        if call.probability != Share::ALL {
+        if call.probability != Probability::ALL {
             let percent = call.probability.percent();
             // Isotope reads whole numbers only.
             let whole = percent.strip_suffix('%').filter(|text| !text.contains('.'));

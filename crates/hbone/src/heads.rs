@@ -10,7 +10,7 @@ const BAGGAGE: &str = "baggage";
 
 /// Caller for which a tunnel is opened.
 #[derive(Debug, Clone, Copy)]
-pub struct Caller<'a> {
+pub struct TunnelCaller<'a> {
     /// The application's own address, where it is known.
     pub client: Option<SocketAddr>,
     /// Attributes of the caller, in Istio's words; empty values are left out.
@@ -23,7 +23,7 @@ pub struct Caller<'a> {
 pub fn connect(
     head: &mut Fields,
     to: impl Display,
-    caller: &Caller<'_>,
+    caller: &TunnelCaller<'_>,
     mut random: impl FnMut() -> u64,
 ) {
     head.push(":method", b"CONNECT");
@@ -162,7 +162,7 @@ mod tests {
     fn baggage_says_what_it_can_and_nothing_that_would_say_something_else() {
         let mut head = Fields::new();
         let client = ([10, 244, 0, 2], 4000).into();
-        let caller = Caller {
+        let caller = TunnelCaller {
             client: Some(client),
             baggage: &[
                 ("k8s.namespace.name", "shop"),

@@ -9,16 +9,16 @@ mod gateways;
 mod heads;
 mod open;
 mod pool;
-mod pulse;
+mod keepalive;
 mod serve;
 mod tunnel;
 mod wire;
 
 pub use gateways::{ATTEMPT, Gateways};
-pub use heads::{Caller, NoTunnel, connect, named, target};
-pub use open::{Unopened, open};
+pub use heads::{TunnelCaller, NoTunnel, connect, named, target};
+pub use open::{TunnelOpenError, open};
 pub use pool::{Lease, Owner, Pool};
-pub use serve::{Request, serve};
+pub use serve::{TunnelRequest, serve};
 pub use tunnel::Tunnel;
 pub use wire::{CONFIG, MAX_STREAMS, Wire};
 

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why there is no tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unopened {
+pub enum TunnelOpenError {
     /// The connection ended before.
     #[error("the connection to the other proxy ended")]
     Over,
@@ -30,7 +30,7 @@ pub enum Unopened {
     Status(u16),
 }
 
-impl Unopened {
+impl TunnelOpenError {
     /// Returns true if the other proxy certainly did nothing with it: another connection may be tried.
     #[must_use]
     pub fn is_unprocessed(&self) -> bool {
@@ -42,15 +42,15 @@ impl Unopened {
 ///
 /// # Errors
 /// When the other proxy does not want it, or is not there.
-pub async fn open(lease: &Lease, head: Fields) -> Result<(RecvStream, SendStream), Unopened> {
+pub async fn open(lease: &Lease, head: Fields) -> Result<(RecvStream, SendStream), TunnelOpenError> {
     let sent = lease.link().send_request(head, false);
-    let (mut answer, send) = sent.ok_or(Unopened::Over)?;
+    let (mut answer, send) = sent.ok_or(TunnelOpenError::Over)?;
     let answered = poll_fn(|cx| answer.poll_head(cx));
     let answered = tokio::time::timeout(PATIENCE, answered).await;
-    let answered = answered.map_err(|_| Unopened::Silent)?;
-    match answered.map_err(Unopened::Ended)?.status() {
+    let answered = answered.map_err(|_| TunnelOpenError::Silent)?;
+    match answered.map_err(TunnelOpenError::Ended)?.status() {
         200 => Ok((answer.into_body(), send)),
-        401 => Err(Unopened::Denied),
-        status => Err(Unopened::Status(status)),
+        401 => Err(TunnelOpenError::Denied),
+        status => Err(TunnelOpenError::Status(status)),
     }
 }

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::Sleep;
 use voile_http2::{Connection, HeadBudget, Link};
-use voile_transport::Stream;
+use voile_transport::TransportStream;
 
-use crate::pulse::{Beat, Patience, Pulse};
+use crate::keepalive::{KeepaliveAction, KeepaliveTimeouts, Keepalive};
 use crate::wire::{CONFIG, MAX_STREAMS, Wire, blocks};
 
 /// Time for which an idle connection is kept: ztunnel's figure.
@@ -35,14 +35,14 @@ pub trait Owner: 'static {
     }
 }
 
-struct Open {
+struct OpenConnection {
     link: Link,
     streams: Cell<usize>,
     /// Why its owner cut it.
     cut: Cell<Option<&'static str>>,
 }
 
-impl Open {
+impl OpenConnection {
     fn has_room(&self) -> bool {
         let connection = self.link.borrow();
         let most = MAX_STREAMS.min(connection.max_local_streams() as usize);
@@ -50,23 +50,23 @@ impl Open {
     }
 }
 
-struct Dialing<E> {
+struct DialState<E> {
     done: Notify,
     failed: RefCell<Option<E>>,
 }
 
-struct Entry<E> {
-    open: Vec<Rc<Open>>,
-    dialing: Option<Rc<Dialing<E>>>,
+struct PooledTunnel<E> {
+    open: Vec<Rc<OpenConnection>>,
+    dialing: Option<Rc<DialState<E>>>,
 }
 
 /// See the module; `K` tells connections apart, `E` says why there is none.
 pub struct Pool<K, E> {
-    entries: RefCell<HashMap<K, Entry<E>>>,
+    entries: RefCell<HashMap<K, PooledTunnel<E>>>,
     /// Connections that are not shared.
     alone: Cell<usize>,
     blocks: voile_http2::Pool,
-    patience: Patience,
+    patience: KeepaliveTimeouts,
 }
 
 impl<K, E> Default for Pool<K, E> {
@@ -82,16 +82,16 @@ impl<K, E> Pool<K, E> {
             entries: RefCell::default(),
             alone: Cell::default(),
             blocks: blocks(heads),
-            patience: Patience::default(),
+            patience: KeepaliveTimeouts::default(),
         }
     }
 }
 
 /// One tunnel's place on a connection.
-pub struct Lease(Rc<Open>);
+pub struct Lease(Rc<OpenConnection>);
 
 impl Lease {
-    fn new(open: &Rc<Open>) -> Self {
+    fn new(open: &Rc<OpenConnection>) -> Self {
         open.streams.set(open.streams.get() + 1);
         Self(Rc::clone(open))
     }
@@ -120,13 +120,13 @@ impl Drop for Lease {
 }
 
 /// Ends a dialling, also when the dialling task was dropped: then the next waiting task dials.
-struct Turn<'a, K: Hash + Eq, E> {
+struct DialTurn<'a, K: Hash + Eq, E> {
     pool: &'a Pool<K, E>,
     key: &'a K,
-    dialing: Rc<Dialing<E>>,
+    dialing: Rc<DialState<E>>,
 }
 
-impl<K: Hash + Eq, E> Drop for Turn<'_, K, E> {
+impl<K: Hash + Eq, E> Drop for DialTurn<'_, K, E> {
     fn drop(&mut self) {
         if let Some(entry) = self.pool.entries.borrow_mut().get_mut(self.key) {
             entry.dialing = None;
@@ -152,8 +152,8 @@ where
         shared.sum::<usize>() + self.alone.get()
     }
 
-    fn begin(&self) -> (Rc<Open>, Lease) {
-        let open = Rc::new(Open {
+    fn begin(&self) -> (Rc<OpenConnection>, Lease) {
+        let open = Rc::new(OpenConnection {
             link: Link::new(Connection::client(&CONFIG, self.blocks.clone())),
             streams: Cell::new(0),
             cut: Cell::default(),
@@ -163,7 +163,7 @@ where
     }
 
     /// Returns the only place on a connection that is not shared, and that ends with it.
-    pub fn alone(self: &Rc<Self>, owner: impl Owner, stream: Stream) -> Lease {
+    pub fn alone(self: &Rc<Self>, owner: impl Owner, stream: TransportStream) -> Lease {
         let (open, lease) = self.begin();
         self.alone.set(self.alone.get() + 1);
         let wire = Wire::new(stream, open.link.clone());
@@ -182,12 +182,12 @@ where
         dial: impl FnOnce() -> D,
     ) -> Result<Lease, E>
     where
-        D: Future<Output = Result<Stream, E>>,
+        D: Future<Output = Result<TransportStream, E>>,
     {
         loop {
             let waiting = {
                 let mut entries = self.entries.borrow_mut();
-                let entry = entries.entry(key.clone()).or_insert_with(|| Entry {
+                let entry = entries.entry(key.clone()).or_insert_with(|| PooledTunnel {
                     open: Vec::new(),
                     dialing: None,
                 });
@@ -204,14 +204,14 @@ where
                 return Err(trouble);
             }
         }
-        let dialing = Rc::new(Dialing {
+        let dialing = Rc::new(DialState {
             done: Notify::new(),
             failed: RefCell::new(None),
         });
         if let Some(entry) = self.entries.borrow_mut().get_mut(&key) {
             entry.dialing = Some(Rc::clone(&dialing));
         }
-        let turn = Turn {
+        let turn = DialTurn {
             pool: self,
             key: &key,
             dialing,
@@ -237,7 +237,7 @@ where
         }
     }
 
-    fn forget(&self, key: &K, gone: Option<&Rc<Open>>) {
+    fn forget(&self, key: &K, gone: Option<&Rc<OpenConnection>>) {
         let mut entries = self.entries.borrow_mut();
         if let Some(entry) = entries.get_mut(key) {
             entry
@@ -255,12 +255,12 @@ struct Watch {
     /// The connection is not shared, and never idles.
     alone: bool,
     idle: Option<Pin<Box<Sleep>>>,
-    pulse: Pulse,
+    pulse: Keepalive,
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
 impl Watch {
-    fn poll(&mut self, cx: &mut Context<'_>, open: &Open, wire: &mut Wire) {
+    fn poll(&mut self, cx: &mut Context<'_>, open: &OpenConnection, wire: &mut Wire) {
         self.poll_pulse(cx, open, wire);
         if open.streams.get() > 0 {
             self.idle = None;
@@ -278,7 +278,7 @@ impl Watch {
         }
     }
 
-    fn poll_pulse(&mut self, cx: &mut Context<'_>, open: &Open, wire: &mut Wire) {
+    fn poll_pulse(&mut self, cx: &mut Context<'_>, open: &OpenConnection, wire: &mut Wire) {
         let (heard, said) = wire.take_moved();
         self.pulse.moved(heard, said, Instant::now);
         let Some(due) = self.pulse.due() else {
@@ -294,13 +294,13 @@ impl Watch {
         let alarm = self.alarm.get_or_insert_with(rest);
         while alarm.as_mut().poll(cx).is_ready() {
             match self.pulse.ring(Instant::now()) {
-                Beat::Wait(until) => alarm.as_mut().reset(until.into()),
-                Beat::Ask(until) => {
+                KeepaliveAction::Wait(until) => alarm.as_mut().reset(until.into()),
+                KeepaliveAction::Ask(until) => {
                     open.link.borrow().ask();
                     alarm.as_mut().reset(until.into());
                     cx.waker().wake_by_ref();
                 }
-                Beat::GiveUp => {
+                KeepaliveAction::GiveUp => {
                     open.link.borrow().closed();
                     cx.waker().wake_by_ref();
                     return;
@@ -316,7 +316,7 @@ async fn drive<K, E>(
     pool: Rc<Pool<K, E>>,
     owner: impl Owner,
     key: Option<K>,
-    open: Rc<Open>,
+    open: Rc<OpenConnection>,
     mut wire: Wire,
 ) where
     K: Hash + Eq + Clone + 'static,
@@ -325,7 +325,7 @@ async fn drive<K, E>(
     let mut watch = Watch {
         alone: key.is_none(),
         idle: None,
-        pulse: Pulse::new(pool.patience),
+        pulse: Keepalive::new(pool.patience),
         alarm: None,
     };
     let moving = poll_fn(|cx| {
@@ -363,12 +363,12 @@ pub(crate) mod tests {
     use voile_transport::TcpIo;
 
     use super::*;
-    use crate::{Unopened, open};
+    use crate::{TunnelOpenError, open};
 
     /// Owner whose connections live as long as the test.
-    pub(crate) struct Forever;
+    pub(crate) struct TestKey;
 
-    impl Owner for Forever {
+    impl Owner for TestKey {
         fn leaving(&self) -> impl Future<Output = ()> {
             std::future::pending()
         }
@@ -410,7 +410,7 @@ pub(crate) mod tests {
             });
             let short = Duration::from_millis(100);
             let pool: Rc<Pool<(), String>> = Rc::new(Pool {
-                patience: Patience {
+                patience: KeepaliveTimeouts {
                     first: short,
                     last: short,
                 },
@@ -418,16 +418,16 @@ pub(crate) mod tests {
             });
             let dial = || async move {
                 let tcp = TcpStream::connect(at).await.expect("a listener");
-                Ok(Stream::Tcp(TcpIo::from(tcp)))
+                Ok(TransportStream::Tcp(TcpIo::from(tcp)))
             };
-            let lease = pool.lease(Forever, (), dial).await.expect("a connection");
+            let lease = pool.lease(TestKey, (), dial).await.expect("a connection");
             let mut head = pool.blocks().block();
             head.push(":method", b"CONNECT");
             head.push(":authority", b"10.0.0.1:80");
             let opened = open(&lease, head).await.map(drop);
             let failed = opened.expect_err("nobody answers");
             assert!(
-                matches!(failed, Unopened::Ended(Failure::Connection)),
+                matches!(failed, TunnelOpenError::Ended(Failure::Connection)),
                 "{failed:?}"
             );
             drop(lease);

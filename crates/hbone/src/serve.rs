@@ -6,7 +6,7 @@ use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
 
-use voile_http2::{End, Failure, Fields, Link, Reason, RecvStream, SendResponse, SendStream};
+use voile_http2::{Http2End, Failure, Fields, Link, ErrorCode, RecvStream, SendResponse, SendStream};
 
 use crate::wire::Wire;
 
@@ -16,12 +16,12 @@ const MAX_FRUITLESS: u32 = 500;
 
 /// Counters by which the tunnels of a connection inform its driver.
 #[derive(Default)]
-struct Session {
+struct TunnelSession {
     begun: Cell<u32>,
     fruitless: Cell<u32>,
 }
 
-impl Session {
+impl TunnelSession {
     fn count(cell: &Cell<u32>, more: u32) {
         cell.set(cell.get().saturating_add(more));
     }
@@ -33,13 +33,13 @@ impl Session {
 }
 
 /// A tunnel that its peer wants, and that waits for an answer.
-pub struct Request {
+pub struct TunnelRequest {
     head: Fields,
     receive: RecvStream,
     respond: SendResponse,
 }
 
-impl Request {
+impl TunnelRequest {
     /// Returns the head of the request.
     #[must_use]
     pub fn head(&self) -> &Fields {
@@ -75,12 +75,12 @@ pub async fn serve<T>(
     wire: &mut Wire,
     link: &Link,
     leaving: impl Future<Output = ()>,
-    mut tunnel: impl FnMut(Request) -> T,
-) -> End
+    mut tunnel: impl FnMut(TunnelRequest) -> T,
+) -> Http2End
 where
     T: Future<Output = bool> + 'static,
 {
-    let session = Rc::new(Session::default());
+    let session = Rc::new(TunnelSession::default());
     let leaving = async {
         leaving.await;
         link.borrow().leave();
@@ -90,8 +90,8 @@ where
         // A socket that failed has ended the connection.
         let _ = wire.poll(cx);
         while let Some((head, receive, respond)) = link.accept() {
-            Session::count(&session.begun, 1);
-            let work = tunnel(Request {
+            TunnelSession::count(&session.begun, 1);
+            let work = tunnel(TunnelRequest {
                 head,
                 receive,
                 respond,
@@ -99,17 +99,17 @@ where
             let (session, link) = (Rc::clone(&session), link.clone());
             tokio::task::spawn_local(async move {
                 if !work.await {
-                    Session::count(&session.fruitless, 1);
+                    TunnelSession::count(&session.fruitless, 1);
                     link.borrow().wake_driver();
                 }
             });
         }
         let mut connection = link.borrow();
         let unseen = connection.take_unseen();
-        Session::count(&session.begun, unseen);
-        Session::count(&session.fruitless, unseen);
+        TunnelSession::count(&session.begun, unseen);
+        TunnelSession::count(&session.fruitless, unseen);
         if session.is_abused() {
-            connection.abort(Reason::ENHANCE_YOUR_CALM);
+            connection.abort(ErrorCode::ENHANCE_YOUR_CALM);
         }
         match connection.end() {
             Some(end) => Poll::Ready(end),
@@ -118,7 +118,7 @@ where
     });
     tokio::select! {
         end = moving => end,
-        () = leaving => End::Closed,
+        () = leaving => Http2End::Closed,
     }
 }
 
@@ -129,11 +129,11 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::LocalSet;
     use voile_http2::Connection;
-    use voile_transport::{Stream, TcpIo};
+    use voile_transport::{TransportStream, TcpIo};
 
     use super::*;
-    use crate::pool::tests::Forever;
-    use crate::{CONFIG, Pool, Unopened, open};
+    use crate::pool::tests::TestKey;
+    use crate::{CONFIG, Pool, TunnelOpenError, open};
 
     /// More than any connection of these tests may have.
     const MANY: u32 = 1200;
@@ -153,7 +153,7 @@ mod tests {
             let server = tokio::task::spawn_local(async move {
                 let (tcp, _) = listener.accept().await.expect("a caller");
                 let link = Link::new(Connection::server(&CONFIG, voile_http2::Pool::default()));
-                let mut wire = Wire::new(Stream::Tcp(TcpIo::from(tcp)), link.clone());
+                let mut wire = Wire::new(TransportStream::Tcp(TcpIo::from(tcp)), link.clone());
                 let end = serve(&mut wire, &link, std::future::pending(), move |request| {
                     counted.set(counted.get() + 1);
                     let good = comes_to_something(counted.get());
@@ -172,18 +172,18 @@ mod tests {
             let pool: Rc<Pool<(), String>> = Rc::default();
             let dial = || async move {
                 let tcp = TcpStream::connect(at).await.expect("a listener");
-                Ok(Stream::Tcp(TcpIo::from(tcp)))
+                Ok(TransportStream::Tcp(TcpIo::from(tcp)))
             };
-            let lease = pool.lease(Forever, (), dial).await.expect("a connection");
+            let lease = pool.lease(TestKey, (), dial).await.expect("a connection");
             for _ in 0..MANY {
                 let mut head = pool.blocks().block();
                 head.push(":method", b"CONNECT");
                 head.push(":authority", b"10.0.0.1:80");
                 match open(&lease, head).await {
-                    Ok(_) | Err(Unopened::Status(_)) => {}
+                    Ok(_) | Err(TunnelOpenError::Status(_)) => {}
                     Err(_) => {
                         let end = server.await.expect("it ended by itself");
-                        assert_eq!(end, End::Error(Reason::ENHANCE_YOUR_CALM));
+                        assert_eq!(end, Http2End::Error(ErrorCode::ENHANCE_YOUR_CALM));
                         break;
                     }
                 }

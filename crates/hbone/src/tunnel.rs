@@ -9,14 +9,14 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use voile_http2::{Reason, RecvStream, SendStream};
-use voile_transport::{Carried, News, Readable};
+use voile_http2::{ErrorCode, RecvStream, SendStream};
+use voile_transport::{TunnelledStream, SocketEvents, Readable};
 
 use crate::pool::Lease;
 
 /// See the module.
 pub struct Tunnel {
-    ends: RefCell<Ends>,
+    ends: RefCell<TunnelEnds>,
     /// Of the connection that it travels in.
     local: Option<SocketAddr>,
     peer: SocketAddr,
@@ -24,7 +24,7 @@ pub struct Tunnel {
     _lease: Option<Lease>,
 }
 
-struct Ends {
+struct TunnelEnds {
     receive: RecvStream,
     send: SendStream,
     /// Come, and not yet read.
@@ -50,7 +50,7 @@ fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, "the tunnel was reset")
 }
 
-impl Ends {
+impl TunnelEnds {
     /// Ready when there is something to read, or nothing more will come.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.chunk.is_empty() && !self.heard {
@@ -83,7 +83,7 @@ impl Tunnel {
         lease: Option<Lease>,
     ) -> Self {
         Self {
-            ends: RefCell::new(Ends {
+            ends: RefCell::new(TunnelEnds {
                 receive,
                 send,
                 chunk: Bytes::new(),
@@ -125,23 +125,23 @@ impl Readable for Tunnel {
     }
 }
 
-impl Carried for Tunnel {
+impl TunnelledStream for Tunnel {
     fn is_readable(&self) -> bool {
         let ends = self.ends.borrow();
         !ends.chunk.is_empty() || ends.heard || ends.receive.has_news()
     }
 
-    fn news(&self) -> News {
+    fn news(&self) -> SocketEvents {
         if !self.is_readable() {
-            return News::None;
+            return SocketEvents::None;
         }
         // It is ready, so that no task is to be woken.
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut ends = self.ends.borrow_mut();
         match ends.poll_fill(&mut cx) {
-            Poll::Pending => News::None,
-            Poll::Ready(Ok(())) if !ends.chunk.is_empty() => News::Bytes,
-            Poll::Ready(_) => News::End,
+            Poll::Pending => SocketEvents::None,
+            Poll::Ready(Ok(())) if !ends.chunk.is_empty() => SocketEvents::Bytes,
+            Poll::Ready(_) => SocketEvents::End,
         }
     }
 
@@ -152,7 +152,7 @@ impl Carried for Tunnel {
     fn reset(&self) {
         let mut ends = self.ends.borrow_mut();
         ends.said = true;
-        ends.send.send_reset(Reason::CANCEL);
+        ends.send.send_reset(ErrorCode::CANCEL);
     }
 
     fn peer(&self) -> SocketAddr {

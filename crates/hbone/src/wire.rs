@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_http2::{Config, HeadBudget, Link};
-use voile_transport::Stream;
+use voile_transport::TransportStream;
 use voile_transport::buffers::{Buffer, Class};
 
 /// The limits of HBONE, both ends; ztunnel's where two proxies must fit.
@@ -56,7 +56,7 @@ const MAX_UNWRITTEN: usize = 64 * 1024;
 
 /// See the module.
 pub struct Wire {
-    stream: Stream,
+    stream: TransportStream,
     link: Link,
     class: Class,
     unflushed: bool,
@@ -67,7 +67,7 @@ pub struct Wire {
 impl Wire {
     /// The connection of `link` on a stream whose handshake is done.
     #[must_use]
-    pub fn new(mut stream: Stream, link: Link) -> Self {
+    pub fn new(mut stream: TransportStream, link: Link) -> Self {
         // Windows bound the amount of data, not the speed of reading.
         stream.read_ahead();
         Self {

@@ -20,7 +20,7 @@ const REMOVE_BOUND: Duration = Duration::from_secs(2);
 
 /// Limits of a control group.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Limits {
+pub struct CgroupLimits {
     /// Cores' worth of CPU time.
     pub cpu: Option<f64>,
     /// Memory limit; the kernel kills a process that needs more.
@@ -52,16 +52,16 @@ impl Throttling {
 
 /// Location of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct ControllerPath {
     base: PathBuf,
     v2: bool,
 }
 
 /// Locations of the controllers: in version 2 one folder for all, in version 1 one for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Hierarchy {
-    cpu: Option<Place>,
-    memory: Option<Place>,
+struct CgroupHierarchy {
+    cpu: Option<ControllerPath>,
+    memory: Option<ControllerPath>,
 }
 
 /// A group.
@@ -80,13 +80,13 @@ impl Cgroup {
     ///
     /// # Errors
     /// When this machine has no control groups, or they are not ours to make; says which and why.
-    pub fn create(name: &str, limits: Limits) -> io::Result<Self> {
+    pub fn create(name: &str, limits: CgroupLimits) -> io::Result<Self> {
         let name = format!("{PREFIX}{}-{name}", std::process::id());
         Self::within(&hierarchy()?, &name, limits)
     }
 
     /// Makes the group below these controllers. After a failure it removes the folders that it has made.
-    fn within(there: &Hierarchy, name: &str, limits: Limits) -> io::Result<Self> {
+    fn within(there: &CgroupHierarchy, name: &str, limits: CgroupLimits) -> io::Result<Self> {
         let mut group = Self::default();
         let missing = |what: &str| io::Error::other(format!("no control groups for {what} here"));
         if let Some(cores) = limits.cpu {
@@ -115,7 +115,7 @@ impl Cgroup {
     }
 
     /// The group's folder where that controller is, made where it is not there yet.
-    fn below(&mut self, place: &Place, controller: &str, name: &str) -> io::Result<PathBuf> {
+    fn below(&mut self, place: &ControllerPath, controller: &str, name: &str) -> io::Result<PathBuf> {
         if place.v2 {
             enable(&place.base, controller)?;
         }
@@ -200,7 +200,7 @@ impl Drop for Cgroup {
 
 /// Removes groups that processes which are gone left behind.
 pub fn sweep() {
-    let Ok(Hierarchy { cpu, memory }) = hierarchy() else {
+    let Ok(CgroupHierarchy { cpu, memory }) = hierarchy() else {
         return;
     };
     let mut bases: Vec<PathBuf> = cpu.into_iter().chain(memory).map(|at| at.base).collect();
@@ -281,7 +281,7 @@ fn at(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-fn hierarchy() -> io::Result<Hierarchy> {
+fn hierarchy() -> io::Result<CgroupHierarchy> {
     let read = |path: &str| fs::read_to_string(path).map_err(|e| at(Path::new(path), &e));
     let found = find(
         &read("/proc/self/mounts")?,
@@ -292,7 +292,7 @@ fn hierarchy() -> io::Result<Hierarchy> {
 }
 
 /// From `/proc/self/mounts` and `/proc/self/cgroup`; `controllers` says which version 2 has in a folder.
-fn find(mounts: &str, own: &str, controllers: &dyn Fn(&Path) -> String) -> Option<Hierarchy> {
+fn find(mounts: &str, own: &str, controllers: &dyn Fn(&Path) -> String) -> Option<CgroupHierarchy> {
     let mounted = |kind: &str, with: &str| {
         mounts.lines().find_map(|line| {
             let fields: Vec<&str> = line.split(' ').collect();
@@ -323,13 +323,13 @@ fn find(mounts: &str, own: &str, controllers: &dyn Fn(&Path) -> String) -> Optio
         if let Some((_, base)) = in_v2 {
             // Version 2 wants processes at leaves only, so a sibling of ours it must be: below the root.
             let base = base.clone();
-            return Some(Place { base, v2: true });
+            return Some(ControllerPath { base, v2: true });
         }
         let base = below(mounted("cgroup", controller)?, controller);
-        Some(Place { base, v2: false })
+        Some(ControllerPath { base, v2: false })
     };
     let (cpu, memory) = (place("cpu"), place("memory"));
-    (cpu.is_some() || memory.is_some()).then_some(Hierarchy { cpu, memory })
+    (cpu.is_some() || memory.is_some()).then_some(CgroupHierarchy { cpu, memory })
 }
 
 #[cfg(test)]
@@ -345,9 +345,9 @@ mod tests {
         let cpu_alone = |_: &Path| "cpu hugetlb".to_owned();
         let place = |base: &str, v2| {
             let base = PathBuf::from(base);
-            Some(Place { base, v2 })
+            Some(ControllerPath { base, v2 })
         };
-        let found = |cpu, memory| Some(Hierarchy { cpu, memory });
+        let found = |cpu, memory| Some(CgroupHierarchy { cpu, memory });
         let root = "/sys/fs/cgroup";
         assert_eq!(
             find(v2, "0::/user\n", &both),
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_process_that_wants_more_than_its_share_is_held_back_and_its_group_goes_with_it() {
-        let limits = Limits {
+        let limits = CgroupLimits {
             cpu: Some(0.1),
             memory_bytes: Some(64 << 20),
         };
@@ -446,16 +446,16 @@ mod tests {
             eprintln!("skipped: version 2 has the controllers here, and the other tests use it");
             return;
         }
-        let limits = Limits {
+        let limits = CgroupLimits {
             cpu: Some(1.0),
             memory_bytes: None,
         };
         let name = format!("{PREFIX}{}-refused", std::process::id());
-        let cpu = Some(Place {
+        let cpu = Some(ControllerPath {
             base: base.clone(),
             v2: true,
         });
-        let there = Hierarchy { cpu, memory: None };
+        let there = CgroupHierarchy { cpu, memory: None };
         let why = Cgroup::within(&there, &name, limits).expect_err("it has none");
         assert!(why.to_string().contains("has no controller cpu"), "{why}");
         assert!(!base.join(name).exists());
@@ -463,7 +463,7 @@ mod tests {
 
     #[test]
     fn groups_of_the_dead_are_swept_and_those_of_the_living_stay() {
-        let limits = Limits {
+        let limits = CgroupLimits {
             cpu: Some(1.0),
             memory_bytes: None,
         };

@@ -33,14 +33,14 @@ pub const DROP_GRACE: Duration = Duration::from_millis(500);
 
 /// End of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub enum ChildExit {
     /// By itself, with this code.
     Code(i32),
     /// By this signal.
     Signal(i32),
 }
 
-impl Exit {
+impl ChildExit {
     /// Returns true if it ended by itself with code 0.
     #[must_use]
     pub fn is_success(self) -> bool {
@@ -48,7 +48,7 @@ impl Exit {
     }
 }
 
-impl fmt::Display for Exit {
+impl fmt::Display for ChildExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Code(code) => write!(f, "ended with code {code}"),
@@ -57,7 +57,7 @@ impl fmt::Display for Exit {
     }
 }
 
-impl From<ExitStatus> for Exit {
+impl From<ExitStatus> for ChildExit {
     fn from(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self::Code(code),
@@ -68,15 +68,15 @@ impl From<ExitStatus> for Exit {
 
 /// A running child and the group it leads. Dropping it stops it.
 #[derive(Debug)]
-pub struct Supervised {
+pub struct SupervisedChild {
     name: String,
     command_line: String,
     child: Child,
-    exit: Option<Exit>,
+    exit: Option<ChildExit>,
     readers: Vec<JoinHandle<()>>,
 }
 
-impl Supervised {
+impl SupervisedChild {
     /// Returns its name in messages.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -106,7 +106,7 @@ impl Supervised {
     }
 
     /// Checks once if it has ended; if so, kills the rest of its group.
-    pub fn try_exit(&mut self) -> Option<Exit> {
+    pub fn try_exit(&mut self) -> Option<ChildExit> {
         if self.exit.is_none() {
             // WNOWAIT leaves the zombie, which keeps the id from being given to a stranger while we kill the group.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -119,7 +119,7 @@ impl Supervised {
     }
 
     /// Waits until it ends, at most this long.
-    pub fn wait(&mut self, bound: Duration) -> Option<Exit> {
+    pub fn wait(&mut self, bound: Duration) -> Option<ChildExit> {
         let deadline = Instant::now() + bound;
         loop {
             if let Some(exit) = self.try_exit() {
@@ -146,7 +146,7 @@ impl Supervised {
     }
 
     /// Ends it: SIGTERM, then after `grace` SIGKILL to its whole group. Returns how it ended.
-    pub fn stop(&mut self, grace: Duration) -> Exit {
+    pub fn stop(&mut self, grace: Duration) -> ChildExit {
         if let Some(exit) = self.try_exit() {
             return exit;
         }
@@ -156,7 +156,7 @@ impl Supervised {
         }
         let _ = kill_process_group(self.rustix_pid(), Signal::KILL);
         self.reap();
-        self.exit.unwrap_or(Exit::Signal(libc::SIGKILL))
+        self.exit.unwrap_or(ChildExit::Signal(libc::SIGKILL))
     }
 
     fn rustix_pid(&self) -> Pid {
@@ -187,7 +187,7 @@ impl Supervised {
     )]
     fn reap(&mut self) {
         let _ = kill_process_group(self.rustix_pid(), Signal::KILL);
-        self.exit = Some(self.child.wait().map_or(Exit::Signal(0), Exit::from));
+        self.exit = Some(self.child.wait().map_or(ChildExit::Signal(0), ChildExit::from));
         for reader in self.readers.drain(..) {
             // A process that left the group may still hold the pipe; its lines are not worth hanging for.
             let deadline = Instant::now() + Duration::from_millis(200);
@@ -201,14 +201,14 @@ impl Supervised {
     }
 }
 
-impl Drop for Supervised {
+impl Drop for SupervisedChild {
     fn drop(&mut self) {
         self.stop(DROP_GRACE);
     }
 }
 
 /// Ends many at once: all are told, then each is waited for; the grace is shared, not added up.
-pub fn stop_all<'a>(children: impl IntoIterator<Item = &'a mut Supervised>, grace: Duration) {
+pub fn stop_all<'a>(children: impl IntoIterator<Item = &'a mut SupervisedChild>, grace: Duration) {
     let mut children: Vec<_> = children.into_iter().collect();
     for child in &children {
         child.begin_stop();

@@ -52,7 +52,7 @@ struct UserMap {
 
 /// A path that stays visible though a folder above it is covered.
 #[derive(Debug, Clone)]
-struct Shown {
+struct VisiblePath {
     path: CString,
     is_folder: bool,
     /// The folders from below the covered one down to `path`.
@@ -70,7 +70,7 @@ pub struct Confinement {
     map: Option<UserMap>,
     covered: Vec<CString>,
     closed: Vec<CString>,
-    shown: Vec<Shown>,
+    shown: Vec<VisiblePath>,
     folder: Option<CString>,
 }
 
@@ -157,7 +157,7 @@ impl Confinement {
                 self.closed.push(above);
             }
         }
-        self.shown.push(Shown {
+        self.shown.push(VisiblePath {
             path: text(path)?,
             is_folder: metadata.is_dir(),
             parents,

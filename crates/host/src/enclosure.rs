@@ -10,7 +10,7 @@
 //! called while the process has one thread; it returns both outside and inside.
 
 mod init;
-mod outside;
+mod parent_setup;
 mod signals;
 mod socket;
 
@@ -23,17 +23,17 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal};
 
-pub use outside::Outside;
-use socket::Word;
-pub use socket::{Inside, Outward};
+pub use parent_setup::OutsideSetup;
+use socket::SocketMessage;
+pub use socket::{InsideSocket, SocketKind};
 
 /// Which side of the wall we are on.
 #[derive(Debug)]
-pub enum Side {
+pub enum EnclosureSide {
     /// The original process, which attends to the inside until it ends.
-    Outside(Box<Outside>),
+    Outside(Box<OutsideSetup>),
     /// In the new namespaces.
-    Inside(Inside),
+    Inside(InsideSocket),
 }
 
 /// Why there is no enclosure.
@@ -86,7 +86,7 @@ fn flag(path: &str) -> Option<bool> {
 pub fn enter(
     folder: &Path,
     check: impl FnOnce() -> Result<(), String>,
-) -> Result<Side, EnclosureError> {
+) -> Result<EnclosureSide, EnclosureError> {
     let threads = fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
         return Err(EnclosureError::Threads(threads));
@@ -98,17 +98,17 @@ pub fn enter(
         None,
     )
     .map_err(io::Error::from)?;
-    let blocked = signals::Blocked::now()?;
+    let blocked = signals::BlockedSignals::now()?;
     match clone_into_namespaces()? {
         Some(init) => {
             drop(theirs);
-            Ok(Side::Outside(Box::new(Outside::attend(
+            Ok(EnclosureSide::Outside(Box::new(OutsideSetup::attend(
                 init, ours, blocked,
             )?)))
         }
         None => {
             drop(ours);
-            Ok(Side::Inside(inside(
+            Ok(EnclosureSide::Inside(inside(
                 theirs,
                 blocked,
                 folder.to_owned(),
@@ -121,23 +121,23 @@ pub fn enter(
 /// In process 1: sets up, forks the runner, and in that returns.
 fn inside(
     socket: OwnedFd,
-    blocked: signals::Blocked,
+    blocked: signals::BlockedSignals,
     folder: PathBuf,
     check: impl FnOnce() -> Result<(), String>,
-) -> Inside {
+) -> InsideSocket {
     let set_up = || -> Result<(), String> {
         init::part_from_outside().map_err(|error| error.to_string())?;
         private_mounts().map_err(|error| format!("mounts: {error}"))?;
         check()
     };
     if let Err(reason) = set_up() {
-        let _ = socket::send(&socket, &Word::Failed(reason));
+        let _ = socket::send(&socket, &SocketMessage::Failed(reason));
         init::end(1);
     }
     match init::fork() {
         Ok(None) => {
             blocked.release();
-            let inside = Inside::new(socket);
+            let inside = InsideSocket::new(socket);
             inside.ready();
             inside
         }
@@ -146,7 +146,7 @@ fn inside(
             init::look_after(runner, &blocked, &folder)
         }
         Err(error) => {
-            let _ = socket::send(&socket, &Word::Failed(format!("fork: {error}")));
+            let _ = socket::send(&socket, &SocketMessage::Failed(format!("fork: {error}")));
             init::end(1);
         }
     }

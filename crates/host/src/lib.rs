@@ -9,7 +9,7 @@ pub mod enclosure;
 pub mod interrupt;
 pub mod machine;
 pub mod netns;
-pub mod place;
+pub mod isolation;
 pub mod ports;
 pub mod ready;
 pub mod sampler;

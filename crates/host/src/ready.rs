@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
-use crate::child::Supervised;
+use crate::child::SupervisedChild;
 use crate::netns::rules::MARK_INWARD;
 
 /// Interval of readiness probes.
@@ -42,7 +42,7 @@ pub enum NotReady {
         /// Name of the process.
         name: String,
         /// Exit of the process.
-        exit: crate::child::Exit,
+        exit: crate::child::ChildExit,
     },
     /// The deadline passed.
     #[error("{name} is not ready after {waited:?}: {last}")]
@@ -71,7 +71,7 @@ pub enum NotReady {
     reason = "paces the questions of a loop with a deadline"
 )]
 pub fn wait_ready(
-    child: &mut Supervised,
+    child: &mut SupervisedChild,
     probe: &Probe,
     bound: Duration,
     stopped: &dyn Fn() -> bool,

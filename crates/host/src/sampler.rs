@@ -79,7 +79,7 @@ impl Usage {
 
 /// Resources that a process (or several, added up) holds now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Holdings {
+pub struct ProcessResources {
     /// Resident memory, shared pages counted in full.
     pub rss_bytes: u64,
     /// Resident memory, each shared page divided by the number of its users.
@@ -92,7 +92,7 @@ pub struct Holdings {
     pub descriptors: u64,
 }
 
-impl Holdings {
+impl ProcessResources {
     /// Reads the holdings of one process.
     ///
     /// # Errors

@@ -96,7 +96,7 @@ const fn name_hash(name: &[u8]) -> u64 {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum State {
+enum ChunkState {
     #[default]
     Size,
     Extension,
@@ -112,7 +112,7 @@ enum State {
     Done,
 }
 
-impl State {
+impl ChunkState {
     /// Returns true if the next byte belongs to a trailer line that has begun.
     fn is_in_trailer(self) -> bool {
         matches!(
@@ -136,7 +136,7 @@ pub(crate) enum Step {
 /// Position in a chunked body.
 #[derive(Debug, Clone, Default)]
 pub struct ChunkScanner {
-    state: State,
+    state: ChunkState,
     digits: u8,
     remaining: u64,
     extension: u32,
@@ -150,7 +150,7 @@ pub struct ChunkScanner {
 impl ChunkScanner {
     /// Returns true if the body is over.
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == ChunkState::Done
     }
 
     /// Refuses trailers of these names, too: the sender may not override in a trailer a field that a proxy sets.
@@ -207,16 +207,16 @@ impl ChunkScanner {
 
     /// Shows every byte of a trailer line to `trailer`.
     fn step(&mut self, bytes: &[u8], mut trailer: impl FnMut(u8)) -> Result<Step, BodyError> {
-        if self.state == State::Data {
+        if self.state == ChunkState::Data {
             let run =
                 usize::try_from(self.remaining).map_or(bytes.len(), |left| left.min(bytes.len()));
             self.remaining -= run as u64;
             if self.remaining == 0 {
-                self.state = State::DataCr;
+                self.state = ChunkState::DataCr;
             }
             return Ok(Step::Data(run));
         }
-        if self.state == State::Done {
+        if self.state == ChunkState::Done {
             return Ok(Step::Done);
         }
         let mut used = 0;
@@ -224,10 +224,10 @@ impl ChunkScanner {
             let before = self.state;
             self.framing_byte(byte)?;
             used += 1;
-            if before.is_in_trailer() || self.state == State::TrailerName {
+            if before.is_in_trailer() || self.state == ChunkState::TrailerName {
                 trailer(byte);
             }
-            if matches!(self.state, State::Data | State::Done) {
+            if matches!(self.state, ChunkState::Data | ChunkState::Done) {
                 break;
             }
         }
@@ -236,41 +236,41 @@ impl ChunkScanner {
 
     fn framing_byte(&mut self, byte: u8) -> Result<(), BodyError> {
         self.state = match (self.state, byte) {
-            (State::Size, _) => self.size_byte(byte)?,
-            (State::Extension, b'\r') => State::SizeLf,
-            (State::Extension, b'\t' | 0x20..=0x7e | 0x80..) => {
+            (ChunkState::Size, _) => self.size_byte(byte)?,
+            (ChunkState::Extension, b'\r') => ChunkState::SizeLf,
+            (ChunkState::Extension, b'\t' | 0x20..=0x7e | 0x80..) => {
                 self.extension += 1;
                 if self.extension > MAX_CHUNK_EXTENSION_BYTES {
                     return Err(BodyError::ChunkExtension);
                 }
-                State::Extension
+                ChunkState::Extension
             }
-            (State::Extension, _) => return Err(BodyError::ChunkExtension),
-            (State::SizeLf, b'\n') => {
+            (ChunkState::Extension, _) => return Err(BodyError::ChunkExtension),
+            (ChunkState::SizeLf, b'\n') => {
                 self.digits = 0;
                 if self.remaining == 0 {
-                    State::TrailerStart
+                    ChunkState::TrailerStart
                 } else {
-                    State::Data
+                    ChunkState::Data
                 }
             }
-            (State::SizeLf, _) => return Err(BodyError::ChunkSize),
-            (State::DataCr, b'\r') => State::DataLf,
-            (State::DataLf, b'\n') => State::Size,
-            (State::DataCr | State::DataLf, _) => return Err(BodyError::ChunkEnd),
-            (State::EndLf, b'\n') => State::Done,
+            (ChunkState::SizeLf, _) => return Err(BodyError::ChunkSize),
+            (ChunkState::DataCr, b'\r') => ChunkState::DataLf,
+            (ChunkState::DataLf, b'\n') => ChunkState::Size,
+            (ChunkState::DataCr | ChunkState::DataLf, _) => return Err(BodyError::ChunkEnd),
+            (ChunkState::EndLf, b'\n') => ChunkState::Done,
             _ => return self.trailer_byte(byte),
         };
         Ok(())
     }
 
-    fn size_byte(&mut self, byte: u8) -> Result<State, BodyError> {
+    fn size_byte(&mut self, byte: u8) -> Result<ChunkState, BodyError> {
         let digit = match byte {
             b'0'..=b'9' => byte - b'0',
             b'a'..=b'f' => byte - b'a' + 10,
             b'A'..=b'F' => byte - b'A' + 10,
-            b'\r' if self.digits > 0 => return Ok(State::SizeLf),
-            b';' if self.digits > 0 => return Ok(State::Extension),
+            b'\r' if self.digits > 0 => return Ok(ChunkState::SizeLf),
+            b';' if self.digits > 0 => return Ok(ChunkState::Extension),
             _ => return Err(BodyError::ChunkSize),
         };
         self.digits += 1;
@@ -278,7 +278,7 @@ impl ChunkScanner {
             return Err(BodyError::ChunkSize);
         }
         self.remaining = self.remaining * 16 + u64::from(digit);
-        Ok(State::Size)
+        Ok(ChunkState::Size)
     }
 
     fn trailer_byte(&mut self, byte: u8) -> Result<(), BodyError> {
@@ -287,22 +287,22 @@ impl ChunkScanner {
             return Err(BodyError::Trailer);
         }
         self.state = match (self.state, byte) {
-            (State::TrailerStart, b'\r') => State::EndLf,
-            (State::TrailerStart, _) if TOKEN.has(byte) => {
+            (ChunkState::TrailerStart, b'\r') => ChunkState::EndLf,
+            (ChunkState::TrailerStart, _) if TOKEN.has(byte) => {
                 self.name = with_byte(NO_NAME, byte);
-                State::TrailerName
+                ChunkState::TrailerName
             }
-            (State::TrailerName, b':') => {
+            (ChunkState::TrailerName, b':') => {
                 self.check_name()?;
-                State::TrailerValue
+                ChunkState::TrailerValue
             }
-            (State::TrailerName, _) if TOKEN.has(byte) => {
+            (ChunkState::TrailerName, _) if TOKEN.has(byte) => {
                 self.name = with_byte(self.name, byte);
-                State::TrailerName
+                ChunkState::TrailerName
             }
-            (State::TrailerValue, b'\r') => State::TrailerLf,
-            (State::TrailerValue, b'\t' | 0x20..=0x7e | 0x80..) => State::TrailerValue,
-            (State::TrailerLf, b'\n') => State::TrailerStart,
+            (ChunkState::TrailerValue, b'\r') => ChunkState::TrailerLf,
+            (ChunkState::TrailerValue, b'\t' | 0x20..=0x7e | 0x80..) => ChunkState::TrailerValue,
+            (ChunkState::TrailerLf, b'\n') => ChunkState::TrailerStart,
             _ => return Err(BodyError::Trailer),
         };
         Ok(())

@@ -3,7 +3,7 @@
 use crate::bytes::TOKEN;
 use crate::limits::{MAX_CONNECTION_OPTIONS, MAX_FORWARDED_HEADERS};
 use crate::reject::Reject;
-use crate::scan::Layout;
+use crate::scan::HeadLayout;
 
 /// A range of the head, in 16 bits because [`crate::MAX_HEAD_BYTES`] fits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Span {
 
 /// The fields that framing or forwarding depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Known {
+pub(crate) enum KnownField {
     #[default]
     Other,
     Host,
@@ -83,33 +83,33 @@ pub fn loosely_equal(name: &[u8], canonical: &[u8]) -> bool {
         })
 }
 
-fn known(name: &[u8]) -> Result<Known, Reject> {
+fn known(name: &[u8]) -> Result<KnownField, Reject> {
     let is = |canonical: &[u8]| name.eq_ignore_ascii_case(canonical);
     let framing = |canonical: &[u8], found| match () {
         () if is(canonical) => Ok(found),
         () if loosely_equal(name, canonical) => Err(Reject::AmbiguousName),
-        () => Ok(Known::Other),
+        () => Ok(KnownField::Other),
     };
-    let when = |yes: bool, found| if yes { found } else { Known::Other };
+    let when = |yes: bool, found| if yes { found } else { KnownField::Other };
     match name.len() {
-        2 => Ok(when(is(b"te"), Known::Te)),
-        4 => Ok(when(is(b"host"), Known::Host)),
-        6 => Ok(when(is(b"expect"), Known::Expect)),
-        7 => Ok(when(is(b"upgrade"), Known::Upgrade)),
-        10 if is(b"connection") => Ok(Known::Connection),
-        10 => Ok(when(is(b"keep-alive"), Known::Hop)),
-        14 if is(b"http2-settings") => Ok(Known::Hop),
-        14 => framing(b"content-length", Known::ContentLength),
-        16 => Ok(when(is(b"proxy-connection"), Known::Hop)),
-        17 => framing(b"transfer-encoding", Known::TransferEncoding),
-        19 => Ok(when(is(UNPROCESSED), Known::Hop)),
+        2 => Ok(when(is(b"te"), KnownField::Te)),
+        4 => Ok(when(is(b"host"), KnownField::Host)),
+        6 => Ok(when(is(b"expect"), KnownField::Expect)),
+        7 => Ok(when(is(b"upgrade"), KnownField::Upgrade)),
+        10 if is(b"connection") => Ok(KnownField::Connection),
+        10 => Ok(when(is(b"keep-alive"), KnownField::Hop)),
+        14 if is(b"http2-settings") => Ok(KnownField::Hop),
+        14 => framing(b"content-length", KnownField::ContentLength),
+        16 => Ok(when(is(b"proxy-connection"), KnownField::Hop)),
+        17 => framing(b"transfer-encoding", KnownField::TransferEncoding),
+        19 => Ok(when(is(UNPROCESSED), KnownField::Hop)),
         21 | 23 | 24 => {
             let forged = IDENTITY_FIELDS
                 .iter()
                 .any(|field| loosely_equal(name, field));
-            Ok(when(forged, Known::Identity))
+            Ok(when(forged, KnownField::Identity))
         }
-        _ => Ok(Known::Other),
+        _ => Ok(KnownField::Other),
     }
 }
 
@@ -164,7 +164,7 @@ pub(crate) struct Field {
     pub(crate) value: Span,
     /// One past the line's CRLF; the line starts at `name.start`.
     pub(crate) line_end: u16,
-    pub(crate) known: Known,
+    pub(crate) known: KnownField,
     /// Nominated by `Connection`.
     pub(crate) nominated: bool,
 }
@@ -217,7 +217,7 @@ impl Fields {
     }
 
     /// Parses the lines between the start line and the empty line, whose ends were noted.
-    pub(crate) fn parse(&mut self, bytes: &[u8], layout: &Layout) -> Result<(), Reject> {
+    pub(crate) fn parse(&mut self, bytes: &[u8], layout: &HeadLayout) -> Result<(), Reject> {
         self.len = 0;
         self.special = 0;
         let mut start = layout.line_end + 2;
@@ -232,7 +232,7 @@ impl Fields {
     }
 
     /// Returns true if any field is of this kind. Most heads have few, and need not be searched for the others.
-    pub(crate) fn have(&self, known: Known) -> bool {
+    pub(crate) fn have(&self, known: KnownField) -> bool {
         self.special & (1 << known as u16) != 0
     }
 
@@ -244,12 +244,12 @@ impl Fields {
         strict: bool,
     ) -> Result<ConnectionOptions, Reject> {
         let mut options = ConnectionOptions::default();
-        if !self.have(Known::Connection) {
+        if !self.have(KnownField::Connection) {
             return Ok(options);
         }
         let mut seen = 0;
         for line in 0..self.len {
-            if self.entries[line].known != Known::Connection {
+            if self.entries[line].known != KnownField::Connection {
                 continue;
             }
             let value = self.entries[line].value;
@@ -281,7 +281,7 @@ impl Fields {
     fn nominate(&mut self, bytes: &[u8], option: &[u8]) {
         for field in &mut self.entries[..self.len] {
             // Fields with a meaning of their own keep their own rule.
-            if field.known == Known::Other && field.name.of(bytes).eq_ignore_ascii_case(option) {
+            if field.known == KnownField::Other && field.name.of(bytes).eq_ignore_ascii_case(option) {
                 field.nominated = true;
             }
         }

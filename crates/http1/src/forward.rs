@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use crate::fields::{Field, Known, list, loosely_equal};
+use crate::fields::{Field, KnownField, list, loosely_equal};
 use crate::framing::{Framing, Version};
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
@@ -37,7 +37,7 @@ pub struct ResponseEdit {
     pub persist: bool,
 }
 
-enum Line {
+enum ForwardedLine {
     Keep,
     Drop,
     /// Write `name: value` anew.
@@ -47,35 +47,35 @@ enum Line {
 }
 
 /// Copies lines, joining neighbours into one run.
-struct Runs<'a> {
+struct LineRuns<'a> {
     bytes: &'a [u8],
     from: usize,
     to: usize,
 }
 
-impl Runs<'_> {
+impl LineRuns<'_> {
     fn flush(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.bytes[self.from..self.to]);
         self.from = self.to;
     }
 
-    fn line(&mut self, field: &Field, action: Line, out: &mut Vec<u8>) {
+    fn line(&mut self, field: &Field, action: ForwardedLine, out: &mut Vec<u8>) {
         let end = usize::from(field.line_end);
         let action = match action {
-            Line::Keep if !field.is_plain(self.bytes) => Line::Rewrite,
+            ForwardedLine::Keep if !field.is_plain(self.bytes) => ForwardedLine::Rewrite,
             action => action,
         };
-        if !matches!(action, Line::Keep) {
+        if !matches!(action, ForwardedLine::Keep) {
             self.flush(out);
             self.from = end;
         }
         match action {
-            Line::Rewrite => {
+            ForwardedLine::Rewrite => {
                 let value = field.value.of(self.bytes);
                 write(out, &[field.name.of(self.bytes), b": ", value, b"\r\n"]);
             }
-            Line::Replace(text) => out.extend_from_slice(text),
-            Line::Keep | Line::Drop => {}
+            ForwardedLine::Replace(text) => out.extend_from_slice(text),
+            ForwardedLine::Keep | ForwardedLine::Drop => {}
         }
         self.to = end;
     }
@@ -92,7 +92,7 @@ impl RequestHead<'_> {
     pub fn write_forwarded(&self, edit: &RequestEdit<'_>, out: &mut Vec<u8>) {
         let (index, bytes) = (self.index, self.bytes);
         let section = index.line_end + 2;
-        let mut runs = Runs {
+        let mut runs = LineRuns {
             bytes,
             from: index.start,
             to: section,
@@ -123,11 +123,11 @@ impl RequestHead<'_> {
             let left_out = !edit.leave_out.is_empty() && {
                 let name = field.name.of(bytes);
                 let same = |known: &Cow<'static, str>| loosely_equal(name, known.as_bytes());
-                field.known == Known::Other && edit.leave_out.iter().any(same)
+                field.known == KnownField::Other && edit.leave_out.iter().any(same)
             };
-            let renamed = field.known == Known::Host && authority.is_some();
+            let renamed = field.known == KnownField::Host && authority.is_some();
             let action = if left_out || renamed {
-                Line::Drop
+                ForwardedLine::Drop
             } else {
                 self.action(field)
             };
@@ -140,18 +140,18 @@ impl RequestHead<'_> {
         write(out, &[edit.add, b"\r\n"]);
     }
 
-    fn action(&self, field: &Field) -> Line {
+    fn action(&self, field: &Field) -> ForwardedLine {
         let value = field.value.of(self.bytes);
         match field.known {
-            Known::Other if field.nominated => Line::Drop,
-            Known::ContentLength if self.is_connect() => Line::Drop,
-            Known::Other | Known::ContentLength | Known::TransferEncoding => Line::Keep,
-            Known::Host if self.index.target.authority.is_some() => Line::Drop,
-            Known::Host => Line::Keep,
-            Known::Expect if self.expects_continue() => Line::Keep,
-            Known::Upgrade if self.wants_upgrade() => Line::Keep,
-            Known::Te if list(value).any(is_trailers) => Line::Replace(b"TE: trailers\r\n"),
-            _ => Line::Drop,
+            KnownField::Other if field.nominated => ForwardedLine::Drop,
+            KnownField::ContentLength if self.is_connect() => ForwardedLine::Drop,
+            KnownField::Other | KnownField::ContentLength | KnownField::TransferEncoding => ForwardedLine::Keep,
+            KnownField::Host if self.index.target.authority.is_some() => ForwardedLine::Drop,
+            KnownField::Host => ForwardedLine::Keep,
+            KnownField::Expect if self.expects_continue() => ForwardedLine::Keep,
+            KnownField::Upgrade if self.wants_upgrade() => ForwardedLine::Keep,
+            KnownField::Te if list(value).any(is_trailers) => ForwardedLine::Replace(b"TE: trailers\r\n"),
+            _ => ForwardedLine::Drop,
         }
     }
 }
@@ -170,7 +170,7 @@ impl ResponseHead<'_> {
     pub fn write_forwarded(&self, edit: &ResponseEdit, out: &mut Vec<u8>) {
         let (index, bytes) = (self.index, self.bytes);
         let section = index.line_end + 2;
-        let mut runs = Runs {
+        let mut runs = LineRuns {
             bytes,
             from: 0,
             to: section,
@@ -194,20 +194,20 @@ impl ResponseHead<'_> {
         write(out, &[connection, b"\r\n"]);
     }
 
-    fn action(&self, field: &Field, client: Version) -> Line {
+    fn action(&self, field: &Field, client: Version) -> ForwardedLine {
         let bodiless = matches!(self.status(), 100..200 | 204) || self.opens_tunnel();
         match field.known {
-            Known::Other if field.nominated => Line::Drop,
+            KnownField::Other if field.nominated => ForwardedLine::Drop,
             // RFC 9112 section 6.1 and RFC 9110 section 8.6: neither belongs into 1xx, 204 or 2xx to CONNECT.
-            Known::ContentLength | Known::TransferEncoding if bodiless => Line::Drop,
-            Known::TransferEncoding if client == Version::Http10 => Line::Drop,
-            Known::Upgrade if matches!(self.status(), 101 | 426) => Line::Keep,
-            Known::Other
-            | Known::ContentLength
-            | Known::TransferEncoding
-            | Known::Host
-            | Known::Expect => Line::Keep,
-            _ => Line::Drop,
+            KnownField::ContentLength | KnownField::TransferEncoding if bodiless => ForwardedLine::Drop,
+            KnownField::TransferEncoding if client == Version::Http10 => ForwardedLine::Drop,
+            KnownField::Upgrade if matches!(self.status(), 101 | 426) => ForwardedLine::Keep,
+            KnownField::Other
+            | KnownField::ContentLength
+            | KnownField::TransferEncoding
+            | KnownField::Host
+            | KnownField::Expect => ForwardedLine::Keep,
+            _ => ForwardedLine::Drop,
         }
     }
 }

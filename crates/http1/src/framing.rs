@@ -2,7 +2,7 @@
 //! request smuggling possible.
 
 use crate::bytes::TOKEN;
-use crate::fields::{Fields, Known, list};
+use crate::fields::{Fields, KnownField, list};
 use crate::reject::Reject;
 
 /// The protocol version a peer spoke.
@@ -45,7 +45,7 @@ pub(crate) fn declared(
     bytes: &[u8],
     version: Version,
 ) -> Result<Option<Framing>, Reject> {
-    if !fields.have(Known::ContentLength) && !fields.have(Known::TransferEncoding) {
+    if !fields.have(KnownField::ContentLength) && !fields.have(KnownField::TransferEncoding) {
         return Ok(None);
     }
     let mut length = None;
@@ -53,9 +53,9 @@ pub(crate) fn declared(
     let mut encoding: &[u8] = b"";
     for field in fields.all() {
         match field.known {
-            Known::ContentLength if length.is_some() => return Err(Reject::ContentLength),
-            Known::ContentLength => length = Some(content_length(field.value.of(bytes))?),
-            Known::TransferEncoding => {
+            KnownField::ContentLength if length.is_some() => return Err(Reject::ContentLength),
+            KnownField::ContentLength => length = Some(content_length(field.value.of(bytes))?),
+            KnownField::TransferEncoding => {
                 encodings += 1;
                 encoding = field.value.of(bytes);
             }

@@ -25,5 +25,5 @@ pub use framing::{Framing, Version};
 pub use limits::*;
 pub use reject::Reject;
 pub use request::{Progress, RequestHead, RequestIndex};
-pub use response::{Asked, ResponseHead, ResponseIndex};
+pub use response::{RequestSummary, ResponseHead, ResponseIndex};
 pub use target::is_tunnel_authority;

@@ -1,11 +1,11 @@
 //! A request head: parsed in place, kept as positions, read through a borrowed view.
 
 use crate::bytes::{METHOD, TARGET};
-use crate::fields::{Fields, Known, Span, list};
+use crate::fields::{Fields, KnownField, Span, list};
 use crate::framing::{self, Framing, Version};
 use crate::reject::Reject;
-use crate::scan::{HeadScanner, Kind, Line};
-use crate::target::{self, Target};
+use crate::scan::{HeadScanner, StartLineKind, ScannedLine};
+use crate::target::{self, RequestTarget};
 
 /// State of reading a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct RequestIndex {
     pub(crate) line_end: usize,
     head_len: usize,
     method: Span,
-    pub(crate) target: Target,
+    pub(crate) target: RequestTarget,
     pub(crate) host: Option<Span>,
     pub(crate) version: Version,
     framing: Framing,
@@ -47,10 +47,10 @@ impl RequestIndex {
     /// Parses the head at the start of `bytes`, which holds everything of earlier calls since [`Self::reset`] and more.
     pub fn parse(&mut self, bytes: &[u8]) -> Result<Progress, Reject> {
         let (start_line, fields) = (&mut self.start_line, &mut self.fields);
-        let layout = self.scanner.scan(bytes, Kind::Request, |line| {
+        let layout = self.scanner.scan(bytes, StartLineKind::Request, |line| {
             match line {
-                Line::Start(line) => *start_line = request_line(line)?,
-                Line::Field(number, end) => fields.note_end(number, end),
+                ScannedLine::Start(line) => *start_line = request_line(line)?,
+                ScannedLine::Field(number, end) => fields.note_end(number, end),
             }
             Ok(())
         })?;
@@ -104,18 +104,18 @@ impl RequestIndex {
         for field in self.fields.all() {
             let value = field.value.of(bytes);
             match field.known {
-                Known::Host if self.host.is_some() || !target::is_authority(value) => {
+                KnownField::Host if self.host.is_some() || !target::is_authority(value) => {
                     return Err(Reject::Host);
                 }
-                Known::Host => self.host = Some(field.value),
+                KnownField::Host => self.host = Some(field.value),
                 // CONNECT has no body to hold back, and a client that waits holds up a tunnel.
-                Known::Expect if self.connect => return Err(Reject::Expectation),
-                Known::Expect if value.eq_ignore_ascii_case(b"100-continue") => {
+                KnownField::Expect if self.connect => return Err(Reject::Expectation),
+                KnownField::Expect if value.eq_ignore_ascii_case(b"100-continue") => {
                     // RFC 9110 section 10.1.1: ignored from HTTP/1.0.
                     self.expects_continue = self.version == Version::Http11;
                 }
-                Known::Expect => return Err(Reject::Expectation),
-                Known::Upgrade => {
+                KnownField::Expect => return Err(Reject::Expectation),
+                KnownField::Upgrade => {
                     upgrade = true;
                     upgrade_to_http2 |= list(value).any(is_http2_token);
                 }

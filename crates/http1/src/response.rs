@@ -1,14 +1,14 @@
 //! A response head: parsed in place, kept as positions, read through a borrowed view.
 
-use crate::fields::{ConnectionOptions, Field, Fields, Known, UNPROCESSED, list};
+use crate::fields::{ConnectionOptions, Field, Fields, KnownField, UNPROCESSED, list};
 use crate::framing::{self, Framing, Version};
 use crate::reject::Reject;
 use crate::request::Progress;
-use crate::scan::{HeadScanner, Kind, Line};
+use crate::scan::{HeadScanner, StartLineKind, ScannedLine};
 
 /// Properties of the request that decide how to read its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Asked {
+pub struct RequestSummary {
     /// The method was HEAD, so there is no body whatever the head says.
     pub head: bool,
     /// An upgrade was asked for, so 101 is an answer.
@@ -39,13 +39,13 @@ impl ResponseIndex {
     }
 
     /// Parses the head at the start of `bytes`, which holds everything of earlier calls since [`Self::reset`] and more.
-    pub fn parse(&mut self, bytes: &[u8], asked: Asked) -> Result<Progress, Reject> {
+    pub fn parse(&mut self, bytes: &[u8], asked: RequestSummary) -> Result<Progress, Reject> {
         let start_line = (&mut self.version, &mut self.status);
         let fields = &mut self.fields;
-        let layout = self.scanner.scan(bytes, Kind::Response, |line| {
+        let layout = self.scanner.scan(bytes, StartLineKind::Response, |line| {
             match line {
-                Line::Start(line) => (*start_line.0, *start_line.1) = status_line(line)?,
-                Line::Field(number, end) => fields.note_end(number, end),
+                ScannedLine::Start(line) => (*start_line.0, *start_line.1) = status_line(line)?,
+                ScannedLine::Field(number, end) => fields.note_end(number, end),
             }
             Ok(())
         })?;
@@ -170,7 +170,7 @@ impl ResponseHead<'_> {
 
     /// The value of a field meant for one hop. Nearly no response has any.
     fn hop(&self, name: &[u8]) -> Option<&[u8]> {
-        let of_hop = |field: &&Field| field.known == Known::Hop;
+        let of_hop = |field: &&Field| field.known == KnownField::Hop;
         let mut fields = self.index.fields.all().iter().filter(of_hop);
         fields
             .find(|field| field.name.of(self.bytes).eq_ignore_ascii_case(name))

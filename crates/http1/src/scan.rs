@@ -10,14 +10,14 @@ use crate::reject::Reject;
 
 /// Kind of the expected start line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum StartLineKind {
     Request,
     Response,
 }
 
 /// Positions of the lines in a complete head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct HeadLayout {
     /// Start of the start line, after skipped empty lines.
     pub(crate) start: usize,
     /// Start of its CRLF.
@@ -30,7 +30,7 @@ pub(crate) struct Layout {
 
 /// A line that was found to be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Line<'a> {
+pub(crate) enum ScannedLine<'a> {
     /// The start line, without its CRLF.
     Start(&'a [u8]),
     /// A field line, by its number from 0 and one past its CRLF.
@@ -54,9 +54,9 @@ impl HeadScanner {
     pub(crate) fn scan(
         &mut self,
         bytes: &[u8],
-        kind: Kind,
-        mut found: impl FnMut(Line<'_>) -> Result<(), Reject>,
-    ) -> Result<Option<Layout>, Reject> {
+        kind: StartLineKind,
+        mut found: impl FnMut(ScannedLine<'_>) -> Result<(), Reject>,
+    ) -> Result<Option<HeadLayout>, Reject> {
         loop {
             let fresh = &bytes[self.scanned..];
             let newline = memchr::memchr(b'\n', fresh).map(|at| self.scanned + at);
@@ -85,11 +85,11 @@ impl HeadScanner {
             match self.line_end {
                 None if line.is_empty() => self.skip_empty_line(kind)?,
                 None => {
-                    found(Line::Start(&bytes[line.clone()]))?;
+                    found(ScannedLine::Start(&bytes[line.clone()]))?;
                     self.line_end = Some(line.end);
                 }
                 Some(line_end) if line.is_empty() => {
-                    let layout = Layout {
+                    let layout = HeadLayout {
                         start: self.start,
                         line_end,
                         fields: self.lines,
@@ -101,16 +101,16 @@ impl HeadScanner {
                     if self.lines == MAX_FORWARDED_HEADERS {
                         return Err(Reject::TooManyHeaders);
                     }
-                    found(Line::Field(self.lines, at + 1))?;
+                    found(ScannedLine::Field(self.lines, at + 1))?;
                     self.lines += 1;
                 }
             }
         }
     }
 
-    fn skip_empty_line(&mut self, kind: Kind) -> Result<(), Reject> {
+    fn skip_empty_line(&mut self, kind: StartLineKind) -> Result<(), Reject> {
         self.empty_lines += 1;
-        if kind == Kind::Response {
+        if kind == StartLineKind::Response {
             return Err(Reject::StatusLine);
         }
         if self.empty_lines > MAX_LEADING_EMPTY_LINES {
@@ -121,23 +121,23 @@ impl HeadScanner {
     }
 
     /// Refuses control characters in an incomplete start line, so that a TLS hello or a port scan is answered at once.
-    fn check_start_bytes(&self, bytes: &[u8], end: usize, kind: Kind) -> Result<(), Reject> {
+    fn check_start_bytes(&self, bytes: &[u8], end: usize, kind: StartLineKind) -> Result<(), Reject> {
         let limit = self.line_start + MAX_REQUEST_LINE_BYTES + 2;
         let from = self.scanned.max(self.line_start);
         let fresh = &bytes[from..end.min(limit).max(from)];
         // All bytes at once, not up to the first bad one: that can be done sixteen at a time.
         let bad = match kind {
-            Kind::Request => fresh.iter().fold(false, |bad, byte| {
+            StartLineKind::Request => fresh.iter().fold(false, |bad, byte| {
                 bad | !matches!(byte, 0x20..=0x7e | b'\r')
             }),
-            Kind::Response => fresh.iter().fold(false, |bad, byte| {
+            StartLineKind::Response => fresh.iter().fold(false, |bad, byte| {
                 bad | !matches!(byte, b'\t' | b'\r' | 0x20..=0x7e | 0x80..)
             }),
         };
         if bad {
             return Err(match kind {
-                Kind::Request => Reject::RequestLine,
-                Kind::Response => Reject::StatusLine,
+                StartLineKind::Request => Reject::RequestLine,
+                StartLineKind::Response => Reject::StatusLine,
             });
         }
         if end >= limit {

@@ -6,7 +6,7 @@ use crate::reject::Reject;
 
 /// Positions of the target's parts in the head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct RequestTarget {
     /// The whole target as it came.
     pub(crate) whole: Span,
     /// Path and query; empty for an absolute target without a path, which means `/` (`*` for OPTIONS), and for CONNECT,
@@ -17,16 +17,16 @@ pub(crate) struct Target {
 }
 
 /// Takes a target apart. `at` is where it starts in the head.
-pub(crate) fn parse(method: &[u8], target: &[u8], at: usize) -> Result<Target, Reject> {
+pub(crate) fn parse(method: &[u8], target: &[u8], at: usize) -> Result<RequestTarget, Reject> {
     let whole = Span::new(at, at + target.len());
     match target {
         _ if method == CONNECT => tunnel(target, whole),
-        [b'/', ..] => Ok(Target {
+        [b'/', ..] => Ok(RequestTarget {
             whole,
             path: whole,
             authority: None,
         }),
-        b"*" if method == b"OPTIONS" => Ok(Target {
+        b"*" if method == b"OPTIONS" => Ok(RequestTarget {
             whole,
             path: whole,
             authority: None,
@@ -40,11 +40,11 @@ pub(crate) const CONNECT: &[u8] = b"CONNECT";
 
 /// Host and port, and nothing else (RFC 9112 section 3.2.3); a port that no server can listen on is refused (RFC 9110
 /// section 9.3.6).
-fn tunnel(target: &[u8], whole: Span) -> Result<Target, Reject> {
+fn tunnel(target: &[u8], whole: Span) -> Result<RequestTarget, Reject> {
     if !is_tunnel_authority(target) {
         return Err(Reject::Target);
     }
-    Ok(Target {
+    Ok(RequestTarget {
         whole,
         path: Span::new(whole.to(), whole.to()),
         authority: Some(whole),
@@ -62,7 +62,7 @@ pub fn is_tunnel_authority(value: &[u8]) -> bool {
         && port.iter().any(|digit| *digit != b'0')
 }
 
-fn absolute(target: &[u8], at: usize, whole: Span) -> Result<Target, Reject> {
+fn absolute(target: &[u8], at: usize, whole: Span) -> Result<RequestTarget, Reject> {
     let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
         target
             .get(..scheme.len())
@@ -78,7 +78,7 @@ fn absolute(target: &[u8], at: usize, whole: Span) -> Result<Target, Reject> {
     if !is_authority(&rest[..length]) || rest.get(length) == Some(&b'?') {
         return Err(Reject::Target);
     }
-    Ok(Target {
+    Ok(RequestTarget {
         whole,
         path: Span::new(at + from + length, at + target.len()),
         authority: Some(Span::new(at + from, at + from + length)),

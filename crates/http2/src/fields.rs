@@ -6,7 +6,7 @@ use crate::hpack::known;
 
 /// Position of one field.
 #[derive(Debug, Clone, Copy)]
-struct Line {
+struct FieldSpan {
     at: u32,
     name: u32,
     value: u32,
@@ -49,7 +49,7 @@ pub(crate) struct Field<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct Fields {
     text: Vec<u8>,
-    lines: Vec<Line>,
+    lines: Vec<FieldSpan>,
     /// See [`Fields::is_cut`].
     cut: bool,
     /// See [`Fields::is_http3`].
@@ -189,7 +189,7 @@ impl Fields {
 
     /// Bytes that it holds: text, and where it lies.
     pub fn size(&self) -> usize {
-        self.text.len() + self.lines.len() * size_of::<Line>()
+        self.text.len() + self.lines.len() * size_of::<FieldSpan>()
     }
 
     /// The first value of that name, which is in lower case.
@@ -314,7 +314,7 @@ impl Fields {
         Some(text(self.parts(line).1))
     }
 
-    fn parts(&self, line: &Line) -> (&[u8], &[u8]) {
+    fn parts(&self, line: &FieldSpan) -> (&[u8], &[u8]) {
         cut(&self.text, line)
     }
 
@@ -340,7 +340,7 @@ impl Fields {
 
     /// Makes a field of the text from `mark` on.
     pub(crate) fn line(&mut self, mark: usize, name: usize, origin: Origin) {
-        self.lines.push(Line {
+        self.lines.push(FieldSpan {
             at: mark as u32,
             name: name as u32,
             value: (self.text.len() - mark - name) as u32,
@@ -349,7 +349,7 @@ impl Fields {
     }
 }
 
-fn cut<'a>(text: &'a [u8], line: &Line) -> (&'a [u8], &'a [u8]) {
+fn cut<'a>(text: &'a [u8], line: &FieldSpan) -> (&'a [u8], &'a [u8]) {
     let (at, name, value) = (line.at as usize, line.name as usize, line.value as usize);
     text[at..at + name + value].split_at(name)
 }

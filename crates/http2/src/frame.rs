@@ -49,9 +49,9 @@ pub(crate) mod setting {
 
 /// Why a stream or connection ends (RFC 9113 section 7). Any number may come.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Reason(pub u32);
+pub struct ErrorCode(pub u32);
 
-impl Reason {
+impl ErrorCode {
     /// All is well.
     pub const NO_ERROR: Self = Self(0);
     /// A rule was broken that has no code of its own.
@@ -91,13 +91,13 @@ impl Reason {
     ];
 }
 
-impl fmt::Debug for Reason {
+impl fmt::Debug for ErrorCode {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, formatter)
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ErrorCode {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Self::NAMES.get(self.0 as usize) {
             Some(name) => formatter.write_str(name),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::connection::{Connection, Failure};
 use crate::fields::Fields;
-use crate::frame::Reason;
+use crate::frame::ErrorCode;
 use crate::pool::Pool;
 
 /// A connection, for its driver and for tasks that begin streams. Clones share it.
@@ -141,7 +141,7 @@ impl SendStream {
     }
 
     /// Ends the stream with a code.
-    pub fn send_reset(&mut self, reason: Reason) {
+    pub fn send_reset(&mut self, reason: ErrorCode) {
         self.0.with(|connection, key| connection.reset(key, reason));
     }
 
@@ -181,7 +181,7 @@ impl SendResponse {
     }
 
     /// Ends the stream with a code.
-    pub fn send_reset(&mut self, reason: Reason) {
+    pub fn send_reset(&mut self, reason: ErrorCode) {
         self.0.with(|connection, key| connection.reset(key, reason));
     }
 

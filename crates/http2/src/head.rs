@@ -5,7 +5,7 @@ use crate::hpack::known;
 
 /// Purpose of a block of fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum HeadKind {
     Request,
     Response,
     Trailers,
@@ -13,7 +13,7 @@ pub(crate) enum Kind {
 
 /// Facts of a valid head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Checked {
+pub(crate) struct CheckedHead {
     /// `content-length`.
     pub(crate) length: Option<u64>,
 }
@@ -33,8 +33,8 @@ const STATUS: u8 = 32;
 const CONTENT_TYPE: u8 = 64;
 
 /// Looks at every field once.
-pub(crate) fn check(kind: Kind, fields: &Fields) -> Result<Checked, Malformed> {
-    let (mut seen, mut regular, mut checked) = (0_u8, false, Checked::default());
+pub(crate) fn check(kind: HeadKind, fields: &Fields) -> Result<CheckedHead, Malformed> {
+    let (mut seen, mut regular, mut checked) = (0_u8, false, CheckedHead::default());
     for field in fields.all() {
         let Field { name, value, .. } = field;
         if !field.sound && !is_sound(field.number, name, value) {
@@ -63,9 +63,9 @@ pub(crate) fn check(kind: Kind, fields: &Fields) -> Result<Checked, Malformed> {
         }
     }
     let whole = match kind {
-        Kind::Trailers => true,
-        Kind::Response => seen == STATUS,
-        Kind::Request => request(seen, fields),
+        HeadKind::Trailers => true,
+        HeadKind::Response => seen == STATUS,
+        HeadKind::Request => request(seen, fields),
     };
     if whole { Ok(checked) } else { Err(Malformed) }
 }
@@ -87,7 +87,7 @@ pub(crate) fn is_sound(number: u8, name: &[u8], value: &[u8]) -> bool {
 /// bits of the fields before.
 pub(crate) fn in_excerpt(field: &Field<'_>, seen: &mut u8) -> bool {
     let bit = match pseudo(field.number) {
-        Some(bit) if fits(Kind::Request, bit) => bit,
+        Some(bit) if fits(HeadKind::Request, bit) => bit,
         None if field.name == b"content-type" => CONTENT_TYPE,
         _ => return false,
     };
@@ -115,11 +115,11 @@ fn pseudo(number: u8) -> Option<u8> {
     }
 }
 
-fn fits(kind: Kind, bit: u8) -> bool {
+fn fits(kind: HeadKind, bit: u8) -> bool {
     match kind {
-        Kind::Request => bit != STATUS,
-        Kind::Response => bit == STATUS,
-        Kind::Trailers => false,
+        HeadKind::Request => bit != STATUS,
+        HeadKind::Response => bit == STATUS,
+        HeadKind::Trailers => false,
     }
 }
 
@@ -177,7 +177,7 @@ mod tests {
         (":authority", "a"),
     ];
 
-    fn malformed(kind: Kind, list: &[(&str, &str)]) -> bool {
+    fn malformed(kind: HeadKind, list: &[(&str, &str)]) -> bool {
         let mut fields = Fields::new();
         for (name, value) in list {
             fields.push(name, value.as_bytes());
@@ -225,7 +225,7 @@ mod tests {
             ),
             (vec![(":method", "CONNECT")], false),
         ] {
-            assert_eq!(malformed(Kind::Request, &list), !good, "{list:?}");
+            assert_eq!(malformed(HeadKind::Request, &list), !good, "{list:?}");
         }
     }
 
@@ -243,24 +243,24 @@ mod tests {
             ("http://a/", false),
         ] {
             let list = [GET[0], GET[1], (":path", path)];
-            assert_eq!(malformed(Kind::Request, &list), !good, "{path:?}");
+            assert_eq!(malformed(HeadKind::Request, &list), !good, "{path:?}");
         }
     }
 
     #[test]
     fn answers_have_one_status_and_trailers_none() {
         for (kind, list, good) in [
-            (Kind::Response, vec![(":status", "200")], true),
-            (Kind::Response, vec![(":status", "20")], false),
-            (Kind::Response, vec![(":status", "abc")], false),
-            (Kind::Response, vec![("x-a", "1")], false),
+            (HeadKind::Response, vec![(":status", "200")], true),
+            (HeadKind::Response, vec![(":status", "20")], false),
+            (HeadKind::Response, vec![(":status", "abc")], false),
+            (HeadKind::Response, vec![("x-a", "1")], false),
             (
-                Kind::Response,
+                HeadKind::Response,
                 vec![(":status", "200"), (":path", "/")],
                 false,
             ),
-            (Kind::Trailers, vec![("grpc-status", "0")], true),
-            (Kind::Trailers, vec![(":status", "200")], false),
+            (HeadKind::Trailers, vec![("grpc-status", "0")], true),
+            (HeadKind::Trailers, vec![(":status", "200")], false),
         ] {
             assert_eq!(malformed(kind, &list), !good, "{list:?}");
         }

@@ -28,7 +28,7 @@ const MAX_BLOCK_BYTES: usize = 4 * 1024;
 const BLOCK_BYTES: usize = 512;
 const BLOCK_LINES: usize = 16;
 
-struct Shared {
+struct PoolState {
     room_bytes: usize,
     heads: Option<Arc<HeadBudget>>,
     rooms: RefCell<Vec<Vec<u8>>>,
@@ -37,7 +37,7 @@ struct Shared {
 
 /// See the module. Clones share.
 #[derive(Clone)]
-pub struct Pool(Rc<Shared>);
+pub struct Pool(Rc<PoolState>);
 
 impl Default for Pool {
     fn default() -> Self {
@@ -59,7 +59,7 @@ impl Pool {
 
     /// The same, whose connections take room for large heads from a budget.
     pub fn with_budget(room: usize, heads: Option<Arc<HeadBudget>>) -> Self {
-        Self(Rc::new(Shared {
+        Self(Rc::new(PoolState {
             room_bytes: room,
             heads,
             rooms: RefCell::default(),

@@ -31,7 +31,7 @@ const MAX_FIELD_SECTION_SIZE: u64 = 6;
 
 /// Content of a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum FrameEvent {
     /// A block of fields; not `whole` if it is longer than the limit, and then these are its first bytes.
     Block {
         /// Its bytes.
@@ -48,7 +48,7 @@ pub enum Event {
 }
 
 #[derive(Debug)]
-enum State {
+enum FrameState {
     Begin {
         bytes: [u8; LONGEST_BEGIN],
         have: usize,
@@ -70,7 +70,7 @@ enum State {
     },
 }
 
-const BEGIN: State = State::Begin {
+const BEGIN: FrameState = FrameState::Begin {
     bytes: [0; LONGEST_BEGIN],
     have: 0,
 };
@@ -78,7 +78,7 @@ const BEGIN: State = State::Begin {
 /// The frames of one stream.
 #[derive(Debug)]
 pub struct Frames {
-    state: State,
+    state: FrameState,
     /// Bytes of a block that are kept.
     limit: usize,
     control: bool,
@@ -117,17 +117,17 @@ impl Frames {
     /// Returns true if the stream may end here: between two frames.
     #[must_use]
     pub fn is_between(&self) -> bool {
-        matches!(self.state, State::Begin { have: 0, .. })
+        matches!(self.state, FrameState::Begin { have: 0, .. })
     }
 
     /// Reads `bytes` up to the next event, or to their end.
     ///
     /// # Errors
     /// The code that ends the connection.
-    pub fn next(&mut self, bytes: &mut Bytes) -> Result<Option<Event>, Code> {
+    pub fn next(&mut self, bytes: &mut Bytes) -> Result<Option<FrameEvent>, Code> {
         loop {
             match &mut self.state {
-                State::Begin { bytes: begin, have } => {
+                FrameState::Begin { bytes: begin, have } => {
                     let Some(byte) = bytes.first().copied() else {
                         return Ok(None);
                     };
@@ -143,16 +143,16 @@ impl Frames {
                     };
                     self.state = self.begun(kind, length)?;
                 }
-                State::Data { left: 0 } | State::Skip { left: 0 } => self.state = BEGIN,
-                State::Data { left } => {
+                FrameState::Data { left: 0 } | FrameState::Skip { left: 0 } => self.state = BEGIN,
+                FrameState::Data { left } => {
                     if bytes.is_empty() {
                         return Ok(None);
                     }
                     let data = bytes.split_to(at_most(*left, bytes.len()));
                     *left -= data.len() as u64;
-                    return Ok(Some(Event::Data(data)));
+                    return Ok(Some(FrameEvent::Data(data)));
                 }
-                State::Skip { left } => {
+                FrameState::Skip { left } => {
                     if bytes.is_empty() {
                         return Ok(None);
                     }
@@ -160,19 +160,19 @@ impl Frames {
                     bytes.advance(skipped);
                     *left -= skipped as u64;
                 }
-                State::Block { left, kept } => {
+                FrameState::Block { left, kept } => {
                     let room = self.limit - kept.len();
                     let part = bytes.split_to(at_most(*left, bytes.len()).min(room));
                     *left -= part.len() as u64;
                     kept.extend_from_slice(&part);
                     if *left == 0 || kept.len() == self.limit {
                         let (bytes, whole) = (std::mem::take(kept), *left == 0);
-                        self.state = State::Skip { left: *left };
-                        return Ok(Some(Event::Block { bytes, whole }));
+                        self.state = FrameState::Skip { left: *left };
+                        return Ok(Some(FrameEvent::Block { bytes, whole }));
                     }
                     return Ok(None);
                 }
-                State::Control { kind, left, kept } => {
+                FrameState::Control { kind, left, kept } => {
                     let part = bytes.split_to(at_most(*left, bytes.len()));
                     *left -= part.len() as u64;
                     kept.extend_from_slice(&part);
@@ -190,7 +190,7 @@ impl Frames {
     }
 
     /// Reads a frame of a control stream.
-    fn heard(&mut self, kind: u64, kept: &[u8]) -> Result<Option<Event>, Code> {
+    fn heard(&mut self, kind: u64, kept: &[u8]) -> Result<Option<FrameEvent>, Code> {
         if kind == kind::SETTINGS {
             return settled(kept);
         }
@@ -203,7 +203,7 @@ impl Frames {
             kind::GOAWAY if self.goaway.is_some_and(|last| id > last) => Err(Code::ID_ERROR),
             kind::GOAWAY => {
                 self.goaway = Some(id);
-                Ok(Some(Event::Goaway))
+                Ok(Some(FrameEvent::Goaway))
             }
             // Nothing is ever promised, so there is nothing to cancel (RFC 9114 section 7.2.3).
             kind::CANCEL_PUSH => Err(Code::ID_ERROR),
@@ -217,21 +217,21 @@ impl Frames {
     }
 
     /// Returns the state after the beginning of a frame of this kind and length.
-    fn begun(&mut self, kind: u64, left: u64) -> Result<State, Code> {
+    fn begun(&mut self, kind: u64, left: u64) -> Result<FrameState, Code> {
         if kind::OF_HTTP2.contains(&kind) {
             return Err(Code::FRAME_UNEXPECTED);
         }
         let kept = Vec::new();
         if !self.control {
             return match kind {
-                kind::DATA => Ok(State::Data { left }),
-                kind::HEADERS => Ok(State::Block { left, kept }),
+                kind::DATA => Ok(FrameState::Data { left }),
+                kind::HEADERS => Ok(FrameState::Block { left, kept }),
                 kind::CANCEL_PUSH
                 | kind::SETTINGS
                 | kind::PUSH_PROMISE
                 | kind::GOAWAY
                 | kind::MAX_PUSH_ID => Err(Code::FRAME_UNEXPECTED),
-                _ => Ok(State::Skip { left }),
+                _ => Ok(FrameState::Skip { left }),
             };
         }
         match (self.settled, kind) {
@@ -241,11 +241,11 @@ impl Frames {
                 return Err(Code::FRAME_UNEXPECTED);
             }
             (true, kind::GOAWAY | kind::MAX_PUSH_ID | kind::CANCEL_PUSH) => {}
-            (true, _) => return Ok(State::Skip { left }),
+            (true, _) => return Ok(FrameState::Skip { left }),
         }
         match left > self.limit as u64 {
             true => Err(Code::EXCESSIVE_LOAD),
-            false => Ok(State::Control { kind, left, kept }),
+            false => Ok(FrameState::Control { kind, left, kept }),
         }
     }
 }
@@ -255,7 +255,7 @@ fn at_most(left: u64, there: usize) -> usize {
 }
 
 /// Checks settings.
-fn settled(mut rest: &[u8]) -> Result<Option<Event>, Code> {
+fn settled(mut rest: &[u8]) -> Result<Option<FrameEvent>, Code> {
     let mut seen = Vec::new();
     while !rest.is_empty() {
         let mut integer = || {
@@ -269,7 +269,7 @@ fn settled(mut rest: &[u8]) -> Result<Option<Event>, Code> {
         }
         seen.push(name);
     }
-    Ok(Some(Event::Settings))
+    Ok(Some(FrameEvent::Settings))
 }
 
 fn begin(out: &mut Vec<u8>, kind: u64, length: usize) {
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     /// Reads these bytes, and checks that the result does not depend on how they are cut.
-    fn read(mut frames: impl FnMut() -> Frames, bytes: &[u8]) -> Result<Vec<Event>, Code> {
+    fn read(mut frames: impl FnMut() -> Frames, bytes: &[u8]) -> Result<Vec<FrameEvent>, Code> {
         let whole = events(&mut frames(), [bytes]);
         let each = events(&mut frames(), bytes.chunks(1));
         assert_eq!(joined(&whole), joined(&each), "{bytes:x?}");
@@ -332,7 +332,7 @@ mod tests {
     fn events<'a>(
         frames: &mut Frames,
         parts: impl IntoIterator<Item = &'a [u8]>,
-    ) -> Result<Vec<Event>, Code> {
+    ) -> Result<Vec<FrameEvent>, Code> {
         let mut all = Vec::new();
         for part in parts {
             let mut part = Bytes::copy_from_slice(part);
@@ -345,24 +345,24 @@ mod tests {
     }
 
     /// Data that lies side by side is one.
-    fn joined(events: &Result<Vec<Event>, Code>) -> String {
+    fn joined(events: &Result<Vec<FrameEvent>, Code>) -> String {
         let mut out = String::new();
         for event in events.as_ref().into_iter().flatten() {
             match event {
-                Event::Data(data) => out.push_str(&String::from_utf8_lossy(data)),
+                FrameEvent::Data(data) => out.push_str(&String::from_utf8_lossy(data)),
                 other => out.push_str(&format!("<{other:?}>")),
             }
         }
         format!("{out}{:?}", events.as_ref().err())
     }
 
-    fn request(bytes: &[u8]) -> Result<Vec<Event>, Code> {
+    fn request(bytes: &[u8]) -> Result<Vec<FrameEvent>, Code> {
         read(|| Frames::of_request(8), bytes)
     }
 
     #[test]
     fn a_request_is_a_block_data_and_perhaps_another_block_with_the_unknown_between() {
-        let block = |bytes: &[u8], whole| Event::Block {
+        let block = |bytes: &[u8], whole| FrameEvent::Block {
             bytes: bytes.to_vec(),
             whole,
         };
@@ -376,7 +376,7 @@ mod tests {
         .concat();
         let expected = vec![
             block(b"abc", true),
-            Event::Data(Bytes::from_static(b"hi")),
+            FrameEvent::Data(Bytes::from_static(b"hi")),
             block(b"", true),
         ];
         assert_eq!(request(&bytes), Ok(expected));
@@ -390,7 +390,7 @@ mod tests {
         bytes.extend_from_slice(b"0123456789");
         let mut bytes = Bytes::from(bytes);
         let event = frames.next(&mut bytes);
-        let expected = Event::Block {
+        let expected = FrameEvent::Block {
             bytes: b"01234567".to_vec(),
             whole: false,
         };
@@ -435,7 +435,7 @@ mod tests {
         let mut said = settings(61_440);
         said.extend(goaway(400));
         let heard = read(Frames::of_control, &said);
-        assert_eq!(heard, Ok(vec![Event::Settings, Event::Goaway]));
+        assert_eq!(heard, Ok(vec![FrameEvent::Settings, FrameEvent::Goaway]));
         let said = [head_frame(b"ab"), data_head(1), b"x".to_vec()].concat();
         assert_eq!(request(&said).map(|events| events.len()), Ok(2));
     }

@@ -13,9 +13,9 @@ mod known;
 mod qpack;
 
 pub use code::Code;
-pub use frame::{Event, Frames, data_head, goaway, head_frame, settings};
+pub use frame::{FrameEvent, Frames, data_head, goaway, head_frame, settings};
 pub use integer::{put as put_integer, take as take_integer};
-pub use qpack::{BadBlock, Decoded, decode, encode};
+pub use qpack::{BadBlock, DecodedBlock, decode, encode};
 
 /// Purpose of a unidirectional stream (RFC 9114 section 6.2, RFC 9204 section 4.2).
 pub mod purpose {

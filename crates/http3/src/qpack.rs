@@ -11,7 +11,7 @@ pub struct BadBlock;
 
 /// Content of a block.
 #[derive(Debug)]
-pub struct Decoded {
+pub struct DecodedBlock {
     /// Its fields, as far as the limit goes.
     pub fields: Fields,
     /// True if these are all.
@@ -28,7 +28,7 @@ const MAX_INTEGER_BYTES: usize = 4;
 ///
 /// # Errors
 /// When it is none, or refers to a table that there is not.
-pub fn decode(block: &[u8], whole: bool, limit: usize) -> Result<Decoded, BadBlock> {
+pub fn decode(block: &[u8], whole: bool, limit: usize) -> Result<DecodedBlock, BadBlock> {
     let mut rest = block;
     // No insertions are required, and the base is none.
     if integer(&mut rest, 8)? != 0 || rest.first().ok_or(BadBlock)? & 0x80 != 0 {
@@ -47,7 +47,7 @@ pub fn decode(block: &[u8], whole: bool, limit: usize) -> Result<Decoded, BadBlo
         };
         size = size.saturating_add(name.len() + value.len() + OVERHEAD);
         if size > limit {
-            return Ok(Decoded {
+            return Ok(DecodedBlock {
                 fields,
                 whole: false,
             });
@@ -58,7 +58,7 @@ pub fn decode(block: &[u8], whole: bool, limit: usize) -> Result<Decoded, BadBlo
             false => fields.push(name, &value),
         }
     }
-    Ok(Decoded { fields, whole })
+    Ok(DecodedBlock { fields, whole })
 }
 
 /// Reads one field; says whether no table may keep it.

@@ -17,7 +17,7 @@ use crate::token::{TOKEN_AUDIENCE, TokenKey};
 
 /// By what a caller proved who it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Proof {
+pub enum CallerProof {
     /// A service-account token.
     Token,
     /// The client certificate of its connection.
@@ -28,13 +28,13 @@ pub enum Proof {
 
 /// A caller that proved who it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
+pub struct AuthenticatedCaller {
     /// Its identity.
     pub identity: Identity,
     /// The pod its token is bound to, if any.
     pub pod: Option<String>,
     /// Proof of the identity.
-    pub proof: Proof,
+    pub proof: CallerProof,
     /// Until when that proof is believed.
     pub until: SystemTime,
     /// The certificates that are its proof; none where it is a token.
@@ -57,14 +57,14 @@ pub trait Authenticator: Send + Sync + 'static {
         metadata: &MetadataMap,
         peer: &[CertificateDer<'_>],
         now: SystemTime,
-    ) -> Result<Caller, Status>;
+    ) -> Result<AuthenticatedCaller, Status>;
 
     /// Checks that the authenticated `caller` may have a certificate in the name of `asked`: a node proxy (ztunnel) asks for
     /// the workloads of its node. By default no caller may.
     ///
     /// # Errors
     /// The reason, for the caller and the log.
-    fn may_stand_for(&self, caller: &Caller, asked: &Identity) -> Result<(), String> {
+    fn may_stand_for(&self, caller: &AuthenticatedCaller, asked: &Identity) -> Result<(), String> {
         Err(format!(
             "{} may only ask for itself, not for {asked}",
             caller.identity
@@ -72,7 +72,7 @@ pub trait Authenticator: Send + Sync + 'static {
     }
 
     /// Hears that `caller` was given a certificate in the name of `subject`.
-    fn certified(&self, _caller: &Caller, _subject: &Identity, _until: SystemTime) {}
+    fn certified(&self, _caller: &AuthenticatedCaller, _subject: &Identity, _until: SystemTime) {}
 }
 
 impl<A: Authenticator> Authenticator for Arc<A> {
@@ -81,15 +81,15 @@ impl<A: Authenticator> Authenticator for Arc<A> {
         metadata: &MetadataMap,
         peer: &[CertificateDer<'_>],
         now: SystemTime,
-    ) -> Result<Caller, Status> {
+    ) -> Result<AuthenticatedCaller, Status> {
         A::authenticate(self, metadata, peer, now)
     }
 
-    fn may_stand_for(&self, caller: &Caller, asked: &Identity) -> Result<(), String> {
+    fn may_stand_for(&self, caller: &AuthenticatedCaller, asked: &Identity) -> Result<(), String> {
         A::may_stand_for(self, caller, asked)
     }
 
-    fn certified(&self, caller: &Caller, subject: &Identity, until: SystemTime) {
+    fn certified(&self, caller: &AuthenticatedCaller, subject: &Identity, until: SystemTime) {
         A::certified(self, caller, subject, until);
     }
 }
@@ -114,7 +114,7 @@ impl Authenticator for MeshAuthenticator {
         metadata: &MetadataMap,
         peer: &[CertificateDer<'_>],
         now: SystemTime,
-    ) -> Result<Caller, Status> {
+    ) -> Result<AuthenticatedCaller, Status> {
         let trust = self.trust.current();
         let trust = trust.ok_or_else(|| Status::unavailable("the authority is not ready yet"))?;
         match bearer(metadata)? {
@@ -128,10 +128,10 @@ impl Authenticator for MeshAuthenticator {
                 let identity = subject.identity(trust.trust_domain());
                 let identity =
                     identity.ok_or_else(|| Status::unauthenticated("the token names nobody"))?;
-                Ok(Caller {
+                Ok(AuthenticatedCaller {
                     identity,
                     pod: subject.pod,
-                    proof: Proof::Token,
+                    proof: CallerProof::Token,
                     until,
                     certificates: Box::default(),
                 })
@@ -149,10 +149,10 @@ impl Authenticator for MeshAuthenticator {
                 let until = peer.first().and_then(|leaf| crate::chain::not_after(leaf));
                 // An alias is another name of the same domain; what we issue carries its own name.
                 identity.trust_domain = trust.trust_domain().clone();
-                Ok(Caller {
+                Ok(AuthenticatedCaller {
                     identity,
                     pod: None,
-                    proof: Proof::Certificate,
+                    proof: CallerProof::Certificate,
                     until: until.unwrap_or(now),
                     certificates: keys_of(peer),
                 })

@@ -62,12 +62,12 @@ struct Record {
 /// A join token that is good, but not yet used up.
 #[derive(Debug)]
 #[must_use = "a token that is not consumed can be used again"]
-pub struct Redeemable {
+pub struct RedeemableToken {
     subject: TokenSubject,
     file: String,
 }
 
-impl Redeemable {
+impl RedeemableToken {
     /// Subject that the token stands for.
     pub fn subject(&self) -> &TokenSubject {
         &self.subject
@@ -161,7 +161,7 @@ impl JoinTokens {
     ///
     /// # Errors
     /// The token is unknown, used, wrong or expired.
-    pub fn check(&self, token: &str, now: SystemTime) -> Result<Redeemable, JoinError> {
+    pub fn check(&self, token: &str, now: SystemTime) -> Result<RedeemableToken, JoinError> {
         let (id, secret) = parse(token).ok_or(JoinError::Unknown)?;
         let file = file_of(id);
         let text = self.folder.read_secret(&file)?.ok_or(JoinError::Unknown)?;
@@ -180,7 +180,7 @@ impl JoinTokens {
             service_account,
             ..
         } = record;
-        Ok(Redeemable {
+        Ok(RedeemableToken {
             subject: TokenSubject {
                 namespace,
                 service_account,
@@ -194,7 +194,7 @@ impl JoinTokens {
     ///
     /// # Errors
     /// Somebody else used it first.
-    pub fn consume(&self, token: Redeemable) -> Result<TokenSubject, JoinError> {
+    pub fn consume(&self, token: RedeemableToken) -> Result<TokenSubject, JoinError> {
         match self.folder.take(&token.file)? {
             true => Ok(token.subject),
             false => Err(JoinError::Unknown),

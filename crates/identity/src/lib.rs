@@ -30,7 +30,7 @@ pub mod tls;
 pub mod token;
 mod verifier;
 
-pub use authenticator::{Authenticator, Caller, MeshAuthenticator, PeerCertificates, Proof};
+pub use authenticator::{Authenticator, AuthenticatedCaller, MeshAuthenticator, PeerCertificates, CallerProof};
 pub use authority::{
     Authority, AuthorityError, DEFAULT_TTL, IssueError, IssuedCertificate, MAX_TTL, MIN_TTL,
     ServerCertificate,

@@ -158,7 +158,7 @@ impl OutsideTls {
         }
         // As Envoy does: what is cheaper to prove by, for whoever can verify it.
         all.sort_by_key(|one| one.key.algorithm() == SignatureAlgorithm::RSA);
-        Ok(Arc::new(Several(all)))
+        Ok(Arc::new(CertificateSet(all)))
     }
 
     fn provider(&self) -> Result<CryptoProvider, OutsideTlsError> {
@@ -181,9 +181,9 @@ impl OutsideTls {
 
 /// Certificates of one name with keys of several kinds, in the order in which they are preferred; never empty.
 #[derive(Debug)]
-struct Several(Vec<Arc<CertifiedKey>>);
+struct CertificateSet(Vec<Arc<CertifiedKey>>);
 
-impl ResolvesServerCert for Several {
+impl ResolvesServerCert for CertificateSet {
     /// rustls offers only the signature schemes that fit a cipher suite of the client. A client that can verify none of the
     /// certificates gets the last one, and reports the error.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {

@@ -104,12 +104,12 @@ pub fn check_root(folder: &Path, policy: &RootPolicy) -> Result<(), RootLost> {
         return Ok(());
     };
     let found = match held_root(folder) {
-        Held::Root(held) if held == trusted => return Ok(()),
-        Held::Root(held) => format!("it holds the root {held}"),
-        Held::Nothing if !folder.exists() => "the folder is gone".to_owned(),
-        Held::Nothing => format!("it holds no {ROOT_KEY_FILE}"),
+        RecordedRoot::Root(held) if held == trusted => return Ok(()),
+        RecordedRoot::Root(held) => format!("it holds the root {held}"),
+        RecordedRoot::Nothing if !folder.exists() => "the folder is gone".to_owned(),
+        RecordedRoot::Nothing => format!("it holds no {ROOT_KEY_FILE}"),
         // The authority says what is wrong with them, or makes the certificate anew.
-        Held::Unclear => return Ok(()),
+        RecordedRoot::Unclear => return Ok(()),
     };
     Err(RootLost {
         folder: folder.to_path_buf(),
@@ -132,7 +132,7 @@ pub(crate) fn trusted_root(
     Some((recorded, format!("recorded in {}", path.display())))
 }
 
-enum Held {
+enum RecordedRoot {
     Root(RootFingerprint),
     /// No key.
     Nothing,
@@ -140,16 +140,16 @@ enum Held {
     Unclear,
 }
 
-fn held_root(folder: &Path) -> Held {
+fn held_root(folder: &Path) -> RecordedRoot {
     if !folder.join(ROOT_KEY_FILE).exists() {
-        return Held::Nothing;
+        return RecordedRoot::Nothing;
     }
     let Ok(state) = StateDir::open(folder) else {
-        return Held::Unclear;
+        return RecordedRoot::Unclear;
     };
     let certificate = state.read_public(ROOT_CERT_FILE).ok().flatten();
     let held = certificate.and_then(|pem| RootFingerprint::of_certificate(&pem));
-    held.map_or(Held::Unclear, Held::Root)
+    held.map_or(RecordedRoot::Unclear, RecordedRoot::Root)
 }
 
 /// Path of the record of a state folder; `None` for a folder without a name, such as `/`.

@@ -8,12 +8,12 @@ use tonic::{Request, Response, Status};
 use voile_model::Identity;
 use voile_proto::certificate::{IstioCertificateRequest, IstioCertificateResponse};
 
-use crate::authenticator::{Authenticator, Caller, Proof, bearer, peer_certificates};
+use crate::authenticator::{Authenticator, AuthenticatedCaller, CallerProof, bearer, peer_certificates};
 use crate::authority::{Authority, IssueError};
 use crate::csr::{CsrError, MAX_CSR_BYTES};
 use crate::generated::certificate_service::istio_certificate_service_server::IstioCertificateService;
 pub use crate::generated::certificate_service::istio_certificate_service_server::IstioCertificateServiceServer;
-use crate::join::{JOIN_TOKEN_PREFIX, JoinError, JoinTokens, Redeemable};
+use crate::join::{JOIN_TOKEN_PREFIX, JoinError, JoinTokens, RedeemableToken};
 use crate::store::TrustStore;
 
 /// The metadata by which Istio's node agents ask on behalf of others.
@@ -25,7 +25,7 @@ const MAX_REQUEST_BYTES: usize = 4 * MAX_CSR_BYTES;
 
 /// In a call's extensions: its caller has been authenticated by its head.
 #[derive(Debug, Clone)]
-struct Admitted(Caller);
+struct AdmittedCaller(AuthenticatedCaller);
 
 /// The service; wrap it in [`IstioCertificateServiceServer`].
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl<A: Authenticator> CertificateService<A> {
         let (caller, join) = self.caller(head, (self.clock)())?;
         // A join token is read again by the call that uses it up.
         if join.is_none() {
-            head.extensions_mut().insert(Admitted(caller));
+            head.extensions_mut().insert(AdmittedCaller(caller));
         }
         Ok(())
     }
@@ -90,7 +90,7 @@ impl<A: Authenticator> CertificateService<A> {
         &self,
         request: &Request<T>,
         now: SystemTime,
-    ) -> Result<(Caller, Option<Redeemable>), Status> {
+    ) -> Result<(AuthenticatedCaller, Option<RedeemableToken>), Status> {
         match bearer(request.metadata())? {
             Some(token) if token.starts_with(JOIN_TOKEN_PREFIX) => {
                 let token = self.joins.check(token, now).map_err(refused_join)?;
@@ -100,10 +100,10 @@ impl<A: Authenticator> CertificateService<A> {
                 let identity = token.subject().identity(domain.trust_domain());
                 let identity = identity
                     .ok_or_else(|| Status::unauthenticated("the join token names nobody"))?;
-                let caller = Caller {
+                let caller = AuthenticatedCaller {
                     identity,
                     pod: None,
-                    proof: Proof::JoinToken,
+                    proof: CallerProof::JoinToken,
                     until: now, // It is good for this call only.
                     certificates: Box::default(),
                 };
@@ -179,8 +179,8 @@ impl<A: Authenticator> IstioCertificateService for CertificateService<A> {
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
         let now = (self.clock)();
-        let (caller, join) = match request.extensions().get::<Admitted>() {
-            Some(Admitted(caller)) => (caller.clone(), None),
+        let (caller, join) = match request.extensions().get::<AdmittedCaller>() {
+            Some(AdmittedCaller(caller)) => (caller.clone(), None),
             None => self.caller(&request, now)?,
         };
         let asked = request.into_inner();

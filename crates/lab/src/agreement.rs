@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use voile_host::child::{Spec, Supervised};
-use voile_report::agreement::{Agreement, Scene, Slice};
-use voile_report::record::{Kind, Latency};
+use voile_host::child::{Spec, SupervisedChild};
+use voile_report::agreement::{Agreement, AgreementScene, Slice};
+use voile_report::record::{ValueKind, Latency};
 
-use crate::contestants::{Hop, Route};
+use crate::contestants::{Hop, CellRoute};
 use crate::definition::Asks;
 use crate::environment::{environment, head, warnings};
-use crate::find::Peer;
-use crate::generator::{Broken, Order, finish_load, start_load};
+use crate::find::PeerProgram;
+use crate::generator::{BrokenSlice, GeneratorRequest, finish_load, start_load};
 use crate::target::{Echo, HTTP, Lab, start_echo};
 
 /// Rate of both generators, the one of istio/tools and of the quick experiment.
@@ -44,7 +44,7 @@ pub struct AgreementSettings {
     /// The `voile` program: generator and servers.
     pub voile: PathBuf,
     /// Fortio.
-    pub fortio: Peer,
+    pub fortio: PeerProgram,
     /// Number of measurements of each scene with each generator.
     pub rounds: u32,
     /// Length of a slice against the server with a fixed delay.
@@ -54,7 +54,7 @@ pub struct AgreementSettings {
 }
 
 /// A scene with its server running.
-struct Stage {
+struct AgreementStage {
     name: &'static str,
     arrival: &'static str,
     address: SocketAddr,
@@ -67,17 +67,17 @@ struct Stage {
 /// Fortio's JSON, as far as we need it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Told {
+struct FortioResult {
     #[serde(rename = "ActualQPS")]
     actual_qps: f64,
-    duration_histogram: Histogram,
+    duration_histogram: FortioHistogram,
     #[serde(default)]
     ret_codes: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Histogram {
+struct FortioHistogram {
     count: u64,
     max: f64,
     avg: f64,
@@ -150,7 +150,7 @@ fn new_record(settings: &AgreementSettings) -> Agreement {
 fn all_rounds(
     lab: &Lab<'_>,
     settings: &AgreementSettings,
-    stages: &[Stage],
+    stages: &[AgreementStage],
     record: &mut Agreement,
     say: &dyn Fn(&str),
 ) {
@@ -184,8 +184,8 @@ fn all_rounds(
     }
 }
 
-fn stages(slow: SocketAddr, stalling: SocketAddr, slice: Duration) -> [Stage; 4] {
-    let fixed = |name, arrival| Stage {
+fn stages(slow: SocketAddr, stalling: SocketAddr, slice: Duration) -> [AgreementStage; 4] {
+    let fixed = |name, arrival| AgreementStage {
         name,
         arrival,
         address: slow,
@@ -196,13 +196,13 @@ fn stages(slow: SocketAddr, stalling: SocketAddr, slice: Duration) -> [Stage; 4]
     [
         fixed("fixed-uniform", "uniform"),
         fixed("fixed-in-phase", "fortio"),
-        Stage {
+        AgreementStage {
             // Fortio's default.
             resolution: "0.001",
             offset: "0s",
             ..fixed("wide-buckets", "uniform")
         },
-        Stage {
+        AgreementStage {
             name: "stall",
             arrival: "uniform",
             address: stalling,
@@ -213,7 +213,7 @@ fn stages(slow: SocketAddr, stalling: SocketAddr, slice: Duration) -> [Stage; 4]
     ]
 }
 
-fn scene(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage, server: &Supervised) -> Scene {
+fn scene(lab: &Lab<'_>, settings: &AgreementSettings, stage: &AgreementStage, server: &SupervisedChild) -> AgreementScene {
     let (stalls, wide) = (stage.name == "stall", stage.name == "wide-buckets");
     let pacing = if stage.arrival == "uniform" {
         "requests spread evenly"
@@ -236,7 +236,7 @@ fn scene(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage, server: &Su
         "voile load 'http://{}/?size={SIZE}' --json --rate {RATE} --connections {CONNECTIONS} --arrival {} --duration {:?}",
         stage.address, stage.arrival, stage.duration
     );
-    Scene {
+    AgreementScene {
         name: stage.name.to_owned(),
         title,
         server: called(server.command_line(), &settings.voile, "voile"),
@@ -291,12 +291,12 @@ fn told_at(lab: &Lab<'_>) -> PathBuf {
     lab.folder.join("fortio.json")
 }
 
-fn fortio_line(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage) -> String {
+fn fortio_line(lab: &Lab<'_>, settings: &AgreementSettings, stage: &AgreementStage) -> String {
     let line = fortio(lab, settings, stage).command_line();
     line.replace(&told_at(lab).display().to_string(), "fortio.json")
 }
 
-fn fortio(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage) -> Spec {
+fn fortio(lab: &Lab<'_>, settings: &AgreementSettings, stage: &AgreementStage) -> Spec {
     let mut spec = lab
         .free_process("fortio", &settings.fortio.path)
         .args([
@@ -321,9 +321,9 @@ fn fortio(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage) -> Spec {
 fn turn(
     lab: &Lab<'_>,
     settings: &AgreementSettings,
-    stage: &Stage,
+    stage: &AgreementStage,
     generator: &str,
-) -> Result<Slice, Broken> {
+) -> Result<Slice, BrokenSlice> {
     let measured = if generator == "voile" {
         ours(lab, stage)
     } else {
@@ -331,8 +331,8 @@ fn turn(
     };
     let mut slice = match measured {
         Ok(slice) => slice,
-        Err(Broken::Stopped) => return Err(Broken::Stopped),
-        Err(Broken::Failed(why)) => Slice {
+        Err(BrokenSlice::Stopped) => return Err(BrokenSlice::Stopped),
+        Err(BrokenSlice::Failed(why)) => Slice {
             invalid_reasons: vec![why],
             ..Slice::default()
         },
@@ -357,15 +357,15 @@ fn turn(
     Ok(slice)
 }
 
-fn ours(lab: &Lab<'_>, stage: &Stage) -> Result<Slice, Broken> {
-    let route = Route::through(vec![Hop {
+fn ours(lab: &Lab<'_>, stage: &AgreementStage) -> Result<Slice, BrokenSlice> {
+    let route = CellRoute::through(vec![Hop {
         to: "server",
         address: stage.address,
         tls: false,
         spot: None,
     }]);
-    let order = Order {
-        kind: Kind::Latency,
+    let order = GeneratorRequest {
+        kind: ValueKind::Latency,
         protocol: "http1".to_owned(),
         rate: RATE,
         connections: CONNECTIONS,
@@ -382,7 +382,7 @@ fn ours(lab: &Lab<'_>, stage: &Stage) -> Result<Slice, Broken> {
         asks: Asks::default(),
         sink: false,
     };
-    let (mut load, out) = start_load(lab, &route, &order).map_err(Broken::Failed)?;
+    let (mut load, out) = start_load(lab, &route, &order).map_err(BrokenSlice::Failed)?;
     let generated = finish_load(&mut load, &out, stage.duration + OVERTIME, lab)?;
     Ok(Slice {
         invalid_reasons: generated.invalid_reasons.clone(),
@@ -394,24 +394,24 @@ fn ours(lab: &Lab<'_>, stage: &Stage) -> Result<Slice, Broken> {
     })
 }
 
-fn theirs(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage) -> Result<Slice, Broken> {
+fn theirs(lab: &Lab<'_>, settings: &AgreementSettings, stage: &AgreementStage) -> Result<Slice, BrokenSlice> {
     let out = told_at(lab);
     let _ = std::fs::remove_file(&out);
     let mut child = fortio(lab, settings, stage)
         .start()
-        .map_err(|e| Broken::Failed(e.to_string()))?;
+        .map_err(|e| BrokenSlice::Failed(e.to_string()))?;
     let deadline = Instant::now() + stage.duration + OVERTIME;
     while child.wait(Duration::from_millis(50)).is_none() {
         if (lab.stopped)() {
-            return Err(Broken::Stopped);
+            return Err(BrokenSlice::Stopped);
         }
         if Instant::now() >= deadline {
-            return Err(Broken::Failed("fortio did not end in time".to_owned()));
+            return Err(BrokenSlice::Failed("fortio did not end in time".to_owned()));
         }
     }
     let text = std::fs::read_to_string(&out).unwrap_or_default();
     told(&text).map_err(|e| {
-        Broken::Failed(format!(
+        BrokenSlice::Failed(format!(
             "fortio told nothing we understand ({e}){}",
             lab.log_end("fortio")
         ))
@@ -419,7 +419,7 @@ fn theirs(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage) -> Result<
 }
 
 fn told(text: &str) -> Result<Slice, String> {
-    let told: Told = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let told: FortioResult = serde_json::from_str(text).map_err(|e| e.to_string())?;
     let histogram = told.duration_histogram;
     let percentiles = histogram.percentiles.unwrap_or_default();
     let at = |share: f64| {

@@ -19,7 +19,7 @@ use voile_report::control_plane::{ControlPlaneRecord, Size};
 
 use crate::environment::{environment, head, warnings};
 use crate::folder::write;
-use steps::Measuring;
+use steps::MeasurementState;
 
 pub(crate) use crowd::INTERRUPTED;
 pub(crate) use progress::Progress;
@@ -214,7 +214,7 @@ fn one_size<'a>(
         .prefix("voile-lab-")
         .tempdir()
         .map_err(|e| format!("a temporary folder: {e}"))?;
-    let mut measuring = Measuring::new(settings, size, scratch.path(), progress, stopped)?;
+    let mut measuring = MeasurementState::new(settings, size, scratch.path(), progress, stopped)?;
     let measured = measuring.all(record);
     measuring.end();
     measured

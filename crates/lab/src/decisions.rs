@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use voile_host::child::{Output, Spec};
-use voile_report::decisions::{Cell, Decisions, Set};
+use voile_report::decisions::{Cell, Decisions, RuleSetSeries};
 
 use crate::environment::{environment, head, warnings};
 use crate::folder::write;
@@ -46,7 +46,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A line of `voile decide`.
 #[derive(Deserialize)]
-struct Line {
+struct DecisionLine {
     kind: String,
     rules: u32,
     policies: u32,
@@ -118,25 +118,25 @@ pub fn measure_decisions(
 
 /// A kind of rules, as `voile decide --list` has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Kind {
+struct RuleSetKind {
     name: String,
     /// Its rules are issuers of tokens, not of policies.
     issuers: bool,
 }
 
 /// Arguments of `voile decide` for the sets: each kind in one policy, then the first kind in many.
-fn plan(settings: &DecisionSettings, mut kinds: Vec<Kind>) -> Vec<String> {
+fn plan(settings: &DecisionSettings, mut kinds: Vec<RuleSetKind>) -> Vec<String> {
     if !settings.kinds.is_empty() {
         let of_issuers =
             |name: &String| kinds.iter().any(|kind| kind.issuers && kind.name == *name);
         // Unknown kinds are passed on, and `voile decide` refuses them.
-        let wanted = settings.kinds.iter().map(|name| Kind {
+        let wanted = settings.kinds.iter().map(|name| RuleSetKind {
             name: name.clone(),
             issuers: of_issuers(name),
         });
         kinds = wanted.collect();
     }
-    let one = |kind: &Kind| -> Vec<String> {
+    let one = |kind: &RuleSetKind| -> Vec<String> {
         let sizes = if kind.issuers {
             &settings.issuers
         } else {
@@ -148,7 +148,7 @@ fn plan(settings: &DecisionSettings, mut kinds: Vec<Kind>) -> Vec<String> {
     };
     let mut sets: Vec<String> = kinds.iter().flat_map(one).collect();
     let first = kinds.iter().find(|kind| !kind.issuers);
-    if let (Some(Kind { name: kind, .. }), false) = (first, settings.policies.is_empty()) {
+    if let (Some(RuleSetKind { name: kind, .. }), false) = (first, settings.policies.is_empty()) {
         sets.push(format!("{kind}:{RULES_EACH}:1"));
         let many = settings.policies.iter().filter(|policies| **policies > 1);
         sets.extend(many.map(|policies| format!("{kind}:{}:{policies}", policies * RULES_EACH)));
@@ -158,8 +158,8 @@ fn plan(settings: &DecisionSettings, mut kinds: Vec<Kind>) -> Vec<String> {
     sets
 }
 
-fn take(record: &mut Decisions, line: Line) {
-    let Line {
+fn take(record: &mut Decisions, line: DecisionLine) {
+    let DecisionLine {
         kind,
         rules,
         policies,
@@ -172,7 +172,7 @@ fn take(record: &mut Decisions, line: Line) {
             .find(|set| (&*set.kind, set.rules, set.policies) == (&*kind, rules, policies));
         match known {
             Some(set) => set.compile_ns.push(line.compile_ns),
-            None => record.sets.push(Set {
+            None => record.sets.push(RuleSetSeries {
                 kind,
                 rules,
                 policies,
@@ -199,7 +199,7 @@ fn take(record: &mut Decisions, line: Line) {
 }
 
 /// Instructions of each turn.
-fn count(record: &mut Decisions, counts: &[(Line, f64)]) {
+fn count(record: &mut Decisions, counts: &[(DecisionLine, f64)]) {
     for (line, instructions) in counts {
         let cell = record.cells.iter_mut().find(|cell| {
             (&cell.kind, cell.rules, cell.policies) == (&line.kind, line.rules, line.policies)
@@ -220,12 +220,12 @@ struct Subject<'a> {
 
 impl Subject<'_> {
     /// The kinds of rules that it knows.
-    fn kinds(&self) -> Result<Vec<Kind>, String> {
+    fn kinds(&self) -> Result<Vec<RuleSetKind>, String> {
         let spec = Spec::new("decide", self.voile).args(["decide", "--list"]);
         let told = self.run(spec)?.unwrap_or_default();
         let kind = |line: &str| {
             let mut words = line.split_ascii_whitespace();
-            Some(Kind {
+            Some(RuleSetKind {
                 name: words.next()?.to_owned(),
                 issuers: words.next() == Some("issuers"),
             })
@@ -234,7 +234,7 @@ impl Subject<'_> {
     }
 
     /// A round; none when it was stopped.
-    fn round(&self, sets: &[String], seed: u32) -> Result<Option<Vec<Line>>, String> {
+    fn round(&self, sets: &[String], seed: u32) -> Result<Option<Vec<DecisionLine>>, String> {
         let spec = Spec::new("decide", self.voile)
             .args(["decide", "--sets", &sets.join(","), "--seed"])
             .arg(seed.to_string());
@@ -242,7 +242,7 @@ impl Subject<'_> {
     }
 
     /// Instructions of one decision in each turn.
-    fn counts(&self, sets: &[String]) -> Result<Vec<(Line, f64)>, String> {
+    fn counts(&self, sets: &[String]) -> Result<Vec<(DecisionLine, f64)>, String> {
         let dump = self.folder.join("counts");
         let spec = Spec::new("valgrind", "valgrind")
             .args(["--tool=callgrind", "--zero-before=*begin_counting*"])
@@ -295,7 +295,7 @@ impl Subject<'_> {
     }
 }
 
-fn lines(told: &str) -> Result<Vec<Line>, String> {
+fn lines(told: &str) -> Result<Vec<DecisionLine>, String> {
     let read = |line: &str| {
         serde_json::from_str(line).map_err(|e| format!("voile decide prints `{line}`: {e}"))
     };
@@ -338,7 +338,7 @@ mod tests {
             count: false,
             command: String::new(),
         };
-        let kind = |name: &str| Kind {
+        let kind = |name: &str| RuleSetKind {
             name: name.to_owned(),
             issuers: name == "jwt",
         };

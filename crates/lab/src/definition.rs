@@ -5,9 +5,9 @@ mod events;
 mod features;
 mod generated;
 mod hooks;
-mod near;
+mod suggestions;
 mod peers;
-mod place;
+mod isolation;
 mod targets;
 mod written;
 
@@ -17,21 +17,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::Spanned;
-use voile_report::record::{Kind, Target};
+use voile_report::record::{ValueKind, FigureTarget};
 
 use crate::find::ENVOY_XDS;
 use crate::plan::Cell;
-use cells::Asked;
-pub use events::{Action, Event};
+use cells::CellOptions;
+pub use events::{EventAction, ScheduledEvent};
 pub use generated::Generated;
 pub(crate) use generated::{
-    Action as PolicyAction, Asks, FORGED, FRESH, Hit, Meeting, Refusal, Routes, Stray, believed,
+    GeneratedAction as PolicyAction, Asks, FORGED, FRESH, MatchedRule, PolicyEffect, RefusalKind, Routes, Stray, believed,
     carried, endpoints, has_policies, meeting, refusal, resources as generated_resources,
 };
 pub use hooks::Hook;
 pub(crate) use peers::{AccessLog, PeerFeatures};
-pub use place::{CpuSet, Isolation, Limits};
-use written::{Place, Written, WrittenValidity};
+pub use isolation::{CpuSet, Isolation, SidecarLimits};
+use written::{ComplaintLocation, Written, WrittenValidity};
 
 /// The definition that `voile bench quick` runs, part of the program so that it runs from anywhere.
 const QUICK: &str = include_str!("../../../benchmarks/quick.toml");
@@ -105,19 +105,19 @@ pub struct Definition {
     /// Voile with something changed, as contestants of their own.
     pub variants: Vec<Variant>,
     /// Targets to be reached.
-    pub targets: Vec<Target>,
+    pub targets: Vec<FigureTarget>,
     /// Isolation of client and server: the machine's loopback, or network namespaces of their own.
     pub isolation: Isolation,
     /// CPU sets by name: the cores of each role.
     pub cpus: BTreeMap<String, CpuSet>,
     /// Resource limits of each sidecar.
-    pub limits: Option<Limits>,
+    pub limits: Option<SidecarLimits>,
     /// Published claims of a preset, to be compared with the measurements.
     pub claims: Vec<voile_report::claims::Claim>,
     /// Hooks by name: commands before and after slices.
     pub hooks: BTreeMap<String, Hook>,
     /// Events of every slice, in order.
-    pub events: Vec<Event>,
+    pub events: Vec<ScheduledEvent>,
     /// Requested features that are not built, in words.
     pub missing: Vec<String>,
 }
@@ -223,9 +223,9 @@ impl Definition {
     /// # Errors
     /// The first thing that is wrong, with its place.
     pub fn parse(file: &str, text: &str) -> Result<Self, DefinitionError> {
-        let place = Place { file, text };
+        let place = ComplaintLocation { file, text };
         let mut written: Written = toml::from_str(text).map_err(|e| {
-            let message = near::field(&e.message().replace('\n', "; "));
+            let message = suggestions::field(&e.message().replace('\n', "; "));
             place.error(e.span().unwrap_or(0..0), message)
         })?;
         let name = written.name.get_ref();
@@ -235,7 +235,7 @@ impl Definition {
             return Err(place.error(written.name.span(), why));
         }
         let mut variants = targets::variants(&place, std::mem::take(&mut written.variants))?;
-        let cpus = place::cpu_sets(&place, &written)?;
+        let cpus = isolation::cpu_sets(&place, &written)?;
         let slice = place.duration(
             "slice",
             &written.slice,
@@ -243,13 +243,13 @@ impl Definition {
         )?;
         let events = events::events(&place, std::mem::take(&mut written.events), slice)?;
         let hooks = hooks::hooks(&place, &written)?;
-        let Asked { cells, missing } = cells::cells(&place, &written, &mut variants)?;
+        let CellOptions { cells, missing } = cells::cells(&place, &written, &mut variants)?;
         if !events.is_empty() && cells.iter().any(|cell| !cell.shape.hit.is_empty()) {
             let why = "[[events]] are seen by requests that no route is for: routes in a definition of their own";
             return Err(place.error(0..0, why));
         }
-        let isolation = place::isolation(&place, written.isolation.as_ref())?;
-        place::suits(isolation, &cells).map_err(|why| {
+        let isolation = isolation::isolation(&place, written.isolation.as_ref())?;
+        isolation::suits(isolation, &cells).map_err(|why| {
             place.error(written.isolation.as_ref().map_or(0..0, Spanned::span), why)
         })?;
         let has_endpoints = |cell: &Cell| endpoints(&cell.shape.generated).is_some();
@@ -276,7 +276,7 @@ impl Definition {
             variants,
             targets: targets::targets(&place, written.targets)?,
             isolation,
-            limits: place::limits(&place, written.limits.as_ref())?,
+            limits: isolation::limits(&place, written.limits.as_ref())?,
             claims: Vec::new(),
             cpus,
             hooks,
@@ -287,7 +287,7 @@ impl Definition {
 
     /// Returns true if the TCP cells send bytes to a sink, which sends nothing back.
     pub(crate) fn is_bulk(&self) -> bool {
-        self.cells.iter().any(|cell| cell.kind == Kind::Bulk)
+        self.cells.iter().any(|cell| cell.kind == ValueKind::Bulk)
     }
 
     /// Applies what the command line says.
@@ -385,7 +385,7 @@ impl Definition {
 
 /// Events cause errors, misses and drift. These are measured, and judged only if the definition says so.
 fn validity(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     written: &WrittenValidity,
     eventful: bool,
 ) -> Result<Validity, DefinitionError> {

@@ -7,12 +7,12 @@ use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 use voile_report::record::Check;
 
-use crate::contestants::{Hop, Instance, Route};
-use crate::halls::Served;
+use crate::contestants::{Hop, Instance, CellRoute};
+use crate::origin_servers::OriginServers;
 use crate::process::Process;
 use crate::proof::check;
 use crate::target::{Echo, HTTP, Lab};
-use crate::wire::Seen;
+use crate::wire::HopCapture;
 
 /// Response time of an endpoint, and of the last endpoint. It is long enough for balancers that count pending requests to see a
 /// queue: at 1000 requests per second nine or ten requests are in flight.
@@ -29,7 +29,7 @@ pub(crate) fn serve(
     lab: &Lab<'_>,
     number: u32,
     servers: &mut Vec<Process>,
-) -> Result<Served, String> {
+) -> Result<OriginServers, String> {
     if lab.far.is_some() {
         return Err("endpoints by number are measured on one machine only".to_owned());
     }
@@ -59,7 +59,7 @@ pub(crate) fn serve(
         pids.push(child.pid());
         servers.push(child.into());
     }
-    Ok(Served {
+    Ok(OriginServers {
         echo: Echo {
             http: endpoints[0],
             tcp: endpoints[0],
@@ -70,7 +70,7 @@ pub(crate) fn serve(
 }
 
 /// The hops of a path with one more for each further endpoint.
-pub(crate) fn all_hops(lab: &Lab<'_>, route: &Route) -> Vec<Hop> {
+pub(crate) fn all_hops(lab: &Lab<'_>, route: &CellRoute) -> Vec<Hop> {
     let mut hops = route.hops.clone();
     if let Some(last) = route.hops.last() {
         let further = lab.endpoints.iter().skip(1);
@@ -83,16 +83,16 @@ pub(crate) fn all_hops(lab: &Lab<'_>, route: &Route) -> Vec<Hop> {
 }
 
 /// Merges the captures of all endpoints into one hop, and checks the spread of requests over the endpoints.
-pub(crate) fn as_one_hop(lab: &Lab<'_>, mut seen: Vec<Seen>) -> (Vec<Seen>, Option<Check>) {
+pub(crate) fn as_one_hop(lab: &Lab<'_>, mut seen: Vec<HopCapture>) -> (Vec<HopCapture>, Option<Check>) {
     let Some(first) = seen.len().checked_sub(lab.endpoints.len()) else {
         return (seen, None);
     };
     if lab.endpoints.is_empty() {
         return (seen, None);
     }
-    let each: Vec<Seen> = seen.split_off(first);
+    let each: Vec<HopCapture> = seen.split_off(first);
     let requests: Vec<u64> = each.iter().map(|one| one.markers_in).collect();
-    let mut all = Seen::default();
+    let mut all = HopCapture::default();
     for one in each {
         all.bytes += one.bytes;
         all.markers_in += one.markers_in;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
 use voile_host::machine::{Machine, load_average};
-use voile_report::head::Head;
+use voile_report::head::RecordHead;
 use voile_report::record::Environment;
 
 /// Above this share of the cores, the load average at the beginning is worth a warning.
@@ -60,14 +60,14 @@ pub(crate) fn warnings(environment: &Environment) -> Vec<String> {
 }
 
 /// The head of a comparison's record that begins now.
-pub(crate) fn head(command: &str, notes: Vec<String>, environment: Environment) -> Head {
-    Head {
+pub(crate) fn head(command: &str, notes: Vec<String>, environment: Environment) -> RecordHead {
+    RecordHead {
         format: 1,
         started_at: now(),
         command: command.to_owned(),
         environment,
         notes,
-        ..Head::default()
+        ..RecordHead::default()
     }
 }
 

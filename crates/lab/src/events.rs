@@ -5,18 +5,18 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use voile_host::child::Supervised;
+use voile_host::child::SupervisedChild;
 use voile_host::netns::Namespace;
 use voile_host::ready::{http_get, http_post};
 use voile_load::samples::Samples;
-use voile_report::events::{Event as Happened, Interval};
+use voile_report::events::{SliceEvent as Happened, Interval};
 
-use crate::agent::Asked;
-use crate::contestants::{Contestant, Route};
-use crate::definition::{Action, Event};
-use crate::generator::{Broken, Generated, wait_until};
+use crate::agent::RemoteProcess;
+use crate::contestants::{Contestant, CellRoute};
+use crate::definition::{EventAction, ScheduledEvent};
+use crate::generator::{BrokenSlice, Generated, wait_until};
 use crate::hooks;
-use crate::plan::Way;
+use crate::plan::RequestPath;
 use crate::proof::{inside_owner, listener_owner};
 use crate::target::Lab;
 
@@ -42,7 +42,7 @@ const HOOK_BOUND: Duration = Duration::from_secs(30);
 
 /// By what the effect of something that was done is seen.
 #[derive(Debug, Clone)]
-pub(crate) enum Sign {
+pub(crate) enum EffectEvidence {
     /// The effect came with the order itself; in words.
     AtOnce(String),
     /// A request of ours in plaintext, straight to this address, is answered, or no longer is.
@@ -59,18 +59,18 @@ pub(crate) enum Sign {
     /// A process says that it is ready.
     Ready(SocketAddr, String),
     /// A process at an agent's reports that it is ready; the agent asks it.
-    ReadyThere(Asked),
+    ReadyThere(RemoteProcess),
     /// A process accepts connections.
     Listens(SocketAddr),
     /// A new process, which says that it is ready at the first, has what these held before, and they do not any more.
-    TakenOver(SocketAddr, Held),
+    TakenOver(SocketAddr, ListenerOwners),
     /// Proxies hold other certificates than before.
     Renewed(Vec<Renewal>),
 }
 
 /// Processes that hold a listener until another takes over from them.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
+pub(crate) struct ListenerOwners {
     /// Network namespace of the listener, if not the processes' own.
     pub(crate) inside: Option<Namespace>,
     /// Port of the listener, on any address.
@@ -78,7 +78,7 @@ pub(crate) struct Held {
     pub(crate) by: Vec<u32>,
 }
 
-impl Held {
+impl ListenerOwners {
     /// Returns true if one of the processes still holds the listener. The sockets of a process that has ended cannot be read.
     fn still(&self) -> bool {
         let anywhere = SocketAddr::from(([0, 0, 0, 0], self.port));
@@ -93,7 +93,7 @@ impl Held {
 /// Listener that shows a proxy's certificate. By these ALPN `protocols` the proxy takes the client for another sidecar, or for
 /// the end of a tunnel.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Door {
+pub(crate) struct CertificateListener {
     pub(crate) address: SocketAddr,
     pub(crate) protocols: &'static [&'static str],
     /// Name of the proxy, in words.
@@ -108,13 +108,13 @@ pub(crate) struct Renewal {
     /// Serial number before the renewal.
     serial: String,
     /// Listener that shows the certificate, and the certificate before the renewal (DER). None for a proxy that takes no calls.
-    shown: Option<(Door, Vec<u8>)>,
+    shown: Option<(CertificateListener, Vec<u8>)>,
 }
 
 impl Renewal {
     /// Reads the proxy's current serial number and certificate.
-    pub(crate) fn now(page: Page, door: Option<Door>) -> Result<Self, String> {
-        let shown = |door: Door| {
+    pub(crate) fn now(page: Page, door: Option<CertificateListener>) -> Result<Self, String> {
+        let shown = |door: CertificateListener| {
             let leaf = voile_load::shown_certificate(door.address, door.protocols, LOOK_BOUND)?;
             Ok::<_, String>((door, leaf))
         };
@@ -126,7 +126,7 @@ impl Renewal {
     }
 
     /// Tells each of these to fetch another certificate for another key.
-    pub(crate) fn ask(all: Vec<(Page, Option<Door>)>) -> Result<Sign, String> {
+    pub(crate) fn ask(all: Vec<(Page, Option<CertificateListener>)>) -> Result<EffectEvidence, String> {
         let mut renewals = Vec::new();
         for (page, door) in all {
             renewals.push(Self::now(page, door)?);
@@ -134,7 +134,7 @@ impl Renewal {
         for one in &renewals {
             one.page.renew()?;
         }
-        Ok(Sign::Renewed(renewals))
+        Ok(EffectEvidence::Renewed(renewals))
     }
 
     /// Its own word costs it nothing, so it is asked first; a handshake then shows whether it is true.
@@ -159,7 +159,7 @@ impl Renewal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Page {
     Here(SocketAddr),
-    There(Asked),
+    There(RemoteProcess),
 }
 
 impl Page {
@@ -206,7 +206,7 @@ fn all_others(before: &str, now: &str) -> bool {
     !now.any(|serial| before.split(SERIALS_BETWEEN).any(|held| held == serial))
 }
 
-impl Sign {
+impl EffectEvidence {
     /// In words, for the record.
     fn observed(&self) -> String {
         let every = LOOK_EVERY.as_millis();
@@ -255,7 +255,7 @@ impl Sign {
         }
     }
 
-    fn seen(&self, route: &Route) -> bool {
+    fn seen(&self, route: &CellRoute) -> bool {
         match self {
             Self::AtOnce(_) => true,
             Self::Plaintext(address, open) => {
@@ -291,7 +291,7 @@ impl Sign {
 }
 
 /// The head of an answer to a request that goes the load's way, from where the load is.
-fn by_the_load(route: &Route, path: &str) -> Option<String> {
+fn by_the_load(route: &CellRoute, path: &str) -> Option<String> {
     let ask = || head(route.entry, route.host.as_deref(), path);
     match &route.from {
         Some(place) => place.network().run(ask).ok().flatten(),
@@ -322,12 +322,12 @@ fn head(to: SocketAddr, host: Option<&str>, path: &str) -> Option<String> {
 /// Makes all events of a slice whose measured part begins and ends at these moments.
 pub(crate) fn happen(
     lab: &Lab<'_>,
-    load: &mut Supervised,
+    load: &mut SupervisedChild,
     contestant: &mut dyn Contestant,
-    (way, route): (&Way, &Route),
-    events: &[Event],
+    (way, route): (&RequestPath, &CellRoute),
+    events: &[ScheduledEvent],
     (begins, ends): (Instant, Instant),
-) -> Result<Vec<(Happened, SystemTime)>, Broken> {
+) -> Result<Vec<(Happened, SystemTime)>, BrokenSlice> {
     let mut happened = Vec::new();
     for (number, event) in events.iter().enumerate() {
         wait_until(load, begins + event.at, lab)?;
@@ -340,7 +340,7 @@ pub(crate) fn happen(
             ..Happened::default()
         };
         let sign = match &event.action {
-            Action::Hook(command) => hook(lab, contestant.name(), number, command)?,
+            EventAction::Hook(command) => hook(lab, contestant.name(), number, command)?,
             action => contestant.act(lab, action, way),
         };
         match sign {
@@ -349,7 +349,7 @@ pub(crate) fn happen(
                 one.observed = sign.observed();
                 while Instant::now() + APART < next {
                     if (lab.stopped)() {
-                        return Err(Broken::Stopped);
+                        return Err(BrokenSlice::Stopped);
                     }
                     if sign.seen(route) {
                         one.effect_seconds = Some(at.elapsed().as_secs_f64());
@@ -371,18 +371,18 @@ fn hook(
     contestant: &str,
     number: usize,
     command: &[String],
-) -> Result<Result<Sign, String>, Broken> {
+) -> Result<Result<EffectEvidence, String>, BrokenSlice> {
     let name = format!("hook-{}", number + 1);
     let spec = hooks::spec(lab, &name, contestant, command);
     match hooks::run(lab, &name, spec, HOOK_BOUND) {
-        Ok(()) => Ok(Ok(Sign::AtOnce("the command's end".to_owned()))),
-        Err(Broken::Failed(why)) => Ok(Err(format!("{name}: {why}"))),
-        Err(Broken::Stopped) => Err(Broken::Stopped),
+        Ok(()) => Ok(Ok(EffectEvidence::AtOnce("the command's end".to_owned()))),
+        Err(BrokenSlice::Failed(why)) => Ok(Err(format!("{name}: {why}"))),
+        Err(BrokenSlice::Stopped) => Err(BrokenSlice::Stopped),
     }
 }
 
 /// One recorded interval, and the samples by which events are judged.
-struct Counted {
+struct CountedInterval {
     shown: Interval,
     /// The latencies of the requests that were due in it.
     samples: Samples,
@@ -396,7 +396,7 @@ pub(crate) fn conclude(
     generated: &Generated,
     happened: Vec<(Happened, SystemTime)>,
 ) -> (Vec<Interval>, Vec<Happened>) {
-    let counted: Vec<Counted> = generated
+    let counted: Vec<CountedInterval> = generated
         .intervals
         .iter()
         .map(|interval| {
@@ -412,7 +412,7 @@ pub(crate) fn conclude(
                 p99_us: any(samples.quantile_us(0.99)),
                 max_us: any(samples.max_us()),
             };
-            Counted {
+            CountedInterval {
                 shown,
                 samples,
                 failed: interval.failed,
@@ -434,7 +434,7 @@ pub(crate) fn conclude(
 }
 
 /// Counts failed and slow requests after each event, and finds the time of recovery.
-fn judge(series: &[Counted], events: &mut [Happened]) {
+fn judge(series: &[CountedInterval], events: &mut [Happened]) {
     let Some(first) = events.first().map(|event| event.at_seconds) else {
         return;
     };
@@ -453,7 +453,7 @@ fn judge(series: &[Counted], events: &mut [Happened]) {
         }
         let bound = median as f64 * event.slow_factor;
         let until = times.get(number + 1).copied().unwrap_or(f64::INFINITY);
-        let after: Vec<&Counted> = series
+        let after: Vec<&CountedInterval> = series
             .iter()
             .filter(|one| {
                 // The interval in which an event happened is that event's.
@@ -466,7 +466,7 @@ fn judge(series: &[Counted], events: &mut [Happened]) {
             .iter()
             .map(|one| one.samples.count() - one.samples.count_up_to(bound as u64))
             .sum();
-        let good = |one: &&Counted| {
+        let good = |one: &&CountedInterval| {
             let is_fast = one.shown.p50_us.is_some_and(|p50| p50 <= bound);
             one.shown.errors == 0 && one.failed == 0 && is_fast
         };
@@ -483,7 +483,7 @@ mod tests {
     use super::*;
 
     /// Intervals of 100 ms with ten requests each, of so many µs; a negative number is that many failures.
-    fn series(medians: &[i64]) -> Vec<Counted> {
+    fn series(medians: &[i64]) -> Vec<CountedInterval> {
         let one = |(at, median): (usize, &i64)| {
             let mut samples = Samples::default();
             for _ in 0..10 {
@@ -498,7 +498,7 @@ mod tests {
                 p50_us: Some(median.unsigned_abs() as f64),
                 ..Interval::default()
             };
-            Counted {
+            CountedInterval {
                 shown,
                 samples,
                 failed,
@@ -544,12 +544,12 @@ mod tests {
     #[test]
     fn a_listener_is_held_until_its_process_lets_go_of_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let held = Held {
+        let held = ListenerOwners {
             inside: None,
             port: listener.local_addr().expect("an address").port(),
             by: vec![std::process::id()],
         };
-        let elsewhere = Held {
+        let elsewhere = ListenerOwners {
             inside: Some(Namespace::current().expect("we are somewhere")),
             ..held.clone()
         };

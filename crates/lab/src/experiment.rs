@@ -6,22 +6,22 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use voile_load::samples::Samples;
-use voile_report::record::{CellKey, Experiment, FORMAT, Kind, Merged, Record};
+use voile_report::record::{CellKey, Experiment, FORMAT, ValueKind, MergedHistogram, Record};
 use voile_report::summarise::summarise;
 
-use crate::agent::{AgentAddress, Far};
-use crate::bounds;
+use crate::agent::{AgentAddress, AgentConnection};
+use crate::process_bounds;
 use crate::calibration::calibrate;
-use crate::court::{Clock, Court, Turn};
-use crate::definition::{Action, Definition, Event, Isolation};
+use crate::running_setup::{Clock, RunningSetup, ExperimentPart};
+use crate::definition::{EventAction, Definition, ScheduledEvent, Isolation};
 use crate::environment::{environment, now, warnings};
-use crate::find::Found;
+use crate::find::FoundPeers;
 use crate::folder::{default_folder, placeless};
 use crate::gate;
-use crate::halls::Halls;
+use crate::origin_servers::OriginServerSet;
 use crate::hooks;
 use crate::idle::possible;
-use crate::ledger::{Keeping, Ledger, differs};
+use crate::record_writer::{RecordKeeping, Ledger, differs};
 use crate::slice::merge_histogram;
 
 /// Settings of a run.
@@ -31,7 +31,7 @@ pub struct Settings {
     /// The `voile` program to measure, which is also generator, server and relay.
     pub voile: PathBuf,
     /// Peers on this machine.
-    pub found: Found,
+    pub found: FoundPeers,
     /// Number of runs of the whole experiment into one record, with processes started anew each time; usually 1.
     pub repeats: u32,
     /// True if each cell is profiled after all rounds.
@@ -39,13 +39,13 @@ pub struct Settings {
     /// The user's command line, for the record.
     pub command: String,
     /// Folder of the record.
-    pub keeping: Keeping,
+    pub keeping: RecordKeeping,
     /// Agent of the far end; none if it is on this machine.
     pub agent: Option<AgentAddress>,
 }
 
 /// Result of a run.
-pub struct Outcome {
+pub struct ExperimentOutcome {
     /// The record, summed up.
     pub record: Record,
     /// Each slice's histogram in the order of `record.runs`: HdrHistogram V2 deflated, base64.
@@ -57,9 +57,9 @@ pub struct Outcome {
 }
 
 /// An experiment while it runs.
-struct Running<'a> {
+struct RunningExperiment<'a> {
     settings: &'a Settings,
-    far: Option<&'a Far>,
+    far: Option<&'a AgentConnection>,
     say: &'a dyn Fn(&str),
     stopped: &'a dyn Fn() -> bool,
     record: Record,
@@ -76,7 +76,7 @@ struct Running<'a> {
 /// # Errors
 /// Names of missing cores, control groups or programs of hooks.
 pub fn can_run(definition: &Definition, apart: bool) -> Result<(), String> {
-    bounds::possible(definition, apart)?;
+    process_bounds::possible(definition, apart)?;
     hooks::possible(definition)
 }
 
@@ -88,17 +88,17 @@ pub fn run(
     settings: &Settings,
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
-) -> Result<Outcome, String> {
+) -> Result<ExperimentOutcome, String> {
     voile_host::machine::raise_descriptor_limit();
     can_run(&settings.definition, settings.agent.is_some())?;
     let far = match &settings.agent {
         Some(agent) => {
             apart(settings)?;
-            Some(Far::call(agent, &environment(&settings.voile))?)
+            Some(AgentConnection::call(agent, &environment(&settings.voile))?)
         }
         None => None,
     };
-    let mut running = Running::begin(settings, far.as_ref(), say, stopped)?;
+    let mut running = RunningExperiment::begin(settings, far.as_ref(), say, stopped)?;
     let ended = running.all_repeats();
     match &ended {
         Err(why) if running.record.runs.is_empty() => {
@@ -109,10 +109,10 @@ pub fn run(
     }
 }
 
-impl<'a> Running<'a> {
+impl<'a> RunningExperiment<'a> {
     fn begin(
         settings: &'a Settings,
-        far: Option<&'a Far>,
+        far: Option<&'a AgentConnection>,
         say: &'a dyn Fn(&str),
         stopped: &'a dyn Fn() -> bool,
     ) -> Result<Self, String> {
@@ -120,7 +120,7 @@ impl<'a> Running<'a> {
         let text = &settings.definition.text;
         let experiment = &fresh.experiment;
         let (ledger, record, histograms) = match &settings.keeping {
-            Keeping::Resume(folder) => {
+            RecordKeeping::Resume(folder) => {
                 let (ledger, (mut record, histograms)) = Ledger::resume(folder.clone(), text)?;
                 if let Some(why) = differs(&record, &fresh) {
                     return Err(format!(
@@ -131,8 +131,8 @@ impl<'a> Running<'a> {
                 go_on(&mut record, &fresh)?;
                 (ledger, record, histograms)
             }
-            Keeping::New(folder) => (Ledger::begin(folder.clone(), text)?, fresh, Vec::new()),
-            Keeping::Default => {
+            RecordKeeping::New(folder) => (Ledger::begin(folder.clone(), text)?, fresh, Vec::new()),
+            RecordKeeping::Default => {
                 let folder = default_folder(&experiment.name, &experiment.started_at);
                 (Ledger::begin(folder, text)?, fresh, Vec::new())
             }
@@ -186,7 +186,7 @@ impl<'a> Running<'a> {
             seed: settings.definition.seed + u64::from(repeat - 1),
             ..settings.definition.clone()
         };
-        let halls = Halls::open(
+        let halls = OriginServerSet::open(
             &definition,
             &settings.voile,
             folder.path(),
@@ -197,12 +197,12 @@ impl<'a> Running<'a> {
             began: self.began,
             before: self.before,
         };
-        let turn = Turn {
+        let turn = ExperimentPart {
             repeat,
             first_round,
             clock,
         };
-        let mut court = Court::new(&definition, &halls, &settings.found, self.say, turn);
+        let mut court = RunningSetup::new(&definition, &halls, &settings.found, self.say, turn);
         court.start_all(&mut self.record);
         court.prove_all(&mut self.record);
         let ledger = &mut self.ledger;
@@ -220,7 +220,7 @@ impl<'a> Running<'a> {
         kept
     }
 
-    fn conclude(self, failed: Option<String>) -> Result<Outcome, String> {
+    fn conclude(self, failed: Option<String>) -> Result<ExperimentOutcome, String> {
         let Self {
             mut record,
             histograms,
@@ -249,7 +249,7 @@ impl<'a> Running<'a> {
         record.histograms = merged(&record, &histograms);
         unequal_tls(&mut record);
         summarise(&mut record);
-        Ok(Outcome {
+        Ok(ExperimentOutcome {
             record: placeless(&record)?,
             histograms,
             folder: ledger.folder().to_owned(),
@@ -287,7 +287,7 @@ fn apart(settings: &Settings) -> Result<(), String> {
                 .to_owned(),
         );
     }
-    let upgrades = |event: &Event| event.action == Action::UpgradeProxy;
+    let upgrades = |event: &ScheduledEvent| event.action == EventAction::UpgradeProxy;
     if definition.events.iter().any(upgrades) {
         return Err(
             "event upgrade-proxy has one process take over from another by a socket in a folder of both, and an agent takes no word of folders: take restart-proxy, or leave out --agent and put client and server apart by isolation \"netns\""
@@ -298,7 +298,7 @@ fn apart(settings: &Settings) -> Result<(), String> {
 }
 
 /// Adds the agent's machine, and notes on the two machines for the reader.
-fn note_far(record: &mut Record, settings: &Settings, far: &Far) -> Result<(), String> {
+fn note_far(record: &mut Record, settings: &Settings, far: &AgentConnection) -> Result<(), String> {
     let mut there = far.environment();
     let here = record.environment.clone();
     if here.calibration.is_some() {
@@ -340,7 +340,7 @@ fn note_far(record: &mut Record, settings: &Settings, far: &Far) -> Result<(), S
     Ok(())
 }
 
-fn new_record(settings: &Settings, far: Option<&Far>) -> Result<Record, String> {
+fn new_record(settings: &Settings, far: Option<&AgentConnection>) -> Result<Record, String> {
     let definition = &settings.definition;
     let mut record = Record {
         format: FORMAT,
@@ -377,7 +377,7 @@ fn new_record(settings: &Settings, far: Option<&Far>) -> Result<Record, String> 
     if let Some(far) = far {
         note_far(&mut record, settings, far)?;
     }
-    let most = definition.cells.iter().filter(|c| c.kind == Kind::Idle);
+    let most = definition.cells.iter().filter(|c| c.kind == ValueKind::Idle);
     if let Some(asked) = most.map(|cell| cell.connections).max() {
         let open = possible(asked);
         if open < asked {
@@ -400,7 +400,7 @@ fn new_record(settings: &Settings, far: Option<&Far>) -> Result<Record, String> 
 }
 
 /// Merges the valid slices' histograms of each cell, for display.
-fn merged(record: &Record, histograms: &[String]) -> Vec<Merged> {
+fn merged(record: &Record, histograms: &[String]) -> Vec<MergedHistogram> {
     let mut cells: BTreeMap<CellKey, Samples> = BTreeMap::new();
     for (run, histogram) in record
         .runs
@@ -413,7 +413,7 @@ fn merged(record: &Record, histograms: &[String]) -> Vec<Merged> {
     }
     cells
         .into_iter()
-        .map(|(cell, samples)| Merged {
+        .map(|(cell, samples)| MergedHistogram {
             cell,
             hdr: samples.encode(),
         })

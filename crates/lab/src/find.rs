@@ -52,7 +52,7 @@ const VERSION_BOUND: Duration = Duration::from_secs(10);
 
 /// A peer's program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerProgram {
     /// Its program.
     pub path: PathBuf,
     /// Its version.
@@ -63,14 +63,14 @@ pub struct Peer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nginx {
     /// The program.
-    pub peer: Peer,
+    pub peer: PeerProgram,
     /// Its module for TCP.
-    pub(crate) stream: Stream,
+    pub(crate) stream: StreamModule,
 }
 
 /// nginx's module for TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum StreamModule {
     /// Part of the program.
     BuiltIn,
     /// A file to be loaded.
@@ -81,20 +81,20 @@ pub(crate) enum Stream {
 
 /// Programs of peers on this machine; for a missing peer, a line with instructions to install it.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct FoundPeers {
     /// Envoy.
-    pub envoy: Result<Peer, String>,
+    pub envoy: Result<PeerProgram, String>,
     /// nginx.
     pub nginx: Result<Nginx, String>,
     /// HAProxy.
-    pub haproxy: Result<Peer, String>,
+    pub haproxy: Result<PeerProgram, String>,
     /// ztunnel, linkerd2-proxy and Pipy: only where the user says.
-    pub(crate) others: Vec<(&'static str, Result<Peer, String>)>,
+    pub(crate) others: Vec<(&'static str, Result<PeerProgram, String>)>,
 }
 
-impl Found {
+impl FoundPeers {
     /// Each peer by name: its program, or how to get it.
-    pub fn all(&self) -> Vec<(&'static str, Result<&Peer, &String>)> {
+    pub fn all(&self) -> Vec<(&'static str, Result<&PeerProgram, &String>)> {
         let known = [
             ("envoy", self.envoy.as_ref()),
             ("nginx", self.nginx.as_ref().map(|nginx| &nginx.peer)),
@@ -108,7 +108,7 @@ impl Found {
     }
 
     /// A program that is there only if the user gives its path.
-    pub(crate) fn other(&self, name: &str) -> Result<Peer, String> {
+    pub(crate) fn other(&self, name: &str) -> Result<PeerProgram, String> {
         let found = self.others.iter().find(|(peer, _)| *peer == name);
         match found {
             Some((_, found)) => found.clone(),
@@ -140,7 +140,7 @@ pub fn program_of(contestant: &str) -> &str {
 ///
 /// # Errors
 /// When the user names a program that is not there, or a peer that the lab does not know.
-pub fn peers(given: &[String]) -> Result<Found, String> {
+pub fn peers(given: &[String]) -> Result<FoundPeers, String> {
     let given: Vec<String> = given.iter().map(|peer| in_full(peer)).collect();
     let given = &given[..];
     for peer in given {
@@ -163,12 +163,12 @@ pub fn peers(given: &[String]) -> Result<Found, String> {
             let version =
                 version(Path::new(path)).map_err(|why| format!("--peer {name}={path}: {why}"))?;
             let path = resolve(Path::new(path));
-            return Ok(Ok(Peer { path, version }));
+            return Ok(Ok(PeerProgram { path, version }));
         }
         let found = candidates().into_iter().find_map(|path| {
             let version = version(&path).ok()?;
             let path = resolve(&path);
-            Some(Peer { path, version })
+            Some(PeerProgram { path, version })
         });
         Ok::<_, String>(found.ok_or_else(|| how.to_owned()))
     };
@@ -177,7 +177,7 @@ pub fn peers(given: &[String]) -> Result<Found, String> {
         others.push((name, look(name, &Vec::new, version, how)?));
     }
     let nginx = look("nginx", &|| servers("nginx"), nginx_version, GET_NGINX)?;
-    Ok(Found {
+    Ok(FoundPeers {
         envoy: look("envoy", &envoys, envoy_version, GET_ENVOY)?,
         nginx: nginx.map(|peer| Nginx {
             stream: stream(&peer.path),
@@ -291,20 +291,20 @@ fn haproxy_version(path: &Path) -> Result<String, String> {
 }
 
 /// Detects the way in which this nginx supports TCP.
-fn stream(path: &Path) -> Stream {
+fn stream(path: &Path) -> StreamModule {
     let built = answer(path, "-V").unwrap_or_default().join(" ");
     let mut words = built.split(' ');
     if words.clone().any(|word| word == "--with-stream") {
-        return Stream::BuiltIn;
+        return StreamModule::BuiltIn;
     }
     let folder = words
         .find_map(|word| word.strip_prefix("--modules-path="))
         .unwrap_or(NGINX_MODULES);
     let module = Path::new(folder).join("ngx_stream_module.so");
     if module.is_file() {
-        Stream::Module(module)
+        StreamModule::Module(module)
     } else {
-        Stream::Missing
+        StreamModule::Missing
     }
 }
 
@@ -312,14 +312,14 @@ fn stream(path: &Path) -> Stream {
 ///
 /// # Errors
 /// When the user names a program that is not Fortio, or none is found; then with a line on how to get it.
-pub fn fortio(given: &[String]) -> Result<Peer, String> {
+pub fn fortio(given: &[String]) -> Result<PeerProgram, String> {
     if let Some(stranger) = given.iter().find(|peer| !peer.starts_with("fortio=")) {
         return Err(format!("--peer {stranger}: expected fortio=PATH"));
     }
     if let Some(peer) = given.last() {
         let path = Path::new(&peer["fortio=".len()..]);
         let version = fortio_version(path).map_err(|why| format!("--peer {peer}: {why}"))?;
-        return Ok(Peer {
+        return Ok(PeerProgram {
             path: resolve(path),
             version,
         });
@@ -338,7 +338,7 @@ pub fn fortio(given: &[String]) -> Result<Peer, String> {
         .map(|folder| folder.join("fortio"))
         .find_map(|path| {
             let version = fortio_version(&path).ok()?;
-            Some(Peer {
+            Some(PeerProgram {
                 path: resolve(&path),
                 version,
             })
@@ -436,7 +436,7 @@ fn said(path: &Path, question: &str) -> Result<(bool, Vec<String>), String> {
         .stdout(into(std::sync::Arc::clone(&sink)))
         .stderr(into(sink));
     let exit = spec.start().map_err(|e| e.to_string())?.wait(VERSION_BOUND);
-    let well = exit.is_some_and(voile_host::child::Exit::is_success);
+    let well = exit.is_some_and(voile_host::child::ChildExit::is_success);
     let lines = lines.lock().map_err(|_| "its answer was lost".to_owned())?;
     Ok((well, lines.clone()))
 }
@@ -453,7 +453,7 @@ mod tests {
 
     #[test]
     fn who_is_found_is_found_as_every_contestant_of_that_program() {
-        let mut found = Found {
+        let mut found = FoundPeers {
             envoy: Err("away".to_owned()),
             nginx: Err("away".to_owned()),
             haproxy: Err("away".to_owned()),
@@ -463,7 +463,7 @@ mod tests {
             assert!(!found.has(contestant), "{contestant}");
         }
         assert!(found.has("voile") && found.has("relay"));
-        found.envoy = Ok(Peer {
+        found.envoy = Ok(PeerProgram {
             path: PathBuf::from("/envoy"),
             version: "1".to_owned(),
         });

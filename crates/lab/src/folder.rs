@@ -15,12 +15,12 @@ use voile_report::decisions::Decisions;
 use voile_report::generators::Generators;
 use voile_report::graph::GraphRecord;
 use voile_report::plots::Section;
-use voile_report::record::{CellKey, Merged, Record, Run};
+use voile_report::record::{CellKey, MergedHistogram, Record, SliceRun};
 use voile_report::summarise::summarise;
 
 use crate::control_plane::{CONTROL_PLANE, NODES, SIDECARS, draw_figures};
-use crate::experiment::Outcome;
-use crate::places;
+use crate::experiment::ExperimentOutcome;
+use crate::path_privacy;
 
 /// `voile-results/<date>-<name>` in the working folder.
 #[must_use]
@@ -45,7 +45,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 /// A slice's line in `samples/slices.jsonl`.
-pub(crate) fn slice_line(run: &Run, histogram: &str) -> String {
+pub(crate) fn slice_line(run: &SliceRun, histogram: &str) -> String {
     let line = serde_json::json!({ "run": run, "latency_histogram": histogram });
     format!("{line}\n")
 }
@@ -53,7 +53,7 @@ pub(crate) fn slice_line(run: &Run, histogram: &str) -> String {
 /// The record without the places of this machine.
 pub(crate) fn placeless(record: &Record) -> Result<Record, String> {
     let mut value = serde_json::to_value(record).map_err(|e| e.to_string())?;
-    places::without_in(&mut value);
+    path_privacy::without_in(&mut value);
     serde_json::from_value(value).map_err(|e| e.to_string())
 }
 
@@ -61,7 +61,7 @@ fn make(path: &Path) -> Result<(), String> {
     fs::create_dir_all(path).map_err(|e| format!("making {}: {e}", path.display()))
 }
 
-impl Outcome {
+impl ExperimentOutcome {
     /// Writes the remaining files: the summed-up record, its environment, histograms and drawings.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Outcome {
     }
 }
 
-fn histogram_name(merged: &Merged) -> String {
+fn histogram_name(merged: &MergedHistogram) -> String {
     format!("{}.hdr", cell_name(&merged.cell))
 }
 
@@ -182,7 +182,7 @@ pub fn write_plots(
 }
 
 /// Result of drawing a record again.
-pub enum Redrawn {
+pub enum RedrawnFiles {
     /// An experiment: `report.html`, `results.csv`.
     Experiment(Box<Record>),
     /// A comparison of generators, decisions by policies, a graph's record, a control plane's or many sidecars': `report.html`
@@ -195,39 +195,39 @@ pub enum Redrawn {
 ///
 /// # Errors
 /// When there is no record, it cannot be read, or the drawing cannot be written.
-pub fn redraw(folder: &Path) -> Result<Redrawn, String> {
+pub fn redraw(folder: &Path) -> Result<RedrawnFiles, String> {
     if let Some(mut record) = other::<Generators>(folder, "generators.json")? {
         record.conclude();
         write(&folder.join("report.html"), &record.to_html())?;
         write(&folder.join("report.md"), &record.to_markdown())?;
-        return Ok(Redrawn::Comparison(record.in_words(), record.sections()));
+        return Ok(RedrawnFiles::Comparison(record.in_words(), record.sections()));
     }
     if let Some(mut record) = other::<Decisions>(folder, "decisions.json")? {
         record.conclude();
         write(&folder.join("report.html"), &record.to_html())?;
         write(&folder.join("report.md"), &record.to_markdown())?;
-        return Ok(Redrawn::Comparison(record.in_words(), record.sections()));
+        return Ok(RedrawnFiles::Comparison(record.in_words(), record.sections()));
     }
     if let Some(record) = other::<GraphRecord>(folder, "graph.json")? {
         crate::graph::draw_graph(&record, folder)?;
-        return Ok(Redrawn::Comparison(record.in_words(), record.sections()));
+        return Ok(RedrawnFiles::Comparison(record.in_words(), record.sections()));
     }
     for name in [CONTROL_PLANE, SIDECARS, NODES] {
         if let Some(record) = other::<ControlPlaneRecord>(folder, name)? {
             draw_figures(&record, folder)?;
-            return Ok(Redrawn::Comparison(record.in_words(), record.sections()));
+            return Ok(RedrawnFiles::Comparison(record.in_words(), record.sections()));
         }
     }
     if let Some(mut record) = other::<Agreement>(folder, "agreement.json")? {
         record.conclude();
         write(&folder.join("report.html"), &record.to_html())?;
         write(&folder.join("report.md"), &record.to_markdown())?;
-        return Ok(Redrawn::Comparison(record.in_words(), record.sections()));
+        return Ok(RedrawnFiles::Comparison(record.in_words(), record.sections()));
     }
     let mut record = read(folder)?;
     summarise(&mut record);
     draw(&record, folder)?;
-    Ok(Redrawn::Experiment(Box::new(record)))
+    Ok(RedrawnFiles::Experiment(Box::new(record)))
 }
 
 /// Files of records that are of no experiment.
@@ -250,7 +250,7 @@ fn other<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, St
     let why = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let text = fs::read_to_string(&path).map_err(|e| why(&e))?;
     let mut value = serde_json::from_str(&text).map_err(|e| why(&e))?;
-    places::without_in(&mut value);
+    path_privacy::without_in(&mut value);
     serde_json::from_value(value).map(Some).map_err(|e| why(&e))
 }
 
@@ -270,6 +270,6 @@ pub fn read(folder: &Path) -> Result<Record, String> {
     let text = fs::read_to_string(&path).map_err(none)?;
     let why = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let mut value = serde_json::from_str(&text).map_err(|e| why(&e))?;
-    places::without_in(&mut value);
+    path_privacy::without_in(&mut value);
     Record::from_json(&value.to_string()).map_err(|e| why(&e))
 }

@@ -1,6 +1,6 @@
 //! The validity gate: reasons why a slice does not count. Each is a sentence that the report shows.
 
-use voile_report::record::{Kind, Run};
+use voile_report::record::{ValueKind, SliceRun};
 
 use crate::definition::{Definition, Validity};
 use crate::generator::Generated;
@@ -53,7 +53,7 @@ const LATE: &str = "the generator was late";
 
 /// Rate of the due requests in the slice. Connections in phase send in bursts. A slice has a whole number of bursts, so it may
 /// have one burst more than its part of the rate, or one less.
-fn planned(run: &Run, generated: &Generated) -> f64 {
+fn planned(run: &SliceRun, generated: &Generated) -> f64 {
     let due = generated.scheduled as f64 / generated.duration_s;
     let burst = f64::from(run.connections) / generated.duration_s;
     match run.arrival == "fortio" && (due - run.rate).abs() <= burst {
@@ -64,11 +64,11 @@ fn planned(run: &Run, generated: &Generated) -> f64 {
 }
 
 /// Reasons why the slice does not count; empty if it counts.
-pub(crate) fn reasons(definition: &Definition, run: &Run, generated: &Generated) -> Vec<String> {
+pub(crate) fn reasons(definition: &Definition, run: &SliceRun, generated: &Generated) -> Vec<String> {
     let validity = &definition.validity;
     let mut reasons = Vec::new();
     let lateness = std::time::Duration::from_micros(generated.lateness_us.p99);
-    let scheduled = run.kind == Kind::Latency;
+    let scheduled = run.kind == ValueKind::Latency;
     if scheduled && lateness > validity.max_lateness {
         reasons.push(format!(
             "generator late: {lateness:?} at p99, bound {:?}",
@@ -123,13 +123,13 @@ pub(crate) fn reasons(definition: &Definition, run: &Run, generated: &Generated)
 }
 
 /// Reasons why generator or machine were saturated, so that the figures are theirs and not the contestant's.
-fn saturated(validity: &Validity, run: &Run, generated: &Generated) -> Vec<String> {
+fn saturated(validity: &Validity, run: &SliceRun, generated: &Generated) -> Vec<String> {
     let mut reasons = Vec::new();
     let mut processes = run.processes.iter();
     let threads = generated.options.threads.max(1);
     let load = processes.find(|process| process.role == "load");
     let busy = load.map_or(0.0, |load| load.vcpu / f64::from(threads));
-    let scheduled = run.kind == Kind::Latency;
+    let scheduled = run.kind == ValueKind::Latency;
     // The highest rate without a proxy is the limit of generator or server, so a busy generator is no error there.
     let floor = !scheduled && run.key().is_baseline();
     if busy > validity.max_generator_busy && !floor {
@@ -172,7 +172,7 @@ mod tests {
     fn who_saturates_a_contestant_may_not_be_saturated_itself() {
         let cases = [("baseline", 0), ("relay", 1)];
         for (contestant, expected) in cases {
-            let run = Run {
+            let run = SliceRun {
                 contestant: contestant.to_owned(),
                 mode: if contestant == "baseline" {
                     "baseline"
@@ -180,10 +180,10 @@ mod tests {
                     "both"
                 }
                 .to_owned(),
-                kind: Kind::Saturation,
+                kind: ValueKind::Saturation,
                 machine_busy: Some(1.0),
                 processes: vec![load(0.98)],
-                ..Run::default()
+                ..SliceRun::default()
             };
             let generated = Generated {
                 valid: true,
@@ -198,11 +198,11 @@ mod tests {
     #[test]
     fn a_rate_that_is_missed_with_nothing_in_between_is_the_labs_own_end() {
         for (mode, expected) in [("baseline", true), ("both", false)] {
-            let run = Run {
+            let run = SliceRun {
                 mode: mode.to_owned(),
                 rate: 1000.0,
                 achieved_rps: 900.0,
-                ..Run::default()
+                ..SliceRun::default()
             };
             let generated = Generated {
                 valid: true,
@@ -224,13 +224,13 @@ mod tests {
             ("fortio", 1800, 900.0, true),
             ("uniform", 2048, 1024.0, true),
         ] {
-            let run = Run {
+            let run = SliceRun {
                 mode: "both".to_owned(),
                 arrival: arrival.to_owned(),
                 connections: 64,
                 rate: 1000.0,
                 achieved_rps: achieved,
-                ..Run::default()
+                ..SliceRun::default()
             };
             let generated = Generated {
                 valid: true,
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn each_bound_is_named_when_it_is_broken() {
-        type Break = fn(&mut Run, &mut Generated);
+        type Break = fn(&mut SliceRun, &mut Generated);
         let cases: [(&str, Break); 10] = [
             ("", |_, _| {}),
             ("generator late", |_, g| g.lateness_us.p99 = 1_001),
@@ -286,10 +286,10 @@ mod tests {
             }),
         ];
         for (expected, break_it) in cases {
-            let mut run = Run {
+            let mut run = SliceRun {
                 rate: 1000.0,
                 achieved_rps: 1000.0,
-                ..Run::default()
+                ..SliceRun::default()
             };
             let mut generated = Generated {
                 valid: true,

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use voile_host::child::{Output, Spec, Supervised};
-use voile_report::record::{Kind, Latency};
+use voile_host::child::{Output, Spec, SupervisedChild};
+use voile_report::record::{ValueKind, Latency};
 
-use crate::contestants::Route;
-use crate::definition::{Asks, Refusal, carried};
+use crate::contestants::CellRoute;
+use crate::definition::{Asks, RefusalKind, carried};
 use crate::events::INTERVAL;
 use crate::plan::fresh_tokens;
 use crate::target::Lab;
@@ -28,8 +28,8 @@ const AUTHORIZATION: &str = "authorization";
 
 /// Load that the generator must produce.
 #[derive(Debug, Clone)]
-pub(crate) struct Order {
-    pub(crate) kind: Kind,
+pub(crate) struct GeneratorRequest {
+    pub(crate) kind: ValueKind,
     pub(crate) protocol: String,
     pub(crate) rate: u32,
     pub(crate) connections: u32,
@@ -45,7 +45,7 @@ pub(crate) struct Order {
     /// True if the generator also counts in short intervals.
     pub(crate) intervals: bool,
     /// Every request is to be refused so: an answer that lets one through is the mistake.
-    pub(crate) refused: Option<Refusal>,
+    pub(crate) refused: Option<RefusalKind>,
     /// Tokens of the requests; empty is none.
     pub(crate) token: String,
     /// Path and expected status of the requests.
@@ -75,7 +75,7 @@ pub(crate) struct Generated {
     pub(crate) halves_us: Vec<Percentiles>,
     pub(crate) latency_histogram: String,
     pub(crate) interrupted: bool,
-    pub(crate) options: Options,
+    pub(crate) options: GeneratorOptions,
     pub(crate) interval_ms: u64,
     pub(crate) intervals: Vec<CountedInterval>,
     /// Throughput of a bulk run.
@@ -88,7 +88,7 @@ pub(crate) struct Generated {
 /// Options of the generator, as it reports them.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Options {
+pub(crate) struct GeneratorOptions {
     pub(crate) threads: u32,
 }
 
@@ -138,16 +138,16 @@ impl From<Percentiles> for Latency {
 
 /// Reason why a slice returned no figures at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub(crate) enum BrokenSlice {
     /// The user asked to end.
     Stopped,
     /// The generator failed; in words.
     Failed(String),
 }
 
-impl Order {
+impl GeneratorRequest {
     /// Target of the requests, and the options that shape them.
-    fn request(&self, lab: &Lab<'_>, route: &Route) -> Result<Vec<String>, String> {
+    fn request(&self, lab: &Lab<'_>, route: &CellRoute) -> Result<Vec<String>, String> {
         let entry = route.entry;
         let path = self.asks.path();
         let size = self.size.to_string();
@@ -158,7 +158,7 @@ impl Order {
             None => words(&["--payload-size", &size]),
         };
         let mut arguments = match (self.protocol.as_str(), self.kind) {
-            ("tcp", Kind::Bulk) => words(&[&format!("tcp://{entry}"), "--protocol", "tcp-bulk"]),
+            ("tcp", ValueKind::Bulk) => words(&[&format!("tcp://{entry}"), "--protocol", "tcp-bulk"]),
             ("tcp", _) if self.sink => {
                 let mut body = self.marker.clone().unwrap_or_default().into_bytes();
                 body.resize(SINK_BYTES, b'.');
@@ -252,7 +252,7 @@ impl Order {
         if self.intervals {
             words.push(("--interval", duration(INTERVAL)));
         }
-        if self.kind != Kind::Bulk {
+        if self.kind != ValueKind::Bulk {
             words.push(("--rate", self.rate.to_string()));
             words.push(("--arrival", self.arrival.clone()));
             words.push(("--seed", self.seed.to_string()));
@@ -273,9 +273,9 @@ fn post(bytes: u64) -> [String; 4] {
 /// Starts the generator for this order.
 pub(crate) fn start_load(
     lab: &Lab<'_>,
-    route: &Route,
-    order: &Order,
-) -> Result<(Supervised, PathBuf), String> {
+    route: &CellRoute,
+    order: &GeneratorRequest,
+) -> Result<(SupervisedChild, PathBuf), String> {
     let (spec, out) = prepare_load(lab, route, order)?;
     Ok((spec.start().map_err(|e| e.to_string())?, out))
 }
@@ -283,8 +283,8 @@ pub(crate) fn start_load(
 /// All that comes before it is started: tokens to be signed take their time.
 pub(crate) fn prepare_load(
     lab: &Lab<'_>,
-    route: &Route,
-    order: &Order,
+    route: &CellRoute,
+    order: &GeneratorRequest,
 ) -> Result<(Spec, PathBuf), String> {
     let out = lab.folder.join("load.json");
     let _ = std::fs::remove_file(&out);
@@ -304,13 +304,13 @@ pub(crate) fn prepare_load(
 
 /// Waits until that moment, or until the generator ends, or the user asks to end.
 pub(crate) fn wait_until(
-    load: &mut Supervised,
+    load: &mut SupervisedChild,
     moment: Instant,
     lab: &Lab<'_>,
-) -> Result<bool, Broken> {
+) -> Result<bool, BrokenSlice> {
     loop {
         if (lab.stopped)() {
-            return Err(Broken::Stopped);
+            return Err(BrokenSlice::Stopped);
         }
         let left = moment.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -324,13 +324,13 @@ pub(crate) fn wait_until(
 
 /// Waits for the generator's end and reads what it says. A run that it calls invalid is an answer too.
 pub(crate) fn finish_load(
-    load: &mut Supervised,
+    load: &mut SupervisedChild,
     out: &Path,
     bound: Duration,
     lab: &Lab<'_>,
-) -> Result<Generated, Broken> {
+) -> Result<Generated, BrokenSlice> {
     if !wait_until(load, Instant::now() + bound, lab)? {
-        return Err(Broken::Failed(format!(
+        return Err(BrokenSlice::Failed(format!(
             "the generator did not end within {bound:?}"
         )));
     }
@@ -339,7 +339,7 @@ pub(crate) fn finish_load(
         let exit = load
             .try_exit()
             .map_or_else(String::new, |exit| exit.to_string());
-        Broken::Failed(format!(
+        BrokenSlice::Failed(format!(
             "the generator {exit} without a result ({e}){}",
             lab.log_end("load")
         ))

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use voile_host::child::{Output, Spec};
 use voile_host::sampler::Usage;
-use voile_report::generators::{Bound, Generators, Measured, Scene};
+use voile_report::generators::{OtherGenerator, Generators, GeneratorTurn, GeneratorScene};
 
 use crate::environment::{environment, head, warnings};
-use crate::find::{self, Peer};
-use crate::generator::{Broken, wait_until};
-use crate::places::without;
+use crate::find::{self, PeerProgram};
+use crate::generator::{BrokenSlice, wait_until};
+use crate::path_privacy::without;
 use crate::target::{Echo, HTTP, Lab, TCP, start_echo};
 
 const CONNECTIONS: u32 = 16;
@@ -42,7 +42,7 @@ pub struct GeneratorSettings {
     /// The `voile` program: generator and server.
     pub voile: PathBuf,
     /// The others by name, or how to get them.
-    pub others: BTreeMap<&'static str, Result<Peer, String>>,
+    pub others: BTreeMap<&'static str, Result<PeerProgram, String>>,
     /// Number of measurements of each generator.
     pub rounds: u32,
     /// For how long.
@@ -57,7 +57,7 @@ pub struct GeneratorSettings {
 /// When the user names a program that is not there, or one that we do not know.
 pub fn generators(
     given: &[String],
-) -> Result<BTreeMap<&'static str, Result<Peer, String>>, String> {
+) -> Result<BTreeMap<&'static str, Result<PeerProgram, String>>, String> {
     let mut found = BTreeMap::new();
     let (fortio, others): (Vec<String>, Vec<String>) = given
         .iter()
@@ -75,7 +75,7 @@ pub fn generators(
             .find_map(|peer| peer.strip_prefix(name)?.strip_prefix('='));
         let candidates = own.map_or_else(|| find::servers(name), |path| vec![PathBuf::from(path)]);
         let here = candidates.into_iter().find(|path| path.is_file());
-        let peer = here.map(|path| Peer {
+        let peer = here.map(|path| PeerProgram {
             version: version(&path),
             path,
         });
@@ -128,7 +128,7 @@ pub fn measure_generators(
     let wide = ["--threads", SERVER_THREADS];
     let (http_server, http) = start_echo(&settings.voile, folder.path(), HTTP, &wide, stopped)?;
     let (tcp_server, tcp) = start_echo(&settings.voile, folder.path(), TCP, &wide, stopped)?;
-    let servers = [&http_server, &tcp_server].map(voile_host::child::Supervised::group_pids);
+    let servers = [&http_server, &tcp_server].map(voile_host::child::SupervisedChild::group_pids);
     let echo = Echo { http, tcp };
     let lab = Lab::on_loopback(&settings.voile, folder.path(), echo, stopped);
     record.scenes = scenes();
@@ -158,10 +158,10 @@ pub fn measure_generators(
             let server = &servers[usize::from(scene.name.starts_with("tcp"))];
             let mut measured = match turn(&lab, settings, scene, generator, server) {
                 Ok(measured) => measured,
-                Err(Broken::Stopped) => break 'rounds,
-                Err(Broken::Failed(why)) => Measured {
+                Err(BrokenSlice::Stopped) => break 'rounds,
+                Err(BrokenSlice::Failed(why)) => GeneratorTurn {
                     failure: Some(without(&why)),
-                    ..Measured::default()
+                    ..GeneratorTurn::default()
                 },
             };
             measured.scene.clone_from(&scene.name);
@@ -202,7 +202,7 @@ fn new_record(settings: &GeneratorSettings) -> Generators {
 }
 
 /// A scene: the compared figure, and the generators it is compared with.
-struct Plan {
+struct ComparisonPlan {
     name: &'static str,
     title: &'static str,
     figure: &'static str,
@@ -215,68 +215,68 @@ const EACH: &str = "requests_per_core";
 /// The other meaning of "per core": throughput of a machine whose cores both sides share.
 const TOGETHER: &str = "requests_per_second";
 
-const PLANS: [Plan; 11] = [
-    Plan {
+const PLANS: [ComparisonPlan; 11] = [
+    ComparisonPlan {
         name: "http1-most",
         title: "HTTP/1.1, as many as go",
         figure: EACH,
         of: &[("fortio", Some(2.0)), ("wrk", Some(0.8))],
     },
-    Plan {
+    ComparisonPlan {
         name: "http2-most",
         title: "HTTP/2, as many as go, 10 streams a connection",
         figure: EACH,
         of: &[("h2load", None)],
     },
-    Plan {
+    ComparisonPlan {
         name: "grpc-most",
         title: "gRPC unary, as many as go",
         figure: EACH,
         of: &[("fortio", Some(2.0))],
     },
-    Plan {
+    ComparisonPlan {
         name: "tcp-most",
         title: "TCP, as many round trips as go",
         figure: EACH,
         of: &[("fortio", Some(2.0))],
     },
-    Plan {
+    ComparisonPlan {
         name: "http1-shared",
         title: "HTTP/1.1, as many as go, all cores shared with the server",
         figure: TOGETHER,
         of: &[("fortio", None), ("wrk", None)],
     },
-    Plan {
+    ComparisonPlan {
         name: "http2-shared",
         title: "HTTP/2, as many as go, 10 streams a connection, all cores shared with the server",
         figure: TOGETHER,
         of: &[("h2load", None)],
     },
-    Plan {
+    ComparisonPlan {
         name: "grpc-shared",
         title: "gRPC unary, as many as go, all cores shared with the server",
         figure: TOGETHER,
         of: &[("fortio", None)],
     },
-    Plan {
+    ComparisonPlan {
         name: "tcp-shared",
         title: "TCP, as many round trips as go, all cores shared with the server",
         figure: TOGETHER,
         of: &[("fortio", None)],
     },
-    Plan {
+    ComparisonPlan {
         name: "http1-closed",
         title: "HTTP/1.1, as many as go over 16 connections, the server waits 2 ms",
         figure: "p50_us",
         of: &[("fortio", None), ("wrk", None), ("h2load", None)],
     },
-    Plan {
+    ComparisonPlan {
         name: "http2-fixed",
         title: "HTTP/2, 1000/s, the server waits 2 ms",
         figure: "mean_us",
         of: &[("h2load", None)],
     },
-    Plan {
+    ComparisonPlan {
         name: "grpc-fixed",
         title: "gRPC unary, 1000/s, the server waits 2 ms",
         figure: "p50_us",
@@ -284,14 +284,14 @@ const PLANS: [Plan; 11] = [
     },
 ];
 
-fn scenes() -> Vec<Scene> {
-    let bound = |plan: &Plan, (of, at_least): &(&str, Option<f64>)| Bound {
+fn scenes() -> Vec<GeneratorScene> {
+    let bound = |plan: &ComparisonPlan, (of, at_least): &(&str, Option<f64>)| OtherGenerator {
         of: (*of).to_owned(),
         at_least: *at_least,
         // h2load reports no median, so the means are compared.
         figure: (*of == "h2load" && plan.figure == "p50_us").then(|| "mean_us".to_owned()),
     };
-    let scene = |plan: &Plan| Scene {
+    let scene = |plan: &ComparisonPlan| GeneratorScene {
         name: plan.name.to_owned(),
         title: plan.title.to_owned(),
         figure: plan.figure.to_owned(),
@@ -303,8 +303,8 @@ fn scenes() -> Vec<Scene> {
 /// The command of a generator in a scene.
 fn spec(lab: &Lab<'_>, settings: &GeneratorSettings, scene: &str, generator: &str) -> Option<Spec> {
     let (http, tcp) = (lab.echo.http, lab.echo.tcp);
-    let pace = Pace::of(scene);
-    let most = pace != Pace::Fixed;
+    let pace = ScenePace::of(scene);
+    let most = pace != ScenePace::Fixed;
     let threads = threads(scene);
     let program = match generator {
         "voile" => &settings.voile,
@@ -319,7 +319,7 @@ fn spec(lab: &Lab<'_>, settings: &GeneratorSettings, scene: &str, generator: &st
             "--latency".to_owned(),
         ],
         _ => {
-            let streams = if pace == Pace::Most { STREAMS } else { 1 };
+            let streams = if pace == ScenePace::Most { STREAMS } else { 1 };
             let mut words = vec![
                 format!("-c{CONNECTIONS}"),
                 format!("-m{streams}"),
@@ -337,7 +337,7 @@ fn spec(lab: &Lab<'_>, settings: &GeneratorSettings, scene: &str, generator: &st
     };
     let spec = lab.free_process(generator, program).args(words);
     let seconds = settings.slice.as_secs().max(1);
-    let delay = if pace == Pace::Most {
+    let delay = if pace == ScenePace::Most {
         String::new()
     } else {
         format!("&delay={DELAY}")
@@ -356,8 +356,8 @@ fn spec(lab: &Lab<'_>, settings: &GeneratorSettings, scene: &str, generator: &st
             "-t".to_owned(),
             format!("{seconds}s"),
             match pace {
-                Pace::Closed => url,
-                Pace::Most | Pace::Fixed => fortio_url(scene, http, tcp),
+                ScenePace::Closed => url,
+                ScenePace::Most | ScenePace::Fixed => fortio_url(scene, http, tcp),
             },
         ]),
         _ => spec.stdout(Output::File(out)),
@@ -379,7 +379,7 @@ fn threads(scene: &str) -> usize {
 
 /// Pace of the requests in a scene, by the end of the scene's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pace {
+enum ScenePace {
     /// As fast as possible.
     Most,
     /// As fast as possible against a server that waits: each connection's next request follows its last answer.
@@ -388,7 +388,7 @@ enum Pace {
     Fixed,
 }
 
-impl Pace {
+impl ScenePace {
     fn of(scene: &str) -> Self {
         match scene.rsplit('-').next() {
             Some("fixed") => Self::Fixed,
@@ -403,8 +403,8 @@ impl Pace {
     }
 }
 
-fn ours(scene: &str, pace: Pace, threads: usize, http: SocketAddr, tcp: SocketAddr) -> Vec<String> {
-    let delay = if pace == Pace::Most {
+fn ours(scene: &str, pace: ScenePace, threads: usize, http: SocketAddr, tcp: SocketAddr) -> Vec<String> {
+    let delay = if pace == ScenePace::Most {
         String::new()
     } else {
         format!("delay={DELAY}")
@@ -421,7 +421,7 @@ fn ours(scene: &str, pace: Pace, threads: usize, http: SocketAddr, tcp: SocketAd
     words.push("--rate".to_owned());
     words.push(pace.rate().to_string());
     words.push(format!("--threads={threads}"));
-    if pace == Pace::Most && scene.starts_with("http2") {
+    if pace == ScenePace::Most && scene.starts_with("http2") {
         words.extend(["--streams".to_owned(), STREAMS.to_string()]);
     }
     if scene.starts_with("grpc") || scene.starts_with("tcp") {
@@ -430,7 +430,7 @@ fn ours(scene: &str, pace: Pace, threads: usize, http: SocketAddr, tcp: SocketAd
     words
 }
 
-fn fortio(folder: &Path, scene: &str, pace: Pace) -> Vec<String> {
+fn fortio(folder: &Path, scene: &str, pace: ScenePace) -> Vec<String> {
     let rate = pace.rate();
     let mut words: Vec<String> = [
         "load",
@@ -448,7 +448,7 @@ fn fortio(folder: &Path, scene: &str, pace: Pace) -> Vec<String> {
     if scene.starts_with("grpc") {
         let size = SIZE.to_string();
         words.extend(["-grpc", "-ping", "-payload-size", &size].map(str::to_owned));
-        if pace == Pace::Fixed {
+        if pace == ScenePace::Fixed {
             let fine = [
                 "-grpc-ping-delay",
                 DELAY,
@@ -462,7 +462,7 @@ fn fortio(folder: &Path, scene: &str, pace: Pace) -> Vec<String> {
         }
     } else if scene.starts_with("tcp") {
         words.extend(["-payload-size".to_owned(), SIZE.to_string()]);
-    } else if pace == Pace::Closed {
+    } else if pace == ScenePace::Closed {
         // Buckets of 10 µs from the delay on: with its own of 1 ms its median would be a guess.
         words.extend(["-offset", DELAY, "-r", "0.00001"].map(str::to_owned));
     }
@@ -480,18 +480,18 @@ fn fortio_url(scene: &str, http: SocketAddr, tcp: SocketAddr) -> String {
 fn turn(
     lab: &Lab<'_>,
     settings: &GeneratorSettings,
-    scene: &Scene,
+    scene: &GeneratorScene,
     generator: &str,
     server: &[u32],
-) -> Result<Measured, Broken> {
-    let failed = |why: String| Broken::Failed(why);
+) -> Result<GeneratorTurn, BrokenSlice> {
+    let failed = |why: String| BrokenSlice::Failed(why);
     let spec = spec(lab, settings, &scene.name, generator);
     let spec = spec.ok_or_else(|| failed(format!("{generator} is not here")))?;
     let _ = std::fs::remove_file(told_at(lab.folder));
     let mut child = spec.start().map_err(|e| failed(e.to_string()))?;
     let began = Instant::now();
     let slice = Duration::from_secs(settings.slice.as_secs().max(1));
-    let read = |child: &voile_host::child::Supervised| {
+    let read = |child: &voile_host::child::SupervisedChild| {
         let both = (Usage::of_all(&child.group_pids()), Usage::of_all(server));
         (both, Instant::now())
     };
@@ -512,7 +512,7 @@ fn turn(
     let ours = after.0.since(before.0);
     let cpu = cores(ours.cpu_ns);
     let each = 1e6 / rate.max(1e-9);
-    Ok(Measured {
+    Ok(GeneratorTurn {
         requests_per_second: rate,
         cores: cpu,
         requests_per_core: rate / cpu.max(1e-9),
@@ -521,7 +521,7 @@ fn turn(
         server_cores: cores(after.1.since(before.1).cpu_ns),
         p50_us,
         mean_us,
-        ..Measured::default()
+        ..GeneratorTurn::default()
     })
 }
 

@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use voile_host::machine::CoreTime;
-use voile_report::graph::{Carried, EdgeSlice, GraphRecord, GraphSlice, ServiceSlice};
+use voile_report::graph::{SustainedRates, EdgeSlice, GraphRecord, GraphSlice, ServiceSlice};
 
 use crate::definition::Isolation;
 use crate::environment::{environment, head, warnings};
 use crate::folder::write;
-use crate::places::without;
-use family::{Family, Used, held, spent};
-use pages::Told;
-use side::Side;
+use crate::path_privacy::without;
+use family::{GraphSide, Used, held, spent};
+use pages::ServiceCounters;
+use side::GraphSideRun;
 
 /// Deadline of the end of a graph or mesh.
 const END_WITHIN: Duration = Duration::from_secs(30);
@@ -63,14 +63,14 @@ pub struct GraphSettings {
 
 /// Output of `voile graph check --json`, as far as the lab needs it.
 #[derive(Debug, Deserialize)]
-struct Checked {
+struct GraphCheckResult {
     services: u32,
-    entries: Vec<Entry>,
+    entries: Vec<GraphEntry>,
     certain: bool,
 }
 
 #[derive(Debug, Deserialize)]
-struct Entry {
+struct GraphEntry {
     service: String,
     requests: f64,
     depth: u32,
@@ -105,8 +105,8 @@ pub fn measure_graph(
     record.picture = picture(settings, &made("graph.svg"))?;
     say("\rstarting the graph without a mesh");
     let mut sides = [
-        Side::start(settings, folder.path(), false, stopped)?,
-        Side::start(settings, folder.path(), true, stopped)?,
+        GraphSideRun::start(settings, folder.path(), false, stopped)?,
+        GraphSideRun::start(settings, folder.path(), true, stopped)?,
     ];
     say("\rstarting the graph with the mesh");
     for side in &mut sides {
@@ -146,7 +146,7 @@ pub fn measure_graph(
 /// Searches for the rate to measure at, if the user set none.
 fn carried(
     settings: &GraphSettings,
-    sides: &[Side; 2],
+    sides: &[GraphSideRun; 2],
     folder: &Path,
     record: &mut GraphRecord,
     say: &dyn Fn(&str),
@@ -166,7 +166,7 @@ fn carried(
     let [without, with] = most;
     // A whole number is easier to repeat.
     record.rate = (without.min(with) * MEASURED_AT).floor().max(1.0);
-    record.carried = Some(Carried {
+    record.carried = Some(SustainedRates {
         bounds: CARRIED.replace(',', ", "),
         without,
         with,
@@ -177,9 +177,9 @@ fn carried(
 
 fn all_rounds(
     settings: &GraphSettings,
-    sides: &[Side; 2],
+    sides: &[GraphSideRun; 2],
     folder: &Path,
-    checked: &Checked,
+    checked: &GraphCheckResult,
     record: &mut GraphRecord,
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
@@ -232,8 +232,8 @@ pub(crate) fn draw_graph(record: &GraphRecord, folder: &Path) -> Result<(), Stri
 
 fn new_record(
     settings: &GraphSettings,
-    checked: &Checked,
-    entry: &Entry,
+    checked: &GraphCheckResult,
+    entry: &GraphEntry,
 ) -> Result<GraphRecord, String> {
     let environment = environment(&settings.voile);
     let mut notes = warnings(&environment);
@@ -288,7 +288,7 @@ fn ask(settings: &GraphSettings, words: &[&str]) -> Result<Vec<u8>, String> {
     }
 }
 
-fn check(settings: &GraphSettings) -> Result<Checked, String> {
+fn check(settings: &GraphSettings) -> Result<GraphCheckResult, String> {
     let said = ask(settings, &["check", "--json"])?;
     serde_json::from_slice(&said)
         .map_err(|e| format!("`voile graph check --json` says something else: {e}"))
@@ -302,7 +302,7 @@ fn picture(settings: &GraphSettings, path: &str) -> Result<String, String> {
 /// Measures one slice. The counts are read before and after the clocks, so that reading them costs nothing.
 fn turn(
     settings: &GraphSettings,
-    side: &Side,
+    side: &GraphSideRun,
     rate: f64,
     folder: &Path,
     stopped: &dyn Fn() -> bool,
@@ -355,12 +355,12 @@ fn turn(
 
 /// Work and cost of each service.
 fn services(
-    family: &Family,
-    grew: &BTreeMap<String, Told>,
+    family: &GraphSide,
+    grew: &BTreeMap<String, ServiceCounters>,
     before: &Used,
     after: &Used,
 ) -> BTreeMap<String, ServiceSlice> {
-    let one = |name: &String, told: &Told| {
+    let one = |name: &String, told: &ServiceCounters| {
         let of = |kind: &'static str| family.of_kind(kind).filter(move |one| one.service == *name);
         let each = |kind| spent(of(kind), before, after) / told.requests.max(1.0);
         let sidecars = of("sidecar").next().is_some();
@@ -379,7 +379,7 @@ fn services(
 }
 
 /// Every call that was made, by caller and callee.
-fn edges(grew: &BTreeMap<String, Told>) -> BTreeMap<String, EdgeSlice> {
+fn edges(grew: &BTreeMap<String, ServiceCounters>) -> BTreeMap<String, EdgeSlice> {
     let all = grew.iter().flat_map(|(caller, told)| {
         told.calls.iter().map(move |(destination, calls)| {
             let callee = destination.strip_suffix(":8080").unwrap_or(destination);

@@ -8,18 +8,18 @@ use voile_host::child::Spec;
 
 use crate::contestants::Instance;
 use crate::definition::Definition;
-use crate::generator::{Broken, wait_until};
-use crate::plan::Planned;
+use crate::generator::{BrokenSlice, wait_until};
+use crate::plan::PlannedSlice;
 use crate::target::Lab;
 
 /// The command of a hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum HookPhase {
     Before,
     After,
 }
 
-impl When {
+impl HookPhase {
     fn word(self) -> &'static str {
         match self {
             Self::Before => "before",
@@ -62,17 +62,17 @@ pub(crate) fn there(program: &str) -> bool {
 pub(crate) fn around(
     lab: &Lab<'_>,
     definition: &Definition,
-    planned: &Planned,
-    when: When,
+    planned: &PlannedSlice,
+    when: HookPhase,
     instances: &[Instance],
-) -> Result<(), Broken> {
+) -> Result<(), BrokenSlice> {
     let cell = &planned.cell;
     let Some(hook) = definition.hooks.get(&cell.shape.hook) else {
         return Ok(());
     };
     let command = match when {
-        When::Before => &hook.before,
-        When::After => &hook.after,
+        HookPhase::Before => &hook.before,
+        HookPhase::After => &hook.after,
     };
     if command.is_empty() {
         return Ok(());
@@ -97,10 +97,10 @@ pub(crate) fn around(
         .env("VOILE_LAB_ROUND", planned.round.to_string())
         .env("VOILE_LAB_PIDS", pids.join(" "));
     run(lab, &name, spec, hook.bound).map_err(|broken| match broken {
-        Broken::Failed(why) => {
-            Broken::Failed(format!("hook {}, {}: {why}", cell.shape.hook, when.word()))
+        BrokenSlice::Failed(why) => {
+            BrokenSlice::Failed(format!("hook {}, {}: {why}", cell.shape.hook, when.word()))
         }
-        Broken::Stopped => Broken::Stopped,
+        BrokenSlice::Stopped => BrokenSlice::Stopped,
     })
 }
 
@@ -114,18 +114,18 @@ pub(crate) fn spec(lab: &Lab<'_>, name: &str, contestant: &str, command: &[Strin
 
 /// Runs a command to its end, within its bound. If it takes longer, or the user asks to end, it ends with all processes that it
 /// started.
-pub(crate) fn run(lab: &Lab<'_>, name: &str, spec: Spec, bound: Duration) -> Result<(), Broken> {
-    let mut child = spec.start().map_err(|e| Broken::Failed(e.to_string()))?;
+pub(crate) fn run(lab: &Lab<'_>, name: &str, spec: Spec, bound: Duration) -> Result<(), BrokenSlice> {
+    let mut child = spec.start().map_err(|e| BrokenSlice::Failed(e.to_string()))?;
     let until = std::time::Instant::now() + bound;
     if !wait_until(&mut child, until, lab)? {
-        return Err(Broken::Failed(format!(
+        return Err(BrokenSlice::Failed(format!(
             "it did not end within {bound:?}{}",
             lab.log_end(name)
         )));
     }
     match child.try_exit() {
         Some(exit) if exit.is_success() => Ok(()),
-        Some(exit) => Err(Broken::Failed(format!("it {exit}{}", lab.log_end(name)))),
-        None => Err(Broken::Failed("its end was lost".to_owned())),
+        Some(exit) => Err(BrokenSlice::Failed(format!("it {exit}{}", lab.log_end(name)))),
+        None => Err(BrokenSlice::Failed("its end was lost".to_owned())),
     }
 }

@@ -13,13 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use voile_host::machine::descriptor_limit;
-use voile_host::place::Place;
-use voile_host::sampler::{Holdings, Usage};
-use voile_report::record::Run;
+use voile_host::isolation::ProcessIsolation;
+use voile_host::sampler::{ProcessResources, Usage};
+use voile_report::record::SliceRun;
 
-use crate::contestants::{CLIENT, CLIENT_NODE, Contestant, Instance, Route, WAYPOINT, is_proxy};
-use crate::generator::Broken;
-use crate::plan::{Cell, Way};
+use crate::contestants::{CLIENT, CLIENT_NODE, Contestant, Instance, CellRoute, WAYPOINT, is_proxy};
+use crate::generator::BrokenSlice;
+use crate::plan::{Cell, RequestPath};
 use crate::target::Lab;
 
 /// Time after which an idle process has released the memory of its start.
@@ -60,10 +60,10 @@ pub(crate) fn possible(connections: u32) -> u32 {
 pub(crate) fn anew<T>(
     lab: &Lab<'_>,
     contestant: &mut dyn Contestant,
-    slice: impl FnOnce(&mut dyn Contestant) -> Result<T, Broken>,
-) -> Result<T, Broken> {
-    contestant.start(lab).map_err(Broken::Failed)?;
-    let ready = contestant.ready(lab).map_err(Broken::Failed);
+    slice: impl FnOnce(&mut dyn Contestant) -> Result<T, BrokenSlice>,
+) -> Result<T, BrokenSlice> {
+    contestant.start(lab).map_err(BrokenSlice::Failed)?;
+    let ready = contestant.ready(lab).map_err(BrokenSlice::Failed);
     let taken = ready.and_then(|()| slice(contestant));
     contestant.stop();
     taken
@@ -75,23 +75,23 @@ pub(crate) fn watch(
     contestant: &mut dyn Contestant,
     cell: &Cell,
     slice: Duration,
-) -> Result<Run, Broken> {
-    let way = Way::of(cell);
+) -> Result<SliceRun, BrokenSlice> {
+    let way = RequestPath::of(cell);
     let route = contestant
         .route(lab, &way)
-        .ok_or_else(|| Broken::Failed(format!("it cannot carry {way}")))?;
+        .ok_or_else(|| BrokenSlice::Failed(format!("it cannot carry {way}")))?;
     let instances = contestant.instances(&way);
-    let mut run = Run::of(cell);
+    let mut run = SliceRun::of(cell);
     let mut open = Vec::new();
     if cell.connections == 0 {
         pause(lab, REST)?;
     } else {
         pause(lab, SETTLE)?;
-        drop(connect(&route, cell, FIRST).map_err(Broken::Failed)?);
+        drop(connect(&route, cell, FIRST).map_err(BrokenSlice::Failed)?);
         pause(lab, SETTLE)?;
         let before = holdings(lab, &instances)?;
         let wanted = possible(cell.connections);
-        open = connect(&route, cell, wanted).map_err(Broken::Failed)?;
+        open = connect(&route, cell, wanted).map_err(BrokenSlice::Failed)?;
         pause(lab, REST)?;
         let after = holdings(lab, &instances)?;
         compare(&mut run, &instances, (&before, &after), wanted);
@@ -111,7 +111,7 @@ pub(crate) fn watch(
         run.idle
             .insert(format!("{}.idle_cpu", instance.role), share);
     }
-    contestant.alive(lab).map_err(Broken::Failed)?;
+    contestant.alive(lab).map_err(BrokenSlice::Failed)?;
     drop(open);
     run.seconds = slice.as_secs_f64();
     run.valid = run.invalid_reasons.is_empty();
@@ -120,9 +120,9 @@ pub(crate) fn watch(
 
 /// Growth of each instance per connection, and a check that the connections are open.
 fn compare(
-    run: &mut Run,
+    run: &mut SliceRun,
     instances: &[Instance],
-    (before, after): (&[Holdings], &[Holdings]),
+    (before, after): (&[ProcessResources], &[ProcessResources]),
     opened: u32,
 ) {
     run.idle
@@ -156,16 +156,16 @@ fn compare(
     }
 }
 
-fn holdings(lab: &Lab<'_>, instances: &[Instance]) -> Result<Vec<Holdings>, Broken> {
+fn holdings(lab: &Lab<'_>, instances: &[Instance]) -> Result<Vec<ProcessResources>, BrokenSlice> {
     let held = instances.iter().map(|instance| match lab.far {
-        Some(far) if !instance.far.is_empty() => far.hold(instance).map_err(Broken::Failed),
-        _ => Ok(Holdings::of_all(&instance.pids)),
+        Some(far) if !instance.far.is_empty() => far.hold(instance).map_err(BrokenSlice::Failed),
+        _ => Ok(ProcessResources::of_all(&instance.pids)),
     });
     held.collect()
 }
 
 /// Share of a core that each instance uses over that time.
-fn cpu(lab: &Lab<'_>, instances: &[Instance], slice: Duration) -> Result<Vec<f64>, Broken> {
+fn cpu(lab: &Lab<'_>, instances: &[Instance], slice: Duration) -> Result<Vec<f64>, BrokenSlice> {
     let usage = || -> Vec<Usage> {
         instances
             .iter()
@@ -174,7 +174,7 @@ fn cpu(lab: &Lab<'_>, instances: &[Instance], slice: Duration) -> Result<Vec<f64
     };
     let look = || {
         let look = lab.far.map(|far| far.look(instances));
-        look.transpose().map_err(Broken::Failed)
+        look.transpose().map_err(BrokenSlice::Failed)
     };
     let (before, far_before, began) = (usage(), look()?, Instant::now());
     pause(lab, slice)?;
@@ -195,11 +195,11 @@ fn cpu(lab: &Lab<'_>, instances: &[Instance], slice: Duration) -> Result<Vec<f64
     clippy::disallowed_methods,
     reason = "what is measured is that nothing happens for a while"
 )]
-fn pause(lab: &Lab<'_>, time: Duration) -> Result<(), Broken> {
+fn pause(lab: &Lab<'_>, time: Duration) -> Result<(), BrokenSlice> {
     let until = Instant::now() + time;
     loop {
         if (lab.stopped)() {
-            return Err(Broken::Stopped);
+            return Err(BrokenSlice::Stopped);
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -210,7 +210,7 @@ fn pause(lab: &Lab<'_>, time: Duration) -> Result<(), Broken> {
 }
 
 /// Opens connections that each carry one exchange and then stay as they are.
-fn connect(route: &Route, cell: &Cell, number: u32) -> Result<Vec<TcpStream>, String> {
+fn connect(route: &CellRoute, cell: &Cell, number: u32) -> Result<Vec<TcpStream>, String> {
     let entry = route.entry;
     let (request, answer): (Vec<u8>, &[u8]) = if cell.protocol == "tcp" {
         (b"are you there?\n".to_vec(), b"there?\n")
@@ -224,7 +224,7 @@ fn connect(route: &Route, cell: &Cell, number: u32) -> Result<Vec<TcpStream>, St
         let openers: Vec<_> = (0..OPENERS)
             .map(|opener| {
                 let share = number / OPENERS + u32::from(opener < number % OPENERS);
-                let inside = route.from.as_ref().map(Place::network);
+                let inside = route.from.as_ref().map(ProcessIsolation::network);
                 scope.spawn(move || {
                     if let Some(network) = inside {
                         let failed = |e| format!("entering a pod's network: {e}");

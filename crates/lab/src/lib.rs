@@ -7,11 +7,11 @@
 
 mod agent;
 mod agreement;
-mod bounds;
+mod process_bounds;
 mod calibration;
 mod contestants;
 mod control_plane;
-mod court;
+mod running_setup;
 mod decisions;
 mod definition;
 mod endpoints;
@@ -24,14 +24,14 @@ mod gate;
 mod generator;
 mod generators;
 mod graph;
-mod halls;
+mod origin_servers;
 mod hooks;
 mod idle;
-mod impostor;
-mod ledger;
+mod identity_proof;
+mod record_writer;
 mod network;
 mod node_crowd;
-mod places;
+mod path_privacy;
 mod plan;
 mod preset;
 mod process;
@@ -39,7 +39,7 @@ mod profile;
 mod proof;
 mod sidecars;
 mod slice;
-mod strays;
+mod unrouted_proof;
 mod target;
 mod wire;
 
@@ -50,18 +50,18 @@ pub use control_plane::{
 };
 pub use decisions::{DecisionSettings, decisions_json, measure_decisions, write_decisions};
 pub use definition::{
-    Action, CpuSet, Definition, DefinitionError, Event, Generated, Hook, Isolation, Limits, Only,
+    EventAction, CpuSet, Definition, DefinitionError, ScheduledEvent, Generated, Hook, Isolation, SidecarLimits, Only,
     Overrides, Variant, quick,
 };
 pub use environment::now;
-pub use experiment::{Outcome, Settings, can_run, run};
-pub use find::{Found, Nginx, Peer, fortio, peers, program_of};
-pub use folder::{Format, Redrawn, default_folder, read, redraw, write_plots};
+pub use experiment::{ExperimentOutcome, Settings, can_run, run};
+pub use find::{FoundPeers, Nginx, PeerProgram, fortio, peers, program_of};
+pub use folder::{Format, RedrawnFiles, default_folder, read, redraw, write_plots};
 pub use generators::{GeneratorSettings, generators, measure_generators, write_generators};
 pub use graph::{GraphSettings, measure_graph, write_graph};
-pub use ledger::Keeping;
+pub use record_writer::RecordKeeping;
 pub use node_crowd::{NodeCrowdSettings, measure_node_crowd, write_node_crowd};
-pub use places::without as without_places;
-pub use plan::{Cell, Plan};
+pub use path_privacy::without as without_places;
+pub use plan::{Cell, SlicePlan};
 pub use preset::{preset, presets};
 pub use sidecars::{SidecarSettings, measure_sidecars, write_sidecars};

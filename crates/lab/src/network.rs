@@ -11,11 +11,11 @@
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use voile_host::child::Supervised;
+use voile_host::child::SupervisedChild;
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{Rules, Tool, apply};
-use voile_host::place::{Place, Privileges};
+use voile_host::isolation::{ProcessIsolation, Privileges};
 
 use crate::contestants::Instance;
 use crate::target::{Echo, HTTP, Lab, TCP};
@@ -42,13 +42,13 @@ pub(crate) struct Pod {
 
 impl Pod {
     /// Place in which a sidecar starts in the pod.
-    pub(crate) fn for_sidecar(&self) -> Place {
-        Place::new(self.namespace.clone(), Privileges::Sidecar)
+    pub(crate) fn for_sidecar(&self) -> ProcessIsolation {
+        ProcessIsolation::new(self.namespace.clone(), Privileges::Sidecar)
     }
 
     /// Place in which generator and server start in the pod.
-    pub(crate) fn for_application(&self) -> Place {
-        Place::new(self.namespace.clone(), Privileges::Application)
+    pub(crate) fn for_application(&self) -> ProcessIsolation {
+        ProcessIsolation::new(self.namespace.clone(), Privileges::Application)
     }
 }
 
@@ -67,11 +67,11 @@ pub(crate) struct Network {
 }
 
 /// The lab's thread is in the fabric as long as this lives, and then back where it was.
-pub(crate) struct Visit {
+pub(crate) struct FabricVisit {
     home: Namespace,
 }
 
-impl Drop for Visit {
+impl Drop for FabricVisit {
     fn drop(&mut self) {
         // The lab was in this namespace before, so it may enter it again.
         let _ = self.home.enter();
@@ -112,11 +112,11 @@ impl Network {
     }
 
     /// Moves the calling thread into the fabric.
-    pub(crate) fn visit(&self) -> Result<Visit, String> {
+    pub(crate) fn visit(&self) -> Result<FabricVisit, String> {
         let failed = |e: std::io::Error| format!("entering the lab's network: {e}");
         let home = Namespace::current().map_err(failed)?;
         self.fabric.enter().map_err(failed)?;
-        Ok(Visit { home })
+        Ok(FabricVisit { home })
     }
 
     /// The addresses of the shared server; of several (one for each CPU set) that with this number.
@@ -130,8 +130,8 @@ impl Network {
     }
 
     /// Place in which control planes start.
-    pub(crate) fn for_control(&self) -> Place {
-        Place::new(self.fabric.clone(), Privileges::Application)
+    pub(crate) fn for_control(&self) -> ProcessIsolation {
+        ProcessIsolation::new(self.fabric.clone(), Privileges::Application)
     }
 
     /// Adds a pod with these redirection rules.
@@ -151,7 +151,7 @@ impl Network {
         name: &str,
         (http, tcp): (&[u16], &[u16]),
         arguments: &[&str],
-    ) -> Result<Supervised, String> {
+    ) -> Result<SupervisedChild, String> {
         let addresses = |option: &str, ports: &[u16]| -> Vec<String> {
             let address = |port: &u16| SocketAddr::new(pod.address, *port).to_string();
             let one = |port: &u16| [option.to_owned(), address(port)];
@@ -191,6 +191,6 @@ fn add(bridge: &Bridge, pods: &Cell<u16>) -> Result<Pod, String> {
 }
 
 /// The server of a pod as an instance, which is charged for its work.
-pub(crate) fn server(child: &Supervised) -> Instance {
+pub(crate) fn server(child: &SupervisedChild) -> Instance {
     Instance::here(child.name().to_owned(), "server", vec![child.pid()])
 }

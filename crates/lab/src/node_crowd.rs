@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use voile_report::control_plane::ControlPlaneRecord;
 
-use self::scene::Scene;
+use self::scene::NodeCrowdScene;
 use crate::contestants::nodes::Program;
 use crate::control_plane::{NODES, Progress, conclude, make_room, write_figures};
 use crate::definition::Variant;
 use crate::environment::{environment, head, warnings};
-use crate::find::Found;
+use crate::find::FoundPeers;
 
 /// Settings of the measurement.
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ pub struct NodeCrowdSettings {
     /// The program.
     pub voile: PathBuf,
     /// Peers on this machine.
-    pub found: Found,
+    pub found: FoundPeers,
     /// Pods of the first node.
     pub workloads: u32,
     /// Connections of each of them, open at once, for the figure of memory.
@@ -146,7 +146,7 @@ fn one(
             record.head.notes.push(note);
         }
     }
-    Scene::run(settings, program, scratch.path(), stopped, |scene| {
+    NodeCrowdScene::run(settings, program, scratch.path(), stopped, |scene| {
         progress.next();
         scene.memory(record, progress)?;
         progress.next();

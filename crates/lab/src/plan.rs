@@ -4,10 +4,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use voile_report::record::Kind;
+use voile_report::record::ValueKind;
 
 use crate::definition::{
-    Asks, Definition, FRESH, Generated, Meeting, Refusal, Routes, believed, endpoints,
+    Asks, Definition, FRESH, Generated, PolicyEffect, RefusalKind, Routes, believed, endpoints,
     has_policies, meeting, refusal,
 };
 use crate::idle::{possible, settling};
@@ -30,17 +30,17 @@ pub use voile_report::record::CellKey as Cell;
 
 /// Path of a cell's requests, for any load: the unit that is started, routed and proven.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Way {
+pub(crate) struct RequestPath {
     pub(crate) contestant: String,
     pub(crate) mode: String,
     pub(crate) tls: bool,
     pub(crate) protocol: String,
-    pub(crate) outfit: Outfit,
+    pub(crate) outfit: ContestantSetup,
 }
 
 /// Properties for which processes of one contestant start separately.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Outfit {
+pub(crate) struct ContestantSetup {
     /// Threads of each proxy; none is the experiment's number.
     pub(crate) workers: Option<u32>,
     /// The CPU set; empty is all cores.
@@ -55,7 +55,7 @@ pub(crate) struct Outfit {
     pub(crate) token: String,
 }
 
-impl Outfit {
+impl ContestantSetup {
     /// Returns true if the outfit has AuthorizationPolicies.
     pub(crate) fn has_policies(&self) -> bool {
         has_policies(&self.generated)
@@ -67,7 +67,7 @@ impl Outfit {
     }
 
     /// Effect of the policies on requests.
-    pub(crate) fn meeting(&self) -> Option<Meeting> {
+    pub(crate) fn meeting(&self) -> Option<PolicyEffect> {
         meeting(&self.generated, &self.verdict, &self.token)
     }
 
@@ -87,7 +87,7 @@ impl Outfit {
     }
 
     /// Refusal that every request must get; none if all are let in.
-    pub(crate) fn refusal(&self) -> Option<Refusal> {
+    pub(crate) fn refusal(&self) -> Option<RefusalKind> {
         refusal(&self.generated, &self.verdict, &self.token)
     }
 
@@ -118,10 +118,10 @@ impl Outfit {
     }
 }
 
-impl Way {
+impl RequestPath {
     pub(crate) fn of(cell: &Cell) -> Self {
         Self {
-            outfit: Outfit::of(cell),
+            outfit: ContestantSetup::of(cell),
             contestant: cell.contestant.clone(),
             mode: cell.mode.clone(),
             tls: cell.tls,
@@ -130,7 +130,7 @@ impl Way {
     }
 }
 
-impl Way {
+impl RequestPath {
     /// Protocol whose ports the requests use: HTTP/2 uses those of gRPC.
     pub(crate) fn ports(&self) -> &str {
         match self.protocol.as_str() {
@@ -140,7 +140,7 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for RequestPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.mode == "baseline" {
             return write!(f, "baseline {}", self.protocol);
@@ -157,7 +157,7 @@ impl fmt::Display for Way {
     }
 }
 
-impl fmt::Display for Outfit {
+impl fmt::Display for ContestantSetup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(workers) = self.workers {
             write!(f, " {workers} workers")?;
@@ -183,7 +183,7 @@ impl fmt::Display for Outfit {
 
 /// One slice of the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedSlice {
     pub(crate) round: u32,
     pub(crate) cell: Cell,
     /// The second half of the A/A control.
@@ -192,14 +192,14 @@ pub(crate) struct Planned {
 
 /// All slices in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
-    pub(crate) slices: Vec<Planned>,
+pub struct SlicePlan {
+    pub(crate) slices: Vec<PlannedSlice>,
     /// Length of each slice.
     durations: Vec<Duration>,
     contestants: u32,
 }
 
-impl Plan {
+impl SlicePlan {
     /// Lays out the rounds for the cells that can run.
     #[must_use]
     pub fn new(definition: &Definition, runnable: &dyn Fn(&Cell) -> bool) -> Self {
@@ -213,22 +213,22 @@ impl Plan {
         if let Some(control) = definition.control.as_ref().filter(|cell| runnable(cell)) {
             cells.push((control.clone(), true));
         }
-        let mut slices: Vec<Planned> = Vec::new();
+        let mut slices: Vec<PlannedSlice> = Vec::new();
         for round in 1..=definition.rounds {
             random.shuffle(&mut cells);
             let last = slices.last().map(|planned| planned.cell.clone());
             if cells.len() > 1 && last.is_some_and(|last| last == cells[0].0) {
                 cells.rotate_left(1);
             }
-            slices.extend(cells.iter().map(|(cell, control)| Planned {
+            slices.extend(cells.iter().map(|(cell, control)| PlannedSlice {
                 round,
                 cell: cell.clone(),
                 control: *control,
             }));
         }
-        let names: std::collections::BTreeSet<(&str, Outfit)> = cells
+        let names: std::collections::BTreeSet<(&str, ContestantSetup)> = cells
             .iter()
-            .map(|(cell, _)| (cell.contestant.as_str(), Outfit::of(cell)))
+            .map(|(cell, _)| (cell.contestant.as_str(), ContestantSetup::of(cell)))
             .collect();
         Self {
             contestants: names.len() as u32,
@@ -319,12 +319,12 @@ pub(crate) fn fresh_tokens(rate: u32, load: Duration) -> usize {
 
 /// Returns true if the cell's processes start for each of its slices, and end after it.
 pub(crate) fn is_started_anew(cell: &Cell) -> bool {
-    cell.kind == Kind::Idle || cell.shape.is_cold()
+    cell.kind == ValueKind::Idle || cell.shape.is_cold()
 }
 
 /// Estimated length of a slice of the cell.
 fn slice_takes(definition: &Definition, cell: &Cell) -> Duration {
-    if cell.kind != Kind::Idle {
+    if cell.kind != ValueKind::Idle {
         let before = match cell.shape.is_cold() {
             true => ANEW_OVERHEAD,
             false => definition.warmup,
@@ -348,9 +348,9 @@ mod tests {
     #[test]
     fn each_round_holds_each_cell_once_and_the_control_twice() {
         let definition = quick();
-        let plan = Plan::new(&definition, &|_| true);
+        let plan = SlicePlan::new(&definition, &|_| true);
         for round in 1..=definition.rounds {
-            let cells: Vec<&Planned> = plan
+            let cells: Vec<&PlannedSlice> = plan
                 .slices
                 .iter()
                 .filter(|planned| planned.round == round)
@@ -374,8 +374,8 @@ mod tests {
     #[test]
     fn the_order_differs_between_rounds_and_is_the_same_for_a_seed() {
         let definition = quick();
-        let plan = Plan::new(&definition, &|_| true);
-        assert_eq!(plan, Plan::new(&definition, &|_| true));
+        let plan = SlicePlan::new(&definition, &|_| true);
+        assert_eq!(plan, SlicePlan::new(&definition, &|_| true));
         let order = |round| {
             plan.slices
                 .iter()
@@ -389,8 +389,8 @@ mod tests {
     #[test]
     fn quick_takes_two_minutes_alone_and_four_beside_envoy() {
         let definition = quick();
-        let alone = Plan::new(&definition, &|cell| cell.contestant != "envoy").duration();
-        let beside = Plan::new(&definition, &|_| true).duration();
+        let alone = SlicePlan::new(&definition, &|cell| cell.contestant != "envoy").duration();
+        let beside = SlicePlan::new(&definition, &|_| true).duration();
         assert!((90..=150).contains(&alone.as_secs()), "{alone:?}");
         assert!((180..=250).contains(&beside.as_secs()), "{beside:?}");
     }

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use voile_report::claims::Claim;
 
-use crate::bounds;
+use crate::process_bounds;
 use crate::definition::{Definition, Isolation, WAYPOINT_MODE};
 use crate::network::Network;
 
@@ -49,7 +49,7 @@ pub fn presets() -> Vec<&'static str> {
 /// If there is no preset of that name.
 pub fn preset(name: &str, quick: bool) -> Result<Definition, String> {
     let mut definition = as_committed(name, quick)?;
-    if let (Some(limits), Err(why)) = (definition.limits, bounds::possible(&definition, false)) {
+    if let (Some(limits), Err(why)) = (definition.limits, process_bounds::possible(&definition, false)) {
         definition.limits = None;
         let limits = limits.in_words();
         definition
@@ -115,7 +115,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::plan::Plan;
+    use crate::plan::SlicePlan;
 
     /// Length of a quick preset, for which this project's developers have to wait. Policies have many kinds and numbers.
     fn quick_seconds(name: &str) -> u64 {
@@ -132,7 +132,7 @@ mod tests {
         for name in presets() {
             let quick = as_committed(name, true).expect("it is committed");
             let whole = as_committed(name, false).expect("it is committed");
-            let takes = |definition| Plan::new(definition, &|_| true).duration().as_secs();
+            let takes = |definition| SlicePlan::new(definition, &|_| true).duration().as_secs();
             assert!(
                 takes(&quick) <= quick_seconds(name),
                 "{name}: {} s",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use voile_host::child::Supervised;
+use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use crate::agent::FarProcess;
@@ -12,12 +12,12 @@ use crate::target::Lab;
 /// A process that an experiment started. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) enum Process {
-    Here(Supervised),
+    Here(SupervisedChild),
     There(FarProcess),
 }
 
-impl From<Supervised> for Process {
-    fn from(process: Supervised) -> Self {
+impl From<SupervisedChild> for Process {
+    fn from(process: SupervisedChild) -> Self {
         Self::Here(process)
     }
 }
@@ -89,7 +89,7 @@ impl Process {
     }
 
     /// The one here, to be ended among others.
-    pub(crate) fn here(&mut self) -> Option<&mut Supervised> {
+    pub(crate) fn here(&mut self) -> Option<&mut SupervisedChild> {
         match self {
             Self::Here(process) => Some(process),
             Self::There(_) => None,

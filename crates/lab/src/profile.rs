@@ -6,16 +6,16 @@ pub(crate) mod perf;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use voile_host::child::Supervised;
+use voile_host::child::SupervisedChild;
 use voile_report::profile::{HopSeen, Profile};
-use voile_report::record::{Kind, Run};
+use voile_report::record::{ValueKind, SliceRun};
 
-use crate::contestants::{Hop, Instance, Route};
-use crate::generator::{Broken, Order, wait_until};
+use crate::contestants::{Hop, Instance, CellRoute};
+use crate::generator::{BrokenSlice, GeneratorRequest, wait_until};
 use crate::plan::Cell;
 use crate::slice::measure;
 use crate::target::Lab;
-use crate::wire::{Capture, MAX_ANSWERS, Seen, Window};
+use crate::wire::{PacketCapture, MAX_ANSWERS, HopCapture, Window};
 
 /// The most cells of one experiment that are looked at.
 pub(crate) const MAX_CELLS: usize = 24;
@@ -25,22 +25,22 @@ const FEW_PACKETS: f64 = 0.05;
 const MARGIN: Duration = Duration::from_millis(50);
 
 /// A cell and all that stands on its path.
-pub(crate) struct Scene<'a> {
+pub(crate) struct ProfiledCell<'a> {
     pub(crate) lab: &'a Lab<'a>,
     pub(crate) cell: &'a Cell,
-    pub(crate) route: &'a Route,
-    pub(crate) order: &'a Order,
+    pub(crate) route: &'a CellRoute,
+    pub(crate) order: &'a GeneratorRequest,
     pub(crate) instances: &'a [Instance],
     pub(crate) host: &'a str,
 }
 
 /// Work on the generator's process while it measures, until the given moment.
-type Look<'a> = dyn FnMut(&mut Supervised, Instant) -> Result<(), Broken> + 'a;
+type Look<'a> = dyn FnMut(&mut SupervisedChild, Instant) -> Result<(), BrokenSlice> + 'a;
 
-impl Scene<'_> {
+impl ProfiledCell<'_> {
     /// One slice under the cell's load.
-    fn under_load(&self, look: &mut Look<'_>) -> Result<Run, Broken> {
-        let mut meanwhile = |load: &mut Supervised, (_, ends): (Instant, Instant)| {
+    fn under_load(&self, look: &mut Look<'_>) -> Result<SliceRun, BrokenSlice> {
+        let mut meanwhile = |load: &mut SupervisedChild, (_, ends): (Instant, Instant)| {
             look(load, ends - MARGIN)?;
             Ok(Vec::new())
         };
@@ -57,7 +57,7 @@ impl Scene<'_> {
     }
 
     /// Each instance on the path, the generator included.
-    fn all(&self, load: &Supervised) -> Vec<Instance> {
+    fn all(&self, load: &SupervisedChild) -> Vec<Instance> {
         let mut all = self.instances.to_vec();
         let pids = vec![load.pid()];
         all.push(Instance::here("load".to_owned(), "load", pids));
@@ -66,10 +66,10 @@ impl Scene<'_> {
 }
 
 /// Packets that a capture saw on each hop, the number of packets that it lost, and its window.
-type Watched = (Vec<Seen>, u64, Window);
+type Watched = (Vec<HopCapture>, u64, Window);
 
 /// Profiles one cell with every tool that is here, and names the missing ones.
-pub(crate) fn look(scene: &Scene<'_>) -> Result<Profile, Broken> {
+pub(crate) fn look(scene: &ProfiledCell<'_>) -> Result<Profile, BrokenSlice> {
     let mut profile = Profile {
         cell: scene.cell.clone(),
         ..Profile::default()
@@ -95,14 +95,14 @@ pub(crate) fn look(scene: &Scene<'_>) -> Result<Profile, Broken> {
 }
 
 /// Times each hop and counts what travels.
-fn hops(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
+fn hops(scene: &ProfiledCell<'_>, profile: &mut Profile) -> Result<(), BrokenSlice> {
     let mut seen: Option<Result<Watched, String>> = None;
-    let run = scene.under_load(&mut |load: &mut Supervised, until: Instant| {
+    let run = scene.under_load(&mut |load: &mut SupervisedChild, until: Instant| {
         let from = SystemTime::now() + MARGIN;
         let left = until.saturating_duration_since(Instant::now());
         let window = (unix_ns(from), unix_ns(SystemTime::now() + left));
         let shared = ["http2", "grpc"].contains(&scene.cell.protocol.as_str());
-        let capture = match Capture::timed(&scene.route.hops, window, shared) {
+        let capture = match PacketCapture::timed(&scene.route.hops, window, shared) {
             Ok(capture) => capture,
             Err(why) => {
                 seen = Some(Err(format!("a capture needs CAP_NET_RAW: {why}")));
@@ -122,7 +122,7 @@ fn hops(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
             }
             let seconds = window.1.saturating_sub(window.0) as f64 / 1e9;
             let requests = requests_within(&seen, run.achieved_rps * seconds);
-            let answered = scene.cell.kind != Kind::Bulk;
+            let answered = scene.cell.kind != ValueKind::Bulk;
             if answered {
                 profile.service_p50_us = run.service_us.p50;
             } else {
@@ -155,7 +155,7 @@ fn hops(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
 
 /// Number of requests within the window: the most answers that any hop saw. If most answers could not be told apart, the number
 /// follows from the run's rate, which counts too many when the load stalls.
-fn requests_within(seen: &[Seen], by_rate: f64) -> f64 {
+fn requests_within(seen: &[HopCapture], by_rate: f64) -> f64 {
     let counted = seen.iter().map(|seen| seen.timed.answers_ns.len()).max();
     match counted {
         Some(counted) if counted < MAX_ANSWERS && counted as f64 * 2.0 > by_rate => counted as f64,
@@ -169,7 +169,7 @@ fn unix_ns(time: SystemTime) -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn hop_seen(hop: &Hop, seen: &Seen, requests: f64, answered: bool) -> HopSeen {
+fn hop_seen(hop: &Hop, seen: &HopCapture, requests: f64, answered: bool) -> HopSeen {
     let timed = &seen.timed;
     let mut times = timed.answers_ns.clone();
     times.sort_unstable();

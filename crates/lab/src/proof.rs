@@ -9,19 +9,19 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use voile_host::netns::Namespace;
-use voile_report::record::{Check, Proof, Verdict};
+use voile_report::record::{Check, PathProof, CheckVerdict};
 
 use crate::contestants::{
-    Carried, Contestant, Counts, Expected, Hop, Instance, Recorded, Route, SERVER,
+    GeneratorTraffic, Contestant, Counts, ExpectedOutput, Hop, Instance, RecordedOutput, CellRoute, SERVER,
 };
-use crate::definition::{Refusal, WAYPOINT_MODE};
+use crate::definition::{RefusalKind, WAYPOINT_MODE};
 use crate::endpoints;
-use crate::generator::{Broken, Generated, Order, finish_load, start_load};
-use crate::impostor::impostor;
-use crate::plan::Way;
-use crate::strays::strays;
+use crate::generator::{BrokenSlice, Generated, GeneratorRequest, finish_load, start_load};
+use crate::identity_proof::impostor;
+use crate::plan::RequestPath;
+use crate::unrouted_proof::strays;
 use crate::target::Lab;
-use crate::wire::{Capture, Hello, Seen};
+use crate::wire::{PacketCapture, Hello, HopCapture};
 
 /// Time for proxies to show an answered request in their counters.
 const COUNT_BOUND: Duration = Duration::from_secs(2);
@@ -34,8 +34,8 @@ const STRANGER_BOUND: Duration = Duration::from_secs(2);
 const TUNNEL_BEGINS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// Result of a proof.
-pub(crate) struct Proven {
-    pub(crate) proof: Proof,
+pub(crate) struct ProofResult {
+    pub(crate) proof: PathProof,
     /// Negotiated between the sidecars, seen on the wire.
     pub(crate) hello: Option<Hello>,
 }
@@ -44,12 +44,12 @@ pub(crate) struct Proven {
 pub(crate) fn prove(
     lab: &Lab<'_>,
     contestant: &mut dyn Contestant,
-    way: &Way,
-    route: &Route,
-    order: &Order,
-) -> Result<Proven, Broken> {
+    way: &RequestPath,
+    route: &CellRoute,
+    order: &GeneratorRequest,
+) -> Result<ProofResult, BrokenSlice> {
     let marker = format!("lab{:016x}", fastrand::u64(..));
-    let order = Order {
+    let order = GeneratorRequest {
         marker: Some(marker.clone()),
         warmup: Duration::ZERO,
         ..order.clone()
@@ -57,7 +57,7 @@ pub(crate) fn prove(
     let before = contestant.counts(way);
     let recorded = contestant.recorded(lab, way);
     let capture = Captures::start(lab, route, &marker);
-    let (mut load, out) = start_load(lab, route, &order).map_err(Broken::Failed)?;
+    let (mut load, out) = start_load(lab, route, &order).map_err(BrokenSlice::Failed)?;
     let generated = finish_load(
         &mut load,
         &out,
@@ -65,7 +65,7 @@ pub(crate) fn prove(
         lab,
     )?;
     let sent = generated.sent;
-    let carried = Carried {
+    let carried = GeneratorTraffic {
         requests: sent,
         connections: order.connections.into(),
     };
@@ -98,7 +98,7 @@ pub(crate) fn prove(
         Err(why) => checks.push(Check {
             claim: "a capture on each hop shows the requests, encrypted where they should be"
                 .to_owned(),
-            verdict: Verdict::NotProven,
+            verdict: CheckVerdict::NotProven,
             evidence: match lab.far {
                 Some(_) => format!("needs CAP_NET_RAW, at the agent's too: {why}"),
                 None => format!("needs CAP_NET_RAW: {why}"),
@@ -114,13 +114,13 @@ pub(crate) fn prove(
             .flat_map(|hop| strangers(hop, lab.folder)),
     );
     checks.extend(strays(lab, way, route, &order)?);
-    checks.extend(no_impostor(lab, contestant, way).map_err(Broken::Failed)?);
+    checks.extend(no_impostor(lab, contestant, way).map_err(BrokenSlice::Failed)?);
     let proof = of_way(contestant.name(), way, checks);
-    Ok(Proven { proof, hello })
+    Ok(ProofResult { proof, hello })
 }
 
-fn of_way(contestant: &str, way: &Way, checks: Vec<Check>) -> Proof {
-    Proof {
+fn of_way(contestant: &str, way: &RequestPath, checks: Vec<Check>) -> PathProof {
+    PathProof {
         contestant: contestant.to_owned(),
         mode: way.mode.clone(),
         tls: way.tls,
@@ -134,20 +134,20 @@ fn of_way(contestant: &str, way: &Way, checks: Vec<Check>) -> Proof {
 
 /// Captures of one path: of the hops here, and of those at the agent's.
 struct Captures {
-    here: Capture,
+    here: PacketCapture,
     /// Hops at the agent; none without an agent.
     there: Vec<usize>,
     hops: usize,
 }
 
 impl Captures {
-    fn start(lab: &Lab<'_>, route: &Route, marker: &str) -> Result<Self, String> {
+    fn start(lab: &Lab<'_>, route: &CellRoute, marker: &str) -> Result<Self, String> {
         let hops = &endpoints::all_hops(lab, route);
         let is_there = |hop: &Hop| lab.far.is_some_and(|far| far.has(hop.address));
         let (there, here): (Vec<usize>, Vec<usize>) =
             (0..hops.len()).partition(|at| is_there(&hops[*at]));
         let near: Vec<Hop> = here.iter().map(|at| hops[*at].clone()).collect();
-        let here = Capture::start(&near, marker).map_err(|e| e.to_string())?;
+        let here = PacketCapture::start(&near, marker).map_err(|e| e.to_string())?;
         if let Some(far) = lab.far.filter(|_| !there.is_empty()) {
             let listeners: Vec<SocketAddr> = there.iter().map(|at| hops[*at].address).collect();
             far.watch(&listeners, marker)?;
@@ -160,7 +160,7 @@ impl Captures {
     }
 
     /// Packets seen on each hop in order, and the number of packets that a capture lost.
-    fn finish(self, lab: &Lab<'_>) -> Result<(Vec<Seen>, u64), String> {
+    fn finish(self, lab: &Lab<'_>) -> Result<(Vec<HopCapture>, u64), String> {
         let (here, mut lost) = self.here.finish()?;
         let mut there = Vec::new();
         if let Some(far) = lab.far.filter(|_| !self.there.is_empty()) {
@@ -184,7 +184,7 @@ impl Captures {
 fn no_impostor(
     lab: &Lab<'_>,
     contestant: &dyn Contestant,
-    way: &Way,
+    way: &RequestPath,
 ) -> Result<Option<Check>, String> {
     if !way.tls || !["both", "node", WAYPOINT_MODE].contains(&way.mode.as_str()) {
         return Ok(None);
@@ -194,7 +194,7 @@ fn no_impostor(
         None => Check {
             claim: "a server of the right root with another identity gets no byte of a request"
                 .to_owned(),
-            verdict: Verdict::NotProven,
+            verdict: CheckVerdict::NotProven,
             evidence: if lab.far.is_some() {
                 "tried on one machine only".to_owned()
             } else {
@@ -208,11 +208,11 @@ fn no_impostor(
 }
 
 /// Failed checks of a proof, in words.
-pub(crate) fn failures(proof: &Proof) -> Vec<String> {
+pub(crate) fn failures(proof: &PathProof) -> Vec<String> {
     let failed = proof
         .checks
         .iter()
-        .filter(|check| check.verdict == Verdict::Failed);
+        .filter(|check| check.verdict == CheckVerdict::Failed);
     failed
         .map(|check| format!("proof of path failed: {}: {}", check.claim, check.evidence))
         .collect()
@@ -220,9 +220,9 @@ pub(crate) fn failures(proof: &Proof) -> Vec<String> {
 
 pub(crate) fn check(claim: impl Into<String>, shown: bool, evidence: impl Into<String>) -> Check {
     let verdict = if shown {
-        Verdict::Proven
+        CheckVerdict::Proven
     } else {
-        Verdict::Failed
+        CheckVerdict::Failed
     };
     Check {
         claim: claim.into(),
@@ -231,11 +231,11 @@ pub(crate) fn check(claim: impl Into<String>, shown: bool, evidence: impl Into<S
     }
 }
 
-fn answers(generated: &Generated, order: &Order) -> Check {
+fn answers(generated: &Generated, order: &GeneratorRequest) -> Check {
     let claim = if let Some(refusal) = order.refused {
         let by = match refusal {
-            Refusal::Unknown => "for its token",
-            Refusal::Forbidden => "by policy",
+            RefusalKind::Unknown => "for its token",
+            RefusalKind::Forbidden => "by policy",
         };
         format!("every request is refused {by}, none answered otherwise")
     } else if order.protocol == "http1" {
@@ -258,10 +258,10 @@ fn answers(generated: &Generated, order: &Order) -> Check {
 /// Each proxy on the path counted exactly what was sent, and (soon) no more comes.
 fn counted(
     contestant: &dyn Contestant,
-    way: &Way,
-    route: &Route,
+    way: &RequestPath,
+    route: &CellRoute,
     before: Counts,
-    carried: Carried,
+    carried: GeneratorTraffic,
 ) -> Check {
     let expected: Vec<(&str, u64)> = contestant.expected(way, route, carried).collect();
     let all = |number: u64| expected.iter().all(|(_, wanted)| *wanted == number);
@@ -287,7 +287,7 @@ fn counted(
             let evidence = "it keeps no count; see the capture on its hops".to_owned();
             return Check {
                 claim: claim.to_owned(),
-                verdict: Verdict::NotProven,
+                verdict: CheckVerdict::NotProven,
                 evidence,
             };
         }
@@ -327,8 +327,8 @@ fn counted(
 fn features_on(
     lab: &Lab<'_>,
     contestant: &dyn Contestant,
-    way: &Way,
-    before: Result<Vec<Recorded>, String>,
+    way: &RequestPath,
+    before: Result<Vec<RecordedOutput>, String>,
     sent: u64,
 ) -> Vec<Check> {
     let claim = "what is switched on is written";
@@ -348,7 +348,7 @@ fn features_on(
             .zip(&now)
             .map(|(before, now)| written(before, now, sent))
             .collect();
-        let all = checks.iter().all(|check| check.verdict == Verdict::Proven);
+        let all = checks.iter().all(|check| check.verdict == CheckVerdict::Proven);
         if all || Instant::now() >= deadline || (lab.stopped)() {
             return checks;
         }
@@ -357,22 +357,22 @@ fn features_on(
 }
 
 /// Checks that the feature wrote as many records as it should.
-fn written(before: &Recorded, now: &Recorded, sent: u64) -> Check {
+fn written(before: &RecordedOutput, now: &RecordedOutput, sent: u64) -> Check {
     let grown = now.count.saturating_sub(before.count);
     let claim = match now.expected {
-        Expected::Labelled => format!("by its own labels: {}", now.what),
-        Expected::OneOf(_) | Expected::Some => format!("switched on: {}", now.what),
+        ExpectedOutput::Labelled => format!("by its own labels: {}", now.what),
+        ExpectedOutput::OneOf(_) | ExpectedOutput::Some => format!("switched on: {}", now.what),
     };
     let evidence = format!("{grown} more after {sent} sent");
     match now.expected {
-        Expected::Some => check(claim, now.count > 0, format!("{} by now", now.count)),
-        Expected::OneOf(1) | Expected::Labelled => check(claim, grown >= sent, evidence),
+        ExpectedOutput::Some => check(claim, now.count > 0, format!("{} by now", now.count)),
+        ExpectedOutput::OneOf(1) | ExpectedOutput::Labelled => check(claim, grown >= sent, evidence),
         // Few are not none; many are another feature.
-        Expected::OneOf(_) if grown > sent / 10 => check(claim, false, evidence),
-        Expected::OneOf(_) if grown > 0 => check(claim, true, evidence),
-        Expected::OneOf(_) => Check {
+        ExpectedOutput::OneOf(_) if grown > sent / 10 => check(claim, false, evidence),
+        ExpectedOutput::OneOf(_) if grown > 0 => check(claim, true, evidence),
+        ExpectedOutput::OneOf(_) => Check {
             claim,
-            verdict: Verdict::NotProven,
+            verdict: CheckVerdict::NotProven,
             evidence: format!("{evidence}: too few were sent to see one"),
         },
     }
@@ -423,7 +423,7 @@ fn owned(lab: &Lab<'_>, hop: &Hop, owners: &[Instance]) -> Check {
         ),
         Err(e) => Check {
             claim,
-            verdict: Verdict::NotProven,
+            verdict: CheckVerdict::NotProven,
             evidence: format!("cannot read /proc: {e}"),
         },
     }
@@ -511,10 +511,10 @@ fn holds(pid: u32, sockets: &[String]) -> io::Result<bool> {
 /// If log entries and spans go the same way, they contain the requests' marker again. The capture then shows more than was sent.
 fn looked_at(
     hop: &Hop,
-    seen: &Seen,
+    seen: &HopCapture,
     (sent, exactly, shared): (u64, bool, bool),
     lost: u64,
-    order: &Order,
+    order: &GeneratorRequest,
 ) -> Vec<Check> {
     let to = hop.to;
     if hop.tls {
@@ -537,7 +537,7 @@ fn looked_at(
             ),
             None => Check {
                 claim: "TLS 1.3 was negotiated".to_owned(),
-                verdict: Verdict::NotProven,
+                verdict: CheckVerdict::NotProven,
                 evidence: "no handshake during the capture: connections were open already"
                     .to_owned(),
             },
@@ -556,7 +556,7 @@ fn looked_at(
     if lost > 0 && seen.markers_in < sent {
         return vec![Check {
             claim,
-            verdict: Verdict::NotProven,
+            verdict: CheckVerdict::NotProven,
             evidence,
         }];
     }
@@ -599,7 +599,7 @@ fn strangers(hop: &Hop, folder: &Path) -> Vec<Check> {
         }
         Err(why) => Check {
             claim: "a stranger with a foreign certificate gets no answer".to_owned(),
-            verdict: Verdict::NotProven,
+            verdict: CheckVerdict::NotProven,
             evidence: why,
         },
     });
@@ -649,7 +649,7 @@ fn foreign_certificate(folder: &Path) -> Result<(String, String), String> {
 fn tls_stranger(claim: &str, hop: &Hop, arguments: &[String]) -> Check {
     let not_proven = |evidence: String| Check {
         claim: claim.to_owned(),
-        verdict: Verdict::NotProven,
+        verdict: CheckVerdict::NotProven,
         evidence,
     };
     let child = Command::new("openssl")

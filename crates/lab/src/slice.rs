@@ -1,4 +1,4 @@
-//! One slice: the generator as a process, samplers around its measured part, and the results of both, as one [`Run`].
+//! One slice: the generator as a process, samplers around its measured part, and the results of both, as one [`SliceRun`].
 //!
 //! ```text
 //! start ─ connect ─ warm-up ─┬──────────── measured by the generator ────────────┬─ end
@@ -12,16 +12,16 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use voile_host::cgroup::Throttling;
-use voile_host::child::Supervised;
+use voile_host::child::SupervisedChild;
 use voile_host::machine::{CoreSplit, CoreTime};
-use voile_host::sampler::{Holdings, Usage};
+use voile_host::sampler::{ProcessResources, Usage};
 use voile_load::samples::Samples;
-use voile_report::record::{MachineSplit, MachineUse, Process, Run};
+use voile_report::record::{MachineSplit, MachineUse, Process, SliceRun};
 
 use crate::agent::FarLook;
-use crate::contestants::{Instance, Route};
+use crate::contestants::{Instance, CellRoute};
 use crate::events;
-use crate::generator::{Broken, Generated, Order, finish_load, prepare_load, wait_until};
+use crate::generator::{BrokenSlice, Generated, GeneratorRequest, finish_load, prepare_load, wait_until};
 use crate::plan::Cell;
 use crate::target::Lab;
 
@@ -37,7 +37,7 @@ pub(crate) const CLOCK_SET: &str = "the machine's clock was set during the slice
 const OVERTIME: Duration = Duration::from_secs(8);
 
 /// Readings of the machine and of each instance at one moment.
-struct Reading {
+struct SliceReading {
     at: Instant,
     wall: SystemTime,
     machine: Option<CoreTime>,
@@ -55,12 +55,12 @@ enum Edge {
     End,
 }
 
-impl Reading {
+impl SliceReading {
     /// The window at the agent's lies inside ours, however long the question travels.
-    fn take(instances: &[Instance], lab: &Lab<'_>, edge: Edge) -> Result<Self, Broken> {
+    fn take(instances: &[Instance], lab: &Lab<'_>, edge: Edge) -> Result<Self, BrokenSlice> {
         let look = || {
             let far = lab.far.map(|far| far.look(instances));
-            far.transpose().map_err(Broken::Failed)
+            far.transpose().map_err(BrokenSlice::Failed)
         };
         let far_first = if edge == Edge::End { look()? } else { None };
         let usage = instances
@@ -88,29 +88,29 @@ impl Reading {
 
 /// Work that the lab does while the generator measures. It gets the generator, and begin and end of the measured part.
 pub(crate) type Meanwhile<'a> = dyn FnMut(
-        &mut Supervised,
+        &mut SupervisedChild,
         (Instant, Instant),
-    ) -> Result<Vec<(voile_report::events::Event, SystemTime)>, Broken>
+    ) -> Result<Vec<(voile_report::events::SliceEvent, SystemTime)>, BrokenSlice>
     + 'a;
 
 /// Runs one slice. The second part of the answer is the slice's histogram.
 pub(crate) fn measure(
     lab: &Lab<'_>,
     cell: &Cell,
-    route: &Route,
-    order: &Order,
+    route: &CellRoute,
+    order: &GeneratorRequest,
     shared: &[Instance],
     host: &str,
     meanwhile: &mut Meanwhile<'_>,
-) -> Result<(Run, Generated), Broken> {
-    let (spec, out) = prepare_load(lab, route, order).map_err(Broken::Failed)?;
+) -> Result<(SliceRun, Generated), BrokenSlice> {
+    let (spec, out) = prepare_load(lab, route, order).map_err(BrokenSlice::Failed)?;
     let cold = cell.shape.is_cold();
     let mut instances = shared.to_vec();
     instances.push(Instance::here("load".to_owned(), "load", Vec::new()));
-    let untouched = cold.then(|| Reading::take(&instances, lab, Edge::Begin));
+    let untouched = cold.then(|| SliceReading::take(&instances, lab, Edge::Begin));
     let untouched = untouched.transpose()?;
     let (began, began_wall) = (Instant::now(), SystemTime::now());
-    let mut load = spec.start().map_err(|e| Broken::Failed(e.to_string()))?;
+    let mut load = spec.start().map_err(|e| BrokenSlice::Failed(e.to_string()))?;
     instances.pop();
     instances.push(Instance::here("load".to_owned(), "load", vec![load.pid()]));
     let window_starts = began + order.warmup + LEAD.min(order.duration / 4);
@@ -119,16 +119,16 @@ pub(crate) fn measure(
         Some(untouched) => untouched,
         None => {
             wait_until(&mut load, window_starts, lab)?;
-            Reading::take(&instances, lab, Edge::Begin)?
+            SliceReading::take(&instances, lab, Edge::Begin)?
         }
     };
     let begins = began + order.warmup;
     let happened = meanwhile(&mut load, (begins, begins + order.duration))?;
     wait_until(&mut load, window_ends, lab)?;
-    let after = Reading::take(&instances, lab, Edge::End)?;
+    let after = SliceReading::take(&instances, lab, Edge::End)?;
     let generated = finish_load(&mut load, &out, OVERTIME, lab)?;
     let (series, events) = events::conclude(&generated, happened);
-    let mut run = Run {
+    let mut run = SliceRun {
         series,
         events,
         seconds: generated.duration_s,
@@ -139,7 +139,7 @@ pub(crate) fn measure(
         gigabits_per_second: generated.gbit_per_s,
         latency_us: generated.latency_us.into(),
         service_us: generated.service_us.into(),
-        ..Run::of(cell)
+        ..SliceRun::of(cell)
     };
     let stepped = clock_stepped((began, began_wall), (after.at, after.wall));
     if let Some(reason) = stepped.or_else(|| window_misplaced(&before, &after, &generated, cold)) {
@@ -158,7 +158,7 @@ pub(crate) fn measure(
 }
 
 /// Time that the clocks ran before the first request was due.
-fn ahead(before: &Reading, generated: &Generated) -> Duration {
+fn ahead(before: &SliceReading, generated: &Generated) -> Duration {
     let due = UNIX_EPOCH + Duration::from_nanos(generated.start_unix_ns);
     due.duration_since(before.wall).unwrap_or_default()
 }
@@ -166,12 +166,12 @@ fn ahead(before: &Reading, generated: &Generated) -> Duration {
 /// Divides what was used in the window by the requests of the window; at the agent's by its own clock, so that the two need
 /// not agree on the time. For so long at its beginning no request was due yet.
 fn charge(
-    run: &mut Run,
+    run: &mut SliceRun,
     lab: &Lab<'_>,
     instances: &[Instance],
-    (before, after, ahead): (&Reading, &Reading, Duration),
+    (before, after, ahead): (&SliceReading, &SliceReading, Duration),
     host: &str,
-) -> Result<(), Broken> {
+) -> Result<(), BrokenSlice> {
     let here = after.at.duration_since(before.at);
     let rate = run.achieved_rps;
     let requests = |window: Duration| (rate * window.saturating_sub(ahead).as_secs_f64()).max(1.0);
@@ -195,7 +195,7 @@ fn charge(
                 after.usage(at).since(before.usage(at)),
                 before.throttling(at).zip(after.throttling(at)),
                 after.since(before),
-                far.hold(instance).map_err(Broken::Failed)?,
+                far.hold(instance).map_err(BrokenSlice::Failed)?,
                 far.host(),
             ),
             None => (
@@ -203,7 +203,7 @@ fn charge(
                 before.throttling[at].zip(after.throttling[at]),
                 here,
                 // The generator has ended by now; it holds nothing that matters.
-                Holdings::of_all(&instance.pids),
+                ProcessResources::of_all(&instance.pids),
                 host,
             ),
         };
@@ -238,7 +238,7 @@ fn charge(
 }
 
 /// The kernel's split; of two machines that of one would say nothing.
-fn split(before: &Reading, after: &Reading, requests: f64) -> Option<MachineSplit> {
+fn split(before: &SliceReading, after: &SliceReading, requests: f64) -> Option<MachineSplit> {
     let used = after.split?.since(before.split?);
     let each = |ns: u64| ns as f64 / 1000.0 / requests;
     before.far.is_none().then(|| MachineSplit {
@@ -259,7 +259,7 @@ fn machine(host: &str, used: CoreTime, requests: f64) -> MachineUse {
 
 /// The cost of a request is the sum over all machines; the busy share is that of the busiest machine. A single machine is not
 /// listed.
-fn all_machines(run: &mut Run) {
+fn all_machines(run: &mut SliceRun) {
     let machines = &run.machines;
     if machines.is_empty() {
         return;
@@ -288,8 +288,8 @@ fn clock_stepped(
 }
 
 fn window_misplaced(
-    before: &Reading,
-    after: &Reading,
+    before: &SliceReading,
+    after: &SliceReading,
     generated: &Generated,
     cold: bool,
 ) -> Option<String> {
@@ -319,7 +319,7 @@ mod tests {
             available_ns,
             idle_ns,
         };
-        let mut run = Run::default();
+        let mut run = SliceRun::default();
         run.machines
             .push(machine("near", used(2_000_000, 1_000_000), 100.0));
         run.machines

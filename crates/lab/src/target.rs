@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::Far;
-use crate::bounds::Bounds;
-use crate::contestants::{Hop, Spot};
+use crate::agent::AgentConnection;
+use crate::process_bounds::ProcessBounds;
+use crate::contestants::{Hop, WatchPoint};
 use crate::network::Network;
-use crate::plan::{Outfit, Way};
+use crate::plan::{ContestantSetup, RequestPath};
 use crate::proof::listener_owner;
 
-use voile_host::child::{Output, Spec, Supervised};
-use voile_host::place::Place;
+use voile_host::child::{Output, Spec, SupervisedChild};
+use voile_host::isolation::ProcessIsolation;
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, wait_ready};
 
@@ -59,19 +59,19 @@ pub(crate) struct Lab<'a> {
     /// Threads of each proxy.
     pub(crate) workers: u32,
     /// Bounds of the processes.
-    pub(crate) bounds: Bounds,
+    pub(crate) bounds: ProcessBounds,
     /// Networks of client and server; none on loopback.
     pub(crate) network: Option<&'a Network>,
     /// Agent of the servers and the server's sidecars; none if they are on this machine.
-    pub(crate) far: Option<&'a Far>,
+    pub(crate) far: Option<&'a AgentConnection>,
     /// True if proxies start in a way that a new process can take over from them.
     pub(crate) upgradable: bool,
     /// True if an event moves proxies to another server.
     pub(crate) moves: bool,
     /// Generated objects of the mesh by number, and their effect on requests.
-    pub(crate) outfit: Outfit,
+    pub(crate) outfit: ContestantSetup,
     /// Paths of the outfit's cells in the experiment.
-    pub(crate) ways: Vec<Way>,
+    pub(crate) ways: Vec<RequestPath>,
     /// Returns true if the user asked to end.
     pub(crate) stopped: &'a dyn Fn() -> bool,
 }
@@ -90,19 +90,19 @@ impl<'a> Lab<'a> {
             echo,
             endpoints: Vec::new(),
             workers: 1,
-            bounds: Bounds::default(),
+            bounds: ProcessBounds::default(),
             network: None,
             far: None,
             upgradable: false,
             moves: false,
-            outfit: Outfit::default(),
+            outfit: ContestantSetup::default(),
             ways: Vec::new(),
             stopped,
         }
     }
 
     /// The same, where processes of these roles start in these places.
-    pub(crate) fn with_places<const N: usize>(&self, places: [(&'static str, Place); N]) -> Self {
+    pub(crate) fn with_places<const N: usize>(&self, places: [(&'static str, ProcessIsolation); N]) -> Self {
         Lab {
             voile: self.voile.clone(),
             endpoints: self.endpoints.clone(),
@@ -131,9 +131,9 @@ impl Lab<'_> {
 
     /// The last hop of every path to the server that all share.
     pub(crate) fn server_hop(&self, protocol: &str) -> Hop {
-        let spot = self.network.map(|network| Spot {
+        let spot = self.network.map(|network| WatchPoint {
             namespace: network.server.namespace.clone(),
-            device: Spot::ETHERNET,
+            device: WatchPoint::ETHERNET,
             listener: None,
         });
         Hop {
@@ -154,7 +154,7 @@ impl Lab<'_> {
     }
 
     /// Waits until the process answers. The error has the end of its log.
-    pub(crate) fn wait_ready(&self, child: &mut Supervised, probe: &Probe) -> Result<(), String> {
+    pub(crate) fn wait_ready(&self, child: &mut SupervisedChild, probe: &Probe) -> Result<(), String> {
         wait_ready(child, probe, READY_BOUND, self.stopped)
             .map_err(|e| format!("{e}{}", self.log_end(child.name())))
     }
@@ -162,11 +162,11 @@ impl Lab<'_> {
     /// Waits until the kernel shows that the process listens there: a call from outside might reach another process.
     pub(crate) fn wait_listening(
         &self,
-        child: &mut Supervised,
+        child: &mut SupervisedChild,
         address: SocketAddr,
     ) -> Result<(), String> {
         let deadline = Instant::now() + READY_BOUND;
-        let listens = |child: &Supervised| {
+        let listens = |child: &SupervisedChild| {
             matches!(
                 listener_owner(address, None, &child.group_pids()),
                 Ok(Some(_))
@@ -213,13 +213,13 @@ pub(crate) fn start_echo(
     serves: &str,
     arguments: &[&str],
     stopped: &dyn Fn() -> bool,
-) -> Result<(Supervised, SocketAddr), String> {
+) -> Result<(SupervisedChild, SocketAddr), String> {
     start_echo_bound(
         voile,
         folder,
         serves,
         arguments,
-        &Bounds::default(),
+        &ProcessBounds::default(),
         stopped,
     )
 }
@@ -230,9 +230,9 @@ pub(crate) fn start_echo_bound(
     folder: &Path,
     serves: &str,
     arguments: &[&str],
-    bounds: &Bounds,
+    bounds: &ProcessBounds,
     stopped: &dyn Fn() -> bool,
-) -> Result<(Supervised, SocketAddr), String> {
+) -> Result<(SupervisedChild, SocketAddr), String> {
     let address = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST))
         .map_err(|e| format!("a port for the echo server: {e}"))?;
     let both = Echo {

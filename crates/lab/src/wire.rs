@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use voile_host::device::device_of;
 
-use crate::contestants::{Hop, Spot};
+use crate::contestants::{Hop, WatchPoint};
 use packets::{Segment, parse};
 use streams::Streams;
 
@@ -35,7 +35,7 @@ const QUEUED: Duration = Duration::from_secs(5);
 
 /// Counts of one hop.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct HopCapture {
     /// Bytes of payload, both ways.
     pub(crate) bytes: u64,
     /// Times the marker was sent towards the listener: requests in plaintext.
@@ -48,12 +48,12 @@ pub(crate) struct Seen {
     pub(crate) hello: Option<Hello>,
     /// Figures of a timed capture; an agent makes none.
     #[serde(skip)]
-    pub(crate) timed: Timed,
+    pub(crate) timed: TimedCapture,
 }
 
 /// Counts of a timed capture within its window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Timed {
+pub(crate) struct TimedCapture {
     /// Both ways, acknowledgements included. Loopback and offloading devices carry segments that a wire would see in pieces.
     pub(crate) packets: u64,
     /// Bytes of all packets, from the IP header on.
@@ -104,7 +104,7 @@ impl Hello {
 }
 
 /// A capture under way.
-pub(crate) struct Capture {
+pub(crate) struct PacketCapture {
     /// Time of the stop, in nanoseconds of Unix time; zero before.
     stop: Arc<AtomicU64>,
     /// Each with the hops that it watches.
@@ -112,9 +112,9 @@ pub(crate) struct Capture {
 }
 
 /// Thread of a capture. It returns the counts of its hops, and the number of packets that the kernel could not deliver.
-type Watcher = JoinHandle<(Vec<Seen>, u64)>;
+type Watcher = JoinHandle<(Vec<HopCapture>, u64)>;
 
-impl Capture {
+impl PacketCapture {
     /// Begins to watch these hops for this marker.
     ///
     /// # Errors
@@ -146,11 +146,11 @@ impl Capture {
         for group in groups {
             let listeners: Vec<SocketAddr> = group.iter().map(|at| hops[*at].address).collect();
             let (socket, copies) = match &hops[group[0]].spot {
-                None => (packet_socket(Spot::LOOPBACK, &listeners)?, true),
+                None => (packet_socket(WatchPoint::LOOPBACK, &listeners)?, true),
                 Some(spot) => (
                     spot.namespace
                         .run(|| packet_socket(spot.device, &listeners))??,
-                    spot.device == Spot::LOOPBACK,
+                    spot.device == WatchPoint::LOOPBACK,
                 ),
             };
             // Asked for once, packets are stamped when they come and not when they are read.
@@ -177,11 +177,11 @@ impl Capture {
             let device = if *outside {
                 device_of(listener.ip())?
             } else {
-                CString::from(Spot::LOOPBACK)
+                CString::from(WatchPoint::LOOPBACK)
             };
             let socket = packet_socket(&device, &[*listener])?;
             let _ = received_at(&socket);
-            let copies = device.as_c_str() == Spot::LOOPBACK;
+            let copies = device.as_c_str() == WatchPoint::LOOPBACK;
             let watched = Watch::new(vec![*listener], marker.as_bytes().to_vec());
             let told = Arc::clone(&stop);
             let thread = thread::spawn(move || receive(&socket, watched, copies, &told));
@@ -192,7 +192,7 @@ impl Capture {
 
     /// Ends the capture. Returns the counts of each hop, in their order, and the number of packets that the kernel could not
     /// deliver.
-    pub(crate) fn finish(self) -> Result<(Vec<Seen>, u64), String> {
+    pub(crate) fn finish(self) -> Result<(Vec<HopCapture>, u64), String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_nanos();
         let now = u64::try_from(now).unwrap_or(u64::MAX);
@@ -211,7 +211,7 @@ impl Capture {
 #[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
 fn packet_socket(device: &CStr, listeners: &[SocketAddr]) -> io::Result<OwnedFd> {
     // The kernel shows outgoing packets only to sockets for all protocols. Loopback shows each packet again as it comes in.
-    let wanted = match device == Spot::LOOPBACK {
+    let wanted = match device == WatchPoint::LOOPBACK {
         true if listeners.iter().all(SocketAddr::is_ipv4) => libc::ETH_P_IP,
         true if listeners.iter().all(SocketAddr::is_ipv6) => libc::ETH_P_IPV6,
         _ => libc::ETH_P_ALL,
@@ -317,7 +317,7 @@ fn received_at(socket: &OwnedFd) -> Option<u64> {
 }
 
 /// `copies`: the device shows each packet twice, going out and coming in.
-fn receive(socket: &OwnedFd, mut watch: Watch, copies: bool, stop: &AtomicU64) -> (Vec<Seen>, u64) {
+fn receive(socket: &OwnedFd, mut watch: Watch, copies: bool, stop: &AtomicU64) -> (Vec<HopCapture>, u64) {
     let mut buffer = vec![0u8; PACKET_BYTES];
     let mut told_at = None;
     loop {
@@ -377,7 +377,7 @@ impl Tail {
 struct Watch {
     listeners: Vec<SocketAddr>,
     marker: Vec<u8>,
-    seen: Vec<Seen>,
+    seen: Vec<HopCapture>,
     tails: HashMap<(SocketAddr, SocketAddr), Tail>,
     /// The first bytes of each server's answer, until its hello is understood.
     hellos: HashMap<(SocketAddr, SocketAddr), Vec<u8>>,
@@ -390,7 +390,7 @@ struct Watch {
 
 impl Watch {
     fn new(listeners: Vec<SocketAddr>, marker: Vec<u8>) -> Self {
-        let seen = vec![Seen::default(); listeners.len()];
+        let seen = vec![HopCapture::default(); listeners.len()];
         Self {
             listeners,
             marker,
@@ -535,7 +535,7 @@ mod tests {
             tls: false,
             spot: None,
         };
-        let Ok(capture) = Capture::start(&[hop], "marker") else {
+        let Ok(capture) = PacketCapture::start(&[hop], "marker") else {
             eprintln!("skipped: needs CAP_NET_RAW");
             return;
         };

@@ -9,7 +9,7 @@ use rcgen::{
 };
 use rustls_pki_types::CertificateSigningRequestDer;
 
-use crate::mesh::{Mesh, Workload};
+use crate::mesh::{Mesh, LinkerdWorkload};
 use crate::messages::identity::{CertifyRequest, CertifyResponse};
 
 /// Life of a certificate: longer than any experiment, since a renewal would disturb the measured figures.
@@ -21,10 +21,10 @@ const MAX_CSR_BYTES: usize = 16 * 1024;
 
 /// Reason for a refusal, for the proxy's log and the lab's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused(pub String);
+pub struct CertificationError(pub String);
 
-fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused(why.into()))
+fn refused<T>(why: impl Into<String>) -> Result<T, CertificationError> {
+    Err(CertificationError(why.into()))
 }
 
 /// The trust anchor with its key.
@@ -41,7 +41,7 @@ fn usages(params: &mut CertificateParams) {
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
 }
 
-fn named(name: &str) -> Result<SanType, Refused> {
+fn named(name: &str) -> Result<SanType, CertificationError> {
     let dns = name.to_owned().try_into();
     dns.map(SanType::DnsName)
         .or_else(|_| refused(format!("{name:?} is no name like a DNS name")))
@@ -52,8 +52,8 @@ impl Authority {
     ///
     /// # Errors
     /// When one of them is none, or they do not fit.
-    pub fn new(root: &str, key: &str) -> Result<Self, Refused> {
-        let broken = |e: rcgen::Error| Refused(format!("the trust anchor cannot be used: {e}"));
+    pub fn new(root: &str, key: &str) -> Result<Self, CertificationError> {
+        let broken = |e: rcgen::Error| CertificationError(format!("the trust anchor cannot be used: {e}"));
         let key = KeyPair::from_pem(key).map_err(broken)?;
         let issuer = Issuer::from_ca_cert_pem(root, key).map_err(broken)?;
         Ok(Self {
@@ -68,8 +68,8 @@ impl Authority {
     }
 
     /// Certificate and key of a server of that name, PEM.
-    pub(crate) fn server(&self, name: &str) -> Result<(String, String), Refused> {
-        let failed = |e: rcgen::Error| Refused(format!("making the control plane's own: {e}"));
+    pub(crate) fn server(&self, name: &str) -> Result<(String, String), CertificationError> {
+        let failed = |e: rcgen::Error| CertificationError(format!("making the control plane's own: {e}"));
         let key = KeyPair::generate().map_err(failed)?;
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![named(name)?];
@@ -87,13 +87,13 @@ impl Authority {
         mesh: &Mesh,
         request: &CertifyRequest,
         now: SystemTime,
-    ) -> Result<CertifyResponse, Refused> {
+    ) -> Result<CertifyResponse, CertificationError> {
         let CertifyRequest {
             identity,
             token,
             certificate_signing_request,
         } = request;
-        let of_it = |workload: &&Workload| workload.identity == *identity;
+        let of_it = |workload: &&LinkerdWorkload| workload.identity == *identity;
         let Some(workload) = mesh.workloads.iter().find(of_it) else {
             return refused(format!("nobody here is called {identity:?}"));
         };

@@ -14,6 +14,6 @@ pub mod messages;
 mod server;
 mod service;
 
-pub use authority::{Authority, Refused};
-pub use mesh::{Endpoint, Mesh, Service, Workload};
-pub use server::{ServeError, Serving, run};
+pub use authority::{Authority, CertificationError};
+pub use mesh::{LinkerdEndpoint, Mesh, LinkerdService, LinkerdWorkload};
+pub use server::{ServeError, ServingState, run};

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::messages::destination::{
-    Change, DestinationProfile, DnsLike, H2, Hint, NoEndpoints, Opaque, OpaqueTransport,
+    Change, DestinationProfile, DnsLike, H2, LinkerdProtocolHint, NoEndpoints, Opaque, OpaqueTransport,
     ProtocolHint, Strategy, TlsIdentity, Update, WeightedAddr, WeightedAddrSet,
 };
 use crate::messages::meta::Metadata;
@@ -42,15 +42,15 @@ pub struct Mesh {
     /// See [`Mesh::root`].
     pub root_key: PathBuf,
     /// Proxies that may get a certificate.
-    pub workloads: Vec<Workload>,
+    pub workloads: Vec<LinkerdWorkload>,
     /// Services that proxies may call.
-    pub services: Vec<Service>,
+    pub services: Vec<LinkerdService>,
 }
 
 /// A proxy and its ports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Workload {
+pub struct LinkerdWorkload {
     /// Its name in certificates, like a DNS name.
     pub identity: String,
     /// Token that proves the right to this identity.
@@ -69,13 +69,13 @@ pub struct Workload {
 /// A called address, and its endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Service {
+pub struct LinkerdService {
     /// Its name.
     pub name: String,
     /// Address that clients call.
     pub address: SocketAddr,
     /// Endpoints of the service.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<LinkerdEndpoint>,
     /// Port of the endpoints' proxies for opaque bytes, if the service is opaque.
     pub opaque: Option<u16>,
 }
@@ -83,7 +83,7 @@ pub struct Service {
 /// An endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Endpoint {
+pub struct LinkerdEndpoint {
     /// Its address.
     pub address: SocketAddr,
     /// Identity of its proxy, over mutual TLS. None if there is no proxy, or none that clients may
@@ -95,7 +95,7 @@ fn seconds(seconds: i64) -> prost_types::Duration {
     prost_types::Duration { seconds, nanos: 0 }
 }
 
-impl Service {
+impl LinkerdService {
     /// Its full name.
     fn full_name(&self) -> String {
         format!("{}.{NAMESPACE}.svc.cluster.local", self.name)
@@ -126,7 +126,7 @@ impl Service {
         };
         let backend = outbound::Backend {
             metadata: Some(self.metadata()),
-            kind: Some(outbound::Choice::Balancer(outbound::BalanceP2c {
+            kind: Some(outbound::BackendChoice::Balancer(outbound::BalanceP2c {
                 discovery: Some(discovery),
                 load: Some(outbound::Load::PeakEwma(load)),
             })),
@@ -139,7 +139,7 @@ impl Service {
             backend: Some(backend),
         }];
         outbound::Distribution {
-            kind: Some(outbound::Share::FirstAvailable(outbound::FirstAvailable {
+            kind: Some(outbound::TrafficDistribution::FirstAvailable(outbound::FirstAvailable {
                 backends,
             })),
         }
@@ -151,7 +151,7 @@ impl Service {
                 kind: Some(outbound::Path::Prefix("/".to_owned())),
             }),
         };
-        let http = outbound::Http {
+        let http = outbound::HttpRoutes {
             routes: vec![outbound::HttpRoute {
                 metadata: Some(Metadata::default_named("http")),
                 rules: vec![outbound::HttpRule {
@@ -169,9 +169,9 @@ impl Service {
             }],
         };
         let protocol = if self.opaque.is_some() {
-            outbound::Protocol::Opaque(opaque)
+            outbound::OutboundProtocol::Opaque(opaque)
         } else {
-            outbound::Protocol::Detect(outbound::Detect {
+            outbound::OutboundProtocol::Detect(outbound::Detect {
                 timeout: Some(seconds(DETECT_SECONDS)),
                 opaque: Some(opaque),
                 http1: Some(http.clone()),
@@ -187,16 +187,16 @@ impl Service {
     }
 }
 
-impl Endpoint {
+impl LinkerdEndpoint {
     /// A meshed one takes all HTTP as HTTP/2, as Linkerd has it by default, and opaque bytes at its proxy's own port.
     fn weighted(&self, opaque: Option<u16>) -> WeightedAddr {
         let hint = match opaque {
             None => ProtocolHint {
-                protocol: Some(Hint::H2(H2 {})),
+                protocol: Some(LinkerdProtocolHint::H2(H2 {})),
                 opaque_transport: None,
             },
             Some(port) => ProtocolHint {
-                protocol: Some(Hint::Opaque(Opaque {})),
+                protocol: Some(LinkerdProtocolHint::Opaque(Opaque {})),
                 opaque_transport: Some(OpaqueTransport {
                     inbound_port: port.into(),
                 }),
@@ -217,7 +217,7 @@ impl Endpoint {
 
 impl Mesh {
     /// Returns the policy of that port of that workload; None if the workload is not known.
-    pub(crate) fn server(&self, workload: &str, port: u16) -> Option<inbound::Server> {
+    pub(crate) fn server(&self, workload: &str, port: u16) -> Option<inbound::InboundServer> {
         let ours = self.workloads.iter().find(|w| w.workload == workload)?;
         let (name, permit) = if ours.sealed_ports.contains(&port) {
             let clients = ours.clients.iter();
@@ -230,7 +230,7 @@ impl Mesh {
             };
             ("sealed", inbound::Permit::MeshTls(sealed))
         } else {
-            let anybody = inbound::Permit::Unauthenticated(inbound::Anybody {});
+            let anybody = inbound::Permit::Unauthenticated(inbound::UnauthenticatedClients {});
             ("all-unauthenticated", anybody)
         };
         let any = |ip: IpAddr| inbound::Network {
@@ -242,13 +242,13 @@ impl Mesh {
         let everywhere = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
         let labels = [("group", ""), ("kind", "default"), ("name", name)];
         let protocol = if ours.opaque_ports.contains(&port) {
-            inbound::Protocol::Opaque(inbound::Opaque {})
+            inbound::InboundProtocol::Opaque(inbound::Opaque {})
         } else {
-            inbound::Protocol::Detect(inbound::Detect {
+            inbound::InboundProtocol::Detect(inbound::Detect {
                 timeout: Some(seconds(DETECT_SECONDS)),
             })
         };
-        Some(inbound::Server {
+        Some(inbound::InboundServer {
             protocol: Some(inbound::ProxyProtocol {
                 kind: Some(protocol),
             }),
@@ -264,12 +264,12 @@ impl Mesh {
     }
 
     /// Returns the policy for calls of that target; None if it is no service.
-    pub(crate) fn policy(&self, target: &outbound::Target) -> Option<outbound::OutboundPolicy> {
+    pub(crate) fn policy(&self, target: &outbound::OutboundTarget) -> Option<outbound::OutboundPolicy> {
         let service = match target {
-            outbound::Target::Addr(address) => self.at(address.socket()?),
-            outbound::Target::Authority(name) => self.named(name),
+            outbound::OutboundTarget::Addr(address) => self.at(address.socket()?),
+            outbound::OutboundTarget::Authority(name) => self.named(name),
         };
-        service.map(Service::policy)
+        service.map(LinkerdService::policy)
     }
 
     /// Returns the endpoints of `NAME:PORT`.
@@ -281,7 +281,7 @@ impl Mesh {
             }
             Some(service) => Change::Add(WeightedAddrSet {
                 addrs: {
-                    let weighted = |endpoint: &Endpoint| endpoint.weighted(service.opaque);
+                    let weighted = |endpoint: &LinkerdEndpoint| endpoint.weighted(service.opaque);
                     service.endpoints.iter().map(weighted).collect()
                 },
             }),
@@ -300,16 +300,16 @@ impl Mesh {
             None => self.named(path),
         };
         DestinationProfile {
-            fully_qualified_name: service.map(Service::full_name).unwrap_or_default(),
+            fully_qualified_name: service.map(LinkerdService::full_name).unwrap_or_default(),
         }
     }
 
-    fn at(&self, address: SocketAddr) -> Option<&Service> {
+    fn at(&self, address: SocketAddr) -> Option<&LinkerdService> {
         self.services.iter().find(|s| s.address == address)
     }
 
     /// Proxies may end a name with a dot.
-    fn named(&self, path: &str) -> Option<&Service> {
+    fn named(&self, path: &str) -> Option<&LinkerdService> {
         let (name, port) = path.rsplit_once(':')?;
         let port: u16 = port.parse().ok()?;
         let name = name.strip_suffix('.').unwrap_or(name);
@@ -324,12 +324,12 @@ mod tests {
 
     fn mesh() -> Mesh {
         let at = |text: &str| text.parse().expect("an address");
-        let service = |name: &str, address: &str, endpoints: &[(&str, Option<&str>)]| Service {
+        let service = |name: &str, address: &str, endpoints: &[(&str, Option<&str>)]| LinkerdService {
             name: name.to_owned(),
             address: at(address),
             endpoints: endpoints
                 .iter()
-                .map(|(address, identity)| Endpoint {
+                .map(|(address, identity)| LinkerdEndpoint {
                     address: at(address),
                     identity: identity.map(str::to_owned),
                 })
@@ -341,7 +341,7 @@ mod tests {
             name: "control.mesh".to_owned(),
             root: PathBuf::new(),
             root_key: PathBuf::new(),
-            workloads: vec![Workload {
+            workloads: vec![LinkerdWorkload {
                 identity: "server.mesh".to_owned(),
                 token: "secret".to_owned(),
                 workload: "lab/server".to_owned(),
@@ -389,7 +389,7 @@ mod tests {
         };
         assert_eq!(names.identities[0].name, "client.mesh");
         for port in [8080, 15090] {
-            let anybody = inbound::Permit::Unauthenticated(inbound::Anybody {});
+            let anybody = inbound::Permit::Unauthenticated(inbound::UnauthenticatedClients {});
             assert_eq!(permit(port), Some(anybody));
         }
         assert_eq!(mesh.server("lab/nobody", 8080), None);
@@ -431,20 +431,20 @@ mod tests {
     fn bytes_that_nobody_looks_at_are_said_to_be_so_at_every_end() {
         let mesh = mesh();
         let server = mesh.server("lab/server", 9081).expect("it is known");
-        let opaque = inbound::Protocol::Opaque(inbound::Opaque {});
+        let opaque = inbound::InboundProtocol::Opaque(inbound::Opaque {});
         assert_eq!(server.protocol.and_then(|p| p.kind), Some(opaque));
-        let named = outbound::Target::Authority("bytes.lab.svc.cluster.local:90".to_owned());
+        let named = outbound::OutboundTarget::Authority("bytes.lab.svc.cluster.local:90".to_owned());
         let policy = mesh.policy(&named).and_then(|policy| policy.protocol);
         let kind = policy.and_then(|protocol| protocol.kind);
         assert!(
-            matches!(kind, Some(outbound::Protocol::Opaque(_))),
+            matches!(kind, Some(outbound::OutboundProtocol::Opaque(_))),
             "{kind:?}"
         );
         let Some(Change::Add(set)) = mesh.endpoints("bytes.lab.svc.cluster.local:90").update else {
             panic!("somebody answers");
         };
         let hint = set.addrs[0].protocol_hint.expect("a hint");
-        assert_eq!(hint.protocol, Some(Hint::Opaque(Opaque {})));
+        assert_eq!(hint.protocol, Some(LinkerdProtocolHint::Opaque(Opaque {})));
         assert_eq!(hint.opaque_transport.map(|t| t.inbound_port), Some(4143));
     }
 
@@ -453,10 +453,10 @@ mod tests {
         let mesh = mesh();
         let target = |text: &str| {
             let address: SocketAddr = text.parse().expect("an address");
-            outbound::Target::Addr(address.into())
+            outbound::OutboundTarget::Addr(address.into())
         };
         let policy = mesh.policy(&target("[fd00::1]:81")).expect("a service");
-        let named = outbound::Target::Authority("sealed.lab.svc.cluster.local:81".to_owned());
+        let named = outbound::OutboundTarget::Authority("sealed.lab.svc.cluster.local:81".to_owned());
         assert_eq!(mesh.policy(&named), Some(policy.clone()));
         let text = format!("{policy:?}");
         let asked = "path: \"sealed.lab.svc.cluster.local:81\"";

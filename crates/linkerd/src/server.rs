@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
-use crate::authority::{Authority, Refused};
+use crate::authority::{Authority, CertificationError};
 use crate::mesh::Mesh;
 use crate::service::Services;
 
@@ -28,8 +28,8 @@ impl fmt::Display for ServeError {
 
 impl std::error::Error for ServeError {}
 
-impl From<Refused> for ServeError {
-    fn from(Refused(why): Refused) -> Self {
+impl From<CertificationError> for ServeError {
+    fn from(CertificationError(why): CertificationError) -> Self {
         Self(why)
     }
 }
@@ -40,13 +40,13 @@ fn read(path: &Path) -> Result<String, ServeError> {
 }
 
 /// Everything that it needs to serve, read and bound.
-pub struct Serving {
+pub struct ServingState {
     services: Services,
     tls: ServerTlsConfig,
     listener: TcpListener,
 }
 
-impl Serving {
+impl ServingState {
     /// Binds. Must be called inside a tokio runtime.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ pub fn run(file: &Path) -> Result<(), ServeError> {
     runtime.block_on(async {
         let watched = |e: std::io::Error| ServeError(format!("watching for signals: {e}"));
         let mut terminate = signal(SignalKind::terminate()).map_err(watched)?;
-        let serving = Serving::bind(mesh, |line| println!("{line}")).await?;
+        let serving = ServingState::bind(mesh, |line| println!("{line}")).await?;
         tokio::select! {
             served = serving.serve() => served,
             _ = terminate.recv() => Ok(()),

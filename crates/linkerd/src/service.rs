@@ -17,7 +17,7 @@ use tonic::server::{Grpc, ServerStreamingService, UnaryService};
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
-use crate::authority::{Authority, Refused};
+use crate::authority::{Authority, CertificationError};
 use crate::mesh::Mesh;
 use crate::messages::destination::GetDestination;
 use crate::messages::identity::CertifyRequest;
@@ -45,9 +45,9 @@ pub(crate) struct Services {
 type Answered = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// A method that answers at once.
-struct Once<F>(F);
+struct UnaryMethod<F>(F);
 
-impl<F, M, R> UnaryService<M> for Once<F>
+impl<F, M, R> UnaryService<M> for UnaryMethod<F>
 where
     F: FnMut(tonic::Request<M>) -> Result<R, Status>,
 {
@@ -86,7 +86,7 @@ fn unknown(what: String) -> Status {
 impl Services {
     fn certify(self, request: Request<Body>) -> Answered {
         Box::pin(async move {
-            let method = Once(move |request: tonic::Request<CertifyRequest>| {
+            let method = UnaryMethod(move |request: tonic::Request<CertifyRequest>| {
                 let request = request.into_inner();
                 let name = &request.identity;
                 let made = self
@@ -97,7 +97,7 @@ impl Services {
                         (self.tell)(&format!("certified {name}"));
                         Ok(made)
                     }
-                    Err(Refused(why)) => {
+                    Err(CertificationError(why)) => {
                         (self.tell)(&format!("refused Certify of {name:?}: {why}"));
                         Err(Status::permission_denied(why))
                     }
@@ -142,7 +142,7 @@ impl Services {
     }
 }
 
-fn port(mesh: &Mesh, asked: &PortSpec) -> (String, Option<crate::messages::inbound::Server>) {
+fn port(mesh: &Mesh, asked: &PortSpec) -> (String, Option<crate::messages::inbound::InboundServer>) {
     let known = u16::try_from(asked.port).ok();
     let server = known.and_then(|port| mesh.server(&asked.workload, port));
     (
@@ -154,12 +154,12 @@ fn port(mesh: &Mesh, asked: &PortSpec) -> (String, Option<crate::messages::inbou
 type Policy = crate::messages::outbound::OutboundPolicy;
 
 fn target(mesh: &Mesh, asked: &TrafficSpec) -> (String, Option<Policy>) {
-    use crate::messages::outbound::Target;
+    use crate::messages::outbound::OutboundTarget;
     let about = match &asked.target {
-        Some(Target::Addr(address)) => address
+        Some(OutboundTarget::Addr(address)) => address
             .socket()
             .map_or_else(|| "no address".to_owned(), |address| address.to_string()),
-        Some(Target::Authority(name)) => format!("{name:?}"),
+        Some(OutboundTarget::Authority(name)) => format!("{name:?}"),
         None => "nothing".to_owned(),
     };
     let policy = asked.target.as_ref().and_then(|target| mesh.policy(target));

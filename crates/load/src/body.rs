@@ -93,7 +93,7 @@ fn chunk_size(line: &[u8]) -> Result<u64, Malformed> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum BodyState {
     Length(u64),
     UntilClose,
     ChunkLine,
@@ -106,7 +106,7 @@ enum State {
 /// Decodes one body after the other.
 #[derive(Debug)]
 pub(crate) struct Body {
-    state: State,
+    state: BodyState,
     /// A line between chunks of which only a part has come.
     line: Vec<u8>,
 }
@@ -114,7 +114,7 @@ pub(crate) struct Body {
 impl Body {
     pub(crate) fn new() -> Self {
         Self {
-            state: State::Whole,
+            state: BodyState::Whole,
             line: Vec::new(),
         }
     }
@@ -122,35 +122,35 @@ impl Body {
     /// Begins a body of known length.
     pub(crate) fn begin_length(&mut self, length: u64) {
         self.begin(if length == 0 {
-            State::Whole
+            BodyState::Whole
         } else {
-            State::Length(length)
+            BodyState::Length(length)
         });
     }
 
     /// Begins a chunked body.
     pub(crate) fn begin_chunked(&mut self) {
-        self.begin(State::ChunkLine);
+        self.begin(BodyState::ChunkLine);
     }
 
     /// Begins a body that lasts until the connection closes.
     pub(crate) fn begin_until_close(&mut self) {
-        self.begin(State::UntilClose);
+        self.begin(BodyState::UntilClose);
     }
 
-    fn begin(&mut self, state: State) {
+    fn begin(&mut self, state: BodyState) {
         self.state = state;
         self.line.clear();
     }
 
     /// All of the body has been seen.
     pub(crate) fn whole(&self) -> bool {
-        self.state == State::Whole
+        self.state == BodyState::Whole
     }
 
     /// The end of the stream is the proper end of this body.
     pub(crate) fn ends_with_stream(&self) -> bool {
-        self.state == State::UntilClose
+        self.state == BodyState::UntilClose
     }
 
     /// Takes bytes, passes the body's own to `sink`, and returns how many were used: all, unless the body ends.
@@ -163,28 +163,28 @@ impl Body {
         while used < bytes.len() && !self.whole() {
             let rest = &bytes[used..];
             used += match self.state {
-                State::Length(left) => {
+                BodyState::Length(left) => {
                     let taken = take(rest, left, sink);
                     self.state = match left - taken {
-                        0 => State::Whole,
-                        left => State::Length(left),
+                        0 => BodyState::Whole,
+                        left => BodyState::Length(left),
                     };
                     taken as usize
                 }
-                State::ChunkData(left) => {
+                BodyState::ChunkData(left) => {
                     let taken = take(rest, left, sink);
                     self.state = match left - taken {
-                        0 => State::ChunkEnd,
-                        left => State::ChunkData(left),
+                        0 => BodyState::ChunkEnd,
+                        left => BodyState::ChunkData(left),
                     };
                     taken as usize
                 }
-                State::UntilClose => {
+                BodyState::UntilClose => {
                     sink(rest);
                     rest.len()
                 }
-                State::ChunkLine | State::ChunkEnd | State::Trailer => self.between_chunks(rest)?,
-                State::Whole => 0,
+                BodyState::ChunkLine | BodyState::ChunkEnd | BodyState::Trailer => self.between_chunks(rest)?,
+                BodyState::Whole => 0,
             };
         }
         Ok(used)
@@ -204,14 +204,14 @@ impl Body {
             return Err(Malformed("line between chunks ends without CR"));
         };
         self.state = match self.state {
-            State::ChunkEnd if line.is_empty() => State::ChunkLine,
-            State::ChunkEnd => return Err(Malformed("chunk longer than its size")),
-            State::ChunkLine => match chunk_size(line)? {
-                0 => State::Trailer,
-                size => State::ChunkData(size),
+            BodyState::ChunkEnd if line.is_empty() => BodyState::ChunkLine,
+            BodyState::ChunkEnd => return Err(Malformed("chunk longer than its size")),
+            BodyState::ChunkLine => match chunk_size(line)? {
+                0 => BodyState::Trailer,
+                size => BodyState::ChunkData(size),
             },
-            State::Trailer if line.is_empty() => State::Whole,
-            State::Trailer if !line.contains(&b':') => {
+            BodyState::Trailer if line.is_empty() => BodyState::Whole,
+            BodyState::Trailer if !line.contains(&b':') => {
                 return Err(Malformed("trailer field without a colon"));
             }
             state => state,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::options::LoadOptions;
 use crate::stop::Stop;
 use crate::threads;
-use worker::{Count, Worker};
+use worker::{BulkCount, BulkWorker};
 
 pub use outcome::{BulkResult, BulkSecond};
 
@@ -20,7 +20,7 @@ pub fn run(options: &LoadOptions, stop: &Stop, progress: bool) -> io::Result<Bul
     let options = Arc::new(options.clone());
     let arrived = Arc::new(AtomicU64::new(0));
     let (theirs, counted) = (Arc::clone(&options), Arc::clone(&arrived));
-    let make = move |index| Worker::new(&theirs, index, Arc::clone(&counted));
+    let make = move |index| BulkWorker::new(&theirs, index, Arc::clone(&counted));
     let ran = threads::run(&options, stop, make, |elapsed, span| {
         let bytes = arrived.swap(0, Ordering::Relaxed);
         progress.then(|| {
@@ -28,7 +28,7 @@ pub fn run(options: &LoadOptions, stop: &Stop, progress: bool) -> io::Result<Bul
             format!("{:>4} s  {rate:>8.3} Gbit/s\n", elapsed.as_secs())
         })
     })?;
-    let mut total = Count::default();
+    let mut total = BulkCount::default();
     for count in &ran.counts {
         total.merge(count);
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::condition::Condition;
+use crate::condition::LoadCondition;
 use crate::options::{LoadOptions, MAX_RATE};
 use crate::outcome::{LoadResult, MAX_LATENESS_P99_US, MAX_RATE_MISS};
 use crate::stop::Stop;
@@ -86,7 +86,7 @@ pub struct Capacity {
 /// When a run cannot be made.
 pub fn find(
     options: &LoadOptions,
-    bounds: &[Condition],
+    bounds: &[LoadCondition],
     precision: f64,
     stop: &Stop,
     say: &mut dyn FnMut(&Probe),
@@ -127,7 +127,7 @@ pub fn find(
     })
 }
 
-fn judge(result: &LoadResult, bounds: &[Condition]) -> Probe {
+fn judge(result: &LoadResult, bounds: &[LoadCondition]) -> Probe {
     let mut why = Vec::new();
     for bound in bounds {
         let (holds, found) = bound.of(&result.latency, result.errors_total);

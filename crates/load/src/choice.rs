@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Requests with weights, or in a recorded order.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Choice {
+pub(crate) struct RequestChoice {
     /// Recorded choice for each number; if set, nothing is drawn at random.
     order: Option<Arc<[u32]>>,
     /// Number of requests that take turns; if set, nothing is drawn at random.
@@ -15,7 +15,7 @@ pub(crate) struct Choice {
     seed: u64,
 }
 
-impl Choice {
+impl RequestChoice {
     /// Weights by number; those of weight 0 are never chosen.
     pub(crate) fn new(weights: impl Iterator<Item = (usize, f64)>, seed: u64) -> Self {
         let mut sum = 0.0;
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn choices_follow_their_weights_and_can_be_repeated() {
         let weights = [3.0, 0.0, 1.0, 6.0];
-        let choice = |seed| Choice::new(weights.into_iter().enumerate(), seed);
+        let choice = |seed| RequestChoice::new(weights.into_iter().enumerate(), seed);
         let mut counts = [0; 4];
         for k in 0..100_000 {
             let which = choice(7).pick(k);
@@ -104,8 +104,8 @@ mod tests {
         let draw = |seed| (0..100).map(|k| choice(seed).pick(k)).collect::<Vec<_>>();
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
-        assert_eq!(Choice::default().pick(5), 0);
-        let turns: Vec<usize> = (0..5).map(|k| Choice::in_turn(3).pick(k)).collect();
+        assert_eq!(RequestChoice::default().pick(5), 0);
+        let turns: Vec<usize> = (0..5).map(|k| RequestChoice::in_turn(3).pick(k)).collect();
         assert_eq!(turns, [0, 1, 2, 0, 1]);
     }
 }

@@ -19,7 +19,7 @@ enum Metric {
 
 /// One bound.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Condition {
+pub struct LoadCondition {
     text: String,
     metric: Metric,
     above: bool,
@@ -27,7 +27,7 @@ pub struct Condition {
     limit: f64,
 }
 
-impl Condition {
+impl LoadCondition {
     /// Reads `p50`, `p99`, `p99.9`, `mean`, `max` with a duration, `errors` with a percentage; several with commas. `sign` is the
     /// sign that the caller allows, `<` or `>`.
     ///
@@ -103,7 +103,7 @@ fn shown(name: &str, us: f64) -> (f64, String) {
     (us, format!("{name} {:.3} ms", us / 1e3))
 }
 
-impl fmt::Display for Condition {
+impl fmt::Display for LoadCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -131,12 +131,12 @@ mod tests {
             ("errors>1%", '>', 11, true),
             ("p99>2s", '>', 0, false),
         ] {
-            let all = Condition::parse(text, sign).expect(text);
+            let all = LoadCondition::parse(text, sign).expect(text);
             let (holds, words) = all[0].of(&samples, errors);
             assert_eq!(holds, wanted, "{text}: {words}");
         }
         assert_eq!(
-            Condition::parse("p99<5ms,errors<0.1%", '<')
+            LoadCondition::parse("p99<5ms,errors<0.1%", '<')
                 .expect("two")
                 .len(),
             2
@@ -152,7 +152,7 @@ mod tests {
             "p99<fast",
             "p<1s",
         ] {
-            assert!(Condition::parse(text, '<').is_err(), "{text}");
+            assert!(LoadCondition::parse(text, '<').is_err(), "{text}");
         }
     }
 }

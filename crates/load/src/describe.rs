@@ -9,9 +9,9 @@ use prost_reflect::prost_types::{FileDescriptorProto, FileDescriptorSet};
 use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor};
 
 use crate::grpc;
-use crate::http2::{Caller, Trouble};
-use crate::options::Target;
-use crate::reflection::{Answer, Asked, Files, Question, SERVED, Told};
+use crate::http2::{Http2Caller, CallError};
+use crate::options::LoadTarget;
+use crate::reflection::{ReflectionResponse, ReflectionRequest, DescriptorFiles, ReflectionQuestion, SERVED, ReflectionReply};
 use crate::tls::Tls;
 
 /// The most files that a service may need: more is a server that plays with us.
@@ -29,7 +29,7 @@ impl Method {
     ///
     /// # Errors
     /// Says what is missing: the file, reflection, the service or the method.
-    pub fn find(target: &Target, tls: Option<&Tls>, file: Option<&Path>) -> Result<Self, String> {
+    pub fn find(target: &LoadTarget, tls: Option<&Tls>, file: Option<&Path>) -> Result<Self, String> {
         let path = target.path.split('?').next().unwrap_or_default();
         let named = path.trim_start_matches('/').split_once('/');
         let (service, method) = named
@@ -107,15 +107,15 @@ fn known(service: &str) -> Option<DescriptorPool> {
 }
 
 /// Asks a server for the file of a service, and for all that it needs.
-fn ask(target: &Target, tls: Option<&Tls>, service: &str) -> Result<DescriptorPool, String> {
+fn ask(target: &LoadTarget, tls: Option<&Tls>, service: &str) -> Result<DescriptorPool, String> {
     let mut why = String::new();
     for path in grpc::REFLECTION {
         // A connection for each: a server that does not know the one may have closed it.
-        let mut caller = Caller::connect(target, tls).map_err(|trouble| trouble.to_string())?;
-        let symbol = Asked::Symbol(service.to_owned());
+        let mut caller = Http2Caller::connect(target, tls).map_err(|trouble| trouble.to_string())?;
+        let symbol = ReflectionRequest::Symbol(service.to_owned());
         match question(&mut caller, path, target, symbol) {
             Ok(files) => return gather(&mut caller, path, target, files),
-            Err(Trouble::Status(UNIMPLEMENTED, _)) => {
+            Err(CallError::Status(UNIMPLEMENTED, _)) => {
                 "the server has no reflection".clone_into(&mut why);
             }
             Err(trouble) => return Err(trouble.to_string()),
@@ -125,10 +125,10 @@ fn ask(target: &Target, tls: Option<&Tls>, service: &str) -> Result<DescriptorPo
 }
 
 fn gather(
-    caller: &mut Caller,
+    caller: &mut Http2Caller,
     path: &str,
-    target: &Target,
-    files: Files,
+    target: &LoadTarget,
+    files: DescriptorFiles,
 ) -> Result<DescriptorPool, String> {
     let known = DescriptorPool::global();
     let mut all: BTreeMap<String, FileDescriptorProto> = BTreeMap::new();
@@ -148,7 +148,7 @@ fn gather(
         if all.len() >= MAX_FILES {
             return Err(format!("more than {MAX_FILES} files"));
         }
-        match question(caller, path, target, Asked::File(name.clone())) {
+        match question(caller, path, target, ReflectionRequest::File(name.clone())) {
             Ok(files) => come = files.files,
             Err(trouble) => {
                 // Servers may leave out Google's own files; the client has them.
@@ -171,24 +171,24 @@ fn gather(
 }
 
 fn question(
-    caller: &mut Caller,
+    caller: &mut Http2Caller,
     path: &str,
-    target: &Target,
-    asked: Asked,
-) -> Result<Files, Trouble> {
-    let question = Question {
+    target: &LoadTarget,
+    asked: ReflectionRequest,
+) -> Result<DescriptorFiles, CallError> {
+    let question = ReflectionQuestion {
         host: target.host().to_owned(),
         asked: Some(asked),
     };
     let body = caller.call(path, &question.encode_to_vec())?;
     let told = grpc::messages(&body)
         .next()
-        .and_then(|message| Answer::decode(message).ok())
+        .and_then(|message| ReflectionResponse::decode(message).ok())
         .and_then(|answer| answer.told);
     match told {
-        Some(Told::Files(files)) => Ok(files),
+        Some(ReflectionReply::Files(files)) => Ok(files),
         // The call went well, and the answer is that there is none: not to be mistaken for a missing method.
-        Some(Told::Refusal(refusal)) => Err(Trouble::Broken(refusal.message)),
-        _ => Err(Trouble::Broken("no answer to what was asked".to_owned())),
+        Some(ReflectionReply::Refusal(refusal)) => Err(CallError::Broken(refusal.message)),
+        _ => Err(CallError::Broken("no answer to what was asked".to_owned())),
     }
 }

@@ -40,7 +40,7 @@ pub fn edges() -> Vec<u64> {
 
 /// Fields of Fortio's file that come from its flags.
 #[derive(Debug, Clone)]
-pub struct Form {
+pub struct FortioForm {
     /// `-labels`.
     pub labels: String,
     /// `-runid`.
@@ -55,7 +55,7 @@ pub struct Form {
     pub offset_us: u64,
 }
 
-impl Default for Form {
+impl Default for FortioForm {
     fn default() -> Self {
         Self {
             labels: String::new(),
@@ -71,7 +71,7 @@ impl Default for Form {
 impl LoadResult {
     /// The JSON text.
     #[must_use]
-    pub fn to_fortio(&self, form: &Form) -> String {
+    pub fn to_fortio(&self, form: &FortioForm) -> String {
         let options = &self.options;
         let requested = if self.requested_rps > 0.0 {
             self.requested_rps.to_string()
@@ -152,7 +152,7 @@ impl LoadResult {
     }
 }
 
-fn histogram(samples: &Samples, form: &Form) -> Value {
+fn histogram(samples: &Samples, form: &FortioForm) -> Value {
     let seconds = |us: u64| us as f64 / SECOND_US;
     let summary = samples.summary();
     let minimum = samples.buckets().next().map_or(0, |(lowest, _, _)| lowest);
@@ -175,7 +175,7 @@ fn histogram(samples: &Samples, form: &Form) -> Value {
 
 /// The non-empty buckets, each from exclusive `Start` to inclusive `End`; the first starts at the minimum and the
 /// last ends at the maximum, as Fortio's do.
-fn buckets(samples: &Samples, minimum: u64, maximum: u64, form: &Form) -> Vec<Value> {
+fn buckets(samples: &Samples, minimum: u64, maximum: u64, form: &FortioForm) -> Vec<Value> {
     let edges = edges().into_iter();
     let edges = edges.map(|edge| form.offset_us + edge * form.resolution_us);
     let edges: Vec<u64> = edges.collect();

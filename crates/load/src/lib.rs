@@ -39,13 +39,13 @@ mod view;
 mod wire;
 mod worker;
 
-pub use condition::Condition;
+pub use condition::LoadCondition;
 pub use duration::parse_duration;
-pub use options::{Bulk, LoadOptions, Protocol, Resolve, Scheme, Target};
+pub use options::{Bulk, LoadOptions, LoadProtocol, Resolve, Scheme, LoadTarget};
 pub use outcome::LoadResult;
-pub use profile::Part;
+pub use profile::ProfileSegment;
 pub use run::run;
-pub use schedule::Arrival;
+pub use schedule::ArrivalPattern;
 pub use stop::Stop;
-pub use tls::{Anybody, Tls, TlsOptions, shown_certificate};
+pub use tls::{UnverifiedServer, Tls, TlsOptions, shown_certificate};
 pub use view::Progress;

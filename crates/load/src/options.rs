@@ -7,15 +7,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::condition::Condition;
+use crate::condition::LoadCondition;
 use crate::grpc;
-use crate::http2::Shape;
-use crate::profile::{Part, Profile};
-use crate::schedule::Arrival;
-pub use crate::target::{Bulk, Protocol, Resolve, Scheme, Target};
+use crate::http2::RequestShape;
+use crate::profile::{ProfileSegment, Profile};
+use crate::schedule::ArrivalPattern;
+pub use crate::target::{Bulk, LoadProtocol, Resolve, Scheme, LoadTarget};
 use crate::tls::Tls;
-use crate::trace::Recorded;
-use crate::wire::{Request, websocket};
+use crate::trace::RecordedRequest;
+use crate::wire::{PreparedRequest, websocket};
 
 /// The most connections of one run: the descriptors that a Linux process may usually have, with room to spare.
 pub const MAX_CONNECTIONS: usize = 500_000;
@@ -97,9 +97,9 @@ pub fn parse_sizes(text: &str) -> Result<Vec<(usize, f64)>, String> {
 
 /// Destination of connections.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct TargetAddress {
     /// The address, the protocol, and the server name over TLS.
-    pub(crate) key: (SocketAddr, Protocol, Option<String>),
+    pub(crate) key: (SocketAddr, LoadProtocol, Option<String>),
     pub(crate) weight: f64,
     /// The first target there.
     pub(crate) first: usize,
@@ -107,9 +107,9 @@ pub(crate) struct Place {
 
 /// The requests of a recorded trace.
 #[derive(Debug, Clone)]
-pub struct Replayed {
+pub struct ReplayedTrace {
     /// Each once.
-    pub requests: Arc<[Recorded]>,
+    pub requests: Arc<[RecordedRequest]>,
     /// Which of them each instant's is.
     pub which: Arc<[u32]>,
 }
@@ -118,9 +118,9 @@ pub struct Replayed {
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
     /// Target of the requests.
-    pub target: Target,
+    pub target: LoadTarget,
     /// Further targets, each with its weight relative to `target`.
-    pub more: Vec<(f64, Target)>,
+    pub more: Vec<(f64, LoadTarget)>,
     /// TLS of each of `more`, where it is not that of `target`.
     pub more_tls: Vec<Option<Tls>>,
     /// Sizes of payloads with their weights, instead of `body`.
@@ -134,7 +134,7 @@ pub struct LoadOptions {
     /// gRPC: each lane keeps a call open, and a request is a message of it that is answered by one; a call ends after so many (0: never).
     pub interleave: Option<u32>,
     /// Protocol of the requests.
-    pub protocol: Protocol,
+    pub protocol: LoadProtocol,
     /// TLS, which URLs such as `https://` need.
     pub tls: Option<Tls>,
     /// Requests per second over all connections; 0 is "as fast as they are answered".
@@ -150,15 +150,15 @@ pub struct LoadOptions {
     /// Generator threads.
     pub threads: usize,
     /// Profile of the rate over the measured time. If empty, the rate is always `rate`; otherwise `rate` is the mean.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ProfileSegment>,
     /// Requests due at once.
     pub burst: u64,
     /// Recorded instants to send at, in nanoseconds from the start, instead of a rate.
     pub replay: Option<Arc<[u64]>>,
     /// Requests to send at these instants, instead of always the same request.
-    pub recorded: Option<Replayed>,
+    pub recorded: Option<ReplayedTrace>,
     /// The arrival pattern.
-    pub arrival: Arrival,
+    pub arrival: ArrivalPattern,
     /// Seed of random arrivals.
     pub seed: u64,
     /// Longest service time; the connection is closed after it.
@@ -182,7 +182,7 @@ pub struct LoadOptions {
     /// Count in intervals of this length as well, each with its histogram; zero: not.
     pub interval: Duration,
     /// End the run when one of these is true of a second.
-    pub abort: Vec<Condition>,
+    pub abort: Vec<LoadCondition>,
     /// End the run at the first answer with one of these statuses; none is a request that got no answer.
     pub abort_on: Vec<Option<u16>>,
     /// In a closed loop: end the run once so many requests have been sent and answered.
@@ -198,7 +198,7 @@ pub struct LoadOptions {
 impl LoadOptions {
     /// 100 requests per second for 10 s over 4 connections.
     #[must_use]
-    pub fn new(target: Target) -> Self {
+    pub fn new(target: LoadTarget) -> Self {
         Self {
             protocol: target.scheme.protocol(),
             target,
@@ -220,7 +220,7 @@ impl LoadOptions {
             burst: 1,
             replay: None,
             recorded: None,
-            arrival: Arrival::Uniform,
+            arrival: ArrivalPattern::Uniform,
             seed: 1,
             timeout: Duration::from_secs(3),
             bulk: Bulk::Push,
@@ -270,10 +270,10 @@ impl LoadOptions {
         {
             return Err("requests: a number of them ends a closed loop (rate 0)".to_owned());
         }
-        if self.http10 && (self.protocol != Protocol::Http1 || self.keepalive) {
+        if self.http10 && (self.protocol != LoadProtocol::Http1 || self.keepalive) {
             return Err("HTTP/1.0 has a connection for each request".to_owned());
         }
-        if self.protocol == Protocol::TcpBulk && self.duration >= UNTIL_STOPPED {
+        if self.protocol == LoadProtocol::TcpBulk && self.duration >= UNTIL_STOPPED {
             return Err(
                 "tcp-bulk: needs a duration, after which the sink may take the rest".to_owned(),
             );
@@ -301,14 +301,14 @@ impl LoadOptions {
     }
 
     /// Takes these parts as the rate over time. Without lengths they share the duration; with, the duration is their sum.
-    pub fn set_parts(&mut self, parts: Vec<Part>) {
+    pub fn set_parts(&mut self, parts: Vec<ProfileSegment>) {
         if parts.is_empty() {
             return;
         }
         let lengths: Option<Duration> = parts.iter().map(|part| part.length).sum();
         self.duration = lengths.unwrap_or(self.duration);
         let each = self.duration.as_secs_f64() / parts.len().max(1) as f64;
-        let length = |part: &Part| part.length.map_or(each, |length| length.as_secs_f64());
+        let length = |part: &ProfileSegment| part.length.map_or(each, |length| length.as_secs_f64());
         let count: f64 = parts.iter().map(|part| part.mean() * length(part)).sum();
         self.rate = count / self.duration.as_secs_f64().max(f64::MIN_POSITIVE);
         // One part at one rate is what a run without parts is.
@@ -359,7 +359,7 @@ impl LoadOptions {
                 "rate {most}: at most {MAX_RATE} requests per second"
             ));
         }
-        if shaped && self.arrival == Arrival::Fortio {
+        if shaped && self.arrival == ArrivalPattern::Fortio {
             return Err("arrival fortio goes with one constant rate only".to_owned());
         }
         if shaped && self.rate <= 0.0 {
@@ -372,7 +372,7 @@ impl LoadOptions {
             return Err("a replayed trace has its own rate and bursts".to_owned());
         }
         if self.recorded.is_some() {
-            let plain = matches!(self.protocol, Protocol::Http1 | Protocol::Http2);
+            let plain = matches!(self.protocol, LoadProtocol::Http1 | LoadProtocol::Http2);
             if !plain || !self.more.is_empty() || !self.sizes.is_empty() {
                 return Err(
                     "replay: recorded requests go to one HTTP target, with one payload at most"
@@ -407,7 +407,7 @@ impl LoadOptions {
                 "streams: {name} carries one request per connection"
             ));
         }
-        if (self.protocol.multiplexed() || self.protocol == Protocol::WebSocket) && !self.keepalive
+        if (self.protocol.multiplexed() || self.protocol == LoadProtocol::WebSocket) && !self.keepalive
         {
             return Err(format!("no-keepalive: {name} keeps its connections"));
         }
@@ -419,18 +419,18 @@ impl LoadOptions {
             wanted
         };
         if (sent, wanted) != (1, 1)
-            && (self.protocol != Protocol::Grpc || sent.max(wanted) > MAX_MESSAGES)
+            && (self.protocol != LoadProtocol::Grpc || sent.max(wanted) > MAX_MESSAGES)
         {
             return Err(format!(
                 "messages {sent}:{wanted}: belong to gRPC, and are at most {MAX_MESSAGES}"
             ));
         }
         if self.interleave.is_some()
-            && (self.protocol != Protocol::Grpc || self.messages != (1, 1) || !self.more.is_empty())
+            && (self.protocol != LoadProtocol::Grpc || self.messages != (1, 1) || !self.more.is_empty())
         {
             return Err("interleave: goes with gRPC, one target, and without messages".to_owned());
         }
-        if self.protocol == Protocol::Grpc
+        if self.protocol == LoadProtocol::Grpc
             && self.method_path() == grpc::HEALTH_CHECK
             && !self.body.is_empty()
         {
@@ -457,7 +457,7 @@ impl LoadOptions {
         } else {
             self.sizes.iter().any(|(size, _)| *size == 0)
         };
-        if self.protocol == Protocol::Udp {
+        if self.protocol == LoadProtocol::Udp {
             let sizes = self.sizes.iter().map(|(size, _)| *size);
             let most = sizes.max().unwrap_or(self.body.len());
             if most > MAX_DATAGRAM_BYTES {
@@ -466,8 +466,8 @@ impl LoadOptions {
                 ));
             }
         }
-        let answered = self.protocol == Protocol::TcpRr && self.expect_size == Some(0);
-        if self.protocol.bare() && self.protocol != Protocol::TcpBulk && (silent || answered) {
+        let answered = self.protocol == LoadProtocol::TcpRr && self.expect_size == Some(0);
+        if self.protocol.bare() && self.protocol != LoadProtocol::TcpBulk && (silent || answered) {
             return Err(format!(
                 "payload: {name} sends and expects at least one byte"
             ));
@@ -478,10 +478,10 @@ impl LoadOptions {
     /// The method that is sent; nothing where there is none.
     pub(crate) fn spoken_method(&self) -> &str {
         match self.protocol {
-            Protocol::Http1 | Protocol::Http2 => &self.method,
-            Protocol::Grpc => "POST",
-            Protocol::WebSocket => "GET",
-            Protocol::TcpRr | Protocol::TcpBulk | Protocol::Udp => "",
+            LoadProtocol::Http1 | LoadProtocol::Http2 => &self.method,
+            LoadProtocol::Grpc => "POST",
+            LoadProtocol::WebSocket => "GET",
+            LoadProtocol::TcpRr | LoadProtocol::TcpBulk | LoadProtocol::Udp => "",
         }
     }
 
@@ -496,14 +496,14 @@ impl LoadOptions {
     }
 
     /// All targets with their weights.
-    pub(crate) fn targets(&self) -> impl Iterator<Item = (f64, &Target)> {
+    pub(crate) fn targets(&self) -> impl Iterator<Item = (f64, &LoadTarget)> {
         let more = self.more.iter().map(|(weight, target)| (*weight, target));
         std::iter::once((1.0, &self.target)).chain(more)
     }
 
     /// Returns the protocol of a target: that of the options if the scheme equals the first target's, else that of its scheme.
     #[must_use]
-    pub fn spoken_at(&self, target: &Target) -> Protocol {
+    pub fn spoken_at(&self, target: &LoadTarget) -> LoadProtocol {
         if target.scheme == self.target.scheme {
             self.protocol
         } else {
@@ -512,15 +512,15 @@ impl LoadOptions {
     }
 
     /// Destinations of connections: each address and protocol of the targets once, with the sum of their weights.
-    pub(crate) fn places(&self) -> Vec<Place> {
-        let mut places: Vec<Place> = Vec::new();
+    pub(crate) fn places(&self) -> Vec<TargetAddress> {
+        let mut places: Vec<TargetAddress> = Vec::new();
         for (number, (weight, target)) in self.targets().enumerate() {
             let protocol = self.spoken_at(target);
             let name = target.scheme.secure().then(|| target.host().to_owned());
             let key = (target.address, protocol, name);
             match places.iter_mut().find(|place| place.key == key) {
                 Some(place) => place.weight += weight,
-                None => places.push(Place {
+                None => places.push(TargetAddress {
                     key,
                     weight,
                     first: number,
@@ -560,7 +560,7 @@ impl LoadOptions {
         let sum: f64 = places.iter().map(|place| place.weight).sum();
         let spare = self.connections - places.len() * self.threads;
         let (mut all, mut given, mut upto) = (Vec::new(), 0, 0.0);
-        for (place, Place { weight, .. }) in places.iter().enumerate() {
+        for (place, TargetAddress { weight, .. }) in places.iter().enumerate() {
             upto += weight / sum;
             let until = (upto * spare as f64).round() as usize;
             all.extend(std::iter::repeat_n(place, self.threads + until - given));
@@ -570,7 +570,7 @@ impl LoadOptions {
     }
 
     /// The requests of the run, made ready: targets × payload sizes.
-    pub(crate) fn requests(&self) -> Arc<[Request]> {
+    pub(crate) fn requests(&self) -> Arc<[PreparedRequest]> {
         let places = self.places();
         let mut requests = Vec::new();
         for (number, (weight, target)) in self.targets().enumerate() {
@@ -593,7 +593,7 @@ impl LoadOptions {
                 if !self.sizes.is_empty() {
                     one.body = pattern(*size);
                 }
-                requests.push(Request {
+                requests.push(PreparedRequest {
                     weight: weight * share / all,
                     target: number,
                     place: place.unwrap_or(0),
@@ -608,15 +608,15 @@ impl LoadOptions {
     }
 
     /// The requests of a trace: its methods and paths, at the one place there is. A body goes with those that have one.
-    fn as_recorded(&self, recorded: &[Recorded]) -> Arc<[Request]> {
-        let one = |asked: &Recorded| {
+    fn as_recorded(&self, recorded: &[RecordedRequest]) -> Arc<[PreparedRequest]> {
+        let one = |asked: &RecordedRequest| {
             let mut one = self.only(0);
             one.method.clone_from(&asked.method);
             one.target.path.clone_from(&asked.path);
             if !["POST", "PUT", "PATCH"].contains(&asked.method.as_str()) {
                 one.body.clear();
             }
-            Request {
+            PreparedRequest {
                 weight: 1.0,
                 ..one.one_request()
             }
@@ -624,20 +624,20 @@ impl LoadOptions {
         recorded.iter().map(one).collect()
     }
 
-    fn one_request(&self) -> Request {
+    fn one_request(&self) -> PreparedRequest {
         if let Some(request) = self.with_places() {
             return request;
         }
-        Request {
+        PreparedRequest {
             head: self.method == "HEAD",
             bytes: self.request(),
             shape: if self.protocol.multiplexed() {
                 self.shape()
             } else {
-                Shape::default()
+                RequestShape::default()
             },
             answer_bytes: self.expect_size.unwrap_or(self.body.len() as u64),
-            ..Request::default()
+            ..PreparedRequest::default()
         }
     }
 
@@ -663,7 +663,7 @@ impl LoadOptions {
         if self.more.len() >= MAX_TARGETS {
             return Err(format!("targets: at most {MAX_TARGETS}"));
         }
-        if self.protocol == Protocol::TcpBulk && (!self.more.is_empty() || !self.sizes.is_empty()) {
+        if self.protocol == LoadProtocol::TcpBulk && (!self.more.is_empty() || !self.sizes.is_empty()) {
             return Err("tcp-bulk has one target and no payloads".to_owned());
         }
         let needed = self.places().len() * self.threads;
@@ -684,8 +684,8 @@ impl LoadOptions {
     }
 
     /// The HTTP/2 form of every request.
-    pub(crate) fn shape(&self) -> Shape {
-        let grpc = self.protocol == Protocol::Grpc;
+    pub(crate) fn shape(&self) -> RequestShape {
+        let grpc = self.protocol == LoadProtocol::Grpc;
         let path = match self.target.path.strip_prefix('/') {
             Some(query) if grpc && (query.is_empty() || query.starts_with('?')) => {
                 format!("{}{query}", grpc::HEALTH_CHECK)
@@ -733,7 +733,7 @@ impl LoadOptions {
         }
         fields.append(&mut more);
         let head = !grpc && self.method == "HEAD";
-        Shape {
+        RequestShape {
             fields,
             body,
             grpc,
@@ -747,10 +747,10 @@ impl LoadOptions {
     #[must_use]
     pub fn request(&self) -> Vec<u8> {
         match self.protocol {
-            Protocol::Http1 => {}
-            Protocol::Http2 | Protocol::Grpc => return Vec::new(),
-            Protocol::WebSocket => return websocket::message(&self.body),
-            Protocol::TcpRr | Protocol::TcpBulk | Protocol::Udp => return self.body.clone(),
+            LoadProtocol::Http1 => {}
+            LoadProtocol::Http2 | LoadProtocol::Grpc => return Vec::new(),
+            LoadProtocol::WebSocket => return websocket::message(&self.body),
+            LoadProtocol::TcpRr | LoadProtocol::TcpBulk | LoadProtocol::Udp => return self.body.clone(),
         }
         let version = if self.http10 { "1.0" } else { "1.1" };
         let mut head = format!("{} {} HTTP/{version}\r\n", self.method, self.target.path);

@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::clock::{MILLISECOND, SECOND};
 use crate::options::{LoadOptions, UNTIL_STOPPED};
-use crate::profile::Part;
+use crate::profile::ProfileSegment;
 use crate::samples::{Samples, Summary};
-use crate::schedule::Arrival;
-use crate::tally::{Outcome, Tally};
+use crate::schedule::ArrivalPattern;
+use crate::tally::{RequestOutcome, RunTally};
 
 /// The generator's own lateness at p99, in µs, beyond which a run is not valid: latencies would be its own.
 pub const MAX_LATENESS_P99_US: u64 = 1_000;
@@ -122,7 +122,7 @@ pub struct TargetResult {
     pub latency_us: Summary,
 }
 
-fn by_target(options: &LoadOptions, tally: &Tally) -> Vec<TargetResult> {
+fn by_target(options: &LoadOptions, tally: &RunTally) -> Vec<TargetResult> {
     let counted = options.targets().zip(&tally.targets);
     counted
         .map(|((weight, target), counted)| TargetResult {
@@ -251,7 +251,7 @@ pub struct Bytes {
 impl LoadResult {
     pub(crate) fn new(
         options: &LoadOptions,
-        tally: &Tally,
+        tally: &RunTally,
         start_unix_ns: u64,
         interrupted: bool,
     ) -> Self {
@@ -317,7 +317,7 @@ impl LoadResult {
     }
 
     /// Decides whether the figures may be believed.
-    fn judge(&mut self, tally: &Tally, span: u64) {
+    fn judge(&mut self, tally: &RunTally, span: u64) {
         let mut reasons = Vec::new();
         if self.ok == 0 {
             reasons.push("no request was answered as expected".to_owned());
@@ -343,7 +343,7 @@ impl LoadResult {
                 "more than {bound}% of requests failed: {errors} of {scheduled}"
             ));
         }
-        let unsent = tally.errors.get(&Outcome::Unsent).copied().unwrap_or(0);
+        let unsent = tally.errors.get(&RequestOutcome::Unsent).copied().unwrap_or(0);
         if unsent > 0 {
             reasons.push(format!(
                 "{unsent} due requests never found a free connection"
@@ -409,7 +409,7 @@ impl EchoedOptions {
 }
 
 /// The rate over time as it may be written; none where it is constant.
-fn profile_text(parts: &[Part]) -> Option<String> {
+fn profile_text(parts: &[ProfileSegment]) -> Option<String> {
     let each = parts.iter().map(|part| {
         let rate = if part.from == part.to {
             part.from.to_string()
@@ -426,7 +426,7 @@ fn profile_text(parts: &[Part]) -> Option<String> {
 }
 
 /// The word for how requests were spaced; there is no schedule at maximum rate.
-fn arrival_name(rate: f64, arrival: Arrival) -> &'static str {
+fn arrival_name(rate: f64, arrival: ArrivalPattern) -> &'static str {
     if rate > 0.0 { arrival.name() } else { "closed" }
 }
 
@@ -435,7 +435,7 @@ fn rate(count: u64, span: u64) -> f64 {
 }
 
 /// The time in which the answers came: the schedule's, and longer if the last came well after it.
-fn achieved_span(tally: &Tally, span: u64) -> u64 {
+fn achieved_span(tally: &RunTally, span: u64) -> u64 {
     let until_last = tally.last_done.saturating_sub(tally.start);
     if until_last > span + TAIL_NS {
         until_last
@@ -444,7 +444,7 @@ fn achieved_span(tally: &Tally, span: u64) -> u64 {
     }
 }
 
-fn intervals(tally: &Tally, options: &LoadOptions) -> Vec<IntervalResult> {
+fn intervals(tally: &RunTally, options: &LoadOptions) -> Vec<IntervalResult> {
     let length = options.interval.as_millis() as u64;
     let last = tally.intervals.len().saturating_sub(1);
     let failed = |at: usize| -> u64 {
@@ -464,7 +464,7 @@ fn intervals(tally: &Tally, options: &LoadOptions) -> Vec<IntervalResult> {
         .collect()
 }
 
-fn per_second(tally: &Tally) -> Vec<PerSecond> {
+fn per_second(tally: &RunTally) -> Vec<PerSecond> {
     let seconds = tally.seconds.iter().enumerate();
     seconds
         .map(|(t, second)| PerSecond {
@@ -481,8 +481,8 @@ fn per_second(tally: &Tally) -> Vec<PerSecond> {
 }
 
 /// Errors by the names of their kinds.
-pub(crate) fn named(errors: &BTreeMap<Outcome, u64>) -> BTreeMap<&'static str, u64> {
-    let named = |(kind, count): (&Outcome, &u64)| (kind.name(), *count);
+pub(crate) fn named(errors: &BTreeMap<RequestOutcome, u64>) -> BTreeMap<&'static str, u64> {
+    let named = |(kind, count): (&RequestOutcome, &u64)| (kind.name(), *count);
     errors.iter().map(named).collect()
 }
 
@@ -512,25 +512,25 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::options::Target;
-    use crate::tally::Finished;
+    use crate::options::LoadTarget;
+    use crate::tally::FinishedRequest;
 
     /// A run of 1,000 requests in one second, each answered after 100 µs, changed by the case.
-    fn judged(change: impl Fn(&mut Tally)) -> Vec<String> {
-        let target = Target::parse("http://127.0.0.1:1/").expect("a literal address resolves");
+    fn judged(change: impl Fn(&mut RunTally)) -> Vec<String> {
+        let target = LoadTarget::parse("http://127.0.0.1:1/").expect("a literal address resolves");
         let mut options = LoadOptions::new(target);
         options.rate = 1_000.0;
-        let mut tally = Tally::new(SECOND, 2 * SECOND, false);
+        let mut tally = RunTally::new(SECOND, 2 * SECOND, false);
         tally.end = 2 * SECOND;
         for index in 0..1_000 {
             let intended = SECOND + index * MILLISECOND;
             tally.lateness.record(20_000);
-            tally.finish(Finished {
+            tally.finish(FinishedRequest {
                 intended,
                 sent: Some(intended),
                 first: None,
                 done: intended + MILLISECOND / 10,
-                outcome: Outcome::Ok,
+                outcome: RequestOutcome::Ok,
                 answered: true,
                 status: Some(200),
                 body: 0,
@@ -543,9 +543,9 @@ mod tests {
         result.invalid_reasons
     }
 
-    fn failed(outcome: Outcome) -> Finished {
+    fn failed(outcome: RequestOutcome) -> FinishedRequest {
         let (intended, done) = (SECOND, 2 * SECOND);
-        Finished {
+        FinishedRequest {
             intended,
             sent: None,
             first: None,
@@ -562,26 +562,26 @@ mod tests {
     fn a_punctual_run_is_valid() {
         assert_eq!(judged(|_| {}), Vec::<String>::new());
         let one_in_a_hundred =
-            |tally: &mut Tally| (0..10).for_each(|_| tally.finish(failed(Outcome::Reset)));
+            |tally: &mut RunTally| (0..10).for_each(|_| tally.finish(failed(RequestOutcome::Reset)));
         assert_eq!(judged(one_in_a_hundred), Vec::<String>::new());
     }
 
     #[test]
     fn the_halves_of_a_run_are_told_apart() {
-        let mut tally = Tally::new(SECOND, 2 * SECOND, false);
+        let mut tally = RunTally::new(SECOND, 2 * SECOND, false);
         for (intended, took) in [
             (0, 9_000),
             (SECOND, 100),
             (3 * SECOND / 2 - 1, 100),
             (3 * SECOND / 2, 300),
         ] {
-            tally.finish(Finished {
+            tally.finish(FinishedRequest {
                 done: intended + took * 1_000,
                 intended,
-                ..failed(Outcome::Ok)
+                ..failed(RequestOutcome::Ok)
             });
         }
-        let mut twice = Tally::new(SECOND, 2 * SECOND, false);
+        let mut twice = RunTally::new(SECOND, 2 * SECOND, false);
         twice.merge(&tally);
         twice.merge(&tally);
         let halves = twice
@@ -602,32 +602,32 @@ mod tests {
             slow[0].starts_with("the rate was missed by more than 1%: 500.0"),
             "{slow:?}"
         );
-        let failing = judged(|tally| (0..50).for_each(|_| tally.finish(failed(Outcome::Reset))));
+        let failing = judged(|tally| (0..50).for_each(|_| tally.finish(failed(RequestOutcome::Reset))));
         assert!(
             failing
                 .concat()
                 .contains("more than 1% of requests failed: 50 of 1050"),
             "{failing:?}"
         );
-        let starved = judged(|tally| tally.finish(failed(Outcome::Unsent)));
+        let starved = judged(|tally| tally.finish(failed(RequestOutcome::Unsent)));
         assert_eq!(starved, ["1 due requests never found a free connection"]);
     }
 
     #[test]
     fn an_interval_tells_what_was_due_in_it_and_failed_and_what_failed_in_it() {
-        let target = Target::parse("http://127.0.0.1:1/").expect("a literal address resolves");
+        let target = LoadTarget::parse("http://127.0.0.1:1/").expect("a literal address resolves");
         let mut options = LoadOptions::new(target);
         options.interval = Duration::from_millis(100);
-        let mut tally = Tally::new(SECOND, 2 * SECOND, false);
+        let mut tally = RunTally::new(SECOND, 2 * SECOND, false);
         tally.interval = 100 * MILLISECOND;
         // When each was due and when it failed, in milliseconds.
         for (due, done) in [(50, 250), (60, 250), (110, 190), (250, 900)] {
-            let mut other = Tally::new(SECOND, 2 * SECOND, false);
+            let mut other = RunTally::new(SECOND, 2 * SECOND, false);
             other.interval = tally.interval;
-            other.finish(Finished {
+            other.finish(FinishedRequest {
                 intended: SECOND + due * MILLISECOND,
                 done: SECOND + done * MILLISECOND,
-                ..failed(Outcome::Reset)
+                ..failed(RequestOutcome::Reset)
             });
             tally.merge(&other);
         }

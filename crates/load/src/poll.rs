@@ -12,12 +12,12 @@ const BATCH: usize = 64;
 
 /// Readiness of a descriptor.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ready {
+pub(crate) struct Readiness {
     pub(crate) token: u64,
     flags: epoll::EventFlags,
 }
 
-impl Ready {
+impl Readiness {
     /// Bytes, an end of stream or an error can be read.
     pub(crate) fn readable(self) -> bool {
         use epoll::EventFlags as F;
@@ -42,7 +42,7 @@ impl Ready {
 pub(crate) struct Poll {
     fd: OwnedFd,
     /// Our own copy: the kernel's event may hold a pointer, and so may not change threads.
-    events: Vec<Ready>,
+    events: Vec<Readiness>,
 }
 
 impl Poll {
@@ -96,7 +96,7 @@ impl Poll {
         let mut batch = [MaybeUninit::<epoll::Event>::uninit(); BATCH];
         match epoll::wait(&self.fd, &mut batch, busy.then_some(&AT_ONCE)) {
             Ok((ready, _)) => {
-                let copied = ready.iter().map(|event| Ready {
+                let copied = ready.iter().map(|event| Readiness {
                     token: event.data.u64(),
                     flags: event.flags,
                 });
@@ -109,7 +109,7 @@ impl Poll {
     }
 
     /// The event of that index in the last batch. Copied, so that handling it may change the poll.
-    pub(crate) fn event(&self, index: usize) -> Ready {
+    pub(crate) fn event(&self, index: usize) -> Readiness {
         self.events[index]
     }
 }

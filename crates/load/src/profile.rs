@@ -11,7 +11,7 @@ const MAX_PARTS: usize = 1440;
 
 /// A part of the rate over time, as written.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Part {
+pub struct ProfileSegment {
     /// Requests per second at its beginning.
     pub from: f64,
     /// And at its end.
@@ -20,7 +20,7 @@ pub struct Part {
     pub length: Option<Duration>,
 }
 
-impl Part {
+impl ProfileSegment {
     /// Reads `1000`, `100..2000`, `100,500,1000` or `100@5s,100..1000@30s`: parts in order, each a rate or a ramp, with a
     /// length or without.
     ///
@@ -69,7 +69,7 @@ impl Part {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Stretch {
+struct ProfileStretch {
     /// Nanoseconds from the start, and how long.
     at: f64,
     length: f64,
@@ -84,7 +84,7 @@ struct Stretch {
 /// The rate over time. The last part goes on for ever.
 #[derive(Debug, Clone)]
 pub struct Profile {
-    stretches: Vec<Stretch>,
+    stretches: Vec<ProfileStretch>,
 }
 
 impl Profile {
@@ -108,7 +108,7 @@ impl Profile {
             };
             let (length, here) = (*length, (at, begins));
             (at, begins) = (at + length, begins + count);
-            stretches.push(Stretch {
+            stretches.push(ProfileStretch {
                 at: here.0,
                 length,
                 begins: here.1,
@@ -135,7 +135,7 @@ impl Profile {
     }
 }
 
-impl Stretch {
+impl ProfileStretch {
     /// Returns the time until `n` requests are due.
     fn after(&self, n: f64) -> f64 {
         let Self {

@@ -20,7 +20,7 @@ const BAR_CELLS: f64 = 40.0;
 
 /// One result.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Past {
+pub struct PastResult {
     /// Name of the file, or another name of the result.
     pub name: String,
     /// Program that wrote the file.
@@ -45,7 +45,7 @@ pub struct Past {
 ///
 /// # Errors
 /// Says why the text is neither.
-pub fn parse(name: &str, text: &str) -> Result<Past, String> {
+pub fn parse(name: &str, text: &str) -> Result<PastResult, String> {
     let json: Value =
         serde_json::from_str(text).map_err(|error| format!("{name}: not JSON: {error}"))?;
     let found = if json.get("DurationHistogram").is_some() {
@@ -60,9 +60,9 @@ pub fn parse(name: &str, text: &str) -> Result<Past, String> {
     found.ok_or_else(|| format!("{name}: a result with fields missing"))
 }
 
-fn voile(name: &str, json: &Value) -> Option<Past> {
+fn voile(name: &str, json: &Value) -> Option<PastResult> {
     let latency = json.get("latency_us")?;
-    Some(Past {
+    Some(PastResult {
         name: name.to_owned(),
         by: "voile load".to_owned(),
         url: text(json.get("options")?, "url"),
@@ -75,7 +75,7 @@ fn voile(name: &str, json: &Value) -> Option<Past> {
     })
 }
 
-fn fortio(name: &str, json: &Value) -> Option<Past> {
+fn fortio(name: &str, json: &Value) -> Option<PastResult> {
     let histogram = json.get("DurationHistogram")?;
     let seconds = |name: &str| Some(histogram.get(name)?.as_f64()? * SECOND_US);
     let written = histogram.get("Percentiles").and_then(Value::as_array);
@@ -91,7 +91,7 @@ fn fortio(name: &str, json: &Value) -> Option<Past> {
     let failed = json
         .get("ErrorsDurationHistogram")
         .and_then(|errors| errors.get("Count")?.as_u64());
-    Some(Past {
+    Some(PastResult {
         name: name.to_owned(),
         by: match json.get("VoileValid") {
             Some(_) => "voile load".to_owned(),
@@ -116,7 +116,7 @@ fn text(json: &Value, name: &str) -> String {
 
 /// Results beside each other.
 #[must_use]
-pub fn table(results: &[Past]) -> String {
+pub fn table(results: &[PastResult]) -> String {
     let mut text = String::new();
     let wide = results
         .iter()

@@ -9,16 +9,16 @@ pub(crate) static SERVED: &[u8] = include_bytes!("../proto/served.binpb");
 
 /// A question.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Question {
+pub(crate) struct ReflectionQuestion {
     #[prost(string, tag = "1")]
     pub(crate) host: String,
-    #[prost(oneof = "Asked", tags = "3, 4, 5, 6, 7")]
-    pub(crate) asked: Option<Asked>,
+    #[prost(oneof = "ReflectionRequest", tags = "3, 4, 5, 6, 7")]
+    pub(crate) asked: Option<ReflectionRequest>,
 }
 
 /// Question of a reflection request.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(crate) enum Asked {
+pub(crate) enum ReflectionRequest {
     /// The file of that name.
     #[prost(string, tag = "3")]
     File(String),
@@ -45,31 +45,31 @@ pub(crate) struct Extension {
 
 /// An answer.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Answer {
+pub(crate) struct ReflectionResponse {
     #[prost(string, tag = "1")]
     pub(crate) host: String,
     #[prost(message, optional, tag = "2")]
-    pub(crate) question: Option<Question>,
-    #[prost(oneof = "Told", tags = "4, 5, 6, 7")]
-    pub(crate) told: Option<Told>,
+    pub(crate) question: Option<ReflectionQuestion>,
+    #[prost(oneof = "ReflectionReply", tags = "4, 5, 6, 7")]
+    pub(crate) told: Option<ReflectionReply>,
 }
 
 /// Answer of a reflection response.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(crate) enum Told {
+pub(crate) enum ReflectionReply {
     #[prost(message, tag = "4")]
-    Files(Files),
+    Files(DescriptorFiles),
     #[prost(message, tag = "5")]
     Extensions(Extensions),
     #[prost(message, tag = "6")]
     Services(Services),
     #[prost(message, tag = "7")]
-    Refusal(Refusal),
+    Refusal(ReflectionError),
 }
 
 /// `FileDescriptorProto`s, each as bytes.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Files {
+pub(crate) struct DescriptorFiles {
     #[prost(bytes = "vec", repeated, tag = "1")]
     pub(crate) files: Vec<Vec<u8>>,
 }
@@ -87,19 +87,19 @@ pub(crate) struct Extensions {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Services {
     #[prost(message, repeated, tag = "1")]
-    pub(crate) services: Vec<Service>,
+    pub(crate) services: Vec<ReflectedService>,
 }
 
 /// A service.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Service {
+pub(crate) struct ReflectedService {
     #[prost(string, tag = "1")]
     pub(crate) name: String,
 }
 
 /// Refusal of a question: a gRPC status and its message.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Refusal {
+pub(crate) struct ReflectionError {
     #[prost(int32, tag = "1")]
     pub(crate) code: i32,
     #[prost(string, tag = "2")]

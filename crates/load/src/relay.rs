@@ -17,8 +17,8 @@ use socket2::SockRef;
 
 use crate::accept::{Inbox, accept_loop, listen, raise_descriptor_limit};
 use crate::connect::start_connect;
-use crate::poll::{Poll, Ready};
-use crate::shovel::{BUFFER_BYTES, Direction};
+use crate::poll::{Poll, Readiness};
+use crate::shovel::{BUFFER_BYTES, CopyDirection};
 use crate::stop::Stop;
 
 const INBOX: u64 = u64::MAX;
@@ -39,12 +39,12 @@ pub struct RelayOptions {
 
 /// A relay that listens but does not yet run.
 #[derive(Debug)]
-pub struct Relay {
+pub struct TcpRelay {
     options: RelayOptions,
     listener: TcpListener,
 }
 
-impl Relay {
+impl TcpRelay {
     /// Binds the listening address.
     pub fn bind(options: RelayOptions) -> io::Result<Self> {
         raise_descriptor_limit();
@@ -65,7 +65,7 @@ impl Relay {
         let mut workers = Vec::new();
         for (index, inbox) in inboxes.iter().enumerate() {
             let (inbox, stop, options) = (Arc::clone(inbox), stop.clone(), self.options.clone());
-            let mut worker = Worker::new(inbox, options)?;
+            let mut worker = RelayWorker::new(inbox, options)?;
             let thread = thread::Builder::new().name(format!("relay-{index}"));
             workers.push(thread.spawn(move || worker.run(&stop))?);
         }
@@ -85,17 +85,17 @@ struct Pair {
     /// Client and server.
     ends: [TcpStream; 2],
     /// Client to server and server to client.
-    directions: [Direction; 2],
+    directions: [CopyDirection; 2],
     connecting: bool,
 }
 
-enum Fate {
+enum RelayFate {
     Open,
     Done,
     Broken,
 }
 
-struct Worker {
+struct RelayWorker {
     poll: Poll,
     inbox: Arc<Inbox>,
     options: RelayOptions,
@@ -106,7 +106,7 @@ struct Worker {
     buffer: Box<[u8]>,
 }
 
-impl Worker {
+impl RelayWorker {
     fn new(inbox: Arc<Inbox>, options: RelayOptions) -> io::Result<Self> {
         Ok(Self {
             poll: Poll::new()?,
@@ -160,23 +160,23 @@ impl Worker {
         }
         self.pairs[slot] = Some(Pair {
             ends: [client, server],
-            directions: [Direction::default(), Direction::default()],
+            directions: [CopyDirection::default(), CopyDirection::default()],
             connecting: true,
         });
         Ok(())
     }
 
-    fn on_ready(&mut self, ready: Ready) {
+    fn on_ready(&mut self, ready: Readiness) {
         let (slot, side) = ((ready.token / 2) as usize, (ready.token % 2) as usize);
         let Some(pair) = self.pairs.get_mut(slot).and_then(Option::as_mut) else {
             return;
         };
         let fate = pair.on_ready(side, ready, &mut self.buffer);
-        if matches!(fate, Fate::Open) {
+        if matches!(fate, RelayFate::Open) {
             return;
         }
         if let Some(pair) = self.pairs[slot].take() {
-            if matches!(fate, Fate::Broken) {
+            if matches!(fate, RelayFate::Broken) {
                 pair.reset();
             }
             self.emptied.push(slot);
@@ -186,7 +186,7 @@ impl Worker {
 }
 
 impl Pair {
-    fn on_ready(&mut self, side: usize, ready: Ready, buffer: &mut [u8]) -> Fate {
+    fn on_ready(&mut self, side: usize, ready: Readiness, buffer: &mut [u8]) -> RelayFate {
         if ready.readable() {
             self.directions[side].readable = true;
         }
@@ -195,11 +195,11 @@ impl Pair {
         }
         if self.connecting {
             if side == 0 || !ready.writable() {
-                return Fate::Open;
+                return RelayFate::Open;
             }
             match self.ends[1].take_error() {
                 Ok(None) => self.connecting = false,
-                Ok(Some(_)) | Err(_) => return Fate::Broken,
+                Ok(Some(_)) | Err(_) => return RelayFate::Broken,
             }
         }
         // An event on one end can unblock both directions: its bytes, and the bytes that wait for it.
@@ -209,12 +209,12 @@ impl Pair {
             .shovel(client, server, buffer)
             .and_then(|()| to_client.shovel(server, client, buffer));
         if moved.is_err() {
-            return Fate::Broken;
+            return RelayFate::Broken;
         }
         if self.directions.iter().all(|direction| direction.finished) {
-            Fate::Done
+            RelayFate::Done
         } else {
-            Fate::Open
+            RelayFate::Open
         }
     }
 

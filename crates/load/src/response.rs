@@ -34,12 +34,12 @@ pub struct Reader {
     response: Response,
     head_request: bool,
     begun: bool,
-    known: Known,
+    known: CachedResponseHead,
 }
 
 /// The last final head and its meaning. A server under load repeats its head, and equal bytes have equal meaning.
 #[derive(Debug, Default)]
-struct Known {
+struct CachedResponseHead {
     bytes: Vec<u8>,
     meaning: Option<(u16, Framing)>,
 }
@@ -61,7 +61,7 @@ impl Reader {
             response,
             head_request,
             begun: false,
-            known: Known::default(),
+            known: CachedResponseHead::default(),
         }
     }
 

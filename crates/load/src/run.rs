@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::options::{LoadOptions, UNTIL_STOPPED};
 use crate::outcome::LoadResult;
 use crate::stop::Stop;
-use crate::tally::Tally;
+use crate::tally::RunTally;
 use crate::threads;
-use crate::view::{self, Progress, View};
-use crate::worker::{Live, Worker};
+use crate::view::{self, Progress, LoadView};
+use crate::worker::{Live, LoadWorker};
 
 /// Columns and lines where no terminal says how many it has.
 const USUAL_ROOM: (usize, usize) = (80, 24);
@@ -26,9 +26,9 @@ pub fn run(
     let watched = progress != Progress::Quiet || !options.abort.is_empty();
     let live = watched.then(Arc::<Mutex<Live>>::default);
     let (theirs, told) = (Arc::clone(&options), live.clone());
-    let make = move |index| Worker::new(Arc::clone(&theirs), index, told.clone());
+    let make = move |index| LoadWorker::new(Arc::clone(&theirs), index, told.clone());
     let mut aborted = None;
-    let mut picture = View::default();
+    let mut picture = LoadView::default();
     let planned = options.warmup + options.duration;
     let ran = threads::run(&options, stop, make, |elapsed, _| {
         let live = live.as_deref()?;
@@ -47,7 +47,7 @@ pub fn run(
     })?;
     // A broken stderr must not end the run.
     let _ = io::stderr().write_all(picture.erase().as_bytes());
-    let mut total = Tally::new(ran.timeline.measure, ran.timeline.end, false);
+    let mut total = RunTally::new(ran.timeline.measure, ran.timeline.end, false);
     for tally in &ran.counts {
         total.merge(tally);
     }

@@ -7,7 +7,7 @@ use crate::profile::Profile;
 
 /// Arrival pattern: the distribution of requests over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
+pub enum ArrivalPattern {
     /// One global even schedule: request k leaves at k / rate.
     Uniform,
     /// Exponential gaps from a seeded generator: independent users.
@@ -17,7 +17,7 @@ pub enum Arrival {
     Fortio,
 }
 
-impl Arrival {
+impl ArrivalPattern {
     /// The word used in options and records.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -53,12 +53,12 @@ pub enum Spread {
 pub struct Schedule {
     start: u64,
     end: u64,
-    gaps: Gaps,
+    gaps: RequestGaps,
     next: u64,
 }
 
 #[derive(Debug, Clone)]
-enum Gaps {
+enum RequestGaps {
     /// Instants are computed, not summed, so that nothing drifts.
     Shaped {
         profile: Profile,
@@ -101,7 +101,7 @@ impl Schedule {
             Spread::Even { offset, .. } => (offset, 0),
             Spread::Random { seed, .. } => (0, seed),
         };
-        let gaps = Gaps::Shaped {
+        let gaps = RequestGaps::Shaped {
             profile,
             place: 0,
             spread,
@@ -124,7 +124,7 @@ impl Schedule {
     /// Every `stride`-th of recorded instants (nanoseconds from the start, ascending), beginning with number `offset`.
     #[must_use]
     pub fn trace(start: u64, end: u64, instants: Arc<[u64]>, offset: u64, stride: u64) -> Self {
-        let gaps = Gaps::Trace {
+        let gaps = RequestGaps::Trace {
             instants,
             index: offset as usize,
             stride: stride.max(1) as usize,
@@ -149,29 +149,29 @@ impl Schedule {
     #[must_use]
     pub fn number(&self) -> u64 {
         match &self.gaps {
-            Gaps::Shaped { index, .. } => *index,
-            Gaps::Trace { index, .. } => *index as u64,
+            RequestGaps::Shaped { index, .. } => *index,
+            RequestGaps::Trace { index, .. } => *index as u64,
         }
     }
 
     /// Uses the next instant.
     pub fn advance(&mut self) {
         match &mut self.gaps {
-            Gaps::Shaped { spread, index, .. } => {
+            RequestGaps::Shaped { spread, index, .. } => {
                 *index += match spread {
                     Spread::Even { stride, .. } => (*stride).max(1),
                     Spread::Random { .. } => 1,
                 };
                 self.draw();
             }
-            Gaps::Trace { index, stride, .. } => *index += *stride,
+            RequestGaps::Trace { index, stride, .. } => *index += *stride,
         }
         self.next = self.instant();
     }
 
     /// At the first request of a burst: the random gap before it.
     fn draw(&mut self) {
-        if let Gaps::Shaped {
+        if let RequestGaps::Shaped {
             spread: Spread::Random { share, .. },
             burst,
             index,
@@ -193,7 +193,7 @@ impl Schedule {
 
     fn instant(&mut self) -> u64 {
         let after = match &mut self.gaps {
-            Gaps::Shaped {
+            RequestGaps::Shaped {
                 profile,
                 place,
                 spread: Spread::Even { .. },
@@ -201,10 +201,10 @@ impl Schedule {
                 index,
                 ..
             } => profile.instant((*index - *index % *burst) as f64, place),
-            Gaps::Shaped {
+            RequestGaps::Shaped {
                 profile, place, at, ..
             } => profile.instant(*at, place),
-            Gaps::Trace {
+            RequestGaps::Trace {
                 instants, index, ..
             } => instants.get(*index).copied(),
         };

@@ -8,7 +8,7 @@ pub(crate) const BUFFER_BYTES: usize = 64 * 1024;
 
 /// One direction between two streams.
 #[derive(Debug, Default)]
-pub(crate) struct Direction {
+pub(crate) struct CopyDirection {
     /// Read but not yet accepted by the receiver.
     pending: Vec<u8>,
     pub(crate) readable: bool,
@@ -17,7 +17,7 @@ pub(crate) struct Direction {
     pub(crate) finished: bool,
 }
 
-impl Direction {
+impl CopyDirection {
     /// Moves what can be moved now. One read and one write per message in steady state.
     pub(crate) fn shovel(
         &mut self,

@@ -14,11 +14,11 @@ static SIGNAL_FD: AtomicI32 = AtomicI32::new(-1);
 /// A request to stop, seen by all clones. Level-triggered: never cleared, so every thread that polls it wakes.
 #[derive(Debug, Clone)]
 pub struct Stop {
-    shared: Arc<Shared>,
+    shared: Arc<StopState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct StopState {
     raised: AtomicBool,
     waker: Waker,
 }
@@ -26,7 +26,7 @@ struct Shared {
 impl Stop {
     /// Makes a stop that is not raised.
     pub fn new() -> io::Result<Self> {
-        let shared = Shared {
+        let shared = StopState {
             raised: AtomicBool::new(false),
             waker: Waker::new()?,
         };

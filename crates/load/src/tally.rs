@@ -7,7 +7,7 @@ use crate::samples::Samples;
 
 /// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Outcome {
+pub(crate) enum RequestOutcome {
     /// Answered as expected.
     Ok,
     /// No connection could be made.
@@ -34,7 +34,7 @@ pub(crate) enum Outcome {
     Unsent,
 }
 
-impl Outcome {
+impl RequestOutcome {
     /// The word used in records.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
@@ -57,14 +57,14 @@ impl Outcome {
 
 /// One finished request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedRequest {
     pub(crate) intended: u64,
     /// When the generator began to send it; none if it never did.
     pub(crate) sent: Option<u64>,
     /// When its answer began.
     pub(crate) first: Option<u64>,
     pub(crate) done: u64,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: RequestOutcome,
     /// A whole response came.
     pub(crate) answered: bool,
     /// Its status, where the protocol has one.
@@ -84,7 +84,7 @@ pub(crate) struct OfTarget {
 
 /// Counts of the requests that were due in one second.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Second {
+pub(crate) struct SecondTally {
     pub(crate) sent: u64,
     pub(crate) ok: u64,
     pub(crate) errors: u64,
@@ -93,13 +93,13 @@ pub(crate) struct Second {
 
 /// Everything counted in the measured part of a run.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tally {
+pub(crate) struct RunTally {
     pub(crate) start: u64,
     pub(crate) scheduled: u64,
     pub(crate) sent: u64,
     pub(crate) ok: u64,
     pub(crate) answered: u64,
-    pub(crate) errors: BTreeMap<Outcome, u64>,
+    pub(crate) errors: BTreeMap<RequestOutcome, u64>,
     pub(crate) statuses: BTreeMap<u16, u64>,
     pub(crate) body_bytes: u64,
     pub(crate) bytes_sent: u64,
@@ -123,10 +123,10 @@ pub(crate) struct Tally {
     pub(crate) agreed: Option<String>,
     pub(crate) error_latency: Samples,
     pub(crate) lateness: Samples,
-    pub(crate) seconds: Vec<Second>,
+    pub(crate) seconds: Vec<SecondTally>,
     /// Length of shorter intervals that are counted as well, in nanoseconds; 0: none.
     pub(crate) interval: u64,
-    pub(crate) intervals: Vec<Second>,
+    pub(crate) intervals: Vec<SecondTally>,
     /// Failures in each of these intervals, by the time of the failure and not the due time.
     pub(crate) failures: Vec<u64>,
     pub(crate) last_done: u64,
@@ -140,16 +140,16 @@ pub(crate) struct Tally {
 }
 
 /// The counts of a stretch of time, made when first needed.
-fn place(all: &mut Vec<Second>, at: u64) -> &mut Second {
+fn place(all: &mut Vec<SecondTally>, at: u64) -> &mut SecondTally {
     let at = at as usize;
     while all.len() <= at {
-        all.push(Second::default());
+        all.push(SecondTally::default());
     }
     &mut all[at]
 }
 
-fn merge(mine: &mut Vec<Second>, theirs: &[Second]) {
-    mine.resize_with(mine.len().max(theirs.len()), Second::default);
+fn merge(mine: &mut Vec<SecondTally>, theirs: &[SecondTally]) {
+    mine.resize_with(mine.len().max(theirs.len()), SecondTally::default);
     for (mine, theirs) in mine.iter_mut().zip(theirs) {
         mine.sent += theirs.sent;
         mine.ok += theirs.ok;
@@ -158,7 +158,7 @@ fn merge(mine: &mut Vec<Second>, theirs: &[Second]) {
     }
 }
 
-impl Tally {
+impl RunTally {
     /// For a measured part that is planned to last from `start` to `end`.
     pub(crate) fn new(start: u64, end: u64, closed: bool) -> Self {
         Self {
@@ -171,7 +171,7 @@ impl Tally {
     }
 
     /// Counts a request, unless it was due before the measurement began.
-    pub(crate) fn finish(&mut self, request: Finished) {
+    pub(crate) fn finish(&mut self, request: FinishedRequest) {
         let Some(into) = request.intended.checked_sub(self.start) else {
             return;
         };
@@ -179,7 +179,7 @@ impl Tally {
         if let Some(at) = into.checked_div(self.interval) {
             let interval = place(&mut self.intervals, at);
             interval.latency.record(latency);
-            if request.outcome == Outcome::Ok {
+            if request.outcome == RequestOutcome::Ok {
                 interval.ok += 1;
             } else {
                 interval.errors += 1;
@@ -195,7 +195,7 @@ impl Tally {
         second.latency.record(latency);
         if let Some(target) = self.targets.get_mut(request.target) {
             target.latency.record(latency);
-            if request.outcome == Outcome::Ok {
+            if request.outcome == RequestOutcome::Ok {
                 target.ok += 1;
             } else {
                 target.errors += 1;
@@ -219,7 +219,7 @@ impl Tally {
             *self.statuses.entry(status).or_default() += 1;
         }
         self.body_bytes += request.body;
-        if request.outcome == Outcome::Ok {
+        if request.outcome == RequestOutcome::Ok {
             self.ok += 1;
             second.ok += 1;
         } else {

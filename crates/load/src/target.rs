@@ -31,7 +31,7 @@ pub enum Scheme {
 
 /// Protocol of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
+pub enum LoadProtocol {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2 without TLS, by prior knowledge.
@@ -68,7 +68,7 @@ impl Bulk {
     }
 }
 
-impl Protocol {
+impl LoadProtocol {
     /// The word used in options and records.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -117,14 +117,14 @@ impl Protocol {
 impl Scheme {
     /// Default protocol of the scheme.
     #[must_use]
-    pub fn protocol(self) -> Protocol {
+    pub fn protocol(self) -> LoadProtocol {
         match self {
-            Self::Http | Self::Https => Protocol::Http1,
-            Self::H2c | Self::H2 => Protocol::Http2,
-            Self::Grpc | Self::Grpcs => Protocol::Grpc,
-            Self::Tcp | Self::Tls => Protocol::TcpRr,
-            Self::Udp => Protocol::Udp,
-            Self::Ws | Self::Wss => Protocol::WebSocket,
+            Self::Http | Self::Https => LoadProtocol::Http1,
+            Self::H2c | Self::H2 => LoadProtocol::Http2,
+            Self::Grpc | Self::Grpcs => LoadProtocol::Grpc,
+            Self::Tcp | Self::Tls => LoadProtocol::TcpRr,
+            Self::Udp => LoadProtocol::Udp,
+            Self::Ws | Self::Wss => LoadProtocol::WebSocket,
         }
     }
 
@@ -217,7 +217,7 @@ impl Resolve {
 
 /// A checked URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct LoadTarget {
     /// The URL as written.
     pub url: String,
     /// Scheme of the URL; `http` if it names none.
@@ -230,7 +230,7 @@ pub struct Target {
     pub path: String,
 }
 
-impl Target {
+impl LoadTarget {
     /// Parses and resolves; one address of a name is taken for the whole run, the first of IPv4 if there is one.
     ///
     /// # Errors
@@ -292,7 +292,7 @@ impl Target {
     }
 }
 
-impl Target {
+impl LoadTarget {
     /// The authority without a port, and an IPv6 address without its brackets.
     pub(crate) fn host(&self) -> &str {
         let host = match self.authority.rsplit_once(':') {

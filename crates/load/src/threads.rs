@@ -34,7 +34,7 @@ pub(crate) trait Generator: Sized {
 }
 
 /// Results of all threads.
-pub(crate) struct Ran<T> {
+pub(crate) struct ThreadResults<T> {
     pub(crate) counts: Vec<T>,
     pub(crate) timeline: Timeline,
     /// Unix time at which the measured part began, in nanoseconds.
@@ -48,7 +48,7 @@ pub(crate) fn run<G: Generator>(
     stop: &Stop,
     make: impl Fn(usize) -> io::Result<G> + Clone + Send + 'static,
     line: impl FnMut(Duration, Duration) -> Option<String>,
-) -> io::Result<Ran<G::Count>> {
+) -> io::Result<ThreadResults<G::Count>> {
     options
         .check()
         .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
@@ -97,7 +97,7 @@ pub(crate) fn run<G: Generator>(
         .into_iter()
         .map(|thread| thread.join().unwrap_or_else(panicked))
         .collect::<io::Result<Vec<_>>>()?;
-    Ok(Ran {
+    Ok(ThreadResults {
         counts: counts.into_iter().flatten().collect(),
         timeline,
         start_unix,

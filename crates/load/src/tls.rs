@@ -15,7 +15,7 @@ use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 
-use crate::options::{Protocol, Target};
+use crate::options::{LoadProtocol, LoadTarget};
 
 /// Files in which systems keep the authorities that they trust.
 const SYSTEM_ROOTS: [&str; 4] = [
@@ -54,7 +54,7 @@ impl TlsOptions {
     ///
     /// # Errors
     /// Says which file or name is wrong.
-    pub fn load(&self, protocol: Protocol, target: &Target) -> Result<Tls, String> {
+    pub fn load(&self, protocol: LoadProtocol, target: &LoadTarget) -> Result<Tls, String> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -62,7 +62,7 @@ impl TlsOptions {
         let builder = if self.insecure {
             builder
                 .dangerous()
-                .with_custom_certificate_verifier(Anybody::by(provider))
+                .with_custom_certificate_verifier(UnverifiedServer::by(provider))
         } else {
             builder.with_root_certificates(self.roots()?)
         };
@@ -79,9 +79,9 @@ impl TlsOptions {
             _ => return Err("a certificate needs its key, and a key its certificate".to_owned()),
         };
         config.alpn_protocols = match protocol {
-            Protocol::Http1 | Protocol::WebSocket => vec![b"http/1.1".to_vec()],
-            Protocol::Http2 | Protocol::Grpc => vec![b"h2".to_vec()],
-            Protocol::TcpRr | Protocol::TcpBulk | Protocol::Udp => Vec::new(),
+            LoadProtocol::Http1 | LoadProtocol::WebSocket => vec![b"http/1.1".to_vec()],
+            LoadProtocol::Http2 | LoadProtocol::Grpc => vec![b"h2".to_vec()],
+            LoadProtocol::TcpRr | LoadProtocol::TcpBulk | LoadProtocol::Udp => Vec::new(),
         };
         if !self.resume {
             config.resumption = Resumption::disabled();
@@ -149,7 +149,7 @@ pub fn shown_certificate(
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Anybody::by(provider))
+        .with_custom_certificate_verifier(UnverifiedServer::by(provider))
         .with_no_client_auth();
     let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
     config.alpn_protocols = protocols.collect();
@@ -195,9 +195,9 @@ pub(crate) fn agreed(connection: &ClientConnection) -> String {
 /// Accepts any certificate, but only from a peer that holds its key. For measurements, and for callers that learn the peer's
 /// identity by other means.
 #[derive(Debug)]
-pub struct Anybody(Arc<CryptoProvider>);
+pub struct UnverifiedServer(Arc<CryptoProvider>);
 
-impl Anybody {
+impl UnverifiedServer {
     /// A verifier that checks signatures by the algorithms of this provider.
     #[must_use]
     pub fn by(provider: Arc<CryptoProvider>) -> Arc<Self> {
@@ -205,7 +205,7 @@ impl Anybody {
     }
 }
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for UnverifiedServer {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

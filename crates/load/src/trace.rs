@@ -18,7 +18,7 @@ const PATH_FIELDS: [&str; 5] = ["path", "request_uri", "uri", "url", "target"];
 
 /// A recorded request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Recorded {
+pub struct RecordedRequest {
     /// Method.
     pub method: String,
     /// Path and query.
@@ -31,7 +31,7 @@ pub struct Trace {
     /// When requests are due, in nanoseconds from the first, ascending.
     pub instants: Vec<u64>,
     /// The distinct requests.
-    pub requests: Vec<Recorded>,
+    pub requests: Vec<RecordedRequest>,
     /// Index in `requests` for each instant. Empty if some lines name no request.
     pub which: Vec<u32>,
     /// First line that names no request.
@@ -39,12 +39,12 @@ pub struct Trace {
 }
 
 /// One line.
-struct Line {
+struct TraceLine {
     /// Nanoseconds since the trace's own origin.
     at: i64,
     /// The time was written in whole seconds, as web servers do.
     coarse: bool,
-    asked: Option<Recorded>,
+    asked: Option<RecordedRequest>,
 }
 
 impl Trace {
@@ -90,7 +90,7 @@ impl Trace {
         Ok(trace)
     }
 
-    fn name(&mut self, lines: Vec<Line>) -> Result<(), String> {
+    fn name(&mut self, lines: Vec<TraceLine>) -> Result<(), String> {
         let mut numbers = std::collections::HashMap::new();
         for asked in lines.into_iter().filter_map(|line| line.asked) {
             let next = numbers.len();
@@ -110,7 +110,7 @@ impl Trace {
 }
 
 /// Puts requests of the same second evenly into it.
-fn spread(lines: &mut [Line]) {
+fn spread(lines: &mut [TraceLine]) {
     for second in lines.chunk_by_mut(|one, next| one.at == next.at) {
         let count = second.len() as i64;
         for (line, nth) in second.iter_mut().zip(0..) {
@@ -119,7 +119,7 @@ fn spread(lines: &mut [Line]) {
     }
 }
 
-fn line(text: &str) -> Result<Line, String> {
+fn line(text: &str) -> Result<TraceLine, String> {
     if text.starts_with('{') {
         return json(text);
     }
@@ -127,7 +127,7 @@ fn line(text: &str) -> Result<Line, String> {
     let rest = &text[word.len()..];
     if let Some(at) = seconds(word) {
         let rest = rest.split('#').next().unwrap_or_default();
-        return Ok(Line {
+        return Ok(TraceLine {
             at,
             coarse: false,
             asked: asked(rest),
@@ -135,7 +135,7 @@ fn line(text: &str) -> Result<Line, String> {
     }
     if let Some((at, coarse)) = date(word) {
         let asked = quoted(rest).map_or_else(|| asked(rest), asked);
-        return Ok(Line { at, coarse, asked });
+        return Ok(TraceLine { at, coarse, asked });
     }
     let bracketed = text
         .split_once('[')
@@ -144,14 +144,14 @@ fn line(text: &str) -> Result<Line, String> {
         && let Some((at, coarse)) = date(time)
     {
         let asked = quoted(rest).and_then(asked);
-        return Ok(Line { at, coarse, asked });
+        return Ok(TraceLine { at, coarse, asked });
     }
     Err(format!(
         "`{word}` is no time in seconds, and there is no date as access logs write it"
     ))
 }
 
-fn json(text: &str) -> Result<Line, String> {
+fn json(text: &str) -> Result<TraceLine, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
     let named = |names: &[&str]| names.iter().find_map(|name| value.get(*name)).cloned();
     let time = named(&TIME_FIELDS).ok_or_else(|| {
@@ -173,7 +173,7 @@ fn json(text: &str) -> Result<Line, String> {
         let method = method.as_ref().and_then(Value::as_str).unwrap_or("GET");
         recorded(method, path.as_str()?)
     });
-    Ok(Line { at, coarse, asked })
+    Ok(TraceLine { at, coarse, asked })
 }
 
 /// Returns the text between the first quotes.
@@ -183,7 +183,7 @@ fn quoted(text: &str) -> Option<&str> {
 }
 
 /// `METHOD PATH …`, or a path alone.
-fn asked(text: &str) -> Option<Recorded> {
+fn asked(text: &str) -> Option<RecordedRequest> {
     let mut words = text
         .split([' ', '\t', ',', ';', '"'])
         .filter(|word| !word.is_empty());
@@ -194,10 +194,10 @@ fn asked(text: &str) -> Option<Recorded> {
     recorded(first, words.next()?)
 }
 
-fn recorded(method: &str, path: &str) -> Option<Recorded> {
+fn recorded(method: &str, path: &str) -> Option<RecordedRequest> {
     let upper = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
     let printable = path.bytes().all(|byte| byte.is_ascii_graphic());
-    (upper && path.starts_with('/') && printable).then(|| Recorded {
+    (upper && path.starts_with('/') && printable).then(|| RecordedRequest {
         method: method.to_owned(),
         path: path.to_owned(),
     })

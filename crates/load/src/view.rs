@@ -45,7 +45,7 @@ const CLEAR_BELOW: &str = "\x1b[J";
 
 /// The picture and its state.
 #[derive(Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct LoadView {
     all: Samples,
     answers: u64,
     errors: u64,
@@ -54,7 +54,7 @@ pub(crate) struct View {
     drawn: usize,
 }
 
-impl View {
+impl LoadView {
     /// The picture after one more second, over the last one. `planned` is how long all lasts.
     pub(crate) fn draw(
         &mut self,
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_picture_is_drawn_over_the_last_one_and_keeps_its_width() {
-        let mut view = View::default();
+        let mut view = LoadView::default();
         let (one, ten) = (Duration::from_secs(1), Duration::from_secs(10));
         let first = view.draw(&second(&[1, 2, 2, 3, 40], 1), one, ten, (60, 40));
         let lines = first.matches('\n').count();
@@ -267,7 +267,7 @@ mod tests {
         let all = second(&[10, 20, 20, 300, 59_000], 1);
         let lines = |width: usize| {
             let one = Duration::from_secs(1);
-            let text = View::default().draw(&all, one, Duration::from_secs(3600), (width, 40));
+            let text = LoadView::default().draw(&all, one, Duration::from_secs(3600), (width, 40));
             let whole = text.replace(BEGIN, "").replace(CLEAR_RIGHT, "");
             whole.lines().take(3).map(str::to_owned).collect::<Vec<_>>()
         };
@@ -294,13 +294,13 @@ mod tests {
     #[test]
     fn a_low_terminal_gets_what_fits() {
         let all = second(&[1, 2, 2, 3, 40], 1);
-        let text = View::default().draw(&all, Duration::ZERO, Duration::ZERO, (80, 5));
+        let text = LoadView::default().draw(&all, Duration::ZERO, Duration::ZERO, (80, 5));
         assert_eq!(text.matches('\n').count(), 4, "{text:?}");
     }
 
     #[test]
     fn a_second_without_answers_has_no_histogram_and_no_panic() {
-        let text = View::default().draw(&Live::default(), Duration::ZERO, Duration::ZERO, (80, 40));
+        let text = LoadView::default().draw(&Live::default(), Duration::ZERO, Duration::ZERO, (80, 40));
         assert_eq!(text.matches('\n').count(), 4, "{text:?}");
     }
 }

@@ -15,19 +15,19 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::body::Malformed;
-use crate::http2::Shape;
-use crate::options::{LoadOptions, Protocol};
-use crate::tally::Outcome;
+use crate::http2::RequestShape;
+use crate::options::{LoadOptions, LoadProtocol};
+use crate::tally::RequestOutcome;
 
 /// One request, made ready before the run.
 #[derive(Debug, Default)]
-pub(crate) struct Request {
+pub(crate) struct PreparedRequest {
     /// Its bytes, where they are always the same.
     pub(crate) bytes: Vec<u8>,
     /// Offsets in `bytes` of UUIDs that differ each time.
     pub(crate) uuids: Vec<usize>,
     /// HTTP/2 form of the request.
-    pub(crate) shape: Shape,
+    pub(crate) shape: RequestShape,
     /// Over TCP and UDP: bytes of its answer.
     pub(crate) answer_bytes: u64,
     /// The answer has no body, even if its head declares one.
@@ -41,7 +41,7 @@ pub(crate) struct Request {
 
 /// A whole answer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: Option<u16>,
     /// Bytes of body; of gRPC messages, without their prefixes.
     pub(crate) body: u64,
@@ -51,15 +51,15 @@ pub(crate) struct Answer {
 
 /// Event that received bytes cause.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum WireEvent {
     /// Requests may be sent.
     Ready,
     /// A request that waited for its turn goes out now.
     Started(usize),
     /// The answer of a lane's request has begun.
     First(usize),
-    Answered(usize, Answer),
-    Failed(usize, Outcome),
+    Answered(usize, HttpResponse),
+    Failed(usize, RequestOutcome),
     /// Bytes that no request had asked for.
     Unsolicited,
     /// The connection cannot be used again.
@@ -86,10 +86,10 @@ pub(crate) trait Wire: Debug + Send {
     fn wrote(&mut self, count: usize);
 
     /// Takes bytes, all of them.
-    fn feed(&mut self, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), Malformed>;
+    fn feed(&mut self, bytes: &[u8], events: &mut Vec<WireEvent>) -> Result<(), Malformed>;
 
     /// The server has ended the connection; an answer may end so.
-    fn end(&mut self, _events: &mut Vec<Event>) {}
+    fn end(&mut self, _events: &mut Vec<WireEvent>) {}
 
     /// Gives a lane's request up; false when the connection must be given up with it.
     fn cancel(&mut self, _lane: usize) -> bool {
@@ -108,13 +108,13 @@ pub(crate) trait Wire: Debug + Send {
 }
 
 /// The wire of a run's protocol.
-pub(crate) fn wire(options: &LoadOptions, requests: &Arc<[Request]>) -> Box<dyn Wire> {
+pub(crate) fn wire(options: &LoadOptions, requests: &Arc<[PreparedRequest]>) -> Box<dyn Wire> {
     let requests = Arc::clone(requests);
     match options.protocol {
-        Protocol::Http1 => Box::new(http1::Http1::new(requests)),
-        Protocol::Http2 | Protocol::Grpc => Box::new(http2::Http2::new(requests, options.streams)),
-        Protocol::WebSocket => Box::new(websocket::WebSocket::new(requests, options)),
-        Protocol::TcpRr | Protocol::TcpBulk => Box::new(tcp::Tcp::new(requests)),
-        Protocol::Udp => Box::new(udp::Udp::new(requests)),
+        LoadProtocol::Http1 => Box::new(http1::Http1::new(requests)),
+        LoadProtocol::Http2 | LoadProtocol::Grpc => Box::new(http2::Http2::new(requests, options.streams)),
+        LoadProtocol::WebSocket => Box::new(websocket::WebSocket::new(requests, options)),
+        LoadProtocol::TcpRr | LoadProtocol::TcpBulk => Box::new(tcp::Tcp::new(requests)),
+        LoadProtocol::Udp => Box::new(udp::Udp::new(requests)),
     }
 }

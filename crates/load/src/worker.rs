@@ -16,19 +16,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use group::{Group, Pacing};
+use group::{ConnectionGroup, Pacing};
 use rustls::ClientConnection;
 use socket2::Socket;
 
 use crate::clock::{MILLISECOND, SECOND, Timer, now, sharpen_timers, thread_cpu};
-use crate::options::{LoadOptions, Protocol};
+use crate::options::{LoadOptions, LoadProtocol};
 use crate::poll::Poll;
 use crate::samples::Samples;
-use crate::schedule::{Arrival, Schedule, Spread};
+use crate::schedule::{ArrivalPattern, Schedule, Spread};
 use crate::stop::Stop;
-use crate::tally::{Finished, OfTarget, Outcome, Tally};
+use crate::tally::{FinishedRequest, OfTarget, RequestOutcome, RunTally};
 use crate::threads::Generator;
-use crate::wire::{Answer, Event, Wire, wire};
+use crate::wire::{HttpResponse, WireEvent, Wire, wire};
 
 /// One read of a response: a 64 KiB socket buffer's worth.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -60,7 +60,7 @@ pub(crate) struct Live {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum LaneState {
     /// No socket; the next request connects.
     Down,
     Connecting,
@@ -73,7 +73,7 @@ enum State {
     Paused(u64),
 }
 
-impl State {
+impl LaneState {
     fn on_its_way(self) -> bool {
         matches!(self, Self::Connecting | Self::Handshaking | Self::Greeting)
     }
@@ -87,11 +87,11 @@ struct InFlight {
 }
 
 #[derive(Debug)]
-struct Connection {
+struct LoadConnection {
     stream: Option<Socket>,
     /// Each read and each write is a datagram.
     datagrams: bool,
-    state: State,
+    state: LaneState,
     /// Tells events of this socket from those of its predecessors.
     generation: u32,
     wire: Box<dyn Wire>,
@@ -121,16 +121,16 @@ struct Lane {
 
 /// A generator thread's state.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct LoadWorker {
     options: Arc<LoadOptions>,
     index: usize,
-    connections: Vec<Connection>,
+    connections: Vec<LoadConnection>,
     /// Lanes of each connection.
     streams: usize,
     /// The lanes of connection c are those from c × streams.
     lanes: Vec<Lane>,
     /// By place.
-    groups: Vec<Group>,
+    groups: Vec<ConnectionGroup>,
     /// By place: the run as if its first target were the only one.
     places: Vec<LoadOptions>,
     /// The target of each request.
@@ -141,7 +141,7 @@ pub(crate) struct Worker {
     /// Connections that had more to be read than one turn allows.
     unread: Vec<usize>,
     /// Events of a read, until the worker has handled them. The vector is kept for its memory.
-    events: Vec<Event>,
+    events: Vec<WireEvent>,
     in_flight: usize,
     paused: usize,
     poll: Poll,
@@ -149,7 +149,7 @@ pub(crate) struct Worker {
     next_scan: u64,
     timeout: u64,
     timeline: Timeline,
-    tally: Tally,
+    tally: RunTally,
     /// Requests that may still be sent, where their number ends the run.
     remaining: u64,
     cpu_from: Option<u64>,
@@ -163,7 +163,7 @@ pub(crate) struct Worker {
     agreed: Option<String>,
 }
 
-impl Worker {
+impl LoadWorker {
     /// A thread's share of the run: `index` of `options.threads`.
     pub(crate) fn new(
         options: Arc<LoadOptions>,
@@ -182,17 +182,17 @@ impl Worker {
             .collect();
         let sealed = places.iter().any(|place| place.tls.is_some());
         let seed = options.seed;
-        let group = |place| Group::new(&weights, place, seed);
+        let group = |place| ConnectionGroup::new(&weights, place, seed);
         let ours = options.place_of_connections();
         let ours = ours.into_iter().skip(index).step_by(options.threads);
-        let connection = |place: usize| Connection {
+        let connection = |place: usize| LoadConnection {
             place,
             to: places[place].target.address,
             left: u64::MAX,
             retiring: false,
             stream: None,
-            datagrams: places[place].protocol == Protocol::Udp,
-            state: State::Down,
+            datagrams: places[place].protocol == LoadProtocol::Udp,
+            state: LaneState::Down,
             generation: 0,
             wire: wire(&places[place], &requests),
             tls: None,
@@ -200,7 +200,7 @@ impl Worker {
             hangup: false,
             dirty: false,
         };
-        let connections: Vec<Connection> = ours.map(connection).collect();
+        let connections: Vec<LoadConnection> = ours.map(connection).collect();
         let lanes = connections.len() * options.streams;
         Ok(Self {
             connections,
@@ -226,7 +226,7 @@ impl Worker {
                 measure: 0,
                 end: 0,
             },
-            tally: Tally::new(0, 0, false),
+            tally: RunTally::new(0, 0, false),
             remaining: u64::MAX,
             cpu_from: None,
             live,
@@ -241,8 +241,8 @@ impl Worker {
     }
 }
 
-impl Generator for Worker {
-    type Count = Tally;
+impl Generator for LoadWorker {
+    type Count = RunTally;
 
     /// Opens all connections and waits until each is open or has failed (failed ones are tried again by the
     /// requests that need them).
@@ -275,7 +275,7 @@ impl Generator for Worker {
             }
         }
         for index in 0..self.connections.len() {
-            if self.connections[index].state != State::Open {
+            if self.connections[index].state != LaneState::Open {
                 self.close(index);
             }
         }
@@ -292,10 +292,10 @@ impl Generator for Worker {
     }
 
     /// Runs the schedule and returns what was counted.
-    fn run(mut self, timeline: Timeline, stop: &Stop) -> io::Result<Tally> {
+    fn run(mut self, timeline: Timeline, stop: &Stop) -> io::Result<RunTally> {
         self.timeline = timeline;
         let closed = self.options.rate <= 0.0;
-        self.tally = Tally::new(timeline.measure, timeline.end, closed);
+        self.tally = RunTally::new(timeline.measure, timeline.end, closed);
         self.tally.interval = u64::try_from(self.options.interval.as_nanos()).unwrap_or(0);
         if !self.options.more.is_empty() {
             let targets = self.options.more.len() + 1;
@@ -357,7 +357,7 @@ impl Generator for Worker {
     }
 }
 
-impl Worker {
+impl LoadWorker {
     fn pacing_of(&self, timeline: Timeline) -> Pacing {
         let Timeline { start, end, .. } = timeline;
         let (rate, threads, index) = (self.options.rate, self.options.threads, self.index as u64);
@@ -374,11 +374,11 @@ impl Worker {
             Pacing::Shared(Schedule::shaped(start, end, profile, spread, burst))
         };
         match self.options.arrival {
-            Arrival::Uniform => shaped(Spread::Even {
+            ArrivalPattern::Uniform => shaped(Spread::Even {
                 offset: index,
                 stride,
             }),
-            Arrival::Poisson => {
+            ArrivalPattern::Poisson => {
                 // Each thread its share, by its own seed: the sum of Poisson processes is one.
                 let share = self.connections.len() as f64 / self.options.connections as f64;
                 let seed = self
@@ -387,7 +387,7 @@ impl Worker {
                     .wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15));
                 shaped(Spread::Random { share, seed })
             }
-            Arrival::Fortio => {
+            ArrivalPattern::Fortio => {
                 let lanes = self.options.connections * self.streams;
                 let each = Schedule::even(start, end, rate / lanes as f64, 0, 1);
                 let schedules = vec![each; self.lanes.len()];
@@ -466,12 +466,12 @@ impl Worker {
         self.next_scan = self.next_scan.min(sent + self.timeout);
         let index = lane / self.streams;
         match self.connections[index].state {
-            State::Open => self.send(lane),
+            LaneState::Open => self.send(lane),
             // Another lane's request is already connecting; this one goes out with it.
-            State::Connecting | State::Handshaking | State::Greeting => {}
-            State::Down | State::Paused(_) => {
+            LaneState::Connecting | LaneState::Handshaking | LaneState::Greeting => {}
+            LaneState::Down | LaneState::Paused(_) => {
                 if self.connect(index).is_err() {
-                    self.fail(index, Outcome::Connect);
+                    self.fail(index, RequestOutcome::Connect);
                 }
             }
         }
@@ -479,13 +479,13 @@ impl Worker {
     }
 
     /// Counts the request of a lane and lets the lane take another.
-    fn finish(&mut self, lane: usize, outcome: Outcome, answer: Option<Answer>, done: u64) {
+    fn finish(&mut self, lane: usize, outcome: RequestOutcome, answer: Option<HttpResponse>, done: u64) {
         let Some(request) = self.lanes[lane].request.take() else {
             return;
         };
         self.lanes[lane].free_since = done;
         self.in_flight -= 1;
-        self.tally.finish(Finished {
+        self.tally.finish(FinishedRequest {
             intended: request.intended,
             sent: Some(request.sent),
             first: request.first,
@@ -499,7 +499,7 @@ impl Worker {
         if let Some(live) = &self.live {
             let mut live = live.lock().unwrap_or_else(PoisonError::into_inner);
             live.latency.record(done.saturating_sub(request.intended));
-            if outcome == Outcome::Ok {
+            if outcome == RequestOutcome::Ok {
                 live.ok += 1;
             } else {
                 live.errors += 1;
@@ -515,7 +515,7 @@ impl Worker {
         let index = lane / self.streams;
         if self.connections[index].retiring {
             self.retire(index);
-        } else if !matches!(self.connections[index].state, State::Paused(_)) {
+        } else if !matches!(self.connections[index].state, LaneState::Paused(_)) {
             self.release(lane);
         }
     }
@@ -548,7 +548,7 @@ impl Worker {
 
     /// Lets a connection rest until then, and no request take a lane of it meanwhile.
     fn pause(&mut self, index: usize, until: u64) {
-        self.connections[index].state = State::Paused(until);
+        self.connections[index].state = LaneState::Paused(until);
         self.paused += 1;
         self.next_scan = self.next_scan.min(until);
         let lanes = self.lanes_of(index);
@@ -571,14 +571,14 @@ impl Worker {
             }
         }
         for index in 0..self.connections.len() {
-            let State::Paused(until) = self.connections[index].state else {
+            let LaneState::Paused(until) = self.connections[index].state else {
                 continue;
             };
             if until > at {
                 next = next.min(until);
                 continue;
             }
-            self.connections[index].state = State::Down;
+            self.connections[index].state = LaneState::Down;
             self.paused -= 1;
             for lane in self.lanes_of(index) {
                 self.lanes[lane].free_since = at;
@@ -589,7 +589,7 @@ impl Worker {
     }
 
     fn backlog(&self) -> bool {
-        self.groups.iter().any(Group::backlog)
+        self.groups.iter().any(ConnectionGroup::backlog)
     }
 
     fn finished(&mut self, at: u64) -> bool {
@@ -601,7 +601,7 @@ impl Worker {
     }
 
     fn wake_at(&self, at: u64) -> u64 {
-        let scheduled = self.groups.iter().filter_map(Group::due).min();
+        let scheduled = self.groups.iter().filter_map(ConnectionGroup::due).min();
         let start = Some(self.timeline.start).filter(|start| *start > at);
         let due = scheduled.or(start);
         let end = if at < self.timeline.end {
@@ -621,12 +621,12 @@ impl Worker {
     fn close_books(&mut self, at: u64) {
         for lane in &mut self.lanes {
             if let Some(request) = lane.request.take() {
-                self.tally.finish(Finished {
+                self.tally.finish(FinishedRequest {
                     intended: request.intended,
                     sent: Some(request.sent),
                     first: request.first,
                     done: at,
-                    outcome: Outcome::Unanswered,
+                    outcome: RequestOutcome::Unanswered,
                     answered: false,
                     status: None,
                     body: 0,
@@ -636,12 +636,12 @@ impl Worker {
         }
         for group in &mut self.groups {
             while let Some((intended, which)) = group.left() {
-                self.tally.finish(Finished {
+                self.tally.finish(FinishedRequest {
                     intended,
                     sent: None,
                     first: None,
                     done: at,
-                    outcome: Outcome::Unsent,
+                    outcome: RequestOutcome::Unsent,
                     answered: false,
                     status: None,
                     body: 0,

@@ -37,7 +37,7 @@ pub enum AddressError {
 
 /// Isolation of a mesh's pods from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
+pub enum PodIsolation {
     /// By addresses in 127.S.0.0/16, with this S.
     Loopback(u8),
     /// By network namespaces.
@@ -80,14 +80,14 @@ pub fn beside(address: Ipv4Addr) -> Ipv6Addr {
 /// The addresses of one mesh, by owner.
 #[derive(Debug, Clone)]
 pub struct Addresses {
-    layout: Layout,
+    layout: PodIsolation,
     pods: Pool<String>,
     listeners: Pool<(String, String)>,
 }
 
 impl Addresses {
     /// No address given yet.
-    pub fn new(layout: Layout) -> Self {
+    pub fn new(layout: PodIsolation) -> Self {
         Self {
             layout,
             pods: Pool::new(PODS),
@@ -96,7 +96,7 @@ impl Addresses {
     }
 
     /// Returns the isolation of the pods.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> PodIsolation {
         self.layout
     }
 
@@ -110,8 +110,8 @@ impl Addresses {
     /// The address where `pod` reaches `service`, the same on every call; in namespaces the same for every pod.
     pub fn listener(&mut self, pod: &str, service: &str) -> Result<Ipv4Addr, AddressError> {
         let pod = match self.layout {
-            Layout::Loopback(_) => pod,
-            Layout::Namespaces => "",
+            PodIsolation::Loopback(_) => pod,
+            PodIsolation::Namespaces => "",
         };
         let slot = self.listeners.take((pod.to_owned(), service.to_owned()));
         slot.map(|slot| self.address(slot, SERVICE_NETWORK))
@@ -135,8 +135,8 @@ impl Addresses {
     fn address(&self, slot: Slot, network: [u8; 2]) -> Ipv4Addr {
         let [high, low] = slot.to_be_bytes();
         match self.layout {
-            Layout::Loopback(block) => Ipv4Addr::new(127, block, high, low),
-            Layout::Namespaces => Ipv4Addr::new(network[0], network[1], high, low),
+            PodIsolation::Loopback(block) => Ipv4Addr::new(127, block, high, low),
+            PodIsolation::Namespaces => Ipv4Addr::new(network[0], network[1], high, low),
         }
     }
 }
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn an_address_stays_with_its_owner_and_is_reused_last() {
-        let mut addresses = Addresses::new(Layout::Loopback(7));
+        let mut addresses = Addresses::new(PodIsolation::Loopback(7));
         assert_eq!(addresses.pod("a/one"), Ok(Ipv4Addr::new(127, 7, 0, 2)));
         assert_eq!(addresses.pod("a/two"), Ok(Ipv4Addr::new(127, 7, 0, 3)));
         assert_eq!(
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn in_namespaces_every_pod_reaches_a_service_at_one_address() {
-        let mut addresses = Addresses::new(Layout::Namespaces);
+        let mut addresses = Addresses::new(PodIsolation::Namespaces);
         let pod = addresses.pod("a/one").expect("an address");
         assert_eq!(pod, Ipv4Addr::new(10, 244, 0, 2));
         assert_eq!(beside(pod).to_string(), "fd00:244::2");
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn addresses_that_look_like_a_network_are_skipped_and_the_block_ends_with_an_error() {
-        let mut addresses = Addresses::new(Layout::Loopback(1));
+        let mut addresses = Addresses::new(PodIsolation::Loopback(1));
         let mut seen = BTreeSet::new();
         let error = (0..70_000)
             .find_map(|n| match addresses.pod(&format!("a/{n}")) {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use voile_model::Mesh;
-use voile_model::mesh::{Container, EnvFrom, EnvValue, MeshConfig, Probes, Question, Restart};
+use voile_model::mesh::{Container, EnvFrom, EnvValue, MeshConfig, Probes, ProbeAction, Restart};
 
-use crate::block::ControlPlace;
+use crate::loopback_block::ControlPlace;
 use crate::expand::PodPlan;
 use crate::node;
 use crate::pod_network::outside_resolver;
@@ -31,7 +31,7 @@ const PROBERS: &str = "ISTIO_KUBE_APP_PROBERS";
 
 /// Settings of the run that every recipe needs.
 #[derive(Debug)]
-pub struct Surroundings<'a> {
+pub struct ApplicationContext<'a> {
     /// The path of this program.
     pub voile: &'a Path,
     /// The user's folder, absolute.
@@ -48,7 +48,7 @@ pub struct Surroundings<'a> {
 
 /// A control plane, the first being number 0. They share the state: see docs/decisions/0025.
 pub fn control(
-    around: &Surroundings<'_>,
+    around: &ApplicationContext<'_>,
     number: usize,
     place: ControlPlace,
     further: &[(&'static str, String)],
@@ -72,7 +72,7 @@ pub fn control(
 
 /// The sidecar of a pod.
 pub fn sidecar(
-    around: &Surroundings<'_>,
+    around: &ApplicationContext<'_>,
     pod: &PodPlan,
     control: &[ControlPlace],
     captured: bool,
@@ -137,14 +137,14 @@ pub fn sidecar(
 }
 
 /// Returns the resolver that a proxy asks for names outside the mesh.
-fn resolver_of(around: &Surroundings<'_>) -> String {
+fn resolver_of(around: &ApplicationContext<'_>) -> String {
     let outside = outside_resolver().filter(|_| around.egress);
     outside.map_or_else(|| "none".to_owned(), |server| server.to_string())
 }
 
 /// The proxy of all pods, where there is one. In the mesh's own network, at loopback.
 pub(crate) fn node_proxy(
-    around: &Surroundings<'_>,
+    around: &ApplicationContext<'_>,
     config: &MeshConfig,
     control: &[ControlPlace],
     agent: &Path,
@@ -193,13 +193,13 @@ fn probers(pod: &PodPlan) -> Option<String> {
         ] {
             let Some(probe) = probe else { continue };
             let (kind, action) = match &probe.question {
-                Question::Exec { .. } => continue,
-                Question::Tcp { port } => ("tcpSocket", json!({"port": port.get()})),
-                Question::Grpc { port, service } => {
+                ProbeAction::Exec { .. } => continue,
+                ProbeAction::Tcp { port } => ("tcpSocket", json!({"port": port.get()})),
+                ProbeAction::Grpc { port, service } => {
                     let action = json!({"port": port.get(), "service": **service});
                     ("grpc", action)
                 }
-                Question::Http {
+                ProbeAction::Http {
                     port,
                     tls,
                     path,
@@ -222,7 +222,7 @@ fn probers(pod: &PodPlan) -> Option<String> {
     (!all.is_empty()).then(|| Value::Object(all).to_string())
 }
 
-fn ours(around: &Surroundings<'_>, name: String, command: &str, args: &[(&str, String)]) -> Recipe {
+fn ours(around: &ApplicationContext<'_>, name: String, command: &str, args: &[(&str, String)]) -> Recipe {
     let mut line = vec![command.to_owned()];
     line.extend(
         args.iter()
@@ -252,7 +252,7 @@ fn process_name(pod: &PodPlan, part: &str) -> String {
 
 /// One container. Fails when a variable comes from something that is not there.
 pub fn container(
-    around: &Surroundings<'_>,
+    around: &ApplicationContext<'_>,
     mesh: &Mesh,
     pod: &PodPlan,
     container: &Container,
@@ -292,7 +292,7 @@ pub fn container(
 }
 
 fn environment(
-    around: &Surroundings<'_>,
+    around: &ApplicationContext<'_>,
     mesh: &Mesh,
     pod: &PodPlan,
     container: &Container,

@@ -6,7 +6,7 @@ use std::io;
 use voile_host::confinement::{Confinement, User, is_mapped};
 use voile_model::mesh::SecurityContext;
 
-use crate::application::Surroundings;
+use crate::application::ApplicationContext;
 use crate::expand::PodPlan;
 
 /// The first user of pods: beyond people, services, and the ranges that containers are given.
@@ -18,7 +18,7 @@ const USERS: u32 = 30_000;
 
 /// Builds the confinement of a container: its hidden paths and its user.
 pub(crate) fn confinement(
-    around: &Surroundings<'_>,
+    around: &ApplicationContext<'_>,
     pod: &PodPlan,
     wanted: &SecurityContext,
 ) -> io::Result<Confinement> {

@@ -80,7 +80,7 @@ pub struct ControlPages(pub Vec<Option<ControlPage>>);
 
 /// State of an edit.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum EditStatus {
     /// All these proxies have acknowledged it.
     InForce(usize),
     /// Some refuse it, which `refusals` tells.
@@ -123,8 +123,8 @@ impl ControlPages {
         folders: &BTreeMap<PathBuf, String>,
         proxies: &BTreeSet<String>,
         now: Instant,
-    ) -> Verdict {
-        let waiting = |what: &str| Verdict::Waiting(what.to_owned());
+    ) -> EditStatus {
+        let waiting = |what: &str| EditStatus::Waiting(what.to_owned());
         if self.0.is_empty() || self.fresh(now).count() < self.0.len() {
             return waiting("the control plane to answer");
         }
@@ -136,14 +136,14 @@ impl ControlPages {
             return waiting("the control plane to read it");
         }
         if self.fresh(now).any(|page| !page.refusals.is_empty()) {
-            return Verdict::Refused;
+            return EditStatus::Refused;
         }
         let missing = |proxy: &&String| !self.has_acknowledged(proxy, now);
         if let Some(proxy) = proxies.iter().find(missing) {
-            return Verdict::Waiting(format!("the proxy of {proxy} to acknowledge it"));
+            return EditStatus::Waiting(format!("the proxy of {proxy} to acknowledge it"));
         }
         match self.fresh(now).all(|page| page.everywhere) {
-            true => Verdict::InForce(proxies.len()),
+            true => EditStatus::InForce(proxies.len()),
             false => waiting("a proxy to acknowledge it"),
         }
     }
@@ -169,7 +169,7 @@ mod tests {
         ControlPages(vec![read])
     }
 
-    fn verdict(pages: &ControlPages, after: Duration) -> Verdict {
+    fn verdict(pages: &ControlPages, after: Duration) -> EditStatus {
         let folders = [("/mesh", "1"), ("/run", "2")];
         let folders = folders.map(|(folder, digest)| (folder.into(), digest.to_owned()));
         let proxies = ["shop/cart-0", "shop/web-0"].map(str::to_owned);
@@ -178,11 +178,11 @@ mod tests {
 
     #[test]
     fn an_edit_is_in_force_when_it_was_read_and_every_proxy_has_acknowledged_it() {
-        let waiting = |what: &str| Verdict::Waiting(what.to_owned());
+        let waiting = |what: &str| EditStatus::Waiting(what.to_owned());
         let refused = json!([{"proxy": "sidecar~127.1.0.2~web-0.shop~x", "type": "a.b.Workload", "resource": "shop/w", "reason": "no"}]);
-        type Case = (Box<dyn FnOnce(&mut Value)>, Verdict);
+        type Case = (Box<dyn FnOnce(&mut Value)>, EditStatus);
         let cases: [Case; 6] = [
-            (Box::new(|_| {}), Verdict::InForce(2)),
+            (Box::new(|_| {}), EditStatus::InForce(2)),
             (
                 Box::new(|page| page["read"]["/mesh"] = json!("0")),
                 waiting("the control plane to read it"),
@@ -201,7 +201,7 @@ mod tests {
             ),
             (
                 Box::new(|page| page["in_force"]["refused"] = refused),
-                Verdict::Refused,
+                EditStatus::Refused,
             ),
         ];
         for (change, expected) in cases {

@@ -49,7 +49,7 @@ impl Datagrams {
         let _inside = runtime.enter();
         let socket = Arc::new(UdpSocket::from_std(socket)?);
         let (targets, watched) = watch::channel(Vec::new());
-        let relay = Relay {
+        let relay = DatagramRelay {
             socket,
             address,
             targets: watched,
@@ -83,7 +83,7 @@ impl Drop for Datagrams {
     }
 }
 
-struct Relay {
+struct DatagramRelay {
     socket: Arc<UdpSocket>,
     address: SocketAddr,
     targets: watch::Receiver<Vec<SocketAddr>>,
@@ -98,7 +98,7 @@ struct Relay {
     is_full: bool,
 }
 
-impl Relay {
+impl DatagramRelay {
     async fn serve(mut self) {
         let mut buffer = vec![0; MAX_DATAGRAM];
         let socket = Arc::clone(&self.socket);

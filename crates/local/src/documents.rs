@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use voile_model::ResourceName;
 use voile_model::mesh::{
     CaptureMode, ContainerPort, DefaultEndpoint, EgressListener, EndpointHost, IngressListener,
-    ListenerPort, PodTemplate, Protocol, Service, Transport,
+    ListenerPort, PodTemplate, Protocol, MeshService, Transport,
 };
 
-use crate::addresses::{GATEWAY, Layout, beside};
-use crate::expand::{POD_LABEL, Plan, PodPlan, SidecarPlan};
+use crate::addresses::{GATEWAY, PodIsolation, beside};
+use crate::expand::{POD_LABEL, RunPlan, PodPlan, SidecarPlan};
 use crate::node;
 
 /// Says which of the user's resources a generated one stands for.
@@ -25,8 +25,8 @@ const GENERATED_FROM: &str = "voile.dev/generated-from";
 /// are done. Pods in `going` take no traffic and are still present, since policies for their open connections need
 /// them.
 pub fn render(
-    plan: &Plan,
-    layout: Layout,
+    plan: &RunPlan,
+    layout: PodIsolation,
     ready: &BTreeSet<ResourceName>,
     over: &BTreeSet<ResourceName>,
     going: &[PodPlan],
@@ -51,9 +51,9 @@ pub fn render(
         // A gateway's listeners come from Gateways, not from Sidecars.
         let said = pod.sidecar.as_ref().filter(|_| !pod.template.is_gateway());
         let sidecar = said.and_then(|plan| match layout {
-            Layout::Loopback(_) => Some(sidecar(pod, plan, listeners(pod))),
+            PodIsolation::Loopback(_) => Some(sidecar(pod, plan, listeners(pod))),
             // Without one of the user's everything is captured, and nothing need be said.
-            Layout::Namespaces => plan.from.as_ref().map(|_| sidecar(pod, plan, bounds(plan))),
+            PodIsolation::Namespaces => plan.from.as_ref().map(|_| sidecar(pod, plan, bounds(plan))),
         });
         for document in [
             Some(pod_document(pod, phase, layout, plan.by_node)),
@@ -84,7 +84,7 @@ fn given(service: &ResourceName, address: String) -> Value {
     })
 }
 
-fn pod_document(pod: &PodPlan, phase: &str, layout: Layout, by_node: bool) -> Value {
+fn pod_document(pod: &PodPlan, phase: &str, layout: PodIsolation, by_node: bool) -> Value {
     let template = &pod.template;
     let mut labels: serde_json::Map<String, Value> = template
         .labels
@@ -96,7 +96,7 @@ fn pod_document(pod: &PodPlan, phase: &str, layout: Layout, by_node: bool) -> Va
         "sidecar.istio.io/inject".to_owned(),
         json!(template.has_sidecar.to_string()),
     );
-    if pod.sidecar.is_some() && layout == Layout::Namespaces {
+    if pod.sidecar.is_some() && layout == PodIsolation::Namespaces {
         // Its sidecar takes tunnels, for callers without a sidecar.
         labels.insert("networking.istio.io/tunnel".to_owned(), json!("http"));
     }
@@ -130,7 +130,7 @@ fn pod_document(pod: &PodPlan, phase: &str, layout: Layout, by_node: bool) -> Va
     }
     let containers = containers(template);
     let mut status = json!({"phase": phase, "podIP": pod.address.to_string()});
-    if layout == Layout::Namespaces {
+    if layout == PodIsolation::Namespaces {
         status["podIPs"] = json!([
             {"ip": pod.address.to_string()},
             {"ip": beside(pod.address).to_string()},
@@ -257,7 +257,7 @@ fn kept_egress(listener: &EgressListener) -> Value {
     value
 }
 
-fn service_egress(service: &Service, bind: IpAddr) -> Vec<Value> {
+fn service_egress(service: &MeshService, bind: IpAddr) -> Vec<Value> {
     let tcp = service
         .ports
         .iter()

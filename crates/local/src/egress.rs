@@ -18,11 +18,11 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use voile_host::enclosure::{Inside, Outward};
+use voile_host::enclosure::{InsideSocket, SocketKind};
 use voile_host::netns::original_destination;
 
 use crate::addresses::is_service;
-use crate::room::Room;
+use crate::connection_limit::ConnectionLimit;
 
 /// Timeout of connecting to the outside; a sidecar's own timeout is 10 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,19 +60,19 @@ fn first_name_server(resolv_conf: &str) -> Option<SocketAddr> {
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     runtime: tokio::runtime::Handle,
-    inside: Inside,
-    room: Room,
+    inside: InsideSocket,
+    room: ConnectionLimit,
 }
 
 impl Gate {
     /// Carries on `runtime`, by sockets of the outside.
-    pub(crate) fn new(runtime: &tokio::runtime::Handle, inside: &Inside) -> Self {
+    pub(crate) fn new(runtime: &tokio::runtime::Handle, inside: &InsideSocket) -> Self {
         let descriptors = voile_host::machine::own_descriptor_limit().unwrap_or(u64::MAX);
         let room = (descriptors / DESCRIPTOR_SHARE / 2).clamp(1, MAX_CONNECTIONS);
         Self {
             runtime: runtime.clone(),
             inside: inside.clone(),
-            room: Room::new(
+            room: ConnectionLimit::new(
                 "the way out of the mesh",
                 usize::try_from(room).unwrap_or(1),
             ),
@@ -134,7 +134,7 @@ impl Gate {
         let connecting = async {
             let nowhere = || io::Error::from(io::ErrorKind::AddrNotAvailable);
             let to = to.ok_or_else(nowhere)?;
-            let socket = self.outward(Outward::Stream, to).await?;
+            let socket = self.outward(SocketKind::Stream, to).await?;
             keep_alive(&socket)?;
             let socket = TcpSocket::from_std_stream(socket.into());
             timeout(CONNECT_TIMEOUT, socket.connect(to)).await?
@@ -157,7 +157,7 @@ impl Gate {
     }
 
     /// A socket of the host's network.
-    async fn outward(&self, kind: Outward, to: SocketAddr) -> io::Result<OwnedFd> {
+    async fn outward(&self, kind: SocketKind, to: SocketAddr) -> io::Result<OwnedFd> {
         let inside = self.inside.clone();
         let asked = tokio::task::spawn_blocking(move || inside.outward(kind, to.is_ipv6()));
         asked.await.map_err(io::Error::other)?
@@ -190,7 +190,7 @@ impl Gate {
     }
 
     async fn answer(&self, question: &[u8], resolver: SocketAddr) -> io::Result<Vec<u8>> {
-        let socket = StdUdpSocket::from(self.outward(Outward::Datagrams, resolver).await?);
+        let socket = StdUdpSocket::from(self.outward(SocketKind::Datagrams, resolver).await?);
         let socket = UdpSocket::from_std(socket)?;
         socket.connect(resolver).await?;
         socket.send(question).await?;

@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use voile_model::mesh::{
     CaptureMode, ControllerKind, EgressHost, EgressListener, EgressNamespace, EndpointHost,
-    IngressListener, PodTemplate, Resolution, Service, ServiceOrigin, ServicePort, Sidecar,
+    IngressListener, PodTemplate, Resolution, MeshService, ServiceOrigin, ServicePort, Sidecar,
     TargetPort, Transport,
 };
 use voile_model::names::is_dns_label;
 use voile_model::{Diagnostic, Hostname, Labels, Mesh, Port, ResourceName, Source};
 
-use crate::addresses::{AddressError, Addresses, Layout};
-use crate::rollout::{Roster, essence, pod_name};
+use crate::addresses::{AddressError, Addresses, PodIsolation};
+use crate::rollout::{PodRoster, essence, pod_name};
 use crate::variables::{PortView, ServiceView};
 
 pub use problems::{
@@ -32,11 +32,11 @@ pub const POD_LABEL: &str = voile_model::mesh::POD_LABEL;
 
 /// Pods and publications that run.
 #[derive(Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct RunPlan {
     /// Every pod, in order of names.
     pub pods: Vec<PodPlan>,
     /// Services reachable from outside the mesh.
-    pub published: Vec<Publication>,
+    pub published: Vec<PublishedPort>,
     /// Virtual addresses that were given to Services which name none (in namespaces).
     pub given: BTreeMap<ResourceName, Ipv4Addr>,
     /// True if a node proxy serves the pods.
@@ -61,7 +61,7 @@ pub struct PodPlan {
     /// The services it sees, each on an address of its own; none of a gateway's.
     pub services: Vec<ServiceView>,
     /// Services that the pod reaches, by hostname and protocol; of a gateway, the services that it calls.
-    pub reach: Vec<Arc<Service>>,
+    pub reach: Vec<Arc<MeshService>>,
     /// Names of the services it stands behind.
     pub behind: Vec<Arc<str>>,
     /// Its sidecar's other listeners; `None` when it has no sidecar.
@@ -100,7 +100,7 @@ pub struct SidecarPlan {
 
 /// A service port that is reachable from outside the mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Publication {
+pub struct PublishedPort {
     /// `namespace/name` of the service.
     pub service: ResourceName,
     /// Its port.
@@ -159,22 +159,22 @@ impl PodPlan {
 /// Expands `mesh`. Pods and pairs that were there keep their address in `addresses`.
 pub fn expand(
     mesh: &Mesh,
-    roster: &Roster,
+    roster: &PodRoster,
     addresses: &mut Addresses,
-) -> Result<Plan, AddressError> {
-    let mut plan = Plan::default();
+) -> Result<RunPlan, AddressError> {
+    let mut plan = RunPlan::default();
     let mut binds = BTreeMap::new();
     addresses.begin();
     for candidate in candidates(mesh, roster, &mut plan.problems) {
         let pod = match addresses.layout() {
             _ if candidate.template.is_gateway() => gateway(mesh, candidate, addresses)?,
-            Layout::Loopback(_) => pod(mesh, candidate, addresses, &mut plan.problems)?,
-            Layout::Namespaces => captured::pod(mesh, candidate, addresses)?,
+            PodIsolation::Loopback(_) => pod(mesh, candidate, addresses, &mut plan.problems)?,
+            PodIsolation::Namespaces => captured::pod(mesh, candidate, addresses)?,
         };
         check(&pod, addresses.layout(), &mut binds, &mut plan.problems);
         plan.pods.push(pod);
     }
-    if addresses.layout() == Layout::Namespaces {
+    if addresses.layout() == PodIsolation::Namespaces {
         plan.given = captured::given(mesh, addresses)?;
     }
     addresses.finish();
@@ -193,7 +193,7 @@ struct Candidate<'a> {
 
 fn candidates<'a>(
     mesh: &'a Mesh,
-    roster: &'a Roster,
+    roster: &'a PodRoster,
     problems: &mut Vec<Diagnostic>,
 ) -> Vec<Candidate<'a>> {
     let mut found: Vec<Candidate<'a>> = Vec::new();
@@ -363,7 +363,7 @@ fn served_ports(
 }
 
 /// Returns true if a service selects a pod of that name with these labels.
-pub fn stands_behind(service: &Service, pod: &ResourceName, labels: &Labels) -> bool {
+pub fn stands_behind(service: &MeshService, pod: &ResourceName, labels: &Labels) -> bool {
     let selects = |selector: &Labels| !selector.is_empty() && selector.selects(labels);
     service.key.namespace == pod.namespace && service.selector.as_ref().is_some_and(selects)
 }
@@ -384,7 +384,7 @@ fn target(target: &TargetPort, template: &PodTemplate) -> Option<Port> {
 }
 
 /// The services the pod may see, in order of their keys.
-fn visible(mesh: &Mesh, pod: &ResourceName, user: Option<&Arc<Sidecar>>) -> Vec<Arc<Service>> {
+fn visible(mesh: &Mesh, pod: &ResourceName, user: Option<&Arc<Sidecar>>) -> Vec<Arc<MeshService>> {
     let bounds: Vec<&EgressListener> = user
         .map(|user| user.egress.iter().filter(|l| !keeps_address(l)).collect())
         .unwrap_or_default();
@@ -421,7 +421,7 @@ fn visible(mesh: &Mesh, pod: &ResourceName, user: Option<&Arc<Sidecar>>) -> Vec<
     found.into_values().collect()
 }
 
-fn reachable(service: &Service, problems: &mut Vec<Diagnostic>) -> bool {
+fn reachable(service: &MeshService, problems: &mut Vec<Diagnostic>) -> bool {
     let why = match (&service.resolution, service.origin) {
         _ if service.key.hostname.is_wildcard() => "its host is a wildcard",
         (Resolution::Static, _) | (Resolution::Passthrough, ServiceOrigin::Kubernetes) => {
@@ -444,7 +444,7 @@ fn reachable(service: &Service, problems: &mut Vec<Diagnostic>) -> bool {
     false
 }
 
-fn view(service: &Service, address: Ipv4Addr) -> ServiceView {
+fn view(service: &MeshService, address: Ipv4Addr) -> ServiceView {
     let name = match service.origin {
         ServiceOrigin::Kubernetes => service.name.to_string(),
         ServiceOrigin::ServiceEntry => service.key.hostname.to_string(),
@@ -508,7 +508,7 @@ fn endpoint(listener: &IngressListener, pod: Ipv4Addr) -> (Ipv4Addr, u16) {
 
 /// The pods behind a service's port: name, address and port of each.
 pub fn endpoints_of<'a>(
-    service: &'a Service,
+    service: &'a MeshService,
     port: &'a ServicePort,
     pods: &'a [PodPlan],
 ) -> impl Iterator<Item = (ResourceName, Ipv4Addr, u16)> + 'a {
@@ -520,7 +520,7 @@ pub fn endpoints_of<'a>(
         })
 }
 
-fn publications(mesh: &Mesh, pods: &[PodPlan]) -> Vec<Publication> {
+fn publications(mesh: &Mesh, pods: &[PodPlan]) -> Vec<PublishedPort> {
     let mut published = Vec::new();
     for service in mesh.services.values() {
         for port in &service.ports {
@@ -529,7 +529,7 @@ fn publications(mesh: &Mesh, pods: &[PodPlan]) -> Vec<Publication> {
             }
             let wish = port.node_port.unwrap_or(port.number).get();
             let targets = endpoints_of(service, port, pods).collect();
-            published.push(Publication {
+            published.push(PublishedPort {
                 service: ResourceName::new(service.key.namespace.clone(), service.name.clone()),
                 port: port.number.get(),
                 wish,

@@ -4,19 +4,19 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use voile_host::enclosure::{self, Inside, Side};
+use voile_host::enclosure::{self, InsideSocket, EnclosureSide};
 use voile_model::Mesh;
 use voile_model::mesh::{Location, WorkloadKind};
 
-use crate::addresses::Layout;
-use crate::block::{Block, ControlPlace};
+use crate::addresses::PodIsolation;
+use crate::loopback_block::{Block, ControlPlace};
 use crate::pod_network::{MeshNetwork, check};
 use crate::run_folder::RunFolder;
-use crate::runner::{Dataplane, Options, UpError, Words, run};
+use crate::runner::{Dataplane, RunnerOptions, UpError, SignalMessages, run};
 
 /// Isolation that the user asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum WantedIsolation {
     /// Namespaces where they can be had and reach everything the folder names.
     Auto,
     /// Namespaces, or an error.
@@ -27,23 +27,23 @@ pub enum Wanted {
 
 /// Isolation that is in use.
 #[derive(Debug)]
-pub(crate) enum Ground {
+pub(crate) enum HostCapabilities {
     Loopback(Block),
     Namespaces(Box<MeshNetwork>),
 }
 
-impl Ground {
-    pub(crate) fn claim(inside: Option<Inside>) -> Result<Self, UpError> {
+impl HostCapabilities {
+    pub(crate) fn claim(inside: Option<InsideSocket>) -> Result<Self, UpError> {
         Ok(match inside {
             None => Self::Loopback(Block::claim()?),
             Some(inside) => Self::Namespaces(Box::new(MeshNetwork::set_up(inside)?)),
         })
     }
 
-    pub(crate) fn layout(&self) -> Layout {
+    pub(crate) fn layout(&self) -> PodIsolation {
         match self {
-            Self::Loopback(block) => Layout::Loopback(block.octet()),
-            Self::Namespaces(_) => Layout::Namespaces,
+            Self::Loopback(block) => PodIsolation::Loopback(block.octet()),
+            Self::Namespaces(_) => PodIsolation::Namespaces,
         }
     }
 
@@ -80,26 +80,26 @@ impl Ground {
 /// Runs the mesh in the isolation that is wanted, until `signals` say so; returns the exit code. Must be called while the
 /// process has one thread; `signals` is called where the mesh runs, before anything is started.
 pub fn start(
-    mut options: Options,
-    wanted: Wanted,
-    signals: impl FnOnce() -> io::Result<Words>,
+    mut options: RunnerOptions,
+    wanted: WantedIsolation,
+    signals: impl FnOnce() -> io::Result<SignalMessages>,
 ) -> Result<u8, UpError> {
     let folder = RunFolder::make(&std::env::temp_dir())?;
     let refused = match wanted {
-        Wanted::Loopback => None,
-        Wanted::Auto if options.egress => None,
-        Wanted::Auto => names_elsewhere(&options.folder),
-        Wanted::Namespaces => None,
+        WantedIsolation::Loopback => None,
+        WantedIsolation::Auto if options.egress => None,
+        WantedIsolation::Auto => names_elsewhere(&options.folder),
+        WantedIsolation::Namespaces => None,
     };
-    if wanted == Wanted::Loopback || refused.is_some() {
+    if wanted == WantedIsolation::Loopback || refused.is_some() {
         let why = refused.as_deref().unwrap_or("as asked for");
         say(&format!("isolation loopback ({why})"));
         return run(options, None, folder, &signals()?);
     }
     match enclosure::enter(folder.path(), check) {
-        Ok(Side::Outside(outside)) => Ok(outside.serve()),
-        Ok(Side::Inside(inside)) => {
-            let why = if wanted == Wanted::Auto {
+        Ok(EnclosureSide::Outside(outside)) => Ok(outside.serve()),
+        Ok(EnclosureSide::Inside(inside)) => {
+            let why = if wanted == WantedIsolation::Auto {
                 "this machine allows it; --isolation loopback is the other"
             } else {
                 "as asked for"
@@ -113,7 +113,7 @@ pub fn start(
             }
             run(options, Some(inside), folder, &signals()?)
         }
-        Err(error) if wanted == Wanted::Auto => {
+        Err(error) if wanted == WantedIsolation::Auto => {
             say(&format!("isolation loopback (no namespaces: {error})"));
             run(options, None, folder, &signals()?)
         }

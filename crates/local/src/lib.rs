@@ -13,7 +13,7 @@
 
 pub mod addresses;
 pub mod application;
-pub mod block;
+pub mod loopback_block;
 mod contained;
 pub mod control_page;
 mod datagrams;
@@ -29,13 +29,13 @@ pub mod probing;
 pub mod process;
 pub mod relay;
 pub mod rollout;
-mod room;
+mod connection_limit;
 pub mod run_folder;
 pub mod runner;
 pub mod scrape;
 pub mod variables;
 pub mod view;
 
-pub use block::MAX_CONTROL_PLANES;
-pub use isolation::{Wanted, start};
-pub use runner::{Dataplane, Options, TOKEN_TTL, UpError, Words, serve_by_node};
+pub use loopback_block::MAX_CONTROL_PLANES;
+pub use isolation::{WantedIsolation, start};
+pub use runner::{Dataplane, RunnerOptions, TOKEN_TTL, UpError, SignalMessages, serve_by_node};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use voile_host::netns::Namespace;
-use voile_zds::{Agents, Channel, Told, Who};
+use voile_zds::{Agents, Channel, AgentMessage, PodIdentity};
 
 /// Namespace of the node proxy itself.
 pub(crate) const NAMESPACE: &str = "istio-system";
@@ -24,7 +24,7 @@ pub(crate) const NODE: &str = "local";
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// Pods as the node proxy sees them, by uid: name and network. A pod that is started anew counts as another pod.
-type Pods = BTreeMap<String, (Who, Namespace)>;
+type Pods = BTreeMap<String, (PodIdentity, Namespace)>;
 
 /// Connected proxies, in the order in which they came, and the pods that each confirmed.
 type Talks = BTreeMap<u64, BTreeSet<String>>;
@@ -80,7 +80,7 @@ async fn run(agents: Agents, told: watch::Receiver<Arc<Pods>>, talks: Arc<watch:
                 talks.send_modify(|talks| drop(talks.insert(number, BTreeSet::new())));
                 let (told, talks) = (told.clone(), Arc::clone(&talks));
                 tokio::spawn(async move {
-                    let talk = Talk {
+                    let talk = AgentConversation {
                         number,
                         talks: &talks,
                     };
@@ -100,12 +100,12 @@ async fn run(agents: Agents, told: watch::Receiver<Arc<Pods>>, talks: Arc<watch:
 }
 
 /// One conversation.
-struct Talk<'a> {
+struct AgentConversation<'a> {
     number: u64,
     talks: &'a watch::Sender<Talks>,
 }
 
-impl Talk<'_> {
+impl AgentConversation<'_> {
     /// Tells one proxy of everything, and of each change; ends with the mesh.
     async fn converse(
         &self,
@@ -125,14 +125,14 @@ impl Talk<'_> {
                 self.note(|served| {
                     served.remove(&uid);
                 });
-                say(channel, &Told::Remove(uid)).await?;
+                say(channel, &AgentMessage::Remove(uid)).await?;
             }
             for (uid, (who, inside)) in pods.iter().filter(|_| latest) {
                 if !known.insert(uid.clone()) {
                     continue;
                 }
                 let inside = inside.as_fd().try_clone_to_owned()?;
-                let add = Told::Add {
+                let add = AgentMessage::Add {
                     uid: uid.clone(),
                     who: who.clone(),
                     inside,
@@ -144,7 +144,7 @@ impl Talk<'_> {
                 }
             }
             if latest && !std::mem::replace(&mut complete, true) {
-                say(channel, &Told::Complete).await?;
+                say(channel, &AgentMessage::Complete).await?;
             }
             tokio::select! {
                 changed = told.changed() => if changed.is_err() {
@@ -168,7 +168,7 @@ impl Talk<'_> {
 }
 
 /// Tells the proxy; returns true if it agrees.
-async fn say(channel: &Channel, told: &Told) -> io::Result<bool> {
+async fn say(channel: &Channel, told: &AgentMessage) -> io::Result<bool> {
     let answer = channel.tell(told).await?;
     if let Err(reason) = &answer {
         tracing::warn!(reason, "the node proxy refuses a pod");
@@ -185,16 +185,16 @@ mod tests {
         let told = proxy.hear().await.expect("heard").expect("a word");
         proxy.answer(Ok(())).await.expect("answered");
         match told {
-            Told::Add { uid, .. } => format!("add {uid}"),
-            Told::Keep(uid) => format!("keep {uid}"),
-            Told::Remove(uid) => format!("remove {uid}"),
-            Told::Complete => "complete".to_owned(),
+            AgentMessage::Add { uid, .. } => format!("add {uid}"),
+            AgentMessage::Keep(uid) => format!("keep {uid}"),
+            AgentMessage::Remove(uid) => format!("remove {uid}"),
+            AgentMessage::Complete => "complete".to_owned(),
         }
     }
 
     fn pods(names: &[&str]) -> Pods {
         let pod = |name: &&str| {
-            let who = Who {
+            let who = PodIdentity {
                 name: (*name).to_owned(),
                 namespace: "shop".to_owned(),
                 service_account: "default".to_owned(),

@@ -14,7 +14,7 @@ use voile_model::ResourceName;
 
 use crate::application::{METRICS_PORT, READINESS_PORT};
 use crate::control_page::{ControlPage, ControlPages};
-use crate::scrape::{Counters, parse};
+use crate::scrape::{InboundCounters, parse};
 
 /// Pause between two rounds when all are ready.
 const CALM: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const SCRAPE_EVERY: Duration = Duration::from_secs(1);
 
 /// Pod to observe.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct ObservedProxy {
     /// The pod's address.
     pub address: Ipv4Addr,
     /// Its namespace, if it has one of its own: it is asked from within.
@@ -52,13 +52,13 @@ pub struct Observation {
 }
 
 /// A sidecar's counters, and when they were read.
-pub type Page = (Instant, Counters);
+pub type Page = (Instant, InboundCounters);
 
 impl Observation {
     /// Returns the counts since the page that was `shown` last, and the time they cover. Without a newer page or a
     /// page shown before, compares the latest two pages. Figures that are shown every five seconds cover five
     /// seconds.
-    pub fn news(&self, shown: Option<&Page>) -> Option<(Counters, Duration)> {
+    pub fn news(&self, shown: Option<&Page>) -> Option<(InboundCounters, Duration)> {
         let (now, latest) = self.counters.as_ref()?;
         let earlier = shown.filter(|(then, _)| then < now);
         let (then, before) = earlier.or(self.before.as_ref())?;
@@ -67,8 +67,8 @@ impl Observation {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    targets: BTreeMap<ResourceName, Target>,
+struct ObserverState {
+    targets: BTreeMap<ResourceName, ObservedProxy>,
     /// Addresses of the control planes' readiness.
     controls: Vec<SocketAddr>,
     controls_ready: usize,
@@ -80,7 +80,7 @@ struct Shared {
 /// The thread; dropping it ends it.
 #[derive(Debug)]
 pub struct Observer {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ObserverState>>,
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -88,10 +88,10 @@ pub struct Observer {
 impl Observer {
     /// Starts it; it asks `controls` (their monitoring addresses) too.
     pub fn start(controls: Vec<SocketAddr>) -> Self {
-        let shared = Arc::new(Mutex::new(Shared {
+        let shared = Arc::new(Mutex::new(ObserverState {
             pages: vec![None; controls.len()],
             controls,
-            ..Shared::default()
+            ..ObserverState::default()
         }));
         let (stop, stopped) = mpsc::channel();
         let inside = shared.clone();
@@ -109,7 +109,7 @@ impl Observer {
     }
 
     /// Asks these from now on.
-    pub fn set_targets(&self, targets: BTreeMap<ResourceName, Target>) {
+    pub fn set_targets(&self, targets: BTreeMap<ResourceName, ObservedProxy>) {
         let mut shared = lock(&self.shared);
         shared.seen.retain(|name, _| targets.contains_key(name));
         shared.targets = targets;
@@ -133,13 +133,13 @@ impl Drop for Observer {
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<ObserverState>) -> MutexGuard<'_, ObserverState> {
     // Every change is a single assignment: half-done work cannot be seen.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asks all pods once, without holding the lock; returns true if all are ready.
-fn round(shared: &Mutex<Shared>) -> bool {
+fn round(shared: &Mutex<ObserverState>) -> bool {
     let (targets, controls) = {
         let shared = lock(shared);
         (shared.targets.clone(), shared.controls.clone())
@@ -175,7 +175,7 @@ fn round(shared: &Mutex<Shared>) -> bool {
     all
 }
 
-fn observe(target: &Target, mut seen: Observation) -> Observation {
+fn observe(target: &ObservedProxy, mut seen: Observation) -> Observation {
     let sidecar = match target.namespace {
         None => target.address,
         Some(_) => Ipv4Addr::LOCALHOST,
@@ -220,9 +220,9 @@ mod tests {
     fn figures_speak_of_the_whole_time_since_they_were_shown() {
         let start = Instant::now();
         let page = |second: u64, requests: f64| {
-            let counters = Counters {
+            let counters = InboundCounters {
                 requests,
-                ..Counters::default()
+                ..InboundCounters::default()
             };
             (start + Duration::from_secs(second), counters)
         };

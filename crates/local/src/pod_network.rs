@@ -6,21 +6,21 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 
-use voile_host::enclosure::{Inside, Outward};
+use voile_host::enclosure::{InsideSocket, SocketKind};
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{
-    Capture, NodeCapture, Range, Rules, Scope, Tool, VirtualAddress, WayOut, apply,
+    PodCapture, NodeCapture, Range, Rules, PortScope, Tool, VirtualAddress, WayOut, apply,
 };
-use voile_host::place::{Place, Privileges};
+use voile_host::isolation::{ProcessIsolation, Privileges};
 use voile_model::mesh::{AddressRange, CaptureScope, Transport};
 use voile_model::{Mesh, Port, ResourceName};
 
 use crate::addresses::{GATEWAY, NAME_SERVER, PREFIX_V4, PREFIX_V6, beside};
 use crate::application::DNS_PORT;
-use crate::block::{ControlPlace, MAX_CONTROL_PLANES};
+use crate::loopback_block::{ControlPlace, MAX_CONTROL_PLANES};
 use crate::egress::{self, Gate};
-use crate::expand::{Plan, PodPlan, endpoints_of};
+use crate::expand::{RunPlan, PodPlan, endpoints_of};
 
 /// Port at which the mesh's own namespace takes connections that leave the mesh.
 const EGRESS_PORT: u16 = 15004;
@@ -57,7 +57,7 @@ pub fn resolver(namespace: &str, captured: bool, egress: bool) -> Option<String>
 pub struct MeshNetwork {
     bridge: Bridge,
     tool: Tool,
-    inside: Inside,
+    inside: InsideSocket,
 }
 
 /// A pod's namespace; it goes when this and the pod's processes are gone.
@@ -76,7 +76,7 @@ pub fn check() -> Result<(), String> {
     let tool = Tool::find().map_err(|error| error.to_string())?;
     let namespace = Namespace::create().map_err(|error| format!("network namespace: {error}"))?;
     let rules = Rules {
-        capture: Some(Capture::default()),
+        capture: Some(PodCapture::default()),
         services: Vec::new(),
         ..Rules::default()
     };
@@ -85,7 +85,7 @@ pub fn check() -> Result<(), String> {
 
 impl MeshNetwork {
     /// Sets it up in the calling thread's namespace, which must be new.
-    pub fn set_up(inside: Inside) -> io::Result<Self> {
+    pub fn set_up(inside: InsideSocket) -> io::Result<Self> {
         let tool = Tool::find().map_err(io::Error::other)?;
         let addresses = [
             Prefixed::v4(GATEWAY, PREFIX_V4),
@@ -120,7 +120,7 @@ impl MeshNetwork {
     }
 
     /// The way outside.
-    pub fn inside(&self) -> &Inside {
+    pub fn inside(&self) -> &InsideSocket {
         &self.inside
     }
 
@@ -158,7 +158,7 @@ impl MeshNetwork {
 
     /// The same of UDP.
     pub fn receive(&self, address: SocketAddr) -> io::Result<UdpSocket> {
-        let socket = self.inside.outward(Outward::Datagrams, address.is_ipv6())?;
+        let socket = self.inside.outward(SocketKind::Datagrams, address.is_ipv6())?;
         rustix::net::bind(&socket, &address)?;
         Ok(socket.into())
     }
@@ -186,7 +186,7 @@ impl MeshNetwork {
                 .map_err(io::Error::other)?;
         } else if network.captured {
             let rules = Rules {
-                capture: Some(Capture {
+                capture: Some(PodCapture {
                     control: self.control_planes().map(|place| place.xds).to_vec(),
                     dns: Some(DNS_PORT),
                     ..capture(&plan.template.capture)
@@ -213,14 +213,14 @@ impl PodNetwork {
     }
 
     /// Returns the place in which the pod's sidecar starts.
-    pub fn sidecar_place(&self) -> Place {
-        Place::new(self.namespace.clone(), Privileges::Sidecar)
+    pub fn sidecar_place(&self) -> ProcessIsolation {
+        ProcessIsolation::new(self.namespace.clone(), Privileges::Sidecar)
     }
 
     /// Returns the place in which an application of the pod starts. The application finds `resolver`, if any, as its
     /// resolv.conf.
-    pub fn application_place(&self, resolver: Option<&Path>) -> io::Result<Place> {
-        let place = Place::new(self.namespace.clone(), Privileges::Application);
+    pub fn application_place(&self, resolver: Option<&Path>) -> io::Result<ProcessIsolation> {
+        let place = ProcessIsolation::new(self.namespace.clone(), Privileges::Application);
         // A file that does not exist cannot be replaced; the C library then asks 127.0.0.1, in vain as before.
         match resolver.filter(|_| Path::new(RESOLV_CONF).exists()) {
             Some(resolver) => place.file(resolver, Path::new(RESOLV_CONF)),
@@ -232,7 +232,7 @@ impl PodNetwork {
     pub fn follow(
         &mut self,
         mesh: &Mesh,
-        plan: &Plan,
+        plan: &RunPlan,
         pod: &PodPlan,
         ready: &BTreeSet<ResourceName>,
     ) -> io::Result<()> {
@@ -256,7 +256,7 @@ impl PodNetwork {
 
 fn virtual_addresses(
     mesh: &Mesh,
-    plan: &Plan,
+    plan: &RunPlan,
     pod: &PodPlan,
     ready: &BTreeSet<ResourceName>,
 ) -> Vec<VirtualAddress> {
@@ -295,7 +295,7 @@ fn virtual_addresses(
 }
 
 /// The model's words in the rules'.
-fn capture(scope: &CaptureScope) -> Capture {
+fn capture(scope: &CaptureScope) -> PodCapture {
     let numbers = |ports: &[Port]| ports.iter().map(|port| port.get()).collect::<Vec<_>>();
     let ranges = |ranges: &[AddressRange]| {
         let range = |range: &AddressRange| Range {
@@ -304,19 +304,19 @@ fn capture(scope: &CaptureScope) -> Capture {
         };
         ranges.iter().map(range).collect::<Vec<_>>()
     };
-    use voile_model::mesh::Scope as Written;
-    Capture {
+    use voile_model::mesh::CaptureSelection as Written;
+    PodCapture {
         inbound_ports: match &scope.inbound_ports {
-            Written::AllBut(ports) => Scope::AllBut(numbers(ports)),
-            Written::Only(ports) => Scope::Only(numbers(ports)),
+            Written::AllBut(ports) => PortScope::AllBut(numbers(ports)),
+            Written::Only(ports) => PortScope::Only(numbers(ports)),
         },
         outbound_ranges: match &scope.outbound_ranges {
-            Written::AllBut(out) => Scope::AllBut(ranges(out)),
-            Written::Only(alone) => Scope::Only(ranges(alone)),
+            Written::AllBut(out) => PortScope::AllBut(ranges(out)),
+            Written::Only(alone) => PortScope::Only(ranges(alone)),
         },
         outbound_ports: numbers(&scope.outbound_ports),
         excluded_outbound_ports: numbers(&scope.excluded_outbound_ports),
         keeps_source: scope.keeps_source == Some(true),
-        ..Capture::default()
+        ..PodCapture::default()
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use voile_host::netns::Namespace;
 use voile_model::{Mesh, ResourceName};
 
-use crate::expand::{Plan, PodPlan};
-use crate::observer::{Observation, Target};
+use crate::expand::{RunPlan, PodPlan};
+use crate::observer::{Observation, ObservedProxy};
 use crate::pod_network::PodNetwork;
 use crate::probing::Probing;
 use crate::process::Process;
@@ -141,7 +141,7 @@ impl PodRun {
     pub fn follow(
         &mut self,
         mesh: &Mesh,
-        plan: &Plan,
+        plan: &RunPlan,
         ready: &BTreeSet<ResourceName>,
     ) -> Option<String> {
         let followed = self.network.as_mut()?.follow(mesh, plan, &self.plan, ready);
@@ -153,9 +153,9 @@ impl PodRun {
     }
 
     /// Returns the observer's target for this pod.
-    pub fn target(&self) -> Target {
+    pub fn target(&self) -> ObservedProxy {
         let running = self.apps_started && !self.over && self.apps.iter().all(Process::is_running);
-        Target {
+        ObservedProxy {
             address: self.plan.address,
             namespace: self.namespace().cloned(),
             sidecar: !self.over && self.sidecar.as_ref().is_some_and(Process::is_running),
@@ -234,7 +234,7 @@ impl PodRun {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum PodStage {
     /// Clients are told by the control plane.
     News,
     /// The sidecar drains; the application still answers.
@@ -245,46 +245,46 @@ enum Stage {
 
 /// A pod on its way out.
 #[derive(Debug)]
-pub struct Leaving {
+pub struct LeavingPod {
     /// The pod.
     pub pod: PodRun,
-    stage: Stage,
+    stage: PodStage,
     until: Instant,
 }
 
-impl Leaving {
+impl LeavingPod {
     /// Begins; the control plane has just been told.
     pub fn new(pod: PodRun, now: Instant) -> Self {
         Self {
             pod,
-            stage: Stage::News,
+            stage: PodStage::News,
             until: now + NEWS,
         }
     }
 
     /// Returns true if the pod waits only for clients that have not learned of its end.
     pub fn is_waiting_for_news(&self, now: Instant) -> bool {
-        self.stage == Stage::News && now >= self.until
+        self.stage == PodStage::News && now >= self.until
     }
 
     /// Goes to the next stage, once all clients are `told`; true when all its processes have ended.
     pub fn tick(&mut self, now: Instant, told: bool) -> bool {
         let over = now >= self.until;
         match self.stage {
-            Stage::News if over && (told || now >= self.until + LONGEST_NEWS) => {
+            PodStage::News if over && (told || now >= self.until + LONGEST_NEWS) => {
                 self.pod.sidecar.iter().for_each(Process::begin_stop);
-                (self.stage, self.until) = (Stage::Sidecar, now + SIDECAR_GRACE);
+                (self.stage, self.until) = (PodStage::Sidecar, now + SIDECAR_GRACE);
                 false
             }
-            Stage::News => false,
-            Stage::Sidecar => {
+            PodStage::News => false,
+            PodStage::Sidecar => {
                 if finish(self.pod.sidecar.as_mut(), over) {
                     self.pod.apps.iter().for_each(Process::begin_stop);
-                    (self.stage, self.until) = (Stage::Apps, now + self.pod.grace());
+                    (self.stage, self.until) = (PodStage::Apps, now + self.pod.grace());
                 }
                 false
             }
-            Stage::Apps => finish(&mut self.pod.apps, over),
+            PodStage::Apps => finish(&mut self.pod.apps, over),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! makes all decisions, in [`Probing::tick`].
 
 mod ask;
-mod course;
+mod schedule;
 
 use std::time::{Duration, Instant};
 
@@ -11,25 +11,25 @@ use voile_host::netns::Namespace;
 use voile_model::mesh::{Probe, Probes};
 
 use crate::expand::PodPlan;
-use crate::process::{Life, Recipe};
-use ask::{Ask, Asker};
-use course::{Course, Kind, Verdict};
+use crate::process::{ProcessRun, Recipe};
+use ask::{ProbeCall, ProbeThread};
+use schedule::{ProbeHistory, ProbeKind, Verdict};
 
 /// The probes of one container.
 #[derive(Debug, Default)]
 pub struct Probing {
     name: String,
-    startup: Option<Inquiry>,
-    readiness: Option<Inquiry>,
-    liveness: Option<Inquiry>,
-    life: Option<Life>,
+    startup: Option<ContainerProbe>,
+    readiness: Option<ContainerProbe>,
+    liveness: Option<ContainerProbe>,
+    life: Option<ProcessRun>,
     /// It took traffic, in whichever life.
     was_ready: bool,
 }
 
 /// Consequence of the probes' answers.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct ProbeOutcome {
     /// Message for the user.
     pub said: Option<String>,
     /// The container is to be restarted, and may take so long to end (`None`: as long as its Pod says).
@@ -38,11 +38,11 @@ pub struct Outcome {
 
 /// One probe: its schedule, its verdict and its thread.
 #[derive(Debug)]
-struct Inquiry {
-    course: Course,
+struct ContainerProbe {
+    course: ProbeHistory,
     grace: Option<Duration>,
-    ask: Ask,
-    asker: Asker,
+    ask: ProbeCall,
+    asker: ProbeThread,
     /// An answer is awaited.
     asking: bool,
     /// That answer is about an earlier life.
@@ -64,11 +64,11 @@ impl Probing {
     ) -> Self {
         let inquiry = |probe: &Option<Probe>, kind| {
             let probe = probe.as_ref()?;
-            Some(Inquiry {
-                course: Course::new(probe, kind, Instant::now()),
+            Some(ContainerProbe {
+                course: ProbeHistory::new(probe, kind, Instant::now()),
                 grace: probe.termination_grace,
-                ask: Ask::new(plan, namespace, probe, recipe),
-                asker: Asker::default(),
+                ask: ProbeCall::new(plan, namespace, probe, recipe),
+                asker: ProbeThread::default(),
                 asking: false,
                 stale: false,
                 why: "not asked yet".to_owned(),
@@ -78,9 +78,9 @@ impl Probing {
         };
         Self {
             name: recipe.name.clone(),
-            startup: inquiry(&probes.startup, Kind::Startup),
-            readiness: inquiry(&probes.readiness, Kind::Readiness),
-            liveness: inquiry(&probes.liveness, Kind::Liveness),
+            startup: inquiry(&probes.startup, ProbeKind::Startup),
+            readiness: inquiry(&probes.readiness, ProbeKind::Readiness),
+            liveness: inquiry(&probes.liveness, ProbeKind::Liveness),
             life: None,
             was_ready: false,
         }
@@ -93,7 +93,7 @@ impl Probing {
         }
     }
 
-    fn all(&mut self) -> impl Iterator<Item = &mut Inquiry> {
+    fn all(&mut self) -> impl Iterator<Item = &mut ContainerProbe> {
         let Self {
             startup,
             readiness,
@@ -110,7 +110,7 @@ impl Probing {
 
     /// Starts the probes that are due and takes answers. `life` is the container's present run, unless it is being
     /// ended.
-    pub fn tick(&mut self, now: Instant, life: Option<Life>) -> Outcome {
+    pub fn tick(&mut self, now: Instant, life: Option<ProcessRun>) -> ProbeOutcome {
         let mut outcome = self.decide(now, life);
         if outcome.said.is_none() {
             let name = self.name.clone();
@@ -123,13 +123,13 @@ impl Probing {
         outcome
     }
 
-    fn decide(&mut self, now: Instant, life: Option<Life>) -> Outcome {
+    fn decide(&mut self, now: Instant, life: Option<ProcessRun>) -> ProbeOutcome {
         if self.life != life {
             self.life = life;
             let since = life.map_or(now, |life| life.since);
             self.all().for_each(|inquiry| inquiry.begin(since));
         }
-        let mut outcome = Outcome::default();
+        let mut outcome = ProbeOutcome::default();
         if life.is_none() {
             return outcome;
         }
@@ -163,7 +163,7 @@ impl Probing {
 
     /// Returns the probe that the container still waits for before it takes traffic.
     pub fn missing(&self) -> Option<String> {
-        let waits = |inquiry: &&Inquiry| inquiry.course.verdict() != Verdict::Good;
+        let waits = |inquiry: &&ContainerProbe| inquiry.course.verdict() != Verdict::Good;
         let probed = self.startup.is_some() || self.readiness.is_some() || self.liveness.is_some();
         if probed && self.life.is_none() {
             return Some(format!("{} to run", self.name));
@@ -176,7 +176,7 @@ impl Probing {
     }
 }
 
-impl Inquiry {
+impl ContainerProbe {
     fn begin(&mut self, since: Instant) {
         self.course.begin(since);
         self.stale = self.asking;
@@ -209,9 +209,9 @@ impl Inquiry {
         changed
     }
 
-    fn restart(&self, name: &str, probe: &str) -> Outcome {
+    fn restart(&self, name: &str, probe: &str) -> ProbeOutcome {
         let said = format!("{name} failed its {probe} probe and is ended: {}", self.why);
-        Outcome {
+        ProbeOutcome {
             said: Some(said),
             restart: Some(self.grace),
         }

@@ -7,9 +7,9 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use voile_host::child::{Exit, LineSink, Output, Spec, Supervised};
+use voile_host::child::{ChildExit, LineSink, Output, Spec, SupervisedChild};
 use voile_host::confinement::Confinement;
-use voile_host::place::Place;
+use voile_host::isolation::ProcessIsolation;
 use voile_model::mesh::Restart;
 
 /// Pause before the second restart; the first is at once. Kubernetes begins with 10 s, which is long for a user who
@@ -35,7 +35,7 @@ pub fn pause(restart: u32) -> Duration {
 }
 
 /// Returns true if a process with this exit is started again.
-fn starts_again(policy: Restart, exit: Exit, restarts: u32) -> bool {
+fn starts_again(policy: Restart, exit: ChildExit, restarts: u32) -> bool {
     match policy {
         Restart::Always => true,
         Restart::Times(most) => !exit.is_success() && restarts < most,
@@ -62,14 +62,14 @@ pub struct Recipe {
     /// True if its lines are shown too.
     pub show: bool,
     /// Place in which it runs, if it is not this program's own.
-    pub place: Option<Place>,
+    pub place: Option<ProcessIsolation>,
     /// Policy for starting it again when it ends.
     pub restart: Restart,
 }
 
 /// One run of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Life {
+pub struct ProcessRun {
     /// When it began.
     pub since: Instant,
     /// Number of processes before it.
@@ -113,7 +113,7 @@ impl Recipe {
     /// Another user cannot write where our own home is; its container may have said where its home is.
     #[must_use]
     pub fn with_a_home(mut self) -> Self {
-        let confinement = self.place.as_ref().and_then(Place::confinement);
+        let confinement = self.place.as_ref().and_then(ProcessIsolation::confinement);
         if confinement.and_then(Confinement::user).is_some() {
             self.env.insert(0, ("HOME".to_owned(), "/tmp".to_owned()));
         }
@@ -121,7 +121,7 @@ impl Recipe {
     }
 
     /// The same, there.
-    pub fn at(self, place: Option<Place>) -> Self {
+    pub fn at(self, place: Option<ProcessIsolation>) -> Self {
         Self { place, ..self }
     }
 }
@@ -130,9 +130,9 @@ impl Recipe {
 #[derive(Debug)]
 pub struct Process {
     recipe: Recipe,
-    child: Option<Supervised>,
+    child: Option<SupervisedChild>,
     /// A second one that is to take over from the first, as sidecars can.
-    successor: Option<Supervised>,
+    successor: Option<SupervisedChild>,
     started: Instant,
     /// Ends in a row, without a long life between.
     ends: u32,
@@ -144,7 +144,7 @@ pub struct Process {
     /// It is to end for good.
     over: bool,
     /// Its final exit.
-    finished: Option<Exit>,
+    finished: Option<ChildExit>,
 }
 
 impl Process {
@@ -224,7 +224,7 @@ impl Process {
     }
 
     /// The old one has ended, as it should when another has taken over.
-    fn succeed(&mut self, successor: Supervised, now: Instant) -> Option<String> {
+    fn succeed(&mut self, successor: SupervisedChild, now: Instant) -> Option<String> {
         self.child = Some(successor);
         self.started = now;
         Some(format!("{} is replaced", self.name()))
@@ -261,7 +261,7 @@ impl Process {
                 let mut how = error.to_string();
                 let place = self.recipe.place.as_ref();
                 if let Some(user) = place
-                    .and_then(Place::confinement)
+                    .and_then(ProcessIsolation::confinement)
                     .and_then(Confinement::user)
                 {
                     let hint = format!(
@@ -270,12 +270,12 @@ impl Process {
                     );
                     how.push_str(&hint);
                 }
-                Some(self.ended(now, &how, Exit::Code(127)))
+                Some(self.ended(now, &how, ChildExit::Code(127)))
             }
         }
     }
 
-    fn ended(&mut self, now: Instant, how: &str, exit: Exit) -> String {
+    fn ended(&mut self, now: Instant, how: &str, exit: ChildExit) -> String {
         let pause = pause(self.ends);
         self.ends = self.ends.saturating_add(1);
         self.start_at = now + pause;
@@ -315,16 +315,16 @@ impl Process {
     }
 
     /// Its present run, unless it is being ended.
-    pub fn life(&self) -> Option<Life> {
+    pub fn life(&self) -> Option<ProcessRun> {
         let runs = self.child.is_some() && self.kill_at.is_none();
-        runs.then_some(Life {
+        runs.then_some(ProcessRun {
             since: self.started,
             number: self.restarts,
         })
     }
 
     /// Returns its exit, if it is not started again.
-    pub fn finished(&self) -> Option<Exit> {
+    pub fn finished(&self) -> Option<ChildExit> {
         self.finished
     }
 
@@ -339,7 +339,7 @@ impl Process {
             let _ = fs::remove_file(&recipe.log);
         }
         // An application that opens /dev/stdout again opens the log.
-        let confinement = recipe.place.as_ref().and_then(Place::confinement);
+        let confinement = recipe.place.as_ref().and_then(ProcessIsolation::confinement);
         if let Some(user) = confinement.and_then(Confinement::user) {
             let _ = fs::OpenOptions::new()
                 .create(true)
@@ -569,9 +569,9 @@ mod tests {
         ] {
             let again = |exit| starts_again(policy, exit, 2);
             let all = (
-                again(Exit::Code(0)),
-                again(Exit::Code(1)),
-                again(Exit::Signal(9)),
+                again(ChildExit::Code(0)),
+                again(ChildExit::Code(1)),
+                again(ChildExit::Signal(9)),
             );
             assert_eq!(all, (good, bad, bad), "{policy:?}");
         }

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use crate::room::Room;
+use crate::connection_limit::ConnectionLimit;
 
 /// Timeout of connecting to a pod on this machine. A longer wait means that no application accepts there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -65,13 +65,13 @@ impl Drop for RelayThread {
 
 /// One relay; dropping it closes its socket and its connections.
 #[derive(Debug)]
-pub struct Relay {
+pub struct PortRelay {
     address: SocketAddr,
     targets: watch::Sender<Vec<SocketAddr>>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Relay {
+impl PortRelay {
     /// Relays the connections of `listener`; to pods, it connects from `source` if there is one. Runs on `runtime`.
     pub fn start(
         runtime: &tokio::runtime::Handle,
@@ -87,7 +87,7 @@ impl Relay {
             None => format!("the published port {address}"),
             Some(pod) => format!("the services that {pod} calls at {address}"),
         };
-        let room = Room::new(&what, MAX_CONNECTIONS);
+        let room = ConnectionLimit::new(&what, MAX_CONNECTIONS);
         let task = runtime.spawn(serve(listener, source, watched, room));
         Ok(Self {
             address,
@@ -111,7 +111,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for PortRelay {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -121,7 +121,7 @@ async fn serve(
     listener: TcpListener,
     source: Option<Ipv4Addr>,
     targets: watch::Receiver<Vec<SocketAddr>>,
-    room: Room,
+    room: ConnectionLimit,
 ) {
     let turn = Arc::new(AtomicUsize::new(0));
     // Dropped with this task, and each connection's task with it.
@@ -212,7 +212,7 @@ mod tests {
         let runtime = RelayThread::start().expect("a thread");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let relay =
-            Relay::start(runtime.handle(), listener, Some(Ipv4Addr::LOCALHOST)).expect("a relay");
+            PortRelay::start(runtime.handle(), listener, Some(Ipv4Addr::LOCALHOST)).expect("a relay");
         assert_eq!(
             ask(relay.address()),
             "",

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use voile_model::mesh::{ControllerKind, Deployment, Numbering, PodTemplate, Strategy};
+use voile_model::mesh::{ControllerKind, Deployment, PodNumbering, PodTemplate, Strategy};
 use voile_model::{Labels, Mesh, ResourceName, Source};
 
 /// Annotations with these beginnings are the sidecar's: they take effect while it runs, and no pod is replaced for them.
@@ -33,7 +33,7 @@ pub enum Progress {
 }
 
 /// Environment of a rollout: the state of its pods.
-pub trait Scene {
+pub trait RolloutEnvironment {
     /// Returns the state of a pod.
     fn progress(&self, pod: &ResourceName) -> Progress;
     /// Numbers of pods of this Deployment that have not ended yet.
@@ -46,9 +46,9 @@ pub trait Scene {
 
 /// At the beginning: nothing runs.
 #[derive(Debug)]
-pub struct Beginning;
+pub struct EmptyEnvironment;
 
-impl Scene for Beginning {
+impl RolloutEnvironment for EmptyEnvironment {
     fn progress(&self, _: &ResourceName) -> Progress {
         Progress::Unready
     }
@@ -65,12 +65,12 @@ impl Scene for Beginning {
 
 /// The pods of all controllers, by `Deployment::key`.
 #[derive(Debug, Clone, Default)]
-pub struct Roster {
-    groups: BTreeMap<ResourceName, Group>,
+pub struct PodRoster {
+    groups: BTreeMap<ResourceName, ReplicaGroup>,
 }
 
 #[derive(Debug, Clone)]
-struct Group {
+struct ReplicaGroup {
     wanted: Arc<Deployment>,
     essence: PodTemplate,
     replicas: Vec<Replica>,
@@ -139,14 +139,14 @@ pub fn essence(template: &PodTemplate) -> PodTemplate {
     essence
 }
 
-impl Roster {
+impl PodRoster {
     /// Every controller's pods are to become these. Nothing comes or goes yet, but for controllers that are no more.
     pub fn want(&mut self, mesh: &Mesh) {
         self.groups
             .retain(|name, _| mesh.deployments.contains_key(name));
         for (name, deployment) in &mesh.deployments {
             let essence = essence(&deployment.template);
-            let group = self.groups.entry(name.clone()).or_insert_with(|| Group {
+            let group = self.groups.entry(name.clone()).or_insert_with(|| ReplicaGroup {
                 wanted: deployment.clone(),
                 essence: essence.clone(),
                 replicas: Vec::new(),
@@ -170,13 +170,13 @@ impl Roster {
 
     /// Returns true if every controller has exactly the pods it wants.
     pub fn is_settled(&self) -> bool {
-        self.groups.values().all(Group::is_settled)
+        self.groups.values().all(ReplicaGroup::is_settled)
     }
 
     /// Returns a controller whose pods come in order and are not all there yet. The mesh is not ready before they
     /// are.
     pub fn comes_in_order(&self) -> Option<&ResourceName> {
-        let coming = |group: &&Group| match group.wanted.strategy {
+        let coming = |group: &&ReplicaGroup| match group.wanted.strategy {
             Strategy::Numbered(numbering) => {
                 numbering.in_order && group.replicas.len() < group.wanted.replicas as usize
             }
@@ -187,7 +187,7 @@ impl Roster {
     }
 
     /// One step: pods that may go now go, pods that may come now come. Says whether anything changed.
-    pub fn step(&mut self, scene: &impl Scene) -> bool {
+    pub fn step(&mut self, scene: &impl RolloutEnvironment) -> bool {
         let mut changed = false;
         for (name, group) in &mut self.groups {
             if !group.is_settled() {
@@ -198,7 +198,7 @@ impl Roster {
     }
 }
 
-impl Group {
+impl ReplicaGroup {
     fn is_settled(&self) -> bool {
         let kept_below = match self.wanted.strategy {
             Strategy::Numbered(numbering) => numbering.kept_below,
@@ -215,7 +215,7 @@ impl Group {
         replica.essence == self.essence
     }
 
-    fn step(&mut self, key: &ResourceName, scene: &impl Scene) -> bool {
+    fn step(&mut self, key: &ResourceName, scene: &impl RolloutEnvironment) -> bool {
         if let Strategy::Numbered(numbering) = self.wanted.strategy {
             return self.step_numbered(key, numbering, scene);
         }
@@ -263,8 +263,8 @@ impl Group {
     fn step_numbered(
         &mut self,
         key: &ResourceName,
-        numbering: Numbering,
-        scene: &impl Scene,
+        numbering: PodNumbering,
+        scene: &impl RolloutEnvironment,
     ) -> bool {
         let wanted = self.wanted.clone();
         let first = numbering.first;
@@ -359,7 +359,7 @@ mod tests {
         twice: bool,
     }
 
-    impl Scene for Said<'_> {
+    impl RolloutEnvironment for Said<'_> {
         fn progress(&self, pod: &ResourceName) -> Progress {
             let number = pod.name.rsplit('-').next().unwrap_or_default();
             let said = self
@@ -407,7 +407,7 @@ spec:
     }
 
     /// The pods as `number:command`.
-    fn shown(roster: &Roster, mesh: &Mesh) -> String {
+    fn shown(roster: &PodRoster, mesh: &Mesh) -> String {
         let deployment = mesh.deployments.keys().next().expect("one");
         let shown = |replica: &Replica| {
             let command = &replica.template.containers[0].command[0];
@@ -419,9 +419,9 @@ spec:
 
     /// Checks the pods after each state of the world, from `replicas` old pods on.
     fn check(replicas: u32, strategy: &str, twice: bool, steps: &[(&str, &[u32], &str)]) {
-        let mut roster = Roster::default();
+        let mut roster = PodRoster::default();
         roster.want(&mesh(replicas, "old", strategy));
-        assert!(roster.step(&Beginning));
+        assert!(roster.step(&EmptyEnvironment));
         assert!(roster.is_settled());
         let mesh = mesh(replicas, "new", strategy);
         roster.want(&mesh);
@@ -508,9 +508,9 @@ spec:
 
     #[test]
     fn a_version_that_never_becomes_ready_keeps_the_old_and_the_next_one_replaces_it_first() {
-        let mut roster = Roster::default();
+        let mut roster = PodRoster::default();
         roster.want(&mesh(1, "old", "{}"));
-        roster.step(&Beginning);
+        roster.step(&EmptyEnvironment);
         let pods = "0*";
         let scene = Said {
             pods,
@@ -531,10 +531,10 @@ spec:
 
     #[test]
     fn an_edit_that_only_moves_lines_or_speaks_to_the_sidecar_replaces_nobody() {
-        let mut roster = Roster::default();
+        let mut roster = PodRoster::default();
         let first = mesh(2, "old", "{}");
         roster.want(&first);
-        roster.step(&Beginning);
+        roster.step(&EmptyEnvironment);
         let deployment = first.deployments.values().next().expect("one");
         let mut moved = deployment.template.clone();
         moved.containers[0].source.line += 7;
@@ -547,7 +547,7 @@ spec:
         // Fewer: the latest goes.
         let fewer = mesh(1, "old", "{}");
         roster.want(&fewer);
-        roster.step(&Beginning);
+        roster.step(&EmptyEnvironment);
         assert_eq!(shown(&roster, &fewer), "0:old");
     }
 
@@ -577,7 +577,7 @@ spec:
     }
 
     /// Checks the pods after each state of the world, from none on.
-    fn check_numbered(roster: &mut Roster, mesh: &Mesh, steps: &[(&str, &[u32], &str)]) {
+    fn check_numbered(roster: &mut PodRoster, mesh: &Mesh, steps: &[(&str, &[u32], &str)]) {
         roster.want(mesh);
         for (number, (pods, leaving, expected)) in steps.iter().enumerate() {
             let (pods, leaving) = (*pods, *leaving);
@@ -601,7 +601,7 @@ spec:
     #[test]
     fn pods_of_a_stateful_set_come_in_order_and_are_replaced_from_the_last() {
         let selector = "selector: {matchLabels: {app: web}}\n  replicas: 3";
-        let mut roster = Roster::default();
+        let mut roster = PodRoster::default();
         let old = numbered("StatefulSet", "old", selector);
         check_numbered(
             &mut roster,
@@ -649,7 +649,7 @@ spec:
             "do",
             "completions: 3\n  parallelism: 2\n  completionMode: Indexed",
         );
-        let mut roster = Roster::default();
+        let mut roster = PodRoster::default();
         check_numbered(
             &mut roster,
             &job,
@@ -670,7 +670,7 @@ spec:
     #[test]
     fn a_daemon_set_has_one_pod_whose_successor_has_its_name() {
         let selector = "selector: {matchLabels: {app: web}}";
-        let mut roster = Roster::default();
+        let mut roster = PodRoster::default();
         let old = numbered("DaemonSet", "old", selector);
         check_numbered(&mut roster, &old, &[("", &[], "0:old")]);
         let new = numbered("DaemonSet", "new", selector);

@@ -5,9 +5,9 @@ mod acknowledged;
 mod by_node;
 mod display;
 mod edits;
-mod news;
-mod reach;
-mod scene;
+mod propagation;
+mod published_ports;
+mod rollout_environment;
 mod start;
 mod stop;
 
@@ -20,8 +20,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use voile_host::enclosure::{EnclosureError, Inside};
-use voile_host::place::Place;
+use voile_host::enclosure::{EnclosureError, InsideSocket};
+use voile_host::isolation::ProcessIsolation;
 use voile_identity::{
     NEW_ROOT_FLAG, RootPolicy, StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject, check_root,
 };
@@ -30,26 +30,26 @@ use voile_model::{Diagnostic, Mesh, ResourceName};
 use voile_watch::FolderWatch;
 
 use crate::addresses::{AddressError, Addresses};
-use crate::application::{Surroundings, container, control, pod_id, sidecar};
-use crate::block::NoBlock;
+use crate::application::{ApplicationContext, container, control, pod_id, sidecar};
+use crate::loopback_block::NoBlock;
 use crate::contained::confinement;
 use crate::documents::render;
-use crate::expand::{Plan, PodPlan};
-use crate::isolation::Ground;
+use crate::expand::{RunPlan, PodPlan};
+use crate::isolation::HostCapabilities;
 use crate::node;
 use crate::observer::{Observation, Observer};
 use crate::pod_network::{PodNetwork, resolver};
-use crate::pod_run::{Leaving, PodRun};
+use crate::pod_run::{LeavingPod, PodRun};
 use crate::probing::Probing;
 use crate::process::Process;
 use crate::relay::RelayThread;
-use crate::rollout::{Beginning, Roster};
+use crate::rollout::{EmptyEnvironment, PodRoster};
 use crate::run_folder::RunFolder;
 pub use edits::serve_by_node;
 
-use acknowledged::Acknowledged;
+use acknowledged::AcknowledgedEdits;
 use by_node::{ByNode, node_subject};
-use display::Shown;
+use display::DisplayState;
 
 /// Between two steps of the main loop.
 const STEP: Duration = Duration::from_millis(50);
@@ -67,7 +67,7 @@ const ROOT_CERTIFICATE: &str = "root-cert.pem";
 
 /// Options of `voile up`.
 #[derive(Debug)]
-pub struct Options {
+pub struct RunnerOptions {
     /// The folder that describes the mesh.
     pub folder: PathBuf,
     /// Folder of the control plane's keys. `None` is the run's own folder, so that the keys are new each time.
@@ -117,7 +117,7 @@ impl Dataplane {
 
 /// Messages from signals.
 #[derive(Debug)]
-pub struct Words {
+pub struct SignalMessages {
     /// A message or a hang-up: stop.
     pub stop: Receiver<()>,
     /// Set when every sidecar is to be replaced by a new process.
@@ -168,10 +168,10 @@ pub enum UpError {
 
 /// Runs the mesh until `stop` says so (a message or a hang-up); returns the exit code. It cleans up on every path.
 pub(crate) fn run(
-    options: Options,
-    inside: Option<Inside>,
+    options: RunnerOptions,
+    inside: Option<InsideSocket>,
     run_folder: RunFolder,
-    words: &Words,
+    words: &SignalMessages,
 ) -> Result<u8, UpError> {
     // A core dump of a proxy holds its keys.
     let none = Rlimit {
@@ -191,14 +191,14 @@ pub(crate) fn run(
 }
 
 struct Runner {
-    options: Options,
-    ground: Ground,
+    options: RunnerOptions,
+    ground: HostCapabilities,
     state: PathBuf,
     addresses: Addresses,
     sources: Vec<voile_model::SourceFile>,
     problems: Vec<Diagnostic>,
     mesh: Mesh,
-    plan: Plan,
+    plan: RunPlan,
     tokens: Option<TokenKey>,
     tokens_written: Instant,
     /// Equals: any sidecar may be with any of them.
@@ -211,9 +211,9 @@ struct Runner {
     /// Number of ready control planes.
     controls_ready: usize,
     pods: BTreeMap<ResourceName, PodRun>,
-    leaving: Vec<Leaving>,
+    leaving: Vec<LeavingPod>,
     /// Which replicas there are, old and new.
-    roster: Roster,
+    roster: PodRoster,
     /// Since when each pod takes traffic.
     ready_since: BTreeMap<ResourceName, Instant>,
     /// Set when the user asks for new sidecars.
@@ -227,7 +227,7 @@ struct Runner {
     /// Which pods were said to take traffic; `None` when the plan has changed since.
     published: Option<BTreeSet<ResourceName>>,
     written: String,
-    reach: reach::Reach,
+    reach: published_ports::OpenRelays,
     watch: FolderWatch,
     /// The folder could not be read when it was last looked at.
     unreadable: bool,
@@ -236,8 +236,8 @@ struct Runner {
     started: Instant,
     was_ready: bool,
     waiting_for: String,
-    shown: Shown,
-    acknowledged: Acknowledged,
+    shown: DisplayState,
+    acknowledged: AcknowledgedEdits,
     events: Vec<String>,
     // Dropped last: everything above may still write there.
     run_folder: RunFolder,
@@ -250,7 +250,7 @@ fn canonical(folder: &Path) -> io::Result<PathBuf> {
 }
 
 /// Returns the folder of the control planes' keys; an error if it was lost.
-fn state_folder(options: &Options, run_folder: &RunFolder) -> Result<PathBuf, UpError> {
+fn state_folder(options: &RunnerOptions, run_folder: &RunFolder) -> Result<PathBuf, UpError> {
     let own = || run_folder.path().join("state");
     let state = options.state.clone().unwrap_or_else(own);
     let root = RootPolicy {
@@ -263,9 +263,9 @@ fn state_folder(options: &Options, run_folder: &RunFolder) -> Result<PathBuf, Up
 
 /// Starts the control planes, and their observer.
 fn control_planes(
-    around: &Surroundings<'_>,
-    ground: &Ground,
-    options: &Options,
+    around: &ApplicationContext<'_>,
+    ground: &HostCapabilities,
+    options: &RunnerOptions,
 ) -> (Vec<Process>, Observer) {
     let places = ground.control_planes(options.control_planes);
     let mut further = options.control.clone();
@@ -286,9 +286,9 @@ fn control_planes(
 
 /// Starts the parts beside pods and control planes: the way out, if any, and the node proxy, if any.
 fn beyond_pods(
-    around: &Surroundings<'_>,
-    ground: &Ground,
-    options: &Options,
+    around: &ApplicationContext<'_>,
+    ground: &HostCapabilities,
+    options: &RunnerOptions,
     (config, runtime): (&MeshConfig, &tokio::runtime::Handle),
 ) -> Result<Option<ByNode>, UpError> {
     if let Some(network) = ground.network().filter(|_| options.egress) {
@@ -300,18 +300,18 @@ fn beyond_pods(
 
 impl Runner {
     fn prepare(
-        mut options: Options,
-        inside: Option<Inside>,
+        mut options: RunnerOptions,
+        inside: Option<InsideSocket>,
         run_folder: RunFolder,
         replace: Arc<AtomicBool>,
     ) -> Result<Self, UpError> {
         options.folder = canonical(&options.folder).map_err(UpError::Folder)?;
         let now = Instant::now();
         let (watch, sources) = edits::watch_folder(&options.folder)?;
-        let ground = Ground::claim(inside)?;
+        let ground = HostCapabilities::claim(inside)?;
         let mut addresses = Addresses::new(ground.layout());
-        let mut roster = Roster::default();
-        let begin = (&mut roster, &Beginning);
+        let mut roster = PodRoster::default();
+        let begin = (&mut roster, &EmptyEnvironment);
         let (mesh, plan, problems) =
             edits::understand(&sources, (None, options.dataplane), begin, &mut addresses)?;
         edits::print(&problems);
@@ -322,7 +322,7 @@ impl Runner {
             return Err(UpError::Problems(errors));
         }
         let state = state_folder(&options, &run_folder)?;
-        let around = Surroundings {
+        let around = ApplicationContext {
             voile: &options.voile,
             folder: &options.folder,
             run: &run_folder,
@@ -331,7 +331,7 @@ impl Runner {
             egress: options.egress,
         };
         let (controls, observer) = control_planes(&around, &ground, &options);
-        let reach = reach::Reach::new(RelayThread::start()?);
+        let reach = published_ports::OpenRelays::new(RelayThread::start()?);
         let known = (&*mesh.config, reach.runtime());
         let node = beyond_pods(&around, &ground, &options, known)?;
         Ok(Self {
@@ -367,8 +367,8 @@ impl Runner {
             started: now,
             was_ready: false,
             waiting_for: String::new(),
-            shown: Shown::nothing(now),
-            acknowledged: Acknowledged::nothing(now),
+            shown: DisplayState::nothing(now),
+            acknowledged: AcknowledgedEdits::nothing(now),
             events: Vec::new(),
             ground,
             run_folder,
@@ -431,7 +431,7 @@ impl Runner {
         for text in said {
             self.event(&text);
         }
-        let waits = |leaving: &Leaving| leaving.is_waiting_for_news(now);
+        let waits = |leaving: &LeavingPod| leaving.is_waiting_for_news(now);
         let told = !self.leaving.iter().any(waits) || self.unaware().is_none();
         self.leaving.retain_mut(|leaving| !leaving.tick(now, told));
         let targets = self
@@ -582,7 +582,7 @@ impl Runner {
             let Some(pod) = self.pods.remove(&name) else {
                 continue;
             };
-            self.leaving.push(Leaving::new(pod, now));
+            self.leaving.push(LeavingPod::new(pod, now));
             let what = if plan.is_some() {
                 "is replaced"
             } else {
@@ -607,7 +607,7 @@ impl Runner {
     }
 
     fn make(&mut self, plan: PodPlan) -> Result<PodRun, UpError> {
-        let around = Surroundings {
+        let around = ApplicationContext {
             voile: &self.options.voile,
             folder: &self.options.folder,
             run: &self.run_folder,
@@ -658,7 +658,7 @@ impl Runner {
         Ok(pod)
     }
 
-    fn application_place(&self, network: &PodNetwork, plan: &PodPlan) -> io::Result<Place> {
+    fn application_place(&self, network: &PodNetwork, plan: &PodPlan) -> io::Result<ProcessIsolation> {
         let (namespace, captured) = (plan.name.namespace.as_str(), network.is_captured());
         let Some(text) = resolver(namespace, captured, self.options.egress) else {
             return network.application_place(None);

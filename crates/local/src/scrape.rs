@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Sums of one sidecar's inbound side, as counted since its start.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Counters {
+pub struct InboundCounters {
     /// Requests, and TCP connections, which count as one each.
     pub requests: f64,
     /// Answers with status 500 and above, or none.
@@ -18,7 +18,7 @@ pub struct Counters {
 
 /// Figures between two looks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Figures {
+pub struct ScrapedRates {
     /// Requests a second.
     pub rate: f64,
     /// Errors a second.
@@ -32,8 +32,8 @@ pub struct Figures {
 }
 
 /// Reads the inbound side (`reporter="destination"`) of a page in Prometheus' text format. Lines that are no samples are skipped.
-pub fn parse(page: &str) -> Counters {
-    let mut counters = Counters::default();
+pub fn parse(page: &str) -> InboundCounters {
+    let mut counters = InboundCounters::default();
     let mut buckets: BTreeMap<u64, f64> = BTreeMap::new();
     for line in page.lines() {
         let Some((name, labels, value)) = sample(line) else {
@@ -115,7 +115,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-impl Counters {
+impl InboundCounters {
     /// Returns the counts since `earlier`. A counter that went back began anew with its process.
     pub fn since(&self, earlier: &Self) -> Self {
         if self.requests < earlier.requests {
@@ -163,9 +163,9 @@ impl Counters {
     }
 
     /// As figures, when this was counted within `span`.
-    pub fn over(&self, span: Duration) -> Figures {
+    pub fn over(&self, span: Duration) -> ScrapedRates {
         let seconds = span.as_secs_f64().max(0.001);
-        Figures {
+        ScrapedRates {
             rate: self.requests / seconds,
             errors: self.errors / seconds,
             p50: self.quantile(0.5),
@@ -237,7 +237,7 @@ other{} 3
             (10.0, 1.0, Some(0.9))
         );
         assert_eq!((figures.p50, figures.p99), (Some(1.0), Some(5.0)));
-        assert_eq!(Counters::default().over(Duration::ZERO), Figures::default());
+        assert_eq!(InboundCounters::default().over(Duration::ZERO), ScrapedRates::default());
     }
 
     #[test]
@@ -245,9 +245,9 @@ other{} 3
         let now = parse(PAGE);
         assert_eq!(now.since(&now).requests, 0.0);
         assert_eq!(now.since(&now).over(Duration::from_secs(1)).p50, None);
-        let restarted = Counters {
+        let restarted = InboundCounters {
             requests: 3.0,
-            ..Counters::default()
+            ..InboundCounters::default()
         };
         assert_eq!(restarted.since(&now).requests, 3.0);
         let mut sum = now.clone();

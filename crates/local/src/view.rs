@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::scrape::Figures;
+use crate::scrape::ScrapedRates;
 
 /// Content of the terminal view.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct View {
+pub struct TerminalView {
     /// The folder.
     pub folder: String,
     /// Since when the mesh runs.
@@ -38,7 +38,7 @@ pub struct Row {
     /// Its SPIFFE identity; empty without a sidecar.
     pub identity: String,
     /// Recent figures of its sidecars.
-    pub figures: Figures,
+    pub figures: ScrapedRates,
     /// Number of restarts of its processes.
     pub restarts: u32,
 }
@@ -49,7 +49,7 @@ const SHOWN_EVENT_LINES: usize = 8;
 const SHOWN_TROUBLES: usize = 5;
 
 /// The whole picture, redrawn in place: no line is wider than `width`, and there are no more than `height`.
-pub fn picture(view: &View, width: usize, height: usize) -> String {
+pub fn picture(view: &TerminalView, width: usize, height: usize) -> String {
     let mut text = format!(
         "voile up {} · {} · control {} · {} services · {} of {} instances ready\n",
         view.folder,
@@ -123,7 +123,7 @@ pub fn picture(view: &View, width: usize, height: usize) -> String {
 }
 
 /// One line, for a log.
-pub fn line(view: &View) -> String {
+pub fn line(view: &TerminalView) -> String {
     let rows = &view.rows;
     let ready: usize = rows.iter().map(|row| row.ready).sum();
     let wanted: usize = rows.iter().map(|row| row.wanted).sum();
@@ -190,8 +190,8 @@ fn duration(value: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn view() -> View {
-        View {
+    fn view() -> TerminalView {
+        TerminalView {
             folder: "shop".to_owned(),
             uptime: Duration::from_secs(65),
             control: "running".to_owned(),
@@ -204,7 +204,7 @@ mod tests {
                     ready: 1,
                     wanted: 2,
                     identity: "spiffe://cluster.local/ns/shop/sa/front".to_owned(),
-                    figures: Figures {
+                    figures: ScrapedRates {
                         rate: 5.0,
                         errors: 0.5,
                         p50: Some(1.234),
@@ -271,9 +271,9 @@ with details
             "1m05s control running, 2 of 3 ready; wrong: trouble 0 and 6 more; shop/front 5.0/s err 0.5/s p50~1.23 p99~123 ms mtls 99%"
         );
         assert_eq!(
-            line(&View {
+            line(&TerminalView {
                 control: "down".to_owned(),
-                ..View::default()
+                ..TerminalView::default()
             }),
             "0s control down, 0 of 0 ready; no requests"
         );

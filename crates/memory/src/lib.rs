@@ -7,4 +7,4 @@ mod text;
 
 pub use heap::{frugal, give_back};
 pub use limit::cgroup_limit;
-pub use text::{Settling, release_cold_pages};
+pub use text::{TextSettling, release_cold_pages};

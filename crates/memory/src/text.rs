@@ -29,10 +29,10 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Lets go at the end of the start and again after connections or news came. Without them it does nothing and no timer runs.
 /// Of one thread, inside a `LocalSet` of tokio.
 #[derive(Debug, Clone, Default)]
-pub struct Settling(Rc<Shared>);
+pub struct TextSettling(Rc<TextState>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct TextState {
     /// The heap is let go of, too.
     freed: Cell<bool>,
     begun: Cell<bool>,
@@ -42,7 +42,7 @@ struct Shared {
     newest: Cell<Option<Instant>>,
 }
 
-impl Settling {
+impl TextSettling {
     /// The proxy is ready, and says so now.
     pub fn begun(&self) {
         self.0.begun.set(true);
@@ -268,7 +268,7 @@ mod tests {
             let stays = Box::new([1; 1024]);
             let full = anonymous();
             drop(pieces);
-            let settling = Settling::default();
+            let settling = TextSettling::default();
             settling.arrived();
             tokio::time::sleep(SETTLE * 2).await;
             assert!(
@@ -290,7 +290,7 @@ mod tests {
             .build()
             .expect("a runtime");
         let tasks = tokio::task::LocalSet::new();
-        let settling = Settling::default();
+        let settling = TextSettling::default();
         tasks.block_on(&runtime, async {
             (0..100).for_each(|_| settling.arrived());
         });

@@ -18,19 +18,19 @@ mod listeners;
 mod lower;
 mod routes;
 mod rules;
-mod said;
+mod conditions;
 mod waypoints;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::mesh::gateway_api::{Admission, Gateway, Reason, Reference, Refusal};
-use crate::mesh::{Mesh, Service, ServiceOrigin};
+use crate::mesh::gateway_api::{Admission, Gateway, ConditionReason, Reference, RefusedCondition};
+use crate::mesh::{Mesh, MeshService, ServiceOrigin};
 use crate::names::{Labels, Namespace};
 use crate::source::Source;
 pub(crate) use backend_tls::shut;
 pub(crate) use default_gateways::GENERATED;
-use listeners::Open;
+use listeners::OpenGateway;
 
 /// Label that a cluster gives to each namespace: its name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
@@ -42,14 +42,14 @@ pub(crate) fn attach(mesh: &mut Mesh) {
     if mesh.gateway_api.is_empty() {
         return;
     }
-    let world = World::new(mesh);
+    let world = AttachmentInputs::new(mesh);
     let mut opened = listeners::opened(&world);
     let outcomes = routes::outcomes(&world, &mut opened);
     let made = lower::lower(&world, &opened, &outcomes);
     let mut further = deployment::deployments(&world, &opened);
     waypoints::add(&world, &mut further);
     let policies = backend_tls::policies(&world);
-    let mut said = said::said(&world, &opened, &outcomes, &policies);
+    let mut said = conditions::said(&world, &opened, &outcomes, &policies);
     said.extend(waypoints::said(&world));
     let spoken = backend_tls::spoken(&policies);
     mesh.gateways.extend(made.gateways);
@@ -60,7 +60,7 @@ pub(crate) fn attach(mesh: &mut Mesh) {
 }
 
 /// Resources written by users take precedence over generated ones.
-fn add_further(mesh: &mut Mesh, further: deployment::Further) {
+fn add_further(mesh: &mut Mesh, further: deployment::GatewayResources) {
     for deployment in further.deployments {
         mesh.deployments
             .entry(deployment.key())
@@ -76,13 +76,13 @@ fn add_further(mesh: &mut Mesh, further: deployment::Further) {
 }
 
 /// The mesh, with indexes for attachment.
-struct World<'m> {
+struct AttachmentInputs<'m> {
     mesh: &'m Mesh,
     /// Kubernetes' Services by namespace and name.
-    services: BTreeMap<(&'m Namespace, &'m str), &'m Arc<Service>>,
+    services: BTreeMap<(&'m Namespace, &'m str), &'m Arc<MeshService>>,
 }
 
-impl<'m> World<'m> {
+impl<'m> AttachmentInputs<'m> {
     fn new(mesh: &'m Mesh) -> Self {
         let all = mesh.services.values();
         let ours = all.filter(|one| one.origin == ServiceOrigin::Kubernetes);
@@ -93,7 +93,7 @@ impl<'m> World<'m> {
         }
     }
 
-    fn service(&self, to: &Reference) -> Option<&'m Arc<Service>> {
+    fn service(&self, to: &Reference) -> Option<&'m Arc<MeshService>> {
         let key = (&to.name.namespace, &*to.name.name);
         self.services.get(&key).copied()
     }
@@ -104,7 +104,7 @@ impl<'m> World<'m> {
     }
 
     /// Why a reference from a kind and namespace is not permitted.
-    fn unpermitted(&self, kind: &str, own: &Namespace, to: &Reference) -> Option<Refusal> {
+    fn unpermitted(&self, kind: &str, own: &Namespace, to: &Reference) -> Option<RefusedCondition> {
         let permits = |namespace: &Namespace| {
             let mut grants = self.mesh.gateway_api.grants.iter();
             grants.any(|grant| grant.permits(kind, namespace.as_str(), to))
@@ -117,7 +117,7 @@ impl<'m> World<'m> {
             to.kind, to.name, to.name.namespace
         );
         Some(refusal(
-            Reason::RefNotPermitted,
+            ConditionReason::RefNotPermitted,
             &to.source,
             &to.field,
             said,
@@ -145,8 +145,8 @@ impl Mesh {
     }
 }
 
-fn refusal(reason: Reason, source: &Source, field: &str, said: String) -> Refusal {
-    Refusal {
+fn refusal(reason: ConditionReason, source: &Source, field: &str, said: String) -> RefusedCondition {
+    RefusedCondition {
         reason,
         source: source.clone(),
         field: field.into(),
@@ -155,7 +155,7 @@ fn refusal(reason: Reason, source: &Source, field: &str, said: String) -> Refusa
 }
 
 /// The Gateway of ours that is meant.
-fn meant<'o, 'm>(opened: &'o [Open<'m>], to: &Reference) -> Option<(usize, &'o Open<'m>)> {
+fn meant<'o, 'm>(opened: &'o [OpenGateway<'m>], to: &Reference) -> Option<(usize, &'o OpenGateway<'m>)> {
     let is_it = |gateway: &Gateway| gateway.name == to.name;
     let mut all = opened.iter().enumerate();
     all.find(|(_, open)| is_it(open.gateway))

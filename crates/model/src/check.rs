@@ -19,7 +19,7 @@ mod health_check;
 mod intents;
 mod istio_metadata;
 mod kinds;
-mod known;
+mod read_files;
 mod kubernetes;
 mod last_good;
 mod merge;
@@ -30,7 +30,7 @@ mod rate_limit;
 mod request_authentication;
 mod security;
 mod service_entry;
-mod shut;
+mod fail_closed;
 mod sidecar;
 mod slices;
 mod telemetry;
@@ -40,7 +40,7 @@ mod values;
 mod virtual_service;
 mod workload_group;
 
-pub use checker::{Changes, Checker, Outcome, Patch, Reach, Turn};
+pub use checker::{MeshPatch, Checker, CheckOutcome, Patch, ResourceReach, Turn};
 pub(crate) use config::DEFAULT_ATTEMPTS;
 pub use networking::{GROUP, HEALTH_CHECKED};
 
@@ -53,11 +53,11 @@ use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::Mesh;
 use crate::mesh::gateway_api as api;
-use crate::mesh::intent::{Gateway, Intent};
+use crate::mesh::routing_intent::{Gateway, RoutingIntent};
 use crate::mesh::{
     AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, EndpointSlice, HealthCheck,
     MeshConfig, NamespaceResource, PeerAuthentication, Pod, ProxyConfig, RateLimit,
-    RequestAuthentication, Secret, Service, ServiceAccount, Sidecar, Telemetry, VirtualService,
+    RequestAuthentication, Secret, MeshService, ServiceAccount, Sidecar, Telemetry, VirtualService,
     Workload, WorkloadGroup,
 };
 use crate::names::{Namespace, ResourceName};
@@ -83,11 +83,11 @@ impl fmt::Display for ResourceId {
 
 /// A resource that is valid by itself.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Checked {
+pub(crate) enum CheckedResource {
     Namespace(Arc<NamespaceResource>),
     ServiceAccount(Arc<ServiceAccount>),
     /// A Kubernetes Service, or a ServiceEntry: one service for each host, and a workload for each endpoint.
-    Services(Vec<Arc<Service>>, Vec<Arc<Workload>>),
+    Services(Vec<Arc<MeshService>>, Vec<Arc<Workload>>),
     /// An EndpointSlice, or an Endpoints.
     EndpointSlice(Arc<EndpointSlice>),
     /// An IPAddress that a cluster gave to a Service without an address of its own.
@@ -116,11 +116,11 @@ pub(crate) enum Checked {
     ApiGateway(Arc<api::Gateway>),
     ListenerSet(Arc<api::ListenerSet>),
     /// A route of any kind.
-    ApiRoute(Arc<api::Route>),
+    ApiRoute(Arc<api::GatewayApiRoute>),
     /// A BackendTLSPolicy.
     BackendTls(Arc<api::BackendTls>),
     /// A ReferenceGrant.
-    Grant(Arc<api::Grant>),
+    Grant(Arc<api::ReferenceGrant>),
 }
 
 /// An address that was given to a Service.
@@ -132,15 +132,15 @@ pub(crate) struct GivenAddress {
 
 /// A good resource and the place of its document.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Stored {
+pub(crate) struct StoredResource {
     pub(crate) source: Source,
     /// True if it sets its own exports.
     pub(crate) says_exports: bool,
-    pub(crate) checked: Checked,
+    pub(crate) checked: CheckedResource,
 }
 
 /// Every good resource by identity, from which the mesh is put together.
-pub(crate) type Resources = BTreeMap<ResourceId, Stored>;
+pub(crate) type Resources = BTreeMap<ResourceId, StoredResource>;
 
 /// Checks all files together. With `previous`, a resource that was good there and is bad now keeps its last good version.
 pub fn check(sources: &[SourceFile], previous: Option<&Mesh>) -> (Mesh, Vec<Diagnostic>) {
@@ -150,23 +150,23 @@ pub fn check(sources: &[SourceFile], previous: Option<&Mesh>) -> (Mesh, Vec<Diag
 
 /// The result of parsing all files.
 #[derive(Debug, Default)]
-pub(crate) struct Read {
+pub(crate) struct ReadFiles {
     good: Resources,
     /// Resources that are there and bad, with the place of their document.
     bad: BTreeMap<ResourceId, Source>,
     /// Resources that are not yet in force.
-    intents: Vec<Intent>,
+    intents: Vec<RoutingIntent>,
     /// Documents that cannot be told by name, by file.
-    lost: BTreeMap<Arc<str>, Vec<Lost>>,
+    lost: BTreeMap<Arc<str>, Vec<LostDocument>>,
     /// Security kinds of which a document may be that cannot be told by kind, with one such document each.
     may_be: BTreeMap<&'static str, Source>,
     /// Security resources among the bad ones, with their targets.
-    broken: BTreeMap<ResourceId, Stored>,
+    broken: BTreeMap<ResourceId, StoredResource>,
     diagnostics: Vec<Diagnostic>,
 }
 
-impl Read {
-    fn add_good(&mut self, id: ResourceId, stored: Stored) {
+impl ReadFiles {
+    fn add_good(&mut self, id: ResourceId, stored: StoredResource) {
         if let Some(first) = self.good.get(&id) {
             let message = format!(
                 "{id} is declared a second time; the first is in {}",
@@ -180,12 +180,12 @@ impl Read {
         }
     }
 
-    fn add_lost(&mut self, lost: Lost) {
+    fn add_lost(&mut self, lost: LostDocument) {
         let of_file = self.lost.entry(lost.source.file.clone()).or_default();
         match of_file.len() < MAX_LOST_PER_FILE {
             true => of_file.push(lost),
             // From here on one stands for all: it may be any of the file.
-            false => of_file[0] = Lost::unknown(lost.source),
+            false => of_file[0] = LostDocument::unknown(lost.source),
         }
     }
 
@@ -202,19 +202,19 @@ const MAX_LOST_PER_FILE: usize = 64;
 
 /// A document without a readable name: its kind and name, as far as readable.
 #[derive(Debug, Clone)]
-pub(crate) struct Lost {
+pub(crate) struct LostDocument {
     source: Source,
     kind: Option<&'static str>,
-    called: values::Called,
+    called: values::DocumentName,
 }
 
-impl Lost {
+impl LostDocument {
     /// One of which nothing can be read.
     fn unknown(source: Source) -> Self {
         Self {
             source,
             kind: None,
-            called: values::Called::default(),
+            called: values::DocumentName::default(),
         }
     }
 

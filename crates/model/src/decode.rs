@@ -7,23 +7,23 @@ mod report;
 use std::sync::Arc;
 
 pub use fields::Fields;
-pub use report::{At, Report, Spanned};
+pub use report::{FieldPath, Report, SpannedValue};
 
 use crate::codes;
 use crate::text::clip;
-use crate::yaml::{Node, Resolved, Scalar, Value};
+use crate::yaml::{YamlNode, ResolvedScalar, Scalar, Value};
 
 /// A node and the way to it.
 #[derive(Clone)]
 pub struct Cursor<'a> {
-    pub(crate) node: &'a Node,
-    pub(crate) at: At,
+    pub(crate) node: &'a YamlNode,
+    pub(crate) at: FieldPath,
     pub(crate) report: &'a Report,
 }
 
 /// The form of a node, for readers that accept several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum NodeForm {
     /// Text, a number, a boolean or nothing.
     Scalar,
     /// A list.
@@ -34,16 +34,16 @@ pub enum Form {
 
 impl<'a> Cursor<'a> {
     /// Which form it has.
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> NodeForm {
         match &self.node.value {
-            Value::Scalar(_) => Form::Scalar,
-            Value::List(_) => Form::List,
-            Value::Map(_) => Form::Map,
+            Value::Scalar(_) => NodeForm::Scalar,
+            Value::List(_) => NodeForm::List,
+            Value::Map(_) => NodeForm::Map,
         }
     }
 
     /// Its location.
-    pub fn at(&self) -> &At {
+    pub fn at(&self) -> &FieldPath {
         &self.at
     }
 
@@ -53,7 +53,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As what was typed, be it text or a number; for values that are read either way (`1 KB`, `1024`).
-    pub fn raw(&self) -> Option<Spanned<Arc<str>>> {
+    pub fn raw(&self) -> Option<SpannedValue<Arc<str>>> {
         match self.scalar() {
             Some(scalar) if !scalar.is_null() => Some(self.spanned(scalar.text.clone())),
             Some(_) | None => self.wrong_type("text or a number", ""),
@@ -71,8 +71,8 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    fn spanned<T>(&self, value: T) -> Spanned<T> {
-        Spanned {
+    fn spanned<T>(&self, value: T) -> SpannedValue<T> {
+        SpannedValue {
             value,
             at: self.at.clone(),
         }
@@ -112,11 +112,11 @@ impl<'a> Cursor<'a> {
             .collect()
     }
 
-    fn element(&self, index: usize, node: &'a Node) -> Cursor<'a> {
+    fn element(&self, index: usize, node: &'a YamlNode) -> Cursor<'a> {
         let path: Arc<str> = format!("{}[{index}]", self.at.path).into();
         Cursor {
             node,
-            at: At {
+            at: FieldPath {
                 place: node.place,
                 path,
             },
@@ -125,7 +125,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As text. Plain scalars that Kubernetes would take for something else need quotes.
-    pub fn text(&self) -> Option<Spanned<Arc<str>>> {
+    pub fn text(&self) -> Option<SpannedValue<Arc<str>>> {
         match self.scalar() {
             Some(scalar) if scalar.other_type().is_none() => {
                 Some(self.spanned(scalar.text.clone()))
@@ -139,11 +139,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a whole number.
-    pub fn integer(&self) -> Option<Spanned<i64>> {
+    pub fn integer(&self) -> Option<SpannedValue<i64>> {
         match self.resolved() {
-            Resolved::Integer(number) => Some(self.spanned(number)),
-            Resolved::Float(number) if is_whole(number) => Some(self.spanned(number as i64)),
-            Resolved::Text if self.quotes(|text| text.parse::<i64>().is_ok()) => {
+            ResolvedScalar::Integer(number) => Some(self.spanned(number)),
+            ResolvedScalar::Float(number) if is_whole(number) => Some(self.spanned(number as i64)),
+            ResolvedScalar::Text if self.quotes(|text| text.parse::<i64>().is_ok()) => {
                 self.wrong_type("a number", "remove the quotes")
             }
             _ => self.wrong_type("a whole number", ""),
@@ -151,11 +151,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a number, whole or not.
-    pub fn number(&self) -> Option<Spanned<f64>> {
+    pub fn number(&self) -> Option<SpannedValue<f64>> {
         match self.resolved() {
-            Resolved::Integer(number) => Some(self.spanned(number as f64)),
-            Resolved::Float(number) if number.is_finite() => Some(self.spanned(number)),
-            Resolved::Text if self.quotes(|text| text.parse::<f64>().is_ok()) => {
+            ResolvedScalar::Integer(number) => Some(self.spanned(number as f64)),
+            ResolvedScalar::Float(number) if number.is_finite() => Some(self.spanned(number)),
+            ResolvedScalar::Text if self.quotes(|text| text.parse::<f64>().is_ok()) => {
                 self.wrong_type("a number", "remove the quotes")
             }
             _ => self.wrong_type("a number", ""),
@@ -163,10 +163,10 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a boolean.
-    pub fn boolean(&self) -> Option<Spanned<bool>> {
+    pub fn boolean(&self) -> Option<SpannedValue<bool>> {
         match self.resolved() {
-            Resolved::Boolean(word) => Some(self.spanned(word)),
-            Resolved::Text if self.quotes(|text| matches!(text, "true" | "false")) => {
+            ResolvedScalar::Boolean(word) => Some(self.spanned(word)),
+            ResolvedScalar::Text if self.quotes(|text| matches!(text, "true" | "false")) => {
                 self.wrong_type("true or false", "remove the quotes")
             }
             _ if self.scalar().is_some_and(|scalar| scalar.plain) => {
@@ -178,8 +178,8 @@ impl<'a> Cursor<'a> {
 
     /// A list or a mapping counts as text here, so that the reader of a scalar finds a list or a mapping and reports
     /// it.
-    fn resolved(&self) -> Resolved {
-        self.scalar().map_or(Resolved::Text, Scalar::resolve)
+    fn resolved(&self) -> ResolvedScalar {
+        self.scalar().map_or(ResolvedScalar::Text, Scalar::resolve)
     }
 
     /// Returns true if it is quoted text that satisfies `is`.
@@ -189,8 +189,8 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a number or text (Kubernetes' IntOrString).
-    pub fn integer_or_text(&self) -> Option<Spanned<IntegerOrText>> {
-        if let Resolved::Integer(number) = self.resolved() {
+    pub fn integer_or_text(&self) -> Option<SpannedValue<IntegerOrText>> {
+        if let ResolvedScalar::Integer(number) = self.resolved() {
             return Some(self.spanned(IntegerOrText::Integer(number)));
         }
         self.text()
@@ -205,7 +205,7 @@ impl<'a> Cursor<'a> {
                 // Kubernetes' decoder leaves the text of a null empty; that of protocol buffers refuses it.
                 let empty = value.node.is_null() && !self.report.is_protobuf();
                 let value = match empty {
-                    true => Spanned {
+                    true => SpannedValue {
                         value: "".into(),
                         at: value.at,
                     },
@@ -217,17 +217,17 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a mapping whose keys are not fields.
-    pub fn entries(&self) -> Vec<(Spanned<Arc<str>>, Cursor<'a>)> {
+    pub fn entries(&self) -> Vec<(SpannedValue<Arc<str>>, Cursor<'a>)> {
         let Value::Map(entries) = &self.node.value else {
             return self
                 .wrong_type::<Vec<_>>("a mapping", "")
                 .unwrap_or_default();
         };
-        let entry = |(key, node): &'a (crate::yaml::Key, Node)| {
+        let entry = |(key, node): &'a (crate::yaml::MappingKey, YamlNode)| {
             let path: Arc<str> = format!("{}[{}]", self.at.path, clip(&key.text)).into();
-            let name = Spanned {
+            let name = SpannedValue {
                 value: key.text.clone(),
-                at: At {
+                at: FieldPath {
                     place: key.place,
                     path: path.clone(),
                 },
@@ -236,7 +236,7 @@ impl<'a> Cursor<'a> {
                 name,
                 Cursor {
                     node,
-                    at: At {
+                    at: FieldPath {
                         place: node.place,
                         path,
                     },
@@ -248,7 +248,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a list of text.
-    pub fn texts(&self) -> Vec<Spanned<Arc<str>>> {
+    pub fn texts(&self) -> Vec<SpannedValue<Arc<str>>> {
         self.items().iter().filter_map(Cursor::text).collect()
     }
 }

@@ -15,7 +15,7 @@ pub const MAX_FOLDER_DEPTH: usize = 32;
 
 /// The contents of a folder.
 #[derive(Debug)]
-pub struct Listing {
+pub struct FolderListing {
     /// Every file that is read, sorted by path.
     pub files: Vec<(PathBuf, SourceFile)>,
     /// True if some of it is a link or is unreadable. Changes elsewhere may then change its contents.
@@ -34,7 +34,7 @@ pub fn read_directory(directory: &Path) -> io::Result<Vec<SourceFile>> {
 ///
 /// # Errors
 /// The directory itself cannot be read, or holds more files than `MAX_FILES`.
-pub fn list_directory(directory: &Path) -> io::Result<Listing> {
+pub fn list_directory(directory: &Path) -> io::Result<FolderListing> {
     let mut found = Vec::new();
     let mut links = false;
     collect(directory, 0, &mut found, &mut links)?;
@@ -47,7 +47,7 @@ pub fn list_directory(directory: &Path) -> io::Result<Listing> {
             (path, file)
         })
         .collect();
-    Ok(Listing { files, links })
+    Ok(FolderListing { files, links })
 }
 
 /// Returns true if a path inside a folder is skipped: a file or folder on the path is hidden.

@@ -8,14 +8,14 @@ use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::source::{Source, SourceFile};
 use crate::text::clip;
-use crate::yaml::{self, Document, Node, Place, Value};
+use crate::yaml::{self, Document, YamlNode, SourcePosition, Value};
 
 /// The annotation.
 pub const ANNOTATION: &str = "voile.dev/ignore";
 
 /// All that is to be hidden.
 #[derive(Debug, Default)]
-pub struct Ignored {
+pub struct IgnoredRules {
     /// By file, in order.
     files: BTreeMap<Arc<str>, Vec<Span>>,
 }
@@ -30,7 +30,7 @@ struct Span {
     source: Source,
 }
 
-impl Ignored {
+impl IgnoredRules {
     /// Reads the files again that have the annotation in them.
     #[must_use]
     pub fn of(files: &[SourceFile]) -> Self {
@@ -80,7 +80,7 @@ impl Ignored {
 }
 
 fn of_document(file: &Arc<str>, document: &Document<'_>, spans: &mut Vec<Span>) {
-    let origin = Place {
+    let origin = SourcePosition {
         line: document.first_line,
         column: 1,
     };
@@ -89,12 +89,12 @@ fn of_document(file: &Arc<str>, document: &Document<'_>, spans: &mut Vec<Span>) 
     };
     let lines = u32::try_from(document.text.lines().count()).unwrap_or(u32::MAX);
     let end = (document.first_line.saturating_add(lines), 1);
-    let all: Vec<&Node> = match root.get("items").map(|items| &items.value) {
+    let all: Vec<&YamlNode> = match root.get("items").map(|items| &items.value) {
         Some(Value::List(items)) => items.iter().collect(),
         _ => vec![&root],
     };
     for (index, node) in all.iter().enumerate() {
-        let place = |node: &Node| (node.place.line, node.place.column);
+        let place = |node: &YamlNode| (node.place.line, node.place.column);
         let next = all.get(index + 1).map_or(end, |next| place(next));
         let from = match all.len() {
             1 => (document.first_line, 1),
@@ -115,7 +115,7 @@ fn of_document(file: &Arc<str>, document: &Document<'_>, spans: &mut Vec<Span>) 
     }
 }
 
-fn annotated(resource: &Node) -> Option<(Vec<Arc<str>>, Place)> {
+fn annotated(resource: &YamlNode) -> Option<(Vec<Arc<str>>, SourcePosition)> {
     let annotations = resource.get("metadata")?.get("annotations")?;
     let node = annotations.get(ANNOTATION)?;
     let Value::Scalar(scalar) = &node.value else {

@@ -15,9 +15,9 @@ mod scan;
 use std::fmt;
 use std::sync::Arc;
 
-pub use attribute::{Attribute, Kind};
+pub use attribute::{Attribute, AttributeType};
 
-use crate::log_format::Direction;
+use crate::log_format::HeaderSource;
 
 /// Longest expression, in bytes.
 pub const MAX_EXPRESSION_BYTES: usize = 16 * 1024;
@@ -100,7 +100,7 @@ pub enum Operand {
     /// Something of the request or connection.
     Attribute(Attribute),
     /// `request.headers['name']` and the like; the name in lower case.
-    Header(Direction, Arc<str>),
+    Header(HeaderSource, Arc<str>),
 }
 
 /// A typed expression.
@@ -169,8 +169,8 @@ impl LogFilter {
 
     /// The headers and trailers it asks for, and the request id by its header's name.
     #[must_use]
-    pub fn headers(&self) -> Vec<(Direction, &Arc<str>)> {
-        fn header(operand: &Operand) -> Option<(Direction, &Arc<str>)> {
+    pub fn headers(&self) -> Vec<(HeaderSource, &Arc<str>)> {
+        fn header(operand: &Operand) -> Option<(HeaderSource, &Arc<str>)> {
             match operand {
                 Operand::Header(direction, name) => Some((*direction, name)),
                 Operand::Literal(_) | Operand::Attribute(_) => None,

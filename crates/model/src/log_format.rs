@@ -12,7 +12,7 @@ mod time;
 use std::fmt;
 use std::sync::Arc;
 
-pub use command::{Command, Direction, Fact, FactKind, What};
+pub use command::{FormatCommand, HeaderSource, Fact, FactKind, CommandValue};
 pub use json::JsonNode;
 pub use time::{TimeLayout, TimePart};
 
@@ -63,18 +63,18 @@ impl std::error::Error for FormatError {}
 
 /// A part of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece {
+pub enum LinePiece {
     /// Text as it stands.
     Text(Arc<str>),
     /// Something of the request or connection.
-    Command(Command),
+    Command(FormatCommand),
 }
 
 /// Layout of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Layout {
+pub enum LineLayout {
     /// One piece after the other.
-    Text(Vec<Piece>),
+    Text(Vec<LinePiece>),
     /// An object a line.
     Json(JsonNode),
 }
@@ -83,7 +83,7 @@ pub enum Layout {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFormat {
     source: Arc<str>,
-    layout: Layout,
+    layout: LineLayout,
 }
 
 impl LogFormat {
@@ -100,7 +100,7 @@ impl LogFormat {
         }
         Ok(Self {
             source: format.into(),
-            layout: Layout::Text(pieces(format)?),
+            layout: LineLayout::Text(pieces(format)?),
         })
     }
 
@@ -112,16 +112,16 @@ impl LogFormat {
         let node = json::parse(format)?;
         Ok(Self {
             source: node.to_text().into(),
-            layout: Layout::Json(node),
+            layout: LineLayout::Json(node),
         })
     }
 
     /// The same, from a mapping that is read already.
-    pub(crate) fn json_of(node: &crate::yaml::Node) -> Result<Self, FormatError> {
+    pub(crate) fn json_of(node: &crate::yaml::YamlNode) -> Result<Self, FormatError> {
         let node = json::of_node(node)?;
         Ok(Self {
             source: node.to_text().into(),
-            layout: Layout::Json(node),
+            layout: LineLayout::Json(node),
         })
     }
 
@@ -139,7 +139,7 @@ impl LogFormat {
 
     /// Layout of a line.
     #[must_use]
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &LineLayout {
         &self.layout
     }
 
@@ -152,18 +152,18 @@ impl LogFormat {
     /// Returns true if a line is a JSON object.
     #[must_use]
     pub fn is_json(&self) -> bool {
-        matches!(self.layout, Layout::Json(_))
+        matches!(self.layout, LineLayout::Json(_))
     }
 
     /// Every command, in order.
-    pub fn commands(&self) -> Vec<&Command> {
-        fn of<'a>(pieces: &'a [Piece], found: &mut Vec<&'a Command>) {
+    pub fn commands(&self) -> Vec<&FormatCommand> {
+        fn of<'a>(pieces: &'a [LinePiece], found: &mut Vec<&'a FormatCommand>) {
             found.extend(pieces.iter().filter_map(|piece| match piece {
-                Piece::Command(command) => Some(command),
-                Piece::Text(_) => None,
+                LinePiece::Command(command) => Some(command),
+                LinePiece::Text(_) => None,
             }));
         }
-        fn within<'a>(node: &'a JsonNode, found: &mut Vec<&'a Command>) {
+        fn within<'a>(node: &'a JsonNode, found: &mut Vec<&'a FormatCommand>) {
             match node {
                 JsonNode::Object(fields) => fields.iter().for_each(|(_, node)| within(node, found)),
                 JsonNode::List(items) => items.iter().for_each(|node| within(node, found)),
@@ -173,15 +173,15 @@ impl LogFormat {
         }
         let mut found = Vec::new();
         match &self.layout {
-            Layout::Text(pieces) => of(pieces, &mut found),
-            Layout::Json(node) => within(node, &mut found),
+            LineLayout::Text(pieces) => of(pieces, &mut found),
+            LineLayout::Json(node) => within(node, &mut found),
         }
         found
     }
 }
 
 /// Cuts a format into its pieces.
-fn pieces(format: &str) -> Result<Vec<Piece>, FormatError> {
+fn pieces(format: &str) -> Result<Vec<LinePiece>, FormatError> {
     let mut found = Vec::new();
     let mut text = String::new();
     let mut rest = format;
@@ -195,14 +195,14 @@ fn pieces(format: &str) -> Result<Vec<Piece>, FormatError> {
         }
         let (command, after) = command::parse(rest)?;
         if !text.is_empty() {
-            found.push(Piece::Text(std::mem::take(&mut text).into()));
+            found.push(LinePiece::Text(std::mem::take(&mut text).into()));
         }
-        found.push(Piece::Command(command));
+        found.push(LinePiece::Command(command));
         rest = after;
     }
     text.push_str(rest);
     if !text.is_empty() {
-        found.push(Piece::Text(text.into()));
+        found.push(LinePiece::Text(text.into()));
     }
     Ok(found)
 }

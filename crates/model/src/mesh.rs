@@ -7,11 +7,11 @@ pub mod capture;
 pub mod config;
 mod delegate;
 mod destination;
-mod edge;
+mod gateway_ingress;
 pub mod endpoint_slice;
 pub mod gateway_api;
 pub mod health_check;
-pub mod intent;
+pub mod routing_intent;
 pub mod network;
 pub mod peer_authentication;
 mod probe;
@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use authorization::AuthorizationPolicy;
-pub use capture::{CaptureScope, Scope};
+pub use capture::{CaptureScope, CaptureSelection};
 pub use config::{
     AccessLog, AlsProvider, BodyInCheck, DefaultExports, DefaultProviders, Exports,
     ExtAuthzProvider, ExtAuthzTransport, ExtensionProvider, FileLogProvider, HttpAuthorizer,
@@ -40,16 +40,16 @@ pub use config::{
     ProxySettings, ProxyTracing, RetryPolicy,
 };
 pub use destination::{
-    Client, DestinationRule, DestinationRules, PolicyLevel, Subset, TrafficPolicy,
+    RuleClient, DestinationRule, DestinationRules, PolicyLevel, Subset, TrafficPolicy,
 };
-pub use edge::{Believed, HostRouting, believed, certificate, gateway_name};
+pub use gateway_ingress::{TrustedCertificates, HostRouting, believed, certificate, gateway_name};
 pub use endpoint_slice::{
     EndpointSlice, EndpointSlices, EndpointSubset, Readiness, SliceEndpoint, SliceKind, SlicePort,
-    Standing,
+    EndpointStanding,
 };
 pub use health_check::HealthCheck;
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
-pub use probe::{Probe, Probes, Question};
+pub use probe::{Probe, Probes, ProbeAction};
 pub use rate_limit::RateLimit;
 pub use relations::{POD_LABEL, ReachableService, ServiceWorkload, WorkloadService};
 pub use request_authentication::{
@@ -57,12 +57,12 @@ pub use request_authentication::{
     token_rules,
 };
 pub use route::{
-    CLAIMS, Criteria, Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, Lead, Leads, MESH,
-    Place, RouteDestination, Routing, Subject, TextMatch, VirtualService, WeightedDestination,
+    CLAIMS, Criteria, Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, RouteDestinationKind, ServicesByHost, MESH,
+    RouteAttachment, RouteDestination, Routing, Subject, TextMatch, VirtualService, WeightedDestination,
     claim, holding,
 };
 pub use service::{
-    AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,
+    AddressRange, ServiceEntryEndpoint, EndpointAddress, Location, Protocol, Resolution, MeshService,
     ServiceOrigin, ServicePort, TargetPort, TrafficDistribution, Transport, Visibility,
 };
 pub use sidecar::{
@@ -73,8 +73,8 @@ pub use telemetry::Telemetry;
 pub use traffic::{ConnectionPool, LoadBalancer, OutlierDetection, PortTraffic};
 pub use workload::{
     ClientCertificateDetails, Container, ContainerPort, ControllerKind, Deployment, EnvFrom,
-    EnvValue, ForwardClientCertificate, Forwards, Numbering, Pod, PodPhase, PodTemplate, Restart,
-    SecurityContext, Share, Strategy, TEMPLATES, Topology, Workload, WorkloadKind, WorkloadType,
+    EnvValue, ForwardClientCertificate, Forwards, PodNumbering, Pod, PodPhase, PodTemplate, Restart,
+    SecurityContext, CountOrPercent, Strategy, TEMPLATES, Topology, Workload, WorkloadKind, WorkloadType,
 };
 pub use workload_group::{HealthProbe, WorkloadGroup};
 
@@ -91,7 +91,7 @@ pub struct Mesh {
     /// Declared service accounts.
     pub service_accounts: BTreeMap<ResourceName, Arc<ServiceAccount>>,
     /// Services, from Kubernetes Services and ServiceEntries.
-    pub services: BTreeMap<ServiceKey, Arc<Service>>,
+    pub services: BTreeMap<ServiceKey, Arc<MeshService>>,
     /// Workloads, from Pods with an address, WorkloadEntries, endpoints of ServiceEntries, and endpoints of
     /// EndpointSlices at addresses without another workload.
     pub workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
@@ -114,7 +114,7 @@ pub struct Mesh {
     /// VirtualServices, for the proxies of the mesh and for gateways, oldest first (creation time, then the order of the documents).
     pub virtual_services: Vec<Arc<VirtualService>>,
     /// Istio's Gateways, oldest first (creation time, then the order of the documents).
-    pub gateways: Vec<Arc<intent::Gateway>>,
+    pub gateways: Vec<Arc<routing_intent::Gateway>>,
     /// Telemetry resources, oldest first (creation time, then the order of the documents).
     pub telemetries: Vec<Arc<Telemetry>>,
     /// RateLimits.
@@ -132,7 +132,7 @@ pub struct Mesh {
     /// Gateway API's resources. The parts in force are also among Gateways, VirtualServices, Deployments and Services.
     pub gateway_api: gateway_api::GatewayApi,
     /// Routes, gateways and destinations as written, in force or not.
-    pub intents: intent::Intents,
+    pub intents: routing_intent::RoutingIntents,
     pub(crate) resources: crate::check::Resources,
 }
 

@@ -1,25 +1,25 @@
 //! Reading YAML that is no resource of a mesh (a service graph, say) with the manners of resources: every complaint has its
 //! place, its field and what would be right; unknown fields are errors; hostile documents meet the same limits.
 
-pub use crate::decode::{At, Cursor, Fields, Form, IntegerOrText, Report, Spanned};
+pub use crate::decode::{FieldPath, Cursor, Fields, NodeForm, IntegerOrText, Report, SpannedValue};
 pub use crate::text::{clip, suggest};
 
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::source::{Source, SourceFile};
-use crate::yaml::{self, Place};
+use crate::yaml::{self, SourcePosition};
 
 /// Reads a file of exactly one document with `read`. The answer is none when there was any error; all complaints come sorted.
 pub fn one_document<T>(
     file: &SourceFile,
     read: impl FnOnce(&Cursor<'_>) -> Option<T>,
 ) -> (Option<T>, Vec<Diagnostic>) {
-    let at = |place: Place| Source {
+    let at = |place: SourcePosition| Source {
         file: file.name.clone(),
         line: place.line,
         column: place.column,
     };
-    let first = Place { line: 1, column: 1 };
+    let first = SourcePosition { line: 1, column: 1 };
     let refuse = |code, place, message: String, help: &str| {
         let problem = Diagnostic::error(code, at(place), message).help(help);
         (None, vec![problem])
@@ -33,7 +33,7 @@ pub fn one_document<T>(
     };
     let documents = yaml::split(text);
     if let Some(second) = documents.get(1) {
-        let place = Place {
+        let place = SourcePosition {
             line: second.first_line,
             column: 1,
         };
@@ -48,7 +48,7 @@ pub fn one_document<T>(
     let Some(document) = documents.first() else {
         return refuse(codes::MISSING, first, "the file is empty".to_owned(), "");
     };
-    let origin = Place {
+    let origin = SourcePosition {
         line: document.first_line,
         column: 1,
     };
@@ -60,7 +60,7 @@ pub fn one_document<T>(
     let report = Report::new(file.name.clone());
     let cursor = Cursor {
         node: &root,
-        at: At {
+        at: FieldPath {
             place: root.place,
             path: "".into(),
         },

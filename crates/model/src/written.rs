@@ -20,10 +20,10 @@ pub(crate) mod traffic;
 
 use std::sync::Arc;
 
-use crate::decode::{Fields, Spanned};
+use crate::decode::{Fields, SpannedValue};
 
 /// Text with its place.
-pub(crate) type Text = Spanned<Arc<str>>;
+pub(crate) type Text = SpannedValue<Arc<str>>;
 /// A mapping of text to text.
 pub(crate) type TextMap = Vec<(Text, Text)>;
 

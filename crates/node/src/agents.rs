@@ -19,26 +19,26 @@ use voile_identity::{
     TrustDomain, retry_delay,
 };
 use voile_telemetry::{DnsFigures, OnDemandFigures};
-use voile_transport::handover::{Inherited, Lent};
+use voile_transport::handover::{InheritedSockets, Lent};
 use voile_transport::{ACCEPT_PAUSE, AcceptFailure, Listener, SpareDescriptor};
-use voile_zds::{Channel, Told, Who};
+use voile_zds::{Channel, AgentMessage, PodIdentity};
 
 use crate::dispatch::Dispatcher;
 use crate::dns::{Directory, PodDns, Sockets};
-use crate::names::Question;
-use crate::pod::{Badge, Life, Pod, Renewal, addresses};
-use crate::proven::REVOKED;
+use crate::names::NameLookup;
+use crate::pod::{IdentityKeys, PodLife, Pod, Renewal, addresses};
+use crate::verified_peers::REVOKED;
 use crate::route::OWN_PORTS;
-use crate::worker::{Asker, Door};
+use crate::worker::{ControlPlaneClient, PodListener};
 
 /// The node proxy's own pod, among those that the agent names. No agent calls a pod so.
 const ITSELF: &str = "";
 
 /// The doors of a pod.
-const DOORS: [(Door, u16); 3] = [
-    (Door::Outbound, OWN_PORTS[0]),
-    (Door::Plaintext, OWN_PORTS[1]),
-    (Door::Tunnel, OWN_PORTS[2]),
+const DOORS: [(PodListener, u16); 3] = [
+    (PodListener::Outbound, OWN_PORTS[0]),
+    (PodListener::Plaintext, OWN_PORTS[1]),
+    (PodListener::Tunnel, OWN_PORTS[2]),
 ];
 
 /// Identities that certificates are asked for at once. Each question has a connection and a handshake of its own: a node that starts
@@ -50,8 +50,8 @@ const ASKED_AT_ONCE: usize = 8;
 const MAX_PODS: usize = 4096;
 
 /// Shared dependencies for serving pods.
-pub(crate) struct Means {
-    pub(crate) asker: Asker,
+pub(crate) struct ServingContext {
+    pub(crate) asker: ControlPlaneClient,
     pub(crate) directory: Rc<Directory>,
     pub(crate) dispatcher: Rc<Dispatcher>,
     pub(crate) certificates: ClientSettings,
@@ -61,10 +61,10 @@ pub(crate) struct Means {
     pub(crate) drain: Duration,
 }
 
-type Listeners = Box<[(Door, Rc<Listener>)]>;
+type Listeners = Box<[(PodListener, Rc<Listener>)]>;
 
 /// One pod's listeners, and their accepting tasks if they run.
-struct Served {
+struct PodListeners {
     pod: Arc<Pod>,
     listeners: Listeners,
     accepting: Vec<AbortHandle>,
@@ -72,7 +72,7 @@ struct Served {
     dns: Option<PodDns>,
 }
 
-impl Served {
+impl PodListeners {
     fn stop(&mut self) {
         self.accepting.drain(..).for_each(|task| task.abort());
         self.dns.iter_mut().for_each(PodDns::pause);
@@ -90,17 +90,17 @@ impl Served {
 }
 
 /// See the module.
-pub(crate) struct Agency {
-    means: Means,
+pub(crate) struct NodePods {
+    means: ServingContext,
     /// The agent's socket.
     path: PathBuf,
     talking: RefCell<Option<AbortHandle>>,
-    pods: RefCell<BTreeMap<String, Served>>,
+    pods: RefCell<BTreeMap<String, PodListeners>>,
     /// Listeners inherited from the previous process.
-    inherited: RefCell<Inherited>,
+    inherited: RefCell<InheritedSockets>,
     /// True while connections are accepted.
     open: Cell<bool>,
-    badges: RefCell<BTreeMap<Identity, Weak<Badge>>>,
+    badges: RefCell<BTreeMap<Identity, Weak<IdentityKeys>>>,
     /// To ask for their certificates.
     turns: Arc<Semaphore>,
     spare: RefCell<SpareDescriptor>,
@@ -114,8 +114,8 @@ struct Conversation {
     complete: bool,
 }
 
-impl Agency {
-    pub(crate) fn new(means: Means, path: PathBuf, inherited: Inherited) -> io::Result<Rc<Self>> {
+impl NodePods {
+    pub(crate) fn new(means: ServingContext, path: PathBuf, inherited: InheritedSockets) -> io::Result<Rc<Self>> {
         Ok(Rc::new(Self {
             means,
             path,
@@ -159,7 +159,7 @@ impl Agency {
 
     /// Resolves a host name for a connection of a pod. For a removed pod it drops the question; the waiting
     /// connection sees the closed channel.
-    pub(crate) fn resolve(&self, question: Question) {
+    pub(crate) fn resolve(&self, question: NameLookup) {
         let pods = self.pods.borrow();
         if let Some(doors) = pods.get(&*question.pod.uid)
             && Arc::ptr_eq(&doors.pod, &question.pod)
@@ -198,7 +198,7 @@ impl Agency {
         }
     }
 
-    fn accept_at(self: &Rc<Self>, doors: &mut Served) {
+    fn accept_at(self: &Rc<Self>, doors: &mut PodListeners) {
         for (door, listener) in &doors.listeners {
             let (pod, listener) = (Arc::clone(&doors.pod), Rc::clone(listener));
             let accepting = accept(Rc::downgrade(self), pod, *door, listener);
@@ -271,31 +271,31 @@ impl Agency {
         Ok(())
     }
 
-    fn obey(self: &Rc<Self>, conversation: &mut Conversation, told: Told) -> Result<(), String> {
+    fn obey(self: &Rc<Self>, conversation: &mut Conversation, told: AgentMessage) -> Result<(), String> {
         match told {
-            Told::Add { uid, .. } | Told::Remove(uid) if uid == ITSELF => {
+            AgentMessage::Add { uid, .. } | AgentMessage::Remove(uid) if uid == ITSELF => {
                 Err("a pod without a uid".to_owned())
             }
-            Told::Add { uid, who, inside } => {
+            AgentMessage::Add { uid, who, inside } => {
                 if !conversation.complete {
                     conversation.named.insert(uid.clone());
                 }
                 self.add(uid, &who, inside.into())
             }
-            Told::Keep(uid) if !conversation.complete => {
+            AgentMessage::Keep(uid) if !conversation.complete => {
                 conversation.named.insert(uid);
                 Ok(())
             }
-            Told::Keep(uid) => Err(format!("pod {uid}: Keep comes before SnapshotSent")),
-            Told::Remove(uid) => {
+            AgentMessage::Keep(uid) => Err(format!("pod {uid}: Keep comes before SnapshotSent")),
+            AgentMessage::Remove(uid) => {
                 conversation.named.remove(&uid);
                 self.remove(&uid);
                 Ok(())
             }
-            Told::Complete if conversation.complete => {
+            AgentMessage::Complete if conversation.complete => {
                 Err("SnapshotSent comes once in a conversation".to_owned())
             }
-            Told::Complete => {
+            AgentMessage::Complete => {
                 conversation.complete = true;
                 let gone: Vec<String> = {
                     let pods = self.pods.borrow();
@@ -312,7 +312,7 @@ impl Agency {
         }
     }
 
-    fn add(self: &Rc<Self>, uid: String, who: &Who, inside: Namespace) -> Result<(), String> {
+    fn add(self: &Rc<Self>, uid: String, who: &PodIdentity, inside: Namespace) -> Result<(), String> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             format!(
                 "pod {}/{} ({uid}): {what}: {error}",
@@ -360,7 +360,7 @@ impl Agency {
             inside,
             addresses,
             badge,
-            life: watch::Sender::new(Life::Served),
+            life: watch::Sender::new(PodLife::Served),
             keeps_source: self.means.keeps_source,
             pages: None,
         });
@@ -368,7 +368,7 @@ impl Agency {
             let wish = self.means.asker.registry().own(*address);
             self.means.asker.follow(wish);
         }
-        let mut doors = Served {
+        let mut doors = PodListeners {
             pod: Arc::clone(&pod),
             listeners,
             accepting: Vec::new(),
@@ -385,7 +385,7 @@ impl Agency {
 
     /// Takes tunnels in the proxy's own network, which is the calling thread's, to the proxy's own pages and nothing
     /// else. The policies of the proxy's own pod apply.
-    pub(crate) fn serve_itself(&self, who: &Who, pages: Box<[u16]>) -> io::Result<()> {
+    pub(crate) fn serve_itself(&self, who: &PodIdentity, pages: Box<[u16]>) -> io::Result<()> {
         let unnamed = || io::Error::other("no name of a namespace and a service account");
         let identity = self.identity(who).ok_or_else(unnamed)?;
         let inside = Namespace::current()?;
@@ -399,12 +399,12 @@ impl Agency {
             // This pod calls no other, and is called by tunnels alone: each names its own address.
             addresses: Vec::new(),
             badge,
-            life: watch::Sender::new(Life::Served),
+            life: watch::Sender::new(PodLife::Served),
             keeps_source: false,
             pages: Some(pages),
         });
         tracing::info!(pod = %pod.name, identity = %pod.badge.identity, "tunnels to our own pages are taken");
-        let doors = Served {
+        let doors = PodListeners {
             pod,
             listeners,
             accepting: Vec::new(),
@@ -425,7 +425,7 @@ impl Agency {
         self.means.dispatcher.tell_homes(&Arc::new(homes));
     }
 
-    fn identity(&self, who: &Who) -> Option<Identity> {
+    fn identity(&self, who: &PodIdentity) -> Option<Identity> {
         let account = &who.service_account;
         voile_model::names::is_dns_subdomain(account).then_some(())?;
         Some(Identity {
@@ -436,21 +436,21 @@ impl Agency {
     }
 
     /// The keys of an identity: those that another pod of it has already, or new ones.
-    fn badge(&self, identity: Identity) -> Result<Arc<Badge>, voile_identity::KeyError> {
+    fn badge(&self, identity: Identity) -> Result<Arc<IdentityKeys>, voile_identity::KeyError> {
         let mut badges = self.badges.borrow_mut();
         badges.retain(|_, badge| badge.strong_count() > 0);
         if let Some(badge) = badges.get(&identity).and_then(Weak::upgrade) {
             return Ok(badge);
         }
         let store = Arc::new(CertificateStore::believing(&self.means.aliases));
-        let (server, client) = Badge::tls(&store)?;
+        let (server, client) = IdentityKeys::tls(&store)?;
         let certificates =
             CertificateClient::new(self.means.certificates.clone(), Arc::clone(&store))
                 .in_the_name_of(identity.clone())
                 .taking_turns(&self.turns);
         let news = certificates.subscribe();
         let renewing = tokio::task::spawn_local(certificates.run(std::future::pending()));
-        let badge = Arc::new(Badge {
+        let badge = Arc::new(IdentityKeys {
             identity: identity.clone(),
             store,
             server,
@@ -504,11 +504,11 @@ impl Agency {
                 self.means.asker.follow(wish);
             }
         }
-        pod.life.send_replace(Life::Leaving);
+        pod.life.send_replace(PodLife::Leaving);
         let drain = self.means.drain;
         tokio::task::spawn_local(async move {
             tokio::time::sleep(drain).await;
-            pod.life.send_replace(Life::Gone);
+            pod.life.send_replace(PodLife::Gone);
         });
     }
 
@@ -518,14 +518,14 @@ impl Agency {
         for doors in self.pods.borrow_mut().values_mut() {
             doors.listeners = Box::default();
             doors.dns.iter_mut().for_each(PodDns::close);
-            doors.pod.life.send_replace(Life::Leaving);
+            doors.pod.life.send_replace(PodLife::Leaving);
         }
     }
 
     /// Cuts open connections, and drops all pods.
     pub(crate) fn cut(&self) {
         for doors in self.pods.take().into_values() {
-            doors.pod.life.send_replace(Life::Gone);
+            doors.pod.life.send_replace(PodLife::Gone);
         }
         self.tell_homes();
     }
@@ -537,7 +537,7 @@ pub(crate) fn role(name: &str, (device, inode): (u64, u64)) -> String {
 }
 
 /// All sockets of a pod.
-fn bound(inherited: &mut Inherited, place: (u64, u64)) -> io::Result<(Listeners, Sockets)> {
+fn bound(inherited: &mut InheritedSockets, place: (u64, u64)) -> io::Result<(Listeners, Sockets)> {
     let listeners = listeners(inherited, place, &DOORS)?;
     Ok((listeners, Sockets::bind(inherited, place)?))
 }
@@ -545,9 +545,9 @@ fn bound(inherited: &mut Inherited, place: (u64, u64)) -> io::Result<(Listeners,
 /// These doors, for both families where the machine has both: those inherited of this place, or new ones of the calling
 /// thread's network.
 fn listeners(
-    inherited: &mut Inherited,
+    inherited: &mut InheritedSockets,
     place: (u64, u64),
-    doors: &[(Door, u16)],
+    doors: &[(PodListener, u16)],
 ) -> io::Result<Listeners> {
     let mut all = Vec::new();
     for (door, port) in doors.iter().copied() {
@@ -573,14 +573,14 @@ fn listeners(
 }
 
 /// Accepts connections at one listener of a pod, until the pod leaves.
-async fn accept(agency: Faint<Agency>, pod: Arc<Pod>, door: Door, listener: Rc<Listener>) {
+async fn accept(agency: Faint<NodePods>, pod: Arc<Pod>, door: PodListener, listener: Rc<Listener>) {
     loop {
         let Some(agency) = agency.upgrade() else {
             return;
         };
         let accepted = tokio::select! {
             accepted = listener.accept(&agency.spare) => accepted,
-            () = pod.is_at(Life::Leaving) => return,
+            () = pod.is_at(PodLife::Leaving) => return,
         };
         match accepted {
             Ok((stream, peer)) => agency.means.dispatcher.hand_over(&pod, door, stream, peer),

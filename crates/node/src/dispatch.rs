@@ -7,25 +7,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{Notify, mpsc, oneshot};
-use voile_memory::Settling;
+use voile_memory::TextSettling;
 use voile_transport::MAX_CONNECTIONS;
 
 use crate::pod::Pod;
-use crate::worker::{Door, Figures, Homes, Job};
+use crate::worker::{PodListener, NodeCounters, Homes, Job};
 
 /// Connections of one worker whose end is worth freeing memory.
 const MANY_CONNECTIONS: usize = 64;
 
 /// Number of connections of a worker.
 #[derive(Debug)]
-pub(crate) struct Burden {
+pub(crate) struct WorkerLoad {
     count: AtomicUsize,
     /// The most since it was said last that most are gone.
     peak: AtomicUsize,
     emptied: Arc<Notify>,
 }
 
-impl Burden {
+impl WorkerLoad {
     pub(crate) fn new(emptied: &Arc<Notify>) -> Self {
         Self {
             count: AtomicUsize::new(0),
@@ -41,10 +41,10 @@ impl Burden {
 
 /// One connection's share of a worker's load.
 #[derive(Debug)]
-pub(crate) struct Load(Arc<Burden>);
+pub(crate) struct Load(Arc<WorkerLoad>);
 
 impl Load {
-    fn new(of: &Arc<Burden>) -> Self {
+    fn new(of: &Arc<WorkerLoad>) -> Self {
         let count = of.count.fetch_add(1, Ordering::Relaxed) + 1;
         of.peak.fetch_max(count, Ordering::Relaxed);
         Self(Arc::clone(of))
@@ -67,21 +67,21 @@ impl Drop for Load {
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) sender: mpsc::UnboundedSender<Job>,
-    pub(crate) load: Arc<Burden>,
+    pub(crate) load: Arc<WorkerLoad>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     workers: RefCell<Vec<Handle>>,
-    settling: Settling,
+    settling: TextSettling,
 }
 
 impl Dispatcher {
     pub(crate) fn new(workers: Vec<Handle>) -> Self {
         Self {
             workers: RefCell::new(workers),
-            settling: Settling::default(),
+            settling: TextSettling::default(),
         }
     }
 
@@ -105,7 +105,7 @@ impl Dispatcher {
     pub(crate) fn hand_over(
         &self,
         pod: &Arc<Pod>,
-        door: Door,
+        door: PodListener,
         stream: TcpStream,
         peer: SocketAddr,
     ) {
@@ -139,7 +139,7 @@ impl Dispatcher {
     }
 
     /// Asks every worker for its counters.
-    pub(crate) fn scrape(&self) -> Vec<oneshot::Receiver<Figures>> {
+    pub(crate) fn scrape(&self) -> Vec<oneshot::Receiver<NodeCounters>> {
         let ask = |worker: &Handle| {
             let (answer, answered) = oneshot::channel();
             // As above.
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn the_end_of_most_of_many_connections_is_said_once() {
         let emptied = Arc::new(Notify::new());
-        let burden = Arc::new(Burden::new(&emptied));
+        let burden = Arc::new(WorkerLoad::new(&emptied));
         let hold = |count| -> Vec<Load> { (0..count).map(|_| Load::new(&burden)).collect() };
         let mut few = hold(MANY_CONNECTIONS - 1);
         few.clear();

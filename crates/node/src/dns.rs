@@ -13,20 +13,20 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot, watch};
 use voile_dns::{
-    Asked, Bounds, Figures, Line, Meaning, Names, Owner, Resolver, Responder, Service, Upstreams,
+    DnsQuestion, QueryLimits, DnsCounters, DnsUpstream, LocalName, Names, Owner, Resolver, Responder, SocketPair, Upstreams,
 };
 use voile_model::Namespace;
 use voile_model::names::{is_service_name, pod_of_service};
 use voile_telemetry::{DnsFigures, OnDemandFigures};
 use voile_transport::OUTWARD_MARK;
-use voile_transport::handover::{Inherited, Lent};
+use voile_transport::handover::{InheritedSockets, Lent};
 use voile_xds::wire::{NameMeaning, search_name_of};
 
 use crate::agents::role;
 use crate::names::{Lookups, Resolved};
 use crate::pod::Pod;
-use crate::registry::{Served, Sought, Subscription, View};
-use crate::worker::Asker;
+use crate::registry::{ServedService, SearchResult, Subscription, RegistryView};
+use crate::worker::ControlPlaneClient;
 
 /// Port at the pod's loopback addresses to which its DNS queries are redirected.
 const PORT: u16 = 15053;
@@ -42,7 +42,7 @@ const MAX_WAITING: usize = 128;
 /// s).
 const WAIT_FOR_TURN: Duration = Duration::from_millis(800);
 /// Limits for one pod: lower than in a pod's own proxy, since a node has a hundred pods.
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: QueryLimits = QueryLimits {
     outstanding: 256,
     connections: 16,
     queue_bytes: 256 * 1024,
@@ -54,7 +54,7 @@ const NO_HOSTS: &str = "";
 
 /// Resolver of the names outside the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outside {
+pub enum ExternalNames {
     /// The servers of our own resolv.conf.
     System,
     /// This one.
@@ -65,24 +65,24 @@ pub enum Outside {
 
 /// Names of the mesh, as far as the pods of this node asked for them.
 pub(crate) struct Directory {
-    asker: Asker,
-    view: watch::Receiver<Arc<View>>,
+    asker: ControlPlaneClient,
+    view: watch::Receiver<Arc<RegistryView>>,
     /// Told after every response of the control plane.
     heard: Arc<Notify>,
-    outside: Outside,
+    outside: ExternalNames,
     /// Names asked of the control plane, as pods last looked for each.
-    asked: RefCell<Asked>,
+    asked: RefCell<DnsQuestion>,
     sweeping: Cell<bool>,
     /// Query counters of removed pods, and counters of the names resolved for their connections.
-    gone: Cell<Figures>,
+    gone: Cell<DnsCounters>,
     gone_lookups: Cell<OnDemandFigures>,
 }
 
 impl Directory {
     pub(crate) fn new(
-        asker: Asker,
-        (view, heard): (watch::Receiver<Arc<View>>, Arc<Notify>),
-        outside: Outside,
+        asker: ControlPlaneClient,
+        (view, heard): (watch::Receiver<Arc<RegistryView>>, Arc<Notify>),
+        outside: ExternalNames,
     ) -> Rc<Self> {
         Rc::new(Self {
             asker,
@@ -103,15 +103,15 @@ impl Directory {
         self: &Rc<Self>,
         namespace: &Namespace,
         host: &str,
-        say: impl Fn(&View, &Served) -> Option<Meaning>,
-    ) -> Option<Meaning> {
+        say: impl Fn(&RegistryView, &ServedService) -> Option<LocalName>,
+    ) -> Option<LocalName> {
         let lost = || self.asker.client.is_lost();
         if self.asker.subscription == Subscription::All {
             let known = || {
                 let view = Arc::clone(&self.view.borrow());
                 let named = || match view.named(namespace, host) {
                     Some(served) => say(&view, served),
-                    None => Some(Meaning::Outside),
+                    None => Some(LocalName::Outside),
                 };
                 view.is_whole().then(named)
             };
@@ -121,8 +121,8 @@ impl Directory {
         self.ask(&name);
         let known = || {
             let sought = self.asker.registry().sought(&name)?;
-            let Sought::Service(key) = sought else {
-                return Some(Some(Meaning::Outside));
+            let SearchResult::Service(key) = sought else {
+                return Some(Some(LocalName::Outside));
             };
             let view = Arc::clone(&self.view.borrow());
             view.service(&key).map(|served| say(&view, served))
@@ -155,7 +155,7 @@ impl Directory {
     }
 
     /// Returns the counters of all DNS queries so far, of these pods and of removed ones.
-    pub(crate) fn figures(&self, pods: impl Iterator<Item = Figures>) -> DnsFigures {
+    pub(crate) fn figures(&self, pods: impl Iterator<Item = DnsCounters>) -> DnsFigures {
         let mut all = self.gone.get();
         pods.for_each(|one| all.add(&one));
         DnsFigures {
@@ -190,36 +190,36 @@ async fn sweep(directory: Weak<Directory>) {
 }
 
 /// Answers the DNS queries of one pod from the mesh's names.
-struct Desk {
+struct PodResolver {
     directory: Rc<Directory>,
     namespace: Namespace,
 }
 
-impl Desk {
+impl PodResolver {
     /// A pod by its name below a service that has no address of its own.
-    async fn pod(&self, host: &str) -> Option<Meaning> {
+    async fn pod(&self, host: &str) -> Option<LocalName> {
         let (pod, service) = pod_of_service(host)?;
-        let found = |view: &View, served: &Served| {
+        let found = |view: &RegistryView, served: &ServedService| {
             let mut behind = view.behind(&served.service.key).iter();
             served.service.addresses.is_empty().then_some(())?;
             let found = behind.find(|resident| *resident.workload.name == *pod)?;
-            Some(Meaning::Addresses(found.workload.addresses.clone()))
+            Some(LocalName::Addresses(found.workload.addresses.clone()))
         };
         let found = self.directory.meaning(&self.namespace, service, found);
-        found.await.filter(|found| *found != Meaning::Outside)
+        found.await.filter(|found| *found != LocalName::Outside)
     }
 }
 
-impl Names for Desk {
+impl Names for PodResolver {
     /// A name without an answer goes to the resolver. The resolver may know names of the cluster by itself, and the
     /// proxy asks the control plane again about the address that is called.
-    async fn meaning(&self, host: &str) -> Meaning {
+    async fn meaning(&self, host: &str) -> LocalName {
         let found = self.directory.meaning(&self.namespace, host, said).await;
         match found {
-            Some(Meaning::Outside) if is_service_name(host) => {
-                self.pod(host).await.unwrap_or(Meaning::Outside)
+            Some(LocalName::Outside) if is_service_name(host) => {
+                self.pod(host).await.unwrap_or(LocalName::Outside)
             }
-            found => found.unwrap_or(Meaning::Outside),
+            found => found.unwrap_or(LocalName::Outside),
         }
     }
 
@@ -230,13 +230,13 @@ impl Names for Desk {
 }
 
 /// Returns the meaning of a service's name to a pod whose connections this proxy carries.
-fn said(view: &View, served: &Served) -> Option<Meaning> {
+fn said(view: &RegistryView, served: &ServedService) -> Option<LocalName> {
     let behind = || view.behind(&served.service.key).iter();
     let behind = || behind().map(|one| &one.workload);
     Some(match served.service.meaning(behind) {
-        NameMeaning::Addresses(addresses) => Meaning::Addresses(addresses),
-        NameMeaning::Alias(alias) => Meaning::Alias(alias.to_string()),
-        NameMeaning::Outside => Meaning::Outside,
+        NameMeaning::Addresses(addresses) => LocalName::Addresses(addresses),
+        NameMeaning::Alias(alias) => LocalName::Alias(alias.to_string()),
+        NameMeaning::Outside => LocalName::Outside,
     })
 }
 
@@ -245,7 +245,7 @@ pub(crate) struct Sockets(Vec<(UdpSocket, TcpListener)>);
 
 impl Sockets {
     /// Those inherited of this place, or new ones of the calling thread's network.
-    pub(crate) fn bind(inherited: &mut Inherited, place: (u64, u64)) -> io::Result<Self> {
+    pub(crate) fn bind(inherited: &mut InheritedSockets, place: (u64, u64)) -> io::Result<Self> {
         let mut bind = |ip: IpAddr| -> io::Result<_> {
             let address = SocketAddr::new(ip, PORT);
             let named = |error: io::Error| {
@@ -273,17 +273,17 @@ impl Sockets {
 pub(crate) struct PodDns {
     sockets: Sockets,
     directory: Rc<Directory>,
-    responder: Rc<Responder<Desk>>,
+    responder: Rc<Responder<PodResolver>>,
     lookups: Rc<Lookups>,
-    serving: Vec<Service>,
+    serving: Vec<SocketPair>,
 }
 
 impl PodDns {
     pub(crate) fn new(directory: &Rc<Directory>, pod: &Arc<Pod>, sockets: Sockets) -> Self {
         let upstreams = match directory.outside {
-            Outside::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
-            Outside::Server(server) => Upstreams::fixed(server),
-            Outside::Nowhere => Upstreams::nobody(),
+            ExternalNames::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
+            ExternalNames::Server(server) => Upstreams::fixed(server),
+            ExternalNames::Nowhere => Upstreams::nobody(),
         };
         let inside = Arc::clone(pod);
         upstreams.set_mark(Some(OUTWARD_MARK));
@@ -298,11 +298,11 @@ impl PodDns {
         let resolver = Resolver::new(Path::new(NO_HOSTS), Rc::clone(&upstreams));
         let resolver = Rc::new(resolver);
         let lookups = Lookups::new(Rc::clone(&resolver));
-        let desk = Desk {
+        let desk = PodResolver {
             directory: Rc::clone(directory),
             namespace: pod.badge.identity.namespace.clone(),
         };
-        let line = Line::new(MAX_FORWARDED, MAX_WAITING, WAIT_FOR_TURN);
+        let line = DnsUpstream::new(MAX_FORWARDED, MAX_WAITING, WAIT_FOR_TURN);
         let responder = Responder::new(desk, (upstreams, resolver), line);
         Self {
             sockets,
@@ -346,7 +346,7 @@ impl PodDns {
         Ok(all)
     }
 
-    pub(crate) fn figures(&self) -> Figures {
+    pub(crate) fn figures(&self) -> DnsCounters {
         self.responder.figures()
     }
 

@@ -11,29 +11,29 @@ use std::time::Instant;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use voile_hbone::{CONFIG, NoTunnel, Request, Wire, named, serve, target};
-use voile_http2::{Connection, End, Link, Reason};
+use voile_hbone::{CONFIG, NoTunnel, TunnelRequest, Wire, named, serve, target};
+use voile_http2::{Connection, Http2End, Link, ErrorCode};
 use voile_identity::Identity;
 use voile_model::{Hostname, Namespace, Port, ServiceKey};
 use voile_telemetry::{Reporter, Security};
 use voile_transport::{
-    Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls, alpn, proxy_protocol, reset,
+    TransportStream, TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls, alpn, proxy_protocol, reset,
 };
 
 use crate::outbound::CONNECT;
-use crate::plain::{Arrival, call, carry};
-use crate::pod::{Life, Pod};
-use crate::proven::Proven;
-use crate::records::{Parties, Record};
-use crate::registry::{Resident, View};
+use crate::plaintext::{PlainArrival, call, carry};
+use crate::pod::{PodLife, Pod};
+use crate::verified_peers::ProvenPeer;
+use crate::records::{ConnectionParties, Record};
+use crate::registry::{Resident, RegistryView};
 use crate::route::OWN_PORTS;
-use crate::tunnel::{self, End as TunnelEnd};
-use crate::worker::{Closed, Watched, Worker, own};
+use crate::tunnel::{self, TunnelEnd as TunnelEnd};
+use crate::worker::{ClosedReason, Watched, NodeWorker, own};
 
 /// The peer proxy of one tunnel connection, and the workload that calls through it.
-pub(crate) struct Calling {
+pub(crate) struct CallingProxy {
     pod: Arc<Pod>,
-    proven: Rc<Proven>,
+    proven: Rc<ProvenPeer>,
     peer: SocketAddr,
     local: SocketAddr,
 }
@@ -43,9 +43,9 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 /// Serves the tunnels of one connection.
-pub(crate) async fn tunnels(worker: &Rc<Worker>, pod: &Arc<Pod>, tcp: TcpStream, peer: SocketAddr) {
-    Arrival::prepare(&tcp);
-    let arrival = Arrival {
+pub(crate) async fn tunnels(worker: &Rc<NodeWorker>, pod: &Arc<Pod>, tcp: TcpStream, peer: SocketAddr) {
+    PlainArrival::prepare(&tcp);
+    let arrival = PlainArrival {
         worker,
         pod,
         peer,
@@ -69,7 +69,7 @@ pub(crate) async fn tunnels(worker: &Rc<Worker>, pod: &Arc<Pod>, tcp: TcpStream,
     if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
         return refused(&"the caller does not speak h2");
     }
-    let proven = match Proven::of(&stream) {
+    let proven = match ProvenPeer::of(&stream) {
         Ok(proven) => proven,
         Err(error) => return refused(&error),
     };
@@ -80,7 +80,7 @@ pub(crate) async fn tunnels(worker: &Rc<Worker>, pod: &Arc<Pod>, tcp: TcpStream,
         ));
     }
     let link = Link::new(Connection::server(&CONFIG, worker.pool.blocks().clone()));
-    let calling = Rc::new(Calling {
+    let calling = Rc::new(CallingProxy {
         pod: Arc::clone(pod),
         proven: Rc::new(proven),
         peer,
@@ -89,10 +89,10 @@ pub(crate) async fn tunnels(worker: &Rc<Worker>, pod: &Arc<Pod>, tcp: TcpStream,
     let mut wire = Wire::new(stream, link.clone());
     let begin = |request| tunnel(Rc::clone(worker), Rc::clone(&calling), request);
     let end = tokio::select! {
-        end = serve(&mut wire, &link, pod.is_at(Life::Leaving), begin) => end,
-        () = pod.is_at(Life::Gone) => {
-            link.borrow().abort(Reason::NO_ERROR);
-            End::Closed
+        end = serve(&mut wire, &link, pod.is_at(PodLife::Leaving), begin) => end,
+        () = pod.is_at(PodLife::Gone) => {
+            link.borrow().abort(ErrorCode::NO_ERROR);
+            Http2End::Closed
         }
     };
     tracing::debug!(?end, %peer, "a connection of another proxy ended");
@@ -101,16 +101,16 @@ pub(crate) async fn tunnels(worker: &Rc<Worker>, pod: &Arc<Pod>, tcp: TcpStream,
 }
 
 /// One tunnel. Says whether it carried anything.
-pub(crate) async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request: Request) -> bool {
+pub(crate) async fn tunnel(worker: Rc<NodeWorker>, calling: Rc<CallingProxy>, mut request: TunnelRequest) -> bool {
     let (worker, calling) = (&*worker, &*calling);
     let began = Instant::now();
     let called = match target(request.head(), calling.local, &OWN_PORTS) {
         Err(NoTunnel::NoAddress(text)) => {
-            let called = named(request.head()).map(|(host, port)| Called::Named(host, port));
+            let called = named(request.head()).map(|(host, port)| CalledTarget::Named(host, port));
             called.ok_or(NoTunnel::NoAddress(text))
         }
-        Err(NoTunnel::Foreign(to)) => Ok(Called::Elsewhere(to)),
-        other => other.map(Called::At),
+        Err(NoTunnel::Foreign(to)) => Ok(CalledTarget::Elsewhere(to)),
+        other => other.map(CalledTarget::At),
     };
     let called = match called {
         Ok(called) => called,
@@ -137,7 +137,7 @@ pub(crate) async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request
     let Some(halves) = request.accept() else {
         return false;
     };
-    let down = Stream::Tcp(TcpIo::from(stream));
+    let down = TransportStream::Tcp(TcpIo::from(stream));
     let done = tunnel::carry(down, halves, pin!(watched.ended())).await;
     let error = (done.end != TunnelEnd::Finished).then(|| format!("{:?}", done.end));
     record.close(watched.flags(), (done.outward, done.inward), error);
@@ -146,7 +146,7 @@ pub(crate) async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request
 
 /// Target of a CONNECT request.
 #[derive(Debug)]
-enum Called {
+enum CalledTarget {
     /// The workload's own address.
     At(SocketAddr),
     /// A service, by its host and port. Callers from other networks ask so, since addresses of this network mean
@@ -158,7 +158,7 @@ enum Called {
 
 /// Resolved target of a tunnel.
 #[derive(Debug, PartialEq, Eq)]
-struct Way {
+struct TunnelTarget {
     /// Destination as policies see it: at the pod's own address.
     judged: SocketAddr,
     /// Address at which the application is called.
@@ -174,7 +174,7 @@ const BAD_REQUEST: u16 = 400;
 const DENIED: u16 = 401;
 const UNAVAILABLE: u16 = 503;
 
-impl Called {
+impl CalledTarget {
     /// The service that is meant where a waypoint of another program is asked for one by its name: of the namespace that the name
     /// says, or else of the waypoint's own.
     fn service(&self, own: &Resident) -> Option<ServiceKey> {
@@ -196,7 +196,7 @@ impl Called {
 
     /// The address that is asked for, of a waypoint of another program: a PROXY header has no room for a name, so of a service that is
     /// asked for by its name it is the service's own.
-    fn address(&self, own: &Resident, here: IpAddr, view: &View) -> Result<SocketAddr, Nowhere> {
+    fn address(&self, own: &Resident, here: IpAddr, view: &RegistryView) -> Result<SocketAddr, Nowhere> {
         let number = match self {
             Self::At(asked) | Self::Elsewhere(asked) => return Ok(*asked),
             Self::Named(_, number) => *number,
@@ -218,14 +218,14 @@ impl Called {
 
     /// Resolves the target of a tunnel. A waypoint that takes no tunnels itself is called at its loopback address,
     /// which only this proxy can reach. A PROXY header tells it the client and the destination.
-    fn way(&self, own: &Resident, here: IpAddr, view: &View) -> Result<Way, Nowhere> {
+    fn way(&self, own: &Resident, here: IpAddr, view: &RegistryView) -> Result<TunnelTarget, Nowhere> {
         let Some(tunnel) = own.workload.application_tunnel else {
             if let Self::Elsewhere(_) = self {
                 return Err((BAD_REQUEST, "it is not the address of this workload"));
             }
             let to = self.at(own, here);
             let to = to.ok_or((UNAVAILABLE, "the pod is behind no such service"))?;
-            return Ok(Way {
+            return Ok(TunnelTarget {
                 judged: to,
                 to,
                 told: None,
@@ -241,7 +241,7 @@ impl Called {
             (true, IpAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
             (true, IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
         };
-        Ok(Way {
+        Ok(TunnelTarget {
             judged: SocketAddr::new(here, asked.port()),
             to: SocketAddr::new(at, port),
             told: tunnel.proxy.then_some(asked),
@@ -271,9 +271,9 @@ type Admitted<'a> = (Watched<'a>, Record<'a>, TcpStream);
 
 /// Judges a tunnel and calls the application; or the status that says why not.
 async fn admit<'a>(
-    worker: &'a Worker,
-    calling: &Calling,
-    called: &Called,
+    worker: &'a NodeWorker,
+    calling: &CallingProxy,
+    called: &CalledTarget,
     began: Instant,
 ) -> Result<Admitted<'a>, u16> {
     let (pod, here) = (&calling.pod, calling.local.ip());
@@ -307,7 +307,7 @@ async fn admit<'a>(
             return Err(status);
         }
     };
-    let parties = Parties {
+    let parties = ConnectionParties {
         reporter: Reporter::Destination,
         source: (
             source(&view, calling.peer.ip(), Some(&calling.proven.identity)),
@@ -327,8 +327,8 @@ async fn admit<'a>(
         Err(closed) => {
             record.close(closed.flags(), (0, 0), Some(closed.to_string()));
             return Err(match closed {
-                Closed::Denied(_) | Closed::Revoked(_) | Closed::Door(_) => DENIED,
-                Closed::Nobody(_) => UNAVAILABLE,
+                ClosedReason::Denied(_) | ClosedReason::Revoked(_) | ClosedReason::Door(_) => DENIED,
+                ClosedReason::Nobody(_) => UNAVAILABLE,
             });
         }
     };
@@ -342,7 +342,7 @@ async fn admit<'a>(
 }
 
 /// Connects to the application, and names client and destination in a PROXY header where one is wanted.
-async fn reach(calling: &Calling, way: &Way) -> Result<TcpStream, String> {
+async fn reach(calling: &CallingProxy, way: &TunnelTarget) -> Result<TcpStream, String> {
     let pod = &calling.pod;
     let kept = pod.keeps_source && way.told.is_none();
     let source = kept.then(|| calling.peer.ip());
@@ -359,7 +359,7 @@ async fn reach(calling: &Calling, way: &Way) -> Result<TcpStream, String> {
 
 /// The workload at the caller's address, if it is the caller: an address alone proves nothing.
 fn source<'a>(
-    view: &'a View,
+    view: &'a RegistryView,
     address: IpAddr,
     identity: Option<&Identity>,
 ) -> Option<&'a Resident> {
@@ -370,7 +370,7 @@ fn source<'a>(
 
 /// Serves one connection that came in plaintext.
 pub(crate) async fn plaintext(
-    worker: &Rc<Worker>,
+    worker: &Rc<NodeWorker>,
     pod: &Arc<Pod>,
     tcp: TcpStream,
     peer: SocketAddr,
@@ -386,14 +386,14 @@ pub(crate) async fn plaintext(
 /// Authorizes a plaintext connection and connects to the application. Returns None after a failure, which it has
 /// logged already.
 async fn begin<'a>(
-    worker: &'a Worker,
+    worker: &'a NodeWorker,
     pod: &Arc<Pod>,
     tcp: &TcpStream,
     peer: SocketAddr,
 ) -> Option<(Watched<'a>, TcpStream, Record<'a>)> {
     let began = Instant::now();
-    Arrival::prepare(tcp);
-    let arrival = Arrival {
+    PlainArrival::prepare(tcp);
+    let arrival = PlainArrival {
         worker,
         pod,
         peer,
@@ -415,7 +415,7 @@ async fn begin<'a>(
     let Some(view) = worker.known_both(to.ip(), peer.ip()).await else {
         return refused(&"nobody says what this pod obeys");
     };
-    let parties = Parties {
+    let parties = ConnectionParties {
         reporter: Reporter::Destination,
         source: (source(&view, peer.ip(), None), None),
         destination: (
@@ -485,7 +485,7 @@ mod tests {
             ("other.test", 80, None),
             ("", 80, None),
         ] {
-            let found = Called::Named(host.to_owned(), port).at(own, here);
+            let found = CalledTarget::Named(host.to_owned(), port).at(own, here);
             let expected = expected.map(|port| SocketAddr::new(here, port));
             assert_eq!(found, expected, "{host}:{port}");
         }
@@ -513,7 +513,7 @@ mod tests {
     }
 
     /// The way to a waypoint that wants to be called like that.
-    fn way(said: Wish, called: Called) -> Shown {
+    fn way(said: Wish, called: CalledTarget) -> Shown {
         let mut gate = workload("gate", 3);
         gate.application_tunnel = said.map(|(protocol, port)| ApplicationTunnel {
             protocol: protocol.into(),
@@ -552,7 +552,7 @@ mod tests {
     /// Application tunnel that a waypoint asks for: protocol and port.
     type Wish = Option<(Protocol, u32)>;
 
-    fn check(cases: Vec<(Wish, Called, Shown)>) {
+    fn check(cases: Vec<(Wish, CalledTarget, Shown)>) {
         for (said, called, expected) in cases {
             let shown = format!("{said:?} {called:?}");
             assert_eq!(way(said, called), expected, "{shown}");
@@ -569,30 +569,30 @@ mod tests {
         check(vec![
             (
                 None,
-                Called::At(own),
+                CalledTarget::At(own),
                 is("10.244.0.3:81", "10.244.0.3:81", None),
             ),
-            (None, Called::Elsewhere(vip), Err(400)),
+            (None, CalledTarget::Elsewhere(vip), Err(400)),
             (
                 proxy(15088),
-                Called::Elsewhere(vip),
+                CalledTarget::Elsewhere(vip),
                 is("10.244.0.3:80", "127.0.0.1:15088", Some("10.96.0.1:80")),
             ),
             (
                 proxy(15088),
-                Called::At(own),
+                CalledTarget::At(own),
                 is("10.244.0.3:81", "127.0.0.1:15088", Some("10.244.0.3:81")),
             ),
             (
                 proxy(0),
-                Called::Elsewhere(vip),
+                CalledTarget::Elsewhere(vip),
                 is("10.244.0.3:80", "127.0.0.1:80", Some("10.96.0.1:80")),
             ),
-            (proxy(15008), Called::Elsewhere(vip), Err(400)),
-            (proxy(0), Called::Elsewhere(at("10.96.0.1:15001")), Err(400)),
+            (proxy(15008), CalledTarget::Elsewhere(vip), Err(400)),
+            (proxy(0), CalledTarget::Elsewhere(at("10.96.0.1:15001")), Err(400)),
             (
                 Some((Protocol::None, 8080)),
-                Called::Elsewhere(vip),
+                CalledTarget::Elsewhere(vip),
                 is("10.244.0.3:80", "10.244.0.3:8080", None),
             ),
         ]);
@@ -601,7 +601,7 @@ mod tests {
     /// The service's address, one like our own if there is any.
     #[test]
     fn a_waypoint_that_is_asked_for_by_a_name_is_told_the_services_address() {
-        let named = |host: &str, port| Called::Named(host.to_owned(), port);
+        let named = |host: &str, port| CalledTarget::Named(host.to_owned(), port);
         check(vec![
             (
                 proxy(15088),

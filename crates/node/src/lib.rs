@@ -10,18 +10,18 @@
 mod agents;
 mod dispatch;
 mod dns;
-mod doors;
-mod heads;
+mod listener_handover;
+mod connect_heads;
 mod inbound;
 mod names;
-mod near;
-mod news;
+mod same_node;
+mod view_updates;
 mod outbound;
 mod pages;
-mod plain;
+mod plaintext;
 mod pod;
 mod policy;
-mod proven;
+mod verified_peers;
 mod records;
 mod registry;
 mod route;
@@ -46,23 +46,23 @@ use voile_http2::HeadBudget;
 use voile_identity::{ClientSettings, TrustDomain};
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
-use voile_telemetry::logging::Level;
+use voile_telemetry::logging::LogLevelHandle;
 use voile_transport as transport;
-use voile_transport::handover::{HandoverError, Inherited};
+use voile_transport::handover::{HandoverError, InheritedSockets};
 use voile_xds::client::{ClientConfig, Handler, TokenFile, Update, XdsClient};
-use voile_zds::Who;
+use voile_zds::PodIdentity;
 
-use agents::{Agency, Means};
-use dispatch::{Burden, Dispatcher, Handle};
+use agents::{NodePods, ServingContext};
+use dispatch::{WorkerLoad, Dispatcher, Handle};
 use dns::Directory;
-pub use dns::Outside;
-use doors::{Doors, Legacy, Successor};
-use names::Question;
-use news::News;
-use pages::Told;
+pub use dns::ExternalNames;
+use listener_handover::{NodeListeners, Legacy, NodeSuccessor};
+use names::NameLookup;
+use view_updates::ViewUpdates;
+use pages::PageSources;
 pub use registry::Subscription;
-use registry::{Registry, View};
-use worker::Asker;
+use registry::{Registry, RegistryView};
+use worker::ControlPlaneClient;
 
 /// Interval at which a draining proxy checks if all connections have ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
@@ -75,7 +75,7 @@ const MAX_WORKERS: usize = 256;
 
 /// Options of a node proxy.
 #[derive(Debug)]
-pub struct Options {
+pub struct NodeOptions {
     /// The pod that it is itself.
     pub namespace: String,
     /// Its name.
@@ -101,7 +101,7 @@ pub struct Options {
     /// True if applications are called from their clients' own addresses.
     pub keeps_source: bool,
     /// Resolver of the names outside the mesh.
-    pub outside: Outside,
+    pub outside: ExternalNames,
     /// Admin pages (15000).
     pub admin: SocketAddr,
     /// Metrics (15020).
@@ -117,7 +117,7 @@ pub struct Options {
     /// Time that connections get to end after another process has taken over.
     pub handover_drain_timeout: Duration,
     /// Changes the log's level.
-    pub log: Option<Level>,
+    pub log: Option<LogLevelHandle>,
 }
 
 /// Why a node proxy cannot run.
@@ -157,7 +157,7 @@ impl From<HandoverError> for RunError {
 ///
 /// # Errors
 /// When it cannot begin; once it runs, failures are logged and survived.
-pub fn run(options: Options) -> Result<(), RunError> {
+pub fn run(options: NodeOptions) -> Result<(), RunError> {
     if !(1..=MAX_WORKERS).contains(&options.workers) {
         return Err(RunError::Option(format!(
             "{} workers: expected 1 to {MAX_WORKERS}",
@@ -182,7 +182,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
 }
 
 /// Checks the capabilities that the proxy needs, before anything starts.
-fn may(options: &Options) -> Result<(), RunError> {
+fn may(options: &NodeOptions) -> Result<(), RunError> {
     let here = voile_host::netns::Namespace::current()?;
     here.within(|| ()).map_err(|error| {
         RunError::Option(format!(
@@ -206,15 +206,15 @@ fn may(options: &Options) -> Result<(), RunError> {
 
 type Threads = Vec<std::thread::JoinHandle<()>>;
 
-async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError> {
+async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunError> {
     let sockets = legacy.pages(&options)?;
-    let (publish, view) = watch::channel(Arc::new(View::default()));
+    let (publish, view) = watch::channel(Arc::new(RegistryView::default()));
     let registry = Registry::subscribed_to(options.subscription);
     let registry = Arc::new(Mutex::new(registry));
     let heard = Arc::new(Notify::new());
     let (names, questions) = mpsc::unbounded_channel();
-    let news = News::new(Arc::clone(&registry), publish, Arc::clone(&heard));
-    let asker = Asker {
+    let news = ViewUpdates::new(Arc::clone(&registry), publish, Arc::clone(&heard));
+    let asker = ControlPlaneClient {
         client: discover(&options, news),
         registry,
         subscription: options.subscription,
@@ -226,7 +226,7 @@ async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError
     let dispatcher = Rc::new(Dispatcher::new(handles));
     let means = means(&options, asker, &dispatcher, directory);
     let agency = agency(&options, means, legacy.inherited)?;
-    let told = Rc::new(Told {
+    let told = Rc::new(PageSources {
         agency: Rc::clone(&agency),
         dispatcher: Rc::clone(&dispatcher),
         view,
@@ -243,7 +243,7 @@ async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError
     ));
     tokio::task::spawn_local(watch_emptied(emptied, Rc::clone(&dispatcher)));
     let mut signals = Signals::install()?;
-    let doors = Doors::new(&told, legacy.who, sockets);
+    let doors = NodeListeners::new(&told, legacy.who, sockets);
     let opening = Rc::clone(&doors).open(legacy.predecessor, options.handover.clone());
     tokio::select! {
         opened = opening => opened?,
@@ -262,7 +262,7 @@ async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError
     told.leaving.set(true);
     agency.leave();
     let limit = match successor {
-        Successor::Nobody => options.drain_timeout,
+        NodeSuccessor::Nobody => options.drain_timeout,
         // No process waits for this one's end.
         _ => options.drain_timeout.max(options.handover_drain_timeout),
     };
@@ -270,7 +270,7 @@ async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError
     agency.cut();
     // Each is told by a reset that it was cut; that takes its worker's turn.
     let _ = tokio::time::timeout(CUT_LIMIT, everybody_left(&dispatcher)).await;
-    if successor == Successor::Elsewhere {
+    if successor == NodeSuccessor::Elsewhere {
         tracing::info!("a process of another network serves in our place: waiting to be ended");
         signals.next().await;
     }
@@ -279,10 +279,10 @@ async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError
 }
 
 /// Creates the agency that serves the agent's pods, and the proxy's own pod where that is wanted.
-fn agency(options: &Options, means: Means, inherited: Inherited) -> Result<Rc<Agency>, RunError> {
-    let agency = Agency::new(means, options.agent.clone(), inherited)?;
+fn agency(options: &NodeOptions, means: ServingContext, inherited: InheritedSockets) -> Result<Rc<NodePods>, RunError> {
+    let agency = NodePods::new(means, options.agent.clone(), inherited)?;
     if let Some(account) = &options.own_account {
-        let who = Who {
+        let who = PodIdentity {
             name: options.name.clone(),
             namespace: options.namespace.clone(),
             service_account: account.clone(),
@@ -296,12 +296,12 @@ fn agency(options: &Options, means: Means, inherited: Inherited) -> Result<Rc<Ag
 }
 
 fn means(
-    options: &Options,
-    asker: Asker,
+    options: &NodeOptions,
+    asker: ControlPlaneClient,
     dispatcher: &Rc<Dispatcher>,
     directory: Rc<Directory>,
-) -> Means {
-    Means {
+) -> ServingContext {
+    ServingContext {
         asker,
         directory,
         dispatcher: Rc::clone(dispatcher),
@@ -359,7 +359,7 @@ async fn drain(limit: Duration, dispatcher: &Dispatcher, signals: &mut Signals) 
 }
 
 /// Has names looked up for which workers ask.
-async fn look_up(agency: Rc<Agency>, mut questions: mpsc::UnboundedReceiver<Question>) {
+async fn look_up(agency: Rc<NodePods>, mut questions: mpsc::UnboundedReceiver<NameLookup>) {
     while let Some(question) = questions.recv().await {
         agency.resolve(question);
     }
@@ -375,8 +375,8 @@ async fn watch_emptied(emptied: Arc<Notify>, dispatcher: Rc<Dispatcher>) {
 
 /// Looks after our own certificates whenever lists change.
 async fn watch_view(
-    agency: Rc<Agency>,
-    mut view: watch::Receiver<Arc<View>>,
+    agency: Rc<NodePods>,
+    mut view: watch::Receiver<Arc<RegistryView>>,
     dispatcher: Rc<Dispatcher>,
 ) {
     let mut known = Arc::default();
@@ -391,7 +391,7 @@ async fn watch_view(
 }
 
 /// Starts the discovery client: every policy, and every address or those that are asked for.
-fn discover(options: &Options, news: Arc<News>) -> XdsClient {
+fn discover(options: &NodeOptions, news: Arc<ViewUpdates>) -> XdsClient {
     let config = ClientConfig {
         addresses: options.control.clone(),
         root_certificate: Some(options.root_cert.clone()),
@@ -413,7 +413,7 @@ fn discover(options: &Options, news: Arc<News>) -> XdsClient {
 
 /// Node metadata that the proxy sends, in ztunnel's words. The control plane does not trust it; it is for people to
 /// read.
-fn node(options: &Options) -> Node {
+fn node(options: &NodeOptions) -> Node {
     let (name, namespace) = (&options.name, &options.namespace);
     let text = |text: &str| Value {
         kind: Some(Kind::StringValue(text.to_owned())),
@@ -439,8 +439,8 @@ const MAX_HEADS_OF_ALL: usize = 16 * 1024 * 1024;
 
 fn start_workers(
     count: usize,
-    view: &watch::Receiver<Arc<View>>,
-    asker: &Asker,
+    view: &watch::Receiver<Arc<RegistryView>>,
+    asker: &ControlPlaneClient,
     emptied: &Arc<Notify>,
 ) -> io::Result<(Vec<Handle>, Threads)> {
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
@@ -457,7 +457,7 @@ fn start_workers(
             })?;
         handles.push(Handle {
             sender,
-            load: Arc::new(Burden::new(emptied)),
+            load: Arc::new(WorkerLoad::new(emptied)),
         });
         threads.push(thread);
     }

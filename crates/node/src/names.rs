@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, oneshot};
-use voile_dns::{Asked, Found, LookupError, Resolver, State, Table};
+use voile_dns::{DnsQuestion, ResolvedAddresses, LookupError, Resolver, NameState, Table};
 use voile_telemetry::OnDemandFigures;
 
 use crate::pod::Pod;
@@ -33,14 +33,14 @@ pub(crate) type Resolved = Result<Arc<[IpAddr]>, Arc<str>>;
 
 /// A worker's question for the addresses of a name, to which a connection of a pod goes.
 #[derive(Debug)]
-pub(crate) struct Question {
+pub(crate) struct NameLookup {
     pub(crate) pod: Arc<Pod>,
     pub(crate) host: Arc<str>,
     pub(crate) answer: oneshot::Sender<Resolved>,
 }
 
 #[derive(Default)]
-struct Known {
+struct ResolvedNames {
     table: Table,
     /// Connections that wait for a name.
     waiting: HashMap<Arc<str>, Vec<oneshot::Sender<Resolved>>>,
@@ -50,9 +50,9 @@ struct Known {
 pub(crate) struct Lookups {
     resolver: Rc<Resolver>,
     turns: Semaphore,
-    known: RefCell<Known>,
+    known: RefCell<ResolvedNames>,
     /// When each was called last.
-    called: RefCell<Asked>,
+    called: RefCell<DnsQuestion>,
     sweeping: Cell<bool>,
     begun: Cell<u64>,
     failed: Cell<u64>,
@@ -64,7 +64,7 @@ impl Lookups {
             resolver,
             turns: Semaphore::new(MAX_LOOKUPS),
             known: RefCell::default(),
-            called: RefCell::new(Asked::at_most(MAX_NAMES)),
+            called: RefCell::new(DnsQuestion::at_most(MAX_NAMES)),
             sweeping: Cell::new(false),
             begun: Cell::new(0),
             failed: Cell::new(0),
@@ -82,9 +82,9 @@ impl Lookups {
         // instead.
         let tried = ask || known.waiting.contains_key(host);
         let answered = match known.table.state(host) {
-            State::Known(addresses) => Some(Ok(Arc::clone(addresses))),
-            State::Failed(why) if !tried => Some(Err(Arc::clone(why))),
-            State::Failed(_) | State::Unknown => None,
+            NameState::Known(addresses) => Some(Ok(Arc::clone(addresses))),
+            NameState::Failed(why) if !tried => Some(Err(Arc::clone(why))),
+            NameState::Failed(_) | NameState::Unknown => None,
         };
         match answered {
             // The waiting connection may be gone by now.
@@ -112,7 +112,7 @@ impl Lookups {
         self.settle(&host, &answer);
     }
 
-    fn settle(&self, host: &Arc<str>, answer: &Result<Found, LookupError>) {
+    fn settle(&self, host: &Arc<str>, answer: &Result<ResolvedAddresses, LookupError>) {
         let mut known = self.known.borrow_mut();
         let now = Instant::now();
         let settled = known.table.settle(host, answer, now, fastrand::f64());
@@ -162,7 +162,7 @@ impl Lookups {
     }
 }
 
-impl Known {
+impl ResolvedNames {
     /// Forgets these names, but keeps the waiting connections: a lookup that runs is answered.
     fn forget(&mut self, names: &[Arc<str>]) {
         if !names.is_empty() {
@@ -200,8 +200,8 @@ mod tests {
         Lookups::new(Rc::new(Resolver::new(Path::new(""), upstreams)))
     }
 
-    fn found(last: u8) -> Result<Found, LookupError> {
-        Ok(Found {
+    fn found(last: u8) -> Result<ResolvedAddresses, LookupError> {
+        Ok(ResolvedAddresses {
             addresses: vec![[192, 0, 2, last].into()],
             ttl: Duration::from_secs(5),
         })

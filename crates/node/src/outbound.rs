@@ -11,24 +11,24 @@ use std::time::{Duration, Instant};
 
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
-use voile_hbone::{ATTEMPT, Lease, Owner, Tunnel, Unopened};
+use voile_hbone::{ATTEMPT, Lease, Owner, Tunnel, TunnelOpenError};
 use voile_http2::{RecvStream, SendStream};
 use voile_identity::{Identity, verify_expected};
 use voile_telemetry::{Reporter, Security};
 use voile_transport::{
-    ConnectError, HandshakeError, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, alpn, connect_tls,
+    ConnectError, HandshakeError, TransportStream, TLS_HANDSHAKE_TIMEOUT, TcpIo, alpn, connect_tls,
     connect_tls_within, reset,
 };
 
-use crate::near;
-use crate::plain::{Arrival, call, carry};
-use crate::pod::{Life, Pod};
-use crate::proven::{Bond, Proven, REVOKED};
-use crate::records::{Parties, Record};
-use crate::registry::{Resident, View};
-use crate::route::{Aim, Draw, Far, Refusal, Target, decide};
-use crate::tunnel::{self, End};
-use crate::worker::{Worker, own};
+use crate::same_node;
+use crate::plaintext::{PlainArrival, call, carry};
+use crate::pod::{PodLife, Pod};
+use crate::verified_peers::{PeerBond, ProvenPeer, REVOKED};
+use crate::records::{ConnectionParties, Record};
+use crate::registry::{Resident, RegistryView};
+use crate::route::{ConnectionPurpose, Draw, NetworkGateway, RouteError, RouteTarget, decide};
+use crate::tunnel::{self, TunnelEnd};
+use crate::worker::{NodeWorker, own};
 
 /// Stands for no idle limit of a relay: the kernel's keep-alive notices a peer that is gone.
 pub(crate) const NO_IDLE_LIMIT: Duration = Duration::from_hours(24 * 365);
@@ -48,7 +48,7 @@ pub(crate) const CERT_REVOKED: &str = "CERT_REVOKED";
 
 /// Key by which tunnels share a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct TunnelKey {
     /// The pod that calls: its sockets are its own.
     place: (u64, u64),
     identity: Identity,
@@ -60,33 +60,33 @@ pub(crate) struct Key {
 /// Why there is no connection.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{reason}")]
-pub(crate) struct Trouble {
+pub(crate) struct OutboundError {
     /// ztunnel's word for it.
     pub(crate) flags: &'static str,
     pub(crate) reason: Arc<str>,
 }
 
 /// The connections to other proxies.
-pub(crate) type Pool = voile_hbone::Pool<Key, Trouble>;
+pub(crate) type Pool = voile_hbone::Pool<TunnelKey, OutboundError>;
 
 /// A pod's tunnel connections take no more tunnels when the pod leaves. They are cut when the pod is gone, or when
 /// the peer's certificate is revoked.
-struct Of {
+struct ConnectionBonds {
     pod: Arc<Pod>,
-    bond: Rc<Bond>,
+    bond: Rc<PeerBond>,
 }
 
-impl Owner for Of {
+impl Owner for ConnectionBonds {
     async fn leaving(&self) {
         tokio::select! {
-            () = self.pod.is_at(Life::Leaving) => {}
+            () = self.pod.is_at(PodLife::Leaving) => {}
             () = self.bond.broken() => {}
         }
     }
 
     async fn gone(&self) {
         tokio::select! {
-            () = self.pod.is_at(Life::Gone) => {}
+            () = self.pod.is_at(PodLife::Gone) => {}
             () = self.bond.broken() => {}
         }
     }
@@ -97,7 +97,7 @@ impl Owner for Of {
 }
 
 /// Next hop of a connection.
-enum Way {
+enum OutboundPath {
     /// To another pod of this node, for the resident that calls.
     Home(Arc<Pod>, Arc<Resident>, SocketAddr),
     /// In plaintext, over this connection.
@@ -107,15 +107,15 @@ enum Way {
 }
 
 /// Serves one connection.
-pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, client: SocketAddr) {
+pub(crate) async fn serve(worker: &NodeWorker, pod: &Arc<Pod>, tcp: TcpStream, client: SocketAddr) {
     // Boxed: the start takes several times the memory of the relay, and connections stay open.
     let Some((way, record)) = Box::pin(begin(worker, pod, &tcp, client)).await else {
         return;
     };
     match way {
-        Way::Home(there, source, to) => {
+        OutboundPath::Home(there, source, to) => {
             let way = (client, to);
-            Box::pin(near::carry(
+            Box::pin(same_node::carry(
                 worker,
                 (pod, &source),
                 &there,
@@ -125,16 +125,16 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
             ))
             .await;
         }
-        Way::Plain(server) => {
-            let gone = pin!(pod.is_at(Life::Gone));
+        OutboundPath::Plain(server) => {
+            let gone = pin!(pod.is_at(PodLife::Gone));
             Box::pin(carry(tcp, server, gone, (record, || "-"))).await;
         }
-        Way::Tunnel((lease, halves)) => {
-            let down = Stream::Tcp(TcpIo::from(tcp));
-            let done = tunnel::carry(down, halves, pin!(pod.is_at(Life::Gone))).await;
+        OutboundPath::Tunnel((lease, halves)) => {
+            let down = TransportStream::Tcp(TcpIo::from(tcp));
+            let done = tunnel::carry(down, halves, pin!(pod.is_at(PodLife::Gone))).await;
             let flags = lease.cut().unwrap_or("-");
             drop(lease);
-            let error = (done.end != End::Finished).then(|| format!("{:?}", done.end));
+            let error = (done.end != TunnelEnd::Finished).then(|| format!("{:?}", done.end));
             record.close(flags, (done.inward, done.outward), error);
         }
     }
@@ -142,14 +142,14 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
 
 /// Decides the next hop and connects to it. Returns None after a failure, which it has logged already.
 async fn begin<'a>(
-    worker: &'a Worker,
+    worker: &'a NodeWorker,
     pod: &Arc<Pod>,
     tcp: &TcpStream,
     client: SocketAddr,
-) -> Option<(Way, Record<'a>)> {
+) -> Option<(OutboundPath, Record<'a>)> {
     let began = Instant::now();
-    Arrival::prepare(tcp);
-    let arrival = Arrival {
+    PlainArrival::prepare(tcp);
+    let arrival = PlainArrival {
         worker,
         pod,
         peer: client,
@@ -180,12 +180,12 @@ async fn begin<'a>(
         Err(refusal) => return refused(&refusal),
     };
     let record = record(worker, pod, (client, source), &target, began);
-    if let Some(there) = near::home(worker, &target) {
-        return Some((Way::Home(there, Arc::clone(source), target.to), record));
+    if let Some(there) = same_node::home(worker, &target) {
+        return Some((OutboundPath::Home(there, Arc::clone(source), target.to), record));
     }
     if target.expected.is_none() {
         let (server, record) = call(pod, tcp, (target.to, None), record).await?;
-        return Some((Way::Plain(server), record));
+        return Some((OutboundPath::Plain(server), record));
     }
     let caller = (client, source);
     let opened = match &target.far {
@@ -194,7 +194,7 @@ async fn begin<'a>(
         Some(far) => Box::pin(open_far(worker, pod, caller, &target, far)).await,
     };
     match opened {
-        Ok(opened) => Some((Way::Tunnel(opened), record)),
+        Ok(opened) => Some((OutboundPath::Tunnel(opened), record)),
         Err(trouble) => {
             reset(tcp);
             record.close(trouble.flags, (0, 0), Some(trouble.to_string()));
@@ -206,11 +206,11 @@ async fn begin<'a>(
 /// Selects the target of a connection. Looks up an endpoint that is known by its name; if the name has no address,
 /// selects another endpoint.
 async fn target(
-    worker: &Worker,
+    worker: &NodeWorker,
     pod: &Arc<Pod>,
-    (view, source): (&View, &Resident),
+    (view, source): (&RegistryView, &Resident),
     to: SocketAddr,
-) -> Result<Target, Refusal> {
+) -> Result<RouteTarget, RouteError> {
     let (mut nowhere, mut last) = (Vec::new(), None);
     loop {
         let draw = Draw {
@@ -218,8 +218,8 @@ async fn target(
             nowhere: &nowhere,
         };
         let named = match decide(view, source, to, draw) {
-            Ok(Aim::At(target)) => return Ok(target),
-            Ok(Aim::Named(named)) => named,
+            Ok(ConnectionPurpose::At(target)) => return Ok(target),
+            Ok(ConnectionPurpose::Named(named)) => named,
             // The failure of the last name says more than that no endpoint is left.
             Err(refusal) => return Err(last.unwrap_or(refusal)),
         };
@@ -239,14 +239,14 @@ async fn target(
 }
 
 fn record<'a>(
-    worker: &'a Worker,
+    worker: &'a NodeWorker,
     pod: &Pod,
     (client, source): (SocketAddr, &Arc<Resident>),
-    target: &Target,
+    target: &RouteTarget,
     began: Instant,
 ) -> Record<'a> {
     let answering = target.expected.as_ref().and_then(|all| all.first());
-    let parties = Parties {
+    let parties = ConnectionParties {
         reporter: Reporter::Source,
         source: (Some(&**source), Some(&pod.badge.identity)),
         destination: (target.resident.as_deref(), answering),
@@ -265,8 +265,8 @@ fn record<'a>(
     Record::open(worker, &parties, began)
 }
 
-fn trouble(flags: &'static str, reason: impl Display) -> Trouble {
-    Trouble {
+fn trouble(flags: &'static str, reason: impl Display) -> OutboundError {
+    OutboundError {
         flags,
         reason: reason.to_string().into(),
     }
@@ -280,10 +280,10 @@ fn key(
     pod: &Pod,
     source: IpAddr,
     (to, expected): (SocketAddr, &[Identity]),
-) -> Result<Key, Trouble> {
+) -> Result<TunnelKey, OutboundError> {
     let mut expected = expected.to_vec();
     expected.sort_unstable();
-    Ok(Key {
+    Ok(TunnelKey {
         place: pod.inside.id().map_err(|error| trouble(CONNECT, error))?,
         identity: pod.badge.identity.clone(),
         expected,
@@ -294,11 +294,11 @@ fn key(
 
 /// A tunnel to the target.
 async fn open_tunnel(
-    worker: &Worker,
+    worker: &NodeWorker,
     pod: &Arc<Pod>,
     caller: (SocketAddr, &Arc<Resident>),
-    target: &Target,
-) -> Result<Opened, Trouble> {
+    target: &RouteTarget,
+) -> Result<Opened, OutboundError> {
     let expected = target.expected.as_deref().unwrap_or_default();
     let whom = (target.proxy(), expected);
     open(worker, pod, caller, whom, (&target.to, target)).await
@@ -306,12 +306,12 @@ async fn open_tunnel(
 
 /// Opens a tunnel to the destination, by the proxy at its address.
 async fn open(
-    worker: &Worker,
+    worker: &NodeWorker,
     pod: &Arc<Pod>,
     caller: (SocketAddr, &Arc<Resident>),
     whom: (SocketAddr, &[Identity]),
-    (called, target): (&dyn Display, &Target),
-) -> Result<Opened, Trouble> {
+    (called, target): (&dyn Display, &RouteTarget),
+) -> Result<Opened, OutboundError> {
     let mut first = true;
     loop {
         let lease = lease(worker, pod, caller.0.ip(), whom).await?;
@@ -328,17 +328,17 @@ async fn open(
 /// service without reading. The inner tunnel has a connection of its own, since each may lead to another pod. The
 /// peer of the inner connection must have one of the expected identities; the gateway cannot vouch for it.
 async fn open_far(
-    worker: &Worker,
+    worker: &NodeWorker,
     pod: &Arc<Pod>,
     caller: (SocketAddr, &Arc<Resident>),
-    target: &Target,
-    far: &Far,
-) -> Result<Opened, Trouble> {
+    target: &RouteTarget,
+    far: &NetworkGateway,
+) -> Result<Opened, OutboundError> {
     let (tunnel, gateway) = enter(worker, pod, caller, target, far).await?;
     let expected = target.expected.clone().unwrap_or_default();
     let bond = worker.bonds.begin();
     let inner = within(worker, pod, (tunnel, gateway), &expected, &bond).await?;
-    let owner = Of {
+    let owner = ConnectionBonds {
         pod: Arc::clone(pod),
         bond,
     };
@@ -349,12 +349,12 @@ async fn open_far(
 
 /// A tunnel to one of the gateways of another network, and which that is.
 async fn enter(
-    worker: &Worker,
+    worker: &NodeWorker,
     pod: &Arc<Pod>,
     caller: (SocketAddr, &Arc<Resident>),
-    target: &Target,
-    far: &Far,
-) -> Result<(Tunnel, SocketAddr), Trouble> {
+    target: &RouteTarget,
+    far: &NetworkGateway,
+) -> Result<(Tunnel, SocketAddr), OutboundError> {
     let all: Vec<SocketAddr> = far.gates.iter().map(|gate| gate.at).collect();
     let known = &worker.gateways;
     let order = known.order(&all, fastrand::u64(..), Instant::now());
@@ -364,7 +364,7 @@ async fn enter(
         let attempt = async {
             let whom = (gate.at, slice::from_ref(&gate.identity));
             let (outer, halves) = open(worker, pod, caller, whom, (&far.called, target)).await?;
-            Ok::<_, Trouble>(Tunnel::new(halves, gate.at, None, Some(outer)))
+            Ok::<_, OutboundError>(Tunnel::new(halves, gate.at, None, Some(outer)))
         };
         let entered = match turn + 1 == order.len() {
             true => attempt.await,
@@ -390,15 +390,15 @@ async fn enter(
 
 /// Returns a place on a connection to the proxy at this address, which must have an expected identity.
 async fn lease(
-    worker: &Worker,
+    worker: &NodeWorker,
     pod: &Arc<Pod>,
     source: IpAddr,
     (to, expected): (SocketAddr, &[Identity]),
-) -> Result<Lease, Trouble> {
+) -> Result<Lease, OutboundError> {
     let key = key(pod, source, (to, expected))?;
     let expected = key.expected.clone();
     let bond = worker.bonds.begin();
-    let owner = Of {
+    let owner = ConnectionBonds {
         pod: Arc::clone(pod),
         bond: Rc::clone(&bond),
     };
@@ -410,33 +410,33 @@ async fn lease(
 
 /// Asks the proxy for a tunnel to the destination.
 async fn ask(
-    worker: &Worker,
+    worker: &NodeWorker,
     lease: &Lease,
     called: &dyn Display,
     (client, source): (SocketAddr, &Arc<Resident>),
-    target: &Target,
-) -> Result<(RecvStream, SendStream), Unopened> {
+    target: &RouteTarget,
+) -> Result<(RecvStream, SendStream), TunnelOpenError> {
     let mut head = worker.pool.blocks().block();
     let who = (&**source, target.service.as_deref());
-    crate::heads::connect(&mut head, called, client, who, || fastrand::u64(..));
+    crate::connect_heads::connect(&mut head, called, client, who, || fastrand::u64(..));
     voile_hbone::open(lease, head).await
 }
 
-fn unopened(error: Unopened) -> Trouble {
+fn unopened(error: TunnelOpenError) -> OutboundError {
     match error {
-        Unopened::Denied => trouble(DENY, error),
+        TunnelOpenError::Denied => trouble(DENY, error),
         _ => trouble(CONNECT, error),
     }
 }
 
 /// Connects to the proxy at `to`, which must have an expected identity.
 async fn dial(
-    worker: &Worker,
+    worker: &NodeWorker,
     pod: &Arc<Pod>,
     to: SocketAddr,
     expected: Vec<Identity>,
-    bond: &Bond,
-) -> Result<Stream, Trouble> {
+    bond: &PeerBond,
+) -> Result<TransportStream, OutboundError> {
     let certified = pod.badge.certified().await;
     certified.map_err(|why| trouble(IDENTITY_ERROR, why))?;
     let tcp = pod.connect(to, None).await;
@@ -460,12 +460,12 @@ async fn dial(
 
 /// The same at the other end of a tunnel through the gateway at `at`.
 async fn within(
-    worker: &Worker,
+    worker: &NodeWorker,
     pod: &Pod,
     (tunnel, at): (Tunnel, SocketAddr),
     expected: &[Identity],
-    bond: &Bond,
-) -> Result<Stream, Trouble> {
+    bond: &PeerBond,
+) -> Result<TransportStream, OutboundError> {
     let (config, name) = (Arc::clone(&pod.badge.client), ServerName::from(at.ip()));
     let within = connect_tls_within(config, name, Box::new(tunnel), TLS_HANDSHAKE_TIMEOUT).await;
     let within = within.map_err(|error| unsealed(&error, format_args!("behind {at}")))?;
@@ -475,7 +475,7 @@ async fn within(
 }
 
 /// Returns the failure of a handshake with `whom`.
-fn unsealed(error: &HandshakeError, whom: std::fmt::Arguments<'_>) -> Trouble {
+fn unsealed(error: &HandshakeError, whom: std::fmt::Arguments<'_>) -> OutboundError {
     let flags = match error.is_for_revocation() {
         true => CERT_REVOKED,
         false => TLS_FAILURE,
@@ -485,11 +485,11 @@ fn unsealed(error: &HandshakeError, whom: std::fmt::Arguments<'_>) -> Trouble {
 
 /// Verifies the peer that answered: an expected identity, and no revoked certificate.
 fn verified(
-    worker: &Worker,
+    worker: &NodeWorker,
     (protocol, chain): (Option<&[u8]>, &[CertificateDer<'_>]),
     expected: &[Identity],
     at: SocketAddr,
-) -> Result<Proven, Trouble> {
+) -> Result<ProvenPeer, OutboundError> {
     if protocol != Some(alpn::PLAIN_HTTP2) {
         return Err(trouble(
             HANDSHAKE_FAILURE,
@@ -497,7 +497,7 @@ fn verified(
         ));
     }
     let refused = |reason: &dyn Display| trouble(TLS_FAILURE, format_args!("{at}: {reason}"));
-    let found = Proven::shown(chain).map_err(|error| refused(&error))?;
+    let found = ProvenPeer::shown(chain).map_err(|error| refused(&error))?;
     verify_expected(&found.identity, expected).map_err(|error| refused(&error))?;
     if found.is_revoked(&worker.view().revocations) {
         return Err(trouble(CERT_REVOKED, format_args!("{at}: {REVOKED}")));
@@ -525,17 +525,17 @@ mod tests {
         let table = [
             (
                 "out of a pod",
-                size(|w: &'static Worker, p: &'static Arc<Pod>, t, c| serve(w, p, t, c)),
+                size(|w: &'static NodeWorker, p: &'static Arc<Pod>, t, c| serve(w, p, t, c)),
                 1_000,
             ),
             (
                 "into a pod, in plaintext",
-                size(|w: &'static Rc<Worker>, p: &'static Arc<Pod>, t, c| plaintext(w, p, t, c)),
+                size(|w: &'static Rc<NodeWorker>, p: &'static Arc<Pod>, t, c| plaintext(w, p, t, c)),
                 1_900,
             ),
             (
                 "tunnels into a pod",
-                size(|w: &'static Rc<Worker>, p: &'static Arc<Pod>, t, c| tunnels(w, p, t, c)),
+                size(|w: &'static Rc<NodeWorker>, p: &'static Arc<Pod>, t, c| tunnels(w, p, t, c)),
                 2_300,
             ),
             ("one of those", size_of_tunnel(tunnel), 1_400),

@@ -11,14 +11,14 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinHandle};
-use voile_telemetry::admin::{Answer, Question, serve, serve_local};
-use voile_telemetry::logging::Level;
-use voile_telemetry::{Family, ProcessFigures, Scrape};
-use voile_xds::wire::Workload;
+use voile_telemetry::admin::{PageResponse, PageRequest, serve, serve_local};
+use voile_telemetry::logging::LogLevelHandle;
+use voile_telemetry::{MetricFamily, ProcessFigures, Scrape};
+use voile_xds::wire::WireWorkload;
 
-use crate::agents::Agency;
+use crate::agents::NodePods;
 use crate::dispatch::Dispatcher;
-use crate::registry::View;
+use crate::registry::RegistryView;
 
 /// Time that a worker gets to answer a scrape. After it the page is sent without that worker.
 const SCRAPE_PATIENCE: Duration = Duration::from_secs(2);
@@ -35,13 +35,13 @@ GET  /help               this
 ";
 
 /// State that the pages show.
-pub(crate) struct Told {
-    pub(crate) agency: Rc<Agency>,
+pub(crate) struct PageSources {
+    pub(crate) agency: Rc<NodePods>,
     pub(crate) dispatcher: Rc<Dispatcher>,
-    pub(crate) view: watch::Receiver<Arc<View>>,
+    pub(crate) view: watch::Receiver<Arc<RegistryView>>,
     pub(crate) ending: Notify,
     pub(crate) leaving: std::cell::Cell<bool>,
-    pub(crate) log: Option<Level>,
+    pub(crate) log: Option<LogLevelHandle>,
 }
 
 /// The three sockets.
@@ -63,7 +63,7 @@ impl Sockets {
 }
 
 /// Starts the three servers; the lender keeps the sockets.
-pub(crate) fn start(told: &Rc<Told>, sockets: &Sockets) -> io::Result<Vec<AbortHandle>> {
+pub(crate) fn start(told: &Rc<PageSources>, sockets: &Sockets) -> io::Result<Vec<AbortHandle>> {
     let listen = |socket: &TcpListener| -> io::Result<_> {
         tokio::net::TcpListener::from_std(socket.try_clone()?)
     };
@@ -78,49 +78,49 @@ pub(crate) fn start(told: &Rc<Told>, sockets: &Sockets) -> io::Result<Vec<AbortH
         tokio::task::spawn_local(serve(listen(&sockets.readiness)?, move |question| {
             std::future::ready(match question.path.as_str() {
                 "/healthz/ready" => ready(&three),
-                path => Answer::not_found(path),
+                path => PageResponse::not_found(path),
             })
         })),
     ];
     Ok(servers.iter().map(JoinHandle::abort_handle).collect())
 }
 
-async fn admin(told: Rc<Told>, question: Question) -> Answer {
+async fn admin(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
     match (&question.method, question.path.as_str()) {
-        (&Method::GET, "/config_dump") => Answer::json(dump(&told)),
-        (&Method::GET, "/certs") => Answer::json(certificates(&told)),
+        (&Method::GET, "/config_dump") => PageResponse::json(dump(&told)),
+        (&Method::GET, "/certs") => PageResponse::json(certificates(&told)),
         (&Method::POST, "/certs/renew") => {
             told.agency.renew();
             let asked = "asked for; GET /certs shows the new serials\n";
-            Answer::text(StatusCode::ACCEPTED, asked)
+            PageResponse::text(StatusCode::ACCEPTED, asked)
         }
         (&Method::GET, "/ready") => ready(&told),
         (&Method::GET, "/stats/prometheus" | "/metrics") => metrics(told, question).await,
         (&Method::POST, "/quitquitquit") => {
             told.ending.notify_one();
-            Answer::text(StatusCode::OK, "draining\n")
+            PageResponse::text(StatusCode::OK, "draining\n")
         }
         (&Method::GET | &Method::PUT | &Method::POST, "/logging") => logging(&told, &question),
-        (&Method::GET, "/" | "/help") => Answer::text(StatusCode::OK, HELP),
-        (_, path) => Answer::not_found(path),
+        (&Method::GET, "/" | "/help") => PageResponse::text(StatusCode::OK, HELP),
+        (_, path) => PageResponse::not_found(path),
     }
 }
 
-fn logging(told: &Told, question: &Question) -> Answer {
+fn logging(told: &PageSources, question: &PageRequest) -> PageResponse {
     let Some(log) = &told.log else {
-        return Answer::not_found("/logging");
+        return PageResponse::not_found("/logging");
     };
     match question.parameter("level") {
         Some(level) if question.method != Method::GET => match log.set(level) {
-            Ok(()) => Answer::text(StatusCode::OK, format!("{}\n", log.current())),
-            Err(error) => Answer::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+            Ok(()) => PageResponse::text(StatusCode::OK, format!("{}\n", log.current())),
+            Err(error) => PageResponse::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
         },
-        _ => Answer::text(StatusCode::OK, format!("{}\n", log.current())),
+        _ => PageResponse::text(StatusCode::OK, format!("{}\n", log.current())),
     }
 }
 
 /// Lists what keeps this process from being ready.
-pub(crate) fn unready(told: &Told) -> Vec<&'static str> {
+pub(crate) fn unready(told: &PageSources) -> Vec<&'static str> {
     let mut reasons = Vec::new();
     let view = told.view.borrow();
     if !view.is_told {
@@ -138,17 +138,17 @@ pub(crate) fn unready(told: &Told) -> Vec<&'static str> {
     reasons
 }
 
-fn ready(told: &Told) -> Answer {
+fn ready(told: &PageSources) -> PageResponse {
     match unready(told).as_slice() {
-        [] => Answer::text(StatusCode::OK, "ready\n"),
-        reasons => Answer::text(
+        [] => PageResponse::text(StatusCode::OK, "ready\n"),
+        reasons => PageResponse::text(
             StatusCode::SERVICE_UNAVAILABLE,
             format!("not ready: {}\n", reasons.join("; ")),
         ),
     }
 }
 
-fn dump(told: &Told) -> String {
+fn dump(told: &PageSources) -> String {
     let view = told.view.borrow().clone();
     let pods = told.agency.pods();
     let pods = pods.iter().map(|pod| {
@@ -172,7 +172,7 @@ fn dump(told: &Told) -> String {
     format!("{page:#}\n")
 }
 
-fn workload(workload: &Workload) -> Value {
+fn workload(workload: &WireWorkload) -> Value {
     json!({
         "resource": &*workload.uid,
         "name": &*workload.name,
@@ -186,7 +186,7 @@ fn workload(workload: &Workload) -> Value {
 }
 
 /// One for each identity, however many pods have it.
-fn certificates(told: &Told) -> String {
+fn certificates(told: &PageSources) -> String {
     let pods = told.agency.pods();
     let badges = pods.iter().map(|pod| &pod.badge);
     let all: BTreeMap<String, _> = badges
@@ -204,9 +204,9 @@ fn certificates(told: &Told) -> String {
     format!("{page:#}\n")
 }
 
-async fn metrics(told: Rc<Told>, question: Question) -> Answer {
+async fn metrics(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
     if !matches!(question.path.as_str(), "/metrics" | "/stats/prometheus") {
-        return Answer::not_found(&question.path);
+        return PageResponse::not_found(&question.path);
     }
     let mut scrape = Scrape::default();
     let (mut pooled, mut denied, mut cut, mut refused) = (0, 0, 0, 0);
@@ -220,7 +220,7 @@ async fn metrics(told: Rc<Told>, question: Question) -> Answer {
         }
     }
     let mut single = |name, kind, help, value: f64| {
-        scrape.family(Family::single(name, kind, help, value));
+        scrape.family(MetricFamily::single(name, kind, help, value));
     };
     let pods = told.agency.pods();
     let pods = pods.iter().filter(|pod| pod.pages.is_none()).count();
@@ -267,5 +267,5 @@ async fn metrics(told: Rc<Told>, question: Question) -> Answer {
     lookups.into_iter().for_each(|family| scrape.family(family));
     let process = ProcessFigures::read().families();
     process.into_iter().for_each(|family| scrape.family(family));
-    Answer::metrics(scrape.render(), &question)
+    PageResponse::metrics(scrape.render(), &question)
 }

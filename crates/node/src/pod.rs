@@ -34,7 +34,7 @@ const NOWHERE: [&str; 2] = ["192.0.2.1:9", "[2001:db8::1]:9"];
 
 /// State of a pod's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Life {
+pub(crate) enum PodLife {
     /// It is served.
     Served,
     /// It takes nothing new; open connections may end by themselves.
@@ -45,7 +45,7 @@ pub(crate) enum Life {
 
 /// One identity's keys, for every pod that has it.
 #[derive(Debug)]
-pub(crate) struct Badge {
+pub(crate) struct IdentityKeys {
     pub(crate) identity: Identity,
     pub(crate) store: Arc<CertificateStore>,
     pub(crate) server: Arc<ServerConfig>,
@@ -65,7 +65,7 @@ impl Drop for Renewal {
     }
 }
 
-impl Badge {
+impl IdentityKeys {
     /// TLS of both sides with this store's certificate.
     pub(crate) fn tls(
         store: &Arc<CertificateStore>,
@@ -102,8 +102,8 @@ pub(crate) struct Pod {
     pub(crate) name: Arc<str>,
     pub(crate) inside: Namespace,
     pub(crate) addresses: Vec<IpAddr>,
-    pub(crate) badge: Arc<Badge>,
-    pub(crate) life: watch::Sender<Life>,
+    pub(crate) badge: Arc<IdentityKeys>,
+    pub(crate) life: watch::Sender<PodLife>,
     /// True if its applications are called from their clients' own addresses.
     pub(crate) keeps_source: bool,
     /// Ports of the proxy's own pages, for its own pod: tunnels may reach nothing else in its network.
@@ -141,7 +141,7 @@ impl Pod {
     }
 
     /// Resolves when the pod is at least so far.
-    pub(crate) async fn is_at(&self, life: Life) {
+    pub(crate) async fn is_at(&self, life: PodLife) {
         // The sender lives as long as we do.
         let _ = self.life.subscribe().wait_for(|now| *now >= life).await;
     }

@@ -14,8 +14,8 @@ use voile_proto::authorization::string_match::MatchType;
 /// One policy.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
-    scope: Scope,
-    action: Action,
+    scope: PolicyScope,
+    action: NodePolicyAction,
     dry_run: bool,
     /// Any rule; of it all clauses; of one any match.
     rules: Vec<Vec<Vec<wire::Match>>>,
@@ -23,7 +23,7 @@ pub(crate) struct Policy {
 
 /// Workloads for which the policy holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Scope {
+enum PolicyScope {
     Everybody,
     Namespace(Arc<str>),
     /// Only workloads that name the policy.
@@ -31,7 +31,7 @@ enum Scope {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Action {
+enum NodePolicyAction {
     Allow,
     Deny,
     /// The policy cannot be read: the workloads that it holds for are closed.
@@ -40,7 +40,7 @@ enum Action {
 
 /// A connection, as policies see it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Caller<'a> {
+pub(crate) struct PeerAttributes<'a> {
     /// Identity of the caller, if it was proven.
     pub(crate) identity: Option<&'a Identity>,
     /// From where.
@@ -51,7 +51,7 @@ pub(crate) struct Caller<'a> {
 
 /// Workload whose connection is judged.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Judged<'a> {
+pub(crate) struct JudgedConnection<'a> {
     /// The workload's namespace.
     pub(crate) namespace: &'a str,
     /// The policies that it names.
@@ -84,26 +84,26 @@ impl Policy {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, (Self, String)> {
         let closed = |scope| Self {
             scope,
-            action: Action::Close,
+            action: NodePolicyAction::Close,
             dry_run: false,
             rules: Vec::new(),
         };
         let message = wire::Authorization::decode(bytes).map_err(|error| {
             let reason = format!("not a message of its type: {error}");
-            (closed(Scope::Everybody), reason)
+            (closed(PolicyScope::Everybody), reason)
         })?;
         let scope = match wire::Scope::try_from(message.scope) {
-            Ok(wire::Scope::Global) => Scope::Everybody,
-            Ok(wire::Scope::Namespace) => Scope::Namespace(message.namespace.as_str().into()),
-            Ok(wire::Scope::WorkloadSelector) => Scope::Named,
+            Ok(wire::Scope::Global) => PolicyScope::Everybody,
+            Ok(wire::Scope::Namespace) => PolicyScope::Namespace(message.namespace.as_str().into()),
+            Ok(wire::Scope::WorkloadSelector) => PolicyScope::Named,
             Err(_) => {
                 let reason = format!("scope {} is not known", message.scope);
-                return Err((closed(Scope::Everybody), reason));
+                return Err((closed(PolicyScope::Everybody), reason));
             }
         };
         let action = match wire::Action::try_from(message.action) {
-            Ok(wire::Action::Allow) => Action::Allow,
-            Ok(wire::Action::Deny) => Action::Deny,
+            Ok(wire::Action::Allow) => NodePolicyAction::Allow,
+            Ok(wire::Action::Deny) => NodePolicyAction::Deny,
             Err(_) => {
                 let reason = format!("action {} is not known", message.action);
                 return Err((closed(scope), reason));
@@ -125,15 +125,15 @@ impl Policy {
         })
     }
 
-    fn holds_for(&self, judged: &Judged<'_>) -> bool {
+    fn holds_for(&self, judged: &JudgedConnection<'_>) -> bool {
         match &self.scope {
-            Scope::Everybody => true,
-            Scope::Namespace(namespace) => **namespace == *judged.namespace,
-            Scope::Named => false,
+            PolicyScope::Everybody => true,
+            PolicyScope::Namespace(namespace) => **namespace == *judged.namespace,
+            PolicyScope::Named => false,
         }
     }
 
-    fn matches(&self, caller: &Caller<'_>) -> bool {
+    fn matches(&self, caller: &PeerAttributes<'_>) -> bool {
         let clause = |matches: &Vec<wire::Match>| {
             matches.is_empty() || matches.iter().any(|one| is_matched(one, caller))
         };
@@ -167,7 +167,7 @@ impl Policies {
     }
 
     /// Authorizes a connection, or returns the reason of its denial.
-    pub(crate) fn judge(&self, judged: &Judged<'_>, caller: &Caller<'_>) -> Result<(), Denial> {
+    pub(crate) fn judge(&self, judged: &JudgedConnection<'_>, caller: &PeerAttributes<'_>) -> Result<(), Denial> {
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         let mut all: Vec<(&Arc<str>, &Policy)> = Vec::new();
         for name in judged.named {
@@ -182,14 +182,14 @@ impl Policies {
         all.extend(others.map(|(name, policy)| (name, &**policy)));
         all.retain(|(_, policy)| !policy.dry_run);
         let refuses = |(_, policy): &&(&Arc<str>, &Policy)| match policy.action {
-            Action::Close => true,
-            Action::Deny => policy.matches(caller),
-            Action::Allow => false,
+            NodePolicyAction::Close => true,
+            NodePolicyAction::Deny => policy.matches(caller),
+            NodePolicyAction::Allow => false,
         };
         if let Some((name, _)) = all.iter().find(refuses) {
             return Err(Denial::By(Arc::clone(name)));
         }
-        let mut allowing = all.iter().filter(|(_, p)| p.action == Action::Allow);
+        let mut allowing = all.iter().filter(|(_, p)| p.action == NodePolicyAction::Allow);
         let mut allowing = allowing.by_ref().peekable();
         match allowing.peek().is_none() || allowing.any(|(_, policy)| policy.matches(caller)) {
             true => Ok(()),
@@ -236,7 +236,7 @@ fn is_empty(one: &wire::Match) -> bool {
     *one == wire::Match::default()
 }
 
-fn is_matched(one: &wire::Match, caller: &Caller<'_>) -> bool {
+fn is_matched(one: &wire::Match, caller: &PeerAttributes<'_>) -> bool {
     /// Returns true if the wanted ones are empty or one of them matches, and none of the unwanted ones matches.
     fn both<T>(wanted: &[T], unwanted: &[T], is: impl Fn(&T) -> bool) -> bool {
         (wanted.is_empty() || wanted.iter().any(&is)) && !unwanted.iter().any(is)

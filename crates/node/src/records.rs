@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use voile_identity::Identity;
-use voile_telemetry::{Labels, Locality, Peer, Reporter, Security, SeriesId, Service, TCP};
+use voile_telemetry::{Labels, Locality, PeerLabels, Reporter, Security, SeriesId, ServiceLabels, TCP};
 
-use crate::registry::{Resident, Served};
-use crate::worker::Worker;
+use crate::registry::{Resident, ServedService};
+use crate::worker::NodeWorker;
 
 /// One end, as far as it is known.
-pub(crate) fn peer(resident: Option<&Resident>, identity: Option<&Identity>) -> Peer {
+pub(crate) fn peer(resident: Option<&Resident>, identity: Option<&Identity>) -> PeerLabels {
     let principal = identity.map(ToString::to_string).unwrap_or_default();
     let Some(resident) = resident else {
         // The certificate's fields are known even for a peer outside the mesh.
-        return Peer {
+        return PeerLabels {
             namespace: identity
                 .map(|one| one.namespace.to_string())
                 .unwrap_or_default(),
             principal,
-            ..Peer::default()
+            ..PeerLabels::default()
         };
     };
     let labels = &resident.workload.labels;
@@ -29,7 +29,7 @@ pub(crate) fn peer(resident: Option<&Resident>, identity: Option<&Identity>) -> 
         None => (&labels.canonical_name, &labels.canonical_revision),
     };
     let mut place = resident.workload.locality.split('/').map(str::to_owned);
-    Peer {
+    PeerLabels {
         workload: labels.workload_name.to_string(),
         namespace: labels.namespace.to_string(),
         principal,
@@ -45,11 +45,11 @@ pub(crate) fn peer(resident: Option<&Resident>, identity: Option<&Identity>) -> 
     }
 }
 
-fn service(served: Option<&Served>) -> Service {
+fn service(served: Option<&ServedService>) -> ServiceLabels {
     let Some(served) = served else {
-        return Service::default();
+        return ServiceLabels::default();
     };
-    Service {
+    ServiceLabels {
         host: served.service.key.hostname.to_string(),
         name: served.service.name.to_string(),
         namespace: served.service.key.namespace.to_string(),
@@ -57,11 +57,11 @@ fn service(served: Option<&Served>) -> Service {
 }
 
 /// Both ends of a connection.
-pub(crate) struct Parties<'a> {
+pub(crate) struct ConnectionParties<'a> {
     pub(crate) reporter: Reporter,
     pub(crate) source: (Option<&'a Resident>, Option<&'a Identity>),
     pub(crate) destination: (Option<&'a Resident>, Option<&'a Identity>),
-    pub(crate) service: Option<&'a Served>,
+    pub(crate) service: Option<&'a ServedService>,
     pub(crate) security: Security,
     pub(crate) client: SocketAddr,
     /// Destination of the TCP connection, and the target at the tunnel's end if there is a tunnel.
@@ -71,7 +71,7 @@ pub(crate) struct Parties<'a> {
 
 /// A connection that is counted and will be told of at its end.
 pub(crate) struct Record<'a> {
-    worker: &'a Worker,
+    worker: &'a NodeWorker,
     series: SeriesId,
     /// The series' own, which connections by the thousand share.
     labels: Arc<Labels>,
@@ -79,10 +79,10 @@ pub(crate) struct Record<'a> {
     server: SocketAddr,
     tunnelled: Option<SocketAddr>,
     began: Instant,
-    outcome: Option<Outcome>,
+    outcome: Option<ConnectionOutcome>,
 }
 
-struct Outcome {
+struct ConnectionOutcome {
     flags: &'static str,
     received: u64,
     sent: u64,
@@ -91,7 +91,7 @@ struct Outcome {
 
 impl<'a> Record<'a> {
     /// It begins.
-    pub(crate) fn open(worker: &'a Worker, parties: &Parties<'_>, began: Instant) -> Self {
+    pub(crate) fn open(worker: &'a NodeWorker, parties: &ConnectionParties<'_>, began: Instant) -> Self {
         let labels = Labels {
             reporter: parties.reporter,
             source: peer(parties.source.0, parties.source.1),
@@ -129,7 +129,7 @@ impl<'a> Record<'a> {
         (received, sent): (u64, u64),
         error: Option<String>,
     ) {
-        self.outcome = Some(Outcome {
+        self.outcome = Some(ConnectionOutcome {
             flags,
             received,
             sent,
@@ -141,7 +141,7 @@ impl<'a> Record<'a> {
 impl Drop for Record<'_> {
     /// Reports a connection that was dropped in the middle, too.
     fn drop(&mut self) {
-        let outcome = self.outcome.take().unwrap_or_else(|| Outcome {
+        let outcome = self.outcome.take().unwrap_or_else(|| ConnectionOutcome {
             flags: "-",
             received: 0,
             sent: 0,

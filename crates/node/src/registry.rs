@@ -1,5 +1,5 @@
 //! State of the discovery subscription: workloads and services by address, and policies. The discovery client feeds
-//! it. It gives out [`View`]s, which never change, so that a worker's decisions take no lock.
+//! it. It gives out [`RegistryView`]s, which never change, so that a worker's decisions take no lock.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use voile_proto::type_url;
 use voile_proto::workload as proto;
 use voile_xds::client::{Rejection, ResourceUpdate, Update};
 use voile_xds::wire::{
-    Entrance, Service, WaypointAddress, Workload, parse_away_address, parse_service_key,
+    NetworkEntrance, Service, WaypointAddress, WireWorkload, parse_away_address, parse_service_key,
 };
 
 use crate::policy::{Policies, Policy};
@@ -21,10 +21,10 @@ use crate::policy::{Policies, Policy};
 mod searches;
 mod view;
 
-use searches::Searches;
-pub(crate) use searches::Sought;
-pub(crate) use view::View;
-use view::{Catalogue, Population};
+use searches::NameSearches;
+pub(crate) use searches::SearchResult;
+pub(crate) use view::RegistryView;
+use view::{Catalogue, WorkloadMap};
 
 /// Part of the mesh that the proxy subscribes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,7 +53,7 @@ const MAX_MEANT: usize = 256;
 /// A workload, with fields that the checked type leaves out.
 #[derive(Debug)]
 pub(crate) struct Resident {
-    pub(crate) workload: Workload,
+    pub(crate) workload: WireWorkload,
     /// The policies that it names.
     pub(crate) policies: Vec<Arc<str>>,
     /// The workload's addresses are its node's, which others share: a connection to such an address is not for this
@@ -63,7 +63,7 @@ pub(crate) struct Resident {
 
 /// A service, with fields that the checked type leaves out.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct ServedService {
     pub(crate) service: Service,
     /// Attributes that a near endpoint shares with the client, most important first.
     pub(crate) preference: Vec<proto::load_balancing::Scope>,
@@ -80,11 +80,11 @@ pub(crate) struct Served {
 #[derive(Debug, Clone)]
 enum Body {
     Workload(Arc<Resident>),
-    Service(Arc<Served>),
+    Service(Arc<ServedService>),
 }
 
 #[derive(Debug)]
-struct Held {
+struct VersionedResource {
     body: Body,
     aliases: Vec<Arc<str>>,
 }
@@ -92,7 +92,7 @@ struct Held {
 /// An address on another network.
 type Place = (Arc<str>, IpAddr);
 
-fn place_of(entrance: &Entrance) -> Place {
+fn place_of(entrance: &NetworkEntrance) -> Place {
     (Arc::clone(&entrance.network), entrance.at.ip())
 }
 
@@ -102,10 +102,10 @@ pub(crate) struct Registry {
     subscription: Subscription,
     /// With a subscription to all: whether all was told.
     whole: bool,
-    held: BTreeMap<Arc<str>, Held>,
+    held: BTreeMap<Arc<str>, VersionedResource>,
     /// Parts of the last view that still match `held`.
     catalogue: OnceLock<Arc<Catalogue>>,
-    population: OnceLock<Arc<Population>>,
+    population: OnceLock<Arc<WorkloadMap>>,
     /// Names of resources that exist and cannot be understood, with their addresses.
     obscure: HashMap<Arc<str>, Vec<IpAddr>>,
     policies: Policies,
@@ -124,12 +124,12 @@ pub(crate) struct Registry {
     asked: VecDeque<IpAddr>,
     own: HashSet<IpAddr>,
     /// Names that pods look up.
-    searches: Searches,
+    searches: NameSearches,
 }
 
 /// Changes of subscription for the discovery client.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct DiscoveryRequest {
     pub(crate) subscribe: Option<String>,
     pub(crate) unsubscribe: Option<String>,
 }
@@ -158,8 +158,8 @@ impl Registry {
     }
 
     /// Requests the workload or service at an address.
-    pub(crate) fn ask(&mut self, address: IpAddr) -> Wish {
-        let mut wish = Wish::default();
+    pub(crate) fn ask(&mut self, address: IpAddr) -> DiscoveryRequest {
+        let mut wish = DiscoveryRequest::default();
         let followed = |one: &Self| one.own.contains(&address) || one.asked.contains(&address);
         if self.is_told_all() || followed(self) {
             return wish;
@@ -176,25 +176,25 @@ impl Registry {
     }
 
     /// Requests a waypoint. Waypoints are few; the proxy follows each one that was called once.
-    pub(crate) fn ask_waypoint(&mut self, waypoint: &WaypointAddress) -> Wish {
+    pub(crate) fn ask_waypoint(&mut self, waypoint: &WaypointAddress) -> DiscoveryRequest {
         match waypoint {
             WaypointAddress::Address(address) => self.ask(*address),
             WaypointAddress::Service(key) => {
                 let room = !self.is_told_all() && self.named.len() < MAX_WAYPOINTS;
                 let anew = room && self.named.insert(key.clone());
-                Wish {
+                DiscoveryRequest {
                     subscribe: anew.then(|| key.to_string()),
                     unsubscribe: None,
                 }
             }
-            WaypointAddress::Nobody(_) => Wish::default(),
+            WaypointAddress::Nobody(_) => DiscoveryRequest::default(),
         }
     }
 
     /// Requests a service that a tunnel names. Any identity of the mesh may name one, so the oldest of too many is
     /// dropped.
-    pub(crate) fn ask_service(&mut self, key: &ServiceKey) -> Wish {
-        let mut wish = Wish::default();
+    pub(crate) fn ask_service(&mut self, key: &ServiceKey) -> DiscoveryRequest {
+        let mut wish = DiscoveryRequest::default();
         if self.is_told_all() || self.named.contains(key) || self.meant.contains(key) {
             return wish;
         }
@@ -211,35 +211,35 @@ impl Registry {
     }
 
     /// Requests the gateway at an entrance of another network. The proxy follows each entrance that was used once.
-    pub(crate) fn ask_entrance(&mut self, entrance: &Entrance) -> Wish {
+    pub(crate) fn ask_entrance(&mut self, entrance: &NetworkEntrance) -> DiscoveryRequest {
         let room = !self.is_told_all() && self.entrances.len() < MAX_ENTRANCES;
         let anew = room && self.entrances.insert(place_of(entrance));
-        Wish {
+        DiscoveryRequest {
             subscribe: anew.then(|| entrance.name()),
             unsubscribe: None,
         }
     }
 
     /// Requests a name that a pod looks up. The caller limits the number of names.
-    pub(crate) fn search(&mut self, name: &Arc<str>) -> Wish {
+    pub(crate) fn search(&mut self, name: &Arc<str>) -> DiscoveryRequest {
         self.searches.begin(name);
-        Wish {
+        DiscoveryRequest {
             subscribe: Some(name.to_string()),
             unsubscribe: None,
         }
     }
 
     /// No pod looks it up any more.
-    pub(crate) fn search_no_more(&mut self, name: &Arc<str>) -> Wish {
+    pub(crate) fn search_no_more(&mut self, name: &Arc<str>) -> DiscoveryRequest {
         self.searches.end(name);
-        Wish {
+        DiscoveryRequest {
             subscribe: None,
             unsubscribe: Some(name.to_string()),
         }
     }
 
     /// Returns the result of a search, if there is one.
-    pub(crate) fn sought(&self, name: &str) -> Option<Sought> {
+    pub(crate) fn sought(&self, name: &str) -> Option<SearchResult> {
         self.searches.result(name)
     }
 
@@ -259,23 +259,23 @@ impl Registry {
     }
 
     /// A pod of ours has this address: it is followed as long as it is ours.
-    pub(crate) fn own(&mut self, address: IpAddr) -> Wish {
+    pub(crate) fn own(&mut self, address: IpAddr) -> DiscoveryRequest {
         if self.is_told_all() {
-            return Wish::default();
+            return DiscoveryRequest::default();
         }
         self.asked.retain(|asked| *asked != address);
         let subscribe = self.own.insert(address).then(|| name_of(address));
-        Wish {
+        DiscoveryRequest {
             subscribe,
             unsubscribe: None,
         }
     }
 
     /// It is ours no more.
-    pub(crate) fn disown(&mut self, address: IpAddr) -> Wish {
+    pub(crate) fn disown(&mut self, address: IpAddr) -> DiscoveryRequest {
         let unsubscribe = self.own.remove(&address).then(|| name_of(address));
         self.absent.remove(&address);
-        Wish {
+        DiscoveryRequest {
             subscribe: None,
             unsubscribe,
         }
@@ -326,7 +326,7 @@ impl Registry {
                     }
                     self.obscure.remove(&resource.name);
                     self.made_anew(&body);
-                    let held = Held { body, aliases };
+                    let held = VersionedResource { body, aliases };
                     if let Some(old) = self.held.insert(Arc::clone(&resource.name), held) {
                         self.made_anew(&old.body);
                     }
@@ -412,10 +412,10 @@ impl Registry {
     }
 
     /// Returns the current view.
-    pub(crate) fn view(&self) -> View {
+    pub(crate) fn view(&self) -> RegistryView {
         let catalogue = || Arc::new(Catalogue::of(&self.held, self.subscription));
-        let population = || Arc::new(Population::of(&self.held));
-        View {
+        let population = || Arc::new(WorkloadMap::of(&self.held));
+        RegistryView {
             subscription: self.subscription,
             whole: self.whole,
             catalogue: Arc::clone(self.catalogue.get_or_init(catalogue)),
@@ -463,7 +463,7 @@ fn decode(resource: &ResourceUpdate) -> Result<Body, String> {
     let message = message.map_err(|error| format!("not a message of its type: {error}"))?;
     match message.r#type {
         Some(proto::address::Type::Workload(message)) => {
-            let workload = Workload::check(&message).map_err(|error| error.to_string())?;
+            let workload = WireWorkload::check(&message).map_err(|error| error.to_string())?;
             let policies = message.authorization_policies.iter();
             Ok(Body::Workload(Arc::new(Resident {
                 workload,
@@ -482,7 +482,7 @@ fn decode(resource: &ResourceUpdate) -> Result<Body, String> {
                     "load_balancing.routing_preference: {scope} is not known"
                 )),
             });
-            Ok(Body::Service(Arc::new(Served {
+            Ok(Body::Service(Arc::new(ServedService {
                 service,
                 preference: preference.collect::<Result<_, _>>()?,
                 strict: balancing.mode == Mode::Strict as i32,

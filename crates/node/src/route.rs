@@ -9,16 +9,16 @@ use voile_hbone::PORT;
 use voile_identity::Identity;
 use voile_model::{Hostname, Port, ServiceKey};
 use voile_proto::workload::load_balancing::Scope;
-use voile_xds::wire::{Entrance, Keeper, Tunnel, WaypointAddress, Workload};
+use voile_xds::wire::{NetworkEntrance, RemoteGateway, Tunnel, WaypointAddress, WireWorkload};
 
-use crate::registry::{Resident, Served, View};
+use crate::registry::{Resident, ServedService, RegistryView};
 
 /// Ports of a pod that are the node proxy's: to call them through it would be a loop.
 pub(crate) const OWN_PORTS: [u16; 3] = [15001, 15006, PORT];
 
 /// Where to.
 #[derive(Debug, Clone)]
-pub(crate) struct Target {
+pub(crate) struct RouteTarget {
     /// The workload's address and port. For an address outside the mesh or behind a waypoint, the called address.
     pub(crate) to: SocketAddr,
     /// Address of the waypoint whose proxy is called, if the proxy is not at the target's own address.
@@ -28,22 +28,22 @@ pub(crate) struct Target {
     /// The workload at the target, if it is in the mesh.
     pub(crate) resident: Option<Arc<Resident>>,
     /// The service that was meant.
-    pub(crate) service: Option<Arc<Served>>,
+    pub(crate) service: Option<Arc<ServedService>>,
     /// The way there, where it is on another network.
-    pub(crate) far: Option<Box<Far>>,
+    pub(crate) far: Option<Box<NetworkGateway>>,
 }
 
 /// The way to another network: the expected peer is behind its gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Far {
+pub(crate) struct NetworkGateway {
     /// Gateways of that network: at least one, any of which may be called.
-    pub(crate) gates: Vec<Keeper>,
+    pub(crate) gates: Vec<RemoteGateway>,
     /// Target of the CONNECT request, at the gateway and behind it: the service by its name. Addresses have another
     /// meaning there.
     pub(crate) called: String,
 }
 
-impl Target {
+impl RouteTarget {
     /// Returns the address at which the answering proxy takes tunnels.
     pub(crate) fn proxy(&self) -> SocketAddr {
         if let Some(gate) = self.far.as_ref().and_then(|far| far.gates.first()) {
@@ -56,26 +56,26 @@ impl Target {
 
 /// Target of a connection, as far as it can be decided without a lookup.
 #[derive(Debug, Clone)]
-pub(crate) enum Aim {
+pub(crate) enum ConnectionPurpose {
     /// This.
-    At(Target),
+    At(RouteTarget),
     /// An endpoint known by a name, which needs a lookup.
-    Named(Named),
+    Named(NamedEndpoint),
 }
 
 /// An endpoint that is known by its name alone.
 #[derive(Debug, Clone)]
-pub(crate) struct Named {
+pub(crate) struct NamedEndpoint {
     /// The name.
     host: Hostname,
     port: Port,
     resident: Arc<Resident>,
-    service: Arc<Served>,
+    service: Arc<ServedService>,
     /// Called address. An address of the same family is preferred for the endpoint.
     called: IpAddr,
 }
 
-impl Named {
+impl NamedEndpoint {
     pub(crate) fn host(&self) -> &str {
         self.host.as_str()
     }
@@ -86,13 +86,13 @@ impl Named {
     }
 
     /// There is no address to be had.
-    pub(crate) fn nowhere(&self, why: Arc<str>) -> Refusal {
-        Refusal::Nowhere(self.service.service.key.clone(), self.host.clone(), why)
+    pub(crate) fn nowhere(&self, why: Arc<str>) -> RouteError {
+        RouteError::Nowhere(self.service.service.key.clone(), self.host.clone(), why)
     }
 
     /// Selects one of the addresses of the name; `turn` may be any number. The peer there must have the workload's
     /// identity. It is called in plaintext only if the workload is.
-    pub(crate) fn at(&self, addresses: &[IpAddr], turn: usize) -> Result<Target, Refusal> {
+    pub(crate) fn at(&self, addresses: &[IpAddr], turn: usize) -> Result<RouteTarget, RouteError> {
         let alike = |one: &&IpAddr| one.is_ipv4() == self.called.is_ipv4();
         let alike: Vec<&IpAddr> = addresses.iter().filter(alike).collect();
         let among = match alike.is_empty() {
@@ -117,7 +117,7 @@ pub(crate) struct Draw<'a> {
 
 /// Reason why a connection has no target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum RouteError {
     /// The service has no such port.
     #[error("service {0} has no port {1}")]
     NoPort(ServiceKey, u16),
@@ -145,17 +145,17 @@ pub(crate) enum Refusal {
 
 /// Decides.
 pub(crate) fn decide(
-    view: &View,
+    view: &RegistryView,
     source: &Resident,
     to: SocketAddr,
     draw: Draw<'_>,
-) -> Result<Aim, Refusal> {
+) -> Result<ConnectionPurpose, RouteError> {
     let services = view.services(to.ip());
-    let ours = |served: &&Arc<Served>| served.service.key.namespace == source.workload.namespace;
+    let ours = |served: &&Arc<ServedService>| served.service.key.namespace == source.workload.namespace;
     if let Some(served) = services.iter().find(ours).or(services.first()) {
         if let Some(waypoint) = before(source, served.service.waypoint.as_ref()) {
             let whom = || format!("service {}", served.service.key);
-            return through(view, source, to, (waypoint, Some(served)), draw, whom).map(Aim::At);
+            return through(view, source, to, (waypoint, Some(served)), draw, whom).map(ConnectionPurpose::At);
         }
         if !served.service.passthrough {
             return endpoint(view, source, served, to, draw);
@@ -172,7 +172,7 @@ pub(crate) fn decide(
             }
             _ => workload(resident, to, service)?,
         },
-        None => Target {
+        None => RouteTarget {
             to,
             waypoint: None,
             expected: None,
@@ -181,7 +181,7 @@ pub(crate) fn decide(
             far: None,
         },
     };
-    Ok(Aim::At(target))
+    Ok(ConnectionPurpose::At(target))
 }
 
 /// Returns the waypoint for a connection of `source`. Returns None for the waypoint itself, whose own connections
@@ -199,13 +199,13 @@ fn before<'a>(
 }
 
 fn endpoint(
-    view: &View,
+    view: &RegistryView,
     source: &Resident,
-    served: &Arc<Served>,
+    served: &Arc<ServedService>,
     to: SocketAddr,
     draw: Draw<'_>,
-) -> Result<Aim, Refusal> {
-    let (resident, port) = drawn(view, source, served, (to.port(), Reach::Anywhere), draw)?;
+) -> Result<ConnectionPurpose, RouteError> {
+    let (resident, port) = drawn(view, source, served, (to.port(), ConnectionReach::Anywhere), draw)?;
     let found = &resident.workload;
     let target = match (&found.away, found.addresses.first(), &found.hostname) {
         (None, Some(address), _) => {
@@ -213,7 +213,7 @@ fn endpoint(
             workload(resident, to, Some(Arc::clone(served)))
         }
         (None, None, Some(host)) => {
-            return Ok(Aim::Named(Named {
+            return Ok(ConnectionPurpose::Named(NamedEndpoint {
                 host: host.clone(),
                 port,
                 resident: Arc::clone(resident),
@@ -223,22 +223,22 @@ fn endpoint(
         }
         _ => far(view, resident, served, to),
     };
-    target.map(Aim::At)
+    target.map(ConnectionPurpose::At)
 }
 
 /// Returns a target through the gateway of a workload's network. The gateway chooses the endpoint, so any of the
 /// service's identities may answer. If the identities or the gateway are unknown, the connection is refused.
 fn far(
-    view: &View,
+    view: &RegistryView,
     resident: &Arc<Resident>,
-    served: &Arc<Served>,
+    served: &Arc<ServedService>,
     to: SocketAddr,
-) -> Result<Target, Refusal> {
+) -> Result<RouteTarget, RouteError> {
     let found = &resident.workload;
     let refused = |why: String| {
         let network = found.away.as_ref().map(|away| Arc::clone(&away.network));
         let network = network.unwrap_or_default();
-        Refusal::Network(Arc::clone(&found.uid), network, why)
+        RouteError::Network(Arc::clone(&found.uid), network, why)
     };
     let Some(entrance) = entrance(resident) else {
         return Err(refused("no gateway leads there".to_owned()));
@@ -252,13 +252,13 @@ fn far(
     if expected.is_empty() {
         return Err(refused("nobody says who must answer there".to_owned()));
     }
-    Ok(Target {
+    Ok(RouteTarget {
         to,
         waypoint: None,
         expected: Some(expected),
         resident: Some(Arc::clone(resident)),
         service: Some(Arc::clone(served)),
-        far: Some(Box::new(Far {
+        far: Some(Box::new(NetworkGateway {
             gates,
             called: format!("{}:{}", served.service.key.hostname, to.port()),
         })),
@@ -267,11 +267,11 @@ fn far(
 
 /// Returns the gateways of a workload's network. The first is the workload that the control plane reports at the
 /// entrance; the others come with it.
-fn gates(view: &View, workload: &Workload, entrance: &Entrance) -> Vec<Keeper> {
+fn gates(view: &RegistryView, workload: &WireWorkload, entrance: &NetworkEntrance) -> Vec<RemoteGateway> {
     let keeper = view.keeper(entrance).map(|keeper| &keeper.workload);
     let keeper = keeper.filter(|keeper| keeper.tunnel == Tunnel::Hbone);
     let first = keeper.and_then(|keeper| keeper.identity.clone());
-    let first = first.map(|identity| Keeper {
+    let first = first.map(|identity| RemoteGateway {
         at: entrance.at,
         identity,
     });
@@ -282,7 +282,7 @@ fn gates(view: &View, workload: &Workload, entrance: &Entrance) -> Vec<Keeper> {
 
 /// Returns the entrance of a workload's network, if it is another network than the proxy's own and the entrance is
 /// known.
-fn entrance(resident: &Resident) -> Option<&Entrance> {
+fn entrance(resident: &Resident) -> Option<&NetworkEntrance> {
     resident
         .workload
         .away
@@ -294,15 +294,15 @@ fn entrance(resident: &Resident) -> Option<&Entrance> {
 }
 
 /// Returns the entrances of other networks whose gateways must be known before a connection can be decided.
-pub(crate) fn entrances(view: &View, source: &Resident, to: SocketAddr) -> Vec<Entrance> {
+pub(crate) fn entrances(view: &RegistryView, source: &Resident, to: SocketAddr) -> Vec<NetworkEntrance> {
     if !view.knows_others() {
         return Vec::new();
     }
     let services = view.services(to.ip());
-    let ours = |served: &&Arc<Served>| served.service.key.namespace == source.workload.namespace;
+    let ours = |served: &&Arc<ServedService>| served.service.key.namespace == source.workload.namespace;
     let served = services.iter().find(ours).or(services.first());
     let behind = served.map_or(&[][..], |served| view.behind(&served.service.key));
-    let mut found: Vec<Entrance> = Vec::new();
+    let mut found: Vec<NetworkEntrance> = Vec::new();
     for entrance in behind.iter().filter_map(|one| entrance(one)) {
         if !view.knows_entrance(entrance) && !found.contains(entrance) {
             found.push(entrance.clone());
@@ -312,7 +312,7 @@ pub(crate) fn entrances(view: &View, source: &Resident, to: SocketAddr) -> Vec<E
 }
 
 /// Returns the identities that may answer: the workload's own, and the service's subject alternative names.
-fn answering(workload: &Workload, service: Option<&Arc<Served>>) -> Vec<Identity> {
+fn answering(workload: &WireWorkload, service: Option<&Arc<ServedService>>) -> Vec<Identity> {
     let others = service
         .into_iter()
         .flat_map(|served| &served.service.subject_alt_names);
@@ -327,12 +327,12 @@ fn answering(workload: &Workload, service: Option<&Arc<Served>>) -> Vec<Identity
 
 /// The waypoint that a connection goes to, if it does: whose name is to be known before anything is decided.
 pub(crate) fn waypoint<'a>(
-    view: &'a View,
+    view: &'a RegistryView,
     source: &Resident,
     to: SocketAddr,
 ) -> Option<&'a WaypointAddress> {
     let services = view.services(to.ip());
-    let ours = |served: &&Arc<Served>| served.service.key.namespace == source.workload.namespace;
+    let ours = |served: &&Arc<ServedService>| served.service.key.namespace == source.workload.namespace;
     let waypoint = match services.iter().find(ours).or(services.first()) {
         Some(served) => served.service.waypoint.as_ref(),
         None => view.workload(to.ip())?.workload.waypoint.as_ref(),
@@ -342,20 +342,20 @@ pub(crate) fn waypoint<'a>(
 
 /// Returns a target at the waypoint, with the called address for the waypoint.
 fn through(
-    view: &View,
+    view: &RegistryView,
     source: &Resident,
     to: SocketAddr,
-    (waypoint, service): (&WaypointAddress, Option<&Arc<Served>>),
+    (waypoint, service): (&WaypointAddress, Option<&Arc<ServedService>>),
     draw: Draw<'_>,
     whom: impl Fn() -> String,
-) -> Result<Target, Refusal> {
-    let nobody = || Refusal::NoWaypoint(whom(), waypoint.to_string());
+) -> Result<RouteTarget, RouteError> {
+    let nobody = || RouteError::NoWaypoint(whom(), waypoint.to_string());
     let (resident, sans) = match waypoint {
         WaypointAddress::Nobody(_) => (None, None),
         WaypointAddress::Address(address) => (view.workload(*address), None),
         WaypointAddress::Service(key) => {
             let served = view.service(key).ok_or_else(nobody)?;
-            let found = drawn(view, source, served, (PORT, Reach::Near), draw);
+            let found = drawn(view, source, served, (PORT, ConnectionReach::Near), draw);
             (found.ok().map(|(resident, _)| resident), Some(served))
         }
     };
@@ -365,7 +365,7 @@ fn through(
     if found.tunnel != Tunnel::Hbone || found.away.is_some() {
         return Err(nobody());
     }
-    Ok(Target {
+    Ok(RouteTarget {
         to,
         waypoint: Some(at),
         expected: Some(answering(found, sans)),
@@ -377,7 +377,7 @@ fn through(
 
 /// Limit of a connection's way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum ConnectionReach {
     /// On our own network, at an address.
     Near,
     /// To addresses behind a name and through gateways of other networks, too.
@@ -386,26 +386,26 @@ enum Reach {
 
 /// An endpoint of a service, and the port at which it serves this one.
 fn drawn<'a>(
-    view: &'a View,
+    view: &'a RegistryView,
     source: &Resident,
-    served: &Arc<Served>,
-    (number, reach): (u16, Reach),
+    served: &Arc<ServedService>,
+    (number, reach): (u16, ConnectionReach),
     draw: Draw<'_>,
-) -> Result<(&'a Arc<Resident>, Port), Refusal> {
+) -> Result<(&'a Arc<Resident>, Port), RouteError> {
     let key = &served.service.key;
     let port = Port::new(number).filter(|port| served.service.port(*port).is_some());
-    let port = port.ok_or_else(|| Refusal::NoPort(key.clone(), number))?;
+    let port = port.ok_or_else(|| RouteError::NoPort(key.clone(), number))?;
     let usable = view.behind(key).iter().filter_map(|resident| {
         let at = *resident.workload.services.get(key)?.get(&port)?;
         let found = &resident.workload;
         let well = found.healthy || served.unhealthy_too;
         let there = match (&found.away, found.addresses.is_empty(), reach) {
             (None, false, _) => true,
-            (None, true, Reach::Anywhere) => {
+            (None, true, ConnectionReach::Anywhere) => {
                 found.hostname.is_some() && !draw.nowhere.contains(&found.uid)
             }
-            (Some(_), _, Reach::Anywhere) => entrance(resident).is_some(),
-            (_, _, Reach::Near) => false,
+            (Some(_), _, ConnectionReach::Anywhere) => entrance(resident).is_some(),
+            (_, _, ConnectionReach::Near) => false,
         };
         (well && there).then_some((resident, at))
     });
@@ -423,7 +423,7 @@ fn drawn<'a>(
         left -= weight(resident);
         left < 0.0
     });
-    let (_, resident, at) = drawn.ok_or_else(|| Refusal::NoEndpoint(key.clone(), number))?;
+    let (_, resident, at) = drawn.ok_or_else(|| RouteError::NoEndpoint(key.clone(), number))?;
     Ok((*resident, *at))
 }
 
@@ -453,23 +453,23 @@ fn network(resident: &Resident) -> Option<&str> {
 fn workload(
     resident: &Arc<Resident>,
     to: SocketAddr,
-    service: Option<Arc<Served>>,
-) -> Result<Target, Refusal> {
+    service: Option<Arc<ServedService>>,
+) -> Result<RouteTarget, RouteError> {
     let found = &resident.workload;
     if let Some(away) = &found.away {
         let (uid, network) = (Arc::clone(&found.uid), Arc::clone(&away.network));
         let why = "only services are called there".to_owned();
-        return Err(Refusal::Network(uid, network, why));
+        return Err(RouteError::Network(uid, network, why));
     }
     let expected = match found.tunnel {
         Tunnel::None => None,
-        Tunnel::Mtls => return Err(Refusal::SidecarTls(Arc::clone(&found.uid))),
+        Tunnel::Mtls => return Err(RouteError::SidecarTls(Arc::clone(&found.uid))),
         Tunnel::Hbone if OWN_PORTS.contains(&to.port()) => {
-            return Err(Refusal::OwnPort(to.port()));
+            return Err(RouteError::OwnPort(to.port()));
         }
         Tunnel::Hbone => Some(answering(found, service.as_ref())),
     };
-    Ok(Target {
+    Ok(RouteTarget {
         to,
         waypoint: None,
         expected,

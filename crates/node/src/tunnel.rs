@@ -7,13 +7,13 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use voile_http2::{Reason, RecvStream, SendStream};
-use voile_transport::Stream;
+use voile_http2::{ErrorCode, RecvStream, SendStream};
+use voile_transport::TransportStream;
 use voile_transport::buffers::{Buffer, Class};
 
 /// Reason why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum TunnelEnd {
     /// Both sides said that they were done.
     Finished,
     /// The TCP side failed.
@@ -26,19 +26,19 @@ pub(crate) enum End {
 
 /// Bytes that were carried.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Carried {
+pub(crate) struct TunnelBytes {
     /// Bytes from TCP into the tunnel.
     pub(crate) inward: u64,
     /// Bytes from the tunnel to TCP.
     pub(crate) outward: u64,
-    pub(crate) end: End,
+    pub(crate) end: TunnelEnd,
 }
 
 /// Turns in which one direction may move something before others get theirs.
 const BURST: usize = 16;
 
 struct Tunnel {
-    tcp: Stream,
+    tcp: TransportStream,
     receive: RecvStream,
     send: SendStream,
     class: Class,
@@ -48,17 +48,17 @@ struct Tunnel {
     heard: bool,
     /// The end of the tunnel's side is being told to TCP.
     closing: bool,
-    carried: Carried,
+    carried: TunnelBytes,
 }
 
 /// Carries until both directions ended, one failed, or `cut` is ready.
 ///
 /// No `async fn`, and `cut` is the caller's: the future of one holds each argument twice, and there are many tunnels.
 pub(crate) fn carry<C: Future<Output = ()>>(
-    tcp: Stream,
+    tcp: TransportStream,
     (receive, send): (RecvStream, SendStream),
     mut cut: Pin<&mut C>,
-) -> impl Future<Output = Carried> {
+) -> impl Future<Output = TunnelBytes> {
     let mut tunnel = Tunnel {
         tcp,
         receive,
@@ -68,10 +68,10 @@ pub(crate) fn carry<C: Future<Output = ()>>(
         said: false,
         heard: false,
         closing: false,
-        carried: Carried {
+        carried: TunnelBytes {
             inward: 0,
             outward: 0,
-            end: End::Finished,
+            end: TunnelEnd::Finished,
         },
     };
     async move {
@@ -79,14 +79,14 @@ pub(crate) fn carry<C: Future<Output = ()>>(
             if let Poll::Ready(end) = tunnel.poll(cx) {
                 return Poll::Ready(end);
             }
-            cut.as_mut().poll(cx).map(|()| End::Cut)
+            cut.as_mut().poll(cx).map(|()| TunnelEnd::Cut)
         });
         let end = end.await;
-        if end != End::Finished {
-            tunnel.send.send_reset(Reason::CANCEL);
+        if end != TunnelEnd::Finished {
+            tunnel.send.send_reset(ErrorCode::CANCEL);
             tunnel.tcp.reset();
         }
-        Carried {
+        TunnelBytes {
             end,
             ..tunnel.carried
         }
@@ -94,16 +94,16 @@ pub(crate) fn carry<C: Future<Output = ()>>(
 }
 
 impl Tunnel {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TunnelEnd> {
         let said = self.poll_inward(cx);
         let heard = self.poll_outward(cx);
         match (said, heard) {
             (Poll::Ready(Err(end)), _) | (_, Poll::Ready(Err(end))) => Poll::Ready(end),
-            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(End::Finished),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(TunnelEnd::Finished),
             _ => {
                 // A stream that was reset while its sender waits for TCP must not wait for TCP to speak.
                 if self.send_failed(cx) {
-                    return Poll::Ready(End::TunnelFailed);
+                    return Poll::Ready(TunnelEnd::TunnelFailed);
                 }
                 Poll::Pending
             }
@@ -115,7 +115,7 @@ impl Tunnel {
     }
 
     /// From TCP into the tunnel.
-    fn poll_inward(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+    fn poll_inward(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TunnelEnd>> {
         let mut turns = 0;
         while !self.said {
             turns += 1;
@@ -124,14 +124,14 @@ impl Tunnel {
                 return Poll::Pending;
             }
             if ready!(self.tcp.poll_readable(cx)).is_err() {
-                return Poll::Ready(Err(End::TcpFailed));
+                return Poll::Ready(Err(TunnelEnd::TcpFailed));
             }
-            let room = ready!(self.send.poll_capacity(cx)).map_err(|_| End::TunnelFailed)?;
+            let room = ready!(self.send.poll_capacity(cx)).map_err(|_| TunnelEnd::TunnelFailed)?;
             let mut buffer = Buffer::take(self.class);
             let most = room.min(buffer.bytes().len());
             let mut read = ReadBuf::new(&mut buffer.bytes_mut()[..most]);
             if ready!(Pin::new(&mut self.tcp).poll_read(cx, &mut read)).is_err() {
-                return Poll::Ready(Err(End::TcpFailed));
+                return Poll::Ready(Err(TunnelEnd::TcpFailed));
             }
             let bytes = read.filled();
             let sent = match bytes.is_empty() {
@@ -145,13 +145,13 @@ impl Tunnel {
                     self.send.send_copy(bytes, false)
                 }
             };
-            sent.map_err(|_| End::TunnelFailed)?;
+            sent.map_err(|_| TunnelEnd::TunnelFailed)?;
         }
         Poll::Ready(Ok(()))
     }
 
     /// From the tunnel to TCP.
-    fn poll_outward(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+    fn poll_outward(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TunnelEnd>> {
         let mut turns = 0;
         while !self.heard {
             turns += 1;
@@ -161,22 +161,22 @@ impl Tunnel {
             }
             if self.closing {
                 let closed = ready!(Pin::new(&mut self.tcp).poll_shutdown(cx));
-                closed.map_err(|_| End::TcpFailed)?;
+                closed.map_err(|_| TunnelEnd::TcpFailed)?;
                 self.heard = true;
                 continue;
             }
             if self.chunk.is_empty() {
                 match ready!(self.receive.poll_data(cx)) {
                     Some(Ok(chunk)) => self.chunk = chunk,
-                    Some(Err(_)) => return Poll::Ready(Err(End::TunnelFailed)),
+                    Some(Err(_)) => return Poll::Ready(Err(TunnelEnd::TunnelFailed)),
                     None => self.closing = true,
                 }
                 continue;
             }
             let written = ready!(Pin::new(&mut self.tcp).poll_write(cx, &self.chunk));
-            let written = written.map_err(|_| End::TcpFailed)?;
+            let written = written.map_err(|_| TunnelEnd::TcpFailed)?;
             if written == 0 {
-                return Poll::Ready(Err(End::TcpFailed));
+                return Poll::Ready(Err(TunnelEnd::TcpFailed));
             }
             drop(self.chunk.split_to(written));
             self.receive.release_capacity(written);

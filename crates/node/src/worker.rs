@@ -1,4 +1,4 @@
-//! A worker thread that carries connections, with its own runtime, pools and counters. It reads a [`View`] that never
+//! A worker thread that carries connections, with its own runtime, pools and counters. It reads a [`RegistryView`] that never
 //! changes. With a newer view it checks the policies of every inbound connection again.
 
 use std::cell::{Cell, RefCell};
@@ -21,12 +21,12 @@ use voile_telemetry::{Shard, Snapshot};
 use voile_xds::client::XdsClient;
 
 use crate::dispatch::Load;
-use crate::names::{Question, Resolved};
+use crate::names::{NameLookup, Resolved};
 use crate::outbound::{CERT_REVOKED, DENY, Pool};
-use crate::pod::{Life, Pod};
-use crate::policy::{Caller, Denial, Judged};
-use crate::proven::{Bonds, Proven};
-use crate::registry::{Registry, Resident, Subscription, View, Wish};
+use crate::pod::{PodLife, Pod};
+use crate::policy::{PeerAttributes, Denial, JudgedConnection};
+use crate::verified_peers::{PeerBonds, ProvenPeer};
+use crate::registry::{Registry, Resident, Subscription, RegistryView, DiscoveryRequest};
 
 /// Time that a connection waits to learn which workload has an address. The control plane answers in milliseconds. If
 /// it is away, the worker does not guess.
@@ -40,7 +40,7 @@ const MAX_PARKED: usize = 4096;
 
 /// By which of a pod's doors a connection came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum PodListener {
     /// Outbound connection of the pod's application (15001).
     Outbound,
     /// Another proxy calls (15008).
@@ -49,7 +49,7 @@ pub(crate) enum Door {
     Plaintext,
 }
 
-impl Door {
+impl PodListener {
     /// As a successor is told.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ pub(crate) enum Job {
     /// A connection.
     Accepted {
         pod: Arc<Pod>,
-        door: Door,
+        door: PodListener,
         stream: TcpStream,
         peer: SocketAddr,
         load: Load,
@@ -77,12 +77,12 @@ pub(crate) enum Job {
     /// The pods of this node, from now on.
     Homes(Arc<Homes>),
     /// A wish to know the counters.
-    Scrape(oneshot::Sender<Figures>),
+    Scrape(oneshot::Sender<NodeCounters>),
 }
 
 /// Counters of a worker.
 #[derive(Debug)]
-pub(crate) struct Figures {
+pub(crate) struct NodeCounters {
     pub(crate) snapshot: Snapshot,
     pub(crate) pooled: usize,
     pub(crate) denied: u64,
@@ -92,21 +92,21 @@ pub(crate) struct Figures {
 
 /// Requests to the control plane and to resolvers.
 #[derive(Debug, Clone)]
-pub(crate) struct Asker {
+pub(crate) struct ControlPlaneClient {
     pub(crate) client: XdsClient,
     pub(crate) registry: Arc<Mutex<Registry>>,
     pub(crate) subscription: Subscription,
     /// Resolves names for pods.
-    pub(crate) names: mpsc::UnboundedSender<Question>,
+    pub(crate) names: mpsc::UnboundedSender<NameLookup>,
 }
 
-impl Asker {
+impl ControlPlaneClient {
     pub(crate) fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Applies changes of subscription.
-    pub(crate) fn follow(&self, wish: Wish) {
+    pub(crate) fn follow(&self, wish: DiscoveryRequest) {
         if let Some(name) = wish.unsubscribe {
             self.client.unsubscribe(type_url::ADDRESS, [name]);
         }
@@ -126,40 +126,40 @@ impl Asker {
 /// A connection that came in, as long as it is open.
 struct Live {
     pod: Arc<Pod>,
-    proven: Option<Rc<Proven>>,
+    proven: Option<Rc<ProvenPeer>>,
     source: IpAddr,
     destination: SocketAddr,
-    cut: Rc<Cut>,
+    cut: Rc<ConnectionCut>,
 }
 
 /// The word that a connection must end, and ztunnel's word for why.
 #[derive(Default)]
-struct Cut {
+struct ConnectionCut {
     word: Notify,
     flags: Cell<Option<&'static str>>,
 }
 
 /// A view that one worker holds: its connections share it without touching memory of other threads.
-pub(crate) struct Known(Arc<View>);
+pub(crate) struct WorkerView(Arc<RegistryView>);
 
-impl Deref for Known {
-    type Target = View;
+impl Deref for WorkerView {
+    type Target = RegistryView;
 
-    fn deref(&self) -> &View {
+    fn deref(&self) -> &RegistryView {
         &self.0
     }
 }
 
 /// See the module.
-pub(crate) struct Worker {
-    view: RefCell<Rc<Known>>,
-    changes: watch::Receiver<Arc<View>>,
-    asker: Asker,
+pub(crate) struct NodeWorker {
+    view: RefCell<Rc<WorkerView>>,
+    changes: watch::Receiver<Arc<RegistryView>>,
+    asker: ControlPlaneClient,
     pub(crate) pool: Rc<Pool>,
     /// Gateways of other networks, and their failures.
     pub(crate) gateways: Gateways,
     /// Peers that this worker's connections have verified.
-    pub(crate) bonds: Bonds,
+    pub(crate) bonds: PeerBonds,
     /// Our own pods, by address.
     homes: RefCell<Arc<Homes>>,
     pub(crate) shard: RefCell<Shard>,
@@ -172,7 +172,7 @@ pub(crate) struct Worker {
 
 /// Why a connection that came in may not be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Closed {
+pub(crate) enum ClosedReason {
     /// By a policy.
     #[error("{0}")]
     Denied(Denial),
@@ -187,7 +187,7 @@ pub(crate) enum Closed {
     Door(u16),
 }
 
-impl Closed {
+impl ClosedReason {
     /// ztunnel's word for it.
     pub(crate) fn flags(&self) -> &'static str {
         match self {
@@ -199,38 +199,38 @@ impl Closed {
 
 /// Judges a connection that came in to a pod.
 pub(crate) fn judge(
-    view: &View,
+    view: &RegistryView,
     pod: &Pod,
-    proven: Option<&Proven>,
+    proven: Option<&ProvenPeer>,
     (source, destination): (IpAddr, SocketAddr),
-) -> Result<(), Closed> {
+) -> Result<(), ClosedReason> {
     if let Some(proven) = proven.filter(|proven| proven.is_revoked(&view.revocations)) {
-        return Err(Closed::Revoked(proven.identity.clone()));
+        return Err(ClosedReason::Revoked(proven.identity.clone()));
     }
-    let caller = Caller {
+    let caller = PeerAttributes {
         identity: proven.map(|proven| &proven.identity),
         source,
         destination,
     };
     let address = destination.ip();
-    let own = own(view, pod, address).ok_or(Closed::Nobody(address))?;
+    let own = own(view, pod, address).ok_or(ClosedReason::Nobody(address))?;
     let told = own.workload.application_tunnel.filter(|one| one.proxy);
     if let Some(door) = told.and_then(|one| one.port)
         && door.get() == destination.port()
     {
-        return Err(Closed::Door(door.get()));
+        return Err(ClosedReason::Door(door.get()));
     }
-    let judged = Judged {
+    let judged = JudgedConnection {
         namespace: own.workload.namespace.as_str(),
         named: &own.policies,
     };
     view.policies
         .judge(&judged, &caller)
-        .map_err(Closed::Denied)
+        .map_err(ClosedReason::Denied)
 }
 
 /// Returns the pod's own workload, if the control plane and the agent agree on its name and identity.
-pub(crate) fn own<'a>(view: &'a View, pod: &Pod, address: IpAddr) -> Option<&'a Arc<Resident>> {
+pub(crate) fn own<'a>(view: &'a RegistryView, pod: &Pod, address: IpAddr) -> Option<&'a Arc<Resident>> {
     let identity = &pod.badge.identity;
     view.workload(address).filter(|resident| {
         let found = &resident.workload;
@@ -261,9 +261,9 @@ impl Drop for Parked<'_> {
 
 /// One judged connection; dropping it ends the judging.
 pub(crate) struct Watched<'a> {
-    worker: &'a Worker,
+    worker: &'a NodeWorker,
     key: usize,
-    cut: Rc<Cut>,
+    cut: Rc<ConnectionCut>,
     pod: Arc<Pod>,
 }
 
@@ -272,7 +272,7 @@ impl Watched<'_> {
     pub(crate) async fn ended(&self) {
         tokio::select! {
             () = self.cut.word.notified() => {}
-            () = self.pod.is_at(Life::Gone) => {}
+            () = self.pod.is_at(PodLife::Gone) => {}
         }
     }
 
@@ -288,20 +288,20 @@ impl Drop for Watched<'_> {
     }
 }
 
-impl Worker {
+impl NodeWorker {
     fn new(
-        first: Arc<View>,
-        changes: watch::Receiver<Arc<View>>,
-        asker: Asker,
+        first: Arc<RegistryView>,
+        changes: watch::Receiver<Arc<RegistryView>>,
+        asker: ControlPlaneClient,
         heads: Arc<HeadBudget>,
     ) -> Self {
         Self {
-            view: RefCell::new(Rc::new(Known(first))),
+            view: RefCell::new(Rc::new(WorkerView(first))),
             changes,
             asker,
             pool: Rc::new(Pool::new(Some(heads))),
             gateways: Gateways::default(),
-            bonds: Bonds::default(),
+            bonds: PeerBonds::default(),
             homes: RefCell::default(),
             shard: RefCell::default(),
             live: RefCell::default(),
@@ -313,12 +313,12 @@ impl Worker {
     }
 
     /// Returns the current view.
-    pub(crate) fn view(&self) -> Rc<Known> {
+    pub(crate) fn view(&self) -> Rc<WorkerView> {
         Rc::clone(&self.view.borrow())
     }
 
     /// Returns a view that knows these addresses; None if the control plane does not answer in time.
-    pub(crate) async fn known(&self, addresses: &[IpAddr]) -> Option<Rc<Known>> {
+    pub(crate) async fn known(&self, addresses: &[IpAddr]) -> Option<Rc<WorkerView>> {
         self.known_within(ANSWER_PATIENCE, addresses).await
     }
 
@@ -326,10 +326,10 @@ impl Worker {
     /// in time.
     async fn known_waypoint(
         &self,
-        view: &Rc<Known>,
+        view: &Rc<WorkerView>,
         source: &Resident,
         to: SocketAddr,
-    ) -> Option<Rc<Known>> {
+    ) -> Option<Rc<WorkerView>> {
         let Some(waypoint) = crate::route::waypoint(view, source, to) else {
             return Some(Rc::clone(view));
         };
@@ -345,9 +345,9 @@ impl Worker {
     /// Returns a view that also knows this service; None if the control plane does not answer in time.
     pub(crate) async fn known_service(
         &self,
-        view: Rc<Known>,
+        view: Rc<WorkerView>,
         service: &ServiceKey,
-    ) -> Option<Rc<Known>> {
+    ) -> Option<Rc<WorkerView>> {
         if view.knows_service(service) {
             return Some(view);
         }
@@ -361,10 +361,10 @@ impl Worker {
     /// networks. Without an answer in time for a hop, the connection does not take that way.
     pub(crate) async fn known_way(
         &self,
-        view: &Rc<Known>,
+        view: &Rc<WorkerView>,
         source: &Resident,
         to: SocketAddr,
-    ) -> Option<Rc<Known>> {
+    ) -> Option<Rc<WorkerView>> {
         let view = self.known_waypoint(view, source, to).await?;
         let entrances = crate::route::entrances(&view, source, to);
         if entrances.is_empty() {
@@ -374,19 +374,19 @@ impl Worker {
             let wish = self.asker.registry().ask_entrance(entrance);
             self.asker.follow(wish);
         }
-        let known = |view: &View| entrances.iter().all(|one| view.knows_entrance(one));
+        let known = |view: &RegistryView| entrances.iter().all(|one| view.knows_entrance(one));
         Some(self.once(ANSWER_PATIENCE, known).await.unwrap_or(view))
     }
 
     /// Returns a view that knows a local pod. Waits only briefly for its caller, which is needed for labels alone.
-    pub(crate) async fn known_both(&self, ours: IpAddr, caller: IpAddr) -> Option<Rc<Known>> {
+    pub(crate) async fn known_both(&self, ours: IpAddr, caller: IpAddr) -> Option<Rc<WorkerView>> {
         let view = self.known(&[ours]).await?;
         let both = self.known_within(LABEL_PATIENCE, &[ours, caller]).await;
         Some(both.unwrap_or(view))
     }
 
-    async fn known_within(&self, patience: Duration, addresses: &[IpAddr]) -> Option<Rc<Known>> {
-        let knows = |view: &View| {
+    async fn known_within(&self, patience: Duration, addresses: &[IpAddr]) -> Option<Rc<WorkerView>> {
+        let knows = |view: &RegistryView| {
             let mut all = addresses.iter();
             view.is_told && all.all(|address| self.is_known(view, *address))
         };
@@ -407,19 +407,19 @@ impl Worker {
 
     /// Returns true if the view knows this address. With a subscription to everything, a missing address of a local
     /// pod counts as not yet received: the agent is often quicker than the control plane.
-    fn is_known(&self, view: &View, address: IpAddr) -> bool {
+    fn is_known(&self, view: &RegistryView, address: IpAddr) -> bool {
         let is_coming = || view.is_whole() && !view.names(address) && self.home(address).is_some();
         view.knows(address) && !is_coming()
     }
 
     /// Waits for a view that satisfies `knows`.
-    async fn once(&self, patience: Duration, knows: impl Fn(&View) -> bool) -> Option<Rc<Known>> {
+    async fn once(&self, patience: Duration, knows: impl Fn(&RegistryView) -> bool) -> Option<Rc<WorkerView>> {
         let _place = Parked::among(&self.parked)?;
         let mut changes = self.changes.clone();
         let answered = changes.wait_for(|view| knows(view));
         let answered = tokio::time::timeout(patience, answered).await;
         let view = Arc::clone(&*answered.ok()?.ok()?);
-        Some(Rc::new(Known(view)))
+        Some(Rc::new(WorkerView(view)))
     }
 
     /// Resolves a name for a pod.
@@ -429,7 +429,7 @@ impl Worker {
         };
         let (answer, answered) = oneshot::channel();
         // The resolver task lives as long as the worker; without it the answer is dropped.
-        let _ = self.asker.names.send(Question {
+        let _ = self.asker.names.send(NameLookup {
             pod: Arc::clone(pod),
             host: host.into(),
             answer,
@@ -449,17 +449,17 @@ impl Worker {
     /// Permits a connection that came in, and watches that it stays permitted.
     pub(crate) fn admit(
         &self,
-        view: &View,
+        view: &RegistryView,
         pod: &Arc<Pod>,
-        proven: Option<&Rc<Proven>>,
+        proven: Option<&Rc<ProvenPeer>>,
         (source, destination): (IpAddr, SocketAddr),
-    ) -> Result<Watched<'_>, Closed> {
+    ) -> Result<Watched<'_>, ClosedReason> {
         let permitted = judge(view, pod, proven.map(|one| &**one), (source, destination));
         if let Err(closed) = permitted {
             self.denied.set(self.denied.get() + 1);
             return Err(closed);
         }
-        let cut = Rc::new(Cut::default());
+        let cut = Rc::new(ConnectionCut::default());
         let key = self.live.borrow_mut().insert(Live {
             pod: Arc::clone(pod),
             proven: proven.cloned(),
@@ -476,7 +476,7 @@ impl Worker {
     }
 
     /// Applies a newer view, to new connections and to open ones.
-    fn obey(&self, view: Arc<View>) {
+    fn obey(&self, view: Arc<RegistryView>) {
         for (_, live) in self.live.borrow().iter() {
             let ends = (live.source, live.destination);
             if let Err(reason) = judge(&view, &live.pod, live.proven.as_deref(), ends) {
@@ -487,13 +487,13 @@ impl Worker {
             }
         }
         self.bonds.obey(&view.revocations);
-        *self.view.borrow_mut() = Rc::new(Known(view));
+        *self.view.borrow_mut() = Rc::new(WorkerView(view));
     }
 
-    fn figures(&self) -> Figures {
+    fn figures(&self) -> NodeCounters {
         let mut shard = self.shard.borrow_mut();
         shard.expire(Instant::now());
-        Figures {
+        NodeCounters {
             snapshot: shard.snapshot(),
             pooled: self.pool.connections(),
             denied: self.denied.get(),
@@ -527,15 +527,15 @@ impl Worker {
                 let canonical = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                 // Each a task of its own kind: one for all would be as large as the largest.
                 match door {
-                    Door::Outbound => tokio::task::spawn_local(async move {
+                    PodListener::Outbound => tokio::task::spawn_local(async move {
                         crate::outbound::serve(&worker, &pod, stream, canonical).await;
                         drop(load);
                     }),
-                    Door::Tunnel => tokio::task::spawn_local(async move {
+                    PodListener::Tunnel => tokio::task::spawn_local(async move {
                         crate::inbound::tunnels(&worker, &pod, stream, canonical).await;
                         drop(load);
                     }),
-                    Door::Plaintext => tokio::task::spawn_local(async move {
+                    PodListener::Plaintext => tokio::task::spawn_local(async move {
                         crate::inbound::plaintext(&worker, &pod, stream, canonical).await;
                         drop(load);
                     }),
@@ -548,8 +548,8 @@ impl Worker {
 /// Runs a worker on the calling thread until its inbox is closed.
 pub(crate) fn run(
     mut inbox: mpsc::UnboundedReceiver<Job>,
-    mut changes: watch::Receiver<Arc<View>>,
-    asker: Asker,
+    mut changes: watch::Receiver<Arc<RegistryView>>,
+    asker: ControlPlaneClient,
     heads: Arc<HeadBudget>,
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -558,7 +558,7 @@ pub(crate) fn run(
     let local = LocalSet::new();
     local.block_on(&runtime, async move {
         let first = Arc::clone(&changes.borrow_and_update());
-        let worker = Rc::new(Worker::new(first, changes.clone(), asker, heads));
+        let worker = Rc::new(NodeWorker::new(first, changes.clone(), asker, heads));
         loop {
             tokio::select! {
                 biased;
@@ -592,7 +592,7 @@ mod tests {
     use crate::registry::tests::Said;
 
     /// Returns a worker whose views come from `changes`.
-    fn worker(changes: watch::Receiver<Arc<View>>) -> Worker {
+    fn worker(changes: watch::Receiver<Arc<RegistryView>>) -> NodeWorker {
         let config = ClientConfig {
             addresses: Vec::new(),
             root_certificate: None,
@@ -603,19 +603,19 @@ mod tests {
         let never = std::future::pending();
         let handler = Box::new(|_: &Update| Vec::new());
         let (names, _) = mpsc::unbounded_channel();
-        let asker = Asker {
+        let asker = ControlPlaneClient {
             client: XdsClient::start_after(never, config, credentials, handler, &runtime),
             registry: Arc::new(Mutex::new(Registry::subscribed_to(Subscription::All))),
             subscription: Subscription::All,
             names,
         };
         let heads = Arc::new(HeadBudget::new(0));
-        Worker::new(Arc::default(), changes, asker, heads)
+        NodeWorker::new(Arc::default(), changes, asker, heads)
     }
 
     #[tokio::test]
     async fn nobody_is_taken_for_a_stranger_before_all_was_told() {
-        let (publish, changes) = watch::channel(Arc::new(View::default()));
+        let (publish, changes) = watch::channel(Arc::new(RegistryView::default()));
         let worker = worker(changes);
         let stranger = [IpAddr::from([192, 0, 2, 1])];
         let mut said = Said::told_all();

@@ -22,7 +22,7 @@ pub struct Claims {
     texts: String,
     /// The first node is the object itself; the contents of a list or an object follow it. Empty for claims without a
     /// token.
-    nodes: Vec<Node>,
+    nodes: Vec<ClaimNode>,
     /// The nodes of the names of large objects, sorted by name within each object.
     sorted: Vec<u32>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Span {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Node {
+enum ClaimNode {
     Null,
     Bool(bool),
     Whole(u64),
@@ -123,7 +123,7 @@ impl Claims {
     /// The range of this claim's text; valid as long as the claims live.
     pub(crate) fn span(&self, name: &str) -> Option<Span> {
         match self.nodes[self.object().find(name)?] {
-            Node::Text(span) => Some(span),
+            ClaimNode::Text(span) => Some(span),
             _ => None,
         }
     }
@@ -131,7 +131,7 @@ impl Claims {
     /// About how many bytes it takes beside itself.
     pub(crate) fn memory(&self) -> usize {
         self.texts.capacity()
-            + self.nodes.capacity() * size_of::<Node>()
+            + self.nodes.capacity() * size_of::<ClaimNode>()
             + self.sorted.capacity() * size_of::<u32>()
     }
 
@@ -140,15 +140,15 @@ impl Claims {
         let Some(at) = self.object().find(name) else {
             return;
         };
-        let Node::Text(span) = self.nodes[at] else {
+        let ClaimNode::Text(span) = self.nodes[at] else {
             return;
         };
-        let mut words: SmallVec<[Node; 8]> = SmallVec::new();
+        let mut words: SmallVec<[ClaimNode; 8]> = SmallVec::new();
         let mut start = span.start;
         for word in self.text(span).split(' ') {
             let end = start + word.len() as u32;
             if !word.is_empty() {
-                words.push(Node::Text(Span { start, end }));
+                words.push(ClaimNode::Text(Span { start, end }));
             }
             start = end + 1;
         }
@@ -158,45 +158,45 @@ impl Claims {
         let (first, more) = (at as u32 + 1, words.len() as u32);
         for node in &mut self.nodes {
             match node {
-                Node::List { end } | Node::Object { end, .. } if *end >= first => *end += more,
+                ClaimNode::List { end } | ClaimNode::Object { end, .. } if *end >= first => *end += more,
                 _ => {}
             }
         }
         for name in &mut self.sorted {
             *name += if *name >= first { more } else { 0 };
         }
-        self.nodes[at] = Node::List { end: first + more };
+        self.nodes[at] = ClaimNode::List { end: first + more };
         self.nodes.splice(first as usize..first as usize, words);
     }
 
     fn value(&self, at: usize) -> Claim<'_> {
         match self.nodes[at] {
-            Node::Null => Claim::Null,
-            Node::Bool(value) => Claim::Bool(value),
-            Node::Whole(number) => Claim::Whole(number),
-            Node::Negative(number) => Claim::Negative(number),
-            Node::Fraction(number) => Claim::Fraction(number),
-            Node::Text(span) | Node::Name(span) => Claim::Text(self.text(span)),
-            Node::List { end } => Claim::List(List {
+            ClaimNode::Null => Claim::Null,
+            ClaimNode::Bool(value) => Claim::Bool(value),
+            ClaimNode::Whole(number) => Claim::Whole(number),
+            ClaimNode::Negative(number) => Claim::Negative(number),
+            ClaimNode::Fraction(number) => Claim::Fraction(number),
+            ClaimNode::Text(span) | ClaimNode::Name(span) => Claim::Text(self.text(span)),
+            ClaimNode::List { end } => Claim::List(List {
                 claims: self,
                 at: at + 1,
                 end: end as usize,
             }),
-            Node::Object { .. } => Claim::Object(Object { claims: self, at }),
+            ClaimNode::Object { .. } => Claim::Object(Object { claims: self, at }),
         }
     }
 
     /// The index of the node after a value.
     fn after(&self, at: usize) -> usize {
         match self.nodes[at] {
-            Node::List { end } | Node::Object { end, .. } => end as usize,
+            ClaimNode::List { end } | ClaimNode::Object { end, .. } => end as usize,
             _ => at + 1,
         }
     }
 
     fn name(&self, at: usize) -> &str {
         match self.nodes[at] {
-            Node::Name(span) => self.text(span),
+            ClaimNode::Name(span) => self.text(span),
             _ => "",
         }
     }
@@ -295,7 +295,7 @@ impl<'a> Object<'a> {
     /// The end of the object, its number of members, and the start of a large object's sorted names.
     fn shape(self) -> (usize, usize, usize) {
         match self.claims.nodes.get(self.at) {
-            Some(Node::Object {
+            Some(ClaimNode::Object {
                 end,
                 members,
                 sorted,

@@ -10,14 +10,14 @@ use crate::inbound::Mode;
 
 /// The mode of a port, and its policy.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Effective {
+pub struct EffectiveMode {
     /// The mode.
     pub mode: Mode,
     /// The policy it comes from; `None` if no policy sets it.
     pub policy: Option<Arc<PeerAuthentication>>,
 }
 
-impl Effective {
+impl EffectiveMode {
     fn by(mode: MutualTlsMode, policy: &Arc<PeerAuthentication>) -> Self {
         Self {
             mode: mode.into(),
@@ -37,22 +37,22 @@ impl From<MutualTlsMode> for Mode {
 }
 
 /// The mode at a port of a workload. `port` is the WORKLOAD's port (a target port, not a service's).
-pub fn effective(mesh: &Mesh, workload: &Workload, port: Port) -> Effective {
+pub fn effective(mesh: &Mesh, workload: &Workload, port: Port) -> EffectiveMode {
     effective_at(mesh, &workload.key.namespace, &workload.labels, port)
 }
 
 /// As `effective`, for a workload that is not yet running.
-pub fn effective_at(mesh: &Mesh, namespace: &Namespace, labels: &Labels, port: Port) -> Effective {
+pub fn effective_at(mesh: &Mesh, namespace: &Namespace, labels: &Labels, port: Port) -> EffectiveMode {
     if let Some(policy) = selecting(mesh, namespace, labels)
         && let Some(mode) = policy.port_modes.get(&port).and_then(|entry| entry.mode)
     {
-        return Effective::by(mode, policy);
+        return EffectiveMode::by(mode, policy);
     }
     inherited(mesh, namespace, labels)
 }
 
 /// The mode of ports that no `portLevelMtls` names.
-pub fn inherited(mesh: &Mesh, namespace: &Namespace, labels: &Labels) -> Effective {
+pub fn inherited(mesh: &Mesh, namespace: &Namespace, labels: &Labels) -> EffectiveMode {
     let scopes = [
         selecting(mesh, namespace, labels),
         unselective(mesh, namespace),
@@ -61,8 +61,8 @@ pub fn inherited(mesh: &Mesh, namespace: &Namespace, labels: &Labels) -> Effecti
     let said = scopes
         .into_iter()
         .flatten()
-        .find_map(|policy| Some(Effective::by(policy.mode?, policy)));
-    said.unwrap_or(Effective {
+        .find_map(|policy| Some(EffectiveMode::by(policy.mode?, policy)));
+    said.unwrap_or(EffectiveMode {
         mode: Mode::Permissive,
         policy: None,
     })

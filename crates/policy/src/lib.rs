@@ -12,5 +12,5 @@ mod inbound;
 pub mod tokens;
 
 pub use callers::{is_taken, speaks_mutual_tls};
-pub use effective::{Effective, effective, effective_at, inherited, selecting};
+pub use effective::{EffectiveMode, effective, effective_at, inherited, selecting};
 pub use inbound::{ConnectionFacts, Denial, DenialReason, Mode, Permit, Trust, inbound};

@@ -25,12 +25,12 @@ mod rules;
 pub use algorithm::Algorithm;
 pub use cache::Cache;
 pub use claims::Token;
-pub use edits::{Edits, masked_params, without_cookies, without_params};
+pub use edits::{TokenEdits, masked_params, without_cookies, without_params};
 pub use keys::{KeyFault, KeySet, KeySetError};
 pub use limits::{
     CACHE_BYTES, CLOCK_SKEW_SECONDS, MAX_CLAIM_VALUES, MAX_DEPTH, MAX_KEY_SET_BYTES, MAX_KEYS,
     MAX_OUTPUT_BYTES, MAX_SIGNATURE_CHECKS, MAX_TOKEN_BYTES, MAX_TOKENS,
 };
-pub use outcome::{Outcome, Reason, Refusal, Verified};
-pub use places::Request;
-pub use rules::{Given, Rules};
+pub use outcome::{TokenOutcome, TokenErrorReason, TokenRefusal, Verified};
+pub use places::TokenRequest;
+pub use rules::{RuleKeys, Rules};

@@ -8,8 +8,8 @@ mod two;
 
 use std::io::{self, Read, Write};
 
-use super::Server;
-use redirect::{Leads, Place};
+use super::ProbeServer;
+use redirect::{RedirectOutcome, RedirectTarget};
 
 /// Requests of one question, as the kubelet's: the first and those that redirects lead to.
 const MAX_REQUESTS: usize = 10;
@@ -23,13 +23,13 @@ const USER_AGENT: &str = "kube-probe/voile";
 
 /// Asks; the status of the answer.
 pub(crate) fn get(
-    server: &Server,
+    server: &ProbeServer,
     tls: bool,
     path: &str,
     headers: &[(String, String)],
 ) -> io::Result<u16> {
     let host = server.address.ip().to_string();
-    let mut place = Place {
+    let mut place = RedirectTarget {
         tls,
         port: server.address.port(),
         target: path.to_owned(),
@@ -43,8 +43,8 @@ pub(crate) fn get(
             return Ok(head.status);
         }
         match redirect::leads(&place, &host, location).map_err(wrong)? {
-            Leads::Here(next) => place = next,
-            Leads::Elsewhere => return Ok(head.status),
+            RedirectOutcome::Here(next) => place = next,
+            RedirectOutcome::Elsewhere => return Ok(head.status),
         }
     }
     Err(io::Error::other(format!(
@@ -53,7 +53,7 @@ pub(crate) fn get(
     )))
 }
 
-fn ask(server: &Server, place: &Place, headers: &[(String, String)]) -> io::Result<Head> {
+fn ask(server: &ProbeServer, place: &RedirectTarget, headers: &[(String, String)]) -> io::Result<ProbeHead> {
     let mut stream = server.stream(place.port, place.tls)?;
     let mut address = server.address;
     address.set_port(place.port);
@@ -69,7 +69,7 @@ fn ask(server: &Server, place: &Place, headers: &[(String, String)]) -> io::Resu
     Ok(head)
 }
 
-fn request(authority: &str, place: &Place, headers: &[(String, String)]) -> String {
+fn request(authority: &str, place: &RedirectTarget, headers: &[(String, String)]) -> String {
     let mut text = format!("GET {} HTTP/1.1\r\n", place.target);
     for (name, value) in fields(authority, place, headers).chain([("Connection", "close")]) {
         text.push_str(name);
@@ -84,7 +84,7 @@ fn request(authority: &str, place: &Place, headers: &[(String, String)]) -> Stri
 /// The usual fields and the application's own, which take their place.
 fn fields<'a>(
     authority: &'a str,
-    place: &Place,
+    place: &RedirectTarget,
     headers: &'a [(String, String)],
 ) -> impl Iterator<Item = (&'a str, &'a str)> + Clone {
     let usual = [
@@ -111,7 +111,7 @@ fn wrong(what: &'static str) -> io::Error {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Head {
+struct ProbeHead {
     status: u16,
     location: Option<String>,
     /// Of the body; `None` is until the connection ends, or in chunks.
@@ -119,7 +119,7 @@ struct Head {
 }
 
 /// Reads the head of the answer itself, and the first bytes of the body.
-fn read_head(stream: &mut impl Read) -> io::Result<(Head, Vec<u8>)> {
+fn read_head(stream: &mut impl Read) -> io::Result<(ProbeHead, Vec<u8>)> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 1024];
     loop {
@@ -145,7 +145,7 @@ fn read_head(stream: &mut impl Read) -> io::Result<(Head, Vec<u8>)> {
 }
 
 /// Hears the server out, as far as a body is worth it.
-fn read_body(stream: &mut impl Read, head: &Head, mut bytes: Vec<u8>) -> io::Result<()> {
+fn read_body(stream: &mut impl Read, head: &ProbeHead, mut bytes: Vec<u8>) -> io::Result<()> {
     if matches!(head.status, 101 | 204 | 304) {
         return Ok(());
     }
@@ -175,7 +175,7 @@ fn read_body(stream: &mut impl Read, head: &Head, mut bytes: Vec<u8>) -> io::Res
     Ok(())
 }
 
-fn parse(head: &[u8]) -> Option<Head> {
+fn parse(head: &[u8]) -> Option<ProbeHead> {
     let head = String::from_utf8_lossy(head);
     let mut lines = head.split("\r\n");
     let status = lines.next()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?;
@@ -193,7 +193,7 @@ fn parse(head: &[u8]) -> Option<Head> {
     };
     let chunked = field("transfer-encoding").is_some();
     let length = field("content-length").filter(|_| !chunked);
-    Some(Head {
+    Some(ProbeHead {
         status,
         location: field("location").map(str::to_owned),
         length: length.and_then(|length| length.parse().ok()),
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn heads_are_read_or_refused() {
         let good = |status, location: Option<&str>, length| {
-            Ok(Head {
+            Ok(ProbeHead {
                 status,
                 location: location.map(str::to_owned),
                 length,
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn own_fields_take_the_place_of_the_usual_ones() {
         let own = [("hOST".to_owned(), "shop".to_owned())];
-        let mut place = Place {
+        let mut place = RedirectTarget {
             tls: false,
             port: 1,
             target: "/x".to_owned(),

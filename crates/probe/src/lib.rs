@@ -19,7 +19,7 @@ use socket2::{Domain, Socket, Type};
 
 /// Question of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Question {
+pub enum ProbeRequest {
     /// A connection is accepted.
     Tcp,
     /// `GET` is answered by a status from 200 to 399. Redirects to the same host are followed, at whatever port; so
@@ -73,7 +73,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl Question {
+impl ProbeRequest {
     /// Returns the reason why it cannot be asked: its text would mean something else on the wire.
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {
@@ -110,7 +110,7 @@ impl Question {
 pub fn ask(
     address: SocketAddr,
     mark: Option<u32>,
-    question: &Question,
+    question: &ProbeRequest,
     timeout: Duration,
 ) -> Result<u16, Failure> {
     if let Some(fault) = question.fault() {
@@ -120,24 +120,24 @@ pub fn ask(
             why: fault.to_owned(),
         });
     }
-    let server = Server {
+    let server = ProbeServer {
         address,
         mark,
         until: Instant::now() + timeout,
     };
     let (answer, asked) = match question {
-        Question::Tcp => (
+        ProbeRequest::Tcp => (
             server.connect(address.port()).map(|_| OK),
             address.to_string(),
         ),
-        Question::Http { tls, path, headers } => {
+        ProbeRequest::Http { tls, path, headers } => {
             let scheme = if *tls { "https" } else { "http" };
             (
                 http::get(&server, *tls, path, headers),
                 format!("{scheme}://{address}{path}"),
             )
         }
-        Question::Grpc { service } => {
+        ProbeRequest::Grpc { service } => {
             let checked = server
                 .connect(address.port())
                 .and_then(|mut stream| grpc::check(&mut stream, address, service));
@@ -172,15 +172,15 @@ fn is_tls(error: &io::Error) -> bool {
 }
 
 /// Server of one question, and the deadline.
-struct Server {
+struct ProbeServer {
     address: SocketAddr,
     mark: Option<u32>,
     until: Instant,
 }
 
-impl Server {
+impl ProbeServer {
     /// Any port of it: a redirect may lead to another.
-    fn connect(&self, port: u16) -> io::Result<Bounded> {
+    fn connect(&self, port: u16) -> io::Result<DeadlineStream> {
         let mut address = self.address;
         address.set_port(port);
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
@@ -188,34 +188,34 @@ impl Server {
             socket.set_mark(mark)?;
         }
         socket.connect_timeout(&address.into(), left(self.until)?)?;
-        Ok(Bounded {
+        Ok(DeadlineStream {
             stream: socket.into(),
             until: self.until,
         })
     }
 
-    fn stream(&self, port: u16, tls: bool) -> io::Result<Stream> {
+    fn stream(&self, port: u16, tls: bool) -> io::Result<ProbeStream> {
         let stream = self.connect(port)?;
         Ok(match tls {
-            false => Stream::Plain(stream),
-            true => Stream::Tls(Box::new(tls::client(self, stream)?)),
+            false => ProbeStream::Plain(stream),
+            true => ProbeStream::Tls(Box::new(tls::client(self, stream)?)),
         })
     }
 }
 
 /// A connection that is over at its deadline, however slowly the other side trickles.
-struct Bounded {
+struct DeadlineStream {
     stream: TcpStream,
     until: Instant,
 }
 
 /// A connection, encrypted or not.
-enum Stream {
-    Plain(Bounded),
-    Tls(Box<StreamOwned<ClientConnection, Bounded>>),
+enum ProbeStream {
+    Plain(DeadlineStream),
+    Tls(Box<StreamOwned<ClientConnection, DeadlineStream>>),
 }
 
-impl Stream {
+impl ProbeStream {
     /// Returns true if the server chose HTTP/2.
     fn is_http2(&self) -> bool {
         match self {
@@ -225,7 +225,7 @@ impl Stream {
     }
 }
 
-impl Read for Stream {
+impl Read for ProbeStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read(buffer),
@@ -234,7 +234,7 @@ impl Read for Stream {
     }
 }
 
-impl Write for Stream {
+impl Write for ProbeStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write(bytes),
@@ -250,7 +250,7 @@ impl Write for Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for ProbeStream {
     /// A farewell, so that the server does not take the end for an attack; whether it arrives does not matter.
     fn drop(&mut self) {
         if let Self::Tls(stream) = self {
@@ -268,14 +268,14 @@ fn left(until: Instant) -> io::Result<Duration> {
     Ok(left)
 }
 
-impl Read for Bounded {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(Some(left(self.until)?))?;
         self.stream.read(buffer)
     }
 }
 
-impl Write for Bounded {
+impl Write for DeadlineStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(left(self.until)?))?;
         self.stream.write(bytes)

@@ -11,7 +11,7 @@ use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
 };
 
-use super::{Bounded, Server};
+use super::{DeadlineStream, ProbeServer};
 
 /// ALPN name of HTTP/2.
 pub(super) const HTTP2: &[u8] = b"h2";
@@ -79,9 +79,9 @@ fn config() -> io::Result<Arc<ClientConfig>> {
 
 /// Shakes hands. No server name is sent, as none is an address (RFC 6066).
 pub(super) fn client(
-    server: &Server,
-    mut stream: Bounded,
-) -> io::Result<StreamOwned<ClientConnection, Bounded>> {
+    server: &ProbeServer,
+    mut stream: DeadlineStream,
+) -> io::Result<StreamOwned<ClientConnection, DeadlineStream>> {
     let name = ServerName::from(server.address.ip());
     let mut connection = ClientConnection::new(config()?, name).map_err(io::Error::other)?;
     while connection.is_handshaking() {

@@ -7,42 +7,42 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use voile_model::mesh::action::{
-    Abort, AbortStatus, Answer, Cors, Delay, HeaderEdits, HeaderRules, PathRewrite, Rewrite, Share,
+    Abort, AbortStatus, DirectResponse, Cors, Delay, HeaderEdits, HeaderRules, PathRewrite, Rewrite, RequestShare,
 };
-use voile_traffic::route::{CorsDecision, CorsField, HeaderEdit, Request};
-use voile_xds::wire::Route;
+use voile_traffic::route::{CorsDecision, CorsField, HeaderEdit, RouteInput};
+use voile_xds::wire::WireRoute;
 
-use crate::http::{Amendment, Manner, ResponseFlag, Told};
+use crate::http::{HeadAmendment, FieldPlacement, ResponseFlag, ExternalReply};
 
 /// See the module. Most routes have none.
 #[derive(Debug, Clone)]
 pub(crate) struct Actions {
-    answer: Option<Answer>,
+    answer: Option<DirectResponse>,
     rewrite: Option<Rewrite>,
     delay: Option<Delay>,
     abort: Option<Abort>,
     cors: Option<Arc<Cors>>,
     /// Header edits by the number of the destination's share; a route with a direct response has one entry.
-    edits: Vec<Edits>,
+    edits: Vec<HeadEdits>,
     /// Destinations of mirrored copies, as numbers of targets.
-    pub(crate) mirrors: Vec<(Share, usize)>,
+    pub(crate) mirrors: Vec<(RequestShare, usize)>,
 }
 
 /// Header edits of one destination: the destination's, then the route's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Edits {
+pub(crate) struct HeadEdits {
     /// Names of the request's that do not go on.
     pub(crate) leaves_out: Vec<Cow<'static, str>>,
     /// Complete lines that go on.
     pub(crate) lines: Vec<u8>,
     authority: Option<Box<str>>,
     /// Amendments of the response's headers, in order.
-    pub(crate) amends: Vec<Amendment>,
+    pub(crate) amends: Vec<HeadAmendment>,
 }
 
 /// Parts of the forwarded request that differ from the received one.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
+pub(crate) struct HeadChanges {
     /// Path and query.
     pub(crate) path: Option<Box<str>>,
     /// The authority.
@@ -53,15 +53,15 @@ pub(crate) struct Changes {
 
 /// Response that the proxy gives itself, without an upstream.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Answered {
+pub(crate) struct LocalResponse {
     pub(crate) status: u16,
     pub(crate) flag: ResponseFlag,
     pub(crate) details: &'static str,
-    pub(crate) told: Told,
+    pub(crate) told: ExternalReply,
 }
 
-impl Answered {
-    fn new(status: u16, details: &'static str, told: Told) -> Self {
+impl LocalResponse {
+    fn new(status: u16, details: &'static str, told: ExternalReply) -> Self {
         Self {
             status,
             flag: ResponseFlag::None,
@@ -71,7 +71,7 @@ impl Answered {
     }
 }
 
-impl Edits {
+impl HeadEdits {
     /// The edits of several, one after the other.
     fn of(rules: &[&HeaderRules]) -> Self {
         let mut made = Self::default();
@@ -106,11 +106,11 @@ impl Edits {
     fn amend(&mut self, edits: &HeaderEdits) {
         let amendment = |step: HeaderEdit<'_>| {
             let (name, value, manner) = match step {
-                HeaderEdit::Remove(name) => (name, "", Manner::Remove),
-                HeaderEdit::Set(name, value) => (name, value, Manner::Overwrite),
-                HeaderEdit::Add(name, value) => (name, value, Manner::Append),
+                HeaderEdit::Remove(name) => (name, "", FieldPlacement::Remove),
+                HeaderEdit::Set(name, value) => (name, value, FieldPlacement::Overwrite),
+                HeaderEdit::Add(name, value) => (name, value, FieldPlacement::Append),
             };
-            Amendment {
+            HeadAmendment {
                 name: name.to_ascii_lowercase().into(),
                 value: value.as_bytes().into(),
                 manner,
@@ -126,26 +126,26 @@ impl Edits {
 
 /// CORS fields as amendments of a response's head. They replace the upstream's own fields, except `vary`, to which they are
 /// added.
-pub(crate) fn cors_amendments(fields: &[CorsField]) -> impl Iterator<Item = Amendment> + '_ {
-    fields.iter().map(|(name, value)| Amendment {
+pub(crate) fn cors_amendments(fields: &[CorsField]) -> impl Iterator<Item = HeadAmendment> + '_ {
+    fields.iter().map(|(name, value)| HeadAmendment {
         name: (*name).into(),
         value: value.as_bytes().into(),
         manner: match *name {
-            "vary" => Manner::Append,
-            _ => Manner::Overwrite,
+            "vary" => FieldPlacement::Append,
+            _ => FieldPlacement::Overwrite,
         },
     })
 }
 
 impl Actions {
     /// Actions of a route; `None` if it has none.
-    pub(crate) fn of(route: &Route, mirrors: Vec<(Share, usize)>) -> Option<Self> {
+    pub(crate) fn of(route: &WireRoute, mirrors: Vec<(RequestShare, usize)>) -> Option<Self> {
         let weighted = route.destinations.iter().filter(|to| to.weight > 0);
-        let mut edits: Vec<Edits> = weighted
-            .map(|to| Edits::of(&[&to.headers, &route.headers]))
+        let mut edits: Vec<HeadEdits> = weighted
+            .map(|to| HeadEdits::of(&[&to.headers, &route.headers]))
             .collect();
         if edits.is_empty() {
-            edits.push(Edits::of(&[&route.headers]));
+            edits.push(HeadEdits::of(&[&route.headers]));
         }
         let fault = route.fault.unwrap_or_default();
         let made = Self {
@@ -163,12 +163,12 @@ impl Actions {
             && made.abort.is_none()
             && made.cors.is_none()
             && made.mirrors.is_empty()
-            && made.edits.iter().all(Edits::is_empty);
+            && made.edits.iter().all(HeadEdits::is_empty);
         (!nothing).then_some(made)
     }
 
     /// Header edits of one destination, if any.
-    pub(crate) fn edits(&self, share: usize) -> Option<&Edits> {
+    pub(crate) fn edits(&self, share: usize) -> Option<&HeadEdits> {
         self.edits.get(share).filter(|edits| !edits.is_empty())
     }
 
@@ -181,24 +181,24 @@ impl Actions {
     /// Decides on a request after its delay. `matched` is the length of the matched path prefix, `listener` the called port.
     pub(crate) fn decide(
         &self,
-        request: &(impl Request + ?Sized),
+        request: &(impl RouteInput + ?Sized),
         (share, matched): (usize, Option<usize>),
         listener: u16,
         random: impl FnOnce() -> u64,
-    ) -> Result<Changes, Box<Answered>> {
+    ) -> Result<HeadChanges, Box<LocalResponse>> {
         if let Some(abort) = self.abort.filter(|abort| abort.share.takes(random())) {
             let mut answered = aborted(abort.with);
             tell(&mut answered.told, self.amends(share));
             return Err(Box::new(answered));
         }
-        let mut changes = Changes::default();
+        let mut changes = HeadChanges::default();
         match self.cors.as_ref().map(|cors| cors.decide(request)) {
             None | Some(CorsDecision::Pass) => {}
             Some(CorsDecision::Allow(fields)) => changes.cors = fields,
             Some(CorsDecision::Answer(fields)) => {
-                let mut told = Told::without_body();
+                let mut told = ExternalReply::without_body();
                 tell(&mut told, &cors_amendments(&fields).collect::<Vec<_>>());
-                return Err(Box::new(Answered::new(200, "cors_preflight", told)));
+                return Err(Box::new(LocalResponse::new(200, "cors_preflight", told)));
             }
         }
         if let Some(answer) = &self.answer {
@@ -217,33 +217,33 @@ impl Actions {
             && !request.path().is_empty()
         {
             let path = rewritten(path, request, matched);
-            let none = || Answered::new(500, "path_rewrite", Told::without_body());
+            let none = || LocalResponse::new(500, "path_rewrite", ExternalReply::without_body());
             changes.path = Some(path.ok_or_else(|| Box::new(none()))?);
         }
         Ok(changes)
     }
 
     /// Amendments of a response's headers for one destination; local replies get them, too.
-    fn amends(&self, share: usize) -> &[Amendment] {
+    fn amends(&self, share: usize) -> &[HeadAmendment] {
         self.edits(share).map_or(&[][..], |edits| &edits.amends)
     }
 
     fn answered(
         &self,
-        answer: &Answer,
-        request: &(impl Request + ?Sized),
+        answer: &DirectResponse,
+        request: &(impl RouteInput + ?Sized),
         (matched, cors): (Option<usize>, &[CorsField]),
         listener: u16,
-    ) -> Answered {
-        let mut told = Told::without_body();
+    ) -> LocalResponse {
+        let mut told = ExternalReply::without_body();
         let status = match answer {
-            Answer::Direct { status, body } => {
+            DirectResponse::Direct { status, body } => {
                 told.body = Some(body.to_vec());
                 *status
             }
-            Answer::Redirect { to, status } => {
+            DirectResponse::Redirect { to, status } => {
                 let Some(location) = to.location(request, matched, listener) else {
-                    return Answered::new(500, "path_rewrite", told);
+                    return LocalResponse::new(500, "path_rewrite", told);
                 };
                 line(&mut told, "location", &location);
                 *status
@@ -251,14 +251,14 @@ impl Actions {
         };
         tell(&mut told, self.amends(0));
         tell(&mut told, &cors_amendments(cors).collect::<Vec<_>>());
-        Answered::new(status, "direct_response", told)
+        LocalResponse::new(status, "direct_response", told)
     }
 }
 
-fn aborted(with: AbortStatus) -> Answered {
-    let mut told = Told {
+fn aborted(with: AbortStatus) -> LocalResponse {
+    let mut told = ExternalReply {
         body: Some(b"fault filter abort".to_vec()),
-        ..Told::default()
+        ..ExternalReply::default()
     };
     let status = match with {
         AbortStatus::Http(status) => status,
@@ -267,30 +267,30 @@ fn aborted(with: AbortStatus) -> Answered {
             200
         }
     };
-    Answered {
+    LocalResponse {
         flag: ResponseFlag::FaultInjected,
-        ..Answered::new(status, "fault_filter_abort", told)
+        ..LocalResponse::new(status, "fault_filter_abort", told)
     }
 }
 
-fn line(told: &mut Told, name: &str, value: &[u8]) {
+fn line(told: &mut ExternalReply, name: &str, value: &[u8]) {
     for part in [name.as_bytes(), b": ", value, b"\r\n"] {
         told.lines.extend_from_slice(part);
     }
 }
 
 /// Changes of an answer that has no head of its own yet.
-fn tell(told: &mut Told, amendments: &[Amendment]) {
+fn tell(told: &mut ExternalReply, amendments: &[HeadAmendment]) {
     for change in amendments {
         let known = told.says(&change.name);
         match change.manner {
-            Manner::Append => line(told, &change.name, &change.value),
-            Manner::IfAbsent if known => {}
-            Manner::IfPresent | Manner::Remove if !known => {}
-            Manner::IfAbsent => line(told, &change.name, &change.value),
-            Manner::Overwrite | Manner::IfPresent | Manner::Remove => {
+            FieldPlacement::Append => line(told, &change.name, &change.value),
+            FieldPlacement::IfAbsent if known => {}
+            FieldPlacement::IfPresent | FieldPlacement::Remove if !known => {}
+            FieldPlacement::IfAbsent => line(told, &change.name, &change.value),
+            FieldPlacement::Overwrite | FieldPlacement::IfPresent | FieldPlacement::Remove => {
                 told.remove(&change.name);
-                if change.manner != Manner::Remove {
+                if change.manner != FieldPlacement::Remove {
                     line(told, &change.name, &change.value);
                 }
             }
@@ -301,7 +301,7 @@ fn tell(told: &mut Told, amendments: &[Amendment]) {
 /// Path and query as they go on; none where that would be no path.
 fn rewritten(
     path: &PathRewrite,
-    request: &(impl Request + ?Sized),
+    request: &(impl RouteInput + ?Sized),
     matched: Option<usize>,
 ) -> Option<Box<str>> {
     let mut out = Vec::with_capacity(64 + request.path().len() + request.query().len());

@@ -9,18 +9,18 @@ use std::sync::Arc;
 use voile_model::TrustDomain;
 use voile_model::mesh::AuthorizationPolicy;
 use voile_policy::authorization::{
-    Action, Denial, Engine, Facts, Outcome, PathNormalization, Policy, PolicyName, Rule, RuleRef,
+    Action, Denial, Engine, RequestFacts, AuthorizationOutcome, PathNormalization, Policy, PolicyName, PolicyRule, RuleRef,
     TrustDomains, provider_of,
 };
 
-use crate::http::Head;
+use crate::http::HttpHead;
 use crate::registry::Inputs;
 
 /// See the module. Equal only to its own copies: a new compilation always counts as a change.
 #[derive(Clone)]
-pub(crate) struct Authorization(Arc<Compiled>);
+pub(crate) struct Authorization(Arc<CompiledAuthorization>);
 
-struct Compiled {
+struct CompiledAuthorization {
     engine: Engine,
     normalization: PathNormalization,
     trusted_proxies: u32,
@@ -63,7 +63,7 @@ impl Authorization {
         let aliases: Vec<&str> = how.aliases.iter().map(TrustDomain::as_str).collect();
         let domains = TrustDomains::new(how.trust_domain.as_str(), &aliases);
         policies.iter_mut().for_each(|policy| domains.apply(policy));
-        Self(Arc::new(Compiled {
+        Self(Arc::new(CompiledAuthorization {
             engine: Engine::new(&policies),
             normalization: how.normalization.into(),
             trusted_proxies: how.trusted_proxies,
@@ -80,7 +80,7 @@ impl Authorization {
         assert!(!wrong, "{problems:?}");
         let policies = mesh.authorization_policies.values();
         let policies: Vec<Policy> = policies.map(|one| read(one).expect("checked")).collect();
-        Self(Arc::new(Compiled {
+        Self(Arc::new(CompiledAuthorization {
             engine: Engine::new(&policies),
             normalization: PathNormalization::Base,
             trusted_proxies: 0,
@@ -95,7 +95,7 @@ impl Authorization {
 
     /// Decides by the policies. If the request no longer matches `came`, CUSTOM rules are evaluated in both
     /// readings.
-    pub(crate) fn decide(&self, facts: &Facts<'_>, came: Option<&Facts<'_>>) -> Outcome {
+    pub(crate) fn decide(&self, facts: &RequestFacts<'_>, came: Option<&RequestFacts<'_>>) -> AuthorizationOutcome {
         self.0.engine.decide_with(facts, came)
     }
 
@@ -127,7 +127,7 @@ impl Authorization {
 
     /// Address of the first client. Only proxies that the mesh trusts are believed: each appends its peer's address to
     /// `x-forwarded-for`.
-    pub(crate) fn remote_ip(&self, head: &Head<'_>, peer: IpAddr) -> IpAddr {
+    pub(crate) fn remote_ip(&self, head: &HttpHead<'_>, peer: IpAddr) -> IpAddr {
         match self.0.trusted_proxies {
             0 => peer,
             trusted => forwarded_for(head, trusted).unwrap_or(peer),
@@ -136,7 +136,7 @@ impl Authorization {
 }
 
 /// The `count`-th address from the end, over all lines of the field.
-pub(crate) fn forwarded_for(head: &Head<'_>, count: u32) -> Option<IpAddr> {
+pub(crate) fn forwarded_for(head: &HttpHead<'_>, count: u32) -> Option<IpAddr> {
     let lines = head.headers();
     let lines = lines.filter(|(name, _)| name.eq_ignore_ascii_case("x-forwarded-for"));
     let values: Vec<&[u8]> = lines.map(|(_, value)| value).collect();
@@ -168,6 +168,6 @@ pub(crate) fn shut(name: &str) -> Policy {
         origin: None,
         action: Action::Deny,
         dry_run: false,
-        rules: vec![Rule::default()],
+        rules: vec![PolicyRule::default()],
     }
 }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use voile_traffic::{
-    Breaker, CheckPolicy, Checked, Ejection, Held, Limits, Outcome, OutlierPolicy, Outliers,
-    Resource, Standing,
+    Breaker, CheckPolicy, CheckedEndpoint, Ejection, BreakerPermit, BreakerLimits, UpstreamOutcome, OutlierPolicy, Outliers,
+    Resource, EndpointHealth,
 };
 use voile_xds::wire::HealthCheck;
 
@@ -40,20 +40,20 @@ pub(crate) struct Checks {
     policy: CheckPolicy,
     /// In the order of the plan. A subset shares the records of the whole service.
     pub(crate) records: Vec<Arc<CheckRecord>>,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) tally: Arc<HealthTally>,
 }
 
 /// Health record of one endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct CheckRecord {
-    checked: Checked,
+    checked: CheckedEndpoint,
     /// Last failure, while it lasts; for people.
     why: Mutex<Option<Box<str>>>,
 }
 
 /// Results of the health checks of a service port.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct HealthTally {
     /// Changes whenever an endpoint becomes healthy or unhealthy.
     changes: AtomicU64,
     pub(crate) good: AtomicU64,
@@ -64,12 +64,12 @@ impl CheckRecord {
     /// The same endpoint, asked the same at other times.
     pub(crate) fn follow(old: &Self) -> Self {
         Self {
-            checked: Checked::follow(&old.checked),
+            checked: CheckedEndpoint::follow(&old.checked),
             why: Mutex::new(old.why()),
         }
     }
 
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> EndpointHealth {
         self.checked.standing()
     }
 
@@ -88,7 +88,7 @@ impl Checks {
     pub(crate) fn new(
         said: &Arc<HealthCheck>,
         records: Vec<Arc<CheckRecord>>,
-        tally: Arc<Tally>,
+        tally: Arc<HealthTally>,
     ) -> Self {
         let terms = &said.terms;
         Self {
@@ -111,7 +111,7 @@ impl Checks {
     }
 
     /// Stores a result; returns the endpoint's health if it changed for load balancing.
-    pub(crate) fn heard(&self, place: usize, answer: &Result<(), Box<str>>) -> Option<Standing> {
+    pub(crate) fn heard(&self, place: usize, answer: &Result<(), Box<str>>) -> Option<EndpointHealth> {
         let record = &self.records[place];
         *record.said() = answer.as_ref().err().cloned();
         let counter = match answer {
@@ -176,7 +176,7 @@ impl Watch {
     }
 
     /// Counts the end of a request; returns the ejected endpoints.
-    pub(crate) fn report(&self, place: u32, outcome: Outcome, now: Duration) -> Vec<Ejection> {
+    pub(crate) fn report(&self, place: u32, outcome: UpstreamOutcome, now: Duration) -> Vec<Ejection> {
         let Some(outliers) = &self.outliers else {
             return Vec::new();
         };
@@ -198,7 +198,7 @@ impl Watch {
 /// Circuit breaker of a destination, and the queue for its connections.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    pub(crate) limits: Limits,
+    pub(crate) limits: BreakerLimits,
     breaker: Arc<Breaker>,
     /// Notified when a connection may have become free while a request waits.
     freed: Notify,
@@ -206,13 +206,13 @@ pub(crate) struct Gate {
 
 /// A place of a connection; dropping it makes room for another.
 #[derive(Debug)]
-pub(crate) struct Seated {
+pub(crate) struct ConnectionSeat {
     gate: Arc<Gate>,
     // Dropped before waiting tasks are notified.
-    held: Option<Held>,
+    held: Option<BreakerPermit>,
 }
 
-impl Drop for Seated {
+impl Drop for ConnectionSeat {
     fn drop(&mut self) {
         self.held = None;
         self.gate.freed();
@@ -220,7 +220,7 @@ impl Drop for Seated {
 }
 
 impl Gate {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: BreakerLimits) -> Self {
         Self {
             limits,
             breaker: Breaker::new(limits),
@@ -229,14 +229,14 @@ impl Gate {
     }
 
     /// Takes one unit of a resource; `None` at the limit.
-    pub(crate) fn take(&self, resource: Resource) -> Option<Held> {
+    pub(crate) fn take(&self, resource: Resource) -> Option<BreakerPermit> {
         self.breaker.take(resource)
     }
 
     /// Takes a place for a connection, if one is free.
-    pub(crate) fn seat(self: &Arc<Self>) -> Option<Seated> {
+    pub(crate) fn seat(self: &Arc<Self>) -> Option<ConnectionSeat> {
         let held = self.take(Resource::Connections)?;
-        Some(Seated {
+        Some(ConnectionSeat {
             gate: Arc::clone(self),
             held: Some(held),
         })
@@ -255,11 +255,11 @@ impl Gate {
 
     /// Takes a place for a connection as soon as one is free. An error says if there was room to wait, and if an existing
     /// connection may have become free meanwhile.
-    pub(crate) async fn connection(self: &Arc<Self>) -> Result<Seated, Waited> {
+    pub(crate) async fn connection(self: &Arc<Self>) -> Result<ConnectionSeat, WaitError> {
         if let Some(seated) = self.seat() {
             return Ok(seated);
         }
-        let _waiting = self.take(Resource::Pending).ok_or(Waited::InVain)?;
+        let _waiting = self.take(Resource::Pending).ok_or(WaitError::InVain)?;
         let mut freed = pin!(self.freed.notified());
         freed.as_mut().enable();
         fence(SeqCst);
@@ -267,13 +267,13 @@ impl Gate {
             return Ok(seated);
         }
         freed.await;
-        Err(Waited::Freed)
+        Err(WaitError::Freed)
     }
 }
 
 /// Why there is no connection's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waited {
+pub(crate) enum WaitError {
     /// As many wait as may.
     InVain,
     /// One was freed.

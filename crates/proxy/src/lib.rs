@@ -13,12 +13,12 @@
 mod actions;
 mod authorization;
 mod control;
-mod foretold;
+mod predicted_routes;
 mod health;
 pub mod http;
 pub mod http2;
 mod http3;
-mod moment;
+mod clock;
 mod plan;
 mod rate_limits;
 mod recording;
@@ -26,6 +26,6 @@ mod registry;
 mod tokens;
 mod worker;
 
-pub use control::{Capture, Membership, Options, Outside, Probers, RunError, run};
-pub use foretold::{Foretold, Lot};
-pub use worker::Limits;
+pub use control::{CapturePorts, Membership, ProxyOptions, ExternalResolver, Probers, RunError, run};
+pub use predicted_routes::{PredictedRoutes, PredictedRoute};
+pub use worker::ProxyLimits;

@@ -10,18 +10,18 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 use voile_identity::{Identity, Revocations, TrustDomain};
 use voile_model::{Port, ServiceKey, mesh};
-use voile_telemetry::{Peer, Service};
+use voile_telemetry::{PeerLabels, ServiceLabels};
 use voile_traffic::balance::{Algorithm, KeySource, SlowStart, Spread, Zones};
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_transport::{KeepAlive, proxy_protocol};
 use voile_xds::wire::{
-    Authorizer, ClientCertificateDetails, Collector, ForwardClientCertificate, Keeper, MutualTls,
-    Protocol, ProxyConfiguration, ServerKind, Telemetry, protocol_of,
+    Authorizer, ClientCertificateDetails, Collector, ForwardClientCertificate, RemoteGateway, MutualTls,
+    WireProtocol, ProxyConfiguration, ServerKind, Telemetry, protocol_of,
 };
 
 use crate::authorization::Authorization;
 use crate::health::{Gate, Watch};
-use crate::http::{Amendment, Manner, UpstreamTerms};
+use crate::http::{HeadAmendment, FieldPlacement, UpstreamTerms};
 use crate::rate_limits::RateLimits;
 use crate::registry::outside;
 use crate::registry::routes::CompiledRoutes;
@@ -42,8 +42,8 @@ impl ListenerId {
 
 /// Everything at once.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Plan {
-    pub(crate) own: Peer,
+pub(crate) struct ProxyPlan {
+    pub(crate) own: PeerLabels,
     pub(crate) inbound: Vec<InboundPlan>,
     pub(crate) outbound: Vec<OutboundPlan>,
     /// Listeners of a gateway.
@@ -63,12 +63,12 @@ pub(crate) struct Plan {
     pub(crate) tokens: Option<Tokens>,
     pub(crate) telemetry: Arc<TelemetryPlan>,
     /// None where nothing limits how many requests come.
-    pub(crate) rate_limits: Option<Same<RateLimits>>,
+    pub(crate) rate_limits: Option<SharedPart<RateLimits>>,
     /// Rate limit services, as the rate limits name them.
     pub(crate) limiters: Vec<LimiterPlan>,
 }
 
-impl Plan {
+impl ProxyPlan {
     /// Rules about tokens in force, of each set once, at however many destinations it holds.
     pub(crate) fn token_rules(&self) -> usize {
         let servers = self.gateway.iter().flat_map(|gateway| &gateway.servers);
@@ -128,10 +128,10 @@ pub(crate) struct Settings {
 pub(crate) struct InboundPlan {
     pub(crate) name: Arc<str>,
     pub(crate) bind: SocketAddr,
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: WireProtocol,
     pub(crate) mutual_tls: MutualTls,
     pub(crate) endpoint: SocketAddr,
-    pub(crate) service: Service,
+    pub(crate) service: ServiceLabels,
 }
 
 /// One outbound listener.
@@ -139,10 +139,10 @@ pub(crate) struct InboundPlan {
 pub(crate) struct OutboundPlan {
     pub(crate) name: Arc<str>,
     pub(crate) bind: SocketAddr,
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: WireProtocol,
     pub(crate) services: Vec<ServicePlan>,
     /// Destination of requests that name none of several services, or if there is no service.
-    pub(crate) otherwise: Otherwise,
+    pub(crate) otherwise: PassthroughMode,
     /// True if no service has this address: only a host name selects a service. Then even a single service takes no
     /// requests that do not name it.
     pub(crate) by_name: bool,
@@ -168,7 +168,7 @@ pub(crate) struct GatewayPlan {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Http3Plan {
     /// Field that announces HTTP/3 to clients over TCP.
-    pub(crate) offered: Arc<Amendment>,
+    pub(crate) offered: Arc<HeadAmendment>,
 }
 
 /// Time in seconds for which a client may remember the announcement. Envoy's value.
@@ -178,10 +178,10 @@ impl Http3Plan {
     /// Clients call this port.
     pub(crate) fn new(port: Port) -> Self {
         let value = format!("h3=\":{port}\"; ma={OFFERED_FOR}");
-        let offered = Amendment {
+        let offered = HeadAmendment {
             name: "alt-svc".into(),
             value: value.into_bytes().into(),
-            manner: Manner::Overwrite,
+            manner: FieldPlacement::Overwrite,
         };
         Self {
             offered: offered.into(),
@@ -244,13 +244,13 @@ pub(crate) struct DoorPlan {
 /// Captured destination that workers ask for: an address, or for an address without a service, the host that the client
 /// named.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Target {
+pub(crate) struct CapturedDestination {
     pub(crate) to: SocketAddr,
     /// Lower case, without port and without the root's dot.
     pub(crate) host: Option<Arc<str>>,
 }
 
-impl std::fmt::Display for Target {
+impl std::fmt::Display for CapturedDestination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.host {
             None => write!(f, "{}", self.to),
@@ -261,7 +261,7 @@ impl std::fmt::Display for Target {
 
 /// See [`OutboundPlan::otherwise`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Otherwise {
+pub(crate) enum PassthroughMode {
     /// Nowhere: an explicit listener knows no other destination (404).
     NoRoute,
     /// Nowhere: the mesh allows registered destinations only (502).
@@ -284,11 +284,11 @@ pub(crate) struct CapturePlan {
 /// One captured port of our own workload.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CapturedPortPlan {
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: WireProtocol,
     pub(crate) mutual_tls: MutualTls,
     /// Address of the application's socket, if it is not the called address.
     pub(crate) endpoint: Option<SocketAddr>,
-    pub(crate) service: Option<Service>,
+    pub(crate) service: Option<ServiceLabels>,
 }
 
 /// Istio's name for calls to ports that belong to no service.
@@ -300,7 +300,7 @@ impl CapturePlan {
         let port = self.ports.get(&to.port());
         let undeclared = || {
             let said = Port::new(to.port()).map(mesh::Protocol::undeclared);
-            said.and_then(protocol_of).unwrap_or(Protocol::Auto)
+            said.and_then(protocol_of).unwrap_or(WireProtocol::Auto)
         };
         InboundPlan {
             name: format!("captured/{to}").into(),
@@ -318,12 +318,12 @@ impl CapturePlan {
 /// One port of one service as seen from one listener.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServicePlan {
-    pub(crate) service: Service,
+    pub(crate) service: ServiceLabels,
     pub(crate) port: u16,
     /// The part of the service that this is; `None` is the whole.
     pub(crate) subset: Option<Arc<str>>,
     /// Protocol of the servers.
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: WireProtocol,
     /// HTTP/1.1 travels to its sidecars as HTTP/2.
     pub(crate) http2_upgrade: bool,
     /// True if the client's protocol is used upstream, whatever is declared.
@@ -344,9 +344,9 @@ pub(crate) struct TrafficPlan {
     /// Source of the consistent-hash key.
     pub(crate) key: Option<KeySource>,
     /// Ejected endpoints, as all workers see them; none without health checks or outlier detection.
-    pub(crate) watch: Option<Same<Watch>>,
+    pub(crate) watch: Option<SharedPart<Watch>>,
     /// Limits of the load in flight, of all workers; none without limits.
-    pub(crate) breaker: Option<Same<Gate>>,
+    pub(crate) breaker: Option<SharedPart<Gate>>,
     /// Connect timeout.
     pub(crate) connect_timeout: Option<Duration>,
     /// Idle timeout of an opaque connection.
@@ -354,7 +354,7 @@ pub(crate) struct TrafficPlan {
     pub(crate) keep_alive: Option<KeepAlive>,
     pub(crate) upstream: UpstreamTerms,
     /// TLS to every endpoint.
-    pub(crate) origination: Option<Same<Origination>>,
+    pub(crate) origination: Option<SharedPart<Origination>>,
     /// Version of the PROXY protocol header that names the client.
     pub(crate) introduces: Option<proxy_protocol::Version>,
 }
@@ -387,15 +387,15 @@ pub(crate) struct BalancePlan {
 
 /// One thing that plans share: equal is only what is the same.
 #[derive(Debug)]
-pub(crate) struct Same<T>(pub(crate) Arc<T>);
+pub(crate) struct SharedPart<T>(pub(crate) Arc<T>);
 
-impl<T> Clone for Same<T> {
+impl<T> Clone for SharedPart<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T> PartialEq for Same<T> {
+impl<T> PartialEq for SharedPart<T> {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -437,11 +437,11 @@ pub(crate) struct EndpointPlan {
     /// Never empty.
     pub(crate) expected: Option<Vec<Identity>>,
     /// Further TLS; most endpoints have none.
-    pub(crate) origination: Option<Same<Origination>>,
+    pub(crate) origination: Option<SharedPart<Origination>>,
     pub(crate) weight: u32,
     pub(crate) available: bool,
-    pub(crate) rank: Rank,
-    pub(crate) peer: Peer,
+    pub(crate) rank: EndpointRank,
+    pub(crate) peer: PeerLabels,
 }
 
 /// TLS towards a destination, as a DestinationRule wants it.
@@ -466,7 +466,7 @@ pub(crate) enum Origination {
 #[derive(Debug)]
 pub(crate) struct FarPlan {
     /// Entry gateways of the other network, with their identities: any of these. Never empty.
-    pub(crate) gates: Vec<Keeper>,
+    pub(crate) gates: Vec<RemoteGateway>,
     /// Target of the tunnel, at the gateway and behind it: the service by its name. Addresses mean something
     /// else there.
     pub(crate) called: Arc<str>,
@@ -498,13 +498,13 @@ impl EndpointPlan {
 
     /// Returns true if a sidecar answers in mutual TLS, and not a node proxy with the application behind its tunnel.
     pub(crate) fn is_sidecar(&self) -> bool {
-        let tunnelled = |one: &Same<Origination>| one.0.is_tunnel();
+        let tunnelled = |one: &SharedPart<Origination>| one.0.is_tunnel();
         self.expected.is_some() && !self.origination.as_ref().is_some_and(tunnelled)
     }
 
     /// Returns true if the endpoint is on another network.
     pub(crate) fn is_far(&self) -> bool {
-        let origination = self.origination.as_ref().map(|Same(one)| &**one);
+        let origination = self.origination.as_ref().map(|SharedPart(one)| &**one);
         matches!(origination, Some(Origination::Far(_)))
     }
 }
@@ -526,7 +526,7 @@ impl std::fmt::Debug for Origination {
 
 /// Rank of an endpoint among the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Rank {
+pub(crate) struct EndpointRank {
     /// 0 is asked first.
     pub(crate) priority: u32,
     /// Its locality among those that share the priority by weight.

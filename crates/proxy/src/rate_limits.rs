@@ -14,8 +14,8 @@ use std::time::Duration;
 use voile_model::mesh::rate_limit::{Descriptor, Limit, LimitBy};
 use voile_model::{Port, ServiceKey};
 use voile_policy::authorization::PathNormalization;
-use voile_traffic::route::{Match, Request, RouteTable};
-use voile_traffic::{Bucket, KeyedBuckets, LimitKey, Rate, Verdict};
+use voile_traffic::route::{Match, RouteInput, RouteTable};
+use voile_traffic::{Bucket, KeyedBuckets, LimitKey, Rate, LimitVerdict};
 use voile_xds::wire::{GlobalLimits, LimitRule, ProxyConfiguration, RateLimit};
 
 use crate::registry::routes::matching;
@@ -43,7 +43,7 @@ pub(crate) struct Resource {
     /// Which rule takes a request; workers ask clones of their own.
     pub(crate) table: RouteTable,
     /// Rules by the numbers that the table returns.
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) rules: Vec<RateLimitRule>,
     /// Rate limit service that counts the descriptors.
     pub(crate) global: Option<GlobalLimits>,
     /// Hosts whose requests it counts, at a waypoint; empty is all.
@@ -52,28 +52,28 @@ pub(crate) struct Resource {
 
 /// One of its rules.
 #[derive(Debug)]
-pub(crate) struct Rule {
+pub(crate) struct RateLimitRule {
     pub(crate) name: Arc<str>,
     /// Response field with all its limits.
     pub(crate) policy: String,
-    pub(crate) limits: Vec<Held>,
+    pub(crate) limits: Vec<CountedLimit>,
     /// Descriptors for the rate limit service; most rules have none.
     pub(crate) descriptors: Vec<Descriptor>,
     /// Hits that a request counts at the rate limit service.
     pub(crate) hits: u32,
-    counters: Arc<Counters>,
+    counters: Arc<RuleCounters>,
 }
 
 /// Counters of a rule's requests.
 #[derive(Debug, Default)]
-struct Counters {
+struct RuleCounters {
     /// Requests that it refused.
     refused: AtomicU64,
     /// Requests without an answer of the rate limit service.
     unanswered: AtomicU64,
 }
 
-impl Rule {
+impl RateLimitRule {
     /// It refused one more.
     pub(crate) fn count_refused(&self) {
         self.counters.refused.fetch_add(1, Relaxed);
@@ -87,16 +87,16 @@ impl Rule {
 
 /// One limit, and its counts.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct CountedLimit {
     /// Name of the limit in response fields.
     name: String,
     by: LimitBy,
-    counted: Arc<Counted>,
+    counted: Arc<LimitCounter>,
 }
 
 /// Counted requests, and their limit.
 #[derive(Debug)]
-struct Counted {
+struct LimitCounter {
     limit: Limit,
     buckets: Buckets,
 }
@@ -117,9 +117,9 @@ pub(crate) struct Sender<'a> {
 
 /// Earlier counts, by their source: resource and rule, for limits also the index in the rule.
 #[derive(Default)]
-struct Known {
-    limits: HashMap<(Arc<str>, Arc<str>, usize), Arc<Counted>>,
-    counters: HashMap<(Arc<str>, Arc<str>), Arc<Counters>>,
+struct EarlierCounters {
+    limits: HashMap<(Arc<str>, Arc<str>, usize), Arc<LimitCounter>>,
+    counters: HashMap<(Arc<str>, Arc<str>), Arc<RuleCounters>>,
 }
 
 impl Resource {
@@ -171,13 +171,13 @@ impl RateLimits {
     }
 
     /// Every rule, with its resource.
-    fn rules(&self) -> impl Iterator<Item = (&Resource, &Rule)> {
+    fn rules(&self) -> impl Iterator<Item = (&Resource, &RateLimitRule)> {
         let resources = self.resources.iter();
         resources.flat_map(|one| one.rules.iter().map(move |rule| (one, rule)))
     }
 
-    fn known(&self) -> Known {
-        let mut known = Known::default();
+    fn known(&self) -> EarlierCounters {
+        let mut known = EarlierCounters::default();
         for (resource, rule) in self.rules() {
             let own = (Arc::clone(&resource.name), Arc::clone(&rule.name));
             for (number, held) in rule.limits.iter().enumerate() {
@@ -193,7 +193,7 @@ impl RateLimits {
     /// rule.
     pub(crate) fn counted(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, [u64; 2])> {
         self.rules().map(|(one, rule)| {
-            let Counters {
+            let RuleCounters {
                 refused,
                 unanswered,
             } = &*rule.counters;
@@ -217,11 +217,11 @@ impl RateLimits {
     /// Calls `told` with the fields for clients, if there are any.
     pub(crate) fn take(
         &self,
-        rule: &Rule,
-        request: &impl Request,
+        rule: &RateLimitRule,
+        request: &impl RouteInput,
         sender: Sender<'_>,
         now: Duration,
-        mut told: impl FnMut(&str, Verdict),
+        mut told: impl FnMut(&str, LimitVerdict),
     ) -> bool {
         for held in &rule.limits {
             let verdict = match &held.counted.buckets {
@@ -238,7 +238,7 @@ impl RateLimits {
     }
 
     /// Key of a request's bucket.
-    fn key(&self, by: &LimitBy, request: &impl Request, sender: Sender<'_>) -> LimitKey {
+    fn key(&self, by: &LimitBy, request: &impl RouteInput, sender: Sender<'_>) -> LimitKey {
         let mut key = LimitKey::new(self.seed);
         if by.identity {
             key = key.and(sender.identity.map(str::as_bytes));
@@ -255,7 +255,7 @@ impl RateLimits {
     }
 }
 
-fn resource(said: &RateLimit, known: &mut Known) -> Result<Resource, String> {
+fn resource(said: &RateLimit, known: &mut EarlierCounters) -> Result<Resource, String> {
     let mut alternatives = Vec::with_capacity(said.rules.len());
     let mut rules = Vec::with_capacity(said.rules.len());
     for one in &said.rules {
@@ -277,7 +277,7 @@ fn resource(said: &RateLimit, known: &mut Known) -> Result<Resource, String> {
     })
 }
 
-fn rule(resource: &Arc<str>, said: &LimitRule, known: &mut Known) -> Result<Rule, String> {
+fn rule(resource: &Arc<str>, said: &LimitRule, known: &mut EarlierCounters) -> Result<RateLimitRule, String> {
     let own = (Arc::clone(resource), Arc::clone(&said.name));
     let mut limits = Vec::with_capacity(said.limits.len());
     let mut policies = Vec::with_capacity(said.limits.len());
@@ -295,7 +295,7 @@ fn rule(resource: &Arc<str>, said: &LimitRule, known: &mut Known) -> Result<Rule
             .remove(&spot)
             .filter(|known| known.limit == *limit);
         let fresh = || {
-            Arc::new(Counted {
+            Arc::new(LimitCounter {
                 limit: limit.clone(),
                 buckets: match limit.by.is_nothing() {
                     true => Buckets::One(Bucket::new(rate)),
@@ -303,13 +303,13 @@ fn rule(resource: &Arc<str>, said: &LimitRule, known: &mut Known) -> Result<Rule
                 },
             })
         };
-        limits.push(Held {
+        limits.push(CountedLimit {
             name,
             by: limit.by.clone(),
             counted: before.unwrap_or_else(fresh),
         });
     }
-    Ok(Rule {
+    Ok(RateLimitRule {
         name: said.name.clone(),
         policy: policies.join(", "),
         limits,

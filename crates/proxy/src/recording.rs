@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use voile_model::mesh::telemetry::Side;
+use voile_model::mesh::telemetry::TelemetrySide;
 use voile_proto::trace::Span;
-use voile_telemetry::access_log::{Logger, Wants};
+use voile_telemetry::access_log::{Logger, LogNeeds};
 use voile_telemetry::outbox::Outbox;
 use voile_telemetry::trace::SpanSettings;
 
@@ -40,7 +40,7 @@ pub(crate) struct Recording {
 pub(crate) struct SideRecording {
     pub(crate) logs: Vec<Logger>,
     /// Fields that the logs need.
-    pub(crate) wants: Wants,
+    pub(crate) wants: LogNeeds,
     pub(crate) tracer: Option<Tracer>,
     /// True if any metric is on.
     pub(crate) metrics: bool,
@@ -66,10 +66,10 @@ impl Recording {
         }
     }
 
-    pub(crate) fn side(&self, side: Side) -> &SideRecording {
+    pub(crate) fn side(&self, side: TelemetrySide) -> &SideRecording {
         match side {
-            Side::Client => &self.client,
-            Side::Server => &self.server,
+            TelemetrySide::Client => &self.client,
+            TelemetrySide::Server => &self.server,
         }
     }
 }
@@ -84,7 +84,7 @@ impl SideRecording {
     pub(crate) fn of(logs: Vec<Logger>, tracer: Option<Tracer>, metrics: bool) -> Self {
         let wants = logs
             .iter()
-            .fold(Wants::default(), |wants, log| wants.or(log.wants()));
+            .fold(LogNeeds::default(), |wants, log| wants.or(log.wants()));
         Self {
             logs,
             wants,

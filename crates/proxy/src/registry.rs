@@ -1,16 +1,16 @@
-//! Resources from the control plane, as they came, and their translation to a [`Plan`]. Pure: no socket, no clock.
+//! Resources from the control plane, as they came, and their translation to a [`ProxyPlan`]. Pure: no socket, no clock.
 
-pub(crate) mod along;
+pub(crate) mod path_questions;
 mod authorization;
-mod away;
+mod remote_networks;
 mod capture;
-mod clients;
+mod client_rules;
 mod destination;
 pub(crate) mod files;
 mod gateway;
 mod index;
 mod locality;
-mod named;
+mod dns_endpoints;
 pub(crate) mod names;
 mod origination;
 pub(crate) mod routes;
@@ -37,33 +37,33 @@ use voile_telemetry as telemetry;
 use voile_xds::client::{Rejection, Update};
 use voile_xds::wire::{
     Address, Collector, InboundListener, OutboundListener, OutboundService, PolicyReference,
-    PortPolicy, Protocol, ProxyConfiguration, Service, ServicePolicy, Subset, Telemetry, Tunnel,
-    Workload,
+    PortPolicy, WireProtocol, ProxyConfiguration, Service, ServicePolicy, Subset, Telemetry, Tunnel,
+    WireWorkload,
 };
 
 use crate::authorization::Authorization;
 use crate::plan::{
-    AuthorizerPlan, EndpointPlan, InboundPlan, LimiterPlan, Otherwise, OutboundPlan, Plan, Same,
+    AuthorizerPlan, EndpointPlan, InboundPlan, LimiterPlan, PassthroughMode, OutboundPlan, ProxyPlan, SharedPart,
     ServicePlan, Settings, TelemetryPlan, TrafficPlan,
 };
 use crate::rate_limits::RateLimits;
-pub(crate) use authorization::{Compiled, Inputs, Work};
+pub(crate) use authorization::{CompiledPolicies, Inputs, CompilationWork};
 use destination::NEVER_CAPTURED;
 pub(crate) use destination::{is_service, outside};
 use index::Index;
-use locality::{Ranking, Whereabouts, Words};
+use locality::{EndpointRanking, OwnLocality, LocalitySettings};
 use routes::{HeldBack, HeldRoutes};
 pub(crate) use traffic::Findings;
 
 /// Resources by name, last good of each.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    pub(crate) configuration: Option<Held<ProxyConfiguration>>,
-    pub(crate) services: BTreeMap<Arc<str>, Held<Service>>,
-    pub(crate) workloads: BTreeMap<Arc<str>, Held<Workload>>,
-    pub(crate) policies: BTreeMap<Arc<str>, Held<ServicePolicy>>,
+    pub(crate) configuration: Option<Versioned<ProxyConfiguration>>,
+    pub(crate) services: BTreeMap<Arc<str>, Versioned<Service>>,
+    pub(crate) workloads: BTreeMap<Arc<str>, Versioned<WireWorkload>>,
+    pub(crate) policies: BTreeMap<Arc<str>, Versioned<ServicePolicy>>,
     /// Policies with settings by client labels, as they came.
-    policies_told: BTreeMap<Arc<str>, Held<ServicePolicy>>,
+    policies_told: BTreeMap<Arc<str>, Versioned<ServicePolicy>>,
     /// Routes by the name of the called service.
     pub(crate) routes: BTreeMap<Arc<str>, HeldRoutes>,
     /// Routes that name what is not there, where others serve.
@@ -71,7 +71,7 @@ pub(crate) struct Registry {
     pub(crate) authorization: authorization::Policies,
     pub(crate) tokens: tokens::Rules,
     /// Certificates that are taken back.
-    pub(crate) revocations: Option<Held<Arc<Revocations>>>,
+    pub(crate) revocations: Option<Versioned<Arc<Revocations>>>,
     /// True if the lists are subscribed to: no plan comes into force without an answer.
     pub(crate) asks_revocations: bool,
     /// True if the kernel redirects connections to this proxy.
@@ -81,7 +81,7 @@ pub(crate) struct Registry {
     /// True if this proxy is a waypoint.
     pub(crate) is_waypoint: bool,
     /// Listeners of a gateway.
-    pub(crate) gateway: gateway::Held,
+    pub(crate) gateway: gateway::GatewayState,
     /// So much came that to read it took room worth giving back.
     has_read_much: bool,
     workloads_by_address: Index<IpAddr>,
@@ -100,13 +100,13 @@ pub(crate) struct Registry {
     /// Names asked for that the control plane says do not exist, by type.
     absent: BTreeSet<(&'static str, Arc<str>)>,
     /// Subscriptions beside Addresses, and their answers.
-    along: BTreeMap<Arc<str>, along::Along>,
+    along: BTreeMap<Arc<str>, path_questions::PathQuestion>,
     /// Names asked for, with their users: bits of [`names::Asker`].
     askers: BTreeMap<Arc<str>, u8>,
     /// TLS that is made towards destinations.
     originations: origination::Originations,
     /// Files of our own machine.
-    files: files::Files,
+    files: files::FileStore,
     /// Health state that all workers share.
     pub(crate) health: traffic::SharedHealth,
     /// Rate limits of our own workload.
@@ -118,7 +118,7 @@ pub(crate) struct Registry {
 
 /// A resource and the version it came with.
 #[derive(Debug)]
-pub(crate) struct Held<T> {
+pub(crate) struct Versioned<T> {
     pub(crate) version: Arc<str>,
     pub(crate) value: T,
 }
@@ -161,7 +161,7 @@ impl Registry {
             self.remove(kind, name);
         }
         let asked_along =
-            |name: &Arc<str>| along::ALONG.contains(&kind) && along::is_question(name);
+            |name: &Arc<str>| path_questions::ALONG.contains(&kind) && path_questions::is_question(name);
         let absent = update.absent.iter().filter(|name| !asked_along(name));
         self.absent.extend(absent.map(|name| (kind, name.clone())));
         self.hear_along(kind, update);
@@ -186,7 +186,7 @@ impl Registry {
                     for range in &value.ranges {
                         self.services_by_range.insert(*range, name.clone());
                     }
-                    self.services.insert(name.clone(), Held { version, value });
+                    self.services.insert(name.clone(), Versioned { version, value });
                 }
                 Address::Workload(value) => {
                     self.remove_workload(name);
@@ -199,7 +199,7 @@ impl Registry {
                             self.far_members.insert(service.clone(), name);
                         }
                     }
-                    self.workloads.insert(name.clone(), Held { version, value });
+                    self.workloads.insert(name.clone(), Versioned { version, value });
                 }
             },
             type_url::SERVICE_POLICY => self.add_policy(name, version, body)?,
@@ -220,7 +220,7 @@ impl Registry {
                         .for_each(HeldRoutes::forget_compiled);
                 }
                 self.gateway.turn_into(gateway, relabelled);
-                self.configuration = Some(Held { version, value });
+                self.configuration = Some(Versioned { version, value });
                 if relabelled {
                     self.choose_policies();
                 }
@@ -263,7 +263,7 @@ impl Registry {
                 (good.unwrap_or_else(closed), Err(reason))
             }
         };
-        self.revocations = Some(Held { version, value });
+        self.revocations = Some(Versioned { version, value });
         result
     }
 
@@ -318,7 +318,7 @@ impl Registry {
     }
 
     /// Workload at an address: `None` without an answer so far, `Some(None)` if there is none.
-    pub(crate) fn workload_at(&self, address: IpAddr) -> Option<Option<&Workload>> {
+    pub(crate) fn workload_at(&self, address: IpAddr) -> Option<Option<&WireWorkload>> {
         if let Some(uid) = self.workloads_by_address.get(&address).next() {
             return Some(self.workloads.get(uid).map(|held| &held.value));
         }
@@ -454,7 +454,7 @@ impl Registry {
     }
 
     /// Policies of a closed state that take long to compile, and are not yet.
-    pub(crate) fn work(&self) -> Option<Work> {
+    pub(crate) fn work(&self) -> Option<CompilationWork> {
         let configuration = &self.configuration.as_ref()?.value;
         let work = self.authorization.work(configuration)?;
         self.unanswered().is_empty().then_some(work)
@@ -476,14 +476,14 @@ impl Registry {
     }
 
     /// The closed state, if there is one.
-    pub(crate) fn plan(&self) -> Option<Plan> {
+    pub(crate) fn plan(&self) -> Option<ProxyPlan> {
         let configuration = &self.configuration.as_ref()?.value;
         if !self.unanswered().is_empty() {
             return None;
         }
         let own = self.workloads.get(&configuration.workload_uid);
         let authorization = self.authorization.compiled(configuration);
-        Some(Plan {
+        Some(ProxyPlan {
             own: own.map(|held| peer(&held.value)).unwrap_or_default(),
             telemetry: self.telemetry(configuration).into(),
             inbound: self.inbound(configuration),
@@ -508,7 +508,7 @@ impl Registry {
             authorization,
             tokens: self.tokens.compiled(configuration),
             settings: Settings::of(configuration),
-            rate_limits: self.rate_limits.clone().map(Same),
+            rate_limits: self.rate_limits.clone().map(SharedPart),
             limiters: self.limiters(),
         })
     }
@@ -548,7 +548,7 @@ impl Registry {
             name: listener.name.clone(),
             bind: listener.bind,
             protocol: match listener.protocol {
-                Protocol::Auto => policy_protocol.unwrap_or(Protocol::Auto),
+                WireProtocol::Auto => policy_protocol.unwrap_or(WireProtocol::Auto),
                 said => said,
             },
             services: listener
@@ -556,7 +556,7 @@ impl Registry {
                 .iter()
                 .map(|service| self.routed(service))
                 .collect(),
-            otherwise: Otherwise::NoRoute,
+            otherwise: PassthroughMode::NoRoute,
             by_name: false,
         }
     }
@@ -570,13 +570,13 @@ impl Registry {
     }
 
     /// Declared protocol of a service port.
-    fn spoken(&self, wanted: &OutboundService) -> Protocol {
+    fn spoken(&self, wanted: &OutboundService) -> WireProtocol {
         let by_service = || {
             let service = self.services.get(&service_name(wanted))?;
             Some(service.value.port(wanted.port)?.protocol)
         };
         let by_policy = self.policy(wanted).map(|policy| policy.protocol);
-        by_policy.or_else(by_service).unwrap_or(Protocol::Auto)
+        by_policy.or_else(by_service).unwrap_or(WireProtocol::Auto)
     }
 
     fn service(&self, wanted: &OutboundService) -> ServicePlan {
@@ -594,7 +594,7 @@ impl Registry {
 
     /// The part of a service that has a subset's labels; on our own network, since a gateway knows nothing of subsets.
     fn part(&self, wanted: &OutboundService, name: &Arc<str>, subset: &Subset) -> ServicePlan {
-        let has = |workload: &Workload| subset.labels.selects(&workload.own_labels);
+        let has = |workload: &WireWorkload| subset.labels.selects(&workload.own_labels);
         let port = subset.ports.get(&wanted.port);
         let said = port.map(|port| &port.traffic);
         let plan = self.members_as(wanted, said, has);
@@ -615,7 +615,7 @@ impl Registry {
         &self,
         wanted: &OutboundService,
         said: Option<&PortTraffic>,
-        meant: impl Fn(&Workload) -> bool,
+        meant: impl Fn(&WireWorkload) -> bool,
     ) -> ServicePlan {
         let name = service_name(wanted);
         let service = self.services.get(&name).map(|held| &held.value);
@@ -623,9 +623,9 @@ impl Registry {
             .map(|service| service.subject_alt_names.as_slice())
             .unwrap_or_default();
         let sans: Vec<Identity> = sans.iter().filter_map(|name| name.parse().ok()).collect();
-        let words = Words::of(said);
+        let words = LocalitySettings::of(said);
         let asked = self.health_check(wanted).is_some();
-        let ranking = Ranking::new(self.whereabouts(), (said, asked), &words);
+        let ranking = EndpointRanking::new(self.whereabouts(), (said, asked), &words);
         let past = service.is_some_and(|service| self.is_past_waypoint(service));
         let (mut endpoints, mut localities) = (Vec::new(), Vec::new());
         // Workloads of a removed service have no service.
@@ -647,7 +647,7 @@ impl Registry {
                 localities.push(Arc::clone(&workload.locality));
             }
         }
-        named::scale(&mut endpoints);
+        dns_endpoints::scale(&mut endpoints);
         let zones = ranking.settle(&mut endpoints, &localities, || self.callers());
         let policy = self.policy(wanted);
         ServicePlan {
@@ -670,7 +670,7 @@ impl Registry {
     fn endpoints(
         &self,
         wanted: &OutboundService,
-        workload: &Workload,
+        workload: &WireWorkload,
         (sans, tls): (&[Identity], Option<&ClientTls>),
     ) -> Vec<EndpointPlan> {
         // A gateway of another network reaches no single workload.
@@ -728,11 +728,11 @@ impl Registry {
     }
 
     /// Location of our own workload, and its labels.
-    fn whereabouts(&self) -> Whereabouts<'_> {
+    fn whereabouts(&self) -> OwnLocality<'_> {
         const NONE: &Labels = &Labels::NONE;
         let held = self.configuration.as_ref().map(|held| &held.value);
         let own = held.and_then(|held| self.workloads.get(&held.workload_uid));
-        Whereabouts {
+        OwnLocality {
             locality: own.map_or("", |own| &*own.value.locality),
             node: own.map_or("", |own| &*own.value.node),
             labels: held.map_or(NONE, |held| &held.labels),
@@ -765,7 +765,7 @@ pub(crate) fn address_name(address: IpAddr) -> String {
 
 /// The labels of a workload. Istio's wire carries neither `app` nor `version`; our control plane's says where they are not
 /// the canonical names, which stand for them otherwise, as in ztunnel.
-pub(crate) fn peer(workload: &Workload) -> telemetry::Peer {
+pub(crate) fn peer(workload: &WireWorkload) -> telemetry::PeerLabels {
     let labels = &workload.labels;
     let canonical = || {
         (
@@ -774,7 +774,7 @@ pub(crate) fn peer(workload: &Workload) -> telemetry::Peer {
         )
     };
     let (app, version) = labels.app_and_version.clone().unwrap_or_else(canonical);
-    telemetry::Peer {
+    telemetry::PeerLabels {
         workload: labels.workload_name.to_string(),
         namespace: labels.namespace.to_string(),
         principal: String::new(),

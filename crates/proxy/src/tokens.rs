@@ -5,13 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use voile_model::mesh::TokenRule;
-use voile_policy::tokens::{Given, Rules};
+use voile_policy::tokens::{RuleKeys, Rules};
 
 /// See the module. Equal only to its own copies: a new compilation always counts as a change.
 #[derive(Clone)]
-pub(crate) struct Tokens(Arc<Compiled>);
+pub(crate) struct Tokens(Arc<CompiledTokenRules>);
 
-enum Compiled {
+enum CompiledTokenRules {
     Rules(Box<Rules>),
     /// Rules cannot be read, and were never good: no request passes.
     Shut,
@@ -34,20 +34,20 @@ impl Tokens {
     /// before are not read again.
     pub(crate) fn new(rules: &[(&TokenRule, Option<&str>)], before: Option<&Self>) -> Self {
         let before = before.and_then(Self::rules);
-        let given = rules.iter().map(|&(rule, keys)| Given { rule, keys });
-        Self(Arc::new(Compiled::Rules(Rules::new(given, before).into())))
+        let given = rules.iter().map(|&(rule, keys)| RuleKeys { rule, keys });
+        Self(Arc::new(CompiledTokenRules::Rules(Rules::new(given, before).into())))
     }
 
     /// Refuses every request.
     pub(crate) fn shut() -> Self {
-        Self(Arc::new(Compiled::Shut))
+        Self(Arc::new(CompiledTokenRules::Shut))
     }
 
     /// The rules; none where they cannot be read.
     pub(crate) fn rules(&self) -> Option<&Rules> {
         match &*self.0 {
-            Compiled::Rules(rules) => Some(rules),
-            Compiled::Shut => None,
+            CompiledTokenRules::Rules(rules) => Some(rules),
+            CompiledTokenRules::Shut => None,
         }
     }
 

@@ -6,13 +6,13 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::head::Head;
+use crate::head::RecordHead;
 use crate::html;
 use crate::page::{begin, end, table, with_plots, words};
 use crate::plots::{Plot, Section};
 use crate::record::{Estimate, Latency};
 use crate::statistics::{estimate, paired_ratio};
-use crate::svg::{Bar, Frame, Point, Scale, Series, bars, lines};
+use crate::svg::{PlotBar, Frame, PlotPoint, Scale, Series, bars, lines};
 use crate::words::{duration, escape, interval, ratio};
 
 /// Largest distance from 1 of the ratio of medians.
@@ -26,18 +26,18 @@ const SHOWN: f64 = 0.8;
 pub struct Agreement {
     /// Environment, time and command of the comparison.
     #[serde(flatten)]
-    pub head: Head,
+    pub head: RecordHead,
     /// The servers and how both generators were called in each scene.
-    pub scenes: Vec<Scene>,
+    pub scenes: Vec<AgreementScene>,
     /// Every slice in order, invalid ones included.
     pub slices: Vec<Slice>,
     /// What follows.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<AgreementFinding>,
 }
 
 /// A server and the load it gets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Scene {
+pub struct AgreementScene {
     /// Its name in slices and findings.
     pub name: String,
     /// In words.
@@ -90,7 +90,7 @@ pub struct Slice {
 
 /// Finding of one scene.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Finding {
+pub struct AgreementFinding {
     /// The scene.
     pub scene: String,
     /// `p50` or `p99`.
@@ -129,7 +129,7 @@ impl Agreement {
         !self.findings.is_empty() && self.findings.iter().all(|finding| finding.pass)
     }
 
-    fn finding(&self, scene: &Scene) -> Finding {
+    fn finding(&self, scene: &AgreementScene) -> AgreementFinding {
         let due: fn(&Slice) -> Option<&Latency> = |slice| Some(&slice.latency_us);
         let sent: fn(&Slice) -> Option<&Latency> = |slice| slice.service_us.as_ref();
         let of = |generator: &str, clock| self.rounds(scene, generator, &scene.figure, clock);
@@ -175,7 +175,7 @@ impl Agreement {
                 ours.is_some_and(|ours| ours.median >= SHOWN * expected),
             ),
         };
-        Finding {
+        AgreementFinding {
             scene: scene.name.clone(),
             figure: scene.figure.clone(),
             voile: ours,
@@ -190,7 +190,7 @@ impl Agreement {
 
     fn rounds(
         &self,
-        scene: &Scene,
+        scene: &AgreementScene,
         generator: &str,
         figure: &str,
         clock: fn(&Slice) -> Option<&Latency>,
@@ -215,7 +215,7 @@ impl Agreement {
             .map(|(scene, finding)| {
                 let bar = |label: &str, class, value: Option<Estimate>| {
                     let label = label.to_owned();
-                    value.map(|value| Bar {
+                    value.map(|value| PlotBar {
                         label,
                         class,
                         value,
@@ -239,7 +239,7 @@ impl Agreement {
                     ),
                     bar("fortio mean", "c-other", finding.mean),
                 ];
-                let rows: Vec<Bar> = rows.into_iter().flatten().collect();
+                let rows: Vec<PlotBar> = rows.into_iter().flatten().collect();
                 let svg = bars(&scene.title, &rows, duration);
                 Plot {
                     caption: scene.explained.clone(),
@@ -270,7 +270,7 @@ impl Agreement {
         ])
     }
 
-    fn by_round(&self, scene: &Scene) -> Plot {
+    fn by_round(&self, scene: &AgreementScene) -> Plot {
         let of = |generator: &str, class| Series {
             label: generator.to_owned(),
             class,
@@ -285,7 +285,7 @@ impl Agreement {
                         median,
                         ..Estimate::default()
                     };
-                    Some(Point {
+                    Some(PlotPoint {
                         x: f64::from(slice.round),
                         y,
                         invalid: !slice.valid,
@@ -520,12 +520,12 @@ mod tests {
     }
 
     fn concluded(expected_us: Option<f64>, ours: f64, theirs: f64) -> Agreement {
-        let scene = Scene {
+        let scene = AgreementScene {
             name: "it".to_owned(),
             title: "it".to_owned(),
             figure: if expected_us.is_some() { "p99" } else { "p50" }.to_owned(),
             expected_us,
-            ..Scene::default()
+            ..AgreementScene::default()
         };
         let mut record = Agreement {
             scenes: vec![scene],

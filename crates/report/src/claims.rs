@@ -10,7 +10,7 @@ use std::fmt::{self, Write as _};
 use serde::{Deserialize, Serialize};
 
 use crate::record::{CellKey, Estimate, Record, Summary};
-use crate::shape::Shape;
+use crate::shape::CellShape;
 use crate::statistics::{estimate, paired_ratio, ratio_of_medians};
 use crate::summarise::{Rounds, by_cell};
 use crate::words::{interval, load_title, ratio, unit};
@@ -32,16 +32,16 @@ pub struct Claim {
     /// Contestants; each is judged by itself.
     pub of: Vec<String>,
     /// Cells that are judged: all that fit.
-    pub cell: Where,
+    pub cell: CellSelector,
     /// Judged is the ratio to the same figure there, paired within rounds.
-    pub ratio_to: Option<Where>,
+    pub ratio_to: Option<CellSelector>,
     /// Judged is that ratio divided by the same ratio at this number of connections, within rounds: how it changes with them.
     pub than_at: Option<u32>,
     /// Judged is the difference to the same figure there, paired within rounds.
-    pub more_than: Option<Where>,
+    pub more_than: Option<CellSelector>,
     /// Judged is how much more the figure rises from the second of these two cells to this one than from the first to the
     /// second, within rounds.
-    pub rises_from: Vec<Where>,
+    pub rises_from: Vec<CellSelector>,
     /// Judged is how much steeper the figure rises over the upper half of these connections than over the lower: three.
     pub steeper_over: Vec<u32>,
     /// No less than this.
@@ -55,8 +55,8 @@ pub struct Claim {
 /// Selector of cells. An unset field matches any value; in a compared cell, an unset field has the judged cell's value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Where {
-    /// As in [`crate::record::Run`], and so on.
+pub struct CellSelector {
+    /// As in [`crate::record::SliceRun`], and so on.
     pub contestant: Option<String>,
     /// …
     pub mode: Option<String>,
@@ -68,23 +68,23 @@ pub struct Where {
     pub rate: Option<u32>,
     /// …
     pub connections: Option<u32>,
-    /// Generated objects of the mesh by number, as in [`crate::shape::Shape`]. If unset: none, or as in the compared cell.
+    /// Generated objects of the mesh by number, as in [`crate::shape::CellShape`]. If unset: none, or as in the compared cell.
     pub generated: Option<BTreeMap<String, u32>>,
-    /// Effect of the policies on requests, as in [`crate::shape::Shape`]. If unset: none, or as in the compared cell.
+    /// Effect of the policies on requests, as in [`crate::shape::CellShape`]. If unset: none, or as in the compared cell.
     pub verdict: Option<String>,
-    /// The route that takes the requests, as in [`crate::shape::Shape`]. If unset: none, or as in the compared cell.
+    /// The route that takes the requests, as in [`crate::shape::CellShape`]. If unset: none, or as in the compared cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hit: Option<String>,
-    /// Tokens of the requests, as in [`crate::shape::Shape`]. If unset: none, or as in the compared cell.
+    /// Tokens of the requests, as in [`crate::shape::CellShape`]. If unset: none, or as in the compared cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// `cold` if processes start anew for each slice, as in [`crate::shape::Shape`]. If unset: they run all the time, or as in
+    /// `cold` if processes start anew for each slice, as in [`crate::shape::CellShape`]. If unset: they run all the time, or as in
     /// the compared cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<String>,
 }
 
-impl Where {
+impl CellSelector {
     fn fits(&self, cell: &CellKey) -> bool {
         fn says<T: PartialEq>(wanted: &Option<T>, is: &T) -> bool {
             wanted.as_ref().is_none_or(|wanted| wanted == is)
@@ -112,7 +112,7 @@ impl Where {
             protocol: or(&self.protocol, &cell.protocol),
             rate: self.rate.unwrap_or(cell.rate),
             connections: self.connections.unwrap_or(cell.connections),
-            shape: Shape {
+            shape: CellShape {
                 generated: self
                     .generated
                     .clone()
@@ -129,7 +129,7 @@ impl Where {
 }
 
 /// `envoy, 100 connections, without what is by number`.
-impl fmt::Display for Where {
+impl fmt::Display for CellSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tls = self.tls.map(|tls| match tls {
             true => "mutual TLS".to_owned(),
@@ -171,7 +171,7 @@ impl fmt::Display for Where {
 
 /// Verdict on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ClaimVerdict {
     /// The whole interval lies within it.
     Holds,
     /// The whole interval lies below it.
@@ -184,7 +184,7 @@ pub enum Verdict {
     NotMeasured,
 }
 
-impl Verdict {
+impl ClaimVerdict {
     /// For people.
     #[must_use]
     pub fn in_words(self) -> &'static str {
@@ -200,7 +200,7 @@ impl Verdict {
 
 /// One measurement beside a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Measured {
+pub struct MeasuredClaim {
     /// Contestant of the measurement.
     pub contestant: String,
     /// Under which load, in words.
@@ -208,12 +208,12 @@ pub struct Measured {
     /// The measured value, in words.
     pub seen: String,
     /// Verdict on the claim.
-    pub verdict: Verdict,
+    pub verdict: ClaimVerdict,
 }
 
 /// Each claim of a record with its measurements. Without a fitting cell there is one entry, which states the missing data.
 #[must_use]
-pub fn judge(record: &Record) -> Vec<(&Claim, Vec<Measured>)> {
+pub fn judge(record: &Record) -> Vec<(&Claim, Vec<MeasuredClaim>)> {
     let cells = by_cell(record);
     let seed = record.experiment.seed;
     let claims = record.experiment.claims.iter();
@@ -224,7 +224,7 @@ pub fn judge(record: &Record) -> Vec<(&Claim, Vec<Measured>)> {
                 let fits = |summary: &&Summary| {
                     summary.contestant == *contestant && claim.cell.fits(&summary.key())
                 };
-                let found: Vec<Measured> = record
+                let found: Vec<MeasuredClaim> = record
                     .summary
                     .iter()
                     .filter(fits)
@@ -232,14 +232,14 @@ pub fn judge(record: &Record) -> Vec<(&Claim, Vec<Measured>)> {
                     .collect();
                 if found.is_empty() {
                     let fitting: Vec<&Summary> = record.summary.iter().filter(fits).collect();
-                    measured.push(Measured {
+                    measured.push(MeasuredClaim {
                         contestant: contestant.clone(),
                         load: String::new(),
                         seen: match claim.needs.is_empty() {
                             true => claim.lacking(&fitting, record),
                             false => claim.needs.clone(),
                         },
-                        verdict: Verdict::NotMeasured,
+                        verdict: ClaimVerdict::NotMeasured,
                     });
                 }
                 measured.extend(found);
@@ -285,7 +285,7 @@ impl Claim {
         all
     }
 
-    fn measured(&self, key: &CellKey, cells: &Cells, seed: u64) -> Option<Measured> {
+    fn measured(&self, key: &CellKey, cells: &Cells, seed: u64) -> Option<MeasuredClaim> {
         if !self.needs.is_empty() {
             return None;
         }
@@ -341,7 +341,7 @@ impl Claim {
             (found, found.map(|f| interval(&f, show)))
         };
         let found = found?;
-        Some(Measured {
+        Some(MeasuredClaim {
             contestant: key.contestant.clone(),
             load: load_title(key),
             seen: seen?,
@@ -350,7 +350,7 @@ impl Claim {
     }
 
     /// The ratio to another cell's figure, by round.
-    fn ratios(&self, key: &CellKey, other: &Where, cells: &Cells) -> Option<BTreeMap<u32, f64>> {
+    fn ratios(&self, key: &CellKey, other: &CellSelector, cells: &Cells) -> Option<BTreeMap<u32, f64>> {
         let (ours, theirs) = (cells.get(key)?, cells.get(&other.beside(key))?);
         let by_round = ours.iter().filter_map(|(round, figures)| {
             let other = theirs
@@ -398,20 +398,20 @@ impl Claim {
         ratio_of_medians(&slopes, seed)
     }
 
-    fn verdict(&self, found: &Estimate) -> Verdict {
+    fn verdict(&self, found: &Estimate) -> ClaimVerdict {
         let (Some(least), Some(most)) = (found.low, found.high) else {
-            return Verdict::CannotTell;
+            return ClaimVerdict::CannotTell;
         };
         let low = self.low.unwrap_or(f64::NEG_INFINITY);
         let high = self.high.unwrap_or(f64::INFINITY);
         if least >= low && most <= high {
-            Verdict::Holds
+            ClaimVerdict::Holds
         } else if most < low {
-            Verdict::Less
+            ClaimVerdict::Less
         } else if least > high {
-            Verdict::More
+            ClaimVerdict::More
         } else {
-            Verdict::CannotTell
+            ClaimVerdict::CannotTell
         }
     }
 }
@@ -452,24 +452,24 @@ pub fn render(record: &Record) -> String {
 
 /// `Of 24 comparisons …`, for the summary too.
 #[must_use]
-pub fn count(judged: &[(&Claim, Vec<Measured>)]) -> String {
+pub fn count(judged: &[(&Claim, Vec<MeasuredClaim>)]) -> String {
     let all = || judged.iter().flat_map(|(_, measured)| measured);
-    let of = |verdict: &[Verdict]| all().filter(|one| verdict.contains(&one.verdict)).count();
+    let of = |verdict: &[ClaimVerdict]| all().filter(|one| verdict.contains(&one.verdict)).count();
     format!(
         "{} published claims, {} comparisons: {} hold, {} do not hold here, {} cannot be told at this noise, {} are not measured.",
         judged.len(),
         all().count(),
-        of(&[Verdict::Holds]),
-        of(&[Verdict::Less, Verdict::More]),
-        of(&[Verdict::CannotTell]),
-        of(&[Verdict::NotMeasured])
+        of(&[ClaimVerdict::Holds]),
+        of(&[ClaimVerdict::Less, ClaimVerdict::More]),
+        of(&[ClaimVerdict::CannotTell]),
+        of(&[ClaimVerdict::NotMeasured])
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Run;
+    use crate::record::SliceRun;
     use crate::summarise::summarise;
 
     /// Eight rounds through two sidecars at 2, 16 and 64 connections; a connection adds `slope` µs, from 16 on `upper`.
@@ -478,7 +478,7 @@ mod tests {
         for round in 1..=8 {
             for (contestant, times) in [("voile", 1.0), ("envoy", 3.0)] {
                 for connections in [2, 16, 64] {
-                    let mut run = Run {
+                    let mut run = SliceRun {
                         contestant: contestant.to_owned(),
                         mode: "both".to_owned(),
                         protocol: "http1".to_owned(),
@@ -487,7 +487,7 @@ mod tests {
                         connections,
                         round,
                         valid: true,
-                        ..Run::default()
+                        ..SliceRun::default()
                     };
                     let over = f64::from(connections).min(16.0) * slope
                         + f64::from(connections.saturating_sub(16)) * upper;
@@ -500,7 +500,7 @@ mod tests {
         record
     }
 
-    fn verdicts(mut record: Record, claim: Claim) -> Vec<Verdict> {
+    fn verdicts(mut record: Record, claim: Claim) -> Vec<ClaimVerdict> {
         record.experiment.claims = vec![Claim {
             figure: "latency_us.p50".to_owned(),
             of: vec!["voile".to_owned()],
@@ -515,9 +515,9 @@ mod tests {
 
     #[test]
     fn a_claim_is_judged_by_the_whole_interval() {
-        let at = |connections| Where {
+        let at = |connections| CellSelector {
             connections: Some(connections),
-            ..Where::default()
+            ..CellSelector::default()
         };
         let claim = |low, high| Claim {
             cell: at(2),
@@ -526,10 +526,10 @@ mod tests {
             ..Claim::default()
         };
         for (low, high, expected) in [
-            (Some(50.0), Some(200.0), Verdict::Holds),
-            (None, Some(50.0), Verdict::More),
-            (Some(200.0), None, Verdict::Less),
-            (None, Some(104.5), Verdict::CannotTell),
+            (Some(50.0), Some(200.0), ClaimVerdict::Holds),
+            (None, Some(50.0), ClaimVerdict::More),
+            (Some(200.0), None, ClaimVerdict::Less),
+            (None, Some(104.5), ClaimVerdict::CannotTell),
         ] {
             assert_eq!(verdicts(record(2.0, 2.0), claim(low, high)), [expected]);
         }
@@ -538,26 +538,26 @@ mod tests {
             high: Some(1e6),
             ..Claim::default()
         };
-        assert_eq!(verdicts(record(2.0, 2.0), every), [Verdict::Holds; 3]);
+        assert_eq!(verdicts(record(2.0, 2.0), every), [ClaimVerdict::Holds; 3]);
     }
 
     #[test]
     fn ratios_differences_and_slopes_are_paired_within_rounds() {
-        let envoy = Where {
+        let envoy = CellSelector {
             contestant: Some("envoy".to_owned()),
-            ..Where::default()
+            ..CellSelector::default()
         };
         let third = Claim {
-            cell: Where {
+            cell: CellSelector {
                 connections: Some(64),
-                ..Where::default()
+                ..CellSelector::default()
             },
             ratio_to: Some(envoy.clone()),
             low: Some(0.333),
             high: Some(0.334),
             ..Claim::default()
         };
-        assert_eq!(verdicts(record(2.0, 2.0), third.clone()), [Verdict::Holds]);
+        assert_eq!(verdicts(record(2.0, 2.0), third.clone()), [ClaimVerdict::Holds]);
         let less = Claim {
             ratio_to: None,
             more_than: Some(envoy),
@@ -565,7 +565,7 @@ mod tests {
             high: Some(-100.0),
             ..third.clone()
         };
-        assert_eq!(verdicts(record(2.0, 2.0), less), [Verdict::Holds]);
+        assert_eq!(verdicts(record(2.0, 2.0), less), [ClaimVerdict::Holds]);
         // A third of the other's at any number of connections: no more of it at 64 than at 2.
         let the_same = Claim {
             than_at: Some(2),
@@ -573,15 +573,15 @@ mod tests {
             high: Some(1.001),
             ..third.clone()
         };
-        assert_eq!(verdicts(record(2.0, 2.0), the_same), [Verdict::Holds]);
+        assert_eq!(verdicts(record(2.0, 2.0), the_same), [ClaimVerdict::Holds]);
         let steady = Claim {
             steeper_over: vec![2, 16, 64],
             low: Some(0.5),
             high: Some(2.0),
             ..Claim::default()
         };
-        assert_eq!(verdicts(record(2.0, 2.0), steady.clone()), [Verdict::Holds]);
-        assert_eq!(verdicts(record(2.0, 9.0), steady), [Verdict::More]);
+        assert_eq!(verdicts(record(2.0, 2.0), steady.clone()), [ClaimVerdict::Holds]);
+        assert_eq!(verdicts(record(2.0, 9.0), steady), [ClaimVerdict::More]);
     }
 
     /// A cold start is compared with running processes only if the claim says so.
@@ -594,14 +594,14 @@ mod tests {
             run
         });
         both.runs.extend(cold.collect::<Vec<_>>());
-        let at = |start: Option<&str>| Where {
+        let at = |start: Option<&str>| CellSelector {
             connections: Some(2),
             start: start.map(str::to_owned),
-            ..Where::default()
+            ..CellSelector::default()
         };
-        let beside = |start: &str| Where {
+        let beside = |start: &str| CellSelector {
             start: Some(start.to_owned()),
-            ..Where::default()
+            ..CellSelector::default()
         };
         let claim = |cell, ratio_to, low, high| Claim {
             cell,
@@ -617,7 +617,7 @@ mod tests {
             (at(Some("cold")), None, 130.0, 140.0),
         ] {
             let claim = claim(cell, ratio_to, low, high);
-            assert_eq!(verdicts(both.clone(), claim), [Verdict::Holds]);
+            assert_eq!(verdicts(both.clone(), claim), [ClaimVerdict::Holds]);
         }
         let words = |start: &str| beside(start).to_string();
         assert_eq!(
@@ -634,7 +634,7 @@ mod tests {
         };
         assert_eq!(
             verdicts(record(1.0, 1.0), claim.clone()),
-            [Verdict::NotMeasured]
+            [ClaimVerdict::NotMeasured]
         );
         let mut with = record(1.0, 1.0);
         with.experiment.claims = vec![Claim {

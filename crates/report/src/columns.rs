@@ -1,7 +1,7 @@
 //! Columns of the tables, in the terminal and on the page. A table shows only columns with figures, so that saturation, bulk and
 //! idle cells show their own figures, and no column is empty.
 
-use crate::record::{Estimate, Kind, Record, Summary};
+use crate::record::{Estimate, ValueKind, Record, Summary};
 use crate::words::{bytes, core_share, duration, gigabits, micro, per_second, small_bytes};
 
 /// One column.
@@ -11,12 +11,12 @@ pub(crate) struct Column {
     pub(crate) show: fn(f64) -> String,
     /// Only the page has room for it.
     page_only: bool,
-    divided: Divided,
+    divided: ColumnDivision,
 }
 
 /// Condition for dividing a column by that of the other contestants.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Divided {
+enum ColumnDivision {
     Always,
     /// Only without a measured baseline. With a baseline, the added latency is the better figure.
     WithoutBaseline,
@@ -29,36 +29,36 @@ const fn column(title: &'static str, figure: &'static str, show: fn(f64) -> Stri
         figure,
         show,
         page_only: false,
-        divided: Divided::Always,
+        divided: ColumnDivision::Always,
     }
 }
 
 static ALL: [Column; 21] = [
     Column {
-        divided: Divided::WithoutBaseline,
+        divided: ColumnDivision::WithoutBaseline,
         ..column("p50", "latency_us.p50", duration)
     },
     Column {
         page_only: true,
-        divided: Divided::Never,
+        divided: ColumnDivision::Never,
         ..column("p90", "latency_us.p90", duration)
     },
     Column {
-        divided: Divided::WithoutBaseline,
+        divided: ColumnDivision::WithoutBaseline,
         ..column("p99", "latency_us.p99", duration)
     },
     column("added p50", "added_us.p50", duration),
     column("added p99", "added_us.p99", duration),
     column("requests/s", "achieved_rps", per_second),
     Column {
-        divided: Divided::Never,
+        divided: ColumnDivision::Never,
         ..column("throughput", "gigabits_per_second", gigabits)
     },
     column("throughput/core", "gigabits_per_core", gigabits),
     column("CPU/request/proxy", "sidecar.cpu_us_per_request", duration),
     Column {
         page_only: true,
-        divided: Divided::Never,
+        divided: ColumnDivision::Never,
         ..column(
             "machine CPU/request",
             "machine_cpu_us_per_request",
@@ -67,7 +67,7 @@ static ALL: [Column; 21] = [
     },
     Column {
         page_only: true,
-        divided: Divided::Never,
+        divided: ColumnDivision::Never,
         ..column(
             "user/request/proxy (sampled)",
             "sidecar.user_us_per_request_sampled",
@@ -76,7 +76,7 @@ static ALL: [Column; 21] = [
     },
     Column {
         page_only: true,
-        divided: Divided::Never,
+        divided: ColumnDivision::Never,
         ..column(
             "kernel/request/proxy (sampled)",
             "sidecar.system_us_per_request_sampled",
@@ -85,7 +85,7 @@ static ALL: [Column; 21] = [
     },
     Column {
         page_only: true,
-        divided: Divided::Never,
+        divided: ColumnDivision::Never,
         ..column(
             "machine's softirq/request (sampled)",
             "machine_softirq_us_per_request_sampled",
@@ -95,12 +95,12 @@ static ALL: [Column; 21] = [
     column("RSS/proxy", "sidecar.rss_bytes", bytes),
     Column {
         page_only: true,
-        divided: Divided::Never,
+        divided: ColumnDivision::Never,
         ..column("PSS/proxy", "sidecar.pss_bytes", bytes)
     },
     Column {
         page_only: true,
-        divided: Divided::Never,
+        divided: ColumnDivision::Never,
         ..column("heap and stacks/proxy", "sidecar.anonymous_bytes", bytes)
     },
     column("RSS/proxy, idle", "sidecar.idle_rss_bytes", bytes),
@@ -111,7 +111,7 @@ static ALL: [Column; 21] = [
         small_bytes,
     ),
     Column {
-        divided: Divided::Never,
+        divided: ColumnDivision::Never,
         ..column(
             "anonymous bytes/connection",
             "sidecar.anonymous_bytes_per_connection",
@@ -120,7 +120,7 @@ static ALL: [Column; 21] = [
     },
     Column {
         page_only: true,
-        divided: Divided::Never,
+        divided: ColumnDivision::Never,
         ..column(
             "switches/request",
             "sidecar.ctx_switches_per_request",
@@ -132,7 +132,7 @@ static ALL: [Column; 21] = [
 impl Column {
     /// Its figure of a cell. A rate that was asked for is no finding.
     pub(crate) fn of<'a>(&self, summary: &'a Summary) -> Option<&'a Estimate> {
-        if self.figure == "achieved_rps" && summary.kind != Kind::Saturation {
+        if self.figure == "achieved_rps" && summary.kind != ValueKind::Saturation {
             return None;
         }
         summary.figures.get(self.figure)
@@ -163,9 +163,9 @@ pub(crate) fn divided(record: &Record) -> Vec<&'static Column> {
     let shown = |column: &&Column| {
         let mut cells = record.summary.iter().filter(|s| s.contestant == "voile");
         let worth = match column.divided {
-            Divided::Always => true,
-            Divided::WithoutBaseline => !is_subtracted,
-            Divided::Never => false,
+            ColumnDivision::Always => true,
+            ColumnDivision::WithoutBaseline => !is_subtracted,
+            ColumnDivision::Never => false,
         };
         worth
             && cells.any(|s| {

@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 use crate::plots::Plot;
 use crate::record::{CellKey, Estimate, Record};
 use crate::side_by_side::{
-    Compared, FIGURES, cells, comparable, depends_on_speed, differences, measure, same_machine,
+    ComparedFigure, FIGURES, cells, comparable, depends_on_speed, differences, measure, same_machine,
     values,
 };
 use crate::statistics::unpaired_ratio;
-use crate::svg::{Bar, Colours, dots};
+use crate::svg::{PlotBar, Colours, dots};
 use crate::table::{Row, aligned, heading};
 use crate::words::{self, escape, interval, ratio};
 
@@ -21,7 +21,7 @@ pub struct Compare {
     /// Contestant, path and load.
     pub cell: CellKey,
     /// The compared figure.
-    pub figure: Compared,
+    pub figure: ComparedFigure,
     /// First divided by second.
     pub ratio: Estimate,
     /// True if both figures were first divided by the speed of their machine.
@@ -134,7 +134,7 @@ fn terms(first: &Record, second: &Record, compared: &[Compare]) -> Vec<String> {
 /// As [`compare`].
 pub fn render(first: &Record, second: &Record) -> Result<String, String> {
     let compared = compare(first, second)?;
-    let shown: Vec<Compared> = shown(&compared);
+    let shown: Vec<ComparedFigure> = shown(&compared);
     let titles: Vec<&str> = [""]
         .into_iter()
         .chain(shown.iter().map(|f| f.title))
@@ -166,8 +166,8 @@ fn told(one: &Compare) -> String {
     format!("{}{}", interval(&one.ratio, ratio), one.sign())
 }
 
-fn shown(compared: &[Compare]) -> Vec<Compared> {
-    let is_there = |figure: &Compared| compared.iter().any(|one| one.figure == *figure);
+fn shown(compared: &[Compare]) -> Vec<ComparedFigure> {
+    let is_there = |figure: &ComparedFigure| compared.iter().any(|one| one.figure == *figure);
     FIGURES.into_iter().filter(is_there).collect()
 }
 
@@ -186,10 +186,10 @@ fn by_cell(compared: &[Compare]) -> Vec<(&CellKey, Vec<&Compare>)> {
 #[must_use]
 pub fn plots(compared: &[Compare]) -> Vec<Plot> {
     let colours = Colours::of(compared.iter().map(|one| one.cell.contestant.as_str()));
-    let plot = |figure: &Compared| {
+    let plot = |figure: &ComparedFigure| {
         let of_figure = compared.iter().filter(|one| one.figure == *figure);
-        let rows: Vec<Bar> = of_figure
-            .map(|one| Bar {
+        let rows: Vec<PlotBar> = of_figure
+            .map(|one| PlotBar {
                 label: crate::plots::brief(&one.cell),
                 class: colours.class(&one.cell.contestant),
                 value: one.ratio,
@@ -261,13 +261,13 @@ pub fn page(first: &Record, second: &Record) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Calibration, Run};
+    use crate::record::{Calibration, SliceRun};
 
     fn record(p50: f64, profile: &str) -> Record {
         let mut record = Record::default();
         record.environment.profile = profile.to_owned();
         for round in 1..=8 {
-            let mut run = Run {
+            let mut run = SliceRun {
                 contestant: "voile".to_owned(),
                 mode: "both".to_owned(),
                 tls: true,
@@ -275,7 +275,7 @@ mod tests {
                 round,
                 valid: true,
                 rate: 1000.0,
-                ..Run::default()
+                ..SliceRun::default()
             };
             run.latency_us.p50 = Some(p50 + f64::from(round));
             record.runs.push(run);

@@ -10,14 +10,14 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::head::Head;
+use crate::head::RecordHead;
 
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ControlPlaneRecord {
     /// Environment, time and command of the measurement.
     #[serde(flatten)]
-    pub head: Head,
+    pub head: RecordHead,
     /// Services of the mesh.
     pub services: u32,
     /// Workloads.

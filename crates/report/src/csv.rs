@@ -157,7 +157,7 @@ fn quote(field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Process, Run};
+    use crate::record::{Process, SliceRun};
     use crate::summarise::summarise;
 
     #[test]
@@ -178,11 +178,11 @@ mod tests {
                 ..Process::default()
             };
             let mut record = Record::default();
-            record.runs.push(Run {
+            record.runs.push(SliceRun {
                 contestant: "voile".to_owned(),
                 valid: true,
                 processes: vec![process],
-                ..Run::default()
+                ..SliceRun::default()
             });
             summarise(&mut record);
             let text = render(&record);

@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::head::Head;
+use crate::head::RecordHead;
 use crate::html;
 use crate::page::{begin, end, table, with_plots, words};
 use crate::plots::{Plot, Section};
 use crate::record::Estimate;
 use crate::statistics::{estimate, median, paired_ratio};
-use crate::svg::{Bar, bars};
+use crate::svg::{PlotBar, bars};
 use crate::table::{Row, aligned};
-use crate::targets::Reached;
+use crate::targets::TargetResult;
 use crate::words::{escape, interval, ratio};
 
 const TITLE: &str =
@@ -38,18 +38,18 @@ const PATHS: u32 = 10_000;
 pub struct Decisions {
     /// Environment, time and command of the measurement.
     #[serde(flatten)]
-    pub head: Head,
+    pub head: RecordHead,
     /// The measured sets of rules.
-    pub sets: Vec<Set>,
+    pub sets: Vec<RuleSetSeries>,
     /// The measured decisions.
     pub cells: Vec<Cell>,
     /// What follows.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<DecisionFinding>,
 }
 
 /// Rules of one kind in a number of policies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Set {
+pub struct RuleSetSeries {
     /// Attribute that the rules match.
     pub kind: String,
     /// Number of rules.
@@ -65,11 +65,11 @@ pub struct Set {
 /// Decisions by a set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// See [`Set`].
+    /// See [`RuleSetSeries`].
     pub kind: String,
-    /// See [`Set`].
+    /// See [`RuleSetSeries`].
     pub rules: u32,
-    /// See [`Set`].
+    /// See [`RuleSetSeries`].
     pub policies: u32,
     /// The rule that matches: `first`, `last`, `miss`, or `any` (a thousand requests that match different rules). For tokens:
     /// `cold` was never seen, `warm` was seen before, `none` is no token, and `bare` is the check of the signature alone.
@@ -83,7 +83,7 @@ pub struct Cell {
 
 /// The largest set of a series beside the smallest.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Finding {
+pub struct DecisionFinding {
     /// The kind of rules.
     pub kind: String,
     /// The rule that matches.
@@ -106,7 +106,7 @@ pub struct Finding {
     /// The requirement, in words; empty if there is none.
     pub asked: String,
     /// Verdict on the requirement.
-    pub outcome: Option<Reached>,
+    pub outcome: Option<TargetResult>,
 }
 
 impl Cell {
@@ -122,14 +122,14 @@ impl Cell {
 impl Decisions {
     /// Fills `findings` from `cells`: for each kind and hit the largest set beside the smallest, of one policy and of many.
     pub fn conclude(&mut self) {
-        let mut findings: Vec<Finding> = self.unseen();
+        let mut findings: Vec<DecisionFinding> = self.unseen();
         for cell in &self.cells {
             let alike = |other: &&Cell| {
                 other.kind == cell.kind
                     && other.hit == cell.hit
                     && (other.policies == 1) == (cell.policies == 1)
             };
-            let known = |finding: &Finding| {
+            let known = |finding: &DecisionFinding| {
                 finding.kind == cell.kind
                     && finding.hit == cell.hit
                     && finding.beside.is_empty()
@@ -155,7 +155,7 @@ impl Decisions {
     }
 
     /// Tokens never seen before beside the check of their signature, in the largest set of each kind.
-    fn unseen(&self) -> Vec<Finding> {
+    fn unseen(&self) -> Vec<DecisionFinding> {
         let bare = self.cells.iter().filter(|cell| cell.hit == BARE);
         let largest = bare.filter(|cell| {
             let own = |other: &&Cell| other.hit == BARE && other.kind == cell.kind;
@@ -174,7 +174,7 @@ impl Decisions {
         kind: &str,
         (hit, many): (&str, (u32, u32)),
         (other, few): (&str, (u32, u32)),
-    ) -> Finding {
+    ) -> DecisionFinding {
         let of = |hit: &str, size| self.cells.iter().find(|cell| cell.is(kind, hit, size));
         let (found, beside) = (of(hit, many), of(other, few));
         let rounds = |cell: Option<&Cell>| cell.map_or_else(Vec::new, |cell| cell.ns.clone());
@@ -191,7 +191,7 @@ impl Decisions {
             ratio.as_ref(),
             instructions,
         );
-        Finding {
+        DecisionFinding {
             kind: kind.to_owned(),
             hit: hit.to_owned(),
             few,
@@ -206,8 +206,8 @@ impl Decisions {
     }
 
     /// Rules of paths that hold more memory than was promised.
-    fn heavy(&self) -> impl Iterator<Item = &Set> {
-        let paths = |set: &&Set| set.kind.contains("path") && set.rules == PATHS;
+    fn heavy(&self) -> impl Iterator<Item = &RuleSetSeries> {
+        let paths = |set: &&RuleSetSeries| set.kind.contains("path") && set.rules == PATHS;
         let sets = self.sets.iter().filter(paths);
         sets.filter(|set| set.bytes > PATHS_BYTES)
     }
@@ -215,7 +215,7 @@ impl Decisions {
     /// Reports if all requirements are met.
     #[must_use]
     pub fn holds(&self) -> bool {
-        let missed = |finding: &Finding| finding.outcome == Some(Reached::Missed);
+        let missed = |finding: &DecisionFinding| finding.outcome == Some(TargetResult::Missed);
         !self.cells.is_empty() && !self.findings.iter().any(missed) && self.heavy().next().is_none()
     }
 
@@ -252,7 +252,7 @@ impl Decisions {
             rows[0].push("by instructions".to_owned());
         }
         rows[0].extend(["asked".to_owned(), "so".to_owned()]);
-        let own = |finding: &&Finding| Series::of(&finding.kind, finding.many.1) == series;
+        let own = |finding: &&DecisionFinding| Series::of(&finding.kind, finding.many.1) == series;
         for finding in self.findings.iter().filter(own) {
             let hit = match finding.beside.as_str() {
                 "" => finding.hit.clone(),
@@ -271,7 +271,7 @@ impl Decisions {
                 row.push(finding.instructions.map_or_else(|| "–".to_owned(), ratio));
             }
             row.push(finding.asked.clone());
-            row.push(finding.outcome.map_or("", Reached::in_words).to_owned());
+            row.push(finding.outcome.map_or("", TargetResult::in_words).to_owned());
             rows.push(row);
         }
         rows
@@ -373,15 +373,15 @@ impl Decisions {
     #[must_use]
     pub fn sections(&self) -> Vec<Section> {
         let series = |hit: &str| {
-            let own = |finding: &&Finding| finding.hit == hit && finding.many.1 == 1;
+            let own = |finding: &&DecisionFinding| finding.hit == hit && finding.many.1 == 1;
             let rows = self.findings.iter().filter(own).filter_map(|finding| {
-                Some(Bar {
+                Some(PlotBar {
                     label: finding.kind.clone(),
                     class: "c-voile",
                     value: finding.ns?,
                 })
             });
-            let rows: Vec<Bar> = rows.collect();
+            let rows: Vec<PlotBar> = rows.collect();
             let title = match hit {
                 "miss" => "A decision that no rule matches, by the largest set".to_owned(),
                 hit => format!("A decision that the {hit} rule matches, by the largest set"),
@@ -446,11 +446,11 @@ fn judged(
     ns: Option<&Estimate>,
     ratio: Option<&Estimate>,
     instructions: Option<f64>,
-) -> (String, Option<Reached>) {
+) -> (String, Option<TargetResult>) {
     // Instruction counts have no noise. If the record has counts, they decide about growth.
     let growth = match instructions {
-        Some(times) if times <= GROWTH => Reached::Reached,
-        Some(_) => Reached::Missed,
+        Some(times) if times <= GROWTH => TargetResult::Reached,
+        Some(_) => TargetResult::Missed,
         None => below(ratio, GROWTH),
     };
     let within = |most: f64| {
@@ -519,13 +519,13 @@ fn nanoseconds(ns: f64) -> String {
     }
 }
 
-fn below(found: Option<&Estimate>, bound: f64) -> Reached {
+fn below(found: Option<&Estimate>, bound: f64) -> TargetResult {
     match found {
-        None => Reached::NotMeasured,
+        None => TargetResult::NotMeasured,
         Some(found) => match (found.low, found.high) {
-            (_, Some(most)) if most <= bound => Reached::Reached,
-            (Some(least), _) if least > bound => Reached::Missed,
-            _ => Reached::CannotTell,
+            (_, Some(most)) if most <= bound => TargetResult::Reached,
+            (Some(least), _) if least > bound => TargetResult::Missed,
+            _ => TargetResult::CannotTell,
         },
     }
 }
@@ -564,8 +564,8 @@ mod tests {
             ])
         };
         let table = [
-            (55.0, Some(Reached::Reached), true),
-            (61.0, Some(Reached::Missed), false),
+            (55.0, Some(TargetResult::Reached), true),
+            (61.0, Some(TargetResult::Missed), false),
         ];
         for (ns, outcome, holds) in table {
             let record = flat(ns);
@@ -579,7 +579,7 @@ mod tests {
             cell(10, 1, "last", 990.0),
             cell(10_000, 1, "last", 1_100.0),
         ]);
-        assert_eq!(slow.findings[0].outcome, Some(Reached::Missed));
+        assert_eq!(slow.findings[0].outcome, Some(TargetResult::Missed));
     }
 
     #[test]
@@ -588,7 +588,7 @@ mod tests {
         cells[0].instructions = Some(400.0);
         cells[1].instructions = Some(440.0);
         let record = record(cells);
-        assert_eq!(record.findings[0].outcome, Some(Reached::Reached));
+        assert_eq!(record.findings[0].outcome, Some(TargetResult::Reached));
         assert!(record.table().contains("1.10"), "{}", record.table());
     }
 
@@ -600,8 +600,8 @@ mod tests {
             ..cell(issuers, 1, hit, ns)
         };
         for (cold, warm, asked) in [
-            (22_000.0, 700.0, [Reached::Reached, Reached::Reached]),
-            (26_000.0, 2_100.0, [Reached::Missed, Reached::Missed]),
+            (22_000.0, 700.0, [TargetResult::Reached, TargetResult::Reached]),
+            (26_000.0, 2_100.0, [TargetResult::Missed, TargetResult::Missed]),
         ] {
             let mut cells = vec![cell(10, 1, "miss", 50.0), cell(10_000, 1, "miss", 50.0)];
             for issuers in [1, 1_000] {
@@ -611,7 +611,7 @@ mod tests {
             }
             let record = record(cells);
             let of = |hit: &str, beside: &str| {
-                let own = |one: &&Finding| one.hit == hit && one.beside == beside;
+                let own = |one: &&DecisionFinding| one.hit == hit && one.beside == beside;
                 record.findings.iter().find(own).expect("a finding")
             };
             let found = [of("cold", "bare"), of("warm", "")].map(|one| one.outcome);
@@ -647,7 +647,7 @@ mod tests {
         let many = record.findings.iter().find(|finding| finding.many.1 > 1);
         let many = many.expect("a finding");
         assert_eq!((many.few, many.many), ((5, 1), (10_000, 2_000)));
-        assert_eq!(many.outcome, Some(Reached::Missed));
+        assert_eq!(many.outcome, Some(TargetResult::Missed));
         assert!(record.table().contains("2000 × 5"), "{}", record.table());
     }
 
@@ -655,7 +655,7 @@ mod tests {
     fn a_set_that_holds_too_much_is_named() {
         let mut record = record(vec![cell(10, 1, "any", 50.0), cell(10_000, 1, "any", 90.0)]);
         assert!(record.holds(), "nothing is asked of it");
-        record.sets.push(Set {
+        record.sets.push(RuleSetSeries {
             kind: "path-prefixes".to_owned(),
             rules: 10_000,
             policies: 1,

@@ -39,7 +39,7 @@ pub struct Interval {
 /// One event of a slice.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Event {
+pub struct SliceEvent {
     /// `push-policy`, `move-endpoints`, `restart-proxy`, `upgrade-proxy`, `kill-control-plane`, `hook`, …
     pub action: String,
     /// When it was to happen, in seconds of the measured part.
@@ -65,7 +65,7 @@ pub struct Event {
     pub failure: Option<String>,
 }
 
-impl Event {
+impl SliceEvent {
     /// Figures of the event, by name: `event-1-push-policy.effect_ms`, …; the number distinguishes events of one action.
     pub(crate) fn figures(&self, number: usize) -> Vec<(String, f64)> {
         if self.failure.is_some() {
@@ -173,11 +173,11 @@ mod tests {
 
     #[test]
     fn what_was_not_done_has_no_figures_and_what_took_no_effect_has_no_time() {
-        let event = Event {
+        let event = SliceEvent {
             action: "push-policy".to_owned(),
             recovery_seconds: Some(0.25),
             failed: 3,
-            ..Event::default()
+            ..SliceEvent::default()
         };
         let expected = [
             ("event-2-push-policy.recovery_ms".to_owned(), 250.0),
@@ -185,7 +185,7 @@ mod tests {
             ("event-2-push-policy.slow".to_owned(), 0.0),
         ];
         assert_eq!(event.figures(2), expected);
-        let failed = Event {
+        let failed = SliceEvent {
             failure: Some("no".to_owned()),
             ..event
         };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::record::{Control, Estimate, Kind, Record, Summary};
+use crate::record::{Control, Estimate, ValueKind, Record, Summary};
 use crate::words::{bytes, duration, interval, load_title, ratio};
 
 /// Figures of the control that the text mentions, and their names for the reader.
@@ -26,7 +26,7 @@ const WAYPOINT: &str = "node+waypoint";
 #[must_use]
 pub fn sentences(record: &Record) -> Vec<String> {
     let whole = |s: &Summary| ["both", "node", WAYPOINT].contains(&s.mode.as_str());
-    let of_latency = |s: &&Summary| s.kind == Kind::Latency && whole(s) && s.runs_valid > 0;
+    let of_latency = |s: &&Summary| s.kind == ValueKind::Latency && whole(s) && s.runs_valid > 0;
     let mut told: Vec<&Summary> = record.summary.iter().filter(of_latency).collect();
     // Tools agree on even arrival. Without it, the text uses the first other arrival.
     let arrival = match told.iter().any(|s| s.arrival == "uniform") {
@@ -101,7 +101,7 @@ fn features(record: &Record) -> Vec<String> {
 
 fn feature(record: &Record, name: &str) -> Option<String> {
     // Without its last set, as far as that was measured beside it.
-    let of_it = |s: &&Summary| s.contestant == name && s.kind == Kind::Latency && s.runs_valid > 0;
+    let of_it = |s: &&Summary| s.contestant == name && s.kind == ValueKind::Latency && s.runs_valid > 0;
     let base = name
         .match_indices('+')
         .rev()
@@ -306,7 +306,7 @@ pub fn within(record: &Record) -> Vec<(&'static str, usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Process, Run};
+    use crate::record::{Process, SliceRun};
     use crate::summarise::summarise;
 
     /// Repeats of six rounds of one cell measured twice; in the first `differing` repeats the second half takes 30 % longer.
@@ -321,7 +321,7 @@ mod tests {
                     } else {
                         1.0
                     };
-                    let mut run = Run {
+                    let mut run = SliceRun {
                         contestant: "voile".to_owned(),
                         mode: "both".to_owned(),
                         tls: true,
@@ -330,7 +330,7 @@ mod tests {
                         repeat,
                         control,
                         valid: true,
-                        ..Run::default()
+                        ..SliceRun::default()
                     };
                     run.latency_us.p50 = Some(100.0 * wobble * longer);
                     record.runs.push(run);
@@ -372,7 +372,7 @@ mod tests {
                     cpu_us_per_request: cpu * wobble,
                     ..Process::default()
                 };
-                record.runs.push(Run {
+                record.runs.push(SliceRun {
                     contestant: contestant.to_owned(),
                     mode: WAYPOINT.to_owned(),
                     tls: true,
@@ -386,7 +386,7 @@ mod tests {
                     ]
                     .map(process)
                     .into(),
-                    ..Run::default()
+                    ..SliceRun::default()
                 });
             }
         }
@@ -407,14 +407,14 @@ mod tests {
         for round in 1..=8u32 {
             for (contestant, times) in [("voile", 1.0), ("voile+detection", times)] {
                 for connections in [16, 64] {
-                    let mut run = Run {
+                    let mut run = SliceRun {
                         contestant: contestant.to_owned(),
                         mode: "both".to_owned(),
                         arrival: "fortio".to_owned(),
                         connections,
                         round,
                         valid: true,
-                        ..Run::default()
+                        ..SliceRun::default()
                     };
                     let wobble = 1.0
                         + f64::from((round * 7 + connections + u32::from(times > 1.0)) % 5) / 100.0;

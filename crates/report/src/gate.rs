@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use crate::ranks::{higher, proven_together};
 use crate::record::{CellKey, Estimate, Record};
-use crate::side_by_side::{Compared, FIGURES, cells, comparable, same_machine, values};
+use crate::side_by_side::{ComparedFigure, FIGURES, cells, comparable, same_machine, values};
 use crate::statistics::{ROUNDS_FOR_INTERVAL, unpaired_ratio};
 use crate::summarise::Rounds;
 use crate::words::{interval, load_title, path_title, ratio};
@@ -19,7 +19,7 @@ pub const BOUND: f64 = 0.05;
 
 /// Options of the gate.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct GateOptions {
     /// Default bound on the worsening of any figure, as a share.
     pub bound: f64,
     /// By figure, where it may be another.
@@ -30,7 +30,7 @@ pub struct Asked {
     pub beside: Option<String>,
 }
 
-impl Default for Asked {
+impl Default for GateOptions {
     fn default() -> Self {
         Self {
             bound: BOUND,
@@ -43,7 +43,7 @@ impl Default for Asked {
 
 /// Verdict of the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum GateOutcome {
     /// At least one figure is provably worse by more than its bound.
     Regression,
     /// Every interval lies within the bounds.
@@ -54,11 +54,11 @@ pub enum Outcome {
 
 /// One figure of one cell.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Judged {
+pub struct JudgedFigure {
     /// The cell.
     pub cell: CellKey,
     /// The figure.
-    pub figure: Compared,
+    pub figure: ComparedFigure,
     /// Allowed worsening.
     pub bound: f64,
     /// New divided by base.
@@ -66,13 +66,13 @@ pub struct Judged {
     /// The chance of rounds as much worse, if it were worse by no more than the bound.
     pub chance: f64,
     /// Verdict on the figure.
-    pub outcome: Outcome,
+    pub outcome: GateOutcome,
 }
 
 /// One figure of one cell as it is tested: the rounds of base and new.
 struct Test {
     cell: CellKey,
-    figure: Compared,
+    figure: ComparedFigure,
     bound: f64,
     before: Vec<f64>,
     after: Vec<f64>,
@@ -84,7 +84,7 @@ struct Test {
 ///
 /// # Errors
 /// When they cannot be judged: another profile, load or machine, nothing in common, too few rounds.
-pub fn judge(base: &Record, new: &Record, asked: &Asked) -> Result<Vec<Judged>, String> {
+pub fn judge(base: &Record, new: &Record, asked: &GateOptions) -> Result<Vec<JudgedFigure>, String> {
     let seed = base.experiment.seed;
     let judged = tests(base, new, asked)?.into_iter().filter_map(|test| {
         let ratio = unpaired_ratio(&test.after, &test.before, seed)?;
@@ -93,23 +93,23 @@ pub fn judge(base: &Record, new: &Record, asked: &Asked) -> Result<Vec<Judged>, 
         } else {
             ratio.high.is_none_or(|high| high > 1.0 + test.bound)
         };
-        Some(Judged {
+        Some(JudgedFigure {
             cell: test.cell,
             figure: test.figure,
             bound: test.bound,
             ratio,
             chance: test.chance,
             outcome: match (test.proven, beyond) {
-                (true, _) => Outcome::Regression,
-                (false, true) => Outcome::CannotTell,
-                (false, false) => Outcome::Within,
+                (true, _) => GateOutcome::Regression,
+                (false, true) => GateOutcome::CannotTell,
+                (false, false) => GateOutcome::Within,
             },
         })
     });
     Ok(judged.collect())
 }
 
-fn tests(base: &Record, new: &Record, asked: &Asked) -> Result<Vec<Test>, String> {
+fn tests(base: &Record, new: &Record, asked: &GateOptions) -> Result<Vec<Test>, String> {
     comparable(base, new)?;
     let same = same_machine(&base.environment, &new.environment);
     if !same && asked.beside.is_none() {
@@ -172,7 +172,7 @@ fn has(which: &str, all: &Cells, name: &str) -> Result<(), String> {
 }
 
 /// A figure's rounds, or its ratios to another contestant's in the same rounds.
-fn rounds(all: &Cells, cell: &CellKey, figure: Compared, beside: Option<&str>) -> Vec<f64> {
+fn rounds(all: &Cells, cell: &CellKey, figure: ComparedFigure, beside: Option<&str>) -> Vec<f64> {
     let Some(ours) = all.get(cell) else {
         return Vec::new();
     };
@@ -189,7 +189,7 @@ fn rounds(all: &Cells, cell: &CellKey, figure: Compared, beside: Option<&str>) -
 
 /// Probability of rounds as much worse if the new ones were worse by no more than the bound. Worse is more, or less for
 /// throughput. The allowed worsening is taken off first.
-fn chance(figure: Compared, bound: f64, before: &[f64], after: &[f64]) -> f64 {
+fn chance(figure: ComparedFigure, bound: f64, before: &[f64], after: &[f64]) -> f64 {
     if figure.more_is_better {
         let allowed: Vec<f64> = before.iter().map(|value| value * (1.0 - bound)).collect();
         higher(&allowed, after)
@@ -209,24 +209,24 @@ fn ratios(ours: &Rounds, theirs: &Rounds, figure: &str) -> Vec<f64> {
 
 /// The worst of all.
 #[must_use]
-pub fn outcome(judged: &[Judged]) -> Outcome {
+pub fn outcome(judged: &[JudgedFigure]) -> GateOutcome {
     let any = |outcome| judged.iter().any(|one| one.outcome == outcome);
-    if any(Outcome::Regression) {
-        Outcome::Regression
-    } else if any(Outcome::CannotTell) {
-        Outcome::CannotTell
+    if any(GateOutcome::Regression) {
+        GateOutcome::Regression
+    } else if any(GateOutcome::CannotTell) {
+        GateOutcome::CannotTell
     } else {
-        Outcome::Within
+        GateOutcome::Within
     }
 }
 
 /// Text of the result, for the terminal: regressions first, then undecided figures.
 #[must_use]
-pub fn render(judged: &[Judged], asked: &Asked) -> String {
+pub fn render(judged: &[JudgedFigure], asked: &GateOptions) -> String {
     let mut text = String::new();
     for (outcome, words) in [
-        (Outcome::Regression, "REGRESSION"),
-        (Outcome::CannotTell, "cannot tell"),
+        (GateOutcome::Regression, "REGRESSION"),
+        (GateOutcome::CannotTell, "cannot tell"),
     ] {
         for one in judged.iter().filter(|one| one.outcome == outcome) {
             let _ = writeln!(
@@ -253,20 +253,20 @@ pub fn render(judged: &[Judged], asked: &Asked) -> String {
     };
     let count = |outcome| judged.iter().filter(|one| one.outcome == outcome).count();
     let verdict = match outcome(judged) {
-        Outcome::Regression => "a regression is proven",
-        Outcome::CannotTell => {
+        GateOutcome::Regression => "a regression is proven",
+        GateOutcome::CannotTell => {
             "no regression is proven; of some figures it cannot be told at this noise"
         }
-        Outcome::Within => "no regression: every interval lies within its bound",
+        GateOutcome::Within => "no regression: every interval lies within its bound",
     };
     let _ = writeln!(
         text,
         "Gate: {verdict}. {} figures {beside}: {} worse, {} within, {} cannot be told. Where neither program nor machine changed at most {:.0} gates in \
          100 fail; a machine that did is taken out by --beside CONTESTANT.",
         judged.len(),
-        count(Outcome::Regression),
-        count(Outcome::Within),
-        count(Outcome::CannotTell),
+        count(GateOutcome::Regression),
+        count(GateOutcome::Within),
+        count(GateOutcome::CannotTell),
         LEVEL * 100.0
     );
     text
@@ -275,7 +275,7 @@ pub fn render(judged: &[Judged], asked: &Asked) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Process, Run};
+    use crate::record::{Process, SliceRun};
 
     /// A record of ten rounds, two cells, three figures. `drift` is a factor of the whole record, `worse` a factor of Voile's
     /// figures.
@@ -290,14 +290,14 @@ mod tests {
             let machine = noise(0.03) / drift;
             for connections in [16, 64] {
                 for (contestant, times) in [("voile", worse), ("relay", 1.0)] {
-                    let mut run = Run {
+                    let mut run = SliceRun {
                         contestant: contestant.to_owned(),
                         mode: "both".to_owned(),
                         rate: 1000.0,
                         connections,
                         round,
                         valid: true,
-                        ..Run::default()
+                        ..SliceRun::default()
                     };
                     run.latency_us.p50 = Some(150.0 * machine * noise(0.02) * times);
                     run.latency_us.p99 = Some(700.0 * machine * noise(0.25) * times);
@@ -314,7 +314,7 @@ mod tests {
         record
     }
 
-    fn failures(gates: u64, drift: f64, worse: f64, asked: &Asked) -> usize {
+    fn failures(gates: u64, drift: f64, worse: f64, asked: &GateOptions) -> usize {
         (0..gates)
             .filter(|seed| {
                 let mut random = fastrand::Rng::with_seed(*seed);
@@ -332,18 +332,18 @@ mod tests {
     #[test]
     fn a_gate_on_records_that_do_not_differ_fails_at_most_five_times_in_a_hundred() {
         // Even with a bound of nothing; with the default bound, records may each be off by 2 %.
-        let nothing = Asked {
+        let nothing = GateOptions {
             bound: 0.0,
-            ..Asked::default()
+            ..GateOptions::default()
         };
         let alarms = failures(200, 0.0, 1.0, &nothing);
         assert!(alarms <= 10, "{alarms} of 200");
-        let alarms = failures(200, 0.02, 1.0, &Asked::default());
+        let alarms = failures(200, 0.02, 1.0, &GateOptions::default());
         assert!(alarms <= 10, "{alarms} of 200");
         // A machine that changed by 30 % cancels out beside another contestant.
-        let beside = Asked {
+        let beside = GateOptions {
             beside: Some("relay".to_owned()),
-            ..Asked::default()
+            ..GateOptions::default()
         };
         let alarms = failures(100, 0.3, 1.0, &beside);
         assert!(alarms <= 5, "{alarms} of 100");
@@ -351,11 +351,11 @@ mod tests {
 
     #[test]
     fn a_gate_sees_fifteen_percent() {
-        let seen = failures(50, 0.02, 1.15, &Asked::default());
+        let seen = failures(50, 0.02, 1.15, &GateOptions::default());
         assert!(seen >= 45, "{seen} of 50");
-        let beside = Asked {
+        let beside = GateOptions {
             beside: Some("relay".to_owned()),
-            ..Asked::default()
+            ..GateOptions::default()
         };
         let seen = failures(50, 0.3, 1.15, &beside);
         assert!(seen >= 45, "{seen} of 50");
@@ -365,15 +365,15 @@ mod tests {
     fn what_cannot_be_judged_is_refused_and_what_is_within_is_said() {
         let mut random = fastrand::Rng::with_seed(3);
         let base = record(&mut random, 1.0, 1.0);
-        let asked = Asked {
+        let asked = GateOptions {
             bound: 0.5,
             bounds: vec![("latency_us.p99".to_owned(), 3.0)],
-            ..Asked::default()
+            ..GateOptions::default()
         };
         let judged = judge(&base, &base, &asked).expect("judged");
         assert_eq!(
             outcome(&judged),
-            Outcome::Within,
+            GateOutcome::Within,
             "{}",
             render(&judged, &asked)
         );
@@ -389,7 +389,7 @@ mod tests {
             (elsewhere, "different machines"),
             (debug, "different profiles"),
         ] {
-            let error = judge(&base, &new, &Asked::default()).expect_err("refused");
+            let error = judge(&base, &new, &GateOptions::default()).expect_err("refused");
             assert!(error.contains(why), "{error}");
         }
     }

@@ -7,14 +7,14 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use crate::agreement::BOUND;
-use crate::head::Head;
+use crate::head::RecordHead;
 use crate::html;
 use crate::page::{begin, end, table, with_plots, words};
 use crate::plots::{Plot, Section};
 use crate::record::Estimate;
 use crate::statistics::{estimate, paired_ratio};
-use crate::svg::{Bar, bars};
-use crate::targets::Reached;
+use crate::svg::{PlotBar, bars};
+use crate::targets::TargetResult;
 use crate::words::{duration, escape, interval, per_second, ratio};
 
 const TITLE: &str = "What a request costs a load generator";
@@ -24,18 +24,18 @@ const TITLE: &str = "What a request costs a load generator";
 pub struct Generators {
     /// Environment, time and command of the comparison.
     #[serde(flatten)]
-    pub head: Head,
+    pub head: RecordHead,
     /// The compared loads.
-    pub scenes: Vec<Scene>,
+    pub scenes: Vec<GeneratorScene>,
     /// Every slice in order, failed ones included.
-    pub slices: Vec<Measured>,
+    pub slices: Vec<GeneratorTurn>,
     /// What follows.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<GeneratorFinding>,
 }
 
 /// A load that several generators make.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Scene {
+pub struct GeneratorScene {
     /// Its name in slices.
     pub name: String,
     /// In words.
@@ -43,12 +43,12 @@ pub struct Scene {
     /// Compared figure: `requests_per_core`, `requests_per_second`, `p50_us` or `mean_us`.
     pub figure: String,
     /// The generators that ours is compared with, and the required ratios.
-    pub bounds: Vec<Bound>,
+    pub bounds: Vec<OtherGenerator>,
 }
 
 /// Another generator in a scene.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Bound {
+pub struct OtherGenerator {
     /// Its name.
     pub of: String,
     /// The least ratio of ours to its figure; without one rates are only shown, and latencies must agree.
@@ -60,7 +60,7 @@ pub struct Bound {
 
 /// A slice of one generator.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct GeneratorTurn {
     /// The scene.
     pub scene: String,
     /// Name of the generator.
@@ -92,7 +92,7 @@ pub struct Measured {
 
 /// Ours beside one other in one scene.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Finding {
+pub struct GeneratorFinding {
     /// The scene.
     pub scene: String,
     /// The generator that ours is divided by.
@@ -109,7 +109,7 @@ pub struct Finding {
     /// The requirement, in words; empty if there is none.
     pub asked: String,
     /// Verdict on the requirement.
-    pub outcome: Option<Reached>,
+    pub outcome: Option<TargetResult>,
 }
 
 impl Generators {
@@ -122,7 +122,7 @@ impl Generators {
         self.findings = all.collect();
     }
 
-    fn finding(&self, scene: &Scene, bound: &Bound) -> Finding {
+    fn finding(&self, scene: &GeneratorScene, bound: &OtherGenerator) -> GeneratorFinding {
         let figure = bound.figure.as_ref().unwrap_or(&scene.figure);
         let of = |generator: &str| self.rounds(scene, generator, figure);
         let (ours, theirs) = (of("voile"), of(&bound.of));
@@ -143,7 +143,7 @@ impl Generators {
             None if rates => String::new(),
             None => format!("within {:.0} % of {}", BOUND * 100.0, bound.of),
         };
-        Finding {
+        GeneratorFinding {
             scene: scene.name.clone(),
             of: bound.of.clone(),
             figure: figure.clone(),
@@ -155,11 +155,11 @@ impl Generators {
         }
     }
 
-    fn rounds(&self, scene: &Scene, generator: &str, figure: &str) -> BTreeMap<u32, f64> {
-        let of_it = |slice: &&Measured| {
+    fn rounds(&self, scene: &GeneratorScene, generator: &str, figure: &str) -> BTreeMap<u32, f64> {
+        let of_it = |slice: &&GeneratorTurn| {
             slice.scene == scene.name && slice.generator == generator && slice.failure.is_none()
         };
-        let figure = |slice: &Measured| match figure {
+        let figure = |slice: &GeneratorTurn| match figure {
             "p50_us" => slice.p50_us,
             "mean_us" => slice.mean_us,
             "requests_per_second" => Some(slice.requests_per_second),
@@ -212,7 +212,7 @@ impl Generators {
     /// Plots of the record: the compared figure of each scene, and the cost of a request.
     #[must_use]
     pub fn sections(&self) -> Vec<Section> {
-        let drawn = |kind: &str, figure_of: &dyn Fn(&Scene) -> Option<String>| -> Vec<Plot> {
+        let drawn = |kind: &str, figure_of: &dyn Fn(&GeneratorScene) -> Option<String>| -> Vec<Plot> {
             let scenes = self.scenes.iter().filter_map(|scene| {
                 let figure = figure_of(scene)?;
                 let (show, what) = shown(&figure);
@@ -228,13 +228,13 @@ impl Generators {
                             "c-other"
                         };
                         let label = generator.to_owned();
-                        Some(Bar {
+                        Some(PlotBar {
                             label,
                             class,
                             value,
                         })
                     });
-                let rows: Vec<Bar> = rows.collect();
+                let rows: Vec<PlotBar> = rows.collect();
                 let title = format!("{what}: {}", scene.title);
                 let svg = (!rows.is_empty()).then(|| bars(&title, &rows, show))?;
                 Some(Plot::new(kind, title, svg))
@@ -304,8 +304,8 @@ impl Generators {
                         && slice.failure.is_none()
                         && slice.cpu_us > 0.0
                 });
-                let slices: Vec<&Measured> = slices.collect();
-                let middle = |figure: fn(&Measured) -> f64| {
+                let slices: Vec<&GeneratorTurn> = slices.collect();
+                let middle = |figure: fn(&GeneratorTurn) -> f64| {
                     let figures: Vec<f64> = slices.iter().map(|slice| figure(slice)).collect();
                     estimate(&figures).map_or(0.0, |found| found.median)
                 };
@@ -329,8 +329,8 @@ impl Generators {
     /// Reports if all requirements are met and our generator never failed.
     #[must_use]
     pub fn holds(&self) -> bool {
-        let missed = |finding: &Finding| finding.outcome == Some(Reached::Missed);
-        let broke = |slice: &Measured| slice.generator == "voile" && slice.failure.is_some();
+        let missed = |finding: &GeneratorFinding| finding.outcome == Some(TargetResult::Missed);
+        let broke = |slice: &GeneratorTurn| slice.generator == "voile" && slice.failure.is_some();
         !self.slices.is_empty()
             && !self.slices.iter().any(broke)
             && !self.findings.iter().any(missed)
@@ -362,7 +362,7 @@ fn shown(figure: &str) -> (fn(f64) -> String, &'static str) {
 }
 
 /// A slice as a line of a table.
-fn row(slice: &Measured) -> Vec<String> {
+fn row(slice: &GeneratorTurn) -> Vec<String> {
     let show = |us: Option<f64>| us.map_or_else(|| "–".to_owned(), duration);
     vec![
         escape(&slice.scene),
@@ -381,14 +381,14 @@ fn row(slice: &Measured) -> Vec<String> {
     ]
 }
 
-fn outcome(ratio: Option<&Estimate>, low: f64, high: f64) -> Reached {
+fn outcome(ratio: Option<&Estimate>, low: f64, high: f64) -> TargetResult {
     let Some(ratio) = ratio else {
-        return Reached::NotMeasured;
+        return TargetResult::NotMeasured;
     };
     match (ratio.low, ratio.high) {
-        (Some(least), Some(most)) if least >= low && most <= high => Reached::Reached,
-        (Some(least), Some(most)) if most < low || least > high => Reached::Missed,
-        _ => Reached::CannotTell,
+        (Some(least), Some(most)) if least >= low && most <= high => TargetResult::Reached,
+        (Some(least), Some(most)) if most < low || least > high => TargetResult::Missed,
+        _ => TargetResult::CannotTell,
     }
 }
 
@@ -398,11 +398,11 @@ mod tests {
 
     fn record(figure: &str, at_least: Option<f64>, ours: f64, theirs: f64) -> Generators {
         let mut record = Generators {
-            scenes: vec![Scene {
+            scenes: vec![GeneratorScene {
                 name: "it".to_owned(),
                 title: "it".to_owned(),
                 figure: figure.to_owned(),
-                bounds: vec![Bound {
+                bounds: vec![OtherGenerator {
                     of: "fortio".to_owned(),
                     at_least,
                     figure: None,
@@ -412,14 +412,14 @@ mod tests {
         };
         for round in 1..=6 {
             for (generator, value) in [("voile", ours), ("fortio", theirs)] {
-                record.slices.push(Measured {
+                record.slices.push(GeneratorTurn {
                     scene: "it".to_owned(),
                     generator: generator.to_owned(),
                     round,
                     requests_per_core: value,
                     requests_per_second: value,
                     p50_us: Some(value),
-                    ..Measured::default()
+                    ..GeneratorTurn::default()
                 });
             }
         }
@@ -435,23 +435,23 @@ mod tests {
                 Some(2.0),
                 210.0,
                 100.0,
-                Some(Reached::Reached),
+                Some(TargetResult::Reached),
             ),
             (
                 "requests_per_core",
                 Some(2.0),
                 190.0,
                 100.0,
-                Some(Reached::Missed),
+                Some(TargetResult::Missed),
             ),
             ("requests_per_core", None, 50.0, 100.0, None),
             ("requests_per_second", None, 50.0, 100.0, None),
-            ("p50_us", None, 2100.0, 2000.0, Some(Reached::Reached)),
-            ("p50_us", None, 2300.0, 2000.0, Some(Reached::Missed)),
+            ("p50_us", None, 2100.0, 2000.0, Some(TargetResult::Reached)),
+            ("p50_us", None, 2300.0, 2000.0, Some(TargetResult::Missed)),
         ] {
             let record = record(figure, at_least, ours, theirs);
             assert_eq!(record.findings[0].outcome, wanted, "{}", record.in_words());
-            assert_eq!(record.holds(), wanted != Some(Reached::Missed));
+            assert_eq!(record.holds(), wanted != Some(TargetResult::Missed));
         }
     }
 
@@ -464,7 +464,7 @@ mod tests {
             slice.mean_us = Some(2000.0);
         }
         record.conclude();
-        assert_eq!(record.findings[0].outcome, Some(Reached::Reached));
+        assert_eq!(record.findings[0].outcome, Some(TargetResult::Reached));
         assert!(record.in_words().contains("mean: voile load 2.00 ms"));
         assert!(record.to_html().contains("p50: it"));
     }
@@ -474,7 +474,7 @@ mod tests {
         let mut record = record("requests_per_core", Some(2.0), 1.0, 1.0);
         record.slices.retain(|slice| slice.generator == "voile");
         record.conclude();
-        assert_eq!(record.findings[0].outcome, Some(Reached::NotMeasured));
+        assert_eq!(record.findings[0].outcome, Some(TargetResult::NotMeasured));
         assert!(record.holds() && record.to_markdown().contains("not measured"));
         record.slices[0].failure = Some("it broke".to_owned());
         assert!(!record.holds(), "ours must not fail");

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::head::Head;
+use crate::head::RecordHead;
 use crate::record::Estimate;
 use crate::statistics::{estimate, paired_ratio};
 use crate::words::{bytes, cores, duration, interval, ratio};
@@ -25,7 +25,7 @@ const CLAIMED_SIDECARS: f64 = 2_000.0;
 pub struct GraphRecord {
     /// Environment, time and command of the measurement.
     #[serde(flatten)]
-    pub head: Head,
+    pub head: RecordHead,
     /// The graph's file name.
     pub graph: String,
     /// The graph itself.
@@ -52,14 +52,14 @@ pub struct GraphRecord {
     pub picture: String,
     /// The most that either side carried, where it was searched for.
     #[serde(default)]
-    pub carried: Option<Carried>,
+    pub carried: Option<SustainedRates>,
     /// Every slice in order, invalid ones included.
     pub slices: Vec<GraphSlice>,
 }
 
 /// The highest rates at the entry point at which the bounds held.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Carried {
+pub struct SustainedRates {
     /// Bounds of the search, in the form of `voile load --find-capacity`.
     pub bounds: String,
     /// Without a mesh, requests a second.
@@ -110,7 +110,7 @@ pub struct ServiceSlice {
     /// Requests that it took.
     pub requests: u64,
     /// Time from the request's head to the answer, its calls included, by the service's own metrics.
-    pub took: Times,
+    pub took: LatencySummary,
     /// CPU time of its processes for each of these requests, in µs.
     pub cpu_us: f64,
     /// Resident memory of one of its processes.
@@ -131,13 +131,13 @@ pub struct EdgeSlice {
     /// Those of them that brought no good answer.
     pub failed: u64,
     /// Time from the call to the end of its answer, by the caller's own metrics.
-    pub took: Times,
+    pub took: LatencySummary,
 }
 
 /// Durations, in µs. The mean is exact. Percentiles are read between the bounds of a histogram, which are at most a quarter apart
 /// below 10 ms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Times {
+pub struct LatencySummary {
     /// Sum by count.
     pub mean_us: f64,
     /// None where it is above all bounds.

@@ -9,7 +9,7 @@ use crate::record::Environment;
 
 /// The head of such a record; its fields stand in the record itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Head {
+pub struct RecordHead {
     /// Version of the record's layout: 1.
     pub format: u32,
     /// RFC 3339, UTC.
@@ -24,7 +24,7 @@ pub struct Head {
     pub notes: Vec<String>,
 }
 
-impl Head {
+impl RecordHead {
     /// The beginning of a small report in Markdown: title, environment and time, notes, and the findings, a line each.
     pub(crate) fn to_markdown(&self, title: &str, found: &str) -> String {
         let environment = &self.environment;

@@ -9,10 +9,10 @@ use crate::plots::Plot;
 use crate::ranks::{change, discovered};
 use crate::record::{CellKey, Estimate, Record};
 use crate::side_by_side::{
-    Compared, FIGURES, cells, comparable, depends_on_speed, measure, same_machine, values,
+    ComparedFigure, FIGURES, cells, comparable, depends_on_speed, measure, same_machine, values,
 };
 use crate::statistics::{estimate, median};
-use crate::svg::{Colours, Frame, Mark, Point, Scale, Series};
+use crate::svg::{Colours, Frame, PlotMark, PlotPoint, Scale, Series};
 use crate::words::{escape, load_title, path_title, unit};
 
 /// Accepted share of false changes among the reported ones.
@@ -20,11 +20,11 @@ pub const LEVEL: f64 = 0.05;
 
 /// One figure of one cell over the records.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
+pub struct FigureHistory {
     /// The cell.
     pub cell: CellKey,
     /// The figure.
-    pub figure: Compared,
+    pub figure: ComparedFigure,
     /// Number of the record, from 1, and the value of the figure.
     pub points: Vec<(usize, Estimate)>,
     /// Records at which the figure changed.
@@ -50,7 +50,7 @@ pub struct History {
     /// Records and figures that were left out, and the reasons.
     pub left_out: Vec<String>,
     /// The lines.
-    pub lines: Vec<Line>,
+    pub lines: Vec<FigureHistory>,
     /// True if figures are multiples of each machine's speed. Records of several machines need it.
     pub multiples: bool,
 }
@@ -96,7 +96,7 @@ pub fn history(records: &[Record]) -> History {
     history
 }
 
-fn draw(records: &[&Record], multiples: bool) -> Vec<Line> {
+fn draw(records: &[&Record], multiples: bool) -> Vec<FigureHistory> {
     let mut all: BTreeMap<(CellKey, usize), Vec<(usize, Estimate)>> = BTreeMap::new();
     for (number, record) in records.iter().enumerate() {
         for (cell, rounds) in cells(record) {
@@ -120,7 +120,7 @@ fn draw(records: &[&Record], multiples: bool) -> Vec<Line> {
     }
     all.into_iter()
         .filter(|(_, points)| points.len() > 1)
-        .map(|((cell, figure), points)| Line {
+        .map(|((cell, figure), points)| FigureHistory {
             cell,
             figure: FIGURES[figure],
             points,
@@ -131,9 +131,9 @@ fn draw(records: &[&Record], multiples: bool) -> Vec<Line> {
 
 /// Finds the most likely change of each line, and keeps those that are significant together. Then finds the changes on both
 /// sides.
-fn find_changes(lines: &mut [Line]) {
+fn find_changes(lines: &mut [FigureHistory]) {
     let medians =
-        |line: &Line| -> Vec<f64> { line.points.iter().map(|point| point.1.median).collect() };
+        |line: &FigureHistory| -> Vec<f64> { line.points.iter().map(|point| point.1.median).collect() };
     let first: Vec<_> = lines
         .iter()
         .enumerate()
@@ -182,7 +182,7 @@ fn within(values: &[f64], offset: usize, seed: u64, steps: &mut Vec<(usize, f64)
 }
 
 impl History {
-    fn words(&self, line: &Line) -> String {
+    fn words(&self, line: &FigureHistory) -> String {
         format!(
             "{} of {}, {}, {}",
             line.figure.title,
@@ -206,7 +206,7 @@ impl History {
             told.push("The records are of several machines: figures are multiples of each machine's calibration, memory as it is.".to_owned());
         }
         told.extend(self.left_out.iter().map(|why| format!("Left out: {why}.")));
-        let mut changes: Vec<(&Line, &Change)> = self
+        let mut changes: Vec<(&FigureHistory, &Change)> = self
             .lines
             .iter()
             .flat_map(|line| line.changes.iter().map(move |change| (line, change)))
@@ -236,7 +236,7 @@ impl History {
     #[must_use]
     pub fn plots(&self) -> Vec<Plot> {
         let colours = Colours::of(self.lines.iter().map(|line| line.cell.contestant.as_str()));
-        let mut lines: Vec<&Line> = self.lines.iter().collect();
+        let mut lines: Vec<&FigureHistory> = self.lines.iter().collect();
         lines.sort_by_key(|line| {
             (
                 line.changes.is_empty(),
@@ -250,7 +250,7 @@ impl History {
             .collect()
     }
 
-    fn plot(&self, line: &Line, colours: &Colours) -> Plot {
+    fn plot(&self, line: &FigureHistory, colours: &Colours) -> Plot {
         let title = self.words(line);
         let series = Series {
             label: crate::plots::brief(&line.cell),
@@ -259,17 +259,17 @@ impl History {
             points: line
                 .points
                 .iter()
-                .map(|(record, found)| Point {
+                .map(|(record, found)| PlotPoint {
                     x: *record as f64,
                     y: *found,
                     invalid: false,
                 })
                 .collect(),
         };
-        let marks: Vec<Mark> = line
+        let marks: Vec<PlotMark> = line
             .changes
             .iter()
-            .map(|change| Mark {
+            .map(|change| PlotMark {
                 at: change.record as f64 - 0.5,
                 sign: format!("{:.2}×", change.times),
                 words: format!("changed here: {:.2} times", change.times),
@@ -324,7 +324,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Run;
+    use crate::record::SliceRun;
 
     /// `count` records of six rounds; from record `step` on everything takes `times` as long.
     fn records(random: &mut fastrand::Rng, count: usize, step: usize, times: f64) -> Vec<Record> {
@@ -340,14 +340,14 @@ mod tests {
                 for connections in [2, 16, 64] {
                     let own = noise(0.03);
                     for round in 1..=6 {
-                        let mut run = Run {
+                        let mut run = SliceRun {
                             contestant: "voile".to_owned(),
                             mode: "both".to_owned(),
                             rate: 1000.0,
                             connections,
                             round,
                             valid: true,
-                            ..Run::default()
+                            ..SliceRun::default()
                         };
                         let longer = if number >= step { times } else { 1.0 };
                         run.latency_us.p50 = Some(100.0 * own * noise(0.02) * longer);
@@ -379,7 +379,7 @@ mod tests {
     fn a_step_is_found_where_it_is() {
         let mut random = fastrand::Rng::with_seed(8);
         let history = history(&records(&mut random, 14, 8, 1.4));
-        let p50: Vec<&Line> = history
+        let p50: Vec<&FigureHistory> = history
             .lines
             .iter()
             .filter(|line| line.figure.name == "latency_us.p50")

@@ -14,7 +14,7 @@ use crate::findings;
 use crate::picture;
 use crate::plots::{Section, sections};
 use crate::record::{Estimate, Record, Summary};
-use crate::targets::Reached;
+use crate::targets::TargetResult;
 use crate::words::{self, escape, range, ratio};
 
 const STYLE: &str = include_str!("page.css");
@@ -124,9 +124,9 @@ fn published(page: &mut String, record: &Record) {
         );
         for one in measured {
             let class = match one.verdict {
-                claims::Verdict::Holds => "good",
-                claims::Verdict::Less | claims::Verdict::More => "bad",
-                claims::Verdict::CannotTell | claims::Verdict::NotMeasured => "soft",
+                claims::ClaimVerdict::Holds => "good",
+                claims::ClaimVerdict::Less | claims::ClaimVerdict::More => "bad",
+                claims::ClaimVerdict::CannotTell | claims::ClaimVerdict::NotMeasured => "soft",
             };
             let _ = writeln!(
                 page,
@@ -159,9 +159,9 @@ fn targets(page: &mut String, record: &Record) {
             last = &verdict.row;
         }
         let class = match verdict.outcome {
-            Reached::Reached => "good",
-            Reached::Missed => "bad",
-            Reached::CannotTell | Reached::NotMeasured => "soft",
+            TargetResult::Reached => "good",
+            TargetResult::Missed => "bad",
+            TargetResult::CannotTell | TargetResult::NotMeasured => "soft",
         };
         let _ = writeln!(
             page,

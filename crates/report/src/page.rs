@@ -3,13 +3,13 @@
 
 use std::fmt::Write as _;
 
-use crate::head::Head;
+use crate::head::RecordHead;
 use crate::html;
 use crate::plots::Section;
 use crate::words::escape;
 
 /// Everything before a page's first heading.
-pub(crate) fn begin(title: &str, head: &Head) -> String {
+pub(crate) fn begin(title: &str, head: &RecordHead) -> String {
     let environment = &head.environment;
     let versions: Vec<String> = environment
         .versions
@@ -56,7 +56,7 @@ pub(crate) fn table(page: &mut String, headings: &[&str], rows: &[Vec<String>]) 
 }
 
 /// The rest: plots were drawn by [`html::draw`], now what one needs to doubt and to repeat it. `data` is the file that all of it is drawn from.
-pub(crate) fn end(page: &mut String, head: &Head, data: &str) {
+pub(crate) fn end(page: &mut String, head: &RecordHead, data: &str) {
     let took = ("took", format!("{:.0} s", head.took_seconds));
     html::environment(page, &head.environment, &[took]);
     let _ = writeln!(

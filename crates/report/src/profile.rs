@@ -111,7 +111,7 @@ impl TryFrom<String> for Stack {
 
 /// A part of a request's time.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Share {
+pub struct TimeShare {
     /// Part of the path.
     pub of: String,
     /// Median, in µs.
@@ -122,13 +122,13 @@ impl Profile {
     /// Splits the median latency into shares: the generator's, then one for each timed hop. A process between two timed hops
     /// shares its part with the process before it. Empty if the first hop could not be timed. The shares add up to the whole.
     #[must_use]
-    pub fn shares(&self) -> Vec<Share> {
+    pub fn shares(&self) -> Vec<TimeShare> {
         let mut hops = self.hops.iter().peekable();
         let first = hops.peek().and_then(|hop| hop.p50_us);
         let (Some(first), Some(whole)) = (first, self.service_p50_us) else {
             return Vec::new();
         };
-        let mut shares = vec![Share {
+        let mut shares = vec![TimeShare {
             of: "generator and its kernel".to_owned(),
             us: whole - first,
         }];
@@ -138,7 +138,7 @@ impl Profile {
                 of = format!("{of} and {}", untimed.to);
             }
             let rest = hops.peek().and_then(|next| next.p50_us).unwrap_or(0.0);
-            shares.push(Share {
+            shares.push(TimeShare {
                 of,
                 us: hop.p50_us.unwrap_or(0.0) - rest,
             });

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::claims::Where;
+use crate::claims::CellSelector;
 
-pub use crate::shape::Shape;
+pub use crate::shape::CellShape;
 
 /// The format of `record.json` that this program writes. A reader refuses a larger one.
 pub const FORMAT: u32 = 1;
@@ -27,7 +27,7 @@ pub struct Record {
     /// Each contestant: how it was started and configured, or why it is missing.
     pub contestants: Vec<Contestant>,
     /// One per slice, in the order they ran, invalid ones included.
-    pub runs: Vec<Run>,
+    pub runs: Vec<SliceRun>,
     /// One per contestant × mode × tls × arrival, over its valid runs.
     pub summary: Vec<Summary>,
     /// The A/A control: one cell measured twice.
@@ -37,14 +37,14 @@ pub struct Record {
     pub repeats: Vec<Control>,
     /// Verdicts on the experiment's targets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub verdicts: Vec<crate::targets::Verdict>,
+    pub verdicts: Vec<crate::targets::TargetVerdict>,
     /// Proof of each cell's path.
-    pub proofs: Vec<Proof>,
+    pub proofs: Vec<PathProof>,
     /// Profiles of cells, taken in slices of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<crate::profile::Profile>,
     /// Merged latency histograms per cell, for display: HdrHistogram V2 (deflated, base64) in microseconds.
-    pub histograms: Vec<Merged>,
+    pub histograms: Vec<MergedHistogram>,
     /// Notes that the reader must know: interruptions, missing contestants, unequal terms.
     pub notes: Vec<String>,
 }
@@ -95,7 +95,7 @@ pub struct Experiment {
     pub validity: Vec<String>,
     /// Targets to be reached.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub targets: Vec<Target>,
+    pub targets: Vec<FigureTarget>,
     /// Published claims, to be compared with the measurements.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<crate::claims::Claim>,
@@ -106,47 +106,47 @@ pub struct Experiment {
 /// A figure to be reached, in every cell that matches the fields below.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Target {
+pub struct FigureTarget {
     /// Subject of the target, in words.
     pub row: String,
     /// Names of figures, as in [`Summary`].
     pub figures: Vec<String>,
     /// Contestant of the figure.
     pub contestant: String,
-    /// As in [`Run`]; any if unset.
+    /// As in [`SliceRun`]; any if unset.
     pub mode: Option<String>,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub tls: Option<bool>,
-    /// As in [`Run`].
-    pub kind: Option<Kind>,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
+    pub kind: Option<ValueKind>,
+    /// As in [`SliceRun`].
     pub protocol: Option<String>,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub arrival: Option<String>,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub rate: Option<u32>,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub connections: Option<u32>,
     /// No more than this.
     pub at_most: Option<f64>,
-    /// Generated objects of the mesh by number, as in [`crate::shape::Shape`]; any number if unset.
+    /// Generated objects of the mesh by number, as in [`crate::shape::CellShape`]; any number if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generated: Option<BTreeMap<String, u32>>,
-    /// Effect of the policies on requests, as in [`crate::shape::Shape`].
+    /// Effect of the policies on requests, as in [`crate::shape::CellShape`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
-    /// The route that takes the requests, as in [`crate::shape::Shape`].
+    /// The route that takes the requests, as in [`crate::shape::CellShape`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hit: Option<String>,
-    /// Tokens of the requests, as in [`crate::shape::Shape`].
+    /// Tokens of the requests, as in [`crate::shape::CellShape`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// As a ratio to the same figure in the cell that differs in this, paired within rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ratio_to: Option<Where>,
+    pub ratio_to: Option<CellSelector>,
     /// As a difference to it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub more_than: Option<Where>,
+    pub more_than: Option<CellSelector>,
     /// No less than this.
     pub at_least: Option<f64>,
     /// Bounds apply to the ratio to each of these contestants' figure, that is, to the better of them.
@@ -233,7 +233,7 @@ pub struct Contestant {
 
 /// One slice.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct SliceRun {
     /// `voile`, `envoy`, `relay`, … or `baseline` (no proxy at all).
     pub contestant: String,
     /// `baseline`, `clientonly`, `serveronly` or `both`.
@@ -242,7 +242,7 @@ pub struct Run {
     pub tls: bool,
     /// Kind of measurement.
     #[serde(default)]
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// `http1`, `grpc` or `tcp`.
     pub protocol: String,
     /// `uniform`, `poisson` or `fortio`.
@@ -252,8 +252,8 @@ pub struct Run {
     /// Connections of the generator.
     pub connections: u32,
     /// Further properties that distinguish cells; empty if the experiment's own values hold.
-    #[serde(default, skip_serializing_if = "Shape::is_plain")]
-    pub shape: Shape,
+    #[serde(default, skip_serializing_if = "CellShape::is_plain")]
+    pub shape: CellShape,
     /// The round, from 1.
     pub round: u32,
     /// Its place in the order of all slices, from 1.
@@ -319,7 +319,7 @@ pub struct Run {
     pub series: Vec<crate::events::Interval>,
     /// Events that the lab made during the slice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub events: Vec<crate::events::Event>,
+    pub events: Vec<crate::events::SliceEvent>,
 }
 
 /// Use of the machine's cores, from clock ticks. The ticks are samples: the sum is less than `machine_cpu_us_per_request` if work
@@ -423,26 +423,26 @@ pub struct Estimate {
 /// Summary of the valid runs of one cell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub contestant: String,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub mode: String,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub tls: bool,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     #[serde(default)]
-    pub kind: Kind,
-    /// As in [`Run`].
+    pub kind: ValueKind,
+    /// As in [`SliceRun`].
     pub protocol: String,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub arrival: String,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub rate: f64,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub connections: u32,
-    /// As in [`Run`].
-    #[serde(default, skip_serializing_if = "Shape::is_plain")]
-    pub shape: Shape,
+    /// As in [`SliceRun`].
+    #[serde(default, skip_serializing_if = "CellShape::is_plain")]
+    pub shape: CellShape,
     /// Valid runs.
     pub runs_valid: u32,
     /// Runs left out.
@@ -470,23 +470,23 @@ pub struct Control {
 
 /// Proof of one cell's path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Proof {
-    /// As in [`Run`].
+pub struct PathProof {
+    /// As in [`SliceRun`].
     pub contestant: String,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub mode: String,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub tls: bool,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     #[serde(default = "http1")]
     pub protocol: String,
-    /// Effect of the policies on requests, as in [`crate::shape::Shape`].
+    /// Effect of the policies on requests, as in [`crate::shape::CellShape`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub verdict: String,
-    /// The route that takes the requests, as in [`crate::shape::Shape`].
+    /// The route that takes the requests, as in [`crate::shape::CellShape`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hit: String,
-    /// Tokens of the requests, as in [`crate::shape::Shape`].
+    /// Tokens of the requests, as in [`crate::shape::CellShape`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub token: String,
     /// The things shown, or not.
@@ -499,7 +499,7 @@ pub struct Check {
     /// The fact to be shown.
     pub claim: String,
     /// Verdict on the fact.
-    pub verdict: Verdict,
+    pub verdict: CheckVerdict,
     /// The observed evidence.
     pub evidence: String,
 }
@@ -507,7 +507,7 @@ pub struct Check {
 /// Verdict of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum CheckVerdict {
     /// Shown.
     Proven,
     /// Could not be checked here; the evidence states the missing condition.
@@ -519,7 +519,7 @@ pub enum Verdict {
 
 /// A merged histogram.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Merged {
+pub struct MergedHistogram {
     /// Cell of the histogram.
     #[serde(flatten)]
     pub cell: CellKey,
@@ -530,29 +530,29 @@ pub struct Merged {
 /// Key of a cell: contestant, path and load.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CellKey {
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub contestant: String,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub mode: String,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub tls: bool,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     #[serde(default)]
-    pub kind: Kind,
-    /// As in [`Run`]; empty in records of before there were several.
+    pub kind: ValueKind,
+    /// As in [`SliceRun`]; empty in records of before there were several.
     #[serde(default)]
     pub protocol: String,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     pub arrival: String,
-    /// As in [`Run`], in whole requests per second.
+    /// As in [`SliceRun`], in whole requests per second.
     #[serde(default)]
     pub rate: u32,
-    /// As in [`Run`].
+    /// As in [`SliceRun`].
     #[serde(default)]
     pub connections: u32,
-    /// As in [`Run`].
-    #[serde(default, skip_serializing_if = "Shape::is_plain")]
-    pub shape: Shape,
+    /// As in [`SliceRun`].
+    #[serde(default, skip_serializing_if = "CellShape::is_plain")]
+    pub shape: CellShape,
 }
 
 /// Kind of measurement of a slice.
@@ -560,7 +560,7 @@ pub struct CellKey {
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ValueKind {
     /// Requests on a schedule: measures cost and latency of each.
     #[default]
     Latency,
@@ -601,7 +601,7 @@ impl CellKey {
     }
 }
 
-impl Run {
+impl SliceRun {
     /// The cell it belongs to.
     #[must_use]
     pub fn key(&self) -> CellKey {
@@ -679,7 +679,7 @@ impl Record {
 
     /// Records of before there were several loads name it only in their runs.
     fn complete(&mut self) {
-        let Some(first) = self.runs.first().map(Run::key) else {
+        let Some(first) = self.runs.first().map(SliceRun::key) else {
             return;
         };
         let controls = self.control.iter_mut().chain(&mut self.repeats);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The rest of a cell's description.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Shape {
+pub struct CellShape {
     /// Bytes of each request's body; none of its own where it is not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_bytes: Option<u64>,
@@ -52,7 +52,7 @@ pub const ENDPOINTS: &str = "endpoints";
 /// Value of `start` for cells that are measured from the first request of their processes.
 pub const COLD: &str = "cold";
 
-impl Shape {
+impl CellShape {
     /// Returns true if no property is set.
     #[must_use]
     pub fn is_plain(&self) -> bool {
@@ -77,7 +77,7 @@ impl Shape {
 }
 
 /// `64 B requests, 16 KiB answers, 4 workers, CPU set split`; empty when it says nothing.
-impl fmt::Display for Shape {
+impl fmt::Display for CellShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [
             self.request_bytes.map(|n| format!("{} requests", bytes(n))),
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_shape_is_told_in_words_and_a_plain_one_says_nothing() {
-        let shape = Shape {
+        let shape = CellShape {
             request_bytes: Some(64),
             response_bytes: Some(16 << 10),
             workers: Some(1),
@@ -143,28 +143,28 @@ mod tests {
         };
         let words = "64 B requests, 16 KiB answers, 1 worker, CPU set split, hook cold, 1000 paths, first one hit, deny-last, same token, cold start";
         assert_eq!(shape.to_string(), words);
-        assert_eq!(Shape::default().to_string(), "");
+        assert_eq!(CellShape::default().to_string(), "");
         assert_eq!(
-            serde_json::to_string(&Shape::default()).expect("JSON"),
+            serde_json::to_string(&CellShape::default()).expect("JSON"),
             "{}"
         );
     }
 
     #[test]
     fn workers_do_not_change_the_load_and_sizes_do() {
-        let plain = Shape::default();
-        let workers = Shape {
+        let plain = CellShape::default();
+        let workers = CellShape {
             workers: Some(4),
-            ..Shape::default()
+            ..CellShape::default()
         };
-        let larger = Shape {
+        let larger = CellShape {
             response_bytes: Some(9),
-            ..Shape::default()
+            ..CellShape::default()
         };
         assert!(plain.same_load(&workers) && !plain.same_load(&larger));
-        let by_number = |kind: &str| Shape {
+        let by_number = |kind: &str| CellShape {
             generated: BTreeMap::from([(kind.to_owned(), 10)]),
-            ..Shape::default()
+            ..CellShape::default()
         };
         assert!(plain.same_load(&by_number("routes")), "the same server");
         assert!(!plain.same_load(&by_number(ENDPOINTS)), "slower servers");

@@ -9,7 +9,7 @@ use crate::words::duration;
 
 /// A figure that is compared: its name, and whether less of it is worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Compared {
+pub struct ComparedFigure {
     /// As in [`crate::record::Summary`].
     pub name: &'static str,
     /// Its heading.
@@ -18,8 +18,8 @@ pub struct Compared {
     pub more_is_better: bool,
 }
 
-const fn less(name: &'static str, title: &'static str) -> Compared {
-    Compared {
+const fn less(name: &'static str, title: &'static str) -> ComparedFigure {
+    ComparedFigure {
         name,
         title,
         more_is_better: false,
@@ -27,7 +27,7 @@ const fn less(name: &'static str, title: &'static str) -> Compared {
 }
 
 /// All of them, in the order they are shown.
-pub const FIGURES: [Compared; 9] = [
+pub const FIGURES: [ComparedFigure; 9] = [
     less("latency_us.p50", "p50"),
     less("latency_us.p99", "p99"),
     less("sidecar.cpu_us_per_request", "CPU/request/proxy"),
@@ -35,11 +35,11 @@ pub const FIGURES: [Compared; 9] = [
     less("sidecar.rss_bytes", "RSS/proxy"),
     less("sidecar.idle_rss_bytes", "RSS/proxy, idle"),
     less("sidecar.bytes_per_connection", "bytes/connection"),
-    Compared {
+    ComparedFigure {
         more_is_better: true,
         ..less("achieved_rps", "requests/s")
     },
-    Compared {
+    ComparedFigure {
         more_is_better: true,
         ..less("gigabits_per_core", "throughput/core")
     },

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::record::{CellKey, Control, Estimate, Kind, Latency, Record, Run, Summary};
+use crate::record::{CellKey, Control, Estimate, ValueKind, Latency, Record, SliceRun, Summary};
 use crate::statistics::{estimate, paired_ratio, ratio_of_medians};
 use crate::targets::verdicts;
 
@@ -41,7 +41,7 @@ pub fn summarise(record: &mut Record) {
     record.summary = order_of_cells(&record.runs)
         .into_iter()
         .filter_map(|key| {
-            let of_cell = |run: &&Run| !run.control && run.key() == key;
+            let of_cell = |run: &&SliceRun| !run.control && run.key() == key;
             let first = record.runs.iter().find(of_cell)?;
             let (valid, invalid): (Vec<_>, Vec<_>) = record
                 .runs
@@ -72,7 +72,7 @@ pub fn summarise(record: &mut Record) {
 }
 
 /// Cells in the order they first ran in a plan's sense: by contestant and mode as a reader expects them.
-fn order_of_cells(runs: &[Run]) -> Vec<CellKey> {
+fn order_of_cells(runs: &[SliceRun]) -> Vec<CellKey> {
     let rank = |key: &CellKey| {
         let contestant = ["baseline", "voile", "envoy", "nginx", "haproxy", "relay"]
             .iter()
@@ -102,7 +102,7 @@ fn order_of_cells(runs: &[Run]) -> Vec<CellKey> {
     let mut keys: Vec<CellKey> = runs
         .iter()
         .filter(|run| !run.control)
-        .map(Run::key)
+        .map(SliceRun::key)
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect();
@@ -117,7 +117,7 @@ pub(crate) fn by_cell(record: &Record) -> BTreeMap<CellKey, Rounds> {
     cells
 }
 
-fn figures_by_cell(runs: &[Run], control: bool) -> BTreeMap<CellKey, Rounds> {
+fn figures_by_cell(runs: &[SliceRun], control: bool) -> BTreeMap<CellKey, Rounds> {
     let mut cells: BTreeMap<CellKey, Rounds> = BTreeMap::new();
     for run in runs
         .iter()
@@ -133,14 +133,14 @@ fn figures_by_cell(runs: &[Run], control: bool) -> BTreeMap<CellKey, Rounds> {
 
 /// Everything one slice says, by name.
 #[must_use]
-pub fn figures(run: &Run) -> BTreeMap<String, f64> {
+pub fn figures(run: &SliceRun) -> BTreeMap<String, f64> {
     let mut figures = Figures::new();
     latency(&mut figures, "latency_us", &run.latency_us);
     latency(&mut figures, "service_us", &run.service_us);
     if run.achieved_rps > 0.0 {
         figures.insert("achieved_rps".to_owned(), run.achieved_rps);
     }
-    let counted = run.kind != Kind::Bulk;
+    let counted = run.kind != ValueKind::Bulk;
     if let Some(cpu) = run.machine_cpu_us_per_request.filter(|_| counted) {
         figures.insert("machine_cpu_us_per_request".to_owned(), cpu);
     }
@@ -170,7 +170,7 @@ pub fn figures(run: &Run) -> BTreeMap<String, f64> {
 }
 
 /// Figures of each process, and per proxy the mean over the proxies on the path.
-fn processes(figures: &mut Figures, run: &Run) {
+fn processes(figures: &mut Figures, run: &SliceRun) {
     for process in &run.processes {
         let limited = [
             (
@@ -203,7 +203,7 @@ fn processes(figures: &mut Figures, run: &Run) {
             ),
         ] {
             // Bytes in bulk are no requests.
-            if run.kind == Kind::Bulk && name.contains("_per_request") {
+            if run.kind == ValueKind::Bulk && name.contains("_per_request") {
                 continue;
             }
             figures.insert(format!("{}.{name}", process.role), value);
@@ -222,7 +222,7 @@ fn processes(figures: &mut Figures, run: &Run) {
 
 /// CPU use of the machine without generator and server. For older records, the figure is computed from those of the processes.
 #[must_use]
-pub fn less_load_and_server(run: &Run) -> Option<f64> {
+pub fn less_load_and_server(run: &SliceRun) -> Option<f64> {
     run.machine_cpu_less_load_server_us_per_request.or_else(|| {
         let ends = run
             .processes
@@ -235,7 +235,7 @@ pub fn less_load_and_server(run: &Run) -> Option<f64> {
 }
 
 /// Results of an idle slice. The figure per proxy is the mean over the proxies on the path.
-fn idle(figures: &mut Figures, run: &Run) {
+fn idle(figures: &mut Figures, run: &SliceRun) {
     figures.extend(run.idle.iter().map(|(name, value)| (name.clone(), *value)));
     let on_path = |name: &str| -> Vec<f64> {
         PROXIES
@@ -260,7 +260,7 @@ fn idle(figures: &mut Figures, run: &Run) {
 }
 
 /// Gigabits per second, and per core that the proxies on the path used.
-fn bulk(figures: &mut Figures, run: &Run) {
+fn bulk(figures: &mut Figures, run: &SliceRun) {
     let Some(gigabits) = run.gigabits_per_second else {
         return;
     };
@@ -377,14 +377,14 @@ fn ratios_between(ours: &Rounds, theirs: &Rounds, seed: u64) -> BTreeMap<String,
 }
 
 /// The control of each repeat, when there are several.
-fn repeats(runs: &[Run], seed: u64) -> Vec<Control> {
+fn repeats(runs: &[SliceRun], seed: u64) -> Vec<Control> {
     let last = runs.iter().map(|run| run.repeat).max().unwrap_or(0);
     if last < 2 {
         return Vec::new();
     }
     (1..=last)
         .filter_map(|repeat| {
-            let of_it: Vec<Run> = runs
+            let of_it: Vec<SliceRun> = runs
                 .iter()
                 .filter(|run| run.repeat == repeat)
                 .cloned()
@@ -394,7 +394,7 @@ fn repeats(runs: &[Run], seed: u64) -> Vec<Control> {
         .collect()
 }
 
-fn control(runs: &[Run], seed: u64) -> Option<Control> {
+fn control(runs: &[SliceRun], seed: u64) -> Option<Control> {
     let key = runs.iter().find(|run| run.control)?.key();
     let first = figures_by_cell(runs, false)
         .remove(&key)
@@ -451,9 +451,9 @@ mod tests {
                 ..Process::default()
             };
             let used = [10.0, 20.0, 400.0];
-            let run = Run {
+            let run = SliceRun {
                 processes: roles.iter().zip(used).map(process).collect(),
-                ..Run::default()
+                ..SliceRun::default()
             };
             let found = figures(&run).get("sidecar.cpu_us_per_request").copied();
             assert_eq!(found, wanted, "{roles:?}");

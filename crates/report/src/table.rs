@@ -8,7 +8,7 @@ use crate::columns::{Column, columns, divided};
 use crate::events;
 use crate::findings;
 use crate::record::{Estimate, Record, Summary};
-use crate::targets::Reached;
+use crate::targets::TargetResult;
 use crate::words::{self, interval, ratio};
 
 /// Between two columns.
@@ -82,10 +82,10 @@ pub fn targets(records: &[Record]) -> String {
         all.filter(|verdict| verdict.outcome == outcome).count()
     };
     let count: Vec<String> = [
-        Reached::Reached,
-        Reached::Missed,
-        Reached::CannotTell,
-        Reached::NotMeasured,
+        TargetResult::Reached,
+        TargetResult::Missed,
+        TargetResult::CannotTell,
+        TargetResult::NotMeasured,
     ]
     .into_iter()
     .filter(|outcome| of(*outcome) > 0)

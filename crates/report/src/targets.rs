@@ -3,14 +3,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{CellKey, Estimate, Record, Summary, Target};
+use crate::record::{CellKey, Estimate, Record, Summary, FigureTarget};
 use crate::statistics::{estimate, paired_ratio};
 use crate::summarise::by_cell;
 use crate::words::{Unit, interval, load_title, ratio, unit};
 
 /// Verdict on a target in one cell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct TargetVerdict {
     /// Subject of the target.
     pub row: String,
     /// The cell: path and load.
@@ -24,13 +24,13 @@ pub struct Verdict {
     /// The compared value, in words.
     pub beside: String,
     /// Verdict on the target.
-    pub outcome: Reached,
+    pub outcome: TargetResult,
 }
 
 /// Verdict on a target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reached {
+pub enum TargetResult {
     /// The whole interval lies on the good side.
     Reached,
     /// The whole interval lies on the bad side.
@@ -42,7 +42,7 @@ pub enum Reached {
     NotMeasured,
 }
 
-impl Reached {
+impl TargetResult {
     /// For people.
     #[must_use]
     pub fn in_words(self) -> &'static str {
@@ -72,7 +72,7 @@ impl Reached {
 
 /// All verdicts of a record, in the order of its targets.
 #[must_use]
-pub fn verdicts(record: &Record) -> Vec<Verdict> {
+pub fn verdicts(record: &Record) -> Vec<TargetVerdict> {
     let mut verdicts = Vec::new();
     for target in &record.experiment.targets {
         let cells: Vec<&Summary> = record
@@ -82,12 +82,12 @@ pub fn verdicts(record: &Record) -> Vec<Verdict> {
             .collect();
         for figure in &target.figures {
             if cells.is_empty() {
-                verdicts.push(Verdict {
+                verdicts.push(TargetVerdict {
                     row: target.row.clone(),
                     figure: figure.clone(),
                     wanted: wanted(target, figure),
-                    outcome: Reached::NotMeasured,
-                    ..Verdict::default()
+                    outcome: TargetResult::NotMeasured,
+                    ..TargetVerdict::default()
                 });
             }
             verdicts.extend(
@@ -100,7 +100,7 @@ pub fn verdicts(record: &Record) -> Vec<Verdict> {
     verdicts
 }
 
-impl Target {
+impl FigureTarget {
     /// Returns true if the target applies to this cell.
     fn means(&self, cell: &CellKey) -> bool {
         fn says<T: PartialEq>(wanted: &Option<T>, is: &T) -> bool {
@@ -121,7 +121,7 @@ impl Target {
     }
 }
 
-fn judge(record: &Record, target: &Target, figure: &str, summary: &Summary) -> Verdict {
+fn judge(record: &Record, target: &FigureTarget, figure: &str, summary: &Summary) -> TargetVerdict {
     let unit = unit(figure);
     let ratios = |names: &[String]| -> Vec<(String, Option<Estimate>)> {
         names
@@ -177,7 +177,7 @@ fn judge(record: &Record, target: &Target, figure: &str, summary: &Summary) -> V
     if !others.is_empty() {
         beside.push(told(&others, &|estimate| interval(estimate, ratio)));
     }
-    Verdict {
+    TargetVerdict {
         row: target.row.clone(),
         cell: load_title(&summary.key()),
         figure: figure.to_owned(),
@@ -187,22 +187,22 @@ fn judge(record: &Record, target: &Target, figure: &str, summary: &Summary) -> V
         outcome: parts
             .iter()
             .map(|(_, found)| outcome(target, found.as_ref()))
-            .fold(Reached::Reached, Reached::and),
+            .fold(TargetResult::Reached, TargetResult::and),
     }
 }
 
-fn outcome(target: &Target, found: Option<&Estimate>) -> Reached {
+fn outcome(target: &FigureTarget, found: Option<&Estimate>) -> TargetResult {
     let Some(found) = found else {
-        return Reached::NotMeasured;
+        return TargetResult::NotMeasured;
     };
     let (Some(low), Some(high)) = (found.low, found.high) else {
-        return Reached::CannotTell;
+        return TargetResult::CannotTell;
     };
     if target.within_noise {
         return if low <= 1.0 {
-            Reached::Reached
+            TargetResult::Reached
         } else {
-            Reached::Missed
+            TargetResult::Missed
         };
     }
     let (good, bad) = match (target.at_most, target.at_least) {
@@ -211,14 +211,14 @@ fn outcome(target: &Target, found: Option<&Estimate>) -> Reached {
         (None, None) => (false, false),
     };
     match (good, bad) {
-        (true, _) => Reached::Reached,
-        (_, true) => Reached::Missed,
-        _ => Reached::CannotTell,
+        (true, _) => TargetResult::Reached,
+        (_, true) => TargetResult::Missed,
+        _ => TargetResult::CannotTell,
     }
 }
 
 /// The requirement, in words.
-fn wanted(target: &Target, figure: &str) -> String {
+fn wanted(target: &FigureTarget, figure: &str) -> String {
     let Unit { show, words, .. } = unit(figure);
     let others = match &target.ratio_to {
         Some(other) => format!("itself {other}"),

@@ -1,6 +1,6 @@
 //! Text of figures for people: few digits, units, intervals; and escaping for HTML.
 
-use crate::record::{CellKey, Estimate, Kind};
+use crate::record::{CellKey, Estimate, ValueKind};
 
 /// Microseconds (the unit stands in the heading).
 #[must_use]
@@ -228,14 +228,14 @@ pub fn load_title(cell: &CellKey) -> String {
         many => format!("{many} connections"),
     };
     let load = match cell.kind {
-        Kind::Latency => format!(
+        ValueKind::Latency => format!(
             "{protocol}, {}/s over {over}, {} arrival",
             cell.rate, cell.arrival
         ),
-        Kind::Saturation => format!("{protocol}, as many as go over {over}"),
-        Kind::Bulk => format!("{protocol}, bytes as fast as they go over {over}"),
-        Kind::Idle if cell.connections == 0 => "started and left alone".to_owned(),
-        Kind::Idle => format!("{over} of {protocol} that say nothing"),
+        ValueKind::Saturation => format!("{protocol}, as many as go over {over}"),
+        ValueKind::Bulk => format!("{protocol}, bytes as fast as they go over {over}"),
+        ValueKind::Idle if cell.connections == 0 => "started and left alone".to_owned(),
+        ValueKind::Idle => format!("{over} of {protocol} that say nothing"),
     };
     if cell.shape.is_plain() {
         load

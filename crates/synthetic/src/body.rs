@@ -84,13 +84,13 @@ impl Payload {
 
 /// A body: what a payload says, then trailers.
 #[derive(Debug)]
-pub(crate) struct Content {
+pub(crate) struct PayloadBody {
     head: Option<Bytes>,
     left: u64,
     trailers: Option<HeaderMap>,
 }
 
-impl Content {
+impl PayloadBody {
     pub(crate) fn new(payload: &Payload) -> Self {
         Self {
             head: (!payload.head.is_empty()).then(|| payload.head.clone()),
@@ -113,7 +113,7 @@ impl Content {
     }
 }
 
-impl Body for Content {
+impl Body for PayloadBody {
     type Data = Bytes;
     type Error = Infallible;
 

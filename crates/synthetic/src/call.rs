@@ -13,11 +13,11 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use voile_graph::Protocol;
+use voile_graph::ServiceProtocol;
 
-use crate::body::{Content, Payload};
+use crate::body::{PayloadBody, Payload};
 use crate::grpc;
-use crate::places::Place;
+use crate::places::CalleeAddress;
 use crate::server::Local;
 use crate::trace;
 
@@ -37,28 +37,28 @@ pub(crate) type Reason = String;
 /// One callee, as one thread sees it.
 pub(crate) struct Callee {
     name: String,
-    place: Place,
-    protocol: Protocol,
+    place: CalleeAddress,
+    protocol: ServiceProtocol,
     uri: Uri,
     timeout: Duration,
     turn: Cell<usize>,
     permits: Semaphore,
-    idle: RefCell<Vec<(http1::SendRequest<Content>, Instant)>>,
+    idle: RefCell<Vec<(http1::SendRequest<PayloadBody>, Instant)>>,
     /// gRPC: one connection to each address, shared by all calls.
-    shared: RefCell<Vec<(SocketAddr, http2::SendRequest<Content>)>>,
+    shared: RefCell<Vec<(SocketAddr, http2::SendRequest<PayloadBody>)>>,
 }
 
 impl Callee {
     pub(crate) fn new(
         name: String,
-        place: Place,
-        protocol: Protocol,
+        place: CalleeAddress,
+        protocol: ServiceProtocol,
         authority: &str,
         timeout: Duration,
     ) -> Result<Self, String> {
         let uri = match protocol {
-            Protocol::Http => Ok(Uri::from_static("/")),
-            Protocol::Grpc => format!("http://{authority}{}", grpc::METHOD).parse(),
+            ServiceProtocol::Http => Ok(Uri::from_static("/")),
+            ServiceProtocol::Grpc => format!("http://{authority}{}", grpc::METHOD).parse(),
         };
         Ok(Self {
             uri: uri.map_err(|_| format!("`{authority}` is no host"))?,
@@ -89,13 +89,13 @@ impl Callee {
             headers.append(name, value);
         }
         match self.protocol {
-            Protocol::Http => {
+            ServiceProtocol::Http => {
                 let host = authority
                     .parse()
                     .map_err(|_| format!("`{authority}` is no host"))?;
                 headers.insert(header::HOST, host);
             }
-            Protocol::Grpc => {
+            ServiceProtocol::Grpc => {
                 headers.insert(
                     header::CONTENT_TYPE,
                     HeaderValue::from_static("application/grpc"),
@@ -116,8 +116,8 @@ impl Callee {
         let sent = async {
             let _permit = self.permits.acquire().await;
             match self.protocol {
-                Protocol::Http => self.http(payload, headers, inherited).await,
-                Protocol::Grpc => self.grpc(payload, headers, inherited).await,
+                ServiceProtocol::Http => self.http(payload, headers, inherited).await,
+                ServiceProtocol::Grpc => self.grpc(payload, headers, inherited).await,
             }
         };
         match tokio::time::timeout(self.timeout, sent).await {
@@ -134,9 +134,9 @@ impl Callee {
         payload: &Payload,
         headers: &HeaderMap,
         inherited: &HeaderMap,
-    ) -> Request<Content> {
-        let mut request = Request::new(Content::new(payload));
-        let bare = self.protocol == Protocol::Http && payload.len() == 0;
+    ) -> Request<PayloadBody> {
+        let mut request = Request::new(PayloadBody::new(payload));
+        let bare = self.protocol == ServiceProtocol::Http && payload.len() == 0;
         *request.method_mut() = if bare { Method::GET } else { Method::POST };
         *request.uri_mut() = self.uri.clone();
         let mut all = headers.clone();
@@ -177,7 +177,7 @@ impl Callee {
     }
 
     /// The connection that was used last and is still good: the others may fall idle.
-    fn kept(&self) -> Option<http1::SendRequest<Content>> {
+    fn kept(&self) -> Option<http1::SendRequest<PayloadBody>> {
         let mut idle = self.idle.borrow_mut();
         let (connection, since) = idle.pop()?;
         if since.elapsed() > MAX_IDLE {
@@ -276,13 +276,13 @@ impl Callee {
         let turn = self.turn.get();
         self.turn.set(turn.wrapping_add(1));
         let found: Vec<SocketAddr> = match &self.place {
-            Place::Fixed(addresses) => {
+            CalleeAddress::Fixed(addresses) => {
                 return addresses
                     .get(turn % addresses.len().max(1))
                     .copied()
                     .ok_or_else(|| format!("service {} has no address", self.name));
             }
-            Place::Named(host, port) => tokio::net::lookup_host((host.as_str(), *port))
+            CalleeAddress::Named(host, port) => tokio::net::lookup_host((host.as_str(), *port))
                 .await
                 .map_err(|error| format!("service {}: cannot find {host}: {error}", self.name))?
                 .collect(),
@@ -306,7 +306,7 @@ impl Callee {
         Ok(TokioIo::new(stream))
     }
 
-    async fn connect(&self) -> Result<http1::SendRequest<Content>, Reason> {
+    async fn connect(&self) -> Result<http1::SendRequest<PayloadBody>, Reason> {
         let stream = self.stream(self.address().await?).await?;
         let (sender, connection) = http1::handshake(stream)
             .await
@@ -316,7 +316,7 @@ impl Callee {
         Ok(sender)
     }
 
-    async fn shared(&self, address: SocketAddr) -> Result<http2::SendRequest<Content>, Reason> {
+    async fn shared(&self, address: SocketAddr) -> Result<http2::SendRequest<PayloadBody>, Reason> {
         let find = || {
             let mut shared = self.shared.borrow_mut();
             shared.retain(|(_, connection)| !connection.is_closed());
@@ -344,16 +344,16 @@ impl Callee {
 }
 
 /// Reads a request's body to its end and forgets it. False when it broke off or is larger than allowed.
-pub(crate) async fn drain(body: &mut Incoming, most: u64) -> Result<(), Drained> {
+pub(crate) async fn drain(body: &mut Incoming, most: u64) -> Result<(), BodyReadError> {
     let mut total = 0u64;
     if body.size_hint().lower() > most {
-        return Err(Drained::TooLarge);
+        return Err(BodyReadError::TooLarge);
     }
     while let Some(frame) = body.frame().await {
-        let frame: hyper::body::Frame<Bytes> = frame.map_err(|_| Drained::Broken)?;
+        let frame: hyper::body::Frame<Bytes> = frame.map_err(|_| BodyReadError::Broken)?;
         total += frame.data_ref().map_or(0, |data| data.len() as u64);
         if total > most {
-            return Err(Drained::TooLarge);
+            return Err(BodyReadError::TooLarge);
         }
     }
     Ok(())
@@ -361,7 +361,7 @@ pub(crate) async fn drain(body: &mut Incoming, most: u64) -> Result<(), Drained>
 
 /// Why a body could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Drained {
+pub(crate) enum BodyReadError {
     /// The connection or stream ended in the middle.
     Broken,
     /// It is larger than allowed.

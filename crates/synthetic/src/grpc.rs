@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
 
-use crate::body::{Content, Payload};
+use crate::body::{PayloadBody, Payload};
 
 /// The method that runs a script.
 pub(crate) const METHOD: &str = "/voile.graph.v1.Service/Call";
@@ -40,29 +40,29 @@ pub(crate) fn status(headers: &HeaderMap) -> Option<(u32, String)> {
 }
 
 /// A good answer.
-pub(crate) fn answer(payload: &Payload) -> Response<Content> {
+pub(crate) fn answer(payload: &Payload) -> Response<PayloadBody> {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static("0"));
-    let mut response = Response::new(Content::new(payload).with_trailers(trailers));
+    let mut response = Response::new(PayloadBody::new(payload).with_trailers(trailers));
     let kind = HeaderValue::from_static("application/grpc");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }
 
 /// `grpc.health.v1.HealthCheckResponse{status: SERVING}`.
-pub(crate) fn healthy() -> Response<Content> {
+pub(crate) fn healthy() -> Response<PayloadBody> {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static("0"));
     let message = Bytes::from_static(&[0, 0, 0, 0, 2, 0x08, 0x01]);
-    let mut response = Response::new(Content::text(message).with_trailers(trailers));
+    let mut response = Response::new(PayloadBody::text(message).with_trailers(trailers));
     let kind = HeaderValue::from_static("application/grpc");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }
 
 /// A failure: trailers only.
-pub(crate) fn failure(code: u32, reason: &str) -> Response<Content> {
-    let mut response = Response::new(Content::text(Bytes::new()));
+pub(crate) fn failure(code: u32, reason: &str) -> Response<PayloadBody> {
+    let mut response = Response::new(PayloadBody::text(Bytes::new()));
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::{Body as _, Incoming};
-use voile_graph::Share;
-use voile_graph::dice::{Decision, Dice};
+use voile_graph::Probability;
+use voile_graph::dice::{Decision, ProcessRandom};
 
-use crate::body::{Content, Payload};
-use crate::call::{Drained, drain};
+use crate::body::{PayloadBody, Payload};
+use crate::call::{BodyReadError, drain};
 use crate::grpc;
 use crate::metrics::Metrics;
 use crate::script::Script;
@@ -29,24 +29,24 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) struct Handler {
     pub(crate) script: Script,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) dice: Dice,
-    pub(crate) error_rate: Share,
+    pub(crate) dice: ProcessRandom,
+    pub(crate) error_rate: Probability,
     pub(crate) plain: Payload,
     pub(crate) message: Payload,
     pub(crate) in_flight: Cell<usize>,
 }
 
 /// Counts a request for as long as it lives.
-struct Flight<'a>(&'a Cell<usize>);
+struct RequestGuard<'a>(&'a Cell<usize>);
 
-impl Drop for Flight<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
 }
 
 /// Outcome of the script for a request.
-enum Outcome {
+enum ScriptOutcome {
     Good,
     Failed(StatusCode, u32, String),
 }
@@ -55,7 +55,7 @@ impl Handler {
     pub(crate) async fn handle(
         self: Rc<Self>,
         request: Request<Incoming>,
-    ) -> Result<Response<Content>, Infallible> {
+    ) -> Result<Response<PayloadBody>, Infallible> {
         let grpc = grpc::is_grpc(request.headers());
         let path = request.uri().path();
         Ok(match (grpc, path) {
@@ -72,28 +72,28 @@ impl Handler {
         })
     }
 
-    async fn script(&self, request: Request<Incoming>, grpc: bool) -> Response<Content> {
+    async fn script(&self, request: Request<Incoming>, grpc: bool) -> Response<PayloadBody> {
         let start = Instant::now();
         let number = self.metrics.came();
         self.in_flight.set(self.in_flight.get() + 1);
-        let _flight = Flight(&self.in_flight);
+        let _flight = RequestGuard(&self.in_flight);
         let outcome = self.outcome(request, number).await;
         let (status, response, bytes) = match outcome {
-            Outcome::Good if grpc => (
+            ScriptOutcome::Good if grpc => (
                 StatusCode::OK,
                 grpc::answer(&self.message),
                 self.message.len(),
             ),
-            Outcome::Good => {
-                let mut response = Response::new(Content::new(&self.plain));
+            ScriptOutcome::Good => {
+                let mut response = Response::new(PayloadBody::new(&self.plain));
                 let kind = HeaderValue::from_static("application/octet-stream");
                 response.headers_mut().insert(header::CONTENT_TYPE, kind);
                 (StatusCode::OK, response, self.plain.len())
             }
-            Outcome::Failed(status, code, reason) if grpc => {
+            ScriptOutcome::Failed(status, code, reason) if grpc => {
                 (status, grpc::failure(code, &reason), 0)
             }
-            Outcome::Failed(status, _, reason) => {
+            ScriptOutcome::Failed(status, _, reason) => {
                 let bytes = reason.len() as u64 + 1;
                 let mut response = page("text/plain; charset=utf-8", reason + "\n");
                 *response.status_mut() = status;
@@ -105,41 +105,41 @@ impl Handler {
         response
     }
 
-    async fn outcome(&self, request: Request<Incoming>, number: u64) -> Outcome {
+    async fn outcome(&self, request: Request<Incoming>, number: u64) -> ScriptOutcome {
         if self.in_flight.get() > MAX_IN_FLIGHT {
             let reason = format!("more than {MAX_IN_FLIGHT} requests at a time");
-            return Outcome::Failed(StatusCode::SERVICE_UNAVAILABLE, grpc::UNAVAILABLE, reason);
+            return ScriptOutcome::Failed(StatusCode::SERVICE_UNAVAILABLE, grpc::UNAVAILABLE, reason);
         }
         let inherited = trace::inherited(request.headers());
         let mut body = request.into_body();
         if !body.is_end_stream() {
             let drained =
                 tokio::time::timeout(BODY_TIMEOUT, drain(&mut body, MAX_REQUEST_BYTES)).await;
-            match drained.unwrap_or(Err(Drained::Broken)) {
+            match drained.unwrap_or(Err(BodyReadError::Broken)) {
                 Ok(()) => {}
-                Err(Drained::TooLarge) => {
+                Err(BodyReadError::TooLarge) => {
                     let reason = format!("the request has more than {MAX_REQUEST_BYTES} bytes");
-                    return Outcome::Failed(StatusCode::PAYLOAD_TOO_LARGE, grpc::EXHAUSTED, reason);
+                    return ScriptOutcome::Failed(StatusCode::PAYLOAD_TOO_LARGE, grpc::EXHAUSTED, reason);
                 }
-                Err(Drained::Broken) => return failed("the request's body broke off".to_owned()),
+                Err(BodyReadError::Broken) => return failed("the request's body broke off".to_owned()),
             }
         }
         if self.dice.hit(number, Decision::Fail, self.error_rate) {
             return failed("simulated failure".to_owned());
         }
         match self.script.execute(number, &inherited).await {
-            Ok(_held) => Outcome::Good,
+            Ok(_held) => ScriptOutcome::Good,
             Err(reason) => failed(reason),
         }
     }
 }
 
-fn failed(reason: String) -> Outcome {
-    Outcome::Failed(StatusCode::INTERNAL_SERVER_ERROR, grpc::INTERNAL, reason)
+fn failed(reason: String) -> ScriptOutcome {
+    ScriptOutcome::Failed(StatusCode::INTERNAL_SERVER_ERROR, grpc::INTERNAL, reason)
 }
 
-fn page(kind: &'static str, text: String) -> Response<Content> {
-    let mut response = Response::new(Content::text(text));
+fn page(kind: &'static str, text: String) -> Response<PayloadBody> {
+    let mut response = Response::new(PayloadBody::text(text));
     let kind = HeaderValue::from_static(kind);
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response

@@ -19,6 +19,6 @@ mod server;
 mod trace;
 mod work;
 
-pub use places::Place;
+pub use places::CalleeAddress;
 pub use run::{RunError, RunOptions, run};
 pub use server::{ServeError, ServeOptions, serve};

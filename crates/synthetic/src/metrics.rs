@@ -33,14 +33,14 @@ const SIZES: [u64; 10] = [
 const CODES: [u16; 4] = [200, 413, 500, 503];
 
 #[derive(Debug)]
-struct Histogram<const N: usize> {
+struct FixedHistogram<const N: usize> {
     bounds: &'static [u64; N],
     /// One more than bounds: what is above all.
     counts: Vec<AtomicU64>,
     sum: AtomicU64,
 }
 
-impl<const N: usize> Histogram<N> {
+impl<const N: usize> FixedHistogram<N> {
     fn new(bounds: &'static [u64; N]) -> Self {
         Self {
             bounds,
@@ -86,8 +86,8 @@ struct Outgoing {
     destination: String,
     requests: AtomicU64,
     failed: AtomicU64,
-    size: Histogram<10>,
-    duration: Histogram<STEPS>,
+    size: FixedHistogram<10>,
+    duration: FixedHistogram<STEPS>,
 }
 
 /// The series of one process, shared by its threads.
@@ -95,8 +95,8 @@ struct Outgoing {
 pub(crate) struct Metrics {
     incoming: AtomicU64,
     outgoing: Vec<Outgoing>,
-    durations: Vec<Histogram<STEPS>>,
-    sizes: Vec<Histogram<10>>,
+    durations: Vec<FixedHistogram<STEPS>>,
+    sizes: Vec<FixedHistogram<10>>,
 }
 
 impl Metrics {
@@ -105,14 +105,14 @@ impl Metrics {
             destination,
             requests: AtomicU64::new(0),
             failed: AtomicU64::new(0),
-            size: Histogram::new(&SIZES),
-            duration: Histogram::new(&DURATIONS),
+            size: FixedHistogram::new(&SIZES),
+            duration: FixedHistogram::new(&DURATIONS),
         });
         Self {
             incoming: AtomicU64::new(0),
             outgoing: outgoing.collect(),
-            durations: CODES.iter().map(|_| Histogram::new(&DURATIONS)).collect(),
-            sizes: CODES.iter().map(|_| Histogram::new(&SIZES)).collect(),
+            durations: CODES.iter().map(|_| FixedHistogram::new(&DURATIONS)).collect(),
+            sizes: CODES.iter().map(|_| FixedHistogram::new(&SIZES)).collect(),
         }
     }
 

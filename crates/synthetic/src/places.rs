@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use voile_graph::mesh::{PORT, variable};
-use voile_graph::{Call, Graph, Service};
+use voile_graph::{ServiceCall, Graph, GraphService};
 
 /// Address of a callee.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum CalleeAddress {
     /// At these addresses; connections go in turn.
     Fixed(Vec<SocketAddr>),
     /// A name, resolved when a connection is made, and a port.
@@ -18,11 +18,11 @@ pub enum Place {
 /// Finds the place of a call's callee.
 pub(crate) fn find(
     graph: &Graph,
-    call: &Call,
+    call: &ServiceCall,
     own_namespace: &str,
     told: &BTreeMap<String, Vec<SocketAddr>>,
     variables: &dyn Fn(&str) -> Option<String>,
-) -> Place {
+) -> CalleeAddress {
     let callee = &graph.services[call.service];
     let (host, port) = match &call.hostname {
         None => (None, PORT),
@@ -36,7 +36,7 @@ pub(crate) fn find(
     let is_service = host.is_none_or(|host| is_name_of(host, callee, namespace));
     if is_service {
         if let Some(addresses) = told.get(&*callee.name) {
-            return Place::Fixed(addresses.clone());
+            return CalleeAddress::Fixed(addresses.clone());
         }
         let elsewhere = namespace != own_namespace;
         let prefix = variable(callee, elsewhere, own_namespace);
@@ -44,7 +44,7 @@ pub(crate) fn find(
             .and_then(|host| host.parse::<IpAddr>().ok())
             .zip(variables(&format!("{prefix}_SERVICE_PORT")).and_then(|port| port.parse().ok()));
         if let Some((ip, port)) = address {
-            return Place::Fixed(vec![SocketAddr::new(ip, port)]);
+            return CalleeAddress::Fixed(vec![SocketAddr::new(ip, port)]);
         }
     }
     let name = match host {
@@ -52,11 +52,11 @@ pub(crate) fn find(
         None if namespace == own_namespace => callee.name.to_string(),
         None => format!("{}.{namespace}", callee.name),
     };
-    Place::Named(name, port)
+    CalleeAddress::Named(name, port)
 }
 
 /// The host and port that a call's request names.
-pub(crate) fn authority(graph: &Graph, call: &Call) -> String {
+pub(crate) fn authority(graph: &Graph, call: &ServiceCall) -> String {
     match &call.hostname {
         Some(hostname) => hostname.to_string(),
         None => {
@@ -76,7 +76,7 @@ fn split(hostname: &str) -> (&str, Option<u16>) {
     }
 }
 
-fn is_name_of(host: &str, service: &Service, namespace: &str) -> bool {
+fn is_name_of(host: &str, service: &GraphService, namespace: &str) -> bool {
     let Some(rest) = host.strip_prefix(&*service.name) else {
         return false;
     };
@@ -98,10 +98,10 @@ mod tests {
 
     #[test]
     fn callees_are_found_by_what_is_told_then_variables_then_names() {
-        let mut other = Service::named("b-x");
+        let mut other = GraphService::named("b-x");
         other.namespace = Some("far".into());
         let graph = Graph {
-            services: vec![Service::named("a"), Service::named("b-x"), other],
+            services: vec![GraphService::named("a"), GraphService::named("b-x"), other],
         };
         let told = BTreeMap::from([("a".to_owned(), vec![SocketAddr::from(([127, 0, 0, 1], 1))])]);
         let variables = |name: &str| {
@@ -113,8 +113,8 @@ mod tests {
             };
             Some(value.to_owned())
         };
-        let fixed = |text: &str| Place::Fixed(vec![text.parse().expect("an address")]);
-        let named = |name: &str, port| Place::Named(name.to_owned(), port);
+        let fixed = |text: &str| CalleeAddress::Fixed(vec![text.parse().expect("an address")]);
+        let named = |name: &str, port| CalleeAddress::Named(name.to_owned(), port);
         for (service, hostname, expected) in [
             (0, None, fixed("127.0.0.1:1")),
             (0, Some("a.here.svc:99"), fixed("127.0.0.1:1")),
@@ -135,12 +135,12 @@ mod tests {
             (2, Some("b-x.far.global"), fixed("127.0.0.3:8080")),
             (2, Some("example.com"), named("example.com", 80)),
         ] {
-            let mut call = Call::to(service, 0);
+            let mut call = ServiceCall::to(service, 0);
             call.hostname = hostname.map(Arc::from);
             let found = find(&graph, &call, "here", &told, &variables);
             assert_eq!(found, expected, "{service} {hostname:?}");
         }
-        let found = find(&graph, &Call::to(2, 0), "here", &told, &|_| None);
+        let found = find(&graph, &ServiceCall::to(2, 0), "here", &told, &|_| None);
         assert_eq!(found, named("b-x.far", 8080));
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use voile_graph::Graph;
-use voile_host::child::{Exit, Output, Spec, StartError, Supervised};
+use voile_host::child::{ChildExit, Output, Spec, StartError, SupervisedChild};
 use voile_host::ports::free_port;
 use voile_host::ready::{NotReady, Probe, wait_ready};
 
@@ -55,12 +55,12 @@ pub enum RunError {
     NotReady(#[from] NotReady),
     /// A process ended by itself.
     #[error("{0} {1}; all others are stopped")]
-    Ended(String, Exit),
+    Ended(String, ChildExit),
 }
 
 /// One process.
 struct Process {
-    child: Supervised,
+    child: SupervisedChild,
     address: SocketAddr,
 }
 
@@ -195,14 +195,14 @@ fn wait_and_watch(
             }
         };
         match exit {
-            Some(Exit::Code(code)) => return Ok(u8::try_from(code).unwrap_or(1)),
-            Some(Exit::Signal(_)) => return Ok(1),
+            Some(ChildExit::Code(code)) => return Ok(u8::try_from(code).unwrap_or(1)),
+            Some(ChildExit::Signal(_)) => return Ok(1),
             None => {}
         }
     }
 }
 
-fn once(command: &str, entries: &[(String, SocketAddr)]) -> Result<Supervised, StartError> {
+fn once(command: &str, entries: &[(String, SocketAddr)]) -> Result<SupervisedChild, StartError> {
     let mut spec = Spec::new("the command", "/bin/sh")
         .args(["-c", command])
         .stdout(Output::Inherit)

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use http::HeaderMap;
-use voile_graph::dice::{Decision, Dice};
-use voile_graph::{Command, Graph, Protocol, Share, Step};
+use voile_graph::dice::{Decision, ProcessRandom};
+use voile_graph::{ScriptStep, Graph, ServiceProtocol, Probability, Step};
 
 use crate::body::Payload;
 use crate::call::{Callee, Callees, Reason};
 use crate::metrics::Metrics;
-use crate::places::{self, Place};
+use crate::places::{self, CalleeAddress};
 use crate::work;
 
 /// Bytes of reasons of failed calls that an answer repeats: reasons hold those of callees of callees.
@@ -22,14 +22,14 @@ const MAX_REASON_BYTES: usize = 1024;
 
 /// A call, with everything found out that does not change.
 #[derive(Debug, Clone)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedCall {
     pub(crate) name: String,
     pub(crate) authority: String,
-    pub(crate) protocol: Protocol,
-    pub(crate) place: Place,
+    pub(crate) protocol: ServiceProtocol,
+    pub(crate) place: CalleeAddress,
     extra: Vec<(std::sync::Arc<str>, std::sync::Arc<str>)>,
     size: u64,
-    probability: Share,
+    probability: Probability,
     /// Latency added because the callee is in another cluster.
     away: Duration,
     /// Among the destinations of the metrics.
@@ -40,13 +40,13 @@ pub(crate) struct Planned {
 
 /// A service's script in a form to execute: calls by their number.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
+pub(crate) struct CallPlan {
     steps: Vec<Step>,
-    calls: Vec<Planned>,
+    calls: Vec<PlannedCall>,
     pub(crate) destinations: Vec<String>,
 }
 
-impl Plan {
+impl CallPlan {
     pub(crate) fn new(
         graph: &Graph,
         service: usize,
@@ -54,7 +54,7 @@ impl Plan {
         told: &BTreeMap<String, Vec<SocketAddr>>,
         variables: &dyn Fn(&str) -> Option<String>,
     ) -> Self {
-        let mut calls: Vec<Planned> = Vec::new();
+        let mut calls: Vec<PlannedCall> = Vec::new();
         let mut destinations: Vec<String> = Vec::new();
         let mut callees = 0;
         for call in graph.services[service].calls() {
@@ -66,9 +66,9 @@ impl Plan {
                 destinations.push(authority.clone());
                 destinations.len() - 1
             });
-            let same = |known: &&Planned| known.authority == authority && known.place == place;
+            let same = |known: &&PlannedCall| known.authority == authority && known.place == place;
             let shared = calls.iter().find(same).map(|known| known.callee);
-            calls.push(Planned {
+            calls.push(PlannedCall {
                 name: callee.name.to_string(),
                 protocol: callee.protocol,
                 extra: call.headers.clone(),
@@ -94,17 +94,17 @@ impl Plan {
 
 /// A script as one thread carries it out.
 pub(crate) struct Script {
-    plan: Plan,
+    plan: CallPlan,
     callees: Callees,
     ready: Vec<(HeaderMap, Payload)>,
-    dice: Dice,
+    dice: ProcessRandom,
     metrics: std::sync::Arc<Metrics>,
 }
 
 impl Script {
     pub(crate) fn new(
-        plan: &Plan,
-        dice: Dice,
+        plan: &CallPlan,
+        dice: ProcessRandom,
         metrics: std::sync::Arc<Metrics>,
         timeout: Duration,
     ) -> Result<Self, String> {
@@ -118,8 +118,8 @@ impl Script {
             }
             let headers = callees[call.callee].headers(&call.authority, &call.extra)?;
             let payload = match call.protocol {
-                Protocol::Http => Payload::plain(call.size),
-                Protocol::Grpc => Payload::message(call.size),
+                ServiceProtocol::Http => Payload::plain(call.size),
+                ServiceProtocol::Grpc => Payload::message(call.size),
             };
             ready.push((headers, payload));
         }
@@ -144,14 +144,14 @@ impl Script {
             match step {
                 Step::One(command) => {
                     let call = number;
-                    number += u32::from(matches!(command, Command::Call(_)));
+                    number += u32::from(matches!(command, ScriptStep::Call(_)));
                     self.command(command, call, request, inherited, &held)
                         .await?;
                 }
                 Step::Together(commands) => {
                     let running = commands.iter().map(|command| {
                         let call = number;
-                        number += u32::from(matches!(command, Command::Call(_)));
+                        number += u32::from(matches!(command, ScriptStep::Call(_)));
                         self.command(command, call, request, inherited, &held)
                     });
                     let outcomes = join_all(running).await;
@@ -164,20 +164,20 @@ impl Script {
 
     async fn command(
         &self,
-        command: &Command,
+        command: &ScriptStep,
         call: u32,
         request: u64,
         inherited: &HeaderMap,
         held: &RefCell<Vec<Vec<u8>>>,
     ) -> Result<(), Reason> {
         match command {
-            Command::Sleep(time) => work::sleep(*time).await,
-            Command::Cpu(time) => work::burn(*time).await,
-            Command::Memory(bytes) => {
+            ScriptStep::Sleep(time) => work::sleep(*time).await,
+            ScriptStep::Cpu(time) => work::burn(*time).await,
+            ScriptStep::Memory(bytes) => {
                 let memory = work::hold(*bytes);
                 held.borrow_mut().push(memory);
             }
-            Command::Call(_) => return self.call(call, request, inherited).await,
+            ScriptStep::Call(_) => return self.call(call, request, inherited).await,
         }
         Ok(())
     }

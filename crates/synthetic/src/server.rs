@@ -16,13 +16,13 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 use voile_graph::Graph;
-use voile_graph::dice::Dice;
+use voile_graph::dice::ProcessRandom;
 
 use crate::body::Payload;
 use crate::handle::Handler;
 use crate::metrics::Metrics;
-use crate::script::{Plan, Script};
-use crate::work::{self, Steady};
+use crate::script::{CallPlan, Script};
+use crate::work::{self, SteadyLoad};
 
 /// Most connections of one thread: a client that opens without end must not take all descriptors.
 const MAX_CONNECTIONS: usize = 10_000;
@@ -92,9 +92,9 @@ where
 }
 
 /// State that all threads share.
-struct Shared {
-    plan: Plan,
-    dice: Dice,
+struct ServerState {
+    plan: CallPlan,
+    dice: ProcessRandom,
     metrics: Arc<Metrics>,
     options: ServeOptions,
 }
@@ -106,9 +106,9 @@ struct Shared {
 pub fn serve(options: ServeOptions, ready: impl FnOnce(SocketAddr)) -> Result<(), ServeError> {
     let service = &options.graph.services[options.service];
     let held = work::hold(work::bytes_of(service.memory).map_err(ServeError::Graph)?);
-    let steady = Steady::start(service.compute);
+    let steady = SteadyLoad::start(service.compute);
     let variables = |name: &str| std::env::var(name).ok();
-    let plan = Plan::new(
+    let plan = CallPlan::new(
         &options.graph,
         options.service,
         &options.namespace,
@@ -116,8 +116,8 @@ pub fn serve(options: ServeOptions, ready: impl FnOnce(SocketAddr)) -> Result<()
         &variables,
     );
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..));
-    let shared = Arc::new(Shared {
-        dice: Dice::new(seed, &format!("{}/{}", service.name, options.replica)),
+    let shared = Arc::new(ServerState {
+        dice: ProcessRandom::new(seed, &format!("{}/{}", service.name, options.replica)),
         metrics: Arc::new(Metrics::new(plan.destinations.clone())),
         plan,
         options,
@@ -189,7 +189,7 @@ fn signals() -> io::Result<mpsc::Receiver<()>> {
 }
 
 fn worker(
-    shared: &Shared,
+    shared: &ServerState,
     listener: TcpListener,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {

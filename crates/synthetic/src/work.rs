@@ -11,7 +11,7 @@ use rustix::time::{
     timerfd_create, timerfd_settime,
 };
 use tokio::io::unix::AsyncFd;
-use voile_graph::{Memory, Share};
+use voile_graph::{Memory, Probability};
 
 /// Below this the runtime's timers, which count whole milliseconds, would be off by more than a hundredth.
 const COARSE: Duration = Duration::from_millis(200);
@@ -134,14 +134,14 @@ fn limit() -> Option<u64> {
 
 /// Steady use of a share of one CPU, until dropped.
 #[derive(Debug)]
-pub(crate) struct Steady {
+pub(crate) struct SteadyLoad {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Steady {
-    pub(crate) fn start(share: Share) -> Option<Self> {
-        if share == Share::NONE {
+impl SteadyLoad {
+    pub(crate) fn start(share: Probability) -> Option<Self> {
+        if share == Probability::NONE {
             return None;
         }
         let (stop, stopped) = mpsc::channel();
@@ -162,7 +162,7 @@ impl Steady {
     }
 }
 
-impl Drop for Steady {
+impl Drop for SteadyLoad {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

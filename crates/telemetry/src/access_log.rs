@@ -19,11 +19,11 @@ use std::sync::Arc;
 use voile_model::log_filter::LogFilter;
 
 pub use als::AlsLog;
-pub use entry::{Entry, Fields, Http, Marks, NoFields, Rehearsed, TlsFacts};
-pub use file::{FileLog, LAST_LINES, Writing};
+pub use entry::{AccessLogEntry, Fields, HttpLogFields, PolicyMarks, NoFields, DryRunEntry, TlsFacts};
+pub use file::{FileLog, LAST_LINES, WriterThread};
 pub use filter::passes;
 pub use render::Renderer;
-pub use wants::Wants;
+pub use wants::LogNeeds;
 
 /// Receiver of one log's entries.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub enum Sink {
 pub struct Logger {
     filter: Option<Arc<LogFilter>>,
     sink: Sink,
-    wants: Wants,
+    wants: LogNeeds,
 }
 
 impl Logger {
@@ -47,7 +47,7 @@ impl Logger {
     #[must_use]
     pub fn new(filter: Option<LogFilter>, sink: Sink) -> Self {
         let mut wants = match &sink {
-            Sink::File(_, renderer) => Wants::of_format(renderer.format()),
+            Sink::File(_, renderer) => LogNeeds::of_format(renderer.format()),
             Sink::Grpc(log) => log.wants(),
         };
         if let Some(filter) = &filter {
@@ -65,12 +65,12 @@ impl Logger {
 
     /// Returns the notes that workers must keep of a request.
     #[must_use]
-    pub fn wants(&self) -> &Wants {
+    pub fn wants(&self) -> &LogNeeds {
         &self.wants
     }
 
     /// Logs an entry if it passes.
-    pub fn log(&self, entry: &Entry<'_>) {
+    pub fn log(&self, entry: &AccessLogEntry<'_>) {
         if self
             .filter
             .as_ref()

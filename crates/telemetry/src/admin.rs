@@ -37,7 +37,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Request to the admin server.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct PageRequest {
     /// GET, POST, …
     pub method: Method,
     /// The path, without query.
@@ -50,7 +50,7 @@ pub struct Question {
     pub local: Option<IpAddr>,
 }
 
-impl Question {
+impl PageRequest {
     /// The value of a query parameter. Percent escapes are not needed by anything we ask for, and not decoded.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<&str> {
@@ -63,7 +63,7 @@ impl Question {
 
 /// An answer.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct PageResponse {
     /// Status code.
     pub status: StatusCode,
     /// `text/plain; charset=utf-8` unless it is JSON or metrics.
@@ -78,7 +78,7 @@ pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-impl Answer {
+impl PageResponse {
     /// Plain text.
     #[must_use]
     pub fn text(status: StatusCode, body: impl Into<String>) -> Self {
@@ -101,7 +101,7 @@ impl Answer {
 
     /// A page of metrics, in the words the asker prefers.
     #[must_use]
-    pub fn metrics(page: String, question: &Question) -> Self {
+    pub fn metrics(page: String, question: &PageRequest) -> Self {
         let (content_type, body) = match question.open_metrics {
             true => (OPEN_METRICS_TYPE, crate::open_metrics(&page)),
             false => (METRICS_TYPE, page),
@@ -128,8 +128,8 @@ impl Answer {
 /// 403.
 pub async fn serve<H, F>(listener: TcpListener, handler: H)
 where
-    H: Fn(Question) -> F + 'static,
-    F: Future<Output = Answer> + 'static,
+    H: Fn(PageRequest) -> F + 'static,
+    F: Future<Output = PageResponse> + 'static,
 {
     serve_private(listener, handler, |_| false).await;
 }
@@ -137,8 +137,8 @@ where
 /// The same for pages that hold the machine's secrets: a request by a host name is refused, unless it is `localhost`.
 pub async fn serve_local<H, F>(listener: TcpListener, handler: H)
 where
-    H: Fn(Question) -> F + 'static,
-    F: Future<Output = Answer> + 'static,
+    H: Fn(PageRequest) -> F + 'static,
+    F: Future<Output = PageResponse> + 'static,
 {
     serve_private(listener, handler, |_| true).await;
 }
@@ -146,8 +146,8 @@ where
 /// The same for pages of which those are secret to the machine whose paths `is_private` chooses.
 pub async fn serve_private<H, F>(listener: TcpListener, handler: H, is_private: fn(&str) -> bool)
 where
-    H: Fn(Question) -> F + 'static,
-    F: Future<Output = Answer> + 'static,
+    H: Fn(PageRequest) -> F + 'static,
+    F: Future<Output = PageResponse> + 'static,
 {
     let handler = Rc::new(handler);
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
@@ -182,8 +182,8 @@ type Asked = (Option<IpAddr>, fn(&str) -> bool);
 async fn connection<S, H, F>(stream: S, asked: Asked, handler: Rc<H>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    H: Fn(Question) -> F,
-    F: Future<Output = Answer>,
+    H: Fn(PageRequest) -> F,
+    F: Future<Output = PageResponse>,
 {
     let service = service_fn(move |request| answer(Rc::clone(&handler), asked, request));
     let served = http1::Builder::new()
@@ -255,18 +255,18 @@ async fn answer<H, F>(
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible>
 where
-    H: Fn(Question) -> F,
-    F: Future<Output = Answer>,
+    H: Fn(PageRequest) -> F,
+    F: Future<Output = PageResponse>,
 {
     let (parts, body) = request.into_parts();
     if let Some(why) = refusal(&parts, is_private(parts.uri.path())) {
-        return Ok(response(Answer::text(
+        return Ok(response(PageResponse::text(
             StatusCode::FORBIDDEN,
             format!("{why}\n"),
         )));
     }
     let head_only = parts.method == Method::HEAD;
-    let question = Question {
+    let question = PageRequest {
         method: if head_only { Method::GET } else { parts.method },
         path: parts.uri.path().to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
@@ -276,11 +276,11 @@ where
     let body = Limited::new(body, MAX_ADMIN_BODY).collect();
     let answer = match tokio::time::timeout(ADMIN_HEADER_TIMEOUT, body).await {
         Ok(Ok(_)) => handler(question).await,
-        Ok(Err(_)) => Answer::text(
+        Ok(Err(_)) => PageResponse::text(
             StatusCode::PAYLOAD_TOO_LARGE,
             "request body too large or broken\n",
         ),
-        Err(_) => Answer::text(
+        Err(_) => PageResponse::text(
             StatusCode::REQUEST_TIMEOUT,
             format!("the request's body did not come within {ADMIN_HEADER_TIMEOUT:?}\n"),
         ),
@@ -288,7 +288,7 @@ where
     Ok(response(answer))
 }
 
-fn response(answer: Answer) -> Response<Full<Bytes>> {
+fn response(answer: PageResponse) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(answer.body)));
     *response.status_mut() = answer.status;
     let content_type = HeaderValue::from_static(answer.content_type);

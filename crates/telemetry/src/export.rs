@@ -35,15 +35,15 @@ pub const MIN_PAUSE: Duration = Duration::from_millis(250);
 pub const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// A connection to a collector.
-pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait CollectorStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> CollectorStream for T {}
 
 /// A connection that is being made.
-pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send>>;
+pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn CollectorStream>>> + Send>>;
 
 /// Makes connections to one collector; asked anew for each, so that it may answer differently.
-pub trait Dial: Send + Sync + 'static {
+pub trait CollectorDialer: Send + Sync + 'static {
     /// Begins one.
     fn dial(&self) -> Dialing;
     /// `host:port`, for `:authority` or `Host`.

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-pub use projection::{Projection, Shape};
+pub use projection::{Projection, MetricShape};
 
 use crate::histogram::Histogram;
 use crate::labels::{GRPC, Labels};
-use crate::shard::{Outcome, Series, Snapshot, TcpOutcome};
+use crate::shard::{SeriesOutcome, Series, Snapshot, TcpOutcome};
 
 /// A metric of our own beside Istio's: one family, its samples by labels.
 #[derive(Debug, Clone)]
-pub struct Family {
+pub struct MetricFamily {
     /// Metric name.
     pub name: &'static str,
     /// `counter` or `gauge`.
@@ -26,7 +26,7 @@ pub struct Family {
     pub samples: Vec<(Vec<(&'static str, String)>, f64)>,
 }
 
-impl Family {
+impl MetricFamily {
     /// A family with one sample and no labels.
     #[must_use]
     pub fn single(name: &'static str, kind: &'static str, help: &'static str, value: f64) -> Self {
@@ -44,7 +44,7 @@ impl Family {
 pub struct Scrape {
     series: BTreeMap<Arc<Labels>, Series>,
     overflowed: u64,
-    families: Vec<Family>,
+    families: Vec<MetricFamily>,
     projection: Projection,
     expired: u64,
 }
@@ -70,7 +70,7 @@ impl Scrape {
     }
 
     /// Adds a metric of our own.
-    pub fn family(&mut self, family: Family) {
+    pub fn family(&mut self, family: MetricFamily) {
         self.families.push(family);
     }
 
@@ -86,7 +86,7 @@ impl Scrape {
         ];
         family(
             &mut page,
-            &Family {
+            &MetricFamily {
                 name: "istio_build",
                 kind: "gauge",
                 help: "The version that runs.",
@@ -95,7 +95,7 @@ impl Scrape {
         );
         family(
             &mut page,
-            &Family::single(
+            &MetricFamily::single(
                 "voile_metric_series_overflowed_total",
                 "counter",
                 "Connections and routes counted under the labels `other`, because the worker had no room for theirs.",
@@ -104,7 +104,7 @@ impl Scrape {
         );
         family(
             &mut page,
-            &Family::single(
+            &MetricFamily::single(
                 "voile_metric_series_expired_total",
                 "counter",
                 "Series dropped because nothing was counted in them for half an hour.",
@@ -193,7 +193,7 @@ impl Scrape {
         page: &mut String,
         name: &'static str,
         help: &str,
-        of: impl Fn(&Outcome) -> &Histogram,
+        of: impl Fn(&SeriesOutcome) -> &Histogram,
     ) {
         let mut headed = false;
         for (labels, outcome) in self.projection.outcomes(name, self.outcomes()) {
@@ -217,7 +217,7 @@ impl Scrape {
         of: impl Fn((u64, u64)) -> u64,
     ) {
         let mut headed = false;
-        let calls = |(series, _): &(&Series, &Outcome)| series.labels.protocol == GRPC;
+        let calls = |(series, _): &(&Series, &SeriesOutcome)| series.labels.protocol == GRPC;
         let calls = self.outcomes().filter(calls);
         for (labels, outcome) in self.projection.outcomes(name, calls) {
             head_once(page, &mut headed, name, "counter", help);
@@ -243,7 +243,7 @@ impl Scrape {
         }
     }
 
-    fn outcomes(&self) -> impl Iterator<Item = (&Series, &Outcome)> {
+    fn outcomes(&self) -> impl Iterator<Item = (&Series, &SeriesOutcome)> {
         self.series
             .values()
             .flat_map(|series| series.http.iter().map(move |outcome| (series, outcome)))
@@ -270,7 +270,7 @@ fn merge(mine: &mut Series, theirs: &Series) {
     }
 }
 
-fn outcome_labels<'a>(labels: &'a Labels, outcome: &Outcome) -> Vec<(&'static str, Cow<'a, str>)> {
+fn outcome_labels<'a>(labels: &'a Labels, outcome: &SeriesOutcome) -> Vec<(&'static str, Cow<'a, str>)> {
     let status = outcome.grpc_status.map(|status| status.to_string());
     let own = [
         ("response_code", Cow::Owned(outcome.code.to_string())),
@@ -320,7 +320,7 @@ fn head_once(page: &mut String, done: &mut bool, name: &str, kind: &str, help: &
     }
 }
 
-fn family(page: &mut String, family: &Family) {
+fn family(page: &mut String, family: &MetricFamily) {
     let mut headed = false;
     for (labels, value) in &family.samples {
         head_once(page, &mut headed, family.name, family.kind, family.help);

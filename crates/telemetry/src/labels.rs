@@ -61,7 +61,7 @@ impl Security {
 
 /// One end of the traffic. Empty strings are exposed as `unknown`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Peer {
+pub struct PeerLabels {
     /// Name of the workload (the Deployment's).
     pub workload: String,
     /// Its namespace.
@@ -93,7 +93,7 @@ pub struct Locality {
 
 /// The service that was meant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Service {
+pub struct ServiceLabels {
     /// Its host name.
     pub host: String,
     /// Its short name.
@@ -108,11 +108,11 @@ pub struct Labels {
     /// Which side measured.
     pub reporter: Reporter,
     /// The calling workload.
-    pub source: Peer,
+    pub source: PeerLabels,
     /// The called workload.
-    pub destination: Peer,
+    pub destination: PeerLabels,
     /// By which service.
-    pub service: Service,
+    pub service: ServiceLabels,
     /// `http`, `grpc` or `tcp`.
     pub protocol: &'static str,
     /// Security of the connection.
@@ -123,15 +123,15 @@ impl Labels {
     /// The series for requests without room for their own: every label says so.
     #[must_use]
     pub fn other() -> Self {
-        let other = || Peer {
+        let other = || PeerLabels {
             workload: "other".to_owned(),
-            ..Peer::default()
+            ..PeerLabels::default()
         };
         Self {
             reporter: Reporter::Source,
             source: other(),
             destination: other(),
-            service: Service {
+            service: ServiceLabels {
                 host: "other".to_owned(),
                 name: "other".to_owned(),
                 namespace: String::new(),
@@ -147,7 +147,7 @@ impl Labels {
             "" => UNKNOWN,
             value => value,
         };
-        let revision = |peer: &'_ Peer| {
+        let revision = |peer: &'_ PeerLabels| {
             peer.canonical_revision.is_empty() && !peer.canonical_service.is_empty()
         };
         let (from, to) = (&self.source, &self.destination);

@@ -20,7 +20,7 @@ const CHATTY: [&str; 7] = [
 
 /// Changes the level of a running program.
 #[derive(Debug, Clone)]
-pub struct Level(reload::Handle<Targets, Registry>);
+pub struct LogLevelHandle(reload::Handle<Targets, Registry>);
 
 /// Why a level cannot be set.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl std::error::Error for BadLevel {}
 ///
 /// # Errors
 /// When `level` means nothing, or a log is installed already.
-pub fn install(level: &str) -> Result<Level, BadLevel> {
+pub fn install(level: &str) -> Result<LogLevelHandle, BadLevel> {
     let (filter, handle) = reload::Layer::new(targets(level)?);
     let lines = fmt::layer()
         .with_writer(std::io::stderr)
@@ -52,10 +52,10 @@ pub fn install(level: &str) -> Result<Level, BadLevel> {
     registry
         .try_init()
         .map_err(|error| BadLevel(error.to_string()))?;
-    Ok(Level(handle))
+    Ok(LogLevelHandle(handle))
 }
 
-impl Level {
+impl LogLevelHandle {
     /// Sets another level.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::exposition::Family;
+use crate::exposition::MetricFamily;
 
 /// Counters of DNS queries.
 #[derive(Debug, Clone, Copy)]
@@ -22,8 +22,8 @@ pub struct DnsFigures {
 impl DnsFigures {
     /// For the metrics page.
     #[must_use]
-    pub fn families(&self) -> [Family; 5] {
-        let counter = |name, help, value: f64| Family::single(name, "counter", help, value);
+    pub fn families(&self) -> [MetricFamily; 5] {
+        let counter = |name, help, value: f64| MetricFamily::single(name, "counter", help, value);
         [
             counter(
                 "istio_dns_requests_total",
@@ -45,7 +45,7 @@ impl DnsFigures {
                 "Time spent waiting for the resolver.",
                 self.upstream_time.as_secs_f64(),
             ),
-            Family::single(
+            MetricFamily::single(
                 "voile_dns_names",
                 "gauge",
                 "Names asked of the control plane for DNS.",
@@ -82,22 +82,22 @@ impl OnDemandFigures {
 
     /// For the metrics page.
     #[must_use]
-    pub fn families(&self) -> [Family; 3] {
+    pub fn families(&self) -> [MetricFamily; 3] {
         let state = |state: &str, count: usize| (vec![("state", state.to_owned())], count as f64);
         [
-            Family::single(
+            MetricFamily::single(
                 "istio_on_demand_dns_total",
                 "counter",
                 "Lookups of endpoints that are known by a DNS name.",
                 self.lookups as f64,
             ),
-            Family::single(
+            MetricFamily::single(
                 "voile_on_demand_dns_failures_total",
                 "counter",
                 "Those that found no address.",
                 self.failures as f64,
             ),
-            Family {
+            MetricFamily {
                 name: "voile_on_demand_dns_names",
                 kind: "gauge",
                 help: "Names by which endpoints are known: current, stale (the last good addresses serve, since the name \

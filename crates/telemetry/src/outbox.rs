@@ -16,7 +16,7 @@ pub const MAX_QUEUED_RECORDS: usize = 8192;
 pub const MAX_QUEUED_BYTES: usize = 4 * 1024 * 1024;
 
 #[derive(Debug, Default)]
-struct Shared {
+struct OutboxState {
     bytes: AtomicUsize,
     dropped: AtomicU64,
     delivered: AtomicU64,
@@ -28,13 +28,13 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct Sending<T> {
+struct OutboxSender<T> {
     /// None only while it is dropped.
     records: Option<SyncSender<(T, usize)>>,
-    shared: Arc<Shared>,
+    shared: Arc<OutboxState>,
 }
 
-impl<T> Drop for Sending<T> {
+impl<T> Drop for OutboxSender<T> {
     fn drop(&mut self) {
         // First closed, then said.
         self.records = None;
@@ -45,7 +45,7 @@ impl<T> Drop for Sending<T> {
 
 /// The writing end.
 #[derive(Debug)]
-pub struct Outbox<T>(Arc<Sending<T>>);
+pub struct Outbox<T>(Arc<OutboxSender<T>>);
 
 impl<T> Clone for Outbox<T> {
     fn clone(&self) -> Self {
@@ -57,15 +57,15 @@ impl<T> Clone for Outbox<T> {
 #[derive(Debug)]
 pub struct Inbox<T> {
     records: Receiver<(T, usize)>,
-    shared: Arc<Shared>,
+    shared: Arc<OutboxState>,
 }
 
 /// Both ends.
 #[must_use]
 pub fn outbox<T>() -> (Outbox<T>, Inbox<T>) {
     let (sender, records) = sync_channel(MAX_QUEUED_RECORDS);
-    let shared = Arc::new(Shared::default());
-    let sending = Sending {
+    let shared = Arc::new(OutboxState::default());
+    let sending = OutboxSender {
         records: Some(sender),
         shared: Arc::clone(&shared),
     };

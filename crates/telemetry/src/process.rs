@@ -1,6 +1,6 @@
 //! Figures of this process from the kernel: memory, descriptors, processor time. Read on request, never on a timer.
 
-use crate::exposition::Family;
+use crate::exposition::MetricFamily;
 
 /// Figures of this process at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -42,8 +42,8 @@ impl ProcessFigures {
 
     /// As Prometheus' customary families.
     #[must_use]
-    pub fn families(&self) -> Vec<Family> {
-        let gauge = |name, help, value| Family::single(name, "gauge", help, value);
+    pub fn families(&self) -> Vec<MetricFamily> {
+        let gauge = |name, help, value| MetricFamily::single(name, "gauge", help, value);
         vec![
             gauge(
                 "process_resident_memory_bytes",
@@ -56,7 +56,7 @@ impl ProcessFigures {
                 self.open_descriptors as f64,
             ),
             gauge("process_threads", "Threads.", self.threads as f64),
-            Family::single(
+            MetricFamily::single(
                 "process_cpu_seconds_total",
                 "counter",
                 "Processor time, user and system.",

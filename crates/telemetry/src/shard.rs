@@ -29,7 +29,7 @@ pub struct SeriesId {
 
 /// Requests of one series with the same outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct SeriesOutcome {
     pub(crate) code: u16,
     pub(crate) flags: &'static str,
     /// Of gRPC calls that ended with one.
@@ -42,7 +42,7 @@ pub(crate) struct Outcome {
     pub(crate) response_bytes: Histogram,
 }
 
-impl Outcome {
+impl SeriesOutcome {
     /// Adds the counts of another.
     pub(crate) fn add(&mut self, other: &Self) {
         self.count += other.count;
@@ -74,7 +74,7 @@ pub(crate) struct TcpOutcome {
 #[derive(Debug, Clone)]
 pub(crate) struct Series {
     pub(crate) labels: Arc<Labels>,
-    pub(crate) http: Vec<Outcome>,
+    pub(crate) http: Vec<SeriesOutcome>,
     pub(crate) tcp: Vec<TcpOutcome>,
     age: u32,
     /// Something was counted since the last scrape.
@@ -281,7 +281,7 @@ impl Shard {
         (id, code, flags, grpc_status): (SeriesId, u16, &'static str, Option<u16>),
         duration: Duration,
         (request_bytes, response_bytes): (u64, u64),
-    ) -> &mut Outcome {
+    ) -> &mut SeriesOutcome {
         let outcomes = &mut self.counted(id).http;
         let found = outcomes.iter().position(|outcome| {
             outcome.code == code && outcome.flags == flags && outcome.grpc_status == grpc_status
@@ -336,7 +336,7 @@ impl Shard {
 
 /// A new outcome, or the series' last one when an upstream has invented too many codes.
 fn add_outcome(
-    outcomes: &mut Vec<Outcome>,
+    outcomes: &mut Vec<SeriesOutcome>,
     code: u16,
     flags: &'static str,
     grpc_status: Option<u16>,
@@ -348,7 +348,7 @@ fn add_outcome(
         } else {
             code
         };
-        outcomes.push(Outcome {
+        outcomes.push(SeriesOutcome {
             code,
             flags,
             grpc_status,

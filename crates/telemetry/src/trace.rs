@@ -5,6 +5,6 @@ mod context;
 mod span;
 
 pub use context::{
-    CONTEXT_FIELDS, Context, Decision, Incoming, SpanId, TraceId, context_lines, request_id,
+    CONTEXT_FIELDS, Context, Decision, IncomingContext, SpanId, TraceId, context_lines, request_id,
 };
 pub use span::{HeaderTag, SpanFacts, SpanSettings, resource, span};

@@ -13,12 +13,12 @@ mod vitals;
 mod zones;
 
 pub use alias::Alias;
-pub use key::{Cookie, Key, KeySource};
-pub use ring::{MAGLEV_SIZE, MAX_RING, MIN_RING, Maglev, Placed, Ring};
+pub use key::{Cookie, HashKey, KeySource};
+pub use ring::{MAGLEV_SIZE, MAX_RING, MIN_RING, Maglev, RingEndpoint, Ring};
 pub use rotation::Rotation;
-pub use tiers::{Group, Locality, Place, Spread, Tiers, distance, distance_by_labels};
-pub use two::{Cost, TwoChoices};
-pub use vitals::{EWMA_DECAY, EWMA_INITIAL, MAX_PENALTY, PENALTY, SlowStart, Vitals};
+pub use tiers::{EndpointGroup, Locality, EndpointLocality, Spread, EndpointTiers, distance, distance_by_labels};
+pub use two::{EndpointCost, TwoChoices};
+pub use vitals::{EWMA_DECAY, EWMA_INITIAL, MAX_PENALTY, PENALTY, SlowStart, EndpointVitals};
 pub use zones::Zones;
 
 /// Algorithm that selects an endpoint of a group.
@@ -44,11 +44,11 @@ const WARM_TURNS: usize = 8;
 #[derive(Debug, Clone)]
 pub struct Balancer {
     weights: TwoChoices,
-    way: Way,
+    way: BalancingPolicy,
 }
 
 #[derive(Debug, Clone)]
-enum Way {
+enum BalancingPolicy {
     LeastCost,
     Random,
     RoundRobin(Rotation),
@@ -59,14 +59,14 @@ enum Way {
 impl Balancer {
     /// Of endpoints by name and weight.
     #[must_use]
-    pub fn new(algorithm: Algorithm, of: &[Placed<'_>], random: impl FnMut() -> u64) -> Self {
+    pub fn new(algorithm: Algorithm, of: &[RingEndpoint<'_>], random: impl FnMut() -> u64) -> Self {
         let weights: Vec<u32> = of.iter().map(|endpoint| endpoint.weight.max(1)).collect();
         let way = match algorithm {
-            Algorithm::LeastCost => Way::LeastCost,
-            Algorithm::Random => Way::Random,
-            Algorithm::RoundRobin => Way::RoundRobin(Rotation::new(&weights, random)),
-            Algorithm::RingHash(least) => Way::Ring(Ring::new(of, least)),
-            Algorithm::Maglev(size) => Way::Maglev(Maglev::new(of, size)),
+            Algorithm::LeastCost => BalancingPolicy::LeastCost,
+            Algorithm::Random => BalancingPolicy::Random,
+            Algorithm::RoundRobin => BalancingPolicy::RoundRobin(Rotation::new(&weights, random)),
+            Algorithm::RingHash(least) => BalancingPolicy::Ring(Ring::new(of, least)),
+            Algorithm::Maglev(size) => BalancingPolicy::Maglev(Maglev::new(of, size)),
         };
         let weights = TwoChoices::new(&weights);
         Self { weights, way }
@@ -75,14 +75,14 @@ impl Balancer {
     /// One of those available, by its place. A request without a key goes to any where keys decide, as with Envoy.
     pub fn choose(
         &mut self,
-        of: &impl Cost,
+        of: &impl EndpointCost,
         key: Option<u64>,
         mut random: impl FnMut() -> u64,
     ) -> Option<usize> {
         let available = |place: usize| of.is_available(place);
         match (&mut self.way, key) {
-            (Way::LeastCost, _) => self.weights.choose(of, random),
-            (Way::RoundRobin(rotation), _) => {
+            (BalancingPolicy::LeastCost, _) => self.weights.choose(of, random),
+            (BalancingPolicy::RoundRobin(rotation), _) => {
                 let first = rotation.choose(available)?;
                 if of.warmth(first) >= 1.0 {
                     return Some(first);
@@ -96,9 +96,9 @@ impl Balancer {
                 let warm = turns.find(|turn| turn.is_none_or(|place| takes(place, random())));
                 warm.flatten().or(Some(first))
             }
-            (Way::Ring(ring), Some(key)) => ring.choose(key, available),
-            (Way::Maglev(maglev), Some(key)) => maglev.choose(key, available),
-            (Way::Random | Way::Ring(_) | Way::Maglev(_), _) => self.weights.any(of, random),
+            (BalancingPolicy::Ring(ring), Some(key)) => ring.choose(key, available),
+            (BalancingPolicy::Maglev(maglev), Some(key)) => maglev.choose(key, available),
+            (BalancingPolicy::Random | BalancingPolicy::Ring(_) | BalancingPolicy::Maglev(_), _) => self.weights.any(of, random),
         }
     }
 }

@@ -19,7 +19,7 @@ pub enum Resource {
 
 /// Limits by resource; none where nothing is said, as with Istio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Limits {
+pub struct BreakerLimits {
     /// See [`Resource::Connections`].
     pub connections: Option<u32>,
     /// See [`Resource::Pending`].
@@ -30,7 +30,7 @@ pub struct Limits {
     pub retries: Option<u32>,
 }
 
-impl Limits {
+impl BreakerLimits {
     fn of(&self, resource: Resource) -> Option<u32> {
         match resource {
             Resource::Connections => self.connections,
@@ -44,13 +44,13 @@ impl Limits {
 /// A destination's breaker, shared by workers. A resource without a limit is not counted, so that it costs nothing.
 #[derive(Debug, Default)]
 pub struct Breaker {
-    limits: Limits,
+    limits: BreakerLimits,
     used: [AtomicU32; 4],
 }
 
 /// Something under way; dropping it makes room again.
 #[derive(Debug)]
-pub struct Held {
+pub struct BreakerPermit {
     /// None where there is no limit.
     of: Option<(Arc<Breaker>, Resource)>,
 }
@@ -59,22 +59,22 @@ impl Breaker {
     /// Creates a breaker with these limits. A change of limits makes a new breaker; earlier requests then count for
     /// the old one.
     #[must_use]
-    pub fn new(limits: Limits) -> Arc<Self> {
+    pub fn new(limits: BreakerLimits) -> Arc<Self> {
         let used = Default::default();
         Arc::new(Self { limits, used })
     }
 
     /// Takes room for one; `None` when there is no more.
     #[must_use]
-    pub fn take(self: &Arc<Self>, resource: Resource) -> Option<Held> {
+    pub fn take(self: &Arc<Self>, resource: Resource) -> Option<BreakerPermit> {
         let Some(limit) = self.limits.of(resource) else {
-            return Some(Held { of: None });
+            return Some(BreakerPermit { of: None });
         };
         let one_more = |used: u32| (used < limit).then_some(used + 1);
         let used = &self.used[resource as usize];
         used.fetch_update(Relaxed, Relaxed, one_more).ok()?;
         let of = Some((Arc::clone(self), resource));
-        Some(Held { of })
+        Some(BreakerPermit { of })
     }
 
     /// Returns the used amount; 0 where there is no limit.
@@ -84,7 +84,7 @@ impl Breaker {
     }
 }
 
-impl Drop for Held {
+impl Drop for BreakerPermit {
     fn drop(&mut self) {
         if let Some((breaker, resource)) = self.of.take() {
             breaker.used[resource as usize].fetch_sub(1, Relaxed);

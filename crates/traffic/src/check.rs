@@ -24,7 +24,7 @@ pub const FIRST_WITHIN: Duration = Duration::from_secs(1);
 
 /// Health of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum EndpointHealth {
     /// It has not answered yet, and takes traffic.
     Unasked,
     /// It takes traffic.
@@ -39,7 +39,7 @@ const UNWELL: u8 = 2;
 
 /// One endpoint, as all workers see it. Moments are nanoseconds since a fixed one.
 #[derive(Debug, Default)]
-pub struct Checked {
+pub struct CheckedEndpoint {
     standing: AtomicU8,
     /// Good answers in a row, or bad ones below zero.
     row: AtomicI32,
@@ -57,7 +57,7 @@ fn part(of: Duration, lot: u64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-impl Checked {
+impl CheckedEndpoint {
     /// The same endpoint, asked the same at other times: it stands as it stood and is asked anew.
     #[must_use]
     pub fn follow(old: &Self) -> Self {
@@ -68,11 +68,11 @@ impl Checked {
     }
 
     /// Returns the endpoint's health.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> EndpointHealth {
         match self.standing.load(Relaxed) {
-            WELL => Standing::Well,
-            UNWELL => Standing::Unwell,
-            _ => Standing::Unasked,
+            WELL => EndpointHealth::Well,
+            UNWELL => EndpointHealth::Unwell,
+            _ => EndpointHealth::Unasked,
         }
     }
 
@@ -100,7 +100,7 @@ impl Checked {
     }
 
     /// Applies an answer; returns the health if it changed.
-    pub fn heard(&self, policy: &CheckPolicy, good: bool) -> Option<Standing> {
+    pub fn heard(&self, policy: &CheckPolicy, good: bool) -> Option<EndpointHealth> {
         let row = self.row.load(Relaxed);
         let row = match good {
             true => row.max(0).saturating_add(1),
@@ -110,10 +110,10 @@ impl Checked {
         let enough = |needed: u32| row.unsigned_abs() >= needed;
         let standing = match (self.standing(), good) {
             // One answer is more than nothing.
-            (Standing::Unasked, true) => WELL,
-            (Standing::Unasked, false) => UNWELL,
-            (Standing::Unwell, true) if enough(policy.healthy) => WELL,
-            (Standing::Well, false) if enough(policy.unhealthy) => UNWELL,
+            (EndpointHealth::Unasked, true) => WELL,
+            (EndpointHealth::Unasked, false) => UNWELL,
+            (EndpointHealth::Unwell, true) if enough(policy.healthy) => WELL,
+            (EndpointHealth::Well, false) if enough(policy.unhealthy) => UNWELL,
             _ => return None,
         };
         let before = self.standing.swap(standing, Relaxed);

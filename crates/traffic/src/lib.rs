@@ -13,13 +13,13 @@ pub mod route;
 mod share;
 
 pub use authority::{AuthorityTable, MAX_AUTHORITY};
-pub use breaker::{Breaker, Held, Limits, Resource};
-pub use check::{CheckPolicy, Checked, FIRST_WITHIN, Standing};
+pub use breaker::{Breaker, BreakerPermit, BreakerLimits, Resource};
+pub use check::{CheckPolicy, CheckedEndpoint, FIRST_WITHIN, EndpointHealth};
 pub use hash::xxh64;
-pub use limit::{Bucket, KeyedBuckets, LimitKey, Quota, Rate, RateError, Verdict};
-pub use outlier::{Ejection, Outcome, OutlierPolicy, Outliers, Reason, SuccessRate, unsuccessful};
+pub use limit::{Bucket, KeyedBuckets, LimitKey, Quota, Rate, RateError, LimitVerdict};
+pub use outlier::{Ejection, UpstreamOutcome, OutlierPolicy, Outliers, EjectionReason, SuccessRate, unsuccessful};
 pub use retry::{
     Attempt, BACKOFF_BASE, BACKOFF_CAP, BUDGET_MIN, BUDGET_PERCENT, Conditions, DEFAULT_RETRIES,
     RetryBudget, RetryPolicy,
 };
-pub use share::{Share, ShareError, Weights};
+pub use share::{RequestShare, ShareError, Weights};

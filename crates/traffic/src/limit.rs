@@ -39,7 +39,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// Verdict on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Verdict {
+pub struct LimitVerdict {
     /// True if the request may pass.
     pub allowed: bool,
     /// Further requests that may pass at once.
@@ -70,12 +70,12 @@ impl Rate {
     }
 
     /// Judges a request at a moment by when the bucket would be full; the new such moment if it may pass.
-    fn judge(self, full_at: u64, now: u64) -> (Verdict, Option<u64>) {
+    fn judge(self, full_at: u64, now: u64) -> (LimitVerdict, Option<u64>) {
         let missing = full_at.saturating_sub(now);
         let after = missing + self.each;
         let allowed = after <= self.capacity();
         let left = if allowed { after } else { missing };
-        let verdict = Verdict {
+        let verdict = LimitVerdict {
             allowed,
             remaining: (self.capacity().saturating_sub(left) / self.each) as u32,
             full_in: Duration::from_nanos(left),
@@ -84,7 +84,7 @@ impl Rate {
         (verdict, allowed.then_some(now + after))
     }
 
-    fn take(self, bucket: &AtomicU64, now: Duration) -> Verdict {
+    fn take(self, bucket: &AtomicU64, now: Duration) -> LimitVerdict {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX / 2);
         let mut full_at = bucket.load(Relaxed);
         loop {
@@ -107,7 +107,7 @@ impl Rate {
     }
 }
 
-impl Verdict {
+impl LimitVerdict {
     /// Returns the value of `RateLimit`: the requests that are left, and the time until all are there again.
     #[must_use]
     pub fn field(&self, name: &str) -> String {
@@ -190,7 +190,7 @@ impl Bucket {
     }
 
     /// Takes one from it, if one is there.
-    pub fn take(&self, now: Duration) -> Verdict {
+    pub fn take(&self, now: Duration) -> LimitVerdict {
         self.rate.take(&self.full_at, now)
     }
 }
@@ -248,7 +248,7 @@ impl KeyedBuckets {
     }
 
     /// Takes one from a key's bucket, if one is there.
-    pub fn take(&self, key: LimitKey, now: Duration) -> Verdict {
+    pub fn take(&self, key: LimitKey, now: Duration) -> LimitVerdict {
         self.rate.take(&self.slot(key, now).1, now)
     }
 

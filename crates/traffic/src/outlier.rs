@@ -64,12 +64,12 @@ pub struct Ejection {
     /// Place of the endpoint.
     pub place: usize,
     /// Reason of the ejection.
-    pub reason: Reason,
+    pub reason: EjectionReason,
 }
 
 /// Reason of an ejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum EjectionReason {
     /// So many bad answers in a row, the last of which was reported now.
     InARow,
     /// It succeeded far less often than the others.
@@ -83,7 +83,7 @@ const ONE_REQUEST: u64 = 1 << 32;
 
 /// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum UpstreamOutcome {
     /// With this status; a gRPC failure counts as the status that it stands for.
     Answered(u16),
     /// Without one: no connection, no answer in time, closed.
@@ -196,10 +196,10 @@ impl Outliers {
 
     /// Notes a request's outcome, and returns the ejected endpoints, after which choices must be made anew. It may
     /// eject the request's endpoint and, when success rates are due for comparison, any other.
-    pub fn report(&self, place: usize, outcome: Outcome, now: Duration) -> Vec<Ejection> {
+    pub fn report(&self, place: usize, outcome: UpstreamOutcome, now: Duration) -> Vec<Ejection> {
         let mut out = Vec::new();
         if self.count(&self.records[place], outcome) && self.put_out(place, now) {
-            let reason = Reason::InARow;
+            let reason = EjectionReason::InARow;
             out.push(Ejection { place, reason });
         }
         self.compare(now, &mut out);
@@ -207,7 +207,7 @@ impl Outliers {
     }
 
     /// Counts, and says whether that is enough.
-    fn count(&self, record: &Record, outcome: Outcome) -> bool {
+    fn count(&self, record: &Record, outcome: UpstreamOutcome) -> bool {
         let clear = |counter: &AtomicU32| {
             // A healthy endpoint writes nothing that others read.
             if counter.load(Relaxed) > 0 {
@@ -218,23 +218,23 @@ impl Outliers {
             |counter: &AtomicU32, most: u32| most > 0 && counter.fetch_add(1, Relaxed) + 1 >= most;
         let policy = &self.policy;
         if policy.success_rate.is_some() {
-            let good = !matches!(outcome, Outcome::Failed | Outcome::Answered(500..));
+            let good = !matches!(outcome, UpstreamOutcome::Failed | UpstreamOutcome::Answered(500..));
             let one = ONE_REQUEST + u64::from(good);
             record.tally.fetch_add(one, Relaxed);
         }
         match (outcome, policy.consecutive_local) {
-            (Outcome::Failed, Some(most)) => more(&record.local, most),
-            (Outcome::Answered(502..=504), _) | (Outcome::Failed, None) => {
+            (UpstreamOutcome::Failed, Some(most)) => more(&record.local, most),
+            (UpstreamOutcome::Answered(502..=504), _) | (UpstreamOutcome::Failed, None) => {
                 clear_if_answered(outcome, record, clear);
                 let gateway = more(&record.gateway, policy.consecutive_gateway);
                 more(&record.five, policy.consecutive_5xx) || gateway
             }
-            (Outcome::Answered(500..), _) => {
+            (UpstreamOutcome::Answered(500..), _) => {
                 clear(&record.local);
                 clear(&record.gateway);
                 more(&record.five, policy.consecutive_5xx)
             }
-            (Outcome::Answered(_), _) => {
+            (UpstreamOutcome::Answered(_), _) => {
                 clear(&record.local);
                 clear(&record.gateway);
                 clear(&record.five);
@@ -307,7 +307,7 @@ impl Outliers {
         let seen: Vec<(u32, u32)> = self.records.iter().map(take).collect();
         for place in unsuccessful(&seen, &rule) {
             if lot(now_nanos, place) < rule.enforcing_percent && self.put_out(place, now) {
-                let reason = Reason::SuccessRate;
+                let reason = EjectionReason::SuccessRate;
                 out.push(Ejection { place, reason });
             }
         }
@@ -323,8 +323,8 @@ fn lot(moment: u64, place: usize) -> u32 {
 }
 
 /// An answer, however bad, came over a connection that works.
-fn clear_if_answered(outcome: Outcome, record: &Record, clear: impl Fn(&AtomicU32)) {
-    if outcome != Outcome::Failed {
+fn clear_if_answered(outcome: UpstreamOutcome, record: &Record, clear: impl Fn(&AtomicU32)) {
+    if outcome != UpstreamOutcome::Failed {
         clear(&record.local);
     }
 }

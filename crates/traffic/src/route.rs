@@ -22,10 +22,10 @@ pub use connections::{ConnectionMatch, ConnectionTable};
 pub use cors::{Cors, CorsDecision, CorsField, Origin};
 pub use edit::{EditError, HeaderEdit, HeaderEdits, is_authority};
 pub use matching::{
-    ClaimMatch, FieldMatch, Match, PathMatch, Request, TextMatch, ValueMatch, query_parameter,
+    ClaimMatch, FieldMatch, Match, PathMatch, RouteInput, TextMatch, ValueMatch, query_parameter,
 };
-pub use precedence::{Ranked, by_precedence};
+pub use precedence::{RankedMatch, by_precedence};
 pub use redirect::{REDIRECT_STATUSES, Redirect, RedirectPort};
 pub use regex::{MAX_PATTERN, MAX_PROGRAM, Regex, RegexError};
 pub use rewrite::{PathRewrite, RegexRewrite};
-pub use table::{Chosen, RouteTable, naive};
+pub use table::{SelectedRoute, RouteTable, naive};

@@ -37,14 +37,14 @@ impl Weights {
 
 /// A share of requests: of those to fail, to delay, to mirror. Kept in millionths, as Envoy does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Share(u32);
+pub struct RequestShare(u32);
 
 /// Not a share.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{0} is no share: from nothing to all of it is meant")]
 pub struct ShareError(String);
 
-impl Share {
+impl RequestShare {
     const WHOLE: u32 = 1_000_000;
     /// Every request.
     pub const ALL: Self = Self(Self::WHOLE);
@@ -91,7 +91,7 @@ impl Share {
 
 #[cfg(test)]
 mod tests {
-    use super::{Share, Weights};
+    use super::{RequestShare, Weights};
 
     #[test]
     fn weights_converge_to_their_shares_and_zero_is_never_chosen() {
@@ -136,7 +136,7 @@ mod tests {
             (None, None)
         );
         for random in [0, u64::MAX / 2, u64::MAX] {
-            assert!(Share::ALL.takes(random) && !Share::NONE.takes(random));
+            assert!(RequestShare::ALL.takes(random) && !RequestShare::NONE.takes(random));
         }
     }
 
@@ -144,21 +144,21 @@ mod tests {
     fn shares_are_percents_and_fractions_and_nothing_beyond() {
         let mut random = fastrand::Rng::with_seed(5);
         for (share, wanted) in [
-            (Share::percent(12.5), 12_500),
-            (Share::of(1, 8), 12_500),
-            (Share::percent(0.0001), 0),
-            (Share::of(3, 3), 100_000),
+            (RequestShare::percent(12.5), 12_500),
+            (RequestShare::of(1, 8), 12_500),
+            (RequestShare::percent(0.0001), 0),
+            (RequestShare::of(3, 3), 100_000),
         ] {
             let share = share.expect("good");
             let found = (0..100_000).filter(|_| share.takes(random.u64(..))).count();
             assert!(found.abs_diff(wanted) < 600, "{share:?}: {found}");
         }
         for wrong in [
-            Share::percent(-0.1),
-            Share::percent(100.1),
-            Share::percent(f64::NAN),
-            Share::of(2, 1),
-            Share::of(0, 0),
+            RequestShare::percent(-0.1),
+            RequestShare::percent(100.1),
+            RequestShare::percent(f64::NAN),
+            RequestShare::of(2, 1),
+            RequestShare::of(0, 0),
         ] {
             assert!(wrong.is_err(), "{wrong:?}");
         }

@@ -19,19 +19,19 @@ const MOST_BYTES: usize = 32 * 1024;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Ahead {
+pub(crate) struct ReadAheadStream {
     streak: u8,
-    kept: Option<Kept>,
+    kept: Option<ReadAhead>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct ReadAhead {
     buffer: Buffer,
     taken: usize,
     filled: usize,
 }
 
-impl Ahead {
+impl ReadAheadStream {
     /// Returns true if bytes wait here.
     pub(crate) fn holds(&self) -> bool {
         self.kept.is_some()
@@ -72,7 +72,7 @@ impl Ahead {
         ready!(read(&mut more))?;
         let filled = more.filled().len();
         self.note(asked, filled);
-        self.kept = Some(Kept {
+        self.kept = Some(ReadAhead {
             buffer,
             taken: 0,
             filled,
@@ -125,7 +125,7 @@ mod tests {
             reads: 0,
             largest: 0,
         };
-        let (mut ahead, mut all, mut room) = (Ahead::default(), Vec::new(), vec![0; piece]);
+        let (mut ahead, mut all, mut room) = (ReadAheadStream::default(), Vec::new(), vec![0; piece]);
         loop {
             let mut buf = ReadBuf::new(&mut room);
             let read = ahead.poll_read(&mut buf, |buf| socket.read(buf));
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_read_that_brings_less_ends_it() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAheadStream::default();
         let mut room = vec![0; 16_406];
         let mut ask = |brings: usize| {
             let mut seen = 0;
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn who_waits_holds_nothing() {
-        let mut ahead = Ahead {
+        let mut ahead = ReadAheadStream {
             streak: STREAK,
             kept: None,
         };

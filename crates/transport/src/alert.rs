@@ -9,7 +9,7 @@ use rustls::{
 use tokio::io::AsyncWriteExt;
 
 use crate::close::linger;
-use crate::stream::Stream;
+use crate::stream::TransportStream;
 
 /// The level byte of an alert that ends the connection.
 const FATAL: u8 = 2;
@@ -17,12 +17,12 @@ const FATAL: u8 = 2;
 /// Ends a connection over which nothing was said yet with a fatal alert. rustls has no call for that, so the one record
 /// is made with the connection's own keys by rustls' own cipher; a configuration that does not hand out its keys, and
 /// plain TCP, end without a word.
-pub async fn refuse(stream: Stream, alert: AlertDescription) {
+pub async fn refuse(stream: TransportStream, alert: AlertDescription) {
     let (mut io, record) = match stream {
-        Stream::Tcp(io) => (io, None),
+        TransportStream::Tcp(io) => (io, None),
         // The connection around the tunnel goes on.
-        Stream::Tunnel(io) => return io.reset(),
-        Stream::ServerTls(accepted) => {
+        TransportStream::Tunnel(io) => return io.reset(),
+        TransportStream::ServerTls(accepted) => {
             let (io, connection) = accepted.tls.into_inner();
             let suite = suite(&connection);
             (
@@ -30,7 +30,7 @@ pub async fn refuse(stream: Stream, alert: AlertDescription) {
                 record(suite, connection.dangerous_extract_secrets(), alert),
             )
         }
-        Stream::ClientTls(tls) => {
+        TransportStream::ClientTls(tls) => {
             let (io, connection) = tls.into_inner();
             let suite = suite(&connection);
             (
@@ -43,7 +43,7 @@ pub async fn refuse(stream: Stream, alert: AlertDescription) {
         // A peer that has gone needs no reason.
         let _ = io.write_all(&record).await;
     }
-    linger(Stream::Tcp(io)).await;
+    linger(TransportStream::Tcp(io)).await;
 }
 
 fn suite(connection: &CommonState) -> Option<SupportedCipherSuite> {

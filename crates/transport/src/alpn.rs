@@ -25,7 +25,7 @@ pub const SERVER: [&[u8]; 6] = [HTTP11, HTTP2, TCP, HTTP10, PLAIN_HTTP2, PLAIN_H
 
 /// Protocol inside the connection, as ALPN named it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Inner {
+pub enum InnerProtocol {
     /// HTTP/1.x.
     Http1,
     /// HTTP/2.
@@ -38,12 +38,12 @@ pub enum Inner {
 
 /// Returns the protocol that a negotiated ALPN name stands for.
 #[must_use]
-pub fn inner(negotiated: Option<&[u8]>) -> Inner {
+pub fn inner(negotiated: Option<&[u8]>) -> InnerProtocol {
     match negotiated {
-        Some(name) if name == HTTP11 || name == HTTP10 || name == PLAIN_HTTP11 => Inner::Http1,
-        Some(name) if name == HTTP2 || name == PLAIN_HTTP2 => Inner::Http2,
-        Some(_) => Inner::Opaque,
-        None => Inner::Unnamed,
+        Some(name) if name == HTTP11 || name == HTTP10 || name == PLAIN_HTTP11 => InnerProtocol::Http1,
+        Some(name) if name == HTTP2 || name == PLAIN_HTTP2 => InnerProtocol::Http2,
+        Some(_) => InnerProtocol::Opaque,
+        None => InnerProtocol::Unnamed,
     }
 }
 

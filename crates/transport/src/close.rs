@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::limits::{LINGER_BYTES, LINGER_QUIET, LINGER_TIMEOUT, MAX_LINGERING};
-use crate::stream::Stream;
+use crate::stream::TransportStream;
 
 /// The lingering connections of this process, the oldest first.
 static LINGERING: Mutex<Registry> = Mutex::new(Registry {
@@ -34,7 +34,7 @@ fn registry() -> MutexGuard<'static, Registry> {
 
 /// The bounds of one lingering connection. Dropping it makes room for another.
 #[derive(Debug)]
-pub struct Lingering {
+pub struct LingeringConnection {
     number: u64,
     began: Instant,
     last: Instant,
@@ -42,7 +42,7 @@ pub struct Lingering {
     quiet: Duration,
 }
 
-impl Lingering {
+impl LingeringConnection {
     /// Begins to linger until nothing comes for `quiet`; ends the oldest lingering connection where there are too many.
     #[must_use]
     pub fn begin(now: Instant, quiet: Duration) -> Self {
@@ -99,7 +99,7 @@ impl Lingering {
     }
 }
 
-impl Drop for Lingering {
+impl Drop for LingeringConnection {
     fn drop(&mut self) {
         registry().wakers.remove(&self.number);
     }
@@ -107,8 +107,8 @@ impl Drop for Lingering {
 
 /// Ends this side, then reads and drops the client's data, until the client closes or a limit passes. Closing with
 /// unread bytes would make the kernel send a reset, and the reset would overtake the answer.
-pub async fn linger(mut stream: Stream) {
-    let mut lingering = Lingering::begin(Instant::now(), LINGER_QUIET);
+pub async fn linger(mut stream: TransportStream) {
+    let mut lingering = LingeringConnection::begin(Instant::now(), LINGER_QUIET);
     let shut = tokio::time::timeout(LINGER_QUIET, stream.shutdown()).await;
     if !matches!(shut, Ok(Ok(()))) {
         return;
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_lingering_connection_has_bounds_of_bytes_of_time_and_of_number() {
         let began = Instant::now();
-        let mut first = Lingering::begin(began, LINGER_QUIET);
+        let mut first = LingeringConnection::begin(began, LINGER_QUIET);
         assert_eq!(first.deadline(), began + LINGER_QUIET);
         // A byte now and then prolongs it, though not for ever.
         let mut now = began;
@@ -154,16 +154,16 @@ mod tests {
         }
         assert_eq!(first.deadline(), began + LINGER_TIMEOUT);
         assert!(first.dropped(1, began + LINGER_TIMEOUT));
-        let mut second = Lingering::begin(began, LINGER_QUIET);
+        let mut second = LingeringConnection::begin(began, LINGER_QUIET);
         assert!(!second.dropped(LINGER_BYTES - 1, began + Duration::from_millis(1)));
         assert!(second.dropped(1, began + Duration::from_millis(1)));
         // Others linger in this process at the same time.
         let cx = Context::from_waker(Waker::noop());
         let many: Vec<_> = (0..MAX_LINGERING)
-            .map(|_| Lingering::begin(began, LINGER_QUIET))
+            .map(|_| LingeringConnection::begin(began, LINGER_QUIET))
             .collect();
         assert!(first.is_displaced(&cx) && second.is_displaced(&cx));
         assert!(many.last().is_some_and(|last| !last.is_displaced(&cx)));
-        assert!(Lingering::count() <= MAX_LINGERING);
+        assert!(LingeringConnection::count() <= MAX_LINGERING);
     }
 }

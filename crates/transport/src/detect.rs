@@ -14,7 +14,7 @@ use crate::limits::{DETECTION_BUFFER, MAX_DETECTION_BYTES};
 
 /// Protocol by the first bytes of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Detected {
+pub enum DetectedProtocol {
     /// A complete TLS ClientHello.
     Tls(ClientHello),
     /// The beginning of an HTTP/1.x request.
@@ -94,20 +94,20 @@ fn without_blank<'a>(bytes: &'a [u8], blank: &[u8]) -> &'a [u8] {
 
 /// Returns the protocol that `bytes` begin, or `None` while several are possible.
 #[must_use]
-pub fn detect(bytes: &[u8]) -> Option<Detected> {
+pub fn detect(bytes: &[u8]) -> Option<DetectedProtocol> {
     let first = *bytes.first()?;
     if first == 22 {
         return match client_hello::parse(bytes) {
-            Ok(hello) => Some(Detected::Tls(hello)),
-            Err(HelloError::Malformed) => Some(Detected::Opaque),
+            Ok(hello) => Some(DetectedProtocol::Tls(hello)),
+            Err(HelloError::Malformed) => Some(DetectedProtocol::Opaque),
             Err(HelloError::NeedMore) if bytes.len() >= MAX_DETECTION_BYTES => {
-                Some(Detected::Opaque)
+                Some(DetectedProtocol::Opaque)
             }
             Err(HelloError::NeedMore) => None,
         };
     }
     if bytes.starts_with(HTTP2_PREFACE) {
-        return Some(Detected::Http2);
+        return Some(DetectedProtocol::Http2);
     }
     if HTTP2_PREFACE.starts_with(bytes) {
         return None;
@@ -128,9 +128,9 @@ pub fn is_word(bytes: &[u8]) -> bool {
 
 /// Detects `METHOD target HTTP/` with as few bytes as is safe, and as any server may read it. Bytes that a careless
 /// server takes for a request go to the HTTP engine, which refuses them if they are none.
-fn request_line(bytes: &[u8]) -> Option<Detected> {
+fn request_line(bytes: &[u8]) -> Option<DetectedProtocol> {
     let more = match bytes.len() >= MAX_DETECTION_BYTES {
-        true => Some(Detected::Opaque),
+        true => Some(DetectedProtocol::Opaque),
         false => None,
     };
     let line = without_blank(bytes, LINES);
@@ -139,12 +139,12 @@ fn request_line(bytes: &[u8]) -> Option<Detected> {
     let target = without_blank(rest, BLANK);
     match rest.first() {
         None => return more,
-        Some(byte) if method.is_empty() || !BLANK.contains(byte) => return Some(Detected::Opaque),
-        Some(_) if method == TUNNEL => return Some(Detected::Opaque),
+        Some(byte) if method.is_empty() || !BLANK.contains(byte) => return Some(DetectedProtocol::Opaque),
+        Some(_) if method == TUNNEL => return Some(DetectedProtocol::Opaque),
         Some(_) => {}
     }
     if target.first() == Some(&b'/') && METHODS.contains(&method) {
-        return Some(Detected::Http1);
+        return Some(DetectedProtocol::Http1);
     }
     let Some(end) = target
         .iter()
@@ -155,13 +155,13 @@ fn request_line(bytes: &[u8]) -> Option<Detected> {
     let (target, rest) = target.split_at(end);
     let version = without_blank(rest, BLANK);
     if target.is_empty() || rest.len() == version.len() {
-        return Some(Detected::Opaque);
+        return Some(DetectedProtocol::Opaque);
     }
     const VERSION: &[u8] = b"HTTP/";
     let same = version.len().min(VERSION.len());
     match version[..same].eq_ignore_ascii_case(&VERSION[..same]) {
-        false => Some(Detected::Opaque),
-        true if same == VERSION.len() => Some(Detected::Http1),
+        false => Some(DetectedProtocol::Opaque),
+        true if same == VERSION.len() => Some(DetectedProtocol::Http1),
         true => more,
     }
 }
@@ -174,12 +174,12 @@ pub async fn read_prefix(
     tcp: &mut impl Readable,
     prefix: &mut Vec<u8>,
     deadline: Option<Duration>,
-) -> io::Result<Detected> {
+) -> io::Result<DetectedProtocol> {
     match deadline {
         None => read_until_sure(tcp, prefix).await,
         Some(limit) => match tokio::time::timeout(limit, read_until_sure(tcp, prefix)).await {
             Ok(answer) => answer,
-            Err(_) => Ok(Detected::Undecided),
+            Err(_) => Ok(DetectedProtocol::Undecided),
         },
     }
 }
@@ -192,19 +192,19 @@ pub async fn read_opening(
     tcp: &mut TcpStream,
     prefix: &mut Vec<u8>,
     limit: Duration,
-) -> io::Result<Detected> {
+) -> io::Result<DetectedProtocol> {
     let reading = async {
         tcp.readable().await?;
         prefix.reserve_exact(DETECTION_BUFFER);
         match tcp.read_buf(prefix).await? {
-            0 => Ok(Detected::Silent),
-            _ if is_word(prefix) && detect(prefix).is_none() => Ok(Detected::Undecided),
+            0 => Ok(DetectedProtocol::Silent),
+            _ if is_word(prefix) && detect(prefix).is_none() => Ok(DetectedProtocol::Undecided),
             _ => read_until_sure(tcp, prefix).await,
         }
     };
     match tokio::time::timeout(limit, reading).await {
         Ok(answer) => answer,
-        Err(_) => Ok(Detected::Undecided),
+        Err(_) => Ok(DetectedProtocol::Undecided),
     }
 }
 
@@ -213,11 +213,11 @@ pub async fn read_opening(
 ///
 /// # Errors
 /// When the socket fails.
-pub async fn read_http(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<Detected> {
+pub async fn read_http(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<DetectedProtocol> {
     let mut bytes = [0; HTTP2_PREFACE.len()];
     let count = tcp.peek(&mut bytes).await?;
     if count == 0 {
-        return Ok(Detected::Silent);
+        return Ok(DetectedProtocol::Silent);
     }
     match detect(&bytes[..count]) {
         None if HTTP2_PREFACE.starts_with(&bytes[..count]) => {
@@ -225,9 +225,9 @@ pub async fn read_http(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<
             read_until_sure(tcp, prefix).await
         }
         // The first bytes of a request: the engine waits for the rest.
-        None => Ok(Detected::Http1),
+        None => Ok(DetectedProtocol::Http1),
         // CONNECT is a request as any other, where HTTP is expected.
-        Some(Detected::Opaque) if begins_connect(&bytes[..count]) => Ok(Detected::Http1),
+        Some(DetectedProtocol::Opaque) if begins_connect(&bytes[..count]) => Ok(DetectedProtocol::Http1),
         Some(detected) => Ok(detected),
     }
 }
@@ -255,7 +255,7 @@ pub async fn read_first(
     Ok(prefix.first().copied())
 }
 
-async fn read_until_sure(tcp: &mut impl Readable, prefix: &mut Vec<u8>) -> io::Result<Detected> {
+async fn read_until_sure(tcp: &mut impl Readable, prefix: &mut Vec<u8>) -> io::Result<DetectedProtocol> {
     loop {
         if let Some(answer) = detect(prefix) {
             return Ok(answer);
@@ -273,9 +273,9 @@ async fn read_until_sure(tcp: &mut impl Readable, prefix: &mut Vec<u8>) -> io::R
         // `read_buf` is cancel safe: a byte is either still in the kernel or in `prefix`.
         if tcp.read_buf(prefix).await? == 0 {
             return Ok(if prefix.is_empty() {
-                Detected::Silent
+                DetectedProtocol::Silent
             } else {
-                Detected::Opaque
+                DetectedProtocol::Opaque
             });
         }
     }

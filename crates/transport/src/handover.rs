@@ -13,7 +13,7 @@
 //! ```
 //! Any failure before `serving` leaves the old process serving. A successor that takes long to be ready makes room
 //! for the next, and is told so (`refused`), however late it listens. A role and an address name each socket; the
-//! [`Incumbent`] serves there.
+//! [`IncumbentProcess`] serves there.
 
 use std::collections::VecDeque;
 use std::io;
@@ -52,9 +52,9 @@ pub type Lent = (String, SocketAddr, OwnedFd);
 
 /// Listening sockets received and not yet asked for.
 #[derive(Debug, Default)]
-pub struct Inherited(VecDeque<Lent>);
+pub struct InheritedSockets(VecDeque<Lent>);
 
-impl Inherited {
+impl InheritedSockets {
     /// The socket that listens there already, or a new one. Port 0 means any.
     ///
     /// # Errors
@@ -132,9 +132,9 @@ fn refused(reason: impl Into<String>) -> HandoverError {
 pub fn take_over(
     path: &Path,
     who: &str,
-) -> Result<(Option<Predecessor>, Inherited), HandoverError> {
+) -> Result<(Option<Predecessor>, InheritedSockets), HandoverError> {
     let said = |error: io::Error| refused(format!("{}: {error}", path.display()));
-    let mut inherited = Inherited::default();
+    let mut inherited = InheritedSockets::default();
     let Some(packets) = Packets::connect(path, ANSWER_LIMIT).map_err(said)? else {
         return Ok((None, inherited));
     };
@@ -175,7 +175,7 @@ impl Predecessor {
     ///
     /// # Errors
     /// When it refuses.
-    pub async fn relieve(self) -> Result<Option<Relieved>, HandoverError> {
+    pub async fn relieve(self) -> Result<Option<RelievedProcess>, HandoverError> {
         let Ok(packets) = self.0.into_async() else {
             return Ok(None);
         };
@@ -193,7 +193,7 @@ impl Predecessor {
             (Some(("refused", reason)), _) => {
                 return Err(refused(format!("the running proxy refuses: {reason}")));
             }
-            _ if text == "yours" => return Ok(Some(Relieved(packets))),
+            _ if text == "yours" => return Ok(Some(RelievedProcess(packets))),
             (_, Ok(answer)) => tracing::warn!(?answer, "the old process left without a word"),
             (_, Err(_)) => tracing::warn!("the old process does not answer; it may still accept"),
         }
@@ -203,9 +203,9 @@ impl Predecessor {
 
 /// A process that stopped accepting and waits to hear that we serve.
 #[derive(Debug)]
-pub struct Relieved(AsyncPackets);
+pub struct RelievedProcess(AsyncPackets);
 
-impl Relieved {
+impl RelievedProcess {
     /// Lets it go.
     pub async fn dismiss(self) {
         // Gone is as good.
@@ -214,7 +214,7 @@ impl Relieved {
 }
 
 /// Serving process that may be succeeded.
-pub trait Incumbent {
+pub trait IncumbentProcess {
     /// Name under which it asked, or would ask, the process before it.
     fn who(&self) -> String;
     /// Returns true if a process of this name may follow.
@@ -235,7 +235,7 @@ pub trait Incumbent {
 }
 
 /// Reason why the handover failed.
-enum Failed {
+enum NoSuccessor {
     /// This happened.
     Reason(String),
     /// Another successor came meanwhile.
@@ -243,7 +243,7 @@ enum Failed {
 }
 
 /// Waits for a successor, again after each that failed; returns when one serves.
-pub async fn offer<I: Incumbent>(listener: PacketListener, incumbent: Rc<I>) {
+pub async fn offer<I: IncumbentProcess>(listener: PacketListener, incumbent: Rc<I>) {
     let holder = &*incumbent;
     let mut successor = next(&listener, holder).await;
     loop {
@@ -253,11 +253,11 @@ pub async fn offer<I: Incumbent>(listener: PacketListener, incumbent: Rc<I>) {
                 holder.succeeded();
                 return;
             }
-            Err(Failed::Reason(reason)) => {
+            Err(NoSuccessor::Reason(reason)) => {
                 tracing::warn!(reason, "handover failed; this process goes on serving");
                 successor = next(&listener, holder).await;
             }
-            Err(Failed::Displaced(newer)) => {
+            Err(NoSuccessor::Displaced(newer)) => {
                 tracing::warn!(
                     reason = DISPLACED,
                     "handover failed; this process goes on serving"
@@ -274,7 +274,7 @@ pub async fn offer<I: Incumbent>(listener: PacketListener, incumbent: Rc<I>) {
 const DISPLACED: &str = "another process came to take over";
 
 /// Returns the next successor that says its name and is admitted.
-async fn next(listener: &PacketListener, holder: &impl Incumbent) -> AsyncPackets {
+async fn next(listener: &PacketListener, holder: &impl IncumbentProcess) -> AsyncPackets {
     loop {
         let packets = match listener.accept().await {
             Ok(packets) => packets,
@@ -294,7 +294,7 @@ async fn next(listener: &PacketListener, holder: &impl Incumbent) -> AsyncPacket
     }
 }
 
-async fn greet(packets: &AsyncPackets, holder: &impl Incumbent) -> Result<(), String> {
+async fn greet(packets: &AsyncPackets, holder: &impl IncumbentProcess) -> Result<(), String> {
     let hello = within(HELLO_LIMIT, packets).await?;
     let who = hello
         .strip_prefix(HELLO)
@@ -314,30 +314,30 @@ async fn greet(packets: &AsyncPackets, holder: &impl Incumbent) -> Result<(), St
 async fn converse(
     packets: &AsyncPackets,
     listener: &PacketListener,
-    holder: &impl Incumbent,
-) -> Result<(), Failed> {
-    lend(packets, holder).await.map_err(Failed::Reason)?;
+    holder: &impl IncumbentProcess,
+) -> Result<(), NoSuccessor> {
+    lend(packets, holder).await.map_err(NoSuccessor::Reason)?;
     // The successor bounds its own patience. One that hangs must not keep others from coming, so a newer successor
     // takes its place.
     let ready = tokio::select! {
         biased;
-        word = within(READY_LIMIT + ANSWER_LIMIT, packets) => word.map_err(Failed::Reason)?,
-        newer = next(listener, holder) => return Err(Failed::Displaced(newer)),
+        word = within(READY_LIMIT + ANSWER_LIMIT, packets) => word.map_err(NoSuccessor::Reason)?,
+        newer = next(listener, holder) => return Err(NoSuccessor::Displaced(newer)),
     };
     if ready != "ready" {
         let reason = format!("expected `ready`, heard `{ready}`");
-        return Err(Failed::Reason(reason));
+        return Err(NoSuccessor::Reason(reason));
     }
     holder.stop();
     let over = give_way(packets).await;
     if over.is_err() {
         holder.resume();
     }
-    over.map_err(Failed::Reason)
+    over.map_err(NoSuccessor::Reason)
 }
 
 /// Gives our sockets; we go on accepting.
-async fn lend(packets: &AsyncPackets, holder: &impl Incumbent) -> Result<(), String> {
+async fn lend(packets: &AsyncPackets, holder: &impl IncumbentProcess) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
     let sockets = holder.sockets().map_err(text)?;
     let count = format!("take {}", sockets.len());

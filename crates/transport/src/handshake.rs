@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConfig, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::stream::{ServerTls, Stream, TcpIo};
+use crate::stream::{ServerTls, TransportStream, TcpIo};
 
 /// Why there is no TLS connection.
 #[derive(Debug, thiserror::Error)]
@@ -60,9 +60,9 @@ pub async fn accept_tls(
     config: Arc<ServerConfig>,
     io: TcpIo,
     limit: Duration,
-) -> Result<Stream, HandshakeError> {
+) -> Result<TransportStream, HandshakeError> {
     match tokio::time::timeout(limit, TlsAcceptor::from(config).accept(io)).await {
-        Ok(Ok(tls)) => Ok(Stream::ServerTls(Box::new(ServerTls::new(tls)))),
+        Ok(Ok(tls)) => Ok(TransportStream::ServerTls(Box::new(ServerTls::new(tls)))),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(HandshakeError::Timeout(limit)),
     }
@@ -77,9 +77,9 @@ pub async fn connect_tls(
     name: ServerName<'static>,
     io: TcpIo,
     limit: Duration,
-) -> Result<Stream, HandshakeError> {
+) -> Result<TransportStream, HandshakeError> {
     match tokio::time::timeout(limit, TlsConnector::from(config).connect(name, io)).await {
-        Ok(Ok(tls)) => Ok(Stream::ClientTls(Box::new(tls))),
+        Ok(Ok(tls)) => Ok(TransportStream::ClientTls(Box::new(tls))),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(HandshakeError::Timeout(limit)),
     }

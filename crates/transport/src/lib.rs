@@ -27,10 +27,10 @@ mod within;
 
 pub use alert::refuse;
 pub use client_hello::{ClientHello, HelloError, message as client_hello};
-pub use close::{Lingering, linger, reset};
+pub use close::{LingeringConnection, linger, reset};
 pub use connect::{ConnectError, KeepAlive, connect, open, prepare};
 pub use detect::{
-    Detected, Readable, TLS_HANDSHAKE_RECORD, begins_connect, detect, is_word, may_become_request,
+    DetectedProtocol, Readable, TLS_HANDSHAKE_RECORD, begins_connect, detect, is_word, may_become_request,
     read_first, read_http, read_opening, read_prefix, readable,
 };
 pub use handshake::{HandshakeError, accept_tls, connect_tls};
@@ -44,6 +44,6 @@ pub use redirected::{
     APPLICATION_MARK, OUTWARD_MARK, Origin, is_local, may_be_transparent, may_mark,
     original_destination,
 };
-pub use relay::{Opening, RelayEnd, RelayOutcome, relay, relay_watched, yield_turn};
-pub use stream::{Carried, News, ServerTls, Stream, TcpIo};
-pub use within::{Within, connect_tls_within};
+pub use relay::{FirstSpeaker, RelayEnd, RelayOutcome, relay, relay_watched, yield_turn};
+pub use stream::{TunnelledStream, SocketEvents, ServerTls, TransportStream, TcpIo};
+pub use within::{NestedTls, connect_tls_within};

@@ -204,12 +204,12 @@ pub fn introduction(version: Version, ends: Option<(SocketAddr, SocketAddr)>) ->
 }
 
 /// Addresses of one family.
-enum Ends {
+enum AddressPair {
     V4([Ipv4Addr; 2]),
     V6([Ipv6Addr; 2]),
 }
 
-impl Ends {
+impl AddressPair {
     fn of(from: IpAddr, to: IpAddr) -> Self {
         let mapped = |address: IpAddr| match address {
             IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -227,9 +227,9 @@ fn line(ends: Option<(SocketAddr, SocketAddr)>) -> String {
         return "PROXY UNKNOWN\r\n".to_owned();
     };
     let ports = format!("{} {}\r\n", from.port(), to.port());
-    match Ends::of(from.ip(), to.ip()) {
-        Ends::V4([from, to]) => format!("PROXY TCP4 {from} {to} {ports}"),
-        Ends::V6([from, to]) => format!("PROXY TCP6 {from} {to} {ports}"),
+    match AddressPair::of(from.ip(), to.ip()) {
+        AddressPair::V4([from, to]) => format!("PROXY TCP4 {from} {to} {ports}"),
+        AddressPair::V6([from, to]) => format!("PROXY TCP6 {from} {to} {ports}"),
     }
 }
 
@@ -240,9 +240,9 @@ fn block(ends: Option<(SocketAddr, SocketAddr)>, addition: &[u8]) -> Vec<u8> {
         None => (LOCAL, 0, Vec::new()),
         Some((from, to)) => {
             let ports = [from.port(), to.port()].map(u16::to_be_bytes);
-            let (family, both) = match Ends::of(from.ip(), to.ip()) {
-                Ends::V4(both) => (0x11, both.map(|one| one.octets()).concat()),
-                Ends::V6(both) => (0x21, both.map(|one| one.octets()).concat()),
+            let (family, both) = match AddressPair::of(from.ip(), to.ip()) {
+                AddressPair::V4(both) => (0x11, both.map(|one| one.octets()).concat()),
+                AddressPair::V6(both) => (0x21, both.map(|one| one.octets()).concat()),
             };
             (PROXY, family, [&both, ports.as_flattened()].concat())
         }

@@ -17,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use crate::buffers::{Buffer, Class};
-use crate::close::Lingering;
+use crate::close::LingeringConnection;
 use crate::limits::LINGER_QUIET;
-use crate::stream::Stream;
+use crate::stream::TransportStream;
 
 /// Why a relay ended.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub struct RelayOutcome {
 
 /// First speaker on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opening {
+pub enum FirstSpeaker {
     /// The accepted side.
     Client,
     /// The connected side.
@@ -63,8 +63,8 @@ pub enum Opening {
 /// no more may have answered. The relay passes its last bytes on, and drops the downstream's bytes as a lingering
 /// server does.
 pub fn relay(
-    downstream: Stream,
-    upstream: Stream,
+    downstream: TransportStream,
+    upstream: TransportStream,
     idle: Duration,
     stop: impl Future<Output = ()>,
 ) -> impl Future<Output = RelayOutcome> {
@@ -76,17 +76,17 @@ pub fn relay(
 ///
 /// No `async fn`: the future of one holds each argument twice, and there may be many relays.
 pub fn relay_watched(
-    mut downstream: Stream,
-    mut upstream: Stream,
+    mut downstream: TransportStream,
+    mut upstream: TransportStream,
     idle: Duration,
     stop: impl Future<Output = ()>,
     begun: u64,
-    opened: impl FnOnce(Opening),
+    opened: impl FnOnce(FirstSpeaker),
 ) -> impl Future<Output = RelayOutcome> {
     let mut opened = Some(opened);
-    let mut relay = Relay {
-        up: Direction::default(),
-        down: Direction::default(),
+    let mut relay = ByteRelay {
+        up: RelayDirection::default(),
+        down: RelayDirection::default(),
         last: Instant::now(),
         moved: 0,
         refused: None,
@@ -123,35 +123,35 @@ pub fn relay_watched(
     }
 }
 
-struct Relay {
+struct ByteRelay {
     /// From downstream to upstream.
-    up: Direction,
+    up: RelayDirection,
     /// From upstream to downstream.
-    down: Direction,
+    down: RelayDirection,
     last: Instant,
     moved: u64,
     /// The upstream takes no more.
-    refused: Option<Box<Refused>>,
+    refused: Option<Box<RefusedUpstream>>,
 }
 
 /// State of the downstream's bytes after the upstream stopped taking them.
-struct Refused {
+struct RefusedUpstream {
     error: io::Error,
-    lingering: Lingering,
+    lingering: LingeringConnection,
     /// The downstream has said all, or as much as is listened to.
     over: bool,
 }
 
-impl Refused {
+impl RefusedUpstream {
     /// Passes on the last bytes of the upstream, and drops the downstream's bytes.
     fn turn(
         &mut self,
         cx: &mut Context<'_>,
-        down: &mut Direction,
-        downstream: &mut Stream,
-        upstream: &mut Stream,
+        down: &mut RelayDirection,
+        downstream: &mut TransportStream,
+        upstream: &mut TransportStream,
     ) -> Poll<RelayEnd> {
-        let up = self.poll(cx, downstream).map_err(Failed::Reading);
+        let up = self.poll(cx, downstream).map_err(RelayError::Reading);
         let down = down.poll(cx, upstream, downstream);
         if !matches!(down, Poll::Ready(Ok(()))) {
             return ended(up, down);
@@ -167,7 +167,7 @@ impl Refused {
     }
 
     /// Drops incoming bytes. Ready when nothing more is to be dropped.
-    fn poll(&mut self, cx: &mut Context<'_>, downstream: &mut Stream) -> Poll<io::Result<()>> {
+    fn poll(&mut self, cx: &mut Context<'_>, downstream: &mut TransportStream) -> Poll<io::Result<()>> {
         while !self.over {
             ready!(downstream.poll_readable(cx))?;
             let mut buffer = Buffer::take(Class::default());
@@ -180,23 +180,23 @@ impl Refused {
     }
 }
 
-impl Relay {
+impl ByteRelay {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        downstream: &mut Stream,
-        upstream: &mut Stream,
+        downstream: &mut TransportStream,
+        upstream: &mut TransportStream,
     ) -> Poll<RelayEnd> {
         // The usual turn, whose cost is bounded by a test of instructions, asks for a refusal once.
         if let Some(refused) = &mut self.refused {
             return refused.turn(cx, &mut self.down, downstream, upstream);
         }
         let up = self.up.poll(cx, downstream, upstream);
-        if let Poll::Ready(Err(Failed::Writing(error))) = up {
-            self.up.state = State::Done;
-            let refused = self.refused.insert(Box::new(Refused {
+        if let Poll::Ready(Err(RelayError::Writing(error))) = up {
+            self.up.state = RelayState::Done;
+            let refused = self.refused.insert(Box::new(RefusedUpstream {
                 error,
-                lingering: Lingering::begin(std::time::Instant::now(), LINGER_QUIET),
+                lingering: LingeringConnection::begin(std::time::Instant::now(), LINGER_QUIET),
                 over: false,
             }));
             return refused.turn(cx, &mut self.down, downstream, upstream);
@@ -209,12 +209,12 @@ impl Relay {
     }
 
     /// Returns the first speaker, while that can still be told.
-    fn opening(&self, begun: u64) -> Option<Opening> {
+    fn opening(&self, begun: u64) -> Option<FirstSpeaker> {
         match (self.up.bytes > begun, self.down.bytes) {
             (false, 0) => None,
-            (false, _) if self.down.is_http => Some(Opening::HttpServer),
-            (false, _) => Some(Opening::Server),
-            (true, _) => Some(Opening::Client),
+            (false, _) if self.down.is_http => Some(FirstSpeaker::HttpServer),
+            (false, _) => Some(FirstSpeaker::Server),
+            (true, _) => Some(FirstSpeaker::Client),
         }
     }
 
@@ -231,7 +231,7 @@ impl Relay {
             self.last = Instant::now();
         }
         if let Some(refused) = &self.refused
-            && matches!(self.down.state, State::Done)
+            && matches!(self.down.state, RelayState::Done)
         {
             let deadline = Instant::from_std(refused.lingering.deadline());
             return poll_lingering(cx, timer, deadline);
@@ -248,12 +248,12 @@ impl Relay {
 }
 
 /// Returns the end of the relay, once its two directions decide it.
-fn ended(up: Poll<Result<(), Failed>>, down: Poll<Result<(), Failed>>) -> Poll<RelayEnd> {
+fn ended(up: Poll<Result<(), RelayError>>, down: Poll<Result<(), RelayError>>) -> Poll<RelayEnd> {
     match (up, down) {
-        (Poll::Ready(Err(Failed::Reading(e))), _) | (_, Poll::Ready(Err(Failed::Writing(e)))) => {
+        (Poll::Ready(Err(RelayError::Reading(e))), _) | (_, Poll::Ready(Err(RelayError::Writing(e)))) => {
             Poll::Ready(RelayEnd::DownstreamFailed(e))
         }
-        (Poll::Ready(Err(Failed::Writing(e))), _) | (_, Poll::Ready(Err(Failed::Reading(e)))) => {
+        (Poll::Ready(Err(RelayError::Writing(e))), _) | (_, Poll::Ready(Err(RelayError::Reading(e)))) => {
             Poll::Ready(RelayEnd::UpstreamFailed(e))
         }
         (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(RelayEnd::Finished),
@@ -287,13 +287,13 @@ pub fn yield_turn(cx: &mut Context<'_>) {
     let _ = yielding.poll(cx);
 }
 
-enum Failed {
+enum RelayError {
     Reading(io::Error),
     Writing(io::Error),
 }
 
 #[derive(Default)]
-enum State {
+enum RelayState {
     #[default]
     Waiting,
     Writing {
@@ -307,8 +307,8 @@ enum State {
 }
 
 #[derive(Default)]
-struct Direction {
-    state: State,
+struct RelayDirection {
+    state: RelayState,
     class: Class,
     bytes: u64,
     /// True if its first bytes are those of an HTTP/1 response.
@@ -318,25 +318,25 @@ struct Direction {
 /// Buffers one direction may move in one turn, so that one busy connection does not starve its worker.
 const BURST: usize = 16;
 
-impl Direction {
+impl RelayDirection {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        from: &mut Stream,
-        to: &mut Stream,
-    ) -> Poll<Result<(), Failed>> {
+        from: &mut TransportStream,
+        to: &mut TransportStream,
+    ) -> Poll<Result<(), RelayError>> {
         let mut burst = 0;
         loop {
             match &mut self.state {
-                State::Waiting => {
+                RelayState::Waiting => {
                     burst += 1;
                     if burst > BURST {
                         yield_turn(cx);
                         return Poll::Pending;
                     }
-                    ready!(self.poll_fill(cx, from)).map_err(Failed::Reading)?;
+                    ready!(self.poll_fill(cx, from)).map_err(RelayError::Reading)?;
                 }
-                State::Writing {
+                RelayState::Writing {
                     buffer,
                     filled,
                     written,
@@ -344,47 +344,47 @@ impl Direction {
                     let count = ready!(
                         Pin::new(&mut *to).poll_write(cx, &buffer.bytes()[*written..*filled])
                     );
-                    let count = count.map_err(Failed::Writing)?;
+                    let count = count.map_err(RelayError::Writing)?;
                     if count == 0 {
-                        return Poll::Ready(Err(Failed::Writing(io::ErrorKind::WriteZero.into())));
+                        return Poll::Ready(Err(RelayError::Writing(io::ErrorKind::WriteZero.into())));
                     }
                     *written += count;
                     if *written == *filled {
                         self.state = if to.is_tls() {
-                            State::Flushing
+                            RelayState::Flushing
                         } else {
-                            State::Waiting
+                            RelayState::Waiting
                         };
                     }
                 }
-                State::Flushing => {
-                    ready!(Pin::new(&mut *to).poll_flush(cx)).map_err(Failed::Writing)?;
-                    self.state = State::Waiting;
+                RelayState::Flushing => {
+                    ready!(Pin::new(&mut *to).poll_flush(cx)).map_err(RelayError::Writing)?;
+                    self.state = RelayState::Waiting;
                 }
-                State::Closing => {
-                    ready!(Pin::new(&mut *to).poll_shutdown(cx)).map_err(Failed::Writing)?;
-                    self.state = State::Done;
+                RelayState::Closing => {
+                    ready!(Pin::new(&mut *to).poll_shutdown(cx)).map_err(RelayError::Writing)?;
+                    self.state = RelayState::Done;
                 }
-                State::Done => return Poll::Ready(Ok(())),
+                RelayState::Done => return Poll::Ready(Ok(())),
             }
         }
     }
 
-    fn poll_fill(&mut self, cx: &mut Context<'_>, from: &mut Stream) -> Poll<io::Result<()>> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>, from: &mut TransportStream) -> Poll<io::Result<()>> {
         ready!(from.poll_readable(cx))?;
         let mut buffer = Buffer::take(self.class);
         let mut read = ReadBuf::new(buffer.bytes_mut());
         ready!(Pin::new(from).poll_read(cx, &mut read))?;
         let filled = read.filled().len();
         if filled == 0 {
-            self.state = State::Closing;
+            self.state = RelayState::Closing;
         } else {
             if self.bytes == 0 {
                 self.is_http = read.filled().starts_with(b"HTTP/1.");
             }
             self.bytes += filled as u64;
             self.class = self.class.after(filled);
-            self.state = State::Writing {
+            self.state = RelayState::Writing {
                 buffer,
                 filled,
                 written: 0,

@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::ahead::Ahead;
+use crate::ahead::ReadAheadStream;
 use crate::close::reset;
 use crate::detect::Readable;
 
@@ -23,17 +23,17 @@ pub struct TcpIo {
     /// Bytes of the prefix that were taken; detection reads a few kilobytes at most.
     taken: u32,
     /// None where it is read by need.
-    ahead: Option<Box<Ahead>>,
+    ahead: Option<Box<ReadAheadStream>>,
     /// Bytes the kernel took from us.
     written: u64,
-    end: End,
+    end: PeerEnd,
     /// The local address, asked of the kernel once, by the first user. Boxed: most connections are never asked.
     local: OnceCell<Box<SocketAddr>>,
 }
 
 /// The peer's unread data in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
+pub enum SocketEvents {
     /// Nothing: the connection is idle and open.
     None,
     /// Bytes.
@@ -45,7 +45,7 @@ pub enum News {
 /// The peer's end of the connection, as far as the kernel reported it. The first report counts: after a reset was
 /// reported once, the kernel reports an end of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum PeerEnd {
     Open,
     Finished,
     Failed,
@@ -61,7 +61,7 @@ impl TcpIo {
             taken: 0,
             ahead: None,
             written: 0,
-            end: End::Open,
+            end: PeerEnd::Open,
             local: OnceCell::new(),
         }
     }
@@ -103,10 +103,10 @@ impl TcpIo {
         let read = ready!(Pin::new(&mut self.tcp).poll_read(cx, buf));
         match &read {
             Ok(()) if buf.filled().len() == before && buf.remaining() > 0 => {
-                self.note_end(End::Finished);
+                self.note_end(PeerEnd::Finished);
             }
             Ok(()) => {}
-            Err(_) => self.note_end(End::Failed),
+            Err(_) => self.note_end(PeerEnd::Failed),
         }
         Poll::Ready(read)
     }
@@ -122,8 +122,8 @@ impl TcpIo {
         }
     }
 
-    fn note_end(&mut self, end: End) {
-        if self.end == End::Open {
+    fn note_end(&mut self, end: PeerEnd) {
+        if self.end == PeerEnd::Open {
             self.end = end;
         }
     }
@@ -133,7 +133,7 @@ impl TcpIo {
         match written {
             Poll::Ready(Ok(count)) => self.written += *count as u64,
             Poll::Ready(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
-                self.note_end(End::Failed);
+                self.note_end(PeerEnd::Failed);
             }
             Poll::Ready(Err(_)) | Poll::Pending => {}
         }
@@ -208,11 +208,11 @@ impl AsyncWrite for TcpIo {
 }
 
 /// Bytes that travel as one stream of another connection.
-pub trait Carried: Readable + AsyncWrite + std::fmt::Debug {
+pub trait TunnelledStream: Readable + AsyncWrite + std::fmt::Debug {
     /// As [`Stream::is_readable`].
     fn is_readable(&self) -> bool;
     /// As [`Stream::news`].
-    fn news(&self) -> News;
+    fn news(&self) -> SocketEvents;
     /// Ready when it failed, even if no task reads.
     fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()>;
     /// Ends it so that it never looks finished.
@@ -267,7 +267,7 @@ impl ServerTls {
 
 /// A connection, however its bytes travel.
 #[derive(Debug)]
-pub enum Stream {
+pub enum TransportStream {
     /// Plain TCP.
     Tcp(TcpIo),
     /// TLS whose handshake we answered.
@@ -275,27 +275,27 @@ pub enum Stream {
     /// TLS whose handshake we began.
     ClientTls(Box<tokio_rustls::client::TlsStream<TcpIo>>),
     /// Inside a connection that others share.
-    Tunnel(Box<dyn Carried>),
+    Tunnel(Box<dyn TunnelledStream>),
 }
 
 /// The same call on whichever kind it is.
 macro_rules! each {
     ($self:expr, $io:ident => $call:expr) => {
         match $self {
-            Stream::Tcp($io) => $call,
-            Stream::ServerTls(io) => {
+            TransportStream::Tcp($io) => $call,
+            TransportStream::ServerTls(io) => {
                 let $io = &mut io.tls;
                 $call
             }
-            Stream::ClientTls($io) => $call,
-            Stream::Tunnel($io) => $call,
+            TransportStream::ClientTls($io) => $call,
+            TransportStream::Tunnel($io) => $call,
         }
     };
 }
 
-impl Stream {
+impl TransportStream {
     /// The socket at the bottom; none where others share it.
-    fn io(&self) -> Result<&TcpIo, &dyn Carried> {
+    fn io(&self) -> Result<&TcpIo, &dyn TunnelledStream> {
         match self {
             Self::Tcp(io) => Ok(io),
             Self::ServerTls(io) => Ok(io.tls.get_ref().0),
@@ -344,7 +344,7 @@ impl Stream {
     /// reports that once, and an end of the stream from then on. Other kinds of stream tell the two apart themselves.
     #[must_use]
     pub fn is_cut(&self) -> bool {
-        matches!(self, Self::Tcp(io) if io.end == End::Failed)
+        matches!(self, Self::Tcp(io) if io.end == PeerEnd::Failed)
     }
 
     /// Ready when the peer broke it off; one that only said all may still read.
@@ -466,13 +466,13 @@ impl Stream {
     /// Reports if the peer has sent something or gone away already. Asks the kernel, in one system call. A pool's
     /// readiness is as old as the last look at all sockets, and a request must not be written behind the peer's end.
     #[must_use]
-    pub fn news(&mut self) -> News {
+    pub fn news(&mut self) -> SocketEvents {
         let io = match self.io() {
             Ok(io) => io,
             Err(carried) => return carried.news(),
         };
         if io.ahead.as_ref().is_some_and(|ahead| ahead.holds()) {
-            return News::Bytes;
+            return SocketEvents::Bytes;
         }
         let mut byte = [0u8; 1];
         let peeked = rustix::net::recv(
@@ -481,16 +481,16 @@ impl Stream {
             rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT,
         );
         match peeked {
-            Err(rustix::io::Errno::AGAIN) => News::None,
+            Err(rustix::io::Errno::AGAIN) => SocketEvents::None,
             Err(_) => {
                 // The kernel tells of a failure once.
                 if let Some(io) = self.io_mut() {
-                    io.note_end(End::Failed);
+                    io.note_end(PeerEnd::Failed);
                 }
-                News::End
+                SocketEvents::End
             }
-            Ok((0, _)) => News::End,
-            Ok(_) => News::Bytes,
+            Ok((0, _)) => SocketEvents::End,
+            Ok(_) => SocketEvents::Bytes,
         }
     }
 
@@ -515,7 +515,7 @@ impl Stream {
             Self::ServerTls(io) => !io.tls.get_ref().1.wants_read(),
             Self::ClientTls(io) => !io.get_ref().1.wants_read(),
         };
-        let finished = io.end == End::Finished || (io.end == End::Open && told_goodbye);
+        let finished = io.end == PeerEnd::Finished || (io.end == PeerEnd::Open && told_goodbye);
         let after = io.written - mark.min(io.written);
         finished && (after == 0 || unacknowledged(io.tcp()).is_some_and(|count| count >= after))
     }
@@ -534,13 +534,13 @@ fn unacknowledged(tcp: &TcpStream) -> Option<u64> {
     (result == 0).then(|| u64::try_from(count).ok()).flatten()
 }
 
-impl Readable for Stream {
+impl Readable for TransportStream {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_readable(self, cx)
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for TransportStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -555,7 +555,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for TransportStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

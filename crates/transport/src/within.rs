@@ -16,11 +16,11 @@ use tokio_rustls::client::TlsStream;
 
 use crate::detect::Readable;
 use crate::handshake::HandshakeError;
-use crate::stream::{Carried, News, Stream};
+use crate::stream::{TunnelledStream, SocketEvents, TransportStream};
 
 /// See the module.
 #[derive(Debug)]
-pub struct Within(TlsStream<Box<dyn Carried>>);
+pub struct NestedTls(TlsStream<Box<dyn TunnelledStream>>);
 
 /// Begins a handshake with a server at the end of the carried stream.
 ///
@@ -29,17 +29,17 @@ pub struct Within(TlsStream<Box<dyn Carried>>);
 pub async fn connect_tls_within(
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
-    io: Box<dyn Carried>,
+    io: Box<dyn TunnelledStream>,
     limit: Duration,
-) -> Result<Within, HandshakeError> {
+) -> Result<NestedTls, HandshakeError> {
     match tokio::time::timeout(limit, TlsConnector::from(config).connect(name, io)).await {
-        Ok(Ok(tls)) => Ok(Within(tls)),
+        Ok(Ok(tls)) => Ok(NestedTls(tls)),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(HandshakeError::Timeout(limit)),
     }
 }
 
-impl Within {
+impl NestedTls {
     /// The protocol that ALPN settled on.
     #[must_use]
     pub fn alpn(&self) -> Option<&[u8]> {
@@ -52,7 +52,7 @@ impl Within {
         self.0.get_ref().1.peer_certificates().unwrap_or_default()
     }
 
-    fn io(&self) -> &dyn Carried {
+    fn io(&self) -> &dyn TunnelledStream {
         &**self.0.get_ref().0
     }
 
@@ -62,13 +62,13 @@ impl Within {
     }
 }
 
-impl From<Within> for Stream {
-    fn from(within: Within) -> Self {
+impl From<NestedTls> for TransportStream {
+    fn from(within: NestedTls) -> Self {
         Self::Tunnel(Box::new(within))
     }
 }
 
-impl Readable for Within {
+impl Readable for NestedTls {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.is_told() {
             true => Poll::Ready(Ok(())),
@@ -77,14 +77,14 @@ impl Readable for Within {
     }
 }
 
-impl Carried for Within {
+impl TunnelledStream for NestedTls {
     fn is_readable(&self) -> bool {
         self.is_told() || self.io().is_readable()
     }
 
-    fn news(&self) -> News {
+    fn news(&self) -> SocketEvents {
         match self.is_told() {
-            true => News::Bytes,
+            true => SocketEvents::Bytes,
             false => self.io().news(),
         }
     }
@@ -106,7 +106,7 @@ impl Carried for Within {
     }
 }
 
-impl AsyncRead for Within {
+impl AsyncRead for NestedTls {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -116,7 +116,7 @@ impl AsyncRead for Within {
     }
 }
 
-impl AsyncWrite for Within {
+impl AsyncWrite for NestedTls {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

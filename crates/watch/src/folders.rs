@@ -15,8 +15,8 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 use voile_model::{SourceFile, files};
 
-use crate::settle::{Burst, Happening, rest_after};
-use crate::unfinished::Waits;
+use crate::settle::{Burst, FileEvent, rest_after};
+use crate::unfinished::FileWaits;
 
 /// Interval between looks for a missing folder.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub struct WatchError {
 pub struct FolderWatch {
     folders: Vec<Folder>,
     watcher: RecommendedWatcher,
-    shared: Arc<Shared>,
+    shared: Arc<WatcherState>,
     /// Time at which the last events were taken: the caller works on them until its next call.
     taken: Option<Instant>,
     /// Until then we rest.
@@ -54,14 +54,14 @@ pub struct FolderWatch {
 type FileId = (u64, u64);
 
 /// A file as it is in force.
-struct Known {
+struct WatchedFile {
     file: Arc<SourceFile>,
     id: Option<FileId>,
     digest: u64,
 }
 
 /// State at the start of one reading.
-struct Reading<'a> {
+struct FolderReading<'a> {
     /// Paths of the kernel's events.
     paths: BTreeSet<PathBuf>,
     /// True if the kernel could not name the paths.
@@ -79,9 +79,9 @@ struct Folder {
     /// Device and inode that are watched; other values at the same path mean that it was replaced.
     watched: Option<FileId>,
     /// Files in force; None: the whole folder has to be read.
-    files: Option<BTreeMap<PathBuf, Known>>,
+    files: Option<BTreeMap<PathBuf, WatchedFile>>,
     /// Files that another process is writing: their contents are not in force.
-    waits: Waits,
+    waits: FileWaits,
 }
 
 impl Folder {
@@ -90,16 +90,16 @@ impl Folder {
             path,
             watched: None,
             files: None,
-            waits: Waits::default(),
+            waits: FileWaits::default(),
         }
     }
 }
 
 #[derive(Default)]
-struct Shared {
+struct WatcherState {
     /// Paths whose changes are news, with all that is below them.
     roots: Mutex<Vec<PathBuf>>,
-    told: Mutex<Told>,
+    told: Mutex<KernelEvents>,
     news: Notify,
     /// Something in the folders is a link: its target may change when a hidden file does.
     links: AtomicBool,
@@ -107,7 +107,7 @@ struct Shared {
 
 /// Events of the kernel since the last reading.
 #[derive(Default)]
-struct Told {
+struct KernelEvents {
     burst: Burst,
     paths: BTreeSet<PathBuf>,
     /// True if the kernel could not name the paths.
@@ -116,8 +116,8 @@ struct Told {
     open: BTreeSet<PathBuf>,
 }
 
-impl Shared {
-    fn told(&self) -> MutexGuard<'_, Told> {
+impl WatcherState {
+    fn told(&self) -> MutexGuard<'_, KernelEvents> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -128,7 +128,7 @@ impl FolderWatch {
     /// # Errors
     /// The kernel has no watches left.
     pub fn new(folders: &[PathBuf]) -> Result<Self, WatchError> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(WatcherState::default());
         let folders: Vec<Folder> = folders
             .iter()
             .map(|path| Folder::new(std::path::absolute(path).unwrap_or_else(|_| path.clone())))
@@ -205,7 +205,7 @@ fn cannot_watch(folder: &Path, error: &notify::Error) -> WatchError {
 }
 
 /// Handles an event on notify's thread: does it concern the folders, and is it more than a read?
-fn tell(shared: &Shared, event: notify::Result<Event>) {
+fn tell(shared: &WatcherState, event: notify::Result<Event>) {
     let now = Instant::now();
     let roots = shared.roots();
     let mut told = shared.told();
@@ -225,12 +225,12 @@ fn tell(shared: &Shared, event: notify::Result<Event>) {
                 }
                 let happening = awaited(path, hidden, happening);
                 match happening {
-                    Happening::Written => {
+                    FileEvent::Written => {
                         told.open.insert(path.clone());
                     }
                     // Its mode or times do not say that its writer is done.
-                    Happening::Done if is_metadata(event.kind) => {}
-                    Happening::Done | Happening::Gone => {
+                    FileEvent::Done if is_metadata(event.kind) => {}
+                    FileEvent::Done | FileEvent::Gone => {
                         told.open.remove(path);
                     }
                 }
@@ -240,14 +240,14 @@ fn tell(shared: &Shared, event: notify::Result<Event>) {
             }
             // An event without a path is the kernel's queue overflowing.
             if event.need_rescan() {
-                told.burst.event(Path::new(""), Happening::Done, now);
+                told.burst.event(Path::new(""), FileEvent::Done, now);
                 told.all = true;
                 news = true;
             }
         }
         Err(error) => {
             tracing::warn!(%error, "watching the configuration");
-            told.burst.event(Path::new(""), Happening::Done, now);
+            told.burst.event(Path::new(""), FileEvent::Done, now);
             told.all = true;
             news = true;
         }
@@ -264,34 +264,34 @@ fn is_metadata(kind: EventKind) -> bool {
 
 /// Turns events that are not worth a wait into `Done`: events of hidden files, and writes to files that are no configuration.
 /// An application's log may be open for as long as it runs.
-fn awaited(path: &Path, hidden: bool, happening: Happening) -> Happening {
-    let never = hidden || (happening == Happening::Written && !files::is_configuration(path));
-    if never { Happening::Done } else { happening }
+fn awaited(path: &Path, hidden: bool, happening: FileEvent) -> FileEvent {
+    let never = hidden || (happening == FileEvent::Written && !files::is_configuration(path));
+    if never { FileEvent::Done } else { happening }
 }
 
 /// Meaning of an event for the path at this index in it.
-fn happening(kind: EventKind, index: usize) -> Option<Happening> {
+fn happening(kind: EventKind, index: usize) -> Option<FileEvent> {
     match kind {
-        EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Happening::Done),
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(FileEvent::Done),
         EventKind::Access(_) => None,
         // The file is empty yet; its writer fills or closes it.
         EventKind::Create(CreateKind::File)
-        | EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any) => Some(Happening::Written),
+        | EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any) => Some(FileEvent::Written),
         EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From)) => {
-            Some(Happening::Gone)
+            Some(FileEvent::Gone)
         }
         EventKind::Modify(ModifyKind::Name(RenameMode::Both)) if index == 0 => {
-            Some(Happening::Gone)
+            Some(FileEvent::Gone)
         }
         EventKind::Create(_) | EventKind::Modify(_) | EventKind::Any | EventKind::Other => {
-            Some(Happening::Done)
+            Some(FileEvent::Done)
         }
     }
 }
 
 impl Folder {
     /// Updates the files in force by the events; returns true if some of them are links.
-    fn refresh(&mut self, reading: &mut Reading<'_>) -> Result<bool, WatchError> {
+    fn refresh(&mut self, reading: &mut FolderReading<'_>) -> Result<bool, WatchError> {
         let mut paths: BTreeSet<PathBuf> = self.waits.paths().cloned().collect();
         paths.extend(reading.paths.iter().cloned());
         let whole = reading.all || reading.links;
@@ -325,11 +325,11 @@ impl Folder {
     fn admit(
         &mut self,
         path: &Path,
-        old: Option<Known>,
+        old: Option<WatchedFile>,
         file: SourceFile,
         first: bool,
-        reading: &mut Reading<'_>,
-    ) -> Option<Known> {
+        reading: &mut FolderReading<'_>,
+    ) -> Option<WatchedFile> {
         let id = file_id(path);
         let replaced = old.as_ref().is_some_and(|old| old.id != id);
         if first || replaced {
@@ -343,8 +343,8 @@ impl Folder {
             }
         }
         match old {
-            Some(old) if *old.file == file => Some(Known { id, ..old }),
-            _ => Some(Known {
+            Some(old) if *old.file == file => Some(WatchedFile { id, ..old }),
+            _ => Some(WatchedFile {
                 id,
                 digest: digest(&file),
                 file: Arc::new(file),
@@ -353,7 +353,7 @@ impl Folder {
     }
 
     /// Reads one path again if it is, or was, a file like any other; otherwise all has to be read.
-    fn read_again(&mut self, path: &Path, reading: &mut Reading<'_>) -> bool {
+    fn read_again(&mut self, path: &Path, reading: &mut FolderReading<'_>) -> bool {
         let Ok(inner) = path.strip_prefix(&self.path) else {
             return true;
         };
@@ -418,7 +418,7 @@ fn file_id(path: &Path) -> Option<FileId> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-impl Shared {
+impl WatcherState {
     fn roots(&self) -> MutexGuard<'_, Vec<PathBuf>> {
         self.roots.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -475,7 +475,7 @@ impl FolderWatch {
         let mut notes = std::mem::take(&mut self.notes);
         let mut reading = {
             let mut told = self.shared.told();
-            Reading {
+            FolderReading {
                 paths: std::mem::take(&mut told.paths),
                 all: std::mem::take(&mut told.all),
                 links: self.shared.links.load(Ordering::Relaxed),
@@ -489,7 +489,7 @@ impl FolderWatch {
         read
     }
 
-    fn read(&mut self, reading: &mut Reading<'_>) -> Result<Vec<Arc<SourceFile>>, WatchError> {
+    fn read(&mut self, reading: &mut FolderReading<'_>) -> Result<Vec<Arc<SourceFile>>, WatchError> {
         let mut found = Vec::new();
         let mut links = false;
         let was_away = self.away.take().is_some();
@@ -594,7 +594,7 @@ async fn until(due: Option<Instant>) {
 }
 
 /// Takes what was told when it is time; when the first of it happened.
-async fn told(shared: &Shared, resting: Option<Instant>) -> Option<Instant> {
+async fn told(shared: &WatcherState, resting: Option<Instant>) -> Option<Instant> {
     loop {
         let due = shared.told().burst.due();
         let due = due.map(|due| resting.map_or(due, |rested| due.max(rested)));
@@ -631,7 +631,7 @@ mod tests {
 
     #[test]
     fn only_a_file_that_is_read_is_waited_for_while_somebody_writes_it() {
-        use Happening::{Done, Gone, Written};
+        use FileEvent::{Done, Gone, Written};
         for (path, hidden, happening, expected) in [
             ("/mesh/shop.yaml", false, Written, Written),
             ("/mesh/shop.yaml", false, Gone, Gone),

@@ -22,7 +22,7 @@ const REST_SHARE: u32 = 3;
 
 /// Meaning of an event for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Happening {
+pub(crate) enum FileEvent {
     /// A process writes into it.
     Written,
     /// The writer has closed it, or it came whole.
@@ -45,19 +45,19 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    pub(crate) fn event(&mut self, path: &Path, happening: Happening, now: Instant) {
+    pub(crate) fn event(&mut self, path: &Path, happening: FileEvent, now: Instant) {
         self.first.get_or_insert(now);
         self.last = Some(now);
         match happening {
-            Happening::Written => {
+            FileEvent::Written => {
                 self.gone.remove(path);
                 self.being_written.insert(path.to_owned())
             }
-            Happening::Done => {
+            FileEvent::Done => {
                 self.gone.remove(path);
                 self.being_written.remove(path)
             }
-            Happening::Gone => {
+            FileEvent::Gone => {
                 self.being_written.remove(path);
                 self.gone.insert(path.to_owned())
             }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     /// Events as (milliseconds, file, happening), then when it is time to read, in milliseconds.
-    fn check(events: &[(u64, &str, Happening)], due: Option<u64>) {
+    fn check(events: &[(u64, &str, FileEvent)], due: Option<u64>) {
         let start = Instant::now();
         let mut burst = Burst::default();
         for (at, file, happening) in events {
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_burst_is_over_after_a_breath_and_when_nobody_writes_or_takes_away() {
-        use Happening::{Done, Gone, Written};
+        use FileEvent::{Done, Gone, Written};
         check(&[], None);
         check(&[(0, "a", Done)], Some(5));
         check(&[(0, "a", Done), (4, "b", Done), (7, "c", Done)], Some(12));

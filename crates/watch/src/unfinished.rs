@@ -18,7 +18,7 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Why a text may not be its writer's last word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unfinished {
+enum UnfinishedReason {
     /// So many documents of so many are gone.
     Lost(usize, usize),
     /// The old text is cut at its end; no document is gone.
@@ -28,21 +28,21 @@ enum Unfinished {
 }
 
 #[derive(Debug)]
-struct Wait {
+struct FileWait {
     since: Instant,
     /// When its text was last seen to change.
     changed: Instant,
     text: Result<String, String>,
-    state: Option<Unfinished>,
+    state: Option<UnfinishedReason>,
     open: bool,
 }
 
-impl Wait {
+impl FileWait {
     fn due(&self) -> Instant {
         let longest = self.since + LONGEST_WAIT;
         let quiet = match self.state {
             _ if self.open => return longest,
-            Some(Unfinished::Lost(..)) => SHRUNK_QUIET,
+            Some(UnfinishedReason::Lost(..)) => SHRUNK_QUIET,
             _ => WHOLE_QUIET,
         };
         longest.min(self.changed + quiet)
@@ -51,11 +51,11 @@ impl Wait {
 
 /// The files of a folder that are waited for.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
-    files: BTreeMap<PathBuf, Wait>,
+pub(crate) struct FileWaits {
+    files: BTreeMap<PathBuf, FileWait>,
 }
 
-impl Waits {
+impl FileWaits {
     /// Returns true if the text that was read takes the place of the text in force. `open`: another process writes into
     /// the file. Notes are for people.
     pub(crate) fn admits(
@@ -75,7 +75,7 @@ impl Waits {
         let Some(wait) = self.files.get_mut(path) else {
             let Some(why) = state else { return true };
             notes.push(waiting(&read.name, why, open));
-            let wait = Wait {
+            let wait = FileWait {
                 since: now,
                 changed: now,
                 text: read.text.clone(),
@@ -109,12 +109,12 @@ impl Waits {
 
     /// When the first of them is to be read again, even if nothing happens.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.files.values().map(Wait::due).min()
+        self.files.values().map(FileWait::due).min()
     }
 }
 
-fn judge(in_force: Option<&SourceFile>, read: &SourceFile, open: bool) -> Option<Unfinished> {
-    let still_open = open.then_some(Unfinished::Open);
+fn judge(in_force: Option<&SourceFile>, read: &SourceFile, open: bool) -> Option<UnfinishedReason> {
+    let still_open = open.then_some(UnfinishedReason::Open);
     let Ok(new) = &read.text else {
         return still_open;
     };
@@ -129,9 +129,9 @@ fn judge(in_force: Option<&SourceFile>, read: &SourceFile, open: bool) -> Option
     let lost = of.saturating_sub(documents(new));
     let cut = new.len() < old.len() && old.starts_with(new.trim_end());
     match lost {
-        0 if cut => Some(Unfinished::Cut),
+        0 if cut => Some(UnfinishedReason::Cut),
         0 => still_open.filter(|_| !new.ends_with('\n')),
-        _ if cut || open || lost * 2 > of => Some(Unfinished::Lost(lost, of)),
+        _ if cut || open || lost * 2 > of => Some(UnfinishedReason::Lost(lost, of)),
         _ => None,
     }
 }
@@ -156,30 +156,30 @@ fn documents(text: &str) -> usize {
     count
 }
 
-fn waiting(name: &str, why: Unfinished, open: bool) -> String {
+fn waiting(name: &str, why: UnfinishedReason, open: bool) -> String {
     let until = match why {
         _ if open => format!(
             "taken when its writer closes it, after {} s at the latest",
             LONGEST_WAIT.as_secs()
         ),
-        Unfinished::Lost(..) => {
+        UnfinishedReason::Lost(..) => {
             format!("taken after {} s without a change", SHRUNK_QUIET.as_secs())
         }
         _ => format!("taken after {} s without a change", WHOLE_QUIET.as_secs()),
     };
     let what = match why {
-        Unfinished::Lost(lost, of) => {
+        UnfinishedReason::Lost(lost, of) => {
             format!("it lost {lost} of {of} documents while it is being written")
         }
-        Unfinished::Cut => "its end is missing while it is being written".to_owned(),
-        Unfinished::Open => "it is being written".to_owned(),
+        UnfinishedReason::Cut => "its end is missing while it is being written".to_owned(),
+        UnfinishedReason::Open => "it is being written".to_owned(),
     };
     format!("waiting for {name}: {what}; {until}")
 }
 
-fn taken(name: &str, state: Option<Unfinished>) -> String {
+fn taken(name: &str, state: Option<UnfinishedReason>) -> String {
     match state {
-        Some(Unfinished::Lost(lost, of)) => {
+        Some(UnfinishedReason::Lost(lost, of)) => {
             format!("{name} is taken as it is, without {lost} of {of} documents")
         }
         _ => format!("{name} is taken as it is now"),
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_shrunk_cut_or_open_file_is_unfinished_and_any_other_edit_is_not() {
-        use Unfinished::{Cut, Lost, Open};
+        use UnfinishedReason::{Cut, Lost, Open};
         for (old, new, open, expected) in [
             (Some(THREE), "", false, Some(Lost(3, 3))),
             (Some(THREE), "a: 1\n", false, Some(Lost(2, 3))),
@@ -235,7 +235,7 @@ mod tests {
     fn check(old: &str, steps: &[(u64, &str, bool, bool)]) {
         let (start, path) = (Instant::now(), Path::new("f"));
         let old = SourceFile::new("f", old);
-        let (mut waits, mut notes) = (Waits::default(), Vec::new());
+        let (mut waits, mut notes) = (FileWaits::default(), Vec::new());
         for (at, text, open, expected) in steps {
             let now = start + Duration::from_millis(*at);
             let read = SourceFile::new("f", *text);

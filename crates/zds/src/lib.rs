@@ -7,7 +7,7 @@
 //! ```
 
 mod packets;
-mod told;
+mod messages;
 
 pub use packets::{Agents, Channel};
-pub use told::{Told, Who};
+pub use messages::{AgentMessage, PodIdentity};

@@ -22,7 +22,7 @@ use tokio::net::{UnixListener, UnixStream};
 use voile_proto::zds as wire;
 use voile_proto::zds::workload_response::Payload;
 
-use crate::told::Told;
+use crate::messages::AgentMessage;
 
 /// Longest message, in bytes: three names and a uid, of 253 at most each; ztunnel reads 1,024.
 const MAX_MESSAGE_BYTES: usize = 4096;
@@ -160,10 +160,10 @@ impl Channel {
     ///
     /// # Errors
     /// The socket broke, or the word is none.
-    pub async fn hear(&self) -> io::Result<Option<Told>> {
+    pub async fn hear(&self) -> io::Result<Option<AgentMessage>> {
         let word = match self.receive().await {
             Ok(None) => return Ok(None),
-            Ok(Some((bytes, inside))) => Told::decode(&bytes, inside).map_err(strange),
+            Ok(Some((bytes, inside))) => AgentMessage::decode(&bytes, inside).map_err(strange),
             Err(error) => Err(error),
         };
         match word {
@@ -191,7 +191,7 @@ impl Channel {
     ///
     /// # Errors
     /// The socket broke, or the proxy is gone.
-    pub async fn tell(&self, told: &Told) -> io::Result<Result<(), String>> {
+    pub async fn tell(&self, told: &AgentMessage) -> io::Result<Result<(), String>> {
         let (bytes, inside) = told.encode();
         self.send(&bytes, inside).await?;
         let (bytes, _) = self.receive().await?.ok_or_else(gone)?;

@@ -4,25 +4,25 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use voile_model::mesh::{Mesh, Protocol, Service, ServicePort};
+use voile_model::mesh::{Mesh, Protocol, MeshService, ServicePort};
 use voile_model::{Identity, Port, ResourceName};
-use voile_policy::authorization::{Action, Facts, Policy, Rule, Term, naive, provider_of};
+use voile_policy::authorization::{Action, RequestFacts, Policy, PolicyRule, Term, naive, provider_of};
 
 use super::{
-    Held, enforced_protocol, is_known, is_opaque, mode, refused_at_the_door, said, waypoint,
+    WorkloadPolicies, enforced_protocol, is_known, is_opaque, mode, refused_at_the_door, said, waypoint,
 };
 use crate::subject::{Subject, behind, subjects};
 
 /// The caller.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Caller {
+pub enum CallerGroup {
     /// A caller with a certificate of the mesh.
     Identity(Identity),
     /// A plaintext caller without identity.
     Plaintext,
 }
 
-impl Caller {
+impl CallerGroup {
     fn identity(&self) -> Option<&Identity> {
         match self {
             Self::Identity(identity) => Some(identity),
@@ -33,7 +33,7 @@ impl Caller {
 
 /// Permissions of a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum CallerAccess {
     /// Anything.
     Everything,
     /// Requests that match these conditions; a condition may also exclude.
@@ -46,22 +46,22 @@ pub enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
     /// The caller.
-    pub caller: Caller,
+    pub caller: CallerGroup,
     /// The workload, for people.
     pub workload: String,
     /// The service's port.
     pub port: Port,
     /// Its permissions.
-    pub answer: Answer,
+    pub answer: CallerAccess,
 }
 
 /// The whole table, callers in order. A service behind a waypoint has one row for each port: the waypoint decides.
 #[must_use]
-pub fn who_can(mesh: &Mesh, service: &Service) -> Vec<Access> {
+pub fn who_can(mesh: &Mesh, service: &MeshService) -> Vec<Access> {
     let subjects = subjects(mesh);
-    let mut callers = BTreeSet::from([Caller::Plaintext]);
+    let mut callers = BTreeSet::from([CallerGroup::Plaintext]);
     for subject in subjects.iter().filter(|subject| subject.has_proxy()) {
-        callers.insert(Caller::Identity(Identity {
+        callers.insert(CallerGroup::Identity(Identity {
             trust_domain: mesh.config.trust_domain.clone(),
             namespace: subject.namespace.clone(),
             service_account: subject.service_account.clone(),
@@ -89,7 +89,7 @@ pub fn who_can(mesh: &Mesh, service: &Service) -> Vec<Access> {
             }
         }
         for (subject, ports) in &members {
-            let held = Held::of(mesh, subject);
+            let held = WorkloadPolicies::of(mesh, subject);
             for port in &service.ports {
                 if let Some(target) = ports.get(&port.number) {
                     let answer =
@@ -103,37 +103,37 @@ pub fn who_can(mesh: &Mesh, service: &Service) -> Vec<Access> {
 }
 
 /// Decides by the ALLOW policies: without any, always.
-fn allowed<'p>(policies: impl Iterator<Item = &'p Policy>, facts: &Facts<'_>, http: bool) -> Maybe {
+fn allowed<'p>(policies: impl Iterator<Item = &'p Policy>, facts: &RequestFacts<'_>, http: bool) -> MatchCertainty {
     let mut allows = policies
         .filter(|policy| policy.action == Action::Allow)
         .peekable();
     if allows.peek().is_none() {
-        return Maybe::Always;
+        return MatchCertainty::Always;
     }
     let mut some = Vec::new();
     for policy in allows {
         match weigh(policy, facts, http) {
-            Maybe::Always => return Maybe::Always,
-            Maybe::Never => {}
-            Maybe::When(rules) => some.extend(rules),
+            MatchCertainty::Always => return MatchCertainty::Always,
+            MatchCertainty::Never => {}
+            MatchCertainty::When(rules) => some.extend(rules),
         }
     }
     match some.is_empty() {
-        true => Maybe::Never,
-        false => Maybe::When(some),
+        true => MatchCertainty::Never,
+        false => MatchCertainty::When(some),
     }
 }
 
 fn at_waypoint(
     mesh: &Mesh,
     name: &ResourceName,
-    (service, port): (&Service, &ServicePort),
-    caller: &Caller,
-) -> Answer {
+    (service, port): (&MeshService, &ServicePort),
+    caller: &CallerGroup,
+) -> CallerAccess {
     match waypoint::entrance(mesh, name, service, caller.identity()) {
-        Err((why, _)) => Answer::Nothing(why),
+        Err((why, _)) => CallerAccess::Nothing(why),
         Ok(gateway) => {
-            let held = Held::of_policies(mesh, mesh.authorization_aimed_at(gateway, Some(service)));
+            let held = WorkloadPolicies::of_policies(mesh, mesh.authorization_aimed_at(gateway, Some(service)));
             answer(&held, caller, (port.protocol, port.number))
         }
     }
@@ -142,23 +142,23 @@ fn at_waypoint(
 fn at_workload(
     mesh: &Mesh,
     subject: &Subject<'_>,
-    held: &Held<'_>,
-    caller: &Caller,
+    held: &WorkloadPolicies<'_>,
+    caller: &CallerGroup,
     (protocol, port): (Protocol, Port),
-) -> Answer {
+) -> CallerAccess {
     if !subject.has_proxy() {
-        return Answer::Everything;
+        return CallerAccess::Everything;
     }
     match refused_at_the_door(mesh, mode(mesh, subject, port), caller.identity()) {
-        Some(why) => Answer::Nothing(why),
+        Some(why) => CallerAccess::Nothing(why),
         None => answer(held, caller, (enforced_protocol(subject, protocol), port)),
     }
 }
 
 /// Decides by the policies for a caller whose connection is accepted.
-fn answer(held: &Held<'_>, caller: &Caller, (protocol, port): (Protocol, Port)) -> Answer {
+fn answer(held: &WorkloadPolicies<'_>, caller: &CallerGroup, (protocol, port): (Protocol, Port)) -> CallerAccess {
     let nowhere = Ipv4Addr::UNSPECIFIED.into();
-    let facts = Facts {
+    let facts = RequestFacts {
         source: caller.identity(),
         source_ip: nowhere,
         remote_ip: nowhere,
@@ -177,17 +177,17 @@ fn answer(held: &Held<'_>, caller: &Caller, (protocol, port): (Protocol, Port)) 
             Action::Custom(_) => provider_of(&held.policies),
         };
         match (weigh(policy, &facts, http), asked) {
-            (Maybe::Never, _) => {}
-            (Maybe::Always, None) => {
-                return Answer::Nothing(format!("{} denies everything", policy.name));
+            (MatchCertainty::Never, _) => {}
+            (MatchCertainty::Always, None) => {
+                return CallerAccess::Nothing(format!("{} denies everything", policy.name));
             }
-            (Maybe::Always, Some(asked)) => {
+            (MatchCertainty::Always, Some(asked)) => {
                 conditions.push(format!("`{asked}` says yes"));
             }
-            (Maybe::When(rules), None) => {
+            (MatchCertainty::When(rules), None) => {
                 conditions.extend(rules.into_iter().map(|rule| format!("not ({rule})")));
             }
-            (Maybe::When(rules), Some(asked)) => {
+            (MatchCertainty::When(rules), Some(asked)) => {
                 let rules = rules.into_iter();
                 let or = |rule| format!("(`{asked}` says yes or not ({rule}))");
                 conditions.extend(rules.map(or));
@@ -195,9 +195,9 @@ fn answer(held: &Held<'_>, caller: &Caller, (protocol, port): (Protocol, Port)) 
         }
     }
     match allowed(enforced(), &facts, http) {
-        Maybe::Always => {}
-        Maybe::Never => return Answer::Nothing("no ALLOW rule can match".to_owned()),
-        Maybe::When(rules) => {
+        MatchCertainty::Always => {}
+        MatchCertainty::Never => return CallerAccess::Nothing("no ALLOW rule can match".to_owned()),
+        MatchCertainty::When(rules) => {
             let one = rules.join(" or ");
             conditions.push(match rules.len() {
                 1 => one,
@@ -206,20 +206,20 @@ fn answer(held: &Held<'_>, caller: &Caller, (protocol, port): (Protocol, Port)) 
         }
     }
     match conditions.is_empty() {
-        true => Answer::Everything,
-        false => Answer::Some(conditions),
+        true => CallerAccess::Everything,
+        false => CallerAccess::Some(conditions),
     }
 }
 
 /// The match of a policy, as far as it is known without a request.
-enum Maybe {
+enum MatchCertainty {
     Always,
     Never,
     /// If one of these holds.
     When(Vec<String>),
 }
 
-fn weigh(policy: &Policy, facts: &Facts<'_>, http: bool) -> Maybe {
+fn weigh(policy: &Policy, facts: &RequestFacts<'_>, http: bool) -> MatchCertainty {
     let mut when = Vec::new();
     for rule in &policy.rules {
         let Some(rule) = rule.answerable(&policy.action, http) else {
@@ -227,19 +227,19 @@ fn weigh(policy: &Policy, facts: &Facts<'_>, http: bool) -> Maybe {
         };
         match open(&rule, facts) {
             None => {}
-            Some(left) if left.is_empty() => return Maybe::Always,
+            Some(left) if left.is_empty() => return MatchCertainty::Always,
             Some(left) => when.push(left),
         }
     }
     match when.is_empty() {
-        true => Maybe::Never,
-        false => Maybe::When(when),
+        true => MatchCertainty::Never,
+        false => MatchCertainty::When(when),
     }
 }
 
 /// The conditions of a rule that remain once caller and port are known. `None` never matches; an empty text always
 /// does.
-fn open(rule: &Rule, facts: &Facts<'_>) -> Option<String> {
+fn open(rule: &PolicyRule, facts: &RequestFacts<'_>) -> Option<String> {
     let left = |terms: &Vec<Term>| -> Option<Vec<String>> {
         let known = |term: &&Term| is_known(&term.attribute);
         let holds = terms

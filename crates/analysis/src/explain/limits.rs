@@ -7,7 +7,7 @@ use voile_model::mesh::gateway_api::Gateway;
 use voile_model::mesh::rate_limit::{
     DescriptorValue, Limit, LimitBy, LimitRule, MAX_RATE_LIMITS, RateLimit,
 };
-use voile_model::mesh::{Mesh, Service, Workload};
+use voile_model::mesh::{Mesh, MeshService, Workload};
 
 use crate::subject::Subject;
 
@@ -22,10 +22,10 @@ pub(super) fn told(mesh: &Mesh, subject: &Subject<'_>) -> Vec<String> {
 pub(super) fn told_at(
     mesh: &Mesh,
     (waypoint, own): (&Gateway, Option<&Workload>),
-    service: &Service,
+    service: &MeshService,
 ) -> Vec<String> {
     let all = mesh.rate_limits_at(waypoint, own).take(MAX_RATE_LIMITS);
-    let is_for = |aimed: &[&Service]| {
+    let is_for = |aimed: &[&MeshService]| {
         let mut aimed = aimed.iter();
         aimed.len() == 0 || aimed.any(|one| one.key == service.key)
     };

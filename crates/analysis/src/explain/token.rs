@@ -8,15 +8,15 @@ use voile_model::Source;
 use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule, token_rules};
 use voile_policy::claims::Claims;
 use voile_policy::tokens::{
-    Cache, Edits, Given, Outcome, Reason, Request, Rules, Verified, without_cookies,
+    Cache, TokenEdits, RuleKeys, TokenOutcome, TokenErrorReason, TokenRequest, Rules, Verified, without_cookies,
 };
 
-use super::Question;
+use super::AccessQuestion;
 use crate::subject::Subject;
 
 /// The token of a request, and the data about it that the folder does not contain.
 #[derive(Debug, Clone, Copy)]
-pub struct Brought<'a> {
+pub struct PresentedToken<'a> {
     /// The token, put where the rules of its issuer look for it.
     pub token: &'a str,
     /// Key sets by issuer, for rules that have them fetched.
@@ -38,7 +38,7 @@ pub struct TokenSaid {
     pub source: Option<Source>,
 }
 
-fn lines(question: &Question<'_>) -> Lines {
+fn lines(question: &AccessQuestion<'_>) -> Lines {
     let lines = question.headers.iter();
     lines
         .map(|(name, value)| (name.to_ascii_lowercase(), value.clone().into_bytes()))
@@ -46,20 +46,20 @@ fn lines(question: &Question<'_>) -> Lines {
 }
 
 /// The result if no RequestAuthentication applies.
-pub(super) fn unlooked(question: &Question<'_>) -> Looked {
+pub(super) fn unlooked(question: &AccessQuestion<'_>) -> ExaminedTokens {
     let why = "no RequestAuthentication holds there: nobody looks at tokens";
     let lines = lines(question);
-    Looked {
+    ExaminedTokens {
         said: question.token.map(|_| said(why.to_owned(), None)),
         came: lines.clone(),
         headers: lines,
-        ..Looked::default()
+        ..ExaminedTokens::default()
     }
 }
 
 /// The outcome, for the policies.
 #[derive(Default)]
-pub(super) struct Looked {
+pub(super) struct ExaminedTokens {
     pub(super) said: Option<TokenSaid>,
     /// The status that refuses the request, with the changes that would avoid it.
     pub(super) refused: Option<(u16, Vec<String>)>,
@@ -77,8 +77,8 @@ pub(super) fn look(
     mesh: &Mesh,
     subject: &Subject<'_>,
     path: &str,
-    question: &Question<'_>,
-) -> Looked {
+    question: &AccessQuestion<'_>,
+) -> ExaminedTokens {
     let holding = mesh.request_authentication_for_labels(subject.namespace, subject.labels);
     look_by(holding, path, question)
 }
@@ -87,8 +87,8 @@ pub(super) fn look(
 pub(super) fn look_by(
     holding: Vec<&Arc<RequestAuthentication>>,
     path: &str,
-    question: &Question<'_>,
-) -> Looked {
+    question: &AccessQuestion<'_>,
+) -> ExaminedTokens {
     let written = token_rules(holding);
     if written.is_empty() {
         return unlooked(question);
@@ -96,7 +96,7 @@ pub(super) fn look_by(
     let lines = lines(question);
     let none = BTreeMap::new();
     let keys = question.token.map_or(&none, |brought| brought.keys);
-    let given = written.iter().map(|(_, rule)| Given {
+    let given = written.iter().map(|(_, rule)| RuleKeys {
         rule,
         keys: keys.get(&*rule.issuer).map(String::as_str),
     });
@@ -109,15 +109,15 @@ pub(super) fn look_by(
     let came = lines.clone();
     let owned = rules.owned_headers();
     lines.retain(|(name, _)| !owned.iter().any(|own| **own == **name));
-    let mut looked = Looked {
+    let mut looked = ExaminedTokens {
         came,
         headers: lines,
-        ..Looked::default()
+        ..ExaminedTokens::default()
     };
     match outcome {
-        Outcome::NoToken => {}
-        Outcome::Verified(verified) => good(&mut looked, &rules, &written, &verified),
-        Outcome::Refused(refusal) => {
+        TokenOutcome::NoToken => {}
+        TokenOutcome::Verified(verified) => good(&mut looked, &rules, &written, &verified),
+        TokenOutcome::Refused(refusal) => {
             let issuer = question.token.and_then(|brought| issuer(brought.token));
             let rule = written
                 .iter()
@@ -144,8 +144,8 @@ fn said(why: String, rule: Option<&Written<'_>>) -> TokenSaid {
     }
 }
 
-fn good(looked: &mut Looked, rules: &Rules, written: &[Written<'_>], verified: &Verified) {
-    let edits: Edits<'_> = verified.edits(rules);
+fn good(looked: &mut ExaminedTokens, rules: &Rules, written: &[Written<'_>], verified: &Verified) {
+    let edits: TokenEdits<'_> = verified.edits(rules);
     let lines = &mut looked.headers;
     lines.retain(|(name, _)| !edits.remove.contains(&name.as_str()));
     for (name, value) in lines.iter_mut() {
@@ -167,12 +167,12 @@ fn good(looked: &mut Looked, rules: &Rules, written: &[Written<'_>], verified: &
     looked.claims = Some(verified.claims().clone());
 }
 
-fn examine(rules: &Rules, method: &str, path: &str, lines: &Lines, now: u64) -> Outcome {
+fn examine(rules: &Rules, method: &str, path: &str, lines: &Lines, now: u64) -> TokenOutcome {
     let headers: Vec<(&str, &[u8])> = lines
         .iter()
         .map(|(name, value)| (&**name, &**value))
         .collect();
-    let request = Request {
+    let request = TokenRequest {
         method: method.as_bytes(),
         path: path.as_bytes(),
         headers: &headers,
@@ -187,8 +187,8 @@ fn placed(
     written: &[Written<'_>],
     method: &str,
     (path, lines): (&str, &Lines),
-    brought: Brought<'_>,
-) -> (Outcome, Lines) {
+    brought: PresentedToken<'_>,
+) -> (TokenOutcome, Lines) {
     let token = brought.token;
     let mut last = None;
     for (_, rule) in written {
@@ -210,7 +210,7 @@ fn placed(
         let outcome = examine(rules, method, &path, &lines, brought.now);
         let elsewhere = matches!(
             &outcome,
-            Outcome::Refused(refusal) if refusal.reason == Reason::Issuer
+            TokenOutcome::Refused(refusal) if refusal.reason == TokenErrorReason::Issuer
         );
         let here = (outcome, lines);
         if !elsewhere {
@@ -218,7 +218,7 @@ fn placed(
         }
         last.get_or_insert(here);
     }
-    last.unwrap_or_else(|| (Outcome::NoToken, lines.clone()))
+    last.unwrap_or_else(|| (TokenOutcome::NoToken, lines.clone()))
 }
 
 /// `iss` of an unverified token.
@@ -231,10 +231,10 @@ fn issuer(token: &str) -> Option<String> {
 }
 
 /// Changes that would make the token acceptable.
-fn otherwise(reason: Reason, written: &[Written<'_>], rule: Option<&Written<'_>>) -> Vec<String> {
+fn otherwise(reason: TokenErrorReason, written: &[Written<'_>], rule: Option<&Written<'_>>) -> Vec<String> {
     const SHOWN: usize = 5; // more is no answer
     match (reason, rule) {
-        (Reason::Issuer, _) => {
+        (TokenErrorReason::Issuer, _) => {
             let mut issuers: Vec<&Arc<str>> =
                 written.iter().map(|(_, rule)| &rule.issuer).collect();
             issuers.dedup();
@@ -246,7 +246,7 @@ fn otherwise(reason: Reason, written: &[Written<'_>], rule: Option<&Written<'_>>
             let more = if issuers.len() > SHOWN { ", …" } else { "" };
             vec![format!("believed there: {}{more}", shown.join(", "))]
         }
-        (Reason::NoKeySet, Some((_, rule))) => {
+        (TokenErrorReason::NoKeySet, Some((_, rule))) => {
             let place = match &rule.keys {
                 KeySource::Uri(uri) => uri.to_string(),
                 KeySource::Discovery | KeySource::Inline(_) => {
@@ -258,7 +258,7 @@ fn otherwise(reason: Reason, written: &[Written<'_>], rule: Option<&Written<'_>>
                 rule.issuer
             )]
         }
-        (Reason::Audience, Some((_, rule))) => {
+        (TokenErrorReason::Audience, Some((_, rule))) => {
             vec![format!(
                 "`aud` would have to hold one of {}",
                 rule.audiences.join(", ")

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use voile_model::mesh::gateway_api::Gateway;
-use voile_model::mesh::{Mesh, Service, ServicePort, Workload, token_rules};
+use voile_model::mesh::{Mesh, MeshService, ServicePort, Workload, token_rules};
 use voile_model::{Identity, ResourceName};
 use voile_policy::Mode;
 
 use super::{
-    Decided, Explanation, Held, Question, ask, is_opaque, limits, refused_at_the_door,
+    DecidingPolicy, Explanation, WorkloadPolicies, AccessQuestion, ask, is_opaque, limits, refused_at_the_door,
     requests_alone, token,
 };
 
@@ -17,7 +17,7 @@ use super::{
 pub(super) fn entrance<'a>(
     mesh: &'a Mesh,
     name: &ResourceName,
-    service: &Service,
+    service: &MeshService,
     from: Option<&Identity>,
 ) -> Result<&'a Arc<Gateway>, (String, String)> {
     let Some(gateway) = mesh.waypoint(name) else {
@@ -46,14 +46,14 @@ pub(super) fn entrance<'a>(
 pub(super) fn at(
     mesh: &Mesh,
     name: &ResourceName,
-    (service, port): (&Service, &ServicePort),
-    question: &Question<'_>,
+    (service, port): (&MeshService, &ServicePort),
+    question: &AccessQuestion<'_>,
 ) -> Explanation {
     let mut explanation = Explanation {
         workload: format!("waypoint {name}"),
         port: port.number,
         allowed: true,
-        decided: Decided {
+        decided: DecidingPolicy {
             why: "no ALLOW policy aims at it, and no other matches".to_owned(),
             policy: None,
             rule: None,
@@ -74,7 +74,7 @@ pub(super) fn at(
             return explanation;
         }
     };
-    let held = Held::of_policies(mesh, mesh.authorization_aimed_at(gateway, Some(service)));
+    let held = WorkloadPolicies::of_policies(mesh, mesh.authorization_aimed_at(gateway, Some(service)));
     // Without a running waypoint its Pods are unknown, so policies that select Pods by label are left out.
     let is_its =
         |one: &&Arc<Workload>| mesh.waypoint_run_by(one).is_some_and(|by| by.name == *name);

@@ -23,14 +23,14 @@ pub(super) fn check(service: &VirtualService, found: &mut Vec<Diagnostic>) {
 
 /// Earlier matches, by the exact path where they have one, since such a match covers only what has the same.
 #[derive(Default)]
-struct Earlier<'a> {
+struct EarlierMatches<'a> {
     exact: HashMap<&'a str, Vec<(usize, &'a HttpMatch)>>,
     broad: Vec<(usize, &'a HttpMatch)>,
     /// A route without any match takes everything.
     everything: Option<usize>,
 }
 
-impl<'a> Earlier<'a> {
+impl<'a> EarlierMatches<'a> {
     fn covering(&self, one: &HttpMatch) -> Option<usize> {
         let same = exact_path(one).and_then(|path| self.exact.get(path));
         let all = same.into_iter().flatten().chain(&self.broad);
@@ -56,7 +56,7 @@ fn exact_path(one: &HttpMatch) -> Option<&str> {
 }
 
 fn http(routes: &[HttpRoute], found: &mut Vec<Diagnostic>) {
-    let mut earlier = Earlier::default();
+    let mut earlier = EarlierMatches::default();
     for (index, route) in routes.iter().enumerate() {
         let covered = |one: &HttpMatch| earlier.covering(one);
         let by: Vec<Option<usize>> = match route.matches.is_empty() {

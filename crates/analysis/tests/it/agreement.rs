@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use voile_analysis::explain::{Answer, Caller, Question, explain, who_can};
-use voile_model::mesh::{Mesh, Service, ServicePort};
+use voile_analysis::explain::{CallerAccess, CallerGroup, AccessQuestion, explain, who_can};
+use voile_model::mesh::{Mesh, MeshService, ServicePort};
 use voile_model::{SourceFile, check};
 
 const REQUESTS: [(&str, &str); 6] = [
@@ -30,16 +30,16 @@ fn mesh_of(folder: &Path) -> Mesh {
 /// The answer of each workload behind a service's port to each request, according to `explain`.
 fn explained(
     mesh: &Mesh,
-    service: &Service,
+    service: &MeshService,
     port: &ServicePort,
-    caller: &Caller,
+    caller: &CallerGroup,
 ) -> Vec<(String, bool)> {
     let from = match caller {
-        Caller::Identity(identity) => Some(identity),
-        Caller::Plaintext => None,
+        CallerGroup::Identity(identity) => Some(identity),
+        CallerGroup::Plaintext => None,
     };
     let ask = |(method, path)| {
-        let question = Question {
+        let question = AccessQuestion {
             from,
             source_ip: None,
             method,
@@ -77,9 +77,9 @@ fn who_can_says_what_explain_says_for_every_example() {
                     .map(|(_, allowed)| allowed)
                     .collect();
                 let agrees = match access.answer {
-                    Answer::Everything => said.iter().all(|allowed| *allowed),
-                    Answer::Nothing(_) => said.iter().all(|allowed| !allowed),
-                    Answer::Some(_) => true,
+                    CallerAccess::Everything => said.iter().all(|allowed| *allowed),
+                    CallerAccess::Nothing(_) => said.iter().all(|allowed| !allowed),
+                    CallerAccess::Some(_) => true,
                 };
                 let place = folder.display();
                 assert!(agrees, "{place}: {access:?}, explain says {said:?}");

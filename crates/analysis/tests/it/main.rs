@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use voile_model::ignored::Ignored;
+use voile_model::ignored::IgnoredRules;
 use voile_model::{SourceFile, check};
 
 const CASE: &str = "=== ";
@@ -25,7 +25,7 @@ fn answer(yaml: &str) -> String {
     let all = diagnostics
         .into_iter()
         .chain(voile_analysis::analyze(&mesh, now()))
-        .chain(Ignored::of(&files).unknown(is_code));
+        .chain(IgnoredRules::of(&files).unknown(is_code));
     all.map(|diagnostic| format!("{diagnostic}\n")).collect()
 }
 

@@ -51,10 +51,10 @@ const FOLDER_VARIABLE: &str = "VOILE_CERTIFICATES";
     the signal, where a signal ended it); 1 when there was no certificate in time or a file could not be written; 2 when the\n\
     arguments are wrong."
 )]
-pub(crate) struct Args {
+pub(crate) struct AgentArgs {
     /// The workload that the program is. Its service account must be the token's.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = workload)]
-    workload: Workload,
+    workload: AgentWorkload,
     /// The control plane. Of several (commas between them, or the option again) one is asked by chance, and another when it is
     /// away; gRPC's bootstrap lists all, each workload's in an order of its own.
     #[arg(
@@ -106,25 +106,25 @@ pub(crate) struct Args {
 
 /// A workload by name.
 #[derive(Debug, Clone)]
-struct Workload {
+struct AgentWorkload {
     namespace: String,
     name: String,
 }
 
-fn workload(text: &str) -> Result<Workload, String> {
+fn workload(text: &str) -> Result<AgentWorkload, String> {
     let refused = || "expected NAMESPACE/NAME in lower case, as in `shop/cart-1`".to_owned();
     let (namespace, name) = text.split_once('/').ok_or_else(refused)?;
     voile_model::Namespace::new(namespace).ok_or_else(refused)?;
     if !voile_model::names::is_dns_subdomain(name) {
         return Err(refused());
     }
-    Ok(Workload {
+    Ok(AgentWorkload {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     })
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: AgentArgs) -> ExitCode {
     if let Err(error) = voile_telemetry::logging::install(&args.log_level) {
         eprintln!("voile agent: --log-level {error}");
         return ExitCode::from(2);
@@ -162,10 +162,10 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn serve(args: Args) -> Result<u8, String> {
+async fn serve(args: AgentArgs) -> Result<u8, String> {
     // Before anything is started, so that no signal falls between.
     let mut signals = Signals::install().map_err(|error| format!("signals: {error}"))?;
-    let files = Files::open(&args)?;
+    let files = AgentFiles::open(&args)?;
     let store = Arc::new(CertificateStore::new());
     let settings = ClientSettings {
         control: args.control.clone(),
@@ -240,16 +240,16 @@ async fn first(renewed: &mut Renewed, wait: Duration) -> Result<(), String> {
 }
 
 /// Files that the agent writes, and the values that go into them.
-struct Files {
+struct AgentFiles {
     folder: StateDir,
     bootstrap: Option<PathBuf>,
-    workload: Workload,
+    workload: AgentWorkload,
     control: Vec<String>,
     address: IpAddr,
 }
 
-impl Files {
-    fn open(args: &Args) -> Result<Self, String> {
+impl AgentFiles {
+    fn open(args: &AgentArgs) -> Result<Self, String> {
         let absolute = |path: &Path| {
             std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))
         };

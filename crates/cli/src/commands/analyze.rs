@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use voile_model::ignored::Ignored;
+use voile_model::ignored::IgnoredRules;
 use voile_model::{Diagnostic, Severity, SourceFile, codes, files};
 
 /// Folders and the output format.
@@ -23,7 +23,7 @@ use voile_model::{Diagnostic, Severity, SourceFile, codes, files};
     Exit code: 0 without errors (warnings are allowed), 1 with errors, 2 when a folder cannot be read. With `--fail-on \
     warning` (or note) 1 with these too."
 )]
-pub(crate) struct Args {
+pub(crate) struct AnalyzeArgs {
     /// Folders of YAML and single files, taken together as one mesh
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
@@ -32,10 +32,10 @@ pub(crate) struct Args {
     output: Output,
     /// The least that is printed
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "note")]
-    severity: Level,
+    severity: SeverityLevel,
     /// The least for which the exit code is 1
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "error")]
-    fail_on: Level,
+    fail_on: SeverityLevel,
     /// Take what is none of the mesh's (kinds of other groups, files that are no resources) for an error, too
     #[arg(long)]
     strict: bool,
@@ -49,13 +49,13 @@ enum Output {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Level {
+enum SeverityLevel {
     Error,
     Warning,
     Note,
 }
 
-impl Level {
+impl SeverityLevel {
     /// Returns true if the diagnostic is at least as severe as this level.
     fn takes(self, diagnostic: &Diagnostic) -> bool {
         let least = match self {
@@ -68,7 +68,7 @@ impl Level {
     }
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: AnalyzeArgs) -> ExitCode {
     let mut files: Vec<SourceFile> = Vec::new();
     for path in &args.paths {
         match read(path) {
@@ -87,7 +87,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
             .filter(|one| one.code == codes::NO_MEANING)
             .for_each(|one| one.severity = Severity::Error);
     }
-    let ignored = Ignored::of(&files);
+    let ignored = IgnoredRules::of(&files);
     diagnostics.extend(ignored.unknown(|code| super::explain_code::meaning(code).is_some()));
     Diagnostic::sort(&mut diagnostics);
     diagnostics.dedup();

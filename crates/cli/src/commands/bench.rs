@@ -15,22 +15,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use voile_lab::{AgreementSettings, Definition, Keeping, Outcome, Overrides, Plan, Settings};
+use voile_lab::{AgreementSettings, Definition, RecordKeeping, ExperimentOutcome, Overrides, SlicePlan, Settings};
 use voile_report::record::Record;
 
 /// Measure what a mesh costs on this machine.
 ///
 /// Each run writes a folder: report.html (opens offline), results.csv, record.json, histograms and samples.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct BenchArgs {
     #[command(subcommand)]
-    command: Command,
+    command: BenchCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum BenchCommand {
     /// Measure modes baseline, clientonly, serveronly and both: about two minutes, four beside Envoy.
-    Quick(Choices),
+    Quick(BenchOptions),
     /// Run experiments that TOML files define (see benchmarks/quick.toml), one after the other.
     ///
     /// Of those that have targets a last table says which were reached, over all of them.
@@ -39,28 +39,28 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
         #[command(flatten)]
-        run: Choices,
+        run: BenchOptions,
     },
     /// Re-test what Istio published in 2019 on sidecars, connections and rate. Quick: about four minutes.
     ///
     /// Prints each published claim beside the figure measured here: holds, does not hold here, or cannot tell at this noise.
     /// Envoy's figures stand beside them if Envoy is found. Claims on features that Voile lacks are named.
-    BestPractices(presets::Args),
+    BestPractices(presets::BenchPresetArgs),
     /// Re-test what Istio published in 2020 on protocol detection. Quick: about four minutes.
-    ProtocolDetection(presets::Args),
+    ProtocolDetection(presets::BenchPresetArgs),
     /// Re-test what Istio published in 2020 on security policies, on to 10,000 rules. Quick: eight minutes; whole: forty.
-    SecurityPolicies(presets::Args),
+    SecurityPolicies(presets::BenchPresetArgs),
     /// Re-test a comparison of data planes of 2023, sidecars limited to 1 CPU and 512 MiB. Quick: about three minutes.
-    DataPlanes(presets::Args),
+    DataPlanes(presets::BenchPresetArgs),
     /// Re-test Istio's documentation on performance and scalability, as far as it is built. Quick: about four minutes.
-    PerformanceAndScalability(presets::Args),
+    PerformanceAndScalability(presets::BenchPresetArgs),
     /// Measure what routes of one host cost by their number, beside Envoy with the same, and a slow endpoint among ten.
     ///
     /// 1 to 10,000 routes by exact path, prefix and header; and who keeps a slow endpoint out of the tail: Voile's default, Envoy's round
     /// robin or its least request. Quick: about four minutes; whole: half an hour.
-    Routing(presets::Args),
+    Routing(presets::BenchPresetArgs),
     /// All presets, one after the other, each with a record of its own in a folder of all [default: voile-results/DATE-all].
-    All(presets::Args),
+    All(presets::BenchPresetArgs),
     /// Draw report.html and results.csv of a record folder again, and print its table.
     Report {
         /// The record folder.
@@ -108,38 +108,38 @@ enum Command {
     /// The graph runs twice, without a mesh and under `voile up` with mutual TLS, on loopback addresses or in network namespaces, and is
     /// called at one and the other in turn. Each round is valid only if the services and sidecars counted the calls that the graph
     /// makes. Writes a folder: report.html, results.csv, graph.json, graph.svg, plots. About two minutes.
-    Graph(graph::Args),
+    Graph(graph::BenchGraphArgs),
     /// Measure how soon the proxies of a large mesh are told of a change, and what that costs the control plane.
     ///
     /// A generated folder, `voile control` over it, `voile crowd` as its proxies (real streams over TLS, no traffic), and edits. Prints
     /// each figure beside what is asked for. Writes a folder: control-plane.json, report.html, report.md. About five minutes.
-    ControlPlane(control_plane::Args),
+    ControlPlane(control_plane::BenchControlPlaneArgs),
     /// Measure what thousands of real sidecars hold together on this machine, and what one holds by the size of its mesh.
     ///
     /// A pod each on loopback, `voile proxy` as its sidecar, one server behind all: until all are in sync, their memory and the kernel's
     /// (beside the 100 GB that an article of 2019 counts for 2,000 Envoys), threads, idle CPU, a policy for all, light load through a
     /// sample. Then (root) meshes of 10, 1,000 and 10,000 services in which a sidecar uses ten: its memory, and the first request to a
     /// service beside the second. Writes a folder: sidecars.json, report.html, report.md. Five to ten minutes.
-    Sidecars(sidecars::Args),
+    Sidecars(sidecars::BenchSidecarsArgs),
     /// Measure what a node proxy does for a hundred pods, beside ztunnel (--peer ztunnel=PATH). Needs root.
     ///
     /// Pods of one node, each with an address and an identity of its own, call a server on another through both nodes' proxies: memory
     /// with ten connections of each, up to 20,000 connections at once, 2,000 new ones a second, and how soon a new pod is served.
     /// Writes a folder: nodes.json, report.html, report.md. About two minutes for each program.
-    Nodes(nodes::Args),
+    Nodes(nodes::BenchNodesArgs),
     /// Measure what a decision by policies costs, by one rule and by ten thousand of every kind, and by thousands of policies.
     ///
     /// Prints what a decision takes that the first rule matches, the last, none, or a different one each time (`any`: memory shows
     /// there); what the sets take to compile and hold; and how the largest compares with the smallest. Half a minute. Exit code 1
     /// when a bound is missed: 1 µs and 1.2 × for rules of one kind, 3 µs for mixed ones, 2 MB for 10,000 paths.
-    Policy(policy::Args),
+    Policy(policy::BenchPolicyArgs),
     /// Be the far end of an experiment: run its servers and the server's sidecars here, for `voile bench run --agent` on another host.
     ///
     /// Prints where it listens and, without --token-file, the token that the near end must be given. Both ends prove to each other that
     /// they know it, and it never travels. One session at a time; only what this machine has found is run, never a command line that
     /// somebody sent; all of it ends with the session's connection. Run it as an ordinary user: the proof of path then lacks the
     /// captures at this end, which need CAP_NET_RAW.
-    Agent(agent::Args),
+    Agent(agent::BenchAgentArgs),
     /// Be what linkerd2-proxy asks at its start, from a file that the lab writes: its part of Linkerd's control plane.
     #[command(hide = true)]
     LinkerdControl {
@@ -190,7 +190,7 @@ struct Comparison {
 }
 
 #[derive(Debug, clap::Args)]
-struct Choices {
+struct BenchOptions {
     /// The record folder [default: voile-results/DATE-NAME]. Each round is there as soon as it is measured. Of several experiments
     /// each has its own below it, by its name.
     #[arg(long, value_name = "DIR")]
@@ -245,38 +245,38 @@ const USAGE: u8 = 2;
 /// Exit code after Ctrl-C or SIGTERM, with the measured part kept: 128 + SIGINT, as shells have it.
 const INTERRUPTED: u8 = 130;
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: BenchArgs) -> ExitCode {
     let done = match args.command {
-        Command::Quick(run) => overridden(voile_lab::quick(), &run)
+        BenchCommand::Quick(run) => overridden(voile_lab::quick(), &run)
             .and_then(|quick| experiment(quick, &run, keeping(&run), None))
             .map(drop),
-        Command::Run { files, run } => run_files(&files, &run),
-        Command::Targets { folders } => targets(&folders),
-        Command::BestPractices(args) => presets::run(Some("best-practices"), &args),
-        Command::ProtocolDetection(args) => presets::run(Some("protocol-detection"), &args),
-        Command::SecurityPolicies(args) => presets::run(Some("security-policies"), &args),
-        Command::DataPlanes(args) => presets::run(Some("data-planes"), &args),
-        Command::PerformanceAndScalability(args) => {
+        BenchCommand::Run { files, run } => run_files(&files, &run),
+        BenchCommand::Targets { folders } => targets(&folders),
+        BenchCommand::BestPractices(args) => presets::run(Some("best-practices"), &args),
+        BenchCommand::ProtocolDetection(args) => presets::run(Some("protocol-detection"), &args),
+        BenchCommand::SecurityPolicies(args) => presets::run(Some("security-policies"), &args),
+        BenchCommand::DataPlanes(args) => presets::run(Some("data-planes"), &args),
+        BenchCommand::PerformanceAndScalability(args) => {
             presets::run(Some("performance-and-scalability"), &args)
         }
-        Command::Routing(args) => presets::run(Some("routing"), &args),
-        Command::All(args) => presets::run(None, &args),
-        Command::Report { folder, plots } => redraw(&folder, &plots),
-        Command::Compare(args) => records::compare(&args),
-        Command::History(args) => records::history(&args),
-        Command::Gate(args) => return records::gate(&args),
-        Command::Agreement(comparison) => agreement(&comparison),
-        Command::Generators(comparison) => generators(&comparison),
-        Command::Graph(args) => graph::run(&args),
-        Command::ControlPlane(args) => control_plane::run(&args),
-        Command::Sidecars(args) => sidecars::run(&args),
-        Command::Nodes(args) => nodes::run(&args),
-        Command::Policy(args) => policy::run(&args),
-        Command::Agent(args) => agent::run(&args),
-        Command::LinkerdControl { file } => {
+        BenchCommand::Routing(args) => presets::run(Some("routing"), &args),
+        BenchCommand::All(args) => presets::run(None, &args),
+        BenchCommand::Report { folder, plots } => redraw(&folder, &plots),
+        BenchCommand::Compare(args) => records::compare(&args),
+        BenchCommand::History(args) => records::history(&args),
+        BenchCommand::Gate(args) => return records::gate(&args),
+        BenchCommand::Agreement(comparison) => agreement(&comparison),
+        BenchCommand::Generators(comparison) => generators(&comparison),
+        BenchCommand::Graph(args) => graph::run(&args),
+        BenchCommand::ControlPlane(args) => control_plane::run(&args),
+        BenchCommand::Sidecars(args) => sidecars::run(&args),
+        BenchCommand::Nodes(args) => nodes::run(&args),
+        BenchCommand::Policy(args) => policy::run(&args),
+        BenchCommand::Agent(args) => agent::run(&args),
+        BenchCommand::LinkerdControl { file } => {
             voile_linkerd::run(&file).map_err(|e| failed(e.to_string()))
         }
-        Command::Peers { peers } => list(&peers),
+        BenchCommand::Peers { peers } => list(&peers),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -307,7 +307,7 @@ fn read(file: &Path) -> Result<Definition, (u8, String)> {
     Definition::parse(&file.display().to_string(), &text).map_err(|e| usage(e.to_string()))
 }
 
-fn run_files(files: &[PathBuf], run: &Choices) -> Done {
+fn run_files(files: &[PathBuf], run: &BenchOptions) -> Done {
     let definitions: Vec<Definition> = files
         .iter()
         .map(|file| read(file))
@@ -334,14 +334,14 @@ fn targets(folders: &[PathBuf]) -> Done {
 }
 
 /// Outcome of one experiment.
-enum Ran {
+enum FinishedExperiment {
     /// Only the plan was asked for: about how long the experiment takes.
     Planned(Duration),
     Measured(Box<Record>),
 }
 
 /// As the command line wants it.
-fn overridden(definition: Definition, run: &Choices) -> Result<Definition, (u8, String)> {
+fn overridden(definition: Definition, run: &BenchOptions) -> Result<Definition, (u8, String)> {
     let only = run
         .only
         .as_ref()
@@ -357,11 +357,11 @@ fn overridden(definition: Definition, run: &Choices) -> Result<Definition, (u8, 
 }
 
 /// Selects the folder for the record of one experiment.
-fn keeping(run: &Choices) -> Keeping {
+fn keeping(run: &BenchOptions) -> RecordKeeping {
     match (&run.resume, &run.out) {
-        (Some(folder), _) => Keeping::Resume(folder.clone()),
-        (None, Some(folder)) => Keeping::New(folder.clone()),
-        (None, None) => Keeping::Default,
+        (Some(folder), _) => RecordKeeping::Resume(folder.clone()),
+        (None, Some(folder)) => RecordKeeping::New(folder.clone()),
+        (None, None) => RecordKeeping::Default,
     }
 }
 
@@ -369,10 +369,10 @@ fn keeping(run: &Choices) -> Keeping {
 /// record's own folder.
 fn experiment(
     definition: Definition,
-    run: &Choices,
-    keeping: Keeping,
+    run: &BenchOptions,
+    keeping: RecordKeeping,
     goes_on: Option<&Path>,
-) -> Result<Ran, (u8, String)> {
+) -> Result<FinishedExperiment, (u8, String)> {
     let agent = agent::address(run.agent.as_deref(), run.agent_token_file.as_deref())?;
     let found = voile_lab::peers(&run.peers).map_err(usage)?;
     for (name, peer) in found.all() {
@@ -392,7 +392,7 @@ fn experiment(
         if let Err(why) = voile_lab::can_run(&definition, agent.is_some()) {
             eprintln!("this machine cannot: {why}");
         }
-        let plan = Plan::new(&definition, &|cell| found.has(&cell.contestant));
+        let plan = SlicePlan::new(&definition, &|cell| found.has(&cell.contestant));
         print!(
             "{} ({})\n{}",
             definition.name,
@@ -400,15 +400,15 @@ fn experiment(
             plan.describe()
         );
         if run.profile {
-            let seconds = Plan::looking(&definition).as_secs();
+            let seconds = SlicePlan::looking(&definition).as_secs();
             println!("  and about {seconds} s to look at each cell more closely");
         }
         if run.repeat > 1 {
             let all = plan.duration() * run.repeat;
             println!("  {} times, about {} s in all", run.repeat, all.as_secs());
         }
-        let looking = Plan::looking(&definition) * u32::from(run.profile);
-        return Ok(Ran::Planned(plan.duration() * run.repeat + looking));
+        let looking = SlicePlan::looking(&definition) * u32::from(run.profile);
+        return Ok(FinishedExperiment::Planned(plan.duration() * run.repeat + looking));
     }
     let voile = program(run.voile.as_deref())?;
     voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
@@ -429,7 +429,7 @@ fn experiment(
         failed
     })?;
     keep(&outcome, goes_on)?;
-    Ok(Ran::Measured(Box::new(outcome.record)))
+    Ok(FinishedExperiment::Measured(Box::new(outcome.record)))
 }
 
 /// Program to measure: the given one, or this one.
@@ -536,7 +536,7 @@ fn generators(comparison: &Comparison) -> Done {
     Err(failed("a bound is missed".to_owned()))
 }
 
-fn keep(outcome: &Outcome, goes_on: Option<&Path>) -> Done {
+fn keep(outcome: &ExperimentOutcome, goes_on: Option<&Path>) -> Done {
     let experiment = &outcome.record.experiment;
     let folder = outcome.folder.display();
     let whole = experiment.rounds_whole;
@@ -572,11 +572,11 @@ fn keep(outcome: &Outcome, goes_on: Option<&Path>) -> Done {
 fn redraw(folder: &Path, plots: &[PlotFormat]) -> Done {
     let formats: Vec<_> = plots.iter().map(|format| format.meaning()).collect();
     let sections = match voile_lab::redraw(folder).map_err(failed)? {
-        voile_lab::Redrawn::Experiment(record) => {
+        voile_lab::RedrawnFiles::Experiment(record) => {
             print!("{}", voile_report::table::render(&record));
             voile_report::plots::sections(&record)
         }
-        voile_lab::Redrawn::Comparison(words, sections) => {
+        voile_lab::RedrawnFiles::Comparison(words, sections) => {
             print!("{words}");
             sections
         }

@@ -16,7 +16,7 @@ use super::monitoring::{AllMonitoring, short, table, word};
 #[command(
     after_help = "Exit code: 0, or 2 when there is no such proxy or the control plane cannot be asked."
 )]
-pub(crate) struct Args {
+pub(crate) struct ConfigArgs {
     #[command(flatten)]
     monitoring: AllMonitoring,
     /// NAMESPACE/POD, an identity, a node id or a stream's number, as `voile status` shows them
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 /// More than the control plane waits for a stream.
 const WAIT: Duration = Duration::from_secs(90);
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
     // Names go as they are: none that a proxy can have holds what a query could not.
     let good = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'&' | b'#' | b'?');
     if !args.proxy.bytes().all(good) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
-use voile_control::{Control, KeyOptions, NodeAccount, Options, Report, Reporter};
+use voile_control::{Control, KeyOptions, NodeAccount, ControlOptions, Report, Reporter};
 use voile_identity::{RootFingerprint, RootPolicy};
 use voile_model::Severity;
 use voile_model::mesh::AddressRange;
@@ -39,7 +39,7 @@ impl std::str::FromStr for Plaintext {
 /// A broken edit is reported on stderr with file and line, and what was good stays in force. Stops cleanly on SIGTERM
 /// and Ctrl-C; proxies keep serving with what they hold.
 #[derive(Debug, Parser)]
-pub(crate) struct Args {
+pub(crate) struct ControlArgs {
     /// Folders of resources (`.yaml`, `.yml`, `.json`), taken together as one mesh.
     #[arg(value_name = "DIR", required_unless_present = "config")]
     directories: Vec<PathBuf>,
@@ -201,14 +201,14 @@ fn certificate_ttl(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: ControlArgs) -> ExitCode {
     if let Err(error) = voile_telemetry::logging::install(&args.log_level) {
         eprintln!("voile control: --log-level {error}");
         return ExitCode::from(2);
     }
     // Each proxy is a descriptor: take as many as the system lets us have.
     voile_transport::raise_descriptor_limit();
-    let options = Options {
+    let options = ControlOptions {
         config: [args.directories, args.config].concat(),
         state: args.state,
         root: RootPolicy {
@@ -252,7 +252,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn serve(options: Options) -> Result<(), String> {
+async fn serve(options: ControlOptions) -> Result<(), String> {
     // Before anything is started, so that no signal falls between.
     let failed = |error: std::io::Error| format!("signals: {error}");
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;

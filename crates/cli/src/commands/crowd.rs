@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// configuration announces each change on that socket and learns when it reached each proxy. `voile bench control-plane`
 /// measures this way.
 #[derive(Debug, Parser)]
-pub(crate) struct Args {
+pub(crate) struct CrowdArgs {
     /// The folder of resources that the control plane reads: its workloads with sidecars are who is simulated.
     #[arg(long, value_name = "DIR")]
     config: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     log_level: String,
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: CrowdArgs) -> ExitCode {
     if let Err(error) = voile_telemetry::logging::install(&args.log_level) {
         eprintln!("voile crowd: --log-level {error}");
         return ExitCode::from(2);

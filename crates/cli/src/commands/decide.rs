@@ -11,8 +11,8 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use voile_policy::authorization::experiment::{Kind, Request};
-use voile_policy::authorization::{Action, Engine, Facts, Verdict};
+use voile_policy::authorization::experiment::{RuleShape, SampleRequest};
+use voile_policy::authorization::{Action, Engine, RequestFacts, Verdict};
 
 use tokens::{Algorithm, Issuers};
 
@@ -20,7 +20,7 @@ use tokens::{Algorithm, Issuers};
 ///
 /// Prints a line of JSON for each set (what it took to compile, what it holds) and for each set and hit (ns of one decision).
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DecideArgs {
     /// Print the kinds of rules, one a line; behind a kind of tokens stands that its rules are issuers.
     #[arg(long)]
     list: bool,
@@ -49,12 +49,12 @@ pub(crate) const COUNTED: usize = 50;
 
 /// Kind of rules in a set.
 #[derive(Debug, Clone, Copy)]
-enum Asked {
-    Policies(Kind),
+enum DecisionInput {
+    Policies(RuleShape),
     Tokens(Algorithm),
 }
 
-impl Asked {
+impl DecisionInput {
     fn name(self) -> &'static str {
         match self {
             Self::Policies(kind) => kind.name(),
@@ -63,7 +63,7 @@ impl Asked {
     }
 
     fn all() -> impl Iterator<Item = Self> {
-        let kinds = Kind::ALL.iter().copied().map(Self::Policies);
+        let kinds = RuleShape::ALL.iter().copied().map(Self::Policies);
         kinds.chain(Algorithm::ALL.map(Self::Tokens))
     }
 }
@@ -74,7 +74,7 @@ const ISSUERS: &str = "issuers";
 /// A set as it is written.
 #[derive(Debug, Clone, Copy)]
 struct Size {
-    kind: Asked,
+    kind: DecisionInput,
     rules: usize,
     policies: usize,
 }
@@ -85,7 +85,7 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.split(':');
         let name = words.next().unwrap_or_default();
-        let kind = Asked::all().find(|kind| kind.name() == name);
+        let kind = DecisionInput::all().find(|kind| kind.name() == name);
         let kind =
             kind.ok_or_else(|| format!("`{name}` is no kind of rules; --list names them"))?;
         let mut number = || {
@@ -108,7 +108,7 @@ impl FromStr for Size {
 
 /// Which rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hit {
+enum MatchingRule {
     First,
     Last,
     Miss,
@@ -116,10 +116,10 @@ enum Hit {
     Any,
 }
 
-impl Hit {
+impl MatchingRule {
     const ALL: [Self; 4] = [Self::First, Self::Last, Self::Miss, Self::Any];
 
-    fn requests(self, kind: Kind, rules: usize, random: &mut fastrand::Rng) -> Vec<Request> {
+    fn requests(self, kind: RuleShape, rules: usize, random: &mut fastrand::Rng) -> Vec<SampleRequest> {
         let mut any = || random.usize(..rules);
         let hits = match self {
             Self::First => vec![Some(0)],
@@ -131,7 +131,7 @@ impl Hit {
     }
 }
 
-impl fmt::Display for Hit {
+impl fmt::Display for MatchingRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::First => "first",
@@ -142,7 +142,7 @@ impl fmt::Display for Hit {
     }
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &DecideArgs) -> ExitCode {
     let done = if args.list { list() } else { decide(args) };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -157,18 +157,18 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn list() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    for kind in Asked::all() {
+    for kind in DecisionInput::all() {
         match kind {
-            Asked::Policies(kind) => writeln!(out, "{}", kind.name())?,
-            Asked::Tokens(algorithm) => writeln!(out, "{} {ISSUERS}", algorithm.kind())?,
+            DecisionInput::Policies(kind) => writeln!(out, "{}", kind.name())?,
+            DecisionInput::Tokens(algorithm) => writeln!(out, "{} {ISSUERS}", algorithm.kind())?,
         }
     }
     Ok(())
 }
 
 /// Compiled form of a set.
-enum Made {
-    Policies(Kind, Box<Engine>),
+enum CompiledSet {
+    Policies(RuleShape, Box<Engine>),
     Tokens(Box<Issuers>),
 }
 
@@ -184,37 +184,37 @@ fn line(out: &mut impl std::io::Write, size: Size, more: Value) -> std::io::Resu
 }
 
 /// Compiles a set.
-fn made_of(size: Size, count: bool) -> (Made, u64, usize) {
+fn made_of(size: Size, count: bool) -> (CompiledSet, u64, usize) {
     match size.kind {
-        Asked::Policies(kind) => {
+        DecisionInput::Policies(kind) => {
             let policies = kind.policies(size.rules, size.policies, &Action::Allow);
             let began = Instant::now();
             let engine = Engine::new(&policies);
             let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let bytes = engine.memory();
-            (Made::Policies(kind, Box::new(engine)), took, bytes)
+            (CompiledSet::Policies(kind, Box::new(engine)), took, bytes)
         }
-        Asked::Tokens(algorithm) => {
+        DecisionInput::Tokens(algorithm) => {
             let issuers = Issuers::new(algorithm, size.rules, count);
             let (took, bytes) = (issuers.compile_ns, issuers.bytes);
-            (Made::Tokens(Box::new(issuers)), took, bytes)
+            (CompiledSet::Tokens(Box::new(issuers)), took, bytes)
         }
     }
 }
 
-fn decide(args: &Args) -> std::io::Result<()> {
+fn decide(args: &DecideArgs) -> std::io::Result<()> {
     let mut random = fastrand::Rng::with_seed(args.seed);
     let mut out = std::io::stdout().lock();
     let mut sets = Vec::new();
-    let mut turns: Vec<(usize, Option<Hit>)> = Vec::new();
+    let mut turns: Vec<(usize, Option<MatchingRule>)> = Vec::new();
     for (at, size) in args.sets.iter().enumerate() {
         let (made, took, bytes) = made_of(*size, args.count);
         let told = json!({ "compile_ns": took, "bytes": bytes });
         line(&mut out, *size, told)?;
         let hits = match &made {
-            Made::Policies(..) => Hit::ALL.map(Some).to_vec(),
+            CompiledSet::Policies(..) => MatchingRule::ALL.map(Some).to_vec(),
             // Its turns belong together: a token is first new, then known.
-            Made::Tokens(_) => vec![None],
+            CompiledSet::Tokens(_) => vec![None],
         };
         turns.extend(hits.into_iter().map(|hit| (at, hit)));
         sets.push((*size, made));
@@ -225,9 +225,9 @@ fn decide(args: &Args) -> std::io::Result<()> {
     for (at, hit) in turns {
         let (size, made) = &sets[at];
         match (made, hit) {
-            (Made::Policies(kind, engine), Some(hit)) => {
+            (CompiledSet::Policies(kind, engine), Some(hit)) => {
                 let requests = hit.requests(*kind, size.rules, &mut random);
-                let facts: Vec<Facts<'_>> = requests.iter().map(Request::facts).collect();
+                let facts: Vec<RequestFacts<'_>> = requests.iter().map(SampleRequest::facts).collect();
                 let ns = match args.count {
                     true => counted(engine, &facts, hit),
                     false => timed(engine, &facts, hit),
@@ -235,7 +235,7 @@ fn decide(args: &Args) -> std::io::Result<()> {
                 let told = json!({ "hit": hit.to_string(), "ns": ns });
                 line(&mut out, *size, told)?;
             }
-            (Made::Tokens(issuers), _) => {
+            (CompiledSet::Tokens(issuers), _) => {
                 let took = match args.count {
                     true => issuers.counted(),
                     false => issuers.timed(),
@@ -245,24 +245,24 @@ fn decide(args: &Args) -> std::io::Result<()> {
                     line(&mut out, *size, told)?;
                 }
             }
-            (Made::Policies(..), None) => {}
+            (CompiledSet::Policies(..), None) => {}
         }
     }
     out.flush()
 }
 
 /// One decision, and whether it is the one that is wanted.
-fn made(engine: &Engine, facts: &Facts<'_>, hit: Hit) {
+fn made(engine: &Engine, facts: &RequestFacts<'_>, hit: MatchingRule) {
     let verdict = engine.decide(black_box(facts)).verdict;
     let allowed = matches!(verdict, Verdict::Allowed(_));
     assert!(
-        allowed == (hit != Hit::Miss),
+        allowed == (hit != MatchingRule::Miss),
         "invariant: requests are made for their rules"
     );
 }
 
 /// Time of one decision in ns: the median of batches.
-fn timed(engine: &Engine, facts: &[Facts<'_>], hit: Hit) -> f64 {
+fn timed(engine: &Engine, facts: &[RequestFacts<'_>], hit: MatchingRule) -> f64 {
     let mut turn = facts.iter().cycle();
     let mut batch = |size: usize| {
         let began = Instant::now();
@@ -278,7 +278,7 @@ fn timed(engine: &Engine, facts: &[Facts<'_>], hit: Hit) -> f64 {
 }
 
 /// Decisions for a counter; they are not timed.
-fn counted(engine: &Engine, facts: &[Facts<'_>], hit: Hit) -> f64 {
+fn counted(engine: &Engine, facts: &[RequestFacts<'_>], hit: MatchingRule) -> f64 {
     begin_counting();
     for facts in facts.iter().cycle().take(COUNTED) {
         made(engine, facts, hit);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use voile_load::echo::{Echo, EchoOptions, ServerTls, ServerTlsOptions, Stall};
-use voile_load::{Scheme, Stop, Target, parse_duration};
+use voile_load::{Scheme, Stop, LoadTarget, parse_duration};
 
 /// Serve HTTP/1.1, HTTP/2 and gRPC answers of chosen size, delay and status.
 ///
@@ -48,7 +48,7 @@ use voile_load::{Scheme, Stop, Target, parse_duration};
 /// SIGTERM, answering requests begun.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Args {
+pub(crate) struct EchoArgs {
     /// Address to serve HTTP on; port 0 takes a free one. May be repeated, as the other addresses.
     #[arg(long, required_unless_present_any = ["listen_tls", "tcp", "tcp_tls", "tcp_sink", "tcp_source", "udp"], num_args = 1.., value_name = "ADDR")]
     listen: Vec<SocketAddr>,
@@ -95,7 +95,7 @@ pub(crate) struct Args {
     name: Option<String>,
     /// URL to call before answering. May be repeated.
     #[arg(long = "call", value_name = "URL", value_parser = callee)]
-    calls: Vec<Target>,
+    calls: Vec<LoadTarget>,
     /// Address to serve raw TCP on: what comes goes back, half-close included.
     #[arg(long, value_name = "ADDR")]
     tcp: Vec<SocketAddr>,
@@ -113,8 +113,8 @@ pub(crate) struct Args {
     tcp_source: Vec<SocketAddr>,
 }
 
-fn callee(url: &str) -> Result<Target, String> {
-    let target = Target::parse(url)?;
+fn callee(url: &str) -> Result<LoadTarget, String> {
+    let target = LoadTarget::parse(url)?;
     match target.scheme {
         Scheme::Http => Ok(target),
         _ => Err(format!("{url}: services are called by http://")),
@@ -129,7 +129,7 @@ fn parse_name(text: &str) -> Result<String, String> {
 }
 
 /// Reads or makes the server's certificate, if it serves TLS.
-fn secure(args: &Args) -> Result<Option<ServerTls>, String> {
+fn secure(args: &EchoArgs) -> Result<Option<ServerTls>, String> {
     if args.listen_tls.is_empty() && args.tcp_tls.is_empty() {
         let given = args.cert.is_some()
             || args.write_cert.is_some()
@@ -157,7 +157,7 @@ fn secure(args: &Args) -> Result<Option<ServerTls>, String> {
     options.load().map(Some)
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: EchoArgs) -> ExitCode {
     if args
         .size
         .is_some_and(|size| size > voile_load::echo::MAX_SIZE)

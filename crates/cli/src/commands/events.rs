@@ -28,7 +28,7 @@ use super::monitoring::{AllMonitoring, Monitoring, short, word};
 #[command(
     after_help = "Exit code: 0 when the time of --for is over, 2 when the control plane, or none of several, cannot be asked (any more)."
 )]
-pub(crate) struct Args {
+pub(crate) struct EventsArgs {
     #[command(flatten)]
     monitoring: AllMonitoring,
     /// Begin with what the control plane still remembers.
@@ -52,7 +52,7 @@ const FIRST_WORDS: Duration = Duration::from_secs(2);
 /// Answers that wait to be printed. A slow reader gets the number of events that it missed.
 const MAX_WAITING: usize = 16;
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &EventsArgs) -> ExitCode {
     match follow(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 /// Events of one control plane since the last question.
 #[derive(Debug, Default, PartialEq)]
-struct Heard {
+struct ProxyEvents {
     events: Vec<Value>,
     missed: u64,
     /// The control plane was started again since.
@@ -72,12 +72,12 @@ struct Heard {
 }
 
 /// The answer of one control plane, by the index of its address on the command line.
-type Answer = (usize, Result<Heard, String>);
+type Answer = (usize, Result<ProxyEvents, String>);
 
-fn follow(args: &Args) -> Result<(), String> {
+fn follow(args: &EventsArgs) -> Result<(), String> {
     let begin = Instant::now();
     let each = args.monitoring.each();
-    let mut shown = Shown {
+    let mut shown = EventPrinter {
         addresses: each.iter().map(|(address, _)| *address).collect(),
         gone: vec![false; each.len()],
         json: args.json,
@@ -136,7 +136,7 @@ fn first_words(told: &Receiver<Answer>, all: usize) -> Vec<Answer> {
 
 /// Asks one control plane for ever, until the receiver is gone.
 fn listen(of: usize, at: &Monitoring, past: bool, tell: &SyncSender<Answer>) {
-    let mut place = Place {
+    let mut place = EventCursor {
         after: past.then_some(0),
         began: None,
     };
@@ -147,7 +147,7 @@ fn listen(of: usize, at: &Monitoring, past: bool, tell: &SyncSender<Answer>) {
         let answer = page.and_then(|page| place.heard(&page));
         wait = match &answer {
             // A restarted control plane returns the events of its new life at once.
-            Ok(Heard { anew: true, .. }) | Err(_) => 0,
+            Ok(ProxyEvents { anew: true, .. }) | Err(_) => 0,
             Ok(_) => WAIT_SECONDS,
         };
         let failed = answer.is_err();
@@ -165,14 +165,14 @@ fn listen(of: usize, at: &Monitoring, past: bool, tell: &SyncSender<Answer>) {
 }
 
 /// Position in the events of one control plane.
-struct Place {
+struct EventCursor {
     /// None before the first answer, which gives the position.
     after: Option<u64>,
     /// Start time of the control plane's event numbers.
     began: Option<u64>,
 }
 
-impl Place {
+impl EventCursor {
     fn question(&self, wait: u64) -> String {
         match self.after {
             None => "/debug/events".to_owned(),
@@ -182,7 +182,7 @@ impl Place {
 
     /// Takes a page. After a restart of the control plane the page has none of the requested events; then all of
     /// its events are still to come.
-    fn heard(&mut self, page: &Value) -> Result<Heard, String> {
+    fn heard(&mut self, page: &Value) -> Result<ProxyEvents, String> {
         let number = |key: &str| page[key].as_u64();
         let last = number("last")
             .ok_or_else(|| "the control plane's page of events has no number".to_owned())?;
@@ -191,13 +191,13 @@ impl Place {
         self.began = began;
         if anew {
             self.after = Some(0);
-            return Ok(Heard {
+            return Ok(ProxyEvents {
                 anew,
-                ..Heard::default()
+                ..ProxyEvents::default()
             });
         }
         self.after = Some(last);
-        Ok(Heard {
+        Ok(ProxyEvents {
             events: page["events"].as_array().cloned().unwrap_or_default(),
             missed: number("missed").unwrap_or(0),
             anew,
@@ -206,7 +206,7 @@ impl Place {
 }
 
 /// Output so far, and the control planes that it is about.
-struct Shown<W> {
+struct EventPrinter<W> {
     addresses: Vec<SocketAddr>,
     /// True for each control plane that could not be asked the last time.
     gone: Vec<bool>,
@@ -215,7 +215,7 @@ struct Shown<W> {
     out: W,
 }
 
-impl<W: Write> Shown<W> {
+impl<W: Write> EventPrinter<W> {
     /// Prints the events; returns false if the reader is gone.
     fn say(&mut self, answers: Vec<Answer>) -> Result<bool, String> {
         let several = self.addresses.len() > 1;
@@ -338,10 +338,10 @@ mod tests {
         }
     }
 
-    fn heard(events: &[Value]) -> Result<Heard, String> {
-        Ok(Heard {
+    fn heard(events: &[Value]) -> Result<ProxyEvents, String> {
+        Ok(ProxyEvents {
             events: events.to_vec(),
-            ..Heard::default()
+            ..ProxyEvents::default()
         })
     }
 
@@ -349,7 +349,7 @@ mod tests {
     fn what_several_say_is_told_in_order_by_name_and_one_that_is_gone_ends_nothing() {
         let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         let event = |at: u64| json!({"at": at, "event": "in-sync", "version": "v", "proxies": at});
-        let mut shown = Shown {
+        let mut shown = EventPrinter {
             addresses: vec![address(1), address(2)],
             gone: vec![false; 2],
             json: false,
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn one_that_was_started_again_is_asked_for_all_that_it_remembers() {
-        let mut place = Place {
+        let mut place = EventCursor {
             after: Some(0),
             began: None,
         };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use voile_analysis::explain::{self, Brought, Decided, Explanation, Question, TokenSaid};
+use voile_analysis::explain::{self, PresentedToken, DecidingPolicy, Explanation, AccessQuestion, TokenSaid};
 use voile_model::{Identity, Mesh, Namespace};
 
 use super::up::Dataplane;
@@ -18,7 +18,7 @@ use super::up::Dataplane;
     with file and line, and what would have to be otherwise.\n\n\
     Exit code: 0 allowed by all, 1 denied by any, or left to an external service, 2 when the folder cannot be read or names are not known."
 )]
-pub(crate) struct Args {
+pub(crate) struct ExplainArgs {
     /// Folders of YAML, taken together as one mesh
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ISSUER=FILE", requires = "jwt")]
     jwks: Vec<String>,
     #[command(flatten)]
-    served: Served,
+    served: DataPlanes,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
@@ -61,7 +61,7 @@ pub(crate) struct Args {
 
 /// Data plane of the folder's pods.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub(super) struct Served {
+pub(super) struct DataPlanes {
     /// Answer as for `voile up --dataplane WHO`: with `node`, the node proxy stands in place of sidecars, and asks of connections what
     /// they would ask of requests. Without it, labels decide, as they do for `voile up`
     #[arg(long, value_enum, value_name = "WHO")]
@@ -74,7 +74,7 @@ pub(super) enum Output {
     Json,
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: ExplainArgs) -> ExitCode {
     match answer(&args) {
         Ok(explanations) => {
             let text = match args.output {
@@ -92,7 +92,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 /// Reads folders as one mesh.
-pub(super) fn mesh(directories: &[PathBuf], served: Served) -> Result<Mesh, String> {
+pub(super) fn mesh(directories: &[PathBuf], served: DataPlanes) -> Result<Mesh, String> {
     let mut files = Vec::new();
     for directory in directories {
         let read = voile_model::files::read_directory(directory);
@@ -137,7 +137,7 @@ pub(super) fn key_set(text: &String) -> Result<(String, String), String> {
     Ok((issuer.to_owned(), keys))
 }
 
-fn answer(args: &Args) -> Result<Vec<Explanation>, String> {
+fn answer(args: &ExplainArgs) -> Result<Vec<Explanation>, String> {
     let mesh = mesh(&args.directories, args.served)?;
     let from = args
         .from
@@ -175,12 +175,12 @@ fn answer(args: &Args) -> Result<Vec<Explanation>, String> {
     let keys = args.jwks.iter().map(key_set);
     let keys = keys.collect::<Result<BTreeMap<_, _>, String>>()?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let token = args.jwt.as_deref().map(|token| Brought {
+    let token = args.jwt.as_deref().map(|token| PresentedToken {
         token: token.trim(),
         keys: &keys,
         now: now.map_or(0, |now| now.as_secs()),
     });
-    let question = Question {
+    let question = AccessQuestion {
         from: from.as_ref(),
         source_ip: args.source_ip,
         method: &args.method,
@@ -201,7 +201,7 @@ fn answer(args: &Args) -> Result<Vec<Explanation>, String> {
 }
 
 /// The rule that decided, and where it was written.
-fn rule(decided: &Decided) -> Option<String> {
+fn rule(decided: &DecidingPolicy) -> Option<String> {
     let (policy, rule) = (decided.policy.as_ref()?, decided.rule?);
     let source = decided.source.as_ref()?;
     Some(format!(
@@ -209,7 +209,7 @@ fn rule(decided: &Decided) -> Option<String> {
     ))
 }
 
-fn decided(one: &Decided) -> serde_json::Value {
+fn decided(one: &DecidingPolicy) -> serde_json::Value {
     serde_json::json!({
         "why": one.why,
         "policy": one.policy,
@@ -231,7 +231,7 @@ fn token(one: &TokenSaid) -> serde_json::Value {
 
 fn text(one: &Explanation) -> String {
     let decides =
-        |asked: &Decided| (&asked.policy, asked.rule) == (&one.decided.policy, one.decided.rule);
+        |asked: &DecidingPolicy| (&asked.policy, asked.rule) == (&one.decided.policy, one.decided.rule);
     let verdict = match one.allowed {
         true => "ALLOWED",
         // The external service's decision is not known here.

@@ -7,7 +7,7 @@ use voile_analysis::explanations::{all, explanation};
 /// Say what a code that `voile analyze` prints means, with an example of wrong and right.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit code: 0, or 2 when there is no such code.")]
-pub(crate) struct Args {
+pub(crate) struct ExplainCodeArgs {
     /// Codes such as V0401
     #[arg(value_name = "CODE", required_unless_present = "list")]
     codes: Vec<String>,
@@ -16,7 +16,7 @@ pub(crate) struct Args {
     list: bool,
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &ExplainCodeArgs) -> ExitCode {
     let mut text = String::new();
     if args.list {
         for (code, meaning) in tables() {

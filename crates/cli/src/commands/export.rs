@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use voile_analysis::explain;
-use voile_envoy::{Layer, Obeyed, Peer, Translation};
+use voile_envoy::{Layer, WorkloadFilters, PeerIdentity, Translation};
 use voile_model::mesh::{KeySource, Provider, RequestAuthentication, TokenRule, token_rules};
 use voile_model::{Mesh, Namespace};
 use voile_policy::tokens::KeySet;
@@ -17,19 +17,19 @@ use super::generate::labels;
 
 /// The export.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ExportArgs {
     #[command(subcommand)]
-    what: What,
+    what: ExportFormat,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum ExportFormat {
     #[command(
         about = "A workload's AuthorizationPolicies and RequestAuthentications as Envoy's filters"
     )]
     EnvoyFilters(Filters),
     #[command(about = "All that a stock Envoy needs to be a workload's sidecar, in one file")]
-    Envoy(envoy::Whole),
+    Envoy(envoy::StaticBootstrapArgs),
     #[command(about = "The file by which a stock Envoy asks the control plane for everything")]
     EnvoyBootstrap(envoy::Bootstrap),
     #[command(about = "The files that tell Envoy where its certificates are")]
@@ -92,14 +92,14 @@ enum Problem {
 }
 
 /// Text for stdout, and the parts that have no translation.
-struct Said {
+struct ExportedText {
     text: String,
     limits: Vec<String>,
     /// Nothing is missing except parts that no mesh can translate.
     is_whole: bool,
 }
 
-impl Said {
+impl ExportedText {
     /// Nothing is missing.
     fn all(text: String) -> Self {
         Self {
@@ -110,12 +110,12 @@ impl Said {
     }
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &ExportArgs) -> ExitCode {
     let (command, said) = match &args.what {
-        What::EnvoyFilters(filters) => ("envoy-filters", filters.text().map(Said::all)),
-        What::Envoy(whole) => ("envoy", whole.said()),
-        What::EnvoyBootstrap(bootstrap) => ("envoy-bootstrap", bootstrap.said()),
-        What::EnvoySecrets(secrets) => ("envoy-secrets", secrets.said()),
+        ExportFormat::EnvoyFilters(filters) => ("envoy-filters", filters.text().map(ExportedText::all)),
+        ExportFormat::Envoy(whole) => ("envoy", whole.said()),
+        ExportFormat::EnvoyBootstrap(bootstrap) => ("envoy-bootstrap", bootstrap.said()),
+        ExportFormat::EnvoySecrets(secrets) => ("envoy-secrets", secrets.said()),
     };
     match said {
         Ok(said) => {
@@ -174,8 +174,8 @@ impl Filters {
                 At::Tcp => Layer::Tcp,
             },
             peer: match self.peer {
-                By::Certificate => Peer::Certificate,
-                By::FilterState => Peer::FilterState,
+                By::Certificate => PeerIdentity::Certificate,
+                By::FilterState => PeerIdentity::FilterState,
             },
         };
         let keys = self.jwks.iter().map(key_set);
@@ -193,7 +193,7 @@ impl Filters {
             }
             At::Tcp => Vec::new(),
         };
-        let obeyed = Obeyed {
+        let obeyed = WorkloadFilters {
             policies: &policies,
             tokens: &tokens,
             provider: &|name| provider(&mesh, name),

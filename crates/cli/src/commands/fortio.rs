@@ -6,18 +6,18 @@ mod flags;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use voile_load::fortio::Form;
+use voile_load::fortio::FortioForm;
 use voile_load::options::pattern;
 
 use super::load;
-use flags::{FLAGS, Taken};
+use flags::{FLAGS, FlagHandling};
 
 /// Send load as `fortio load` is told to, by its flags where they mean the same.
 ///
 /// All connections send in phase unless -uniform is given, as Fortio's do; latency counts from when each request was due,
 /// which Fortio does not show (docs/reference/load.md). -json and -a write Fortio's JSON.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct FortioArgs {
     /// `load`, then Fortio's flags and the URL.
     #[arg(
         trailing_var_arg = true,
@@ -33,21 +33,21 @@ const UUID: &str = "{uuid}";
 
 /// The same, told in our words.
 #[derive(Debug, clap::Parser)]
-struct Ours {
+struct VoileOptions {
     #[command(flatten)]
-    load: load::Args,
+    load: load::LoadArgs,
 }
 
 /// Values of the flags that need more than another name.
 #[derive(Debug, Default)]
-struct Said {
+struct FortioFlags {
     words: Vec<String>,
     values: Vec<(&'static str, String)>,
     switches: Vec<(&'static str, bool)>,
     url: Option<String>,
 }
 
-impl Said {
+impl FortioFlags {
     fn value(&self, name: &str) -> Option<&str> {
         let found = self.values.iter().rev().find(|(known, _)| *known == name);
         found.map(|(_, value)| value.as_str())
@@ -77,8 +77,8 @@ impl Said {
 }
 
 /// Reads Fortio's words.
-fn read(words: &[String]) -> Result<Said, String> {
-    let mut said = Said::default();
+fn read(words: &[String]) -> Result<FortioFlags, String> {
+    let mut said = FortioFlags::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let Some(flag) = word.strip_prefix('-') else {
@@ -98,17 +98,17 @@ fn read(words: &[String]) -> Result<Said, String> {
                 "-{name}: no flag of `fortio load` that we know; `voile load --help` says what there is"
             ));
         };
-        if let Taken::Refused(instead) = taken {
+        if let FlagHandling::Refused(instead) = taken {
             return Err(format!("-{name}: {instead}"));
         }
-        if let Taken::Switch | Taken::NoSwitch | Taken::RefusedSwitch(_) = taken {
+        if let FlagHandling::Switch | FlagHandling::NoSwitch | FlagHandling::RefusedSwitch(_) = taken {
             let on = given.as_deref().map_or(Ok(true), |text| match text {
                 "true" | "1" | "t" => Ok(true),
                 "false" | "0" | "f" => Ok(false),
                 _ => Err(format!("-{name}={text}: expected true or false")),
             })?;
             match taken {
-                Taken::RefusedSwitch(instead) if on => {
+                FlagHandling::RefusedSwitch(instead) if on => {
                     return Err(format!("-{name}: {instead}"));
                 }
                 _ => said.switches.push((name, on)),
@@ -119,7 +119,7 @@ fn read(words: &[String]) -> Result<Said, String> {
         let value = value.ok_or_else(|| format!("-{name}: a value is missing"))?;
         match taken {
             // Joins name and value, so that our parser does not take the value for a flag.
-            Taken::As(ours) => said.words.push(format!("{ours}={value}")),
+            FlagHandling::As(ours) => said.words.push(format!("{ours}={value}")),
             _ => said.values.push((name, value)),
         }
     }
@@ -128,16 +128,16 @@ fn read(words: &[String]) -> Result<Said, String> {
 
 /// Fortio's arguments in terms of `voile load`.
 #[derive(Debug)]
-struct Meant {
+struct TranslatedOptions {
     /// The words of `voile load`.
     words: Vec<String>,
     /// Format of the result file.
-    form: Form,
+    form: FortioForm,
     /// Notes on flags that mean less here.
     notes: Vec<String>,
 }
 
-fn ours(words: &[String], stem: &str) -> Result<Meant, String> {
+fn ours(words: &[String], stem: &str) -> Result<TranslatedOptions, String> {
     let said = read(words)?;
     let mut notes = Vec::new();
     let mut out = said.words.clone();
@@ -172,7 +172,7 @@ fn ours(words: &[String], stem: &str) -> Result<Meant, String> {
         }
     }
     say(&url);
-    Ok(Meant {
+    Ok(TranslatedOptions {
         words: out,
         form: form(&said)?,
         notes,
@@ -180,7 +180,7 @@ fn ours(words: &[String], stem: &str) -> Result<Meant, String> {
 }
 
 /// Arguments for connections and for the end of the run.
-fn manner(said: &Said, url: &str) -> Result<Vec<String>, String> {
+fn manner(said: &FortioFlags, url: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut say = |word: String| words.push(word);
     let off = |name: &str| {
@@ -228,7 +228,7 @@ fn manner(said: &Said, url: &str) -> Result<Vec<String>, String> {
 }
 
 /// Arguments for the body and headers of each request.
-fn payload(said: &Said) -> Result<Vec<String>, String> {
+fn payload(said: &FortioFlags) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut say = |word: String| words.push(word);
     if let Some(kind) = said.value("content-type") {
@@ -281,7 +281,7 @@ fn payload(said: &Said) -> Result<Vec<String>, String> {
 
 /// Returns true if URL or payload ask for another UUID in each request, which Fortio does over
 /// HTTP.
-fn has_uuid(said: &Said, url: &str) -> Result<bool, String> {
+fn has_uuid(said: &FortioFlags, url: &str) -> Result<bool, String> {
     let payload = match (said.value("payload-file"), said.value("payload")) {
         (Some(path), _) => std::fs::read(path).unwrap_or_default(),
         (None, text) => text.unwrap_or_default().into(),
@@ -297,12 +297,12 @@ fn has_uuid(said: &Said, url: &str) -> Result<bool, String> {
 }
 
 /// Format of Fortio's result file.
-fn form(said: &Said) -> Result<Form, String> {
-    let mut form = Form {
+fn form(said: &FortioFlags) -> Result<FortioForm, String> {
+    let mut form = FortioForm {
         labels: said.value("labels").unwrap_or_default().to_owned(),
         run_id: said.number("runid")?.unwrap_or_default() as i64,
         exactly: said.number("n")?.unwrap_or_default().max(0.0) as u64,
-        ..Form::default()
+        ..FortioForm::default()
     };
     if let Some(list) = said.value("p") {
         let each = list.split(',').map(|text| {
@@ -327,7 +327,7 @@ fn form(said: &Said) -> Result<Form, String> {
 }
 
 /// Rate and length of the run, as our options have them. Fortio's are 8 a second for 5 s, and 0 is "until Ctrl-C".
-fn pace(said: &Said) -> Result<Vec<String>, String> {
+fn pace(said: &FortioFlags) -> Result<Vec<String>, String> {
     let mut rate = said.number("qps")?.unwrap_or(8.0).max(0.0);
     let duration = said.value("t").unwrap_or("5s");
     let count = said.number("n")?.filter(|count| *count > 0.0);
@@ -347,7 +347,7 @@ fn pace(said: &Said) -> Result<Vec<String>, String> {
 }
 
 /// The URL with the scheme that the flags ask for.
-fn url(said: &Said) -> Result<String, String> {
+fn url(said: &FortioFlags) -> Result<String, String> {
     let url = said.url.as_deref().ok_or("a URL is missing")?;
     let swapped = |from: &str, to: &str| url.strip_prefix(from).map(|rest| format!("{to}{rest}"));
     if said.on("grpc") {
@@ -382,7 +382,7 @@ fn url(said: &Said) -> Result<String, String> {
     Ok(url.to_owned())
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: FortioArgs) -> ExitCode {
     let words = match args.words.split_first() {
         Some((first, rest)) if first == "load" => rest,
         _ => {
@@ -399,7 +399,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         }
         let name = "voile fortio load".to_owned();
         let words = std::iter::once(name).chain(meant.words);
-        let parsed = Ours::try_parse_from(words).map_err(|error| error.to_string())?;
+        let parsed = VoileOptions::try_parse_from(words).map_err(|error| error.to_string())?;
         Ok((parsed.load, meant.form))
     });
     match parsed {

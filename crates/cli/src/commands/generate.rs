@@ -16,13 +16,13 @@ const SUBJECT: &str = "subject";
 
 /// The output.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct GenerateArgs {
     #[command(subcommand)]
-    what: What,
+    what: GeneratedKind,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum GeneratedKind {
     #[command(about = "AuthorizationPolicies, PeerAuthentications and RequestAuthentications")]
     Policies(Policies),
     #[command(about = "A whole mesh: services, workloads with sidecars, policies")]
@@ -43,7 +43,7 @@ const MAX_RULES: u32 = 1_000_000;
 struct Policies {
     /// Attribute of the rules
     #[arg(long, value_enum, default_value = "paths")]
-    kind: Kind,
+    kind: ResourceSet,
     /// Rules in all
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RULES)))]
     rules: u32,
@@ -65,7 +65,7 @@ struct Policies {
     hit_value: Option<String>,
     /// ALLOW, DENY or AUDIT
     #[arg(long, value_enum, default_value = "allow")]
-    action: Action,
+    action: PolicyAction,
     /// They are only counted and logged
     #[arg(long)]
     dry_run: bool,
@@ -84,7 +84,7 @@ struct Policies {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Kind {
+enum ResourceSet {
     Paths,
     SourceIps,
     Namespaces,
@@ -98,16 +98,16 @@ enum Kind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Action {
+enum PolicyAction {
     Allow,
     Deny,
     Audit,
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: GenerateArgs) -> ExitCode {
     let policies = match args.what {
-        What::Policies(policies) => policies,
-        What::Mesh(mesh) => return mesh::run(&mesh),
+        GeneratedKind::Policies(policies) => policies,
+        GeneratedKind::Mesh(mesh) => return mesh::run(&mesh),
     };
     match policies.text() {
         Ok(text) => {
@@ -148,7 +148,7 @@ impl Policies {
         let mut random = fastrand::Rng::with_seed(self.seed);
         let mut out = self.issuers(&selector)?;
         self.write_tokens(hit)?;
-        let policies = if self.kind == Kind::Jwt {
+        let policies = if self.kind == ResourceSet::Jwt {
             0
         } else {
             self.policies
@@ -161,9 +161,9 @@ impl Policies {
                 ""
             };
             let action = match self.action {
-                Action::Allow => "ALLOW",
-                Action::Deny => "DENY",
-                Action::Audit => "AUDIT",
+                PolicyAction::Allow => "ALLOW",
+                PolicyAction::Deny => "DENY",
+                PolicyAction::Audit => "AUDIT",
             };
             // Writing into a String cannot fail.
             let _ = write!(
@@ -217,14 +217,14 @@ impl Policies {
             Ok(())
         };
         match self.kind {
-            Kind::Jwt => {
+            ResourceSet::Jwt => {
                 for policy in 0..self.policies {
                     // No more than there are rules, and those are 32 bits.
                     let at = |end| u32::try_from(self.share(end)).unwrap_or(u32::MAX);
                     one(&format!("generated-{policy}"), at(policy)..at(policy + 1))?;
                 }
             }
-            Kind::RequestPrincipals if self.tokens.is_some() => one("generated", 0..1)?,
+            ResourceSet::RequestPrincipals if self.tokens.is_some() => one("generated", 0..1)?,
             _ => {}
         }
         Ok(out)
@@ -236,13 +236,13 @@ impl Policies {
             return Ok(());
         };
         let issuer = match (self.kind, hit) {
-            (Kind::Jwt, Some(hit)) => Issuer::new(self.seed, hit)?,
+            (ResourceSet::Jwt, Some(hit)) => Issuer::new(self.seed, hit)?,
             // An issuer that no rule knows.
-            (Kind::Jwt, None) => Issuer::new(self.seed, self.rules)?,
+            (ResourceSet::Jwt, None) => Issuer::new(self.seed, self.rules)?,
             _ => Issuer::new(self.seed, 0)?,
         };
         let subject = |number: u32| match self.kind {
-            Kind::RequestPrincipals => SUBJECT.to_owned(),
+            ResourceSet::RequestPrincipals => SUBJECT.to_owned(),
             _ => format!("{SUBJECT}-{number}"),
         };
         let numbers = 0..self.token_count;
@@ -287,18 +287,18 @@ impl Policies {
         };
         let principal = format!("cluster.local/ns/generated-{word}/sa/account-{number}");
         let body = match self.kind {
-            Kind::Paths => path(&value("/", format!("/generated/{word}/{number}"))),
+            ResourceSet::Paths => path(&value("/", format!("/generated/{word}/{number}"))),
             // RFC 2544's addresses, which no host has.
-            Kind::SourceIps => {
+            ResourceSet::SourceIps => {
                 let address = std::net::Ipv4Addr::from(0xC612_0000 | (random.u32(..) & 0x1_FFFF));
                 from("ipBlocks", &value("127.0.0.0/8", address.to_string()))
             }
-            Kind::Namespaces => from(
+            ResourceSet::Namespaces => from(
                 "namespaces",
                 &value("*", format!("generated-{word}-{number}")),
             ),
-            Kind::Principals => from("principals", &value("*", principal)),
-            Kind::RequestPrincipals => {
+            ResourceSet::Principals => from("principals", &value("*", principal)),
+            ResourceSet::RequestPrincipals => {
                 let usual = match self.tokens {
                     Some(_) => format!("{}/{SUBJECT}", Issuer::name(0)),
                     None => "*".to_owned(),
@@ -306,10 +306,10 @@ impl Policies {
                 let made = format!("https://{word}.example/subject-{number}");
                 from("requestPrincipals", &value(&usual, made))
             }
-            Kind::Headers => header(&value("hit", format!("{word}-{number}"))),
+            ResourceSet::Headers => header(&value("hit", format!("{word}-{number}"))),
             // It has no policies.
-            Kind::Jwt => String::new(),
-            Kind::Mixed => {
+            ResourceSet::Jwt => String::new(),
+            ResourceSet::Mixed => {
                 let parts = [
                     from("principals", &value("*", principal)),
                     path(&value("/", format!("/generated/{word}/{number}"))),

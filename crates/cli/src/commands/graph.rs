@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use voile_graph::{Graph, Share, weigh};
+use voile_graph::{Graph, Probability, weigh};
 use voile_model::SourceFile;
 
 /// Check, make, draw and run graphs of synthetic services.
@@ -19,25 +19,25 @@ use voile_model::SourceFile;
 /// A graph is a file in the YAML of isotope (istio/tools): services, and for each a script of calls, pauses and work. Every
 /// field is described in docs/reference/graph.md; examples are in examples/graphs.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct GraphArgs {
     #[command(subcommand)]
-    command: Command,
+    command: GraphCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum GraphCommand {
     /// Print every problem of a graph with its place, and how many requests one request causes.
     Check(Check),
     #[command(about = "Make a graph of a chosen shape, as YAML on standard output")]
-    Generate(generate::Args),
+    Generate(generate::GraphGenerateArgs),
     #[command(about = "Draw a graph as SVG, or as DOT for Graphviz")]
-    Draw(draw::Args),
+    Draw(draw::GraphDrawArgs),
     #[command(about = "Lay a graph out as a folder that `voile up` runs")]
-    Mesh(mesh::Args),
+    Mesh(mesh::GraphMeshArgs),
     #[command(about = "Run all services of a graph on this machine, without a mesh")]
-    Run(run::Args),
+    Run(run::GraphRunArgs),
     #[command(about = "Be one service of a graph")]
-    Serve(serve::Args),
+    Serve(serve::GraphServeArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -49,14 +49,14 @@ struct Check {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: GraphArgs) -> ExitCode {
     let ended = match args.command {
-        Command::Check(args) => check(&args),
-        Command::Generate(args) => generate::run(&args),
-        Command::Draw(args) => draw::run(&args),
-        Command::Mesh(args) => mesh::run(&args),
-        Command::Run(args) => run::run(args),
-        Command::Serve(args) => serve::run(args),
+        GraphCommand::Check(args) => check(&args),
+        GraphCommand::Generate(args) => generate::run(&args),
+        GraphCommand::Draw(args) => draw::run(&args),
+        GraphCommand::Mesh(args) => mesh::run(&args),
+        GraphCommand::Run(args) => run::run(args),
+        GraphCommand::Serve(args) => serve::run(args),
     };
     match ended {
         Ok(code) => code,
@@ -162,9 +162,9 @@ fn json(graph: &Graph) -> String {
             "by_service": by_service,
         })
     });
-    let chance = |service: &voile_graph::Service| {
-        service.error_rate != Share::NONE
-            || service.calls().any(|call| call.probability != Share::ALL)
+    let chance = |service: &voile_graph::GraphService| {
+        service.error_rate != Probability::NONE
+            || service.calls().any(|call| call.probability != Probability::ALL)
     };
     let away: Vec<String> = away(graph).collect();
     let checked = serde_json::json!({

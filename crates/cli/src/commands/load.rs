@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use voile_load::fortio::Form;
+use voile_load::fortio::FortioForm;
 use voile_load::grpc::ANY_MESSAGES;
-use voile_load::options::{DEFAULT_TCP_BYTES, Replayed, UNTIL_STOPPED, parse_sizes, pattern};
+use voile_load::options::{DEFAULT_TCP_BYTES, ReplayedTrace, UNTIL_STOPPED, parse_sizes, pattern};
 use voile_load::trace::{MAX_RECORDED, Trace};
 use voile_load::{
-    Arrival, Bulk, Condition, LoadOptions, Part, Progress, Protocol, Resolve, Stop, Target,
+    ArrivalPattern, Bulk, LoadCondition, LoadOptions, ProfileSegment, Progress, LoadProtocol, Resolve, Stop, LoadTarget,
     TlsOptions, bulk, capacity, describe::Method, parse_duration, read,
 };
 
@@ -35,7 +35,7 @@ use words::{
 /// Exit codes: 0 valid, 1 invalid or failed, 2 wrong usage. JSON fields: docs/reference/load.md.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct LoadArgs {
     /// URL of requests; names are resolved once.
     /// http://HOST[:PORT][/PATH][?QUERY]  HTTP/1.1, or --protocol http2
     /// h2c://HOST[:PORT][/PATH][?QUERY]   HTTP/2, by prior knowledge
@@ -248,7 +248,7 @@ pub(crate) struct Args {
 }
 
 /// Shows results that were written before.
-fn read(args: &Args) -> Result<(), String> {
+fn read(args: &LoadArgs) -> Result<(), String> {
     let one = |path: &PathBuf| {
         let told = |error| format!("read {}: {error}", path.display());
         let text = std::fs::read_to_string(path).map_err(told)?;
@@ -259,16 +259,16 @@ fn read(args: &Args) -> Result<(), String> {
     print(args, &read::table(&results))
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
-    let form = Form {
+pub(crate) fn run(args: &LoadArgs) -> ExitCode {
+    let form = FortioForm {
         labels: args.labels.clone(),
-        ..Form::default()
+        ..FortioForm::default()
     };
     run_in(args, &form)
 }
 
 /// Runs, and writes Fortio's JSON, if that is asked for, in such a form.
-pub(crate) fn run_in(args: &Args, form: &Form) -> ExitCode {
+pub(crate) fn run_in(args: &LoadArgs, form: &FortioForm) -> ExitCode {
     if !args.read.is_empty() {
         return match read(args) {
             Ok(()) => ExitCode::SUCCESS,
@@ -293,7 +293,7 @@ pub(crate) fn run_in(args: &Args, form: &Form) -> ExitCode {
             _ if args.find_capacity.is_some() => {
                 find_capacity(args, &options, &stop, progress != Progress::Quiet)
             }
-            Protocol::TcpBulk => run_bulk(args, &options, &stop, progress != Progress::Quiet),
+            LoadProtocol::TcpBulk => run_bulk(args, &options, &stop, progress != Progress::Quiet),
             _ => run_requests(args, form, &options, &stop, progress),
         });
     let reasons = match ended {
@@ -311,7 +311,7 @@ pub(crate) fn run_in(args: &Args, form: &Form) -> ExitCode {
 
 /// Selects the progress output: a picture on a terminal that can show one. Lines if `--progress` asks for them or only half of
 /// the output is a terminal.
-fn progress(args: &Args) -> Progress {
+fn progress(args: &LoadArgs) -> Progress {
     let (told, shown) = (
         std::io::stderr().is_terminal(),
         std::io::stdout().is_terminal(),
@@ -326,8 +326,8 @@ fn progress(args: &Args) -> Progress {
 
 /// Runs, prints, and returns why the figures may not be believed.
 fn run_requests(
-    args: &Args,
-    form: &Form,
+    args: &LoadArgs,
+    form: &FortioForm,
     options: &LoadOptions,
     stop: &Stop,
     progress: Progress,
@@ -344,12 +344,12 @@ fn run_requests(
 
 /// Searches, prints, and returns why there is no answer.
 fn find_capacity(
-    args: &Args,
+    args: &LoadArgs,
     options: &LoadOptions,
     stop: &Stop,
     progress: bool,
 ) -> Result<Vec<String>, String> {
-    let bounds = Condition::parse(args.find_capacity.as_deref().unwrap_or_default(), '<')?;
+    let bounds = LoadCondition::parse(args.find_capacity.as_deref().unwrap_or_default(), '<')?;
     let mut say = |probe: &capacity::Probe| {
         if progress {
             let verdict = if probe.holds { "holds" } else { &probe.why };
@@ -381,7 +381,7 @@ fn find_capacity(
 }
 
 fn run_bulk(
-    args: &Args,
+    args: &LoadArgs,
     options: &LoadOptions,
     stop: &Stop,
     progress: bool,
@@ -395,24 +395,24 @@ fn run_bulk(
     Ok(result.invalid_reasons)
 }
 
-fn format(args: &Args) -> Format {
+fn format(args: &LoadArgs) -> Format {
     if args.json { Format::Json } else { args.format }
 }
 
 /// Returns an error if the chosen format has no place for the measured figures.
-fn has_place(args: &Args, protocol: Protocol) -> Result<(), String> {
+fn has_place(args: &LoadArgs, protocol: LoadProtocol) -> Result<(), String> {
     let of = match protocol {
         _ if args.format != Format::Fortio => return Ok(()),
         _ if args.find_capacity.is_some() => "a search",
-        Protocol::TcpBulk => "the figures of tcp-bulk",
+        LoadProtocol::TcpBulk => "the figures of tcp-bulk",
         _ => return Ok(()),
     };
     Err(format!("--format fortio has no place for {of}"))
 }
 
-fn options(args: &Args) -> Result<LoadOptions, String> {
+fn options(args: &LoadArgs) -> Result<LoadOptions, String> {
     let url = args.url.as_deref().unwrap_or_default();
-    let mut options = LoadOptions::new(Target::resolved(url, args.resolve)?);
+    let mut options = LoadOptions::new(LoadTarget::resolved(url, args.resolve)?);
     if let Some(protocol) = args.protocol {
         options.protocol = protocol.spoken();
     }
@@ -432,14 +432,14 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     options.warmup = args.warmup;
     options.threads = args.threads;
     options.arrival = match args.arrival {
-        ArrivalName::Uniform => Arrival::Uniform,
-        ArrivalName::Poisson => Arrival::Poisson,
-        ArrivalName::Fortio => Arrival::Fortio,
+        ArrivalName::Uniform => ArrivalPattern::Uniform,
+        ArrivalName::Poisson => ArrivalPattern::Poisson,
+        ArrivalName::Fortio => ArrivalPattern::Fortio,
     };
     options.seed = args.seed;
     options.timeout = args.timeout;
     has_place(args, options.protocol)?;
-    if args.pull && options.protocol != Protocol::TcpBulk {
+    if args.pull && options.protocol != LoadProtocol::TcpBulk {
         return Err("--pull belongs to --protocol tcp-bulk".to_owned());
     }
     options.bulk = if args.pull { Bulk::Pull } else { Bulk::Push };
@@ -464,7 +464,7 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     options.interval = args.interval;
     options.messages = args.messages.unwrap_or(options.messages);
     let empty = options.body.is_empty() && options.sizes.is_empty();
-    if matches!(options.protocol, Protocol::TcpRr | Protocol::Udp) && empty {
+    if matches!(options.protocol, LoadProtocol::TcpRr | LoadProtocol::Udp) && empty {
         options.body = pattern(DEFAULT_TCP_BYTES);
     }
     if !empty && options.method == "GET" {
@@ -484,13 +484,13 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
 }
 
 /// Returns true if data is the JSON of gRPC messages, and not a payload.
-fn in_json(args: &Args, options: &LoadOptions, data: &[u8]) -> bool {
+fn in_json(args: &LoadArgs, options: &LoadOptions, data: &[u8]) -> bool {
     let braced = data.trim_ascii_start().starts_with(b"{");
-    options.protocol == Protocol::Grpc && args.data.is_some() && braced
+    options.protocol == LoadProtocol::Grpc && args.data.is_some() && braced
 }
 
 /// Makes gRPC messages of JSON, for each target by its own method.
-fn describe(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
+fn describe(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
     if !in_json(args, options, &options.body) {
         return match args.descriptors {
             Some(_) => Err("descriptors: belong to gRPC and --data in JSON".to_owned()),
@@ -503,7 +503,7 @@ fn describe(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
         std::iter::once(&options.target).chain(options.more.iter().map(|(_, target)| target));
     let mut ready = Vec::new();
     for target in targets {
-        if options.spoken_at(target) != Protocol::Grpc {
+        if options.spoken_at(target) != LoadProtocol::Grpc {
             ready.push(Vec::new());
             continue;
         }
@@ -537,7 +537,7 @@ fn describe(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
 
 /// Reads what goes with a URL over TLS.
 fn secure(tls: &TlsArgs, options: &mut LoadOptions) -> Result<(), String> {
-    let load = |target: &Target, protocol: Protocol| {
+    let load = |target: &LoadTarget, protocol: LoadProtocol| {
         let asked = TlsOptions {
             cacert: tls.cacert.clone(),
             cert: tls.cert.clone(),
@@ -562,7 +562,7 @@ fn secure(tls: &TlsArgs, options: &mut LoadOptions) -> Result<(), String> {
 
 /// Reads the conditions of `--abort` and `--find-capacity`. Reads them before the run, so that
 /// wrong words cost no time.
-fn judge(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
+fn judge(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
     if let Some(text) = &args.abort {
         let (statuses, others): (Vec<_>, Vec<_>) = text
             .split(',')
@@ -583,12 +583,12 @@ fn judge(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
         let statuses = statuses.into_iter().map(status);
         options.abort_on = statuses.collect::<Result<_, _>>()?;
         if !others.is_empty() {
-            let others = Condition::parse(&others.join(","), '>');
+            let others = LoadCondition::parse(&others.join(","), '>');
             options.abort = others.map_err(|why| format!("abort {why}"))?;
         }
     }
     if let Some(text) = &args.find_capacity {
-        Condition::parse(text, '<').map_err(|why| format!("find-capacity {why}"))?;
+        LoadCondition::parse(text, '<').map_err(|why| format!("find-capacity {why}"))?;
         if options.duration >= UNTIL_STOPPED {
             return Err("find-capacity: a probe must end; its duration is more than 0".to_owned());
         }
@@ -606,7 +606,7 @@ fn judge(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
 const ROUNDING: Duration = Duration::from_nanos(10);
 
 /// Sets the number of requests that ends the run.
-fn count(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
+fn count(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
     let Some(requests) = args.requests else {
         return Ok(());
     };
@@ -634,7 +634,7 @@ fn count(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
 }
 
 /// When requests are due: a rate, a profile of rates, or a recorded trace.
-fn arrive(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
+fn arrive(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
     options.burst = args.burst;
     if let Some(path) = &args.replay {
         if !(args.replay_speed.is_finite() && args.replay_speed > 0.0) {
@@ -654,7 +654,7 @@ fn arrive(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
                 let most = format!("more than {MAX_RECORDED} different requests");
                 return Err(told(&most));
             }
-            options.recorded = Some(Replayed {
+            options.recorded = Some(ReplayedTrace {
                 requests: trace.requests.into(),
                 which: trace.which.into(),
             });
@@ -662,7 +662,7 @@ fn arrive(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
         options.set_replay(trace.instants);
         return Ok(());
     }
-    let parts = Part::parse(&args.rate).map_err(|why| format!("rate {why}"))?;
+    let parts = ProfileSegment::parse(&args.rate).map_err(|why| format!("rate {why}"))?;
     if args.duration.is_some() && parts.iter().any(|part| part.length.is_some()) {
         return Err(
             "duration: the parts of the rate have lengths, which are the duration".to_owned(),
@@ -672,7 +672,7 @@ fn arrive(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
     Ok(())
 }
 
-fn body(args: &Args) -> Result<Vec<u8>, String> {
+fn body(args: &LoadArgs) -> Result<Vec<u8>, String> {
     match args.data.as_deref() {
         None => Ok(Vec::new()),
         Some(data) => match data.strip_prefix('@') {
@@ -684,7 +684,7 @@ fn body(args: &Args) -> Result<Vec<u8>, String> {
 
 /// Checks that the result file can be written. The check comes before the run: afterwards the result would
 /// be lost.
-fn writable(args: &Args) -> Result<(), String> {
+fn writable(args: &LoadArgs) -> Result<(), String> {
     let Some(path) = &args.out else { return Ok(()) };
     let there = path.exists();
     let opened = std::fs::OpenOptions::new()
@@ -699,7 +699,7 @@ fn writable(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-fn print(args: &Args, text: &str) -> Result<(), String> {
+fn print(args: &LoadArgs, text: &str) -> Result<(), String> {
     match &args.out {
         Some(path) => std::fs::write(path, text).map_err(|error| {
             // The result must not be lost if the file cannot be written.

@@ -71,56 +71,56 @@ pub(crate) struct Voile {
 enum Command {
     // Not doc comments: those would take the place of the long help that each command's `Args` has.
     #[command(about = "Run the mesh that a folder of YAML describes, on this machine")]
-    Up(up::Args),
+    Up(up::UpArgs),
     #[command(about = "Check a folder of YAML and print every problem with its place")]
-    Analyze(analyze::Args),
+    Analyze(analyze::AnalyzeArgs),
     #[command(about = "Say what a code that is printed means, with an example of wrong and right")]
-    ExplainCode(explain_code::Args),
+    ExplainCode(explain_code::ExplainCodeArgs),
     #[command(about = "Say whether a request would be let in, and why")]
-    Explain(explain::Args),
+    Explain(explain::ExplainArgs),
     #[command(about = "Say who may call a service")]
-    WhoCan(who_can::Args),
+    WhoCan(who_can::WhoCanArgs),
     #[command(about = "Say what resources are in the words of another proxy")]
-    Export(export::Args),
+    Export(export::ExportArgs),
     #[command(about = "Make resources by the thousand, for experiments")]
-    Generate(generate::Args),
+    Generate(generate::GenerateArgs),
     #[command(about = "Run the control plane")]
-    Control(control::Args),
+    Control(control::ControlArgs),
     #[command(about = "Say of every proxy whether it is in sync")]
-    Status(status::Args),
+    Status(status::StatusArgs),
     #[command(about = "Say what a proxy holds, and by which documents")]
-    Config(config::Args),
+    Config(config::ConfigArgs),
     #[command(about = "Follow what happens at a control plane")]
-    Events(events::Args),
+    Events(events::EventsArgs),
     #[command(about = "Be many proxies to a control plane, to see how soon each is told")]
-    Crowd(crowd::Args),
+    Crowd(crowd::CrowdArgs),
     #[command(about = "Run a proxy")]
-    Proxy(Box<proxy::Args>),
+    Proxy(Box<proxy::ProxyArgs>),
     #[command(
         about = "Give a program that is no proxy of ours its certificates, and gRPC its bootstrap"
     )]
-    Agent(agent::Args),
+    Agent(agent::AgentArgs),
     #[command(about = "Make the tokens by which a proxy proves who it is")]
-    Token(token::Args),
+    Token(token::TokenArgs),
     #[command(about = "Take certificates back before they expire")]
-    Revoke(revoke::Args),
+    Revoke(revoke::RevokeArgs),
     #[command(about = "Measure what a mesh costs on this machine")]
-    Bench(bench::Args),
+    Bench(bench::BenchArgs),
     #[command(about = "Send load over HTTP, gRPC, WebSocket, TCP or UDP and measure latency")]
-    Load(Box<load::Args>),
+    Load(Box<load::LoadArgs>),
     #[command(about = "Send load as `fortio load` is told to, by Fortio's flags")]
-    Fortio(fortio::Args),
+    Fortio(fortio::FortioArgs),
     #[command(about = "Check, make, draw and run graphs of synthetic services")]
-    Graph(graph::Args),
+    Graph(graph::GraphArgs),
     #[command(about = "Serve HTTP, gRPC and TCP answers of chosen size, delay and status")]
-    Echo(echo::Args),
+    Echo(echo::EchoArgs),
     #[command(
         about = "Make decisions by policies made for the purpose, and tell what each took",
         hide = true
     )]
-    Decide(decide::Args),
+    Decide(decide::DecideArgs),
     #[command(about = "Relay TCP bytes between two addresses: the lab's floor")]
-    Relay(relay::Args),
+    Relay(relay::RelayArgs),
 }
 
 impl Voile {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use voile_proxy::Membership;
-use voile_telemetry::logging::Level;
+use voile_telemetry::logging::LogLevelHandle;
 
 /// Run the sidecar of one workload, a gateway, a waypoint, or a node proxy.
 ///
@@ -23,7 +23,7 @@ use voile_telemetry::logging::Level;
 /// token (`voile control --node-account`), and node proxies reach each other by HBONE at port 15008. docs/reference/node.md
 /// lists what it does not do yet.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ProxyArgs {
     /// The workload this proxy stands for; with `--role node` the pod that it is itself.
     #[arg(
         long,
@@ -133,7 +133,7 @@ pub(crate) struct Args {
     /// The resolver for names outside the mesh [default: those of /etc/resolv.conf, read again when it changes]. `none`:
     /// there is no outside, and names that the mesh does not know do not exist.
     #[arg(long, value_name = "ADDRESS|none", value_parser = resolver)]
-    resolver: Option<voile_proxy::Outside>,
+    resolver: Option<voile_proxy::ExternalResolver>,
     /// Threads that carry traffic.
     #[arg(long, value_name = "N", default_value_t = 2)]
     workers: usize,
@@ -233,7 +233,7 @@ fn memory(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}`: expected a size such as 50M or 1G, `auto` or `off`"))
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: ProxyArgs) -> ExitCode {
     let log = match voile_telemetry::logging::install(&args.log_level) {
         Ok(log) => log,
         Err(error) => {
@@ -291,12 +291,12 @@ pub(crate) fn run(args: Args) -> ExitCode {
 
 /// Converts the command line into options of the proxy.
 fn options(
-    args: Args,
-    log: Level,
+    args: ProxyArgs,
+    log: LogLevelHandle,
     probers: voile_proxy::Probers,
     (workload, membership): (String, Option<Membership>),
-) -> voile_proxy::Options {
-    voile_proxy::Options {
+) -> voile_proxy::ProxyOptions {
+    voile_proxy::ProxyOptions {
         gateway: args.role == Role::Gateway,
         waypoint: args.role == Role::Waypoint,
         probers,
@@ -315,7 +315,7 @@ fn options(
         workers: args.workers,
         drain_timeout: args.drain_timeout,
         dns: args.dns.0,
-        resolver: args.resolver.unwrap_or(voile_proxy::Outside::System),
+        resolver: args.resolver.unwrap_or(voile_proxy::ExternalResolver::System),
         handover: args.handover,
         handover_drain_timeout: args.handover_drain_timeout,
         service_idle: (!args.service_idle_timeout.is_zero()).then_some(args.service_idle_timeout),
@@ -323,8 +323,8 @@ fn options(
     }
 }
 
-fn limits(args: &Args) -> voile_proxy::Limits {
-    voile_proxy::Limits {
+fn limits(args: &ProxyArgs) -> voile_proxy::ProxyLimits {
+    voile_proxy::ProxyLimits {
         connections: args.max_connections,
         requests: args.max_requests,
         requests_per_destination: args.max_requests_per_destination,
@@ -334,8 +334,8 @@ fn limits(args: &Args) -> voile_proxy::Limits {
     }
 }
 
-fn capture(args: &Args) -> Option<voile_proxy::Capture> {
-    (args.capture != CaptureMode::None).then_some(voile_proxy::Capture {
+fn capture(args: &ProxyArgs) -> Option<voile_proxy::CapturePorts> {
+    (args.capture != CaptureMode::None).then_some(voile_proxy::CapturePorts {
         outbound: args.capture_outbound,
         inbound: args.capture_inbound,
         tunnels: args.capture_tunnels,
@@ -344,7 +344,7 @@ fn capture(args: &Args) -> Option<voile_proxy::Capture> {
 }
 
 /// The workload, and the group by which it joins if it does.
-fn who(args: &Args) -> Result<(String, Option<Membership>), String> {
+fn who(args: &ProxyArgs) -> Result<(String, Option<Membership>), String> {
     let (Some(named), Some(address)) = (&args.workload_group, args.address) else {
         return Ok((args.workload.clone().unwrap_or_default(), None));
     };
@@ -394,14 +394,14 @@ fn dns_address(text: &str) -> Result<DnsAddress, String> {
 }
 
 /// An address with or without a port, 53 without; or `none`.
-fn resolver(text: &str) -> Result<voile_proxy::Outside, String> {
+fn resolver(text: &str) -> Result<voile_proxy::ExternalResolver, String> {
     const PORT: u16 = 53;
     if text == "none" {
-        return Ok(voile_proxy::Outside::Nowhere);
+        return Ok(voile_proxy::ExternalResolver::Nowhere);
     }
     text.parse::<SocketAddr>()
         .or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT)))
-        .map(voile_proxy::Outside::Server)
+        .map(voile_proxy::ExternalResolver::Server)
         .map_err(|_| {
             format!("`{text}`: expected an address such as 10.0.0.2 or 10.0.0.2:53, or `none`")
         })

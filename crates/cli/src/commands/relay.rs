@@ -4,13 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
 use voile_load::Stop;
-use voile_load::relay::{Relay, RelayOptions};
+use voile_load::relay::{TcpRelay, RelayOptions};
 
 /// Relay TCP bytes between two addresses: the least that a process in the path can cost, the lab's floor.
 ///
 /// Prints `listening on ADDRESS` to stderr once it accepts. Ends on SIGINT or SIGTERM.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct RelayArgs {
     /// Address to accept on; port 0 takes a free one.
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     bind: Option<IpAddr>,
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: RelayArgs) -> ExitCode {
     if args
         .bind
         .is_some_and(|source| source.is_ipv4() != args.to.is_ipv4())
@@ -41,7 +41,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     };
     let ended = Stop::new().and_then(|stop| {
         stop.on_signals()?;
-        let relay = Relay::bind(options)?;
+        let relay = TcpRelay::bind(options)?;
         eprintln!(
             "voile relay: listening on {}, to {}",
             relay.address()?,

@@ -14,7 +14,7 @@ use voile_identity::revocation::local::{self, RevokeError, Revoked};
 /// `openssl x509 -serial`). Revokes the certificate, not the workload: a proxy that holds its token gets another
 /// certificate for new keys. A holder of the old keys does not. Prints the serial numbers on the list.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct RevokeArgs {
     /// The control plane's state directory: where its root key is.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 /// Largest file that can be a certificate, in bytes.
 const MAX_CERTIFICATE_BYTES: u64 = 64 * 1024;
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: RevokeArgs) -> ExitCode {
     if !args.list && args.certificates.is_empty() && args.serial.is_empty() {
         eprintln!("voile revoke: name a certificate's FILE or --serial, or ask with --list");
         return ExitCode::from(2);
@@ -52,7 +52,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-fn revoke(args: &Args) -> Result<Vec<Revoked>, (bool, String)> {
+fn revoke(args: &RevokeArgs) -> Result<Vec<Revoked>, (bool, String)> {
     let failed = |error: RevokeError| {
         let usage = matches!(error, RevokeError::Serial(_));
         (usage, error.to_string())

@@ -26,7 +26,7 @@ use super::monitoring::{AllMonitoring, short, table, word};
 #[command(
     after_help = "Exit code: 0 when all are in sync, 1 when one is not or refuses something, control planes differ in their version or a state folder was lost, 2 when a control plane cannot be asked."
 )]
-pub(crate) struct Args {
+pub(crate) struct StatusArgs {
     #[command(flatten)]
     monitoring: AllMonitoring,
     /// The whole page, as JSON.
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 /// Status page of a control plane.
 type Page = (SocketAddr, Value);
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &StatusArgs) -> ExitCode {
     let (mut pages, mut missing) = (Vec::new(), json!({}));
     let each = args.monitoring.each();
     let several = each.len() > 1;

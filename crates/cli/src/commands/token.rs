@@ -12,13 +12,13 @@ use voile_identity::{
 };
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct TokenArgs {
     #[command(subcommand)]
-    kind: Kind,
+    kind: SubjectKind,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Kind {
+enum SubjectKind {
     /// Print a service-account token (a JWT): good for any number of certificates until it expires.
     Create(Create),
     /// Print a join token: good for one first certificate, which then renews itself.
@@ -88,10 +88,10 @@ impl From<JoinError> for Failure {
     }
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: TokenArgs) -> ExitCode {
     let made = match args.kind {
-        Kind::Create(create) => service_account_token(create),
-        Kind::Join(join) => join_token(&join),
+        SubjectKind::Create(create) => service_account_token(create),
+        SubjectKind::Join(join) => join_token(&join),
     };
     match made {
         Ok(token) => {

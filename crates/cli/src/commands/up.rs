@@ -26,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Standard output gets one line for each published service (its name, a tab, its URL) once all is ready; everything
 /// else goes to standard error.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct UpArgs {
     /// The folder of YAML that describes the mesh.
     dir: PathBuf,
 
@@ -121,7 +121,7 @@ enum Isolation {
     Loopback,
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: UpArgs) -> ExitCode {
     match start(args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -131,7 +131,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
+fn start(args: UpArgs) -> Result<u8, Box<dyn std::error::Error>> {
     let dataplane = match args.dataplane {
         None | Some(Dataplane::Sidecar) => voile_local::Dataplane::Sidecars,
         Some(Dataplane::Node) => voile_local::Dataplane::Node,
@@ -143,7 +143,7 @@ fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
         let why = "the node proxy enters its pods' networks";
         return Err(format!("--dataplane {word} needs --isolation netns: {why}").into());
     }
-    let options = voile_local::Options {
+    let options = voile_local::RunnerOptions {
         folder: args.dir,
         state: args.state.map(std::path::absolute).transpose()?,
         new_root: args.root.new_root,
@@ -159,9 +159,9 @@ fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
         by_labels: args.dataplane.is_none(),
     };
     let wanted = match args.isolation {
-        Isolation::Auto => voile_local::Wanted::Auto,
-        Isolation::Netns => voile_local::Wanted::Namespaces,
-        Isolation::Loopback => voile_local::Wanted::Loopback,
+        Isolation::Auto => voile_local::WantedIsolation::Auto,
+        Isolation::Netns => voile_local::WantedIsolation::Namespaces,
+        Isolation::Loopback => voile_local::WantedIsolation::Loopback,
     };
     Ok(voile_local::start(options, wanted, signals)?)
 }
@@ -179,7 +179,7 @@ fn token_ttl(text: &str) -> Result<Duration, String> {
 }
 
 /// A message to stop for each SIGINT, SIGTERM or SIGHUP; SIGUSR2 asks for new sidecars.
-fn signals() -> std::io::Result<voile_local::Words> {
+fn signals() -> std::io::Result<voile_local::SignalMessages> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -213,5 +213,5 @@ fn signals() -> std::io::Result<voile_local::Words> {
             }
         });
     });
-    Ok(voile_local::Words { stop, replace })
+    Ok(voile_local::SignalMessages { stop, replace })
 }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use voile_analysis::explain::{self, Access, Answer, Caller};
+use voile_analysis::explain::{self, Access, CallerAccess, CallerGroup};
 use voile_model::Namespace;
 
-use super::explain::{Output, Served, mesh};
+use super::explain::{Output, DataPlanes, mesh};
 
 /// The service.
 #[derive(Debug, clap::Args)]
@@ -16,7 +16,7 @@ use super::explain::{Output, Served, mesh};
     must be like.\n\n\
     Exit code: 0, or 2 when the folder cannot be read or the service is not known."
 )]
-pub(crate) struct Args {
+pub(crate) struct WhoCanArgs {
     /// Folder of YAML
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -27,13 +27,13 @@ pub(crate) struct Args {
     #[arg(long, short, default_value = "default")]
     namespace: String,
     #[command(flatten)]
-    served: Served,
+    served: DataPlanes,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &WhoCanArgs) -> ExitCode {
     match table(args) {
         Ok(text) => {
             print!("{text}");
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn table(args: &Args) -> Result<String, String> {
+fn table(args: &WhoCanArgs) -> Result<String, String> {
     let mesh = mesh(std::slice::from_ref(&args.directory), args.served)?;
     let own = Namespace::new(&args.namespace)
         .ok_or_else(|| format!("`{}` is no namespace", args.namespace))?;
@@ -59,18 +59,18 @@ fn table(args: &Args) -> Result<String, String> {
     })
 }
 
-fn caller(caller: &Caller) -> String {
+fn caller(caller: &CallerGroup) -> String {
     match caller {
-        Caller::Identity(identity) => identity.to_string(),
-        Caller::Plaintext => "plaintext".to_owned(),
+        CallerGroup::Identity(identity) => identity.to_string(),
+        CallerGroup::Plaintext => "plaintext".to_owned(),
     }
 }
 
-fn cell(answer: &Answer) -> String {
+fn cell(answer: &CallerAccess) -> String {
     match answer {
-        Answer::Everything => "everything".to_owned(),
-        Answer::Some(conditions) => format!("if {}", conditions.join(" and ")),
-        Answer::Nothing(why) => format!("nothing ({why})"),
+        CallerAccess::Everything => "everything".to_owned(),
+        CallerAccess::Some(conditions) => format!("if {}", conditions.join(" and ")),
+        CallerAccess::Nothing(why) => format!("nothing ({why})"),
     }
 }
 
@@ -107,9 +107,9 @@ fn text(rows: &[Access]) -> String {
 fn json(rows: &[Access]) -> String {
     let row = |row: &Access| {
         let (access, detail) = match &row.answer {
-            Answer::Everything => ("everything", serde_json::Value::Null),
-            Answer::Some(conditions) => ("some", serde_json::json!(conditions)),
-            Answer::Nothing(why) => ("nothing", serde_json::json!(why)),
+            CallerAccess::Everything => ("everything", serde_json::Value::Null),
+            CallerAccess::Some(conditions) => ("some", serde_json::json!(conditions)),
+            CallerAccess::Nothing(why) => ("nothing", serde_json::json!(why)),
         };
         serde_json::json!({
             "caller": caller(&row.caller),

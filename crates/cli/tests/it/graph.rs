@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use voile_graph::dice::Dice;
+use voile_graph::dice::ProcessRandom;
 
 use crate::mesh::{Process, exchange, get, memory, read_to_end, wait_until};
 use crate::up::Up;
@@ -143,7 +143,7 @@ fn a_graph_without_a_mesh_does_exactly_what_its_scripts_say_and_leaves_nothing_b
     let graph = graph.expect("a graph");
     let foretell = |name: &str, requests| {
         let service = &graph.services[graph.find(name).expect("a service")];
-        Dice::new(SEED, &format!("{name}/0")).foretell(service, requests)
+        ProcessRandom::new(SEED, &format!("{name}/0")).foretell(service, requests)
     };
     let (_, from_a) = foretell("a", REQUESTS);
     let to_b = from_a[0];

@@ -13,7 +13,7 @@ use tokio::net::TcpStream as AsyncTcp;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use voile_identity::{CertificateClient, CertificateStore, ClientSettings, mesh_client_config};
-use voile_transport::{Stream, TcpIo, connect_tls};
+use voile_transport::{TransportStream, TcpIo, connect_tls};
 
 use crate::access_log::{file, lines, log_to};
 use crate::authorization::echo_application;
@@ -61,7 +61,7 @@ impl Certified {
         Self { store, runtime }
     }
 
-    async fn connect(&self, to: SocketAddr, offer: &[&[u8]]) -> Stream {
+    async fn connect(&self, to: SocketAddr, offer: &[&[u8]]) -> TransportStream {
         let config = mesh_client_config(&self.store, offer).expect("TLS");
         let tcp = AsyncTcp::connect(to).await.expect("connected");
         let name = ServerName::from(to.ip());
@@ -195,7 +195,7 @@ fn undeclare(mesh: &Mesh) {
 }
 
 /// Sends a word. Returns the connection if the word comes back.
-fn echoed(caller: &Certified, to: SocketAddr, word: &[u8]) -> Option<Stream> {
+fn echoed(caller: &Certified, to: SocketAddr, word: &[u8]) -> Option<TransportStream> {
     caller.runtime.block_on(async {
         let mut stream = caller.connect(to, &[b"istio"]).await;
         stream.write_all(word).await.ok()?;

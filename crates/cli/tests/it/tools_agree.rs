@@ -6,8 +6,8 @@ mod ask;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use voile_analysis::explain::{Answer, Caller, Explanation, Question, explain, who_can};
-use voile_model::mesh::{AuthorizationPolicy, Mesh, Protocol, Service, ServicePort, Transport};
+use voile_analysis::explain::{CallerAccess, CallerGroup, Explanation, AccessQuestion, explain, who_can};
+use voile_model::mesh::{AuthorizationPolicy, Mesh, Protocol, MeshService, ServicePort, Transport};
 use voile_model::{Identity, check, files};
 
 use crate::mesh::{put, wait_until};
@@ -82,11 +82,11 @@ fn requests(mesh: &Mesh) -> BTreeSet<(String, String)> {
 /// The tools' explanations of a request.
 fn said(
     mesh: &Mesh,
-    (service, port): (&Service, &ServicePort),
+    (service, port): (&MeshService, &ServicePort),
     from: Option<&Identity>,
     (method, path): (&str, &str),
 ) -> Vec<Explanation> {
-    let question = Question {
+    let question = AccessQuestion {
         from,
         source_ip: None,
         method,
@@ -117,8 +117,8 @@ fn compare(mesh: &Mesh, running: &Running<'_>) -> (usize, Vec<String>) {
                 let row = table.iter().find(|row| {
                     row.port == port.number
                         && match (&row.caller, caller.identity.as_ref()) {
-                            (Caller::Identity(one), Some(other)) => one == other,
-                            (Caller::Plaintext, None) => true,
+                            (CallerGroup::Identity(one), Some(other)) => one == other,
+                            (CallerGroup::Plaintext, None) => true,
                             _ => false,
                         }
                 });
@@ -138,8 +138,8 @@ fn compare(mesh: &Mesh, running: &Running<'_>) -> (usize, Vec<String>) {
                     compared += 1;
                     let table = row.map(|row| &row.answer);
                     let contradicts = match (table, &seen) {
-                        (Some(Answer::Everything), Seen::Denied(_)) => true,
-                        (Some(Answer::Nothing(_)), seen) => !seen.is_denial(),
+                        (Some(CallerAccess::Everything), Seen::Denied(_)) => true,
+                        (Some(CallerAccess::Nothing(_)), seen) => !seen.is_denial(),
                         _ => false,
                     };
                     if seen.is_denial() == first.allowed || contradicts {

@@ -14,7 +14,7 @@ use voile_proto::discovery::Node;
 use voile_xds::wire::CLUSTER;
 
 use super::member_address::may_claim;
-use crate::snapshot::{Caller, MeshSnapshot};
+use crate::snapshot::{SnapshotCaller, MeshSnapshot};
 
 /// Field of a node's metadata that names the group, as Istio's agent writes it.
 const GROUP: &str = "AUTO_REGISTER_GROUP";
@@ -43,7 +43,7 @@ pub(super) struct Claim {
 impl Claim {
     /// None from who says nothing of a group.
     pub(super) fn of(
-        caller: &Caller,
+        caller: &SnapshotCaller,
         peer: Option<IpAddr>,
         node: &Node,
     ) -> Option<Result<Self, Status>> {
@@ -61,7 +61,7 @@ impl Claim {
                 group.len()
             ))));
         }
-        let (Caller::Known(caller) | Caller::Envoy(caller, _)) = caller;
+        let (SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _)) = caller;
         let identity = &caller.identity;
         if let Some(other) = said(NAMESPACE).filter(|said| *said != identity.namespace.as_str()) {
             return Some(Err(Status::permission_denied(format!(
@@ -111,7 +111,7 @@ impl Claim {
     }
 
     /// Checks the claim against the current mesh.
-    pub(super) fn check(&self, caller: &Caller, snapshot: &MeshSnapshot) -> Result<(), Status> {
+    pub(super) fn check(&self, caller: &SnapshotCaller, snapshot: &MeshSnapshot) -> Result<(), Status> {
         let Self { group, .. } = self;
         let Some(found) = snapshot.groups.get(group) else {
             return Err(Status::permission_denied(format!(
@@ -120,7 +120,7 @@ impl Claim {
         };
         self.check_group(found)?;
         let name = self.member();
-        if let Caller::Known(known) | Caller::Envoy(known, _) = caller
+        if let SnapshotCaller::Known(known) | SnapshotCaller::Envoy(known, _) = caller
             && let Some(pod) = known.pod.as_ref().filter(|pod| **pod != name)
         {
             return Err(Status::permission_denied(format!(

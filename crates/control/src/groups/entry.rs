@@ -25,7 +25,7 @@ pub(super) type Health = Result<(), String>;
 /// A document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Entry {
+pub(super) struct GroupDocument {
     api_version: String,
     kind: String,
     metadata: Metadata,
@@ -59,11 +59,11 @@ struct Spec {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Status {
-    conditions: Vec<Condition>,
+    conditions: Vec<HealthCondition>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Condition {
+struct HealthCondition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
@@ -71,7 +71,7 @@ struct Condition {
     message: String,
 }
 
-impl Entry {
+impl GroupDocument {
     /// Makes the document of a member.
     pub(super) fn of(group: &WorkloadGroup, claim: &Claim, health: Option<&Health>) -> Self {
         let texts = |labels: &voile_model::Labels| -> BTreeMap<String, String> {
@@ -193,7 +193,7 @@ impl Status {
         let complaint = health.as_ref().err();
         let message = complaint.map(|text| text.chars().take(MAX_COMPLAINT).collect());
         Self {
-            conditions: vec![Condition {
+            conditions: vec![HealthCondition {
                 kind: HEALTHY.to_owned(),
                 status: if health.is_ok() { "True" } else { "False" }.to_owned(),
                 message: message.unwrap_or_default(),

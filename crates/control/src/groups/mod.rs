@@ -9,11 +9,11 @@
 
 mod claim;
 mod entry;
-mod holder;
+mod replica_lock;
 mod member_address;
 mod quota;
 mod registrar;
-mod roll;
+mod members;
 
 pub(crate) use registrar::Registrar;
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use voile_model::{Namespace, ResourceName};
 
 use super::claim::Claim;
-use super::roll::MAX_MEMBERS;
+use super::members::MAX_MEMBERS;
 
 /// Members of one group at one control plane: as many machines as the largest autoscaling groups of clouds have.
 pub(super) const MAX_MEMBERS_OF_GROUP: usize = 5_000;

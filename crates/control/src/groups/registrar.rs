@@ -17,10 +17,10 @@ use voile_xds::server::{Admission, StreamId};
 
 use super::FOLDER;
 use super::claim::{Claim, taken};
-use super::entry::{Entry, MAX_COMPLAINT};
-use super::holder::Holder;
-use super::roll::{Act, Key, Roll};
-use crate::snapshot::{Caller, MeshSnapshot};
+use super::entry::{GroupDocument, MAX_COMPLAINT};
+use super::replica_lock::ReplicaName;
+use super::members::{MemberAction, Key, MemberList};
+use crate::snapshot::{SnapshotCaller, MeshSnapshot};
 use crate::state_file::{Change, StateFile};
 
 /// Time in which members of an ended control plane must reach another one, or the same one after its restart. A proxy waits at
@@ -28,26 +28,26 @@ use crate::state_file::{Change, StateFile};
 pub(super) const ORPHANED: Duration = Duration::from_secs(60);
 
 /// State that the registrar's thread shares with its callers.
-struct Shared {
-    desk: Mutex<Desk>,
+struct RegistrarState {
+    desk: Mutex<RegistrarThread>,
     wake: Condvar,
 }
 
-struct Desk {
-    roll: Roll,
+struct RegistrarThread {
+    roll: MemberList,
     snapshot: Arc<MeshSnapshot>,
     ending: bool,
 }
 
-impl Shared {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+impl RegistrarState {
+    fn desk(&self) -> MutexGuard<'_, RegistrarThread> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// See the module.
 pub(crate) struct Registrar {
-    shared: Arc<Shared>,
+    shared: Arc<RegistrarState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -66,15 +66,15 @@ impl Registrar {
         let folder = state.join(FOLDER);
         let mut made = std::fs::DirBuilder::new();
         made.recursive(true).mode(0o700).create(&folder)?;
-        let mut files = Files {
-            holder: Holder::new(&folder)?,
+        let mut files = GroupFiles {
+            holder: ReplicaName::new(&folder)?,
             folder,
             grace,
             orphans: BTreeMap::new(),
         };
-        let shared = Arc::new(Shared {
-            desk: Mutex::new(Desk {
-                roll: Roll::new(grace, Instant::now()),
+        let shared = Arc::new(RegistrarState {
+            desk: Mutex::new(RegistrarThread {
+                roll: MemberList::new(grace, Instant::now()),
                 snapshot: Arc::default(),
                 ending: false,
             }),
@@ -106,7 +106,7 @@ impl Registrar {
     pub(crate) fn admit(
         &self,
         id: StreamId,
-        caller: &Caller,
+        caller: &SnapshotCaller,
         peer: Option<IpAddr>,
         node: &Node,
     ) -> Option<Admission> {
@@ -179,7 +179,7 @@ fn ending() -> Status {
     Status::unavailable("the control plane is ending")
 }
 
-fn work(shared: &Shared, files: &mut Files) {
+fn work(shared: &RegistrarState, files: &mut GroupFiles) {
     let mut desk = shared.desk();
     loop {
         if desk.ending {
@@ -203,18 +203,18 @@ fn work(shared: &Shared, files: &mut Files) {
             continue;
         };
         match act {
-            Act::Remove(file) => {
+            MemberAction::Remove(file) => {
                 drop(desk);
                 files.remove(&file);
                 desk = shared.desk();
             }
-            Act::Look => {
+            MemberAction::Look => {
                 drop(desk);
                 let (found, next) = files.look(now);
                 desk = shared.desk();
                 desk.roll.looked(&found, next);
             }
-            Act::Write(key) => {
+            MemberAction::Write(key) => {
                 let wanted = wanted(&desk, &key);
                 drop(desk);
                 let wrote = wanted.map(|wanted| files.put(wanted));
@@ -228,41 +228,41 @@ fn work(shared: &Shared, files: &mut Files) {
 }
 
 /// The wanted document of a member, if it shall have one, and the file that the member has now.
-struct Wanted {
+struct WantedDocument {
     claim: Claim,
-    entry: Option<Entry>,
+    entry: Option<GroupDocument>,
     before: Option<String>,
 }
 
-fn wanted(desk: &Desk, key: &Key) -> Option<Wanted> {
+fn wanted(desk: &RegistrarThread, key: &Key) -> Option<WantedDocument> {
     let member = desk.roll.member(key)?;
     let claim = member.claim.clone();
     let group = desk.snapshot.groups.get(&claim.group);
     let group = group.filter(|group| claim.check_group(group).is_ok());
-    Some(Wanted {
-        entry: group.map(|group| Entry::of(group, &claim, member.health.as_ref())),
+    Some(WantedDocument {
+        entry: group.map(|group| GroupDocument::of(group, &claim, member.health.as_ref())),
         before: member.file.clone(),
         claim,
     })
 }
 
 /// The folder, and what is known of those in it that are not ours.
-struct Files {
+struct GroupFiles {
     folder: PathBuf,
-    holder: Holder,
+    holder: ReplicaName,
     grace: Duration,
     /// Files of those whose control plane has ended, and when they go.
     orphans: BTreeMap<String, Instant>,
 }
 
-impl Files {
+impl GroupFiles {
     fn file(&self, name: &str) -> StateFile {
         StateFile::new(&self.folder, name)
     }
 
     /// Makes it so; the file that the member has now.
-    fn put(&self, wanted: Wanted) -> Result<Option<String>, Status> {
-        let Wanted {
+    fn put(&self, wanted: WantedDocument) -> Result<Option<String>, Status> {
+        let WantedDocument {
             claim,
             entry,
             before,
@@ -284,7 +284,7 @@ impl Files {
         let name = entry.file();
         let called = entry.called();
         let written = self.file(&name).change(|there| {
-            let there = there.as_deref().and_then(Entry::parse);
+            let there = there.as_deref().and_then(GroupDocument::parse);
             match there {
                 Some(there) if !entry.is_same_member(&there) => {
                     let owner = format!("{}, which has joined", there.called());
@@ -321,10 +321,10 @@ impl Files {
         self.remove_if(name, |entry| entry.holder() == self.holder.name());
     }
 
-    fn remove_if(&self, name: &str, may: impl FnOnce(&Entry) -> bool) {
+    fn remove_if(&self, name: &str, may: impl FnOnce(&GroupDocument) -> bool) {
         let removed =
             self.file(name)
-                .change(|there| match there.as_deref().and_then(Entry::parse) {
+                .change(|there| match there.as_deref().and_then(GroupDocument::parse) {
                     Some(entry) if may(&entry) => (Change::Remove, Some(entry.called())),
                     _ => (Change::Leave, None),
                 });
@@ -353,7 +353,7 @@ impl Files {
                 continue;
             }
             let text = self.file(&name).read().ok().flatten();
-            let entry = text.as_deref().and_then(Entry::parse);
+            let entry = text.as_deref().and_then(GroupDocument::parse);
             found.insert(name.clone());
             let Some(entry) = entry else { continue };
             let holder = entry.holder();

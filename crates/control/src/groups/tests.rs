@@ -8,17 +8,17 @@ use std::time::{Duration, Instant, SystemTime};
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use tokio::sync::oneshot;
-use voile_identity::Proof;
+use voile_identity::CallerProof;
 use voile_model::mesh::{Mesh, WorkloadGroup};
 use voile_model::{SourceFile, check};
 use voile_proto::discovery::{Locality, Node};
 
 use super::claim::Claim;
-use super::entry::Entry;
+use super::entry::GroupDocument;
 use super::quota::{JOIN_BURST, JOINS_PER_SECOND, MAX_MEMBERS_OF_GROUP, MAX_MEMBERS_OF_IDENTITY};
 use super::registrar::ORPHANED;
-use super::roll::{Act, CALM, MAX_MEMBERS, Roll};
-use crate::snapshot::Caller;
+use super::members::{MemberAction, CALM, MAX_MEMBERS, MemberList};
+use crate::snapshot::SnapshotCaller;
 use crate::translate::translate;
 
 const GRACE: Duration = Duration::from_secs(10);
@@ -75,13 +75,13 @@ fn mesh(more: &str) -> Mesh {
     mesh
 }
 
-fn caller(identity: &str, pod: Option<&str>) -> Caller {
-    Caller::Known(voile_identity::Caller {
+fn caller(identity: &str, pod: Option<&str>) -> SnapshotCaller {
+    SnapshotCaller::Known(voile_identity::AuthenticatedCaller {
         identity: format!("spiffe://cluster.local/ns/{identity}")
             .parse()
             .expect("an identity"),
         pod: pod.map(str::to_owned),
-        proof: Proof::Token,
+        proof: CallerProof::Token,
         until: SystemTime::now(),
         certificates: Box::default(),
     })
@@ -115,7 +115,7 @@ fn named(address: &str) -> String {
 }
 
 /// Outcome of a claim from the address that it claims: the member's name, or the reason of the refusal.
-fn claimed(caller: &Caller, address: &str, said: &[(&str, &str)]) -> String {
+fn claimed(caller: &SnapshotCaller, address: &str, said: &[(&str, &str)]) -> String {
     let listed = said.iter().find(|(key, _)| *key == "INSTANCE_IPS");
     let own = listed.and_then(|(_, list)| list.split(',').next());
     claimed_from(caller, own.unwrap_or(address).parse().ok(), address, said)
@@ -123,7 +123,7 @@ fn claimed(caller: &Caller, address: &str, said: &[(&str, &str)]) -> String {
 
 /// The same of who connects from another.
 fn claimed_from(
-    caller: &Caller,
+    caller: &SnapshotCaller,
     peer: Option<IpAddr>,
     address: &str,
     said: &[(&str, &str)],
@@ -194,7 +194,7 @@ fn a_claim_that_is_not_good_is_refused_with_its_reason() {
 }
 
 /// The mesh that is read from a member's document.
-fn member(group: &str, health: Option<Result<(), String>>) -> (Mesh, Entry) {
+fn member(group: &str, health: Option<Result<(), String>>) -> (Mesh, GroupDocument) {
     let before = mesh("");
     let node = node(&named("10.0.0.7"), &[("AUTO_REGISTER_GROUP", group)]);
     let claim = Claim::of(
@@ -205,11 +205,11 @@ fn member(group: &str, health: Option<Result<(), String>>) -> (Mesh, Entry) {
     .expect("a claim")
     .expect("a good one");
     let group = &before.workload_groups[&claim.group];
-    let mut entry = Entry::of(group, &claim, health.as_ref());
+    let mut entry = GroupDocument::of(group, &claim, health.as_ref());
     entry.set_holder("0123456789abcdef");
     let text = entry.text();
     assert_eq!(
-        Entry::parse(&text).as_ref(),
+        GroupDocument::parse(&text).as_ref(),
         Some(&entry),
         "what is written is read again"
     );
@@ -319,18 +319,18 @@ pub(super) fn claim(address: &str) -> Claim {
 }
 
 /// All that is to be done now; each document is written at once.
-fn settled(roll: &mut Roll, now: Instant) -> Vec<String> {
+fn settled(roll: &mut MemberList, now: Instant) -> Vec<String> {
     let mut done = Vec::new();
     while let Some(act) = roll.next(now) {
         done.push(match act {
-            Act::Write(key) => {
+            MemberAction::Write(key) => {
                 let health = roll.member(&key).and_then(|member| member.health.clone());
                 let file = key.replace("shop/", "");
                 roll.wrote(&key, Ok(Some(file)), now);
                 format!("write {key} {health:?}")
             }
-            Act::Remove(file) => format!("remove {file}"),
-            Act::Look => {
+            MemberAction::Remove(file) => format!("remove {file}"),
+            MemberAction::Look => {
                 roll.looked(&BTreeSet::new(), None);
                 "look".to_owned()
             }
@@ -343,7 +343,7 @@ fn settled(roll: &mut Roll, now: Instant) -> Vec<String> {
 fn who_has_no_stream_for_a_while_leaves_and_who_comes_back_in_time_stays() {
     let begin = Instant::now();
     let after = |seconds| begin + Duration::from_secs(seconds);
-    let mut roll = Roll::new(GRACE, begin);
+    let mut roll = MemberList::new(GRACE, begin);
     assert_eq!(settled(&mut roll, begin), ["look"]);
     assert_eq!(roll.due(), None, "nobody there, nothing to wait for");
     let (answer, mut answered) = oneshot::channel();
@@ -372,7 +372,7 @@ fn who_has_no_stream_for_a_while_leaves_and_who_comes_back_in_time_stays() {
 #[test]
 fn of_news_within_a_moment_only_the_last_is_written() {
     let begin = Instant::now();
-    let mut roll = Roll::new(GRACE, begin);
+    let mut roll = MemberList::new(GRACE, begin);
     assert_eq!(settled(&mut roll, begin), ["look"]);
     roll.joins(1, claim("10.0.0.7"), oneshot::channel().0, begin);
     roll.joins(2, claim("10.0.0.8"), oneshot::channel().0, begin);
@@ -407,14 +407,14 @@ fn of_news_within_a_moment_only_the_last_is_written() {
 #[test]
 fn who_is_refused_is_forgotten_and_who_is_in_is_written_again_when_its_file_is_gone() {
     let begin = Instant::now();
-    let mut roll = Roll::new(GRACE, begin);
+    let mut roll = MemberList::new(GRACE, begin);
     assert_eq!(settled(&mut roll, begin), ["look"]);
     let (answer, mut answered) = oneshot::channel();
     roll.joins(1, claim("10.0.0.7"), answer, begin);
     let refused = || Err(tonic::Status::permission_denied("no"));
     assert_eq!(
         roll.next(begin),
-        Some(Act::Write("shop/vm-10.0.0.7".to_owned()))
+        Some(MemberAction::Write("shop/vm-10.0.0.7".to_owned()))
     );
     roll.wrote(&"shop/vm-10.0.0.7".to_owned(), refused(), begin);
     assert!(matches!(answered.try_recv(), Ok(Err(_))));
@@ -434,7 +434,7 @@ fn who_is_refused_is_forgotten_and_who_is_in_is_written_again_when_its_file_is_g
     roll.groups_changed();
     assert_eq!(
         roll.next(look + CALM),
-        Some(Act::Write("shop/vm-10.0.0.8".to_owned()))
+        Some(MemberAction::Write("shop/vm-10.0.0.8".to_owned()))
     );
     roll.wrote(&"shop/vm-10.0.0.8".to_owned(), refused(), look + CALM);
     let again = roll.due().expect("it is tried again");
@@ -443,7 +443,7 @@ fn who_is_refused_is_forgotten_and_who_is_in_is_written_again_when_its_file_is_g
 
 /// A member of shop/vm joins, or one of another group.
 fn joins_as(
-    roll: &mut Roll,
+    roll: &mut MemberList,
     (group, account): (&str, &str),
     number: u32,
     now: Instant,
@@ -473,10 +473,10 @@ fn refusal(mut heard: oneshot::Receiver<Result<(), tonic::Status>>) -> Option<St
 #[test]
 fn members_are_bounded_by_group_by_identity_and_in_all_until_somebody_leaves() {
     let begin = Instant::now();
-    let mut roll = Roll::new(GRACE, begin);
+    let mut roll = MemberList::new(GRACE, begin);
     let mut now = begin;
     let mut number = 0;
-    let mut fill = |roll: &mut Roll, group: &str, account: &str, now: &mut Instant| loop {
+    let mut fill = |roll: &mut MemberList, group: &str, account: &str, now: &mut Instant| loop {
         *now += Duration::from_secs(1).div_f64(JOINS_PER_SECOND / 2.0);
         number += 1;
         if let Some(why) = refusal(joins_as(roll, (group, account), number, *now)) {
@@ -502,7 +502,7 @@ fn members_are_bounded_by_group_by_identity_and_in_all_until_somebody_leaves() {
     assert_eq!(refusal(joins_as(&mut roll, ("a", "vm"), 1, now)), None);
     roll.ended(1, now);
     let later = now + GRACE;
-    assert!(matches!(roll.next(later), Some(Act::Write(_))));
+    assert!(matches!(roll.next(later), Some(MemberAction::Write(_))));
     assert_eq!(roll.len(), MAX_MEMBERS - 1);
     assert_eq!(
         refusal(joins_as(&mut roll, ("a", "vm"), 1, later)),
@@ -514,7 +514,7 @@ fn members_are_bounded_by_group_by_identity_and_in_all_until_somebody_leaves() {
 #[test]
 fn joins_are_bounded_by_group_and_by_identity_and_a_whole_group_comes_back_in_time() {
     let begin = Instant::now();
-    let mut roll = Roll::new(GRACE, begin);
+    let mut roll = MemberList::new(GRACE, begin);
     let mut storm = |group: &str, account: &str, now: Instant| {
         // One address again and again: it is the number of joins that costs.
         let taken = |_: &u32| refusal(joins_as(&mut roll, (group, account), 7, now)).is_none();

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use voile_model::mesh::AddressRange;
 
-use super::place::{Place, forbidden};
+use super::key_set_url::{KeySetUrl, forbidden};
 
 /// The largest document taken, in bytes: no larger key set is read.
 const MAX_DOCUMENT_BYTES: usize = voile_policy::tokens::MAX_KEY_SET_BYTES;
@@ -33,7 +33,7 @@ const MAX_ADDRESSES: usize = 4;
 
 /// Settings of requests to key servers outside the mesh.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Outside {
+pub(super) struct FetchContext {
     /// Ranges that nobody is asked at, besides those that never are.
     pub(super) blocked: Vec<AddressRange>,
     /// Allows addresses of this machine.
@@ -50,24 +50,24 @@ pub(super) struct Document {
 }
 
 /// Gets a document within a time, redirects included.
-pub(super) async fn get(outside: &Outside, url: &str, limit: Duration) -> Result<Document, String> {
-    let place = Place::parse(url)?;
+pub(super) async fn get(outside: &FetchContext, url: &str, limit: Duration) -> Result<Document, String> {
+    let place = KeySetUrl::parse(url)?;
     match tokio::time::timeout(limit, follow(outside, place)).await {
         Ok(answer) => answer,
         Err(_) => Err(format!("no complete answer within {limit:?}")),
     }
 }
 
-enum Answer {
+enum KeySetResponse {
     Document(Document),
     Elsewhere(String),
 }
 
-async fn follow(outside: &Outside, mut place: Place) -> Result<Document, String> {
+async fn follow(outside: &FetchContext, mut place: KeySetUrl) -> Result<Document, String> {
     for _ in 0..=MAX_REDIRECTS {
         match ask(outside, &place).await? {
-            Answer::Document(document) => return Ok(document),
-            Answer::Elsewhere(location) => {
+            KeySetResponse::Document(document) => return Ok(document),
+            KeySetResponse::Elsewhere(location) => {
                 place = place
                     .redirected(&location)
                     .map_err(|why| format!("a redirect is not followed: {why}"))?;
@@ -77,7 +77,7 @@ async fn follow(outside: &Outside, mut place: Place) -> Result<Document, String>
     Err(format!("more than {MAX_REDIRECTS} redirects"))
 }
 
-async fn ask(outside: &Outside, place: &Place) -> Result<Answer, String> {
+async fn ask(outside: &FetchContext, place: &KeySetUrl) -> Result<KeySetResponse, String> {
     let stream = connect(outside, place).await?;
     if !place.tls {
         return exchange(stream, place).await;
@@ -95,7 +95,7 @@ async fn ask(outside: &Outside, place: &Place) -> Result<Answer, String> {
 
 /// Connects to the first address that answers. The connection uses the very addresses that were looked up and checked. So a
 /// name cannot mean one address for the check and another for the call.
-async fn connect(outside: &Outside, place: &Place) -> Result<TcpStream, String> {
+async fn connect(outside: &FetchContext, place: &KeySetUrl) -> Result<TcpStream, String> {
     let addresses: Vec<SocketAddr> = match place.host.parse::<IpAddr>() {
         Ok(address) => vec![SocketAddr::new(address, place.port)],
         Err(_) => tokio::net::lookup_host((place.host.as_str(), place.port))
@@ -153,7 +153,7 @@ impl Drop for Driver {
     }
 }
 
-async fn exchange<S>(stream: S, place: &Place) -> Result<Answer, String>
+async fn exchange<S>(stream: S, place: &KeySetUrl) -> Result<KeySetResponse, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -189,7 +189,7 @@ where
         StatusCode::OK => {
             let content_type = field(header::CONTENT_TYPE);
             let text = body(response.into_body()).await?;
-            Ok(Answer::Document(Document { text, content_type }))
+            Ok(KeySetResponse::Document(Document { text, content_type }))
         }
         StatusCode::MOVED_PERMANENTLY
         | StatusCode::FOUND
@@ -197,7 +197,7 @@ where
         | StatusCode::TEMPORARY_REDIRECT
         | StatusCode::PERMANENT_REDIRECT => match field(header::LOCATION) {
             location if location.is_empty() => Err("a redirect that leads nowhere".to_owned()),
-            location => Ok(Answer::Elsewhere(location)),
+            location => Ok(KeySetResponse::Elsewhere(location)),
         },
         status => Err(format!("it answered {}", status.as_u16())),
     }

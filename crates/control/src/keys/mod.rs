@@ -8,9 +8,9 @@
 //! ```
 
 mod ask;
-mod kept;
-mod pace;
-mod place;
+mod key_set_folder;
+mod fetch_schedule;
+mod key_set_url;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -28,10 +28,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use voile_model::Mesh;
 use voile_model::mesh::{AddressRange, KeySource, TokenRule};
-use voile_telemetry::Family;
+use voile_telemetry::MetricFamily;
 
-use ask::Outside;
-use kept::{Kept, seconds};
+use ask::FetchContext;
+use key_set_folder::{KeySetFolder, seconds};
 pub(crate) use read::key_set;
 
 /// Interval between two fetches of good keys, the same as istiod's.
@@ -109,7 +109,7 @@ pub(crate) type Texts = BTreeMap<Origin, Arc<str>>;
 
 /// State of one origin.
 #[derive(Debug)]
-struct Entry {
+struct OriginKeys {
     limit: Duration,
     keys: Option<Arc<str>>,
     fetched_at: Option<SystemTime>,
@@ -134,39 +134,39 @@ pub(crate) struct KeyStatus {
 
 /// All keys; shared by the loop that reads configuration, the task that asks, and the pages.
 #[derive(Debug, Clone)]
-pub(crate) struct Keys(Arc<Shared>);
+pub(crate) struct Keys(Arc<KeyStoreState>);
 
 #[derive(Debug)]
-struct Shared {
-    table: Mutex<BTreeMap<Origin, Entry>>,
+struct KeyStoreState {
+    table: Mutex<BTreeMap<Origin, OriginKeys>>,
     wanted: Notify,
     changed: Notify,
-    outside: Outside,
+    outside: FetchContext,
     refresh: Duration,
-    kept: Kept,
+    kept: KeySetFolder,
     good: AtomicU64,
     failed: AtomicU64,
 }
 
 impl Keys {
     pub(crate) fn new(state: &Path, options: &KeyOptions) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(KeyStoreState {
             table: Mutex::default(),
             wanted: Notify::new(),
             changed: Notify::new(),
-            outside: Outside {
+            outside: FetchContext {
                 blocked: options.blocked.clone(),
                 loopback: options.loopback,
                 authorities: options.authorities.clone(),
             },
             refresh: options.refresh,
-            kept: Kept::new(state),
+            kept: KeySetFolder::new(state),
             good: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         }))
     }
 
-    fn table(&self) -> MutexGuard<'_, BTreeMap<Origin, Entry>> {
+    fn table(&self) -> MutexGuard<'_, BTreeMap<Origin, OriginKeys>> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -191,7 +191,7 @@ impl Keys {
                 continue;
             }
             let (keys, fetched_at) = self.0.kept.load(&origin).unzip();
-            let entry = Entry {
+            let entry = OriginKeys {
                 limit,
                 keys,
                 fetched_at,
@@ -265,14 +265,14 @@ impl Keys {
             .collect()
     }
 
-    pub(crate) fn families(&self) -> Vec<Family> {
+    pub(crate) fn families(&self) -> Vec<MetricFamily> {
         let outcome = |word: &str, count: &AtomicU64| {
             let label = vec![("outcome", word.to_owned())];
             (label, count.load(Ordering::Relaxed) as f64)
         };
         let missing = self.table().values().filter(|e| e.keys.is_none()).count();
         vec![
-            Family {
+            MetricFamily {
                 name: "voile_control_key_fetches_total",
                 kind: "counter",
                 help: "Questions to the key servers of token issuers.",
@@ -281,7 +281,7 @@ impl Keys {
                     outcome("failed", &self.0.failed),
                 ],
             },
-            Family::single(
+            MetricFamily::single(
                 "voile_control_key_sets_missing",
                 "gauge",
                 "Key sets that rules about tokens name and nobody has delivered yet.",
@@ -368,7 +368,7 @@ impl Keys {
                 (new && !kept, None)
             }
         };
-        let pause = pace::pause(entry.failures, self.0.refresh, fastrand::f64());
+        let pause = fetch_schedule::pause(entry.failures, self.0.refresh, fastrand::f64());
         entry.due = Some(Instant::now() + pause);
         drop(table);
         if let Some(keys) = keep {
@@ -382,7 +382,7 @@ impl Keys {
     }
 }
 
-async fn fetch(outside: &Outside, origin: &Origin, limit: Duration) -> Result<Arc<str>, String> {
+async fn fetch(outside: &FetchContext, origin: &Origin, limit: Duration) -> Result<Arc<str>, String> {
     let uri = match origin {
         Origin::Uri(uri) => uri.to_string(),
         Origin::Discovery(issuer) => {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use super::ask::{self, Outside};
+use super::ask::{self, FetchContext};
 use super::*;
 
 /// RFC 8037, appendix A.2.
@@ -58,10 +58,10 @@ fn uri(at: SocketAddr, path: &str) -> Origin {
 }
 
 /// Servers of tests are on this machine.
-fn outside() -> Outside {
-    Outside {
+fn outside() -> FetchContext {
+    FetchContext {
         loopback: true,
-        ..Outside::default()
+        ..FetchContext::default()
     }
 }
 
@@ -197,7 +197,7 @@ async fn over_tls_a_server_is_believed_by_an_authority_of_ours_and_by_its_name()
             Err("absent.pem"),
         ),
     ] {
-        let outside = Outside {
+        let outside = FetchContext {
             authorities: authorities.clone(),
             ..outside()
         };
@@ -257,7 +257,7 @@ async fn blocked_addresses_are_not_even_called() {
         heard.store(true, Ordering::SeqCst);
         say(stream, "200 OK", KEYS);
     });
-    let outside = Outside {
+    let outside = FetchContext {
         blocked: vec![AddressRange {
             address: at.ip(),
             prefix: 8,
@@ -290,7 +290,7 @@ async fn this_machine_is_not_asked_unless_that_is_allowed() {
         format!("[::ffff:127.0.0.1]:{}", at.port()),
     ] {
         let origin = Origin::Uri(format!("http://{host}/").into());
-        let found = fetch(&Outside::default(), &origin, PATIENT).await;
+        let found = fetch(&FetchContext::default(), &origin, PATIENT).await;
         let why = found.expect_err("refused");
         assert!(why.contains("--jwks-loopback allow"), "{host}: {why}");
     }

@@ -211,7 +211,7 @@ struct Loop {
 impl Loop {
     fn new(world: &World, anew: bool) -> Self {
         let state = tempfile::tempdir().expect("a folder");
-        let empty: Arc<dyn Snapshot<Caller>> = Arc::new(MeshSnapshot::default());
+        let empty: Arc<dyn Snapshot<SnapshotCaller>> = Arc::new(MeshSnapshot::default());
         let source = Memory {
             texts: world.texts.clone(),
             known: Vec::new(),
@@ -227,7 +227,7 @@ impl Loop {
             },
             world.trust.clone(),
             Arc::default(),
-            Kept::open(state.path(), vec![world.root.clone()]),
+            RememberedState::open(state.path(), vec![world.root.clone()]),
             Keys::new(state.path(), &KeyOptions::default()),
         );
         Self {
@@ -317,14 +317,14 @@ fn is_wrong(texts: &Documents) -> bool {
     diagnostics.iter().any(Diagnostic::is_error)
 }
 
-fn callers() -> Vec<Caller> {
+fn callers() -> Vec<SnapshotCaller> {
     let known = |namespace: &str| {
         let identity = format!("spiffe://cluster.local/ns/{namespace}/sa/a");
-        Caller::Known(voile_identity::Caller {
+        SnapshotCaller::Known(voile_identity::AuthenticatedCaller {
             certificates: Box::default(),
             identity: identity.parse().expect("an identity"),
             pod: None,
-            proof: voile_identity::Proof::Token,
+            proof: voile_identity::CallerProof::Token,
             until: SystemTime::now(),
         })
     };
@@ -332,7 +332,7 @@ fn callers() -> Vec<Caller> {
 }
 
 /// Stock Envoys of the pods that there may be.
-fn envoys(snapshot: &MeshSnapshot) -> Vec<Caller> {
+fn envoys(snapshot: &MeshSnapshot) -> Vec<SnapshotCaller> {
     let of = |pod: &str| {
         let mut caller = callers().swap_remove(0);
         let node = voile_proto::discovery::Node {
@@ -350,7 +350,7 @@ fn envoys(snapshot: &MeshSnapshot) -> Vec<Caller> {
 fn check_envoys(kept: &MeshSnapshot, anew: &MeshSnapshot, seed: u64) -> usize {
     let mut told = 0;
     for (one, other) in envoys(kept).iter().zip(envoys(anew)) {
-        for kind in crate::strangers::envoy::TYPES {
+        for kind in crate::foreign_proxies::envoy::TYPES {
             let mine = kept.everything(one, kind);
             // Maps have no order on the wire: what says the same has the same version.
             let versions = |told: &Resolution| match told {

@@ -21,10 +21,10 @@ use voile_identity::authority::SERVER_TTL;
 use voile_identity::tls::{control_server_config, peer_identity};
 
 use super::budget::{MEMBERS, NEWCOMERS, RESTING, WAITING};
-use super::greeting::{GREETING_ROOM, Greeting};
-use super::newcomers::{Guarded, Lane, Probation, Resting};
+use super::first_bytes::{GREETING_ROOM, ConnectionGreeting};
+use super::newcomers::{GuardedConnection, Lane, NewcomerDeadline, RestingConnection};
 use super::over;
-use super::places::Source;
+use super::lane_shares::Source;
 use super::socket::Socket;
 use crate::error::ControlError;
 use crate::status::Status;
@@ -46,7 +46,7 @@ const EVICT_AT_ONCE: usize = 16;
 
 /// A connection after its TLS handshake. Boxed, because a task that owns a connection is moved several times and keeps room for
 /// each move.
-pub(super) type OverTls = Guarded<Box<TlsStream<Socket>>>;
+pub(super) type OverTls = GuardedConnection<Box<TlsStream<Socket>>>;
 
 /// Our own certificate, made anew at half its life when a connection comes in: no timer, no file.
 pub(super) struct OwnCertificate {
@@ -102,7 +102,7 @@ fn issue(authority: &Authority, further: &[String]) -> Result<Arc<ServerConfig>,
 }
 
 /// The listeners, and the state that they need.
-pub(super) struct Listening {
+pub(super) struct ListeningPorts {
     /// Over TLS, and in plaintext.
     pub(super) listeners: (std::net::TcpListener, Option<std::net::TcpListener>),
     pub(super) own: OwnCertificate,
@@ -112,14 +112,14 @@ pub(super) struct Listening {
 }
 
 /// The running thread, and what has finished its handshake.
-pub(super) struct Accepting {
+pub(super) struct AcceptThread {
     pub(super) thread: std::thread::JoinHandle<()>,
     pub(super) tls: mpsc::Receiver<OverTls>,
-    pub(super) plaintext: mpsc::Receiver<Guarded<Socket>>,
+    pub(super) plaintext: mpsc::Receiver<GuardedConnection<Socket>>,
 }
 
 /// State that the tasks of the thread share. Both ports share the same lanes: it is one budget.
-struct Entry {
+struct AcceptLanes {
     waiting: Lane,
     newcomers: Lane,
     members: Lane,
@@ -132,7 +132,7 @@ struct Entry {
 }
 
 /// Accepts until it is to end.
-pub(super) fn start(listening: Listening) -> Result<Accepting, ControlError> {
+pub(super) fn start(listening: ListeningPorts) -> Result<AcceptThread, ControlError> {
     let failed = |error: io::Error| ControlError::Setup(format!("accepting: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -147,7 +147,7 @@ pub(super) fn start(listening: Listening) -> Result<Accepting, ControlError> {
             LocalSet::new().block_on(&runtime, accepting);
         })
         .map_err(failed)?;
-    Ok(Accepting {
+    Ok(AcceptThread {
         thread,
         tls,
         plaintext,
@@ -155,11 +155,11 @@ pub(super) fn start(listening: Listening) -> Result<Accepting, ControlError> {
 }
 
 async fn accept(
-    listening: Listening,
+    listening: ListeningPorts,
     to_tls: mpsc::Sender<OverTls>,
-    to_plaintext: mpsc::Sender<Guarded<Socket>>,
+    to_plaintext: mpsc::Sender<GuardedConnection<Socket>>,
 ) {
-    let entry = Rc::new(Entry {
+    let entry = Rc::new(AcceptLanes {
         waiting: Lane::new(&WAITING),
         newcomers: Lane::new(&NEWCOMERS),
         members: Lane::new(&MEMBERS),
@@ -181,7 +181,7 @@ async fn accept(
 }
 
 async fn over_tls_until_dropped(
-    entry: &Rc<Entry>,
+    entry: &Rc<AcceptLanes>,
     listener: std::net::TcpListener,
     accepted: mpsc::Sender<OverTls>,
 ) {
@@ -201,9 +201,9 @@ async fn over_tls_until_dropped(
 }
 
 async fn in_plaintext_until_dropped(
-    entry: &Rc<Entry>,
+    entry: &Rc<AcceptLanes>,
     listener: Option<std::net::TcpListener>,
-    accepted: mpsc::Sender<Guarded<Socket>>,
+    accepted: mpsc::Sender<GuardedConnection<Socket>>,
 ) {
     let Some(listener) = listener.and_then(listener_of) else {
         return;
@@ -212,12 +212,12 @@ async fn in_plaintext_until_dropped(
         let (stream, from) = entry.next(&listener).await;
         let (entry, accepted) = (entry.clone(), accepted.clone());
         spawn_local(async move {
-            if let Some((stream, probation)) = entry.greeted(Greeting::Http2, stream, from).await {
+            if let Some((stream, probation)) = entry.greeted(ConnectionGreeting::Http2, stream, from).await {
                 let mut socket = Socket::from(stream);
                 if socket.detach().is_ok() {
                     let resting = entry.resting(from.ip().into());
                     let _ = accepted
-                        .send(Guarded::new(socket, probation, resting))
+                        .send(GuardedConnection::new(socket, probation, resting))
                         .await;
                 }
             }
@@ -232,7 +232,7 @@ fn listener_of(listener: std::net::TcpListener) -> Option<TcpListener> {
         .ok()
 }
 
-impl Entry {
+impl AcceptLanes {
     async fn next(&self, listener: &TcpListener) -> (TcpStream, SocketAddr) {
         loop {
             match listener.accept().await {
@@ -253,10 +253,10 @@ impl Entry {
     /// A connection whose first bytes are there, with a place among newcomers.
     async fn greeted(
         &self,
-        greeting: Greeting,
+        greeting: ConnectionGreeting,
         stream: TcpStream,
         from: SocketAddr,
-    ) -> Option<(TcpStream, Probation)> {
+    ) -> Option<(TcpStream, NewcomerDeadline)> {
         let source = Source::from(from.ip());
         let waits = self.waiting.place_now(source.clone());
         let place = async {
@@ -277,7 +277,7 @@ impl Entry {
 
     /// A connection that has finished its handshake, as a newcomer or a member.
     async fn tls(&self, stream: TcpStream, from: SocketAddr) -> Option<OverTls> {
-        let (stream, mut probation) = self.greeted(Greeting::Tls, stream, from).await?;
+        let (stream, mut probation) = self.greeted(ConnectionGreeting::Tls, stream, from).await?;
         let acceptor = self.own.borrow_mut().acceptor();
         let accepting = acceptor.accept(Socket::from(stream));
         let accepting = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepting);
@@ -297,7 +297,7 @@ impl Entry {
         &self,
         mut stream: Box<TlsStream<Socket>>,
         from: SocketAddr,
-        mut probation: Probation,
+        mut probation: NewcomerDeadline,
     ) -> Option<OverTls> {
         // A certificate that is shown at all is one of the mesh: the handshake saw to that.
         let (source, probation) = match peer_identity(stream.get_ref().1) {
@@ -311,12 +311,12 @@ impl Entry {
             Err(_) => (from.ip().into(), probation),
         };
         stream.get_mut().0.detach().ok()?;
-        Some(Guarded::new(stream, probation, self.resting(source)))
+        Some(GuardedConnection::new(stream, probation, self.resting(source)))
     }
 
-    fn resting(&self, source: Source) -> Resting {
+    fn resting(&self, source: Source) -> RestingConnection {
         let lane = self.resting.clone();
-        Resting { lane, source }
+        RestingConnection { lane, source }
     }
 
     fn refused(&self, from: SocketAddr, reason: &str) {

@@ -18,9 +18,9 @@ use voile_model::Identity;
 use voile_xds::server::{BoundedLife, DEPARTED, Snapshot};
 
 use super::routes::{Answered, GrpcService};
-use crate::snapshot::Caller;
+use crate::snapshot::SnapshotCaller;
 use crate::status::Status;
-use crate::ztunnel::Staff;
+use crate::ztunnel::AmbientWorkloads;
 
 /// Said when a stream's time is over.
 const EXPIRED: &str =
@@ -50,22 +50,22 @@ fn random() -> f64 {
 /// Authenticator of the certificate service: certifies proven callers whose workload is in the mesh. A workload that left may
 /// finish with its certificate (as long as its streams last), and gets no new one.
 #[derive(Clone)]
-pub(super) struct Present {
+pub(super) struct CertifiedMembers {
     pub(super) authenticator: Arc<MeshAuthenticator>,
-    pub(super) snapshots: watch::Receiver<Arc<dyn Snapshot<Caller>>>,
-    pub(super) staff: watch::Receiver<Arc<Staff>>,
+    pub(super) snapshots: watch::Receiver<Arc<dyn Snapshot<SnapshotCaller>>>,
+    pub(super) staff: watch::Receiver<Arc<AmbientWorkloads>>,
     pub(super) status: Arc<Status>,
 }
 
-impl Authenticator for Present {
+impl Authenticator for CertifiedMembers {
     fn authenticate(
         &self,
         metadata: &MetadataMap,
         peer: &[CertificateDer<'_>],
         now: SystemTime,
-    ) -> Result<voile_identity::Caller, Refusal> {
+    ) -> Result<voile_identity::AuthenticatedCaller, Refusal> {
         let caller = self.authenticator.authenticate(metadata, peer, now)?;
-        let known = Caller::Known(caller.clone());
+        let known = SnapshotCaller::Known(caller.clone());
         let farewell = self.snapshots.borrow().farewell(&known);
         if farewell.is_some_and(|at| at <= Instant::now()) {
             tracing::warn!(identity = %caller.identity, "no certificate: {DEPARTED}");
@@ -76,13 +76,13 @@ impl Authenticator for Present {
 
     fn may_stand_for(
         &self,
-        caller: &voile_identity::Caller,
+        caller: &voile_identity::AuthenticatedCaller,
         asked: &Identity,
     ) -> Result<(), String> {
         self.staff.borrow().may_stand_for(caller, asked)
     }
 
-    fn certified(&self, caller: &voile_identity::Caller, subject: &Identity, until: SystemTime) {
+    fn certified(&self, caller: &voile_identity::AuthenticatedCaller, subject: &Identity, until: SystemTime) {
         self.status.certified(caller, subject, until);
     }
 }
@@ -114,20 +114,20 @@ pub(super) fn required(
             .authenticate(request.metadata(), &peer, SystemTime::now())
             .inspect_err(|refusal| refused(&status, request.remote_addr(), refusal))?;
         request.extensions_mut().insert(life(caller.until, age));
-        request.extensions_mut().insert(Caller::Known(caller));
+        request.extensions_mut().insert(SnapshotCaller::Known(caller));
         Ok(request)
     }
 }
 
 /// The certificate service, which asks who calls before it reads a question.
 pub(super) struct Certificates {
-    service: Arc<CertificateService<Present>>,
-    server: IstioCertificateServiceServer<CertificateService<Present>>,
+    service: Arc<CertificateService<CertifiedMembers>>,
+    server: IstioCertificateServiceServer<CertificateService<CertifiedMembers>>,
     status: Arc<Status>,
 }
 
 impl Certificates {
-    pub(super) fn new(service: CertificateService<Present>, status: Arc<Status>) -> Self {
+    pub(super) fn new(service: CertificateService<CertifiedMembers>, status: Arc<Status>) -> Self {
         let service = Arc::new(service);
         Self {
             server: CertificateService::server(service.clone()),

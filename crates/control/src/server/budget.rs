@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use voile_http2::Config;
 
-use super::places::Limits;
+use super::lane_shares::LaneLimits;
 
 /// Connections that have not said a ClientHello, or HTTP/2's preface; a new one takes the place of the oldest.
 pub(super) const MAX_WAITING: usize = 1024;
@@ -16,7 +16,7 @@ pub(super) const MAX_NEWCOMERS: usize = 128;
 pub(super) const MAX_MEMBERS: usize = 64;
 
 /// See [`MAX_WAITING`].
-pub(super) const WAITING: Limits = Limits {
+pub(super) const WAITING: LaneLimits = LaneLimits {
     places: MAX_WAITING,
     per_source: MAX_WAITING / 2,
     // A connection that has sent nothing loses nothing when it is closed.
@@ -24,7 +24,7 @@ pub(super) const WAITING: Limits = Limits {
     deadline: Duration::from_secs(10),
 };
 /// See [`MAX_NEWCOMERS`].
-pub(super) const NEWCOMERS: Limits = Limits {
+pub(super) const NEWCOMERS: LaneLimits = LaneLimits {
     places: MAX_NEWCOMERS,
     per_source: MAX_NEWCOMERS / 4,
     // A proxy needs milliseconds; when many come at once on a loaded machine, not more than this.
@@ -32,7 +32,7 @@ pub(super) const NEWCOMERS: Limits = Limits {
     deadline: Duration::from_secs(15),
 };
 /// See [`MAX_MEMBERS`].
-pub(super) const MEMBERS: Limits = Limits {
+pub(super) const MEMBERS: LaneLimits = LaneLimits {
     places: MAX_MEMBERS,
     per_source: MAX_MEMBERS / 2,
     min_stay: Duration::from_millis(250),
@@ -45,7 +45,7 @@ pub(super) const MAX_RESTING: usize = 256;
 /// Of those, the connections of one identity (without a certificate: of one address) from one address.
 pub(super) const MAX_RESTING_PER_CALLER: usize = 32;
 /// See [`MAX_RESTING`].
-pub(super) const RESTING: Limits = Limits {
+pub(super) const RESTING: LaneLimits = LaneLimits {
     places: MAX_RESTING,
     per_source: MAX_RESTING_PER_CALLER,
     // A connection without a call loses nothing when it is closed.

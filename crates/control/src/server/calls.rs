@@ -12,12 +12,12 @@ use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::codegen::{Body as _, Bytes};
 use tonic::{Code, Status};
-use voile_http2::{Fields, Reason, RecvStream, SendResponse, SendStream};
-use voile_xds::server::Served;
+use voile_http2::{Fields, ErrorCode, RecvStream, SendResponse, SendStream};
+use voile_xds::server::ServedStream;
 
 use super::budget::{MAX_QUESTION, QUESTION_DEADLINE};
-use super::connections::Shared;
-use super::newcomers::Entrance;
+use super::connections::ConnectionsState;
+use super::newcomers::ConnectionInfo;
 use super::routes::{Discovery, GrpcService, Routes};
 
 /// Turns in a row in which a stream has more to say although what it said before does not fit: its caller acknowledges what it has not
@@ -27,14 +27,14 @@ const MAX_BEHIND: usize = 16;
 const GRPC: &[u8] = b"application/grpc";
 
 /// See the module.
-pub(super) enum Call {
+pub(super) enum ServerCall {
     /// A discovery stream.
-    Following(Following),
+    Following(StreamingCall),
     /// A question.
     Asking(Pin<Box<dyn Future<Output = ()>>>),
 }
 
-impl Call {
+impl ServerCall {
     /// Hears what came and says what there is to say, with room to write it down in. Ready when the call is over.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, room: &mut Vec<u8>) -> Poll<()> {
         match self {
@@ -60,16 +60,16 @@ impl Call {
     }
 }
 
-/// See [`Call`].
-pub(super) struct Following {
+/// See [`ServerCall`].
+pub(super) struct StreamingCall {
     body: RecvStream,
     say: SendStream,
-    stream: Box<dyn Served>,
+    stream: Box<dyn ServedStream>,
     /// Turns since what it said last fitted.
     behind: usize,
 }
 
-impl Following {
+impl StreamingCall {
     fn poll(&mut self, context: &mut Context<'_>, room: &mut Vec<u8>) -> Poll<()> {
         room.clear();
         let ended = match self.hear(room) {
@@ -126,7 +126,7 @@ impl Following {
             let status = Status::resource_exhausted("responses are not read");
             self.stream.part(status.message());
             // A caller that reads no responses would not read the trailers either.
-            self.say.send_reset(Reason::ENHANCE_YOUR_CALM);
+            self.say.send_reset(ErrorCode::ENHANCE_YOUR_CALM);
             return Err(status);
         }
         // That it failed is heard at the next turn.
@@ -141,7 +141,7 @@ impl Following {
                 // A caller that is gone does not hear it.
                 let _ = self.say.send_trailers(fields(Fields::new(), &trailers));
             }
-            Err(_) => self.say.send_reset(Reason::INTERNAL_ERROR),
+            Err(_) => self.say.send_reset(ErrorCode::INTERNAL_ERROR),
         }
     }
 }
@@ -186,7 +186,7 @@ fn speaks_grpc(request: &Request<()>) -> bool {
 }
 
 /// A head as services know it, with what they look for.
-fn request(head: &Fields, entrance: &Entrance) -> Option<Request<()>> {
+fn request(head: &Fields, entrance: &ConnectionInfo) -> Option<Request<()>> {
     let mut request = Request::builder().method(head.method()).uri(head.path()?);
     for (name, value) in head.iter() {
         request = request.header(name, value);
@@ -200,34 +200,34 @@ fn request(head: &Fields, entrance: &Entrance) -> Option<Request<()>> {
 }
 
 /// A call was refused by its head: nothing of its body is read.
-pub(super) struct Refused;
+pub(super) struct RefusedCall;
 
 /// Begins to serve a call. The head of the call decides its route, and authenticates its caller.
 pub(super) fn begin<D: Discovery, C: GrpcService>(
-    shared: &Rc<Shared<D, C>>,
-    entrance: &Entrance,
+    shared: &Rc<ConnectionsState<D, C>>,
+    entrance: &ConnectionInfo,
     head: &Fields,
     body: RecvStream,
     respond: SendResponse,
-) -> Result<Call, Refused> {
+) -> Result<ServerCall, RefusedCall> {
     if head.is_cut() {
         refuse_http(respond, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
-        return Err(Refused);
+        return Err(RefusedCall);
     }
     let Some(request) = request(head, entrance) else {
         refuse_http(respond, StatusCode::BAD_REQUEST);
-        return Err(Refused);
+        return Err(RefusedCall);
     };
     let speaks_grpc = speaks_grpc(&request);
     if Routes::<D, C>::is_discovery(&request) {
         return match shared.routes.discovery.open(request) {
             Ok(stream) => {
                 entrance.standing.settle();
-                follow(stream, body, respond).ok_or(Refused)
+                follow(stream, body, respond).ok_or(RefusedCall)
             }
             Err(status) => {
                 refuse(respond, status, speaks_grpc);
-                Err(Refused)
+                Err(RefusedCall)
             }
         };
     }
@@ -235,11 +235,11 @@ pub(super) fn begin<D: Discovery, C: GrpcService>(
         Ok(request) => request,
         Err(status) => {
             refuse(respond, status, speaks_grpc);
-            return Err(Refused);
+            return Err(RefusedCall);
         }
     };
     let (shared, entrance) = (shared.clone(), entrance.clone());
-    Ok(Call::Asking(Box::pin(async move {
+    Ok(ServerCall::Asking(Box::pin(async move {
         let text = match timeout(QUESTION_DEADLINE, question(body)).await {
             Ok(Some(text)) => text,
             Ok(None) => return,
@@ -262,12 +262,12 @@ pub(super) fn begin<D: Discovery, C: GrpcService>(
     })))
 }
 
-fn follow(stream: Box<dyn Served>, body: RecvStream, mut respond: SendResponse) -> Option<Call> {
+fn follow(stream: Box<dyn ServedStream>, body: RecvStream, mut respond: SendResponse) -> Option<ServerCall> {
     let mut head = respond.block();
     head.push_status(200);
     head.push("content-type", GRPC);
     let say = respond.send_response(head, false).ok()?;
-    Some(Call::Following(Following {
+    Some(ServerCall::Following(StreamingCall {
         body,
         say,
         stream,
@@ -304,7 +304,7 @@ async fn say(answer: http::Response<Body>, mut respond: SendResponse) {
     }
     while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
         let Ok(frame) = frame else {
-            return say.send_reset(Reason::INTERNAL_ERROR);
+            return say.send_reset(ErrorCode::INTERNAL_ERROR);
         };
         let said = match frame.into_data() {
             Ok(data) => say.send_data(data, false),

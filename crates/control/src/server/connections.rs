@@ -14,14 +14,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::server::Connected;
-use voile_http2::{Connection as Http2, Link, Pool, Reason};
+use voile_http2::{Connection as Http2, Link, Pool, ErrorCode};
 use voile_memory::give_back;
 
 use super::budget::{
     MAX_NEWCOMER_SAYS, MAX_REFUSALS, MAX_UNWRITTEN, NEWCOMER_HTTP2, PROVEN_HTTP2, ROOM,
 };
-use super::calls::{Call, begin};
-use super::newcomers::{Entrance, Guarded, Probation};
+use super::calls::{ServerCall, begin};
+use super::newcomers::{ConnectionInfo, GuardedConnection, NewcomerDeadline};
 use super::over;
 use super::routes::{Discovery, GrpcService, Routes};
 
@@ -41,7 +41,7 @@ const MANY: u32 = 100;
 const GIVE_BACK_AFTER: Duration = Duration::from_secs(5);
 
 /// State that the connections of a thread share.
-pub(super) struct Shared<D, C> {
+pub(super) struct ConnectionsState<D, C> {
     pub(super) routes: Routes<D, C>,
     pool: Pool,
     /// To read into.
@@ -52,7 +52,7 @@ pub(super) struct Shared<D, C> {
     left: Cell<u32>,
 }
 
-impl<D: 'static, C: 'static> Shared<D, C> {
+impl<D: 'static, C: 'static> ConnectionsState<D, C> {
     fn new(routes: Routes<D, C>) -> Rc<Self> {
         Rc::new(Self {
             routes,
@@ -82,18 +82,18 @@ impl<D: 'static, C: 'static> Shared<D, C> {
 
 /// Serves what is accepted until `ended`, and then until the last connection is gone. Inside a `LocalSet`.
 pub(super) fn serve<S, D, C>(
-    mut incoming: mpsc::Receiver<Guarded<S>>,
+    mut incoming: mpsc::Receiver<GuardedConnection<S>>,
     routes: Routes<D, C>,
     age: Duration,
     ended: watch::Receiver<bool>,
 ) -> impl Future<Output = ()> + 'static
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
-    Guarded<S>: Connected<ConnectInfo = Entrance>,
+    GuardedConnection<S>: Connected<ConnectInfo = ConnectionInfo>,
     D: Discovery,
     C: GrpcService,
 {
-    let shared = Shared::new(routes);
+    let shared = ConnectionsState::new(routes);
     let (end, ending) = watch::channel(());
     async move {
         let mut over = pin!(over(ended));
@@ -106,7 +106,7 @@ where
                 break;
             };
             let entrance = stream.connect_info();
-            let connection = Connection::new(stream, entrance, shared.clone());
+            let connection = DiscoveryConnection::new(stream, entrance, shared.clone());
             spawn_local(connection.serve(age + AGE_GRACE, ending.clone()));
         }
         drop((incoming, ending));
@@ -115,18 +115,18 @@ where
     }
 }
 
-struct Connection<S, D, C> {
-    stream: Guarded<S>,
-    entrance: Entrance,
+struct DiscoveryConnection<S, D, C> {
+    stream: GuardedConnection<S>,
+    entrance: ConnectionInfo,
     link: Link,
-    shared: Rc<Shared<D, C>>,
-    calls: Vec<Call>,
+    shared: Rc<ConnectionsState<D, C>>,
+    calls: Vec<ServerCall>,
     /// TLS may hold what was written.
     unflushed: bool,
     /// Of a newcomer: what it may still say, and have refused. None once a call of it has succeeded.
     allowance: Option<Allowance>,
     /// Of a proven caller that follows no stream: its place among those.
-    resting: Option<Probation>,
+    resting: Option<NewcomerDeadline>,
 }
 
 struct Allowance {
@@ -134,13 +134,13 @@ struct Allowance {
     refusals: usize,
 }
 
-impl<S, D, C> Connection<S, D, C>
+impl<S, D, C> DiscoveryConnection<S, D, C>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
     D: Discovery,
     C: GrpcService,
 {
-    fn new(stream: Guarded<S>, entrance: Entrance, shared: Rc<Shared<D, C>>) -> Self {
+    fn new(stream: GuardedConnection<S>, entrance: ConnectionInfo, shared: Rc<ConnectionsState<D, C>>) -> Self {
         Self {
             stream,
             entrance,
@@ -197,7 +197,7 @@ where
             self.widen();
             if self.rest(context).is_ready() {
                 self.calls.clear();
-                self.link.borrow().abort(Reason::NO_ERROR);
+                self.link.borrow().abort(ErrorCode::NO_ERROR);
             }
             match self.write(context) {
                 Poll::Pending => return Poll::Pending,
@@ -239,7 +239,7 @@ where
                     if let Some(allowance) = &mut self.allowance {
                         let left = allowance.bytes.checked_sub(filled.len());
                         let Some(left) = left else {
-                            connection.abort(Reason::ENHANCE_YOUR_CALM);
+                            connection.abort(ErrorCode::ENHANCE_YOUR_CALM);
                             return false;
                         };
                         allowance.bytes = left;
@@ -272,7 +272,7 @@ where
         };
         match allowance.refusals.checked_sub(1) {
             Some(left) => allowance.refusals = left,
-            None => self.link.borrow().abort(Reason::ENHANCE_YOUR_CALM),
+            None => self.link.borrow().abort(ErrorCode::ENHANCE_YOUR_CALM),
         }
     }
 

@@ -7,23 +7,23 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, LocalSet};
 use voile_identity::{CertificateService, MeshAuthenticator};
-use voile_xds::server::{Interest, Streams};
+use voile_xds::server::{SubscriptionIndex, Streams};
 
-use super::accept::{self, Accepting, Listening};
-use super::authenticate::{self, Certificates, Present};
+use super::accept::{self, AcceptThread, ListeningPorts};
+use super::authenticate::{self, Certificates, CertifiedMembers};
 use super::connections;
-use super::routes::{Checked, Routes};
+use super::routes::{AuthorizedDiscovery, Routes};
 use crate::error::ControlError;
-use crate::snapshot::Caller;
+use crate::snapshot::SnapshotCaller;
 use crate::status::Status;
 
 /// The services of the discovery ports, and their listeners.
-pub(super) struct Doors {
-    pub(super) listening: Listening,
-    pub(super) streams: Streams<Caller>,
-    pub(super) certificates: CertificateService<Present>,
+pub(super) struct DiscoveryListeners {
+    pub(super) listening: ListeningPorts,
+    pub(super) streams: Streams<SnapshotCaller>,
+    pub(super) certificates: CertificateService<CertifiedMembers>,
     pub(super) authenticator: Arc<MeshAuthenticator>,
-    pub(super) interest: Arc<Interest>,
+    pub(super) interest: Arc<SubscriptionIndex>,
     pub(super) status: Arc<Status>,
     /// Longest age of a connection.
     pub(super) age: Duration,
@@ -65,13 +65,13 @@ impl Drop for Discovery {
 }
 
 /// A control plane that is to end ends its accepting by itself.
-pub(super) fn start(doors: Doors) -> Result<Discovery, ControlError> {
+pub(super) fn start(doors: DiscoveryListeners) -> Result<Discovery, ControlError> {
     let failed = |error: std::io::Error| ControlError::Setup(format!("discovery: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(failed)?;
-    let Doors {
+    let DiscoveryListeners {
         listening,
         streams,
         certificates,
@@ -81,7 +81,7 @@ pub(super) fn start(doors: Doors) -> Result<Discovery, ControlError> {
         age,
     } = doors;
     let ended = listening.ended.clone();
-    let Accepting {
+    let AcceptThread {
         thread: accepting,
         tls,
         plaintext,
@@ -91,7 +91,7 @@ pub(super) fn start(doors: Doors) -> Result<Discovery, ControlError> {
     let serve = async move {
         let check = authenticate::required(authenticator, status.clone(), age);
         let in_plaintext = Routes {
-            discovery: Checked {
+            discovery: AuthorizedDiscovery {
                 streams: streams.clone(),
                 check: check.clone(),
             },
@@ -99,7 +99,7 @@ pub(super) fn start(doors: Doors) -> Result<Discovery, ControlError> {
             certificates: None::<Certificates>,
         };
         let over_tls = Routes {
-            discovery: Checked { streams, check },
+            discovery: AuthorizedDiscovery { streams, check },
             certificates: Some(Certificates::new(certificates, status)),
         };
         let mut tasks = JoinSet::new();

@@ -6,10 +6,10 @@ mod budget;
 mod calls;
 mod connections;
 mod discovery;
-mod greeting;
+mod first_bytes;
 mod monitoring;
 mod newcomers;
-mod places;
+mod lane_shares;
 mod routes;
 mod socket;
 
@@ -29,24 +29,24 @@ use voile_identity::{
 };
 use voile_model::TrustDomain;
 use voile_watch::FolderWatch;
-use voile_xds::server::{Interest, Snapshot, Streams};
+use voile_xds::server::{SubscriptionIndex, Snapshot, Streams};
 
 use crate::error::ControlError;
 use crate::groups::{self, Registrar};
 use crate::keys::Keys;
-use crate::options::Options;
-use crate::reload::{Kept, Publisher, Reload};
-use crate::rest::Reporter;
-use crate::snapshot::{Caller, MeshSnapshot};
+use crate::options::ControlOptions;
+use crate::reload::{RememberedState, Publisher, Reload};
+use crate::quiet_work::Reporter;
+use crate::snapshot::{SnapshotCaller, MeshSnapshot};
 use crate::source::Source;
 use crate::state_watch;
 use crate::status::Status;
-use crate::ztunnel::Staff;
+use crate::ztunnel::AmbientWorkloads;
 pub use budget::{RESTING_BYTES_OF_ALL, RESTING_BYTES_PER_CALLER, UNPROVEN_BYTES};
 
-use accept::{Listening, OwnCertificate};
-use authenticate::Present;
-use discovery::{Discovery, Doors};
+use accept::{ListeningPorts, OwnCertificate};
+use authenticate::CertifiedMembers;
+use discovery::{Discovery, DiscoveryListeners};
 
 /// When the kernel asks whether the other end of a quiet connection is there, so that a proxy that vanished does not stay on
 /// the books. Kernels answer that among themselves; HTTP/2 pings would wake every idle proxy of the mesh.
@@ -92,11 +92,11 @@ impl OwnKeys {
     /// The service that certifies whom these snapshots know.
     fn certificates(
         &self,
-        snapshots: watch::Receiver<Arc<dyn Snapshot<Caller>>>,
-        staff: watch::Receiver<Arc<Staff>>,
+        snapshots: watch::Receiver<Arc<dyn Snapshot<SnapshotCaller>>>,
+        staff: watch::Receiver<Arc<AmbientWorkloads>>,
         status: &Arc<Status>,
-    ) -> CertificateService<Present> {
-        let present = Present {
+    ) -> CertificateService<CertifiedMembers> {
+        let present = CertifiedMembers {
             authenticator: self.authenticator.clone(),
             snapshots,
             staff,
@@ -113,13 +113,13 @@ impl Control {
     /// # Errors
     /// A folder cannot be read, the state cannot be used, or an address is taken. Broken resources are no error: they
     /// are reported and left out.
-    pub async fn start(options: Options, reporter: Reporter) -> Result<Self, ControlError> {
+    pub async fn start(options: ControlOptions, reporter: Reporter) -> Result<Self, ControlError> {
         let source = FolderWatch::new(&options.config)?;
         Self::start_with(options, source, reporter).await
     }
 
     async fn start_with(
-        options: Options,
+        options: ControlOptions,
         mut source: impl Source,
         reporter: Reporter,
     ) -> Result<Self, ControlError> {
@@ -137,7 +137,7 @@ impl Control {
             monitoring: bound(&monitoring)?,
         };
         let status = Arc::new(Status::default());
-        let interest = Arc::new(Interest::default());
+        let interest = Arc::new(SubscriptionIndex::default());
         let (publisher, snapshots, staff) = publisher(&interest);
         status.deliver_by(interest.clone());
         let keys = keys(&options)?;
@@ -150,25 +150,25 @@ impl Control {
             publisher,
             keys.trust.clone(),
             status.clone(),
-            Kept::open(&options.state, vec![keys.authority.root().clone()]),
+            RememberedState::open(&options.state, vec![keys.authority.root().clone()]),
             issuers.clone(),
         );
         reload.farewell = options.farewell;
         reload.node_accounts = Arc::new(options.node_accounts);
         reload.read()?;
         let (ending, ended) = watch::channel(false);
-        let known = monitoring::Known {
+        let known = monitoring::MonitoringSources {
             status: status.clone(),
             interest: interest.clone(),
         };
         let own = OwnCertificate::new(keys.authority.clone(), &options.names, addresses.tls.ip())?;
-        let listening = Listening {
+        let listening = ListeningPorts {
             listeners: (into_std(tls)?, plaintext.map(into_std).transpose()?),
             own,
             status: status.clone(),
             ended,
         };
-        let discovery = discovery::start(Doors {
+        let discovery = discovery::start(DiscoveryListeners {
             listening,
             certificates: keys.certificates(snapshots.clone(), staff, &status),
             streams: Streams::new(snapshots, interest.clone(), status.clone()),
@@ -221,7 +221,7 @@ fn into_std(listener: TcpListener) -> Result<std::net::TcpListener, ControlError
 }
 
 /// Keys of token issuers, as the status page shows them.
-fn issuers(options: &Options, status: &Status) -> Keys {
+fn issuers(options: &ControlOptions, status: &Status) -> Keys {
     let issuers = Keys::new(&options.state, &options.keys);
     status.follow(issuers.clone());
     issuers
@@ -230,7 +230,7 @@ fn issuers(options: &Options, status: &Status) -> Keys {
 /// Starts the registrar of WorkloadGroups. Its folder in the state directory becomes a source: the registrar writes joined
 /// workloads there.
 fn register(
-    options: &Options,
+    options: &ControlOptions,
     source: &mut impl Source,
     status: &Status,
 ) -> Result<Arc<Registrar>, ControlError> {
@@ -244,7 +244,7 @@ fn register(
     Ok(groups)
 }
 
-fn may_listen(options: &Options) -> Result<(), ControlError> {
+fn may_listen(options: &ControlOptions) -> Result<(), ControlError> {
     match options.plaintext {
         Some(address) if !address.ip().is_loopback() && !options.plaintext_beyond_loopback => {
             Err(ControlError::PlaintextBeyondLoopback(address))
@@ -255,12 +255,12 @@ fn may_listen(options: &Options) -> Result<(), ControlError> {
 
 type Published = (
     Publisher,
-    watch::Receiver<Arc<dyn Snapshot<Caller>>>,
-    watch::Receiver<Arc<Staff>>,
+    watch::Receiver<Arc<dyn Snapshot<SnapshotCaller>>>,
+    watch::Receiver<Arc<AmbientWorkloads>>,
 );
 
-fn publisher(interest: &Arc<Interest>) -> Published {
-    let empty: Arc<dyn Snapshot<Caller>> = Arc::new(MeshSnapshot::default());
+fn publisher(interest: &Arc<SubscriptionIndex>) -> Published {
+    let empty: Arc<dyn Snapshot<SnapshotCaller>> = Arc::new(MeshSnapshot::default());
     let (publish, snapshots) = watch::channel(empty);
     let (publish_staff, staff) = watch::channel(Arc::default());
     let publisher = Publisher {
@@ -306,7 +306,7 @@ fn bound(listener: &TcpListener) -> Result<SocketAddr, ControlError> {
         .map_err(|error| ControlError::Setup(format!("the listener's address: {error}")))
 }
 
-fn keys(options: &Options) -> Result<OwnKeys, ControlError> {
+fn keys(options: &ControlOptions) -> Result<OwnKeys, ControlError> {
     let (state, longest) = (&options.state, options.certificate_ttl);
     let failed = |error: &dyn std::fmt::Display| ControlError::State(error.to_string());
     // The root's subject is a label for people; the trust domain that counts comes with the first reading.

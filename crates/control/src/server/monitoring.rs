@@ -8,11 +8,11 @@ use http::{Method, StatusCode};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
-use voile_telemetry::admin::{Answer, Question, serve_private};
+use voile_telemetry::admin::{PageResponse, PageRequest, serve_private};
 
 use crate::error::ControlError;
 use crate::status::Status;
-use voile_xds::server::Interest;
+use voile_xds::server::SubscriptionIndex;
 
 const HELP: &str = "GET /ready         200 once the first configuration is in force\nGET /metrics       counters, for Prometheus\nGET /debug/status  connected proxies, what they took and refused\nGET /debug/config?proxy=NAME  what proxies hold, and the documents it was made of (NAME: a stream's number, an identity, NAMESPACE/POD, or a node id)\nGET /debug/workloads  every workload as proxies are told of it, and whether it takes traffic\nGET /debug/events?after=NUMBER&wait=SECONDS  what happened since, waiting for something to happen; without `after`, where to begin\n";
 
@@ -23,9 +23,9 @@ const MAX_ASKED: usize = 16;
 
 /// State that the pages show.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct MonitoringSources {
     pub(super) status: Arc<Status>,
-    pub(super) interest: Arc<Interest>,
+    pub(super) interest: Arc<SubscriptionIndex>,
 }
 
 /// The running pages.
@@ -56,7 +56,7 @@ impl Drop for Monitoring {
     }
 }
 
-pub(super) fn start(listener: TcpListener, known: Known) -> Result<Monitoring, ControlError> {
+pub(super) fn start(listener: TcpListener, known: MonitoringSources) -> Result<Monitoring, ControlError> {
     let failed = |error: std::io::Error| ControlError::Setup(format!("monitoring: {error}"));
     let listener = listener.into_std().map_err(failed)?;
     let (stop, stopped) = oneshot::channel::<()>();
@@ -96,29 +96,29 @@ fn is_private(path: &str) -> bool {
     !matches!(path, "/ready" | "/healthz/ready" | "/metrics")
 }
 
-async fn answer(known: Known, question: Question) -> Answer {
+async fn answer(known: MonitoringSources, question: PageRequest) -> PageResponse {
     let status = &known.status;
     if question.method != Method::GET {
-        return Answer::text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
+        return PageResponse::text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
     }
     match question.path.as_str() {
         "/ready" | "/healthz/ready" => match status.ready.load(Ordering::Relaxed) {
-            true => Answer::text(StatusCode::OK, "ready\n"),
-            false => Answer::text(StatusCode::SERVICE_UNAVAILABLE, "no configuration yet\n"),
+            true => PageResponse::text(StatusCode::OK, "ready\n"),
+            false => PageResponse::text(StatusCode::SERVICE_UNAVAILABLE, "no configuration yet\n"),
         },
-        "/metrics" => Answer::metrics(status.metrics(), &question),
-        "/debug/status" => Answer::json(status.json()),
-        "/debug/workloads" => Answer::json(status.workloads()),
+        "/metrics" => PageResponse::metrics(status.metrics(), &question),
+        "/debug/status" => PageResponse::json(status.json()),
+        "/debug/workloads" => PageResponse::json(status.workloads()),
         "/debug/config" => config(&known, &question).await,
         "/debug/events" => events(status, &question).await,
-        "/help" | "/" => Answer::text(StatusCode::OK, HELP),
-        path => Answer::not_found(path),
+        "/help" | "/" => PageResponse::text(StatusCode::OK, HELP),
+        path => PageResponse::not_found(path),
     }
 }
 
-async fn config(known: &Known, question: &Question) -> Answer {
+async fn config(known: &MonitoringSources, question: &PageRequest) -> PageResponse {
     let Some(word) = question.parameter("proxy").filter(|word| !word.is_empty()) else {
-        return Answer::text(StatusCode::BAD_REQUEST, "name a proxy: ?proxy=NAME\n");
+        return PageResponse::text(StatusCode::BAD_REQUEST, "name a proxy: ?proxy=NAME\n");
     };
     let mut held = Vec::new();
     for id in known.status.called(word).into_iter().take(MAX_ASKED) {
@@ -131,15 +131,15 @@ async fn config(known: &Known, question: &Question) -> Answer {
         }
     }
     match held.is_empty() {
-        true => Answer::text(
+        true => PageResponse::text(
             StatusCode::NOT_FOUND,
             "no connected proxy has this name; GET /debug/status lists them\n",
         ),
-        false => Answer::json(known.status.explain(held)),
+        false => PageResponse::json(known.status.explain(held)),
     }
 }
 
-async fn events(status: &Status, question: &Question) -> Answer {
+async fn events(status: &Status, question: &PageRequest) -> PageResponse {
     let number = |name| match question.parameter(name) {
         Some(text) => text.parse::<u64>().map(Some),
         None => Ok(None),
@@ -147,9 +147,9 @@ async fn events(status: &Status, question: &Question) -> Answer {
     match (number("after"), number("wait")) {
         (Ok(after), Ok(wait)) => {
             let wait = Duration::from_secs(wait.unwrap_or(0));
-            Answer::json(status.journal.after(after, wait).await)
+            PageResponse::json(status.journal.after(after, wait).await)
         }
-        _ => Answer::text(
+        _ => PageResponse::text(
             StatusCode::BAD_REQUEST,
             "`after` and `wait` are whole numbers\n",
         ),

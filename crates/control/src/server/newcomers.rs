@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo, TlsConnectInfo};
 
-use super::places::{Decision, Limits, Places, Source};
+use super::lane_shares::{Decision, LaneLimits, LanePermits, Source};
 use super::socket::Socket;
 
 /// Those that still wait for a place, of one source, before those that gave up are looked for.
@@ -23,28 +23,28 @@ const PRUNE_AT: usize = 64;
 
 /// A lane. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct Lane(Arc<Shared>);
+pub(super) struct Lane(Arc<NewcomersShared>);
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct NewcomersShared {
+    state: Mutex<NewcomersState>,
     changed: Notify,
 }
 
 #[derive(Debug)]
-struct State {
-    places: Places,
+struct NewcomersState {
+    places: LanePermits,
     /// By place: who may be told to go.
     dismissals: HashMap<u64, oneshot::Sender<()>>,
     /// Connections that wait for a place, by source, the newest last.
-    waiting: HashMap<Source, Vec<oneshot::Sender<Probation>>>,
+    waiting: HashMap<Source, Vec<oneshot::Sender<NewcomerDeadline>>>,
 }
 
 impl Lane {
-    pub(super) fn new(limits: &'static Limits) -> Self {
-        Self(Arc::new(Shared {
-            state: Mutex::new(State {
-                places: Places::new(limits),
+    pub(super) fn new(limits: &'static LaneLimits) -> Self {
+        Self(Arc::new(NewcomersShared {
+            state: Mutex::new(NewcomersState {
+                places: LanePermits::new(limits),
                 dismissals: HashMap::new(),
                 waiting: HashMap::new(),
             }),
@@ -54,7 +54,7 @@ impl Lane {
 
     /// A place for one more; waits for it if there is none. Of a source, the newest is served first: under a flood the oldest have
     /// given up.
-    pub(super) async fn place(&self, source: Source) -> Option<Probation> {
+    pub(super) async fn place(&self, source: Source) -> Option<NewcomerDeadline> {
         let (give, given) = oneshot::channel();
         {
             let mut state = self.state();
@@ -69,7 +69,7 @@ impl Lane {
     }
 
     /// A place at once: whoever must go for it goes meanwhile.
-    pub(super) fn place_now(&self, source: Source) -> Probation {
+    pub(super) fn place_now(&self, source: Source) -> NewcomerDeadline {
         let mut state = self.state();
         let largest = state.places.largest().cloned();
         let now = Instant::now();
@@ -125,11 +125,11 @@ impl Lane {
         }
     }
 
-    fn probation(&self, state: &mut State, id: u64, now: Instant) -> Probation {
+    fn probation(&self, state: &mut NewcomersState, id: u64, now: Instant) -> NewcomerDeadline {
         let (dismiss, dismissed) = oneshot::channel();
         state.dismissals.insert(id, dismiss);
-        Probation {
-            standing: Arc::new(Standing {
+        NewcomerDeadline {
+            standing: Arc::new(LaneMembership {
                 lane: self.clone(),
                 id,
                 settled: AtomicBool::new(false),
@@ -140,7 +140,7 @@ impl Lane {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, NewcomersState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,7 +150,7 @@ impl Lane {
     }
 }
 
-impl State {
+impl NewcomersState {
     fn dismiss(&mut self, id: u64) {
         self.places.dismiss(id);
         if let Some(dismiss) = self.dismissals.remove(&id) {
@@ -165,7 +165,7 @@ impl State {
         &mut self,
         now: Instant,
         next: &mut Option<Instant>,
-    ) -> Vec<(oneshot::Sender<Probation>, u64)> {
+    ) -> Vec<(oneshot::Sender<NewcomerDeadline>, u64)> {
         self.waiting.retain(|_, waiting| {
             while waiting.pop_if(|newest| newest.is_closed()).is_some() {}
             !waiting.is_empty()
@@ -200,13 +200,13 @@ impl State {
 
 /// Place of a connection in a lane, until the connection settles.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct LaneMembership {
     lane: Lane,
     id: u64,
     settled: AtomicBool,
 }
 
-impl Standing {
+impl LaneMembership {
     /// A call has succeeded, or the connection is gone.
     pub(super) fn settle(&self) {
         if self.settled.swap(true, Ordering::Relaxed) {
@@ -227,8 +227,8 @@ impl Standing {
 
 /// A newcomer's time. As a future it ends when the newcomer must go, and says why.
 #[derive(Debug)]
-pub(super) struct Probation {
-    standing: Arc<Standing>,
+pub(super) struct NewcomerDeadline {
+    standing: Arc<LaneMembership>,
     /// None once nobody can say it any more.
     dismissed: Option<oneshot::Receiver<()>>,
     deadline: Instant,
@@ -236,13 +236,13 @@ pub(super) struct Probation {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Drop for Probation {
+impl Drop for NewcomerDeadline {
     fn drop(&mut self) {
         self.standing.settle();
     }
 }
 
-impl Future for Probation {
+impl Future for NewcomerDeadline {
     type Output = &'static str;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<&'static str> {
@@ -270,23 +270,23 @@ impl Future for Probation {
 
 /// Lane and source that count a proven caller's connection while it carries no discovery stream.
 #[derive(Debug, Clone)]
-pub(super) struct Resting {
+pub(super) struct RestingConnection {
     pub(super) lane: Lane,
     pub(super) source: Source,
 }
 
 /// A connection that is cut when its probation ends badly.
 #[derive(Debug)]
-pub(super) struct Guarded<S> {
+pub(super) struct GuardedConnection<S> {
     stream: S,
-    standing: Arc<Standing>,
-    probation: Option<Probation>,
-    resting: Resting,
+    standing: Arc<LaneMembership>,
+    probation: Option<NewcomerDeadline>,
+    resting: RestingConnection,
 }
 
-impl<S> Guarded<S> {
+impl<S> GuardedConnection<S> {
     /// Its place may have been given on another thread.
-    pub(super) fn new(stream: S, mut probation: Probation, resting: Resting) -> Self {
+    pub(super) fn new(stream: S, mut probation: NewcomerDeadline, resting: RestingConnection) -> Self {
         probation.timer = None;
         Self {
             stream,
@@ -296,7 +296,7 @@ impl<S> Guarded<S> {
         }
     }
 }
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for GuardedConnection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -315,7 +315,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedConnection<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -347,18 +347,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
 
 /// Facts about a request's connection.
 #[derive(Debug, Clone)]
-pub(super) struct Entrance {
-    pub(super) standing: Arc<Standing>,
-    pub(super) resting: Resting,
+pub(super) struct ConnectionInfo {
+    pub(super) standing: Arc<LaneMembership>,
+    pub(super) resting: RestingConnection,
     pub(super) tcp: TcpConnectInfo,
     pub(super) tls: Option<TlsConnectInfo<TcpConnectInfo>>,
 }
 
-impl Connected for Guarded<Socket> {
-    type ConnectInfo = Entrance;
+impl Connected for GuardedConnection<Socket> {
+    type ConnectInfo = ConnectionInfo;
 
-    fn connect_info(&self) -> Entrance {
-        Entrance {
+    fn connect_info(&self) -> ConnectionInfo {
+        ConnectionInfo {
             standing: Arc::clone(&self.standing),
             resting: self.resting.clone(),
             tcp: self.stream.connect_info(),
@@ -367,11 +367,11 @@ impl Connected for Guarded<Socket> {
     }
 }
 
-impl Connected for Guarded<Box<TlsStream<Socket>>> {
-    type ConnectInfo = Entrance;
+impl Connected for GuardedConnection<Box<TlsStream<Socket>>> {
+    type ConnectInfo = ConnectionInfo;
 
-    fn connect_info(&self) -> Entrance {
-        Entrance {
+    fn connect_info(&self) -> ConnectionInfo {
+        ConnectionInfo {
             standing: Arc::clone(&self.standing),
             resting: self.resting.clone(),
             tcp: self.stream.get_ref().0.connect_info(),
@@ -389,7 +389,7 @@ mod tests {
 
     use super::*;
 
-    static LIMITS: Limits = Limits {
+    static LIMITS: LaneLimits = LaneLimits {
         places: 4,
         per_source: 2,
         min_stay: Duration::from_millis(250),
@@ -400,8 +400,8 @@ mod tests {
         IpAddr::from([127, 0, 0, number]).into()
     }
 
-    fn resting(lane: &Lane) -> Resting {
-        Resting {
+    fn resting(lane: &Lane) -> RestingConnection {
+        RestingConnection {
             lane: lane.clone(),
             source: source(1),
         }
@@ -426,9 +426,9 @@ mod tests {
         let lane = lane();
         let (_far, near) = duplex(64);
         let stranger = lane.place(source(1)).await.expect("a place");
-        let mut stranger = Guarded::new(near, stranger, resting(&lane));
+        let mut stranger = GuardedConnection::new(near, stranger, resting(&lane));
         let (far, near) = duplex(64);
-        let mut known = Guarded::new(near, lane.place_now(source(1)), resting(&lane));
+        let mut known = GuardedConnection::new(near, lane.place_now(source(1)), resting(&lane));
         known.standing.settle();
         assert_eq!(lane.len(), 1, "who is known holds no place");
         let begin = Instant::now();

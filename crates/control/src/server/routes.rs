@@ -7,9 +7,9 @@ use http::{Request, Response};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::metadata::MetadataMap;
-use voile_xds::server::{BoundedLife, Served, Streams};
+use voile_xds::server::{BoundedLife, ServedStream, Streams};
 
-use crate::snapshot::Caller;
+use crate::snapshot::SnapshotCaller;
 
 const DISCOVERY: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
 /// Discovery, and where it is safe the certificate service.
@@ -47,27 +47,27 @@ impl<D: Discovery, C: GrpcService> Routes<D, C> {
 
 /// Opens discovery streams.
 pub(super) trait Discovery: 'static {
-    fn open(&self, request: Request<()>) -> Result<Box<dyn Served>, Status>;
+    fn open(&self, request: Request<()>) -> Result<Box<dyn ServedStream>, Status>;
 }
 
 /// Discovery for those who pass a check.
-pub(super) struct Checked<F> {
-    pub(super) streams: Streams<Caller>,
+pub(super) struct AuthorizedDiscovery<F> {
+    pub(super) streams: Streams<SnapshotCaller>,
     /// Adds the caller to what is known of a call.
     pub(super) check: F,
 }
 
-impl<F> Discovery for Checked<F>
+impl<F> Discovery for AuthorizedDiscovery<F>
 where
     F: Fn(tonic::Request<()>) -> Result<tonic::Request<()>, Status> + 'static,
 {
-    fn open(&self, request: Request<()>) -> Result<Box<dyn Served>, Status> {
+    fn open(&self, request: Request<()>) -> Result<Box<dyn ServedStream>, Status> {
         let (head, ()) = request.into_parts();
         let metadata = MetadataMap::from_headers(head.headers);
         let asked = tonic::Request::from_parts(metadata, head.extensions, ());
         let peer = asked.remote_addr().map(|peer| peer.ip());
         let (metadata, mut known, ()) = (self.check)(asked)?.into_parts();
-        let caller = known.remove::<Caller>();
+        let caller = known.remove::<SnapshotCaller>();
         let caller =
             caller.ok_or_else(|| Status::unauthenticated("nobody has checked who calls"))?;
         let life = known.remove::<BoundedLife>();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use voile_proto::type_url;
 use voile_xds::server::Allowance;
 
-use super::{Caller, MeshSnapshot};
+use super::{SnapshotCaller, MeshSnapshot};
 
 /// The types that anybody is told anything of.
 pub(super) const SERVED: [&str; 14] = [
@@ -27,14 +27,14 @@ pub(super) const SERVED: [&str; 14] = [
 ];
 
 /// By what a caller's budget is kept.
-pub(super) fn account(caller: &Caller) -> Arc<str> {
-    let (Caller::Known(known) | Caller::Envoy(known, _)) = caller;
+pub(super) fn account(caller: &SnapshotCaller) -> Arc<str> {
+    let (SnapshotCaller::Known(known) | SnapshotCaller::Envoy(known, _)) = caller;
     known.identity.to_string().into()
 }
 
 /// Allowance of a caller's identity.
-pub(super) fn of(snapshot: &MeshSnapshot, caller: &Caller) -> Allowance {
-    let (Caller::Known(known) | Caller::Envoy(known, _)) = caller;
+pub(super) fn of(snapshot: &MeshSnapshot, caller: &SnapshotCaller) -> Allowance {
+    let (SnapshotCaller::Known(known) | SnapshotCaller::Envoy(known, _)) = caller;
     let declared = snapshot.workload_counts.with(&known.identity);
     let workloads = match snapshot.staff.serves_node(known) {
         true => declared.max(snapshot.staff.node_count()),

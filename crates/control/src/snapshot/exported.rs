@@ -8,11 +8,11 @@ use voile_model::Hostname;
 use voile_proto::workload as wire;
 use voile_xds::server::Resource;
 
-use super::{Caller, MeshSnapshot, resource};
+use super::{SnapshotCaller, MeshSnapshot, resource};
 
 impl MeshSnapshot {
     /// Returns true if a service is exported to the caller's namespace.
-    pub(super) fn sees(&self, caller: &Caller, service: &str) -> bool {
+    pub(super) fn sees(&self, caller: &SnapshotCaller, service: &str) -> bool {
         let Some(visibility) = self.kept_close.get(service) else {
             return true;
         };
@@ -21,7 +21,7 @@ impl MeshSnapshot {
 
     /// Why the caller may not be told of a service by its own name, if it may not. A node's proxy calls for pods of every
     /// namespace, and is told of all.
-    pub(super) fn withheld(&self, caller: &Caller, service: &str) -> Option<String> {
+    pub(super) fn withheld(&self, caller: &SnapshotCaller, service: &str) -> Option<String> {
         if self.sees(caller, service) || self.is_node_proxy(caller) {
             return None;
         }
@@ -41,7 +41,7 @@ impl MeshSnapshot {
     /// such services they stand behind. Workloads themselves are not exported: whoever has an address may ask whose it is.
     pub(super) fn told_of(
         &self,
-        caller: &Caller,
+        caller: &SnapshotCaller,
         mut found: Vec<Arc<Resource>>,
     ) -> Vec<Arc<Resource>> {
         if self.kept_close.len() == 0 || self.sees_all(caller) {
@@ -60,7 +60,7 @@ impl MeshSnapshot {
     }
 
     /// Returns true if the caller is a node's proxy, which calls for pods of every namespace.
-    pub(super) fn sees_all(&self, caller: &Caller) -> bool {
+    pub(super) fn sees_all(&self, caller: &SnapshotCaller) -> bool {
         self.serves_node(caller) || self.is_node_proxy(caller)
     }
 
@@ -75,7 +75,7 @@ impl MeshSnapshot {
     /// A workload, without the services that the caller may not be told of.
     pub(super) fn without_services(
         &self,
-        caller: &Caller,
+        caller: &SnapshotCaller,
         made: &Resource,
     ) -> Option<Arc<Resource>> {
         let mut message = wire::Address::decode(&*made.body).ok()?;

@@ -14,7 +14,7 @@ pub(crate) struct Documents {
     #[serde(skip_serializing_if = "Option::is_none")]
     unreadable: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    refused: Vec<Refused>,
+    refused: Vec<RefusedDocument>,
     /// Those that are not shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<usize>,
@@ -25,7 +25,7 @@ pub(crate) struct Documents {
 
 /// A document, or a field of it, that is not in force; or what serves in place of one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Refused {
+struct RefusedDocument {
     /// `file:line:column`.
     at: String,
     code: &'static str,
@@ -42,7 +42,7 @@ impl Documents {
     /// Collects the results of a reading, sorted by location.
     pub(crate) fn of(diagnostics: &[Diagnostic], problems: &[String]) -> Self {
         let told = |one: &&Diagnostic| one.is_error() || one.code == codes::LAST_GOOD;
-        let refused = |one: &Diagnostic| Refused {
+        let refused = |one: &Diagnostic| RefusedDocument {
             at: one.source.to_string(),
             code: one.code,
             message: one.message.clone(),

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use voile_model::mesh::Mesh;
-use voile_model::mesh::gateway_api::{CONTROLLERS, Condition, GROUP, Part, Said};
+use voile_model::mesh::gateway_api::{CONTROLLERS, StatusCondition, GROUP, PartConditions, ResourceConditions};
 
 use crate::state_file::StateFile;
 
@@ -46,7 +46,7 @@ impl Written {
 
 /// One resource, as the page shows it.
 #[derive(Debug, Serialize)]
-pub(super) struct Shown {
+pub(super) struct ResourceStatus {
     kind: &'static str,
     name: String,
     conditions: Vec<Value>,
@@ -62,13 +62,13 @@ struct ShownPart {
 }
 
 /// All of them.
-pub(super) fn shown(mesh: &Mesh) -> Vec<Shown> {
-    let part = |part: &Part| ShownPart {
+pub(super) fn shown(mesh: &Mesh) -> Vec<ResourceStatus> {
+    let part = |part: &PartConditions| ShownPart {
         name: part.name.to_string(),
         attached_routes: part.attached,
         conditions: conditions(&part.conditions),
     };
-    let one = |said: &Said| Shown {
+    let one = |said: &ResourceConditions| ResourceStatus {
         kind: said.kind,
         name: name(said),
         conditions: conditions(&said.conditions),
@@ -77,15 +77,15 @@ pub(super) fn shown(mesh: &Mesh) -> Vec<Shown> {
     mesh.gateway_api.said.iter().map(one).collect()
 }
 
-fn name(said: &Said) -> String {
+fn name(said: &ResourceConditions) -> String {
     match said.kind {
         "GatewayClass" => said.name.name.to_string(),
         _ => said.name.to_string(),
     }
 }
 
-fn conditions(all: &[Condition]) -> Vec<Value> {
-    let one = |one: &Condition| {
+fn conditions(all: &[StatusCondition]) -> Vec<Value> {
+    let one = |one: &StatusCondition| {
         json!({
             "type": one.kind,
             "status": if one.holds { "True" } else { "False" },
@@ -107,7 +107,7 @@ fn documents(mesh: &Mesh) -> String {
     text
 }
 
-fn document(said: &Said) -> Value {
+fn document(said: &ResourceConditions) -> Value {
     let mut metadata = json!({ "name": &*said.name.name });
     if said.kind != "GatewayClass" {
         metadata["namespace"] = json!(said.name.namespace.as_str());
@@ -147,7 +147,7 @@ fn document(said: &Said) -> Value {
 }
 
 /// Status entry for one object that a resource points at.
-fn pointed(reference: &str, part: &Part) -> Value {
+fn pointed(reference: &str, part: &PartConditions) -> Value {
     let mut fields = Map::new();
     for (name, value) in &part.written {
         let number = value.parse::<u16>().ok().filter(|_| *name == "port");
@@ -161,7 +161,7 @@ fn pointed(reference: &str, part: &Part) -> Value {
     })
 }
 
-fn listener(part: &Part) -> Value {
+fn listener(part: &PartConditions) -> Value {
     let name = part.written.first().map(|(_, name)| &**name);
     let kinds = part.kinds.iter();
     let kinds = kinds.map(|kind| json!({ "group": GROUP, "kind": kind }));

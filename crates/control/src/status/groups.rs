@@ -10,7 +10,7 @@ use voile_model::{ResourceName, Source};
 
 /// A group.
 #[derive(Debug, Serialize)]
-pub(super) struct Group {
+pub(super) struct WorkloadGroupStatus {
     name: String,
     service_account: String,
     /// True if the members' health is probed.
@@ -30,7 +30,7 @@ struct Member {
 }
 
 /// Every group of a mesh, in order.
-pub(super) fn groups(mesh: &Mesh) -> Vec<Group> {
+pub(super) fn groups(mesh: &Mesh) -> Vec<WorkloadGroupStatus> {
     let mut members: BTreeMap<&ResourceName, Vec<Member>> = BTreeMap::new();
     let place = |source: &Source| source.to_string();
     for workload in mesh.workloads.values() {
@@ -43,7 +43,7 @@ pub(super) fn groups(mesh: &Mesh) -> Vec<Group> {
             });
         }
     }
-    let group = |group: &Arc<WorkloadGroup>| Group {
+    let group = |group: &Arc<WorkloadGroup>| WorkloadGroupStatus {
         name: group.name.to_string(),
         service_account: group.service_account.to_string(),
         probed: group.probe.is_some(),

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 /// Counts by upper bound, in seconds.
 #[derive(Debug)]
-pub(super) struct Histogram {
+pub(super) struct LatencyHistogram {
     bounds: &'static [f64],
     buckets: Vec<u64>,
     count: u64,
     seconds: f64,
 }
 
-impl Histogram {
+impl LatencyHistogram {
     pub(super) fn new(bounds: &'static [f64]) -> Self {
         Self {
             bounds,

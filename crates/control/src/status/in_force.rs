@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::proxies::{Proxies, Refusal};
+use super::proxies::{Proxies, RejectedResource};
 
 /// Refused resources shown: a page is read by people.
 const SHOWN_REFUSALS: usize = 100;
@@ -19,7 +19,7 @@ pub(super) struct InForce<'a> {
     /// Something is still on its way to proxies.
     on_its_way: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    refused: Vec<Refusal<'a>>,
+    refused: Vec<RejectedResource<'a>>,
 }
 
 /// `quiet`: every stream has looked at what was published last, and said what there was to say of it.

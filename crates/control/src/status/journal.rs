@@ -16,7 +16,7 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-pub(crate) enum Happened {
+pub(crate) enum JournalEvent {
     /// A new snapshot is there for all to ask for: how many resources changed, by type.
     Published {
         version: String,
@@ -55,17 +55,17 @@ pub(crate) enum Happened {
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct Entry {
+struct JournalEntry {
     number: u64,
     /// Milliseconds since 1970.
     at: u64,
     #[serde(flatten)]
-    what: Happened,
+    what: JournalEvent,
 }
 
 #[derive(Debug, Default)]
 struct Memory {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<JournalEntry>,
     last: u64,
 }
 
@@ -102,7 +102,7 @@ struct Page<'a> {
     last: u64,
     /// Events that were forgotten before they were asked for.
     missed: u64,
-    events: Vec<&'a Entry>,
+    events: Vec<&'a JournalEntry>,
 }
 
 impl Journal {
@@ -110,10 +110,10 @@ impl Journal {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn note(&self, what: Happened) {
+    pub(crate) fn note(&self, what: JournalEvent) {
         let mut memory = self.memory();
         memory.last += 1;
-        let entry = Entry {
+        let entry = JournalEntry {
             number: memory.last,
             at: now(),
             what,
@@ -154,8 +154,8 @@ impl Journal {
 mod tests {
     use super::*;
 
-    fn connected(stream: u64) -> Happened {
-        Happened::Connected {
+    fn connected(stream: u64) -> JournalEvent {
+        JournalEvent::Connected {
             stream,
             identity: "one".to_owned(),
         }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Serialize, Serializer};
-use voile_identity::Proof;
+use voile_identity::CallerProof;
 use voile_model::{Identity, Mesh};
 use voile_proto::type_url::shared;
 use voile_xds::server::{Rejections, StreamId};
 
-use super::unwell::{Told, Unwell};
-use crate::snapshot::Caller;
+use super::unhealthy_endpoints::{ProxyHealthReport, UnhealthyEndpoints};
+use crate::snapshot::SnapshotCaller;
 
 /// Callers whose certificates are remembered: more than any mesh has, less than would exhaust us.
 const MAX_CERTIFIED: usize = 100_000;
@@ -31,12 +31,12 @@ pub(super) struct Proxies {
     /// Streams that refuse something.
     refusing: usize,
     /// Findings of the proxies' HealthChecks.
-    pub(super) unwell: Unwell,
+    pub(super) unwell: UnhealthyEndpoints,
 }
 
 #[derive(Debug)]
 struct Proxy {
-    caller: Caller,
+    caller: SnapshotCaller,
     node: String,
     connected_at: u64,
     /// Version that it acknowledged last.
@@ -54,10 +54,10 @@ struct Proxy {
 
 /// By type, the first that was heard of first: a few, looked up at each push.
 #[derive(Debug, Default)]
-struct Types(Vec<(Arc<str>, Kind)>);
+struct Types(Vec<(Arc<str>, PushedType)>);
 
 impl Types {
-    fn of(&mut self, type_url: &str) -> &mut Kind {
+    fn of(&mut self, type_url: &str) -> &mut PushedType {
         // Mostly the name is the very copy that all have.
         let is = |of: &Arc<str>| of.as_ptr() == type_url.as_ptr() && of.len() == type_url.len();
         let known = self.0.iter().position(|(of, _)| is(of));
@@ -65,13 +65,13 @@ impl Types {
         let place = known.unwrap_or_else(|| {
             // Types come one by one and hardly ever: no room is kept for more.
             self.0.reserve_exact(1);
-            self.0.push((shared(type_url), Kind::default()));
+            self.0.push((shared(type_url), PushedType::default()));
             self.0.len() - 1
         });
         &mut self.0[place].1
     }
 
-    fn kinds(&self) -> impl Iterator<Item = &Kind> {
+    fn kinds(&self) -> impl Iterator<Item = &PushedType> {
         self.0.iter().map(|(_, kind)| kind)
     }
 }
@@ -79,7 +79,7 @@ impl Types {
 /// A map in the order of its names.
 impl Serialize for Types {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let sorted: BTreeMap<&str, &Kind> = self.0.iter().map(|(of, kind)| (&**of, kind)).collect();
+        let sorted: BTreeMap<&str, &PushedType> = self.0.iter().map(|(of, kind)| (&**of, kind)).collect();
         sorted.serialize(serializer)
     }
 }
@@ -87,7 +87,7 @@ impl Serialize for Types {
 /// Counters of one type that each push touches. Thousands of these lie cold between two pushes, so rare fields are kept
 /// elsewhere.
 #[derive(Debug, Clone, Default)]
-struct Kind {
+struct PushedType {
     pushes: u64,
     resources_sent: u64,
     acknowledged_version: Option<Arc<str>>,
@@ -95,19 +95,19 @@ struct Kind {
     travelling_since: Option<Instant>,
     /// Resources that it refused, and of which it has taken no other version since.
     rejected: Rejections,
-    trouble: Option<Box<Trouble>>,
+    trouble: Option<Box<ProxyError>>,
 }
 
 /// Errors of one type on a stream.
 #[derive(Debug, Clone, Default)]
-struct Trouble {
+struct ProxyError {
     last_nack: Option<String>,
     last_nack_at: Option<u64>,
     /// Resources that it asks for and may not have, with the reasons.
     refused: BTreeMap<String, String>,
 }
 
-impl Serialize for Kind {
+impl Serialize for PushedType {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Shown<'a> {
@@ -143,15 +143,15 @@ impl Serialize for Kind {
     }
 }
 
-impl Kind {
-    fn trouble(&mut self) -> &mut Trouble {
+impl PushedType {
+    fn trouble(&mut self) -> &mut ProxyError {
         self.trouble.get_or_insert_default()
     }
 }
 
 /// A resource that a proxy refuses.
 #[derive(Debug, Serialize)]
-pub(super) struct Refusal<'a> {
+pub(super) struct RejectedResource<'a> {
     stream: u64,
     /// Node id of the proxy, or else its pod.
     proxy: &'a str,
@@ -165,7 +165,7 @@ pub(super) struct Refusal<'a> {
 
 /// One connected proxy.
 #[derive(Debug, Serialize)]
-pub(super) struct View<'a> {
+pub(super) struct ProxyView<'a> {
     stream: u64,
     identity: String,
     pod: Option<&'a str>,
@@ -181,7 +181,7 @@ pub(super) struct View<'a> {
     propagation: Propagation,
     /// Endpoints that it found unwell.
     #[serde(flatten)]
-    unwell: Told<'a>,
+    unwell: ProxyHealthReport<'a>,
     types: &'a Types,
 }
 
@@ -200,7 +200,7 @@ impl Proxy {
 
     /// Node id of the proxy, or else its pod.
     fn called(&self) -> &str {
-        let (Caller::Known(caller) | Caller::Envoy(caller, _)) = &self.caller;
+        let (SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _)) = &self.caller;
         match self.node.as_str() {
             "" => caller.pod.as_deref().unwrap_or_default(),
             node => node,
@@ -227,12 +227,12 @@ impl Proxies {
     }
 
     /// Resources that proxies refuse, at most `most` of them.
-    pub(super) fn refusals(&self, most: usize) -> Vec<Refusal<'_>> {
+    pub(super) fn refusals(&self, most: usize) -> Vec<RejectedResource<'_>> {
         let refusing = self.streams.iter().filter(|(_, proxy)| proxy.refusals > 0);
         let all = refusing.flat_map(|(stream, proxy)| {
             proxy.types.0.iter().flat_map(move |(kind, of)| {
                 let rejected = of.rejected.iter().flat_map(|all| all.iter());
-                rejected.map(move |(resource, reason)| Refusal {
+                rejected.map(move |(resource, reason)| RejectedResource {
                     stream: *stream,
                     proxy: proxy.called(),
                     identity: proxy.caller.to_string(),
@@ -253,7 +253,7 @@ impl Proxies {
             .count()
     }
 
-    pub(super) fn opened(&mut self, id: StreamId, caller: &Caller) {
+    pub(super) fn opened(&mut self, id: StreamId, caller: &SnapshotCaller) {
         let proxy = Proxy {
             caller: caller.clone(),
             node: String::new(),
@@ -303,7 +303,7 @@ impl Proxies {
     pub(super) fn called(&self, word: &str) -> Vec<StreamId> {
         let fits = |id: u64, proxy: &Proxy| match &proxy.caller {
             _ if id.to_string() == word || proxy.node == word => true,
-            Caller::Known(caller) | Caller::Envoy(caller, _) => {
+            SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) => {
                 let identity = &caller.identity;
                 let of_pod = |pod: &String| format!("{}/{pod}", identity.namespace) == word;
                 identity.to_string() == word
@@ -322,7 +322,7 @@ impl Proxies {
         &mut self,
         id: StreamId,
         type_url: &str,
-        change: impl FnOnce(&mut Kind),
+        change: impl FnOnce(&mut PushedType),
     ) -> Option<&mut Proxy> {
         let proxy = self.streams.get_mut(&id.0)?;
         let kind = proxy.types.of(type_url);
@@ -417,7 +417,7 @@ impl Proxies {
 
     pub(super) fn certified(
         &mut self,
-        caller: &voile_identity::Caller,
+        caller: &voile_identity::AuthenticatedCaller,
         subject: &Identity,
         until: SystemTime,
     ) {
@@ -435,31 +435,31 @@ impl Proxies {
         all.insert(subject.clone(), until);
     }
 
-    fn certificate_until(&self, caller: &Caller) -> Option<u64> {
-        let (Caller::Known(caller) | Caller::Envoy(caller, _)) = caller;
+    fn certificate_until(&self, caller: &SnapshotCaller) -> Option<u64> {
+        let (SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _)) = caller;
         let asker = (caller.identity.clone(), caller.pod.clone());
         let issued = self.certified.get(&asker);
         let issued = issued.and_then(|all| all.values().min().copied());
-        let shown = (caller.proof == Proof::Certificate).then_some(caller.until);
+        let shown = (caller.proof == CallerProof::Certificate).then_some(caller.until);
         // A renewal is newer than what opened the stream.
         issued.or(shown).map(seconds)
     }
 
-    pub(super) fn views(&self, mesh: &Mesh) -> Vec<View<'_>> {
+    pub(super) fn views(&self, mesh: &Mesh) -> Vec<ProxyView<'_>> {
         let all = self.streams.iter();
         all.map(|(id, proxy)| self.view(*id, proxy, mesh)).collect()
     }
 
-    fn view<'a>(&'a self, stream: u64, proxy: &'a Proxy, mesh: &Mesh) -> View<'a> {
+    fn view<'a>(&'a self, stream: u64, proxy: &'a Proxy, mesh: &Mesh) -> ProxyView<'a> {
         let kinds = || proxy.types.kinds();
         let lag = kinds().filter_map(|kind| Some(kind.travelling_since?.elapsed()));
         let lag = lag.max().unwrap_or_default().as_millis();
         let milliseconds = |took: Duration| took.as_secs_f64() * 1e3;
-        View {
+        ProxyView {
             stream,
             identity: proxy.caller.to_string(),
             pod: match &proxy.caller {
-                Caller::Known(caller) | Caller::Envoy(caller, _) => caller.pod.as_deref(),
+                SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) => caller.pod.as_deref(),
             },
             node: &proxy.node,
             connected_at: proxy.connected_at,

@@ -11,14 +11,14 @@ use std::time::SystemTime;
 use http::HeaderMap;
 use prost::Message;
 use tokio::sync::watch;
-use voile_identity::Proof;
+use voile_identity::CallerProof;
 use voile_model::{Identity, SourceFile};
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION, SERVICE_POLICY, SERVICE_ROUTES};
 use voile_testkit::instructions::{COUNTED, ORDERS, begin_counting, count, end_counting};
-use voile_xds::server::{Interest, Served, Snapshot, Streams};
+use voile_xds::server::{SubscriptionIndex, ServedStream, Snapshot, Streams};
 
-use crate::snapshot::{Caller, MeshSnapshot};
+use crate::snapshot::{SnapshotCaller, MeshSnapshot};
 use crate::status::Status;
 use crate::translate::translate;
 
@@ -63,7 +63,7 @@ fn snapshot(version: &str, before: Option<&MeshSnapshot>) -> MeshSnapshot {
 
 /// One proxy's stream, without a connection.
 struct Proxy {
-    stream: Box<dyn Served>,
+    stream: Box<dyn ServedStream>,
     said: Vec<u8>,
 }
 
@@ -120,12 +120,12 @@ impl Proxy {
     }
 }
 
-fn proxies(streams: &Streams<Caller>, number: u64) -> Vec<Proxy> {
+fn proxies(streams: &Streams<SnapshotCaller>, number: u64) -> Vec<Proxy> {
     let identity = "spiffe://cluster.local/ns/shop/sa/client".parse::<Identity>();
-    let caller = Caller::Known(voile_identity::Caller {
+    let caller = SnapshotCaller::Known(voile_identity::AuthenticatedCaller {
         identity: identity.expect("an identity"),
         pod: Some("w1".to_owned()),
-        proof: Proof::Token,
+        proof: CallerProof::Token,
         until: SystemTime::UNIX_EPOCH,
         certificates: Box::default(),
     });
@@ -171,9 +171,9 @@ fn subject() {
         .expect("a runtime");
     let _entered = runtime.enter();
     let mut last = Arc::new(snapshot("v0", None));
-    let first: Arc<dyn Snapshot<Caller>> = last.clone();
+    let first: Arc<dyn Snapshot<SnapshotCaller>> = last.clone();
     let (publish, snapshots) = watch::channel(first);
-    let (interest, status) = (Arc::new(Interest::default()), Arc::new(Status::default()));
+    let (interest, status) = (Arc::new(SubscriptionIndex::default()), Arc::new(Status::default()));
     let streams = Streams::new(snapshots, interest.clone(), status);
     let mut proxies = proxies(&streams, COUNTED);
     for (round, counted) in [("v1", false), ("v2", true)] {

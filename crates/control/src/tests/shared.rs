@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use voile_identity::Proof;
+use voile_identity::CallerProof;
 use voile_model::mesh::Mesh;
 use voile_model::{Identity, SourceFile};
 use voile_proto::discovery::Node;
@@ -12,7 +12,7 @@ use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource, Snapshot};
 
 use crate::keys::Texts;
-use crate::snapshot::{Caller, MeshSnapshot};
+use crate::snapshot::{SnapshotCaller, MeshSnapshot};
 use crate::translate::translate;
 
 /// Pods of one service, and what holds for all of them.
@@ -45,19 +45,19 @@ fn snapshot(version: &str, before: Option<&MeshSnapshot>) -> (Arc<Mesh>, MeshSna
     (mesh, snapshot)
 }
 
-fn caller(pod: &str) -> Caller {
+fn caller(pod: &str) -> SnapshotCaller {
     let identity = format!("spiffe://cluster.local/ns/shop/sa/{pod}").parse::<Identity>();
-    Caller::Known(voile_identity::Caller {
+    SnapshotCaller::Known(voile_identity::AuthenticatedCaller {
         identity: identity.expect("an identity"),
         pod: Some(pod.to_owned()),
-        proof: Proof::Token,
+        proof: CallerProof::Token,
         until: SystemTime::UNIX_EPOCH,
         certificates: Box::default(),
     })
 }
 
 /// The same as a stock Envoy.
-fn envoy(snapshot: &MeshSnapshot, pod: &str) -> Caller {
+fn envoy(snapshot: &MeshSnapshot, pod: &str) -> SnapshotCaller {
     let mut caller = caller(pod);
     let node = Node {
         id: format!("sidecar~-~{pod}.shop~shop.svc.cluster.local"),

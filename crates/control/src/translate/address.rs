@@ -7,7 +7,7 @@ use std::sync::Arc;
 use prost::Message;
 use voile_model::mesh::waypoint::InboundBinding;
 use voile_model::mesh::{
-    EndpointAddress, Location, Mesh, Resolution, Service, TargetPort, Workload,
+    EndpointAddress, Location, Mesh, Resolution, MeshService, TargetPort, Workload,
 };
 use voile_model::{Hostname, Port, Ranges, ServiceKey};
 use voile_proto::workload as wire;
@@ -58,7 +58,7 @@ fn application_tunnel(said: InboundBinding) -> wire::ApplicationTunnel {
 }
 
 /// A service's Address.
-pub(super) fn of_service(mesh: &Mesh, service: &Service, name: &Arc<str>) -> Resource {
+pub(super) fn of_service(mesh: &Mesh, service: &MeshService, name: &Arc<str>) -> Resource {
     let aliases = service
         .addresses
         .iter()
@@ -86,7 +86,7 @@ pub(super) fn ranges(mesh: &Mesh) -> Ranges<Arc<str>> {
 }
 
 /// Endpoints known only by a DNS name, as Addresses.
-pub(super) fn named_endpoints(mesh: &Mesh, service: &Service) -> Vec<Resource> {
+pub(super) fn named_endpoints(mesh: &Mesh, service: &MeshService) -> Vec<Resource> {
     let found = named_workloads(mesh, service).into_iter();
     found
         .map(|workload| {
@@ -128,7 +128,7 @@ fn workload_aliases(workload: &Workload) -> Vec<Arc<str>> {
 }
 
 /// Endpoints known only by a DNS name: workloads without address or identity, which the proxy resolves itself.
-fn named_workloads(mesh: &Mesh, service: &Service) -> Vec<wire::Workload> {
+fn named_workloads(mesh: &Mesh, service: &MeshService) -> Vec<wire::Workload> {
     let plain = BTreeMap::new();
     match &service.resolution {
         Resolution::Alias(hostname) => vec![named(service, hostname, &plain)],
@@ -177,7 +177,7 @@ fn named_workloads(mesh: &Mesh, service: &Service) -> Vec<wire::Workload> {
 }
 
 fn named(
-    service: &Service,
+    service: &MeshService,
     hostname: &Hostname,
     ports: &BTreeMap<Arc<str>, Port>,
 ) -> wire::Workload {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use voile_model::mesh::authorization::{Action, StringMatch};
+use voile_model::mesh::authorization::{AuthorizationAction, StringMatch};
 use voile_model::mesh::{
     AuthorizationPolicy, ExtAuthzProvider, ExtAuthzTransport, HttpAuthorizer, Mesh,
     PathNormalization, Provider, Workload,
@@ -12,7 +12,7 @@ use voile_model::mesh::{
 use voile_proto::{proxy as wire, type_url};
 use voile_xds::server::Resource;
 
-use crate::obeyed::Names;
+use crate::effective_policies::Names;
 use crate::shards::Shards;
 use crate::snapshot::MeshSnapshot;
 
@@ -54,8 +54,8 @@ pub(super) fn authorizers(
     let names: BTreeSet<_> = policies
         .filter(|policy| !policy.dry_run)
         .filter_map(|policy| match &policy.action {
-            Action::Custom(provider) => Some(provider.name.clone()),
-            Action::Allow | Action::Deny | Action::Audit => None,
+            AuthorizationAction::Custom(provider) => Some(provider.name.clone()),
+            AuthorizationAction::Allow | AuthorizationAction::Deny | AuthorizationAction::Audit => None,
         })
         .collect();
     let mut found = Vec::new();

@@ -10,13 +10,13 @@ use voile_model::mesh::{
 };
 use voile_policy::{Mode, effective, inherited};
 use voile_proto::proxy as wire;
-use voile_xds::wire::{Protocol, protocol_of, socket_address};
+use voile_xds::wire::{WireProtocol, protocol_of, socket_address};
 
 use super::listeners;
 
 /// A port before its mode is known.
-struct Declared {
-    protocol: Protocol,
+struct DeclaredPort {
+    protocol: WireProtocol,
     endpoint: Option<SocketAddr>,
 }
 
@@ -46,8 +46,8 @@ pub(super) fn capture(
         .chain(&workload.container_ports);
     for port in spoken_of.copied() {
         if !ports.contains_key(&port) && effective(mesh, workload, port).mode != default {
-            let undeclared = Declared {
-                protocol: protocol_of(Written::undeclared(port)).unwrap_or(Protocol::Auto),
+            let undeclared = DeclaredPort {
+                protocol: protocol_of(Written::undeclared(port)).unwrap_or(WireProtocol::Auto),
                 endpoint: None,
             };
             let made = on_the_wire(mesh, workload, &services, port, &undeclared);
@@ -83,17 +83,17 @@ fn reachable(workload: &Workload, sidecar: Option<&Sidecar>) -> Vec<wire::Reacha
         .collect()
 }
 
-fn from_services(services: &[WorkloadService]) -> BTreeMap<Port, Declared> {
+fn from_services(services: &[WorkloadService]) -> BTreeMap<Port, DeclaredPort> {
     let ports = listeners::target_ports(services).into_iter();
     ports
         .map(|(port, protocol)| {
             let endpoint = None;
-            (port, Declared { protocol, endpoint })
+            (port, DeclaredPort { protocol, endpoint })
         })
         .collect()
 }
 
-fn from_ingress(workload: &Workload, sidecar: &Sidecar) -> BTreeMap<Port, Declared> {
+fn from_ingress(workload: &Workload, sidecar: &Sidecar) -> BTreeMap<Port, DeclaredPort> {
     let Some(own) = workload.addresses.first().copied() else {
         return BTreeMap::new();
     };
@@ -105,7 +105,7 @@ fn from_ingress(workload: &Workload, sidecar: &Sidecar) -> BTreeMap<Port, Declar
         let (port, endpoint) = listeners::ingress_endpoint(listener, own);
         let called = SocketAddr::new(own, port.get());
         let endpoint = (endpoint != called).then_some(endpoint);
-        ports.entry(port).or_insert(Declared { protocol, endpoint });
+        ports.entry(port).or_insert(DeclaredPort { protocol, endpoint });
     }
     ports
 }
@@ -115,7 +115,7 @@ fn on_the_wire(
     workload: &Workload,
     services: &[WorkloadService],
     port: Port,
-    declared: &Declared,
+    declared: &DeclaredPort,
 ) -> wire::CapturedPort {
     let (service, service_port) = listeners::service_at(services, port);
     wire::CapturedPort {

@@ -11,28 +11,28 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use voile_model::mesh::intent::{
-    Gateway, Server, ServerFiles, ServerTls, ServerTlsMode, TlsVersion,
+use voile_model::mesh::routing_intent::{
+    Gateway, DeclaredServer, ServerFiles, ServerTls, ServerTlsMode, TlsVersion,
 };
-use voile_model::mesh::{HostRouting, Mesh, Place, TextMatch, Workload, believed, certificate};
+use voile_model::mesh::{HostRouting, Mesh, RouteAttachment, TextMatch, Workload, believed, certificate};
 use voile_model::{Hostname, Namespace, Port, ResourceName, Source};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{
     self as checked, GatewayFiles, GatewayListener, GatewayServer, GatewayTls, PackedRoutes,
-    RequestMatch, Route, Routes, ServerKind, VirtualHost,
+    RequestMatch, WireRoute, Routes, ServerKind, VirtualHost,
 };
 
-use super::routes::Answers;
+use super::routes::RouteResponses;
 
 /// Servers of one address and port, each with its Gateway; the oldest first.
-type Servers<'a> = Vec<(&'a Arc<Gateway>, &'a Server)>;
+type Servers<'a> = Vec<(&'a Arc<Gateway>, &'a DeclaredServer)>;
 
 pub(super) fn gateway(
     mesh: &Mesh,
     workload: &Workload,
     problems: &mut Vec<String>,
 ) -> wire::Gateway {
-    let answers = Answers::new(mesh);
+    let answers = RouteResponses::new(mesh);
     let mut listeners: BTreeMap<SocketAddr, (Port, Servers<'_>)> = BTreeMap::new();
     let own: Option<IpAddr> = workload.addresses.first().copied();
     for gateway in mesh.gateways_for(&workload.key.namespace, &workload.labels) {
@@ -65,14 +65,14 @@ pub(super) fn gateway(
 
 /// Kind of server: servers of the same kind can share a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Family {
+enum PortFamily {
     Http,
     Tcp,
     Tls,
 }
 
-impl Family {
-    fn of(server: &Server) -> Self {
+impl PortFamily {
+    fn of(server: &DeclaredServer) -> Self {
         match &*server.protocol {
             "HTTPS" | "TLS" => Self::Tls,
             "TCP" => Self::Tcp,
@@ -94,15 +94,15 @@ impl Family {
 fn told_apart(
     mesh: &Mesh,
     workload: &Workload,
-    answers: &Answers<'_>,
+    answers: &RouteResponses<'_>,
     mut servers: Servers<'_>,
     problems: &mut Vec<String>,
 ) -> Vec<GatewayServer> {
     let family = servers
         .first()
-        .map_or(Family::Http, |(_, first)| Family::of(first));
+        .map_or(PortFamily::Http, |(_, first)| PortFamily::of(first));
     servers.retain(|(gateway, server)| {
-        let own = Family::of(server);
+        let own = PortFamily::of(server);
         if own != family {
             problems.push(format!(
                 "{}: {}: port {} of {} is {} for one Gateway and {} for another; the oldest counts",
@@ -124,15 +124,15 @@ fn told_apart(
         connections: PackedRoutes::default(),
     };
     match family {
-        Family::Http => vec![GatewayServer {
+        PortFamily::Http => vec![GatewayServer {
             hosts: hosts(mesh, workload, answers, &servers),
             ..plain(ServerKind::Requests)
         }],
-        Family::Tcp => vec![GatewayServer {
+        PortFamily::Tcp => vec![GatewayServer {
             connections: connections::routes(mesh, workload, answers, &servers),
             ..plain(ServerKind::Bytes)
         }],
-        Family::Tls => {
+        PortFamily::Tls => {
             let (automatic, named): (Servers<'_>, Servers<'_>) = servers
                 .into_iter()
                 .partition(|(_, server)| automatic::is(server));
@@ -149,8 +149,8 @@ fn told_apart(
 fn in_tls(
     mesh: &Mesh,
     workload: &Workload,
-    answers: &Answers<'_>,
-    (gateway, server): &(&Arc<Gateway>, &Server),
+    answers: &RouteResponses<'_>,
+    (gateway, server): &(&Arc<Gateway>, &DeclaredServer),
     problems: &mut Vec<String>,
 ) -> GatewayServer {
     let tls = match server.tls.as_ref().map(|tls| tls.mode) {
@@ -190,7 +190,7 @@ fn in_tls(
 fn tls(
     mesh: &Mesh,
     workload: &Workload,
-    server: &Server,
+    server: &DeclaredServer,
     problems: &mut Vec<String>,
 ) -> GatewayTls {
     match server.tls.as_ref().and_then(|tls| tls.files.as_ref()) {
@@ -200,7 +200,7 @@ fn tls(
 }
 
 /// Certificates from files that the gateway reads itself: the control plane knows only the file names.
-fn of_files(server: &Server, files: &ServerFiles) -> GatewayTls {
+fn of_files(server: &DeclaredServer, files: &ServerFiles) -> GatewayTls {
     let said = server.tls.as_ref();
     GatewayTls {
         credential: files.certificate.clone(),
@@ -234,7 +234,7 @@ fn spoken(said: Option<&ServerTls>) -> GatewayTls {
 /// A Secret of the gateway's own namespace, or where Gateway API's rules permit it of another: nobody else's is ever told it.
 fn secret(
     workload: &Workload,
-    server: &Server,
+    server: &DeclaredServer,
     (namespace, named, _): &(Option<Namespace>, Arc<str>, Source),
 ) -> Result<ResourceName, Arc<str>> {
     let granted = namespace.as_ref().filter(|_| server.granted);
@@ -259,7 +259,7 @@ fn secret(
 fn of_secrets(
     mesh: &Mesh,
     workload: &Workload,
-    server: &Server,
+    server: &DeclaredServer,
     problems: &mut Vec<String>,
 ) -> GatewayTls {
     let said = server.tls.as_ref();
@@ -330,14 +330,14 @@ fn nobody_believed(ids: &[Result<ResourceName, Arc<str>>]) -> Arc<str> {
 fn hosts(
     mesh: &Mesh,
     workload: &Workload,
-    answers: &Answers<'_>,
+    answers: &RouteResponses<'_>,
     servers: &Servers<'_>,
 ) -> Vec<VirtualHost> {
     let client = &workload.key.namespace;
     let hosts = mesh.hosts_at(client, servers);
     let virtual_host = |(host, made): (&Hostname, HostRouting<'_>)| {
         let routes = made.services.iter().flat_map(|(whole, gateway)| {
-            answers.routes(whole, Some(client), Place::Gateway(gateway))
+            answers.routes(whole, Some(client), RouteAttachment::Gateway(gateway))
         });
         let (mut routes, last): (Vec<_>, Vec<_>) = routes.partition(|one| !takes_all(one));
         routes.extend(last);
@@ -354,7 +354,7 @@ fn hosts(
 }
 
 /// Returns true if a route matches every request.
-fn takes_all(route: &Route) -> bool {
+fn takes_all(route: &WireRoute) -> bool {
     let any = |one: &RequestMatch| {
         let path = match &one.uri {
             None | Some(TextMatch::Present) => true,

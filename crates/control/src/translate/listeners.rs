@@ -12,7 +12,7 @@ use voile_model::mesh::{
 };
 use voile_policy::effective;
 use voile_proto::proxy as wire;
-use voile_xds::wire::{Protocol, protocol_of, socket_address};
+use voile_xds::wire::{WireProtocol, protocol_of, socket_address};
 
 use super::capture::mutual_tls;
 
@@ -20,7 +20,7 @@ use super::capture::mutual_tls;
 struct Inbound {
     bind: SocketAddr,
     endpoint: SocketAddr,
-    protocol: Protocol,
+    protocol: WireProtocol,
     /// The port that policies know it by.
     port: Port,
     beside_capture: bool,
@@ -93,8 +93,8 @@ fn from_ingress(listener: &IngressListener, own: IpAddr) -> Option<Inbound> {
 
 /// Each target port once; the first service that names it says what is spoken, unless another says another version of
 /// HTTP: then each caller does, since a server of both would lose what only one of them carries (streams of gRPC).
-pub(super) fn target_ports(services: &[WorkloadService]) -> BTreeMap<Port, Protocol> {
-    let mut by_target: BTreeMap<Port, Protocol> = BTreeMap::new();
+pub(super) fn target_ports(services: &[WorkloadService]) -> BTreeMap<Port, WireProtocol> {
+    let mut by_target: BTreeMap<Port, WireProtocol> = BTreeMap::new();
     for member in services {
         for port in &member.service.ports {
             let target = member.ports.get(&port.number);
@@ -102,7 +102,7 @@ pub(super) fn target_ports(services: &[WorkloadService]) -> BTreeMap<Port, Proto
                 let known = by_target.entry(*target).or_insert(protocol);
                 if known.is_http() && protocol.is_http() && known.is_http2() != protocol.is_http2()
                 {
-                    *known = Protocol::Auto;
+                    *known = WireProtocol::Auto;
                 }
             }
         }
@@ -221,10 +221,10 @@ fn from_egress(
 #[cfg(test)]
 mod tests {
     use voile_model::Port;
-    use voile_xds::wire::Protocol;
+    use voile_xds::wire::WireProtocol;
 
     /// Protocol of port 8080 of a workload whose service has these ports.
-    fn spoken(ports: &[&str]) -> Option<Protocol> {
+    fn spoken(ports: &[&str]) -> Option<WireProtocol> {
         let mut list = String::new();
         for (at, name) in ports.iter().enumerate() {
             list += &format!("{{name: {name}, port: {}, targetPort: 8080}}, ", 80 + at);
@@ -247,17 +247,17 @@ mod tests {
     #[test]
     fn a_target_port_speaks_what_its_service_says_and_both_versions_of_http_where_it_says_both() {
         for (ports, expected) in [
-            (&["http"][..], Protocol::Http),
-            (&["grpc"], Protocol::Grpc),
-            (&["http2", "grpc"], Protocol::Http2),
-            (&["http", "grpc"], Protocol::Auto),
-            (&["grpc", "http"], Protocol::Auto),
-            (&["http", "http2-b"], Protocol::Auto),
-            (&["http", "grpc", "http-b"], Protocol::Auto),
+            (&["http"][..], WireProtocol::Http),
+            (&["grpc"], WireProtocol::Grpc),
+            (&["http2", "grpc"], WireProtocol::Http2),
+            (&["http", "grpc"], WireProtocol::Auto),
+            (&["grpc", "http"], WireProtocol::Auto),
+            (&["http", "http2-b"], WireProtocol::Auto),
+            (&["http", "grpc", "http-b"], WireProtocol::Auto),
             // The first one says it, as before.
-            (&["http", "tcp"], Protocol::Http),
-            (&["tcp", "http"], Protocol::Tcp),
-            (&["raw", "http"], Protocol::Auto),
+            (&["http", "tcp"], WireProtocol::Http),
+            (&["tcp", "http"], WireProtocol::Tcp),
+            (&["raw", "http"], WireProtocol::Auto),
         ] {
             assert_eq!(spoken(ports), Some(expected), "{ports:?}");
         }

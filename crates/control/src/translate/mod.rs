@@ -10,7 +10,7 @@ mod health_checks;
 mod listeners;
 pub(crate) mod names;
 mod network;
-pub(crate) mod places;
+pub(crate) mod address_counts;
 mod policy;
 mod rate_limits;
 mod routes;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use prost::Message;
 use voile_model::mesh::{
-    AuthorizationPolicy, ForwardClientCertificate, Forwards, Service, Visibility, Workload,
+    AuthorizationPolicy, ForwardClientCertificate, Forwards, MeshService, Visibility, Workload,
     WorkloadGroup,
 };
 use voile_model::{Identity, Mesh};
@@ -33,9 +33,9 @@ use voile_xds::server::Resource;
 use voile_xds::wire::{HealthProbe, address_bytes, encode_authorization, labels_on_wire};
 
 use crate::keys::Texts;
-use crate::obeyed::{Gathering, Names};
+use crate::effective_policies::{EffectivePoliciesBuilder, Names};
 use crate::shards::Shards;
-use crate::snapshot::{ByNamespace, MeshSnapshot, Private, resource};
+use crate::snapshot::{ByNamespace, MeshSnapshot, OwnedConfiguration, resource};
 use crate::ztunnel::{self, NodePolicy};
 pub(crate) use tokens::KeySets;
 pub(crate) use update::update;
@@ -66,7 +66,7 @@ pub(crate) fn translate_with(
         groups: Arc::new(mesh.workload_groups.clone()),
         ..MeshSnapshot::default()
     };
-    let mut making = Making::new(mesh, previous, snapshot);
+    let mut making = SnapshotBuilder::new(mesh, previous, snapshot);
     for workload in mesh.workloads.values() {
         making.workload(workload);
     }
@@ -83,7 +83,7 @@ pub(crate) fn translate_with(
     making.tokens(keys);
     making.peer_policies();
     making.snapshot.ranges = Arc::new(address::ranges(mesh));
-    let places = places::Places::of(mesh);
+    let places = address_counts::AddressCounts::of(mesh);
     making.snapshot.mesh_ranges = places.ranges();
     making.snapshot.places = Arc::new(places);
     for workload in mesh.workloads.values() {
@@ -97,7 +97,7 @@ pub(crate) fn translate_with(
 }
 
 /// A snapshot in the making: one function for each kind of resource. An unchanged resource is the same `Arc` as before.
-struct Making<'a> {
+struct SnapshotBuilder<'a> {
     mesh: &'a Mesh,
     previous: Option<&'a MeshSnapshot>,
     snapshot: MeshSnapshot,
@@ -109,7 +109,7 @@ struct Making<'a> {
 
 type Resources = Shards<Arc<Resource>>;
 
-impl<'a> Making<'a> {
+impl<'a> SnapshotBuilder<'a> {
     fn new(mesh: &'a Mesh, previous: Option<&'a MeshSnapshot>, snapshot: MeshSnapshot) -> Self {
         Self {
             mesh,
@@ -139,7 +139,7 @@ impl<'a> Making<'a> {
     }
 
     /// A service's address, with what it brings along.
-    fn service(&mut self, service: &Service) {
+    fn service(&mut self, service: &MeshService) {
         let name: Arc<str> = service.key.to_string().into();
         if service.visibility != Visibility::Public {
             let visibility = service.visibility.clone();
@@ -170,7 +170,7 @@ impl<'a> Making<'a> {
     }
 
     /// Makes the resources that depend on the workloads behind a service.
-    fn members(&mut self, service: &Service, name: Arc<str>) {
+    fn members(&mut self, service: &MeshService, name: Arc<str>) {
         let members = self.mesh.workloads_of(service);
         let named = address::named_endpoints(self.mesh, service);
         let uids = members.iter().map(|member| member.workload.uid.clone());
@@ -182,7 +182,7 @@ impl<'a> Making<'a> {
     }
 
     /// Makes the policies of a service for the namespaces whose clients get a different one.
-    fn policies_apart(&mut self, service: &Service, name: Arc<str>, general: Arc<Resource>) {
+    fn policies_apart(&mut self, service: &MeshService, name: Arc<str>, general: Arc<Resource>) {
         let named = self.mesh.namespaces_apart(service).into_iter();
         let told = named.filter_map(|namespace| {
             let body = policy::told(self.mesh, service, Some(namespace)).encode_to_vec();
@@ -261,7 +261,7 @@ impl<'a> Making<'a> {
         tokens::refer(self.mesh, workload, &self.snapshot, &mut body);
         let old = self.previous.and_then(|old| old.configurations.get(&name));
         let obeys = authorization::names(&body, &self.snapshot);
-        let mut made = Private {
+        let mut made = OwnedConfiguration {
             owner: workload.identity(&self.mesh.config.trust_domain),
             pod: workload.key.name.clone(),
             joined: member_of(self.mesh, workload).is_some(),
@@ -269,7 +269,7 @@ impl<'a> Making<'a> {
             resource: Arc::new(resource(name.clone(), Vec::new(), body.encode_to_vec())),
             problems: problems.into(),
         };
-        let same = |old: &Private| old.owner == made.owner && old.obeys == made.obeys;
+        let same = |old: &OwnedConfiguration| old.owner == made.owner && old.obeys == made.obeys;
         self.obeyed_anew |= !old.is_some_and(same);
         if let Some(old) = old
             && *old.resource == *made.resource
@@ -286,7 +286,7 @@ impl<'a> Making<'a> {
         self.obeyed_anew |= gone.is_some();
     }
 
-    fn shared(&mut self, names: Names, old: Option<&Private>) -> Arc<Names> {
+    fn shared(&mut self, names: Names, old: Option<&OwnedConfiguration>) -> Arc<Names> {
         if let Some(old) = old
             && *old.obeys == names
         {
@@ -302,7 +302,7 @@ impl<'a> Making<'a> {
 
     /// Collects the identities that obey each policy from all configurations.
     fn gather(&mut self) {
-        let mut gathering = Gathering::default();
+        let mut gathering = EffectivePoliciesBuilder::default();
         for private in self.snapshot.configurations.values() {
             gathering.add(&private.owner, &private.obeys);
         }

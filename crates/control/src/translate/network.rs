@@ -3,7 +3,7 @@
 
 use voile_model::TrustDomain;
 use voile_model::mesh::network::NetworkGateway;
-use voile_model::mesh::{EndpointAddress, Mesh, Service};
+use voile_model::mesh::{EndpointAddress, Mesh, MeshService};
 use voile_proto::workload as wire;
 use voile_xds::wire::{CLUSTER, address_bytes, encode_network_gateway, encode_network_gateways};
 
@@ -27,7 +27,7 @@ pub(super) fn of_workload(mesh: &Mesh, network: &str, message: &mut wire::Worklo
 
 /// Endpoints on the own network are called as long as one of them is healthy; then those on other networks. A node proxy expects
 /// an endpoint on another network to have one of these names.
-pub(super) fn of_service(mesh: &Mesh, service: &Service, message: &mut wire::Service) {
+pub(super) fn of_service(mesh: &Mesh, service: &MeshService, message: &mut wire::Service) {
     if !mesh.has_networks() {
         return;
     }
@@ -206,7 +206,7 @@ spec:
         let far = far.expect("the workload in the east");
         assert_eq!(far.tunnel_protocol(), wire::TunnelProtocol::Hbone);
         // All the gateways, with who they must be.
-        let read = voile_xds::wire::Workload::check(&far).expect("good");
+        let read = voile_xds::wire::WireWorkload::check(&far).expect("good");
         let keepers = read.away.expect("elsewhere").keepers.into_iter();
         let keepers: Vec<String> = keepers
             .map(|one| format!("{} {}", one.at, one.identity))

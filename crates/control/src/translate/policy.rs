@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use voile_model::mesh::{
-    Client, ConnectionPool, DestinationRule, Location, Mesh, Protocol as Written, Resolution,
-    Scope, Service, Subset, Workload,
+    RuleClient, ConnectionPool, DestinationRule, Location, Mesh, Protocol as Written, Resolution,
+    CaptureSelection, MeshService, Subset, Workload,
 };
 use voile_model::{Namespace, Port};
 use voile_policy::{Mode, effective, is_taken};
 use voile_proto::proxy as wire;
-use voile_xds::wire::{Protocol, encode_traffic, labels_on_wire, protocol_of};
+use voile_xds::wire::{WireProtocol, encode_traffic, labels_on_wire, protocol_of};
 
 /// The policy of a service for clients of a namespace (`None`: for namespaces without a policy of their own).
 pub(super) fn told(
     mesh: &Mesh,
-    service: &Service,
+    service: &MeshService,
     namespace: Option<&Namespace>,
 ) -> wire::ServicePolicy {
-    let rule = mesh.destination_rule(service, Client::within(namespace));
+    let rule = mesh.destination_rule(service, RuleClient::within(namespace));
     let mut told = service_policy(mesh, service, rule.map(|rule| &**rule));
     let selecting = namespace.map(|namespace| mesh.selecting_rules(service, namespace));
     let selecting = selecting.into_iter().flatten();
@@ -33,7 +33,7 @@ pub(super) fn told(
 /// Protocol by port, and the workloads to be spoken to in plaintext although they have a sidecar; of those who obey a rule.
 fn service_policy(
     mesh: &Mesh,
-    service: &Service,
+    service: &MeshService,
     rule: Option<&DestinationRule>,
 ) -> wire::ServicePolicy {
     // Nobody in the mesh stands behind it, or nobody is to speak mutual TLS unasked.
@@ -75,7 +75,7 @@ fn service_policy(
 
 /// The parts of a service that routes may lead to. Which workloads are in one follows from their labels, so nothing here changes
 /// with them.
-fn subsets(mesh: &Mesh, service: &Service, rule: &DestinationRule) -> Vec<wire::Subset> {
+fn subsets(mesh: &Mesh, service: &MeshService, rule: &DestinationRule) -> Vec<wire::Subset> {
     let port = |port: &voile_model::mesh::ServicePort, name: &str| {
         let protocol = protocol_of(port.protocol)?.to_proxy();
         let traffic = mesh.traffic_by(service, Some(rule), port.number, Some(name));
@@ -119,7 +119,7 @@ fn upgrades(mesh: &Mesh, pool: ConnectionPool, protocol: wire::Protocol) -> bool
 }
 
 fn proto_of_undeclared(port: Port) -> i32 {
-    let protocol = protocol_of(Written::undeclared(port)).unwrap_or(Protocol::Auto);
+    let protocol = protocol_of(Written::undeclared(port)).unwrap_or(WireProtocol::Auto);
     protocol.to_proxy().into()
 }
 
@@ -163,7 +163,7 @@ pub(super) fn workload_policy(mesh: &Mesh, workload: &Workload) -> wire::Service
     wire::ServicePolicy {
         ports,
         plaintext: disabled(captured.mutual_tls)
-            || matches!(workload.captured_ports, Scope::Only(_)),
+            || matches!(workload.captured_ports, CaptureSelection::Only(_)),
         first_address_only: false,
         subsets: Vec::new(),
         for_clients: Vec::new(),

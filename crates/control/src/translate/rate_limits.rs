@@ -1,7 +1,7 @@
 //! The RateLimits that hold for a workload, as its proxy is told them.
 
 use voile_model::mesh::rate_limit::{self as model, MAX_RATE_LIMITS};
-use voile_model::mesh::{Mesh, ProviderService, Service, Workload};
+use voile_model::mesh::{Mesh, ProviderService, MeshService, Workload};
 use voile_model::{Port, ServiceKey};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{GlobalLimits, LimitRule, RateLimit};
@@ -31,7 +31,7 @@ pub(super) fn holding(
 fn told(
     mesh: &Mesh,
     one: &model::RateLimit,
-    services: &[&Service],
+    services: &[&MeshService],
     problems: &mut Vec<String>,
 ) -> RateLimit {
     let rule = |rule: &model::LimitRule| LimitRule {

@@ -7,22 +7,22 @@ use std::sync::Arc;
 use prost::Message;
 use voile_model::mesh::action::HeaderRules;
 use voile_model::mesh::{
-    AddressRange, Client, Criteria, Criterion, HttpMatch, HttpRoute, LayerFourRoute, Leads, Mesh,
-    Place, RouteDestination as Written, Routing, Service, Subject, TextMatch, VirtualService,
+    AddressRange, RuleClient, Criteria, Criterion, HttpMatch, HttpRoute, LayerFourRoute, ServicesByHost, Mesh,
+    RouteAttachment, RouteDestination as Written, Routing, MeshService, Subject, TextMatch, VirtualService,
     Visibility, holding,
 };
 use voile_model::{Hostname, Labels, Namespace, Port};
 use voile_xds::server::Resource;
 use voile_xds::wire::{
-    ConnectionMatch, ConnectionRoute, Mirror, RequestMatch, RetryPolicy, Route, RouteDestination,
+    ConnectionMatch, ConnectionRoute, Mirror, RequestMatch, RetryPolicy, WireRoute, RouteDestination,
     RouteTarget, Routes,
 };
 
-use super::Making;
+use super::SnapshotBuilder;
 use crate::shards::Shards;
 use crate::snapshot::{ByNamespace, resource};
 
-impl Making<'_> {
+impl SnapshotBuilder<'_> {
     /// Routes of all services that have any, or of those of some hosts.
     pub(super) fn routes(&mut self, hosts: Option<&BTreeSet<Hostname>>) {
         let routing = Routing::new(self.mesh);
@@ -30,7 +30,7 @@ impl Making<'_> {
             self.snapshot.routes = Shards::default();
             return;
         }
-        let answers = Answers::new(self.mesh);
+        let answers = RouteResponses::new(self.mesh);
         let mut made: BTreeMap<Arc<str>, Option<ByNamespace>> = BTreeMap::new();
         if hosts.is_none() {
             // Of services that are gone nothing is said below.
@@ -71,33 +71,33 @@ impl Making<'_> {
     }
 }
 
-pub(super) struct Answers<'a> {
+pub(super) struct RouteResponses<'a> {
     mesh: &'a Mesh,
-    leads: Leads<'a>,
+    leads: ServicesByHost<'a>,
 }
 
-impl<'a> Answers<'a> {
+impl<'a> RouteResponses<'a> {
     pub(super) fn new(mesh: &'a Mesh) -> Self {
         Self {
             mesh,
-            leads: Leads::new(mesh),
+            leads: ServicesByHost::new(mesh),
         }
     }
 }
 
-impl Answers<'_> {
+impl RouteResponses<'_> {
     fn routed(
         &self,
-        service: &Service,
+        service: &MeshService,
         name: &Arc<str>,
         all: &[&Arc<VirtualService>],
     ) -> ByNamespace {
         let answer = |namespace: Option<&Namespace>| {
             let one = holding(all, service, namespace)?;
             let routes = Routes {
-                routes: self.routes(one, namespace, Place::Mesh).collect(),
+                routes: self.routes(one, namespace, RouteAttachment::Mesh).collect(),
                 connections: self
-                    .connections(one, one.tls.iter().chain(&one.tcp), namespace, Place::Mesh)
+                    .connections(one, one.tls.iter().chain(&one.tcp), namespace, RouteAttachment::Mesh)
                     .collect(),
             };
             let body = routes.encode().encode_to_vec();
@@ -140,8 +140,8 @@ impl Answers<'_> {
         &self,
         one: &VirtualService,
         namespace: Option<&Namespace>,
-        place: Place<'_>,
-    ) -> impl Iterator<Item = Route> {
+        place: RouteAttachment<'_>,
+    ) -> impl Iterator<Item = WireRoute> {
         let routes = one.http.iter();
         routes.filter_map(move |route| self.route(one, route, namespace, place))
     }
@@ -152,7 +152,7 @@ impl Answers<'_> {
         one: &VirtualService,
         routes: impl Iterator<Item = &'r LayerFourRoute>,
         namespace: Option<&Namespace>,
-        place: Place<'_>,
+        place: RouteAttachment<'_>,
     ) -> impl Iterator<Item = ConnectionRoute> {
         routes.filter_map(move |route| {
             let matches = route.matches_of(&one.name.namespace, namespace, place)?;
@@ -174,8 +174,8 @@ impl Answers<'_> {
         one: &VirtualService,
         route: &HttpRoute,
         namespace: Option<&Namespace>,
-        place: Place<'_>,
-    ) -> Option<Route> {
+        place: RouteAttachment<'_>,
+    ) -> Option<WireRoute> {
         let matches = route.matches_of(&one.name.namespace, namespace, place)?;
         let destinations = route.shares().map(|(to, weight)| RouteDestination {
             to: self.target(one, &to.to, namespace),
@@ -198,7 +198,7 @@ impl Answers<'_> {
                 }]
             }
         };
-        Some(Route {
+        Some(WireRoute {
             name: route.name.clone().unwrap_or_default(),
             matches: matches.into_iter().map(request_match).collect(),
             destinations,
@@ -221,7 +221,7 @@ impl Answers<'_> {
         to: &Written,
         namespace: Option<&Namespace>,
     ) -> Result<RouteTarget, Arc<str>> {
-        let lead = self.leads.of(one, to, Client::within(namespace))?;
+        let lead = self.leads.of(one, to, RuleClient::within(namespace))?;
         Ok(RouteTarget {
             service: lead.service.key.clone(),
             subset: lead.subset,

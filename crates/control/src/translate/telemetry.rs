@@ -8,11 +8,11 @@ use std::sync::Arc;
 use voile_model::log_filter::LogFilter;
 use voile_model::log_format::LogFormat;
 use voile_model::mesh::telemetry::{
-    CustomTag, LoggingRule, Share, Side, TagOverride, Telemetry, TracingRule,
+    CustomTag, LoggingRule, SamplingShare, TelemetrySide, TagOverride, Telemetry, TracingRule,
 };
 use voile_model::mesh::{
     AlsProvider, FileLogProvider, Mesh, OpenTelemetryProvider, OtlpTransport, Provider,
-    ProviderService, Service, Workload,
+    ProviderService, MeshService, Workload,
 };
 use voile_proto::proxy as wire;
 
@@ -27,7 +27,7 @@ pub(super) fn telemetry(
 ) -> wire::Telemetry {
     let mut made = wire::Telemetry::default();
     let resources = mesh.telemetry_for(workload);
-    for side in Side::BOTH {
+    for side in TelemetrySide::BOTH {
         tell(mesh, &resources, side, &mut made, problems);
     }
     made
@@ -37,7 +37,7 @@ pub(super) fn telemetry(
 fn tell(
     mesh: &Mesh,
     resources: &[&Arc<Telemetry>],
-    side: Side,
+    side: TelemetrySide,
     made: &mut wire::Telemetry,
     problems: &mut Vec<String>,
 ) {
@@ -49,7 +49,7 @@ fn tell(
 }
 
 /// Telemetry of a waypoint's destinations that differs from the waypoint's own: each variant once, for all its destinations.
-pub(super) struct Told<'m> {
+pub(super) struct SharedTelemetry<'m> {
     mesh: &'m Mesh,
     own: &'m Workload,
     /// Telemetry resources of the waypoint itself.
@@ -58,7 +58,7 @@ pub(super) struct Told<'m> {
     pub(super) made: Vec<wire::Telemetry>,
 }
 
-impl<'m> Told<'m> {
+impl<'m> SharedTelemetry<'m> {
     pub(super) fn new(mesh: &'m Mesh, own: &'m Workload) -> Self {
         Self {
             mesh,
@@ -70,7 +70,7 @@ impl<'m> Told<'m> {
     }
 
     /// Which of them holds for a service, counted from 1; 0 is what holds for the waypoint.
-    pub(super) fn of(&mut self, service: &Service, problems: &mut Vec<String>) -> u32 {
+    pub(super) fn of(&mut self, service: &MeshService, problems: &mut Vec<String>) -> u32 {
         let holding = self.mesh.telemetry_at(self.own, service);
         let same = |other: &Vec<&Arc<Telemetry>>| {
             let mut both = other.iter().zip(&holding);
@@ -82,7 +82,7 @@ impl<'m> Told<'m> {
         let known = self.unusual.iter().position(same);
         let index = known.unwrap_or_else(|| {
             let (mut made, mut more) = (wire::Telemetry::default(), Vec::new());
-            tell(self.mesh, &holding, Side::Server, &mut made, &mut more);
+            tell(self.mesh, &holding, TelemetrySide::Server, &mut made, &mut more);
             more.retain(|problem| !problems.contains(problem));
             problems.extend(more);
             self.made.push(made);
@@ -93,10 +93,10 @@ impl<'m> Told<'m> {
     }
 }
 
-fn wire_side(side: Side) -> i32 {
+fn wire_side(side: TelemetrySide) -> i32 {
     match side {
-        Side::Client => wire::Side::Client,
-        Side::Server => wire::Side::Server,
+        TelemetrySide::Client => wire::Side::Client,
+        TelemetrySide::Server => wire::Side::Server,
     }
     .into()
 }
@@ -104,7 +104,7 @@ fn wire_side(side: Side) -> i32 {
 fn access_logs(
     mesh: &Mesh,
     resources: &[&Arc<Telemetry>],
-    side: Side,
+    side: TelemetrySide,
     problems: &mut Vec<String>,
 ) -> Vec<wire::AccessLog> {
     let config = &mesh.config;
@@ -158,7 +158,7 @@ fn access_logs(
 fn providers_of_logs<'a>(
     mesh: &'a Mesh,
     resources: &[&'a Arc<Telemetry>],
-    side: Side,
+    side: TelemetrySide,
 ) -> BTreeMap<Arc<str>, Option<&'a LogFilter>> {
     let defaults = &mesh.config.default_providers.access_logging;
     let names = |rule: &LoggingRule| -> Vec<Arc<str>> {
@@ -250,8 +250,8 @@ pub(super) fn collector(mesh: &Mesh, wanted: &ProviderService) -> Result<wire::C
 pub(super) fn provider_service<'m>(
     mesh: &'m Mesh,
     wanted: &ProviderService,
-) -> Result<&'m Arc<Service>, String> {
-    let matching = |service: &&Arc<Service>| {
+) -> Result<&'m Arc<MeshService>, String> {
+    let matching = |service: &&Arc<MeshService>| {
         let there = wanted
             .namespace
             .as_ref()
@@ -261,7 +261,7 @@ pub(super) fn provider_service<'m>(
     let mut found: Vec<_> = mesh.services.values().filter(matching).collect();
     found.sort_by_key(|service| service.key.namespace != mesh.config.root_namespace);
     let port =
-        |service: &&&Arc<Service>| service.ports.iter().any(|port| port.number == wanted.port);
+        |service: &&&Arc<MeshService>| service.ports.iter().any(|port| port.number == wanted.port);
     match (found.iter().find(port), found.first()) {
         (Some(service), _) => Ok(service),
         (None, Some(service)) => Err(format!(
@@ -289,7 +289,7 @@ impl<'a> Spans<'a> {
             self.provider = Some(first.name.clone());
         }
         self.disabled = rule.disable_span_reporting.unwrap_or(self.disabled);
-        self.sampling = rule.sampling.map(Share::millionths).or(self.sampling);
+        self.sampling = rule.sampling.map(SamplingShare::millionths).or(self.sampling);
         self.tags = rule.custom_tags.as_ref().or(self.tags);
         self.use_request_id = rule.use_request_id.or(self.use_request_id);
         self.istio_tags = rule.istio_tags.or(self.istio_tags);
@@ -299,7 +299,7 @@ impl<'a> Spans<'a> {
 fn tracing(
     mesh: &Mesh,
     resources: &[&Arc<Telemetry>],
-    side: Side,
+    side: TelemetrySide,
     problems: &mut Vec<String>,
 ) -> Option<wire::Tracing> {
     let config = &mesh.config;
@@ -309,7 +309,7 @@ fn tracing(
     let defaults = &config.proxy.tracing;
     let mut spans = Spans {
         provider: config.default_providers.tracing.first().cloned(),
-        sampling: defaults.sampling.map(Share::millionths),
+        sampling: defaults.sampling.map(SamplingShare::millionths),
         tags: Some(&defaults.custom_tags),
         istio_tags: defaults.istio_tags,
         ..Spans::default()
@@ -382,7 +382,7 @@ fn custom_tag((name, tag): (&Arc<str>, &CustomTag)) -> wire::CustomTag {
 }
 
 /// Overrides of the metrics that are scraped; those for other providers have nobody to change.
-fn metrics(mesh: &Mesh, resources: &[&Arc<Telemetry>], side: Side) -> Vec<wire::MetricOverride> {
+fn metrics(mesh: &Mesh, resources: &[&Arc<Telemetry>], side: TelemetrySide) -> Vec<wire::MetricOverride> {
     let scraped = |name: &Arc<str>| mesh.config.provider(name) == Some(Provider::Prometheus);
     let defaults = &mesh.config.default_providers.metrics;
     let mut ours = defaults.is_empty() || defaults.iter().any(scraped);

@@ -11,7 +11,7 @@ use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule, Workl
 use voile_proto::proxy as wire;
 use voile_xds::wire::encode_tokens;
 
-use super::{Making, put_resource};
+use super::{SnapshotBuilder, put_resource};
 use crate::keys::{Origin, Texts, key_set};
 use crate::shards::Shards;
 use crate::snapshot::{MeshSnapshot, resource};
@@ -22,7 +22,7 @@ const NAME_BYTES: usize = 16;
 /// The key sets that each policy names.
 pub(crate) type KeySets = HashMap<Arc<str>, BTreeSet<Arc<str>>>;
 
-impl Making<'_> {
+impl SnapshotBuilder<'_> {
     /// All policies and keys.
     pub(super) fn tokens(&mut self, keys: &Texts) {
         self.snapshot.tokens = Shards::default();

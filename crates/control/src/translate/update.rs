@@ -23,13 +23,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use voile_model::check::{Changes, Reach, Turn};
+use voile_model::check::{MeshPatch, ResourceReach, Turn};
 use voile_model::mesh::{
-    CaptureMode, Mesh, Provider, Resolution, Service, Sidecar, Visibility, Workload,
+    CaptureMode, Mesh, Provider, Resolution, MeshService, Sidecar, Visibility, Workload,
 };
 use voile_model::{Hostname, Namespace, ServiceKey, WorkloadKey};
 
-use super::{Making, address, names};
+use super::{SnapshotBuilder, address, names};
 use crate::keys::Texts;
 use crate::snapshot::MeshSnapshot;
 
@@ -38,7 +38,7 @@ use crate::snapshot::MeshSnapshot;
 pub(crate) fn update(
     mesh: &Mesh,
     previous: &MeshSnapshot,
-    changes: &Changes,
+    changes: &MeshPatch,
     (keys, anew): (&Texts, bool),
 ) -> Option<MeshSnapshot> {
     // The services and policies of a waypoint depend on all services and policies together. So do calls to and from other
@@ -52,10 +52,10 @@ pub(crate) fn update(
     {
         return None;
     }
-    let mut following = Following {
+    let mut following = TrackedChanges {
         mesh,
         changes,
-        making: Making::new(mesh, Some(previous), previous.clone()),
+        making: SnapshotBuilder::new(mesh, Some(previous), previous.clone()),
         obeying: BTreeSet::new(),
         everybody: false,
     };
@@ -79,7 +79,7 @@ pub(crate) fn update(
 }
 
 /// Returns true if one of these is the first to name a waypoint. Gateways and namespaces change everything.
-fn names_waypoint(changes: &Changes) -> bool {
+fn names_waypoint(changes: &MeshPatch) -> bool {
     let mut services = changes
         .services
         .values()
@@ -91,25 +91,25 @@ fn names_waypoint(changes: &Changes) -> bool {
     services.any(|service| service.names_waypoint()) || workloads.any(|one| one.names_waypoint())
 }
 
-fn is_ambient_concerned(changes: &Changes) -> bool {
+fn is_ambient_concerned(changes: &MeshPatch) -> bool {
     let is_ambient = |one: &Option<Arc<Workload>>| one.as_ref().is_some_and(|one| one.ambient);
     let mut turns = changes.workloads.values();
     turns.any(|(old, new)| is_ambient(old) || is_ambient(new))
 }
 
 /// The changes being applied.
-struct Following<'a> {
+struct TrackedChanges<'a> {
     mesh: &'a Mesh,
-    changes: &'a Changes,
-    making: Making<'a>,
+    changes: &'a MeshPatch,
+    making: SnapshotBuilder<'a>,
     /// Workloads whose configurations are to be made again.
     obeying: BTreeSet<&'a WorkloadKey>,
     everybody: bool,
 }
 
-impl<'a> Following<'a> {
+impl<'a> TrackedChanges<'a> {
     fn workloads(&mut self) {
-        let mut services: BTreeMap<ServiceKey, Arc<Service>> = BTreeMap::new();
+        let mut services: BTreeMap<ServiceKey, Arc<MeshService>> = BTreeMap::new();
         for (key, (old, new)) in &self.changes.workloads {
             for workload in [old, new].into_iter().flatten() {
                 let of = self.mesh.services_of(workload).into_iter();
@@ -153,7 +153,7 @@ impl<'a> Following<'a> {
                 global.is_some_and(|global| global.service.host == key.hostname)
             });
             for one in counting {
-                self.obey(&Reach {
+                self.obey(&ResourceReach {
                     namespace: one.name.namespace.clone(),
                     selector: one.selector.clone(),
                 });
@@ -168,7 +168,7 @@ impl<'a> Following<'a> {
         {
             self.making.snapshot.ranges = Arc::new(address::ranges(self.mesh));
         }
-        let found_by = |one: &Service| (one.visibility.clone(), one.origin, one.name.clone());
+        let found_by = |one: &MeshService| (one.visibility.clone(), one.origin, one.name.clone());
         if all.values().any(|turn| differ(turn, found_by)) {
             let names = names::of(self.mesh);
             if names != *self.making.snapshot.names {
@@ -192,7 +192,7 @@ impl<'a> Following<'a> {
     /// Routes name services, their ports and subsets; of rules that have these everything is made again. Other routes are made
     /// again where a VirtualService of theirs changed.
     fn routes(&mut self) {
-        let named = |one: &Service| {
+        let named = |one: &MeshService| {
             let ports = one.ports.iter();
             let ports: Vec<_> = ports.map(|port| (port.number, port.transport)).collect();
             let alias = matches!(one.resolution, Resolution::Alias(_));
@@ -238,7 +238,7 @@ impl<'a> Following<'a> {
 
     /// Applies changes of the workloads' inbound side, which also change their clients' policies.
     fn inbound(&mut self) {
-        let mut services: BTreeMap<ServiceKey, Arc<Service>> = BTreeMap::new();
+        let mut services: BTreeMap<ServiceKey, Arc<MeshService>> = BTreeMap::new();
         for reach in &self.changes.inbound {
             for workload in self.reached(reach) {
                 self.making.workload(workload);
@@ -252,7 +252,7 @@ impl<'a> Following<'a> {
         }
     }
 
-    fn obey(&mut self, reach: &Reach) {
+    fn obey(&mut self, reach: &ResourceReach) {
         let reached = self.reached(reach);
         let keys = reached.into_iter().map(|workload| &workload.key);
         self.obeying.extend(keys);
@@ -260,7 +260,7 @@ impl<'a> Following<'a> {
 
     /// Applies a change of a HealthCheck. Without a selector it holds at gateways of any namespace, if it is for a service beside
     /// it.
-    fn ask(&mut self, reach: &Reach) {
+    fn ask(&mut self, reach: &ResourceReach) {
         if reach.selector.is_some() {
             return self.obey(reach);
         }
@@ -270,7 +270,7 @@ impl<'a> Following<'a> {
     }
 
     /// For whom it is. In the root namespace some kinds are for all and some for its own: all are not too many.
-    fn reached(&self, reach: &Reach) -> Vec<&'a Arc<Workload>> {
+    fn reached(&self, reach: &ResourceReach) -> Vec<&'a Arc<Workload>> {
         let selected = |workload: &&'a Arc<Workload>| {
             let selector = reach.selector.as_ref();
             selector.is_none_or(|labels| labels.selects(&workload.labels))
@@ -293,7 +293,7 @@ impl<'a> Following<'a> {
 
     /// Updates the address ranges of the mesh.
     fn places(&mut self) {
-        let service = |one: &Service| {
+        let service = |one: &MeshService| {
             let ranges = one.address_ranges.clone();
             (one.addresses.clone(), ranges, one.resolution.clone())
         };
@@ -343,7 +343,7 @@ impl<'a> Following<'a> {
     }
 }
 
-impl Making<'_> {
+impl SnapshotBuilder<'_> {
     /// A workload takes the place of another.
     fn turn(&mut self, old: Option<&Workload>, new: Option<&Workload>) {
         let snapshot = &mut self.snapshot;
@@ -373,7 +373,7 @@ impl Making<'_> {
     }
 
     /// A service takes the place of another of its name.
-    fn service_turn(&mut self, old: Option<&Service>, new: Option<&Service>) {
+    fn service_turn(&mut self, old: Option<&MeshService>, new: Option<&MeshService>) {
         if let Some(old) = old {
             let name = old.key.to_string();
             for endpoint in address::named_endpoints(self.mesh, old) {
@@ -408,7 +408,7 @@ fn moves((old, new): &Turn<Workload>) -> bool {
 }
 
 /// Returns true if a service changed in this respect.
-fn differ<T: PartialEq>((old, new): &Turn<Service>, of: impl Fn(&Service) -> T) -> bool {
+fn differ<T: PartialEq>((old, new): &Turn<MeshService>, of: impl Fn(&MeshService) -> T) -> bool {
     old.as_deref().map(&of) != new.as_deref().map(&of)
 }
 

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use voile_model::Port;
 use voile_model::mesh::gateway_api::Gateway;
 use voile_model::mesh::waypoint::{HBONE_PORT, INBOUND_BINDING};
-use voile_model::mesh::{AuthorizationPolicy, Mesh, Service, Workload};
+use voile_model::mesh::{AuthorizationPolicy, Mesh, MeshService, Workload};
 use voile_proto::proxy as wire;
-use voile_xds::wire::{Protocol, protocol_of, socket_address};
+use voile_xds::wire::{WireProtocol, protocol_of, socket_address};
 
 use super::authorization::reference;
 use super::listeners::target_ports;
-use super::telemetry::Told;
+use super::telemetry::SharedTelemetry;
 use crate::snapshot::MeshSnapshot;
 
 pub(super) fn waypoint(
@@ -52,7 +52,7 @@ pub(super) fn waypoint(
         ));
     }
     let mut taken = BTreeSet::new();
-    let mut told = Told::new(mesh, workload);
+    let mut told = SharedTelemetry::new(mesh, workload);
     for service in mesh.services_behind(gateway) {
         let policies = policies(mesh, (gateway, workload), Some(service), snapshot);
         let telemetry = told.of(service, problems);
@@ -69,12 +69,12 @@ pub(super) fn waypoint(
 }
 
 /// The ports of a service that other networks may call, by its name alone: addresses mean something else there.
-fn forwarded(service: &Service) -> Vec<wire::WaypointDestination> {
+fn forwarded(service: &MeshService) -> Vec<wire::WaypointDestination> {
     let ports = service.ports.iter().filter_map(|port| {
         protocol_of(port.protocol)?;
         Some(wire::WaypointDestination {
             name: format!("{}:{}", service.key, port.number),
-            protocol: Protocol::Tcp.to_proxy().into(),
+            protocol: WireProtocol::Tcp.to_proxy().into(),
             service: Some(wire::ServicePort {
                 service: service.key.to_string(),
                 port: port.number.get().into(),
@@ -88,7 +88,7 @@ fn forwarded(service: &Service) -> Vec<wire::WaypointDestination> {
 }
 
 /// Policies of a destination.
-struct Holding {
+struct DestinationPolicies {
     authorization: Vec<wire::PolicyReference>,
     tokens: Vec<wire::PolicyReference>,
 }
@@ -96,12 +96,12 @@ struct Holding {
 fn policies(
     mesh: &Mesh,
     (gateway, own): (&Gateway, &Workload),
-    service: Option<&Service>,
+    service: Option<&MeshService>,
     snapshot: &MeshSnapshot,
-) -> Holding {
+) -> DestinationPolicies {
     let authorization = mesh.authorization_aimed_at(gateway, service).into_iter();
     let tokens = mesh.request_authentication_at(gateway, service, Some(own));
-    Holding {
+    DestinationPolicies {
         authorization: authorization
             .map(|policy: &Arc<AuthorizationPolicy>| reference(policy, snapshot))
             .collect(),
@@ -113,8 +113,8 @@ fn policies(
 }
 
 fn of_service(
-    service: &Service,
-    (policies, telemetry): (&Holding, u32),
+    service: &MeshService,
+    (policies, telemetry): (&DestinationPolicies, u32),
     taken: &mut BTreeSet<SocketAddr>,
 ) -> Vec<wire::WaypointDestination> {
     let ports = service.ports.iter().filter_map(|port| {
@@ -146,14 +146,14 @@ fn of_service(
 fn of_workload(
     mesh: &Mesh,
     workload: &Workload,
-    policies: &Holding,
+    policies: &DestinationPolicies,
     taken: &mut BTreeSet<SocketAddr>,
 ) -> Vec<wire::WaypointDestination> {
     let mut ports = target_ports(&mesh.services_of(workload));
     for port in &workload.container_ports {
-        ports.entry(*port).or_insert(Protocol::Auto);
+        ports.entry(*port).or_insert(WireProtocol::Auto);
     }
-    let destination = |(port, protocol): (Port, Protocol)| {
+    let destination = |(port, protocol): (Port, WireProtocol)| {
         let addresses = workload.addresses.iter();
         let called = addresses.map(|address| SocketAddr::new(*address, port.get()));
         let called = called.filter(|one| taken.insert(*one));

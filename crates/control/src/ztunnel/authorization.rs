@@ -2,19 +2,19 @@
 //! makes the policy stricter, never wider, and is reported: an ALLOW rule goes, a DENY rule reaches further. (Istio's own
 //! translation lets a DENY rule of HTTP attributes alone match nothing.)
 
-use voile_policy::authorization::{Action, Attribute, Pattern, Policy, Rule, Term, Terms, Text};
+use voile_policy::authorization::{Action, Attribute, Pattern, Policy, PolicyRule, Term, Terms, Text};
 use voile_proto::authorization as wire;
 use voile_proto::authorization::string_match::MatchType;
 use voile_xds::wire::address_bytes;
 
 /// A policy, and what of it could not be said.
-pub(super) struct Said {
+pub(super) struct TranslatedPolicy {
     pub(super) message: wire::Authorization,
     pub(super) problems: Vec<String>,
 }
 
 /// The policy, whose trust domains' aliases are written out already.
-pub(super) fn authorization(policy: &Policy, scope: wire::Scope) -> Said {
+pub(super) fn authorization(policy: &Policy, scope: wire::Scope) -> TranslatedPolicy {
     let mut problems = Vec::new();
     let deny = match &policy.action {
         Action::Allow => false,
@@ -62,7 +62,7 @@ pub(super) fn authorization(policy: &Policy, scope: wire::Scope) -> Said {
     } else {
         wire::Action::Allow
     };
-    Said {
+    TranslatedPolicy {
         message: wire::Authorization {
             name: policy.name.name.to_string(),
             namespace: policy.name.namespace.to_string(),
@@ -77,7 +77,7 @@ pub(super) fn authorization(policy: &Policy, scope: wire::Scope) -> Said {
 
 /// The rule without what cannot be said, which is named. Several where sources ask for trust domains: those are asked of the
 /// principal beside whatever else is, and one match has one list of principals.
-fn of_rule(rule: &Rule, unsaid: &mut Vec<String>) -> Vec<wire::Rule> {
+fn of_rule(rule: &PolicyRule, unsaid: &mut Vec<String>) -> Vec<wire::Rule> {
     let mut common = Vec::new();
     common.extend(one_of(&rule.to, unsaid));
     for term in &rule.when {

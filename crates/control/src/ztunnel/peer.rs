@@ -15,12 +15,12 @@ const STATIC_STRICT: &str = "istio_converted_static_strict";
 const CONVERTED: &str = "converted_peer_authentication_";
 
 /// A workload's mode, and the ports that have the other one.
-struct Strictness {
+struct WorkloadMtlsMode {
     strict: bool,
     except: BTreeSet<u16>,
 }
 
-impl Strictness {
+impl WorkloadMtlsMode {
     fn of(mesh: &Mesh, namespace: &Namespace, policy: Option<&PeerAuthentication>) -> Self {
         let otherwise = || inherited(mesh, namespace, &Labels::default()).mode;
         let mode = policy.and_then(|policy| policy.mode);
@@ -51,7 +51,7 @@ pub(super) fn is_made_of(mesh: &Mesh, name: &str, policy: &PeerAuthentication) -
 pub(super) fn name_for(mesh: &Mesh, workload: &Workload) -> Option<String> {
     let namespace = &workload.key.namespace;
     let policy = selecting(mesh, namespace, &workload.labels);
-    let found = Strictness::of(mesh, namespace, policy.map(|policy| &**policy));
+    let found = WorkloadMtlsMode::of(mesh, namespace, policy.map(|policy| &**policy));
     match policy {
         Some(policy) if !found.except.is_empty() => {
             let name = &policy.name;
@@ -75,7 +75,7 @@ pub(super) fn policies(mesh: &Mesh) -> Vec<(Namespace, wire::Authorization, Vec<
         if policy.selector.is_none() || namespace == root {
             continue;
         }
-        let found = Strictness::of(mesh, namespace, Some(policy));
+        let found = WorkloadMtlsMode::of(mesh, namespace, Some(policy));
         if found.except.is_empty() {
             continue;
         }

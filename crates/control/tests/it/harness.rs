@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 use tokio::sync::watch;
-use voile_control::{Addresses, Control, Options, Report};
+use voile_control::{Addresses, Control, ControlOptions, Report};
 use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
 use voile_proto::discovery::Node;
 use voile_xds::client::{ClientConfig, Credential, CredentialSource, Rejection, Update, XdsClient};
@@ -88,7 +88,7 @@ impl Mesh {
     }
 
     /// With other options than usual.
-    pub(crate) async fn start_with(text: &str, choose: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) async fn start_with(text: &str, choose: impl FnOnce(&mut ControlOptions)) -> Self {
         let folder = Arc::new(tempfile::tempdir().unwrap());
         std::fs::create_dir(folder.path().join("config")).unwrap();
         std::fs::write(folder.path().join("config/mesh.yaml"), text).unwrap();
@@ -96,11 +96,11 @@ impl Mesh {
     }
 
     /// Another control plane on the same folder and the same state.
-    pub(crate) async fn beside(&self, choose: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) async fn beside(&self, choose: impl FnOnce(&mut ControlOptions)) -> Self {
         Self::of(self.folder.clone(), choose).await
     }
 
-    async fn of(folder: Arc<TempDir>, choose: impl FnOnce(&mut Options)) -> Self {
+    async fn of(folder: Arc<TempDir>, choose: impl FnOnce(&mut ControlOptions)) -> Self {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let (control, reports) = run(folder.path(), any, choose).await;
         Self {
@@ -285,9 +285,9 @@ impl Mesh {
 async fn run(
     folder: &Path,
     listen: SocketAddr,
-    choose: impl FnOnce(&mut Options),
+    choose: impl FnOnce(&mut ControlOptions),
 ) -> (Control, watch::Receiver<Vec<Seen>>) {
-    let mut options = Options::new(vec![folder.join("config")], folder.join("state"));
+    let mut options = ControlOptions::new(vec![folder.join("config")], folder.join("state"));
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     options.listen = listen;
     options.plaintext = Some(any);

@@ -1,6 +1,6 @@
 //! Pushes to proxies: their contents and their time.
 
-use voile_control::{Control, Options};
+use voile_control::{Control, ControlOptions};
 use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION, SERVICE_POLICY};
 use voile_xds::wire::{Address, MutualTls, ProxyConfiguration, ServicePolicy, Tunnel};
 
@@ -297,7 +297,7 @@ async fn a_control_plane_that_starts_while_its_folder_is_away_serves_what_was_go
     late.until(|told| told.names(ADDRESS).len() == 3).await;
     // One that never held anything cannot begin so.
     let nothing = mesh.folder.path().join("nothing");
-    let options = Options::new(vec![nothing.clone()], mesh.folder.path().join("new-state"));
+    let options = ControlOptions::new(vec![nothing.clone()], mesh.folder.path().join("new-state"));
     let refused = Control::start(options, Box::new(|_| ())).await;
     let why = refused.expect_err("nothing to serve").to_string();
     assert!(why.contains(nothing.to_str().unwrap()), "{why}");

@@ -1,6 +1,6 @@
 //! Answers that the control plane must refuse.
 
-use voile_control::{Control, Options};
+use voile_control::{Control, ControlOptions};
 use voile_proto::discovery::Node;
 use voile_proto::type_url::{
     ADDRESS, AUTHORIZATION_POLICY, KEY_SET, PROXY_CONFIGURATION, REQUEST_AUTHENTICATION,
@@ -185,7 +185,7 @@ async fn an_address_in_use_or_open_to_the_network_is_an_error_that_says_so() {
     let mesh = Mesh::start(SHOP).await;
     let options = |plaintext: &str| {
         let folder = mesh.folder.path();
-        let mut options = Options::new(vec![mesh.config()], folder.join("other-state"));
+        let mut options = ControlOptions::new(vec![mesh.config()], folder.join("other-state"));
         options.listen = mesh.addresses.tls;
         options.plaintext = Some(plaintext.parse().unwrap());
         options

@@ -54,7 +54,7 @@ async fn who_moves_to_another_control_plane_is_sent_nothing_that_it_holds() {
 #[tokio::test]
 async fn a_crowd_spreads_moves_over_when_one_ends_and_comes_back_within_a_connections_age() {
     const CROWD: usize = 12;
-    let age = |options: &mut voile_control::Options| {
+    let age = |options: &mut voile_control::ControlOptions| {
         options.connection_age = Duration::from_secs(1);
     };
     let mut one = Mesh::start_with(SHOP, age).await;

@@ -2,15 +2,15 @@
 
 use std::time::SystemTime;
 
-use voile_control::{Control, Options};
+use voile_control::{Control, ControlOptions};
 use voile_identity::revocation::local;
 use voile_proto::type_url::{REVOCATION_LISTS, REVOCATIONS};
 
 use crate::harness::{Mesh, SHOP};
 
 /// A control plane with a wrong list does not start: it could not tell which certificates are revoked.
-async fn does_not_start(options: Options) {
-    let options = Options {
+async fn does_not_start(options: ControlOptions) {
+    let options = ControlOptions {
         listen: "127.0.0.1:0".parse().unwrap(),
         plaintext: None,
         monitoring: "127.0.0.1:0".parse().unwrap(),
@@ -75,7 +75,7 @@ async fn lists_are_told_at_once_and_wrong_ones_leave_the_last_good_in_force() {
     assert_eq!(held, Some(first.clone()));
 
     mesh.stop().await;
-    does_not_start(Options::new(vec![mesh.config()], state.clone())).await;
+    does_not_start(ControlOptions::new(vec![mesh.config()], state.clone())).await;
 
     std::fs::write(&file, good).unwrap();
     mesh.restart().await;

@@ -10,14 +10,14 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
-use voile_dns::{Answers, Bounds, Over, Service, serve};
+use voile_dns::{AnswerSource, QueryLimits, DnsTransport, SocketPair, serve};
 
 use super::load::question;
 
 /// More than either test needs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: QueryLimits = QueryLimits {
     outstanding: 4,
     connections: 2,
     queue_bytes: 64 * 1024,
@@ -31,10 +31,10 @@ struct Slow {
     asked: Cell<usize>,
 }
 
-impl Answers for Slow {
-    async fn answer(&self, packet: &[u8], over: Over) -> Option<Vec<u8>> {
+impl AnswerSource for Slow {
+    async fn answer(&self, packet: &[u8], over: DnsTransport) -> Option<Vec<u8>> {
         self.asked.set(self.asked.get() + 1);
-        while matches!(over, Over::Udp) && !self.may.get() {
+        while matches!(over, DnsTransport::Udp) && !self.may.get() {
             self.told.notified().await;
         }
         Some(answer(packet))
@@ -48,7 +48,7 @@ fn answer(packet: &[u8]) -> Vec<u8> {
     answer
 }
 
-fn started() -> (Rc<Slow>, Service, SocketAddr) {
+fn started() -> (Rc<Slow>, SocketPair, SocketAddr) {
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = tcp.local_addr().expect("an address");
     let udp = std::net::UdpSocket::bind(at).expect("the same one");

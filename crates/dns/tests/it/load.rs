@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::UdpSocket;
 use tokio::task::LocalSet;
-use voile_dns::{Answers, Bounds, Line, Over, Upstreams, message, serve};
+use voile_dns::{AnswerSource, QueryLimits, DnsUpstream, DnsTransport, Upstreams, message, serve};
 
 const AT_ONCE: usize = 64;
 const WAITING: usize = 1024;
@@ -23,14 +23,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Passes everything on in turn.
 struct Forwarder {
-    line: Line,
+    line: DnsUpstream,
     upstreams: Upstreams,
     at_once: Cell<usize>,
     most: Cell<usize>,
 }
 
-impl Answers for Forwarder {
-    async fn answer(&self, packet: &[u8], over: Over) -> Option<Vec<u8>> {
+impl AnswerSource for Forwarder {
+    async fn answer(&self, packet: &[u8], over: DnsTransport) -> Option<Vec<u8>> {
         let Some(_turn) = self.line.turn().await else {
             return message::server_failure(packet);
         };
@@ -100,7 +100,7 @@ async fn resolver(socket: UdpSocket, asked: Rc<Cell<Vec<(u16, u16)>>>) {
 /// Every client asks at once; how often each code was the answer, the most sockets used at once, and the slowest of all.
 async fn burst(upstream: SocketAddr) -> ([usize; 16], usize, Duration) {
     let forwarder = Rc::new(Forwarder {
-        line: Line::new(AT_ONCE, WAITING, Duration::from_millis(800)),
+        line: DnsUpstream::new(AT_ONCE, WAITING, Duration::from_millis(800)),
         upstreams: Upstreams::fixed(upstream),
         at_once: Cell::new(0),
         most: Cell::new(0),
@@ -108,7 +108,7 @@ async fn burst(upstream: SocketAddr) -> ([usize; 16], usize, Duration) {
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a socket");
     let server = udp.local_addr().expect("bound");
-    let service = serve(udp, tcp, Rc::clone(&forwarder), &Bounds::default()).expect("served");
+    let service = serve(udp, tcp, Rc::clone(&forwarder), &QueryLimits::default()).expect("served");
     let start = Instant::now();
     let clients = (0..CLIENTS).map(|client| ask_all(server, client * EACH));
     let clients: Vec<_> = clients.map(tokio::task::spawn_local).collect();

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use voile_dns::message::{self, Received, receive};
+use voile_dns::message::{self, ReceivedMessage, receive};
 
 /// A header with these flags and counts, and the rest of a packet.
 fn packet(flags: u16, counts: [u16; 4], rest: &[u8]) -> Vec<u8> {
@@ -28,9 +28,9 @@ fn question(labels: &[&str], kind: u16, class: u16) -> Vec<u8> {
 
 fn judged(packet: &[u8]) -> String {
     match receive(packet) {
-        Received::Query(query) => format!("{} {:?}", query.name, query.kind),
-        Received::Foreign => "foreign".to_owned(),
-        Received::Refuse(answer) => {
+        ReceivedMessage::Query(query) => format!("{} {:?}", query.name, query.kind),
+        ReceivedMessage::Foreign => "foreign".to_owned(),
+        ReceivedMessage::Refuse(answer) => {
             assert_eq!(answer[..2], packet[..2], "the id is the client's");
             assert!(answer[2] & 0x80 != 0, "it is an answer");
             assert!(
@@ -39,7 +39,7 @@ fn judged(packet: &[u8]) -> String {
             );
             format!("refused, code {}", answer[3] & 15)
         }
-        Received::Ignore(why) => format!("ignored: {why}"),
+        ReceivedMessage::Ignore(why) => format!("ignored: {why}"),
     }
 }
 
@@ -127,7 +127,7 @@ fn no_byte_flipped_or_cut_of_a_good_packet_is_more_than_another_question() {
         for value in 0..=255 {
             changed[at] = value;
             judged(&changed);
-            if let Received::Query(query) = receive(&changed) {
+            if let ReceivedMessage::Query(query) = receive(&changed) {
                 assert!(query.addresses(&local, None, 30, true).len() <= 1232);
                 query.pointer("web.shop", 30);
             }
@@ -141,7 +141,7 @@ fn no_byte_flipped_or_cut_of_a_good_packet_is_more_than_another_question() {
 #[test]
 fn answers_that_do_not_fit_a_datagram_are_left_for_tcp() {
     let asked = packet(0x0100, [1, 0, 0, 0], &question(&["web"], 1, 1));
-    let Received::Query(query) = receive(&asked) else {
+    let ReceivedMessage::Query(query) = receive(&asked) else {
         panic!("it is a question");
     };
     let many: Vec<IpAddr> = (0..255).map(|last| [10, 0, 0, last].into()).collect();

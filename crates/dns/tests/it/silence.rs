@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 
-use voile_dns::{ForwardError, Over, Resolver, Upstreams};
+use voile_dns::{ForwardError, DnsTransport, Resolver, Upstreams};
 
 /// `web` A IN.
 const QUESTION: &[u8] =
@@ -13,13 +13,13 @@ async fn questions_after_the_first_unanswered_ones_are_not_kept_waiting() {
     let silent = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let upstreams = Upstreams::fixed(silent.local_addr().expect("an address"));
     let both = (
-        upstreams.forward(QUESTION, Over::Udp),
-        upstreams.forward(QUESTION, Over::Udp),
+        upstreams.forward(QUESTION, DnsTransport::Udp),
+        upstreams.forward(QUESTION, DnsTransport::Udp),
     );
     let (first, second) = tokio::join!(both.0, both.1);
     assert!(matches!(first, Err(ForwardError::All(_))), "{first:?}");
     assert!(matches!(second, Err(ForwardError::All(_))), "{second:?}");
-    let third = upstreams.forward(QUESTION, Over::Udp).await;
+    let third = upstreams.forward(QUESTION, DnsTransport::Udp).await;
     assert!(matches!(third, Err(ForwardError::Silent)), "{third:?}");
 }
 
@@ -46,12 +46,12 @@ async fn a_resolver_that_answers_others_is_not_taken_for_silent() {
     };
     let ask = async {
         let (first, second, between) = tokio::join!(
-            upstreams.forward(&dead_name, Over::Udp),
-            upstreams.forward(&dead_name, Over::Udp),
-            upstreams.forward(&good, Over::Udp),
+            upstreams.forward(&dead_name, DnsTransport::Udp),
+            upstreams.forward(&dead_name, DnsTransport::Udp),
+            upstreams.forward(&good, DnsTransport::Udp),
         );
         assert!(first.is_err() && second.is_err() && between.is_ok());
-        let next = upstreams.forward(&good, Over::Udp).await;
+        let next = upstreams.forward(&good, DnsTransport::Udp).await;
         assert!(next.is_ok(), "{next:?}");
     };
     tokio::select! {
@@ -142,7 +142,7 @@ async fn where_somebody_else_speaks_tcp_a_datagram_is_asked() {
     };
     let upstreams = Upstreams::fixed(address);
     let answer = tokio::select! {
-        answer = upstreams.forward(QUESTION, Over::Tcp) => answer,
+        answer = upstreams.forward(QUESTION, DnsTransport::Tcp) => answer,
         () = by_udp => unreachable!("it goes on"),
         () = by_tcp => unreachable!("it goes on"),
     };

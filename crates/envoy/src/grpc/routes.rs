@@ -38,7 +38,7 @@ const MAX_WITHOUT: usize = 4;
 
 /// One route.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Route<'a> {
+pub struct GrpcRoute<'a> {
     /// Its name; may be empty.
     pub name: &'a str,
     /// One of these; none matches everything.
@@ -53,7 +53,7 @@ pub struct Route<'a> {
     pub keys: Vec<HashKey>,
 }
 
-impl<'a> Route<'a> {
+impl<'a> GrpcRoute<'a> {
     /// One that all calls take.
     #[must_use]
     pub fn to(cluster: &str) -> Self {
@@ -92,7 +92,7 @@ pub struct Retry<'a> {
 ///
 /// # Errors
 /// One of them asks what gRPC cannot answer.
-pub fn routes(name: &str, routes: &[Route<'_>]) -> Result<Value, String> {
+pub fn routes(name: &str, routes: &[GrpcRoute<'_>]) -> Result<Value, String> {
     let mut made = Vec::new();
     for (index, route) in routes.iter().enumerate() {
         let all = matches(route).map_err(|why| match route.name {
@@ -116,7 +116,7 @@ pub fn routes(name: &str, routes: &[Route<'_>]) -> Result<Value, String> {
     }))
 }
 
-fn action(route: &Route<'_>) -> Value {
+fn action(route: &GrpcRoute<'_>) -> Value {
     let mut action = match route.clusters.as_slice() {
         [(only, _)] => json!({ "cluster": only }),
         several => {
@@ -156,7 +156,7 @@ fn retry_policy(retry: &Retry<'_>) -> Option<Value> {
 }
 
 /// All that takes a route, in gRPC's words; empty where no call can.
-fn matches(route: &Route<'_>) -> Result<Vec<Value>, String> {
+fn matches(route: &GrpcRoute<'_>) -> Result<Vec<Value>, String> {
     if route.matches.is_empty() {
         return Ok(vec![json!({ "prefix": "" })]);
     }

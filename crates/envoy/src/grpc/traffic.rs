@@ -21,7 +21,7 @@ const CHANNEL: &str = "io.grpc.channel_id";
 
 /// Endpoints of a destination, as far as balancing needs to know.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Crowd {
+pub struct DestinationEndpoints {
     /// One DNS name is all that is known.
     pub is_name: bool,
     /// Within a locality some are to have more than others.
@@ -88,7 +88,7 @@ pub(super) fn hash_policy(keys: &[HashKey]) -> Option<Value> {
 
 /// Settings that gRPC does not get, or treats differently.
 #[must_use]
-pub fn untold(about: &str, said: &PortTraffic, crowd: Crowd) -> BTreeSet<Limit> {
+pub fn untold(about: &str, said: &PortTraffic, crowd: DestinationEndpoints) -> BTreeSet<Limit> {
     let PortTraffic {
         balancer,
         outliers,
@@ -133,7 +133,7 @@ pub fn untold(about: &str, said: &PortTraffic, crowd: Crowd) -> BTreeSet<Limit> 
     found.into_iter().map(limit).collect()
 }
 
-fn of_balancer(said: &LoadBalancer, crowd: Crowd, found: &mut Vec<(LimitName, String)>) {
+fn of_balancer(said: &LoadBalancer, crowd: DestinationEndpoints, found: &mut Vec<(LimitName, String)>) {
     let LoadBalancer {
         algorithm,
         key,

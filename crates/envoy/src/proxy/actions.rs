@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use voile_model::mesh::action::{
-    AbortStatus, Answer, Cors, Fault, HeaderEdits, HeaderRules, Origin, OriginMatch, PathRewrite,
+    AbortStatus, DirectResponse, Cors, Fault, HeaderEdits, HeaderRules, Origin, OriginMatch, PathRewrite,
     Redirect, RedirectPort, Rewrite,
 };
 use voile_model::mesh::{Criterion, HttpMatch, HttpRoute, Subject, TextMatch};
@@ -53,12 +53,12 @@ pub(super) fn around(route: &HttpRoute) -> Result<Value, Unsaid> {
 
 /// Answer in place of a forwarded request: the kind of route, and its content. `called` is the port that clients know.
 pub(super) fn answer(
-    answer: &Answer,
+    answer: &DirectResponse,
     alternative: Option<&HttpMatch>,
     called: u16,
 ) -> Result<(&'static str, Value), Unsaid> {
     Ok(match answer {
-        Answer::Direct { status, body } => {
+        DirectResponse::Direct { status, body } => {
             let mut made = json!({ "status": status });
             match std::str::from_utf8(body) {
                 _ if body.is_empty() => {}
@@ -67,7 +67,7 @@ pub(super) fn answer(
             }
             ("direct_response", made)
         }
-        Answer::Redirect { to, status } => {
+        DirectResponse::Redirect { to, status } => {
             let mut made = redirect(to, alternative, called)?;
             made["response_code"] = json!(match status {
                 302 => "FOUND",

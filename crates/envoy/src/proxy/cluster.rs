@@ -8,13 +8,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use voile_model::mesh::traffic::{ClientTls, PortTraffic};
 use voile_model::mesh::{
-    DestinationRule, EndpointAddress, Location, Mesh, Resolution, Service, ServicePort,
+    DestinationRule, EndpointAddress, Location, Mesh, Resolution, MeshService, ServicePort,
     ServiceWorkload, TargetPort, Workload,
 };
 use voile_model::{Hostname, Labels, Port};
 use voile_policy::{Mode, effective, speaks_mutual_tls};
 
-use super::names::{self, Carried, Spoken};
+use super::names::{self, ClusterTraffic, PortProtocol};
 use super::{tls, traffic};
 use crate::json::{duration, from_control, host, typed};
 use crate::limit::{Limit, LimitName};
@@ -26,7 +26,7 @@ const TLS_MODE: &str = "security.istio.io/tlsMode";
 const NOBODY: &str = "spiffe://nobody.invalid";
 
 /// Somebody behind a service's port.
-struct Behind {
+struct PortBackend {
     /// An address, or a name to be resolved.
     at: String,
     is_name: bool,
@@ -39,7 +39,7 @@ struct Behind {
 
 /// Discovery of the endpoints by Envoy.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum EndpointDiscovery {
     /// The control plane says, and goes on saying.
     Told,
     /// DNS says, all answers count.
@@ -51,35 +51,35 @@ enum Found {
 }
 
 /// A port of a service, or of a part of it, as Envoy knows it.
-pub(crate) struct Target<'a> {
+pub(crate) struct ClusterTarget<'a> {
     mesh: &'a Mesh,
-    service: &'a Service,
+    service: &'a MeshService,
     port: &'a ServicePort,
-    subset: Option<Part<'a>>,
+    subset: Option<SubsetTarget<'a>>,
     traffic: PortTraffic,
-    pub(crate) spoken: Spoken,
+    pub(crate) spoken: PortProtocol,
 }
 
 /// A part of a service.
 #[derive(Clone, Copy)]
-struct Part<'a> {
+struct SubsetTarget<'a> {
     name: &'a str,
     /// Its endpoints have these.
     labels: &'a Labels,
 }
 
-impl<'a> Target<'a> {
+impl<'a> ClusterTarget<'a> {
     /// None for UDP, which no proxy touches, and for a part that is not there.
     pub(crate) fn new(
         mesh: &'a Mesh,
-        (service, rule): (&'a Service, Option<&'a DestinationRule>),
+        (service, rule): (&'a MeshService, Option<&'a DestinationRule>),
         port: &'a ServicePort,
         subset: Option<&str>,
     ) -> Option<Self> {
         let part = |name: &str| {
             let (name, subset) = rule?.subsets.get_key_value(name)?;
             let labels = &subset.labels;
-            Some(Part { name, labels })
+            Some(SubsetTarget { name, labels })
         };
         let traffic = mesh.traffic_by(service, rule, port.number, subset);
         Some(Self {
@@ -90,7 +90,7 @@ impl<'a> Target<'a> {
                 Some(name) => Some(part(name)?),
                 None => None,
             },
-            spoken: Spoken::to(mesh, port, &traffic.pool)?,
+            spoken: PortProtocol::to(mesh, port, &traffic.pool)?,
             traffic,
         })
     }
@@ -117,7 +117,7 @@ impl<'a> Target<'a> {
     pub(crate) fn cluster_as(
         &self,
         name: &str,
-        carried: Carried,
+        carried: ClusterTraffic,
         limits: &mut BTreeSet<Limit>,
     ) -> Option<Value> {
         let (behind, found) = self.seen(limits)?;
@@ -128,7 +128,7 @@ impl<'a> Target<'a> {
     /// Its endpoints by the name that its clusters ask for; none where Envoy finds them by itself.
     pub(crate) fn endpoints(&self) -> Option<(String, Value)> {
         let (behind, found) = self.seen(&mut BTreeSet::new())?;
-        (found == Found::Told).then(|| (self.base(), self.assignment(&behind)))
+        (found == EndpointDiscovery::Told).then(|| (self.base(), self.assignment(&behind)))
     }
 
     fn host(&self) -> &Hostname {
@@ -150,7 +150,7 @@ impl<'a> Target<'a> {
     }
 
     /// Endpoints behind it, and their discovery by Envoy; `None` if it is left out.
-    fn seen(&self, limits: &mut BTreeSet<Limit>) -> Option<(Vec<Behind>, Found)> {
+    fn seen(&self, limits: &mut BTreeSet<Limit>) -> Option<(Vec<PortBackend>, EndpointDiscovery)> {
         // Of what is left out nothing else need be said.
         let mut met = BTreeSet::new();
         let behind = self.behind(&mut met);
@@ -176,7 +176,7 @@ impl<'a> Target<'a> {
         Some((LimitName::ProxyProtocol, why.to_owned()))
     }
 
-    fn found(&self, behind: &[Behind], limits: &mut BTreeSet<Limit>) -> Option<Found> {
+    fn found(&self, behind: &[PortBackend], limits: &mut BTreeSet<Limit>) -> Option<EndpointDiscovery> {
         let mut limit = |name, why: &str| {
             limits.insert(Limit::new(
                 name,
@@ -196,7 +196,7 @@ impl<'a> Target<'a> {
                         "callers go to the address that they named, whatever part of it that is of",
                     );
                 }
-                Some(Found::Passed)
+                Some(EndpointDiscovery::Passed)
             }
             Resolution::DynamicDns => {
                 limit(
@@ -209,7 +209,7 @@ impl<'a> Target<'a> {
             Resolution::Dns | Resolution::DnsRoundRobin | Resolution::Alias(_)
                 if behind.is_empty() && self.subset.is_some() =>
             {
-                Some(Found::Resolved)
+                Some(EndpointDiscovery::Resolved)
             }
             Resolution::Dns | Resolution::DnsRoundRobin | Resolution::Alias(_)
                 if behind.is_empty() =>
@@ -220,17 +220,17 @@ impl<'a> Target<'a> {
                 );
                 None
             }
-            Resolution::DnsRoundRobin if behind.len() == 1 => Some(Found::FirstAnswer),
+            Resolution::DnsRoundRobin if behind.len() == 1 => Some(EndpointDiscovery::FirstAnswer),
             Resolution::DnsRoundRobin => {
                 limit(
                     LimitName::DnsRoundRobin,
                     "it has several names; all answers to each are used",
                 );
-                Some(Found::Resolved)
+                Some(EndpointDiscovery::Resolved)
             }
-            _ if behind.iter().any(|one| one.is_name) => Some(Found::Resolved),
-            Resolution::Dns | Resolution::Alias(_) => Some(Found::Resolved),
-            Resolution::Static | Resolution::Passthrough => Some(Found::Told),
+            _ if behind.iter().any(|one| one.is_name) => Some(EndpointDiscovery::Resolved),
+            Resolution::Dns | Resolution::Alias(_) => Some(EndpointDiscovery::Resolved),
+            Resolution::Static | Resolution::Passthrough => Some(EndpointDiscovery::Told),
         }
     }
 
@@ -272,14 +272,14 @@ impl<'a> Target<'a> {
         matches!(said, Some(ClientTls::Disable | ClientTls::Originate(_)))
     }
 
-    fn behind(&self, limits: &mut BTreeSet<Limit>) -> Vec<Behind> {
+    fn behind(&self, limits: &mut BTreeSet<Limit>) -> Vec<PortBackend> {
         self.name_networks(limits);
         let members = self.mesh.near_workloads_of(self.service);
         let members = members
             .iter()
             .filter(|one| self.includes(&one.workload.labels));
         let members = members.filter_map(|one| self.member(one, limits));
-        let mut all: Vec<Behind> = members.collect();
+        let mut all: Vec<PortBackend> = members.collect();
         // A name that DNS is asked for has no labels.
         let unlabelled = self.includes(&Labels::default());
         match &self.service.resolution {
@@ -319,7 +319,7 @@ impl<'a> Target<'a> {
     }
 
     /// Those that are called at all, in the way in which a DestinationRule has them called.
-    fn as_spoken_to(&self, mut all: Vec<Behind>) -> Vec<Behind> {
+    fn as_spoken_to(&self, mut all: Vec<PortBackend>) -> Vec<PortBackend> {
         match self.traffic.tls {
             // It is left out before anybody looks who is behind it.
             None | Some(ClientTls::Originate(_)) => {}
@@ -336,9 +336,9 @@ impl<'a> Target<'a> {
         }
     }
 
-    fn named(&self, name: &Hostname, port: Port) -> Behind {
+    fn named(&self, name: &Hostname, port: Port) -> PortBackend {
         let at = name.to_string();
-        Behind {
+        PortBackend {
             // An address literal in place of a name needs no resolving.
             is_name: at.parse::<IpAddr>().is_err(),
             at,
@@ -360,7 +360,7 @@ impl<'a> Target<'a> {
         effective(self.mesh, workload, port).mode != Mode::Strict
     }
 
-    fn member(&self, member: &ServiceWorkload, limits: &mut BTreeSet<Limit>) -> Option<Behind> {
+    fn member(&self, member: &ServiceWorkload, limits: &mut BTreeSet<Limit>) -> Option<PortBackend> {
         let workload = &member.workload;
         let port = *member.ports.get(&self.port.number)?;
         if !workload.ready || !self.is_called(workload, port, limits) {
@@ -378,7 +378,7 @@ impl<'a> Target<'a> {
             (None, Some(name)) => (name.to_string(), true),
             (None, None) => return None,
         };
-        Some(Behind {
+        Some(PortBackend {
             at,
             is_name,
             port,
@@ -389,7 +389,7 @@ impl<'a> Target<'a> {
     }
 
     /// Identities that may answer in mutual TLS; empty if no endpoint speaks it.
-    fn expected(&self, behind: &[Behind]) -> BTreeSet<String> {
+    fn expected(&self, behind: &[PortBackend]) -> BTreeSet<String> {
         let mut all: BTreeSet<String> = behind
             .iter()
             .filter_map(|one| one.identity.clone())
@@ -408,9 +408,9 @@ impl<'a> Target<'a> {
     fn cluster(
         &self,
         name: &str,
-        carried: Carried,
-        found: Found,
-        behind: &[Behind],
+        carried: ClusterTraffic,
+        found: EndpointDiscovery,
+        behind: &[PortBackend],
         (expected, limits): (&BTreeSet<String>, &mut BTreeSet<Limit>),
     ) -> Value {
         let mut cluster = json!({
@@ -418,13 +418,13 @@ impl<'a> Target<'a> {
             "connect_timeout": duration(self.mesh.config.connect_timeout),
         });
         match found {
-            Found::Told => {
+            EndpointDiscovery::Told => {
                 cluster["type"] = json!("EDS");
                 cluster["eds_cluster_config"] =
                     json!({ "eds_config": from_control(), "service_name": self.base() });
             }
-            Found::Resolved | Found::FirstAnswer => {
-                let kind = if found == Found::Resolved {
+            EndpointDiscovery::Resolved | EndpointDiscovery::FirstAnswer => {
+                let kind = if found == EndpointDiscovery::Resolved {
                     "STRICT_DNS"
                 } else {
                     "LOGICAL_DNS"
@@ -434,13 +434,13 @@ impl<'a> Target<'a> {
                 cluster["respect_dns_ttl"] = json!(true);
                 cluster["load_assignment"] = self.assignment(behind);
             }
-            Found::Passed => {
+            EndpointDiscovery::Passed => {
                 cluster["type"] = json!("ORIGINAL_DST");
                 cluster["lb_policy"] = json!("CLUSTER_PROVIDED");
             }
         }
         let about = self.about();
-        let balanced = found != Found::Passed;
+        let balanced = found != EndpointDiscovery::Passed;
         if self.ranks(behind) {
             let why = "who is near comes first, or has another share (localityLbSetting, zoneAwareLbSetting, trafficDistribution): all localities are asked alike";
             limits.insert(Limit::new(LimitName::Locality, &about, why));
@@ -454,7 +454,7 @@ impl<'a> Target<'a> {
     }
 
     /// Returns true if our own proxy would rank localities for some client.
-    fn ranks(&self, behind: &[Behind]) -> bool {
+    fn ranks(&self, behind: &[PortBackend]) -> bool {
         let locality = self.traffic.balancer.locality.as_ref();
         let always = locality.is_some_and(|said| said.always);
         let placed = always || behind.iter().any(|one| !one.locality.is_empty());
@@ -462,7 +462,7 @@ impl<'a> Target<'a> {
     }
 
     /// Sets the TLS of endpoints: each by its own mode, or all as a DestinationRule says.
-    fn secure(&self, cluster: &mut Value, carried: Carried, expected: &BTreeSet<String>) {
+    fn secure(&self, cluster: &mut Value, carried: ClusterTraffic, expected: &BTreeSet<String>) {
         let only = matches!(self.traffic.tls, Some(ClientTls::Mutual(_)));
         if expected.is_empty() && !only {
             return;
@@ -489,7 +489,7 @@ impl<'a> Target<'a> {
         ]);
     }
 
-    fn assignment(&self, behind: &[Behind]) -> Value {
+    fn assignment(&self, behind: &[PortBackend]) -> Value {
         let mut by_locality: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
         for one in behind {
             let mut endpoint = json!({
@@ -517,11 +517,11 @@ impl<'a> Target<'a> {
 }
 
 /// Protocol options of an upstream connection; `None` for bytes.
-pub(crate) fn protocol_options(carried: Carried) -> Option<Value> {
+pub(crate) fn protocol_options(carried: ClusterTraffic) -> Option<Value> {
     let explicit = match carried {
-        Carried::Opaque => return None,
-        Carried::Http1 => json!({ "http_protocol_options": {} }),
-        Carried::Http2 => json!({ "http2_protocol_options": {} }),
+        ClusterTraffic::Opaque => return None,
+        ClusterTraffic::Http1 => json!({ "http_protocol_options": {} }),
+        ClusterTraffic::Http2 => json!({ "http2_protocol_options": {} }),
     };
     Some(json!({
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {

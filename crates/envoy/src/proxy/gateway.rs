@@ -11,12 +11,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use voile_model::mesh::intent::{Gateway, Server, ServerFiles, ServerTlsMode, TlsVersion};
-use voile_model::mesh::{HostRouting, Place, Workload, believed, certificate};
+use voile_model::mesh::routing_intent::{Gateway, DeclaredServer, ServerFiles, ServerTlsMode, TlsVersion};
+use voile_model::mesh::{HostRouting, RouteAttachment, Workload, believed, certificate};
 use voile_model::{Hostname, Namespace, Port, ResourceName, Source};
 
-use super::manager::{self, Routes, Way};
-use super::names::{self, Carried};
+use super::manager::{self, Routes, TrafficDirection};
+use super::names::{self, ClusterTraffic};
 use super::outbound::{BLACK_HOLE, Outbound, black_hole};
 use super::security::Security;
 use super::{Made, actions, tls};
@@ -24,7 +24,7 @@ use crate::json::{message, socket, typed};
 use crate::limit::LimitName;
 
 /// Servers of one address and port, each with its Gateway; the oldest first.
-type Servers<'a> = Vec<(&'a Arc<Gateway>, &'a Server)>;
+type Servers<'a> = Vec<(&'a Arc<Gateway>, &'a DeclaredServer)>;
 
 /// Headers by which proxies of the mesh know each other; nobody outside is one.
 const PEERS_OWN: [&str; 2] = ["x-envoy-peer-metadata", "x-envoy-peer-metadata-id"];
@@ -38,20 +38,20 @@ struct Edge<'a> {
 
 /// Transport of a server's clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Come {
+enum ClientTransport {
     Plain,
     Tls,
     /// In a way of which nothing is translated.
     Otherwise,
 }
 
-fn come(server: &Server) -> Come {
+fn come(server: &DeclaredServer) -> ClientTransport {
     use ServerTlsMode::{Mutual, OptionalMutual, Simple};
     let mode = server.tls.as_ref().map(|tls| tls.mode);
     match (&*server.protocol, mode) {
-        ("HTTP" | "HTTP2" | "GRPC", _) => Come::Plain,
-        ("HTTPS", None | Some(Simple | Mutual | OptionalMutual)) => Come::Tls,
-        _ => Come::Otherwise,
+        ("HTTP" | "HTTP2" | "GRPC", _) => ClientTransport::Plain,
+        ("HTTPS", None | Some(Simple | Mutual | OptionalMutual)) => ClientTransport::Tls,
+        _ => ClientTransport::Otherwise,
     }
 }
 
@@ -91,19 +91,19 @@ pub(super) fn translate(
     }
 }
 
-fn about((gateway, server): (&Arc<Gateway>, &Server)) -> String {
+fn about((gateway, server): (&Arc<Gateway>, &DeclaredServer)) -> String {
     format!("Gateway {}, {}", gateway.name, server.source)
 }
 
 /// Returns true if clients are asked for a certificate.
-fn asks(server: &Server) -> bool {
+fn asks(server: &DeclaredServer) -> bool {
     use ServerTlsMode::{Mutual, OptionalMutual};
     let mode = server.tls.as_ref().map(|tls| tls.mode);
     matches!(mode, Some(Mutual | OptionalMutual))
 }
 
 /// TLS that ends here by these secrets: what is shown, and who is believed.
-fn ended(server: &Server, (shown, believed): (&[String], Option<&str>), alpn: &[&str]) -> Value {
+fn ended(server: &DeclaredServer, (shown, believed): (&[String], Option<&str>), alpn: &[&str]) -> Value {
     let mode = server.tls.as_ref().map(|tls| tls.mode);
     let demands = mode == Some(ServerTlsMode::Mutual);
     let believed = believed.map(|name| (name, demands));
@@ -111,7 +111,7 @@ fn ended(server: &Server, (shown, believed): (&[String], Option<&str>), alpn: &[
 }
 
 /// Certificates that Envoy reads from files itself, under the names that Istio gives such secrets.
-fn of_files(server: &Server, files: &ServerFiles, alpn: &[&str], made: &mut Made) -> Value {
+fn of_files(server: &DeclaredServer, files: &ServerFiles, alpn: &[&str], made: &mut Made) -> Value {
     let secret = format!("file-cert:{}~{}", files.certificate, files.key);
     let file = |path: &str| json!({ "filename": path });
     let shown = json!({
@@ -148,7 +148,7 @@ impl Edge<'_> {
         made: &mut Made,
     ) -> Option<Value> {
         servers.retain(|one| {
-            let known = come(one.1) != Come::Otherwise;
+            let known = come(one.1) != ClientTransport::Otherwise;
             if !known {
                 let why = "servers of TLS and TCP, and of HTTPS those that pass it on or speak the mesh's own, are not translated: nobody is let in";
                 made.limit(LimitName::GatewayServer, about(*one), why);
@@ -168,7 +168,7 @@ impl Edge<'_> {
         let mut listener = json!({
             "name": name,
             "address": socket(bind),
-            "traffic_direction": Way::Out.direction(),
+            "traffic_direction": TrafficDirection::Out.direction(),
         });
         let mut filters = Vec::new();
         let of_mesh = self.outbound.mesh.config.proxy.proxy_protocol;
@@ -176,7 +176,7 @@ impl Edge<'_> {
             filters.push(listener_filter("proxy_protocol", "ProxyProtocol"));
         }
         let chains = match kind {
-            Come::Tls => {
+            ClientTransport::Tls => {
                 self.name_http3(bind, &servers, made);
                 filters.push(listener_filter("tls_inspector", "TlsInspector"));
                 self.chains(&name, &servers, made)
@@ -198,7 +198,7 @@ impl Edge<'_> {
 
     /// Says that nobody listens for HTTP/3 where a gateway of ours would.
     fn name_http3(&self, bind: SocketAddr, servers: &Servers<'_>, made: &mut Made) {
-        let takes = |one: &Server| {
+        let takes = |one: &DeclaredServer| {
             let said = one.tls.as_ref();
             said.is_none_or(|tls| tls.newest >= TlsVersion::V13)
         };
@@ -222,25 +222,25 @@ impl Edge<'_> {
 
     /// The versions of HTTP that have routes of their own here: a cluster carries one, and where a port's protocol is not declared HTTP
     /// goes on in the version in which it came. The last is for everybody else.
-    fn versions(&self, servers: &Servers<'_>) -> &'static [Carried] {
+    fn versions(&self, servers: &Servers<'_>) -> &'static [ClusterTraffic] {
         let client = &self.workload.key.namespace;
         let hosts = self.outbound.mesh.hosts_at(client, servers);
         let port = servers.first().map(|(_, server)| server.port);
         let mut all = hosts.values().flat_map(|host| &host.services);
         let by_version = |port| all.any(|(one, _)| self.outbound.is_by_version(one, port));
         match port.is_some_and(by_version) {
-            true => &[Carried::Http2, Carried::Http1],
-            false => &[Carried::Http1],
+            true => &[ClusterTraffic::Http2, ClusterTraffic::Http1],
+            false => &[ClusterTraffic::Http1],
         }
     }
 
     /// A chain for plaintext, of each version.
     fn plain(&self, name: &str, servers: &Servers<'_>, made: &mut Made) -> Vec<Value> {
-        let chain = |carried: &Carried| {
+        let chain = |carried: &ClusterTraffic| {
             let name = of_version(name, *carried);
             let manager = self.manager((&name, *carried), servers, made);
             let mut chain = json!({ "name": name, "filters": [manager] });
-            if *carried == Carried::Http2 {
+            if *carried == ClusterTraffic::Http2 {
                 chain["filter_chain_match"] = json!({ "application_protocols": ["h2c"] });
             }
             chain
@@ -275,22 +275,22 @@ impl Edge<'_> {
     fn encrypted(
         &self,
         name: &str,
-        one: (&Arc<Gateway>, &Server),
+        one: (&Arc<Gateway>, &DeclaredServer),
         matched: Value,
         made: &mut Made,
     ) -> Vec<Value> {
         let servers = vec![one];
         let versions = self.versions(&servers);
-        let chain = |carried: &Carried| {
+        let chain = |carried: &ClusterTraffic| {
             let spoken: &[&str] = match (versions.len(), carried) {
                 (1, _) => &["h2", "http/1.1"],
-                (_, Carried::Http2) => &["h2"],
+                (_, ClusterTraffic::Http2) => &["h2"],
                 _ => &["http/1.1"],
             };
             let socket = self.shown(one.1, spoken, made)?;
             let name = of_version(name, *carried);
             let mut matched = matched.clone();
-            if *carried == Carried::Http2 {
+            if *carried == ClusterTraffic::Http2 {
                 matched["application_protocols"] = json!(spoken);
             }
             Some(json!({
@@ -311,7 +311,7 @@ impl Edge<'_> {
     /// A Secret of the gateway's own namespace, or of another where Gateway API's rules permit it.
     fn secret(
         &self,
-        server: &Server,
+        server: &DeclaredServer,
         (elsewhere, named, _): &(Option<Namespace>, Arc<str>, Source),
     ) -> Option<ResourceName> {
         let own = match server.granted {
@@ -328,7 +328,7 @@ impl Edge<'_> {
     }
 
     /// Certificates from the existing Secrets; `None` if there is none.
-    fn shown(&self, server: &Server, alpn: &[&str], made: &mut Made) -> Option<Value> {
+    fn shown(&self, server: &DeclaredServer, alpn: &[&str], made: &mut Made) -> Option<Value> {
         let mesh = self.outbound.mesh;
         if let Some(files) = server.tls.as_ref().and_then(|tls| tls.files.as_ref()) {
             return Some(of_files(server, files, alpn, made));
@@ -369,14 +369,14 @@ impl Edge<'_> {
 
     fn manager(
         &self,
-        (name, carried): (&str, Carried),
+        (name, carried): (&str, ClusterTraffic),
         servers: &Servers<'_>,
         made: &mut Made,
     ) -> Value {
         let routes = self.routes((name, carried), servers, made);
         made.routes.insert(name.to_owned(), routes);
         let before = [self.security.http.as_slice(), &actions::filters()].concat();
-        let way = Way::Edge(self.workload);
+        let way = TrafficDirection::Edge(self.workload);
         manager::http(
             self.outbound.mesh,
             way,
@@ -388,7 +388,7 @@ impl Edge<'_> {
 
     fn routes(
         &self,
-        (name, carried): (&str, Carried),
+        (name, carried): (&str, ClusterTraffic),
         servers: &Servers<'_>,
         made: &mut Made,
     ) -> Value {
@@ -418,7 +418,7 @@ impl Edge<'_> {
     fn host(
         &self,
         routing: &HostRouting<'_>,
-        (port, carried): (Port, Carried),
+        (port, carried): (Port, ClusterTraffic),
         made: &mut Made,
     ) -> Vec<Value> {
         let (mut routes, mut last) = (Vec::new(), Vec::new());
@@ -426,7 +426,7 @@ impl Edge<'_> {
             routes.push(to_https());
         }
         for (one, gateway) in &routing.services {
-            let to = (Place::Gateway(gateway), port, carried);
+            let to = (RouteAttachment::Gateway(gateway), port, carried);
             for route in &one.http {
                 let mut own = Vec::new();
                 let all = self.outbound.alternatives(one, route, to, (&mut own, made));
@@ -442,10 +442,10 @@ impl Edge<'_> {
 }
 
 /// Name for a version of HTTP: HTTP/1.1, and anything for all versions, has the plain name.
-fn of_version(name: &str, carried: Carried) -> String {
+fn of_version(name: &str, carried: ClusterTraffic) -> String {
     match carried {
-        Carried::Http2 => names::flavoured(name, carried),
-        Carried::Http1 | Carried::Opaque => name.to_owned(),
+        ClusterTraffic::Http2 => names::flavoured(name, carried),
+        ClusterTraffic::Http1 | ClusterTraffic::Opaque => name.to_owned(),
     }
 }
 

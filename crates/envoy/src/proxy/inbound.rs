@@ -16,12 +16,12 @@ use voile_model::mesh::{EndpointHost, IngressListener, Mesh, Protocol, Workload,
 use voile_policy::{Mode, effective, inherited};
 
 use super::cluster::{plaintext, protocol_options};
-use super::manager::{self, Routes, Way};
-use super::names::{self, Carried};
+use super::manager::{self, Routes, TrafficDirection};
+use super::names::{self, ClusterTraffic};
 use super::security::Security;
 use super::tls::{self, HTTP_ALPN, MESH_ALPN, PLAIN_HTTP_ALPN, TCP_ALPN};
 use super::traffic::unlimited;
-use super::{Capture, Made};
+use super::{InterceptMode, Made};
 use crate::json::{duration, host, socket, typed};
 use crate::limit::LimitName;
 
@@ -33,7 +33,7 @@ const HOMEWARD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
 const PASSED: &str = "InboundPassthroughCluster";
 
 /// One port the workload takes calls on.
-struct Door {
+struct InboundPort {
     bind: SocketAddr,
     /// Address of the application; none if it is the called address.
     endpoint: Option<SocketAddr>,
@@ -43,7 +43,7 @@ struct Door {
 }
 
 /// State that all ports of a workload share.
-struct House<'a> {
+struct InboundListeners<'a> {
     mesh: &'a Mesh,
     workload: &'a Workload,
     security: &'a Security,
@@ -52,7 +52,7 @@ struct House<'a> {
 pub(crate) fn translate(
     mesh: &Mesh,
     workload: &Workload,
-    capture: Capture,
+    capture: InterceptMode,
     security: &Security,
     made: &mut Made,
 ) {
@@ -65,20 +65,20 @@ pub(crate) fn translate(
         );
         return;
     };
-    let house = House {
+    let house = InboundListeners {
         mesh,
         workload,
         security,
     };
     let doors = house.doors(own);
     match capture {
-        Capture::None => house.listeners(doors, made),
-        Capture::Redirect => house.captured(doors, own, made),
+        InterceptMode::None => house.listeners(doors, made),
+        InterceptMode::Redirect => house.captured(doors, own, made),
     }
 }
 
-impl House<'_> {
-    fn doors(&self, own: IpAddr) -> Vec<Door> {
+impl InboundListeners<'_> {
+    fn doors(&self, own: IpAddr) -> Vec<InboundPort> {
         let sidecar = self.mesh.sidecar_for(self.workload);
         match sidecar {
             Some(sidecar) if !sidecar.ingress.is_empty() => {
@@ -92,7 +92,7 @@ impl House<'_> {
     }
 
     /// A listener for each port, to which clients connect.
-    fn listeners(&self, doors: Vec<Door>, made: &mut Made) {
+    fn listeners(&self, doors: Vec<InboundPort>, made: &mut Made) {
         let mut binds = BTreeSet::new();
         for door in doors {
             let endpoint = door
@@ -122,7 +122,7 @@ impl House<'_> {
             let mut listener = json!({
                 "name": name,
                 "address": socket(door.bind),
-                "traffic_direction": Way::In(self.workload).direction(),
+                "traffic_direction": TrafficDirection::In(self.workload).direction(),
                 "filter_chains": chains,
             });
             self.look(&mut listener, door.protocol == Protocol::Auto, false);
@@ -131,8 +131,8 @@ impl House<'_> {
     }
 
     /// One listener, to which the kernel redirects, with chains by the port that was called.
-    fn captured(&self, doors: Vec<Door>, own: IpAddr, made: &mut Made) {
-        let mut by_port: BTreeMap<Port, Door> = BTreeMap::new();
+    fn captured(&self, doors: Vec<InboundPort>, own: IpAddr, made: &mut Made) {
+        let mut by_port: BTreeMap<Port, InboundPort> = BTreeMap::new();
         for door in doors {
             by_port.entry(door.port).or_insert(door);
         }
@@ -154,7 +154,7 @@ impl House<'_> {
                 let protocol = Protocol::undeclared(port);
                 by_port.insert(
                     port,
-                    Door {
+                    InboundPort {
                         bind,
                         endpoint: None,
                         protocol,
@@ -189,7 +189,7 @@ impl House<'_> {
         let mut listener = json!({
             "name": "virtualInbound",
             "address": host(any(own), CAPTURED),
-            "traffic_direction": Way::In(self.workload).direction(),
+            "traffic_direction": TrafficDirection::In(self.workload).direction(),
             "filter_chains": chains,
         });
         self.look(&mut listener, true, true);
@@ -205,8 +205,8 @@ impl House<'_> {
         matched: &Map<String, Value>,
         made: &mut Made,
     ) -> Vec<Value> {
-        let kinds = Kind::of(protocol);
-        if kinds.iter().any(|kind| kind.carried == Carried::Opaque) {
+        let kinds = FilterChainKind::of(protocol);
+        if kinds.iter().any(|kind| kind.carried == ClusterTraffic::Opaque) {
             for about in &self.security.custom {
                 let why = "it asks a provider, which stock Envoy is not told to do about bytes; what it matches is denied there";
                 made.limit(LimitName::CustomOverTcp, about, why);
@@ -256,8 +256,8 @@ impl House<'_> {
         }
         // TLS that is not the mesh's is the application's own; under STRICT nobody gets there.
         if mode != Mode::Strict {
-            let opaque = Kind {
-                carried: Carried::Opaque,
+            let opaque = FilterChainKind {
+                carried: ClusterTraffic::Opaque,
                 seen: None,
                 alone: true,
             };
@@ -272,7 +272,7 @@ impl House<'_> {
         chains
     }
 
-    fn filters(&self, cluster: &str, kind: Kind) -> Vec<Value> {
+    fn filters(&self, cluster: &str, kind: FilterChainKind) -> Vec<Value> {
         let to = kind.cluster(cluster);
         if !kind.is_http() {
             let rules = self.security.tcp.iter().cloned();
@@ -294,7 +294,7 @@ impl House<'_> {
         let security = &self.security.http;
         vec![manager::http(
             self.mesh,
-            Way::In(self.workload),
+            TrafficDirection::In(self.workload),
             cluster,
             Routes::Inline(routes),
             security,
@@ -327,15 +327,15 @@ impl House<'_> {
 
 /// One thing that may arrive at a port.
 #[derive(Clone, Copy)]
-struct Kind {
-    carried: Carried,
+struct FilterChainKind {
+    carried: ClusterTraffic,
     /// Names of detected protocols in plaintext; `None` if detection does not decide.
     seen: Option<&'static [&'static str]>,
     /// Nothing else arrives.
     alone: bool,
 }
 
-impl Kind {
+impl FilterChainKind {
     fn of(protocol: Protocol) -> Vec<Self> {
         let alone = |carried| {
             vec![Self {
@@ -351,17 +351,17 @@ impl Kind {
         };
         match protocol {
             Protocol::Auto => vec![
-                among(Carried::Http1, Some(&["http/1.0", "http/1.1", "h2c"])),
-                among(Carried::Opaque, None),
+                among(ClusterTraffic::Http1, Some(&["http/1.0", "http/1.1", "h2c"])),
+                among(ClusterTraffic::Opaque, None),
             ],
-            Protocol::Http => alone(Carried::Http1),
-            Protocol::Http2 | Protocol::Grpc => alone(Carried::Http2),
-            Protocol::Tcp | Protocol::Tls | Protocol::Udp => alone(Carried::Opaque),
+            Protocol::Http => alone(ClusterTraffic::Http1),
+            Protocol::Http2 | Protocol::Grpc => alone(ClusterTraffic::Http2),
+            Protocol::Tcp | Protocol::Tls | Protocol::Udp => alone(ClusterTraffic::Opaque),
         }
     }
 
     fn is_http(self) -> bool {
-        self.carried != Carried::Opaque
+        self.carried != ClusterTraffic::Opaque
     }
 
     fn word(self) -> &'static str {
@@ -413,9 +413,9 @@ fn clusters(name: &str, protocol: Protocol, endpoint: Option<SocketAddr>) -> Vec
         }
         (name, cluster)
     };
-    let carried = Kind::of(protocol)
+    let carried = FilterChainKind::of(protocol)
         .last()
-        .map_or(Carried::Opaque, |kind| kind.carried);
+        .map_or(ClusterTraffic::Opaque, |kind| kind.carried);
     let mut all = vec![of(name.to_owned(), protocol_options(carried))];
     if protocol == Protocol::Auto {
         let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -428,7 +428,7 @@ fn clusters(name: &str, protocol: Protocol, endpoint: Option<SocketAddr>) -> Vec
     all
 }
 
-fn from_ingress(listener: &IngressListener, own: IpAddr) -> Option<Door> {
+fn from_ingress(listener: &IngressListener, own: IpAddr) -> Option<InboundPort> {
     let port = listener.port.number;
     if listener.port.protocol == Protocol::Udp {
         return None;
@@ -441,7 +441,7 @@ fn from_ingress(listener: &IngressListener, own: IpAddr) -> Option<Door> {
         SocketAddr::new(address, endpoint.port.get())
     });
     let here = SocketAddr::new(loopback(own), port.get());
-    Some(Door {
+    Some(InboundPort {
         bind: SocketAddr::new(listener.bind.unwrap_or(own), port.get()),
         endpoint: Some(endpoint.unwrap_or(here)),
         protocol: listener.port.protocol,
@@ -451,7 +451,7 @@ fn from_ingress(listener: &IngressListener, own: IpAddr) -> Option<Door> {
 
 /// Each target port once; the first service that names it says what is spoken, unless another says another version of
 /// HTTP: then each caller does.
-fn from_services(services: &[WorkloadService], own: IpAddr) -> Vec<Door> {
+fn from_services(services: &[WorkloadService], own: IpAddr) -> Vec<InboundPort> {
     let two = |protocol: Protocol| matches!(protocol, Protocol::Http2 | Protocol::Grpc);
     let http = |protocol: Protocol| protocol == Protocol::Http || two(protocol);
     let mut by_target: BTreeMap<Port, Protocol> = BTreeMap::new();
@@ -469,7 +469,7 @@ fn from_services(services: &[WorkloadService], own: IpAddr) -> Vec<Door> {
             }
         }
     }
-    let doors = by_target.into_iter().map(|(port, protocol)| Door {
+    let doors = by_target.into_iter().map(|(port, protocol)| InboundPort {
         bind: SocketAddr::new(own, port.get()),
         endpoint: None,
         protocol,

@@ -10,7 +10,7 @@ use crate::json::{duration, from_control, typed};
 
 /// Which way a connection goes.
 #[derive(Clone, Copy)]
-pub(crate) enum Way<'a> {
+pub(crate) enum TrafficDirection<'a> {
     /// To the application of this workload.
     In(&'a Workload),
     /// From an application.
@@ -19,7 +19,7 @@ pub(crate) enum Way<'a> {
     Edge(&'a Workload),
 }
 
-impl Way<'_> {
+impl TrafficDirection<'_> {
     /// Envoy's word.
     pub(crate) fn direction(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ pub(crate) enum Routes {
 /// The filter that serves HTTP, with these filters before its router.
 pub(crate) fn http(
     mesh: &Mesh,
-    way: Way<'_>,
+    way: TrafficDirection<'_>,
     stat_prefix: &str,
     routes: Routes,
     before: &[Value],
@@ -69,7 +69,7 @@ pub(crate) fn http(
         }
     }
     match way {
-        Way::In(workload) => {
+        TrafficDirection::In(workload) => {
             inbound(mesh, workload, &mut config);
             config["skip_xff_append"] = json!(true);
             let said = workload.topology.forwards.sidecar;
@@ -86,7 +86,7 @@ pub(crate) fn http(
             }
             config["set_current_client_cert_details"] = told;
         }
-        Way::Edge(workload) => {
+        TrafficDirection::Edge(workload) => {
             inbound(mesh, workload, &mut config);
             let forwards = workload.forwards(&mesh.config.proxy.forwards);
             config["forward_client_cert_details"] = json!(word(forwards));
@@ -96,7 +96,7 @@ pub(crate) fn http(
             config["internal_address_config"] = json!({ "unix_sockets": false });
         }
         // The application's own `x-forwarded-for` is left as it is.
-        Way::Out => {
+        TrafficDirection::Out => {
             config["use_remote_address"] = json!(false);
             config["forward_client_cert_details"] = json!("SANITIZE");
         }

@@ -21,14 +21,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 use voile_model::mesh::{
-    Client, DestinationRule, KeySource, Leads, Mesh, RequestAuthentication, Routing, Service,
+    RuleClient, DestinationRule, KeySource, ServicesByHost, Mesh, RequestAuthentication, Routing, MeshService,
     Subject, TokenRule, Workload,
 };
 use voile_model::{Labels, Namespace, Port, ResourceName, ServiceKey};
 
-use crate::Peer;
+use crate::PeerIdentity;
 use crate::limit::{Limit, LimitName};
-pub(crate) use cluster::Target;
+pub(crate) use cluster::ClusterTarget;
 pub use tls::{IDENTITY, ROOT, identity_secret, root_secret};
 
 /// Time for the detection of a protocol if the mesh sets none. Istio's own default waits for ever, and protocols whose server
@@ -37,7 +37,7 @@ const DETECTION_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Capture of connections by the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Capture {
+pub enum InterceptMode {
     /// Clients connect to listeners of the Sidecar resource.
     None,
     /// The kernel redirects them, by Istio's rules.
@@ -65,20 +65,20 @@ impl Keys for WrittenKeys {
 
 /// All that what a workload's application calls depends on, besides the mesh: workloads of one scope are told the same of it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Scope {
+pub struct DependencyScope {
     namespace: Namespace,
     /// The Sidecar that holds.
     sidecar: Option<ResourceName>,
-    capture: Capture,
+    capture: InterceptMode,
     ipv6: bool,
     /// Of its labels those that some route or DestinationRule asks for.
     labels: Labels,
 }
 
-impl Scope {
+impl DependencyScope {
     /// A client in this scope.
-    fn client(&self) -> Client<'_> {
-        Client {
+    fn client(&self) -> RuleClient<'_> {
+        RuleClient {
             namespace: Some(&self.namespace),
             labels: Some(&self.labels),
         }
@@ -105,7 +105,7 @@ pub struct Callee {
 
 impl Callee {
     fn new(
-        service: &Service,
+        service: &MeshService,
         port: Port,
         subset: Option<&Arc<str>>,
         rule: Option<&DestinationRule>,
@@ -161,7 +161,7 @@ impl Configuration {
 pub fn translate(
     mesh: &Mesh,
     workload: &Workload,
-    capture: Capture,
+    capture: InterceptMode,
     keys: &dyn Keys,
 ) -> Configuration {
     let translator = Translator::new(mesh);
@@ -182,7 +182,7 @@ pub struct Translator<'m> {
     mesh: &'m Mesh,
     routing: Routing<'m>,
     /// Made when first asked for: who is told what was made before needs none.
-    leads: OnceCell<Leads<'m>>,
+    leads: OnceCell<ServicesByHost<'m>>,
     /// Labels that some route or DestinationRule asks callers for.
     asked_labels: BTreeSet<&'m str>,
 }
@@ -211,11 +211,11 @@ impl<'m> Translator<'m> {
 
     /// The scope of what a workload calls.
     #[must_use]
-    pub fn scope(&self, workload: &Workload, capture: Capture) -> Scope {
+    pub fn scope(&self, workload: &Workload, capture: InterceptMode) -> DependencyScope {
         let sidecar = self.mesh.sidecar_for(workload);
         let labels = workload.labels.iter();
         let labels = labels.filter(|(name, _)| self.asked_labels.contains(&***name));
-        Scope {
+        DependencyScope {
             namespace: workload.key.namespace.clone(),
             sidecar: sidecar.map(|sidecar| sidecar.name.clone()),
             capture,
@@ -231,17 +231,17 @@ impl<'m> Translator<'m> {
 
     /// Listeners and routes for what applications of a scope call, and whom that concerns; not their clusters and endpoints.
     #[must_use]
-    pub fn calls(&self, scope: &Scope) -> Configuration {
+    pub fn calls(&self, scope: &DependencyScope) -> Configuration {
         let mut made = Made::default();
         outbound::translate(self.outbound(scope), &mut made);
         made
     }
 
-    fn outbound<'s>(&'s self, scope: &'s Scope) -> outbound::Outbound<'s> {
+    fn outbound<'s>(&'s self, scope: &'s DependencyScope) -> outbound::Outbound<'s> {
         outbound::Outbound {
             mesh: self.mesh,
             routing: &self.routing,
-            leads: self.leads.get_or_init(|| Leads::new(self.mesh)),
+            leads: self.leads.get_or_init(|| ServicesByHost::new(self.mesh)),
             scope,
         }
     }
@@ -258,7 +258,7 @@ impl<'m> Translator<'m> {
                 let mut rules = self.mesh.destination_rules.covering(host);
                 let rule = rule.and_then(|name| rules.find(|one| one.name == *name));
                 let rule = rule.map(|rule| &**rule);
-                Target::new(self.mesh, (service, rule), port, callee.subset.as_deref())
+                ClusterTarget::new(self.mesh, (service, rule), port, callee.subset.as_deref())
             }
         {
             made.clusters = target.clusters(&mut made.limits);
@@ -270,21 +270,21 @@ impl<'m> Translator<'m> {
     /// Resources of one workload: its inbound listeners, its authorization provider, and its limits; of a gateway all its
     /// listeners and destinations.
     #[must_use]
-    pub fn own(&self, workload: &Workload, capture: Capture, keys: &dyn Keys) -> Configuration {
+    pub fn own(&self, workload: &Workload, capture: InterceptMode, keys: &dyn Keys) -> Configuration {
         let mesh = self.mesh;
         let mut made = Made::default();
         let peer = match workload.gateway {
             // A client from outside is no workload of the mesh, whatever its certificate says: no filter sets this state.
-            true => Peer::FilterState,
-            false => Peer::Certificate,
+            true => PeerIdentity::FilterState,
+            false => PeerIdentity::Certificate,
         };
         let security = security::of(mesh, (workload, peer), keys, &mut made.limits);
         if let Some(asked) = &security.asked {
-            let rule = mesh.destination_rule(&asked.service, Client::of(workload));
+            let rule = mesh.destination_rule(&asked.service, RuleClient::of(workload));
             let rule = rule.map(|rule| &**rule);
             let clusters = asked.clusters(mesh, rule, &mut made.limits);
             made.clusters.extend(clusters);
-            let target = Target::new(mesh, (&asked.service, rule), &asked.port, None);
+            let target = ClusterTarget::new(mesh, (&asked.service, rule), &asked.port, None);
             made.endpoints
                 .extend(target.and_then(|target| target.endpoints()));
         }

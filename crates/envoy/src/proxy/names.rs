@@ -7,7 +7,7 @@ use voile_model::{Hostname, Port};
 
 /// Payload of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Carried {
+pub(crate) enum ClusterTraffic {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2.
@@ -16,7 +16,7 @@ pub(crate) enum Carried {
     Opaque,
 }
 
-impl Carried {
+impl ClusterTraffic {
     /// ALPN names between sidecars, and for servers that know HTTP by its common name only.
     pub(crate) fn alpn(self) -> &'static [&'static str] {
         match self {
@@ -29,50 +29,50 @@ impl Carried {
 
 /// Payload of calls to a service's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spoken {
+pub(crate) enum PortProtocol {
     /// Always the same.
-    One(Carried),
+    One(ClusterTraffic),
     /// HTTP in the version in which it came.
     AnyHttp,
     /// Decided by the first bytes.
     Anything,
 }
 
-impl Spoken {
+impl PortProtocol {
     /// To a service's port or a part of it, of which a DestinationRule says this.
     pub(crate) fn to(mesh: &Mesh, port: &ServicePort, pool: &ConnectionPool) -> Option<Self> {
         Some(match port.protocol {
             Protocol::Udp => return None,
             Protocol::Auto => Self::Anything,
-            Protocol::Tcp | Protocol::Tls => Self::One(Carried::Opaque),
+            Protocol::Tcp | Protocol::Tls => Self::One(ClusterTraffic::Opaque),
             Protocol::Http | Protocol::Http2 | Protocol::Grpc if pool.use_client_protocol => {
                 Self::AnyHttp
             }
-            Protocol::Http2 | Protocol::Grpc => Self::One(Carried::Http2),
+            Protocol::Http2 | Protocol::Grpc => Self::One(ClusterTraffic::Http2),
             Protocol::Http if pool.http2_upgrade.unwrap_or(mesh.config.http2_upgrade) => {
-                Self::One(Carried::Http2)
+                Self::One(ClusterTraffic::Http2)
             }
-            Protocol::Http => Self::One(Carried::Http1),
+            Protocol::Http => Self::One(ClusterTraffic::Http1),
         })
     }
 
     /// All that it may be.
-    pub(crate) fn each(self) -> &'static [Carried] {
+    pub(crate) fn each(self) -> &'static [ClusterTraffic] {
         match self {
-            Self::One(Carried::Http1) => &[Carried::Http1],
-            Self::One(Carried::Http2) => &[Carried::Http2],
-            Self::One(Carried::Opaque) => &[Carried::Opaque],
-            Self::AnyHttp => &[Carried::Http1, Carried::Http2],
-            Self::Anything => &[Carried::Http1, Carried::Http2, Carried::Opaque],
+            Self::One(ClusterTraffic::Http1) => &[ClusterTraffic::Http1],
+            Self::One(ClusterTraffic::Http2) => &[ClusterTraffic::Http2],
+            Self::One(ClusterTraffic::Opaque) => &[ClusterTraffic::Opaque],
+            Self::AnyHttp => &[ClusterTraffic::Http1, ClusterTraffic::Http2],
+            Self::Anything => &[ClusterTraffic::Http1, ClusterTraffic::Http2, ClusterTraffic::Opaque],
         }
     }
 
     /// Name of the cluster for this payload, with this prefix; `None` if there is no such cluster.
-    pub(crate) fn cluster(self, base: String, carried: Carried) -> Option<String> {
+    pub(crate) fn cluster(self, base: String, carried: ClusterTraffic) -> Option<String> {
         match self {
             // The other version of HTTP is carried as this one, and HTTP to a port of bytes as bytes.
             Self::One(one) => {
-                let fits = carried != Carried::Opaque || one == Carried::Opaque;
+                let fits = carried != ClusterTraffic::Opaque || one == ClusterTraffic::Opaque;
                 fits.then_some(base)
             }
             spoken => spoken
@@ -90,11 +90,11 @@ pub(crate) fn outbound(port: Port, subset: Option<&str>, host: &Hostname) -> Str
 }
 
 /// One of several clusters for one port.
-pub(crate) fn flavoured(base: &str, carried: Carried) -> String {
+pub(crate) fn flavoured(base: &str, carried: ClusterTraffic) -> String {
     match carried {
-        Carried::Http1 => format!("{base}~http"),
-        Carried::Http2 => format!("{base}~h2"),
-        Carried::Opaque => format!("{base}~tcp"),
+        ClusterTraffic::Http1 => format!("{base}~http"),
+        ClusterTraffic::Http2 => format!("{base}~h2"),
+        ClusterTraffic::Opaque => format!("{base}~tcp"),
     }
 }
 

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use voile_model::Port;
 use voile_model::mesh::traffic::PortTraffic;
 use voile_model::mesh::{
-    CaptureMode, DestinationRule, Leads, Mesh, OutboundPolicy, Protocol, Resolution, Routing,
-    Service, ServicePort, Sidecar,
+    CaptureMode, DestinationRule, ServicesByHost, Mesh, OutboundPolicy, Protocol, Resolution, Routing,
+    MeshService, ServicePort, Sidecar,
 };
 
 use super::cluster::domains;
-use super::manager::{self, Routes, Way};
-use super::names::{self, Carried, Spoken};
-use super::{Callee, Capture, Made, Scope, actions, routes, traffic};
+use super::manager::{self, Routes, TrafficDirection};
+use super::names::{self, ClusterTraffic, PortProtocol};
+use super::{Callee, InterceptMode, Made, DependencyScope, actions, routes, traffic};
 use crate::json::{authority, duration, host, socket, typed};
 use crate::limit::LimitName;
 use crate::matching;
@@ -30,17 +30,17 @@ pub(crate) const BLACK_HOLE: &str = "BlackHoleCluster";
 
 /// A service's port, and the names by which this listener's clients call it.
 pub(super) struct Hop {
-    pub(super) service: Arc<Service>,
+    pub(super) service: Arc<MeshService>,
     pub(super) port: ServicePort,
     names: Vec<String>,
-    spoken: Spoken,
+    spoken: PortProtocol,
     /// The DestinationRule that its callers obey.
     rule: Option<Arc<DestinationRule>>,
 }
 
 /// Treatment of calls that name no service.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Otherwise {
+enum PassthroughPolicy {
     /// Nothing: there is nowhere to go on to.
     NoRoute,
     /// They go where they were going.
@@ -50,14 +50,14 @@ enum Otherwise {
 }
 
 /// One outbound listener.
-struct Exit {
+struct OutboundListener {
     name: String,
     address: Value,
     /// True if it binds its address.
     bound: bool,
     protocol: Protocol,
     hops: Vec<Hop>,
-    otherwise: Otherwise,
+    otherwise: PassthroughPolicy,
 }
 
 /// Translation of the outbound calls of a scope.
@@ -65,14 +65,14 @@ struct Exit {
 pub(super) struct Outbound<'a> {
     pub(super) mesh: &'a Mesh,
     pub(super) routing: &'a Routing<'a>,
-    pub(super) leads: &'a Leads<'a>,
-    pub(super) scope: &'a Scope,
+    pub(super) leads: &'a ServicesByHost<'a>,
+    pub(super) scope: &'a DependencyScope,
 }
 
 pub(super) fn translate(outbound: Outbound<'_>, made: &mut Made) {
     let exits = match outbound.scope.capture {
-        Capture::None => outbound.explicit(made),
-        Capture::Redirect => {
+        InterceptMode::None => outbound.explicit(made),
+        InterceptMode::Redirect => {
             outbound.virtual_listener(made);
             outbound.captured(made)
         }
@@ -96,13 +96,13 @@ impl<'a> Outbound<'a> {
         self.mesh.sidecars.get(name).map(|sidecar| &**sidecar)
     }
 
-    fn hop(&self, service: &Arc<Service>, port: Port, names: Vec<String>) -> Option<Hop> {
+    fn hop(&self, service: &Arc<MeshService>, port: Port, names: Vec<String>) -> Option<Hop> {
         let port = service.port(port)?;
         let rule = self.mesh.destination_rule(service, self.scope.client());
         let by = rule.map(|rule| &**rule);
         let said = self.mesh.traffic_by(service, by, port.number, None);
         Some(Hop {
-            spoken: Spoken::to(self.mesh, port, &said.pool)?,
+            spoken: PortProtocol::to(self.mesh, port, &said.pool)?,
             rule: rule.cloned(),
             service: service.clone(),
             port: port.clone(),
@@ -111,7 +111,7 @@ impl<'a> Outbound<'a> {
     }
 
     /// The Sidecar's listeners that clients connect to.
-    fn explicit(&self, made: &mut Made) -> Vec<Exit> {
+    fn explicit(&self, made: &mut Made) -> Vec<OutboundListener> {
         let namespace = &self.scope.namespace;
         let sidecar = self.sidecar();
         let mut binds = BTreeSet::new();
@@ -143,35 +143,35 @@ impl<'a> Outbound<'a> {
                 names.retain(|name| taken.insert(name.clone()));
                 self.hop(service, port.number, names)
             });
-            exits.push(Exit {
+            exits.push(OutboundListener {
                 name: format!("outbound_{}", names::listener(bind)),
                 address: socket(bind),
                 bound: true,
                 protocol: port.protocol,
                 hops: hops.collect(),
-                otherwise: Otherwise::NoRoute,
+                otherwise: PassthroughPolicy::NoRoute,
             });
         }
         exits
     }
 
-    fn otherwise(&self) -> Otherwise {
+    fn otherwise(&self) -> PassthroughPolicy {
         let policy = self.sidecar().and_then(|sidecar| sidecar.outbound_policy);
         match policy.unwrap_or(self.mesh.config.outbound_policy) {
-            OutboundPolicy::AllowAny => Otherwise::Passed,
-            OutboundPolicy::RegistryOnly => Otherwise::Refused,
+            OutboundPolicy::AllowAny => PassthroughPolicy::Passed,
+            OutboundPolicy::RegistryOnly => PassthroughPolicy::Refused,
         }
     }
 
     /// Services that the workload may reach, port by port.
-    fn reachable(&self) -> Vec<(Arc<Service>, Port)> {
+    fn reachable(&self) -> Vec<(Arc<MeshService>, Port)> {
         let namespace = &self.scope.namespace;
         let listeners = self
             .sidecar()
             .map(|sidecar| sidecar.egress.as_slice())
             .unwrap_or_default();
-        let mut found: BTreeMap<_, (Arc<Service>, Port)> = BTreeMap::new();
-        let mut add = |service: &Arc<Service>, port: Port| {
+        let mut found: BTreeMap<_, (Arc<MeshService>, Port)> = BTreeMap::new();
+        let mut add = |service: &Arc<MeshService>, port: Port| {
             let key = (service.key.clone(), port);
             found.insert(key, (service.clone(), port));
         };
@@ -206,22 +206,22 @@ impl<'a> Outbound<'a> {
     }
 
     /// A listener for each port that several services share by name, and one for each address that bytes are sent to.
-    fn captured(&self, made: &mut Made) -> Vec<Exit> {
+    fn captured(&self, made: &mut Made) -> Vec<OutboundListener> {
         let otherwise = self.otherwise();
         let any = self.scope.any();
         let mut shared: BTreeMap<Port, Vec<Hop>> = BTreeMap::new();
-        let mut exits: BTreeMap<String, Exit> = BTreeMap::new();
+        let mut exits: BTreeMap<String, OutboundListener> = BTreeMap::new();
         for (service, number) in self.reachable() {
             let mut names = service.authorities(&self.scope.namespace);
             names.extend(service.addresses.iter().map(|address| authority(*address)));
             let Some(hop) = self.hop(&service, number, names) else {
                 continue;
             };
-            let bytes = matches!(hop.spoken, Spoken::Anything | Spoken::One(Carried::Opaque));
+            let bytes = matches!(hop.spoken, PortProtocol::Anything | PortProtocol::One(ClusterTraffic::Opaque));
             // No request to this address bypasses the service's waypoint, whatever its host.
             let behind = self.mesh.waypoint_of(&service).is_some();
             let otherwise = match behind {
-                true => Otherwise::NoRoute,
+                true => PassthroughPolicy::NoRoute,
                 false => otherwise,
             };
             let tls = hop.port.protocol == Protocol::Tls;
@@ -234,7 +234,7 @@ impl<'a> Outbound<'a> {
                     exits.entry(exit.name.clone()).or_insert(exit);
                 }
             }
-            if tls || hop.spoken != Spoken::One(Carried::Opaque) {
+            if tls || hop.spoken != PortProtocol::One(ClusterTraffic::Opaque) {
                 shared.entry(number).or_default().push(hop);
             }
         }
@@ -244,7 +244,7 @@ impl<'a> Outbound<'a> {
                 hop.names.retain(|name| taken.insert(name.clone()));
             }
             let name = format!("{any}_{port}");
-            let exit = Exit {
+            let exit = OutboundListener {
                 name: name.clone(),
                 address: host(any, port.get()),
                 bound: false,
@@ -258,9 +258,9 @@ impl<'a> Outbound<'a> {
     }
 
     /// The listener for one virtual address of a service.
-    fn at(&self, address: IpAddr, hop: &Hop, otherwise: Otherwise) -> Exit {
+    fn at(&self, address: IpAddr, hop: &Hop, otherwise: PassthroughPolicy) -> OutboundListener {
         let bind = SocketAddr::new(address, hop.port.number.get());
-        let mut exit = Exit {
+        let mut exit = OutboundListener {
             name: names::listener(bind),
             address: socket(bind),
             bound: false,
@@ -300,11 +300,11 @@ impl<'a> Outbound<'a> {
     fn virtual_listener(&self, made: &mut Made) {
         let any = self.scope.any();
         let to = match self.otherwise() {
-            Otherwise::Passed => {
+            PassthroughPolicy::Passed => {
                 name_plaintext(made);
                 PASSED
             }
-            Otherwise::NoRoute | Otherwise::Refused => BLACK_HOLE,
+            PassthroughPolicy::NoRoute | PassthroughPolicy::Refused => BLACK_HOLE,
         };
         let passed = json!({
             "name": PASSED,
@@ -317,7 +317,7 @@ impl<'a> Outbound<'a> {
         let listener = json!({
             "name": "virtualOutbound",
             "address": host(any, CAPTURED),
-            "traffic_direction": Way::Out.direction(),
+            "traffic_direction": TrafficDirection::Out.direction(),
             "use_original_dst": true,
             "filter_chains": [
                 // A connection to the listener's own port would be forwarded to it again and again.
@@ -333,9 +333,9 @@ impl<'a> Outbound<'a> {
             .insert("virtualOutbound".to_owned(), listener);
     }
 
-    fn listener(&self, exit: &Exit, made: &mut Made) -> Value {
+    fn listener(&self, exit: &OutboundListener, made: &mut Made) -> Value {
         let any_version =
-            |hop: &Hop| !matches!(hop.spoken, Spoken::One(_)) || self.leads_by_version(hop);
+            |hop: &Hop| !matches!(hop.spoken, PortProtocol::One(_)) || self.leads_by_version(hop);
         let is_http = matches!(
             exit.protocol,
             Protocol::Http | Protocol::Http2 | Protocol::Grpc
@@ -344,9 +344,9 @@ impl<'a> Outbound<'a> {
             exit.protocol == Protocol::Auto || (is_http && exit.hops.iter().any(any_version));
         let mut chains = Vec::new();
         if found_out {
-            let kinds: [(Carried, &[&str]); 2] = [
-                (Carried::Http1, &["http/1.0", "http/1.1"]),
-                (Carried::Http2, &["h2c"]),
+            let kinds: [(ClusterTraffic, &[&str]); 2] = [
+                (ClusterTraffic::Http1, &["http/1.0", "http/1.1"]),
+                (ClusterTraffic::Http2, &["h2c"]),
             ];
             for (carried, seen) in kinds {
                 let name = names::flavoured(&exit.name, carried);
@@ -355,19 +355,19 @@ impl<'a> Outbound<'a> {
                     "filters": [self.manager(exit, &name, carried, made)],
                 });
                 // Nothing but HTTP comes where that is declared, however long its first bytes take.
-                if !is_http || carried != Carried::Http1 {
+                if !is_http || carried != ClusterTraffic::Http1 {
                     chain["filter_chain_match"] = json!({ "application_protocols": seen });
                 }
                 chains.push(chain);
             }
         } else if is_http {
-            let filters = [self.manager(exit, &exit.name, Carried::Http1, made)];
+            let filters = [self.manager(exit, &exit.name, ClusterTraffic::Http1, made)];
             chains.push(json!({ "name": exit.name, "filters": filters }));
         }
         let mut listener = json!({
             "name": exit.name,
             "address": exit.address,
-            "traffic_direction": Way::Out.direction(),
+            "traffic_direction": TrafficDirection::Out.direction(),
         });
         let mut filters = Vec::new();
         let filter = |what: &str, kind: &str| {
@@ -406,8 +406,8 @@ impl<'a> Outbound<'a> {
     }
 
     /// Chains for bytes: by server name where there are several services, and what takes the rest.
-    fn bytes(&self, exit: &Exit) -> (Vec<Value>, Option<Value>) {
-        let to = |hop: &Hop| hop.spoken.cluster(hop.base(), Carried::Opaque);
+    fn bytes(&self, exit: &OutboundListener) -> (Vec<Value>, Option<Value>) {
+        let to = |hop: &Hop| hop.spoken.cluster(hop.base(), ClusterTraffic::Opaque);
         let opaque: Vec<(&Hop, String)> = exit
             .hops
             .iter()
@@ -428,9 +428,9 @@ impl<'a> Outbound<'a> {
             );
         let rest = match (own, opaque.first(), exit.otherwise) {
             (true, Some(first), _) => Some(otherwise(carrying(first))),
-            (_, _, Otherwise::Passed) => Some(otherwise(manager::tcp(self.mesh, PASSED))),
-            (_, _, Otherwise::Refused) => Some(otherwise(manager::tcp(self.mesh, BLACK_HOLE))),
-            (_, _, Otherwise::NoRoute) => None,
+            (_, _, PassthroughPolicy::Passed) => Some(otherwise(manager::tcp(self.mesh, PASSED))),
+            (_, _, PassthroughPolicy::Refused) => Some(otherwise(manager::tcp(self.mesh, BLACK_HOLE))),
+            (_, _, PassthroughPolicy::NoRoute) => None,
         };
         if own && opaque.len() <= 1 {
             return (Vec::new(), rest);
@@ -458,11 +458,11 @@ impl<'a> Outbound<'a> {
         (chains.filter(has_names).collect(), rest)
     }
 
-    fn manager(&self, exit: &Exit, name: &str, carried: Carried, made: &mut Made) -> Value {
+    fn manager(&self, exit: &OutboundListener, name: &str, carried: ClusterTraffic, made: &mut Made) -> Value {
         let routes = self.routes(exit, name, carried, made);
         made.routes.insert(name.to_owned(), routes);
         let routes = Routes::Named(name.to_owned());
-        manager::http(self.mesh, Way::Out, name, routes, &actions::filters())
+        manager::http(self.mesh, TrafficDirection::Out, name, routes, &actions::filters())
     }
 
     /// The route of a service of which nothing is written.
@@ -478,7 +478,7 @@ impl<'a> Outbound<'a> {
         json!({ "name": "default", "match": { "prefix": "/" }, "route": action })
     }
 
-    fn routes(&self, exit: &Exit, name: &str, carried: Carried, made: &mut Made) -> Value {
+    fn routes(&self, exit: &OutboundListener, name: &str, carried: ClusterTraffic, made: &mut Made) -> Value {
         let mut hosts = Vec::new();
         let lone = exit.bound && exit.hops.len() == 1;
         let mut everything = lone;
@@ -511,12 +511,12 @@ impl<'a> Outbound<'a> {
         }
         let rest = match exit.otherwise {
             _ if everything => None,
-            Otherwise::NoRoute => None,
-            Otherwise::Passed => Some((
+            PassthroughPolicy::NoRoute => None,
+            PassthroughPolicy::Passed => Some((
                 "allow_any",
                 json!({ "route": { "cluster": PASSED, "timeout": "0s" } }),
             )),
-            Otherwise::Refused => {
+            PassthroughPolicy::Refused => {
                 Some(("block_all", json!({ "direct_response": { "status": 502 } })))
             }
         };

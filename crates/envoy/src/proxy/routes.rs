@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use voile_model::Port;
 use voile_model::mesh::traffic::HashKey;
 use voile_model::mesh::{
-    Criterion, DestinationRule, HttpMatch, HttpRoute, Lead, Place, RouteDestination, ServicePort,
+    Criterion, DestinationRule, HttpMatch, HttpRoute, RouteDestinationKind, RouteAttachment, RouteDestination, ServicePort,
     Subject, TextMatch, VirtualService, holding,
 };
 
-use super::names::{self, Carried, Spoken};
+use super::names::{self, ClusterTraffic, PortProtocol};
 use super::outbound::{Hop, Outbound};
 use super::{Callee, Made, actions, manager, traffic};
 use crate::json::{duration, share};
@@ -17,7 +17,7 @@ use crate::limit::LimitName;
 use crate::matching::{any, matching};
 
 /// Destination of a route.
-struct Way {
+struct RouteBranch {
     cluster: String,
     /// By what its requests are kept together.
     key: Option<HashKey>,
@@ -43,7 +43,7 @@ impl<'a> Outbound<'a> {
     pub(super) fn written(
         &self,
         hop: &Hop,
-        carried: Carried,
+        carried: ClusterTraffic,
         made: &mut Made,
     ) -> Option<Vec<Value>> {
         let namespace = Some(&self.scope.namespace);
@@ -54,7 +54,7 @@ impl<'a> Outbound<'a> {
             return None;
         }
         let mut routes = Vec::new();
-        let to = (Place::Mesh, hop.port.number, carried);
+        let to = (RouteAttachment::Mesh, hop.port.number, carried);
         for route in &one.http {
             // Later routes are never reached, and Istio leaves them out as well.
             if self.alternatives(one, route, to, (&mut routes, made)) {
@@ -76,7 +76,7 @@ impl<'a> Outbound<'a> {
         let mut all = one.http.iter().flat_map(HttpRoute::destinations);
         all.any(|to| {
             let found = self.lead(one, to, called);
-            found.is_some_and(|(_, _, spoken, _)| !matches!(spoken, Spoken::One(_)))
+            found.is_some_and(|(_, _, spoken, _)| !matches!(spoken, PortProtocol::One(_)))
         })
     }
 
@@ -85,7 +85,7 @@ impl<'a> Outbound<'a> {
         &self,
         one: &VirtualService,
         route: &HttpRoute,
-        (place, port, carried): (Place<'_>, Port, Carried),
+        (place, port, carried): (RouteAttachment<'_>, Port, ClusterTraffic),
         (routes, made): (&mut Vec<Value>, &mut Made),
     ) -> bool {
         let namespace = Some(&self.scope.namespace);
@@ -149,7 +149,7 @@ impl<'a> Outbound<'a> {
         &self,
         one: &VirtualService,
         route: &HttpRoute,
-        to: (Port, Carried),
+        to: (Port, ClusterTraffic),
         made: &mut Made,
     ) -> Result<Value, &'static str> {
         // It stands here still: there is nobody to hand over to, as at our own proxies.
@@ -172,14 +172,14 @@ impl<'a> Outbound<'a> {
         &self,
         one: &VirtualService,
         route: &HttpRoute,
-        to: (Port, Carried),
+        to: (Port, ClusterTraffic),
         made: &mut Made,
     ) -> Value {
         let taking: Vec<_> = route.shares().collect();
         let ways = taking
             .iter()
             .map(|(way, _)| self.way(one, &way.to, to, made));
-        let ways: Vec<Way> = ways.collect();
+        let ways: Vec<RouteBranch> = ways.collect();
         let authorities = taking
             .iter()
             .map(|(way, _)| actions::authority(route, &way.headers));
@@ -242,9 +242,9 @@ impl<'a> Outbound<'a> {
         to: &RouteDestination,
         called: Port,
     ) -> Option<(
-        Lead<'a>,
+        RouteDestinationKind<'a>,
         &'a ServicePort,
-        Spoken,
+        PortProtocol,
         Option<&'a DestinationRule>,
     )> {
         let client = self.scope.client();
@@ -254,7 +254,7 @@ impl<'a> Outbound<'a> {
         let rule = rule.map(|rule| &**rule);
         let subset = lead.subset.as_deref();
         let said = (self.mesh).traffic_by(lead.service, rule, port.number, subset);
-        let spoken = Spoken::to(self.mesh, port, &said.pool)?;
+        let spoken = PortProtocol::to(self.mesh, port, &said.pool)?;
         Some((lead, port, spoken, rule))
     }
 
@@ -264,9 +264,9 @@ impl<'a> Outbound<'a> {
         &self,
         one: &VirtualService,
         to: &RouteDestination,
-        (called, carried): (Port, Carried),
+        (called, carried): (Port, ClusterTraffic),
         made: &mut Made,
-    ) -> Way {
+    ) -> RouteBranch {
         let lead = self.lead(one, to, called);
         let found = lead.and_then(|(lead, port, spoken, rule)| {
             let subset = lead.subset.as_deref();
@@ -275,7 +275,7 @@ impl<'a> Outbound<'a> {
             let callee = Callee::new(lead.service, port.number, lead.subset.as_ref(), rule);
             let said = (self.mesh).traffic_by(lead.service, rule, port.number, subset);
             let key = said.balancer.key;
-            Some((Way { cluster, key }, callee))
+            Some((RouteBranch { cluster, key }, callee))
         });
         if let Some((way, callee)) = found {
             made.callees.insert(callee);
@@ -284,7 +284,7 @@ impl<'a> Outbound<'a> {
         let port = to.port.as_ref().map_or(called, |(port, _)| *port);
         let subset = to.subset.as_ref().map(|(name, _)| &**name);
         let (cluster, key) = (names::outbound(port, subset, &to.host), None);
-        Way { cluster, key }
+        RouteBranch { cluster, key }
     }
 }
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use voile_model::mesh::{
     DestinationRule, ExtAuthzProvider, ExtAuthzTransport, Mesh, Provider, ProviderService,
-    RequestAuthentication, Service, ServicePort, TokenRule, Workload, token_rules,
+    RequestAuthentication, MeshService, ServicePort, TokenRule, Workload, token_rules,
 };
 use voile_policy::authorization::{Action, Policy, TrustDomains};
 use voile_policy::tokens::KeySet;
 
-use super::names::Carried;
-use super::{Keys, Target};
+use super::names::ClusterTraffic;
+use super::{Keys, ClusterTarget};
 use crate::limit::{Limit, LimitName};
-use crate::{CUSTOM_PREFIX, Layer, Peer, Translation, custom_filter, token_filter};
+use crate::{CUSTOM_PREFIX, Layer, PeerIdentity, Translation, custom_filter, token_filter};
 
 /// A key set by which nobody signs: tokens of an issuer whose keys are not known are refused. Envoy takes no empty set, and refuses all
 /// of the listener for it. The key is a point of the curve that was drawn by a hash (its first coordinate is SHA-256 of
@@ -29,21 +29,21 @@ pub(crate) struct Security {
     /// Before a proxy of bytes.
     pub(crate) tcp: Vec<Value>,
     /// The service that is asked, if any.
-    pub(crate) asked: Option<Asked>,
+    pub(crate) asked: Option<ProviderCheck>,
     /// Policies that ask somebody, which nobody does about bytes.
     pub(crate) custom: Vec<String>,
 }
 
 /// A provider's service.
-pub(crate) struct Asked {
-    pub(crate) service: Arc<Service>,
+pub(crate) struct ProviderCheck {
+    pub(crate) service: Arc<MeshService>,
     pub(crate) port: ServicePort,
 }
 
 /// All that a workload obeys.
 pub(crate) fn of(
     mesh: &Mesh,
-    (workload, peer): (&Workload, Peer),
+    (workload, peer): (&Workload, PeerIdentity),
     keys: &dyn Keys,
     limits: &mut BTreeSet<Limit>,
 ) -> Security {
@@ -153,7 +153,7 @@ fn asking(
     workload: &Workload,
     custom: &[Policy],
     limits: &mut BTreeSet<Limit>,
-) -> Option<(Arc<str>, ExtAuthzProvider, Asked)> {
+) -> Option<(Arc<str>, ExtAuthzProvider, ProviderCheck)> {
     let named = custom.iter().filter_map(|policy| match &policy.action {
         Action::Custom(provider) => Some(provider.clone()),
         _ => None,
@@ -197,19 +197,19 @@ fn asking(
 }
 
 /// A provider's service: anywhere, the root namespace first, unless its namespace is said.
-fn service(mesh: &Mesh, wanted: &ProviderService) -> Option<Asked> {
-    let there = |service: &&Arc<Service>| {
+fn service(mesh: &Mesh, wanted: &ProviderService) -> Option<ProviderCheck> {
+    let there = |service: &&Arc<MeshService>| {
         let there = wanted
             .namespace
             .as_ref()
             .is_none_or(|name| service.key.namespace == *name);
         there && service.key.hostname == wanted.host
     };
-    let mut found: Vec<&Arc<Service>> = mesh.services.values().filter(there).collect();
+    let mut found: Vec<&Arc<MeshService>> = mesh.services.values().filter(there).collect();
     found.sort_by_key(|service| service.key.namespace != mesh.config.root_namespace);
     found.into_iter().find_map(|service| {
         let port = service.port(wanted.port)?.clone();
-        Some(Asked {
+        Some(ProviderCheck {
             service: service.clone(),
             port,
         })
@@ -222,7 +222,7 @@ fn questions(
     custom: &[Policy],
     name: &str,
     provider: &ExtAuthzProvider,
-    asked: &Asked,
+    asked: &ProviderCheck,
 ) -> [Option<Value>; 2] {
     let Some(rules) = translation.custom_rules(custom, name) else {
         return [None, None];
@@ -241,7 +241,7 @@ fn questions(
     ]
 }
 
-impl Asked {
+impl ProviderCheck {
     /// The cluster by which it is asked.
     fn cluster(&self, provider: &ExtAuthzProvider) -> String {
         let base = super::names::outbound(self.port.number, None, &self.service.key.hostname);
@@ -258,11 +258,11 @@ impl Asked {
         rule: Option<&DestinationRule>,
         limits: &mut BTreeSet<Limit>,
     ) -> Vec<(String, Value)> {
-        let Some(target) = Target::new(mesh, (&self.service, rule), &self.port, None) else {
+        let Some(target) = ClusterTarget::new(mesh, (&self.service, rule), &self.port, None) else {
             return Vec::new();
         };
         let base = super::names::outbound(self.port.number, None, &self.service.key.hostname);
-        [("~asked-h2", Carried::Http2), ("~asked", Carried::Http1)]
+        [("~asked-h2", ClusterTraffic::Http2), ("~asked", ClusterTraffic::Http1)]
             .into_iter()
             .filter_map(|(ends, carried)| {
                 let name = format!("{base}{ends}");

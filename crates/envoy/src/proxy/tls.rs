@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use voile_model::Mesh;
-use voile_model::mesh::intent::{ServerTls, TlsVersion};
+use voile_model::mesh::routing_intent::{ServerTls, TlsVersion};
 
 use crate::json::{from_control, message, typed};
 

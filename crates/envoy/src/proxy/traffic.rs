@@ -10,7 +10,7 @@ use voile_model::mesh::traffic::{
     TcpKeepAlive, Warmup,
 };
 
-use super::names::Carried;
+use super::names::ClusterTraffic;
 use crate::json::duration;
 use crate::limit::{Limit, LimitName};
 
@@ -176,7 +176,7 @@ fn keep_alive(said: &TcpKeepAlive) -> Value {
 }
 
 /// Protocol options of a cluster, and the lifetime of its connections; `None` for bytes.
-pub(super) fn protocol_options(carried: Carried, pool: &ConnectionPool) -> Option<Value> {
+pub(super) fn protocol_options(carried: ClusterTraffic, pool: &ConnectionPool) -> Option<Value> {
     const KEY: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
     let mut options = super::cluster::protocol_options(carried)?;
     let mut common = json!({});

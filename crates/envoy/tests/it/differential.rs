@@ -9,8 +9,8 @@ use std::thread;
 use base64::Engine as _;
 use serde_json::{Value, json};
 use voile_policy::authorization::{
-    Action, DryRunVerdict, Engine, Facts, Outcome, PathNormalization, Policy, PolicyName, Reason,
-    Rule, RuleRef, Verdict,
+    Action, DryRunVerdict, Engine, RequestFacts, AuthorizationOutcome, PathNormalization, Policy, PolicyName, DenialReason,
+    PolicyRule, RuleRef, Verdict,
 };
 use voile_policy::claims::Claims;
 use voile_testkit::authorization::{Random, Scope, Sent, SentHttp, alone, policies, request};
@@ -120,7 +120,7 @@ struct Said {
 }
 
 /// Returns true if any rule matches, whatever its result.
-fn matches(outcome: &Outcome) -> bool {
+fn matches(outcome: &AuthorizationOutcome) -> bool {
     let decided = match &outcome.verdict {
         Verdict::Allowed(permit) => permit.rule(),
         Verdict::Denied(denial) => denial.rule,
@@ -132,7 +132,7 @@ fn matches(outcome: &Outcome) -> bool {
 }
 
 /// Result of our engine.
-fn ours(set: &[Policy], outcome: Outcome, granted: bool) -> Said {
+fn ours(set: &[Policy], outcome: AuthorizationOutcome, granted: bool) -> Said {
     let name = |rule: RuleRef| {
         let name = &set[rule.policy as usize].name;
         let (namespace, name, rule) = (&name.namespace, &name.name, rule.rule);
@@ -151,7 +151,7 @@ fn ours(set: &[Policy], outcome: Outcome, granted: bool) -> Said {
     let (status, decided, asked) = match outcome.verdict {
         Verdict::Allowed(permit) => verdict(None, Ok(permit.rule())),
         // The rest of this outcome is open: Envoy only has to ask, too.
-        Verdict::Denied(denial) if denial.reason == Reason::SeveralProviders => {
+        Verdict::Denied(denial) if denial.reason == DenialReason::SeveralProviders => {
             (None, None, denial.rule)
         }
         Verdict::Denied(denial) => verdict(None, Err(denial.rule)),
@@ -304,7 +304,7 @@ fn draw(random: &mut Random, set: &Set<'_>, on: &Sent, tls: bool) -> Drawn {
     let path = path.expect("the generator writes good paths").into_owned();
     http.path = String::from_utf8(path).expect("ASCII");
     sent.http = Some(http);
-    let tcp = Facts {
+    let tcp = RequestFacts {
         http: None,
         ..sent.facts()
     };
@@ -443,7 +443,7 @@ fn compare_all(court: &Court<'_>, sets: &[DrawnSet], first: usize) -> Seen {
 }
 
 /// A policy that asks one thing.
-fn asking(action: Action, rule: Rule) -> Policy {
+fn asking(action: Action, rule: PolicyRule) -> Policy {
     Policy {
         name: PolicyName {
             namespace: "shop".into(),
@@ -457,7 +457,7 @@ fn asking(action: Action, rule: Rule) -> Policy {
 }
 
 /// Number of requests that meet a rule.
-fn meeting(rule: &Rule, ipv6: bool) -> usize {
+fn meeting(rule: &PolicyRule, ipv6: bool) -> usize {
     let policies = [asking(Action::Deny, rule.clone())];
     let set = Set {
         number: 0,

@@ -3,7 +3,7 @@
 //! way. Likewise a gateway's HTTP/3 port, on which no Envoy listens.
 
 use serde_json::{Value, json};
-use voile_envoy::{Capture, Configuration, WrittenKeys, translate};
+use voile_envoy::{InterceptMode, Configuration, WrittenKeys, translate};
 use voile_model::{Namespace, SourceFile, WorkloadKey};
 
 /// A client, and a service of two pods without a proxy.
@@ -22,11 +22,11 @@ const EXPLICIT: &str = "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\n
      \x20 - {port: {number: 80, protocol: HTTP, name: http}, bind: 127.9.0.100, captureMode: NONE, hosts: [\"*/*\"]}\n\
      \x20 - {port: {number: 90, protocol: TCP, name: tcp}, bind: 127.9.0.100, captureMode: NONE, hosts: [\"*/*\"]}\n";
 
-fn told(resources: &str, capture: Capture) -> Configuration {
+fn told(resources: &str, capture: InterceptMode) -> Configuration {
     told_to("client", resources, capture)
 }
 
-fn told_to(workload: &str, resources: &str, capture: Capture) -> Configuration {
+fn told_to(workload: &str, resources: &str, capture: InterceptMode) -> Configuration {
     let files = [("mesh.yaml", MESH), ("more.yaml", resources)];
     let files = files.map(|(name, text)| SourceFile::new(name, text.to_owned()));
     let (mesh, diagnostics) = voile_model::check(&files, None);
@@ -99,8 +99,8 @@ fn nobody_goes_past_a_waypoint_by_whatever_route() {
          spec: {hosts: [other], http: [{match: [{uri: {prefix: /a}}], route: [{destination: {host: web}}]}, {route: [{destination: {host: other}}]}]}\n";
     let text = web(BEHIND, &[SIDED]) + routed;
     for (capture, listener) in [
-        (Capture::None, "outbound_127.9.0.100_80"),
-        (Capture::Redirect, "0.0.0.0_80~http"),
+        (InterceptMode::None, "outbound_127.9.0.100_80"),
+        (InterceptMode::Redirect, "0.0.0.0_80~http"),
     ] {
         let made = told(&(text.clone() + EXPLICIT), capture);
         let named = limits(&made, "waypoint");
@@ -129,7 +129,7 @@ fn nobody_goes_past_a_waypoint_by_whatever_route() {
 
 #[test]
 fn what_is_asked_for_at_the_address_of_a_service_behind_a_waypoint_goes_nowhere() {
-    let made = told(&web(BEHIND, &[SIDED]), Capture::Redirect);
+    let made = told(&web(BEHIND, &[SIDED]), InterceptMode::Redirect);
     // Requests with any host: without a listener of its own they would pass through to their original destination.
     assert_eq!(
         routes(&made, "127.9.1.1_80"),
@@ -166,7 +166,7 @@ fn a_service_that_leaves_its_waypoint_or_names_none_that_stands_before_services_
         (web(BEHIND, &[SIDED]), false),
     ];
     for (text, is_called) in rows {
-        let made = told(&text, Capture::Redirect);
+        let made = told(&text, InterceptMode::Redirect);
         assert_eq!(made.clusters.contains_key(WEB), is_called, "{text}");
         assert_eq!(limits(&made, "waypoint").is_empty(), is_called, "{text}");
     }
@@ -181,7 +181,7 @@ const EDGE: &str = "---\n{apiVersion: v1, kind: Pod, metadata: {name: edge, name
 #[test]
 fn a_gateway_is_not_led_past_a_waypoint_either() {
     let text = web(BEHIND, &[SIDED]) + EDGE;
-    let made = told_to("edge", &text, Capture::Redirect);
+    let made = told_to("edge", &text, InterceptMode::Redirect);
     assert_eq!(limits(&made, "waypoint").len(), 1, "{:?}", made.limits);
     assert!(!made.clusters.contains_key(WEB));
     let found = routes(&made, "gateway_127.9.0.4_80");
@@ -225,7 +225,7 @@ fn who_is_on_another_network_is_left_out_and_named() {
         ),
     ];
     for (text, is_limit) in rows {
-        let made = told(&(near.clone() + &text), Capture::Redirect);
+        let made = told(&(near.clone() + &text), InterceptMode::Redirect);
         let named = limits(&made, "network");
         assert_eq!(named.len(), 2 * usize::from(is_limit), "{text}: {named:?}");
         let words = "network: Service shop/web.shop.svc.cluster.local, port 80: whoever is on the network east";
@@ -245,7 +245,7 @@ fn who_is_on_another_network_is_left_out_and_named() {
     // A part of a service is on our own network alone, for everybody.
     let to_part = "---\n{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: other, namespace: shop}, spec: {hosts: [other], http: [{route: [{destination: {host: web, subset: all}}]}]}}\n";
     let text = near + &far("east") + WEST + &rule("{}") + to_part;
-    let made = told(&(text + EXPLICIT), Capture::None);
+    let made = told(&(text + EXPLICIT), InterceptMode::None);
     let part = "outbound|80|all|web.shop.svc.cluster.local";
     assert_eq!(called(&made, part), ["127.9.0.10"], "{:?}", made.clusters);
     assert_eq!(
@@ -300,7 +300,7 @@ fn who_has_a_node_proxy_is_called_in_plaintext_where_it_takes_that_and_named() {
         ),
     ];
     for (more, policy, wanted, is_limit) in rows {
-        let made = told(&(both.clone() + more + &rule(policy)), Capture::Redirect);
+        let made = told(&(both.clone() + more + &rule(policy)), InterceptMode::Redirect);
         assert_eq!(called(&made, WEB), wanted, "{more} {policy}");
         let named = limits(&made, "tunnel");
         assert_eq!(
@@ -312,7 +312,7 @@ fn who_has_a_node_proxy_is_called_in_plaintext_where_it_takes_that_and_named() {
             "tunnel: Service shop/web.shop.svc.cluster.local, port 80: who has a node proxy";
         assert!(!is_limit || named[0].starts_with(words), "{named:?}");
     }
-    let made = told(&web("", &[SIDED, "x: z"]), Capture::Redirect);
+    let made = told(&web("", &[SIDED, "x: z"]), InterceptMode::Redirect);
     assert!(limits(&made, "tunnel").is_empty(), "{:?}", made.limits);
 }
 
@@ -361,7 +361,7 @@ fn a_gateway_that_is_to_be_called_over_udp_is_not_and_that_is_named() {
     ];
     for (pod, port, server, is_limit) in rows {
         let text = format!("---\n{pod}{}{}", service(port), gateway(&server));
-        let made = told_to("edge", &text, Capture::Redirect);
+        let made = told_to("edge", &text, InterceptMode::Redirect);
         let named = limits(&made, "http3");
         assert_eq!(
             named.len(),
@@ -383,9 +383,9 @@ fn a_gateway_that_is_to_be_called_over_udp_is_not_and_that_is_named() {
 fn plaintext_to_a_workloads_own_address_is_named_where_calls_may_go_anywhere() {
     let only = "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: client, namespace: shop}\nspec: {outboundTrafficPolicy: {mode: REGISTRY_ONLY}}\n";
     for (text, capture, is_limit) in [
-        ("", Capture::Redirect, true),
-        (only, Capture::Redirect, false),
-        (EXPLICIT, Capture::None, false),
+        ("", InterceptMode::Redirect, true),
+        (only, InterceptMode::Redirect, false),
+        (EXPLICIT, InterceptMode::None, false),
     ] {
         let made = told(text, capture);
         let named = limits(&made, "workload-address");

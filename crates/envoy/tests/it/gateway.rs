@@ -2,7 +2,7 @@
 //! leads.
 
 use serde_json::{Value, json};
-use voile_envoy::{Capture, Configuration, WrittenKeys, translate};
+use voile_envoy::{InterceptMode, Configuration, WrittenKeys, translate};
 use voile_model::{Namespace, SourceFile, WorkloadKey};
 
 /// A gateway before a service of HTTP, of HTTP/2, and of whatever comes; and Secrets, whole and not.
@@ -45,7 +45,7 @@ fn told_in(mesh: &str, resources: &str, workload: &str) -> Configuration {
     translate(
         &mesh,
         &mesh.workloads[&key],
-        Capture::Redirect,
+        InterceptMode::Redirect,
         &WrittenKeys,
     )
 }

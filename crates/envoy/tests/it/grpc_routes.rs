@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use voile_envoy::grpc::{Alternative, Route, routes};
+use voile_envoy::grpc::{Alternative, GrpcRoute, routes};
 use voile_model::mesh::{Criterion, Subject, TextMatch};
 
 /// `uri=^/a`, `h:NAME=…`, `-h:NAME=…`, `q:NAME=…`, `m=…`, `s=…`, `a=…`; after `=` the text is exact, or `^prefix`, `~regex`, `+` (there).
@@ -33,9 +33,9 @@ fn alternative(words: &str) -> Alternative {
 }
 
 fn matches(words: &str) -> Result<Vec<Value>, String> {
-    let route = Route {
+    let route = GrpcRoute {
         matches: vec![alternative(words)],
-        ..Route::to("c")
+        ..GrpcRoute::to("c")
     };
     let made = routes("r", &[route])?;
     let all = made["virtual_hosts"][0]["routes"]
@@ -110,10 +110,10 @@ fn what_grpc_cannot_ask_refuses_all_routes_with_its_reason() {
 
 #[test]
 fn shares_and_times_are_in_grpcs_words() {
-    let route = Route {
+    let route = GrpcRoute {
         clusters: vec![("a".to_owned(), 3), ("b".to_owned(), 1)],
         timeout: Some(Duration::from_millis(1500)),
-        ..Route::to("")
+        ..GrpcRoute::to("")
     };
     let made = routes("r", &[route]).expect("routes");
     let action = &made["virtual_hosts"][0]["routes"][0]["route"];

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use voile_envoy::LimitName;
-use voile_envoy::grpc::{Crowd, Discovery, Route, cluster, routes, untold};
+use voile_envoy::grpc::{DestinationEndpoints, Discovery, GrpcRoute, cluster, routes, untold};
 use voile_model::SourceFile;
 use voile_model::mesh::traffic::PortTraffic;
-use voile_model::mesh::{Client, TrafficDistribution};
+use voile_model::mesh::{RuleClient, TrafficDistribution};
 
 /// Traffic policy of calls by a DestinationRule with this policy.
 fn traffic(policy: &str) -> PortTraffic {
@@ -27,7 +27,7 @@ fn annotated(annotations: &str, policy: &str) -> PortTraffic {
     assert!(error.is_none(), "{policy}: {error:?}");
     let service = mesh.services.values().next().expect("a service");
     let rule = mesh
-        .destination_rule(service, Client::default())
+        .destination_rule(service, RuleClient::default())
         .expect("a rule");
     rule.traffic(service.ports[0].number, None)
 }
@@ -42,7 +42,7 @@ fn made(said: &PortTraffic) -> Value {
 }
 
 /// Names of the limits.
-fn limits(said: &PortTraffic, crowd: Crowd) -> Vec<&'static str> {
+fn limits(said: &PortTraffic, crowd: DestinationEndpoints) -> Vec<&'static str> {
     let found = untold("port 80", said, crowd);
     let names: BTreeSet<&str> = found.iter().map(|limit| limit.name.as_str()).collect();
     names.into_iter().collect()
@@ -110,7 +110,7 @@ fn who_takes_a_call_is_said_in_grpcs_words_or_named() {
     for (policy, wanted, named) in rows {
         let said = traffic(&policy);
         assert_eq!(balancers(&made(&said)), wanted, "{policy}");
-        assert_eq!(limits(&said, Crowd::default()), named, "{policy}");
+        assert_eq!(limits(&said, DestinationEndpoints::default()), named, "{policy}");
     }
 }
 
@@ -124,7 +124,7 @@ fn a_ring_has_as_many_places_as_is_said_up_to_what_grpc_allows() {
     let vast = traffic(&hash(
         "httpHeaderName: user, ringHash: {minimumRingSize: 4097}",
     ));
-    assert_eq!(limits(&vast, Crowd::default()), ["consistent-hash"]);
+    assert_eq!(limits(&vast, DestinationEndpoints::default()), ["consistent-hash"]);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn so_many_calls_may_be_under_way_as_is_said_and_otherwise_as_many_as_there_are(
         let said = traffic(policy);
         let thresholds = &made(&said)["circuit_breakers"]["thresholds"];
         assert_eq!(*thresholds, json!([{ "max_requests": wanted }]), "{policy}");
-        assert!(limits(&said, Crowd::default()).is_empty(), "{policy}");
+        assert!(limits(&said, DestinationEndpoints::default()).is_empty(), "{policy}");
     }
 }
 
@@ -171,8 +171,8 @@ fn what_grpc_has_no_word_for_is_named_with_the_fields_that_say_it() {
     ];
     for (policy, name, why) in rows {
         let said = traffic(policy);
-        assert_eq!(limits(&said, Crowd::default()), [name], "{policy}");
-        let found = untold("port 80", &said, Crowd::default());
+        assert_eq!(limits(&said, DestinationEndpoints::default()), [name], "{policy}");
+        let found = untold("port 80", &said, DestinationEndpoints::default());
         let text = found.first().expect("a limit").to_string();
         assert!(text.starts_with(&format!("{name}: port 80: ")), "{text}");
         assert!(text.contains(why), "{text}");
@@ -183,7 +183,7 @@ fn what_grpc_has_no_word_for_is_named_with_the_fields_that_say_it() {
         "{connectionPool: {http: {h2UpgradePolicy: UPGRADE}}}",
     ] {
         assert!(
-            limits(&traffic(spoken), Crowd::default()).is_empty(),
+            limits(&traffic(spoken), DestinationEndpoints::default()).is_empty(),
             "{spoken}"
         );
     }
@@ -195,7 +195,7 @@ fn success_rates_that_grpc_does_not_compare_are_named() {
         "voile.dev/success_rate_stdev_factor: \"1300\"",
         "{outlierDetection: {}}",
     );
-    let found: Vec<String> = untold("port 80", &said, Crowd::default())
+    let found: Vec<String> = untold("port 80", &said, DestinationEndpoints::default())
         .iter()
         .map(ToString::to_string)
         .collect();
@@ -211,23 +211,23 @@ fn success_rates_that_grpc_does_not_compare_are_named() {
 
 #[test]
 fn whose_weights_and_places_do_not_count_is_named_where_they_would_count() {
-    let weighted = Crowd {
+    let weighted = DestinationEndpoints {
         is_weighted: true,
-        ..Crowd::default()
+        ..DestinationEndpoints::default()
     };
-    let placed = Crowd {
+    let placed = DestinationEndpoints {
         is_placed: true,
-        ..Crowd::default()
+        ..DestinationEndpoints::default()
     };
-    let name = Crowd {
+    let name = DestinationEndpoints {
         is_name: true,
-        ..Crowd::default()
+        ..DestinationEndpoints::default()
     };
     let ring = "{loadBalancer: {consistentHash: {httpHeaderName: user}}}";
     let in_turn = "{loadBalancer: {simple: ROUND_ROBIN}}";
     let ranked = "{outlierDetection: {}}";
     let unranked = "{outlierDetection: {}, loadBalancer: {localityLbSetting: {enabled: false}}}";
-    let rows: [(&str, Crowd, &[&str]); 8] = [
+    let rows: [(&str, DestinationEndpoints, &[&str]); 8] = [
         ("{}", weighted, &["endpoint-weights"]),
         (in_turn, weighted, &["endpoint-weights"]),
         (ring, weighted, &[]),
@@ -247,7 +247,7 @@ fn whose_weights_and_places_do_not_count_is_named_where_they_would_count() {
     // A Service's own word needs no endpoint whose place is known: that may be its node.
     let mut near = traffic("{}");
     near.balancer.locality = Some(TrafficDistribution::SameNode.setting());
-    assert_eq!(limits(&near, Crowd::default()), ["locality"]);
+    assert_eq!(limits(&near, DestinationEndpoints::default()), ["locality"]);
 }
 
 #[test]
@@ -256,9 +256,9 @@ fn calls_of_a_route_are_kept_together_by_what_grpc_can_tell_them_by() {
         let said = traffic(&hash(how));
         said.balancer.key.expect("a key")
     };
-    let route = |keys| Route {
+    let route = |keys| GrpcRoute {
         keys,
-        ..Route::to("c")
+        ..GrpcRoute::to("c")
     };
     let all = vec![
         key("httpHeaderName: User"),

@@ -4,9 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde_json::json;
-use voile_envoy::{Layer, Peer, Translation};
+use voile_envoy::{Layer, PeerIdentity, Translation};
 use voile_policy::authorization::{
-    Action, Attribute, Engine, Facts, Http, Policy, PolicyName, Rule, Term, Verdict,
+    Action, Attribute, Engine, RequestFacts, HttpFacts, Policy, PolicyName, PolicyRule, Term, Verdict,
 };
 
 use crate::stock::{self, Call, Certificates, Envoy, plain_listener, typed};
@@ -31,15 +31,15 @@ const VALUES: [&str; 8] = [
 ];
 
 /// A rule for each field and value, of which the path says which is meant.
-fn rule(field: &str, number: usize, value: &str) -> Rule {
+fn rule(field: &str, number: usize, value: &str) -> PolicyRule {
     let term = |attribute, value: String| {
         Term::parse(attribute, "shop", &[value], &[]).expect("a good value")
     };
     let header = Attribute::RequestHeader(field.into());
-    Rule {
+    PolicyRule {
         to: vec![vec![term(Attribute::Path, format!("/{number}/{field}"))]],
         when: vec![term(header, value.to_owned())],
-        ..Rule::default()
+        ..PolicyRule::default()
     }
 }
 
@@ -64,7 +64,7 @@ fn policy() -> Policy {
 fn listener(policy: &Policy) -> serde_json::Value {
     let translation = Translation {
         layer: Layer::Http,
-        peer: Peer::FilterState,
+        peer: PeerIdentity::FilterState,
     };
     let rules = translation.rules(std::slice::from_ref(policy), &Action::Allow, false);
     let rbac = typed(
@@ -116,13 +116,13 @@ fn lines_are_one_value_for_the_fields_that_a_stock_envoy_joins() {
                 let headers = lines
                     .map(|line| (field.to_owned(), line.to_owned()))
                     .to_vec();
-                let facts = Facts {
+                let facts = RequestFacts {
                     source: None,
                     source_ip: localhost,
                     remote_ip: localhost,
                     destination: to,
                     sni: None,
-                    http: Some(Http {
+                    http: Some(HttpFacts {
                         authority: Some(b"app"),
                         method: b"GET",
                         path: path.as_bytes(),

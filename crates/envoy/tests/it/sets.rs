@@ -5,7 +5,7 @@
 //! certificate's. The connection's addresses come by the PROXY protocol, the client's also by X-Forwarded-For.
 
 use serde_json::{Map, Value, json};
-use voile_envoy::{CUSTOM_PREFIX, Layer, Peer, Translation, custom_filter, token_filter};
+use voile_envoy::{CUSTOM_PREFIX, Layer, PeerIdentity, Translation, custom_filter, token_filter};
 use voile_model::mesh::authorization::StringMatch;
 use voile_model::mesh::{
     ExtAuthzProvider, ExtAuthzTransport, HttpAuthorizer, ProviderService, TokenRule,
@@ -102,7 +102,7 @@ fn overrides(set: &[Policy], translation: Translation) -> Value {
     all.into()
 }
 
-fn routes(sets: &[&[Policy]], peer: Peer) -> Value {
+fn routes(sets: &[&[Policy]], peer: PeerIdentity) -> Value {
     let layers = [("h", Layer::Http), ("t", Layer::Tcp)];
     let route = |number: usize, set: &[Policy], (letter, layer): (&str, Layer)| {
         let name = format!("{letter}{number}");
@@ -171,7 +171,7 @@ fn told() -> Value {
     }] })
 }
 
-fn manager(sets: &[&[Policy]], keys: &str, peer: Peer) -> Value {
+fn manager(sets: &[&[Policy]], keys: &str, peer: PeerIdentity) -> Value {
     // Tokens of any issuer, as a source of claims.
     let any_issuer = TokenRule {
         forward_original: true,
@@ -238,9 +238,9 @@ pub(crate) fn listeners<'a>(
         json!({}),
     );
     let sets: Vec<&[Policy]> = sets.collect();
-    let plain = json!({ "filters": [manager(&sets, keys, Peer::FilterState)] });
+    let plain = json!({ "filters": [manager(&sets, keys, PeerIdentity::FilterState)] });
     let tls = json!({
-        "filters": [manager(&sets, keys, Peer::Certificate)],
+        "filters": [manager(&sets, keys, PeerIdentity::Certificate)],
         "transport_socket": certificates.transport_socket(),
     });
     let mut all = Vec::new();

@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use voile_envoy::token_filter;
 use voile_model::mesh::{KeySource, TokenRule};
-use voile_policy::tokens::{Cache, Given, Rules};
+use voile_policy::tokens::{Cache, RuleKeys, Rules};
 use voile_testkit::authorization::Random;
 use voile_testkit::tokens::{Carrying, DrawnRule, Ring, carrying, token_rules};
 
@@ -142,7 +142,7 @@ fn compare(
 ) -> Seen {
     let mut seen = Seen::default();
     let mut random = Random::new(seed as u64 + 9_000_000);
-    let given = set.iter().map(|one| Given {
+    let given = set.iter().map(|one| RuleKeys {
         rule: &one.rule,
         keys: None,
     });

@@ -1,7 +1,7 @@
 //! `trafficPolicy` of DestinationRules as Envoy's clusters, routes and filters of bytes: each field, or a limit by name.
 
 use serde_json::{Value, json};
-use voile_envoy::{Capture, Configuration, WrittenKeys, translate};
+use voile_envoy::{InterceptMode, Configuration, WrittenKeys, translate};
 use voile_model::{Namespace, SourceFile, WorkloadKey};
 
 const MESH: &str = r#"
@@ -62,7 +62,7 @@ fn translated(mesh: &str, rule: &str) -> Configuration {
     let error = diagnostics.iter().find(|one| one.is_error());
     assert!(error.is_none(), "{rule}: {error:?}");
     let key = WorkloadKey::new(Namespace::new("shop").expect("a name"), "client");
-    translate(&mesh, &mesh.workloads[&key], Capture::None, &WrittenKeys)
+    translate(&mesh, &mesh.workloads[&key], InterceptMode::None, &WrittenKeys)
 }
 
 /// The same, of which Envoy can do everything.
@@ -315,7 +315,7 @@ fn what_may_be_under_way_is_what_is_said_and_no_number_of_envoys_own() {
 fn no_cluster_of_a_sidecar_is_left_to_envoys_own_numbers() {
     let files = [SourceFile::new("mesh.yaml", MESH.to_owned())];
     let (mesh, _) = voile_model::check(&files, None);
-    for capture in [Capture::None, Capture::Redirect] {
+    for capture in [InterceptMode::None, InterceptMode::Redirect] {
         let key = WorkloadKey::new(Namespace::new("shop").expect("a name"), "web-2");
         let made = translate(&mesh, &mesh.workloads[&key], capture, &WrittenKeys);
         let inbound = made
@@ -430,7 +430,7 @@ fn told_to(namespace: &str, app: &str, rules: &str) -> (Option<u64>, bool) {
     let made = translate(
         &mesh,
         &mesh.workloads[&key],
-        Capture::Redirect,
+        InterceptMode::Redirect,
         &WrittenKeys,
     );
     let limit = "/circuit_breakers/thresholds/0/max_connections";

@@ -4,15 +4,15 @@ mod custom;
 pub(crate) mod tokens;
 
 use serde_json::{Value, json};
-use voile_envoy::{Layer, Peer, Translation};
-use voile_policy::authorization::{Action, Attribute, Policy, PolicyName, Rule, Term};
+use voile_envoy::{Layer, PeerIdentity, Translation};
+use voile_policy::authorization::{Action, Attribute, Policy, PolicyName, PolicyRule, Term};
 
 const HTTP: Translation = Translation {
     layer: Layer::Http,
-    peer: Peer::Certificate,
+    peer: PeerIdentity::Certificate,
 };
 
-fn policy(action: Action, rules: Vec<Rule>) -> Policy {
+fn policy(action: Action, rules: Vec<PolicyRule>) -> Policy {
     Policy {
         name: PolicyName {
             namespace: "shop".into(),
@@ -25,15 +25,15 @@ fn policy(action: Action, rules: Vec<Rule>) -> Policy {
     }
 }
 
-fn condition(key: &str, any: &[&str], none: &[&str]) -> Rule {
+fn condition(key: &str, any: &[&str], none: &[&str]) -> PolicyRule {
     let attribute = Attribute::of_name(key).expect("a key");
-    Rule {
+    PolicyRule {
         when: vec![Term::parse(attribute, "shop", any, none).expect("good values")],
-        ..Rule::default()
+        ..PolicyRule::default()
     }
 }
 
-fn translated(translation: Translation, action: Action, rules: Vec<Rule>) -> Value {
+fn translated(translation: Translation, action: Action, rules: Vec<PolicyRule>) -> Value {
     let set = [policy(action.clone(), rules)];
     let mut rules = translation.rules(&set, &action, false).expect("rules");
     rules["policies"].take()
@@ -225,7 +225,7 @@ fn what_is_asked_of_a_token() {
 
 #[test]
 fn rules_without_terms_match_all_and_policies_without_rules_none() {
-    let all = translated(HTTP, Action::Deny, vec![Rule::default()]);
+    let all = translated(HTTP, Action::Deny, vec![PolicyRule::default()]);
     let any = json!({ "any": true });
     let wanted = json!({
         "permissions": [{ "and_rules": { "rules": [any] } }],
@@ -241,7 +241,7 @@ fn rules_without_terms_match_all_and_policies_without_rules_none() {
 fn http_terms_on_connections_make_allow_narrower_and_deny_wider() {
     let tcp = Translation {
         layer: Layer::Tcp,
-        peer: Peer::Certificate,
+        peer: PeerIdentity::Certificate,
     };
     let mut mixed = condition("destination.port", &["80"], &[]);
     mixed

@@ -12,7 +12,7 @@ const PULLS: usize = 24;
 
 /// A service, or the bend of a line that passes its level.
 #[derive(Debug, Clone)]
-pub(super) struct Spot {
+pub(super) struct LayoutNode {
     /// The service; none for a bend.
     pub(super) service: Option<usize>,
     pub(super) level: usize,
@@ -24,7 +24,7 @@ pub(super) struct Spot {
 
 /// The way of the calls from one service to another, over spots; `turned` when it was laid from callee to caller.
 #[derive(Debug, Clone)]
-pub(super) struct Line {
+pub(super) struct EdgePath {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) spots: Vec<usize>,
@@ -32,13 +32,13 @@ pub(super) struct Line {
 }
 
 #[derive(Debug)]
-pub(super) struct Layout {
-    pub(super) spots: Vec<Spot>,
-    pub(super) lines: Vec<Line>,
+pub(super) struct GraphLayout {
+    pub(super) spots: Vec<LayoutNode>,
+    pub(super) lines: Vec<EdgePath>,
     pub(super) levels: usize,
 }
 
-pub(super) fn layout(graph: &Graph) -> Layout {
+pub(super) fn layout(graph: &Graph) -> GraphLayout {
     let calls: Vec<Vec<usize>> = calls(graph)
         .into_iter()
         .map(|own| own.into_iter().map(|(callee, _)| callee).collect())
@@ -54,34 +54,34 @@ pub(super) fn layout(graph: &Graph) -> Layout {
 /// Calls (caller, callee) that lead back to where a depth-first walk from the entries came from.
 fn turned(calls: &[Vec<usize>], entries: &[usize]) -> std::collections::BTreeSet<(usize, usize)> {
     #[derive(Clone, Copy, PartialEq)]
-    enum Seen {
+    enum VisitState {
         No,
         OnWay,
         Done,
     }
-    let mut seen = vec![Seen::No; calls.len()];
+    let mut seen = vec![VisitState::No; calls.len()];
     let mut turned = std::collections::BTreeSet::new();
     for root in entries.iter().copied().chain(0..calls.len()) {
-        if seen[root] != Seen::No {
+        if seen[root] != VisitState::No {
             continue;
         }
         let mut way = vec![(root, 0)];
-        seen[root] = Seen::OnWay;
+        seen[root] = VisitState::OnWay;
         while let Some((service, looked)) = way.pop() {
             let Some(&callee) = calls[service].get(looked) else {
-                seen[service] = Seen::Done;
+                seen[service] = VisitState::Done;
                 continue;
             };
             way.push((service, looked + 1));
             match seen[callee] {
-                Seen::OnWay => {
+                VisitState::OnWay => {
                     turned.insert((service, callee));
                 }
-                Seen::No => {
-                    seen[callee] = Seen::OnWay;
+                VisitState::No => {
+                    seen[callee] = VisitState::OnWay;
                     way.push((callee, 0));
                 }
-                Seen::Done => {}
+                VisitState::Done => {}
             }
         }
     }
@@ -120,15 +120,15 @@ fn spots(
     calls: &[Vec<usize>],
     turned: &std::collections::BTreeSet<(usize, usize)>,
     level: &[usize],
-) -> Layout {
-    let spot = |service, level| Spot {
+) -> GraphLayout {
+    let spot = |service, level| LayoutNode {
         service,
         level,
         row: 0.0,
         before: Vec::new(),
         after: Vec::new(),
     };
-    let mut spots: Vec<Spot> = level
+    let mut spots: Vec<LayoutNode> = level
         .iter()
         .enumerate()
         .map(|(place, &level)| spot(Some(place), level))
@@ -150,7 +150,7 @@ fn spots(
                     spots[pair[1]].before.push(pair[0]);
                 }
             }
-            lines.push(Line {
+            lines.push(EdgePath {
                 from,
                 to,
                 spots: way,
@@ -159,7 +159,7 @@ fn spots(
         }
     }
     let levels = spots.iter().map(|spot| spot.level + 1).max().unwrap_or(0);
-    Layout {
+    GraphLayout {
         spots,
         lines,
         levels,
@@ -167,7 +167,7 @@ fn spots(
 }
 
 /// Orders each level by the middle of its spots' neighbours, forth and back, and keeps the order with fewest crossings.
-fn order(layout: &mut Layout) {
+fn order(layout: &mut GraphLayout) {
     let mut by_level: Vec<Vec<usize>> = vec![Vec::new(); layout.levels];
     // Depth first, so that a tree is without crossings from the start.
     let mut seen = vec![false; layout.spots.len()];
@@ -208,7 +208,7 @@ fn order(layout: &mut Layout) {
     number(layout, &best.1);
 }
 
-fn number(layout: &mut Layout, by_level: &[Vec<usize>]) {
+fn number(layout: &mut GraphLayout, by_level: &[Vec<usize>]) {
     for level in by_level {
         for (row, &spot) in level.iter().enumerate() {
             layout.spots[spot].row = row as f64;
@@ -216,7 +216,7 @@ fn number(layout: &mut Layout, by_level: &[Vec<usize>]) {
     }
 }
 
-fn middle(layout: &Layout, spot: usize, forth: bool) -> f64 {
+fn middle(layout: &GraphLayout, spot: usize, forth: bool) -> f64 {
     let spot = &layout.spots[spot];
     let joined = if forth { &spot.before } else { &spot.after };
     if joined.is_empty() {
@@ -230,7 +230,7 @@ fn middle(layout: &Layout, spot: usize, forth: bool) -> f64 {
 }
 
 /// Pairs of lines that cross between neighbouring levels. Counted by inversions; levels are short.
-fn crossings(layout: &Layout, by_level: &[Vec<usize>]) -> usize {
+fn crossings(layout: &GraphLayout, by_level: &[Vec<usize>]) -> usize {
     /// Lines between two levels beyond which counting would take longer than drawing.
     const MOST: usize = 3_000;
     let mut crossings = 0;
@@ -259,7 +259,7 @@ fn crossings(layout: &Layout, by_level: &[Vec<usize>]) -> usize {
 }
 
 /// Moves spots towards the middle of their neighbours, keeping the order and one row between them.
-fn pull(layout: &mut Layout) {
+fn pull(layout: &mut GraphLayout) {
     let mut by_level: Vec<Vec<usize>> = vec![Vec::new(); layout.levels];
     for (place, spot) in layout.spots.iter().enumerate() {
         by_level[spot.level].push(place);
@@ -297,7 +297,7 @@ fn pull(layout: &mut Layout) {
 }
 
 /// The rows nearest to those wanted (least squares) that keep the distance: blocks that meet are merged (pool adjacent violators).
-fn apart(layout: &Layout, level: &[usize], wanted: &[f64]) -> Vec<f64> {
+fn apart(layout: &GraphLayout, level: &[usize], wanted: &[f64]) -> Vec<f64> {
     // Half of the rows that a box needs; a bend needs less.
     let room = |spot: usize| {
         if layout.spots[spot].service.is_some() {

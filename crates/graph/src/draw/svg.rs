@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::layout::{Layout, Line, layout};
+use super::layout::{GraphLayout, EdgePath, layout};
 use super::{beside, facts, grouped, told};
-use crate::model::{Graph, Service};
+use crate::model::{Graph, GraphService};
 use crate::weigh::weigh;
 
 /// Pixels from one row to the next, and a box's height.
@@ -90,7 +90,7 @@ struct Column {
     width: f64,
 }
 
-fn columns(graph: &Graph, layout: &Layout) -> Vec<Column> {
+fn columns(graph: &Graph, layout: &GraphLayout) -> Vec<Column> {
     let mut widths = vec![40.0f64; layout.levels];
     let mut rows = vec![0usize; layout.levels];
     for spot in &layout.spots {
@@ -116,12 +116,12 @@ fn middle(row: f64) -> f64 {
     TITLE + MARGIN + row * ROW + BOX / 2.0
 }
 
-fn node(text: &mut String, graph: &Graph, service: &Service, column: &Column, y: f64, entry: bool) {
+fn node(text: &mut String, graph: &Graph, service: &GraphService, column: &Column, y: f64, entry: bool) {
     let facts = facts(service);
     let class = match (entry, service.protocol) {
         (true, _) => "entry",
-        (false, crate::Protocol::Grpc) => "grpc",
-        (false, crate::Protocol::Http) => "plain",
+        (false, crate::ServiceProtocol::Grpc) => "grpc",
+        (false, crate::ServiceProtocol::Http) => "plain",
     };
     let mut name: String = service.name.chars().take(NAME_CHARS).collect();
     if name.len() < service.name.len() {
@@ -158,14 +158,14 @@ fn node(text: &mut String, graph: &Graph, service: &Service, column: &Column, y:
     text.push_str("</g>\n");
 }
 
-fn call(text: &mut String, graph: &Graph, layout: &Layout, columns: &[Column], line: &Line) {
+fn call(text: &mut String, graph: &Graph, layout: &GraphLayout, columns: &[Column], line: &EdgePath) {
     let groups = grouped(&graph.services[line.from]);
     let calls = groups.iter().find(|(callee, _)| *callee == line.to);
     let beside = calls.map(|(_, calls)| beside(calls)).unwrap_or_default();
     let seldom = calls.is_some_and(|(_, calls)| {
         calls
             .iter()
-            .all(|call| call.probability < crate::Share::ALL)
+            .all(|call| call.probability < crate::Probability::ALL)
     });
     let spot = |place: usize| {
         let spot = &layout.spots[place];
@@ -231,8 +231,8 @@ fn call(text: &mut String, graph: &Graph, layout: &Layout, columns: &[Column], l
 }
 
 /// Lines that leave or reach a service.
-fn crowd(layout: &Layout, service: usize, leaving: bool) -> usize {
-    let end = |line: &&Line| {
+fn crowd(layout: &GraphLayout, service: usize, leaving: bool) -> usize {
+    let end = |line: &&EdgePath| {
         if leaving {
             line.from == service
         } else {

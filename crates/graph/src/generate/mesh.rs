@@ -1,7 +1,7 @@
 //! The shapes that are more than trees: everybody calls everybody; and the two that are left to chance.
 
-use super::{Plan, together};
-use crate::model::{Call, Command, Graph, Service, Share, Step};
+use super::{GraphShape, together};
+use crate::model::{ServiceCall, ScriptStep, Graph, GraphService, Probability, Step};
 
 /// Names of the tiers, by their task.
 const TIERS: [&str; 5] = ["web", "api", "logic", "data", "store"];
@@ -13,27 +13,27 @@ const ON_THE_WAY: f64 = 0.5;
 
 /// Every pair calls each other. Half a request more for each one ends the circles: one at the first service makes two at each
 /// other.
-pub(super) fn full(plan: &Plan) -> Result<Graph, String> {
+pub(super) fn full(plan: &GraphShape) -> Result<Graph, String> {
     let count = plan.services;
     if count > MAX_FULL {
         return Err(format!(
             "a mesh has at most {MAX_FULL} services, since each calls all others; not {count}"
         ));
     }
-    let mut services: Vec<Service> = (0..count)
-        .map(|place| Service::named(format!("svc-{place}")))
+    let mut services: Vec<GraphService> = (0..count)
+        .map(|place| GraphService::named(format!("svc-{place}")))
         .collect();
     // The first service has no callers.
     let seldom = ON_THE_WAY / (count as f64 - 2.0).max(1.0);
     // Rounds to hundredths of a percent of a percent: more digits are hard to read.
-    let seldom = Share::new((seldom * 1e6).round() / 1e6).unwrap_or(Share::ALL);
+    let seldom = Probability::new((seldom * 1e6).round() / 1e6).unwrap_or(Probability::ALL);
     for (place, service) in services.iter_mut().enumerate() {
         let calls = (1..count).filter(|callee| *callee != place).map(|callee| {
-            let mut call = Call::to(callee, plan.request_size);
+            let mut call = ServiceCall::to(callee, plan.request_size);
             if place > 0 {
                 call.probability = seldom;
             }
-            Command::Call(call)
+            ScriptStep::Call(call)
         });
         service.script.extend(together(calls.collect()));
     }
@@ -41,9 +41,9 @@ pub(super) fn full(plan: &Plan) -> Result<Graph, String> {
 }
 
 /// Widths grow towards the middle; each service calls one to three of the next tier, and each is called.
-pub(super) fn multitier(plan: &Plan) -> Graph {
+pub(super) fn multitier(plan: &GraphShape) -> Graph {
     let mut random = fastrand::Rng::with_seed(plan.seed);
-    let mut services = vec![Service::named("web-0")];
+    let mut services = vec![GraphService::named("web-0")];
     let mut tiers = vec![vec![0]];
     // The first tier is the one entry; the others share the rest as 1 : 2 : 2 : 1.
     let rest = plan.services - 1;
@@ -54,7 +54,7 @@ pub(super) fn multitier(plan: &Plan) -> Graph {
         let members: Vec<usize> = (given..upto).map(|place| place + 1).collect();
         given = upto;
         for number in 0..members.len() {
-            services.push(Service::named(format!("{name}-{number}")));
+            services.push(GraphService::named(format!("{name}-{number}")));
         }
         if !members.is_empty() {
             tiers.push(members);
@@ -81,7 +81,7 @@ pub(super) fn multitier(plan: &Plan) -> Graph {
         for (&caller, own) in callers.iter().zip(calls) {
             let own = own
                 .into_iter()
-                .map(|to| Command::Call(Call::to(to, plan.request_size)));
+                .map(|to| ScriptStep::Call(ServiceCall::to(to, plan.request_size)));
             services[caller].script.extend(together(own.collect()));
         }
     }
@@ -90,7 +90,7 @@ pub(super) fn multitier(plan: &Plan) -> Graph {
 
 /// A tree by preferential attachment (a service with many callers gets more), at most six deep. Then calls to shared leaves
 /// such as caches and stores, made in some requests only.
-pub(super) fn realistic(plan: &Plan) -> Graph {
+pub(super) fn realistic(plan: &GraphShape) -> Graph {
     /// Levels of calls: traces of large systems seldom go deeper.
     const DEPTH: usize = 6;
     /// One service in so many is a shared leaf.
@@ -101,8 +101,8 @@ pub(super) fn realistic(plan: &Plan) -> Graph {
         more => (more / SHARED).max(1),
     };
     let backbone = plan.services - shared;
-    let mut services: Vec<Service> = (0..backbone)
-        .map(|place| Service::named(format!("svc-{place}")))
+    let mut services: Vec<GraphService> = (0..backbone)
+        .map(|place| GraphService::named(format!("svc-{place}")))
         .collect();
     let mut depth = vec![1; backbone];
     let mut callees: Vec<Vec<usize>> = vec![Vec::new(); backbone];
@@ -117,13 +117,13 @@ pub(super) fn realistic(plan: &Plan) -> Graph {
         callees[parent].push(place);
         lots.extend([parent, place]);
     }
-    services.extend((0..shared).map(|number| Service::named(format!("shared-{number}"))));
+    services.extend((0..shared).map(|number| GraphService::named(format!("shared-{number}"))));
     let mut found = vec![false; shared];
     for (place, own) in callees.into_iter().enumerate() {
         let script = &mut services[place].script;
         // Half of the callees at once, the others in turn, after them.
         let (at_once, in_turn) = own.split_at(own.len().div_ceil(2));
-        let call = |to: &usize| Command::Call(Call::to(*to, plan.request_size));
+        let call = |to: &usize| ScriptStep::Call(ServiceCall::to(*to, plan.request_size));
         script.extend(together(at_once.iter().map(call).collect()));
         script.extend(in_turn.iter().map(call).map(Step::One));
         // Leaves use shared services more often than those above them.
@@ -146,8 +146,8 @@ pub(super) fn realistic(plan: &Plan) -> Graph {
 fn seldom(to: usize, random: &mut fastrand::Rng, size: u64) -> Step {
     const PERCENT: [f64; 4] = [0.1, 0.25, 0.5, 1.0];
     let share = PERCENT[random.usize(0..PERCENT.len())];
-    Step::One(Command::Call(Call {
-        probability: Share::new(share).unwrap_or(Share::ALL),
-        ..Call::to(to, size)
+    Step::One(ScriptStep::Call(ServiceCall {
+        probability: Probability::new(share).unwrap_or(Probability::ALL),
+        ..ServiceCall::to(to, size)
     }))
 }

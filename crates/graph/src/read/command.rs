@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use voile_model::codes as model_codes;
-use voile_model::reading::{Cursor, Fields, Form, Report, Spanned, clip};
+use voile_model::reading::{Cursor, Fields, NodeForm, Report, SpannedValue, clip};
 
 use super::values::{duration, probability, size};
 use super::{Names, place, unknown};
 use crate::codes;
-use crate::model::{Call, Command, Share, Step};
+use crate::model::{ServiceCall, ScriptStep, Probability, Step};
 
 /// Longest pause of a script.
 const MAX_SLEEP: Duration = Duration::from_secs(3600);
@@ -47,12 +47,12 @@ impl Reader<'_> {
     }
 
     fn step(&self, step: &Cursor<'_>) -> Option<Step> {
-        if step.form() != Form::List {
+        if step.form() != NodeForm::List {
             return self.command(step).map(Step::One);
         }
         let mut together = Vec::new();
         for item in step.items() {
-            if item.form() == Form::List {
+            if item.form() == NodeForm::List {
                 item.report().error(
                     codes::NESTED,
                     item.at(),
@@ -66,9 +66,9 @@ impl Reader<'_> {
         Some(Step::Together(together))
     }
 
-    fn command(&self, command: &Cursor<'_>) -> Option<Command> {
+    fn command(&self, command: &Cursor<'_>) -> Option<ScriptStep> {
         let report = command.report();
-        if command.form() == Form::Scalar {
+        if command.form() == NodeForm::Scalar {
             let text = command.raw()?;
             report.bad(
                 &text,
@@ -97,24 +97,24 @@ impl Reader<'_> {
             return None;
         }
         if let Some(sleep) = sleep {
-            return duration(&sleep, MAX_SLEEP).map(Command::Sleep);
+            return duration(&sleep, MAX_SLEEP).map(ScriptStep::Sleep);
         }
         if let Some(cpu) = cpu {
-            return duration(&cpu, MAX_CPU).map(Command::Cpu);
+            return duration(&cpu, MAX_CPU).map(ScriptStep::Cpu);
         }
         if let Some(memory) = memory {
-            return size(&memory).map(Command::Memory);
+            return size(&memory).map(ScriptStep::Memory);
         }
-        self.call(&call?).map(Command::Call)
+        self.call(&call?).map(ScriptStep::Call)
     }
 
-    fn call(&self, call: &Cursor<'_>) -> Option<Call> {
+    fn call(&self, call: &Cursor<'_>) -> Option<ServiceCall> {
         let report = call.report();
-        let mut read = Call {
+        let mut read = ServiceCall {
             at: place(report, call.at()),
-            ..Call::to(0, self.request_size)
+            ..ServiceCall::to(0, self.request_size)
         };
-        if call.form() == Form::Scalar {
+        if call.form() == NodeForm::Scalar {
             read.service = self.resolve(report, &call.text()?)?;
             return Some(read);
         }
@@ -145,14 +145,14 @@ impl Reader<'_> {
             read.size = bytes;
         }
         if let Some(at) = fields.get("probability") {
-            read.probability = probability(&at).unwrap_or(Share::ALL);
+            read.probability = probability(&at).unwrap_or(Probability::ALL);
         }
         fields.finish();
         read.service = self.resolve(report, &service?)?;
         Some(read)
     }
 
-    fn resolve(&self, report: &Report, name: &Spanned<Arc<str>>) -> Option<usize> {
+    fn resolve(&self, report: &Report, name: &SpannedValue<Arc<str>>) -> Option<usize> {
         let found = self.names.get(&name.value).copied();
         if found.is_none() {
             unknown(report, name, self.names);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use voile_model::codes;
 use voile_model::reading::Cursor;
 
-use crate::model::{Memory, Share};
+use crate::model::{Memory, Probability};
 use crate::size::{self, MAX_SIZE};
 
 /// A size in bytes, with or without a unit.
@@ -25,7 +25,7 @@ pub(super) fn size(cursor: &Cursor<'_>) -> Option<u64> {
 }
 
 /// `0.1%`, or a number from 0 to 1.
-pub(super) fn share(cursor: &Cursor<'_>) -> Option<Share> {
+pub(super) fn share(cursor: &Cursor<'_>) -> Option<Probability> {
     let text = cursor.raw()?;
     let help = "a percentage such as 0.1%, or a number from 0 to 1";
     cursor.report().parsed(&text, "a share", parse_share, help)
@@ -33,7 +33,7 @@ pub(super) fn share(cursor: &Cursor<'_>) -> Option<Share> {
 
 /// Reads `0.1%`, or a number from 0 to 1; none when it is neither.
 #[must_use]
-pub fn parse_share(text: &str) -> Option<Share> {
+pub fn parse_share(text: &str) -> Option<Probability> {
     let (number, hundred) = match text.strip_suffix('%') {
         Some(number) => (number.trim_end(), 100.0),
         None => (text, 1.0),
@@ -43,7 +43,7 @@ pub fn parse_share(text: &str) -> Option<Share> {
     if !number.chars().all(plain) {
         return None;
     }
-    Share::new(number.parse::<f64>().ok()? / hundred)
+    Probability::new(number.parse::<f64>().ok()? / hundred)
 }
 
 /// A size, or a percentage of the process's cgroup limit.
@@ -56,16 +56,16 @@ pub(super) fn memory(cursor: &Cursor<'_>) -> Option<Memory> {
 }
 
 /// Probability of a call: isotope's whole number of percent from 1 to 100, or a percentage.
-pub(super) fn probability(cursor: &Cursor<'_>) -> Option<Share> {
+pub(super) fn probability(cursor: &Cursor<'_>) -> Option<Probability> {
     let text = cursor.raw()?;
     let report = cursor.report();
     let parse = |text: &str| match text.contains('%') {
-        true => parse_share(text).filter(|share| *share != Share::NONE),
+        true => parse_share(text).filter(|share| *share != Probability::NONE),
         false => {
             let percent: u32 = text.parse().ok()?;
             (1..=100)
                 .contains(&percent)
-                .then(|| Share::new(f64::from(percent) / 100.0))?
+                .then(|| Probability::new(f64::from(percent) / 100.0))?
         }
     };
     let help = match &*text.value {

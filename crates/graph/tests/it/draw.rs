@@ -1,7 +1,7 @@
 //! Pictures: every service and call is there once, boxes do not lie on each other, and names cannot break out.
 
-use voile_graph::generate::{Plan, Shape, generate};
-use voile_graph::{Graph, Protocol, Share, draw};
+use voile_graph::generate::{GraphShape, ShapeKind, generate};
+use voile_graph::{Graph, ServiceProtocol, Probability, draw};
 
 use crate::good;
 
@@ -67,16 +67,16 @@ fn check(graph: &Graph, what: &str) {
 #[test]
 fn every_service_and_call_is_drawn_and_no_box_hides_another() {
     for shape in [
-        Shape::Tree(vec![9, 2]),
-        Shape::Chain,
-        Shape::Star,
-        Shape::Multitier,
-        Shape::Realistic,
+        ShapeKind::Tree(vec![9, 2]),
+        ShapeKind::Chain,
+        ShapeKind::Star,
+        ShapeKind::Multitier,
+        ShapeKind::Realistic,
     ] {
         for services in [1, 2, 19, 100, 400] {
-            let plan = Plan {
+            let plan = GraphShape {
                 shape: shape.clone(),
-                services: if shape == Shape::Chain {
+                services: if shape == ShapeKind::Chain {
                     services.min(60)
                 } else {
                     services
@@ -84,8 +84,8 @@ fn every_service_and_call_is_drawn_and_no_box_hides_another() {
                 request_size: 1,
                 response_size: 1,
                 replicas: 2,
-                protocol: Protocol::Grpc,
-                error_rate: Share::new(0.25).expect("a share"),
+                protocol: ServiceProtocol::Grpc,
+                error_rate: Probability::new(0.25).expect("a share"),
                 work: Vec::new(),
                 seed: 3,
             };

@@ -1,20 +1,20 @@
 //! Generated graphs have the shape that was asked for, are free of problems, and are the same for the same seed.
 
-use voile_graph::generate::{Plan, Shape, generate};
+use voile_graph::generate::{GraphShape, ShapeKind, generate};
 use voile_graph::weigh::weigh;
-use voile_graph::{Protocol, Share, check, to_yaml};
+use voile_graph::{ServiceProtocol, Probability, check, to_yaml};
 
 use crate::{good, said};
 
-fn plan(shape: Shape, services: usize) -> Plan {
-    Plan {
+fn plan(shape: ShapeKind, services: usize) -> GraphShape {
+    GraphShape {
         shape,
         services,
         request_size: 128,
         response_size: 1024,
         replicas: 1,
-        protocol: Protocol::Http,
-        error_rate: Share::NONE,
+        protocol: ServiceProtocol::Http,
+        error_rate: Probability::NONE,
         work: Vec::new(),
         seed: 1,
     }
@@ -23,14 +23,14 @@ fn plan(shape: Shape, services: usize) -> Plan {
 #[test]
 fn shapes_are_what_their_names_say() {
     for (shape, services, total, depth) in [
-        (Shape::Tree(vec![9, 1]), 19, 19.0, 3),
-        (Shape::Tree(vec![3]), 13, 13.0, 3),
-        (Shape::Tree(vec![10]), 111, 111.0, 3),
-        (Shape::Tree(vec![2]), 6, 6.0, 3),
-        (Shape::Chain, 10, 10.0, 10),
-        (Shape::Chain, 1, 1.0, 1),
-        (Shape::Star, 10, 10.0, 2),
-        (Shape::Star, 1, 1.0, 1),
+        (ShapeKind::Tree(vec![9, 1]), 19, 19.0, 3),
+        (ShapeKind::Tree(vec![3]), 13, 13.0, 3),
+        (ShapeKind::Tree(vec![10]), 111, 111.0, 3),
+        (ShapeKind::Tree(vec![2]), 6, 6.0, 3),
+        (ShapeKind::Chain, 10, 10.0, 10),
+        (ShapeKind::Chain, 1, 1.0, 1),
+        (ShapeKind::Star, 10, 10.0, 2),
+        (ShapeKind::Star, 1, 1.0, 1),
     ] {
         let graph = generate(&plan(shape.clone(), services)).expect("made");
         let weights = weigh(&graph, 0);
@@ -44,10 +44,10 @@ fn shapes_are_what_their_names_say() {
 
 #[test]
 fn meshes_of_any_size_and_seed_are_free_of_problems() {
-    for shape in [Shape::Multitier, Shape::Realistic] {
+    for shape in [ShapeKind::Multitier, ShapeKind::Realistic] {
         for services in [1, 2, 3, 5, 8, 19, 100, 1000] {
             for seed in 0..5 {
-                let plan = Plan {
+                let plan = GraphShape {
                     seed,
                     ..plan(shape.clone(), services)
                 };
@@ -82,7 +82,7 @@ fn meshes_of_any_size_and_seed_are_free_of_problems() {
 #[test]
 fn in_a_full_mesh_every_pair_calls_each_other_and_requests_end() {
     for services in [1, 2, 3, 10, 100] {
-        let graph = generate(&plan(Shape::Mesh, services)).expect("made");
+        let graph = generate(&plan(ShapeKind::Mesh, services)).expect("made");
         let problems = check(&graph);
         assert!(
             !problems.iter().any(voile_model::Diagnostic::is_error),
@@ -113,12 +113,12 @@ fn in_a_full_mesh_every_pair_calls_each_other_and_requests_end() {
 #[test]
 fn numbers_that_do_not_fit_are_refused() {
     for (shape, services) in [
-        (Shape::Chain, 0),
-        (Shape::Chain, 5001),
-        (Shape::Tree(vec![0]), 5),
-        (Shape::Tree(vec![]), 5),
-        (Shape::Tree(vec![1]), 200),
-        (Shape::Mesh, 201),
+        (ShapeKind::Chain, 0),
+        (ShapeKind::Chain, 5001),
+        (ShapeKind::Tree(vec![0]), 5),
+        (ShapeKind::Tree(vec![]), 5),
+        (ShapeKind::Tree(vec![1]), 200),
+        (ShapeKind::Mesh, 201),
     ] {
         let refused = generate(&plan(shape.clone(), services));
         assert!(refused.is_err(), "{shape:?} {services}");

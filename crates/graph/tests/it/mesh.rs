@@ -1,14 +1,14 @@
 //! The model accepts the folder of a mesh without a complaint, for every graph.
 
-use voile_graph::generate::{Plan, Shape, generate};
-use voile_graph::mesh::{Mtls, Options, mesh};
-use voile_graph::{Graph, Protocol, Share};
+use voile_graph::generate::{GraphShape, ShapeKind, generate};
+use voile_graph::mesh::{Mtls, MeshOptions, mesh};
+use voile_graph::{Graph, ServiceProtocol, Probability};
 use voile_model::SourceFile;
 
 use crate::{good, said};
 
-fn options(mtls: Mtls, sidecars: bool) -> Options {
-    Options {
+fn options(mtls: Mtls, sidecars: bool) -> MeshOptions {
+    MeshOptions {
         namespace: "graph".to_owned(),
         mtls,
         sidecars,
@@ -41,14 +41,14 @@ fn check(graph: &Graph, what: &str) {
 
 #[test]
 fn the_model_takes_what_is_made() {
-    let plan = Plan {
-        shape: Shape::Realistic,
+    let plan = GraphShape {
+        shape: ShapeKind::Realistic,
         services: 30,
         request_size: 1,
         response_size: 1,
         replicas: 2,
-        protocol: Protocol::Http,
-        error_rate: Share::new(0.01).expect("a share"),
+        protocol: ServiceProtocol::Http,
+        error_rate: Probability::new(0.01).expect("a share"),
         work: Vec::new(),
         seed: 3,
     };
@@ -101,7 +101,7 @@ fn each_service_gets_its_own_piece_and_no_more() {
         .map(|service| &*service.name)
         .collect();
     assert_eq!(names, ["a", "b"]);
-    assert_eq!(piece.services[1].protocol, Protocol::Grpc);
+    assert_eq!(piece.services[1].protocol, ServiceProtocol::Grpc);
     assert!(piece.services[1].script.is_empty() && piece.services[1].response_size == 0);
     assert_eq!(piece.services[0].script, graph.services[0].script);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use voile_graph::{Command, Memory, Protocol, Share, Step};
+use voile_graph::{ScriptStep, Memory, ServiceProtocol, Probability, Step};
 
 use crate::{good, read, said};
 
@@ -54,14 +54,14 @@ fn every_field_of_isotope_and_of_its_readme_is_read() {
     let [a, b] = &graph.services[..] else {
         panic!("two services");
     };
-    assert_eq!((a.protocol, b.protocol), (Protocol::Http, Protocol::Grpc));
+    assert_eq!((a.protocol, b.protocol), (ServiceProtocol::Http, ServiceProtocol::Grpc));
     assert_eq!((a.entry, b.entry), (true, false));
     assert_eq!((a.replicas, b.replicas), (1, 2));
     assert_eq!((a.response_size, b.response_size), (128, 16384));
     assert_eq!((a.error_rate.get(), b.error_rate.get()), (0.05, 0.0001));
     assert_eq!((a.policies, b.policies), (0, 3));
-    assert_eq!((a.compute, b.compute.get()), (Share::NONE, 0.1));
-    let share = Share::new(0.8).expect("a share");
+    assert_eq!((a.compute, b.compute.get()), (Probability::NONE, 0.1));
+    let share = Probability::new(0.8).expect("a share");
     assert_eq!(
         (a.memory, b.memory),
         (Memory::Bytes(1 << 20), Memory::OfLimit(share))
@@ -85,29 +85,29 @@ fn every_command_of_a_script_is_read() {
         Step::One(sleep),
         Step::One(cpu),
         Step::One(memory),
-        Step::One(Command::Call(plain)),
+        Step::One(ScriptStep::Call(plain)),
         Step::Together(at_once),
-        Step::One(Command::Call(named)),
+        Step::One(ScriptStep::Call(named)),
     ] = &a.script[..]
     else {
         panic!("{:?}", a.script);
     };
-    assert_eq!(*sleep, Command::Sleep(Duration::from_millis(10)));
-    assert_eq!(*cpu, Command::Cpu(Duration::from_micros(250)));
-    assert_eq!(*memory, Command::Memory(65536));
+    assert_eq!(*sleep, ScriptStep::Sleep(Duration::from_millis(10)));
+    assert_eq!(*cpu, ScriptStep::Cpu(Duration::from_micros(250)));
+    assert_eq!(*memory, ScriptStep::Memory(65536));
     assert_eq!(
         (plain.service, plain.size, plain.probability),
-        (1, 1024, Share::ALL)
+        (1, 1024, Probability::ALL)
     );
     let calls: Vec<(u64, f64)> = at_once
         .iter()
         .filter_map(|command| match command {
-            Command::Call(call) => Some((call.size, call.probability.get())),
+            ScriptStep::Call(call) => Some((call.size, call.probability.get())),
             _ => None,
         })
         .collect();
     assert_eq!(calls, [(10240, 0.5), (80, 0.005)]);
-    assert_eq!(at_once[2], Command::Sleep(Duration::from_millis(1500)));
+    assert_eq!(at_once[2], ScriptStep::Sleep(Duration::from_millis(1500)));
     assert_eq!(
         named.hostname.as_deref(),
         Some("b.far.svc.cluster.local:8080")
@@ -302,15 +302,15 @@ services:
 /// Makes two graphs from different texts comparable.
 pub(crate) fn forget_places(graph: &mut voile_graph::Graph) {
     for service in &mut graph.services {
-        service.at = voile_graph::Place::nowhere();
+        service.at = voile_graph::FieldLocation::nowhere();
         for step in &mut service.script {
             let commands = match step {
                 Step::One(command) => std::slice::from_mut(command),
                 Step::Together(commands) => commands,
             };
             for command in commands {
-                if let Command::Call(call) = command {
-                    call.at = voile_graph::Place::nowhere();
+                if let ScriptStep::Call(call) = command {
+                    call.at = voile_graph::FieldLocation::nowhere();
                 }
             }
         }

@@ -11,7 +11,7 @@ use std::thread;
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::place::Place;
+use crate::isolation::ProcessIsolation;
 
 #[expect(
     unsafe_code,
@@ -36,7 +36,7 @@ pub(super) fn die_with_parent(command: &mut Command) {
     unsafe_code,
     reason = "a child moves to its place between fork and exec"
 )]
-pub(super) fn start_in(command: &mut Command, place: Place) {
+pub(super) fn start_in(command: &mut Command, place: ProcessIsolation) {
     // SAFETY: `Place::enter` makes system calls only, on descriptors and strings that the closure owns.
     unsafe {
         command.pre_exec(move || place.enter());

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::{self, JoinHandle};
 
-use super::Supervised;
+use super::SupervisedChild;
 use super::spawn::{confine, die_with_parent, spawn_from_lasting_thread, start_in};
 use crate::cgroup::Cgroup;
-use crate::place::Place;
+use crate::isolation::ProcessIsolation;
 
 /// The longest line that is handed to a line sink; a longer one is cut into pieces of this many bytes, so that a child
 /// that never ends its line cannot fill our memory.
@@ -57,7 +57,7 @@ pub struct Spec {
     env: Vec<(OsString, OsString)>,
     clear_env: bool,
     folder: Option<PathBuf>,
-    place: Option<Place>,
+    place: Option<ProcessIsolation>,
     cores: Vec<usize>,
     doors: Vec<File>,
     stdout: Output,
@@ -122,7 +122,7 @@ impl Spec {
 
     /// Starts it there instead of where we are.
     #[must_use]
-    pub fn place(mut self, place: Place) -> Self {
+    pub fn place(mut self, place: ProcessIsolation) -> Self {
         self.place = Some(place);
         self
     }
@@ -180,7 +180,7 @@ impl Spec {
     ///
     /// # Errors
     /// When the program cannot be run or an output file cannot be made; the message names both.
-    pub fn start(self) -> Result<Supervised, StartError> {
+    pub fn start(self) -> Result<SupervisedChild, StartError> {
         let command_line = self.command_line();
         let Self {
             name,
@@ -231,7 +231,7 @@ impl Spec {
         if let (Some(pipe), Some(sink)) = (child.stderr.take(), err_sink) {
             readers.push(read_lines(pipe, sink));
         }
-        Ok(Supervised {
+        Ok(SupervisedChild {
             name,
             command_line,
             child,

@@ -9,7 +9,7 @@ use rustix::process::{
     Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, wait,
 };
 
-use super::signals::{Blocked, OUTSIDE_GONE};
+use super::signals::{BlockedSignals, OUTSIDE_GONE};
 
 /// Exit code of a runner that a signal ended, less the signal's number: the shells' way.
 const SIGNALLED: i32 = 128;
@@ -46,7 +46,7 @@ pub(super) fn end(code: i32) -> ! {
 }
 
 /// Runs the duties of process 1, until the end.
-pub(super) fn look_after(runner: Pid, blocked: &Blocked, folder: &Path) -> ! {
+pub(super) fn look_after(runner: Pid, blocked: &BlockedSignals, folder: &Path) -> ! {
     loop {
         match blocked.wait() {
             Some(signal) if signal == Signal::CHILD.as_raw() => {

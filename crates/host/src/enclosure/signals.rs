@@ -13,12 +13,12 @@ pub(super) const PASSED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, 
 
 /// These signals wait; copied by fork.
 #[derive(Debug)]
-pub(super) struct Blocked {
+pub(super) struct BlockedSignals {
     set: libc::sigset_t,
     before: libc::sigset_t,
 }
 
-impl Blocked {
+impl BlockedSignals {
     #[expect(unsafe_code, reason = "std and rustix cannot block signals")]
     pub(super) fn now() -> io::Result<Self> {
         let (mut set, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());

@@ -21,7 +21,7 @@ const PART: char = '\0';
 
 /// A kind of socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outward {
+pub enum SocketKind {
     /// TCP.
     Stream,
     /// UDP.
@@ -30,7 +30,7 @@ pub enum Outward {
 
 /// One word.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum SocketMessage {
     /// Inside is set up.
     Ready,
     /// It is not, because.
@@ -40,7 +40,7 @@ pub(super) enum Word {
     /// Here it is (the socket comes along), or why not.
     Listening(Result<(), i32>),
     /// Make a socket of this kind for us, of IPv6 or not; answered as `Listen` is.
-    Open(Outward, bool),
+    Open(SocketKind, bool),
     /// Run this by the shell, with these variables.
     Run(String, Vec<(String, String)>),
     /// It ended.
@@ -49,7 +49,7 @@ pub(super) enum Word {
     Stop,
 }
 
-impl Word {
+impl SocketMessage {
     fn encode(&self) -> String {
         let part = PART;
         match self {
@@ -58,8 +58,8 @@ impl Word {
             Self::Listen(address) => format!("listen{part}{address}"),
             Self::Listening(Ok(())) => format!("listening{part}0"),
             Self::Listening(Err(code)) => format!("listening{part}{code}"),
-            Self::Open(Outward::Stream, v6) => format!("open{part}{v6}{part}stream"),
-            Self::Open(Outward::Datagrams, v6) => format!("open{part}{v6}{part}datagrams"),
+            Self::Open(SocketKind::Stream, v6) => format!("open{part}{v6}{part}stream"),
+            Self::Open(SocketKind::Datagrams, v6) => format!("open{part}{v6}{part}datagrams"),
             Self::Run(command, variables) => {
                 let mut text = format!("run{part}{command}");
                 for (name, value) in variables {
@@ -83,8 +83,8 @@ impl Word {
                 code => Err(code),
             }),
             "open" => match rest.split_once(PART)? {
-                (v6, "stream") => Self::Open(Outward::Stream, v6.parse().ok()?),
-                (v6, "datagrams") => Self::Open(Outward::Datagrams, v6.parse().ok()?),
+                (v6, "stream") => Self::Open(SocketKind::Stream, v6.parse().ok()?),
+                (v6, "datagrams") => Self::Open(SocketKind::Datagrams, v6.parse().ok()?),
                 _ => return None,
             },
             "run" => {
@@ -103,13 +103,13 @@ impl Word {
     }
 }
 
-pub(super) fn send(socket: &OwnedFd, word: &Word) -> io::Result<()> {
+pub(super) fn send(socket: &OwnedFd, word: &SocketMessage) -> io::Result<()> {
     send_with(socket, word, None)
 }
 
 pub(super) fn send_with(
     socket: &OwnedFd,
-    word: &Word,
+    word: &SocketMessage,
     passed: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     let text = word.encode();
@@ -125,7 +125,7 @@ pub(super) fn send_with(
 }
 
 /// The next word; an error when the other side is gone.
-pub(super) fn receive(socket: &OwnedFd) -> io::Result<(Word, Option<OwnedFd>)> {
+pub(super) fn receive(socket: &OwnedFd) -> io::Result<(SocketMessage, Option<OwnedFd>)> {
     let mut bytes = vec![0; WORD_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -141,24 +141,24 @@ pub(super) fn receive(socket: &OwnedFd) -> io::Result<(Word, Option<OwnedFd>)> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let text = std::str::from_utf8(&bytes[..received.bytes]);
-    let word = text.ok().and_then(Word::decode);
+    let word = text.ok().and_then(SocketMessage::decode);
     let strange = || io::Error::new(io::ErrorKind::InvalidData, "a word that nobody knows");
     Ok((word.ok_or_else(strange)?, descriptor))
 }
 
 /// The inside's way to the outside.
 #[derive(Debug, Clone)]
-pub struct Inside(Arc<Mutex<Ours>>);
+pub struct InsideSocket(Arc<Mutex<OutsideSocket>>);
 
 #[derive(Debug)]
-struct Ours {
+struct OutsideSocket {
     socket: OwnedFd,
     ended: Option<u8>,
 }
 
-impl Inside {
+impl InsideSocket {
     pub(super) fn new(socket: OwnedFd) -> Self {
-        Self(Arc::new(Mutex::new(Ours {
+        Self(Arc::new(Mutex::new(OutsideSocket {
             socket,
             ended: None,
         })))
@@ -167,7 +167,7 @@ impl Inside {
     pub(super) fn ready(&self) {
         self.with(|ours| {
             // An outside that is gone takes us with it.
-            let _ = send(&ours.socket, &Word::Ready);
+            let _ = send(&ours.socket, &SocketMessage::Ready);
         });
     }
 
@@ -176,27 +176,27 @@ impl Inside {
     /// # Errors
     /// As binding there fails.
     pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
-        self.ask(&Word::Listen(address)).map(TcpListener::from)
+        self.ask(&SocketMessage::Listen(address)).map(TcpListener::from)
     }
 
     /// A socket of the host's network that is not connected, and never waits; where it is used makes no difference.
     ///
     /// # Errors
     /// As making it there fails.
-    pub fn outward(&self, kind: Outward, v6: bool) -> io::Result<OwnedFd> {
-        self.ask(&Word::Open(kind, v6))
+    pub fn outward(&self, kind: SocketKind, v6: bool) -> io::Result<OwnedFd> {
+        self.ask(&SocketMessage::Open(kind, v6))
     }
 
-    fn ask(&self, question: &Word) -> io::Result<OwnedFd> {
+    fn ask(&self, question: &SocketMessage) -> io::Result<OwnedFd> {
         self.with(|ours| {
             send(&ours.socket, question)?;
             loop {
                 match receive(&ours.socket)? {
-                    (Word::Listening(Ok(())), Some(socket)) => return Ok(socket),
-                    (Word::Listening(Err(code)), _) => {
+                    (SocketMessage::Listening(Ok(())), Some(socket)) => return Ok(socket),
+                    (SocketMessage::Listening(Err(code)), _) => {
                         return Err(io::Error::from_raw_os_error(code));
                     }
-                    (Word::Ended(code), _) => ours.ended = Some(code),
+                    (SocketMessage::Ended(code), _) => ours.ended = Some(code),
                     (word, _) => {
                         let text = format!("asked for a socket, the outside says {word:?}");
                         return Err(io::Error::other(text));
@@ -213,7 +213,7 @@ impl Inside {
     pub fn run(&self, command: &str, variables: Vec<(String, String)>) -> io::Result<()> {
         self.with(|ours| {
             ours.ended = None;
-            send(&ours.socket, &Word::Run(command.to_owned(), variables))
+            send(&ours.socket, &SocketMessage::Run(command.to_owned(), variables))
         })
     }
 
@@ -225,7 +225,7 @@ impl Inside {
         self.with(|ours| {
             if ours.ended.is_none()
                 && is_readable(&ours.socket, Duration::ZERO)?
-                && let (Word::Ended(code), _) = receive(&ours.socket)?
+                && let (SocketMessage::Ended(code), _) = receive(&ours.socket)?
             {
                 ours.ended = Some(code);
             }
@@ -236,11 +236,11 @@ impl Inside {
     /// Ends the command.
     pub fn stop(&self) {
         self.with(|ours| {
-            let _ = send(&ours.socket, &Word::Stop);
+            let _ = send(&ours.socket, &SocketMessage::Stop);
         });
     }
 
-    fn with<T>(&self, task: impl FnOnce(&mut Ours) -> T) -> T {
+    fn with<T>(&self, task: impl FnOnce(&mut OutsideSocket) -> T) -> T {
         // Each use sends and receives whole words: half-done work cannot be seen.
         task(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -265,19 +265,19 @@ mod tests {
             ("EMPTY".to_owned(), String::new()),
         ];
         for word in [
-            Word::Ready,
-            Word::Failed("because\nof this".to_owned()),
-            Word::Listen(([127, 0, 0, 1], 80).into()),
-            Word::Listening(Ok(())),
-            Word::Listening(Err(98)),
-            Word::Open(Outward::Stream, true),
-            Word::Open(Outward::Datagrams, false),
-            Word::Run("echo \"$URL\"".to_owned(), variables),
-            Word::Run("true".to_owned(), vec![]),
-            Word::Ended(7),
-            Word::Stop,
+            SocketMessage::Ready,
+            SocketMessage::Failed("because\nof this".to_owned()),
+            SocketMessage::Listen(([127, 0, 0, 1], 80).into()),
+            SocketMessage::Listening(Ok(())),
+            SocketMessage::Listening(Err(98)),
+            SocketMessage::Open(SocketKind::Stream, true),
+            SocketMessage::Open(SocketKind::Datagrams, false),
+            SocketMessage::Run("echo \"$URL\"".to_owned(), variables),
+            SocketMessage::Run("true".to_owned(), vec![]),
+            SocketMessage::Ended(7),
+            SocketMessage::Stop,
         ] {
-            assert_eq!(Word::decode(&word.encode()), Some(word));
+            assert_eq!(SocketMessage::decode(&word.encode()), Some(word));
         }
         for strange in [
             "",
@@ -288,7 +288,7 @@ mod tests {
             "ended\x00300",
             "other",
         ] {
-            assert_eq!(Word::decode(strange), None, "{strange:?}");
+            assert_eq!(SocketMessage::decode(strange), None, "{strange:?}");
         }
     }
 }

@@ -56,14 +56,14 @@ impl fmt::Display for Range {
 
 /// Everything, or some of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope<T> {
+pub enum PortScope<T> {
     /// Everything but these.
     AllBut(Vec<T>),
     /// These alone.
     Only(Vec<T>),
 }
 
-impl<T> Default for Scope<T> {
+impl<T> Default for PortScope<T> {
     fn default() -> Self {
         Self::AllBut(Vec::new())
     }
@@ -71,7 +71,7 @@ impl<T> Default for Scope<T> {
 
 /// Captured traffic of a pod with a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Capture {
+pub struct PodCapture {
     /// Port for outbound connections.
     pub outbound: u16,
     /// Port for inbound connections.
@@ -81,9 +81,9 @@ pub struct Capture {
     /// Port for DNS queries.
     pub dns: Option<u16>,
     /// Inbound ports.
-    pub inbound_ports: Scope<u16>,
+    pub inbound_ports: PortScope<u16>,
     /// Outbound destinations.
-    pub outbound_ranges: Scope<Range>,
+    pub outbound_ranges: PortScope<Range>,
     /// Outbound ports that are captured wherever they lead, though `outbound_ranges` leaves them out.
     pub outbound_ports: Vec<u16>,
     /// Outbound ports that are left alone.
@@ -92,7 +92,7 @@ pub struct Capture {
     pub keeps_source: bool,
 }
 
-impl Default for Capture {
+impl Default for PodCapture {
     /// Everything, on Istio's ports, without DNS.
     fn default() -> Self {
         Self {
@@ -100,8 +100,8 @@ impl Default for Capture {
             inbound: 15006,
             control: Vec::new(),
             dns: None,
-            inbound_ports: Scope::default(),
-            outbound_ranges: Scope::default(),
+            inbound_ports: PortScope::default(),
+            outbound_ranges: PortScope::default(),
             outbound_ports: Vec::new(),
             excluded_outbound_ports: Vec::new(),
             keeps_source: false,
@@ -146,7 +146,7 @@ pub struct VirtualAddress {
 
 /// A port that is turned to another of the same pod: for proxies that have a listener for each destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turn {
+pub struct PortRedirect {
     /// The port that is called.
     pub port: u16,
     /// Port that takes the connection.
@@ -157,15 +157,15 @@ pub struct Turn {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
     /// With a sidecar.
-    pub capture: Option<Capture>,
+    pub capture: Option<PodCapture>,
     /// With a node proxy.
     pub node: Option<NodeCapture>,
     /// Without one: the part that kube-proxy has elsewhere.
     pub services: Vec<VirtualAddress>,
     /// Ports that are turned when they are called from inside the pod, wherever that call was to lead.
-    pub turned_out: Vec<Turn>,
+    pub turned_out: Vec<PortRedirect>,
     /// Ports that are turned when the pod is called from outside.
-    pub turned_in: Vec<Turn>,
+    pub turned_in: Vec<PortRedirect>,
     /// In the mesh's own namespace: the redirection of connections that leave the mesh.
     pub way_out: Option<WayOut>,
 }
@@ -181,12 +181,12 @@ pub struct WayOut {
 
 /// One family's view of the rules, in the order in which the kernel asks; both texts are made from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Family {
+pub(crate) enum AddressFamily {
     V4,
     V6,
 }
 
-impl Family {
+impl AddressFamily {
     fn of(address: &IpAddr) -> Self {
         match address {
             IpAddr::V4(_) => Self::V4,
@@ -228,7 +228,7 @@ enum If {
 
 /// Action when all conditions hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Then {
+enum RuleVerdict {
     Leave,
     /// Not followed by connection tracking.
     Forget,
@@ -241,39 +241,39 @@ enum Then {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Rule(Vec<If>, Then);
+struct FirewallRule(Vec<If>, RuleVerdict);
 
-fn rule(conditions: impl Into<Vec<If>>, then: Then) -> Rule {
-    Rule(conditions.into(), then)
+fn rule(conditions: impl Into<Vec<If>>, then: RuleVerdict) -> FirewallRule {
+    FirewallRule(conditions.into(), then)
 }
 
 /// Rules for packets that leave the pod.
-fn output(rules: &Rules, family: Family) -> Vec<Rule> {
+fn output(rules: &Rules, family: AddressFamily) -> Vec<FirewallRule> {
     let mut list = Vec::new();
     if let Some(capture) = &rules.capture {
         captured_output(capture, family, &mut list);
     }
     if let Some(node) = &rules.node {
         list.extend([
-            rule([If::Mark(MARK_OUTWARD)], Then::Leave),
-            rule([If::Mark(MARK_ANSWER)], Then::Leave),
+            rule([If::Mark(MARK_OUTWARD)], RuleVerdict::Leave),
+            rule([If::Mark(MARK_ANSWER)], RuleVerdict::Leave),
             // A pod that calls itself needs no proxy between.
-            rule([If::ToLoopbackDevice], Then::Leave),
+            rule([If::ToLoopbackDevice], RuleVerdict::Leave),
         ]);
         asked_names(node.dns, &mut list);
-        list.push(rule([If::Tcp], Then::Redirect(node.outbound)));
+        list.push(rule([If::Tcp], RuleVerdict::Redirect(node.outbound)));
     }
     let outside = || If::NotTo(family.loopback());
     for turn in &rules.turned_out {
         let conditions = [outside(), If::TcpPort(turn.port)];
-        list.push(rule(conditions, Then::Redirect(turn.to)));
+        list.push(rule(conditions, RuleVerdict::Redirect(turn.to)));
     }
     for service in rules
         .services
         .iter()
-        .filter(|service| Family::of(&service.address) == family)
+        .filter(|service| AddressFamily::of(&service.address) == family)
     {
-        let ours = |target: &&SocketAddr| Family::of(&target.ip()) == family;
+        let ours = |target: &&SocketAddr| AddressFamily::of(&target.ip()) == family;
         let targets: Vec<_> = service.targets.iter().filter(ours).collect();
         let range = Range::one(service.address);
         for (n, target) in targets.iter().enumerate() {
@@ -282,21 +282,21 @@ fn output(rules: &Rules, family: Family) -> Vec<Rule> {
             if left > 1 {
                 conditions.push(If::OneOf(left));
             }
-            list.push(rule(conditions, Then::Send(**target)));
+            list.push(rule(conditions, RuleVerdict::Send(**target)));
         }
     }
     list
 }
 
 /// Questions to name servers.
-fn asked_names(dns: Option<u16>, list: &mut Vec<Rule>) {
+fn asked_names(dns: Option<u16>, list: &mut Vec<FirewallRule>) {
     if let Some(dns) = dns {
-        list.push(rule([If::UdpPort(DNS_PORT)], Then::Redirect(dns)));
-        list.push(rule([If::TcpPort(DNS_PORT)], Then::Redirect(dns)));
+        list.push(rule([If::UdpPort(DNS_PORT)], RuleVerdict::Redirect(dns)));
+        list.push(rule([If::TcpPort(DNS_PORT)], RuleVerdict::Redirect(dns)));
     }
 }
 
-fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
+fn captured_output(capture: &PodCapture, family: AddressFamily, list: &mut Vec<FirewallRule>) {
     let loopback = family.loopback();
     let to_us = [
         If::Mark(MARK_OUTWARD),
@@ -305,46 +305,46 @@ fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
         If::Tcp,
     ];
     list.extend([
-        rule([If::Mark(MARK_INWARD)], Then::Leave),
+        rule([If::Mark(MARK_INWARD)], RuleVerdict::Leave),
         // A pod that calls itself by a service's address comes in like other clients.
-        rule(to_us, Then::Redirect(capture.inbound)),
-        rule([If::Mark(MARK_OUTWARD)], Then::Leave),
-        rule([If::To(loopback)], Then::Leave),
+        rule(to_us, RuleVerdict::Redirect(capture.inbound)),
+        rule([If::Mark(MARK_OUTWARD)], RuleVerdict::Leave),
+        rule([If::To(loopback)], RuleVerdict::Leave),
     ]);
-    let of_family = |to: &&SocketAddr| Family::of(&to.ip()) == family;
+    let of_family = |to: &&SocketAddr| AddressFamily::of(&to.ip()) == family;
     for control in capture.control.iter().filter(of_family) {
         let conditions = [
             If::To(Range::one(control.ip())),
             If::TcpPort(control.port()),
         ];
-        list.push(rule(conditions, Then::Leave));
+        list.push(rule(conditions, RuleVerdict::Leave));
     }
     asked_names(capture.dns, list);
     for port in &capture.excluded_outbound_ports {
-        list.push(rule([If::TcpPort(*port)], Then::Leave));
+        list.push(rule([If::TcpPort(*port)], RuleVerdict::Leave));
     }
     let of_family = |ranges: &[Range]| -> Vec<Range> {
         ranges
             .iter()
-            .filter(|r| Family::of(&r.address) == family)
+            .filter(|r| AddressFamily::of(&r.address) == family)
             .copied()
             .collect()
     };
-    if let Scope::AllBut(ranges) = &capture.outbound_ranges {
+    if let PortScope::AllBut(ranges) = &capture.outbound_ranges {
         for range in of_family(ranges) {
-            list.push(rule([If::To(range)], Then::Leave));
+            list.push(rule([If::To(range)], RuleVerdict::Leave));
         }
     }
     for port in &capture.outbound_ports {
-        list.push(rule([If::TcpPort(*port)], Then::Redirect(capture.outbound)));
+        list.push(rule([If::TcpPort(*port)], RuleVerdict::Redirect(capture.outbound)));
     }
     match &capture.outbound_ranges {
-        Scope::AllBut(_) => list.push(rule([If::Tcp], Then::Redirect(capture.outbound))),
-        Scope::Only(ranges) => {
+        PortScope::AllBut(_) => list.push(rule([If::Tcp], RuleVerdict::Redirect(capture.outbound))),
+        PortScope::Only(ranges) => {
             for range in of_family(ranges) {
                 list.push(rule(
                     [If::To(range), If::Tcp],
-                    Then::Redirect(capture.outbound),
+                    RuleVerdict::Redirect(capture.outbound),
                 ));
             }
         }
@@ -353,47 +353,47 @@ fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
 
 /// Rules before connection tracking. Packets between a sidecar and its application in a client's name have the
 /// client's addresses. The kernel must not take them for the client's own connection.
-fn untracked(rules: &Rules) -> Vec<Rule> {
+fn untracked(rules: &Rules) -> Vec<FirewallRule> {
     let keeps = rules.capture.as_ref().is_some_and(|c| c.keeps_source);
-    let forget = || rule([If::Mark(MARK_INWARD)], Then::Forget);
+    let forget = || rule([If::Mark(MARK_INWARD)], RuleVerdict::Forget);
     keeps.then(forget).into_iter().collect()
 }
 
 /// Rules that mark incoming and outgoing packets. A node proxy's packets inside the pod in a client's name mark their
 /// connection. So the application's answers are marked, too, and a route keeps them inside.
-fn marking(rules: &Rules) -> Option<[Vec<Rule>; 2]> {
+fn marking(rules: &Rules) -> Option<[Vec<FirewallRule>; 2]> {
     rules.node.filter(|node| node.keeps_source)?;
     let incoming = rule(
         [If::FromLoopbackDevice, If::Mark(MARK_OUTWARD)],
-        Then::MarkConnection(MARK_ANSWER),
+        RuleVerdict::MarkConnection(MARK_ANSWER),
     );
     let outgoing = rule(
         [If::ConnectionMark(MARK_ANSWER)],
-        Then::MarkPacket(MARK_ANSWER),
+        RuleVerdict::MarkPacket(MARK_ANSWER),
     );
     Some([vec![incoming], vec![outgoing]])
 }
 
 /// Rules for packets that come to the pod.
-fn prerouting(rules: &Rules, family: Family) -> Vec<Rule> {
+fn prerouting(rules: &Rules, family: AddressFamily) -> Vec<FirewallRule> {
     if let Some(way_out) = &rules.way_out {
         let within = way_out
             .within
             .iter()
-            .filter(|range| Family::of(&range.address) == family);
-        let mut list = vec![rule([If::FromLoopbackDevice], Then::Leave)];
-        list.extend(within.map(|range| rule([If::To(*range)], Then::Leave)));
-        list.push(rule([If::Tcp], Then::Redirect(way_out.port)));
+            .filter(|range| AddressFamily::of(&range.address) == family);
+        let mut list = vec![rule([If::FromLoopbackDevice], RuleVerdict::Leave)];
+        list.extend(within.map(|range| rule([If::To(*range)], RuleVerdict::Leave)));
+        list.push(rule([If::Tcp], RuleVerdict::Redirect(way_out.port)));
         return list;
     }
-    let mut list = vec![rule([If::FromLoopbackDevice], Then::Leave)];
+    let mut list = vec![rule([If::FromLoopbackDevice], RuleVerdict::Leave)];
     if let Some(node) = &rules.node {
-        list.push(rule([If::TcpPort(HBONE_PORT)], Then::Leave));
-        list.push(rule([If::Tcp], Then::Redirect(node.inbound)));
+        list.push(rule([If::TcpPort(HBONE_PORT)], RuleVerdict::Leave));
+        list.push(rule([If::Tcp], RuleVerdict::Redirect(node.inbound)));
         return list;
     }
     for turn in &rules.turned_in {
-        list.push(rule([If::TcpPort(turn.port)], Then::Redirect(turn.to)));
+        list.push(rule([If::TcpPort(turn.port)], RuleVerdict::Redirect(turn.to)));
     }
     let Some(capture) = &rules.capture else {
         return if rules.turned_in.is_empty() {
@@ -402,17 +402,17 @@ fn prerouting(rules: &Rules, family: Family) -> Vec<Rule> {
             list
         };
     };
-    let leave = |port: &u16| rule([If::TcpPort(*port)], Then::Leave);
+    let leave = |port: &u16| rule([If::TcpPort(*port)], RuleVerdict::Leave);
     list.extend(OWN_PORTS.iter().map(leave));
     match &capture.inbound_ports {
-        Scope::AllBut(ports) => {
+        PortScope::AllBut(ports) => {
             list.extend(ports.iter().map(leave));
-            list.push(rule([If::Tcp], Then::Redirect(capture.inbound)));
+            list.push(rule([If::Tcp], RuleVerdict::Redirect(capture.inbound)));
         }
-        Scope::Only(ports) => list.extend(
+        PortScope::Only(ports) => list.extend(
             ports
                 .iter()
-                .map(|port| rule([If::TcpPort(*port)], Then::Redirect(capture.inbound))),
+                .map(|port| rule([If::TcpPort(*port)], RuleVerdict::Redirect(capture.inbound))),
         ),
     }
     list

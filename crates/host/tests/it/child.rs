@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use voile_host::child::{Exit, Output, Spec, pids_of_group, stop_all};
+use voile_host::child::{ChildExit, Output, Spec, pids_of_group, stop_all};
 use voile_host::machine::cores_here;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -25,9 +25,9 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 #[test]
 fn exit_codes_and_signals_are_told_apart() {
     for (script, expected) in [
-        ("exit 0", Exit::Code(0)),
-        ("exit 3", Exit::Code(3)),
-        ("kill -9 $$", Exit::Signal(9)),
+        ("exit 0", ChildExit::Code(0)),
+        ("exit 3", ChildExit::Code(3)),
+        ("kill -9 $$", ChildExit::Signal(9)),
     ] {
         let mut child = shell(script).start().expect("sh exists");
         assert_eq!(child.wait(LONG), Some(expected), "{script}");
@@ -76,7 +76,7 @@ fn a_child_that_ignores_term_is_killed_with_its_descendants() {
     wait_until("shell, inner shell and sleeps run", || {
         child.group_pids().len() >= 3
     });
-    assert_eq!(child.stop(Duration::from_millis(50)), Exit::Signal(9));
+    assert_eq!(child.stop(Duration::from_millis(50)), ChildExit::Signal(9));
     wait_until("the group is gone", || pids_of_group(group).is_empty());
 }
 
@@ -109,7 +109,7 @@ fn a_child_that_is_pinned_may_run_on_its_cores_alone_and_so_may_its_descendants(
 fn descendants_are_ended_when_the_leader_ends_by_itself() {
     let mut child = shell("sleep 600 & exit 4").start().expect("sh exists");
     let group = child.pid();
-    assert_eq!(child.wait(LONG), Some(Exit::Code(4)));
+    assert_eq!(child.wait(LONG), Some(ChildExit::Code(4)));
     wait_until("the group is gone", || pids_of_group(group).is_empty());
 }
 
@@ -141,7 +141,7 @@ fn many_children_share_one_grace() {
         .collect();
     stop_all(&mut children, LONG);
     for child in &mut children {
-        assert_eq!(child.try_exit(), Some(Exit::Signal(15)));
+        assert_eq!(child.try_exit(), Some(ChildExit::Signal(15)));
     }
 }
 

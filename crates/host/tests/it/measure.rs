@@ -7,7 +7,7 @@ use voile_host::child::Spec;
 use voile_host::machine::{CoreTime, Machine};
 use voile_host::ports::free_port;
 use voile_host::ready::{NotReady, Probe, ask, wait_ready};
-use voile_host::sampler::{Holdings, Usage, cpu_ns};
+use voile_host::sampler::{ProcessResources, Usage, cpu_ns};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -35,7 +35,7 @@ fn a_busy_child_is_charged_for_its_cpu_and_an_idle_one_is_not() {
 #[test]
 fn memory_threads_and_descriptors_of_ourselves_are_plausible() {
     let me = std::process::id();
-    let held = Holdings::of(me).expect("we run");
+    let held = ProcessResources::of(me).expect("we run");
     assert!(
         held.rss_bytes > 500_000
             && held.pss_bytes <= held.rss_bytes
@@ -51,7 +51,7 @@ fn a_process_that_has_ended_is_an_error_alone_and_nothing_in_a_sum() {
         .expect("true exists");
     let pid = child.pid();
     child.wait(LONG).expect("ends");
-    assert!(Usage::of(pid).is_err() && Holdings::of(pid).is_err());
+    assert!(Usage::of(pid).is_err() && ProcessResources::of(pid).is_err());
     assert_eq!(Usage::of_all(&[pid]), Usage::default());
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
-use voile_host::netns::rules::{Capture, Rules, Tool, VirtualAddress, apply};
+use voile_host::netns::rules::{PodCapture, Rules, Tool, VirtualAddress, apply};
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
 const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, 1);
@@ -140,9 +140,9 @@ fn a_captured_pod_is_redirected_both_ways_but_for_what_is_excluded() {
 
 fn captured_pod(tool: &Tool, bridge: &Bridge) {
     let (one, two) = (pod(bridge, 2), pod(bridge, 3));
-    let capture = Capture {
+    let capture = PodCapture {
         excluded_outbound_ports: vec![81],
-        ..Capture::default()
+        ..PodCapture::default()
     };
     let rules = Rules {
         capture: Some(capture),

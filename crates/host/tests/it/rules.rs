@@ -1,7 +1,7 @@
 //! The redirect rules as text: every kind of rule, for both tools and both families.
 
 use voile_host::netns::rules::{
-    Capture, NodeCapture, Range, Rules, Scope, Turn, VirtualAddress, restore, script,
+    PodCapture, NodeCapture, Range, Rules, PortScope, PortRedirect, VirtualAddress, restore, script,
 };
 
 fn range(text: &str) -> Range {
@@ -24,7 +24,7 @@ fn rules_of(text: &str) -> Vec<&str> {
         .collect()
 }
 
-fn captured(capture: Capture) -> Rules {
+fn captured(capture: PodCapture) -> Rules {
     Rules {
         capture: Some(capture),
         services: vec![],
@@ -34,10 +34,10 @@ fn captured(capture: Capture) -> Rules {
 
 #[test]
 fn everything_is_captured_but_what_is_marked_local_or_the_sidecars_own() {
-    let rules = captured(Capture {
+    let rules = captured(PodCapture {
         dns: Some(15053),
         control: vec!["10.244.0.1:15012".parse().expect("an address")],
-        ..Capture::default()
+        ..PodCapture::default()
     });
     let expected = "table ip voile\ndelete table ip voile\ntable ip voile {\n\
         \tchain output {\n\
@@ -77,12 +77,12 @@ fn everything_is_captured_but_what_is_marked_local_or_the_sidecars_own() {
 
 #[test]
 fn scopes_become_rules_in_istios_order() {
-    let rules = captured(Capture {
-        inbound_ports: Scope::AllBut(vec![22]),
-        outbound_ranges: Scope::AllBut(vec![range("10.0.0.0/8"), range("fd00::/8")]),
+    let rules = captured(PodCapture {
+        inbound_ports: PortScope::AllBut(vec![22]),
+        outbound_ranges: PortScope::AllBut(vec![range("10.0.0.0/8"), range("fd00::/8")]),
         outbound_ports: vec![443],
         excluded_outbound_ports: vec![3306],
-        ..Capture::default()
+        ..PodCapture::default()
     });
     let text = script(&rules, true);
     let tail = |text: &str, from: usize| rules_of(text)[from..].join("\n");
@@ -99,19 +99,19 @@ fn scopes_become_rules_in_istios_order() {
             && !v6.contains("10.0.0.0")
     );
 
-    let alone = captured(Capture {
-        inbound_ports: Scope::Only(vec![8080]),
-        outbound_ranges: Scope::Only(vec![range("10.96.0.0/16"), range("192.0.2.7/32")]),
-        ..Capture::default()
+    let alone = captured(PodCapture {
+        inbound_ports: PortScope::Only(vec![8080]),
+        outbound_ranges: PortScope::Only(vec![range("10.96.0.0/16"), range("192.0.2.7/32")]),
+        ..PodCapture::default()
     });
     assert!(tail(&script(&alone, false), 4).starts_with(
         "ip daddr 10.96.0.0/16 meta l4proto tcp redirect to :15001\nip daddr 192.0.2.7 meta l4proto tcp redirect to :15001\niifname"
     ));
     assert!(tail(&script(&alone, false), 11).ends_with("tcp dport 8080 redirect to :15006"));
-    let nothing = captured(Capture {
-        inbound_ports: Scope::Only(vec![]),
-        outbound_ranges: Scope::Only(vec![]),
-        ..Capture::default()
+    let nothing = captured(PodCapture {
+        inbound_ports: PortScope::Only(vec![]),
+        outbound_ranges: PortScope::Only(vec![]),
+        ..PodCapture::default()
     });
     assert!(!script(&nothing, true).contains("redirect to :15001"));
     assert_eq!(
@@ -123,11 +123,11 @@ fn scopes_become_rules_in_istios_order() {
 
 #[test]
 fn iptables_says_the_same() {
-    let rules = captured(Capture {
+    let rules = captured(PodCapture {
         dns: Some(15053),
-        inbound_ports: Scope::AllBut(vec![22]),
-        outbound_ranges: Scope::AllBut(vec![range("10.0.0.0/8"), range("fd00::/8")]),
-        ..Capture::default()
+        inbound_ports: PortScope::AllBut(vec![22]),
+        outbound_ranges: PortScope::AllBut(vec![range("10.0.0.0/8"), range("fd00::/8")]),
+        ..PodCapture::default()
     });
     let text = restore(&rules, false);
     assert!(text.starts_with("*nat\n:PREROUTING ACCEPT [0:0]\n") && text.ends_with("COMMIT\n"));
@@ -156,9 +156,9 @@ fn iptables_says_the_same() {
 
 #[test]
 fn what_is_called_in_a_clients_name_is_not_taken_for_the_clients_own_connection() {
-    let rules = captured(Capture {
+    let rules = captured(PodCapture {
         keeps_source: true,
-        ..Capture::default()
+        ..PodCapture::default()
     });
     let chain = "\tchain untracked {\n\t\ttype filter hook output priority -300; policy accept;\n\t\tmeta mark 0x53a notrack\n\t}\n";
     assert_eq!(script(&rules, true).matches(chain).count(), 2);
@@ -166,7 +166,7 @@ fn what_is_called_in_a_clients_name_is_not_taken_for_the_clients_own_connection(
     for v6 in [false, true] {
         assert!(restore(&rules, v6).starts_with(raw));
     }
-    let plain = captured(Capture::default());
+    let plain = captured(PodCapture::default());
     assert!(!script(&plain, true).contains("untracked"));
     assert!(!restore(&plain, true).contains("*raw"));
 }
@@ -205,7 +205,7 @@ fn a_virtual_address_is_shared_by_its_targets_of_the_same_family() {
 
 #[test]
 fn ports_are_turned_to_listeners_of_their_own_on_either_side() {
-    let turn = |port| Turn {
+    let turn = |port| PortRedirect {
         port,
         to: port + 1000,
     };

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use voile_http1::{Asked, Body, RequestEdit, RequestIndex, ResponseEdit, ResponseIndex, Version};
+use voile_http1::{RequestSummary, Body, RequestEdit, RequestIndex, ResponseEdit, ResponseIndex, Version};
 
 struct Counting;
 
@@ -51,7 +51,7 @@ fn a_request_and_its_response_allocate_nothing() {
         body.accept(&request[asks.head_len()..]).unwrap();
         assert!(body.is_done() && head.header("foo").is_some());
         answers.reset();
-        answers.parse(response, Asked::default()).unwrap();
+        answers.parse(response, RequestSummary::default()).unwrap();
         answers.head(response).write_forwarded(
             &ResponseEdit {
                 client: Version::Http11,

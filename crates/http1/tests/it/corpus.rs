@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use voile_http1::{Asked, Body, Framing, Progress, RequestIndex, ResponseIndex};
+use voile_http1::{RequestSummary, Body, Framing, Progress, RequestIndex, ResponseIndex};
 
 struct Case {
     file: &'static str,
@@ -191,7 +191,7 @@ fn request_outcome<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> String {
     .outcome(|_| length)
 }
 
-fn response_outcome<'a>(asked: Asked, pieces: impl Iterator<Item = &'a [u8]>) -> String {
+fn response_outcome<'a>(asked: RequestSummary, pieces: impl Iterator<Item = &'a [u8]>) -> String {
     let mut index = ResponseIndex::default();
     index.reset();
     let mut length = 0;
@@ -273,7 +273,7 @@ fn every_request_of_the_corpus_comes_out_the_same_however_it_is_split() {
 fn every_response_of_the_corpus_comes_out_the_same_however_it_is_split() {
     let mut complaints = String::new();
     for mut case in cases("responses.txt", include_str!("../corpus/responses.txt")) {
-        let mut asked = Asked::default();
+        let mut asked = RequestSummary::default();
         if let Some(rest) = case.expected.strip_prefix("HEAD ") {
             (asked.head, case.expected) = (true, rest.to_owned());
         } else if let Some(rest) = case.expected.strip_prefix("UPGRADE ") {

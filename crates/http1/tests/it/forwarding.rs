@@ -1,7 +1,7 @@
 //! Heads that go on to the next hop, as tables of heads in, heads out.
 
 use voile_http1::{
-    Asked, Progress, RequestEdit, RequestIndex, ResponseEdit, ResponseIndex, Version,
+    RequestSummary, Progress, RequestEdit, RequestIndex, ResponseEdit, ResponseIndex, Version,
 };
 
 fn request(input: &str, edit: &RequestEdit<'_>) -> String {
@@ -20,9 +20,9 @@ fn request(input: &str, edit: &RequestEdit<'_>) -> String {
 fn response(input: &str, client: Version, persist: bool) -> String {
     let mut index = ResponseIndex::default();
     index.reset();
-    let asked = Asked {
+    let asked = RequestSummary {
         upgrade: true,
-        ..Asked::default()
+        ..RequestSummary::default()
     };
     assert_eq!(
         index.parse(input.as_bytes(), asked),
@@ -249,9 +249,9 @@ fn connect_goes_on_as_an_authority_with_one_host_and_no_body() {
 #[test]
 fn an_answer_that_opens_a_tunnel_declares_no_body() {
     let input = "HTTP/1.0 200 Connection established\r\nConnection: close\r\nA: b\r\n\r\n";
-    let asked = Asked {
+    let asked = RequestSummary {
         connect: true,
-        ..Asked::default()
+        ..RequestSummary::default()
     };
     for client in [Version::Http10, Version::Http11] {
         let mut index = ResponseIndex::default();
@@ -303,7 +303,7 @@ fn words_of_one_hop_are_read_and_go_no_further() {
         let input = format!("HTTP/1.1 503 No\r\n{fields}Content-Length: 0\r\n\r\n");
         let mut index = ResponseIndex::default();
         index.reset();
-        let parsed = index.parse(input.as_bytes(), Asked::default());
+        let parsed = index.parse(input.as_bytes(), RequestSummary::default());
         assert_eq!(parsed, Ok(Progress::Complete));
         let head = index.head(input.as_bytes());
         let got = (head.keep_alive_timeout(), head.is_unprocessed());

@@ -1,36 +1,36 @@
 //! Received bodies, and the windows that limit them. A window is given back when a task has taken the data, in
 //! halves, so that small messages cost no frames.
 
-use super::receive::Passing;
-use super::{Connection, Gone, Half, Side};
-use crate::frame::{DEFAULT_MAX_FRAME, FrameHead, Reason, flag, kind};
+use super::receive::PendingData;
+use super::{Connection, ClosedStream, HalfState, ConnectionSide};
+use crate::frame::{DEFAULT_MAX_FRAME, FrameHead, ErrorCode, flag, kind};
 
 /// Largest room made for expected data: each of a connection's streams may hold it for a single byte.
 const MAX_EXPECTED_BYTES: usize = 64 * 1024;
 
 impl Connection {
     /// The head of a DATA frame: all of it counts in both windows, padding too.
-    pub(super) fn begin_data(&mut self, head: FrameHead) -> Result<(), Reason> {
+    pub(super) fn begin_data(&mut self, head: FrameHead) -> Result<(), ErrorCode> {
         let (id, length) = (head.stream, head.length);
         if id == 0 || self.is_idle(id) {
-            return Err(Reason::PROTOCOL_ERROR);
+            return Err(ErrorCode::PROTOCOL_ERROR);
         }
         let padded = head.has(flag::PADDED);
         if padded && length == 0 {
-            return Err(Reason::FRAME_SIZE_ERROR);
+            return Err(ErrorCode::FRAME_SIZE_ERROR);
         }
         let end = head.has(flag::END_STREAM);
         self.count_empty(length, end)?;
         if length as i64 > self.recv_window {
-            return Err(Reason::FLOW_CONTROL_ERROR);
+            return Err(ErrorCode::FLOW_CONTROL_ERROR);
         }
         self.recv_window -= length as i64;
         let wanted = match self.ids.get(id) {
             Some(key) => self.expects(key, length),
             None => match (self.ids.gone(id), self.side) {
-                (Some(Gone::Over), _) => return Err(Reason::STREAM_CLOSED),
-                (None, Side::Server) => Err(Reason::STREAM_CLOSED),
-                (Some(Gone::ResetByUs), _) | (None, Side::Client) => Err(Reason::NO_ERROR),
+                (Some(ClosedStream::Over), _) => return Err(ErrorCode::STREAM_CLOSED),
+                (None, ConnectionSide::Server) => Err(ErrorCode::STREAM_CLOSED),
+                (Some(ClosedStream::ResetByUs), _) | (None, ConnectionSide::Client) => Err(ErrorCode::NO_ERROR),
             },
         };
         match wanted {
@@ -39,12 +39,12 @@ impl Connection {
             Err(reason) => {
                 self.released += length as u32;
                 self.update_connection_window();
-                if reason != Reason::NO_ERROR {
+                if reason != ErrorCode::NO_ERROR {
                     self.stream_error(id, reason);
                 }
             }
         }
-        let passing = Passing {
+        let passing = PendingData {
             stream: id,
             padded,
             left: length,
@@ -55,29 +55,29 @@ impl Connection {
     }
 
     /// Checks that so much data may come on the stream now.
-    fn expects(&mut self, key: usize, length: usize) -> Result<(), Reason> {
+    fn expects(&mut self, key: usize, length: usize) -> Result<(), ErrorCode> {
         let stream = &mut self.streams[key];
         match stream.recv {
-            Half::Head => return Err(Reason::PROTOCOL_ERROR),
-            Half::Ended => return Err(Reason::STREAM_CLOSED),
-            Half::Open => {}
+            HalfState::Head => return Err(ErrorCode::PROTOCOL_ERROR),
+            HalfState::Ended => return Err(ErrorCode::STREAM_CLOSED),
+            HalfState::Open => {}
         }
         if length as i64 > stream.recv_window {
-            return Err(Reason::FLOW_CONTROL_ERROR);
+            return Err(ErrorCode::FLOW_CONTROL_ERROR);
         }
         stream.recv_window -= length as i64;
         stream.held += length as u32;
         Ok(())
     }
 
-    fn count_empty(&mut self, length: usize, end: bool) -> Result<(), Reason> {
+    fn count_empty(&mut self, length: usize, end: bool) -> Result<(), ErrorCode> {
         if length > 0 || end {
             self.empty = 0;
             return Ok(());
         }
         self.empty += 1;
         match self.empty > self.config.max_empty_frames {
-            true => Err(Reason::ENHANCE_YOUR_CALM),
+            true => Err(ErrorCode::ENHANCE_YOUR_CALM),
             false => Ok(()),
         }
     }
@@ -85,15 +85,15 @@ impl Connection {
     /// Bytes of a DATA frame.
     pub(super) fn take_data(
         &mut self,
-        mut passing: Passing,
+        mut passing: PendingData,
         bytes: &[u8],
-    ) -> Result<usize, Reason> {
+    ) -> Result<usize, ErrorCode> {
         if passing.padded {
             passing.padded = false;
             passing.left -= 1;
             passing.padding = usize::from(bytes[0]);
             if passing.padding > passing.left {
-                return Err(Reason::PROTOCOL_ERROR);
+                return Err(ErrorCode::PROTOCOL_ERROR);
             }
             if let Some(key) = self.ids.get(passing.stream) {
                 self.release(key, passing.padding + 1);
@@ -114,7 +114,7 @@ impl Connection {
     }
 
     /// Waits for the rest of the frame, or ends it.
-    fn pass_on(&mut self, passing: Passing) -> Result<(), Reason> {
+    fn pass_on(&mut self, passing: PendingData) -> Result<(), ErrorCode> {
         let whole = passing.left == 0 && !passing.padded;
         self.input.passing = (!whole).then_some(passing);
         if whole
@@ -136,7 +136,7 @@ impl Connection {
         if let Some(room) = room {
             let Some(rest) = room.checked_sub(data.len() as u64) else {
                 let id = stream.id;
-                return self.stream_error(id, Reason::PROTOCOL_ERROR);
+                return self.stream_error(id, ErrorCode::PROTOCOL_ERROR);
             };
             stream.expected = Some(rest);
         }
@@ -153,14 +153,14 @@ impl Connection {
     /// The peer said all on the stream.
     pub(super) fn end_of_stream(&mut self, key: usize) {
         let stream = &mut self.streams[key];
-        if stream.recv == Half::Ended {
+        if stream.recv == HalfState::Ended {
             return;
         }
         if stream.expected.is_some_and(|missing| missing > 0) && !stream.bodiless {
             let id = stream.id;
-            return self.stream_error(id, Reason::PROTOCOL_ERROR);
+            return self.stream_error(id, ErrorCode::PROTOCOL_ERROR);
         }
-        stream.recv = Half::Ended;
+        stream.recv = HalfState::Ended;
         stream.wake();
         self.close_if_done(key);
     }
@@ -172,7 +172,7 @@ impl Connection {
         let bytes = (bytes as u32).min(stream.held);
         stream.held -= bytes;
         self.released += bytes;
-        if stream.recv == Half::Open && !stream.closed {
+        if stream.recv == HalfState::Open && !stream.closed {
             stream.released += bytes;
             if stream.released >= half {
                 let (id, more) = (stream.id, std::mem::take(&mut stream.released));

@@ -1,27 +1,27 @@
 //! Received header blocks: collected, decoded in order for all streams, checked, and given to their stream.
 
 use super::receive::Block;
-use super::{Connection, Gone, Half, Leaving, Side, Stream};
+use super::{Connection, ClosedStream, HalfState, ShutdownState, ConnectionSide, Stream};
 use crate::budget::USUAL_HEAD;
 use crate::fields::Fields;
-use crate::frame::{FrameHead, Reason, flag, kind, number};
-use crate::head::{self, Checked, Kind};
+use crate::frame::{FrameHead, ErrorCode, flag, kind, number};
+use crate::head::{self, CheckedHead, HeadKind};
 
 impl Connection {
-    pub(super) fn headers(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+    pub(super) fn headers(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ErrorCode> {
         let (mut text, mut padding) = (payload, 0);
         if head.has(flag::PADDED) {
-            let (length, rest) = text.split_first().ok_or(Reason::FRAME_SIZE_ERROR)?;
+            let (length, rest) = text.split_first().ok_or(ErrorCode::FRAME_SIZE_ERROR)?;
             (text, padding) = (rest, usize::from(*length));
         }
         let mut own_parent = false;
         if head.has(flag::PRIORITY) {
-            let (priority, rest) = text.split_at_checked(5).ok_or(Reason::FRAME_SIZE_ERROR)?;
+            let (priority, rest) = text.split_at_checked(5).ok_or(ErrorCode::FRAME_SIZE_ERROR)?;
             own_parent = number(priority) & 0x7fff_ffff == head.stream;
             text = rest;
         }
         let length = text.len().checked_sub(padding);
-        let text = &text[..length.ok_or(Reason::PROTOCOL_ERROR)?];
+        let text = &text[..length.ok_or(ErrorCode::PROTOCOL_ERROR)?];
         let end_stream = head.has(flag::END_STREAM);
         if head.has(flag::END_HEADERS) {
             return self.block(head.stream, end_stream, own_parent, text);
@@ -41,11 +41,11 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn continuation(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
-        let mut block = self.input.block.take().ok_or(Reason::PROTOCOL_ERROR)?;
+    pub(super) fn continuation(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ErrorCode> {
+        let mut block = self.input.block.take().ok_or(ErrorCode::PROTOCOL_ERROR)?;
         if block.stream != head.stream {
             self.input.block = Some(block);
-            return Err(Reason::PROTOCOL_ERROR);
+            return Err(ErrorCode::PROTOCOL_ERROR);
         }
         block.continuations += 1;
         let taken = match block.continuations > self.config.max_continuations {
@@ -54,7 +54,7 @@ impl Connection {
         };
         let Some(taken) = taken else {
             self.input.block = Some(block);
-            return Err(Reason::ENHANCE_YOUR_CALM);
+            return Err(ErrorCode::ENHANCE_YOUR_CALM);
         };
         block.budgeted += taken;
         block.text.extend_from_slice(payload);
@@ -74,14 +74,14 @@ impl Connection {
     }
 
     /// Takes a whole block. It is always decoded, because the table that both ends share depends on it.
-    fn block(&mut self, id: u32, end: bool, own_parent: bool, text: &[u8]) -> Result<(), Reason> {
+    fn block(&mut self, id: u32, end: bool, own_parent: bool, text: &[u8]) -> Result<(), ErrorCode> {
         let mut fields = self.pool.block();
         let limit = self.config.max_header_list as usize;
         let decoded = self.decoder.decode(text, &mut fields, limit);
-        let whole = decoded.map_err(|_| Reason::COMPRESSION_ERROR)?;
+        let whole = decoded.map_err(|_| ErrorCode::COMPRESSION_ERROR)?;
         if own_parent && !self.is_idle(id) {
             self.pool.give_block(fields);
-            self.stream_error(id, Reason::PROTOCOL_ERROR);
+            self.stream_error(id, ErrorCode::PROTOCOL_ERROR);
             return Ok(());
         }
         match self.ids.get(id) {
@@ -92,16 +92,16 @@ impl Connection {
                 Ok(())
             }
             None if self.is_idle(id) => {
-                let checked = head::check(Kind::Request, &fields);
+                let checked = head::check(HeadKind::Request, &fields);
                 let good = checked.ok().filter(|_| !own_parent);
                 self.open(id, fields, end, whole.then_some(good))
             }
             None => {
                 self.pool.give_block(fields);
                 match (self.ids.gone(id), self.side) {
-                    (Some(Gone::ResetByUs), _) | (None, Side::Client) => Ok(()),
-                    (Some(Gone::Over), _) => Err(Reason::STREAM_CLOSED),
-                    (None, Side::Server) => Err(Reason::PROTOCOL_ERROR),
+                    (Some(ClosedStream::ResetByUs), _) | (None, ConnectionSide::Client) => Ok(()),
+                    (Some(ClosedStream::Over), _) => Err(ErrorCode::STREAM_CLOSED),
+                    (None, ConnectionSide::Server) => Err(ErrorCode::PROTOCOL_ERROR),
                 }
             }
         }
@@ -114,17 +114,17 @@ impl Connection {
         id: u32,
         mut fields: Fields,
         end: bool,
-        checked: Option<Option<Checked>>,
-    ) -> Result<(), Reason> {
-        if self.side == Side::Client || id.is_multiple_of(2) {
-            return Err(Reason::PROTOCOL_ERROR);
+        checked: Option<Option<CheckedHead>>,
+    ) -> Result<(), ErrorCode> {
+        if self.side == ConnectionSide::Client || id.is_multiple_of(2) {
+            return Err(ErrorCode::PROTOCOL_ERROR);
         }
         let before = std::mem::replace(&mut self.last_peer, id);
-        if matches!(self.leaving, Leaving::After(_)) {
+        if matches!(self.leaving, ShutdownState::After(_)) {
             // It was told that this one is not looked at.
             self.last_peer = before.max(id);
             self.ids
-                .close(id, Gone::ResetByUs, self.config.max_remembered_resets);
+                .close(id, ClosedStream::ResetByUs, self.config.max_remembered_resets);
             return Ok(());
         }
         if checked.is_none() {
@@ -147,7 +147,7 @@ impl Connection {
         let good = length.filter(|length| !(end && length.unwrap_or(0) > 0));
         let Some(length) = good else {
             self.pool.give_block(fields);
-            self.stream_error(id, Reason::PROTOCOL_ERROR);
+            self.stream_error(id, ErrorCode::PROTOCOL_ERROR);
             return Ok(());
         };
         let mut budgeted = 0;
@@ -162,7 +162,7 @@ impl Connection {
         }
         let mut stream = Stream::new(id, self.peer.window, self.config.stream_window);
         stream.budgeted = budgeted;
-        stream.recv = if end { Half::Ended } else { Half::Open };
+        stream.recv = if end { HalfState::Ended } else { HalfState::Open };
         stream.expected = length;
         stream.heads = size;
         self.heads += size;
@@ -211,17 +211,17 @@ impl Connection {
     }
 
     /// A head on a stream that is open.
-    fn head(&mut self, key: usize, fields: Fields, end: bool, whole: bool) -> Result<(), Reason> {
+    fn head(&mut self, key: usize, fields: Fields, end: bool, whole: bool) -> Result<(), ErrorCode> {
         let stream = &mut self.streams[key];
-        if stream.recv == Half::Ended {
-            return Err(Reason::STREAM_CLOSED);
+        if stream.recv == HalfState::Ended {
+            return Err(ErrorCode::STREAM_CLOSED);
         }
         if !whole {
-            return Err(Reason::PROTOCOL_ERROR);
+            return Err(ErrorCode::PROTOCOL_ERROR);
         }
         let size = fields.size();
         if self.heads + size > self.config.max_heads {
-            return Err(Reason::ENHANCE_YOUR_CALM);
+            return Err(ErrorCode::ENHANCE_YOUR_CALM);
         }
         if stream.heads + size > USUAL_HEAD {
             self.take_more_heads(key, size)?;
@@ -229,23 +229,23 @@ impl Connection {
         let stream = &mut self.streams[key];
         stream.heads += size;
         self.heads += size;
-        if stream.recv == Half::Open {
-            if !end || head::check(Kind::Trailers, &fields).is_err() {
-                return Err(Reason::PROTOCOL_ERROR);
+        if stream.recv == HalfState::Open {
+            if !end || head::check(HeadKind::Trailers, &fields).is_err() {
+                return Err(ErrorCode::PROTOCOL_ERROR);
             }
             stream.trailers = Some(fields);
             self.end_of_stream(key);
             return Ok(());
         }
-        let checked = head::check(Kind::Response, &fields);
-        let checked = checked.map_err(|_| Reason::PROTOCOL_ERROR)?;
+        let checked = head::check(HeadKind::Response, &fields);
+        let checked = checked.map_err(|_| ErrorCode::PROTOCOL_ERROR)?;
         match fields.status() {
             // There is no upgrade in HTTP/2, and an interim answer is no end.
-            101 => return Err(Reason::PROTOCOL_ERROR),
-            100..200 if end => return Err(Reason::PROTOCOL_ERROR),
+            101 => return Err(ErrorCode::PROTOCOL_ERROR),
+            100..200 if end => return Err(ErrorCode::PROTOCOL_ERROR),
             100..200 => {
                 if stream.early.len() >= self.config.max_interim {
-                    return Err(Reason::ENHANCE_YOUR_CALM);
+                    return Err(ErrorCode::ENHANCE_YOUR_CALM);
                 }
                 stream.early.push_back(fields);
                 stream.wake();
@@ -256,7 +256,7 @@ impl Connection {
         }
         stream.expected = checked.length.filter(|_| !stream.bodiless);
         stream.head = Some(fields);
-        stream.recv = Half::Open;
+        stream.recv = HalfState::Open;
         stream.wake();
         if end {
             self.end_of_stream(key);

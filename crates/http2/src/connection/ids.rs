@@ -25,7 +25,7 @@ impl Hasher for ByNumber {
 
 /// End of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gone {
+pub(super) enum ClosedStream {
     /// By both ends having said all, or by the peer's reset: nothing may follow.
     Over,
     /// By this end's reset: frames that the peer sent before it knew are ignored.
@@ -54,11 +54,11 @@ impl Ids {
     }
 
     /// The stream is over; at most `resets` of those that we reset are remembered.
-    pub(super) fn close(&mut self, id: u32, how: Gone, resets: usize) {
+    pub(super) fn close(&mut self, id: u32, how: ClosedStream, resets: usize) {
         self.open.remove(&id);
         let (memory, most) = match how {
-            Gone::Over => (&mut self.over, MAX_OVER),
-            Gone::ResetByUs => (&mut self.reset, resets),
+            ClosedStream::Over => (&mut self.over, MAX_OVER),
+            ClosedStream::ResetByUs => (&mut self.reset, resets),
         };
         if memory.len() >= most {
             memory.pop_front();
@@ -67,11 +67,11 @@ impl Ids {
     }
 
     /// Returns the end of a stream that is not open, if it is remembered.
-    pub(super) fn gone(&self, id: u32) -> Option<Gone> {
+    pub(super) fn gone(&self, id: u32) -> Option<ClosedStream> {
         if self.reset.contains(&id) {
-            return Some(Gone::ResetByUs);
+            return Some(ClosedStream::ResetByUs);
         }
-        self.over.contains(&id).then_some(Gone::Over)
+        self.over.contains(&id).then_some(ClosedStream::Over)
     }
 
     pub(super) fn keys(&self) -> Vec<usize> {

@@ -1,8 +1,8 @@
 //! Ends of streams: a clean end, a reset, the end of their connection, or no handle left.
 
-use super::stream::Half;
-use super::{Connection, Failure, Gone, Leaving, Side};
-use crate::frame::{Reason, kind};
+use super::stream::HalfState;
+use super::{Connection, Failure, ClosedStream, ShutdownState, ConnectionSide};
+use crate::frame::{ErrorCode, kind};
 
 impl Drop for Connection {
     /// Gives back the room for heads of streams that nobody accepted, and of a head that was not whole.
@@ -19,15 +19,15 @@ impl Drop for Connection {
 impl Connection {
     pub(super) fn fail_all(&mut self, failure: Failure) {
         for key in self.ids.keys() {
-            self.fail(key, failure, Gone::Over);
+            self.fail(key, failure, ClosedStream::Over);
         }
         while let Some(key) = self.opening.pop_front() {
-            self.fail(key, failure, Gone::Over);
+            self.fail(key, failure, ClosedStream::Over);
         }
     }
 
     /// The stream ends before its time.
-    pub(super) fn fail(&mut self, key: usize, failure: Failure, how: Gone) {
+    pub(super) fn fail(&mut self, key: usize, failure: Failure, how: ClosedStream) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
         };
@@ -40,7 +40,7 @@ impl Connection {
     }
 
     /// No more frames go or come on the stream.
-    pub(super) fn close(&mut self, key: usize, how: Gone) {
+    pub(super) fn close(&mut self, key: usize, how: ClosedStream) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
         };
@@ -50,7 +50,7 @@ impl Connection {
         let (id, local) = (stream.id, stream.id % 2 == 1);
         if id != 0 {
             self.ids.close(id, how, self.config.max_remembered_resets);
-            match local == (self.side == Side::Client) {
+            match local == (self.side == ConnectionSide::Client) {
                 true => self.open_local -= 1,
                 false => self.open_peer -= 1,
             }
@@ -61,16 +61,16 @@ impl Connection {
         if !self.opening.is_empty() {
             self.open_more();
         }
-        if self.leaving != Leaving::No && self.open_local == 0 && self.open_peer == 0 {
+        if self.leaving != ShutdownState::No && self.open_local == 0 && self.open_peer == 0 {
             self.nudge();
         }
     }
 
     pub(super) fn close_if_done(&mut self, key: usize) {
         let stream = &self.streams[key];
-        if stream.send == Half::Ended && stream.recv == Half::Ended && stream.queue.is_empty() {
+        if stream.send == HalfState::Ended && stream.recv == HalfState::Ended && stream.queue.is_empty() {
             self.forgive();
-            self.close(key, Gone::Over);
+            self.close(key, ClosedStream::Over);
         }
     }
 
@@ -129,21 +129,21 @@ impl Connection {
             stream.closed = true;
             return self.forget(key);
         }
-        let said_all = stream.send == Half::Ended;
+        let said_all = stream.send == HalfState::Ended;
         if said_all && !stream.queue.is_empty() {
             // The rest goes out first; see `flush_queue`.
             return;
         }
         let reason = match (said_all, self.side) {
-            (true, Side::Server) => Reason::NO_ERROR,
-            _ => Reason::CANCEL,
+            (true, ConnectionSide::Server) => ErrorCode::NO_ERROR,
+            _ => ErrorCode::CANCEL,
         };
         self.reset(key, reason);
         self.nudge();
     }
 
     /// Ends the stream with a code.
-    pub(crate) fn reset(&mut self, key: usize, reason: Reason) {
+    pub(crate) fn reset(&mut self, key: usize, reason: ErrorCode) {
         let stream = &mut self.streams[key];
         if stream.closed {
             return;
@@ -156,22 +156,22 @@ impl Connection {
         }
         let id = stream.id;
         self.write(kind::RST_STREAM, 0, id, &reason.0.to_be_bytes());
-        self.fail(key, Failure::Reset(reason), Gone::ResetByUs);
+        self.fail(key, Failure::Reset(reason), ClosedStream::ResetByUs);
         self.nudge();
     }
 
     /// Handles a stream error of RFC 9113.
-    pub(super) fn stream_error(&mut self, id: u32, reason: Reason) {
+    pub(super) fn stream_error(&mut self, id: u32, reason: ErrorCode) {
         self.write(kind::RST_STREAM, 0, id, &reason.0.to_be_bytes());
         match self.ids.get(id) {
-            Some(key) => self.fail(key, Failure::Violation(reason), Gone::ResetByUs),
+            Some(key) => self.fail(key, Failure::Violation(reason), ClosedStream::ResetByUs),
             None => self
                 .ids
-                .close(id, Gone::ResetByUs, self.config.max_remembered_resets),
+                .close(id, ClosedStream::ResetByUs, self.config.max_remembered_resets),
         }
         self.provoked += 1;
         if self.provoked > self.config.max_provoked_resets {
-            self.abort(Reason::ENHANCE_YOUR_CALM);
+            self.abort(ErrorCode::ENHANCE_YOUR_CALM);
         }
     }
 }

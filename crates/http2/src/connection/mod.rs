@@ -19,12 +19,12 @@ use std::task::{Context, Waker};
 use slab::Slab;
 
 use crate::fields::Fields;
-use crate::frame::{self, DEFAULT_MAX_FRAME, DEFAULT_WINDOW, PREFACE, Reason, kind, setting};
+use crate::frame::{self, DEFAULT_MAX_FRAME, DEFAULT_WINDOW, PREFACE, ErrorCode, kind, setting};
 use crate::hpack::{Decoder, Encoder};
 use crate::pool::Pool;
-use ids::{Gone, Ids};
+use ids::{ClosedStream, Ids};
 use receive::Input;
-use stream::{Half, Stream};
+use stream::{HalfState, Stream};
 
 /// The limits of a connection; each user names and explains its own.
 #[derive(Debug, Clone, Copy)]
@@ -66,35 +66,35 @@ pub struct Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// By RST_STREAM, with this code.
-    Reset(Reason),
+    Reset(ErrorCode),
     /// The peer did nothing with it: REFUSED_STREAM, or behind the last stream that a GOAWAY names.
     Unprocessed,
     /// By this end, after a violation: RFC 9113 calls it an error.
-    Violation(Reason),
+    Violation(ErrorCode),
     /// With its connection.
     Connection,
 }
 
 /// End of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum Http2End {
     /// As both ends wished.
     Clean,
     /// The peer broke a rule, or made too much work.
-    Error(Reason),
+    Error(ErrorCode),
     /// The socket ended.
     Closed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum ConnectionSide {
     Server,
     Client,
 }
 
 /// The peer's settings.
 #[derive(Debug)]
-struct Peer {
+struct PeerSettings {
     window: u32,
     max_frame: u32,
     max_streams: u32,
@@ -103,7 +103,7 @@ struct Peer {
 
 /// Progress of a graceful shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Leaving {
+enum ShutdownState {
     No,
     /// GOAWAY without a last stream was said; the answer to a ping says that the peer knows.
     Announced,
@@ -122,7 +122,7 @@ const WAKE_AT_ONCE: usize = 4;
 
 /// See the module.
 pub struct Connection {
-    side: Side,
+    side: ConnectionSide,
     config: &'static Config,
     pool: Pool,
     input: Input,
@@ -130,7 +130,7 @@ pub struct Connection {
     encoder: Encoder,
     out: Vec<u8>,
     written: usize,
-    peer: Peer,
+    peer: PeerSettings,
     send_window: i64,
     recv_window: i64,
     /// Bytes that tasks released and the peer was not told of.
@@ -147,10 +147,10 @@ pub struct Connection {
     waiting: VecDeque<usize>,
     /// The peer's streams that are not accepted yet.
     accepting: VecDeque<usize>,
-    leaving: Leaving,
+    leaving: ShutdownState,
     /// The peer said GOAWAY.
     peer_leaves: bool,
-    over: Option<End>,
+    over: Option<Http2End>,
     provoked: usize,
     /// Streams that ended well since the last error was forgotten.
     well: u32,
@@ -167,7 +167,7 @@ pub struct Connection {
 impl Connection {
     /// The end that answers. Its settings are waiting to be written.
     pub fn server(config: &'static Config, pool: Pool) -> Self {
-        let mut server = Self::new(Side::Server, config, pool);
+        let mut server = Self::new(ConnectionSide::Server, config, pool);
         server.greet(&[
             (setting::MAX_CONCURRENT_STREAMS, config.max_peer_streams),
             (setting::INITIAL_WINDOW_SIZE, config.stream_window),
@@ -179,7 +179,7 @@ impl Connection {
 
     /// The end that asks. Preface and settings are waiting to be written.
     pub fn client(config: &'static Config, pool: Pool) -> Self {
-        let mut client = Self::new(Side::Client, config, pool);
+        let mut client = Self::new(ConnectionSide::Client, config, pool);
         client.room().extend_from_slice(PREFACE);
         client.greet(&[
             (setting::ENABLE_PUSH, 0),
@@ -189,17 +189,17 @@ impl Connection {
         client
     }
 
-    fn new(side: Side, config: &'static Config, pool: Pool) -> Self {
+    fn new(side: ConnectionSide, config: &'static Config, pool: Pool) -> Self {
         Self {
             side,
             config,
             pool,
-            input: Input::new(side == Side::Server),
+            input: Input::new(side == ConnectionSide::Server),
             decoder: Decoder::new(),
             encoder: Encoder::new(),
             out: Vec::new(),
             written: 0,
-            peer: Peer {
+            peer: PeerSettings {
                 window: DEFAULT_WINDOW,
                 max_frame: DEFAULT_MAX_FRAME,
                 max_streams: config.initial_streams,
@@ -218,7 +218,7 @@ impl Connection {
             opening: VecDeque::new(),
             waiting: VecDeque::new(),
             accepting: VecDeque::new(),
-            leaving: Leaving::No,
+            leaving: ShutdownState::No,
             peer_leaves: false,
             over: None,
             provoked: 0,
@@ -360,19 +360,19 @@ impl Connection {
     }
 
     /// Returns the end of the connection, once it ended; the output that is left is its last word.
-    pub fn end(&mut self) -> Option<End> {
+    pub fn end(&mut self) -> Option<Http2End> {
         if self.over.is_none() && self.open_local == 0 && self.open_peer == 0 {
             let done = match self.side {
-                Side::Server => {
-                    matches!(self.leaving, Leaving::After(_)) && self.accepting.is_empty()
+                ConnectionSide::Server => {
+                    matches!(self.leaving, ShutdownState::After(_)) && self.accepting.is_empty()
                 }
-                Side::Client => self.leaving != Leaving::No && self.opening.is_empty(),
+                ConnectionSide::Client => self.leaving != ShutdownState::No && self.opening.is_empty(),
             };
             if done {
-                if self.side == Side::Client {
-                    self.say_goodbye(0, Reason::NO_ERROR);
+                if self.side == ConnectionSide::Client {
+                    self.say_goodbye(0, ErrorCode::NO_ERROR);
                 }
-                self.over = Some(End::Clean);
+                self.over = Some(Http2End::Clean);
             }
         }
         self.over
@@ -385,35 +385,35 @@ impl Connection {
 
     /// Returns true if it takes no more streams.
     pub fn is_leaving(&self) -> bool {
-        self.leaving != Leaving::No
+        self.leaving != ShutdownState::No
     }
 
     /// The socket gives and takes no more.
     pub fn closed(&mut self) {
         if self.over.is_none() {
-            self.over = Some(End::Closed);
+            self.over = Some(Http2End::Closed);
             self.fail_all(Failure::Connection);
         }
     }
 
     /// Takes no more streams; those in flight finish.
     pub fn leave(&mut self) {
-        if self.leaving != Leaving::No || self.over.is_some() {
+        if self.leaving != ShutdownState::No || self.over.is_some() {
             return;
         }
-        self.leaving = Leaving::Announced;
-        if self.side == Side::Server {
-            self.say_goodbye(0x7fff_ffff, Reason::NO_ERROR);
+        self.leaving = ShutdownState::Announced;
+        if self.side == ConnectionSide::Server {
+            self.say_goodbye(0x7fff_ffff, ErrorCode::NO_ERROR);
             self.write(kind::PING, 0, 0, &GOODBYE);
         }
         self.nudge();
     }
 
     /// Ends it at once, for this reason.
-    pub fn abort(&mut self, reason: Reason) {
+    pub fn abort(&mut self, reason: ErrorCode) {
         if self.over.is_none() {
             self.say_goodbye(self.last_peer, reason);
-            self.over = Some(End::Error(reason));
+            self.over = Some(Http2End::Error(reason));
             self.fail_all(Failure::Violation(reason));
         }
     }
@@ -423,7 +423,7 @@ impl Connection {
         self.write(kind::PING, 0, 0, &ALIVE);
     }
 
-    fn say_goodbye(&mut self, last: u32, reason: Reason) {
+    fn say_goodbye(&mut self, last: u32, reason: ErrorCode) {
         let mut payload = [0; 8];
         payload[..4].copy_from_slice(&last.to_be_bytes());
         payload[4..].copy_from_slice(&reason.0.to_be_bytes());
@@ -455,7 +455,7 @@ impl Connection {
     /// Returns true if this end may begin another stream.
     pub fn takes_streams(&self) -> bool {
         self.over.is_none()
-            && self.leaving == Leaving::No
+            && self.leaving == ShutdownState::No
             && !self.peer_leaves
             && self.next_local < 0x7fff_ffff
     }

@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::stream::Half;
+use super::stream::HalfState;
 use super::{Connection, Failure};
 use crate::fields::Fields;
 
@@ -12,7 +12,7 @@ impl Connection {
     /// Returns true if [`Connection::poll_data`] would be ready.
     pub(crate) fn has_news(&self, key: usize) -> bool {
         let stream = &self.streams[key];
-        !stream.data.is_empty() || stream.recv == Half::Ended || stream.failed.is_some()
+        !stream.data.is_empty() || stream.recv == HalfState::Ended || stream.failed.is_some()
     }
 
     pub(crate) fn is_read(&self, key: usize) -> bool {
@@ -58,7 +58,7 @@ impl Connection {
             return Poll::Ready(Some(Ok(std::mem::take(&mut stream.data).into())));
         }
         match (stream.recv, stream.failed) {
-            (Half::Ended, _) => Poll::Ready(None),
+            (HalfState::Ended, _) => Poll::Ready(None),
             (_, Some(failure)) => Poll::Ready(Some(Err(failure))),
             _ => {
                 stream.watch(cx);
@@ -74,7 +74,7 @@ impl Connection {
     ) -> Poll<Result<Option<Fields>, Failure>> {
         let stream = &mut self.streams[key];
         match (stream.recv, stream.failed) {
-            (Half::Ended, _) => Poll::Ready(Ok(stream.trailers.take())),
+            (HalfState::Ended, _) => Poll::Ready(Ok(stream.trailers.take())),
             (_, Some(failure)) => Poll::Ready(Err(failure)),
             _ => {
                 stream.watch(cx);

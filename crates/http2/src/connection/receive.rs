@@ -1,9 +1,9 @@
 //! Bytes to frames. Bodies pass in the pieces in which they come. Other frames are read in place when they are whole,
 //! and collected when they are not, so that an idle connection holds no buffer.
 
-use super::{Connection, Failure, GOODBYE, Gone, Leaving, Side};
+use super::{Connection, Failure, GOODBYE, ClosedStream, ShutdownState, ConnectionSide};
 use crate::frame::{
-    DEFAULT_MAX_FRAME, FrameHead, HEAD_BYTES, MAX_WINDOW, PREFACE, Reason, flag, kind, number,
+    DEFAULT_MAX_FRAME, FrameHead, HEAD_BYTES, MAX_WINDOW, PREFACE, ErrorCode, flag, kind, number,
 };
 
 /// A header block that is being collected.
@@ -21,7 +21,7 @@ pub(super) struct Block {
 
 /// A DATA frame whose bytes are passing.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Passing {
+pub(super) struct PendingData {
     pub(super) stream: u32,
     /// The next byte says how much padding there is.
     pub(super) padded: bool,
@@ -41,7 +41,7 @@ pub(super) struct Input {
     have: usize,
     /// The beginning of a frame that is not whole.
     partial: Vec<u8>,
-    pub(super) passing: Option<Passing>,
+    pub(super) passing: Option<PendingData>,
     pub(super) block: Option<Box<Block>>,
 }
 
@@ -75,7 +75,7 @@ impl Connection {
         self.input.greeted
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<usize, Reason> {
+    fn take(&mut self, bytes: &[u8]) -> Result<usize, ErrorCode> {
         if self.input.preface > 0 {
             return self.take_preface(bytes);
         }
@@ -109,27 +109,27 @@ impl Connection {
         Ok(taken)
     }
 
-    fn take_preface(&mut self, bytes: &[u8]) -> Result<usize, Reason> {
+    fn take_preface(&mut self, bytes: &[u8]) -> Result<usize, ErrorCode> {
         let expected = &PREFACE[PREFACE.len() - self.input.preface..];
         let taken = expected.len().min(bytes.len());
         if bytes[..taken] != expected[..taken] {
-            return Err(Reason::PROTOCOL_ERROR);
+            return Err(ErrorCode::PROTOCOL_ERROR);
         }
         self.input.preface -= taken;
         Ok(taken)
     }
 
     /// A frame's head is there.
-    fn begin_frame(&mut self) -> Result<(), Reason> {
+    fn begin_frame(&mut self) -> Result<(), ErrorCode> {
         let head = FrameHead::read(&self.input.head);
         if !self.input.greeted && head.kind != kind::SETTINGS {
-            return Err(Reason::PROTOCOL_ERROR);
+            return Err(ErrorCode::PROTOCOL_ERROR);
         }
         if head.length > DEFAULT_MAX_FRAME as usize {
-            return Err(Reason::FRAME_SIZE_ERROR);
+            return Err(ErrorCode::FRAME_SIZE_ERROR);
         }
         if self.input.block.is_some() && head.kind != kind::CONTINUATION {
-            return Err(Reason::PROTOCOL_ERROR);
+            return Err(ErrorCode::PROTOCOL_ERROR);
         }
         if head.kind == kind::DATA {
             self.input.have = 0;
@@ -142,7 +142,7 @@ impl Connection {
         Ok(())
     }
 
-    fn frame(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+    fn frame(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ErrorCode> {
         let on_stream = head.stream != 0;
         match head.kind {
             kind::HEADERS if on_stream => self.headers(head, payload),
@@ -157,7 +157,7 @@ impl Connection {
             kind::GOAWAY if !on_stream => self.peer_leaves(payload),
             kind::WINDOW_UPDATE => self.window_update(head.stream, payload),
             // The peer may not push, and frames of a stream need a stream.
-            kind::DATA..=kind::CONTINUATION => Err(Reason::PROTOCOL_ERROR),
+            kind::DATA..=kind::CONTINUATION => Err(ErrorCode::PROTOCOL_ERROR),
             // An unknown frame means nothing (RFC 9113 section 5.5).
             _ => Ok(()),
         }
@@ -167,97 +167,97 @@ impl Connection {
     pub(super) fn is_idle(&self, id: u32) -> bool {
         let by_client = id % 2 == 1;
         match (self.side, by_client) {
-            (Side::Server, true) => id > self.last_peer,
-            (Side::Client, true) => id >= self.next_local,
+            (ConnectionSide::Server, true) => id > self.last_peer,
+            (ConnectionSide::Client, true) => id >= self.next_local,
             // Push is not used.
             (_, false) => true,
         }
     }
 
-    fn priority(&mut self, id: u32, payload: &[u8]) -> Result<(), Reason> {
+    fn priority(&mut self, id: u32, payload: &[u8]) -> Result<(), ErrorCode> {
         if payload.len() != 5 {
-            return Err(Reason::FRAME_SIZE_ERROR);
+            return Err(ErrorCode::FRAME_SIZE_ERROR);
         }
         if number(payload) & 0x7fff_ffff == id {
-            self.stream_error(id, Reason::PROTOCOL_ERROR);
+            self.stream_error(id, ErrorCode::PROTOCOL_ERROR);
         }
         Ok(())
     }
 
-    fn reset_by_peer(&mut self, id: u32, payload: &[u8]) -> Result<(), Reason> {
+    fn reset_by_peer(&mut self, id: u32, payload: &[u8]) -> Result<(), ErrorCode> {
         if payload.len() != 4 {
-            return Err(Reason::FRAME_SIZE_ERROR);
+            return Err(ErrorCode::FRAME_SIZE_ERROR);
         }
         if self.is_idle(id) {
-            return Err(Reason::PROTOCOL_ERROR);
+            return Err(ErrorCode::PROTOCOL_ERROR);
         }
         let Some(key) = self.ids.get(id) else {
             return Ok(());
         };
-        let failure = match Reason(number(payload)) {
-            Reason::REFUSED_STREAM => Failure::Unprocessed,
+        let failure = match ErrorCode(number(payload)) {
+            ErrorCode::REFUSED_STREAM => Failure::Unprocessed,
             reason => Failure::Reset(reason),
         };
         if !self.streams[key].accepted {
             self.unseen += 1;
             if self.unseen > self.config.max_unseen_resets {
-                return Err(Reason::ENHANCE_YOUR_CALM);
+                return Err(ErrorCode::ENHANCE_YOUR_CALM);
             }
         }
-        self.fail(key, failure, Gone::Over);
+        self.fail(key, failure, ClosedStream::Over);
         Ok(())
     }
 
-    fn ping(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+    fn ping(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ErrorCode> {
         if payload.len() != 8 {
-            return Err(Reason::FRAME_SIZE_ERROR);
+            return Err(ErrorCode::FRAME_SIZE_ERROR);
         }
         if !head.has(flag::ACK) {
             self.write(kind::PING, flag::ACK, 0, payload);
-        } else if payload == GOODBYE && self.leaving == Leaving::Announced {
-            self.leaving = Leaving::After(self.last_peer);
-            self.say_goodbye(self.last_peer, Reason::NO_ERROR);
+        } else if payload == GOODBYE && self.leaving == ShutdownState::Announced {
+            self.leaving = ShutdownState::After(self.last_peer);
+            self.say_goodbye(self.last_peer, ErrorCode::NO_ERROR);
         }
         Ok(())
     }
 
-    fn peer_leaves(&mut self, payload: &[u8]) -> Result<(), Reason> {
+    fn peer_leaves(&mut self, payload: &[u8]) -> Result<(), ErrorCode> {
         if payload.len() < 8 {
-            return Err(Reason::FRAME_SIZE_ERROR);
+            return Err(ErrorCode::FRAME_SIZE_ERROR);
         }
         self.peer_leaves = true;
-        if self.side == Side::Server {
+        if self.side == ConnectionSide::Server {
             return Ok(());
         }
         let last = number(payload) & 0x7fff_ffff;
         for key in self.ids.keys() {
             if self.streams[key].id > last {
-                self.fail(key, Failure::Unprocessed, Gone::ResetByUs);
+                self.fail(key, Failure::Unprocessed, ClosedStream::ResetByUs);
             }
         }
         while let Some(key) = self.opening.pop_front() {
-            self.fail(key, Failure::Unprocessed, Gone::Over);
+            self.fail(key, Failure::Unprocessed, ClosedStream::Over);
         }
         // No end can begin a stream any more; the last one ends the connection.
-        self.leaving = Leaving::Announced;
+        self.leaving = ShutdownState::Announced;
         Ok(())
     }
 
-    fn window_update(&mut self, id: u32, payload: &[u8]) -> Result<(), Reason> {
+    fn window_update(&mut self, id: u32, payload: &[u8]) -> Result<(), ErrorCode> {
         if payload.len() != 4 {
-            return Err(Reason::FRAME_SIZE_ERROR);
+            return Err(ErrorCode::FRAME_SIZE_ERROR);
         }
         let more = i64::from(number(payload) & 0x7fff_ffff);
         if id == 0 {
             self.send_window += more;
             return match more {
-                0 => Err(Reason::PROTOCOL_ERROR),
-                _ if self.send_window > MAX_WINDOW => Err(Reason::FLOW_CONTROL_ERROR),
+                0 => Err(ErrorCode::PROTOCOL_ERROR),
+                _ if self.send_window > MAX_WINDOW => Err(ErrorCode::FLOW_CONTROL_ERROR),
                 _ => Ok(()),
             };
         }
         if self.is_idle(id) {
-            return Err(Reason::PROTOCOL_ERROR);
+            return Err(ErrorCode::PROTOCOL_ERROR);
         }
         let Some(key) = self.ids.get(id) else {
             return Ok(());
@@ -265,9 +265,9 @@ impl Connection {
         let stream = &mut self.streams[key];
         stream.send_window += more;
         if more == 0 {
-            self.stream_error(id, Reason::PROTOCOL_ERROR);
+            self.stream_error(id, ErrorCode::PROTOCOL_ERROR);
         } else if stream.send_window > MAX_WINDOW {
-            self.stream_error(id, Reason::FLOW_CONTROL_ERROR);
+            self.stream_error(id, ErrorCode::FLOW_CONTROL_ERROR);
         } else if stream.queue.is_empty() {
             stream.wake();
         } else {

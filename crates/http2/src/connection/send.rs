@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::stream::Queued;
-use super::{Connection, Failure, Half, Stream};
+use super::{Connection, Failure, HalfState, Stream};
 use crate::fields::Fields;
 use crate::frame::{
-    self, DEFAULT_MAX_FRAME, FrameHead, HEAD_BYTES, MAX_WINDOW, Reason, flag, kind,
+    self, DEFAULT_MAX_FRAME, FrameHead, HEAD_BYTES, MAX_WINDOW, ErrorCode, flag, kind,
 };
 
 /// Less room than this is not worth a frame of its own while something else is being written.
@@ -102,7 +102,7 @@ impl Connection {
         let mut stream = Stream::new(0, self.peer.window, self.config.stream_window);
         stream.accepted = true;
         stream.bodiless = request.method() == "HEAD";
-        stream.send = if end { Half::Ended } else { Half::Open };
+        stream.send = if end { HalfState::Ended } else { HalfState::Open };
         let key = self.streams.insert(stream);
         if self.opening.is_empty() && self.open_local < self.peer.max_streams {
             self.begin_now(key, request, end);
@@ -143,7 +143,7 @@ impl Connection {
             self.pool.give_block(head);
             return Err(failure);
         }
-        if stream.send != Half::Head {
+        if stream.send != HalfState::Head {
             return Err(Failure::Connection);
         }
         let id = stream.id;
@@ -153,7 +153,7 @@ impl Connection {
         }
         let stream = &mut self.streams[key];
         if head.status() >= 200 {
-            stream.send = if end { Half::Ended } else { Half::Open };
+            stream.send = if end { HalfState::Ended } else { HalfState::Open };
         }
         self.write_block(id, &head, end);
         self.pool.give_block(head);
@@ -173,7 +173,7 @@ impl Connection {
         if let Some(failure) = stream.failed {
             return Poll::Ready(Err(failure));
         }
-        if stream.send != Half::Open {
+        if stream.send != HalfState::Open {
             return Poll::Ready(Err(Failure::Connection));
         }
         let ready = stream.id != 0 && stream.queue.is_empty();
@@ -216,7 +216,7 @@ impl Connection {
     fn send_now(&mut self, key: usize, data: &[u8], end: bool) -> Result<bool, Failure> {
         self.may_send(key)?;
         if end {
-            self.streams[key].send = Half::Ended;
+            self.streams[key].send = HalfState::Ended;
         }
         let free = self.free();
         let stream = &self.streams[key];
@@ -247,7 +247,7 @@ impl Connection {
             return Err(self.is_not_read(key));
         }
         let stream = &mut self.streams[key];
-        stream.send = Half::Ended;
+        stream.send = HalfState::Ended;
         if stream.is_next() {
             let id = stream.id;
             self.write_block(id, &trailers, true);
@@ -267,15 +267,15 @@ impl Connection {
     /// Bodies wait for room; heads cannot, since their sender gets no notice of room. A peer that has so much to read
     /// already gets no more.
     fn is_not_read(&mut self, key: usize) -> Failure {
-        self.reset(key, Reason::ENHANCE_YOUR_CALM);
-        Failure::Reset(Reason::ENHANCE_YOUR_CALM)
+        self.reset(key, ErrorCode::ENHANCE_YOUR_CALM);
+        Failure::Reset(ErrorCode::ENHANCE_YOUR_CALM)
     }
 
     fn may_send(&self, key: usize) -> Result<(), Failure> {
         let stream = &self.streams[key];
         match stream.failed {
             Some(failure) => Err(failure),
-            None if stream.send != Half::Open => Err(Failure::Connection),
+            None if stream.send != HalfState::Open => Err(Failure::Connection),
             None => Ok(()),
         }
     }
@@ -312,7 +312,7 @@ impl Connection {
         match self.streams.get(key) {
             Some(stream) if stream.refs == 0 && !stream.closed => {
                 // Its last handle went while this was waiting.
-                self.reset(key, Reason::NO_ERROR);
+                self.reset(key, ErrorCode::NO_ERROR);
             }
             _ => {}
         }
@@ -327,9 +327,9 @@ impl Connection {
     }
 
     /// The peer changed the window that its streams begin with, and so that of every stream there is.
-    pub(super) fn resize_windows(&mut self, window: u32) -> Result<(), Reason> {
+    pub(super) fn resize_windows(&mut self, window: u32) -> Result<(), ErrorCode> {
         if i64::from(window) > MAX_WINDOW {
-            return Err(Reason::FLOW_CONTROL_ERROR);
+            return Err(ErrorCode::FLOW_CONTROL_ERROR);
         }
         let change = i64::from(window) - i64::from(self.peer.window);
         self.peer.window = window;
@@ -337,7 +337,7 @@ impl Connection {
         for (key, stream) in &mut self.streams {
             stream.send_window += change;
             if stream.send_window > MAX_WINDOW {
-                return Err(Reason::FLOW_CONTROL_ERROR);
+                return Err(ErrorCode::FLOW_CONTROL_ERROR);
             }
             if change > 0 && !stream.closed {
                 keys.push(key);

@@ -10,7 +10,7 @@ use crate::fields::Fields;
 
 /// State of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Half {
+pub(super) enum HalfState {
     /// No head yet.
     Head,
     Open,
@@ -34,8 +34,8 @@ pub(super) struct Stream {
     pub(super) refs: u32,
     /// The one task that holds them.
     waker: Option<Waker>,
-    pub(super) send: Half,
-    pub(super) recv: Half,
+    pub(super) send: HalfState,
+    pub(super) recv: HalfState,
     /// Why it ended before its time.
     pub(super) failed: Option<Failure>,
     /// No more frames go or come.
@@ -74,8 +74,8 @@ impl Stream {
             id,
             refs: 0,
             waker: None,
-            send: Half::Head,
-            recv: Half::Head,
+            send: HalfState::Head,
+            recv: HalfState::Head,
             failed: None,
             closed: false,
             accepted: false,
@@ -118,6 +118,6 @@ impl Stream {
 
     /// The peer said all and it was read.
     pub(super) fn is_read(&self) -> bool {
-        self.recv == Half::Ended && self.data.is_empty() && self.trailers.is_none()
+        self.recv == HalfState::Ended && self.data.is_empty() && self.trailers.is_none()
     }
 }

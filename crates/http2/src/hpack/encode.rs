@@ -15,7 +15,7 @@ const MAX_INDEXED: usize = 512;
 
 /// Encoding of a field that is not in a table yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum FieldEncoding {
     /// As it is, and into the table.
     Indexed,
     /// As it is.
@@ -81,9 +81,9 @@ impl Encoder {
             out.push(0x80 | both);
             return;
         }
-        let way = if never { Way::Never } else { way(name, value) };
+        let way = if never { FieldEncoding::Never } else { way(name, value) };
         let mut way = way;
-        if way == Way::Indexed {
+        if way == FieldEncoding::Indexed {
             let hash = hash(name, value);
             if let Some(age) = self.find(hash, name, value) {
                 integer(out, 0x80, 7, known::ENTRIES.len() + 1 + age);
@@ -96,13 +96,13 @@ impl Encoder {
                 self.insert(hash, name, value, number);
             } else {
                 *seen = half;
-                way = Way::Plain;
+                way = FieldEncoding::Plain;
             }
         }
         let (flags, prefix) = match way {
-            Way::Indexed => (0x40, 6),
-            Way::Plain => (0, 4),
-            Way::Never => (0x10, 4),
+            FieldEncoding::Indexed => (0x40, 6),
+            FieldEncoding::Plain => (0, 4),
+            FieldEncoding::Never => (0x10, 4),
         };
         let index = known::index(number);
         integer(out, flags, prefix, index);
@@ -127,13 +127,13 @@ impl Encoder {
     }
 }
 
-fn way(name: &[u8], value: &[u8]) -> Way {
+fn way(name: &[u8], value: &[u8]) -> FieldEncoding {
     match name {
-        b"authorization" | b"proxy-authorization" => Way::Never,
-        b"cookie" | b"set-cookie" | b"content-length" => Way::Plain,
-        b":path" if value.contains(&b'?') => Way::Plain,
-        _ if name.len() + value.len() > MAX_INDEXED => Way::Plain,
-        _ => Way::Indexed,
+        b"authorization" | b"proxy-authorization" => FieldEncoding::Never,
+        b"cookie" | b"set-cookie" | b"content-length" => FieldEncoding::Plain,
+        b":path" if value.contains(&b'?') => FieldEncoding::Plain,
+        _ if name.len() + value.len() > MAX_INDEXED => FieldEncoding::Plain,
+        _ => FieldEncoding::Indexed,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::head;
 pub(crate) const ENTRY_OVERHEAD: usize = 32;
 
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct DynamicTableEntry {
     /// Name, then value.
     text: Box<[u8]>,
     name: usize,
@@ -18,7 +18,7 @@ pub(super) struct Entry {
     pub(super) sound: bool,
 }
 
-impl Entry {
+impl DynamicTableEntry {
     fn size(&self) -> usize {
         self.text.len() + ENTRY_OVERHEAD
     }
@@ -35,7 +35,7 @@ impl Entry {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Table {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<DynamicTableEntry>,
     size: usize,
     room: usize,
 }
@@ -60,7 +60,7 @@ impl Table {
     }
 
     /// The entry of that age, the newest being 0.
-    pub(super) fn get(&self, age: usize) -> Option<&Entry> {
+    pub(super) fn get(&self, age: usize) -> Option<&DynamicTableEntry> {
         self.entries.get(age)
     }
 
@@ -72,7 +72,7 @@ impl Table {
             return false;
         }
         self.size += size;
-        self.entries.push_front(Entry {
+        self.entries.push_front(DynamicTableEntry {
             text: text.into(),
             name,
             number,

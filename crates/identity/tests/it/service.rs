@@ -17,7 +17,7 @@ use voile_identity::client::Credential;
 use voile_identity::generated::certificate_service::istio_certificate_service_client::IstioCertificateServiceClient;
 use voile_identity::state::StateDir;
 use voile_identity::{
-    Authenticator, Caller, CertificateService, Identity, JoinTokens, Keys, MeshAuthenticator,
+    Authenticator, AuthenticatedCaller, CertificateService, Identity, JoinTokens, Keys, MeshAuthenticator,
     TOKEN_AUDIENCE, TokenKey, TokenSubject, TrustStore, WorkloadCertificate, control_endpoint,
     request_certificate,
 };
@@ -45,11 +45,11 @@ impl Authenticator for NodeForCart {
         metadata: &MetadataMap,
         peer: &[CertificateDer<'_>],
         now: SystemTime,
-    ) -> Result<Caller, Status> {
+    ) -> Result<AuthenticatedCaller, Status> {
         self.0.authenticate(metadata, peer, now)
     }
 
-    fn may_stand_for(&self, caller: &Caller, asked: &Identity) -> Result<(), String> {
+    fn may_stand_for(&self, caller: &AuthenticatedCaller, asked: &Identity) -> Result<(), String> {
         let vouched = *caller.identity.service_account == *"node"
             && asked.to_string().ends_with("/ns/shop/sa/cart");
         match vouched {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::words::{Answer, FRAME_BYTES, GREETING_BYTES, Hello, Proof, Request, Welcome};
+use super::messages::{AgentReply, FRAME_BYTES, GREETING_BYTES, Hello, TokenProof, AgentRequest, AgentWelcome};
 
 /// Sends one frame of at most so many bytes.
 pub(super) fn write(
@@ -58,12 +58,12 @@ pub(super) fn read<T: DeserializeOwned>(
 }
 
 /// Reader that returns its bytes in pieces of `step` bytes.
-struct Pieces<'a> {
+struct FramePieces<'a> {
     rest: &'a [u8],
     step: usize,
 }
 
-impl Read for Pieces<'_> {
+impl Read for FramePieces<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.step.min(buffer.len());
         self.rest.read(&mut buffer[..length])
@@ -75,7 +75,7 @@ impl Read for Pieces<'_> {
 fn any<T: DeserializeOwned + Serialize>(bytes: &[u8], step: usize, limit: usize) {
     let value = |words: &Option<T>| serde_json::to_value(words).unwrap_or_default();
     let whole = read::<T>(&mut &*bytes, limit);
-    let pieces = read::<T>(&mut Pieces { rest: bytes, step }, limit);
+    let pieces = read::<T>(&mut FramePieces { rest: bytes, step }, limit);
     match (&whole, &pieces) {
         (Ok(whole), Ok(pieces)) => assert_eq!(value(whole), value(pieces)),
         (Err(whole), Err(pieces)) => assert_eq!(whole.kind(), pieces.kind()),
@@ -123,9 +123,9 @@ pub fn any_frame(data: &[u8]) {
         return;
     };
     let step = usize::from(*step % 32) + 1;
-    any::<Proof>(bytes, step, GREETING_BYTES);
+    any::<TokenProof>(bytes, step, GREETING_BYTES);
     any::<Hello>(bytes, step, GREETING_BYTES);
-    any::<Welcome>(bytes, step, FRAME_BYTES);
-    any::<Request>(bytes, step, FRAME_BYTES);
-    any::<Answer>(bytes, step, FRAME_BYTES);
+    any::<AgentWelcome>(bytes, step, FRAME_BYTES);
+    any::<AgentRequest>(bytes, step, FRAME_BYTES);
+    any::<AgentReply>(bytes, step, FRAME_BYTES);
 }

@@ -17,11 +17,11 @@ use rustls::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use voile_load::Anybody;
+use voile_load::UnverifiedServer;
 
 use super::frames;
-use super::token::{BINDING_BYTES, End, Token};
-use super::words::{GREETING_BYTES, Proof};
+use super::token::{BINDING_BYTES, SessionEnd, Token};
+use super::messages::{GREETING_BYTES, TokenProof};
 
 /// Deadline of the whole greeting.
 pub(super) const GREETING: Duration = Duration::from_secs(10);
@@ -36,13 +36,13 @@ const EXPORTER: &[u8] = b"EXPORTER-Channel-Binding";
 const NAME: &str = "voile-bench-agent";
 
 /// A socket whose every wait ends at a deadline, or when `stopped` returns true.
-pub(super) struct Timed {
+pub(super) struct TimedSocket {
     stream: TcpStream,
     until: Option<Instant>,
     stopped: fn() -> bool,
 }
 
-impl Timed {
+impl TimedSocket {
     pub(super) fn new(stream: TcpStream, stopped: fn() -> bool) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
@@ -87,7 +87,7 @@ impl Timed {
     }
 }
 
-impl Read for Timed {
+impl Read for TimedSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.stream.read(buffer) {
@@ -98,7 +98,7 @@ impl Read for Timed {
     }
 }
 
-impl Write for Timed {
+impl Write for TimedSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.stream.write(bytes) {
@@ -114,8 +114,8 @@ impl Write for Timed {
 }
 
 enum Tls {
-    Near(Box<StreamOwned<ClientConnection, Timed>>),
-    Agent(Box<StreamOwned<ServerConnection, Timed>>),
+    Near(Box<StreamOwned<ClientConnection, TimedSocket>>),
+    Agent(Box<StreamOwned<ServerConnection, TimedSocket>>),
 }
 
 /// A connection.
@@ -126,14 +126,14 @@ pub(super) struct Link {
 
 impl Link {
     /// Calls an agent. The connection is encrypted, but neither end has proven the token yet.
-    pub(super) fn call(socket: Timed) -> io::Result<Self> {
+    pub(super) fn call(socket: TimedSocket) -> io::Result<Self> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13])
             .map_err(io::Error::other)?
             .dangerous()
             // The following proof is bound to this connection, so the certificate need not be checked.
-            .with_custom_certificate_verifier(Anybody::by(provider))
+            .with_custom_certificate_verifier(UnverifiedServer::by(provider))
             .with_no_client_auth();
         config.resumption = Resumption::disabled();
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
@@ -149,7 +149,7 @@ impl Link {
     }
 
     /// Takes a call, as above.
-    pub(super) fn take(socket: Timed, config: &Arc<ServerConfig>) -> io::Result<Self> {
+    pub(super) fn take(socket: TimedSocket, config: &Arc<ServerConfig>) -> io::Result<Self> {
         let connection = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(connection, socket);
         while stream.conn.is_handshaking() {
@@ -165,16 +165,16 @@ impl Link {
     pub(super) fn prove(&mut self, token: &Token) -> Result<(), String> {
         let failed = |e: io::Error| e.to_string();
         let binding = self.binding().map_err(failed)?;
-        self.send(&Proof {
-            proof: token.prove(End::Near, &binding),
-            ..Proof::default()
+        self.send(&TokenProof {
+            proof: token.prove(SessionEnd::Near, &binding),
+            ..TokenProof::default()
         })
         .map_err(failed)?;
-        let answer: Proof = self.receive().map_err(failed)?.ok_or("it hung up")?;
+        let answer: TokenProof = self.receive().map_err(failed)?.ok_or("it hung up")?;
         if !answer.refused.is_empty() {
             return Err(answer.refused);
         }
-        if !token.proves(End::Agent, &binding, &answer.proof) {
+        if !token.proves(SessionEnd::Agent, &binding, &answer.proof) {
             return Err(
                 "it does not know the token: it is not the agent it seems to be".to_owned(),
             );
@@ -186,18 +186,18 @@ impl Link {
     pub(super) fn demand(&mut self, token: &Token) -> Result<(), String> {
         let failed = |e: io::Error| e.to_string();
         let binding = self.binding().map_err(failed)?;
-        let proof: Proof = self.receive().map_err(failed)?.ok_or("it said nothing")?;
-        if !token.proves(End::Near, &binding, &proof.proof) {
+        let proof: TokenProof = self.receive().map_err(failed)?.ok_or("it said nothing")?;
+        if !token.proves(SessionEnd::Near, &binding, &proof.proof) {
             let refused = "wrong token".to_owned();
-            let _ = self.send(&Proof {
+            let _ = self.send(&TokenProof {
                 refused: refused.clone(),
-                ..Proof::default()
+                ..TokenProof::default()
             });
             return Err(refused);
         }
-        self.send(&Proof {
-            proof: token.prove(End::Agent, &binding),
-            ..Proof::default()
+        self.send(&TokenProof {
+            proof: token.prove(SessionEnd::Agent, &binding),
+            ..TokenProof::default()
         })
         .map_err(failed)
     }
@@ -230,7 +230,7 @@ impl Link {
         self.socket().stream.try_clone()
     }
 
-    fn socket(&mut self) -> &mut Timed {
+    fn socket(&mut self) -> &mut TimedSocket {
         match &mut self.tls {
             Tls::Near(stream) => &mut stream.sock,
             Tls::Agent(stream) => &mut stream.sock,

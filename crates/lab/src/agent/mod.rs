@@ -9,20 +9,20 @@
 //! The protocol is a closed set of typed requests: no command line, no program's name, no path. The agent fills in its own
 //! templates and runs only programs that it finds itself. It ends all of them with the connection.
 
-mod far;
+mod remote;
 mod frames;
 mod link;
 mod serve;
 mod session;
 mod token;
-mod words;
+mod messages;
 
-pub use far::AgentAddress;
-pub(crate) use far::{Asked, Far, FarLook, FarProcess};
+pub use remote::AgentAddress;
+pub(crate) use remote::{RemoteProcess, AgentConnection, FarLook, FarProcess};
 pub use frames::any_frame;
 pub use serve::{AgentSettings, serve_agent};
 pub use token::Token;
-pub(crate) use words::{Bound, PeerOrder, VoileOrder, What};
+pub(crate) use messages::{ProcessBound, PeerOrder, VoileOrder, AgentProgram};
 
 #[cfg(test)]
 mod tests;

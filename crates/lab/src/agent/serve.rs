@@ -13,12 +13,12 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::ServerConfig;
 
-use super::link::{GREETING, Link, Timed, server_config};
-use super::session::Session;
+use super::link::{GREETING, Link, TimedSocket, server_config};
+use super::session::AgentSession;
 use super::token::Token;
-use super::words::{FRAME_BYTES, Hello, PROTOCOL, Welcome};
+use super::messages::{FRAME_BYTES, Hello, PROTOCOL, AgentWelcome};
 use crate::environment::environment;
-use crate::find::{Found, voile_version};
+use crate::find::{FoundPeers, voile_version};
 
 /// Connections that have not proven anything yet; more are closed at once.
 const STRANGERS: usize = 16;
@@ -42,7 +42,7 @@ pub struct AgentSettings {
     /// The `voile` program to measure, which is also server and relay.
     pub voile: PathBuf,
     /// Peers on this machine.
-    pub found: Found,
+    pub found: FoundPeers,
     /// Other builds of `voile`, by the names that the near end gives them, too.
     pub builds: Vec<(String, PathBuf)>,
 }
@@ -69,7 +69,7 @@ pub fn serve_agent(
         say,
         stopped,
         strangers: AtomicUsize::new(0),
-        seat: Seat::default(),
+        seat: SessionPermit::default(),
         served: AtomicBool::new(false),
     };
     thread::scope(|scope| {
@@ -109,7 +109,7 @@ pub(super) fn boot() -> String {
 }
 
 /// Returns the agent's versions, and those of the programs that it found.
-fn welcome(settings: &AgentSettings) -> Welcome {
+fn welcome(settings: &AgentSettings) -> AgentWelcome {
     let mut environment = environment(&settings.voile);
     let found = settings.found.all().into_iter();
     let mut versions: BTreeMap<String, String> = found
@@ -119,13 +119,13 @@ fn welcome(settings: &AgentSettings) -> Welcome {
         versions.insert(name.clone(), voile_version(path));
     }
     environment.versions.extend(versions);
-    Welcome {
+    AgentWelcome {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         profile: environment.profile.clone(),
         environment,
         boot: boot(),
-        ..Welcome::default()
+        ..AgentWelcome::default()
     }
 }
 
@@ -157,14 +157,14 @@ pub(super) fn profile() -> &'static str {
 
 /// Allows one session at a time. A near end that calls while the last session is ending waits for its end.
 #[derive(Default)]
-struct Seat {
+struct SessionPermit {
     taken: Mutex<bool>,
     left: Condvar,
 }
 
-impl Seat {
+impl SessionPermit {
     /// None when it is taken for longer than that.
-    fn take(&self, patience: Duration) -> Option<Seated<'_>> {
+    fn take(&self, patience: Duration) -> Option<HeldSessionPermit<'_>> {
         let taken = self.taken.lock().ok()?;
         let (mut taken, _) = self
             .left
@@ -174,14 +174,14 @@ impl Seat {
             return None;
         }
         *taken = true;
-        Some(Seated(self))
+        Some(HeldSessionPermit(self))
     }
 }
 
 /// Leaves the seat when it is dropped.
-struct Seated<'a>(&'a Seat);
+struct HeldSessionPermit<'a>(&'a SessionPermit);
 
-impl Drop for Seated<'_> {
+impl Drop for HeldSessionPermit<'_> {
     fn drop(&mut self) {
         if let Ok(mut taken) = self.0.taken.lock() {
             *taken = false;
@@ -193,11 +193,11 @@ impl Drop for Seated<'_> {
 struct Agent<'a> {
     settings: &'a AgentSettings,
     tls: Arc<ServerConfig>,
-    welcome: Welcome,
+    welcome: AgentWelcome,
     say: &'a (dyn Fn(&str) + Sync),
     stopped: fn() -> bool,
     strangers: AtomicUsize,
-    seat: Seat,
+    seat: SessionPermit,
     served: AtomicBool,
 }
 
@@ -219,7 +219,7 @@ impl Agent<'_> {
     fn known(&self, stream: TcpStream) -> Result<(Link, SocketAddr), String> {
         let failed = |e: std::io::Error| e.to_string();
         let at = stream.local_addr().map_err(failed)?;
-        let socket = Timed::new(stream, self.stopped).map_err(failed)?;
+        let socket = TimedSocket::new(stream, self.stopped).map_err(failed)?;
         let mut link = Link::take(socket, &self.tls).map_err(failed)?;
         link.demand(&self.settings.token)?;
         let hello: Hello = link.receive().map_err(failed)?.ok_or("it hung up")?;
@@ -232,7 +232,7 @@ impl Agent<'_> {
     }
 
     fn refuse(&self, link: &mut Link, why: String) -> String {
-        let welcome = Welcome {
+        let welcome = AgentWelcome {
             refused: why.clone(),
             ..self.welcome.clone()
         };
@@ -247,7 +247,7 @@ impl Agent<'_> {
             let why = "the agent is busy with another session".to_owned();
             return Err(self.refuse(&mut link, why));
         };
-        let session = match Session::begin(self.settings, at, from.ip()) {
+        let session = match AgentSession::begin(self.settings, at, from.ip()) {
             Ok(session) => session,
             Err(why) => return Err(self.refuse(&mut link, why)),
         };

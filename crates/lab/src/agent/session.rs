@@ -6,24 +6,24 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use voile_host::child::{Supervised, stop_all};
+use voile_host::child::{SupervisedChild, stop_all};
 use voile_host::machine::{CoreTime, cores_here};
 use voile_host::ports::{forget, free_port};
-use voile_host::sampler::{Holdings, Usage};
+use voile_host::sampler::{ProcessResources, Usage};
 use voile_report::profile::Flame;
 
 use super::link::{Link, hung_up};
 use super::serve::{AgentSettings, SILENCE};
-use super::words::{Answer, Bound, FRAME_BYTES, Look, Request, Start, Started, What};
-use crate::bounds::Bounds;
+use super::messages::{AgentReply, ProcessBound, FRAME_BYTES, ClockReading, AgentRequest, StartCommand, StartedProcess, AgentProgram};
+use crate::process_bounds::ProcessBounds;
 use crate::calibration::calibrate;
 use crate::contestants::Instance;
-use crate::contestants::served::{self, Served};
+use crate::contestants::agent_services::{self, ServedProcess};
 use crate::events::Page;
 use crate::profile::perf::{self, Sampling};
 use crate::proof::listener_owner;
 use crate::target::{Echo, Lab, STOP_GRACE};
-use crate::wire::Capture;
+use crate::wire::PacketCapture;
 
 /// Processes of one session, ended ones included: more than any experiment has at once, fewer than would harm a machine.
 const MAX_STARTS: u32 = 10_000;
@@ -42,29 +42,29 @@ const MAX_MARKER: usize = 64;
 const MAX_SAMPLED_SECONDS: f64 = 600.0;
 
 /// A process and its properties.
-struct Running {
-    served: Served,
+struct AgentProcess {
+    served: ServedProcess,
     folder: PathBuf,
-    bounds: Bounds,
+    bounds: ProcessBounds,
 }
 
 /// A session: everything that the near end has on this machine.
-pub(super) struct Session<'a> {
+pub(super) struct AgentSession<'a> {
     settings: &'a AgentSettings,
     /// The address that the near end called: servers and sidecars listen on it.
     at: IpAddr,
     near: IpAddr,
-    processes: BTreeMap<u32, Running>,
+    processes: BTreeMap<u32, AgentProcess>,
     /// Addresses of the session's servers.
     echos: Vec<Echo>,
-    capture: Option<Capture>,
+    capture: Option<PacketCapture>,
     sampling: Option<Sampling>,
     started: u32,
     /// Removed last.
     folder: TempDir,
 }
 
-impl Drop for Session<'_> {
+impl Drop for AgentSession<'_> {
     fn drop(&mut self) {
         self.end(|_| true);
         if let Some(capture) = self.capture.take() {
@@ -76,7 +76,7 @@ impl Drop for Session<'_> {
     }
 }
 
-impl<'a> Session<'a> {
+impl<'a> AgentSession<'a> {
     pub(super) fn begin(
         settings: &'a AgentSettings,
         at: SocketAddr,
@@ -105,72 +105,72 @@ impl<'a> Session<'a> {
         let socket = link.watcher().map_err(failed)?;
         loop {
             link.within(Some(SILENCE));
-            let Some(request) = link.receive::<Request>().map_err(failed)? else {
+            let Some(request) = link.receive::<AgentRequest>().map_err(failed)? else {
                 return Ok(());
             };
             let answer = self.answer(request, &socket);
-            let answer = answer.unwrap_or_else(Answer::Failed);
+            let answer = answer.unwrap_or_else(AgentReply::Failed);
             link.send(&answer).map_err(failed)?;
         }
     }
 
-    fn answer(&mut self, request: Request, socket: &TcpStream) -> Result<Answer, String> {
+    fn answer(&mut self, request: AgentRequest, socket: &TcpStream) -> Result<AgentReply, String> {
         Ok(match request {
-            Request::Calibrate => Answer::Calibrated(Box::new(calibrate())),
-            Request::Ports(number) => Answer::Ports(self.ports(number)?),
-            Request::Start(start) => Answer::Started(self.start(&start, socket)?),
-            Request::Ready(number) => {
+            AgentRequest::Calibrate => AgentReply::Calibrated(Box::new(calibrate())),
+            AgentRequest::Ports(number) => AgentReply::Ports(self.ports(number)?),
+            AgentRequest::Start(start) => AgentReply::Started(self.start(&start, socket)?),
+            AgentRequest::Ready(number) => {
                 self.with(number, socket, |running, lab| {
-                    let Served { process, probe, .. } = &mut running.served;
+                    let ServedProcess { process, probe, .. } = &mut running.served;
                     lab.wait_ready(process, probe)
                 })?;
-                Answer::Done
+                AgentReply::Done
             }
-            Request::Answers(number) => {
+            AgentRequest::Answers(number) => {
                 let probe = &self.running(number)?.served.probe;
-                Answer::Answers(voile_host::ready::ask(probe).is_ok())
+                AgentReply::Answers(voile_host::ready::ask(probe).is_ok())
             }
-            Request::Serial(number) => Answer::Serial(self.page(number)?.serial()?),
-            Request::Renew(number) => {
+            AgentRequest::Serial(number) => AgentReply::Serial(self.page(number)?.serial()?),
+            AgentRequest::Renew(number) => {
                 self.page(number)?.renew()?;
-                Answer::Done
+                AgentReply::Done
             }
-            Request::Alive(number) => {
+            AgentRequest::Alive(number) => {
                 self.with(number, socket, |running, lab| {
                     alive(&mut running.served.process, lab)
                 })?;
-                Answer::Done
+                AgentReply::Done
             }
-            Request::Count(number, protocol) => {
-                Answer::Count((self.running(number)?.served.count)(&protocol)?)
+            AgentRequest::Count(number, protocol) => {
+                AgentReply::Count((self.running(number)?.served.count)(&protocol)?)
             }
-            Request::Tls(number) => Answer::Tls((self.running(number)?.served.tls)()),
-            Request::Pids(number) => {
-                Answer::Pids(self.running(number)?.served.process.group_pids())
+            AgentRequest::Tls(number) => AgentReply::Tls((self.running(number)?.served.tls)()),
+            AgentRequest::Pids(number) => {
+                AgentReply::Pids(self.running(number)?.served.process.group_pids())
             }
-            Request::Look(instances) => Answer::Looked(self.look(&instances)?),
-            Request::Hold(instances) => Answer::Held(self.hold(&instances)?),
-            Request::Owner(address, numbers) => {
+            AgentRequest::Look(instances) => AgentReply::Looked(self.look(&instances)?),
+            AgentRequest::Hold(instances) => AgentReply::Held(self.hold(&instances)?),
+            AgentRequest::Owner(address, numbers) => {
                 let owner = listener_owner(address, None, &self.pids(&numbers)?);
-                Answer::Owner(owner.map_err(|e| format!("cannot read /proc: {e}"))?)
+                AgentReply::Owner(owner.map_err(|e| format!("cannot read /proc: {e}"))?)
             }
-            Request::Watch(hops, marker) => {
+            AgentRequest::Watch(hops, marker) => {
                 self.watch(&hops, &marker)?;
-                Answer::Done
+                AgentReply::Done
             }
-            Request::Seen => {
+            AgentRequest::Seen => {
                 let capture = self.capture.take().ok_or("nothing is watched")?;
                 let (seen, lost) = capture.finish()?;
-                Answer::Seen(seen, lost)
+                AgentReply::Seen(seen, lost)
             }
-            Request::Sample(instances, seconds) => {
+            AgentRequest::Sample(instances, seconds) => {
                 self.sample(&instances, seconds)?;
-                Answer::Done
+                AgentReply::Done
             }
-            Request::Sampled => Answer::Sampled(self.sampled(socket)?),
-            Request::Stop(numbers) => {
+            AgentRequest::Sampled => AgentReply::Sampled(self.sampled(socket)?),
+            AgentRequest::Stop(numbers) => {
                 self.end(|number| numbers.contains(number));
-                Answer::Done
+                AgentReply::Done
             }
         })
     }
@@ -184,7 +184,7 @@ impl<'a> Session<'a> {
         ports.map_err(|e| format!("a port on the agent's machine: {e}"))
     }
 
-    fn running(&self, number: u32) -> Result<&Running, String> {
+    fn running(&self, number: u32) -> Result<&AgentProcess, String> {
         let running = self.processes.get(&number);
         running.ok_or_else(|| format!("the agent has no process {number}"))
     }
@@ -214,7 +214,7 @@ impl<'a> Session<'a> {
         &mut self,
         number: u32,
         socket: &TcpStream,
-        what: impl FnOnce(&mut Running, &Lab<'_>) -> Result<(), String>,
+        what: impl FnOnce(&mut AgentProcess, &Lab<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
         let voile = &self.settings.voile;
         let running = self.processes.get_mut(&number);
@@ -227,7 +227,7 @@ impl<'a> Session<'a> {
     }
 
     /// Checks a request to start a process. Returns the server to which the process sends requests.
-    fn admit(&self, start: &Start) -> Result<Echo, String> {
+    fn admit(&self, start: &StartCommand) -> Result<Echo, String> {
         if self.started >= MAX_STARTS || self.processes.len() >= MAX_PROCESSES {
             return Err(format!(
                 "the agent starts no more than {MAX_PROCESSES} processes at once, {MAX_STARTS} in all"
@@ -251,13 +251,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn start(&mut self, start: &Start, socket: &TcpStream) -> Result<Started, String> {
+    fn start(&mut self, start: &StartCommand, socket: &TcpStream) -> Result<StartedProcess, String> {
         let echo = self.admit(start)?;
         self.started += 1;
         let number = self.started;
         let folder = self.folder.path().join(number.to_string());
         std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        let bounds = Bounds::told(&start.bound);
+        let bounds = ProcessBounds::told(&start.bound);
         let stopped = || hung_up(socket);
         let voile = &self.settings.voile;
         let lab = lab(
@@ -269,13 +269,13 @@ impl<'a> Session<'a> {
             &stopped,
         );
         let (mut served, addresses) = match &start.what {
-            What::Echo { sink, second } => served::echo(&lab, self.at, *sink, *second)?,
-            What::Relay { tcp } => served::relay(&lab, self.at, *tcp)?,
-            What::Peer(order) => (
-                served::peer(&lab, self.at, order, &self.settings.found)?,
+            AgentProgram::Echo { sink, second } => agent_services::echo(&lab, self.at, *sink, *second)?,
+            AgentProgram::Relay { tcp } => agent_services::relay(&lab, self.at, *tcp)?,
+            AgentProgram::Peer(order) => (
+                agent_services::peer(&lab, self.at, order, &self.settings.found)?,
                 Vec::new(),
             ),
-            What::Voile(order) => {
+            AgentProgram::Voile(order) => {
                 if order.control.ip() != self.near {
                     return Err(format!(
                         "the control plane is said to be at {}, and the agent was called from {}: without translation of \
@@ -284,19 +284,19 @@ impl<'a> Session<'a> {
                     ));
                 }
                 (
-                    served::voile(&lab, order, &self.settings.builds)?,
+                    agent_services::voile(&lab, order, &self.settings.builds)?,
                     Vec::new(),
                 )
             }
         };
-        if let (What::Echo { .. }, [http, tcp]) = (&start.what, addresses.as_slice()) {
+        if let (AgentProgram::Echo { .. }, [http, tcp]) = (&start.what, addresses.as_slice()) {
             lab.wait_ready(&mut served.process, &served.probe)?;
             self.echos.push(Echo {
                 http: *http,
                 tcp: *tcp,
             });
         }
-        let started = Started {
+        let started = StartedProcess {
             number,
             name: served.process.name().to_owned(),
             command: served
@@ -305,7 +305,7 @@ impl<'a> Session<'a> {
                 .replace(&folder.display().to_string(), "FOLDER"),
             addresses,
         };
-        let running = Running {
+        let running = AgentProcess {
             served,
             folder,
             bounds,
@@ -314,8 +314,8 @@ impl<'a> Session<'a> {
         Ok(started)
     }
 
-    fn look(&self, instances: &[Vec<u32>]) -> Result<Look, String> {
-        let mut look = Look::default();
+    fn look(&self, instances: &[Vec<u32>]) -> Result<ClockReading, String> {
+        let mut look = ClockReading::default();
         for (numbers, pids) in instances.iter().zip(self.instances(instances)?) {
             let used = Usage::of_all(&pids);
             look.usage.push([
@@ -349,7 +349,7 @@ impl<'a> Session<'a> {
 
     fn hold(&self, instances: &[Vec<u32>]) -> Result<Vec<[u64; 5]>, String> {
         let held = self.instances(instances)?.into_iter().map(|pids| {
-            let held = Holdings::of_all(&pids);
+            let held = ProcessResources::of_all(&pids);
             [
                 held.rss_bytes,
                 held.pss_bytes,
@@ -379,7 +379,7 @@ impl<'a> Session<'a> {
             return Err(format!("no more than {MAX_HOPS} hops are watched"));
         }
         self.capture = None;
-        let capture = Capture::on_devices(hops, marker).map_err(|e| e.to_string())?;
+        let capture = PacketCapture::on_devices(hops, marker).map_err(|e| e.to_string())?;
         self.capture = Some(capture);
         Ok(())
     }
@@ -424,7 +424,7 @@ impl<'a> Session<'a> {
 
     /// Lab of the session's own tools, with the folder to which they write.
     fn own_lab<'b>(&'b self, stopped: &'b dyn Fn() -> bool) -> Lab<'b> {
-        let bounds = Bounds::told(&Bound::default());
+        let bounds = ProcessBounds::told(&ProcessBound::default());
         let voile = &self.settings.voile;
         lab(voile, self.folder.path(), Echo::NOWHERE, 1, bounds, stopped)
     }
@@ -454,7 +454,7 @@ impl<'a> Session<'a> {
     }
 }
 
-fn alive(process: &mut Supervised, lab: &Lab<'_>) -> Result<(), String> {
+fn alive(process: &mut SupervisedChild, lab: &Lab<'_>) -> Result<(), String> {
     match process.try_exit() {
         None => Ok(()),
         Some(exit) => {
@@ -469,7 +469,7 @@ fn lab<'a>(
     folder: &'a Path,
     echo: Echo,
     workers: u32,
-    bounds: Bounds,
+    bounds: ProcessBounds,
     stopped: &'a dyn Fn() -> bool,
 ) -> Lab<'a> {
     Lab {

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
-use super::link::{Link, Timed};
+use super::link::{Link, TimedSocket};
 use super::serve::{AgentSettings, profile, serve_agent};
 use super::token::Token;
-use super::words::{
-    Answer, Bound, FRAME_BYTES, Hello, PROTOCOL, Request, Start, VoileOrder, Welcome, What,
+use super::messages::{
+    AgentReply, ProcessBound, FRAME_BYTES, Hello, PROTOCOL, AgentRequest, StartCommand, VoileOrder, AgentWelcome, AgentProgram,
 };
 use crate::find::peers;
 use crate::target::Echo;
@@ -59,7 +59,7 @@ fn with_agent(task: impl FnOnce(SocketAddr, &Token)) -> Vec<String> {
 
 fn call(at: SocketAddr) -> Link {
     let stream = TcpStream::connect(at).expect("it listens");
-    let socket = Timed::new(stream, || false).expect("a socket");
+    let socket = TimedSocket::new(stream, || false).expect("a socket");
     Link::call(socket).expect("TLS")
 }
 
@@ -76,12 +76,12 @@ fn enter(at: SocketAddr, token: &Token) -> Link {
     link.prove(token).expect("the token is right");
     link.send(&hello()).expect("sent");
     link.allow(FRAME_BYTES);
-    let welcome: Welcome = link.receive().expect("received").expect("an answer");
+    let welcome: AgentWelcome = link.receive().expect("received").expect("an answer");
     assert_eq!(welcome.refused, "");
     link
 }
 
-fn ask(link: &mut Link, request: &Request) -> Answer {
+fn ask(link: &mut Link, request: &AgentRequest) -> AgentReply {
     link.send(request).expect("sent");
     link.receive().expect("received").expect("an answer")
 }
@@ -93,7 +93,7 @@ fn who_does_not_know_the_token_is_told_so_and_no_more() {
         assert_eq!(why, Err("wrong token".to_owned()));
         // Requests in place of a proof are none.
         let mut link = call(at);
-        link.send(&Request::Ports(1)).expect("sent");
+        link.send(&AgentRequest::Ports(1)).expect("sent");
         let answer = link.receive::<serde_json::Value>();
         assert!(
             !matches!(&answer, Ok(Some(value)) if value.get("Ports").is_some()),
@@ -141,18 +141,18 @@ fn another_version_or_build_is_named_by_both() {
             link.prove(token).expect("the token is right");
             link.send(&other).expect("sent");
             link.allow(FRAME_BYTES);
-            let welcome: Welcome = link.receive().expect("received").expect("an answer");
+            let welcome: AgentWelcome = link.receive().expect("received").expect("an answer");
             assert!(welcome.refused.contains(words), "{}", welcome.refused);
         }
     });
 }
 
-fn start(what: What) -> Start {
-    Start {
+fn start(what: AgentProgram) -> StartCommand {
+    StartCommand {
         what,
         echo: None,
         workers: 1,
-        bound: Bound::default(),
+        bound: ProcessBound::default(),
     }
 }
 
@@ -166,42 +166,42 @@ fn order() -> VoileOrder {
     }
 }
 
-fn sample(role: &str, seconds: f64) -> Request {
-    Request::Sample(vec![(role.to_owned(), vec![1])], seconds)
+fn sample(role: &str, seconds: f64) -> AgentRequest {
+    AgentRequest::Sample(vec![(role.to_owned(), vec![1])], seconds)
 }
 
 /// Requests beyond a bound, or about things outside the session, and the answers to them.
-fn beyond(at: SocketAddr) -> Vec<(Request, &'static str)> {
+fn beyond(at: SocketAddr) -> Vec<(AgentRequest, &'static str)> {
     let elsewhere: SocketAddr = ([192, 0, 2, 1], 80).into();
     let stranger = Echo {
         http: elsewhere,
         tcp: elsewhere,
     };
     let relay = |workers, echo| {
-        Request::Start(Box::new(Start {
+        AgentRequest::Start(Box::new(StartCommand {
             workers,
             echo,
-            ..start(What::Relay { tcp: true })
+            ..start(AgentProgram::Relay { tcp: true })
         }))
     };
     vec![
-        (Request::Ports(u16::MAX), "at once are allowed"),
-        (Request::Ready(7), "no process 7"),
-        (Request::Pids(1), "no process 1"),
-        (Request::Look(vec![vec![1]]), "no process 1"),
-        (Request::Look(vec![Vec::new(); 100_000]), "are allowed"),
+        (AgentRequest::Ports(u16::MAX), "at once are allowed"),
+        (AgentRequest::Ready(7), "no process 7"),
+        (AgentRequest::Pids(1), "no process 1"),
+        (AgentRequest::Look(vec![vec![1]]), "no process 1"),
+        (AgentRequest::Look(vec![Vec::new(); 100_000]), "are allowed"),
         (
-            Request::Watch(vec![(elsewhere, true)], "m".to_owned()),
+            AgentRequest::Watch(vec![(elsewhere, true)], "m".to_owned()),
             "not the agent's to watch",
         ),
         (
-            Request::Watch(vec![(at, true)], "m".repeat(1000)),
+            AgentRequest::Watch(vec![(at, true)], "m".repeat(1000)),
             "hops are watched",
         ),
-        (Request::Seen, "nothing is watched"),
-        (Request::Answers(1), "no process 1"),
-        (Request::Renew(1), "no process 1"),
-        (Request::Sampled, "nothing is sampled"),
+        (AgentRequest::Seen, "nothing is watched"),
+        (AgentRequest::Answers(1), "no process 1"),
+        (AgentRequest::Renew(1), "no process 1"),
+        (AgentRequest::Sampled, "nothing is sampled"),
         (sample("server", 1e9), "sampled for at most"),
         (sample("server", -1.0), "sampled for at most"),
         (sample(&"r".repeat(1000), 1.0), "a word for a name"),
@@ -211,7 +211,7 @@ fn beyond(at: SocketAddr) -> Vec<(Request, &'static str)> {
 }
 
 /// Sidecars of Voile that an agent does not start.
-fn strange_sidecars() -> Vec<(Request, &'static str)> {
+fn strange_sidecars() -> Vec<(AgentRequest, &'static str)> {
     let orders = [
         (
             VoileOrder {
@@ -250,7 +250,7 @@ fn strange_sidecars() -> Vec<(Request, &'static str)> {
             "as PEM",
         ),
     ];
-    let request = |order| Request::Start(Box::new(start(What::Voile(Box::new(order)))));
+    let request = |order| AgentRequest::Start(Box::new(start(AgentProgram::Voile(Box::new(order)))));
     orders
         .into_iter()
         .map(|(order, words)| (request(order), words))
@@ -263,12 +263,12 @@ fn requests_beyond_their_bounds_fail_one_by_one_and_the_session_goes_on() {
         let mut link = enter(at, token);
         for (request, words) in beyond(at).into_iter().chain(strange_sidecars()) {
             match ask(&mut link, &request) {
-                Answer::Failed(why) => assert!(why.contains(words), "{request:?}: {why}"),
+                AgentReply::Failed(why) => assert!(why.contains(words), "{request:?}: {why}"),
                 other => panic!("{request:?} is answered by {other:?}"),
             }
         }
-        let ports = ask(&mut link, &Request::Ports(3));
-        assert!(matches!(ports, Answer::Ports(ports) if ports.len() == 3));
+        let ports = ask(&mut link, &AgentRequest::Ports(3));
+        assert!(matches!(ports, AgentReply::Ports(ports) if ports.len() == 3));
     });
 }
 
@@ -277,17 +277,17 @@ fn words_that_are_none_end_the_session_and_not_the_agent() {
     let said = with_agent(|at, token| {
         let mut link = enter(at, token);
         link.send(&"rm -rf /").expect("sent");
-        let end = link.receive::<Answer>();
+        let end = link.receive::<AgentReply>();
         assert!(matches!(end, Ok(None) | Err(_)), "{end:?}");
         let mut link = enter(at, token);
         link.allow(usize::MAX);
         let _ = link.send(&"x".repeat(FRAME_BYTES));
-        let end = link.receive::<Answer>();
+        let end = link.receive::<AgentReply>();
         assert!(matches!(end, Ok(None) | Err(_)), "{end:?}");
         let mut link = enter(at, token);
         assert!(matches!(
-            ask(&mut link, &Request::Ports(1)),
-            Answer::Ports(_)
+            ask(&mut link, &AgentRequest::Ports(1)),
+            AgentReply::Ports(_)
         ));
     });
     for words in ["not our words", "a frame of"] {

@@ -19,7 +19,7 @@ pub(super) const BINDING_BYTES: usize = 32;
 
 /// The end that proves itself. A proof of one end must not serve the other.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum End {
+pub(super) enum SessionEnd {
     Near,
     Agent,
 }
@@ -95,22 +95,22 @@ impl Token {
     }
 
     /// Proof that this end of the connection knows the token.
-    pub(super) fn prove(&self, end: End, binding: &[u8; BINDING_BYTES]) -> Vec<u8> {
+    pub(super) fn prove(&self, end: SessionEnd, binding: &[u8; BINDING_BYTES]) -> Vec<u8> {
         hmac::sign(&self.key(), &said(end, binding))
             .as_ref()
             .to_vec()
     }
 
     /// Returns true if the other end knows the token. Takes the same time for every wrong proof.
-    pub(super) fn proves(&self, end: End, binding: &[u8; BINDING_BYTES], proof: &[u8]) -> bool {
+    pub(super) fn proves(&self, end: SessionEnd, binding: &[u8; BINDING_BYTES], proof: &[u8]) -> bool {
         hmac::verify(&self.key(), &said(end, binding), proof).is_ok()
     }
 }
 
-fn said(end: End, binding: &[u8; BINDING_BYTES]) -> Vec<u8> {
+fn said(end: SessionEnd, binding: &[u8; BINDING_BYTES]) -> Vec<u8> {
     let label: &[u8] = match end {
-        End::Near => b"voile bench agent: near end\0",
-        End::Agent => b"voile bench agent: far end\0",
+        SessionEnd::Near => b"voile bench agent: near end\0",
+        SessionEnd::Agent => b"voile bench agent: far end\0",
     };
     [label, binding].concat()
 }
@@ -126,13 +126,13 @@ mod tests {
             Token::generate().expect("random"),
         );
         let (binding, elsewhere) = ([1; BINDING_BYTES], [2; BINDING_BYTES]);
-        let proof = one.prove(End::Near, &binding);
-        assert!(one.proves(End::Near, &binding, &proof));
-        assert!(!one.proves(End::Agent, &binding, &proof), "sent back");
-        assert!(!one.proves(End::Near, &elsewhere, &proof), "passed on");
-        assert!(!other.proves(End::Near, &binding, &proof), "wrong token");
-        assert!(!one.proves(End::Near, &binding, &proof[1..]), "cut");
-        assert!(!one.proves(End::Near, &binding, &[]), "nothing");
+        let proof = one.prove(SessionEnd::Near, &binding);
+        assert!(one.proves(SessionEnd::Near, &binding, &proof));
+        assert!(!one.proves(SessionEnd::Agent, &binding, &proof), "sent back");
+        assert!(!one.proves(SessionEnd::Near, &elsewhere, &proof), "passed on");
+        assert!(!other.proves(SessionEnd::Near, &binding, &proof), "wrong token");
+        assert!(!one.proves(SessionEnd::Near, &binding, &proof[1..]), "cut");
+        assert!(!one.proves(SessionEnd::Near, &binding, &[]), "nothing");
         assert_eq!(format!("{one:?}"), "Token", "a log never shows it");
     }
 

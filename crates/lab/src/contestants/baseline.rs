@@ -1,7 +1,7 @@
 //! No proxy at all: the cost of the same client and server by themselves.
 
-use super::{Contestant, Counts, Instance, Route};
-use crate::plan::Way;
+use super::{Contestant, Counts, Instance, CellRoute};
+use crate::plan::RequestPath;
 use crate::target::Lab;
 
 /// Load straight to the server.
@@ -25,18 +25,18 @@ impl Contestant for Baseline {
         Ok(())
     }
 
-    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+    fn route(&self, lab: &Lab<'_>, way: &RequestPath) -> Option<CellRoute> {
         let hop = lab.server_hop(&way.protocol);
-        let mut route = Route::through(vec![hop]);
+        let mut route = CellRoute::through(vec![hop]);
         route.from = lab.network.map(|network| network.client.for_application());
         (way.mode == "baseline" && !way.tls).then_some(route)
     }
 
-    fn instances(&self, _way: &Way) -> Vec<Instance> {
+    fn instances(&self, _way: &RequestPath) -> Vec<Instance> {
         Vec::new()
     }
 
-    fn counts(&self, _way: &Way) -> Counts {
+    fn counts(&self, _way: &RequestPath) -> Counts {
         Ok(None)
     }
 

@@ -3,26 +3,26 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use voile_host::child::{Supervised, stop_all};
+use voile_host::child::{SupervisedChild, stop_all};
 use voile_host::netns::Namespace;
-use voile_host::netns::rules::{Capture, NodeCapture, Range, Rules, Scope, Turn};
-use voile_host::place::Place;
+use voile_host::netns::rules::{PodCapture, NodeCapture, Range, Rules, PortScope, PortRedirect};
+use voile_host::isolation::ProcessIsolation;
 
-use super::{CLIENT, CLIENT_NODE, CONTROL, Hop, Instance, Route, SERVER, SERVER_NODE, Spot};
+use super::{CLIENT, CLIENT_NODE, CONTROL, Hop, Instance, CellRoute, SERVER, SERVER_NODE, WatchPoint};
 use crate::definition::WAYPOINT_MODE;
 use crate::network::{self, INBOUND, Network, OUTBOUND, Pod};
-use crate::plan::Way;
+use crate::plan::RequestPath;
 use crate::target::{Lab, STOP_GRACE};
 
 /// Two pods with proxies, the server of one of them, and the shared pods and places.
 #[derive(Debug)]
-pub(super) struct Captured {
+pub(super) struct CapturedPods {
     client: Pod,
     server: Pod,
-    echo: Supervised,
-    control: Place,
+    echo: SupervisedChild,
+    control: ProcessIsolation,
     /// Place of the generator if there is no sidecar at its side.
-    plain_client: Place,
+    plain_client: ProcessIsolation,
     plain_server: Pod,
     /// The client's proxy and the server's in records.
     roles: [&'static str; 2],
@@ -36,10 +36,10 @@ pub(super) enum Redirection {
     Original {
         control: Option<SocketAddr>,
         inbound: Vec<u16>,
-        outbound: Scope<Range>,
+        outbound: PortScope<Range>,
     },
     /// Each port at a listener of its own: of the client's sidecar, and of the server's.
-    Turned { out: Vec<Turn>, inward: Vec<Turn> },
+    Turned { out: Vec<PortRedirect>, inward: Vec<PortRedirect> },
     /// Redirects as Istio's CNI agent does it in a pod that the proxy of its node serves.
     Node,
 }
@@ -50,20 +50,20 @@ impl Redirection {
         Self::Original {
             control,
             inbound,
-            outbound: Scope::default(),
+            outbound: PortScope::default(),
         }
     }
 
     /// The rules of the client's pod and of the server's.
     fn rules(self) -> [Rules; 2] {
         let captured = |control: Option<SocketAddr>, ports, outbound_ranges| Rules {
-            capture: Some(Capture {
+            capture: Some(PodCapture {
                 outbound: OUTBOUND,
                 inbound: INBOUND,
                 control: control.into_iter().collect(),
-                inbound_ports: Scope::Only(ports),
+                inbound_ports: PortScope::Only(ports),
                 outbound_ranges,
-                ..Capture::default()
+                ..PodCapture::default()
             }),
             ..Rules::default()
         };
@@ -109,7 +109,7 @@ pub(super) struct Calls {
     pub(super) server_listener: u16,
 }
 
-impl Captured {
+impl CapturedPods {
     /// Makes the pods, and starts the server's server on these ports.
     pub(super) fn prepare(
         lab: &Lab<'_>,
@@ -159,9 +159,9 @@ impl Captured {
     }
 
     /// The path of such requests.
-    pub(super) fn route(&self, way: &Way, calls: &Calls) -> Option<Route> {
+    pub(super) fn route(&self, way: &RequestPath, calls: &Calls) -> Option<CellRoute> {
         let on = |pod: &Pod, device, listener| {
-            Some(Spot {
+            Some(WatchPoint {
                 namespace: pod.namespace.clone(),
                 device,
                 listener,
@@ -172,25 +172,25 @@ impl Captured {
             to: self.roles[0],
             address: (Ipv4Addr::LOCALHOST, calls.client_listener).into(),
             tls: false,
-            spot: on(&self.client, Spot::LOOPBACK, Some(calls.client_listener)),
+            spot: on(&self.client, WatchPoint::LOOPBACK, Some(calls.client_listener)),
         };
         let server = |tls| Hop {
             to: self.roles[1],
             address: (self.server.address, calls.pod_port).into(),
             tls,
-            spot: on(&self.server, Spot::ETHERNET, Some(calls.server_listener)),
+            spot: on(&self.server, WatchPoint::ETHERNET, Some(calls.server_listener)),
         };
         let echo = Hop {
             to: "server",
             address: (self.server.address, calls.echo_port).into(),
             tls: false,
-            spot: on(&self.server, Spot::LOOPBACK, None),
+            spot: on(&self.server, WatchPoint::LOOPBACK, None),
         };
         let plain = Hop {
             to: "server",
             address: (self.plain_server.address, calls.direct_port).into(),
             tls: false,
-            spot: on(&self.plain_server, Spot::ETHERNET, None),
+            spot: on(&self.plain_server, WatchPoint::ETHERNET, None),
         };
         let inside = self.client.for_application();
         let (entry, from, hops) = match (way.mode.as_str(), way.tls) {
@@ -204,7 +204,7 @@ impl Captured {
             }
             _ => return None,
         };
-        Some(Route {
+        Some(CellRoute {
             entry,
             host: None,
             bind: None,
@@ -214,7 +214,7 @@ impl Captured {
     }
 
     /// The server at the end of the path, if the pair started it.
-    pub(super) fn instance(&self, way: &Way) -> Option<Instance> {
+    pub(super) fn instance(&self, way: &RequestPath) -> Option<Instance> {
         (way.mode != "clientonly").then(|| network::server(&self.echo))
     }
 

@@ -12,17 +12,17 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use voile_host::child::{Spec, Supervised};
+use voile_host::child::{Spec, SupervisedChild};
 use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD};
 use voile_host::ready::{Probe, http_get};
 
-use super::Recorded;
-use super::listeners::{Takes, fill};
-use super::pair::{BASE_ID, Peer, Side, Values, status_address, write};
+use super::RecordedOutput;
+use super::listeners::{CaptureMethod, fill};
+use super::pair::{BASE_ID, SidecarProgram, PairSide, Values, status_address, write};
 use crate::definition::PeerFeatures;
 use crate::find;
 use crate::network::{INBOUND, OUTBOUND};
-use crate::plan::Outfit;
+use crate::plan::ContestantSetup;
 use crate::target::Lab;
 
 const CLIENT_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/client.yaml");
@@ -30,23 +30,23 @@ const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/s
 
 /// Envoy's program and its features.
 pub(super) struct Envoy {
-    found: find::Peer,
+    found: find::PeerProgram,
     features: PeerFeatures,
     /// Outfit that Envoy is started with.
-    outfit: Outfit,
+    outfit: ContestantSetup,
 }
 
 impl Envoy {
-    pub(super) fn new(found: find::Peer, features: PeerFeatures) -> Self {
+    pub(super) fn new(found: find::PeerProgram, features: PeerFeatures) -> Self {
         Self {
             found,
             features,
-            outfit: Outfit::default(),
+            outfit: ContestantSetup::default(),
         }
     }
 
     /// The same, with policies that do this to requests.
-    pub(super) fn fitted(self, outfit: &Outfit) -> Self {
+    pub(super) fn fitted(self, outfit: &ContestantSetup) -> Self {
         Self {
             outfit: outfit.clone(),
             ..self
@@ -68,10 +68,10 @@ const LOG_FLUSH_MS: u32 = 1000;
 
 /// Adds a listener that takes redirected connections and hands each to the listener for the called port. Envoy's own packets are
 /// marked, and not redirected.
-fn captured(template: &str, side: Side) -> String {
+fn captured(template: &str, side: PairSide) -> String {
     let (port, mark) = match side {
-        Side::Client => (OUTBOUND, MARK_OUTWARD),
-        Side::Server => (INBOUND, MARK_INWARD),
+        PairSide::Client => (OUTBOUND, MARK_OUTWARD),
+        PairSide::Server => (INBOUND, MARK_INWARD),
     };
     let address = format!("${{{}}}", side.address());
     let listener = format!("    address: {{socket_address: {{address: {address}, port_value: ");
@@ -171,9 +171,9 @@ pub(super) fn marking(mark: u32) -> Value {
     json!({ "level": 1, "name": 36, "int_value": mark, "state": "STATE_PREBIND" })
 }
 
-impl Peer for Envoy {
+impl SidecarProgram for Envoy {
     const NET: u8 = 11;
-    const TAKES: Takes = Takes::Original;
+    const TAKES: CaptureMethod = CaptureMethod::Original;
     const UPGRADES: bool = true;
     /// Its admin page.
     type Page = SocketAddr;
@@ -186,27 +186,27 @@ impl Peer for Envoy {
         &self,
         lab: &Lab<'_>,
         folder: &Path,
-        side: Side,
+        side: PairSide,
         values: &Values,
         epoch: u32,
-    ) -> Result<(Supervised, SocketAddr), String> {
+    ) -> Result<(SupervisedChild, SocketAddr), String> {
         let template = match side {
-            Side::Client => CLIENT_TEMPLATE,
-            Side::Server => SERVER_TEMPLATE,
+            PairSide::Client => CLIENT_TEMPLATE,
+            PairSide::Server => SERVER_TEMPLATE,
         };
         let name = format!("{}-{}", self.name(), side.word());
-        let template = if side == Side::Server && self.has_filters() {
+        let template = if side == PairSide::Server && self.has_filters() {
             policies::with(template, &self.features, lab, folder)?
         } else {
             template.to_owned()
         };
-        let template = match self.outfit.routes().filter(|_| side == Side::Client) {
+        let template = match self.outfit.routes().filter(|_| side == PairSide::Client) {
             Some(by_number) => routes::with(&template, by_number, &self.features, &lab.ways)?,
             None => template,
         };
         let template = match side {
-            Side::Client => endpoints::with(&template, self.features.balancer, &lab.endpoints)?,
-            Side::Server => template,
+            PairSide::Client => endpoints::with(&template, self.features.balancer, &lab.endpoints)?,
+            PairSide::Server => template,
         };
         let template = features::with(&template, &self.features, &name)?;
         let mut values = values.clone();
@@ -252,16 +252,16 @@ impl Peer for Envoy {
     fn recorded(
         &self,
         folder: &Path,
-        side: Side,
+        side: PairSide,
         admin: &SocketAddr,
         protocol: &str,
-    ) -> Vec<Recorded> {
+    ) -> Vec<RecordedOutput> {
         let name = format!("{}-{}", self.name(), side.word());
         let who = (side.role(), name.as_str());
         let mut all = features::recorded(&self.features, folder, who, protocol, &|| {
             statistics(*admin).unwrap_or_default()
         });
-        if side == Side::Server && self.has_filters() && !self.features.quiet {
+        if side == PairSide::Server && self.has_filters() && !self.features.quiet {
             let statistics = statistics(*admin).unwrap_or_default();
             all.extend(judged(&self.outfit, &statistics));
         }

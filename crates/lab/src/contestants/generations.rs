@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::events::Sign;
+use crate::events::EffectEvidence;
 
 /// The files of a mesh that hold them: policies that are changed at once, and one that is pushed by itself.
 const CHANGED: &str = "changed.yaml";
@@ -31,7 +31,7 @@ impl Generations {
 
     /// Changes all policies at once. The load is always allowed, but by another policy each time. A proxy with a mixture of old
     /// and new policies refuses it.
-    pub(super) fn change(&mut self, config: &Path, count: u32) -> Result<Sign, String> {
+    pub(super) fn change(&mut self, config: &Path, count: u32) -> Result<EffectEvidence, String> {
         self.changed += 1;
         let text = policies(self.binding, count, self.changed);
         crate::folder::write(&config.join(CHANGED), &text)?;
@@ -39,7 +39,7 @@ impl Generations {
     }
 
     /// Adds or changes one policy that does not concern the load.
-    pub(super) fn push(&mut self, config: &Path) -> Result<Sign, String> {
+    pub(super) fn push(&mut self, config: &Path) -> Result<EffectEvidence, String> {
         self.pushed += 1;
         let denied = path("pushed", self.pushed + 1);
         let text = policy(self.binding, "pushed", "DENY", &to(&denied));
@@ -62,8 +62,8 @@ impl Generations {
 }
 
 /// By what a generation is seen: it refuses what the one before did not, and the other way round.
-fn verdicts(what: &str, generation: u32) -> Sign {
-    Sign::Verdicts {
+fn verdicts(what: &str, generation: u32) -> EffectEvidence {
+    EffectEvidence::Verdicts {
         allowed: path(what, generation),
         denied: path(what, generation + 1),
     }

@@ -7,12 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use voile_host::child::Supervised;
+use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use super::listeners::fill;
-use super::pair::{Peer, Side, Values, write};
-use super::{Expected, Recorded, lines};
+use super::pair::{SidecarProgram, PairSide, Values, write};
+use super::{ExpectedOutput, RecordedOutput, lines};
 use crate::definition::PeerFeatures;
 use crate::find;
 use crate::target::Lab;
@@ -24,12 +24,12 @@ const ANSWER_BOUND: Duration = Duration::from_secs(2);
 
 /// HAProxy's program and its features. It writes no files by itself: its access log goes to its standard output, which is a file.
 pub(super) struct Haproxy {
-    found: find::Peer,
+    found: find::PeerProgram,
     features: PeerFeatures,
 }
 
 impl Haproxy {
-    pub(super) fn new(found: find::Peer, features: PeerFeatures) -> Self {
+    pub(super) fn new(found: find::PeerProgram, features: PeerFeatures) -> Self {
         Self { found, features }
     }
 }
@@ -68,7 +68,7 @@ fn sum(csv: &str, column: &str, tcp: bool) -> Option<u64> {
     )
 }
 
-impl Peer for Haproxy {
+impl SidecarProgram for Haproxy {
     const NET: u8 = 14;
     /// Its socket.
     type Page = PathBuf;
@@ -81,13 +81,13 @@ impl Peer for Haproxy {
         &self,
         lab: &Lab<'_>,
         folder: &Path,
-        side: Side,
+        side: PairSide,
         values: &Values,
         _epoch: u32,
-    ) -> Result<(Supervised, PathBuf), String> {
+    ) -> Result<(SupervisedChild, PathBuf), String> {
         let template = match side {
-            Side::Client => CLIENT_TEMPLATE,
-            Side::Server => SERVER_TEMPLATE,
+            PairSide::Client => CLIENT_TEMPLATE,
+            PairSide::Server => SERVER_TEMPLATE,
         };
         let mut values = values.clone();
         let descriptors = values.iter().find(|(name, _)| name == "DESCRIPTORS");
@@ -132,16 +132,16 @@ impl Peer for Haproxy {
     fn recorded(
         &self,
         folder: &Path,
-        side: Side,
+        side: PairSide,
         _socket: &PathBuf,
         _protocol: &str,
-    ) -> Vec<Recorded> {
+    ) -> Vec<RecordedOutput> {
         let log = format!("{}-{}.log", self.name(), side.word());
         let count = || folder.parent().map_or(0, |lab| lines(&lab.join(&log)));
-        let log = self.features.log.map(|_| Recorded {
+        let log = self.features.log.map(|_| RecordedOutput {
             what: format!("lines in the {}'s access log", side.role()),
             count: count(),
-            expected: Expected::OneOf(1),
+            expected: ExpectedOutput::OneOf(1),
         });
         log.into_iter().collect()
     }

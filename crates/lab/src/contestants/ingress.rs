@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use voile_host::child::{Supervised, stop_all};
+use voile_host::child::{SupervisedChild, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
-use self::changes::Changes;
+use self::changes::IngressChanges;
 use super::listeners::fill;
-use super::voile::{Ports, Told, Voile, metric, second, tell};
-use super::{CONTROL, Contestant, Counts, Hop, INGRESS, Instance, Route, changed, peers_folder};
-use crate::definition::{Action, Variant};
-use crate::events::{READY_PATH, Sign};
-use crate::plan::Way;
+use super::voile::{Ports, SidecarSettings, Voile, metric, second, tell};
+use super::{CONTROL, Contestant, Counts, Hop, INGRESS, Instance, CellRoute, changed, peers_folder};
+use crate::definition::{EventAction, Variant};
+use crate::events::{READY_PATH, EffectEvidence};
+use crate::plan::RequestPath;
 use crate::target::{Echo, Lab, STOP_GRACE};
 
 const MESH: &str = include_str!("../../../../benchmarks/voile/mesh-gateway.yaml");
@@ -37,24 +37,24 @@ pub(super) struct Ingress {
     variant: Variant,
     /// Control plane of the gateway.
     mesh: Voile,
-    running: Option<Running>,
+    running: Option<RunningIngress>,
 }
 
-struct Running {
-    control: Supervised,
+struct RunningIngress {
+    control: SupervisedChild,
     /// Ports of the control plane.
     told_by: Ports,
-    gateway: Supervised,
+    gateway: SupervisedChild,
     /// By what they carry.
     ports: BTreeMap<&'static str, u16>,
     admin: SocketAddr,
     metrics: SocketAddr,
     readiness: SocketAddr,
     folder: PathBuf,
-    changes: Changes,
+    changes: IngressChanges,
 }
 
-impl Running {
+impl RunningIngress {
     /// Sets the gateway's addresses for administration, metrics and readiness.
     fn tells_at(&mut self, [admin, metrics, readiness]: [SocketAddr; 3]) {
         (self.admin, self.metrics, self.readiness) = (admin, metrics, readiness);
@@ -78,7 +78,7 @@ impl Ingress {
         }
     }
 
-    fn running(&self) -> Result<&Running, String> {
+    fn running(&self) -> Result<&RunningIngress, String> {
         let running = self.running.as_ref();
         running.ok_or_else(|| format!("{}'s gateway does not run", self.variant.name))
     }
@@ -106,12 +106,12 @@ impl Ingress {
         lab: &Lab<'_>,
         folder: &Path,
         control: SocketAddr,
-    ) -> Result<(Supervised, [SocketAddr; 3]), String> {
+    ) -> Result<(SupervisedChild, [SocketAddr; 3]), String> {
         let (account, state) = ("lab/gateway", folder.join("state"));
         let token = self.mesh.token(lab, &state, account, "gateway")?;
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let pages = [free(local)?, free(local)?, free(local)?];
-        let told = Told {
+        let told = SidecarSettings {
             account,
             control,
             root: &state.join("root-cert.pem"),
@@ -158,7 +158,7 @@ impl Contestant for Ingress {
         lab.wait_ready(&mut control, &ready)?;
         let (gateway, [admin, metrics, readiness]) =
             self.start_gateway(lab, &folder, ports.control())?;
-        self.running = Some(Running {
+        self.running = Some(RunningIngress {
             control,
             told_by: ports,
             gateway,
@@ -167,7 +167,7 @@ impl Contestant for Ingress {
             metrics,
             readiness,
             folder,
-            changes: Changes::none(second),
+            changes: IngressChanges::none(second),
         });
         Ok(())
     }
@@ -178,7 +178,7 @@ impl Contestant for Ingress {
         lab.wait_ready(&mut running.gateway, &ready)
     }
 
-    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+    fn route(&self, lab: &Lab<'_>, way: &RequestPath) -> Option<CellRoute> {
         let running = self.running.as_ref().filter(|_| !way.tls)?;
         let port = *running.ports.get(way.ports())?;
         let gateway = Hop {
@@ -187,17 +187,17 @@ impl Contestant for Ingress {
             tls: false,
             spot: None,
         };
-        let mut route = Route::through(vec![gateway, lab.server_hop(&way.protocol)]);
+        let mut route = CellRoute::through(vec![gateway, lab.server_hop(&way.protocol)]);
         route.host = Some(HOST.to_owned());
         Some(route)
     }
 
-    fn instances(&self, _way: &Way) -> Vec<Instance> {
-        let one = |child: &Supervised, role| {
+    fn instances(&self, _way: &RequestPath) -> Vec<Instance> {
+        let one = |child: &SupervisedChild, role| {
             Instance::here(child.name().to_owned(), role, child.group_pids())
         };
         let running = self.running.iter();
-        let both = |running: &Running| {
+        let both = |running: &RunningIngress| {
             [
                 one(&running.gateway, INGRESS),
                 one(&running.control, CONTROL),
@@ -206,13 +206,13 @@ impl Contestant for Ingress {
         running.flat_map(both).collect()
     }
 
-    fn counts(&self, way: &Way) -> Counts {
+    fn counts(&self, way: &RequestPath) -> Counts {
         let running = self.running()?;
         let count = metric(running.gateway.name(), running.metrics, &way.protocol, None)?;
         Ok(Some(BTreeMap::from([(INGRESS, count)])))
     }
 
-    fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
+    fn act(&mut self, lab: &Lab<'_>, action: &EventAction, way: &RequestPath) -> Result<EffectEvidence, String> {
         changed(
             self,
             |one| &mut one.running,

@@ -9,23 +9,23 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use voile_host::child::{Supervised, stop_all};
-use voile_host::netns::rules::{Range, Scope};
+use voile_host::child::{SupervisedChild, stop_all};
+use voile_host::netns::rules::{Range, PortScope};
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get};
 
-use self::mesh::{CLIENT_NAME, CONTROL_NAME, Files, SERVER_NAME};
-use super::captured::{Calls, Captured, Redirection};
+use self::mesh::{CLIENT_NAME, CONTROL_NAME, LinkerdFiles, SERVER_NAME};
+use super::captured::{Calls, CapturedPods, Redirection};
 use super::certificates::Leaf;
 use super::voile::counted;
 use super::{
-    CLIENT, CONTROL, Contestant, Counts, Expected, Instance, Recorded, Route, SERVER, Stage,
+    CLIENT, CONTROL, Contestant, Counts, ExpectedOutput, Instance, RecordedOutput, CellRoute, SERVER, IdentityProbe,
     peers_folder,
 };
 use crate::find;
-use crate::impostor::TUNNEL_OPENING;
+use crate::identity_proof::TUNNEL_OPENING;
 use crate::network::{GATEWAY, HTTP_PORT, INBOUND, OUTBOUND, TCP_PORT};
-use crate::plan::Way;
+use crate::plan::RequestPath;
 use crate::target::{Lab, STOP_GRACE};
 
 /// Its name in definitions and records.
@@ -54,32 +54,32 @@ const OPENED: &str = "tcp_open_total";
 
 /// linkerd2-proxy as it was found.
 pub(super) struct Linkerd {
-    found: find::Peer,
-    running: Option<Running>,
+    found: find::PeerProgram,
+    running: Option<RunningLinkerd>,
 }
 
-struct Running {
-    pods: Captured,
-    control: Supervised,
+struct RunningLinkerd {
+    pods: CapturedPods,
+    control: SupervisedChild,
     /// Address of the control plane.
     asked: SocketAddr,
     /// Address of the lab's own servers for the impostor's trial, and the certificates of both.
     stage: (SocketAddr, Leaf, Leaf),
     /// Number of trials so far.
     tried: Cell<u16>,
-    sidecars: Vec<Sidecar>,
+    sidecars: Vec<LinkerdSidecar>,
 }
 
-struct Sidecar {
-    process: Supervised,
+struct LinkerdSidecar {
+    process: SupervisedChild,
     role: &'static str,
     /// Its name in certificates.
     identity: &'static str,
     admin: SocketAddr,
 }
 
-impl Sidecar {
-    fn is_on(&self, way: &Way) -> bool {
+impl LinkerdSidecar {
+    fn is_on(&self, way: &RequestPath) -> bool {
         match way.mode.as_str() {
             "clientonly" => self.role == CLIENT,
             "serveronly" => self.role == SERVER,
@@ -125,14 +125,14 @@ fn carried(exposition: &str, role: &str, protocol: &str, labels: &[String]) -> u
 }
 
 impl Linkerd {
-    pub(super) fn new(found: find::Peer) -> Self {
+    pub(super) fn new(found: find::PeerProgram) -> Self {
         Self {
             found,
             running: None,
         }
     }
 
-    fn running(&self) -> Result<&Running, String> {
+    fn running(&self) -> Result<&RunningLinkerd, String> {
         let running = self.running.as_ref();
         running.ok_or_else(|| format!("{NAME} does not run"))
     }
@@ -141,10 +141,10 @@ impl Linkerd {
     fn start_sidecar(
         &self,
         lab: &Lab<'_>,
-        files: &Files,
+        files: &LinkerdFiles,
         control: SocketAddr,
         (pod, role, identity): (&str, &'static str, &'static str),
-    ) -> Result<Supervised, String> {
+    ) -> Result<SupervisedChild, String> {
         let own = files.of(pod);
         let at = control.to_string();
         let mut spec = lab
@@ -200,19 +200,19 @@ impl Contestant for Linkerd {
         let redirection = Redirection::Original {
             control: None,
             inbound: PORTS.to_vec(),
-            outbound: Scope::Only(vec![VIRTUAL]),
+            outbound: PortScope::Only(vec![VIRTUAL]),
         };
         let echo = (
             &[HTTP_PORT, SEALED_HTTP_PORT][..],
             &[TCP_PORT, SEALED_TCP_PORT][..],
         );
-        let pods = Captured::prepare(lab, network, NAME, redirection, echo)?;
+        let pods = CapturedPods::prepare(lab, network, NAME, redirection, echo)?;
         let chosen = |what: &str| {
             free_port(GATEWAY.into()).map_err(|e| format!("a port for {NAME}'s {what}: {e}"))
         };
         let (asked, stage) = (chosen("control plane")?, chosen("impostor")?);
-        let (files, right, wrong) = Files::write(&folder)?;
-        let file = files.write_mesh(&mesh::Places {
+        let (files, right, wrong) = LinkerdFiles::write(&folder)?;
+        let file = files.write_mesh(&mesh::LinkerdAddresses {
             control: asked,
             server: pods.server(),
             direct: lab.echo,
@@ -225,7 +225,7 @@ impl Contestant for Linkerd {
             .arg(file);
         let control = spec.start().map_err(|e| e.to_string())?;
         // `running` owns the processes now, so they end with it even if a later step fails.
-        let running = self.running.insert(Running {
+        let running = self.running.insert(RunningLinkerd {
             pods,
             control,
             asked,
@@ -242,7 +242,7 @@ impl Contestant for Linkerd {
         for (side, address) in sides.into_iter().zip(addresses) {
             let process = self.start_sidecar(&inside, &files, asked, side)?;
             let (_, role, identity) = side;
-            let sidecar = Sidecar {
+            let sidecar = LinkerdSidecar {
                 process,
                 role,
                 identity,
@@ -278,7 +278,7 @@ impl Contestant for Linkerd {
         true
     }
 
-    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+    fn route(&self, lab: &Lab<'_>, way: &RequestPath) -> Option<CellRoute> {
         let running = self.running.as_ref()?;
         let (plain, sealed) = match way.protocol.as_str() {
             "tcp" => (TCP_PORT, SEALED_TCP_PORT),
@@ -302,15 +302,15 @@ impl Contestant for Linkerd {
         running.pods.route(way, &calls)
     }
 
-    fn server(&self, way: &Way) -> Option<Instance> {
+    fn server(&self, way: &RequestPath) -> Option<Instance> {
         self.running.as_ref()?.pods.instance(way)
     }
 
-    fn instances(&self, way: &Way) -> Vec<Instance> {
+    fn instances(&self, way: &RequestPath) -> Vec<Instance> {
         let Some(running) = &self.running else {
             return Vec::new();
         };
-        let instance = |child: &Supervised, role| {
+        let instance = |child: &SupervisedChild, role| {
             Instance::here(child.name().to_owned(), role, child.group_pids())
         };
         let sidecars = running.sidecars.iter().filter(|sidecar| sidecar.is_on(way));
@@ -324,7 +324,7 @@ impl Contestant for Linkerd {
         true
     }
 
-    fn counts(&self, way: &Way) -> Counts {
+    fn counts(&self, way: &RequestPath) -> Counts {
         let mut counts = BTreeMap::new();
         for sidecar in &self.running()?.sidecars {
             counts.insert(sidecar.role, sidecar.sum(&way.protocol, &[])?);
@@ -333,38 +333,38 @@ impl Contestant for Linkerd {
     }
 
     /// Over mutual TLS each sidecar records its peer: the client's the server, the server's the client.
-    fn recorded(&self, _lab: &Lab<'_>, way: &Way) -> Result<Vec<Recorded>, String> {
+    fn recorded(&self, _lab: &Lab<'_>, way: &RequestPath) -> Result<Vec<RecordedOutput>, String> {
         if !way.tls {
             return Ok(Vec::new());
         }
         // Connections from the application to the client's sidecar are none of the mesh's.
         let sidecars = self.running()?.sidecars.iter();
         let told = sidecars.filter(|sidecar| way.protocol != "tcp" || sidecar.role == SERVER);
-        let one = |sidecar: &Sidecar| {
+        let one = |sidecar: &LinkerdSidecar| {
             let other = if sidecar.role == CLIENT {
                 format!("server_id=\"{SERVER_NAME}\"")
             } else {
                 format!("client_id=\"{CLIENT_NAME}\"")
             };
             let labels = ["tls=\"true\"".to_owned(), other];
-            Ok(Recorded {
+            Ok(RecordedOutput {
                 count: sidecar.sum(&way.protocol, &labels)?,
                 what: format!("of the {}'s, {}", sidecar.role, labels.join(", ")),
-                expected: Expected::Labelled,
+                expected: ExpectedOutput::Labelled,
             })
         };
         told.map(one).collect()
     }
 
     /// The lab's server stands beside the lab, at the address of a declared meshed endpoint. It gets the first bytes of HTTP/2.
-    fn stage(&self, _lab: &Lab<'_>, _way: &Way) -> Result<Option<Stage>, String> {
+    fn stage(&self, _lab: &Lab<'_>, _way: &RequestPath) -> Result<Option<IdentityProbe>, String> {
         let running = self.running()?;
         let (client, _) = running.pods.networks();
         let (server, right, wrong) = running.stage.clone();
         let tried = running.tried.get();
         running.tried.set(tried.wrapping_add(1));
         let port = STAGES.start + tried % (STAGES.end - STAGES.start);
-        Ok(Some(Stage {
+        Ok(Some(IdentityProbe {
             entry: (STAGE_VIRTUAL, port).into(),
             host: None,
             server,
@@ -460,7 +460,7 @@ tcp_open_total{direction="outbound",peer="dst",target_addr="10.210.4.2:9081",tls
 
     #[test]
     fn without_networks_of_its_own_it_is_left_out_by_name() {
-        let mut linkerd = Linkerd::new(find::Peer {
+        let mut linkerd = Linkerd::new(find::PeerProgram {
             path: "/none".into(),
             version: "1".to_owned(),
         });

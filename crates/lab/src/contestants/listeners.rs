@@ -6,17 +6,17 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use voile_host::netns::rules::Turn;
+use voile_host::netns::rules::PortRedirect;
 use voile_host::ports::free_port;
 
-use super::captured::{Calls, Captured, Redirection};
+use super::captured::{Calls, CapturedPods, Redirection};
 use super::certificates::{self, Leaf};
-use super::pair::{POD_ADDRESS, Side, Values};
-use super::served::known;
-use super::{CLIENT, Hop, IMPOSTOR, Instance, Route, SERVER, Stage};
-use crate::agent::Far;
+use super::pair::{POD_ADDRESS, PairSide, Values};
+use super::agent_services::known;
+use super::{CLIENT, Hop, IMPOSTOR, Instance, CellRoute, SERVER, IdentityProbe};
+use crate::agent::AgentConnection;
 use crate::network::{HTTP_PORT, INBOUND, Network, OUTBOUND, TCP_PORT};
-use crate::plan::Way;
+use crate::plan::RequestPath;
 use crate::target::Lab;
 
 /// Identities in the certificates of peers, as the mesh would give them.
@@ -34,7 +34,7 @@ const LISTENERS_ABOVE: u16 = 1000;
 
 /// Way in which a sidecar takes redirected calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Takes {
+pub(super) enum CaptureMethod {
     /// All of it at one listener, asking the kernel where it was to go.
     Original,
     /// Each port at a listener of its own.
@@ -60,7 +60,7 @@ const PROTOCOLS: [(&str, &str); 3] = [("http1", ""), ("tcp", "TCP_"), ("grpc", "
 /// The listeners of a pair of sidecars.
 pub(super) struct Listeners {
     /// Networks of their own, when not on loopback.
-    captured: Option<(Captured, Takes)>,
+    captured: Option<(CapturedPods, CaptureMethod)>,
     client: IpAddr,
     server: IpAddr,
     ports: BTreeMap<String, u16>,
@@ -79,7 +79,7 @@ impl Listeners {
         lab: &Lab<'_>,
         network: &Network,
         name: &str,
-        takes: Takes,
+        takes: CaptureMethod,
     ) -> Result<Self, String> {
         let mut ports = BTreeMap::new();
         let (mut out, mut inbound) = (Vec::new(), Vec::new());
@@ -98,20 +98,20 @@ impl Listeners {
         }
         let turn = |ports: Vec<u16>| {
             let ports = ports.into_iter();
-            ports.map(|port| Turn {
+            ports.map(|port| PortRedirect {
                 port,
                 to: port + LISTENERS_ABOVE,
             })
         };
         let redirection = match takes {
-            Takes::Original => Redirection::original(None, inbound),
-            Takes::Turned => Redirection::Turned {
+            CaptureMethod::Original => Redirection::original(None, inbound),
+            CaptureMethod::Turned => Redirection::Turned {
                 out: turn(out).collect(),
                 inward: turn(inbound).collect(),
             },
         };
         let echo = (&[HTTP_PORT][..], &[TCP_PORT][..]);
-        let captured = Captured::prepare(lab, network, name, redirection, echo)?;
+        let captured = CapturedPods::prepare(lab, network, name, redirection, echo)?;
         Ok(Self {
             client: captured.client(),
             server: captured.server(),
@@ -129,7 +129,7 @@ impl Listeners {
         Some((port, port + LISTENERS_ABOVE))
     }
 
-    pub(super) fn pods(&mut self) -> Option<&mut Captured> {
+    pub(super) fn pods(&mut self) -> Option<&mut CapturedPods> {
         self.captured.as_mut().map(|(captured, _)| captured)
     }
 
@@ -139,7 +139,7 @@ impl Listeners {
     }
 
     /// The server at the end of that way, where it is ours.
-    pub(super) fn server_instance(&self, way: &Way) -> Option<Instance> {
+    pub(super) fn server_instance(&self, way: &RequestPath) -> Option<Instance> {
         self.captured.as_ref()?.0.instance(way)
     }
 
@@ -150,31 +150,31 @@ impl Listeners {
 
     /// Adjusts the values that differ for one side in network namespaces. The server is the one beside the server's sidecar. A
     /// sidecar with a listener for each port listens on another port than the called one.
-    pub(super) fn beside(&self, side: Side, values: &mut Values) {
+    pub(super) fn beside(&self, side: PairSide, values: &mut Values) {
         let Some((captured, takes)) = &self.captured else {
             return;
         };
         let (pod, own_ports) = match side {
-            Side::Client => (
+            PairSide::Client => (
                 captured.client(),
                 [OUT_PLAIN, OUT_TLS, OUT_DIRECT, OUT_STAGE],
             ),
-            Side::Server => (captured.server(), [IN_PLAIN, IN_TLS, IN_PLAIN, IN_TLS]),
+            PairSide::Server => (captured.server(), [IN_PLAIN, IN_TLS, IN_PLAIN, IN_TLS]),
         };
         let listens = |name: &str| {
             let bare = PROTOCOLS
                 .iter()
                 .rev()
                 .find_map(|(_, prefix)| name.strip_prefix(prefix));
-            *takes == Takes::Turned && bare.is_some_and(|bare| own_ports.contains(&bare))
+            *takes == CaptureMethod::Turned && bare.is_some_and(|bare| own_ports.contains(&bare))
         };
         for (name, value) in values.iter_mut() {
             match (name.as_str(), side) {
-                ("ECHO_ADDRESS", Side::Server) => *value = pod.to_string(),
-                ("ECHO_PORT", Side::Server) => *value = HTTP_PORT.to_string(),
-                ("TCP_ECHO_PORT", Side::Server) => *value = TCP_PORT.to_string(),
+                ("ECHO_ADDRESS", PairSide::Server) => *value = pod.to_string(),
+                ("ECHO_PORT", PairSide::Server) => *value = HTTP_PORT.to_string(),
+                ("TCP_ECHO_PORT", PairSide::Server) => *value = TCP_PORT.to_string(),
                 // The kernel redirects calls from inside before they leave the pod.
-                ("CLIENT_ADDRESS", Side::Client) if *takes == Takes::Turned => {
+                ("CLIENT_ADDRESS", PairSide::Client) if *takes == CaptureMethod::Turned => {
                     *value = Ipv4Addr::LOCALHOST.to_string();
                 }
                 (name, _) if listens(name) => {
@@ -188,9 +188,9 @@ impl Listeners {
     }
 
     /// Free ports on 127.NET.0.1 for the client's sidecar and 127.NET.0.2 for the server's, or on the agent's address.
-    pub(super) fn choose(net: u8, far: Option<&Far>) -> Result<Self, String> {
+    pub(super) fn choose(net: u8, far: Option<&AgentConnection>) -> Result<Self, String> {
         let client = IpAddr::V4(Ipv4Addr::new(127, net, 0, 1));
-        let server = far.map_or(IpAddr::V4(Ipv4Addr::new(127, net, 0, 2)), Far::address);
+        let server = far.map_or(IpAddr::V4(Ipv4Addr::new(127, net, 0, 2)), AgentConnection::address);
         let mut ports = BTreeMap::new();
         let mut there = match far {
             Some(far) => far.ports(PROTOCOLS.len() as u16 * OF_SERVER)?,
@@ -335,7 +335,7 @@ impl Listeners {
     }
 
     /// The path at whose end the lab may put servers of its own. gRPC uses the path of HTTP.
-    pub(super) fn stage(&self, protocol: &str) -> Option<Stage> {
+    pub(super) fn stage(&self, protocol: &str) -> Option<IdentityProbe> {
         let prefix = if protocol == "tcp" { "TCP_" } else { "" };
         let at = |on: IpAddr, name: &str| {
             let port = self.ports.get(&format!("{prefix}{name}"))?;
@@ -353,20 +353,20 @@ impl Listeners {
         } else {
             self.client
         };
-        Some(Stage {
+        Some(IdentityProbe {
             entry: at(called, OUT_STAGE)?,
             host: None,
             server: at(self.server, IN_STAGE)?,
             right,
             wrong,
             networks,
-            speaks: Stage::SPEAKS,
+            speaks: IdentityProbe::SPEAKS,
             opening: None,
         })
     }
 
     /// Path of the requests through the listeners.
-    pub(super) fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+    pub(super) fn route(&self, lab: &Lab<'_>, way: &RequestPath) -> Option<CellRoute> {
         let (_, prefix) = PROTOCOLS.iter().find(|(name, _)| *name == way.ports())?;
         if let Some((captured, takes)) = &self.captured {
             let port = |name: &str| self.ports.get(&format!("{prefix}{name}")).copied();
@@ -382,8 +382,8 @@ impl Listeners {
                 outer
             };
             let (client_listener, server_listener) = match takes {
-                Takes::Original => (OUTBOUND, INBOUND),
-                Takes::Turned => (
+                CaptureMethod::Original => (OUTBOUND, INBOUND),
+                CaptureMethod::Turned => (
                     port(first)? + LISTENERS_ABOVE,
                     port(inner)? + LISTENERS_ABOVE,
                 ),
@@ -421,7 +421,7 @@ impl Listeners {
             _ => return None,
         };
         hops.push(lab.server_hop(&way.protocol));
-        Some(Route::through(hops))
+        Some(CellRoute::through(hops))
     }
 }
 

@@ -16,8 +16,8 @@ mod pair;
 mod pipy;
 mod planes;
 mod relay;
-mod retired;
-pub(crate) mod served;
+mod retired_processes;
+pub(crate) mod agent_services;
 mod voile;
 mod ztunnel;
 
@@ -29,19 +29,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use voile_host::netns::Namespace;
-use voile_host::place::Place;
+use voile_host::isolation::ProcessIsolation;
 
 use self::certificates::Leaf;
-use self::nodes::waypoint::Before;
+use self::nodes::waypoint::WaypointProgram;
 use self::nodes::{Nodes, Program};
 use self::pair::Pair;
 use self::planes::Planes;
-use crate::definition::{Action, PeerFeatures, Variant, WAYPOINT_MODE};
-use crate::events::Sign;
-use crate::find::{ENVOY_XDS, Found};
-use crate::impostor::TUNNEL_OPENING;
+use crate::definition::{EventAction, PeerFeatures, Variant, WAYPOINT_MODE};
+use crate::events::EffectEvidence;
+use crate::find::{ENVOY_XDS, FoundPeers};
+use crate::identity_proof::TUNNEL_OPENING;
 use crate::network::GATEWAY;
-use crate::plan::{Outfit, Way};
+use crate::plan::{ContestantSetup, RequestPath};
 use crate::target::Lab;
 
 pub(crate) const CLIENT: &str = "client-sidecar";
@@ -89,14 +89,14 @@ impl Instance {
 
 /// Point at which a hop can be captured, if that is not the shared loopback device.
 #[derive(Debug, Clone)]
-pub(crate) struct Spot {
+pub(crate) struct WatchPoint {
     pub(crate) namespace: Namespace,
     pub(crate) device: &'static CStr,
     /// The listener's port, where the kernel redirects to it.
     pub(crate) listener: Option<u16>,
 }
 
-impl Spot {
+impl WatchPoint {
     pub(crate) const LOOPBACK: &'static CStr = c"lo";
     pub(crate) const ETHERNET: &'static CStr = c"eth0";
 }
@@ -108,7 +108,7 @@ pub(crate) struct Hop {
     pub(crate) to: &'static str,
     pub(crate) address: SocketAddr,
     pub(crate) tls: bool,
-    pub(crate) spot: Option<Spot>,
+    pub(crate) spot: Option<WatchPoint>,
 }
 
 impl Hop {
@@ -120,7 +120,7 @@ impl Hop {
 
 /// Path of a cell's requests.
 #[derive(Debug, Clone)]
-pub(crate) struct Route {
+pub(crate) struct CellRoute {
     /// Address to which the generator sends: the first hop's.
     pub(crate) entry: SocketAddr,
     /// The Host field, where the contestant routes by it.
@@ -128,12 +128,12 @@ pub(crate) struct Route {
     /// The generator's source address.
     pub(crate) bind: Option<IpAddr>,
     /// Place of the generator, if not the lab's own.
-    pub(crate) from: Option<Place>,
+    pub(crate) from: Option<ProcessIsolation>,
     /// Every hop in order, the last one to the echo server.
     pub(crate) hops: Vec<Hop>,
 }
 
-impl Route {
+impl CellRoute {
     /// A path through these hops.
     pub(crate) fn through(hops: Vec<Hop>) -> Self {
         Self {
@@ -157,7 +157,7 @@ impl Route {
 /// A path through the client's sidecar that demands the server's identity at its far end. Nothing listens there until the lab
 /// puts servers of its own in that place.
 #[derive(Debug, Clone)]
-pub(crate) struct Stage {
+pub(crate) struct IdentityProbe {
     /// Address at which the client's sidecar takes requests for the stage.
     pub(crate) entry: SocketAddr,
     /// The Host field, where the contestant routes by it.
@@ -178,7 +178,7 @@ pub(crate) struct Stage {
     pub(crate) opening: Option<&'static str>,
 }
 
-impl Stage {
+impl IdentityProbe {
     /// Between sidecars that pass requests on as they are.
     pub(crate) const SPEAKS: &'static str = "istio-http/1.1,istio,http/1.1";
 
@@ -223,25 +223,25 @@ pub(crate) type Counts = Result<Option<BTreeMap<&'static str, u64>>, String>;
 
 /// Requests and connections that a generator sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Carried {
+pub(crate) struct GeneratorTraffic {
     pub(crate) requests: u64,
     pub(crate) connections: u64,
 }
 
 /// Records that a feature set makes a proxy write about requests, and their number so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedOutput {
     /// Name of the counter: `lines of the server-sidecar's access log`.
     pub(crate) what: String,
     /// Number since the process started.
     pub(crate) count: u64,
     /// Expected number.
-    pub(crate) expected: Expected,
+    pub(crate) expected: ExpectedOutput,
 }
 
 /// Expected number of records of a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expected {
+pub(crate) enum ExpectedOutput {
     /// One record for so many requests (connections, if the protocol is TCP).
     OneOf(u64),
     /// Some.
@@ -262,24 +262,24 @@ pub(crate) trait Contestant {
     fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String>;
 
     /// Returns the path of the requests; none if the contestant cannot carry them.
-    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route>;
+    fn route(&self, lab: &Lab<'_>, way: &RequestPath) -> Option<CellRoute>;
 
     /// Its instances on that way (and its control plane), with their processes now.
-    fn instances(&self, way: &Way) -> Vec<Instance>;
+    fn instances(&self, way: &RequestPath) -> Vec<Instance>;
 
     /// The server at the end of that way, where it is not the one that all share.
-    fn server(&self, _way: &Way) -> Option<Instance> {
+    fn server(&self, _way: &RequestPath) -> Option<Instance> {
         None
     }
 
     /// Returns true if the contestant counts requests there. A proxy that does not read the bytes can only count connections.
-    fn counts_requests(&self, way: &Way) -> bool {
+    fn counts_requests(&self, way: &RequestPath) -> bool {
         way.protocol != "tcp"
     }
 
     /// Expected growth of the proxy's own count; none if the generator does not know the counted thing. Connections that another
     /// proxy made count as many as that proxy needed.
-    fn expected_of(&self, way: &Way, _role: &str, carried: Carried) -> Option<u64> {
+    fn expected_of(&self, way: &RequestPath, _role: &str, carried: GeneratorTraffic) -> Option<u64> {
         Some(match self.counts_requests(way) {
             true => carried.requests,
             false => carried.connections,
@@ -289,9 +289,9 @@ pub(crate) trait Contestant {
     /// The same of each proxy on a path.
     fn expected<'a>(
         &'a self,
-        way: &'a Way,
-        route: &'a Route,
-        carried: Carried,
+        way: &'a RequestPath,
+        route: &'a CellRoute,
+        carried: GeneratorTraffic,
     ) -> Box<dyn Iterator<Item = (&'static str, u64)> + 'a> {
         let of_each = move |role| Some((role, self.expected_of(way, role, carried)?));
         Box::new(route.proxies().filter_map(of_each))
@@ -305,7 +305,7 @@ pub(crate) trait Contestant {
 
     /// Requests (or connections, see above) that each proxy reports to have carried since it started, by role. Counts only
     /// well-answered requests if the proxy distinguishes them. None if the proxy keeps no count.
-    fn counts(&self, way: &Way) -> Counts;
+    fn counts(&self, way: &RequestPath) -> Counts;
 
     /// Returns true if log entries or spans go to the server of the requests.
     fn collects_there(&self) -> bool {
@@ -313,17 +313,17 @@ pub(crate) trait Contestant {
     }
 
     /// Records that its features have written about requests on that path.
-    fn recorded(&self, _lab: &Lab<'_>, _way: &Way) -> Result<Vec<Recorded>, String> {
+    fn recorded(&self, _lab: &Lab<'_>, _way: &RequestPath) -> Result<Vec<RecordedOutput>, String> {
         Ok(Vec::new())
     }
 
     /// Stage for a server of the right root and the wrong identity, in the path over mutual TLS.
-    fn stage(&self, _lab: &Lab<'_>, _way: &Way) -> Result<Option<Stage>, String> {
+    fn stage(&self, _lab: &Lab<'_>, _way: &RequestPath) -> Result<Option<IdentityProbe>, String> {
         Ok(None)
     }
 
     /// Makes an event of an experiment happen on that path. Returns the sign of its effect, or the reason why it cannot be done.
-    fn act(&mut self, _lab: &Lab<'_>, action: &Action, _way: &Way) -> Result<Sign, String> {
+    fn act(&mut self, _lab: &Lab<'_>, action: &EventAction, _way: &RequestPath) -> Result<EffectEvidence, String> {
         let name = self.name();
         Err(format!("the lab cannot do {} to {name}", action.word()))
     }
@@ -362,9 +362,9 @@ pub(crate) trait Contestant {
 /// The contestant of that name; none when the lab does not know it.
 pub(crate) fn named(
     name: &str,
-    outfit: &Outfit,
+    outfit: &ContestantSetup,
     variants: &[Variant],
-    found: &Found,
+    found: &FoundPeers,
 ) -> Result<Box<dyn Contestant>, String> {
     if let Some(variant) = variants.iter().find(|variant| variant.name == name) {
         return Ok(Box::new(voile_planes(variant, outfit)));
@@ -376,12 +376,12 @@ pub(crate) fn named(
     }
     match program {
         "baseline" => Ok(Box::new(baseline::Baseline)),
-        "relay" => Ok(Box::new(relay::Relay::default())),
+        "relay" => Ok(Box::new(relay::LabRelays::default())),
         "voile" => Ok(Box::new(voile_planes(&Variant::plain("voile"), outfit))),
         "envoy" => {
             let envoy = envoy::Envoy::new(found.envoy.clone()?, features);
             let sidecars = Pair::new(envoy.fitted(outfit));
-            let waypoint = Before::Envoy(found.envoy.clone()?);
+            let waypoint = WaypointProgram::Envoy(found.envoy.clone()?);
             let nodes = Nodes::around(waypoint, name);
             let planes = Planes::new(Box::new(sidecars)).and(&[WAYPOINT_MODE], Box::new(nodes));
             Ok(Box::new(planes))
@@ -412,10 +412,10 @@ pub(crate) fn named(
 }
 
 /// Voile with a variant's changes, in all its roles.
-fn voile_planes(variant: &Variant, outfit: &Outfit) -> Planes {
+fn voile_planes(variant: &Variant, outfit: &ContestantSetup) -> Planes {
     let sidecars = voile::Voile::variant(variant.clone()).fitted(outfit);
     let nodes = Nodes::new(Program::Voile(variant.clone()));
-    let waypoint = Nodes::around(Before::Voile(variant.clone()), &variant.name);
+    let waypoint = Nodes::around(WaypointProgram::Voile(variant.clone()), &variant.name);
     let gateway = ingress::Ingress::new(variant.clone());
     Planes::new(Box::new(sidecars))
         .and(&["node"], Box::new(nodes))

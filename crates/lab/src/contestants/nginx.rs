@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use voile_host::child::Supervised;
+use voile_host::child::SupervisedChild;
 use voile_host::ready::{Probe, http_get};
 
 use super::listeners::fill;
-use super::pair::{Peer, Side, Values, status_address, write};
-use super::{Expected, Recorded, lines};
+use super::pair::{SidecarProgram, PairSide, Values, status_address, write};
+use super::{ExpectedOutput, RecordedOutput, lines};
 use crate::definition::{AccessLog, PeerFeatures};
-use crate::find::{Nginx as Found, Stream};
+use crate::find::{Nginx as Found, StreamModule};
 use crate::target::Lab;
 
 const CLIENT_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/nginx/client.conf");
@@ -71,7 +71,7 @@ impl Nginx {
     }
 
     /// Its access log, gathered for a second as the others' are; or none.
-    fn access_log(&self, fields: &[(&str, &str)], side: Side) -> String {
+    fn access_log(&self, fields: &[(&str, &str)], side: PairSide) -> String {
         let Some(log) = self.features.log else {
             return "access_log off;".to_owned();
         };
@@ -99,8 +99,8 @@ impl Nginx {
         let root = rustix::process::geteuid().is_root();
         let user = if root { "user root;" } else { "" };
         let module = match &self.found.stream {
-            Stream::Module(path) => format!("load_module {};", path.display()),
-            Stream::BuiltIn | Stream::Missing => String::new(),
+            StreamModule::Module(path) => format!("load_module {};", path.display()),
+            StreamModule::BuiltIn | StreamModule::Missing => String::new(),
         };
         [
             ("USER".to_owned(), user.to_owned()),
@@ -108,10 +108,10 @@ impl Nginx {
         ]
     }
 
-    fn configuration(&self, side: Side, values: &Values) -> Result<String, String> {
+    fn configuration(&self, side: PairSide, values: &Values) -> Result<String, String> {
         let (template, stream) = match side {
-            Side::Client => (CLIENT_TEMPLATE, CLIENT_STREAM),
-            Side::Server => (SERVER_TEMPLATE, SERVER_STREAM),
+            PairSide::Client => (CLIENT_TEMPLATE, CLIENT_STREAM),
+            PairSide::Server => (SERVER_TEMPLATE, SERVER_STREAM),
         };
         let with_log = |fields| {
             let log = fill(&self.access_log(fields, side), values)?;
@@ -120,7 +120,7 @@ impl Nginx {
             Ok::<_, String>(values)
         };
         let stream = match self.found.stream {
-            Stream::Missing => String::new(),
+            StreamModule::Missing => String::new(),
             _ => fill(stream, &with_log(&TCP_FIELDS)?)?,
         };
         let mut values = with_log(&HTTP_FIELDS)?;
@@ -148,7 +148,7 @@ fn parse_status(text: &str) -> Option<Status> {
     Some(Status { accepted, requests })
 }
 
-impl Peer for Nginx {
+impl SidecarProgram for Nginx {
     const NET: u8 = 13;
     type Page = Page;
 
@@ -160,10 +160,10 @@ impl Peer for Nginx {
         &self,
         lab: &Lab<'_>,
         folder: &Path,
-        side: Side,
+        side: PairSide,
         values: &Values,
         _epoch: u32,
-    ) -> Result<(Supervised, Page), String> {
+    ) -> Result<(SupervisedChild, Page), String> {
         let address = status_address(lab, values)?;
         let mut values = values.clone();
         values.extend(self.own_values());
@@ -193,7 +193,7 @@ impl Peer for Nginx {
     fn carries(&self, protocol: &str) -> bool {
         match protocol {
             "http1" => true,
-            "tcp" => !matches!(self.found.stream, Stream::Missing),
+            "tcp" => !matches!(self.found.stream, StreamModule::Missing),
             _ => false,
         }
     }
@@ -208,12 +208,12 @@ impl Peer for Nginx {
         Ok(Some(all.saturating_sub(looks)))
     }
 
-    fn recorded(&self, folder: &Path, side: Side, _page: &Page, _protocol: &str) -> Vec<Recorded> {
+    fn recorded(&self, folder: &Path, side: PairSide, _page: &Page, _protocol: &str) -> Vec<RecordedOutput> {
         let count = || lines(&folder.join(format!("{}-access.log", side.word())));
-        let log = self.features.log.map(|_| Recorded {
+        let log = self.features.log.map(|_| RecordedOutput {
             what: format!("lines in the {}'s access log", side.role()),
             count: count(),
-            expected: Expected::OneOf(1),
+            expected: ExpectedOutput::OneOf(1),
         });
         log.into_iter().collect()
     }
@@ -234,7 +234,7 @@ impl Peer for Nginx {
                 .to_owned(),
         ];
         terms.extend(self.features.title());
-        if matches!(self.found.stream, Stream::Missing) {
+        if matches!(self.found.stream, StreamModule::Missing) {
             terms.push(
                 "no TCP: its stream module is not here (Debian: apt-get install libnginx-mod-stream)"
                     .to_owned(),

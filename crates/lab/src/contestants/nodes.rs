@@ -17,27 +17,27 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use voile_host::child::{Spec, Supervised, stop_all};
+use voile_host::child::{Spec, SupervisedChild, stop_all};
 use voile_host::netns::rules::Rules;
-use voile_host::place::{Place, Privileges};
+use voile_host::isolation::{ProcessIsolation, Privileges};
 use voile_host::ready::{Probe, http_get};
 
 use self::agent::{Agent, NodePod};
-use self::changes::{Changes, Second};
-use self::waypoint::{Before, GRPC_PORT, Waypoint};
-use super::captured::{Calls, Captured, Redirection};
+use self::changes::{NodeChanges, SecondServer};
+use self::waypoint::{WaypointProgram, GRPC_PORT, Waypoint};
+use super::captured::{Calls, CapturedPods, Redirection};
 use super::listeners::fill;
-use super::served::SECOND;
+use super::agent_services::SECOND;
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
 use super::{
-    CLIENT_NODE, CONTROL, Carried, Contestant, Counts, HBONE, Instance, Route, SERVER_NODE, Stage,
+    CLIENT_NODE, CONTROL, GeneratorTraffic, Contestant, Counts, HBONE, Instance, CellRoute, SERVER_NODE, IdentityProbe,
     WAYPOINT, changed, peers_folder,
 };
-use crate::definition::{Action, Variant};
-use crate::events::{READY_PATH, Sign};
+use crate::definition::{EventAction, Variant};
+use crate::events::{READY_PATH, EffectEvidence};
 use crate::find;
 use crate::network::{GATEWAY, HTTP_PORT, OUTBOUND, Pod, TCP_PORT};
-use crate::plan::Way;
+use crate::plan::RequestPath;
 use crate::proof::pace;
 use crate::target::{Lab, READY_BOUND, STOP_GRACE};
 
@@ -57,7 +57,7 @@ const READINESS: u16 = 15021;
 /// Program of the node proxies.
 pub(crate) enum Program {
     Voile(Variant),
-    Ztunnel(find::Peer),
+    Ztunnel(find::PeerProgram),
 }
 
 impl Program {
@@ -90,8 +90,8 @@ pub(crate) struct NodePlan<'a> {
 }
 
 /// A node proxy that was started, with its agent.
-pub(crate) struct Node {
-    pub(crate) process: Supervised,
+pub(crate) struct StartedNode {
+    pub(crate) process: SupervisedChild,
     pub(crate) role: &'static str,
     /// In the fabric, by which the lab asks it.
     pub(crate) address: IpAddr,
@@ -100,7 +100,7 @@ pub(crate) struct Node {
     pods: usize,
 }
 
-impl Node {
+impl StartedNode {
     /// Starts a node proxy, with an agent that announces these pods.
     pub(crate) fn start(
         lab: &Lab<'_>,
@@ -121,7 +121,7 @@ impl Node {
     }
 
     /// Starts the program alone: there is an agent already.
-    fn launch(lab: &Lab<'_>, program: &Program, plan: &NodePlan<'_>) -> Result<Supervised, String> {
+    fn launch(lab: &Lab<'_>, program: &Program, plan: &NodePlan<'_>) -> Result<SupervisedChild, String> {
         let name = format!("{}-{}", plan.prefix, plan.node);
         let spec = match program {
             Program::Voile(variant) => {
@@ -229,27 +229,27 @@ pub(super) struct Nodes {
     name: String,
     program: Program,
     /// Program of the waypoint between the two, if there is one.
-    before: Option<Before>,
+    before: Option<WaypointProgram>,
     /// Control plane of all proxies.
     mesh: Voile,
-    running: Option<Running>,
+    running: Option<RunningNodes>,
 }
 
-struct Running {
-    pods: Captured,
-    control: Supervised,
+struct RunningNodes {
+    pods: CapturedPods,
+    control: SupervisedChild,
     ports: Ports,
     /// The client's and the server's.
-    nodes: Vec<Node>,
+    nodes: Vec<StartedNode>,
     waypoint: Option<Waypoint>,
     /// Another server, where events lead to one.
-    second: Option<Second>,
-    ground: Ground,
-    changes: Changes,
+    second: Option<SecondServer>,
+    ground: NodeInputs,
+    changes: NodeChanges,
 }
 
 /// Environment in which the processes start, and start again.
-struct Ground {
+struct NodeInputs {
     /// Networks of the two nodes, and of the waypoint between them.
     networks: [Pod; 2],
     middle: Option<Pod>,
@@ -259,7 +259,7 @@ struct Ground {
     values: Vec<(String, String)>,
 }
 
-impl Ground {
+impl NodeInputs {
     fn config(&self) -> PathBuf {
         self.folder.join("config")
     }
@@ -269,7 +269,7 @@ impl Ground {
     }
 
     /// The mesh as it is to be now.
-    fn write_mesh(&self, changes: &Changes) -> Result<(), String> {
+    fn write_mesh(&self, changes: &NodeChanges) -> Result<(), String> {
         let mut values = self.values.clone();
         let changing = changes.values();
         values.extend(changing.map(|(name, value)| (name.to_owned(), value.to_owned())));
@@ -278,8 +278,8 @@ impl Ground {
     }
 
     /// The lab with the places of all that are started.
-    fn inside<'a>(&self, pods: &Captured, lab: &Lab<'a>) -> Lab<'a> {
-        let place = |pod: &Pod| Place::new(pod.namespace.clone(), Privileges::NodeProxy);
+    fn inside<'a>(&self, pods: &CapturedPods, lab: &Lab<'a>) -> Lab<'a> {
+        let place = |pod: &Pod| ProcessIsolation::new(pod.namespace.clone(), Privileges::NodeProxy);
         let [one, two] = &self.networks;
         let inside = pods.lab(lab);
         let inside = inside.with_places([(CLIENT_NODE, place(one)), (SERVER_NODE, place(two))]);
@@ -290,8 +290,8 @@ impl Ground {
     }
 }
 
-impl Running {
-    fn processes(&mut self) -> impl Iterator<Item = &mut Supervised> {
+impl RunningNodes {
+    fn processes(&mut self) -> impl Iterator<Item = &mut SupervisedChild> {
         let nodes = self.nodes.iter_mut().map(|node| &mut node.process);
         let waypoint = self.waypoint.as_mut().map(|one| &mut one.process);
         let second = self.second.as_mut().map(|one| &mut one.echo);
@@ -307,17 +307,17 @@ impl Nodes {
     }
 
     /// Voile's, with that waypoint between them: so waypoints differ and nothing else.
-    pub(super) fn around(before: Before, name: &str) -> Self {
+    pub(super) fn around(before: WaypointProgram, name: &str) -> Self {
         let variant = match &before {
-            Before::Voile(variant) => variant.clone(),
-            Before::Envoy(_) => Variant::plain("voile"),
+            WaypointProgram::Voile(variant) => variant.clone(),
+            WaypointProgram::Envoy(_) => Variant::plain("voile"),
         };
         let prefix = format!("{name}-waypoint");
         let program = Program::Voile(variant);
         Self::of(program, Some(before), name.to_owned(), &prefix)
     }
 
-    fn of(program: Program, before: Option<Before>, name: String, prefix: &str) -> Self {
+    fn of(program: Program, before: Option<WaypointProgram>, name: String, prefix: &str) -> Self {
         let build = match &program {
             Program::Voile(variant) => variant.program.clone(),
             Program::Ztunnel(_) => None,
@@ -343,17 +343,17 @@ impl Nodes {
         }
     }
 
-    fn running(&self) -> Result<&Running, String> {
+    fn running(&self) -> Result<&RunningNodes, String> {
         let running = self.running.as_ref();
         running.ok_or_else(|| format!("{}'s node proxies do not run", self.name))
     }
 
     /// The mesh's template with its values.
     fn mesh(
-        pods: &Captured,
+        pods: &CapturedPods,
         nodes: &[Pod; 2],
         waypoint: Option<&Pod>,
-        second: Option<&Second>,
+        second: Option<&SecondServer>,
     ) -> (String, Vec<(String, String)>) {
         let mut values = vec![
             ("CLIENT_ADDRESS", pods.client().to_string()),
@@ -387,7 +387,7 @@ impl Nodes {
     fn planned<T>(
         &self,
         lab: &Lab<'_>,
-        ground: &Ground,
+        ground: &NodeInputs,
         (at, control): (usize, SocketAddr),
         start: impl FnOnce(&NodePlan<'_>) -> Result<T, String>,
     ) -> Result<T, String> {
@@ -418,14 +418,14 @@ impl Nodes {
     fn start_between(
         &self,
         lab: &Lab<'_>,
-        ground: &Ground,
+        ground: &NodeInputs,
         server: IpAddr,
         control: SocketAddr,
     ) -> Result<Option<Waypoint>, String> {
         let (Some(before), Some(pod)) = (&self.before, &ground.middle) else {
             return Ok(None);
         };
-        let told = waypoint::Told {
+        let told = waypoint::WaypointSettings {
             pod,
             control,
             state: &ground.state(),
@@ -440,15 +440,15 @@ impl Nodes {
     fn start_waypoint(
         &self,
         lab: &Lab<'_>,
-        before: &Before,
-        told: &waypoint::Told<'_>,
+        before: &WaypointProgram,
+        told: &waypoint::WaypointSettings<'_>,
     ) -> Result<Waypoint, String> {
         let token = match before {
-            Before::Voile(_) => {
+            WaypointProgram::Voile(_) => {
                 let (account, pod) = (waypoint::ACCOUNT, waypoint::NAME);
                 Some(self.mesh.token(lab, told.state, account, pod)?)
             }
-            Before::Envoy(_) => None,
+            WaypointProgram::Envoy(_) => None,
         };
         before.start(lab, &self.prefix(), told, token.as_deref())
     }
@@ -472,22 +472,22 @@ impl Contestant for Nodes {
         std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
         let ports = Ports::captured()?;
         let echo = (&[HTTP_PORT][..], &[TCP_PORT][..]);
-        let pods = Captured::prepare(lab, network, &prefix, Redirection::Node, echo)?;
+        let pods = CapturedPods::prepare(lab, network, &prefix, Redirection::Node, echo)?;
         // A proxy's own network is its node's.
         let own = || network.add_pod(&Rules::default());
         let networks = [own()?, own()?];
         let middle = self.before.as_ref().map(|_| own()).transpose()?;
-        let second = lab.moves.then(|| Second::start(lab, network, &prefix));
+        let second = lab.moves.then(|| SecondServer::start(lab, network, &prefix));
         let second = second.transpose()?;
         let (mesh, values) = Self::mesh(&pods, &networks, middle.as_ref(), second.as_ref());
-        let ground = Ground {
+        let ground = NodeInputs {
             networks,
             middle,
             folder,
             mesh,
             values,
         };
-        let changes = Changes::none();
+        let changes = NodeChanges::none();
         ground.write_mesh(&changes)?;
         let inside = ground.inside(&pods, lab);
         let (state, nodes) = (ground.state(), Some(NODE_ACCOUNT));
@@ -495,7 +495,7 @@ impl Contestant for Nodes {
             .mesh
             .start_control(&inside, &config, &state, &ports, nodes)?;
         // `running` owns the processes from here on, so they end with it even if a later step fails.
-        let mut running = Running {
+        let mut running = RunningNodes {
             pods,
             control,
             ports,
@@ -521,7 +521,7 @@ impl Contestant for Nodes {
             .into_iter()
             .enumerate()
         {
-            let start = |plan: &NodePlan<'_>| Node::start(&inside, &self.program, plan, pods);
+            let start = |plan: &NodePlan<'_>| StartedNode::start(&inside, &self.program, plan, pods);
             let node = self.planned(&inside, &running.ground, (at, control), start)?;
             running.nodes.push(node);
         }
@@ -545,7 +545,7 @@ impl Contestant for Nodes {
         true
     }
 
-    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+    fn route(&self, lab: &Lab<'_>, way: &RequestPath) -> Option<CellRoute> {
         let running = self.running.as_ref().filter(|_| way.tls)?;
         let port = match way.protocol.as_str() {
             "tcp" => TCP_PORT,
@@ -573,27 +573,27 @@ impl Contestant for Nodes {
         Some(route)
     }
 
-    fn server(&self, way: &Way) -> Option<Instance> {
+    fn server(&self, way: &RequestPath) -> Option<Instance> {
         self.running.as_ref()?.pods.instance(way)
     }
 
-    fn instances(&self, _way: &Way) -> Vec<Instance> {
+    fn instances(&self, _way: &RequestPath) -> Vec<Instance> {
         let Some(running) = &self.running else {
             return Vec::new();
         };
         let control = &running.control;
         let control = Instance::here(control.name().to_owned(), CONTROL, control.group_pids());
-        let nodes = running.nodes.iter().map(Node::instance);
+        let nodes = running.nodes.iter().map(StartedNode::instance);
         let waypoint = running.waypoint.as_ref().map(Waypoint::instance);
         nodes.chain(waypoint).chain([control]).collect()
     }
 
-    fn counts_requests(&self, way: &Way) -> bool {
+    fn counts_requests(&self, way: &RequestPath) -> bool {
         self.before.is_some() && way.protocol != "tcp"
     }
 
     /// A waypoint keeps connections of its own to the server's node, as many as its requests need at once.
-    fn expected_of(&self, way: &Way, role: &str, carried: Carried) -> Option<u64> {
+    fn expected_of(&self, way: &RequestPath, role: &str, carried: GeneratorTraffic) -> Option<u64> {
         match role {
             WAYPOINT if self.counts_requests(way) => Some(carried.requests),
             SERVER_NODE if self.counts_requests(way) => None,
@@ -601,7 +601,7 @@ impl Contestant for Nodes {
         }
     }
 
-    fn counts(&self, way: &Way) -> Counts {
+    fn counts(&self, way: &RequestPath) -> Counts {
         let running = self.running()?;
         let mut counts = BTreeMap::new();
         for node in &running.nodes {
@@ -614,14 +614,14 @@ impl Contestant for Nodes {
     }
 
     /// The lab's server stands beside the lab, at the address of a declared third pod. It gets the opening of a tunnel.
-    fn stage(&self, lab: &Lab<'_>, _way: &Way) -> Result<Option<Stage>, String> {
+    fn stage(&self, lab: &Lab<'_>, _way: &RequestPath) -> Result<Option<IdentityProbe>, String> {
         let running = self.running()?;
         let folder = lab.folder.join(self.prefix());
         let (client, _) = running.pods.networks();
-        Stage::of_tunnel(&folder, (STAGE_VIRTUAL, HTTP_PORT).into(), client)
+        IdentityProbe::of_tunnel(&folder, (STAGE_VIRTUAL, HTTP_PORT).into(), client)
     }
 
-    fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
+    fn act(&mut self, lab: &Lab<'_>, action: &EventAction, way: &RequestPath) -> Result<EffectEvidence, String> {
         changed(
             self,
             |one| &mut one.running,

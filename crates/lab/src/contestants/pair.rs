@@ -1,36 +1,36 @@
 //! Two processes of a peer, one as each sidecar, configured by files that the lab fills in. This module holds the shared part. A
-//! [`Peer`] holds the rest: the start of a process, its readiness, and its counts.
+//! [`SidecarProgram`] holds the rest: the start of a process, its readiness, and its counts.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
 
-use voile_host::child::{Supervised, stop_all};
+use voile_host::child::{SupervisedChild, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
 use super::certificates;
-use super::listeners::{Listeners, Takes};
-use super::served::{self, Served};
+use super::listeners::{Listeners, CaptureMethod};
+use super::agent_services::{self, ServedProcess};
 use super::{
-    CLIENT, Contestant, Counts, INGRESS, Instance, Recorded, Route, SERVER, Stage, peers_folder,
+    CLIENT, Contestant, Counts, INGRESS, Instance, RecordedOutput, CellRoute, SERVER, IdentityProbe, peers_folder,
 };
-use crate::agent::{Far, PeerOrder, What};
-use crate::definition::Action;
-use crate::events::Sign;
-use crate::plan::{Outfit, Way};
+use crate::agent::{AgentConnection, PeerOrder, AgentProgram};
+use crate::definition::EventAction;
+use crate::events::EffectEvidence;
+use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
 use crate::target::{Lab, STOP_GRACE};
 
 /// Side of a sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum PairSide {
     Client,
     Server,
 }
 
-impl Side {
+impl PairSide {
     /// Its word in names of files and processes.
     pub(super) fn word(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Side {
     }
 
     /// Its role in records of that way.
-    fn role_on(self, way: &Way) -> &'static str {
+    fn role_on(self, way: &RequestPath) -> &'static str {
         match way.mode.as_str() {
             INGRESS => INGRESS,
             _ => self.role(),
@@ -64,7 +64,7 @@ impl Side {
     }
 
     /// Returns true if this side is on the path.
-    pub(super) fn is_on(self, way: &Way) -> bool {
+    pub(super) fn is_on(self, way: &RequestPath) -> bool {
         match way.mode.as_str() {
             "clientonly" | INGRESS => self == Self::Client,
             "serveronly" => self == Self::Server,
@@ -89,11 +89,11 @@ const BASE_IDS: u32 = 1_000_000;
 pub(super) type Values = Vec<(String, String)>;
 
 /// A program that can be a sidecar.
-pub(super) trait Peer {
+pub(super) trait SidecarProgram {
     /// Its sidecars live on 127.NET.0.1 and 127.NET.0.2.
     const NET: u8;
     /// Way in which the program takes redirected calls.
-    const TAKES: Takes = Takes::Turned;
+    const TAKES: CaptureMethod = CaptureMethod::Turned;
     /// True if a new process can take over from a running one, where the lab is upgradable.
     const UPGRADES: bool = false;
     /// Page or socket on which a process reports its counts.
@@ -107,10 +107,10 @@ pub(super) trait Peer {
         &self,
         lab: &Lab<'_>,
         folder: &Path,
-        side: Side,
+        side: PairSide,
         values: &Values,
         epoch: u32,
-    ) -> Result<(Supervised, Self::Page), String>;
+    ) -> Result<(SupervisedChild, Self::Page), String>;
 
     /// Readiness probe of a process. `listener` is one of its own listeners whose connections no figure counts alone.
     fn probe(page: &Self::Page, listener: SocketAddr) -> Probe;
@@ -125,10 +125,10 @@ pub(super) trait Peer {
     fn recorded(
         &self,
         _folder: &Path,
-        _side: Side,
+        _side: PairSide,
         _page: &Self::Page,
         _protocol: &str,
-    ) -> Vec<Recorded> {
+    ) -> Vec<RecordedOutput> {
         Vec::new()
     }
 
@@ -153,21 +153,21 @@ pub(super) trait Peer {
 }
 
 /// A pair of them.
-pub(super) struct Pair<P: Peer> {
+pub(super) struct Pair<P: SidecarProgram> {
     peer: P,
-    running: Option<Running<P::Page>>,
+    running: Option<RunningPair<P::Page>>,
 }
 
-struct Running<Page> {
-    sidecars: [Sidecar<Page>; 2],
+struct RunningPair<Page> {
+    sidecars: [PairSidecar<Page>; 2],
     listeners: Listeners,
     /// By which they were started, the client's first.
     values: [Values; 2],
 }
 
-struct Sidecar<Page> {
+struct PairSidecar<Page> {
     process: Process,
-    side: Side,
+    side: PairSide,
     /// None of one at the agent's, which asks it there.
     page: Option<Page>,
     /// Processes that have taken over from it, and those that they took over from.
@@ -175,8 +175,8 @@ struct Sidecar<Page> {
     retired: Vec<Process>,
 }
 
-impl<Page> Sidecar<Page> {
-    fn first(process: Process, side: Side, page: Option<Page>) -> Self {
+impl<Page> PairSidecar<Page> {
+    fn first(process: Process, side: PairSide, page: Option<Page>) -> Self {
         Self {
             process,
             side,
@@ -187,7 +187,7 @@ impl<Page> Sidecar<Page> {
     }
 }
 
-impl<P: Peer> Pair<P> {
+impl<P: SidecarProgram> Pair<P> {
     pub(super) fn new(peer: P) -> Self {
         Self {
             peer,
@@ -196,7 +196,7 @@ impl<P: Peer> Pair<P> {
     }
 
     /// Requests that the sidecar has carried by its own count.
-    fn count(&self, sidecar: &Sidecar<P::Page>, protocol: &str) -> Result<Option<u64>, String> {
+    fn count(&self, sidecar: &PairSidecar<P::Page>, protocol: &str) -> Result<Option<u64>, String> {
         match (&sidecar.process, &sidecar.page) {
             (Process::There(process), _) => process.count(protocol),
             (Process::Here(_), Some(page)) => self.peer.count(page, protocol),
@@ -204,13 +204,13 @@ impl<P: Peer> Pair<P> {
         }
     }
 
-    fn running(&self) -> Result<&Running<P::Page>, String> {
+    fn running(&self) -> Result<&RunningPair<P::Page>, String> {
         let running = self.running.as_ref();
         running.ok_or_else(|| format!("{} does not run", self.peer.name()))
     }
 }
 
-impl<P: Peer> Contestant for Pair<P> {
+impl<P: SidecarProgram> Contestant for Pair<P> {
     fn name(&self) -> &str {
         self.peer.name()
     }
@@ -229,22 +229,22 @@ impl<P: Peer> Contestant for Pair<P> {
             let number = fastrand::u32(1..BASE_IDS).to_string();
             values.push((BASE_ID.to_owned(), number));
         }
-        listeners.beside(Side::Client, &mut values[0]);
-        listeners.beside(Side::Server, &mut values[1]);
+        listeners.beside(PairSide::Client, &mut values[0]);
+        listeners.beside(PairSide::Server, &mut values[1]);
         let launch = |side, values: &Values| {
             let (process, page) = self.peer.launch(lab, &folder, side, values, 0)?;
-            Ok::<_, String>(Sidecar::first(process.into(), side, Some(page)))
+            Ok::<_, String>(PairSidecar::first(process.into(), side, Some(page)))
         };
-        let client = launch(Side::Client, &values[0])?;
+        let client = launch(PairSide::Client, &values[0])?;
         let server = match lab.far {
             Some(far) => {
                 let process = send(far, lab, self.peer.name(), &listeners)?;
-                Sidecar::first(process, Side::Server, None)
+                PairSidecar::first(process, PairSide::Server, None)
             }
-            None => launch(Side::Server, &values[1])?,
+            None => launch(PairSide::Server, &values[1])?,
         };
         let sidecars = [client, server];
-        self.running = Some(Running {
+        self.running = Some(RunningPair {
             sidecars,
             listeners,
             values,
@@ -258,12 +258,12 @@ impl<P: Peer> Contestant for Pair<P> {
             return Err(format!("{name} was not started"));
         };
         for sidecar in &mut running.sidecars {
-            let way = Way {
+            let way = RequestPath {
                 contestant: name.to_owned(),
                 mode: sidecar.side.quiet_mode().to_owned(),
                 tls: false,
                 protocol: "http1".to_owned(),
-                outfit: Outfit::default(),
+                outfit: ContestantSetup::default(),
             };
             let route = running.listeners.route(lab, &way);
             let route = route.ok_or_else(|| format!("{name} has no listener for HTTP"))?;
@@ -282,14 +282,14 @@ impl<P: Peer> Contestant for Pair<P> {
         Ok(())
     }
 
-    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+    fn route(&self, lab: &Lab<'_>, way: &RequestPath) -> Option<CellRoute> {
         let carries = self.peer.carries(&way.protocol);
         let running = self.running.as_ref().filter(|_| carries)?;
         if way.mode != INGRESS {
             return running.listeners.route(lab, way);
         }
         // The listener that leads straight to the server is a gateway for clients outside the mesh.
-        let straight = Way {
+        let straight = RequestPath {
             mode: "clientonly".to_owned(),
             ..way.clone()
         };
@@ -298,9 +298,9 @@ impl<P: Peer> Contestant for Pair<P> {
         Some(route)
     }
 
-    fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
-        let upgrade = *action == Action::UpgradeProxy && P::UPGRADES;
-        if *action != Action::RestartProxy && !upgrade {
+    fn act(&mut self, lab: &Lab<'_>, action: &EventAction, way: &RequestPath) -> Result<EffectEvidence, String> {
+        let upgrade = *action == EventAction::UpgradeProxy && P::UPGRADES;
+        if *action != EventAction::RestartProxy && !upgrade {
             let word = action.word();
             return Err(format!(
                 "the lab cannot do {word} to {}, which is configured by files",
@@ -309,17 +309,17 @@ impl<P: Peer> Contestant for Pair<P> {
         }
         let side = match way.mode.as_str() {
             "clientonly" => return Err("there is no server's sidecar on this way".to_owned()),
-            INGRESS => Side::Client,
-            _ => Side::Server,
+            INGRESS => PairSide::Client,
+            _ => PairSide::Server,
         };
         let folder = peers_folder(lab, self.peer.name())?;
         let not = || format!("{} does not run", self.peer.name());
-        let Running {
+        let RunningPair {
             sidecars,
             listeners,
             values,
         } = self.running.as_mut().ok_or_else(not)?;
-        let at = usize::from(side == Side::Server);
+        let at = usize::from(side == PairSide::Server);
         let (sidecar, values) = (&mut sidecars[at], &values[at]);
         sidecar.epoch += 1;
         if !upgrade {
@@ -331,11 +331,11 @@ impl<P: Peer> Contestant for Pair<P> {
             sidecar.retired.clear();
             sidecar.epoch = 0;
         }
-        if let Some(far) = lab.far.filter(|_| side == Side::Server) {
+        if let Some(far) = lab.far.filter(|_| side == PairSide::Server) {
             let process = send(far, lab, self.peer.name(), listeners)?;
             let sign = process
                 .there()
-                .map(|process| Sign::ReadyThere(process.asked()));
+                .map(|process| EffectEvidence::ReadyThere(process.asked()));
             sidecar.process = process;
             return sign.ok_or_else(not);
         }
@@ -346,7 +346,7 @@ impl<P: Peer> Contestant for Pair<P> {
             .launch(inside, &folder, side, values, sidecar.epoch)?;
         let entry = listeners.route(
             lab,
-            &Way {
+            &RequestPath {
                 mode: side.quiet_mode().to_owned(),
                 tls: false,
                 ..way.clone()
@@ -356,8 +356,8 @@ impl<P: Peer> Contestant for Pair<P> {
             .ok_or_else(|| format!("{} has no listener for it", self.peer.name()))?
             .entry;
         let sign = match P::probe(&page, entry) {
-            Probe::Http(address, path) => Sign::Ready(address, path),
-            Probe::Tcp(address) | Probe::Direct(address) => Sign::Listens(address),
+            Probe::Http(address, path) => EffectEvidence::Ready(address, path),
+            Probe::Tcp(address) | Probe::Direct(address) => EffectEvidence::Listens(address),
         };
         let old = std::mem::replace(&mut sidecar.process, process.into());
         sidecar.page = Some(page);
@@ -379,11 +379,11 @@ impl<P: Peer> Contestant for Pair<P> {
         true
     }
 
-    fn server(&self, way: &Way) -> Option<Instance> {
+    fn server(&self, way: &RequestPath) -> Option<Instance> {
         self.running.as_ref()?.listeners.server_instance(way)
     }
 
-    fn instances(&self, way: &Way) -> Vec<Instance> {
+    fn instances(&self, way: &RequestPath) -> Vec<Instance> {
         let sidecars = self.running.iter().flat_map(|running| &running.sidecars);
         sidecars
             .filter(|sidecar| sidecar.side.is_on(way))
@@ -391,14 +391,14 @@ impl<P: Peer> Contestant for Pair<P> {
             .collect()
     }
 
-    fn counts(&self, way: &Way) -> Counts {
+    fn counts(&self, way: &RequestPath) -> Counts {
         let mut counts = BTreeMap::new();
         for sidecar in &self.running()?.sidecars {
             let Some(count) = self.count(sidecar, &way.protocol)? else {
                 return Ok(None);
             };
             counts.insert(sidecar.side.role(), count);
-            if sidecar.side == Side::Client {
+            if sidecar.side == PairSide::Client {
                 counts.insert(INGRESS, count);
             }
         }
@@ -409,11 +409,11 @@ impl<P: Peer> Contestant for Pair<P> {
         self.peer.collects_there()
     }
 
-    fn recorded(&self, lab: &Lab<'_>, way: &Way) -> Result<Vec<Recorded>, String> {
+    fn recorded(&self, lab: &Lab<'_>, way: &RequestPath) -> Result<Vec<RecordedOutput>, String> {
         let folder = peers_folder(lab, self.peer.name())?;
         let sidecars = self.running()?.sidecars.iter();
         let on_path = sidecars.filter(|sidecar| sidecar.side.is_on(way));
-        let one = |sidecar: &Sidecar<P::Page>| {
+        let one = |sidecar: &PairSidecar<P::Page>| {
             // Records of a sidecar at an agent are not read.
             let page = sidecar.page.as_ref();
             page.map_or_else(Vec::new, |page| {
@@ -424,7 +424,7 @@ impl<P: Peer> Contestant for Pair<P> {
         Ok(on_path.flat_map(one).collect())
     }
 
-    fn stage(&self, _lab: &Lab<'_>, way: &Way) -> Result<Option<Stage>, String> {
+    fn stage(&self, _lab: &Lab<'_>, way: &RequestPath) -> Result<Option<IdentityProbe>, String> {
         let running = self.running.as_ref();
         Ok(running.and_then(|running| running.listeners.stage(&way.protocol)))
     }
@@ -436,7 +436,7 @@ impl<P: Peer> Contestant for Pair<P> {
         if let Some(pods) = running.listeners.pods() {
             pods.alive(lab)?;
         }
-        for Sidecar { process, .. } in &mut running.sidecars {
+        for PairSidecar { process, .. } in &mut running.sidecars {
             process.alive(lab)?;
         }
         Ok(())
@@ -496,7 +496,7 @@ pub(super) fn status_address(lab: &Lab<'_>, values: &Values) -> Result<SocketAdd
 }
 
 /// Has the server's sidecar started at the agent's, from the same listeners.
-fn send(far: &Far, lab: &Lab<'_>, name: &str, listeners: &Listeners) -> Result<Process, String> {
+fn send(far: &AgentConnection, lab: &Lab<'_>, name: &str, listeners: &Listeners) -> Result<Process, String> {
     let (root, leaf) = listeners.of_server()?;
     let read = |path: &Path| {
         std::fs::read_to_string(path).map_err(|e| format!("reading {}: {e}", path.display()))
@@ -508,28 +508,28 @@ fn send(far: &Far, lab: &Lab<'_>, name: &str, listeners: &Listeners) -> Result<P
         certificate: read(&leaf.certificate)?,
         key: read(&leaf.key)?,
     };
-    let (process, _) = far.start(lab, What::Peer(Box::new(order)))?;
+    let (process, _) = far.start(lab, AgentProgram::Peer(Box::new(order)))?;
     Ok(Process::There(process))
 }
 
 /// At the agent's: starts the server's sidecar on that address from the checked values of a near end.
-pub(super) fn serve<P: Peer + 'static>(
+pub(super) fn serve<P: SidecarProgram + 'static>(
     peer: P,
     lab: &Lab<'_>,
     at: IpAddr,
     order: &PeerOrder,
-) -> Result<Served, String> {
+) -> Result<ServedProcess, String> {
     let listeners = Listeners::sent(at, &order.ports)?;
-    let root = served::place(lab.folder, "root.pem", &order.root)?;
+    let root = agent_services::place(lab.folder, "root.pem", &order.root)?;
     let leaf = certificates::place(lab.folder, "server", &order.certificate, &order.key)?;
     let mut values = listeners.fill_in(lab, lab.folder, &root, &[("SERVER", &leaf)]);
     let number = fastrand::u32(1..BASE_IDS).to_string();
     values.push((BASE_ID.to_owned(), number));
-    let (process, page) = peer.launch(lab, lab.folder, Side::Server, &values, 0)?;
+    let (process, page) = peer.launch(lab, lab.folder, PairSide::Server, &values, 0)?;
     let probe = P::probe(&page, listeners.quiet()?);
     let asked = Rc::new((peer, page));
     let other = Rc::clone(&asked);
-    Ok(Served {
+    Ok(ServedProcess {
         process,
         probe,
         count: Box::new(move |protocol| asked.0.count(&asked.1, protocol)),

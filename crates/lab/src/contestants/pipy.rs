@@ -4,11 +4,11 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use voile_host::child::Supervised;
+use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use super::listeners::fill;
-use super::pair::{Peer, Side, Values, write};
+use super::pair::{SidecarProgram, PairSide, Values, write};
 use crate::find;
 use crate::target::Lab;
 
@@ -17,23 +17,23 @@ const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/pipy/se
 const NAME: &str = "pipy";
 
 /// Pipy as it was found.
-pub(super) struct Pipy(find::Peer);
+pub(super) struct Pipy(find::PeerProgram);
 
 impl Pipy {
-    pub(super) fn new(found: find::Peer) -> Self {
+    pub(super) fn new(found: find::PeerProgram) -> Self {
         Self(found)
     }
 }
 
-fn script(side: Side, values: &Values) -> Result<String, String> {
+fn script(side: PairSide, values: &Values) -> Result<String, String> {
     let template = match side {
-        Side::Client => CLIENT_TEMPLATE,
-        Side::Server => SERVER_TEMPLATE,
+        PairSide::Client => CLIENT_TEMPLATE,
+        PairSide::Server => SERVER_TEMPLATE,
     };
     fill(template, values)
 }
 
-impl Peer for Pipy {
+impl SidecarProgram for Pipy {
     const NET: u8 = 15;
     /// Pipy counts nothing that the lab could read.
     type Page = ();
@@ -46,10 +46,10 @@ impl Peer for Pipy {
         &self,
         lab: &Lab<'_>,
         folder: &Path,
-        side: Side,
+        side: PairSide,
         values: &Values,
         _epoch: u32,
-    ) -> Result<(Supervised, ()), String> {
+    ) -> Result<(SupervisedChild, ()), String> {
         let name = format!("{NAME}-{}", side.word());
         let path = write(
             folder,
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn each_way_has_a_listener_and_what_is_sealed_is_verified_on_both_sides() {
-        let client = script(Side::Client, &values()).expect("filled");
+        let client = script(PairSide::Client, &values()).expect("filled");
         for way in [
             "relayHTTP('<CLIENT_ADDRESS>:<PLAIN_PORT>', '<SERVER_ADDRESS>:<SERVER_PLAIN_PORT>')",
             "relayHTTP('<CLIENT_ADDRESS>:<DIRECT_PORT>', '<ECHO_ADDRESS>:<ECHO_PORT>')",
@@ -142,7 +142,7 @@ mod tests {
         ] {
             assert!(client.contains(way), "{way}:\n{client}");
         }
-        let server = script(Side::Server, &values()).expect("filled");
+        let server = script(PairSide::Server, &values()).expect("filled");
         assert_eq!(server.matches(".acceptTLS(tls)").count(), 2);
         assert!(server.contains("verify: isClient") && server.contains("name === 'client'"));
         for text in [client, server] {

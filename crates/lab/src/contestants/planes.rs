@@ -1,10 +1,10 @@
 //! A program in several roles, as one contestant: its sidecars, its node proxies, its gateway. Each role is a contestant of its
 //! own. It starts only if the experiment has cells of its modes, so no unmeasured processes share the machine.
 
-use super::{Carried, Contestant, Counts, Instance, Recorded, Route, Stage};
-use crate::definition::Action;
-use crate::events::Sign;
-use crate::plan::Way;
+use super::{GeneratorTraffic, Contestant, Counts, Instance, RecordedOutput, CellRoute, IdentityProbe};
+use crate::definition::EventAction;
+use crate::events::EffectEvidence;
+use crate::plan::RequestPath;
 use crate::target::Lab;
 
 /// See the module.
@@ -102,23 +102,23 @@ impl Contestant for Planes {
         self.started_mut().try_for_each(|plane| plane.ready(lab))
     }
 
-    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+    fn route(&self, lab: &Lab<'_>, way: &RequestPath) -> Option<CellRoute> {
         self.of_mode(&way.mode).route(lab, way)
     }
 
-    fn instances(&self, way: &Way) -> Vec<Instance> {
+    fn instances(&self, way: &RequestPath) -> Vec<Instance> {
         self.of_mode(&way.mode).instances(way)
     }
 
-    fn server(&self, way: &Way) -> Option<Instance> {
+    fn server(&self, way: &RequestPath) -> Option<Instance> {
         self.of_mode(&way.mode).server(way)
     }
 
-    fn counts_requests(&self, way: &Way) -> bool {
+    fn counts_requests(&self, way: &RequestPath) -> bool {
         self.of_mode(&way.mode).counts_requests(way)
     }
 
-    fn expected_of(&self, way: &Way, role: &str, carried: Carried) -> Option<u64> {
+    fn expected_of(&self, way: &RequestPath, role: &str, carried: GeneratorTraffic) -> Option<u64> {
         self.of_mode(&way.mode).expected_of(way, role, carried)
     }
 
@@ -127,7 +127,7 @@ impl Contestant for Planes {
     }
 
     /// Counts of that path's role alone: two roles may have proxies of the same name.
-    fn counts(&self, way: &Way) -> Counts {
+    fn counts(&self, way: &RequestPath) -> Counts {
         self.of_mode(&way.mode).counts(way)
     }
 
@@ -135,15 +135,15 @@ impl Contestant for Planes {
         self.started().any(Contestant::collects_there)
     }
 
-    fn recorded(&self, lab: &Lab<'_>, way: &Way) -> Result<Vec<Recorded>, String> {
+    fn recorded(&self, lab: &Lab<'_>, way: &RequestPath) -> Result<Vec<RecordedOutput>, String> {
         self.of_mode(&way.mode).recorded(lab, way)
     }
 
-    fn stage(&self, lab: &Lab<'_>, way: &Way) -> Result<Option<Stage>, String> {
+    fn stage(&self, lab: &Lab<'_>, way: &RequestPath) -> Result<Option<IdentityProbe>, String> {
         self.of_mode(&way.mode).stage(lab, way)
     }
 
-    fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
+    fn act(&mut self, lab: &Lab<'_>, action: &EventAction, way: &RequestPath) -> Result<EffectEvidence, String> {
         let plane = self.of_mode_mut(&way.mode);
         plane.contestant.act(lab, action, way)
     }

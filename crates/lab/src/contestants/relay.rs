@@ -6,11 +6,11 @@ use voile_host::child::stop_all;
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
-use super::listeners::{Listeners, Takes};
-use super::{CLIENT, Contestant, Counts, Hop, Instance, Route, SERVER};
-use crate::agent::What;
+use super::listeners::{Listeners, CaptureMethod};
+use super::{CLIENT, Contestant, Counts, Hop, Instance, CellRoute, SERVER};
+use crate::agent::AgentProgram;
 use crate::network::{HTTP_PORT, Network, TCP_PORT};
-use crate::plan::Way;
+use crate::plan::RequestPath;
 use crate::process::Process;
 use crate::target::{Lab, STOP_GRACE};
 
@@ -22,7 +22,7 @@ const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 12, 0, 2));
 /// Three relays for each of the two servers: one before the server, one that leads to it, one that leads straight to the
 /// server. Only those on a cell's path are charged to it.
 #[derive(Default)]
-pub(super) struct Relay {
+pub(super) struct LabRelays {
     running: Vec<(Process, &'static str, SocketAddr)>,
     /// Networks of their own, when not on loopback.
     pods: Option<Listeners>,
@@ -39,7 +39,7 @@ fn free(on: IpAddr) -> Result<SocketAddr, String> {
     free_port(on).map_err(|e| format!("a port for a relay: {e}"))
 }
 
-impl Relay {
+impl LabRelays {
     fn launch(
         &mut self,
         lab: &Lab<'_>,
@@ -75,7 +75,7 @@ impl Relay {
             return Ok(listen);
         };
         let tcp = to == lab.echo.tcp;
-        let (process, addresses) = far.start(lab, What::Relay { tcp })?;
+        let (process, addresses) = far.start(lab, AgentProgram::Relay { tcp })?;
         let listen = *addresses
             .first()
             .ok_or("the agent's relay listens nowhere")?;
@@ -85,7 +85,7 @@ impl Relay {
 
     /// In network namespaces each called port is redirected to a relay, and no call is redirected twice.
     fn start_captured(&mut self, lab: &Lab<'_>, network: &Network) -> Result<(), String> {
-        let listeners = Listeners::captured(lab, network, "relay", Takes::Turned)?;
+        let listeners = Listeners::captured(lab, network, "relay", CaptureMethod::Turned)?;
         let placed = listeners.lab(lab);
         let inside = placed.as_ref().unwrap_or(lab);
         let (echo, server) = (lab.echo, listeners.server());
@@ -125,7 +125,7 @@ impl Relay {
 }
 
 /// The relays that carry such requests, by role and name.
-fn on_path(way: &Way) -> Vec<(&'static str, String)> {
+fn on_path(way: &RequestPath) -> Vec<(&'static str, String)> {
     let names: &[(&'static str, &str)] = match (way.mode.as_str(), way.tls) {
         ("clientonly", false) => &[(CLIENT, "client-only")],
         ("serveronly", false) => &[(SERVER, "server")],
@@ -139,7 +139,7 @@ fn on_path(way: &Way) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-impl Contestant for Relay {
+impl Contestant for LabRelays {
     fn name(&self) -> &str {
         "relay"
     }
@@ -177,11 +177,11 @@ impl Contestant for Relay {
         true
     }
 
-    fn server(&self, way: &Way) -> Option<Instance> {
+    fn server(&self, way: &RequestPath) -> Option<Instance> {
         self.pods.as_ref()?.server_instance(way)
     }
 
-    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+    fn route(&self, lab: &Lab<'_>, way: &RequestPath) -> Option<CellRoute> {
         if let Some(pods) = &self.pods {
             return pods.route(lab, way).filter(|_| !way.tls);
         }
@@ -200,10 +200,10 @@ impl Contestant for Relay {
             });
         }
         hops.push(lab.server_hop(&way.protocol));
-        Some(Route::through(hops))
+        Some(CellRoute::through(hops))
     }
 
-    fn instances(&self, way: &Way) -> Vec<Instance> {
+    fn instances(&self, way: &RequestPath) -> Vec<Instance> {
         on_path(way)
             .into_iter()
             .filter_map(|(role, name)| {
@@ -216,7 +216,7 @@ impl Contestant for Relay {
             .collect()
     }
 
-    fn counts(&self, _way: &Way) -> Counts {
+    fn counts(&self, _way: &RequestPath) -> Counts {
         Ok(None)
     }
 

@@ -1,42 +1,42 @@
 //! Voile as its users run it: a live control plane that reads a folder, two sidecars with tokens, everything else default. Stock
 //! Envoys may stand in the sidecars' places, configured by the same control plane out of the same folder.
 
-mod by_number;
+mod numbered_resources;
 mod changes;
 mod served;
-mod stock;
-mod ways;
+mod stock_envoy;
+mod sidecar_paths;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use voile_host::child::{Exit, Output, Spec, Supervised, stop_all};
+use voile_host::child::{ChildExit, Output, Spec, SupervisedChild, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
-use super::captured::{Captured, Redirection};
+use super::captured::{CapturedPods, Redirection};
 use super::envoy;
 use super::listeners::fill;
 use super::{
-    CLIENT, CONTROL, Contestant, Counts, Expected, Instance, Recorded, Route, SERVER, Stage, lines,
+    CLIENT, CONTROL, Contestant, Counts, ExpectedOutput, Instance, RecordedOutput, CellRoute, SERVER, IdentityProbe, lines,
     peers_folder,
 };
-use crate::agent::Far;
-use crate::definition::{Action, Variant};
-use crate::events::{READY_PATH, Sign};
+use crate::agent::AgentConnection;
+use crate::definition::{EventAction, Variant};
+use crate::events::{READY_PATH, EffectEvidence};
 use crate::find;
 use crate::network::GATEWAY;
-use crate::plan::{Outfit, Way};
+use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
 use crate::target::{Echo, Lab, STOP_GRACE};
-use by_number::host;
-use changes::Changes;
+use numbered_resources::host;
+use changes::SidecarChanges;
 pub(super) use changes::{kill, second};
 pub(crate) use served::counted;
 pub(super) use served::{CONNECTIONS, serve};
-pub(super) use served::{Told, metric, tell};
+pub(super) use served::{SidecarSettings, metric, tell};
 use served::{asked, far_port};
 
 const TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh.yaml");
@@ -94,24 +94,24 @@ const DIRECT_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 2));
 pub(super) struct Voile {
     variant: Variant,
     /// Outfit that Voile is started with.
-    outfit: Outfit,
+    outfit: ContestantSetup,
     /// Stock Envoy as the sidecars' program; none if they are Voile's.
-    stock: Option<find::Peer>,
-    running: Option<Running>,
+    stock: Option<find::PeerProgram>,
+    running: Option<RunningVoile>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningVoile {
     /// Networks of their own, when not on loopback.
-    captured: Option<Captured>,
-    control: Supervised,
-    sidecars: Vec<Sidecar>,
+    captured: Option<CapturedPods>,
+    control: SupervisedChild,
+    sidecars: Vec<VoileSidecar>,
     ports: Ports,
-    changes: Changes,
+    changes: SidecarChanges,
 }
 
 #[derive(Debug)]
-struct Sidecar {
+struct VoileSidecar {
     process: Process,
     role: &'static str,
     /// Nowhere of one at the agent's, which asks it there.
@@ -122,7 +122,7 @@ struct Sidecar {
     ready_path: &'static str,
 }
 
-impl Sidecar {
+impl VoileSidecar {
     /// Readiness probe of the sidecar.
     fn probe(&self) -> Probe {
         Probe::Http(self.readiness, self.ready_path.to_owned())
@@ -176,7 +176,7 @@ impl Ports {
 
     /// The server's pod is the agent's machine, and the client's is this one, by the addresses at which they see each
     /// other: sidecars call from the addresses of their pods.
-    fn far(far: &Far) -> Result<Self, String> {
+    fn far(far: &AgentConnection) -> Result<Self, String> {
         let near = far.near();
         let client = match near {
             IpAddr::V4(v4) if v4.is_loopback() => CLIENT_ADDRESS,
@@ -292,7 +292,7 @@ pub(crate) fn output(lab: &Lab<'_>, spec: Spec, bound: Duration) -> Result<Strin
     let mut child = spec.start().map_err(|e| e.to_string())?;
     let name = child.name().to_owned();
     match child.wait(bound) {
-        Some(Exit::Code(0)) => {}
+        Some(ChildExit::Code(0)) => {}
         Some(exit) => return Err(format!("{name} {exit}{}", lab.log_end(&name))),
         None => {
             return Err(format!(
@@ -309,14 +309,14 @@ impl Voile {
     pub(super) fn variant(variant: Variant) -> Self {
         Self {
             variant,
-            outfit: Outfit::default(),
+            outfit: ContestantSetup::default(),
             stock: None,
             running: None,
         }
     }
 
     /// The same, with policies that do this to requests.
-    pub(super) fn fitted(self, outfit: &Outfit) -> Self {
+    pub(super) fn fitted(self, outfit: &ContestantSetup) -> Self {
         Self {
             outfit: outfit.clone(),
             ..self
@@ -346,7 +346,7 @@ impl Voile {
         state: &Path,
         ports: &Ports,
         nodes: Option<&str>,
-    ) -> Result<Supervised, String> {
+    ) -> Result<SupervisedChild, String> {
         let nodes = nodes.into_iter().flat_map(|who| ["--node-account", who]);
         let spec = lab
             .process(CONTROL, &self.process_name("control"), self.program(lab))?
@@ -399,7 +399,7 @@ impl Voile {
         ports: &Ports,
         pod: &str,
         role: &'static str,
-    ) -> Result<Sidecar, String> {
+    ) -> Result<VoileSidecar, String> {
         let account = format!("lab/{pod}");
         let token_file = self.token(lab, state, &account, pod)?;
         if let (Some(far), SERVER) = (lab.far, role) {
@@ -417,7 +417,7 @@ impl Voile {
             (local_port()?, local_port()?, local_port()?)
         };
         let spec = lab.process(role, &self.process_name(pod), self.program(lab))?;
-        let told = Told {
+        let told = SidecarSettings {
             account: &account,
             control: ports.control,
             root: &state.join("root-cert.pem"),
@@ -443,7 +443,7 @@ impl Voile {
             spec
         };
         let process = spec.start().map_err(|e| e.to_string())?;
-        Ok(Sidecar {
+        Ok(VoileSidecar {
             process: process.into(),
             role,
             admin,
@@ -456,7 +456,7 @@ impl Voile {
 
 impl Voile {
     /// Questions of the server's sidecar to an external authorizer, if its resources have one.
-    fn asked(&self, way: &Way) -> Result<Vec<Recorded>, String> {
+    fn asked(&self, way: &RequestPath) -> Result<Vec<RecordedOutput>, String> {
         let asks = self.variant.append.contains(ASKS);
         if !asks || way.mode == "clientonly" || way.protocol == "tcp" {
             return Ok(Vec::new());
@@ -465,10 +465,10 @@ impl Voile {
         let mut found = Vec::new();
         for sidecar in running.sidecars.iter().filter(|one| one.role == SERVER) {
             if let Process::Here(process) = &sidecar.process {
-                found.push(Recorded {
+                found.push(RecordedOutput {
                     what: format!("questions that the {SERVER} got a yes to, by its metrics"),
                     count: asked(process.name(), sidecar.metrics)?,
-                    expected: Expected::OneOf(1),
+                    expected: ExpectedOutput::OneOf(1),
                 });
             }
         }
@@ -492,7 +492,7 @@ impl Contestant for Voile {
             let inbound: Vec<u16> = HTTP_PORTS.into_iter().chain(TCP_PORTS).collect();
             let redirection = Redirection::original(Some(chosen.control), inbound);
             let echo = (&HTTP_PORTS[..], &TCP_PORTS[..]);
-            let pods = Captured::prepare(lab, network, &self.variant.name, redirection, echo)?;
+            let pods = CapturedPods::prepare(lab, network, &self.variant.name, redirection, echo)?;
             (chosen.client, chosen.server) = (pods.client(), pods.server());
             (ports, captured) = (Some(chosen), Some(pods));
         }
@@ -510,12 +510,12 @@ impl Contestant for Voile {
         self.write_by_number(lab, &config, &ports)?;
         let control = self.start_control(lab, &config, &state, &ports, None)?;
         // `running` owns the processes from here on, so they end with it even if a later step fails.
-        let mut running = Running {
+        let mut running = RunningVoile {
             captured,
             control,
             sidecars: Vec::new(),
             ports,
-            changes: Changes::none(),
+            changes: SidecarChanges::none(),
         };
         let monitoring = Probe::Http(running.ports.monitoring, "/ready".to_owned());
         lab.wait_ready(&mut running.control, &monitoring)?;
@@ -538,11 +538,11 @@ impl Contestant for Voile {
         Ok(())
     }
 
-    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+    fn route(&self, lab: &Lab<'_>, way: &RequestPath) -> Option<CellRoute> {
         self.running.as_ref()?.route(lab, way)
     }
 
-    fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
+    fn act(&mut self, lab: &Lab<'_>, action: &EventAction, way: &RequestPath) -> Result<EffectEvidence, String> {
         let placed = self.placed(lab);
         self.change(placed.as_ref().unwrap_or(lab), action, way)
     }
@@ -556,11 +556,11 @@ impl Contestant for Voile {
         true
     }
 
-    fn server(&self, way: &Way) -> Option<Instance> {
+    fn server(&self, way: &RequestPath) -> Option<Instance> {
         self.running.as_ref()?.captured.as_ref()?.instance(way)
     }
 
-    fn instances(&self, way: &Way) -> Vec<Instance> {
+    fn instances(&self, way: &RequestPath) -> Vec<Instance> {
         let Some(running) = &self.running else {
             return Vec::new();
         };
@@ -584,7 +584,7 @@ impl Contestant for Voile {
         instances
     }
 
-    fn counts(&self, way: &Way) -> Counts {
+    fn counts(&self, way: &RequestPath) -> Counts {
         if !self.variant.counts {
             return Ok(None);
         }
@@ -612,18 +612,18 @@ impl Contestant for Voile {
     }
 
     /// Both sidecars write into one file; each line is a whole one.
-    fn recorded(&self, lab: &Lab<'_>, way: &Way) -> Result<Vec<Recorded>, String> {
+    fn recorded(&self, lab: &Lab<'_>, way: &RequestPath) -> Result<Vec<RecordedOutput>, String> {
         let mut all = self.asked(way)?;
         if self.variant.append.contains(ACCESS_LOG) {
             let sidecars = self.instances(way).len().saturating_sub(1).max(1) as u64;
             let written = lines(&peers_folder(lab, &self.variant.name)?.join("access.log"));
-            all.push(Recorded {
+            all.push(RecordedOutput {
                 what: format!("lines of each of {sidecars} sidecars in their access log"),
                 count: written / sidecars,
-                expected: Expected::OneOf(1),
+                expected: ExpectedOutput::OneOf(1),
             });
         }
-        let on_path = |sidecar: &&Sidecar| match way.mode.as_str() {
+        let on_path = |sidecar: &&VoileSidecar| match way.mode.as_str() {
             "clientonly" => sidecar.role == CLIENT,
             "serveronly" => sidecar.role == SERVER,
             _ => true,
@@ -644,7 +644,7 @@ impl Contestant for Voile {
         Ok(all)
     }
 
-    fn stage(&self, lab: &Lab<'_>, way: &Way) -> Result<Option<Stage>, String> {
+    fn stage(&self, lab: &Lab<'_>, way: &RequestPath) -> Result<Option<IdentityProbe>, String> {
         let folder = lab.folder.join(&self.variant.name);
         match self.running.as_ref().filter(|_| lab.far.is_none()) {
             Some(running) => running.stage(&folder, way),
@@ -690,7 +690,7 @@ impl Contestant for Voile {
 
     fn terms(&self) -> Vec<String> {
         if self.stock.is_some() {
-            return stock::TERMS.map(str::to_owned).into();
+            return stock_envoy::TERMS.map(str::to_owned).into();
         }
         let mut terms = vec![
             "defaults: Istio's metrics on, configured and certified by a live control plane"

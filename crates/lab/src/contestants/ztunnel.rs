@@ -5,20 +5,20 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use voile_host::child::{Supervised, stop_all};
+use voile_host::child::{SupervisedChild, stop_all};
 use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD};
 use voile_host::ready::{Probe, http_get};
 
-use super::captured::{Calls, Captured, Redirection};
+use super::captured::{Calls, CapturedPods, Redirection};
 use super::listeners::fill;
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
 use super::{
-    CLIENT, CONTROL, Contestant, Counts, HBONE, Instance, Route, SERVER, Stage, peers_folder,
+    CLIENT, CONTROL, Contestant, Counts, HBONE, Instance, CellRoute, SERVER, IdentityProbe, peers_folder,
 };
 use crate::definition::Variant;
 use crate::find;
 use crate::network::{GATEWAY, HTTP_PORT, INBOUND, OUTBOUND, TCP_PORT};
-use crate::plan::Way;
+use crate::plan::RequestPath;
 use crate::target::{Lab, STOP_GRACE};
 
 const WORKLOADS: &str = include_str!("../../../../benchmarks/peers/ztunnel/workloads.yaml");
@@ -33,21 +33,21 @@ const READINESS: u16 = 15021;
 
 /// ztunnel as it was found.
 pub(super) struct Ztunnel {
-    found: find::Peer,
+    found: find::PeerProgram,
     /// Control plane that certifies ztunnel.
     mesh: Voile,
-    running: Option<Running>,
+    running: Option<RunningZtunnel>,
 }
 
-struct Running {
-    pods: Captured,
-    control: Supervised,
+struct RunningZtunnel {
+    pods: CapturedPods,
+    control: SupervisedChild,
     /// The client's and the server's.
-    sidecars: Vec<(Supervised, &'static str, IpAddr)>,
+    sidecars: Vec<(SupervisedChild, &'static str, IpAddr)>,
 }
 
 impl Ztunnel {
-    pub(super) fn new(found: find::Peer) -> Self {
+    pub(super) fn new(found: find::PeerProgram) -> Self {
         Self {
             found,
             mesh: Voile::variant(Variant::plain(NAME)),
@@ -56,7 +56,7 @@ impl Ztunnel {
     }
 
     /// Workloads and services of the mesh, as both ztunnels know them.
-    fn workloads(lab: &Lab<'_>, pods: &Captured) -> Result<String, String> {
+    fn workloads(lab: &Lab<'_>, pods: &CapturedPods) -> Result<String, String> {
         let values = [
             ("CLIENT_ADDRESS", pods.client().to_string()),
             ("SERVER_ADDRESS", pods.server().to_string()),
@@ -82,7 +82,7 @@ impl Ztunnel {
         ports: &Ports,
         pod: &str,
         role: &'static str,
-    ) -> Result<Supervised, String> {
+    ) -> Result<SupervisedChild, String> {
         let folder = peers_folder(lab, NAME)?;
         let state = folder.join("state");
         let token = self.mesh.token(lab, &state, &format!("lab/{pod}"), pod)?;
@@ -130,7 +130,7 @@ impl Contestant for Ztunnel {
         let ports = Ports::captured()?;
         let redirection = Redirection::original(Some(ports.control()), vec![HTTP_PORT, TCP_PORT]);
         let echo = (&[HTTP_PORT][..], &[TCP_PORT][..]);
-        let pods = Captured::prepare(lab, network, NAME, redirection, echo)?;
+        let pods = CapturedPods::prepare(lab, network, NAME, redirection, echo)?;
         crate::folder::write(
             &folder.join("workloads.yaml"),
             &Self::workloads(lab, &pods)?,
@@ -140,7 +140,7 @@ impl Contestant for Ztunnel {
             .mesh
             .start_control(&inside, &config, &state, &ports, None)?;
         // `running` owns the processes from here on, so they end with it even if a later step fails.
-        let mut running = Running {
+        let mut running = RunningZtunnel {
             pods,
             control,
             sidecars: Vec::new(),
@@ -172,7 +172,7 @@ impl Contestant for Ztunnel {
         true
     }
 
-    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+    fn route(&self, lab: &Lab<'_>, way: &RequestPath) -> Option<CellRoute> {
         let running = self.running.as_ref()?;
         // Two of them always speak mutual TLS to each other.
         if way.mode == "both" && !way.tls {
@@ -200,11 +200,11 @@ impl Contestant for Ztunnel {
         running.pods.route(way, &calls)
     }
 
-    fn server(&self, way: &Way) -> Option<Instance> {
+    fn server(&self, way: &RequestPath) -> Option<Instance> {
         self.running.as_ref()?.pods.instance(way)
     }
 
-    fn instances(&self, way: &Way) -> Vec<Instance> {
+    fn instances(&self, way: &RequestPath) -> Vec<Instance> {
         let Some(running) = &self.running else {
             return Vec::new();
         };
@@ -213,7 +213,7 @@ impl Contestant for Ztunnel {
             "serveronly" => role == SERVER,
             _ => true,
         };
-        let instance = |child: &Supervised, role| {
+        let instance = |child: &SupervisedChild, role| {
             Instance::here(child.name().to_owned(), role, child.group_pids())
         };
         let sidecars = running.sidecars.iter().filter(|(_, role, _)| on_path(role));
@@ -222,11 +222,11 @@ impl Contestant for Ztunnel {
         sidecars.chain([control]).collect()
     }
 
-    fn counts_requests(&self, _way: &Way) -> bool {
+    fn counts_requests(&self, _way: &RequestPath) -> bool {
         false
     }
 
-    fn counts(&self, _way: &Way) -> Counts {
+    fn counts(&self, _way: &RequestPath) -> Counts {
         let running = self.running.as_ref().ok_or("ztunnel does not run")?;
         let mut counts = BTreeMap::new();
         for (process, role, address) in &running.sidecars {
@@ -243,11 +243,11 @@ impl Contestant for Ztunnel {
     }
 
     /// The lab's server stands at the address of a declared third pod.
-    fn stage(&self, lab: &Lab<'_>, _way: &Way) -> Result<Option<Stage>, String> {
+    fn stage(&self, lab: &Lab<'_>, _way: &RequestPath) -> Result<Option<IdentityProbe>, String> {
         let running = self.running.as_ref().ok_or("ztunnel does not run")?;
         let (client, _) = running.pods.networks();
         let entry = (STAGE_VIRTUAL, HTTP_PORT).into();
-        Stage::of_tunnel(&lab.folder.join(NAME), entry, client)
+        IdentityProbe::of_tunnel(&lab.folder.join(NAME), entry, client)
     }
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use voile_host::child::{Output, Spec, Supervised};
+use voile_host::child::{Output, Spec, SupervisedChild};
 
 use super::CONNECT_A_SECOND;
 
@@ -42,7 +42,7 @@ pub(super) struct Synced {
 
 /// Result of a round of certificate requests.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub(super) struct Certified {
+pub(super) struct CertificationResult {
     pub(super) asked: u64,
     pub(super) certified: u64,
     pub(super) failures: Vec<String>,
@@ -55,19 +55,19 @@ pub(super) struct Certified {
 /// An answer, or why there is none.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Answer<T> {
+enum CrowdReply<T> {
     Refused { error: String },
     Given(T),
 }
 
-pub(super) struct Crowd<'a> {
-    pub(super) child: Supervised,
+pub(super) struct ProxyCrowd<'a> {
+    pub(super) child: SupervisedChild,
     stopped: &'a dyn Fn() -> bool,
     write: UnixStream,
     read: BufReader<UnixStream>,
 }
 
-impl<'a> Crowd<'a> {
+impl<'a> ProxyCrowd<'a> {
     /// Starts the crowd; `spec` lacks only the socket. `more` is the time to read a large folder.
     pub(super) fn start(
         spec: Spec,
@@ -135,7 +135,7 @@ impl<'a> Crowd<'a> {
     }
 
     /// So many proxies, which have no certificates yet, get their first ones.
-    pub(super) fn hold(&mut self, number: u32) -> Result<Certified, String> {
+    pub(super) fn hold(&mut self, number: u32) -> Result<CertificationResult, String> {
         let more = Duration::from_secs_f64(f64::from(number) / CONNECT_A_SECOND);
         self.ask_within(&format!("hold {number}\n"), ANSWER_WITHIN + more * 10)
     }
@@ -145,13 +145,13 @@ impl<'a> Crowd<'a> {
         &mut self,
         connections: u32,
         time: Duration,
-    ) -> Result<Certified, String> {
+    ) -> Result<CertificationResult, String> {
         let line = format!("certify {connections} {}\n", time.as_millis());
         self.ask_within(&line, ANSWER_WITHIN + time)
     }
 
     /// Every proxy that holds a certificate renews it once within that time.
-    pub(super) fn rotate(&mut self, time: Duration) -> Result<Certified, String> {
+    pub(super) fn rotate(&mut self, time: Duration) -> Result<CertificationResult, String> {
         let line = format!("rotate {}\n", time.as_millis());
         self.ask_within(&line, ANSWER_WITHIN + time)
     }
@@ -184,8 +184,8 @@ impl<'a> Crowd<'a> {
             }
         }
         match serde_json::from_str(&answer) {
-            Ok(Answer::Given(given)) => Ok(given),
-            Ok(Answer::Refused { error }) => Err(error),
+            Ok(CrowdReply::Given(given)) => Ok(given),
+            Ok(CrowdReply::Refused { error }) => Err(error),
             Err(e) => Err(format!("the crowd answers something else ({e}): {answer}")),
         }
     }

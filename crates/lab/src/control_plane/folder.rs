@@ -10,14 +10,14 @@ const POLICY: &str = "policy.yaml";
 
 pub(super) struct Folder {
     pub(super) path: PathBuf,
-    workloads: Vec<Workload>,
+    workloads: Vec<WorkloadFile>,
     /// Workloads that do not stand behind the service that all use, by their places.
     apart: Vec<usize>,
     next_mark: u32,
 }
 
 /// One workload's file.
-struct Workload {
+struct WorkloadFile {
     path: PathBuf,
     /// Its text, as generated.
     text: String,
@@ -42,7 +42,7 @@ impl Folder {
             };
             let uid = format!("Kubernetes//Pod/{}/{}", field("namespace:"), field("name:"));
             let selected_by = (field("namespace:").to_owned(), field("labels:").to_owned());
-            workloads.push(Workload {
+            workloads.push(WorkloadFile {
                 path,
                 text,
                 uid,
@@ -88,29 +88,29 @@ impl Folder {
     }
 
     /// Prepares the edit of a workload; only the rename remains.
-    pub(super) fn draft(&self, workload: usize, mark: u32) -> Result<Draft, String> {
-        let Workload { path, text, .. } = &self.workloads[workload];
+    pub(super) fn draft(&self, workload: usize, mark: u32) -> Result<DraftEdit, String> {
+        let WorkloadFile { path, text, .. } = &self.workloads[workload];
         let text = text.replace("version: v1", &format!("version: {MARK}{mark}"));
-        Draft::new(path.clone(), &text)
+        DraftEdit::new(path.clone(), &text)
     }
 
     /// Prepares a policy that every workload obeys.
-    pub(super) fn policy(&self, mark: u32) -> Result<Draft, String> {
+    pub(super) fn policy(&self, mark: u32) -> Result<DraftEdit, String> {
         let text = format!(
             "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: {MARK}{mark}, namespace: istio-system}}\n\
              spec:\n  action: DENY\n  rules:\n  - to: [{{operation: {{methods: [TRACE]}}}}]\n"
         );
-        Draft::new(self.path.join(POLICY), &text)
+        DraftEdit::new(self.path.join(POLICY), &text)
     }
 }
 
 /// An edit that is ready.
-pub(super) struct Draft {
+pub(super) struct DraftEdit {
     draft: PathBuf,
     path: PathBuf,
 }
 
-impl Draft {
+impl DraftEdit {
     fn new(path: PathBuf, text: &str) -> Result<Self, String> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let draft = path.with_file_name(format!(".{name}.swp"));

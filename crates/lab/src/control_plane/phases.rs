@@ -6,9 +6,9 @@ use voile_host::child::Spec;
 use voile_report::control_plane::ControlPlaneRecord;
 
 use super::READ_A_SECOND;
-use super::crowd::{Certified, Crowd, Report};
+use super::crowd::{CertificationResult, ProxyCrowd, Report};
 use super::folder::Folder;
-use super::steps::{Measuring, now_ns};
+use super::steps::{MeasurementState, now_ns};
 
 /// Rest between single changes, so that each is the first after a quiet.
 const REST: Duration = Duration::from_millis(300);
@@ -21,7 +21,7 @@ const QUIET_LOOKS: u32 = 60;
 /// Certificates that a core is to sign in a second.
 const SIGNED_A_CORE: f64 = 2000.0;
 
-impl Measuring<'_> {
+impl MeasurementState<'_> {
     /// All steps; of another size than the record's own only those that tell growth.
     pub(super) fn all(&mut self, record: &mut ControlPlaneRecord) -> Result<(), String> {
         self.progress.next();
@@ -75,7 +75,7 @@ impl Measuring<'_> {
         let since = now_ns();
         let objects = self.size.services + self.size.workloads + proxies;
         let more = Duration::from_secs_f64(f64::from(objects) / READ_A_SECOND);
-        self.crowd = Some(Crowd::start(spec, &self.scratch, more * 10, self.stopped)?);
+        self.crowd = Some(ProxyCrowd::start(spec, &self.scratch, more * 10, self.stopped)?);
         self.until_synced(since)?;
         let used = self.used()?.since(before).cpu_ns as f64 / f64::from(proxies);
         let held = self.held()?;
@@ -336,7 +336,7 @@ fn told(
 }
 
 /// Records the delays of certificates, and the number of failures.
-fn asked(record: &mut ControlPlaneRecord, what: &str, done: &Certified) {
+fn asked(record: &mut ControlPlaneRecord, what: &str, done: &CertificationResult) {
     for (measure, seen) in [
         ("p50 of a request", done.p50_ms),
         ("p99 of a request", done.p99_ms),
@@ -351,7 +351,7 @@ fn asked(record: &mut ControlPlaneRecord, what: &str, done: &Certified) {
 }
 
 /// Records the reasons of failed certificate requests.
-fn refused(record: &mut ControlPlaneRecord, what: &str, done: &Certified) {
+fn refused(record: &mut ControlPlaneRecord, what: &str, done: &CertificationResult) {
     for why in &done.failures {
         record.head.notes.push(format!("{what}: {why}"));
     }

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use voile_host::child::{Output, Spec, Supervised};
+use voile_host::child::{Output, Spec, SupervisedChild};
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, ask};
-use voile_host::sampler::{Holdings, Usage};
+use voile_host::sampler::{ProcessResources, Usage};
 
-use super::crowd::{Crowd, INTERRUPTED, Synced};
+use super::crowd::{ProxyCrowd, INTERRUPTED, Synced};
 use super::folder::Folder;
 use super::progress::Progress;
 use super::{ControlPlaneSettings, MeshSize};
@@ -27,7 +27,7 @@ const ASK_EVERY: Duration = Duration::from_millis(5);
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
 /// A running measurement, with its processes and paths.
-pub(super) struct Measuring<'a> {
+pub(super) struct MeasurementState<'a> {
     pub(super) settings: &'a ControlPlaneSettings,
     pub(super) size: MeshSize,
     /// True if the mesh is the record's own.
@@ -36,13 +36,13 @@ pub(super) struct Measuring<'a> {
     pub(super) folder: Folder,
     pub(super) tls: SocketAddr,
     monitoring: SocketAddr,
-    control: Option<Supervised>,
-    pub(super) crowd: Option<Crowd<'a>>,
+    control: Option<SupervisedChild>,
+    pub(super) crowd: Option<ProxyCrowd<'a>>,
     pub(super) progress: &'a Progress<'a>,
     pub(super) stopped: &'a dyn Fn() -> bool,
 }
 
-impl<'a> Measuring<'a> {
+impl<'a> MeasurementState<'a> {
     /// Generates the folder.
     pub(super) fn new(
         settings: &'a ControlPlaneSettings,
@@ -173,7 +173,7 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    pub(super) fn crowd(&mut self) -> Result<&mut Crowd<'a>, String> {
+    pub(super) fn crowd(&mut self) -> Result<&mut ProxyCrowd<'a>, String> {
         self.crowd
             .as_mut()
             .ok_or_else(|| "there are no simulated proxies".to_owned())
@@ -182,7 +182,7 @@ impl<'a> Measuring<'a> {
     fn pid(&self) -> Result<u32, String> {
         let control = self.control.as_ref();
         control
-            .map(Supervised::pid)
+            .map(SupervisedChild::pid)
             .ok_or_else(|| "the control plane does not run".to_owned())
     }
 
@@ -190,8 +190,8 @@ impl<'a> Measuring<'a> {
         Usage::of(self.pid()?).map_err(|e| format!("the control plane's CPU: {e}"))
     }
 
-    pub(super) fn held(&self) -> Result<Holdings, String> {
-        Holdings::of(self.pid()?).map_err(|e| format!("the control plane's memory: {e}"))
+    pub(super) fn held(&self) -> Result<ProcessResources, String> {
+        ProcessResources::of(self.pid()?).map_err(|e| format!("the control plane's memory: {e}"))
     }
 
     fn settle_within(&self) -> Duration {

@@ -5,18 +5,18 @@
 use std::ops::Range;
 
 use toml::Spanned;
-use voile_report::record::{CellKey, Kind};
+use voile_report::record::{CellKey, ValueKind};
 use voile_report::shape::COLD;
 
 use super::features::{self, FEATURES};
 use super::generated::{
-    self, FORGED, Generated, HITS, Hit, KINDS, MOST, SAME, TOKENS, USUAL_HIT, VERDICTS, believed,
+    self, FORGED, Generated, HITS, MatchedRule, KINDS, MOST, SAME, TOKENS, USUAL_HIT, VERDICTS, believed,
     refusal,
 };
 use super::hooks::NONE;
-use super::near::meant;
+use super::suggestions::meant;
 use super::peers;
-use super::written::{Place, Written, WrittenCells, WrittenControl};
+use super::written::{ComplaintLocation, Written, WrittenCells, WrittenControl};
 use super::{
     ARRIVALS, CONTESTANTS, DefinitionError, GATEWAYS, MAX_CONNECTIONS, MAX_RATE, MAX_SIZE_BYTES,
     MAX_WORKERS, MODES, NODES, PROTOCOLS, Variant, WAYPOINT_MODE, WAYPOINTS,
@@ -30,7 +30,7 @@ const MOST_ENDPOINTS: u32 = 100;
 const WARM: &str = "warm";
 
 /// Cells that the groups ask for.
-pub(super) struct Asked {
+pub(super) struct CellOptions {
     pub(super) cells: Vec<CellKey>,
     /// Requested features that are not built, in words.
     pub(super) missing: Vec<String>,
@@ -38,11 +38,11 @@ pub(super) struct Asked {
 
 /// All of them, or the first that cannot be. Feature sets that are asked for become variants.
 pub(super) fn cells(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     written: &Written,
     variants: &mut Vec<Variant>,
-) -> Result<Asked, DefinitionError> {
-    let mut asked = Asked {
+) -> Result<CellOptions, DefinitionError> {
+    let mut asked = CellOptions {
         cells: Vec::new(),
         missing: Vec::new(),
     };
@@ -55,7 +55,7 @@ pub(super) fn cells(
             asked.cells.push(cell);
         }
     }
-    let bulk = |cell: &CellKey| cell.kind == Kind::Bulk;
+    let bulk = |cell: &CellKey| cell.kind == ValueKind::Bulk;
     let other_tcp = |cell: &CellKey| cell.protocol == "tcp" && !bulk(cell);
     if asked.cells.iter().any(bulk) && asked.cells.iter().any(other_tcp) {
         let why = "bulk and other TCP cells need different servers: two definitions";
@@ -86,7 +86,7 @@ fn cross<T>(cells: &[CellKey], values: &[T], set: impl Fn(&mut CellKey, &T)) -> 
 }
 
 fn expand(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     written: &Written,
     group: &WrittenCells,
     variants: &mut Vec<Variant>,
@@ -205,7 +205,7 @@ fn note(missing: &mut Vec<String>, words: String) {
     }
 }
 
-fn features(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
+fn features(place: &ComplaintLocation<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
     let Some(features) = &group.features else {
         return Ok(vec!["default".to_owned()]);
     };
@@ -228,7 +228,7 @@ fn features(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, Defi
 
 /// The group's modes, and where each is written.
 fn modes(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     group: &WrittenCells,
 ) -> Result<Vec<(String, Range<usize>)>, DefinitionError> {
     let modes = group.modes.iter();
@@ -257,18 +257,18 @@ fn impossible(cell: &CellKey, name: &str) -> Option<String> {
     if name == "ztunnel" && mode == "both" && !cell.tls {
         return Some("two ztunnels always speak mutual TLS to each other: tls = true".to_owned());
     }
-    if cell.kind == Kind::Bulk && cell.protocol != "tcp" {
+    if cell.kind == ValueKind::Bulk && cell.protocol != "tcp" {
         return Some("kind \"bulk\" needs protocol \"tcp\"".to_owned());
     }
     if cell.shape.is_cold() && name == "baseline" {
         return Some("start \"cold\" needs a proxy to start: not baseline".to_owned());
     }
-    if cell.shape.is_cold() && ![Kind::Latency, Kind::Saturation].contains(&cell.kind) {
+    if cell.shape.is_cold() && ![ValueKind::Latency, ValueKind::Saturation].contains(&cell.kind) {
         return Some(
             "start \"cold\" needs requests: kind \"latency\" or \"saturation\"".to_owned(),
         );
     }
-    if cell.kind == Kind::Idle && name == "baseline" {
+    if cell.kind == ValueKind::Idle && name == "baseline" {
         return Some("kind \"idle\" needs a proxy: not baseline".to_owned());
     }
     let no = cannot_be_routed(cell).or_else(|| cannot_be_balanced(cell));
@@ -313,7 +313,7 @@ fn cannot_be_in_mode(cell: &CellKey, name: &str) -> Option<String> {
 
 /// Every load of a group, as cells without a path; the definition's own values where it says none.
 fn loads(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     written: &Written,
     group: &WrittenCells,
 ) -> Result<Vec<CellKey>, DefinitionError> {
@@ -322,13 +322,13 @@ fn loads(
         None => vec![otherwise.clone()],
     };
     let rates = match group.kind {
-        Kind::Latency => own(&group.rates, &written.load.rate)
+        ValueKind::Latency => own(&group.rates, &written.load.rate)
             .iter()
             .map(|rate| place.number("rate", rate, 1..=MAX_RATE))
             .collect::<Result<Vec<_>, _>>()?,
         _ => vec![0],
     };
-    let least = u32::from(group.kind != Kind::Idle);
+    let least = u32::from(group.kind != ValueKind::Idle);
     let connections = own(&group.connections, &written.load.connections)
         .iter()
         .map(|number| place.number("connections", number, least..=MAX_CONNECTIONS))
@@ -373,7 +373,7 @@ fn loads(
 
 /// Each of these loads on every kind of processes that the group names.
 fn on_processes(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     written: &Written,
     group: &WrittenCells,
     loads: &[CellKey],
@@ -403,7 +403,7 @@ fn on_processes(
 }
 
 /// Start modes of the group: processes that run all the time, processes that start anew for each slice, or both in turn.
-fn starts(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
+fn starts(place: &ComplaintLocation<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
     let Some(starts) = &group.starts else {
         return Ok(vec![String::new()]);
     };
@@ -447,7 +447,7 @@ fn made_for(
 
 /// Each cell that has routes times which of them takes its requests; those without are there once.
 fn routed(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     group: &WrittenCells,
     cells: &[CellKey],
 ) -> Result<Vec<CellKey>, DefinitionError> {
@@ -473,7 +473,7 @@ fn routed(
 
 /// Each cell that has policies times what becomes of its requests; those without are there once.
 fn judged(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     group: &WrittenCells,
     cells: &[CellKey],
 ) -> Result<Vec<CellKey>, DefinitionError> {
@@ -501,7 +501,7 @@ fn judged(
 /// Each cell times the tokens that its requests carry. The group may set them. By default all requests carry one token if the
 /// mesh has issuers or asks about tokens. The baseline carries none.
 fn carrying(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     group: &WrittenCells,
     cells: &[CellKey],
 ) -> Result<Vec<CellKey>, DefinitionError> {
@@ -534,10 +534,10 @@ fn cannot_be_routed(cell: &CellKey) -> Option<String> {
         1 if !["http1", "http2"].contains(&cell.protocol.as_str()) => {
             "routes are chosen by paths and headers that the lab's requests have over http1 and http2 only"
         }
-        1 if cell.kind == Kind::Idle && cell.connections > 0 => {
+        1 if cell.kind == ValueKind::Idle && cell.connections > 0 => {
             "kind \"idle\" opens connections by requests that no route takes: connections = [0]"
         }
-        1 if generated::Meeting::of(verdict).is_some_and(|meeting| meeting.hit != Hit::Miss)
+        1 if generated::PolicyEffect::of(verdict).is_some_and(|meeting| meeting.hit != MatchedRule::Miss)
             && has(&["paths", "path_policies", "policies", "rules"]) =>
         {
             "requests that routes take have paths of their own, which rules with paths do not meet"
@@ -562,7 +562,7 @@ fn cannot_be_balanced(cell: &CellKey) -> Option<String> {
         "endpoints are servers without sidecars, which the client's chooses among: mode clientonly"
     } else if cell.protocol == "tcp" {
         "endpoints are slow by request: http1, http2 or grpc"
-    } else if cell.kind == Kind::Idle {
+    } else if cell.kind == ValueKind::Idle {
         "endpoints are chosen for requests: kind \"latency\" or \"saturation\""
     } else {
         return None;
@@ -605,7 +605,7 @@ fn cannot_be_judged(cell: &CellKey) -> Option<String> {
         ));
     }
     let has = |kinds: &[&str]| kinds.iter().any(|kind| generated.contains_key(*kind));
-    let hits = meeting.hit != Hit::Miss;
+    let hits = meeting.hit != MatchedRule::Miss;
     let http = ["http1", "http2"].contains(&cell.protocol.as_str());
     if hits && !http && has(&["paths", "path_policies", "policies", "rules"]) {
         return Some(format!(
@@ -621,7 +621,7 @@ fn cannot_be_judged(cell: &CellKey) -> Option<String> {
 }
 
 /// Generated objects of each mesh of the group; an empty entry has none.
-fn meshes(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<Generated>, DefinitionError> {
+fn meshes(place: &ComplaintLocation<'_>, group: &WrittenCells) -> Result<Vec<Generated>, DefinitionError> {
     let mut meshes = vec![Generated::new()];
     for (kind, _) in &KINDS {
         let Some(numbers) = group.numbers(kind) else {
@@ -645,7 +645,7 @@ fn meshes(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<Generated>, Def
 }
 
 fn protocols(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     written: &Written,
     group: &WrittenCells,
 ) -> Result<Vec<String>, DefinitionError> {
@@ -662,12 +662,12 @@ fn protocols(
         .collect()
 }
 
-fn arrivals(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
+fn arrivals(place: &ComplaintLocation<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
     // Only a schedule has an arrival.
     let arrivals = group
         .arrivals
         .as_ref()
-        .filter(|_| group.kind == Kind::Latency);
+        .filter(|_| group.kind == ValueKind::Latency);
     let Some(arrivals) = arrivals else {
         return Ok(vec![ARRIVALS[0].to_owned()]);
     };
@@ -677,7 +677,7 @@ fn arrivals(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, Defi
         .collect()
 }
 
-fn workers(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<Option<u32>>, DefinitionError> {
+fn workers(place: &ComplaintLocation<'_>, group: &WrittenCells) -> Result<Vec<Option<u32>>, DefinitionError> {
     let Some(workers) = &group.workers else {
         return Ok(vec![None]);
     };
@@ -687,7 +687,7 @@ fn workers(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<Option<u32>>, 
 
 /// Names of a group's list that are tables of the definition; `plain` is to have none of them, and empty.
 fn tables(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     what: &str,
     plain: &str,
     (table, defined): (&str, &[&Spanned<String>]),
@@ -720,7 +720,7 @@ fn tables(
 
 /// The cell of the A/A control: the first that has all properties in the definition.
 pub(super) fn control(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     written: Option<&Spanned<WrittenControl>>,
     cells: &[CellKey],
 ) -> Result<Option<CellKey>, DefinitionError> {

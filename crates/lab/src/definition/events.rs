@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::DefinitionError;
-use super::written::{Place, WrittenEvent};
+use super::written::{ComplaintLocation, WrittenEvent};
 
 /// Most events of a slice: a reader cannot follow more.
 const MAX_EVENTS: usize = 20;
@@ -15,7 +15,7 @@ const MARGIN: Duration = Duration::from_millis(300);
 
 /// Action of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum EventAction {
     /// A policy is changed.
     PushPolicy,
     /// So many authorization policies are changed at once.
@@ -52,7 +52,7 @@ const MOST_POLICIES: u32 = 100_000;
 /// The load's own and the two that tell generations apart, and as many for the next generation.
 const LEAST_POLICIES: u32 = 4;
 
-impl Action {
+impl EventAction {
     /// Its word in definitions and records.
     #[must_use]
     pub fn word(&self) -> &'static str {
@@ -76,21 +76,21 @@ impl Action {
 
 /// An event on the time axis of a slice.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event {
+pub struct ScheduledEvent {
     /// After the measured part began.
     pub at: Duration,
     /// Action of the event.
-    pub action: Action,
+    pub action: EventAction,
     /// Factor of a slow request: so many times the median before the first event.
     pub slow_factor: f64,
 }
 
 pub(super) fn events(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     written: Vec<WrittenEvent>,
     slice: Duration,
-) -> Result<Vec<Event>, DefinitionError> {
-    let mut events: Vec<Event> = Vec::new();
+) -> Result<Vec<ScheduledEvent>, DefinitionError> {
+    let mut events: Vec<ScheduledEvent> = Vec::new();
     for event in written {
         let last = slice.saturating_sub(MARGIN);
         let at = place.duration("at", &event.at, MARGIN.min(last)..=last)?;
@@ -109,8 +109,8 @@ pub(super) fn events(
             None => POLICIES,
         };
         let action = match (word.as_str(), event.command) {
-            ("change-policies", None) => Action::ChangePolicies(count),
-            ("hook", Some(command)) if !command.is_empty() => Action::Hook(command),
+            ("change-policies", None) => EventAction::ChangePolicies(count),
+            ("hook", Some(command)) if !command.is_empty() => EventAction::Hook(command),
             ("hook", _) => {
                 let why = "a hook needs its command: command = [\"program\", \"argument\"]";
                 return Err(place.error(event.action.span(), why));
@@ -119,12 +119,12 @@ pub(super) fn events(
                 let why = format!("command belongs to action \"hook\", not to \"{word}\"");
                 return Err(place.error(event.action.span(), why));
             }
-            ("push-policy", None) => Action::PushPolicy,
-            ("rotate-certificates", None) => Action::RotateCertificates,
-            ("move-endpoints", None) => Action::MoveEndpoints,
-            ("restart-proxy", None) => Action::RestartProxy,
-            ("upgrade-proxy", None) => Action::UpgradeProxy,
-            _ => Action::KillControlPlane,
+            ("push-policy", None) => EventAction::PushPolicy,
+            ("rotate-certificates", None) => EventAction::RotateCertificates,
+            ("move-endpoints", None) => EventAction::MoveEndpoints,
+            ("restart-proxy", None) => EventAction::RestartProxy,
+            ("upgrade-proxy", None) => EventAction::UpgradeProxy,
+            _ => EventAction::KillControlPlane,
         };
         let slow_factor = match &event.slow_factor {
             Some(factor) => place.number("slow_factor", factor, 1.0..=1000.0)?,
@@ -134,7 +134,7 @@ pub(super) fn events(
             let why = format!("more than {MAX_EVENTS} events in one slice");
             return Err(place.error(event.action.span(), why));
         }
-        events.push(Event {
+        events.push(ScheduledEvent {
             at,
             action,
             slow_factor,

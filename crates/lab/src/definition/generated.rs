@@ -20,11 +20,11 @@ use tokens::{ISSUERS, REQUEST_PRINCIPALS};
 pub type Generated = BTreeMap<String, u32>;
 
 /// Generator of resources of one kind.
-pub(super) enum Make {
+pub(super) enum GeneratedPolicies {
     /// AuthorizationPolicies at the server: the text of so many, of which one rule may meet the requests.
     Policies(policies::Write),
     /// Policies about request principals. The third argument is the principal of the requests' own tokens.
-    AboutTokens(fn(u32, Option<Meeting>, &str) -> String),
+    AboutTokens(fn(u32, Option<PolicyEffect>, &str) -> String),
     /// Issuers of tokens, at the server.
     Issuers,
     /// Routes at the client's sidecar, by a VirtualService for each host that is called.
@@ -36,32 +36,32 @@ pub(super) enum Make {
 }
 
 /// Kinds of generated objects.
-pub(super) const KINDS: [(&str, Make); 16] = [
-    ("services", Make::Others(services)),
-    ("policies", Make::Policies(policies::mixed_policies)),
-    ("path_policies", Make::Policies(policies::path_policies)),
+pub(super) const KINDS: [(&str, GeneratedPolicies); 16] = [
+    ("services", GeneratedPolicies::Others(services)),
+    ("policies", GeneratedPolicies::Policies(policies::mixed_policies)),
+    ("path_policies", GeneratedPolicies::Policies(policies::path_policies)),
     (
         "source_ip_policies",
-        Make::Policies(policies::source_ip_policies),
+        GeneratedPolicies::Policies(policies::source_ip_policies),
     ),
-    ("rules", Make::Policies(policies::rules)),
-    ("principals", Make::Policies(policies::principals)),
-    ("namespaces", Make::Policies(policies::namespaces)),
-    ("paths", Make::Policies(policies::paths)),
-    ("source_ips", Make::Policies(policies::source_ips)),
+    ("rules", GeneratedPolicies::Policies(policies::rules)),
+    ("principals", GeneratedPolicies::Policies(policies::principals)),
+    ("namespaces", GeneratedPolicies::Policies(policies::namespaces)),
+    ("paths", GeneratedPolicies::Policies(policies::paths)),
+    ("source_ips", GeneratedPolicies::Policies(policies::source_ips)),
     (
         REQUEST_PRINCIPALS,
-        Make::AboutTokens(policies::request_principals),
+        GeneratedPolicies::AboutTokens(policies::request_principals),
     ),
-    (ISSUERS, Make::Issuers),
+    (ISSUERS, GeneratedPolicies::Issuers),
     (
         "peer_authentications",
-        Make::Others(policies::peer_authentications),
+        GeneratedPolicies::Others(policies::peer_authentications),
     ),
-    ("routes", Make::Routes),
-    ("prefix_routes", Make::Routes),
-    ("header_routes", Make::Routes),
-    (ENDPOINTS, Make::Endpoints),
+    ("routes", GeneratedPolicies::Routes),
+    ("prefix_routes", GeneratedPolicies::Routes),
+    ("header_routes", GeneratedPolicies::Routes),
+    (ENDPOINTS, GeneratedPolicies::Endpoints),
 ];
 
 /// The most of a kind: ten times what Istio's largest published tests had.
@@ -69,7 +69,7 @@ pub(super) const MOST: u32 = 100_000;
 
 /// Action of the generated policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum GeneratedAction {
     Allow,
     Deny,
     /// DENY that is only counted.
@@ -78,7 +78,7 @@ pub(crate) enum Action {
 
 /// The rule that meets the experiment's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hit {
+pub(crate) enum MatchedRule {
     First,
     Last,
     Miss,
@@ -86,38 +86,38 @@ pub(crate) enum Hit {
 
 /// Effect of generated policies on the experiment's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Meeting {
-    pub(crate) action: Action,
-    pub(crate) hit: Hit,
+pub(crate) struct PolicyEffect {
+    pub(crate) action: GeneratedAction,
+    pub(crate) hit: MatchedRule,
 }
 
 /// By the words of a definition.
-pub(super) const VERDICTS: [(&str, Meeting); 9] = {
-    const fn one(action: Action, hit: Hit) -> Meeting {
-        Meeting { action, hit }
+pub(super) const VERDICTS: [(&str, PolicyEffect); 9] = {
+    const fn one(action: GeneratedAction, hit: MatchedRule) -> PolicyEffect {
+        PolicyEffect { action, hit }
     }
     [
-        ("allow-first", one(Action::Allow, Hit::First)),
-        ("allow-last", one(Action::Allow, Hit::Last)),
-        ("allow-miss", one(Action::Allow, Hit::Miss)),
-        ("deny-first", one(Action::Deny, Hit::First)),
-        ("deny-last", one(Action::Deny, Hit::Last)),
-        ("deny-miss", one(Action::Deny, Hit::Miss)),
-        ("dry-run-first", one(Action::DryRun, Hit::First)),
-        ("dry-run-last", one(Action::DryRun, Hit::Last)),
-        ("dry-run-miss", one(Action::DryRun, Hit::Miss)),
+        ("allow-first", one(GeneratedAction::Allow, MatchedRule::First)),
+        ("allow-last", one(GeneratedAction::Allow, MatchedRule::Last)),
+        ("allow-miss", one(GeneratedAction::Allow, MatchedRule::Miss)),
+        ("deny-first", one(GeneratedAction::Deny, MatchedRule::First)),
+        ("deny-last", one(GeneratedAction::Deny, MatchedRule::Last)),
+        ("deny-miss", one(GeneratedAction::Deny, MatchedRule::Miss)),
+        ("dry-run-first", one(GeneratedAction::DryRun, MatchedRule::First)),
+        ("dry-run-last", one(GeneratedAction::DryRun, MatchedRule::Last)),
+        ("dry-run-miss", one(GeneratedAction::DryRun, MatchedRule::Miss)),
     ]
 };
 
 /// The route that takes the requests, by the words of a definition; the last without a word.
-pub(super) const HITS: [(&str, Hit); 3] = [
-    ("first", Hit::First),
-    ("last", Hit::Last),
-    ("miss", Hit::Miss),
+pub(super) const HITS: [(&str, MatchedRule); 3] = [
+    ("first", MatchedRule::First),
+    ("last", MatchedRule::Last),
+    ("miss", MatchedRule::Miss),
 ];
 pub(super) const USUAL_HIT: &str = "last";
 
-impl Meeting {
+impl PolicyEffect {
     /// Parses the word; none if the policies match no request and one more policy allows all.
     pub(crate) fn of(word: &str) -> Option<Self> {
         let known = VERDICTS.iter().find(|(known, _)| *known == word);
@@ -127,23 +127,23 @@ impl Meeting {
     /// Returns true if requests are refused.
     pub(crate) fn denies(self) -> bool {
         match self.action {
-            Action::Allow => self.hit == Hit::Miss,
-            Action::Deny => self.hit != Hit::Miss,
-            Action::DryRun => false,
+            GeneratedAction::Allow => self.hit == MatchedRule::Miss,
+            GeneratedAction::Deny => self.hit != MatchedRule::Miss,
+            GeneratedAction::DryRun => false,
         }
     }
 }
 
 /// Refusal of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum RefusalKind {
     /// The token is not accepted: 401, UNAUTHENTICATED.
     Unknown,
     /// A policy does not allow the request: 403, PERMISSION_DENIED.
     Forbidden,
 }
 
-impl Refusal {
+impl RefusalKind {
     /// Its status over HTTP, and gRPC's.
     pub(crate) fn statuses(self) -> [&'static str; 2] {
         match self {
@@ -154,26 +154,26 @@ impl Refusal {
 }
 
 /// Effect of the policies on requests that carry this token; an empty token is none. Returns None if the policies have no effect.
-pub(crate) fn meeting(generated: &Generated, verdict: &str, token: &str) -> Option<Meeting> {
-    let meeting = Meeting::of(verdict)?;
+pub(crate) fn meeting(generated: &Generated, verdict: &str, token: &str) -> Option<PolicyEffect> {
+    let meeting = PolicyEffect::of(verdict)?;
     // A rule about request principals never matches a request without a token.
     let hit = match token.is_empty() && generated.contains_key(REQUEST_PRINCIPALS) {
-        true => Hit::Miss,
+        true => MatchedRule::Miss,
         false => meeting.hit,
     };
-    Some(Meeting { hit, ..meeting })
+    Some(PolicyEffect { hit, ..meeting })
 }
 
 /// Refusal that every request of the cell must get; none if all must be let in.
-pub(crate) fn refusal(generated: &Generated, verdict: &str, token: &str) -> Option<Refusal> {
+pub(crate) fn refusal(generated: &Generated, verdict: &str, token: &str) -> Option<RefusalKind> {
     if token == FORGED && believed(generated) > 0 {
-        return Some(Refusal::Unknown);
+        return Some(RefusalKind::Unknown);
     }
-    let denied = meeting(generated, verdict, token).is_some_and(Meeting::denies);
-    denied.then_some(Refusal::Forbidden)
+    let denied = meeting(generated, verdict, token).is_some_and(PolicyEffect::denies);
+    denied.then_some(RefusalKind::Forbidden)
 }
 
-fn makes(kind: &str) -> Option<&'static Make> {
+fn makes(kind: &str) -> Option<&'static GeneratedPolicies> {
     let known = KINDS.iter().find(|(name, _)| *name == kind);
     known.map(|(_, make)| make)
 }
@@ -181,7 +181,7 @@ fn makes(kind: &str) -> Option<&'static Make> {
 /// Returns true if the kind is AuthorizationPolicies.
 fn are_policies(kind: &str) -> bool {
     let make = makes(kind);
-    matches!(make, Some(Make::Policies(_) | Make::AboutTokens(_)))
+    matches!(make, Some(GeneratedPolicies::Policies(_) | GeneratedPolicies::AboutTokens(_)))
 }
 
 /// Returns true if the mesh has generated AuthorizationPolicies.
@@ -204,7 +204,7 @@ pub(super) fn translates(generated: &Generated) -> bool {
 
 /// Returns true if the kind is routes.
 fn are_routes(kind: &str) -> bool {
-    matches!(makes(kind), Some(Make::Routes))
+    matches!(makes(kind), Some(GeneratedPolicies::Routes))
 }
 
 /// Number of kinds of routes in the mesh.
@@ -221,16 +221,16 @@ pub(super) fn asks_more_than_tokens(generated: &Generated) -> bool {
 
 /// Resources for all of that, as one file of the mesh; empty for nothing.
 pub(crate) fn resources(generated: &Generated, verdict: &str) -> String {
-    let meeting = Meeting::of(verdict);
+    let meeting = PolicyEffect::of(verdict);
     let mut text = String::new();
     for (kind, number) in generated {
         match makes(kind) {
-            Some(Make::Policies(write)) => text += &write(*number, meeting),
-            Some(Make::AboutTokens(write)) => {
+            Some(GeneratedPolicies::Policies(write)) => text += &write(*number, meeting),
+            Some(GeneratedPolicies::AboutTokens(write)) => {
                 text += &write(*number, meeting, &tokens::principal(generated));
             }
-            Some(Make::Others(write)) => text += &write(*number),
-            Some(Make::Issuers | Make::Routes | Make::Endpoints) | None => {}
+            Some(GeneratedPolicies::Others(write)) => text += &write(*number),
+            Some(GeneratedPolicies::Issuers | GeneratedPolicies::Routes | GeneratedPolicies::Endpoints) | None => {}
         }
     }
     // Policies about request principals need an issuer, even if the definition asks for none.
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_good_token_is_let_in_an_absent_one_is_nobodys_and_a_forged_one_is_never_let_in() {
-        let (unknown, forbidden) = (Some(Refusal::Unknown), Some(Refusal::Forbidden));
+        let (unknown, forbidden) = (Some(RefusalKind::Unknown), Some(RefusalKind::Forbidden));
         for (kind, verdict, token, expected) in [
             ("request_principals", "allow-last", SAME, None),
             ("request_principals", "allow-last", FRESH, None),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::DefinitionError;
-use super::written::{Place, Written};
+use super::written::{ComplaintLocation, Written};
 
 /// Cells without a hook.
 pub(super) const NONE: &str = "none";
@@ -29,7 +29,7 @@ pub struct Hook {
 }
 
 pub(super) fn hooks(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     written: &Written,
 ) -> Result<BTreeMap<String, Hook>, DefinitionError> {
     let mut hooks = BTreeMap::new();

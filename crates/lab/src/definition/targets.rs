@@ -1,12 +1,12 @@
 //! Targets and variants of a definition: figures to be reached, and Voile with a change.
 
-use voile_report::record::Target;
+use voile_report::record::FigureTarget;
 
-use super::written::{Place, WrittenTarget, WrittenVariant};
+use super::written::{ComplaintLocation, WrittenTarget, WrittenVariant};
 use super::{CONTESTANTS, DefinitionError, Variant};
 
 pub(super) fn variants(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     written: Vec<WrittenVariant>,
 ) -> Result<Vec<Variant>, DefinitionError> {
     let mut variants: Vec<Variant> = Vec::new();
@@ -38,9 +38,9 @@ pub(super) fn variants(
 }
 
 pub(super) fn targets(
-    place: &Place<'_>,
+    place: &ComplaintLocation<'_>,
     written: Vec<WrittenTarget>,
-) -> Result<Vec<Target>, DefinitionError> {
+) -> Result<Vec<FigureTarget>, DefinitionError> {
     written
         .into_iter()
         .map(|target| {
@@ -68,7 +68,7 @@ pub(super) fn targets(
                 let why = "a target is a ratio (`of` contestants, `ratio_to` another cell) or a difference (`minus`, `more_than`), not both";
                 return Err(place.error(target.row.span(), why));
             }
-            Ok(Target {
+            Ok(FigureTarget {
                 row: target.row.into_inner(),
                 figures: target.figures,
                 contestant: target.contestant.unwrap_or_else(|| "voile".to_owned()),

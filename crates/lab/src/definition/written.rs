@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
-use voile_report::claims::Where;
-use voile_report::record::Kind;
+use voile_report::claims::CellSelector;
+use voile_report::record::ValueKind;
 
 use super::DefinitionError;
-use super::near::meant;
+use super::suggestions::meant;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -105,7 +105,7 @@ pub(super) struct WrittenControl {
     pub(super) tls: bool,
     #[serde(default = "uniform_word")]
     pub(super) arrival: String,
-    pub(super) kind: Option<Kind>,
+    pub(super) kind: Option<ValueKind>,
     pub(super) protocol: Option<String>,
     pub(super) rate: Option<u32>,
     pub(super) connections: Option<u32>,
@@ -125,7 +125,7 @@ pub(super) struct WrittenCells {
     pub(super) features: Option<Vec<Spanned<String>>>,
     pub(super) arrivals: Option<Vec<Spanned<String>>>,
     #[serde(default)]
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
     pub(super) protocol: Option<Spanned<String>>,
     pub(super) protocols: Option<Vec<Spanned<String>>>,
     pub(super) rates: Option<Vec<Spanned<u32>>>,
@@ -242,7 +242,7 @@ pub(super) struct WrittenTarget {
     pub(super) contestant: Option<String>,
     pub(super) mode: Option<String>,
     pub(super) tls: Option<bool>,
-    pub(super) kind: Option<Kind>,
+    pub(super) kind: Option<ValueKind>,
     pub(super) protocol: Option<String>,
     pub(super) arrival: Option<String>,
     pub(super) rate: Option<u32>,
@@ -281,7 +281,7 @@ pub(super) struct WrittenWhere {
     start: Option<String>,
 }
 
-impl From<WrittenWhere> for Where {
+impl From<WrittenWhere> for CellSelector {
     fn from(written: WrittenWhere) -> Self {
         Self {
             contestant: written.contestant,
@@ -300,12 +300,12 @@ impl From<WrittenWhere> for Where {
 }
 
 /// The file of a definition, for the position in error messages.
-pub(super) struct Place<'a> {
+pub(super) struct ComplaintLocation<'a> {
     pub(super) file: &'a str,
     pub(super) text: &'a str,
 }
 
-impl Place<'_> {
+impl ComplaintLocation<'_> {
     pub(super) fn error(&self, span: Range<usize>, what: impl Into<String>) -> DefinitionError {
         let before = self.text.get(..span.start).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);

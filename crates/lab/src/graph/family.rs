@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use voile_host::netns::Namespace;
 use voile_host::ready::http_get;
-use voile_host::sampler::{Holdings, Usage};
+use voile_host::sampler::{ProcessResources, Usage};
 
-use super::pages::{Told, by_mutual_tls};
+use super::pages::{ServiceCounters, by_mutual_tls};
 
 /// One process.
 pub(super) struct Member {
@@ -21,7 +21,7 @@ pub(super) struct Member {
 }
 
 /// All of one side.
-pub(super) struct Family {
+pub(super) struct GraphSide {
     pub(super) members: Vec<Member>,
     /// True if each member's pages must be read in the member's own network.
     inside: bool,
@@ -30,7 +30,7 @@ pub(super) struct Family {
 /// CPU time by process.
 pub(super) type Used = BTreeMap<u32, u64>;
 
-impl Family {
+impl GraphSide {
     /// All processes below one, itself included.
     pub(super) fn of(root: u32, inside: bool) -> Self {
         let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -80,13 +80,13 @@ impl Family {
     ///
     /// # Errors
     /// If a service does not answer.
-    pub(super) fn told(&self) -> Result<BTreeMap<String, Told>, String> {
-        let mut told: BTreeMap<String, Told> = BTreeMap::new();
+    pub(super) fn told(&self) -> Result<BTreeMap<String, ServiceCounters>, String> {
+        let mut told: BTreeMap<String, ServiceCounters> = BTreeMap::new();
         for member in self.of_kind("service") {
             let page = self.page(member)?;
             told.entry(member.service.clone())
                 .or_default()
-                .plus(&Told::read(&page));
+                .plus(&ServiceCounters::read(&page));
         }
         Ok(told)
     }
@@ -135,9 +135,9 @@ pub(super) fn spent<'m>(
 /// Median of a figure over the members.
 pub(super) fn held<'m>(
     members: impl Iterator<Item = &'m Member>,
-    read: fn(&Holdings) -> u64,
+    read: fn(&ProcessResources) -> u64,
 ) -> Option<f64> {
-    let each = members.filter_map(|member| Holdings::of(member.pid).ok());
+    let each = members.filter_map(|member| ProcessResources::of(member.pid).ok());
     let each: Vec<f64> = each.map(|held| read(&held) as f64).collect();
     voile_report::statistics::median(&each)
 }

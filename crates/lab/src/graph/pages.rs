@@ -3,21 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use voile_report::graph::Times;
+use voile_report::graph::LatencySummary;
 
 /// A percentile needs this many samples beyond it.
 const BEYOND: f64 = 10.0;
 
 /// A histogram as it is exposed: the count at or below each bound (in seconds), the sum and the count.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Histogram {
+pub(super) struct ExposedHistogram {
     /// By bound; a map keyed by the bound's bits keeps the order of positive numbers.
     below: BTreeMap<u64, f64>,
     sum: f64,
     count: f64,
 }
 
-impl Histogram {
+impl ExposedHistogram {
     fn take(&mut self, other: &Self, sign: f64) {
         for (bound, count) in &other.below {
             *self.below.entry(*bound).or_default() += sign * count;
@@ -30,8 +30,8 @@ impl Histogram {
         self.count.max(0.0) as u64
     }
 
-    pub(super) fn times(&self) -> Times {
-        Times {
+    pub(super) fn times(&self) -> LatencySummary {
+        LatencySummary {
             mean_us: if self.count > 0.0 {
                 self.sum / self.count * 1e6
             } else {
@@ -70,9 +70,9 @@ impl Histogram {
 
 /// Counters of a service, or their growth.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Told {
+pub(super) struct ServiceCounters {
     pub(super) requests: f64,
-    pub(super) took: Histogram,
+    pub(super) took: ExposedHistogram,
     /// By destination.
     pub(super) calls: BTreeMap<String, Calls>,
 }
@@ -81,10 +81,10 @@ pub(super) struct Told {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Calls {
     pub(super) failed: f64,
-    pub(super) took: Histogram,
+    pub(super) took: ExposedHistogram,
 }
 
-impl Told {
+impl ServiceCounters {
     /// Adds the counters of another replica.
     pub(super) fn plus(&mut self, other: &Self) {
         self.take(other, 1.0);
@@ -205,9 +205,9 @@ mod tests {
 
     #[test]
     fn what_grew_between_two_looks_is_told_and_no_more() {
-        let earlier = Told::read(&page(10, 50, 0));
-        let mut later = Told::read(&page(40, 1050, 0));
-        later.plus(&Told::default());
+        let earlier = ServiceCounters::read(&page(10, 50, 0));
+        let mut later = ServiceCounters::read(&page(40, 1050, 0));
+        later.plus(&ServiceCounters::default());
         let grew = later.since(&earlier);
         assert_eq!((grew.requests, grew.took.count()), (30.0, 0));
         let calls = &grew.calls["b:8080"];
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_percentile_above_all_bounds_or_of_few_samples_is_not_told() {
         let times = |fast, slow| {
-            Told::read(&page(0, fast, slow)).calls["b:8080"]
+            ServiceCounters::read(&page(0, fast, slow)).calls["b:8080"]
                 .took
                 .times()
         };

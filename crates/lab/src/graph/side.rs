@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use voile_host::child::{Output, Spec, Supervised};
+use voile_host::child::{Output, Spec, SupervisedChild};
 
-use super::family::Family;
+use super::family::GraphSide;
 use super::{GraphSettings, INTERRUPTED};
 use crate::definition::Isolation;
 
@@ -23,14 +23,14 @@ const SEARCH_WITHIN: Duration = Duration::from_secs(300);
 const PORT: u16 = 8080;
 
 /// One side.
-pub(super) struct Side {
-    pub(super) child: Supervised,
+pub(super) struct GraphSideRun {
+    pub(super) child: SupervisedChild,
     pub(super) mesh: bool,
     pub(super) url: String,
     said: Arc<Mutex<String>>,
 }
 
-impl Side {
+impl GraphSideRun {
     /// Starts the side: without a mesh as processes, or in namespaces as a folder whose pods have no sidecars.
     pub(super) fn start(
         settings: &GraphSettings,
@@ -147,8 +147,8 @@ impl Side {
         Some(SocketAddr::new(address.ip(), PORT))
     }
 
-    pub(super) fn family(&self, isolation: Isolation) -> Family {
-        Family::of(self.child.pid(), isolation == Isolation::Netns)
+    pub(super) fn family(&self, isolation: Isolation) -> GraphSide {
+        GraphSide::of(self.child.pid(), isolation == Isolation::Netns)
     }
 
     /// Sends load, and returns what the generator says.

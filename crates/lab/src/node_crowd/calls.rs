@@ -69,7 +69,7 @@ pub(super) fn open(
 
 /// Result of new connections on a schedule.
 #[derive(Debug, Default)]
-pub(super) struct Came {
+pub(super) struct NewConnectionResults {
     /// From when each was due to its first answer, in milliseconds, sorted.
     pub(super) ms: Vec<f64>,
     pub(super) failed: u64,
@@ -79,15 +79,15 @@ pub(super) struct Came {
 
 /// Opens so many connections a second for so long, from all pods in turn; each is answered once and closed. Latency counts from
 /// the due time, so a proxy that falls behind shows it.
-pub(super) fn schedule(pods: &[Namespace], rate: u32, time: Duration, to: SocketAddr) -> Came {
+pub(super) fn schedule(pods: &[Namespace], rate: u32, time: Duration, to: SocketAddr) -> NewConnectionResults {
     let due = (f64::from(rate) * time.as_secs_f64()) as u64;
     let (next, began) = (AtomicU64::new(0), Instant::now());
     // Twice the time is enough for a proxy that can keep up at all.
     let ends = began + time * 2;
-    let mut all = Came::default();
+    let mut all = NewConnectionResults::default();
     std::thread::scope(|scope| {
         let caller = || {
-            let mut own = Came::default();
+            let mut own = NewConnectionResults::default();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= due || Instant::now() >= ends {

@@ -4,17 +4,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use voile_host::child::{Supervised, stop_all};
+use voile_host::child::{SupervisedChild, stop_all};
 use voile_host::netns::Namespace;
 use voile_host::netns::rules::{NodeCapture, Rules};
-use voile_host::place::{Place, Privileges};
-use voile_host::sampler::{Holdings, Usage};
+use voile_host::isolation::{ProcessIsolation, Privileges};
+use voile_host::sampler::{ProcessResources, Usage};
 use voile_report::control_plane::ControlPlaneRecord;
 
 use super::NodeCrowdSettings;
 use super::calls::{call, open, percentile, schedule};
 use crate::contestants::nodes::agent::NodePod;
-use crate::contestants::nodes::{NODE_ACCOUNT, Node, NodePlan, Program};
+use crate::contestants::nodes::{NODE_ACCOUNT, StartedNode, NodePlan, Program};
 use crate::contestants::{CLIENT_NODE, SERVER_NODE};
 use crate::control_plane::Progress;
 use crate::network::{GATEWAY, Network, Pod, TCP_PORT};
@@ -34,15 +34,15 @@ const ASKED_MB: f64 = 12.0;
 const ASKED_JOIN_MS: f64 = 50.0;
 
 /// See the module.
-pub(super) struct Scene<'a> {
+pub(super) struct NodeCrowdScene<'a> {
     settings: &'a NodeCrowdSettings,
     lab: &'a Lab<'a>,
     name: &'a str,
     clients: Vec<NodePod>,
     /// Pods that no proxy knows yet.
     later: Vec<NodePod>,
-    one: Node,
-    two: Node,
+    one: StartedNode,
+    two: StartedNode,
 }
 
 /// The rules of a pod that a node's proxy serves.
@@ -53,14 +53,14 @@ fn served() -> Rules {
     }
 }
 
-impl Scene<'_> {
+impl NodeCrowdScene<'_> {
     /// Sets it up, measures, and ends it, also where something fails.
     pub(super) fn run(
         settings: &NodeCrowdSettings,
         program: &Program,
         scratch: &Path,
         stopped: &dyn Fn() -> bool,
-        measure: impl FnOnce(&mut Scene<'_>) -> Result<(), String>,
+        measure: impl FnOnce(&mut NodeCrowdScene<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
         let network = Network::create(TCP)?;
         let _visit = network.visit()?;
@@ -84,7 +84,7 @@ impl Scene<'_> {
         let place = Some(network.for_control());
         let mut control = Control::start(&lab, "control", &config, tls, place, &node_account)?;
         let mut echo = network.start_echo(&lab, &server, "echo", (&[], &[TCP_PORT]), &[])?;
-        let place = |pod: &Pod| Place::new(pod.namespace.clone(), Privileges::NodeProxy);
+        let place = |pod: &Pod| ProcessIsolation::new(pod.namespace.clone(), Privileges::NodeProxy);
         let inside = lab.with_places([
             (CLIENT_NODE, place(&nodes[0])),
             (SERVER_NODE, place(&nodes[1])),
@@ -109,11 +109,11 @@ impl Scene<'_> {
                 token: &token,
                 socket: &scratch.join(format!("{node}.zds")),
             };
-            Node::start(&inside, program, &plan, pods)
+            StartedNode::start(&inside, program, &plan, pods)
         };
         let measured = start(CLIENT_NODE, "one", &nodes[0], told.clone()).and_then(|one| {
             let two = start(SERVER_NODE, "two", &nodes[1], vec![server])?;
-            let mut scene = Scene {
+            let mut scene = NodeCrowdScene {
                 settings,
                 lab: &lab,
                 name: program.name(),
@@ -153,8 +153,8 @@ impl Scene<'_> {
         (self.name == "voile").then_some(bound)
     }
 
-    fn held(child: &Supervised) -> Holdings {
-        Holdings::of_all(&child.group_pids())
+    fn held(child: &SupervisedChild) -> ProcessResources {
+        ProcessResources::of_all(&child.group_pids())
     }
 
     /// Memory with all pods, and with a few connections of each.

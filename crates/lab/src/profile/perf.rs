@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use voile_host::child::{Output, Supervised};
+use voile_host::child::{Output, SupervisedChild};
 use voile_report::profile::{Flame, Profile, Syscalls};
 
-use super::Scene;
+use super::ProfiledCell;
 use crate::contestants::Instance;
-use crate::generator::{Broken, wait_until};
+use crate::generator::{BrokenSlice, wait_until};
 use crate::hooks::there;
 use crate::target::Lab;
 
@@ -84,7 +84,7 @@ fn start(
     name: &str,
     arguments: &[&str],
     seconds: f64,
-) -> Result<Supervised, String> {
+) -> Result<SupervisedChild, String> {
     let spec = lab.free_process(name, "perf".as_ref()).args(arguments);
     let spec = spec.args(["--", "sleep", &format!("{seconds:.3}")]);
     spec.start().map_err(|e| e.to_string())
@@ -93,9 +93,9 @@ fn start(
 /// Waits for perf's end; an error is its output.
 fn finish(
     lab: &Lab<'_>,
-    child: &mut Supervised,
+    child: &mut SupervisedChild,
     bound: Duration,
-) -> Result<Result<(), String>, Broken> {
+) -> Result<Result<(), String>, BrokenSlice> {
     let name = child.name().to_owned();
     if !wait_until(child, Instant::now() + bound, lab)? {
         return Ok(Err(format!("perf did not end within {bound:?}")));
@@ -108,7 +108,7 @@ fn finish(
 }
 
 /// Counts the system calls of every process on the path.
-pub(super) fn syscalls(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
+pub(super) fn syscalls(scene: &ProfiledCell<'_>, profile: &mut Profile) -> Result<(), BrokenSlice> {
     let lab = scene.lab;
     let named = NAMED.iter().filter(|name| {
         let place = format!("{TRACEPOINTS}/sys_enter_{name}");
@@ -123,7 +123,7 @@ pub(super) fn syscalls(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), B
     let mut counted: Vec<(&'static str, PathBuf)> = Vec::new();
     let mut failure = None;
     let mut looked = 0.0;
-    let run = scene.under_load(&mut |load: &mut Supervised, until: Instant| {
+    let run = scene.under_load(&mut |load: &mut SupervisedChild, until: Instant| {
         let Some(seconds) = seconds_until(until) else {
             failure = Some("the slice is too short".to_owned());
             return Ok(());
@@ -191,10 +191,10 @@ fn parse_stat(text: &str, requests: f64) -> Syscalls {
 }
 
 /// Samples the stacks of every process on the path; of those at an agent's the agent does.
-pub(super) fn flames(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
+pub(super) fn flames(scene: &ProfiledCell<'_>, profile: &mut Profile) -> Result<(), BrokenSlice> {
     let lab = scene.lab;
     let (mut here, mut there) = (None, None);
-    scene.under_load(&mut |load: &mut Supervised, until: Instant| {
+    scene.under_load(&mut |load: &mut SupervisedChild, until: Instant| {
         let Some(seconds) = seconds_until(until) else {
             here = Some(Err("the slice is too short".to_owned()));
             return Ok(());
@@ -236,7 +236,7 @@ pub(super) fn flames(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Bro
 
 /// A perf that samples processes of this machine.
 pub(crate) struct Sampling {
-    child: Supervised,
+    child: SupervisedChild,
     data: PathBuf,
     roles: BTreeMap<u32, String>,
     bound: Duration,
@@ -277,12 +277,12 @@ impl Sampling {
     }
 
     /// Waits for its end.
-    pub(crate) fn wait(&mut self, lab: &Lab<'_>) -> Result<Result<(), String>, Broken> {
+    pub(crate) fn wait(&mut self, lab: &Lab<'_>) -> Result<Result<(), String>, BrokenSlice> {
         finish(lab, &mut self.child, self.bound)
     }
 
     /// Lets perf tell what it sampled, and sorts it by role; says why where it cannot.
-    pub(crate) fn tell(&self, lab: &Lab<'_>) -> Result<Result<Vec<Flame>, String>, Broken> {
+    pub(crate) fn tell(&self, lab: &Lab<'_>) -> Result<Result<Vec<Flame>, String>, BrokenSlice> {
         let out = lab.folder.join("perf.txt");
         let spec = lab
             .free_process("perf-script", "perf".as_ref())

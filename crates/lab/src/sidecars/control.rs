@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use voile_host::child::Supervised;
-use voile_host::place::Place;
+use voile_host::child::SupervisedChild;
+use voile_host::isolation::ProcessIsolation;
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get, wait_ready};
 
@@ -21,7 +21,7 @@ const TOKEN_TTL: &str = "24h";
 const TOKEN_BOUND: Duration = Duration::from_secs(20);
 
 pub(crate) struct Control {
-    pub(crate) child: Supervised,
+    pub(crate) child: SupervisedChild,
     pub(crate) tls: SocketAddr,
     pub(crate) state: PathBuf,
     monitoring: SocketAddr,
@@ -29,7 +29,7 @@ pub(crate) struct Control {
 
 /// State of one sidecar, as the control plane reports it.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Known {
+pub(super) struct SidecarReport {
     pub(super) stream: u64,
     pub(super) synced: bool,
     pub(super) propagation: Propagation,
@@ -44,7 +44,7 @@ pub(super) struct Propagation {
 
 #[derive(Deserialize)]
 struct Status {
-    proxies: Vec<Known>,
+    proxies: Vec<SidecarReport>,
 }
 
 /// A port for a control plane.
@@ -59,7 +59,7 @@ impl Control {
         name: &str,
         config: &Path,
         tls: SocketAddr,
-        place: Option<Place>,
+        place: Option<ProcessIsolation>,
         more: &[String],
     ) -> Result<Self, String> {
         let monitoring = port(tls.ip())?;
@@ -122,7 +122,7 @@ impl Control {
     }
 
     /// Every sidecar that is connected.
-    pub(super) fn sidecars(&self) -> Result<Vec<Known>, String> {
+    pub(super) fn sidecars(&self) -> Result<Vec<SidecarReport>, String> {
         let text = self.page("/debug/status")?;
         let status: Status = serde_json::from_str(&text)
             .map_err(|e| format!("the control plane's status is not as expected: {e}"))?;

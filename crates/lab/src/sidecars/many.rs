@@ -7,15 +7,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use voile_host::child::{Output, Spec, Supervised, stop_all};
+use voile_host::child::{Output, Spec, SupervisedChild, stop_all};
 use voile_host::machine::{available_memory_bytes, kernel_memory_bytes, room_for_threads};
 use voile_host::ports::free_port;
 use voile_host::ready::http_get;
-use voile_host::sampler::{Holdings, cpu_ns};
+use voile_host::sampler::{ProcessResources, cpu_ns};
 use voile_report::control_plane::ControlPlaneRecord;
 
-use super::control::{Control, Known, port};
-use super::mesh::{ACCOUNT, Layout, MAX_PODS, NAMESPACE};
+use super::control::{Control, SidecarReport, port};
+use super::mesh::{ACCOUNT, MeshSize, MAX_PODS, NAMESPACE};
 use super::{SidecarSettings, megabytes, rest};
 use crate::contestants::counted;
 use crate::control_plane::{Progress, make_room};
@@ -51,16 +51,16 @@ const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const BLOCKS: std::ops::Range<u32> = 100..200;
 
 /// What runs.
-struct Many<'a> {
+struct RunningSidecars<'a> {
     settings: &'a SidecarSettings,
     progress: &'a Progress<'a>,
     stopped: &'a dyn Fn() -> bool,
     lab: Lab<'a>,
-    layout: Layout,
+    layout: MeshSize,
     control: Control,
-    sidecars: Vec<Supervised>,
+    sidecars: Vec<SupervisedChild>,
     /// The server behind all pods.
-    _echo: Supervised,
+    _echo: SupervisedChild,
 }
 
 /// The generator's JSON, as far as it matters here.
@@ -88,7 +88,7 @@ pub(super) fn measure<'a>(
 ) -> Result<(), String> {
     possible(settings.sidecars)?;
     let before = Machine::now()?;
-    let mut many = Many::prepare(settings, scratch, progress, stopped)?;
+    let mut many = RunningSidecars::prepare(settings, scratch, progress, stopped)?;
     let measured = many.all(record, before);
     let ended = many.end();
     measured?;
@@ -144,7 +144,7 @@ impl Machine {
     }
 }
 
-impl<'a> Many<'a> {
+impl<'a> RunningSidecars<'a> {
     fn prepare(
         settings: &'a SidecarSettings,
         scratch: &'a Path,
@@ -154,7 +154,7 @@ impl<'a> Many<'a> {
         progress.say("writing the mesh");
         let (echo, address) = start_echo(&settings.voile, scratch, HTTP, &[], stopped)?;
         let lab = Lab::on_loopback(&settings.voile, scratch, Echo::NOWHERE, stopped);
-        let layout = Layout::choose(settings, address.port())?;
+        let layout = MeshSize::choose(settings, address.port())?;
         let config = scratch.join("config");
         layout.write(&config)?;
         let ttl = settings
@@ -185,7 +185,7 @@ impl<'a> Many<'a> {
         let gone = self
             .sidecars
             .iter_mut()
-            .filter_map(Supervised::try_exit)
+            .filter_map(SupervisedChild::try_exit)
             .count();
         record.add(
             "the end",
@@ -254,8 +254,8 @@ impl<'a> Many<'a> {
         &self,
         all: u32,
         what: &str,
-        holds: &dyn Fn(&Known) -> bool,
-    ) -> Result<Vec<Known>, String> {
+        holds: &dyn Fn(&SidecarReport) -> bool,
+    ) -> Result<Vec<SidecarReport>, String> {
         let (mut most, mut moved) = (0, Instant::now());
         loop {
             // The control plane may be too busy to answer in time.
@@ -321,9 +321,9 @@ impl<'a> Many<'a> {
         rest(SETTLE, self.stopped)?;
         // The machine first: reading of thousands of processes makes the kernel remember them.
         let after = Machine::now()?;
-        let (mut sum, mut most) = (Holdings::default(), Holdings::default());
+        let (mut sum, mut most) = (ProcessResources::default(), ProcessResources::default());
         for sidecar in &self.sidecars {
-            let held = Holdings::of(sidecar.pid())
+            let held = ProcessResources::of(sidecar.pid())
                 .map_err(|e| format!("the memory of {}: {e}", sidecar.name()))?;
             sum.pss_bytes += held.pss_bytes;
             sum.anonymous_bytes += held.anonymous_bytes;
@@ -374,7 +374,7 @@ impl<'a> Many<'a> {
             (sum.descriptors as f64 / all, ""),
             None,
         );
-        let control = Holdings::of(self.control.child.pid()).map_err(|e| e.to_string())?;
+        let control = ProcessResources::of(self.control.child.pid()).map_err(|e| e.to_string())?;
         record.add(
             "the control plane",
             "RSS",
@@ -531,7 +531,7 @@ impl<'a> Many<'a> {
 /// Certificates that the control plane has issued.
 const ISSUED: &str = "voile_control_certificates_issued_total";
 
-impl Layout {
+impl MeshSize {
     /// Chooses free addresses, and ports that are free on every address.
     fn choose(settings: &SidecarSettings, echo: u16) -> Result<Self, String> {
         let mut layout = Self {

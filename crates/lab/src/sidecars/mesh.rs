@@ -17,7 +17,7 @@ pub(super) const MAX_PODS: u32 = RANK * RANK;
 
 /// The mesh in numbers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
+pub(super) struct MeshSize {
     pub(super) sidecars: u32,
     pub(super) used: u32,
     /// S of 127.S.0.0/16.
@@ -35,7 +35,7 @@ pub(super) fn services(sidecars: u32, used: u32) -> u32 {
     (sidecars / PODS_EACH).max(used).max(1)
 }
 
-impl Layout {
+impl MeshSize {
     pub(super) fn services(&self) -> u32 {
         services(self.sidecars, self.used)
     }
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn every_pod_has_an_address_of_its_own_and_every_service_is_used_and_stood_behind() {
-        let layout = Layout {
+        let layout = MeshSize {
             sidecars: 2_000,
             used: 10,
             block: 90,
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(layout.behind(7).collect::<Vec<_>>(), [7, 1_007]);
         // The last address there is.
         assert_eq!(layout.address(MAX_PODS - 1).to_string(), "127.90.250.250");
-        let few = Layout {
+        let few = MeshSize {
             sidecars: 3,
             ..layout
         };

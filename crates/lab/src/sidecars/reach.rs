@@ -10,11 +10,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use voile_host::child::{Spec, Supervised};
+use voile_host::child::{Spec, SupervisedChild};
 use voile_host::netns::Namespace;
-use voile_host::netns::rules::{Capture, Rules, Scope};
+use voile_host::netns::rules::{PodCapture, Rules, PortScope};
 use voile_host::ready::Probe;
-use voile_host::sampler::Holdings;
+use voile_host::sampler::ProcessResources;
 use voile_report::control_plane::ControlPlaneRecord;
 
 use super::control::{Control, port};
@@ -44,7 +44,7 @@ const FIRST_MS: f64 = 5.0;
 const MORE_MB: f64 = 1.0;
 
 /// Figures of one mesh.
-struct Seen {
+struct ReachedMesh {
     rss: Vec<f64>,
     first_ms: Vec<f64>,
     second_ms: Vec<f64>,
@@ -82,7 +82,7 @@ pub(super) fn measure(
 }
 
 /// Adds a mesh's figures; the first mesh is the reference for the others.
-fn add(record: &mut ControlPlaneRecord, services: u32, seen: &Seen, smallest: &mut Option<f64>) {
+fn add(record: &mut ControlPlaneRecord, services: u32, seen: &ReachedMesh, smallest: &mut Option<f64>) {
     let what = format!("a sidecar that uses {USED} of {services} services");
     let rss = middle(&seen.rss);
     record.add(&what, "RSS, median of its starts", (rss, "MB"), None);
@@ -139,8 +139,8 @@ struct Mesh<'a> {
     control: Control,
     token: std::path::PathBuf,
     client: Pod,
-    server: Supervised,
-    echo: Supervised,
+    server: SupervisedChild,
+    echo: SupervisedChild,
 }
 
 impl<'a> Mesh<'a> {
@@ -169,10 +169,10 @@ impl<'a> Mesh<'a> {
         // Pods leave calls to the control plane alone, and its folder has their addresses: its port comes first, it itself last.
         let tls = port(GATEWAY.into())?;
         let captured = |inbound: Vec<u16>| Rules {
-            capture: Some(Capture {
+            capture: Some(PodCapture {
                 control: vec![tls],
-                inbound_ports: Scope::Only(inbound),
-                ..Capture::default()
+                inbound_ports: PortScope::Only(inbound),
+                ..PodCapture::default()
             }),
             ..Rules::default()
         };
@@ -205,8 +205,8 @@ impl<'a> Mesh<'a> {
         Ok(mesh)
     }
 
-    fn rounds(&mut self, rounds: u32, progress: &Progress<'_>) -> Result<Seen, String> {
-        let mut seen = Seen {
+    fn rounds(&mut self, rounds: u32, progress: &Progress<'_>) -> Result<ReachedMesh, String> {
+        let mut seen = ReachedMesh {
             rss: Vec::new(),
             first_ms: Vec::new(),
             second_ms: Vec::new(),
@@ -230,7 +230,7 @@ impl<'a> Mesh<'a> {
             }
             rest(SETTLE, self.lab.stopped)?;
             let held =
-                Holdings::of(client.pid()).map_err(|e| format!("a sidecar's memory: {e}"))?;
+                ProcessResources::of(client.pid()).map_err(|e| format!("a sidecar's memory: {e}"))?;
             seen.rss.push(megabytes(held.rss_bytes));
             client.stop(STOP_GRACE);
         }
@@ -254,7 +254,7 @@ fn sidecar(
     token: &Path,
     pod: &Pod,
     name: &str,
-) -> Result<Supervised, String> {
+) -> Result<SupervisedChild, String> {
     let spec: Spec = lab
         .process(name, name, &lab.voile)?
         .args(["proxy", "--capture", "redirect", "--log-level", "warn"])

@@ -22,7 +22,7 @@ const MAX_ASKED: usize = 1 << 16;
 
 /// Begin or end of a stream within a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum SegmentMark {
     /// The first byte of a head.
     Head(u32),
     /// The last byte of a stream's direction.
@@ -30,14 +30,14 @@ enum Mark {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Head {
+struct CapturedHead {
     length: usize,
     kind: u8,
     flags: u8,
     stream: u32,
 }
 
-impl Head {
+impl CapturedHead {
     fn read(bytes: &[u8]) -> Option<Self> {
         let [a, b, c, kind, flags, rest @ ..] = bytes else {
             return None;
@@ -60,7 +60,7 @@ impl Head {
 
 /// One direction of a connection.
 #[derive(Debug, Default)]
-struct Direction {
+struct CapturedDirection {
     /// The place after what was followed; none before a beginning was found.
     next: Option<u32>,
     /// Received part of a frame's head that a segment's border cuts.
@@ -70,8 +70,8 @@ struct Direction {
     ending: Option<u32>,
 }
 
-impl Direction {
-    fn follow(&mut self, segment: &Segment<'_>) -> Vec<Mark> {
+impl CapturedDirection {
+    fn follow(&mut self, segment: &Segment<'_>) -> Vec<SegmentMark> {
         let mut payload = segment.payload;
         if segment.opens {
             *self = Self::default();
@@ -103,7 +103,7 @@ impl Direction {
     }
 
     /// None where these are no frames.
-    fn marks(&mut self, mut payload: &[u8]) -> Option<Vec<Mark>> {
+    fn marks(&mut self, mut payload: &[u8]) -> Option<Vec<SegmentMark>> {
         let mut marks = Vec::new();
         while !payload.is_empty() {
             if self.left > 0 {
@@ -117,18 +117,18 @@ impl Direction {
                 if self.begun.len() < HEAD {
                     break;
                 }
-                let head = Head::read(&self.begun)?;
+                let head = CapturedHead::read(&self.begun)?;
                 self.begun.clear();
                 self.left = head.length;
                 if head.kind == HEADERS {
-                    marks.push(Mark::Head(head.stream));
+                    marks.push(SegmentMark::Head(head.stream));
                 }
                 self.ending = head.ends().then_some(head.stream);
             }
             if self.left == 0
                 && let Some(stream) = self.ending.take()
             {
-                marks.push(Mark::End(stream));
+                marks.push(SegmentMark::End(stream));
             }
         }
         Some(marks)
@@ -139,7 +139,7 @@ impl Direction {
 fn is_row(mut bytes: &[u8]) -> bool {
     let mut known = false;
     while !bytes.is_empty() {
-        let Some(head) = Head::read(bytes) else {
+        let Some(head) = CapturedHead::read(bytes) else {
             return false;
         };
         // Frames of a stream carry its number; frames of the connection carry 0.
@@ -155,7 +155,7 @@ fn is_row(mut bytes: &[u8]) -> bool {
 /// Streams of all connections of the watched hops.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    directions: HashMap<(SocketAddr, SocketAddr), Direction>,
+    directions: HashMap<(SocketAddr, SocketAddr), CapturedDirection>,
     /// Times of whole requests without an answer, by client, listener and stream.
     asked: HashMap<(SocketAddr, SocketAddr, u32), u64>,
 }
@@ -168,10 +168,10 @@ impl Streams {
         let mut answered = Vec::new();
         for mark in marks {
             match mark {
-                Mark::End(stream) if inwards && self.asked.len() < MAX_ASKED => {
+                SegmentMark::End(stream) if inwards && self.asked.len() < MAX_ASKED => {
                     self.asked.insert((segment.from, segment.to, stream), at);
                 }
-                Mark::Head(stream) if !inwards => {
+                SegmentMark::Head(stream) if !inwards => {
                     let asked = self.asked.remove(&(segment.to, segment.from, stream));
                     answered.extend(asked);
                 }
@@ -194,12 +194,12 @@ mod tests {
         bytes
     }
 
-    struct Seen {
+    struct StreamCapture {
         streams: Streams,
         places: [u32; 2],
     }
 
-    impl Seen {
+    impl StreamCapture {
         fn new() -> Self {
             Self {
                 streams: Streams::default(),
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn each_stream_is_timed_from_the_end_of_its_request_to_its_answers_head() {
-        let mut seen = Seen::new();
+        let mut seen = StreamCapture::new();
         let preface = [PREFACE, &frame(4, 0, 0, 12), &frame(HEADERS, 4, 1, 30)].concat();
         assert!(seen.see(true, &preface, 10).is_empty());
         // Its body in two segments, and another request between.
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn one_that_is_met_half_way_or_has_a_gap_is_followed_from_the_next_whole_frames() {
-        let mut seen = Seen::new();
+        let mut seen = StreamCapture::new();
         assert!(seen.see(true, &[0x55; 30], 10).is_empty());
         seen.see(true, &frame(HEADERS, 5, 5, 8), 20);
         assert_eq!(seen.see(false, &frame(HEADERS, 4, 5, 8), 25), [20]);
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn what_is_sealed_or_of_another_protocol_is_not_followed() {
         let sealed = [&[0x17, 0x03, 0x03, 0x00, 0x20][..], &[0x9a; 32]].concat();
-        let mut seen = Seen::new();
+        let mut seen = StreamCapture::new();
         for payload in [&sealed[..], b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", &[0; 18]] {
             assert!(seen.see(true, payload, 10).is_empty());
             assert!(seen.see(false, payload, 11).is_empty());

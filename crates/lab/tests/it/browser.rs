@@ -125,8 +125,8 @@ fn other_records(committed: &[std::path::PathBuf]) -> Vec<(&'static str, String)
 }
 
 fn graph() -> voile_report::graph::GraphRecord {
-    use voile_report::graph::{EdgeSlice, GraphRecord, GraphSlice, ServiceSlice, Times};
-    let took = |us: f64| Times {
+    use voile_report::graph::{EdgeSlice, GraphRecord, GraphSlice, ServiceSlice, LatencySummary};
+    let took = |us: f64| LatencySummary {
         mean_us: us,
         p50_us: Some(us * 0.9),
         p99_us: None,

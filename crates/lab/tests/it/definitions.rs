@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use voile_lab::{Definition, Overrides, Plan, quick};
+use voile_lab::{Definition, Overrides, SlicePlan, quick};
 
 pub(crate) const GOOD: &str = r#"name = "mine"
 rounds = 8
@@ -574,7 +574,7 @@ fn a_smoke_test_is_planned_under_twenty_seconds() {
             ..Overrides::default()
         })
         .expect("always");
-    let plan = Plan::new(&smoke, &|cell| cell.contestant != "envoy");
+    let plan = SlicePlan::new(&smoke, &|cell| cell.contestant != "envoy");
     assert!(
         plan.duration() < Duration::from_secs(20),
         "{:?}",
@@ -595,7 +595,7 @@ fn the_committed_definitions_are_good_and_short() {
         let text = std::fs::read_to_string(&path).expect("readable");
         let name = path.display().to_string();
         let definition = Definition::parse(&name, &text).unwrap_or_else(|e| panic!("{e}"));
-        let takes = Plan::new(&definition, &|_| true).duration();
+        let takes = SlicePlan::new(&definition, &|_| true).duration();
         assert!(takes <= Duration::from_secs(9 * 60), "{name}: {takes:?}");
         seen += 1;
     }
@@ -613,7 +613,7 @@ fn a_cold_start_is_an_axis_and_takes_the_time_of_starting_instead_of_warming_up(
     assert_eq!(starts, ["", "", "cold"]);
     let takes = |starts: &str| {
         let definition = with(starts).expect("good");
-        Plan::new(&definition, &|_| true).duration()
+        SlicePlan::new(&definition, &|_| true).duration()
     };
     let warm = with("starts = [\"warm\", \"warm\"]").expect_err("twice the same");
     assert!(warm.to_string().contains("is there twice"), "{warm}");

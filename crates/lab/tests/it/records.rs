@@ -70,8 +70,8 @@ fn an_old_record_is_drawn_again_without_the_places_it_names() {
         let page = fs::read_to_string(folder.path().join("report.html")).expect("it was written");
         assert!(!page.is_empty() && !page.contains(&place), "{name}");
         let sections = match drawn {
-            voile_lab::Redrawn::Experiment(record) => voile_report::plots::sections(&record),
-            voile_lab::Redrawn::Comparison(_, sections) => sections,
+            voile_lab::RedrawnFiles::Experiment(record) => voile_report::plots::sections(&record),
+            voile_lab::RedrawnFiles::Comparison(_, sections) => sections,
         };
         let formats = [voile_lab::Format::Svg, voile_lab::Format::Png];
         let count = voile_lab::write_plots(&sections, folder.path(), &formats).expect("written");

@@ -96,8 +96,8 @@ pub struct DnsLike {
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ProtocolHint {
     /// The protocol.
-    #[prost(oneof = "Hint", tags = "1, 3")]
-    pub protocol: Option<Hint>,
+    #[prost(oneof = "LinkerdProtocolHint", tags = "1, 3")]
+    pub protocol: Option<LinkerdProtocolHint>,
     /// Port for bytes after a header with the destination port.
     #[prost(message, optional, tag = "2")]
     pub opaque_transport: Option<OpaqueTransport>,
@@ -113,7 +113,7 @@ pub struct OpaqueTransport {
 
 /// The hints that this control plane sends.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Oneof)]
-pub enum Hint {
+pub enum LinkerdProtocolHint {
     /// All HTTP as HTTP/2.
     #[prost(message, tag = "1")]
     H2(H2),

@@ -18,7 +18,7 @@ pub struct PortSpec {
 
 /// Policy of a port.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Server {
+pub struct InboundServer {
     /// Protocol of the port.
     #[prost(message, optional, tag = "1")]
     pub protocol: Option<ProxyProtocol>,
@@ -34,13 +34,13 @@ pub struct Server {
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ProxyProtocol {
     /// The protocol.
-    #[prost(oneof = "Protocol", tags = "1, 2")]
-    pub kind: Option<Protocol>,
+    #[prost(oneof = "InboundProtocol", tags = "1, 2")]
+    pub kind: Option<InboundProtocol>,
 }
 
 /// The protocols that this control plane sends.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
-pub enum Protocol {
+pub enum InboundProtocol {
     /// The proxy looks.
     #[prost(message, tag = "1")]
     Detect(Detect),
@@ -96,7 +96,7 @@ pub struct Authn {
 pub enum Permit {
     /// Every client, in plaintext too.
     #[prost(message, tag = "1")]
-    Unauthenticated(Anybody),
+    Unauthenticated(UnauthenticatedClients),
     /// Clients with a certificate of the mesh.
     #[prost(message, tag = "2")]
     MeshTls(MeshTls),
@@ -104,7 +104,7 @@ pub enum Permit {
 
 /// Every client.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct Anybody {}
+pub struct UnauthenticatedClients {}
 
 /// Clients with a certificate of the mesh.
 #[derive(Clone, PartialEq, Eq, prost::Message)]

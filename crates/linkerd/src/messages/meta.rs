@@ -4,13 +4,13 @@
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct Metadata {
     /// Which.
-    #[prost(oneof = "Kind", tags = "1, 2")]
-    pub kind: Option<Kind>,
+    #[prost(oneof = "MetadataKind", tags = "1, 2")]
+    pub kind: Option<MetadataKind>,
 }
 
 /// Origin of a setting.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Oneof)]
-pub enum Kind {
+pub enum MetadataKind {
     /// A default, without a resource.
     #[prost(string, tag = "1")]
     Default(String),
@@ -44,7 +44,7 @@ impl Metadata {
     #[must_use]
     pub fn default_named(name: &str) -> Self {
         Self {
-            kind: Some(Kind::Default(name.to_owned())),
+            kind: Some(MetadataKind::Default(name.to_owned())),
         }
     }
 
@@ -52,7 +52,7 @@ impl Metadata {
     #[must_use]
     pub fn service(name: &str, namespace: &str, port: u16) -> Self {
         Self {
-            kind: Some(Kind::Resource(Resource {
+            kind: Some(MetadataKind::Resource(Resource {
                 group: "core".to_owned(),
                 kind: "Service".to_owned(),
                 name: name.to_owned(),

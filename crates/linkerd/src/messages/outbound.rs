@@ -10,13 +10,13 @@ pub struct TrafficSpec {
     #[prost(string, tag = "1")]
     pub source_workload: String,
     /// Target of the calls.
-    #[prost(oneof = "Target", tags = "2, 3")]
-    pub target: Option<Target>,
+    #[prost(oneof = "OutboundTarget", tags = "2, 3")]
+    pub target: Option<OutboundTarget>,
 }
 
 /// Target of calls.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
-pub enum Target {
+pub enum OutboundTarget {
     /// An address.
     #[prost(message, tag = "2")]
     Addr(TcpAddress),
@@ -40,13 +40,13 @@ pub struct OutboundPolicy {
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ProxyProtocol {
     /// The protocol.
-    #[prost(oneof = "Protocol", tags = "1, 2")]
-    pub kind: Option<Protocol>,
+    #[prost(oneof = "OutboundProtocol", tags = "1, 2")]
+    pub kind: Option<OutboundProtocol>,
 }
 
 /// The ways that are said here.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
-pub enum Protocol {
+pub enum OutboundProtocol {
     /// The proxy looks.
     #[prost(message, tag = "1")]
     Detect(Detect),
@@ -66,10 +66,10 @@ pub struct Detect {
     pub opaque: Option<Opaque>,
     /// HTTP/1.
     #[prost(message, optional, tag = "3")]
-    pub http1: Option<Http>,
+    pub http1: Option<HttpRoutes>,
     /// HTTP/2.
     #[prost(message, optional, tag = "4")]
-    pub http2: Option<Http>,
+    pub http2: Option<HttpRoutes>,
 }
 
 /// Routes of bytes: at most one.
@@ -82,7 +82,7 @@ pub struct Opaque {
 
 /// Routes of HTTP of either version, which are two types of the same numbers.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Http {
+pub struct HttpRoutes {
     /// The routes.
     #[prost(message, repeated, tag = "1")]
     pub routes: Vec<HttpRoute>,
@@ -158,13 +158,13 @@ pub enum Path {
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Distribution {
     /// The distribution.
-    #[prost(oneof = "Share", tags = "2")]
-    pub kind: Option<Share>,
+    #[prost(oneof = "TrafficDistribution", tags = "2")]
+    pub kind: Option<TrafficDistribution>,
 }
 
 /// The distributions that this control plane sends.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
-pub enum Share {
+pub enum TrafficDistribution {
     /// The first that can.
     #[prost(message, tag = "2")]
     FirstAvailable(FirstAvailable),
@@ -193,8 +193,8 @@ pub struct Backend {
     #[prost(message, optional, tag = "1")]
     pub metadata: Option<Metadata>,
     /// Choice of an endpoint.
-    #[prost(oneof = "Choice", tags = "3")]
-    pub kind: Option<Choice>,
+    #[prost(oneof = "BackendChoice", tags = "3")]
+    pub kind: Option<BackendChoice>,
     /// Queue of requests that wait for an endpoint.
     #[prost(message, optional, tag = "4")]
     pub queue: Option<Queue>,
@@ -202,7 +202,7 @@ pub struct Backend {
 
 /// The choices that this control plane sends.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
-pub enum Choice {
+pub enum BackendChoice {
     /// The better of two.
     #[prost(message, tag = "3")]
     Balancer(BalanceP2c),

@@ -11,9 +11,9 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use voile_linkerd::messages::identity::{CertifyRequest, CertifyResponse};
-use voile_linkerd::messages::inbound::{Permit, PortSpec, Server};
+use voile_linkerd::messages::inbound::{Permit, PortSpec, InboundServer};
 use voile_linkerd::messages::{destination, outbound};
-use voile_linkerd::{Mesh, Service, Serving, Workload};
+use voile_linkerd::{Mesh, LinkerdService, ServingState, LinkerdWorkload};
 
 pub(crate) const CERTIFY: &str = "/io.linkerd.proxy.identity.Identity/Certify";
 const WATCH_PORT: &str = "/io.linkerd.proxy.inbound.InboundServerPolicies/WatchPort";
@@ -54,7 +54,7 @@ impl Control {
         );
         std::fs::write(&anchor, &root).expect("written");
         std::fs::write(&anchor_key, key.serialize_pem()).expect("written");
-        let workload = |name: &str, pod: &str| Workload {
+        let workload = |name: &str, pod: &str| LinkerdWorkload {
             identity: name.to_owned(),
             token: format!("{pod}-token"),
             workload: format!("lab/{pod}"),
@@ -68,10 +68,10 @@ impl Control {
             root: anchor,
             root_key: anchor_key,
             workloads: vec![workload(CLIENT, "client"), workload(SERVER, "server")],
-            services: vec![Service {
+            services: vec![LinkerdService {
                 name: "server".to_owned(),
                 address: "10.211.0.1:8081".parse().expect("an address"),
-                endpoints: vec![voile_linkerd::Endpoint {
+                endpoints: vec![voile_linkerd::LinkerdEndpoint {
                     address: "10.210.2.3:8081".parse().expect("an address"),
                     identity: Some(SERVER.to_owned()),
                 }],
@@ -81,7 +81,7 @@ impl Control {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
         let tell = move |line: &str| sink.lock().expect("not poisoned").push(line.to_owned());
-        let serving = Serving::bind(mesh, tell).await.expect("bound");
+        let serving = ServingState::bind(mesh, tell).await.expect("bound");
         let address = serving.address().expect("an address");
         tokio::spawn(serving.serve());
         Self {
@@ -118,7 +118,7 @@ impl Control {
             workload: "lab/server".to_owned(),
             port: 8081,
         };
-        let answer = proxy.watch::<_, Server>(WATCH_PORT, asked).await;
+        let answer = proxy.watch::<_, InboundServer>(WATCH_PORT, asked).await;
         answer.map(drop).map_err(|status| status.to_string())
     }
 
@@ -209,7 +209,7 @@ fn target(text: &str) -> outbound::TrafficSpec {
     let address: SocketAddr = text.parse().expect("an address");
     outbound::TrafficSpec {
         source_workload: "lab/client".to_owned(),
-        target: Some(outbound::Target::Addr(address.into())),
+        target: Some(outbound::OutboundTarget::Addr(address.into())),
     }
 }
 
@@ -224,7 +224,7 @@ async fn what_nobody_has_is_not_found_and_other_methods_are_not_there() {
             asked.await.expect_err("no service").code()
         }),
         ("a port beyond", {
-            let asked = proxy.watch::<_, Server>(WATCH_PORT, port(65_536 + 8081));
+            let asked = proxy.watch::<_, InboundServer>(WATCH_PORT, port(65_536 + 8081));
             asked.await.expect_err("no port").code()
         }),
         ("nobody's pod", {
@@ -232,13 +232,13 @@ async fn what_nobody_has_is_not_found_and_other_methods_are_not_there() {
                 workload: "lab/nobody".to_owned(),
                 port: 1,
             };
-            let asked = proxy.watch::<_, Server>(WATCH_PORT, asked);
+            let asked = proxy.watch::<_, InboundServer>(WATCH_PORT, asked);
             asked.await.expect_err("no pod").code()
         }),
     ] {
         assert_eq!(refused, Code::NotFound, "{what}");
     }
-    let other: Result<Server, Status> = proxy
+    let other: Result<InboundServer, Status> = proxy
         .once("/io.linkerd.proxy.tap.Tap/Observe", port(1))
         .await;
     assert_eq!(other.expect_err("not here").code(), Code::Unimplemented);
@@ -250,7 +250,7 @@ async fn a_certified_proxy_is_told_of_its_ports_and_of_who_answers_and_streams_s
     let own = control.certified(SERVER).await;
     let proxy = control.connect(Some(own)).await.expect("mutual TLS");
     let (server, mut stream) = proxy
-        .watch::<_, Server>(WATCH_PORT, port(8081))
+        .watch::<_, InboundServer>(WATCH_PORT, port(8081))
         .await
         .expect("known");
     let permit = server.authorizations[0]

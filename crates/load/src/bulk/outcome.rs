@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::worker::Count;
+use super::worker::BulkCount;
 use crate::clock::SECOND;
 use crate::options::{Bulk, LoadOptions};
 use crate::outcome::{named, rfc3339};
@@ -88,7 +88,7 @@ pub(super) fn gigabits(bytes: u64, seconds: f64) -> f64 {
 impl BulkResult {
     pub(super) fn new(
         options: &LoadOptions,
-        count: &Count,
+        count: &BulkCount,
         planned: Timeline,
         start_unix_ns: u64,
     ) -> Self {
@@ -139,7 +139,7 @@ impl BulkResult {
         result
     }
 
-    fn judge(&mut self, count: &Count) {
+    fn judge(&mut self, count: &BulkCount) {
         let mut reasons = Vec::new();
         if self.bytes == 0 {
             reasons.push("no bytes arrived".to_owned());

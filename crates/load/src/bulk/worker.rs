@@ -14,9 +14,9 @@ use crate::clock::{MILLISECOND, SECOND, Timer, now, sharpen_timers, thread_cpu};
 use crate::connect::start_connect;
 use crate::echo::ACK_BYTES;
 use crate::options::{Bulk, LoadOptions};
-use crate::poll::{Poll, Ready};
+use crate::poll::{Poll, Readiness};
 use crate::stop::Stop;
-use crate::tally::Outcome;
+use crate::tally::RequestOutcome;
 use crate::threads::Generator;
 use crate::worker::Timeline;
 
@@ -36,7 +36,7 @@ const STOP: u64 = u64::MAX - 1;
 
 /// Counts of one thread, or the sum of all threads.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Count {
+pub(crate) struct BulkCount {
     /// In the measured part: bytes that arrived, by the sink's word, the kernel's, or our own reading.
     pub(super) arrived: u64,
     pub(super) written: u64,
@@ -46,14 +46,14 @@ pub(crate) struct Count {
     pub(super) by_sink: u64,
     /// Bytes of each connection in the measured part.
     pub(super) each: Vec<u64>,
-    pub(super) errors: BTreeMap<Outcome, u64>,
+    pub(super) errors: BTreeMap<RequestOutcome, u64>,
     pub(super) cpu_ns: u64,
     pub(super) end: u64,
     /// The user asked to end before that.
     pub(super) interrupted: bool,
 }
 
-impl Count {
+impl BulkCount {
     pub(super) fn merge(&mut self, other: &Self) {
         self.arrived += other.arrived;
         self.written += other.written;
@@ -76,7 +76,7 @@ impl Count {
 }
 
 #[derive(Debug)]
-struct Connection {
+struct BulkConnection {
     stream: Option<TcpStream>,
     open: bool,
     /// Waits for its next turn.
@@ -95,9 +95,9 @@ struct Connection {
     ack: Vec<u8>,
 }
 
-pub(super) struct Worker {
+pub(super) struct BulkWorker {
     direction: Bulk,
-    connections: Vec<Connection>,
+    connections: Vec<BulkConnection>,
     poll: Poll,
     timer: Timer,
     turns: Vec<usize>,
@@ -107,11 +107,11 @@ pub(super) struct Worker {
     cpu_from: Option<u64>,
     next_books: u64,
     timeout: u64,
-    count: Count,
+    count: BulkCount,
     ending: bool,
 }
 
-impl Worker {
+impl BulkWorker {
     pub(super) fn new(
         options: &LoadOptions,
         index: usize,
@@ -121,18 +121,18 @@ impl Worker {
             .step_by(options.threads)
             .count();
         let poll = Poll::new()?;
-        let mut count = Count {
+        let mut count = BulkCount {
             connections: share as u64,
-            ..Count::default()
+            ..BulkCount::default()
         };
         let mut connections = Vec::with_capacity(share);
         for slot in 0..share {
             let stream = start_connect(options.target.address, options.bind)
                 .and_then(|stream| poll.add_stream(&stream, slot as u64).map(|()| stream));
             if stream.is_err() {
-                *count.errors.entry(Outcome::Connect).or_default() += 1;
+                *count.errors.entry(RequestOutcome::Connect).or_default() += 1;
             }
-            connections.push(Connection {
+            connections.push(BulkConnection {
                 stream: stream.ok(),
                 open: false,
                 queued: false,
@@ -173,8 +173,8 @@ impl Worker {
     }
 }
 
-impl Generator for Worker {
-    type Count = Count;
+impl Generator for BulkWorker {
+    type Count = BulkCount;
 
     /// Waits until each connection is open or has failed.
     fn prepare(&mut self, stop: &Stop) -> io::Result<()> {
@@ -182,21 +182,21 @@ impl Generator for Worker {
         self.poll.add_timer(&self.timer, TIMER)?;
         self.poll.add_level(stop.fd(), STOP)?;
         let deadline = now() + self.timeout.min(u64::MAX / 4);
-        let pending = |connection: &Connection| connection.stream.is_some() && !connection.open;
+        let pending = |connection: &BulkConnection| connection.stream.is_some() && !connection.open;
         while self.connections.iter().any(pending) && now() < deadline && !stop.raised() {
             self.timer.set(Some(deadline))?;
             self.take_events(stop)?;
         }
         for slot in 0..self.connections.len() {
             if pending(&self.connections[slot]) {
-                self.lose(slot, Outcome::Timeout);
+                self.lose(slot, RequestOutcome::Timeout);
             }
         }
         Ok(())
     }
 
     /// Moves bytes until the end.
-    fn run(mut self, timeline: Timeline, stop: &Stop) -> io::Result<Count> {
+    fn run(mut self, timeline: Timeline, stop: &Stop) -> io::Result<BulkCount> {
         self.timeline = timeline;
         self.timer.set(Some(timeline.start))?;
         while now() < timeline.start && !stop.raised() {
@@ -238,7 +238,7 @@ impl Generator for Worker {
     }
 }
 
-impl Worker {
+impl BulkWorker {
     fn take_events(&mut self, stop: &Stop) -> io::Result<()> {
         for event in 0..self.poll.wait_unless(!self.turns.is_empty())? {
             let ready = self.poll.event(event);
@@ -251,7 +251,7 @@ impl Worker {
         Ok(())
     }
 
-    fn on_ready(&mut self, ready: Ready) {
+    fn on_ready(&mut self, ready: Readiness) {
         let slot = ready.token as usize;
         let connection = &mut self.connections[slot];
         let Some(stream) = &connection.stream else {
@@ -262,7 +262,7 @@ impl Worker {
                 return;
             }
             if !matches!(stream.take_error(), Ok(None)) {
-                return self.lose(slot, Outcome::Connect);
+                return self.lose(slot, RequestOutcome::Connect);
             }
             connection.open = true;
         }
@@ -291,9 +291,9 @@ impl Worker {
             Ok(true) => self.queue(slot),
             Ok(false) => {}
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                self.lose(slot, Outcome::Protocol);
+                self.lose(slot, RequestOutcome::Protocol);
             }
-            Err(_) => self.lose(slot, Outcome::Reset),
+            Err(_) => self.lose(slot, RequestOutcome::Reset),
         }
     }
 
@@ -390,7 +390,7 @@ impl Worker {
                 let _ = stream.shutdown(Shutdown::Write);
             }
         }
-        let waits = |connection: &Connection| {
+        let waits = |connection: &BulkConnection| {
             let taken = connection.taken;
             connection.stream.is_some() && taken.is_some_and(|taken| taken < connection.written)
         };
@@ -410,21 +410,21 @@ impl Worker {
             self.count.by_sink += u64::from(connection.taken.is_some());
             self.count.each.push(connection.measured);
             if waits(connection) {
-                *self.count.errors.entry(Outcome::Unanswered).or_default() += 1;
+                *self.count.errors.entry(RequestOutcome::Unanswered).or_default() += 1;
             }
         }
         self.count.end = self.timeline.end;
         Ok(())
     }
 
-    fn lose(&mut self, slot: usize, outcome: Outcome) {
+    fn lose(&mut self, slot: usize, outcome: RequestOutcome) {
         if self.connections[slot].stream.take().is_some() {
             *self.count.errors.entry(outcome).or_default() += 1;
         }
     }
 }
 
-impl Connection {
+impl BulkConnection {
     /// Reads acknowledgements.
     fn hear(&mut self) -> io::Result<()> {
         let Some(stream) = &mut self.stream else {

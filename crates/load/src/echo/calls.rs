@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::echo::EchoOptions;
-use crate::options::Target;
+use crate::options::LoadTarget;
 use crate::poll::Waker;
 use crate::response::Reader;
 
@@ -119,13 +119,13 @@ impl Callers {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct CalleeResponse<'a> {
     service: &'a str,
-    calls: Vec<Call<'a>>,
+    calls: Vec<CalleeCall<'a>>,
 }
 
 #[derive(Serialize)]
-struct Call<'a> {
+struct CalleeCall<'a> {
     url: &'a str,
     status: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,7 +154,7 @@ fn call_forever(jobs: &Mutex<Receiver<Job>>, options: &EchoOptions) {
             .map(|(target, kept)| call(target, kept, &trace))
             .collect();
         let failed = calls.iter().any(|call| !(200..300).contains(&call.status));
-        let answer = Answer {
+        let answer = CalleeResponse {
             service: options.name.as_deref().unwrap_or(""),
             calls,
         };
@@ -169,7 +169,7 @@ fn call_forever(jobs: &Mutex<Receiver<Job>>, options: &EchoOptions) {
     }
 }
 
-fn call<'a>(target: &'a Target, kept: &mut Option<TcpStream>, trace: &str) -> Call<'a> {
+fn call<'a>(target: &'a LoadTarget, kept: &mut Option<TcpStream>, trace: &str) -> CalleeCall<'a> {
     let reused = kept.is_some();
     let outcome = match exchange(target, kept, trace) {
         // A kept connection that the callee closed meanwhile says nothing about the callee: a GET may be repeated.
@@ -182,7 +182,7 @@ fn call<'a>(target: &'a Target, kept: &mut Option<TcpStream>, trace: &str) -> Ca
     match outcome {
         Ok((status, body)) => {
             let body = String::from_utf8_lossy(&body).into_owned();
-            Call {
+            CalleeCall {
                 url: &target.url,
                 status,
                 body: Some(body).filter(|body| !body.is_empty()),
@@ -191,7 +191,7 @@ fn call<'a>(target: &'a Target, kept: &mut Option<TcpStream>, trace: &str) -> Ca
         }
         Err((error, _)) => {
             *kept = None;
-            Call {
+            CalleeCall {
                 url: &target.url,
                 status: 0,
                 body: None,
@@ -203,7 +203,7 @@ fn call<'a>(target: &'a Target, kept: &mut Option<TcpStream>, trace: &str) -> Ca
 
 /// Sends one request and reads its response. An error states if part of the response had come.
 fn exchange(
-    target: &Target,
+    target: &LoadTarget,
     kept: &mut Option<TcpStream>,
     trace: &str,
 ) -> Result<(u16, Vec<u8>), (io::Error, bool)> {
@@ -251,7 +251,7 @@ fn exchange(
     }
 }
 
-fn connect(target: &Target) -> io::Result<TcpStream> {
+fn connect(target: &LoadTarget) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&target.address, CALL_TIMEOUT)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(CALL_TIMEOUT))?;

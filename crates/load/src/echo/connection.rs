@@ -8,10 +8,10 @@ use flate2::write::GzEncoder;
 
 use crate::body::{Body, Framing};
 use crate::echo::pipe::Pipe;
-use crate::echo::plan::Plan;
-use crate::echo::request::Head;
+use crate::echo::plan::ResponsePlan;
+use crate::echo::request::EchoRequestHead;
 use crate::echo::websocket;
-use crate::http2::Server;
+use crate::http2::Http2Server;
 
 /// Bodies made on demand are written from this pattern; 64 KiB fills a socket buffer by few writes.
 static PATTERN: [u8; 64 * 1024] = [b'v'; 64 * 1024];
@@ -25,7 +25,7 @@ const MAX_KNOWN_BYTES: usize = 4 * 1024;
 
 /// State of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ConnectionPhase {
     /// Waiting for a request, or in its head.
     Head,
     /// In a request's body.
@@ -38,7 +38,7 @@ pub(crate) enum Phase {
 
 /// Facts about a request that the server keeps until the answer is sent.
 #[derive(Debug, Default)]
-pub(crate) struct Request {
+pub(crate) struct PendingResponse {
     pub(crate) head_only: bool,
     pub(crate) http11: bool,
     pub(crate) close: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Request {
 
 /// A head without anything unusual, as it was read last: a client under load says the same again and again.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct CachedRequestHead {
     pub(crate) bytes: Vec<u8>,
     pub(crate) framing: Option<Framing>,
     pub(crate) head_only: bool,
@@ -68,15 +68,15 @@ pub(crate) struct Known {
 }
 
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct EchoConnection {
     pub(crate) pipe: Pipe,
     pub(crate) generation: u32,
     /// Its last head, which need not be parsed again.
-    pub(crate) known: Known,
+    pub(crate) known: CachedRequestHead,
     /// The client speaks WebSocket.
     pub(crate) websocket: Option<Box<websocket::Frames>>,
     /// The client speaks HTTP/2.
-    pub(crate) http2: Option<Box<Server>>,
+    pub(crate) http2: Option<Box<Http2Server>>,
     /// Nothing has been understood yet: it may begin with the preface of HTTP/2.
     pub(crate) fresh: bool,
     /// Read, and not yet used.
@@ -86,10 +86,10 @@ pub(crate) struct Connection {
     pub(crate) readable: bool,
     pub(crate) hangup: bool,
     pub(crate) ended: bool,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ConnectionPhase,
     pub(crate) body: Body,
-    pub(crate) plan: Option<Arc<Plan>>,
-    pub(crate) request: Request,
+    pub(crate) plan: Option<Arc<ResponsePlan>>,
+    pub(crate) request: PendingResponse,
     /// Close once all is written.
     pub(crate) closing: bool,
     /// Time when the request was whole; set only if the log of answers needs it.
@@ -99,12 +99,12 @@ pub(crate) struct Connection {
     pattern_left: usize,
 }
 
-impl Connection {
+impl EchoConnection {
     pub(crate) fn new(pipe: Pipe, generation: u32) -> Self {
         Self {
             pipe,
             generation,
-            known: Known::default(),
+            known: CachedRequestHead::default(),
             websocket: None,
             http2: None,
             fresh: true,
@@ -113,10 +113,10 @@ impl Connection {
             readable: false,
             hangup: false,
             ended: false,
-            phase: Phase::Head,
+            phase: ConnectionPhase::Head,
             body: Body::new(),
             plan: None,
-            request: Request::default(),
+            request: PendingResponse::default(),
             closing: false,
             arrived: 0,
             out: Vec::new(),
@@ -127,7 +127,7 @@ impl Connection {
 
     /// Between requests, with no request begun: the server may close the connection without harm.
     pub(crate) fn idle(&self) -> bool {
-        self.http2.is_none() && self.phase == Phase::Head && self.input.is_empty() && self.flushed()
+        self.http2.is_none() && self.phase == ConnectionPhase::Head && self.input.is_empty() && self.flushed()
     }
 
     fn flushed(&self) -> bool {
@@ -159,7 +159,7 @@ impl Connection {
     }
 
     /// Remembers a head, if it says nothing that must be read again.
-    pub(crate) fn remember(&mut self, head: &Head<'_>, bytes: &[u8]) {
+    pub(crate) fn remember(&mut self, head: &EchoRequestHead<'_>, bytes: &[u8]) {
         let usual = !head.expects_continue
             && head.kind.is_none()
             && head.trace.is_empty()
@@ -176,7 +176,7 @@ impl Connection {
     }
 
     /// Replaces the last request and keeps its memory.
-    pub(crate) fn begin_request(&mut self, request: Request) {
+    pub(crate) fn begin_request(&mut self, request: PendingResponse) {
         let mut echo = std::mem::replace(&mut self.request, request).echo;
         echo.clear();
         if echo.capacity() <= KEPT_BYTES {
@@ -200,10 +200,10 @@ impl Connection {
     }
 
     /// Processes a WebSocket frame. Returns the frame's length and result.
-    pub(crate) fn frame(&mut self, bytes: &[u8]) -> (usize, websocket::Heard) {
+    pub(crate) fn frame(&mut self, bytes: &[u8]) -> (usize, websocket::FrameMeaning) {
         match &mut self.websocket {
             Some(frames) => frames.feed(bytes, &mut self.out),
-            None => (0, websocket::Heard::Nothing),
+            None => (0, websocket::FrameMeaning::Nothing),
         }
     }
 
@@ -241,13 +241,13 @@ impl Connection {
         );
         self.out.extend_from_slice(head.as_bytes());
         self.out.extend_from_slice(body.as_bytes());
-        self.phase = Phase::Head;
+        self.phase = ConnectionPhase::Head;
         self.closing = true;
     }
 
     /// Answers the request by its plan. Errors show at the next [`Connection::flush`].
     pub(crate) fn answer(&mut self, draining: bool) {
-        self.phase = Phase::Head;
+        self.phase = ConnectionPhase::Head;
         if self.websocket.is_some() {
             return self.answer_message();
         }
@@ -320,10 +320,10 @@ impl Connection {
     }
 }
 
-impl Plan {
+impl ResponsePlan {
     /// Makes the answer now if it is always the same.
     pub(crate) fn fix(&mut self) {
-        use crate::echo::plan::Choice::Always;
+        use crate::echo::plan::WeightedValue::Always;
         let (Always(status), Always(false)) = (&self.status, &self.close) else {
             return;
         };

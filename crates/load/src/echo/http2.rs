@@ -10,13 +10,13 @@ use std::cmp::Reverse;
 use std::io;
 
 use super::calls::Job;
-use super::connection::{Connection, gzip};
-use super::plan::Plan;
+use super::connection::{EchoConnection, gzip};
+use super::plan::ResponsePlan;
 use super::request;
-use super::worker::{Over, Worker, token};
+use super::worker::{ClosedConnection, EchoWorker, token};
 use crate::clock::unix_now;
 use crate::grpc;
-use crate::http2::{Asked, Content, Reply, Server, Stream};
+use crate::http2::{RequestProgress, ResponseBody, Reply, Http2Server, ServerStream};
 
 /// Unsent bytes beyond which no more requests are read: a client must read its answers.
 const MAX_UNSENT_BYTES: usize = 512 * 1024;
@@ -31,16 +31,16 @@ const INTERNAL: u16 = 13;
 /// `HealthCheckResponse { status: SERVING }`.
 const SERVING: &[u8] = &[0x08, 0x01];
 
-impl Worker {
+impl EchoWorker {
     /// Goes on with an HTTP/2 connection as far as its socket allows.
     pub(super) fn drive_http2(
         &mut self,
         slot: usize,
-        connection: &mut Connection,
+        connection: &mut EchoConnection,
         buffer: &mut [u8],
-    ) -> Result<(), Over> {
+    ) -> Result<(), ClosedConnection> {
         let Some(mut server) = connection.http2.take() else {
-            return Err(Over);
+            return Err(ClosedConnection);
         };
         let ended = self.serve(slot, connection, &mut server, buffer);
         connection.http2 = Some(server);
@@ -50,10 +50,10 @@ impl Worker {
     fn serve(
         &mut self,
         slot: usize,
-        connection: &mut Connection,
-        server: &mut Server,
+        connection: &mut EchoConnection,
+        server: &mut Http2Server,
         buffer: &mut [u8],
-    ) -> Result<(), Over> {
+    ) -> Result<(), ClosedConnection> {
         let token = token(slot, connection.generation);
         if !connection.input.is_empty() {
             let input = std::mem::take(&mut connection.input);
@@ -63,7 +63,7 @@ impl Worker {
             let flushed = flush(connection, server)?;
             let over = connection.closing || connection.ended || self.drain_until.is_some();
             if flushed && over && (connection.closing || server.idle()) {
-                return Err(Over);
+                return Err(ClosedConnection);
             }
             if connection.closing
                 || !connection.readable
@@ -85,18 +85,18 @@ impl Worker {
                     connection.readable = false;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Err(Over),
+                Err(_) => return Err(ClosedConnection),
             }
         }
     }
 
     /// Takes bytes and deals with the requests in them; false if they are no HTTP/2.
-    fn hear(&mut self, token: u64, server: &mut Server, mut bytes: &[u8]) -> bool {
+    fn hear(&mut self, token: u64, server: &mut Http2Server, mut bytes: &[u8]) -> bool {
         loop {
             match server.next(&mut bytes) {
                 Ok(None) => return true,
-                Ok(Some(Asked::Head(lane))) => self.head(server, lane),
-                Ok(Some(Asked::Piece(lane) | Asked::Whole(lane))) => {
+                Ok(Some(RequestProgress::Head(lane))) => self.head(server, lane),
+                Ok(Some(RequestProgress::Piece(lane) | RequestProgress::Whole(lane))) => {
                     self.whole(token, server, lane);
                 }
                 Err(_) => {
@@ -108,7 +108,7 @@ impl Worker {
     }
 
     /// A request's head has come: decides the answer, and if the answer needs the body.
-    fn head(&mut self, server: &mut Server, lane: usize) {
+    fn head(&mut self, server: &mut Http2Server, lane: usize) {
         let calls = self.calls.is_some();
         let stream = server.stream(lane);
         if !stream.arguments.is_empty() {
@@ -144,7 +144,7 @@ impl Worker {
     }
 
     /// The request, or of a live stream a message, is whole: calls, waits or answers.
-    fn whole(&mut self, token: u64, server: &mut Server, lane: usize) {
+    fn whole(&mut self, token: u64, server: &mut Http2Server, lane: usize) {
         let id = server.id(lane);
         let stream = server.stream(lane);
         if let Some(calls) = self.calls.as_ref().filter(|_| !stream.grpc) {
@@ -165,7 +165,7 @@ impl Worker {
     }
 
     /// A stream's answer is due, if it still waits for one.
-    pub(super) fn answer_stream(connection: &mut Connection, id: u32) {
+    pub(super) fn answer_stream(connection: &mut EchoConnection, id: u32) {
         if let Some(server) = &mut connection.http2
             && let Some(lane) = server.find(id)
         {
@@ -174,7 +174,7 @@ impl Worker {
     }
 
     /// The services called for a stream have answered.
-    pub(super) fn answer_calls(connection: &mut Connection, id: u32, body: Vec<u8>, failed: bool) {
+    pub(super) fn answer_calls(connection: &mut EchoConnection, id: u32, body: Vec<u8>, failed: bool) {
         let Some(server) = &mut connection.http2 else {
             return;
         };
@@ -190,7 +190,7 @@ impl Worker {
             status: if failed { 502 } else { 200 },
             content_type: "application/json",
             headers: &headers,
-            content: Content::Kept,
+            content: ResponseBody::Kept,
             grpc: None,
         };
         server.answer(lane, &reply);
@@ -198,7 +198,7 @@ impl Worker {
 }
 
 /// Writes what is pending; true when nothing is left that could be written now.
-fn flush(connection: &mut Connection, server: &mut Server) -> io::Result<bool> {
+fn flush(connection: &mut EchoConnection, server: &mut Http2Server) -> io::Result<bool> {
     while !server.unsent().is_empty() {
         match connection.pipe.write(server.unsent()) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -211,7 +211,7 @@ fn flush(connection: &mut Connection, server: &mut Server) -> io::Result<bool> {
     connection.pipe.flush()
 }
 
-fn refuse(server: &mut Server, lane: usize, why: &str) {
+fn refuse(server: &mut Http2Server, lane: usize, why: &str) {
     let stream = server.stream(lane);
     if stream.grpc {
         return end_call(server, lane, INVALID_ARGUMENT, why);
@@ -220,14 +220,14 @@ fn refuse(server: &mut Server, lane: usize, why: &str) {
     let reply = Reply {
         status: 400,
         content_type: "text/plain",
-        content: Content::Kept,
+        content: ResponseBody::Kept,
         ..Reply::default()
     };
     server.answer(lane, &reply);
 }
 
 /// Answers a gRPC call with its trailers alone.
-fn end_call(server: &mut Server, lane: usize, status: u16, why: &str) {
+fn end_call(server: &mut Http2Server, lane: usize, status: u16, why: &str) {
     let reply = Reply {
         status: 200,
         content_type: "application/grpc",
@@ -238,7 +238,7 @@ fn end_call(server: &mut Server, lane: usize, status: u16, why: &str) {
 }
 
 /// The delay that Fortio's ping asks for in its message, in nanoseconds.
-fn asked_delay(stream: &Stream) -> u64 {
+fn asked_delay(stream: &ServerStream) -> u64 {
     let message = stream.body.get(grpc::PREFIX_BYTES..);
     if !path(&stream.target).ends_with(grpc::FORTIO_PING.as_bytes()) {
         return 0;
@@ -255,7 +255,7 @@ fn path(target: &[u8]) -> &[u8] {
         .unwrap_or_default()
 }
 
-fn answer(server: &mut Server, lane: usize) {
+fn answer(server: &mut Http2Server, lane: usize) {
     let stream = server.stream(lane);
     let Some(plan) = stream.plan.clone() else {
         return;
@@ -277,13 +277,13 @@ fn answer(server: &mut Server, lane: usize) {
     }
     let size = plan.size.pick(fastrand::f64).filter(|_| !plan.debug);
     let mut headers = std::borrow::Cow::Borrowed(plan.headers.as_str());
-    let mut content = size.map_or(Content::Kept, Content::Pattern);
+    let mut content = size.map_or(ResponseBody::Kept, ResponseBody::Pattern);
     if stream.gzip && plan.gzip.pick(fastrand::f64) {
         stream.body = match size {
             Some(size) => gzip(std::iter::repeat_n(b'v', size)),
             None => gzip(stream.body.iter().copied()),
         };
-        content = Content::Kept;
+        content = ResponseBody::Kept;
         headers += "Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n";
     }
     let kind = std::mem::take(&mut stream.kind);
@@ -304,7 +304,7 @@ fn answer(server: &mut Server, lane: usize) {
     server.stream(lane).kind = kind;
 }
 
-fn answer_call(server: &mut Server, lane: usize, plan: &Plan) {
+fn answer_call(server: &mut Http2Server, lane: usize, plan: &ResponsePlan) {
     let stream = server.stream(lane);
     let failing = plan.grpc_status.pick(fastrand::f64);
     let status = plan.status.pick(fastrand::f64);
@@ -349,7 +349,7 @@ fn answer_call(server: &mut Server, lane: usize, plan: &Plan) {
         status: 200,
         content_type: "application/grpc",
         headers: &plan.headers,
-        content: Content::Kept,
+        content: ResponseBody::Kept,
         grpc: Some((0, "")),
     };
     server.answer(lane, &reply);
@@ -363,7 +363,7 @@ fn denies(paths: &[String], body: &[u8]) -> bool {
 }
 
 /// Turns the request's message into the answer's, in place.
-fn reply_message(stream: &mut Stream, plan: &Plan) -> Result<(), &'static str> {
+fn reply_message(stream: &mut ServerStream, plan: &ResponsePlan) -> Result<(), &'static str> {
     let path = path(&stream.target);
     if path == grpc::HEALTH_CHECK.as_bytes() {
         stream.body.clear();

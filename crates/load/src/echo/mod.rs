@@ -26,13 +26,13 @@ use std::time::Duration;
 
 use crate::accept::{Inbox, accept_loop, listen, raise_descriptor_limit};
 use crate::clock::now;
-use crate::options::Target;
+use crate::options::LoadTarget;
 use crate::stop::Stop;
 
 pub(crate) use raw::ACK_BYTES;
-use raw::Kind;
+use raw::RawServiceKind;
 
-pub use plan::{Choice, MAX_DELAY, MAX_SIZE, Plan};
+pub use plan::{WeightedValue, MAX_DELAY, MAX_SIZE, ResponsePlan};
 pub(crate) use request::takes_gzip;
 pub use tls::{ServerTls, ServerTlsOptions};
 
@@ -71,7 +71,7 @@ pub struct EchoOptions {
     /// The `x-voile-echo` field of answers, and `service` in the answers of a calling server.
     pub name: Option<String>,
     /// Services to call, in order, before answering.
-    pub calls: Vec<Target>,
+    pub calls: Vec<LoadTarget>,
     /// Log of HTTP/1.1 answers: when each request had come and when its answer went out. Tests of a generator read it.
     pub log: Option<Log>,
 }
@@ -126,7 +126,7 @@ pub struct Echo {
     options: EchoOptions,
     http: Vec<TcpListener>,
     raw: Vec<TcpListener>,
-    kinds: Vec<Kind>,
+    kinds: Vec<RawServiceKind>,
     datagrams: Vec<UdpSocket>,
 }
 
@@ -135,7 +135,7 @@ impl Echo {
     pub fn bind(options: EchoOptions) -> io::Result<Self> {
         raise_descriptor_limit();
         let target = format!("/?{}", options.query);
-        if let Err(why) = Plan::of(target.as_bytes(), &plan::Defaults::default()) {
+        if let Err(why) = ResponsePlan::of(target.as_bytes(), &plan::Defaults::default()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let bind = |addresses: &[SocketAddr]| -> io::Result<Vec<TcpListener>> {
@@ -152,10 +152,10 @@ impl Echo {
         http.append(&mut bind(&options.listen_tls)?);
         let (mut raw, mut kinds) = (Vec::new(), Vec::new());
         for (addresses, kind) in [
-            (&options.tcp, Kind::Echo),
-            (&options.sink, Kind::Sink),
-            (&options.source, Kind::Source),
-            (&options.tcp_tls, Kind::Sealed),
+            (&options.tcp, RawServiceKind::Echo),
+            (&options.sink, RawServiceKind::Sink),
+            (&options.source, RawServiceKind::Source),
+            (&options.tcp_tls, RawServiceKind::Sealed),
         ] {
             raw.append(&mut bind(addresses)?);
             kinds.resize(raw.len(), kind);
@@ -205,7 +205,7 @@ impl Echo {
         if !http.is_empty() {
             let http = group("echo", http, threads, stop, |inbox, stop| {
                 let worker =
-                    worker::Worker::new(inbox, Arc::clone(&options), calls.clone(), began)?;
+                    worker::EchoWorker::new(inbox, Arc::clone(&options), calls.clone(), began)?;
                 Ok(move || worker.run(&stop))
             })?;
             groups.push(http);

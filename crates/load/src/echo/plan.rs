@@ -13,14 +13,14 @@ const MAX_CHOICES: usize = 32;
 
 /// A value, or several with their probabilities; the rest to 100 % is the default.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Choice<T> {
+pub enum WeightedValue<T> {
     /// Always this.
     Always(T),
     /// Each value with the upper edge of its share of 0…100, ascending; then the default.
     Weighted(Vec<(f64, T)>, T),
 }
 
-impl<T: Copy> Choice<T> {
+impl<T: Copy> WeightedValue<T> {
     /// Reads `VALUE`, or `VALUE:PERCENT,VALUE:PERCENT…` where percentages may leave a rest for the default.
     pub fn parse(
         text: &str,
@@ -73,25 +73,25 @@ impl<T: Copy> Choice<T> {
 
 /// Answer to the requests of one target.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct ResponsePlan {
     /// The target of the plan.
     pub target: Vec<u8>,
     /// Nanoseconds to wait.
-    pub delay: Choice<u64>,
+    pub delay: WeightedValue<u64>,
     /// Status code.
-    pub status: Choice<u16>,
+    pub status: WeightedValue<u16>,
     /// Status of gRPC calls.
-    pub grpc_status: Choice<u16>,
+    pub grpc_status: WeightedValue<u16>,
     /// Body size; none echoes the request's body.
-    pub size: Choice<Option<usize>>,
+    pub size: WeightedValue<Option<usize>>,
     /// Messages that a repeating call answers with.
     pub messages: u32,
     /// Nanoseconds to wait for each request that waits already, and this one.
     pub delay_per_request: u64,
     /// Compress the answer, for clients that take it.
-    pub gzip: Choice<bool>,
+    pub gzip: WeightedValue<bool>,
     /// Close the connection after the answer.
-    pub close: Choice<bool>,
+    pub close: WeightedValue<bool>,
     /// `Content-Type` of answers, instead of the one that fits them.
     pub kind: Option<String>,
     /// Header lines to add, each with CRLF.
@@ -115,21 +115,21 @@ pub(crate) struct Defaults {
     pub(crate) headers: String,
 }
 
-impl Plan {
+impl ResponsePlan {
     /// Reads the query of a target; an error names the argument.
     pub(crate) fn of(target: &[u8], defaults: &Defaults) -> Result<Self, String> {
         let text = std::str::from_utf8(target).map_err(|_| "target is not UTF-8".to_owned())?;
         let (path, query) = text.split_once('?').unwrap_or((text, ""));
         let mut plan = Self {
             target: target.to_vec(),
-            delay: Choice::Always(defaults.delay),
-            status: Choice::Always(200),
-            grpc_status: Choice::Always(0),
-            size: Choice::Always(defaults.size),
+            delay: WeightedValue::Always(defaults.delay),
+            status: WeightedValue::Always(200),
+            grpc_status: WeightedValue::Always(0),
+            size: WeightedValue::Always(defaults.size),
             messages: 1,
             delay_per_request: 0,
-            gzip: Choice::Always(false),
-            close: Choice::Always(false),
+            gzip: WeightedValue::Always(false),
+            close: WeightedValue::Always(false),
             kind: None,
             headers: defaults.headers.clone(),
             deny: Vec::new(),
@@ -164,18 +164,18 @@ impl Plan {
     pub fn echoes(&self) -> bool {
         !self.debug
             && match &self.size {
-                Choice::Always(size) => size.is_none(),
-                Choice::Weighted(..) => true,
+                WeightedValue::Always(size) => size.is_none(),
+                WeightedValue::Weighted(..) => true,
             }
     }
 
     fn argument(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
-            "delay" => self.delay = Choice::parse(value, 0, delay)?,
-            "status" => self.status = Choice::parse(value, 200, status)?,
-            "grpc-status" => self.grpc_status = Choice::parse(value, 0, grpc_status)?,
+            "delay" => self.delay = WeightedValue::parse(value, 0, delay)?,
+            "status" => self.status = WeightedValue::parse(value, 200, status)?,
+            "grpc-status" => self.grpc_status = WeightedValue::parse(value, 0, grpc_status)?,
             // As in Fortio: requests outside all percentages get their own body back.
-            "size" => self.size = Choice::parse(value, None, |text| size(text).map(Some))?,
+            "size" => self.size = WeightedValue::parse(value, None, |text| size(text).map(Some))?,
             "messages" => {
                 let count = value.parse().ok().filter(|count| *count <= MAX_MESSAGES);
                 self.messages = count.ok_or_else(|| {
@@ -245,13 +245,13 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 /// `true`, `false`, or the percentage of answers that close, or are compressed.
-fn share(text: &str) -> Result<Choice<bool>, String> {
+fn share(text: &str) -> Result<WeightedValue<bool>, String> {
     match text {
-        "" | "true" => Ok(Choice::Always(true)),
-        "false" => Ok(Choice::Always(false)),
+        "" | "true" => Ok(WeightedValue::Always(true)),
+        "false" => Ok(WeightedValue::Always(false)),
         percent => {
             let percent = percent.strip_prefix("true:").unwrap_or(percent);
-            Choice::parse(&format!("true:{percent}"), false, |_| Ok(true))
+            WeightedValue::parse(&format!("true:{percent}"), false, |_| Ok(true))
         }
     }
 }

@@ -10,8 +10,8 @@ use rustls::ServerConfig;
 
 use crate::accept::Inbox;
 use crate::echo::pipe::Pipe;
-use crate::poll::{Poll, Ready};
-use crate::shovel::{BUFFER_BYTES, Direction};
+use crate::poll::{Poll, Readiness};
+use crate::shovel::{BUFFER_BYTES, CopyDirection};
 use crate::stop::Stop;
 
 const INBOX: u64 = u64::MAX;
@@ -32,7 +32,7 @@ const CALLS_PER_TURN: usize = 16;
 
 /// Service at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RawServiceKind {
     Echo,
     Sink,
     Source,
@@ -41,16 +41,16 @@ pub(crate) enum Kind {
 }
 
 #[derive(Debug)]
-enum Peer {
-    Echo(Direction),
+enum RawPeer {
+    Echo(CopyDirection),
     Sink(Sink),
     Source,
-    Sealed(Sealed),
+    Sealed(TlsEcho),
 }
 
 /// Echo over TLS.
 #[derive(Debug, Default)]
-struct Sealed {
+struct TlsEcho {
     /// Opened, and not yet taken to be sent back.
     pending: Vec<u8>,
     readable: bool,
@@ -68,7 +68,7 @@ struct Sink {
 }
 
 /// Result of a turn.
-enum Turn {
+enum ReadOutcome {
     /// Nothing can be done until the socket is ready.
     Wait,
     /// There is more to do, after the other connections.
@@ -76,23 +76,23 @@ enum Turn {
     Over,
 }
 
-struct Connection {
+struct RawConnection {
     pipe: Pipe,
-    peer: Peer,
+    peer: RawPeer,
     queued: bool,
 }
 
 /// Serves what the inbox is given until stopped; `kinds` by listener.
 pub(crate) fn serve(
     inbox: &Arc<Inbox>,
-    kinds: &[Kind],
+    kinds: &[RawServiceKind],
     tls: Option<&Arc<ServerConfig>>,
     stop: &Stop,
 ) -> io::Result<()> {
     let mut poll = Poll::new()?;
     poll.add_level(inbox.waker.fd(), INBOX)?;
     poll.add_level(stop.fd(), STOP)?;
-    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut connections: Vec<Option<RawConnection>> = Vec::new();
     let (mut free, mut emptied, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
     let mut buffer = vec![0; SINK_READ_BYTES];
     loop {
@@ -103,7 +103,7 @@ pub(crate) fn serve(
                 STOP => return Ok(()),
                 INBOX => {
                     for (stream, listener) in inbox.take() {
-                        let peer = Connection::new(stream, kinds[listener], tls);
+                        let peer = RawConnection::new(stream, kinds[listener], tls);
                         if !peer.is_ok_and(|peer| keep(peer, &poll, &mut connections, &mut free)) {
                             inbox.closed();
                         }
@@ -125,9 +125,9 @@ pub(crate) fn serve(
                 continue;
             };
             match connection.turn(&mut buffer) {
-                Turn::Wait => connection.queued = false,
-                Turn::More => unfinished.push(slot),
-                Turn::Over => {
+                ReadOutcome::Wait => connection.queued = false,
+                ReadOutcome::More => unfinished.push(slot),
+                ReadOutcome::Over => {
                     connections[slot] = None;
                     // Reused only after this batch, which may still name it.
                     emptied.push(slot);
@@ -141,9 +141,9 @@ pub(crate) fn serve(
 
 /// Watches a connection from now on; false when it cannot be.
 fn keep(
-    connection: Connection,
+    connection: RawConnection,
     poll: &Poll,
-    connections: &mut Vec<Option<Connection>>,
+    connections: &mut Vec<Option<RawConnection>>,
     free: &mut Vec<usize>,
 ) -> bool {
     let slot: usize = free.pop().unwrap_or(connections.len());
@@ -161,17 +161,17 @@ fn keep(
     true
 }
 
-impl Connection {
-    fn new(stream: TcpStream, kind: Kind, tls: Option<&Arc<ServerConfig>>) -> io::Result<Self> {
+impl RawConnection {
+    fn new(stream: TcpStream, kind: RawServiceKind, tls: Option<&Arc<ServerConfig>>) -> io::Result<Self> {
         let pipe = match (kind, tls) {
-            (Kind::Sealed, Some(tls)) => Pipe::sealed(stream, tls)?,
+            (RawServiceKind::Sealed, Some(tls)) => Pipe::sealed(stream, tls)?,
             _ => Pipe::plain(stream),
         };
         let peer = match kind {
-            Kind::Echo => Peer::Echo(Direction::default()),
-            Kind::Sink => Peer::Sink(Sink::default()),
-            Kind::Source => Peer::Source,
-            Kind::Sealed => Peer::Sealed(Sealed::default()),
+            RawServiceKind::Echo => RawPeer::Echo(CopyDirection::default()),
+            RawServiceKind::Sink => RawPeer::Sink(Sink::default()),
+            RawServiceKind::Source => RawPeer::Source,
+            RawServiceKind::Sealed => RawPeer::Sealed(TlsEcho::default()),
         };
         Ok(Self {
             pipe,
@@ -180,61 +180,61 @@ impl Connection {
         })
     }
 
-    fn note(&mut self, ready: Ready) {
+    fn note(&mut self, ready: Readiness) {
         match &mut self.peer {
-            Peer::Echo(direction) => {
+            RawPeer::Echo(direction) => {
                 direction.readable |= ready.readable();
                 direction.hangup |= ready.hangup();
             }
-            Peer::Sink(sink) => sink.readable |= ready.readable(),
-            Peer::Sealed(sealed) => sealed.readable |= ready.readable(),
-            Peer::Source => {}
+            RawPeer::Sink(sink) => sink.readable |= ready.readable(),
+            RawPeer::Sealed(sealed) => sealed.readable |= ready.readable(),
+            RawPeer::Source => {}
         }
     }
 
-    fn turn(&mut self, buffer: &mut [u8]) -> Turn {
+    fn turn(&mut self, buffer: &mut [u8]) -> ReadOutcome {
         let stream = self.pipe.socket();
         let turn = match &mut self.peer {
-            Peer::Echo(direction) => {
+            RawPeer::Echo(direction) => {
                 let moved = direction.shovel(stream, stream, &mut buffer[..BUFFER_BYTES]);
                 moved.map(|()| {
                     if direction.finished {
-                        Turn::Over
+                        ReadOutcome::Over
                     } else {
-                        Turn::Wait
+                        ReadOutcome::Wait
                     }
                 })
             }
-            Peer::Sink(sink) => sink.turn(stream, buffer),
-            Peer::Source => pour(stream, buffer),
-            Peer::Sealed(sealed) => sealed.turn(&mut self.pipe, &mut buffer[..BUFFER_BYTES]),
+            RawPeer::Sink(sink) => sink.turn(stream, buffer),
+            RawPeer::Source => pour(stream, buffer),
+            RawPeer::Sealed(sealed) => sealed.turn(&mut self.pipe, &mut buffer[..BUFFER_BYTES]),
         };
-        turn.unwrap_or(Turn::Over)
+        turn.unwrap_or(ReadOutcome::Over)
     }
 }
 
-impl Sealed {
-    fn turn(&mut self, pipe: &mut Pipe, buffer: &mut [u8]) -> io::Result<Turn> {
+impl TlsEcho {
+    fn turn(&mut self, pipe: &mut Pipe, buffer: &mut [u8]) -> io::Result<ReadOutcome> {
         for _ in 0..CALLS_PER_TURN {
             while !self.pending.is_empty() {
                 match pipe.write(&self.pending) {
                     Ok(count) => drop(self.pending.drain(..count)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        return Ok(Turn::Wait);
+                        return Ok(ReadOutcome::Wait);
                     }
                     Err(error) => return Err(error),
                 }
             }
             // Sealed, and perhaps not all written: nothing more is taken before that.
             if !pipe.flush()? {
-                return Ok(Turn::Wait);
+                return Ok(ReadOutcome::Wait);
             }
             if self.ended {
                 pipe.end();
-                return Ok(Turn::Over);
+                return Ok(ReadOutcome::Over);
             }
             if !self.readable {
-                return Ok(Turn::Wait);
+                return Ok(ReadOutcome::Wait);
             }
             match pipe.read(buffer) {
                 Ok(0) => self.ended = true,
@@ -244,26 +244,26 @@ impl Sealed {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Turn::More)
+        Ok(ReadOutcome::More)
     }
 }
 
 impl Sink {
-    fn turn(&mut self, stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Turn> {
+    fn turn(&mut self, stream: &TcpStream, buffer: &mut [u8]) -> io::Result<ReadOutcome> {
         for _ in 0..CALLS_PER_TURN {
             if !self.acknowledge(stream)? && self.unsent.len() > MAX_UNREAD_ACK_BYTES {
-                return Ok(Turn::Wait);
+                return Ok(ReadOutcome::Wait);
             }
             if self.ended {
                 let turn = if self.unsent.is_empty() {
-                    Turn::Over
+                    ReadOutcome::Over
                 } else {
-                    Turn::Wait
+                    ReadOutcome::Wait
                 };
                 return Ok(turn);
             }
             if !self.readable {
-                return Ok(Turn::Wait);
+                return Ok(ReadOutcome::Wait);
             }
             // TRUNC lets the kernel drop what a read would have copied.
             match recv(stream, &mut *buffer, RecvFlags::TRUNC) {
@@ -274,7 +274,7 @@ impl Sink {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Turn::More)
+        Ok(ReadOutcome::More)
     }
 
     /// Says how much was taken, if that is worth saying; false while the client does not listen.
@@ -297,17 +297,17 @@ impl Sink {
 }
 
 /// Writes as much as the client takes. The client's bytes are ignored; its end ends the connection.
-fn pour(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Turn> {
+fn pour(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<ReadOutcome> {
     for _ in 0..CALLS_PER_TURN {
         match stream.write(&PATTERN) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return loop {
                     match stream.read(buffer) {
-                        Ok(0) => break Ok(Turn::Over),
+                        Ok(0) => break Ok(ReadOutcome::Over),
                         Ok(_) => {}
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                            break Ok(Turn::Wait);
+                            break Ok(ReadOutcome::Wait);
                         }
                         Err(error) => break Err(error),
                     }
@@ -317,5 +317,5 @@ fn pour(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Turn> {
             Err(error) => return Err(error),
         }
     }
-    Ok(Turn::More)
+    Ok(ReadOutcome::More)
 }

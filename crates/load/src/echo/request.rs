@@ -25,7 +25,7 @@ const TRACE_FIELDS: [&str; 11] = [
 ];
 
 /// A request head, borrowed from the bytes it came in.
-pub(crate) struct Head<'a> {
+pub(crate) struct EchoRequestHead<'a> {
     pub(crate) method: &'a str,
     pub(crate) target: &'a str,
     pub(crate) http11: bool,
@@ -45,33 +45,33 @@ pub(crate) struct Head<'a> {
 }
 
 /// Refusal of a request: status and reason.
-pub(crate) struct Refusal(pub(crate) u16, pub(crate) &'static str);
+pub(crate) struct RequestRefusal(pub(crate) u16, pub(crate) &'static str);
 
 /// Parses a head; none when it is not all there. `describe` also keeps the fields as text, `trace` the trace context.
-pub(crate) fn parse(bytes: &[u8], trace: bool) -> Result<Option<Head<'_>>, Refusal> {
+pub(crate) fn parse(bytes: &[u8], trace: bool) -> Result<Option<EchoRequestHead<'_>>, RequestRefusal> {
     let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut []);
     let length = match request.parse_with_uninit_headers(bytes, &mut fields) {
         Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD_BYTES => length,
         Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
-        Ok(_) => return Err(Refusal(431, "request head larger than 64 KiB")),
+        Ok(_) => return Err(RequestRefusal(431, "request head larger than 64 KiB")),
         Err(httparse::Error::TooManyHeaders) => {
-            return Err(Refusal(431, "more than 128 header fields"));
+            return Err(RequestRefusal(431, "more than 128 header fields"));
         }
-        Err(_) => return Err(Refusal(400, "not an HTTP/1.1 request")),
+        Err(_) => return Err(RequestRefusal(400, "not an HTTP/1.1 request")),
     };
     let (Some(method), Some(target)) = (request.method, request.path) else {
-        return Err(Refusal(400, "not an HTTP/1.1 request"));
+        return Err(RequestRefusal(400, "not an HTTP/1.1 request"));
     };
     let http11 = request.version == Some(1);
     let fields = &*request.headers;
-    let framing = Framing::of(fields, http11).map_err(|_| Refusal(400, "ambiguous body length"))?;
+    let framing = Framing::of(fields, http11).map_err(|_| RequestRefusal(400, "ambiguous body length"))?;
     let hosts = fields
         .iter()
         .filter(|field| field.name.eq_ignore_ascii_case("host"))
         .count();
     if hosts > 1 || (hosts == 0 && http11) {
-        return Err(Refusal(400, "expected exactly one Host field"));
+        return Err(RequestRefusal(400, "expected exactly one Host field"));
     }
     let expects_continue = http11
         && fields.iter().any(|field| {
@@ -94,7 +94,7 @@ pub(crate) fn parse(bytes: &[u8], trace: bool) -> Result<Option<Head<'_>>, Refus
         String::new()
     };
     let trace = text(fields, "\r\n", wanted);
-    Ok(Some(Head {
+    Ok(Some(EchoRequestHead {
         method,
         target,
         http11,

@@ -33,7 +33,7 @@ pub(crate) fn welcome(key: &str, headers: &str) -> String {
 
 /// Result of a frame.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum FrameMeaning {
     /// Nothing to do: a piece of a message, a pong, or a ping that was answered.
     Nothing,
     /// A message is whole: its kind, and its payload in [`Frames::message`].
@@ -53,18 +53,18 @@ pub(crate) struct Frames {
 
 impl Frames {
     /// Processes one whole frame and returns its length, or 0 while the frame is incomplete. An immediate answer goes to `out`.
-    pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Heard) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, FrameMeaning) {
         match self.frame(bytes, out) {
-            Ok(None) => (0, Heard::Nothing),
+            Ok(None) => (0, FrameMeaning::Nothing),
             Ok(Some(heard)) => heard,
             Err(code) => {
                 put_frame(out, CLOSE, &code.to_be_bytes());
-                (bytes.len(), Heard::Over)
+                (bytes.len(), FrameMeaning::Over)
             }
         }
     }
 
-    fn frame(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Option<(usize, Heard)>, u16> {
+    fn frame(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Option<(usize, FrameMeaning)>, u16> {
         let Some((head, length)) = head(bytes)? else {
             return Ok(None);
         };
@@ -103,21 +103,21 @@ impl Frames {
         }
         Ok(Some((
             used,
-            if last { Heard::Message } else { Heard::Nothing },
+            if last { FrameMeaning::Message } else { FrameMeaning::Nothing },
         )))
     }
 
-    fn control(&self, kind: u8, payload: &[u8], out: &mut Vec<u8>) -> Result<Heard, u16> {
+    fn control(&self, kind: u8, payload: &[u8], out: &mut Vec<u8>) -> Result<FrameMeaning, u16> {
         match kind {
             CLOSE => {
                 put_frame(out, CLOSE, payload.get(..2).unwrap_or_default());
-                Ok(Heard::Over)
+                Ok(FrameMeaning::Over)
             }
             PING => {
                 put_frame(out, PONG, payload);
-                Ok(Heard::Nothing)
+                Ok(FrameMeaning::Nothing)
             }
-            PONG => Ok(Heard::Nothing),
+            PONG => Ok(FrameMeaning::Nothing),
             _ => Err(PROTOCOL_ERROR),
         }
     }

@@ -10,13 +10,13 @@ use crate::accept::Inbox;
 use crate::clock::{SECOND, Timer, now, sharpen_timers};
 use crate::echo::EchoOptions;
 use crate::echo::calls::{Callers, Job, Replies};
-use crate::echo::connection::{Connection, KEPT_BYTES, Phase, Request};
+use crate::echo::connection::{EchoConnection, KEPT_BYTES, ConnectionPhase, PendingResponse};
 use crate::echo::pipe::Pipe;
-use crate::echo::plan::{Defaults, MAX_DELAY, Plan};
-use crate::echo::request::{self, Refusal};
-use crate::echo::websocket::Heard;
-use crate::http2::{PREFACE, Server};
-use crate::poll::{Poll, Ready};
+use crate::echo::plan::{Defaults, MAX_DELAY, ResponsePlan};
+use crate::echo::request::{self, RequestRefusal};
+use crate::echo::websocket::FrameMeaning;
+use crate::http2::{PREFACE, Http2Server};
+use crate::poll::{Poll, Readiness};
 use crate::stop::Stop;
 
 /// One read: a request head, and most bodies, in one piece.
@@ -35,17 +35,17 @@ const STOP: u64 = u64::MAX - 1;
 const TIMER: u64 = u64::MAX - 2;
 const REPLIES: u64 = u64::MAX - 3;
 
-pub(crate) struct Worker {
+pub(crate) struct EchoWorker {
     poll: Poll,
     inbox: Arc<Inbox>,
     options: Arc<EchoOptions>,
     defaults: Defaults,
     pub(super) calls: Option<Callers>,
     pub(super) replies: Arc<Replies>,
-    connections: Vec<Option<Connection>>,
+    connections: Vec<Option<EchoConnection>>,
     free: Vec<usize>,
     generation: u32,
-    plans: HashMap<Vec<u8>, Arc<Plan>>,
+    plans: HashMap<Vec<u8>, Arc<ResponsePlan>>,
     timer: Timer,
     /// When, which connection, and which of its streams (0 for HTTP/1.1).
     pub(super) delayed: BinaryHeap<Reverse<(u64, u64, u32)>>,
@@ -55,15 +55,15 @@ pub(crate) struct Worker {
 }
 
 /// A connection that must be closed: it has failed, or is done.
-pub(super) struct Over;
+pub(super) struct ClosedConnection;
 
-impl From<io::Error> for Over {
+impl From<io::Error> for ClosedConnection {
     fn from(_: io::Error) -> Self {
         Self
     }
 }
 
-impl Worker {
+impl EchoWorker {
     pub(crate) fn new(
         inbox: Arc<Inbox>,
         options: Arc<EchoOptions>,
@@ -155,7 +155,7 @@ impl Worker {
             Some(tls) => Pipe::sealed(stream, &tls.0)?,
             None => Pipe::plain(stream),
         };
-        self.connections[slot] = Some(Connection::new(pipe, self.generation));
+        self.connections[slot] = Some(EchoConnection::new(pipe, self.generation));
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl Worker {
         for slot in 0..self.connections.len() {
             if self.connections[slot]
                 .as_ref()
-                .is_some_and(Connection::idle)
+                .is_some_and(EchoConnection::idle)
             {
                 self.close(slot);
                 continue;
@@ -194,7 +194,7 @@ impl Worker {
         (connection.generation == generation).then_some(slot)
     }
 
-    fn on_ready(&mut self, ready: Ready) {
+    fn on_ready(&mut self, ready: Readiness) {
         let Some(slot) = self.lookup(ready.token) else {
             return;
         };
@@ -207,7 +207,7 @@ impl Worker {
     }
 
     /// Goes on with a connection taken out of its slot, and puts it back unless it is over.
-    fn resume(&mut self, slot: usize, mut connection: Connection) {
+    fn resume(&mut self, slot: usize, mut connection: EchoConnection) {
         let mut buffer = std::mem::take(&mut self.buffer);
         let over = self.drive(slot, &mut connection, &mut buffer).is_err();
         self.buffer = buffer;
@@ -220,18 +220,18 @@ impl Worker {
     fn drive(
         &mut self,
         slot: usize,
-        connection: &mut Connection,
+        connection: &mut EchoConnection,
         buffer: &mut [u8],
-    ) -> Result<(), Over> {
+    ) -> Result<(), ClosedConnection> {
         loop {
             if connection.http2.is_some() {
                 return self.drive_http2(slot, connection, buffer);
             }
-            if !connection.flush()? || matches!(connection.phase, Phase::Waiting | Phase::Calling) {
+            if !connection.flush()? || matches!(connection.phase, ConnectionPhase::Waiting | ConnectionPhase::Calling) {
                 return Ok(());
             }
             if connection.closing {
-                return Err(Over);
+                return Err(ClosedConnection);
             }
             if !connection.input.is_empty() && !connection.starved {
                 let mut input = std::mem::take(&mut connection.input);
@@ -242,7 +242,7 @@ impl Worker {
             } else if connection.readable {
                 self.read(slot, connection, buffer)?;
             } else if connection.ended {
-                return Err(Over);
+                return Err(ClosedConnection);
             } else {
                 if connection.input.is_empty() && connection.input.capacity() > KEPT_BYTES {
                     connection.input = Vec::new();
@@ -255,9 +255,9 @@ impl Worker {
     fn read(
         &mut self,
         slot: usize,
-        connection: &mut Connection,
+        connection: &mut EchoConnection,
         buffer: &mut [u8],
-    ) -> Result<(), Over> {
+    ) -> Result<(), ClosedConnection> {
         match connection.pipe.read(buffer) {
             Ok(0) => {
                 connection.ended = true;
@@ -275,20 +275,20 @@ impl Worker {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.readable = false,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return Err(Over),
+            Err(_) => return Err(ClosedConnection),
         }
         Ok(())
     }
 
     /// Uses bytes of at most one request; none when a head is not all there.
-    fn consume(&mut self, slot: usize, connection: &mut Connection, bytes: &[u8]) -> usize {
+    fn consume(&mut self, slot: usize, connection: &mut EchoConnection, bytes: &[u8]) -> usize {
         let mut used = 0;
         if connection.websocket.is_some() {
             return self.frame(slot, connection, bytes);
         }
         if connection.fresh {
             if bytes.starts_with(PREFACE) {
-                connection.http2 = Some(Box::new(Server::new(self.calls.is_some())));
+                connection.http2 = Some(Box::new(Http2Server::new(self.calls.is_some())));
                 return PREFACE.len();
             }
             if PREFACE.starts_with(bytes) {
@@ -296,11 +296,11 @@ impl Worker {
             }
             connection.fresh = false;
         }
-        if connection.phase == Phase::Head {
+        if connection.phase == ConnectionPhase::Head {
             match self.begin(connection, bytes) {
                 Ok(None) => return 0,
                 Ok(Some(length)) => used = length,
-                Err(Refusal(status, reason)) => {
+                Err(RequestRefusal(status, reason)) => {
                     connection.refuse(status, reason);
                     return bytes.len();
                 }
@@ -312,7 +312,7 @@ impl Worker {
                 return used;
             }
         }
-        let Connection { body, request, .. } = connection;
+        let EchoConnection { body, request, .. } = connection;
         // Without a size asked for, the answer is the request's body.
         let keep =
             self.calls.is_none() && connection.plan.as_ref().is_some_and(|plan| plan.echoes());
@@ -339,7 +339,7 @@ impl Worker {
         if connection.body.whole() {
             self.respond(slot, connection);
         } else {
-            connection.phase = Phase::Body;
+            connection.phase = ConnectionPhase::Body;
         }
         used
     }
@@ -347,9 +347,9 @@ impl Worker {
     /// Begins a request from its head; returns the head's length.
     fn begin(
         &mut self,
-        connection: &mut Connection,
+        connection: &mut EchoConnection,
         bytes: &[u8],
-    ) -> Result<Option<usize>, Refusal> {
+    ) -> Result<Option<usize>, RequestRefusal> {
         let known = &connection.known;
         if let Some(framing) = known.framing
             && bytes.starts_with(&known.bytes)
@@ -357,12 +357,12 @@ impl Worker {
             // A head ends with an empty line, so one that begins with a known head is that head.
             let (head_only, http11, gzip) = (known.head_only, known.http11, known.gzip);
             let length = known.bytes.len();
-            connection.begin_request(Request {
+            connection.begin_request(PendingResponse {
                 head_only,
                 http11,
                 close: framing.close,
                 gzip,
-                ..Request::default()
+                ..PendingResponse::default()
             });
             connection.begin_body(framing);
             return Ok(Some(length));
@@ -388,7 +388,7 @@ impl Worker {
             return Ok(Some(head.length));
         }
         connection.remember(&head, &bytes[..head.length]);
-        connection.begin_request(Request {
+        connection.begin_request(PendingResponse {
             head_only: head.method == "HEAD",
             http11: head.http11,
             close: head.framing.close,
@@ -396,7 +396,7 @@ impl Worker {
             kind: head.kind.unwrap_or_default().to_owned(),
             trace: head.trace,
             description: head.description,
-            ..Request::default()
+            ..PendingResponse::default()
         });
         connection.begin_body(head.framing);
         if head.expects_continue && !connection.body.whole() && bytes.len() == head.length {
@@ -406,21 +406,21 @@ impl Worker {
     }
 
     /// Uses a frame of WebSocket.
-    fn frame(&mut self, slot: usize, connection: &mut Connection, bytes: &[u8]) -> usize {
+    fn frame(&mut self, slot: usize, connection: &mut EchoConnection, bytes: &[u8]) -> usize {
         let (used, heard) = connection.frame(bytes);
         match heard {
-            Heard::Nothing => {}
-            Heard::Over => connection.closing = true,
-            Heard::Message => self.schedule(slot, connection),
+            FrameMeaning::Nothing => {}
+            FrameMeaning::Over => connection.closing = true,
+            FrameMeaning::Message => self.schedule(slot, connection),
         }
         used
     }
 
-    pub(super) fn plan(&mut self, target: &[u8]) -> Result<Arc<Plan>, String> {
+    pub(super) fn plan(&mut self, target: &[u8]) -> Result<Arc<ResponsePlan>, String> {
         if let Some(plan) = self.plans.get(target) {
             return Ok(Arc::clone(plan));
         }
-        let mut plan = Plan::of(target, &self.defaults)?;
+        let mut plan = ResponsePlan::of(target, &self.defaults)?;
         plan.fix();
         if self.plans.len() >= MAX_PLANS {
             self.plans.clear();
@@ -431,9 +431,9 @@ impl Worker {
     }
 
     /// The request is whole: calls, waits or answers.
-    fn respond(&mut self, slot: usize, connection: &mut Connection) {
+    fn respond(&mut self, slot: usize, connection: &mut EchoConnection) {
         if let Some(calls) = &self.calls {
-            connection.phase = Phase::Calling;
+            connection.phase = ConnectionPhase::Calling;
             let trace = std::mem::take(&mut connection.request.trace);
             let token = token(slot, connection.generation);
             calls.submit(Job {
@@ -454,12 +454,12 @@ impl Worker {
     }
 
     /// Answers now, or when delay and stall allow.
-    fn schedule(&mut self, slot: usize, connection: &mut Connection) {
+    fn schedule(&mut self, slot: usize, connection: &mut EchoConnection) {
         if self.options.log.is_some() {
             connection.arrived = now();
         }
         if let Some(due) = self.due(connection.plan.as_deref(), 0) {
-            connection.phase = Phase::Waiting;
+            connection.phase = ConnectionPhase::Waiting;
             let token = token(slot, connection.generation);
             self.delayed.push(Reverse((due, token, 0)));
             return;
@@ -467,7 +467,7 @@ impl Worker {
         self.answer(connection);
     }
 
-    fn answer(&self, connection: &mut Connection) {
+    fn answer(&self, connection: &mut EchoConnection) {
         if let Some(log) = &self.options.log {
             let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
             log.push((connection.arrived, now()));
@@ -476,7 +476,7 @@ impl Worker {
     }
 
     /// When an answer may go out, if that is not now; `least` is a delay that the request itself asks for.
-    pub(super) fn due(&self, plan: Option<&Plan>, least: u64) -> Option<u64> {
+    pub(super) fn due(&self, plan: Option<&ResponsePlan>, least: u64) -> Option<u64> {
         let waiting = self.delayed.len() as u64 + 1;
         let delay = plan
             .map_or(0, |plan| {

@@ -5,11 +5,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::core::{Core, Incoming};
+use super::core::{Http2Core, IncomingFrame};
 use super::frame::Frames;
 use super::{Malformed, PREFACE};
 use crate::grpc;
-use crate::options::Target;
+use crate::options::LoadTarget;
 use crate::tls::Tls;
 
 /// The longest wait for a connection, and for any bytes of an answer.
@@ -24,25 +24,25 @@ trait Channel: Read + Write {}
 impl<T: Read + Write> Channel for T {}
 
 /// A connection.
-pub(crate) struct Caller {
+pub(crate) struct Http2Caller {
     channel: Box<dyn Channel>,
     authority: String,
     scheme: &'static str,
     frames: Frames,
-    core: Core,
+    core: Http2Core,
     next: u32,
 }
 
 /// Reason why a call returned nothing.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum CallError {
     /// The server's status and its words.
     Status(u16, String),
     /// The connection failed, or its bytes were wrong.
     Broken(String),
 }
 
-impl From<std::io::Error> for Trouble {
+impl From<std::io::Error> for CallError {
     fn from(error: std::io::Error) -> Self {
         use std::io::ErrorKind as Kind;
         if matches!(error.kind(), Kind::WouldBlock | Kind::TimedOut) {
@@ -53,13 +53,13 @@ impl From<std::io::Error> for Trouble {
     }
 }
 
-impl From<Malformed> for Trouble {
+impl From<Malformed> for CallError {
     fn from(error: Malformed) -> Self {
         Self::Broken(format!("not HTTP/2: {error}"))
     }
 }
 
-impl std::fmt::Display for Trouble {
+impl std::fmt::Display for CallError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Status(code, why) => write!(formatter, "gRPC status {code}: {why}"),
@@ -70,7 +70,7 @@ impl std::fmt::Display for Trouble {
 
 /// The answer so far.
 #[derive(Default)]
-struct Answer {
+struct ResponseProgress {
     status: u16,
     grpc: Option<u16>,
     why: String,
@@ -79,8 +79,8 @@ struct Answer {
     ended: bool,
 }
 
-impl Caller {
-    pub(crate) fn connect(target: &Target, tls: Option<&Tls>) -> Result<Self, Trouble> {
+impl Http2Caller {
+    pub(crate) fn connect(target: &LoadTarget, tls: Option<&Tls>) -> Result<Self, CallError> {
         let stream = TcpStream::connect_timeout(&target.address, PATIENCE)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -90,7 +90,7 @@ impl Caller {
             Some(tls) => {
                 let ours = tls
                     .connect()
-                    .map_err(|error| Trouble::Broken(error.to_string()))?;
+                    .map_err(|error| CallError::Broken(error.to_string()))?;
                 Box::new(rustls::StreamOwned::new(*ours, stream))
             }
         };
@@ -99,13 +99,13 @@ impl Caller {
             authority: target.authority.clone(),
             scheme: if tls.is_some() { "https" } else { "http" },
             frames: Frames::default(),
-            core: Core::new(PREFACE, None),
+            core: Http2Core::new(PREFACE, None),
             next: 1,
         })
     }
 
     /// Sends one message and returns the messages of the answer, prefixes and all.
-    pub(crate) fn call(&mut self, path: &str, message: &[u8]) -> Result<Vec<u8>, Trouble> {
+    pub(crate) fn call(&mut self, path: &str, message: &[u8]) -> Result<Vec<u8>, CallError> {
         let id = self.next;
         self.next += 2;
         let fields = [
@@ -124,10 +124,10 @@ impl Caller {
         let mut body = Vec::new();
         grpc::put_message(&mut body, message);
         if body.len() > self.core.room(self.core.initial, body.len()) {
-            return Err(Trouble::Broken("a question longer than a frame".to_owned()));
+            return Err(CallError::Broken("a question longer than a frame".to_owned()));
         }
         self.core.put_data(&body, id, true);
-        let mut answer = Answer::default();
+        let mut answer = ResponseProgress::default();
         let mut buffer = vec![0; BUFFER_BYTES];
         while !answer.ended {
             self.channel.write_all(self.core.unsent())?;
@@ -135,7 +135,7 @@ impl Caller {
             self.core.wrote(self.core.unsent().len());
             let count = self.channel.read(&mut buffer)?;
             if count == 0 {
-                return Err(Trouble::Broken(
+                return Err(CallError::Broken(
                     "the server ended the connection".to_owned(),
                 ));
             }
@@ -143,21 +143,21 @@ impl Caller {
         }
         match (answer.status, answer.grpc) {
             (200, Some(0)) => Ok(answer.body),
-            (200, Some(code)) => Err(Trouble::Status(code, answer.why)),
-            (200, None) => Err(Trouble::Broken(
+            (200, Some(code)) => Err(CallError::Status(code, answer.why)),
+            (200, None) => Err(CallError::Broken(
                 "an answer without a gRPC status".to_owned(),
             )),
-            (status, _) => Err(Trouble::Broken(format!("HTTP status {status}"))),
+            (status, _) => Err(CallError::Broken(format!("HTTP status {status}"))),
         }
     }
 
-    fn hear(&mut self, mut bytes: &[u8], id: u32, answer: &mut Answer) -> Result<(), Trouble> {
+    fn hear(&mut self, mut bytes: &[u8], id: u32, answer: &mut ResponseProgress) -> Result<(), CallError> {
         loop {
             let (used, frame) = self.frames.next(bytes)?;
             bytes = &bytes[used..];
             let Some(frame) = frame else { return Ok(()) };
             match self.core.accept(&frame)? {
-                Incoming::Headers { stream, end } => {
+                IncomingFrame::Headers { stream, end } => {
                     let ours = stream == id;
                     self.core.fields(&mut |name, value| {
                         let text = String::from_utf8_lossy(value);
@@ -171,7 +171,7 @@ impl Caller {
                     })?;
                     answer.ended |= ours && end;
                 }
-                Incoming::Data {
+                IncomingFrame::Data {
                     stream,
                     bytes,
                     length,
@@ -179,16 +179,16 @@ impl Caller {
                 } if stream == id => {
                     answer.body.extend_from_slice(bytes);
                     if answer.body.len() > MAX_ANSWER_BYTES {
-                        return Err(Trouble::Broken("an answer larger than 64 MiB".to_owned()));
+                        return Err(CallError::Broken("an answer larger than 64 MiB".to_owned()));
                     }
                     answer.ended |= end;
                     answer.received = self.core.replenish(answer.received + length as u32, id)?;
                 }
-                Incoming::Reset { stream } if stream == id => {
-                    return Err(Trouble::Broken("the server reset the call".to_owned()));
+                IncomingFrame::Reset { stream } if stream == id => {
+                    return Err(CallError::Broken("the server reset the call".to_owned()));
                 }
-                Incoming::GoAway { last } if last < id => {
-                    return Err(Trouble::Broken("the server said GOAWAY".to_owned()));
+                IncomingFrame::GoAway { last } if last < id => {
+                    return Err(CallError::Broken("the server said GOAWAY".to_owned()));
                 }
                 _ => {}
             }

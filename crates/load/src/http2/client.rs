@@ -4,19 +4,19 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::core::{self, Core, Incoming};
+use super::core::{self, Http2Core, IncomingFrame};
 use super::frame::Frames;
 use super::{Malformed, PREFACE};
 use crate::grpc::Messages;
-use crate::tally::Outcome;
-use crate::wire::{Answer, Event, Request};
+use crate::tally::RequestOutcome;
+use crate::wire::{HttpResponse, WireEvent, PreparedRequest};
 
 /// The last stream a connection may have; the next request needs another connection.
 const LAST_STREAM: u32 = 0x7fff_ffff;
 
 /// Template of a request, the same throughout a run.
 #[derive(Debug, Default)]
-pub(crate) struct Shape {
+pub(crate) struct RequestShape {
     /// Fields in order, names in lower case.
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
@@ -31,7 +31,7 @@ pub(crate) struct Shape {
 }
 
 #[derive(Debug, Default)]
-struct Stream {
+struct ClientStream {
     /// Bytes of body that may be sent, and that have been.
     window: i64,
     sent: usize,
@@ -49,22 +49,22 @@ struct Stream {
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct Http2Client {
     frames: Frames,
-    state: State,
+    state: ClientState,
 }
 
 #[derive(Debug)]
-struct State {
-    core: Core,
-    requests: Arc<[Request]>,
+struct ClientState {
+    core: Http2Core,
+    requests: Arc<[PreparedRequest]>,
     /// The block of each request, once the server's table has learned its fields.
     steady: Vec<Option<Vec<u8>>>,
     /// By lane: the request that it sends.
     which: Vec<usize>,
     /// By lane: the stream it is on, or 0.
     ids: Vec<u32>,
-    streams: Vec<Stream>,
+    streams: Vec<ClientStream>,
     active: usize,
     next: u32,
     /// Lanes whose request waits for a stream to end.
@@ -78,19 +78,19 @@ struct State {
     /// The lane whose answer was only a head.
     ended: Option<usize>,
     /// Event that follows the first byte of a message's answer, if the whole answer came with that byte.
-    answered: Option<(usize, Answer)>,
+    answered: Option<(usize, HttpResponse)>,
 }
 
-impl Client {
+impl Http2Client {
     /// A new connection, with its preface ready to be written.
-    pub(crate) fn new(requests: Arc<[Request]>, lanes: usize) -> Self {
-        let state = State {
-            core: Core::new(PREFACE, None),
+    pub(crate) fn new(requests: Arc<[PreparedRequest]>, lanes: usize) -> Self {
+        let state = ClientState {
+            core: Http2Core::new(PREFACE, None),
             steady: vec![None; requests.len()],
             requests,
             which: vec![0; lanes],
             ids: vec![0; lanes],
-            streams: (0..lanes).map(|_| Stream::default()).collect(),
+            streams: (0..lanes).map(|_| ClientStream::default()).collect(),
             active: 0,
             next: 1,
             waiting: VecDeque::new(),
@@ -158,7 +158,7 @@ impl Client {
     }
 
     /// Takes bytes until something has happened; none when all are used.
-    pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Event>, Malformed> {
+    pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<WireEvent>, Malformed> {
         loop {
             if let Some(event) = self.state.pending() {
                 return Ok(Some(event));
@@ -174,30 +174,30 @@ impl Client {
                 return Ok(Some(event));
             }
             if first && self.state.core.settled {
-                return Ok(Some(Event::Ready));
+                return Ok(Some(WireEvent::Ready));
             }
         }
     }
 }
 
-impl State {
+impl ClientState {
     /// Returns an event that earlier frames have caused.
-    fn pending(&mut self) -> Option<Event> {
+    fn pending(&mut self) -> Option<WireEvent> {
         if let Some(lane) = self.ended.take() {
             return self.whole(lane);
         }
         if let Some((lane, answer)) = self.answered.take() {
-            return Some(Event::Answered(lane, answer));
+            return Some(WireEvent::Answered(lane, answer));
         }
         if let Some(lane) = self.failed.pop() {
-            return Some(Event::Failed(lane, Outcome::GoAway));
+            return Some(WireEvent::Failed(lane, RequestOutcome::GoAway));
         }
         if self.closing || self.active >= self.core.max_streams {
             return None;
         }
         let lane = self.waiting.pop_front()?;
         self.open(lane);
-        Some(Event::Started(lane))
+        Some(WireEvent::Started(lane))
     }
 
     fn open(&mut self, lane: usize) {
@@ -206,11 +206,11 @@ impl State {
         self.next = id.wrapping_add(2);
         self.active += 1;
         self.ids[lane] = id;
-        self.streams[lane] = Stream {
+        self.streams[lane] = ClientStream {
             window: self.core.initial,
             said: 1,
             asking: true,
-            ..Stream::default()
+            ..ClientStream::default()
         };
         let which = self.which[lane];
         let shape = &self.requests[which].shape;
@@ -238,7 +238,7 @@ impl State {
         }
     }
 
-    fn shape(&self, lane: usize) -> &Shape {
+    fn shape(&self, lane: usize) -> &RequestShape {
         &self.requests[self.which[lane]].shape
     }
 
@@ -285,11 +285,11 @@ impl State {
         Ok(self.ids.iter().position(|id| *id == stream))
     }
 
-    fn apply(&mut self, incoming: Incoming<'_>) -> Result<Option<Event>, Malformed> {
+    fn apply(&mut self, incoming: IncomingFrame<'_>) -> Result<Option<WireEvent>, Malformed> {
         match incoming {
-            Incoming::Nothing => Ok(None),
-            Incoming::Headers { stream, end } => self.headers(stream, end),
-            Incoming::Data {
+            IncomingFrame::Nothing => Ok(None),
+            IncomingFrame::Headers { stream, end } => self.headers(stream, end),
+            IncomingFrame::Data {
                 stream,
                 bytes,
                 length,
@@ -300,14 +300,14 @@ impl State {
                 };
                 self.data(lane, bytes, length, end)
             }
-            Incoming::Reset { stream } => {
+            IncomingFrame::Reset { stream } => {
                 let Some(lane) = self.lane(stream)? else {
                     return Ok(None);
                 };
                 self.free(lane);
-                Ok(Some(Event::Failed(lane, Outcome::StreamReset)))
+                Ok(Some(WireEvent::Failed(lane, RequestOutcome::StreamReset)))
             }
-            Incoming::Window { stream, by } => {
+            IncomingFrame::Window { stream, by } => {
                 if stream != 0
                     && let Some(lane) = self.lane(stream)?
                 {
@@ -316,14 +316,14 @@ impl State {
                 self.send_bodies();
                 Ok(None)
             }
-            Incoming::Initial { by } => {
+            IncomingFrame::Initial { by } => {
                 for lane in 0..self.streams.len() {
                     self.widen(lane, by)?;
                 }
                 self.send_bodies();
                 Ok(None)
             }
-            Incoming::GoAway { last } => {
+            IncomingFrame::GoAway { last } => {
                 self.closing = true;
                 for lane in 0..self.ids.len() {
                     if self.ids[lane] > last {
@@ -343,7 +343,7 @@ impl State {
         Err(Malformed("window larger than 2^31-1"))
     }
 
-    fn headers(&mut self, id: u32, end: bool) -> Result<Option<Event>, Malformed> {
+    fn headers(&mut self, id: u32, end: bool) -> Result<Option<WireEvent>, Malformed> {
         let Some(lane) = self.lane(id)? else {
             self.core.fields(&mut |_, _| Ok(()))?;
             return Ok(None);
@@ -387,7 +387,7 @@ impl State {
                 if end {
                     self.ended = Some(lane);
                 }
-                Ok(Some(Event::First(lane)))
+                Ok(Some(WireEvent::First(lane)))
             }
         }
     }
@@ -398,7 +398,7 @@ impl State {
         bytes: &[u8],
         length: usize,
         end: bool,
-    ) -> Result<Option<Event>, Malformed> {
+    ) -> Result<Option<WireEvent>, Malformed> {
         let stream = &mut self.streams[lane];
         if stream.status == 0 {
             return Err(Malformed("body before its head"));
@@ -431,12 +431,12 @@ impl State {
     }
 
     /// Bytes of an answer within an open call. The answer to its last message is whole when the call is.
-    fn told(&mut self, lane: usize, most: u32, begins: bool) -> Option<Event> {
+    fn told(&mut self, lane: usize, most: u32, begins: bool) -> Option<WireEvent> {
         let stream = &mut self.streams[lane];
         let later = stream.said > 1 && begins;
         if stream.messages.exactly(1) && stream.said != most && stream.asking {
             stream.asking = false;
-            let answer = Answer {
+            let answer = HttpResponse {
                 status: Some(0),
                 body: stream.messages.bytes,
                 surplus: false,
@@ -447,15 +447,15 @@ impl State {
             self.core.put_reset(self.ids[lane], core::CANCEL);
             let asking = std::mem::take(&mut stream.asking);
             self.free(lane);
-            return asking.then_some(Event::Failed(lane, Outcome::Protocol));
+            return asking.then_some(WireEvent::Failed(lane, RequestOutcome::Protocol));
         }
         later
-            .then_some(Event::First(lane))
+            .then_some(WireEvent::First(lane))
             .or_else(|| self.pending())
     }
 
     /// Result of a stream that the server has ended.
-    fn whole(&mut self, lane: usize) -> Option<Event> {
+    fn whole(&mut self, lane: usize) -> Option<WireEvent> {
         if self.streams[lane].sent < self.shape(lane).body.len() {
             // The server answered before it had the whole request, and wants no more of it.
             self.core.put_reset(self.ids[lane], core::CANCEL);
@@ -475,19 +475,19 @@ impl State {
         };
         let message_fits = status != Some(0) || stream.messages.exactly(shape.messages);
         if status.is_none() || !body_fits || !message_fits {
-            return Some(Event::Failed(lane, Outcome::Protocol));
+            return Some(WireEvent::Failed(lane, RequestOutcome::Protocol));
         }
         let body = if shape.grpc {
             stream.messages.bytes
         } else {
             stream.body
         };
-        let answer = Answer {
+        let answer = HttpResponse {
             status,
             body,
             surplus: false,
         };
-        Some(Event::Answered(lane, answer))
+        Some(WireEvent::Answered(lane, answer))
     }
 }
 

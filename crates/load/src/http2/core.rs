@@ -39,7 +39,7 @@ pub(super) const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// Meaning of a frame for the streams.
 #[derive(Debug)]
-pub(super) enum Incoming<'a> {
+pub(super) enum IncomingFrame<'a> {
     Nothing,
     /// A header block is whole: [`Core::fields`] reads it.
     Headers {
@@ -71,7 +71,7 @@ pub(super) enum Incoming<'a> {
 }
 
 #[derive(Debug)]
-pub(super) struct Core {
+pub(super) struct Http2Core {
     /// Written but not yet sent; `sent` bytes of it are gone.
     out: Vec<u8>,
     sent: usize,
@@ -94,7 +94,7 @@ pub(super) struct Core {
     coded: Vec<u8>,
 }
 
-impl Core {
+impl Http2Core {
     /// `opening` are the bytes before our SETTINGS: the client's preface.
     pub(super) fn new(opening: &[u8], max_streams: Option<u32>) -> Self {
         let mut out = opening.to_vec();
@@ -146,7 +146,7 @@ impl Core {
     }
 
     /// Applies a frame to the connection, and returns its meaning for the streams.
-    pub(super) fn accept<'a>(&mut self, frame: &Frame<'a>) -> Result<Incoming<'a>, Malformed> {
+    pub(super) fn accept<'a>(&mut self, frame: &Frame<'a>) -> Result<IncomingFrame<'a>, Malformed> {
         if !self.settled && (frame.kind != frame::SETTINGS || frame.has(frame::ACK)) {
             return Err(Malformed("does not begin with SETTINGS"));
         }
@@ -182,22 +182,22 @@ impl Core {
             frame::DATA => self.data(frame),
             frame::HEADERS => self.headers(frame),
             frame::CONTINUATION => self.continuation(frame),
-            frame::RST_STREAM => Ok(Incoming::Reset {
+            frame::RST_STREAM => Ok(IncomingFrame::Reset {
                 stream: frame.stream,
             }),
             frame::SETTINGS => self.settings(frame),
             frame::PUSH_PROMISE => Err(Malformed("pushes, which it was told not to")),
             frame::PING => self.ping(frame),
-            frame::GOAWAY => Ok(Incoming::GoAway {
+            frame::GOAWAY => Ok(IncomingFrame::GoAway {
                 last: frame::number(frame.payload) & 0x7fff_ffff,
             }),
             frame::WINDOW_UPDATE => self.window_update(frame),
             // PRIORITY says nothing any more, and frames of unknown kinds are to be passed over.
-            _ => Ok(Incoming::Nothing),
+            _ => Ok(IncomingFrame::Nothing),
         }
     }
 
-    fn data<'a>(&mut self, frame: &Frame<'a>) -> Result<Incoming<'a>, Malformed> {
+    fn data<'a>(&mut self, frame: &Frame<'a>) -> Result<IncomingFrame<'a>, Malformed> {
         let length = frame.payload.len();
         self.received += length as u32;
         if self.received > CONNECTION_WINDOW {
@@ -207,7 +207,7 @@ impl Core {
             frame::put_number(&mut self.out, frame::WINDOW_UPDATE, 0, self.received);
             self.received = 0;
         }
-        Ok(Incoming::Data {
+        Ok(IncomingFrame::Data {
             stream: frame.stream,
             bytes: unpadded(frame)?,
             length,
@@ -215,7 +215,7 @@ impl Core {
         })
     }
 
-    fn headers<'a>(&mut self, frame: &Frame<'a>) -> Result<Incoming<'a>, Malformed> {
+    fn headers<'a>(&mut self, frame: &Frame<'a>) -> Result<IncomingFrame<'a>, Malformed> {
         let mut block = unpadded(frame)?;
         if frame.has(frame::PRIORITISED) {
             block = block
@@ -228,7 +228,7 @@ impl Core {
         Ok(self.piece(frame, frame.has(frame::END_STREAM)))
     }
 
-    fn continuation<'a>(&mut self, frame: &Frame<'a>) -> Result<Incoming<'a>, Malformed> {
+    fn continuation<'a>(&mut self, frame: &Frame<'a>) -> Result<IncomingFrame<'a>, Malformed> {
         let Some((stream, end)) = self.unfinished.take() else {
             return Err(Malformed("CONTINUATION of nothing"));
         };
@@ -241,13 +241,13 @@ impl Core {
         Ok(self.piece(frame, end))
     }
 
-    fn piece<'a>(&mut self, frame: &Frame<'a>, end: bool) -> Incoming<'a> {
+    fn piece<'a>(&mut self, frame: &Frame<'a>, end: bool) -> IncomingFrame<'a> {
         let stream = frame.stream;
         if frame.has(frame::END_HEADERS) {
-            return Incoming::Headers { stream, end };
+            return IncomingFrame::Headers { stream, end };
         }
         self.unfinished = Some((stream, end));
-        Incoming::Nothing
+        IncomingFrame::Nothing
     }
 
     /// Reads the header block that has become whole. Every block must be read, wanted or not: the table learns from it.
@@ -258,9 +258,9 @@ impl Core {
         self.decoder.decode(&self.block, field)
     }
 
-    fn settings<'a>(&mut self, frame: &Frame<'a>) -> Result<Incoming<'a>, Malformed> {
+    fn settings<'a>(&mut self, frame: &Frame<'a>) -> Result<IncomingFrame<'a>, Malformed> {
         if frame.has(frame::ACK) {
-            return Ok(Incoming::Nothing);
+            return Ok(IncomingFrame::Nothing);
         }
         let mut by = 0;
         for setting in frame.payload.chunks_exact(6) {
@@ -284,16 +284,16 @@ impl Core {
         self.settled = true;
         frame::put_head(&mut self.out, 0, frame::SETTINGS, frame::ACK, 0);
         self.patience()?;
-        Ok(Incoming::Initial { by })
+        Ok(IncomingFrame::Initial { by })
     }
 
-    fn ping<'a>(&mut self, frame: &Frame<'a>) -> Result<Incoming<'a>, Malformed> {
+    fn ping<'a>(&mut self, frame: &Frame<'a>) -> Result<IncomingFrame<'a>, Malformed> {
         if !frame.has(frame::ACK) {
             frame::put_head(&mut self.out, 8, frame::PING, frame::ACK, 0);
             self.out.extend_from_slice(frame.payload);
             self.patience()?;
         }
-        Ok(Incoming::Nothing)
+        Ok(IncomingFrame::Nothing)
     }
 
     fn patience(&self) -> Result<(), Malformed> {
@@ -303,7 +303,7 @@ impl Core {
         Ok(())
     }
 
-    fn window_update<'a>(&mut self, frame: &Frame<'a>) -> Result<Incoming<'a>, Malformed> {
+    fn window_update<'a>(&mut self, frame: &Frame<'a>) -> Result<IncomingFrame<'a>, Malformed> {
         let by = i64::from(frame::number(frame.payload) & 0x7fff_ffff);
         if by == 0 {
             return Err(Malformed("window update by nothing"));
@@ -315,7 +315,7 @@ impl Core {
                 return Err(Malformed("window larger than 2^31-1"));
             }
         }
-        Ok(Incoming::Window {
+        Ok(IncomingFrame::Window {
             stream: frame.stream,
             by,
         })

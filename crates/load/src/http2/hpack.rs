@@ -77,13 +77,13 @@ const STATIC: [(&str, &str); 61] = [
 ];
 
 #[derive(Debug)]
-struct Entry {
+struct HpackEntry {
     /// Name, then value.
     text: Box<[u8]>,
     name: usize,
 }
 
-impl Entry {
+impl HpackEntry {
     fn size(&self) -> usize {
         self.text.len() + ENTRY_OVERHEAD
     }
@@ -96,7 +96,7 @@ impl Entry {
 /// The entries that a connection has learned, newest first.
 #[derive(Debug)]
 struct Dynamic {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<HpackEntry>,
     size: usize,
     limit: usize,
 }
@@ -128,7 +128,7 @@ impl Dynamic {
         }
         self.shrink(self.limit - size);
         self.size += size;
-        self.entries.push_front(Entry {
+        self.entries.push_front(HpackEntry {
             text: [name, value].concat().into_boxed_slice(),
             name: name.len(),
         });

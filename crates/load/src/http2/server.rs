@@ -6,9 +6,9 @@ mod live;
 use std::sync::Arc;
 
 use super::Malformed;
-use super::core::{self, Core, Incoming};
+use super::core::{self, Http2Core, IncomingFrame};
 use super::frame::Frames;
-use crate::echo::{Plan, takes_gzip};
+use crate::echo::{ResponsePlan, takes_gzip};
 use crate::grpc::Messages;
 
 /// Streams that one connection may have open: as many as usual load generators open, and no more memory than that.
@@ -22,7 +22,7 @@ static PATTERN: [u8; super::frame::MAX_PAYLOAD_BYTES] = [b'v'; super::frame::MAX
 
 /// State of a request that the server reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum RequestProgress {
     /// Its head: now is the time to decide whether its body is kept.
     Head(usize),
     /// Another message of a live stream.
@@ -33,7 +33,7 @@ pub(crate) enum Asked {
 
 /// The body of an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum ResponseBody {
     #[default]
     None,
     /// The bytes in the stream's `body`.
@@ -49,14 +49,14 @@ pub(crate) struct Reply<'a> {
     pub(crate) content_type: &'a str,
     /// Header lines as HTTP/1.1 has them.
     pub(crate) headers: &'a str,
-    pub(crate) content: Content,
+    pub(crate) content: ResponseBody,
     /// For gRPC: the status in the trailers, and its message.
     pub(crate) grpc: Option<(u16, &'a str)>,
 }
 
 /// A request, its place in the connection, and the answer as far as it is sent.
 #[derive(Debug, Default)]
-pub(crate) struct Stream {
+pub(crate) struct ServerStream {
     pub(crate) method: Vec<u8>,
     pub(crate) target: Vec<u8>,
     /// Arguments given beside the target, in the field `echo-query`.
@@ -73,7 +73,7 @@ pub(crate) struct Stream {
     pub(crate) length: u64,
     /// Fields as lines: all of them, for `/debug` and for calls.
     pub(crate) fields: String,
-    pub(crate) plan: Option<Arc<Plan>>,
+    pub(crate) plan: Option<Arc<ResponsePlan>>,
     pub(crate) messages: Messages,
     /// Answers go out between its messages; see [`live`].
     pub(crate) live: bool,
@@ -89,24 +89,24 @@ pub(crate) struct Stream {
     received: u32,
     window: i64,
     answering: bool,
-    content: Content,
+    content: ResponseBody,
     sent: usize,
     trailers: Option<u16>,
 }
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct Http2Server {
     frames: Frames,
-    state: State,
+    state: ServerStreamState,
 }
 
 #[derive(Debug)]
-struct State {
-    core: Core,
+struct ServerStreamState {
+    core: Http2Core,
     /// By lane: the stream on it, or 0.
     ids: Vec<u32>,
-    streams: Vec<Stream>,
+    streams: Vec<ServerStream>,
     active: usize,
     last: u32,
     kept: usize,
@@ -120,11 +120,11 @@ struct State {
     describe: bool,
 }
 
-impl Server {
+impl Http2Server {
     /// A connection whose preface has been read. With `describe`, the fields of all requests are kept as text.
     pub(crate) fn new(describe: bool) -> Self {
-        let state = State {
-            core: Core::new(b"", Some(MAX_STREAMS as u32)),
+        let state = ServerStreamState {
+            core: Http2Core::new(b"", Some(MAX_STREAMS as u32)),
             ids: Vec::new(),
             streams: Vec::new(),
             active: 0,
@@ -163,7 +163,7 @@ impl Server {
         self.state.core.put_goaway(self.state.last, code);
     }
 
-    pub(crate) fn stream(&mut self, lane: usize) -> &mut Stream {
+    pub(crate) fn stream(&mut self, lane: usize) -> &mut ServerStream {
         &mut self.state.streams[lane]
     }
 
@@ -178,10 +178,10 @@ impl Server {
     }
 
     /// Takes bytes until something has happened; none when all are used.
-    pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Asked>, Malformed> {
+    pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<RequestProgress>, Malformed> {
         loop {
             if let Some(lane) = self.state.whole.take() {
-                return Ok(Some(Asked::Whole(lane)));
+                return Ok(Some(RequestProgress::Whole(lane)));
             }
             let (used, frame) = self.frames.next(bytes)?;
             *bytes = &bytes[used..];
@@ -201,12 +201,12 @@ impl Server {
     }
 }
 
-impl State {
-    fn apply(&mut self, incoming: Incoming<'_>) -> Result<Option<Asked>, Malformed> {
+impl ServerStreamState {
+    fn apply(&mut self, incoming: IncomingFrame<'_>) -> Result<Option<RequestProgress>, Malformed> {
         match incoming {
-            Incoming::Nothing | Incoming::GoAway { .. } => Ok(None),
-            Incoming::Headers { stream, end } => self.headers(stream, end),
-            Incoming::Data {
+            IncomingFrame::Nothing | IncomingFrame::GoAway { .. } => Ok(None),
+            IncomingFrame::Headers { stream, end } => self.headers(stream, end),
+            IncomingFrame::Data {
                 stream,
                 bytes,
                 length,
@@ -217,13 +217,13 @@ impl State {
                 };
                 self.data(lane, bytes, length, end)
             }
-            Incoming::Reset { stream } => {
+            IncomingFrame::Reset { stream } => {
                 if let Some(lane) = self.lane(stream)? {
                     self.free(lane);
                 }
                 Ok(None)
             }
-            Incoming::Window { stream, by } => {
+            IncomingFrame::Window { stream, by } => {
                 if stream != 0
                     && let Some(lane) = self.lane(stream)?
                     && !core::widen(&mut self.streams[lane].window, by)
@@ -233,7 +233,7 @@ impl State {
                 self.send_all();
                 Ok(None)
             }
-            Incoming::Initial { by } => {
+            IncomingFrame::Initial { by } => {
                 for stream in &mut self.streams {
                     if !core::widen(&mut stream.window, by) {
                         self.core.fault = core::FLOW_CONTROL_ERROR;
@@ -254,7 +254,7 @@ impl State {
     }
 
     /// Something has come for a stream that is over.
-    fn closed(&mut self) -> Result<Option<Asked>, Malformed> {
+    fn closed(&mut self) -> Result<Option<RequestProgress>, Malformed> {
         if self.forgiving {
             return Ok(None);
         }
@@ -262,7 +262,7 @@ impl State {
         Err(Malformed("speaks on a stream that is over"))
     }
 
-    fn headers(&mut self, id: u32, end: bool) -> Result<Option<Asked>, Malformed> {
+    fn headers(&mut self, id: u32, end: bool) -> Result<Option<RequestProgress>, Malformed> {
         if id.is_multiple_of(2) {
             return Err(Malformed("opens a stream with an even number"));
         }
@@ -277,7 +277,7 @@ impl State {
             return Ok(None);
         };
         let stream = &mut self.streams[lane];
-        let mut head = Head::default();
+        let mut head = HeadRules::default();
         let describe = self.describe;
         self.core.fields(&mut |name, value| {
             head.take(name, value, stream, describe);
@@ -295,10 +295,10 @@ impl State {
             }
             self.whole = Some(lane);
         }
-        Ok(Some(Asked::Head(lane)))
+        Ok(Some(RequestProgress::Head(lane)))
     }
 
-    fn trailers(&mut self, id: u32, end: bool) -> Result<Option<Asked>, Malformed> {
+    fn trailers(&mut self, id: u32, end: bool) -> Result<Option<RequestProgress>, Malformed> {
         self.core.fields(&mut |_, _| Ok(()))?;
         let Some(lane) = self.lane(id)? else {
             return self.closed();
@@ -320,7 +320,7 @@ impl State {
         bytes: &[u8],
         length: usize,
         end: bool,
-    ) -> Result<Option<Asked>, Malformed> {
+    ) -> Result<Option<RequestProgress>, Malformed> {
         let stream = &mut self.streams[lane];
         if stream.ended {
             self.abort(lane, core::STREAM_CLOSED);
@@ -346,11 +346,11 @@ impl State {
         let received = stream.received + length as u32;
         let more = stream.live && stream.messages.whole > before;
         self.streams[lane].received = self.core.replenish(received, self.ids[lane])?;
-        Ok(more.then_some(Asked::Piece(lane)))
+        Ok(more.then_some(RequestProgress::Piece(lane)))
     }
 
     /// The request is whole if its length matches the declared one.
-    fn end(&mut self, lane: usize) -> Option<Asked> {
+    fn end(&mut self, lane: usize) -> Option<RequestProgress> {
         let stream = &mut self.streams[lane];
         stream.ended = true;
         if stream.answering && !stream.live {
@@ -363,7 +363,7 @@ impl State {
             self.abort(lane, core::PROTOCOL_ERROR);
             return None;
         }
-        Some(Asked::Whole(lane))
+        Some(RequestProgress::Whole(lane))
     }
 
     fn take_lane(&mut self, id: u32) -> Option<usize> {
@@ -371,7 +371,7 @@ impl State {
             Some(lane) => lane,
             None if self.ids.len() < MAX_STREAMS => {
                 self.ids.push(0);
-                self.streams.push(Stream::default());
+                self.streams.push(ServerStream::default());
                 self.ids.len() - 1
             }
             None => return None,
@@ -379,7 +379,7 @@ impl State {
         self.ids[lane] = id;
         self.active += 1;
         let old = std::mem::take(&mut self.streams[lane]);
-        self.streams[lane] = Stream {
+        self.streams[lane] = ServerStream {
             method: emptied(old.method),
             target: emptied(old.target),
             arguments: emptied(old.arguments),
@@ -387,7 +387,7 @@ impl State {
             kind: emptied(old.kind),
             plan: old.plan,
             window: self.core.initial,
-            ..Stream::default()
+            ..ServerStream::default()
         };
         Some(lane)
     }
@@ -421,12 +421,12 @@ impl State {
             return;
         }
         let length = match reply.content {
-            Content::None => 0,
-            Content::Kept => stream.body.len(),
-            Content::Pattern(size) => size,
+            ResponseBody::None => 0,
+            ResponseBody::Kept => stream.body.len(),
+            ResponseBody::Pattern(size) => size,
         };
         let bare = stream.method == b"HEAD" || matches!(reply.status, 204 | 304);
-        stream.content = if bare { Content::None } else { reply.content };
+        stream.content = if bare { ResponseBody::None } else { reply.content };
         let empty = bare || length == 0;
         // A gRPC answer without a message is its trailers alone.
         let early = reply.grpc.filter(|_| empty);
@@ -440,7 +440,7 @@ impl State {
         let (code, why) = early.unwrap_or_default();
         let framed = reply.grpc.is_none() && !matches!(reply.status, 204 | 304);
         // A length that is asked for is one of few; one that a client's body has may be any.
-        let known = matches!(reply.content, Content::Pattern(_));
+        let known = matches!(reply.content, ResponseBody::Pattern(_));
         let fields = [
             (":status", status, true, true),
             (
@@ -487,9 +487,9 @@ impl State {
         let id = self.ids[lane];
         let stream = &mut self.streams[lane];
         let total = match stream.content {
-            Content::None => 0,
-            Content::Kept => stream.body.len(),
-            Content::Pattern(size) => size,
+            ResponseBody::None => 0,
+            ResponseBody::Kept => stream.body.len(),
+            ResponseBody::Pattern(size) => size,
         };
         while stream.sent < total {
             let room = self.core.room(stream.window, total - stream.sent);
@@ -497,8 +497,8 @@ impl State {
                 return;
             }
             let piece = match stream.content {
-                Content::Kept => &stream.body[stream.sent..stream.sent + room],
-                Content::None | Content::Pattern(_) => &PATTERN[..room],
+                ResponseBody::Kept => &stream.body[stream.sent..stream.sent + room],
+                ResponseBody::None | ResponseBody::Pattern(_) => &PATTERN[..room],
             };
             stream.sent += room;
             stream.window -= room as i64;
@@ -562,15 +562,15 @@ fn lowered(lines: &str) -> Vec<(String, String)> {
 
 /// Checks of a request's head (RFC 9113, section 8.3).
 #[derive(Debug, Default)]
-struct Head {
+struct HeadRules {
     seen: u8,
     regular: bool,
     wrong: bool,
     described: bool,
 }
 
-impl Head {
-    fn take(&mut self, name: &[u8], value: &[u8], stream: &mut Stream, describe: bool) {
+impl HeadRules {
+    fn take(&mut self, name: &[u8], value: &[u8], stream: &mut ServerStream, describe: bool) {
         let pseudo = match name {
             b":method" => 1,
             b":path" => 2,

@@ -5,8 +5,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::{Asked, Client, Content, PREFACE, Reply, Server, Shape};
-use crate::wire::{Answer, Event, Request};
+use super::{RequestProgress, Http2Client, ResponseBody, PREFACE, Reply, Http2Server, RequestShape};
+use crate::wire::{HttpResponse, WireEvent, PreparedRequest};
 
 struct Counting;
 
@@ -45,27 +45,27 @@ static ALLOCATOR: Counting = Counting;
 
 /// A client and a server, and how many bytes travel at once.
 struct Pair {
-    client: Client,
-    server: Server,
+    client: Http2Client,
+    server: Http2Server,
     piece: usize,
     preface: usize,
-    answered: Vec<Answer>,
-    reply: fn(&mut Server, usize),
+    answered: Vec<HttpResponse>,
+    reply: fn(&mut Http2Server, usize),
 }
 
-fn requests(shape: Shape) -> Arc<[Request]> {
-    let request = Request {
+fn requests(shape: RequestShape) -> Arc<[PreparedRequest]> {
+    let request = PreparedRequest {
         shape,
-        ..Request::default()
+        ..PreparedRequest::default()
     };
     Arc::new([request])
 }
 
 impl Pair {
-    fn new(shape: Shape, lanes: usize, piece: usize, reply: fn(&mut Server, usize)) -> Self {
+    fn new(shape: RequestShape, lanes: usize, piece: usize, reply: fn(&mut Http2Server, usize)) -> Self {
         Self {
-            client: Client::new(requests(shape), lanes),
-            server: Server::new(false),
+            client: Http2Client::new(requests(shape), lanes),
+            server: Http2Server::new(false),
             piece,
             preface: PREFACE.len(),
             answered: Vec::with_capacity(1000),
@@ -87,8 +87,8 @@ impl Pair {
                     .expect("invariant: the client is honest")
                 {
                     match asked {
-                        Asked::Head(lane) => self.server.stream(lane).keep = true,
-                        Asked::Piece(lane) | Asked::Whole(lane) => {
+                        RequestProgress::Head(lane) => self.server.stream(lane).keep = true,
+                        RequestProgress::Piece(lane) | RequestProgress::Whole(lane) => {
                             (self.reply)(&mut self.server, lane);
                         }
                     }
@@ -104,9 +104,9 @@ impl Pair {
                     .expect("invariant: the server is honest")
                 {
                     match event {
-                        Event::Answered(_, answer) => self.answered.push(answer),
-                        Event::Ready | Event::Started(_) | Event::First(_) => {}
-                        Event::Failed(..) | Event::Unsolicited | Event::Close => {
+                        WireEvent::Answered(_, answer) => self.answered.push(answer),
+                        WireEvent::Ready | WireEvent::Started(_) | WireEvent::First(_) => {}
+                        WireEvent::Failed(..) | WireEvent::Unsolicited | WireEvent::Close => {
                             panic!("{event:?}")
                         }
                     }
@@ -120,7 +120,7 @@ impl Pair {
     }
 }
 
-fn shape(body: usize, grpc: bool) -> Shape {
+fn shape(body: usize, grpc: bool) -> RequestShape {
     let fields = [
         (":method", "POST"),
         (":scheme", "http"),
@@ -142,7 +142,7 @@ fn shape(body: usize, grpc: bool) -> Shape {
     } else {
         bytes.resize(body, b'x');
     }
-    Shape {
+    RequestShape {
         fields: fields
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into(),
@@ -154,7 +154,7 @@ fn shape(body: usize, grpc: bool) -> Shape {
     }
 }
 
-fn send_back(server: &mut Server, lane: usize) {
+fn send_back(server: &mut Http2Server, lane: usize) {
     let grpc = server.stream(lane).grpc.then_some((0, ""));
     let reply = Reply {
         status: 200,
@@ -163,7 +163,7 @@ fn send_back(server: &mut Server, lane: usize) {
         } else {
             "text/plain"
         },
-        content: Content::Kept,
+        content: ResponseBody::Kept,
         grpc,
         ..Reply::default()
     };

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use super::{LoadOptions, Protocol};
-use crate::wire::Request;
+use super::{LoadOptions, LoadProtocol};
+use crate::wire::PreparedRequest;
 
 /// Values of a header that differs from request to request; each is a request made ready.
 const MAX_VALUES: usize = 100_000;
 
 impl LoadOptions {
     /// A request for each of its values, where there is such a header.
-    pub(super) fn with_each_value(&self) -> Option<Arc<[Request]>> {
+    pub(super) fn with_each_value(&self) -> Option<Arc<[PreparedRequest]>> {
         let (name, values) = self.each.as_ref()?;
         let one = |value: &String| {
             let mut one = self.only(0);
             one.headers.push((name.clone(), value.clone()));
-            Request {
+            PreparedRequest {
                 weight: 1.0,
                 ..one.one_request()
             }
@@ -35,7 +35,7 @@ impl LoadOptions {
         }
         let heads = matches!(
             self.protocol,
-            Protocol::Http1 | Protocol::Http2 | Protocol::Grpc
+            LoadProtocol::Http1 | LoadProtocol::Http2 | LoadProtocol::Grpc
         );
         if !heads || !self.more.is_empty() || !self.sizes.is_empty() || self.recorded.is_some() {
             return Err(
@@ -78,10 +78,10 @@ pub(super) fn is_token(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::Target;
+    use crate::target::LoadTarget;
 
     fn options(values: &[&str]) -> LoadOptions {
-        let target = Target::parse("http://127.0.0.1:1/").expect("a target");
+        let target = LoadTarget::parse("http://127.0.0.1:1/").expect("a target");
         let mut options = LoadOptions::new(target);
         let values: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
         options.each = Some(("x-token".to_owned(), values.into()));
@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(text.matches("x-token").count(), 1, "{text}");
             assert!(text.contains(&line), "{text}");
         }
-        options.protocol = Protocol::Http2;
+        options.protocol = LoadProtocol::Http2;
         let shapes: Vec<String> = options
             .requests()
             .iter()
@@ -118,8 +118,8 @@ mod tests {
             assert!(why.contains(words), "{why}");
         }
         let mut bare = options(&["one"]);
-        bare.target = Target::parse("tcp://127.0.0.1:1").expect("a target");
-        bare.protocol = Protocol::TcpRr;
+        bare.target = LoadTarget::parse("tcp://127.0.0.1:1").expect("a target");
+        bare.protocol = LoadProtocol::TcpRr;
         bare.body = vec![0];
         let why = bare.check().expect_err("refused");
         assert!(why.contains("goes with HTTP or gRPC"), "{why}");

@@ -1,8 +1,8 @@
 //! UUIDs that differ in each request: `{uuid}` in a URL's path and query and in a payload, as in Fortio. Prepared requests hold
 //! placeholders of the right length. Each sent request is a copy in which only these are overwritten.
 
-use super::{LoadOptions, Protocol};
-use crate::wire::Request;
+use super::{LoadOptions, LoadProtocol};
+use crate::wire::PreparedRequest;
 
 /// Placeholder of a UUID in a URL or payload.
 const TOKEN: &str = "{uuid}";
@@ -12,7 +12,7 @@ const LENGTH: usize = PLACE.len();
 
 impl LoadOptions {
     /// The request with places for UUIDs, where there are to be some.
-    pub(super) fn with_places(&self) -> Option<Request> {
+    pub(super) fn with_places(&self) -> Option<PreparedRequest> {
         if !self.uuids {
             return None;
         }
@@ -24,11 +24,11 @@ impl LoadOptions {
         one.body = replaced(&self.body);
         let request = one.one_request();
         let uuids = memchr::memmem::find_iter(&request.bytes, PLACE).collect();
-        Some(Request { uuids, ..request })
+        Some(PreparedRequest { uuids, ..request })
     }
 
     pub(super) fn check_uuids(&self) -> Result<(), String> {
-        match self.uuids && (self.protocol != Protocol::Http1 || !self.more.is_empty()) {
+        match self.uuids && (self.protocol != LoadProtocol::Http1 || !self.more.is_empty()) {
             true => Err(format!(
                 "uuids: `{TOKEN}` is another in each request over HTTP/1 and to one target only"
             )),
@@ -70,11 +70,11 @@ pub(crate) fn put(bytes: &mut [u8], places: &[usize]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::Target;
+    use crate::target::LoadTarget;
 
     #[test]
     fn each_place_gets_another_and_the_length_is_told_as_it_will_be() {
-        let target = Target::parse("http://127.0.0.1:1/a/{uuid}?id={uuid}").expect("a target");
+        let target = LoadTarget::parse("http://127.0.0.1:1/a/{uuid}?id={uuid}").expect("a target");
         let mut options = LoadOptions::new(target);
         "POST".clone_into(&mut options.method);
         options.body = b"<{uuid}>".to_vec();
@@ -107,12 +107,12 @@ mod tests {
 
     #[test]
     fn what_is_not_asked_for_stays_as_it_is_and_http2_is_refused() {
-        let target = Target::parse("http://127.0.0.1:1/{uuid}").expect("a target");
+        let target = LoadTarget::parse("http://127.0.0.1:1/{uuid}").expect("a target");
         let mut options = LoadOptions::new(target);
         let request = &options.requests()[0];
         assert!(request.uuids.is_empty() && request.bytes.starts_with(b"GET /{uuid} "));
         options.uuids = true;
-        options.protocol = Protocol::Http2;
+        options.protocol = LoadProtocol::Http2;
         let why = options.check().expect_err("refused");
         assert!(why.contains("HTTP/1"), "{why}");
     }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Answer, Event, Request, Wire};
+use super::{HttpResponse, WireEvent, PreparedRequest, Wire};
 use crate::body::Malformed;
 use crate::options::fresh;
 use crate::response::{Reader, Response};
 
 #[derive(Debug)]
 pub(super) struct Http1 {
-    requests: Arc<[Request]>,
+    requests: Arc<[PreparedRequest]>,
     /// The request in flight, and how much of it has been written.
     current: Option<usize>,
     /// Its bytes, where they are others each time.
@@ -19,7 +19,7 @@ pub(super) struct Http1 {
 }
 
 impl Http1 {
-    pub(super) fn new(requests: Arc<[Request]>) -> Self {
+    pub(super) fn new(requests: Arc<[PreparedRequest]>) -> Self {
         Self {
             requests,
             current: None,
@@ -29,19 +29,19 @@ impl Http1 {
         }
     }
 
-    fn answered(&mut self, response: Response, surplus: bool, events: &mut Vec<Event>) {
+    fn answered(&mut self, response: Response, surplus: bool, events: &mut Vec<WireEvent>) {
         // A response before the request was wholly sent leaves a connection that cannot be used again.
         if response.close || surplus || !self.unsent().is_empty() {
-            events.push(Event::Close);
+            events.push(WireEvent::Close);
         }
         self.current = None;
         let (status, body) = (Some(response.status), response.body);
-        let answer = Answer {
+        let answer = HttpResponse {
             status,
             body,
             surplus,
         };
-        events.push(Event::Answered(0, answer));
+        events.push(WireEvent::Answered(0, answer));
     }
 }
 
@@ -75,14 +75,14 @@ impl Wire for Http1 {
         self.written += count;
     }
 
-    fn feed(&mut self, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), Malformed> {
+    fn feed(&mut self, bytes: &[u8], events: &mut Vec<WireEvent>) -> Result<(), Malformed> {
         if self.current.is_none() {
             // The next response could not be distinguished from these bytes.
-            events.push(Event::Unsolicited);
+            events.push(WireEvent::Unsolicited);
             return Ok(());
         }
         if !self.reader.begun() {
-            events.push(Event::First(0));
+            events.push(WireEvent::First(0));
         }
         if let (used, Some(response)) = self.reader.feed(bytes)? {
             self.answered(response, used < bytes.len(), events);
@@ -90,7 +90,7 @@ impl Wire for Http1 {
         Ok(())
     }
 
-    fn end(&mut self, events: &mut Vec<Event>) {
+    fn end(&mut self, events: &mut Vec<WireEvent>) {
         if let Some(response) = self.reader.end_of_stream() {
             self.answered(response, false, events);
         }

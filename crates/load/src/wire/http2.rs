@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use super::{Event, Request, Wire};
+use super::{WireEvent, PreparedRequest, Wire};
 use crate::body::Malformed;
-use crate::http2::Client;
+use crate::http2::Http2Client;
 
 #[derive(Debug)]
 pub(super) struct Http2 {
-    requests: Arc<[Request]>,
+    requests: Arc<[PreparedRequest]>,
     lanes: usize,
-    client: Client,
+    client: Http2Client,
 }
 
 impl Http2 {
-    pub(super) fn new(requests: Arc<[Request]>, lanes: usize) -> Self {
-        let client = Client::new(Arc::clone(&requests), lanes);
+    pub(super) fn new(requests: Arc<[PreparedRequest]>, lanes: usize) -> Self {
+        let client = Http2Client::new(Arc::clone(&requests), lanes);
         Self {
             requests,
             lanes,
@@ -26,7 +26,7 @@ impl Http2 {
 
 impl Wire for Http2 {
     fn reset(&mut self) {
-        self.client = Client::new(Arc::clone(&self.requests), self.lanes);
+        self.client = Http2Client::new(Arc::clone(&self.requests), self.lanes);
     }
 
     fn greets(&self) -> bool {
@@ -46,7 +46,7 @@ impl Wire for Http2 {
         self.client.wrote(count);
     }
 
-    fn feed(&mut self, mut bytes: &[u8], events: &mut Vec<Event>) -> Result<(), Malformed> {
+    fn feed(&mut self, mut bytes: &[u8], events: &mut Vec<WireEvent>) -> Result<(), Malformed> {
         while let Some(event) = self.client.next(&mut bytes)? {
             events.push(event);
         }

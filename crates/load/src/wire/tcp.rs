@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use super::{Answer, Event, Request, Wire};
+use super::{HttpResponse, WireEvent, PreparedRequest, Wire};
 use crate::body::Malformed;
 
 #[derive(Debug)]
 pub(super) struct Tcp {
-    requests: Arc<[Request]>,
+    requests: Arc<[PreparedRequest]>,
     current: Option<usize>,
     written: usize,
     missing: u64,
 }
 
 impl Tcp {
-    pub(super) fn new(requests: Arc<[Request]>) -> Self {
+    pub(super) fn new(requests: Arc<[PreparedRequest]>) -> Self {
         Self {
             requests,
             current: None,
@@ -45,28 +45,28 @@ impl Wire for Tcp {
         self.written += count;
     }
 
-    fn feed(&mut self, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), Malformed> {
+    fn feed(&mut self, bytes: &[u8], events: &mut Vec<WireEvent>) -> Result<(), Malformed> {
         let Some(which) = self.current else {
-            events.push(Event::Unsolicited);
+            events.push(WireEvent::Unsolicited);
             return Ok(());
         };
         let (expected, count) = (self.requests[which].answer_bytes, bytes.len() as u64);
         if self.missing == expected {
-            events.push(Event::First(0));
+            events.push(WireEvent::First(0));
         }
         let surplus = count > self.missing;
         self.missing = self.missing.saturating_sub(count);
         if self.missing == 0 {
             if surplus || !self.unsent().is_empty() {
-                events.push(Event::Close);
+                events.push(WireEvent::Close);
             }
             self.current = None;
-            let answer = Answer {
+            let answer = HttpResponse {
                 status: None,
                 body: expected,
                 surplus,
             };
-            events.push(Event::Answered(0, answer));
+            events.push(WireEvent::Answered(0, answer));
         }
         Ok(())
     }

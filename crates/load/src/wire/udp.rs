@@ -3,19 +3,19 @@
 
 use std::sync::Arc;
 
-use super::{Answer, Event, Request, Wire};
+use super::{HttpResponse, WireEvent, PreparedRequest, Wire};
 use crate::body::Malformed;
-use crate::tally::Outcome;
+use crate::tally::RequestOutcome;
 
 #[derive(Debug)]
 pub(super) struct Udp {
-    requests: Arc<[Request]>,
+    requests: Arc<[PreparedRequest]>,
     current: Option<usize>,
     sent: bool,
 }
 
 impl Udp {
-    pub(super) fn new(requests: Arc<[Request]>) -> Self {
+    pub(super) fn new(requests: Arc<[PreparedRequest]>) -> Self {
         Self {
             requests,
             current: None,
@@ -45,22 +45,22 @@ impl Wire for Udp {
         self.sent = true;
     }
 
-    fn feed(&mut self, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), Malformed> {
+    fn feed(&mut self, bytes: &[u8], events: &mut Vec<WireEvent>) -> Result<(), Malformed> {
         let Some(which) = self.current.take_if(|_| self.sent) else {
-            events.push(Event::Unsolicited);
+            events.push(WireEvent::Unsolicited);
             return Ok(());
         };
-        events.push(Event::First(0));
+        events.push(WireEvent::First(0));
         let body = bytes.len() as u64;
         if body == self.requests[which].answer_bytes {
-            let answer = Answer {
+            let answer = HttpResponse {
                 status: None,
                 body,
                 surplus: false,
             };
-            events.push(Event::Answered(0, answer));
+            events.push(WireEvent::Answered(0, answer));
         } else {
-            events.push(Event::Failed(0, Outcome::Size));
+            events.push(WireEvent::Failed(0, RequestOutcome::Size));
         }
         Ok(())
     }

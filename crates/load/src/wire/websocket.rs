@@ -7,11 +7,11 @@ use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Answer, Event, Request, Wire};
+use super::{HttpResponse, WireEvent, PreparedRequest, Wire};
 use crate::body::Malformed;
 use crate::options::LoadOptions;
 use crate::response::MAX_HEAD_BYTES;
-use crate::tally::Outcome;
+use crate::tally::RequestOutcome;
 
 /// String that the server appends to our key before it hashes both (RFC 6455, section 1.3).
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -59,7 +59,7 @@ pub(crate) fn message(payload: &[u8]) -> Vec<u8> {
 
 #[derive(Debug)]
 pub(super) struct WebSocket {
-    requests: Arc<[Request]>,
+    requests: Arc<[PreparedRequest]>,
     upgrade: Vec<u8>,
     accept: String,
     upgraded: bool,
@@ -78,7 +78,7 @@ pub(super) struct WebSocket {
 }
 
 impl WebSocket {
-    pub(super) fn new(requests: Arc<[Request]>, options: &LoadOptions) -> Self {
+    pub(super) fn new(requests: Arc<[PreparedRequest]>, options: &LoadOptions) -> Self {
         let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{KEY}{GUID}").as_bytes());
         let upgrade = upgrade(options);
         Self {
@@ -135,7 +135,7 @@ impl WebSocket {
     }
 
     /// Reads the head of a frame, and of a control frame all: how many bytes it took, once it is whole.
-    fn head(&mut self, events: &mut Vec<Event>) -> Result<Option<usize>, Malformed> {
+    fn head(&mut self, events: &mut Vec<WireEvent>) -> Result<Option<usize>, Malformed> {
         let [first, second, rest @ ..] = self.partial.as_slice() else {
             return Ok(None);
         };
@@ -162,9 +162,9 @@ impl WebSocket {
             };
             match kind {
                 CLOSE => {
-                    events.push(Event::Close);
+                    events.push(WireEvent::Close);
                     if self.current.take().is_some() {
-                        events.push(Event::Failed(0, Outcome::Reset));
+                        events.push(WireEvent::Failed(0, RequestOutcome::Reset));
                     }
                 }
                 PING => {
@@ -184,37 +184,37 @@ impl WebSocket {
             return Err(Malformed("frame out of its place"));
         }
         if self.current.is_none() {
-            events.push(Event::Unsolicited);
+            events.push(WireEvent::Unsolicited);
             return Ok(Some(head));
         }
         if !self.begun {
             (self.begun, self.body) = (true, 0);
-            events.push(Event::First(0));
+            events.push(WireEvent::First(0));
         }
         (self.left, self.last) = (length, last);
         Ok(Some(head))
     }
 
     /// The frame's payload is whole.
-    fn ended(&mut self, events: &mut Vec<Event>) {
+    fn ended(&mut self, events: &mut Vec<WireEvent>) {
         let (true, Some(which)) = (self.last && self.begun, self.current) else {
             return;
         };
         self.begun = false;
         if !self.request().is_empty() {
-            events.push(Event::Close);
+            events.push(WireEvent::Close);
         }
         self.current = None;
         let body = self.body;
         events.push(if body == self.requests[which].answer_bytes {
-            let answer = Answer {
+            let answer = HttpResponse {
                 status: None,
                 body,
                 surplus: false,
             };
-            Event::Answered(0, answer)
+            WireEvent::Answered(0, answer)
         } else {
-            Event::Failed(0, Outcome::Size)
+            WireEvent::Failed(0, RequestOutcome::Size)
         });
     }
 }
@@ -270,7 +270,7 @@ impl Wire for WebSocket {
         }
     }
 
-    fn feed(&mut self, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), Malformed> {
+    fn feed(&mut self, bytes: &[u8], events: &mut Vec<WireEvent>) -> Result<(), Malformed> {
         let mut bytes = bytes;
         while !bytes.is_empty() {
             if self.left > 0 {
@@ -293,7 +293,7 @@ impl Wire for WebSocket {
                 self.partial.clear();
                 if !self.upgraded {
                     self.upgraded = true;
-                    events.push(Event::Ready);
+                    events.push(WireEvent::Ready);
                     continue;
                 }
             }

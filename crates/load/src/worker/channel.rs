@@ -3,16 +3,16 @@
 
 use std::io::{ErrorKind, Read, Write};
 
-use super::{State, Worker};
+use super::{LaneState, LoadWorker};
 use crate::clock::now;
-use crate::tally::Outcome;
+use crate::tally::RequestOutcome;
 use crate::tls;
 
 /// Bytes that are encrypted before a write: as many as a socket buffer takes at once.
 const SEALED_BYTES: usize = 256 * 1024;
 
 /// Reason why nothing more can be read now.
-pub(super) enum Taken {
+pub(super) enum ReadStop {
     /// So many bytes are in the buffer. Fewer than the buffer holds mean that no more have come.
     Some(usize),
     Blocked,
@@ -20,7 +20,7 @@ pub(super) enum Taken {
     Broken,
 }
 
-impl Worker {
+impl LoadWorker {
     /// TCP is connected: TLS may begin, or requests go out.
     pub(super) fn connected(&mut self, index: usize) {
         let at = now();
@@ -34,17 +34,17 @@ impl Worker {
             Ok(mut tls) => {
                 tls.set_buffer_limit(Some(SEALED_BYTES));
                 self.connections[index].tls = Some(tls);
-                self.connections[index].state = State::Handshaking;
+                self.connections[index].state = LaneState::Handshaking;
                 self.write(index);
             }
-            Err(_) => self.fail(index, Outcome::Tls),
+            Err(_) => self.fail(index, RequestOutcome::Tls),
         }
     }
 
     /// Bytes of the protocol can travel.
     fn carried(&mut self, index: usize) {
         if self.connections[index].wire.greets() {
-            self.connections[index].state = State::Greeting;
+            self.connections[index].state = LaneState::Greeting;
             self.write(index);
         } else {
             self.opened(index);
@@ -58,7 +58,7 @@ impl Worker {
             let Some(stream) = connection.stream.as_mut() else {
                 return;
             };
-            let ready = matches!(connection.state, State::Open | State::Greeting);
+            let ready = matches!(connection.state, LaneState::Open | LaneState::Greeting);
             let written = if let Some(tls) = &mut connection.tls {
                 if ready {
                     let bytes = connection.wire.unsent();
@@ -87,7 +87,7 @@ impl Worker {
                 Ok(count) => self.tally.bytes_sent += count as u64,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) if connection.datagrams => return self.fail(index, Outcome::Connect),
+                Err(_) if connection.datagrams => return self.fail(index, RequestOutcome::Connect),
                 Err(_) => {
                     // The server may have answered (say, 413) before it closed, so a read follows.
                     connection.hangup = true;
@@ -101,19 +101,19 @@ impl Worker {
     }
 
     /// One read of the socket into the buffer.
-    pub(super) fn read_socket(&mut self, index: usize) -> Taken {
+    pub(super) fn read_socket(&mut self, index: usize) -> ReadStop {
         let connection = &mut self.connections[index];
         let datagrams = connection.datagrams;
         let Some(stream) = connection.stream.as_mut() else {
-            return Taken::Blocked;
+            return ReadStop::Blocked;
         };
         loop {
             return match stream.read(&mut self.buffer) {
-                Ok(0) if !datagrams => Taken::End,
-                Ok(count) => Taken::Some(count),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => Taken::Blocked,
+                Ok(0) if !datagrams => ReadStop::End,
+                Ok(count) => ReadStop::Some(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => ReadStop::Blocked,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => Taken::Broken,
+                Err(_) => ReadStop::Broken,
             };
         }
     }
@@ -136,7 +136,7 @@ impl Worker {
                 if let Some(stream) = connection.stream.as_mut() {
                     let _ = tls.write_tls(stream);
                 }
-                let outcome = Outcome::Tls;
+                let outcome = RequestOutcome::Tls;
                 return self.fail(index, outcome);
             }
             if shaking && !tls.is_handshaking() {
@@ -176,7 +176,7 @@ impl Worker {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break true,
                 Err(_) => {
-                    self.fail(index, Outcome::Reset);
+                    self.fail(index, RequestOutcome::Reset);
                     break false;
                 }
             }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::choice::Choice;
+use crate::choice::RequestChoice;
 use crate::schedule::Schedule;
 
 #[derive(Debug, Clone)]
@@ -19,21 +19,21 @@ pub(super) enum Pacing {
 }
 
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct ConnectionGroup {
     /// Lanes without a request, the longest free first: load is spread evenly, as users of a pool are.
     pub(super) free: VecDeque<usize>,
     pub(super) pacing: Pacing,
     /// Choice among all requests of the run, by the number in the schedule. Requests of other destinations are skipped.
-    all: Choice,
+    all: RequestChoice,
     /// Among our own, where there is no common schedule.
-    own: Choice,
+    own: RequestChoice,
     /// By request: true if it belongs to this group.
     ours: Vec<bool>,
     /// Requests without a common schedule so far.
     count: u64,
 }
 
-impl Group {
+impl ConnectionGroup {
     /// `places` are the places of all requests and their weights; ours is `place`.
     pub(super) fn new(places: &[(usize, f64)], place: usize, seed: u64) -> Self {
         let ours: Vec<bool> = places.iter().map(|(at, _)| *at == place).collect();
@@ -42,8 +42,8 @@ impl Group {
         Self {
             free: VecDeque::new(),
             pacing: Pacing::Closed,
-            own: Choice::new(own, seed),
-            all: Choice::new(weights, seed),
+            own: RequestChoice::new(own, seed),
+            all: RequestChoice::new(weights, seed),
             ours,
             count: 0,
         }
@@ -51,12 +51,12 @@ impl Group {
 
     /// Takes requests in the order in which they were recorded.
     pub(super) fn follow(&mut self, order: Arc<[u32]>) {
-        self.all = Choice::recorded(order);
+        self.all = RequestChoice::recorded(order);
     }
 
     /// Takes one request after the other, and around.
     pub(super) fn in_turn(&mut self) {
-        let turns = Choice::in_turn(self.ours.len());
+        let turns = RequestChoice::in_turn(self.ours.len());
         (self.own, self.all) = (turns.clone(), turns);
     }
 

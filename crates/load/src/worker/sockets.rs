@@ -2,21 +2,21 @@
 
 use std::io;
 
-use super::channel::Taken;
-use super::{State, Worker};
+use super::channel::ReadStop;
+use super::{LaneState, LoadWorker};
 use crate::clock::{MILLISECOND, now};
 use crate::connect::{start_connect, start_datagrams};
-use crate::options::Protocol;
-use crate::poll::Ready;
-use crate::tally::Outcome;
-use crate::wire::{Answer, Event};
+use crate::options::LoadProtocol;
+use crate::poll::Readiness;
+use crate::tally::RequestOutcome;
+use crate::wire::{HttpResponse, WireEvent};
 
 /// Pause of a connection after a failed connect, so that a dead server is not hammered.
 const RECONNECT_PAUSE_NS: u64 = 5 * MILLISECOND;
 /// Full reads of one connection in a row, before others and the clock have their turn: 1 MiB.
 const READS_PER_TURN: usize = 16;
 
-impl Worker {
+impl LoadWorker {
     pub(super) fn connect(&mut self, index: usize) -> io::Result<()> {
         let since = now();
         let connection = &mut self.connections[index];
@@ -34,7 +34,7 @@ impl Worker {
         let token = index as u64 | u64::from(connection.generation) << 32;
         self.poll.add_stream(&stream, token)?;
         connection.stream = Some(stream);
-        connection.state = State::Connecting;
+        connection.state = LaneState::Connecting;
         connection.hangup = false;
         connection.since = since;
         connection.tls = None;
@@ -43,7 +43,7 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) fn on_ready(&mut self, ready: Ready) {
+    pub(super) fn on_ready(&mut self, ready: Readiness) {
         let (index, generation) = (
             (ready.token & u64::from(u32::MAX)) as usize,
             (ready.token >> 32) as u32,
@@ -53,7 +53,7 @@ impl Worker {
             return;
         }
         connection.hangup |= ready.hangup();
-        if connection.state == State::Connecting {
+        if connection.state == LaneState::Connecting {
             if !ready.writable() && !ready.readable() {
                 return;
             }
@@ -62,7 +62,7 @@ impl Worker {
                 .as_ref()
                 .is_none_or(|stream| !matches!(stream.take_error(), Ok(None)));
             if failed {
-                self.fail(index, Outcome::Connect);
+                self.fail(index, RequestOutcome::Connect);
                 return;
             }
             self.connected(index);
@@ -77,7 +77,7 @@ impl Worker {
 
     /// A connection can take requests: those that wait for it go out.
     pub(super) fn opened(&mut self, index: usize) {
-        self.connections[index].state = State::Open;
+        self.connections[index].state = LaneState::Open;
         for lane in self.lanes_of(index) {
             if self.lanes[lane].request.is_some() {
                 self.send(lane);
@@ -119,21 +119,21 @@ impl Worker {
         let generation = self.connections[index].generation;
         for _ in 0..READS_PER_TURN {
             match self.read_socket(index) {
-                Taken::Blocked => return,
+                ReadStop::Blocked => return,
                 // Over UDP: the network reports afterwards that no socket listens there.
-                Taken::Broken if self.connections[index].datagrams => {
-                    return self.fail(index, Outcome::Connect);
+                ReadStop::Broken if self.connections[index].datagrams => {
+                    return self.fail(index, RequestOutcome::Connect);
                 }
-                Taken::Broken => return self.fail(index, Outcome::Reset),
-                Taken::End => {
+                ReadStop::Broken => return self.fail(index, RequestOutcome::Reset),
+                ReadStop::End => {
                     // Over TLS, an attacker can cause an end without the closing alert, so it ends no answer.
                     return match self.connections[index].tls.as_ref() {
                         None => self.ended(index, now()),
-                        Some(tls) if tls.is_handshaking() => self.fail(index, Outcome::Tls),
-                        Some(_) => self.fail(index, Outcome::Reset),
+                        Some(tls) if tls.is_handshaking() => self.fail(index, RequestOutcome::Tls),
+                        Some(_) => self.fail(index, RequestOutcome::Reset),
                     };
                 }
-                Taken::Some(count) => {
+                ReadStop::Some(count) => {
                     let at = now();
                     self.tally.bytes_received += count as u64;
                     if self.connections[index].tls.is_some() {
@@ -163,7 +163,7 @@ impl Worker {
         let mut events = std::mem::take(&mut self.events);
         self.connections[index].wire.end(&mut events);
         if events.is_empty() {
-            self.fail(index, Outcome::Reset);
+            self.fail(index, RequestOutcome::Reset);
         } else {
             self.close(index);
         }
@@ -178,7 +178,7 @@ impl Worker {
         self.happened(index, &mut events, at);
         self.events = events;
         if fed.is_err() {
-            return self.fail(index, Outcome::Protocol);
+            return self.fail(index, RequestOutcome::Protocol);
         }
         if self.connections[index].wire.greets() {
             // The wire may have answers of its own: acknowledgements, windows.
@@ -187,22 +187,22 @@ impl Worker {
         }
     }
 
-    fn happened(&mut self, index: usize, events: &mut Vec<Event>, at: u64) {
+    fn happened(&mut self, index: usize, events: &mut Vec<WireEvent>, at: u64) {
         let first = index * self.streams;
         for event in events.drain(..) {
             match event {
-                Event::Ready => self.opened(index),
-                Event::Started(lane) => {
+                WireEvent::Ready => self.opened(index),
+                WireEvent::Started(lane) => {
                     if let Some(request) = &mut self.lanes[first + lane].request {
                         request.sent = now();
                     }
                 }
-                Event::First(lane) => {
+                WireEvent::First(lane) => {
                     if let Some(request) = &mut self.lanes[first + lane].request {
                         request.first = Some(at);
                     }
                 }
-                Event::Answered(lane, answer) => {
+                WireEvent::Answered(lane, answer) => {
                     let connection = &mut self.connections[index];
                     connection.left = connection.left.saturating_sub(1);
                     let reusable = self.options.keepalive && !connection.hangup;
@@ -213,12 +213,12 @@ impl Worker {
                     }
                     self.finish(first + lane, self.judge(index, answer), Some(answer), at);
                 }
-                Event::Failed(lane, outcome) => self.finish(first + lane, outcome, None, at),
-                Event::Unsolicited => {
+                WireEvent::Failed(lane, outcome) => self.finish(first + lane, outcome, None, at),
+                WireEvent::Unsolicited => {
                     self.tally.unsolicited += 1;
                     self.close(index);
                 }
-                Event::Close => self.close(index),
+                WireEvent::Close => self.close(index),
             }
         }
     }
@@ -226,7 +226,7 @@ impl Worker {
     /// A connection has answered as often as it may.
     fn begin_retiring(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        if connection.state != State::Open {
+        if connection.state != LaneState::Open {
             return;
         }
         connection.retiring = true;
@@ -236,30 +236,30 @@ impl Worker {
     }
 
     /// Compares an answer with the expected one.
-    fn judge(&self, index: usize, answer: Answer) -> Outcome {
+    fn judge(&self, index: usize, answer: HttpResponse) -> RequestOutcome {
         let protocol = self.places[self.connections[index].place].protocol;
         let good = match (self.options.expect_status, answer.status) {
             (_, None) => true,
             (Some(wanted), Some(status)) => status == wanted,
-            (None, Some(status)) if protocol == Protocol::Grpc => status == 0,
+            (None, Some(status)) if protocol == LoadProtocol::Grpc => status == 0,
             (None, Some(status)) => (200..300).contains(&status),
         };
         let size = self.options.expect_size;
         if answer.surplus {
-            Outcome::Protocol
+            RequestOutcome::Protocol
         } else if !good {
-            Outcome::Status
+            RequestOutcome::Status
         } else if size.is_some_and(|size| size != answer.body) {
-            Outcome::Size
+            RequestOutcome::Size
         } else {
-            Outcome::Ok
+            RequestOutcome::Ok
         }
     }
 
     /// A connection that takes no more streams makes room for another, once its last stream has ended.
     fn replace_spent(&mut self, index: usize) {
         let connection = &self.connections[index];
-        if !connection.wire.spent() || connection.state != State::Open {
+        if !connection.wire.spent() || connection.state != LaneState::Open {
             return;
         }
         let waiting = self
@@ -269,7 +269,7 @@ impl Worker {
             self.close(index);
         } else if !connection.wire.used() || self.connect(index).is_err() {
             // A server that refuses all requests of a new connection at once does not get them again.
-            self.fail(index, Outcome::GoAway);
+            self.fail(index, RequestOutcome::GoAway);
         }
     }
 
@@ -277,24 +277,24 @@ impl Worker {
     pub(super) fn time_out(&mut self, lane: usize) {
         let (index, stream) = (lane / self.streams, lane % self.streams);
         let connection = &mut self.connections[index];
-        if connection.state == State::Open && connection.wire.cancel(stream) {
-            self.finish(lane, Outcome::Timeout, None, now());
+        if connection.state == LaneState::Open && connection.wire.cancel(stream) {
+            self.finish(lane, RequestOutcome::Timeout, None, now());
             self.write(index);
             self.replace_spent(index);
         } else {
-            self.fail(index, Outcome::Timeout);
+            self.fail(index, RequestOutcome::Timeout);
         }
     }
 
     /// The connection is lost, and with it its requests, if it had any.
-    pub(super) fn fail(&mut self, index: usize, outcome: Outcome) {
+    pub(super) fn fail(&mut self, index: usize, outcome: RequestOutcome) {
         self.close(index);
         let lanes = self.lanes_of(index);
         if !lanes.clone().any(|lane| self.lanes[lane].request.is_some()) {
             return;
         }
         let at = now();
-        if matches!(outcome, Outcome::Connect | Outcome::Tls) {
+        if matches!(outcome, RequestOutcome::Connect | RequestOutcome::Tls) {
             self.pause(index, at + RECONNECT_PAUSE_NS);
         }
         for lane in lanes {
@@ -306,7 +306,7 @@ impl Worker {
         let connection = &mut self.connections[index];
         connection.stream = None;
         connection.tls = None;
-        connection.state = State::Down;
+        connection.state = LaneState::Down;
         self.unread.retain(|unread| *unread != index);
     }
 }
@@ -321,8 +321,8 @@ mod tests {
     use super::*;
     use crate::clock::SECOND;
     use crate::http2::tests::allocations;
-    use crate::options::{LoadOptions, Target};
-    use crate::tally::Tally;
+    use crate::options::{LoadOptions, LoadTarget};
+    use crate::tally::RunTally;
     use crate::worker::InFlight;
 
     /// Packets sent, of which each is one read. All of them wait to be read, even if the machine is slow.
@@ -330,19 +330,19 @@ mod tests {
 
     #[test]
     fn a_request_and_its_answer_allocate_nothing() {
-        let target = Target::parse("http://127.0.0.1:1/").expect("a literal address resolves");
+        let target = LoadTarget::parse("http://127.0.0.1:1/").expect("a literal address resolves");
         let mut options = LoadOptions::new(target);
         options.rate = 0.0;
         options.connections = 1;
-        let mut worker = Worker::new(Arc::new(options), 0, None).expect("a worker");
+        let mut worker = LoadWorker::new(Arc::new(options), 0, None).expect("a worker");
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let (ours, theirs) = pair.expect("a pair of sockets");
         worker.connections[0].stream = Some(Socket::from(ours));
-        worker.connections[0].state = State::Open;
+        worker.connections[0].state = LaneState::Open;
         // A second that does not end while the test runs.
         let at = now();
-        worker.tally = Tally::new(at, at + SECOND, true);
+        worker.tally = RunTally::new(at, at + SECOND, true);
         worker.tally.start = at - SECOND / 2;
         let answer =
             b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\ndone";
@@ -366,9 +366,9 @@ mod tests {
 
     #[test]
     fn a_connection_that_always_has_more_waits_for_the_others_turn() {
-        let target = Target::parse("http://127.0.0.1:1/").expect("a literal address resolves");
+        let target = LoadTarget::parse("http://127.0.0.1:1/").expect("a literal address resolves");
         let options = Arc::new(LoadOptions::new(target));
-        let mut worker = Worker::new(options, 0, None).expect("a worker");
+        let mut worker = LoadWorker::new(options, 0, None).expect("a worker");
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -383,7 +383,7 @@ mod tests {
             send(&theirs, packet, SendFlags::empty()).expect("room in the buffer");
         }
         worker.connections[0].stream = Some(Socket::from(ours));
-        worker.connections[0].state = State::Open;
+        worker.connections[0].state = LaneState::Open;
         // The peer is gone: its bytes are read until there are none, however few come at once.
         worker.connections[0].hangup = true;
         worker.lanes[0].request = Some(InFlight {

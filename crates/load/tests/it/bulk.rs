@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use voile_load::bulk::{self, BulkResult};
 use voile_load::echo::EchoOptions;
-use voile_load::{Bulk, LoadOptions, Protocol, Stop, Target};
+use voile_load::{Bulk, LoadOptions, LoadProtocol, Stop, LoadTarget};
 
 use crate::server::{PATIENCE, Play, Served, loopback, stranger};
 
 fn load(address: SocketAddr, direction: Bulk) -> LoadOptions {
-    let mut options = LoadOptions::new(Target::parse(&format!("tcp://{address}")).unwrap());
-    options.protocol = Protocol::TcpBulk;
+    let mut options = LoadOptions::new(LoadTarget::parse(&format!("tcp://{address}")).unwrap());
+    options.protocol = LoadProtocol::TcpBulk;
     options.bulk = direction;
     options.connections = 3;
     options.duration = Duration::from_millis(300);

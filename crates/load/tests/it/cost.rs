@@ -7,7 +7,7 @@ use std::env;
 use std::process::Command;
 
 use voile_load::echo::EchoOptions;
-use voile_load::{LoadOptions, Stop, Target};
+use voile_load::{LoadOptions, Stop, LoadTarget};
 
 use crate::server::{PATIENCE, Served, loopback};
 
@@ -35,7 +35,7 @@ fn end_counting() {
 #[ignore = "started by the tests beside it"]
 fn subject() {
     let Ok(url) = env::var(ORDERS) else { return };
-    let mut options = LoadOptions::new(Target::parse(&url).unwrap());
+    let mut options = LoadOptions::new(LoadTarget::parse(&url).unwrap());
     // As fast as possible, and always the same number, however slow the machine is.
     options.rate = 0.0;
     options.requests = Some(COUNTED);

@@ -4,12 +4,12 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use voile_load::echo::{EchoOptions, ServerTlsOptions};
-use voile_load::{LoadOptions, LoadResult, Stop, Target, TlsOptions};
+use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget, TlsOptions};
 
 use crate::server::{PATIENCE, Served, loopback};
 
 fn options(url: &str) -> LoadOptions {
-    let mut options = LoadOptions::new(Target::parse(url).unwrap());
+    let mut options = LoadOptions::new(LoadTarget::parse(url).unwrap());
     (options.rate, options.connections) = (500.0, 4);
     options.duration = Duration::from_millis(200);
     options.timeout = PATIENCE;
@@ -40,7 +40,7 @@ fn datagrams_come_back() {
         assert_eq!((result.ok, result.errors_total), (100, 0), "{size}");
         assert_eq!(result.bytes.body, 100 * size as u64);
         assert_eq!(result.options.protocol, "udp");
-        let json = result.to_fortio(&voile_load::fortio::Form::default());
+        let json = result.to_fortio(&voile_load::fortio::FortioForm::default());
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["RunType"], "UDP");
         assert_eq!(json["RetCodes"], serde_json::json!({"OK": 100}));
@@ -139,7 +139,7 @@ fn bytes_come_back_over_tls() {
     }
     // In plaintext it is no echo, and the server lives on.
     let mut plain = options.clone();
-    plain.target = Target::parse(&format!("tcp://{}", server.address)).unwrap();
+    plain.target = LoadTarget::parse(&format!("tcp://{}", server.address)).unwrap();
     plain.tls = None;
     plain.body = vec![b'x'; 100];
     assert_eq!(run(&plain).ok, 0);

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use voile_load::describe::Method;
 use voile_load::echo::EchoOptions;
-use voile_load::{LoadOptions, LoadResult, Stop, Target};
+use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget};
 
 use crate::server::{PATIENCE, Served, stranger};
 
 const STREAM: &str = "voile.echo.v1.Echo/Stream";
 
-fn target(server: &Served, path: &str) -> Target {
-    Target::parse(&format!("grpc://{}/{path}", server.address)).unwrap()
+fn target(server: &Served, path: &str) -> LoadTarget {
+    LoadTarget::parse(&format!("grpc://{}/{path}", server.address)).unwrap()
 }
 
 fn run(options: &LoadOptions) -> LoadResult {
@@ -84,7 +84,7 @@ fn servers_without_descriptions_are_named_with_the_reason() {
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let url = format!("grpc://{stranger}/a.B/C");
-    let why = Method::find(&Target::parse(&url).unwrap(), None, None).unwrap_err();
+    let why = Method::find(&LoadTarget::parse(&url).unwrap(), None, None).unwrap_err();
     assert!(
         why.contains("not HTTP/2") && why.contains("a file of descriptors"),
         "{why}"

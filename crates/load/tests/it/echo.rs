@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use voile_load::Target;
-use voile_load::echo::{Choice, EchoOptions, Stall};
+use voile_load::LoadTarget;
+use voile_load::echo::{WeightedValue, EchoOptions, Stall};
 
 use crate::server::{Served, Then, exchange, scripted};
 
@@ -218,7 +218,7 @@ fn large_answers_reach_a_slow_reader_whole() {
 #[test]
 fn a_calling_server_tells_what_its_callees_said() {
     let callee = Served::echo(EchoOptions::default());
-    let url = |address, path: &str| Target::parse(&format!("http://{address}{path}")).unwrap();
+    let url = |address, path: &str| LoadTarget::parse(&format!("http://{address}{path}")).unwrap();
     let calls = vec![
         url(callee.address, "/debug"),
         url(callee.address, "/?size=2"),
@@ -258,7 +258,7 @@ fn a_failing_callee_makes_the_answer_502_and_is_named() {
         (garbage, "/", "not an HTTP/1.1 response head"),
         (callee.address, "/?status=503", ""),
     ] {
-        let calls = vec![Target::parse(&format!("http://{address}{path}")).unwrap()];
+        let calls = vec![LoadTarget::parse(&format!("http://{address}{path}")).unwrap()];
         let server = Served::echo(EchoOptions {
             calls,
             ..EchoOptions::default()
@@ -299,7 +299,7 @@ fn stopping_answers_what_was_begun_and_closes_the_rest() {
 #[test]
 fn probability_lists_are_shares_of_a_hundred() {
     let parse = |text| {
-        Choice::parse(text, 0, |part: &str| {
+        WeightedValue::parse(text, 0, |part: &str| {
             part.parse::<u32>().map_err(|error| error.to_string())
         })
     };

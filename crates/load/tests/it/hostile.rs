@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use voile_load::echo::EchoOptions;
-use voile_load::{LoadOptions, LoadResult, Stop, Target};
+use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget};
 
 use crate::server::{PATIENCE, Play, Served, loopback, stranger};
 
@@ -106,7 +106,7 @@ fn run(options: &LoadOptions) -> LoadResult {
 
 fn load(address: SocketAddr, scheme: &str) -> LoadOptions {
     let url = format!("{scheme}://{address}");
-    let mut options = LoadOptions::new(Target::parse(&url).unwrap());
+    let mut options = LoadOptions::new(LoadTarget::parse(&url).unwrap());
     options.rate = 100.0;
     options.connections = 2;
     options.streams = 4;

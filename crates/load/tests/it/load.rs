@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use voile_load::echo::{EchoOptions, Stall};
 use voile_load::samples::Samples;
-use voile_load::{Arrival, Condition, LoadOptions, LoadResult, Stop, parse_duration};
+use voile_load::{ArrivalPattern, LoadCondition, LoadOptions, LoadResult, Stop, parse_duration};
 
 use crate::server::{PATIENCE, Served, Then, load, scripted};
 
@@ -72,7 +72,7 @@ fn every_arrival_sends_its_whole_schedule() {
         threads: 2,
         ..EchoOptions::default()
     });
-    for arrival in [Arrival::Uniform, Arrival::Poisson, Arrival::Fortio] {
+    for arrival in [ArrivalPattern::Uniform, ArrivalPattern::Poisson, ArrivalPattern::Fortio] {
         for threads in [1, 3] {
             let mut options = server.load("/?size=10");
             (options.arrival, options.threads) = (arrival, threads);
@@ -88,7 +88,7 @@ fn every_arrival_sends_its_whole_schedule() {
                 "{arrival:?}: {}",
                 result.scheduled
             );
-            if arrival == Arrival::Uniform {
+            if arrival == ArrivalPattern::Uniform {
                 assert_eq!(result.scheduled, 100);
             }
         }
@@ -220,7 +220,7 @@ fn the_json_holds_together() {
 fn the_fortio_json_has_fortios_shape() {
     let server = Served::echo(EchoOptions::default());
     let result = run(&server.load("/?delay=1ms"));
-    let json: Value = serde_json::from_str(&result.to_fortio(&voile_load::fortio::Form {
+    let json: Value = serde_json::from_str(&result.to_fortio(&voile_load::fortio::FortioForm {
         labels: "a label/1".to_owned(),
         ..Default::default()
     }))
@@ -295,7 +295,7 @@ fn what_cannot_be_run_is_refused_by_name() {
         "http://127.0.0.1:1/ x",
         "http://127.0.0.1:99999/",
     ] {
-        assert!(voile_load::Target::parse(url).is_err(), "{url}");
+        assert!(voile_load::LoadTarget::parse(url).is_err(), "{url}");
     }
 }
 
@@ -324,7 +324,7 @@ fn a_condition_ends_the_run_and_is_named() {
     let server = Served::echo(EchoOptions::default());
     let mut options = server.load("/?status=503:50");
     options.duration = Duration::from_secs(60);
-    options.abort = Condition::parse("p99>60s,errors>20%", '>').unwrap();
+    options.abort = LoadCondition::parse("p99>60s,errors>20%", '>').unwrap();
     let result = run(&options);
     assert!(result.duration_s < 30.0, "{}", result.duration_s);
     assert!(!result.valid && !result.interrupted);
@@ -340,7 +340,7 @@ fn the_capacity_of_a_server_with_a_known_limit_is_found() {
     let mut options = server.load("/?delay=20ms");
     options.rate = 40.0;
     options.duration = Duration::from_millis(500);
-    let bounds = Condition::parse("p90<60ms,errors<1%", '<').unwrap();
+    let bounds = LoadCondition::parse("p90<60ms,errors<1%", '<').unwrap();
     let mut seen = 0;
     let found =
         voile_load::capacity::find(&options, &bounds, 0.2, &Stop::new().unwrap(), &mut |_| {
@@ -365,12 +365,12 @@ fn several_targets_get_their_shares_and_a_slow_one_keeps_nobody_waiting() {
     let fast = Served::echo(EchoOptions::default());
     let slow = Served::echo(EchoOptions::default());
     let target = |server: &Served, path: &str| {
-        voile_load::Target::parse(&format!("http://{}{path}", server.address)).unwrap()
+        voile_load::LoadTarget::parse(&format!("http://{}{path}", server.address)).unwrap()
     };
     for (arrival, threads) in [
-        (Arrival::Uniform, 1),
-        (Arrival::Uniform, 2),
-        (Arrival::Poisson, 2),
+        (ArrivalPattern::Uniform, 1),
+        (ArrivalPattern::Uniform, 2),
+        (ArrivalPattern::Poisson, 2),
     ] {
         let mut options = fast.load("/?size=10");
         options.more = vec![
@@ -410,7 +410,7 @@ fn payload_sizes_are_spread_by_weight_and_come_back() {
     for scheme in ["http", "h2c"] {
         let mut options = server.load("/");
         options.target =
-            voile_load::Target::parse(&format!("{scheme}://{}/", server.address)).unwrap();
+            voile_load::LoadTarget::parse(&format!("{scheme}://{}/", server.address)).unwrap();
         options.protocol = options.target.scheme.protocol();
         options.method = "POST".to_owned();
         options.sizes = voile_load::options::parse_sizes("100:3,40000:1").unwrap();
@@ -449,7 +449,7 @@ fn connections_are_closed_after_their_number_of_answers() {
     for (scheme, streams) in [("http", 1), ("h2c", 1), ("h2c", 8)] {
         let mut options = server.load("/");
         options.target =
-            voile_load::Target::parse(&format!("{scheme}://{}/", server.address)).unwrap();
+            voile_load::LoadTarget::parse(&format!("{scheme}://{}/", server.address)).unwrap();
         options.protocol = options.target.scheme.protocol();
         (options.streams, options.connections) = (streams, 2);
         options.reuse = Some((5, 10));
@@ -473,12 +473,12 @@ fn recorded_requests_are_sent_as_they_were() {
     for (scheme, threads) in [("http", 1), ("http", 2), ("h2c", 2)] {
         let mut options = server.load("/");
         options.target =
-            voile_load::Target::parse(&format!("{scheme}://{}/", server.address)).unwrap();
+            voile_load::LoadTarget::parse(&format!("{scheme}://{}/", server.address)).unwrap();
         options.protocol = options.target.scheme.protocol();
         (options.threads, options.connections) = (threads, 2);
         options.body = vec![b'x'; 7];
         options.set_replay(trace.instants.clone());
-        options.recorded = Some(voile_load::options::Replayed {
+        options.recorded = Some(voile_load::options::ReplayedTrace {
             requests: trace.requests.clone().into(),
             which: trace.which.clone().into(),
         });

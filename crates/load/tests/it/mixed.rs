@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use voile_load::echo::{EchoOptions, ServerTlsOptions};
-use voile_load::{LoadOptions, Stop, Target, TlsOptions};
+use voile_load::{LoadOptions, Stop, LoadTarget, TlsOptions};
 
 use crate::server::{PATIENCE, Served, loopback};
 
@@ -20,7 +20,7 @@ fn a_result_names_the_method_that_is_sent_and_none_of_bytes() {
         (format!("ws://{}/", http.address), "GET ws://"),
         (format!("tcp://{}", tcp.address), "tcp://"),
     ] {
-        let mut options = LoadOptions::new(Target::parse(&url).unwrap());
+        let mut options = LoadOptions::new(LoadTarget::parse(&url).unwrap());
         if options.target.url.starts_with("tcp") {
             options.body = vec![0; 64];
         }
@@ -48,7 +48,7 @@ fn each_target_is_spoken_to_in_its_own_way() {
         tls: Some(made.load().unwrap()),
         ..EchoOptions::default()
     });
-    let target = |url: String| Target::parse(&url).unwrap();
+    let target = |url: String| LoadTarget::parse(&url).unwrap();
     let mut options = LoadOptions::new(target(format!("http://{}/?size=100", http.address)));
     options.more = vec![
         // The same address, and another protocol: connections of its own.

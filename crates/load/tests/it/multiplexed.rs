@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use voile_load::echo::EchoOptions;
-use voile_load::{LoadOptions, LoadResult, Stop, Target, grpc};
+use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget, grpc};
 
 use crate::server::{PATIENCE, Served, loopback};
 
@@ -12,7 +12,7 @@ fn run(options: &LoadOptions) -> LoadResult {
 }
 
 fn load(url: &str) -> LoadOptions {
-    let mut options = LoadOptions::new(Target::parse(url).unwrap());
+    let mut options = LoadOptions::new(LoadTarget::parse(url).unwrap());
     options.rate = 500.0;
     options.duration = Duration::from_millis(200);
     options.timeout = PATIENCE;
@@ -48,7 +48,7 @@ fn http2_carries_every_request_and_reuses_its_connections() {
     }
     "HEAD".clone_into(&mut options.method);
     options.body.clear();
-    options.target = Target::parse(&format!("{url}/?size=70000")).unwrap();
+    options.target = LoadTarget::parse(&format!("{url}/?size=70000")).unwrap();
     good(&options, 0);
     "GET".clone_into(&mut options.method);
     good(&options, 70_000);
@@ -78,20 +78,20 @@ fn grpc_calls_are_judged_by_their_trailers() {
     options.body = vec![b'x'; 1024];
     options.streams = 4;
     good(&options, 1024 + 3);
-    options.target = Target::parse(&format!("{url}{}", grpc::FORTIO_PING)).unwrap();
+    options.target = LoadTarget::parse(&format!("{url}{}", grpc::FORTIO_PING)).unwrap();
     let result = run(&options);
     assert_eq!(result.ok, 100);
-    options.target = Target::parse(&format!("{url}{}?size=3000", grpc::ECHO_UNARY)).unwrap();
+    options.target = LoadTarget::parse(&format!("{url}{}?size=3000", grpc::ECHO_UNARY)).unwrap();
     good(&options, 3003);
     for (query, status) in [
         ("/none.such/Method", "12"),
         ("/voile.echo.v1.Echo/Unary?grpc-status=14", "14"),
     ] {
-        options.target = Target::parse(&format!("{url}{query}")).unwrap();
+        options.target = LoadTarget::parse(&format!("{url}{query}")).unwrap();
         let result = run(&options);
         assert_eq!((result.errors["status"], result.status[status]), (100, 100));
     }
-    options.target = Target::parse(&url).unwrap();
+    options.target = LoadTarget::parse(&url).unwrap();
     let refused = options.check().unwrap_err();
     assert!(refused.contains("carries no payload"), "{refused}");
 }

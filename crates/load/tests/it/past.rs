@@ -46,7 +46,7 @@ fn a_result_of_fortios_stands_beside_ours() {
     let ours = parse("ours.json", &result.to_json()).unwrap();
     let form = parse(
         "form.json",
-        &result.to_fortio(&voile_load::fortio::Form::default()),
+        &result.to_fortio(&voile_load::fortio::FortioForm::default()),
     )
     .unwrap();
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use voile_load::Part;
+use voile_load::ProfileSegment;
 use voile_load::profile::Profile;
 use voile_load::schedule::{Schedule, Spread};
 use voile_load::trace::Trace;
@@ -267,7 +267,7 @@ fn access_logs_are_traces_too() {
 
 #[test]
 fn rates_over_time_are_read_and_wrong_ones_refused() {
-    let part = |from, to, seconds: u64| Part {
+    let part = |from, to, seconds: u64| ProfileSegment {
         from,
         to,
         length: (seconds > 0).then(|| Duration::from_secs(seconds)),
@@ -289,11 +289,11 @@ fn rates_over_time_are_read_and_wrong_ones_refused() {
             vec![part(100.0, 100.0, 5), part(0.0, 1000.0, 10)],
         ),
     ] {
-        assert_eq!(Part::parse(text).unwrap(), wanted, "{text}");
+        assert_eq!(ProfileSegment::parse(text).unwrap(), wanted, "{text}");
     }
     for text in [
         "", "x", "-1", "1..", "..2", "1@", "1@0s", "1@5s,2", "nan", "inf", "1,,2",
     ] {
-        assert!(Part::parse(text).is_err(), "{text}");
+        assert!(ProfileSegment::parse(text).is_err(), "{text}");
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use voile_load::echo::{Echo, EchoOptions, ServerTlsOptions};
-use voile_load::{LoadOptions, LoadResult, Stop, Target, TlsOptions};
+use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget, TlsOptions};
 
 use crate::server::{PATIENCE, Served, loopback};
 
@@ -28,7 +28,7 @@ fn sealed(folder: &tempfile::TempDir) -> (Served, PathBuf) {
 }
 
 fn options(url: &str) -> LoadOptions {
-    let mut options = LoadOptions::new(Target::parse(url).unwrap());
+    let mut options = LoadOptions::new(LoadTarget::parse(url).unwrap());
     (options.rate, options.connections) = (200.0, 2);
     options.duration = Duration::from_millis(250);
     options.timeout = PATIENCE;

@@ -12,7 +12,7 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use voile_load::echo::EchoOptions;
-use voile_load::{LoadOptions, LoadResult, Stop, Target, TlsOptions};
+use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget, TlsOptions};
 
 use crate::server::{PATIENCE, Served, loopback, stranger};
 
@@ -140,7 +140,7 @@ fn carry(mut outside: TcpStream, to: SocketAddr, config: Arc<ServerConfig>) -> O
 }
 
 fn load(url: &str, tls: &TlsOptions) -> Result<LoadOptions, String> {
-    let mut options = LoadOptions::new(Target::parse(url)?);
+    let mut options = LoadOptions::new(LoadTarget::parse(url)?);
     options.tls = Some(tls.load(options.protocol, &options.target)?);
     (options.rate, options.connections) = (200.0, 2);
     options.duration = std::time::Duration::from_millis(250);
@@ -273,7 +273,7 @@ fn what_does_not_belong_together_is_refused_by_name() {
     ] {
         assert!(why.contains(word), "{word}: {why}");
     }
-    let target = Target::parse("https://127.0.0.1:1/").unwrap();
+    let target = LoadTarget::parse("https://127.0.0.1:1/").unwrap();
     let without = LoadOptions::new(target)
         .check()
         .expect_err("TLS is missing");

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
-use voile_load::{LoadOptions, LoadResult, Stop, Target};
+use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget};
 
 use crate::server::{PATIENCE, Play, stranger};
 
 fn run(play: Play, size: usize) -> LoadResult {
     let url = format!("ws://{}/chat", stranger(play));
-    let mut options = LoadOptions::new(Target::parse(&url).unwrap());
+    let mut options = LoadOptions::new(LoadTarget::parse(&url).unwrap());
     options.body = vec![b'x'; size];
     (options.rate, options.connections) = (200.0, 2);
     options.duration = Duration::from_millis(250);

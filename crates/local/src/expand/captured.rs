@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use voile_model::mesh::{CaptureMode, Resolution, Service, ServiceOrigin};
+use voile_model::mesh::{CaptureMode, Resolution, MeshService, ServiceOrigin};
 use voile_model::{Mesh, ResourceName};
 
 use super::{Candidate, PodPlan, endpoint, served_ports, settled, sidecar_plan, view, visible};
@@ -92,7 +92,7 @@ pub(super) fn given(
     Ok(given)
 }
 
-fn lacks_address(service: &Service) -> bool {
+fn lacks_address(service: &MeshService) -> bool {
     service.origin == ServiceOrigin::Kubernetes
         && service.resolution == Resolution::Static
         && service.addresses.is_empty()
@@ -100,7 +100,7 @@ fn lacks_address(service: &Service) -> bool {
 
 /// Returns the address at which clients call the service, if it has or can have one.
 fn virtual_address(
-    service: &Service,
+    service: &MeshService,
     addresses: &mut Addresses,
 ) -> Result<Option<Ipv4Addr>, AddressError> {
     if lacks_address(service) {

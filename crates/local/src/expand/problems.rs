@@ -7,7 +7,7 @@ use voile_model::mesh::PodTemplate;
 use voile_model::{Diagnostic, Port, ResourceName, Source};
 
 use super::PodPlan;
-use crate::addresses::Layout;
+use crate::addresses::PodIsolation;
 
 /// An injected pod stands behind a Service whose target port no Sidecar listens on.
 pub const NO_INGRESS: &str = "V0601";
@@ -52,7 +52,7 @@ pub(super) fn no_ingress(
 
 pub(super) fn check(
     pod: &PodPlan,
-    layout: Layout,
+    layout: PodIsolation,
     binds: &mut BTreeMap<(IpAddr, Port), ResourceName>,
     problems: &mut Vec<Diagnostic>,
 ) {
@@ -83,7 +83,7 @@ pub(super) fn check(
             }
         }
     }
-    if layout == Layout::Namespaces {
+    if layout == PodIsolation::Namespaces {
         return; // each has its own loopback device
     }
     if pod.sidecar.is_some() && pod.template.capture.keeps_source == Some(true) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use voile_host::netns::Namespace;
 use voile_host::netns::rules::MARK_INWARD;
 use voile_model::Port;
-use voile_model::mesh::{Probe, Question};
+use voile_model::mesh::{Probe, ProbeAction};
 use voile_probe::ask;
 
 use crate::expand::PodPlan;
@@ -19,39 +19,39 @@ use crate::variables::expand;
 
 /// One question, ready to be asked again and again.
 #[derive(Debug, Clone)]
-pub(super) struct Ask {
-    what: What,
+pub(super) struct ProbeCall {
+    what: ProbeTarget,
     timeout: Duration,
 }
 
 #[derive(Debug, Clone)]
-enum What {
+enum ProbeTarget {
     Network {
         port: Port,
         address: SocketAddr,
         /// Past the sidecar, from within.
         namespace: Option<Namespace>,
-        question: voile_probe::Question,
+        question: voile_probe::ProbeRequest,
     },
     Program(Box<Recipe>),
 }
 
-impl Ask {
+impl ProbeCall {
     pub(super) fn new(
         plan: &PodPlan,
         namespace: Option<&Namespace>,
         probe: &Probe,
         recipe: &Recipe,
     ) -> Self {
-        let network = |port: Port, question| What::Network {
+        let network = |port: Port, question| ProbeTarget::Network {
             port,
             address: plan.probed(port.get()).into(),
             namespace: namespace.cloned(),
             question,
         };
         let what = match &probe.question {
-            Question::Tcp { port } => network(*port, voile_probe::Question::Tcp),
-            Question::Http {
+            ProbeAction::Tcp { port } => network(*port, voile_probe::ProbeRequest::Tcp),
+            ProbeAction::Http {
                 port,
                 tls,
                 path,
@@ -59,21 +59,21 @@ impl Ask {
             } => {
                 let headers = headers.iter();
                 let headers = headers.map(|(name, value)| (name.to_string(), value.to_string()));
-                let question = voile_probe::Question::Http {
+                let question = voile_probe::ProbeRequest::Http {
                     tls: *tls,
                     path: path.to_string(),
                     headers: headers.collect(),
                 };
                 network(*port, question)
             }
-            Question::Grpc { port, service } => {
+            ProbeAction::Grpc { port, service } => {
                 let service = service.to_string();
-                network(*port, voile_probe::Question::Grpc { service })
+                network(*port, voile_probe::ProbeRequest::Grpc { service })
             }
-            Question::Exec { command } => {
+            ProbeAction::Exec { command } => {
                 let variables: BTreeMap<_, _> = recipe.env.iter().cloned().collect();
                 let words = command.iter().map(|word| expand(word, &variables));
-                What::Program(Box::new(recipe.beside(words)))
+                ProbeTarget::Program(Box::new(recipe.beside(words)))
             }
         };
         Self {
@@ -84,14 +84,14 @@ impl Ask {
 
     /// Updates the application's address.
     pub(super) fn follow(&mut self, plan: &PodPlan) {
-        if let What::Network { port, address, .. } = &mut self.what {
+        if let ProbeTarget::Network { port, address, .. } = &mut self.what {
             *address = plan.probed(port.get()).into();
         }
     }
 
     fn run(&self) -> Heard {
         match &self.what {
-            What::Network {
+            ProbeTarget::Network {
                 address,
                 namespace,
                 question,
@@ -110,7 +110,7 @@ impl Ask {
                 };
                 asked.map(elsewhere).map_err(|failure| failure.why)
             }
-            What::Program(recipe) => {
+            ProbeTarget::Program(recipe) => {
                 let program = recipe.program.display();
                 let mut child = recipe.spec().start().map_err(|error| error.to_string())?;
                 match child.wait(self.timeout) {
@@ -130,19 +130,19 @@ impl Ask {
 pub(super) type Heard = Result<Option<String>, String>;
 
 /// To the thread and back.
-type Channels = (Sender<Ask>, Receiver<Heard>);
+type Channels = (Sender<ProbeCall>, Receiver<Heard>);
 
 /// The thread, started by the first question; it ends when this is dropped, after the question it is asking.
 #[derive(Debug, Default)]
-pub(super) struct Asker {
+pub(super) struct ProbeThread {
     thread: Option<Channels>,
     /// Why it could not be asked.
     failed: Option<String>,
 }
 
-impl Asker {
+impl ProbeThread {
     /// Asks; the answer comes by [`Self::answer`].
-    pub(super) fn ask(&mut self, question: Ask) {
+    pub(super) fn ask(&mut self, question: ProbeCall) {
         if self.thread.is_none() {
             match start() {
                 Ok(thread) => self.thread = Some(thread),
@@ -175,7 +175,7 @@ impl Asker {
 }
 
 fn start() -> std::io::Result<Channels> {
-    let (questions, asked) = mpsc::channel::<Ask>();
+    let (questions, asked) = mpsc::channel::<ProbeCall>();
     let (answered, answers) = mpsc::channel();
     thread::Builder::new()
         .name("probe".to_owned())

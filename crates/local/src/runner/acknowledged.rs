@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use voile_model::{Diagnostic, ResourceName, SourceFile};
 
 use super::{Runner, UpError, same};
-use crate::control_page::{ControlPages, Verdict};
+use crate::control_page::{ControlPages, EditStatus};
 use crate::node;
 use crate::pod_run::PodRun;
 
@@ -20,7 +20,7 @@ const EXPIRY_EVERY: Duration = Duration::from_secs(1);
 const EXPIRY_SHARE: u32 = 100;
 
 /// See the module.
-pub(super) struct Acknowledged {
+pub(super) struct AcknowledgedEdits {
     pub(super) pages: ControlPages,
     /// Time of the last edit that is not yet in force, and the last message about it.
     edit: Option<(Instant, Option<String>)>,
@@ -31,7 +31,7 @@ pub(super) struct Acknowledged {
     expiry_due: Instant,
 }
 
-impl Acknowledged {
+impl AcknowledgedEdits {
     pub(super) fn nothing(now: Instant) -> Self {
         Self {
             pages: ControlPages::default(),
@@ -85,7 +85,7 @@ impl Runner {
         let proxies = self.proxies();
         let folders = self.folders();
         let text = match self.acknowledged.pages.verdict(&folders, &proxies, now) {
-            Verdict::InForce(count) => {
+            EditStatus::InForce(count) => {
                 self.acknowledged.edit = None;
                 let proxies = if count == 1 { "proxy" } else { "proxies" };
                 self.event(&format!(
@@ -93,9 +93,9 @@ impl Runner {
                 ));
                 return;
             }
-            Verdict::Refused => "the edit is not in force: a proxy refuses it".to_owned(),
-            Verdict::Waiting(_) if now.duration_since(since) < SAID_AFTER => return,
-            Verdict::Waiting(what) => format!("the edit is not in force yet: waiting for {what}"),
+            EditStatus::Refused => "the edit is not in force: a proxy refuses it".to_owned(),
+            EditStatus::Waiting(_) if now.duration_since(since) < SAID_AFTER => return,
+            EditStatus::Waiting(what) => format!("the edit is not in force yet: waiting for {what}"),
         };
         if said.as_ref() != Some(&text) {
             self.event(&text);

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use voile_host::netns::Namespace;
-use voile_host::place::{Place, Privileges};
+use voile_host::isolation::{ProcessIsolation, Privileges};
 use voile_identity::TokenSubject;
 use voile_model::mesh::MeshConfig;
-use voile_zds::Who;
+use voile_zds::PodIdentity;
 
-use super::{Options, Runner, UpError};
-use crate::application::{Surroundings, node_proxy};
+use super::{RunnerOptions, Runner, UpError};
+use crate::application::{ApplicationContext, node_proxy};
 use crate::expand::PodPlan;
-use crate::isolation::Ground;
+use crate::isolation::HostCapabilities;
 use crate::node::{self, NodeAgent, uid};
 use crate::process::Process;
 
@@ -35,16 +35,16 @@ pub(super) fn node_subject() -> TokenSubject {
 impl ByNode {
     /// The agent listens at once; the proxy begins with the first tick.
     pub(super) fn start(
-        around: &Surroundings<'_>,
-        ground: &Ground,
-        options: &Options,
+        around: &ApplicationContext<'_>,
+        ground: &HostCapabilities,
+        options: &RunnerOptions,
         (config, runtime): (&MeshConfig, &tokio::runtime::Handle),
     ) -> Result<Self, UpError> {
         let socket = around.run.path().join("zds");
         let control = ground.control_planes(options.control_planes);
         // Without root, the process has these privileges over the mesh's networks alone, and loses them by executing
         // a program.
-        let place = Place::new(Namespace::current()?, Privileges::NodeProxy);
+        let place = ProcessIsolation::new(Namespace::current()?, Privileges::NodeProxy);
         let recipe = node_proxy(around, config, &control, &socket).at(Some(place));
         Ok(Self {
             agent: NodeAgent::start(socket, runtime)?,
@@ -71,7 +71,7 @@ impl Runner {
             let Ok(uid) = uid(name, &inside) else {
                 continue;
             };
-            let who = Who {
+            let who = PodIdentity {
                 name: name.name.to_string(),
                 namespace: name.namespace.to_string(),
                 service_account: pod.plan.template.service_account.to_string(),

@@ -8,8 +8,8 @@ use voile_model::ResourceName;
 
 use super::Runner;
 use crate::observer::{Observation, Page};
-use crate::scrape::Counters;
-use crate::view::{self, Row, View};
+use crate::scrape::InboundCounters;
+use crate::view::{self, Row, TerminalView};
 
 /// Between two redraws of the picture.
 const REDRAW_EVERY: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 const KEPT_EVENTS: usize = 50;
 
 /// State of the last display.
-pub(super) struct Shown {
+pub(super) struct DisplayState {
     at: Instant,
     /// Of the picture.
     lines: usize,
@@ -27,7 +27,7 @@ pub(super) struct Shown {
     pages: BTreeMap<ResourceName, Page>,
 }
 
-impl Shown {
+impl DisplayState {
     pub(super) fn nothing(now: Instant) -> Self {
         Self {
             at: now,
@@ -96,8 +96,8 @@ impl Runner {
         all
     }
 
-    pub(super) fn view(&self) -> View {
-        let mut rows: BTreeMap<String, (Row, Counters, Duration)> = BTreeMap::new();
+    pub(super) fn view(&self) -> TerminalView {
+        let mut rows: BTreeMap<String, (Row, InboundCounters, Duration)> = BTreeMap::new();
         let (nothing, now) = (Observation::default(), Instant::now());
         for (name, pod) in self.pods.iter().filter(|(_, pod)| !pod.is_over()) {
             let seen = self.seen.get(name).unwrap_or(&nothing);
@@ -124,7 +124,7 @@ impl Runner {
             (ready, all) if ready == all => "running".to_owned(),
             (ready, all) => format!("running ({ready} of {all})"),
         };
-        View {
+        TerminalView {
             folder: self.options.folder.display().to_string(),
             uptime: self.started.elapsed(),
             control,

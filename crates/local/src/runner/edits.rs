@@ -10,23 +10,23 @@ use voile_model::{Diagnostic, Mesh, Severity, SourceFile};
 use voile_watch::{FolderWatch, WatchError};
 
 use super::{Dataplane, Runner, UpError, same};
-use crate::addresses::{Addresses, Layout};
-use crate::expand::{NOT_SERVED, Plan, PodPlan, expand};
-use crate::rollout::{Roster, Scene};
+use crate::addresses::{Addresses, PodIsolation};
+use crate::expand::{NOT_SERVED, RunPlan, PodPlan, expand};
+use crate::rollout::{PodRoster, RolloutEnvironment};
 
 /// Reads the folder's text as a mesh and a plan, with all problems in the order of the files.
 pub(super) fn understand(
     sources: &[SourceFile],
     (previous, dataplane): (Option<&Mesh>, Dataplane),
-    (roster, scene): (&mut Roster, &impl Scene),
+    (roster, scene): (&mut PodRoster, &impl RolloutEnvironment),
     addresses: &mut Addresses,
-) -> Result<(Mesh, Plan, Vec<Diagnostic>), UpError> {
+) -> Result<(Mesh, RunPlan, Vec<Diagnostic>), UpError> {
     let (mut mesh, mut problems) = voile_model::check(sources, previous);
     if dataplane == Dataplane::Node {
         serve_by_node(&mut mesh);
     }
     problems.extend(voile_analysis::analyze(&mesh, std::time::SystemTime::now()));
-    if addresses.layout() == Layout::Namespaces {
+    if addresses.layout() == PodIsolation::Namespaces {
         // Said of the other isolation.
         problems.retain(|problem| problem.code != voile_analysis::codes::NAMESPACES_ONLY);
     }
@@ -44,7 +44,7 @@ pub(super) fn understand(
 }
 
 /// Ambient pods that no node proxy serves: nothing would enforce a policy before them.
-fn unserved(plan: &Plan) -> Vec<Diagnostic> {
+fn unserved(plan: &RunPlan) -> Vec<Diagnostic> {
     let ambient = plan.pods.iter().filter(|pod| pod.is_ambient());
     let problem = |pod: &PodPlan| {
         let message = format!(
@@ -191,7 +191,7 @@ impl Runner {
             return Ok(());
         }
         let plan = expand(&self.mesh, &roster, &mut self.addresses)?;
-        self.plan = Plan {
+        self.plan = RunPlan {
             by_node: self.options.dataplane.has_node(),
             ..plan
         };

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use voile_host::child::{Exit, Output, Spec, Supervised};
-use voile_host::enclosure::Inside;
+use voile_host::child::{ChildExit, Output, Spec, SupervisedChild};
+use voile_host::enclosure::InsideSocket;
 
 use super::{Runner, STEP, UpError};
 use crate::expand::PodPlan;
@@ -139,9 +139,9 @@ impl Runner {
                 let inside = network.inside().clone();
                 let started = inside.run(command, variables.collect());
                 started.map_err(failed)?;
-                Command::Outside(inside)
+                UserCommand::Outside(inside)
             }
-            None => Command::start(command, variables).map_err(failed)?,
+            None => UserCommand::start(command, variables).map_err(failed)?,
         };
         loop {
             if let Some(code) = running.ended().map_err(failed)? {
@@ -187,12 +187,12 @@ impl Runner {
 }
 
 /// The user's command.
-enum Command {
-    Ours(Supervised),
-    Outside(Inside),
+enum UserCommand {
+    Ours(SupervisedChild),
+    Outside(InsideSocket),
 }
 
-impl Command {
+impl UserCommand {
     fn start(command: &str, variables: impl Iterator<Item = (String, String)>) -> io::Result<Self> {
         let mut shell = Spec::new("once-ready", "/bin/sh")
             .args(["-c", command])
@@ -207,8 +207,8 @@ impl Command {
     fn ended(&mut self) -> io::Result<Option<u8>> {
         match self {
             Self::Ours(child) => Ok(child.try_exit().map(|exit| match exit {
-                Exit::Code(code) => u8::try_from(code).unwrap_or(1),
-                Exit::Signal(_) => 1,
+                ChildExit::Code(code) => u8::try_from(code).unwrap_or(1),
+                ChildExit::Signal(_) => 1,
             })),
             Self::Outside(inside) => inside.ended(),
         }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use voile_local::addresses::{Addresses, Layout};
+use voile_local::addresses::{Addresses, PodIsolation};
 use voile_local::documents::render;
-use voile_local::expand::{Plan, expand};
-use voile_local::rollout::{Beginning, Roster};
+use voile_local::expand::{RunPlan, expand};
+use voile_local::rollout::{EmptyEnvironment, PodRoster};
 use voile_model::{Mesh, SourceFile};
 
 const SHOP: &str = r#"
@@ -72,14 +72,14 @@ fn mesh(texts: &[&str]) -> Mesh {
     mesh
 }
 
-fn plan(texts: &[&str]) -> Plan {
-    expanded(&mesh(texts), &mut Addresses::new(Layout::Loopback(1)))
+fn plan(texts: &[&str]) -> RunPlan {
+    expanded(&mesh(texts), &mut Addresses::new(PodIsolation::Loopback(1)))
 }
 
-fn expanded(mesh: &Mesh, addresses: &mut Addresses) -> Plan {
-    let mut roster = Roster::default();
+fn expanded(mesh: &Mesh, addresses: &mut Addresses) -> RunPlan {
+    let mut roster = PodRoster::default();
     roster.want(mesh);
-    roster.step(&Beginning);
+    roster.step(&EmptyEnvironment);
     expand(mesh, &roster, addresses).expect("addresses suffice")
 }
 
@@ -132,7 +132,7 @@ fn replicas_become_pods_and_each_sees_what_its_sidecar_allows() {
 fn documents_carry_on_the_users_sidecar_and_add_a_listener_for_each_service() {
     let plan = plan(&[SHOP]);
     let ready = BTreeSet::from([plan.pods[1].name.clone()]);
-    let text = render(&plan, Layout::Loopback(1), &ready, &BTreeSet::new(), &[]);
+    let text = render(&plan, PodIsolation::Loopback(1), &ready, &BTreeSet::new(), &[]);
     let documents: Vec<serde_json::Value> = text
         .split("---\n")
         .filter(|text| !text.is_empty())
@@ -187,7 +187,7 @@ fn the_control_plane_reads_the_documents_without_a_problem_and_takes_the_pods_ow
     let plan = plan(&[SHOP]);
     let text = render(
         &plan,
-        Layout::Loopback(1),
+        PodIsolation::Loopback(1),
         &BTreeSet::new(),
         &BTreeSet::new(),
         &[],
@@ -214,7 +214,7 @@ fn the_control_plane_reads_the_documents_without_a_problem_and_takes_the_pods_ow
 
 #[test]
 fn scaling_keeps_the_addresses_of_who_stays() {
-    let mut addresses = Addresses::new(Layout::Loopback(1));
+    let mut addresses = Addresses::new(PodIsolation::Loopback(1));
     let before = expanded(&mesh(&[SHOP]), &mut addresses);
     let more = SHOP.replace("replicas: 2", "replicas: 3");
     let after = expanded(&mesh(&[&more]), &mut addresses);
@@ -269,7 +269,7 @@ fn the_bookstore_has_no_problem() {
     let files = voile_model::files::read_directory(&folder).expect("the example is there");
     let (mesh, problems) = voile_model::check(&files, None);
     assert!(problems.is_empty(), "{problems:?}");
-    let plan = expanded(&mesh, &mut Addresses::new(Layout::Loopback(1)));
+    let plan = expanded(&mesh, &mut Addresses::new(PodIsolation::Loopback(1)));
     assert_eq!(
         (
             plan.problems.as_slice(),

@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{World, refusal};
-use crate::mesh::gateway_api::{BackendAuthorities, BackendTls, Reason, Reference, Refusal};
+use super::{AttachmentInputs, refusal};
+use crate::mesh::gateway_api::{BackendAuthorities, BackendTls, ConditionReason, Reference, RefusedCondition};
 use crate::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
-use crate::mesh::{Client, DestinationRule, Mesh, Service, TrafficPolicy, Visibility};
+use crate::mesh::{RuleClient, DestinationRule, Mesh, MeshService, TrafficPolicy, Visibility};
 use crate::names::{Hostname, Port, ResourceName, ServiceKey};
 use crate::source::Source;
 
@@ -16,13 +16,13 @@ use crate::source::Source;
 pub(super) struct Policy<'m> {
     pub(super) policy: &'m Arc<BackendTls>,
     /// Why it is not accepted.
-    pub(super) refused: Option<Refusal>,
+    pub(super) refused: Option<RefusedCondition>,
     /// A reference that cannot be used.
-    pub(super) unresolved: Option<Refusal>,
+    pub(super) unresolved: Option<RefusedCondition>,
     /// The Services that it is for.
-    pub(super) services: Vec<&'m Arc<Service>>,
+    pub(super) services: Vec<&'m Arc<MeshService>>,
     /// Those that it has, each with the name of its port if only that one is meant.
-    targets: Vec<(&'m Arc<Service>, Option<Arc<str>>)>,
+    targets: Vec<(&'m Arc<MeshService>, Option<Arc<str>>)>,
     origin: Arc<TlsOrigin>,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Policy<'m> {
 pub(super) type Spoken = BTreeMap<ServiceKey, (Source, BTreeMap<Port, Arc<TlsOrigin>>)>;
 
 /// All of them, the oldest first: it has the target.
-pub(super) fn policies<'m>(world: &World<'m>) -> Vec<Policy<'m>> {
+pub(super) fn policies<'m>(world: &AttachmentInputs<'m>) -> Vec<Policy<'m>> {
     let mut taken: BTreeSet<(&ServiceKey, Option<Arc<str>>)> = BTreeSet::new();
     let all = world.mesh.gateway_api.backend_tls.iter();
     let judged = all.map(|policy| {
@@ -47,7 +47,7 @@ pub(super) fn policies<'m>(world: &World<'m>) -> Vec<Policy<'m>> {
                         continue;
                     }
                     let said = format!("an older BackendTLSPolicy is for {} already", to.name);
-                    let why = refusal(Reason::Conflicted, &to.source, &to.field, said);
+                    let why = refusal(ConditionReason::Conflicted, &to.source, &to.field, said);
                     refused.get_or_insert(why);
                 }
             }
@@ -86,27 +86,27 @@ fn nobody() -> Authorities {
 }
 
 fn target<'m>(
-    world: &World<'m>,
+    world: &AttachmentInputs<'m>,
     (to, section): (&Reference, Option<&Arc<str>>),
-) -> Result<&'m Arc<Service>, Refusal> {
+) -> Result<&'m Arc<MeshService>, RefusedCondition> {
     let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
     if !to.is("", "Service") {
         let said = format!(
             "a BackendTLSPolicy is for a Service, and {} is none",
             to.kind
         );
-        return no(Reason::Invalid, said);
+        return no(ConditionReason::Invalid, said);
     }
     let Some(service) = world.service(to) else {
         return no(
-            Reason::TargetNotFound,
+            ConditionReason::TargetNotFound,
             format!("the Service {} is not there", to.name),
         );
     };
     match section {
         Some(name) if service.ports.iter().all(|port| port.name != *name) => {
             let said = format!("{} has no port that is called {name}", service.key);
-            no(Reason::TargetNotFound, said)
+            no(ConditionReason::TargetNotFound, said)
         }
         _ => Ok(service),
     }
@@ -114,21 +114,21 @@ fn target<'m>(
 
 /// The authorities that a policy trusts, the reason to refuse the policy, and its first unusable reference.
 fn authorities(
-    world: &World<'_>,
+    world: &AttachmentInputs<'_>,
     policy: &BackendTls,
-) -> (Authorities, Option<Refusal>, Option<Refusal>) {
+) -> (Authorities, Option<RefusedCondition>, Option<RefusedCondition>) {
     let references = match &policy.authorities {
         BackendAuthorities::System => return (Authorities::System, None, None),
         BackendAuthorities::Unknown(name, source) => {
             let field = "spec.validation.wellKnownCACertificates";
             let said = format!("no authorities are known as {name} here, only as System");
-            let why = refusal(Reason::Invalid, source, field, said);
+            let why = refusal(ConditionReason::Invalid, source, field, said);
             return (nobody(), Some(why), None);
         }
         BackendAuthorities::Held(references) => references,
     };
     let mut pem = Vec::new();
-    let mut unresolved: Option<Refusal> = None;
+    let mut unresolved: Option<RefusedCondition> = None;
     for to in references {
         match held(world, to) {
             Ok(text) => {
@@ -141,22 +141,22 @@ fn authorities(
     if !pem.is_empty() {
         return (Authorities::Pem(pem.into()), None, unresolved);
     }
-    let refused = unresolved.as_ref().map(|why| Refusal {
-        reason: Reason::NoValidCertificate,
+    let refused = unresolved.as_ref().map(|why| RefusedCondition {
+        reason: ConditionReason::NoValidCertificate,
         ..why.clone()
     });
     (nobody(), refused, unresolved)
 }
 
 /// The certificates that a ConfigMap holds.
-fn held<'m>(world: &World<'m>, to: &Reference) -> Result<&'m str, Refusal> {
+fn held<'m>(world: &AttachmentInputs<'m>, to: &Reference) -> Result<&'m str, RefusedCondition> {
     let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
     if !to.is("", "ConfigMap") {
         let said = format!(
             "authorities are read from a ConfigMap, and not from a {}",
             to.kind
         );
-        return no(Reason::InvalidKind, said);
+        return no(ConditionReason::InvalidKind, said);
     }
     let said = match world.mesh.config_maps.get(&to.name) {
         None => format!("the ConfigMap {} is not there", to.name),
@@ -165,7 +165,7 @@ fn held<'m>(world: &World<'m>, to: &Reference) -> Result<&'m str, Refusal> {
             _ => format!("the ConfigMap {} has no `ca.crt` in PEM", to.name),
         },
     };
-    no(Reason::InvalidAuthority, said)
+    no(ConditionReason::InvalidAuthority, said)
 }
 
 /// The TLS settings of all policies together. A port's own policy precedes its Service's.
@@ -203,7 +203,7 @@ pub(super) fn lay(mesh: &mut Mesh, spoken: Spoken) {
         let mut rules: Vec<DestinationRule> = holding.map(|rule| (**rule).clone()).collect();
         // Clients without a rule get one in the root namespace; a client with a rule of the service's namespace keeps
         // that rule.
-        if mesh.destination_rule(service, Client::default()).is_none() {
+        if mesh.destination_rule(service, RuleClient::default()).is_none() {
             let name = ResourceName::new(mesh.config.root_namespace.clone(), "");
             rules.push(of_all(name, host, &source));
         }
@@ -241,7 +241,7 @@ fn of_all(name: ResourceName, host: &Hostname, source: &Source) -> DestinationRu
 
 /// Blocks all calls of the Services that an unreadable policy targets.
 pub(crate) fn shut(mesh: &mut Mesh, broken: &BackendTls) {
-    let world = World::new(mesh);
+    let world = AttachmentInputs::new(mesh);
     let origin = Arc::new(origin(broken, nobody()));
     let mut spoken = Spoken::new();
     for (to, section) in &broken.targets {

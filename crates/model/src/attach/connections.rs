@@ -4,21 +4,21 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::listeners::{Family, Heard};
+use super::listeners::{ListenerFamily, ListenerStatus};
 use super::lower::{Closeness, Said, closeness, only};
-use super::routes::Outcome;
+use super::routes::RouteAttachmentStatus;
 use crate::mesh::gateway_api::RouteKind;
 use crate::mesh::{Criteria, Criterion, LayerFourRoute, Subject};
 use crate::names::Hostname;
 
 /// The names for which connections at a listener are routed, and how.
 pub(super) fn at_listener(
-    heard: &Heard<'_>,
-    attached: &[&Outcome<'_>],
+    heard: &ListenerStatus<'_>,
+    attached: &[&RouteAttachmentStatus<'_>],
 ) -> (BTreeSet<Hostname>, Vec<LayerFourRoute>) {
     let any = Hostname::new("*").expect("invariant: `*` is a host's name");
     let served = heard.host().unwrap_or(&any);
-    if heard.family() == Family::Tcp {
+    if heard.family() == ListenerFamily::Tcp {
         let all = attached.iter().flat_map(|one| one.connections.clone());
         return ([any].into(), all.collect());
     }

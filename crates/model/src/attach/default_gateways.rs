@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::deployment::{Further, proxy, unprivileged};
-use crate::mesh::intent::{Gateway, Server};
+use super::deployment::{GatewayResources, proxy, unprivileged};
+use crate::mesh::routing_intent::{Gateway, DeclaredServer};
 use crate::mesh::{
-    Location, Mesh, Protocol, Resolution, Service, ServiceAccount, ServiceOrigin, ServicePort,
+    Location, Mesh, Protocol, Resolution, MeshService, ServiceAccount, ServiceOrigin, ServicePort,
     TargetPort, Transport, Visibility,
 };
 use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Port, ResourceName, ServiceKey};
@@ -120,8 +120,8 @@ impl Mesh {
 }
 
 /// The generated resources; they never replace written ones.
-pub(super) fn further(mesh: &Mesh) -> Further {
-    let mut further = Further::default();
+pub(super) fn further(mesh: &Mesh) -> GatewayResources {
+    let mut further = GatewayResources::default();
     for default in &DEFAULTS {
         let gateways = default.wanted_by(mesh);
         let Some(first) = gateways.first() else {
@@ -160,8 +160,8 @@ pub(super) fn further(mesh: &Mesh) -> Further {
 fn service<'m>(
     default: &Default,
     name: &ResourceName,
-    servers: impl Iterator<Item = &'m Server> + Clone,
-) -> Option<Service> {
+    servers: impl Iterator<Item = &'m DeclaredServer> + Clone,
+) -> Option<MeshService> {
     let taken: BTreeSet<Port> = servers.clone().map(|server| server.port).collect();
     let mut ports: BTreeMap<Port, ServicePort> = BTreeMap::new();
     for server in servers {
@@ -182,7 +182,7 @@ fn service<'m>(
     }
     let source = ports.values().next()?.source.clone();
     let host = format!("{}.{}.svc.{CLUSTER_DOMAIN}", name.name, name.namespace);
-    Some(Service {
+    Some(MeshService {
         key: ServiceKey::new(name.namespace.clone(), Hostname::new(&host)?),
         name: name.name.clone(),
         source,

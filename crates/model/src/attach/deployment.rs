@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::World;
-use super::listeners::{Family, Open};
+use super::AttachmentInputs;
+use super::listeners::{ListenerFamily, OpenGateway};
 use crate::mesh::gateway_api::{GATEWAY_CLASS, GATEWAY_NAME, Gateway};
 use crate::mesh::{
     CaptureScope, Container, ControllerKind, Deployment, Location, PodTemplate, Probes, Protocol,
-    Resolution, Restart, SecurityContext, Service, ServiceAccount, ServiceOrigin, ServicePort,
+    Resolution, Restart, SecurityContext, MeshService, ServiceAccount, ServiceOrigin, ServicePort,
     Strategy, TEMPLATES, TargetPort, Topology, Transport, Visibility,
 };
 use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Port, ResourceName, ServiceKey};
@@ -26,9 +26,9 @@ const GRACE: Duration = Duration::from_secs(30);
 
 /// Resources generated for Gateways.
 #[derive(Default)]
-pub(super) struct Further {
+pub(super) struct GatewayResources {
     pub(super) deployments: Vec<Arc<Deployment>>,
-    pub(super) services: Vec<Arc<Service>>,
+    pub(super) services: Vec<Arc<MeshService>>,
     pub(super) accounts: Vec<Arc<ServiceAccount>>,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn selector(gateway: &Gateway) -> Labels {
 
 /// Templates that users wrote for a Gateway.
 pub(super) fn written<'m>(
-    world: &World<'m>,
+    world: &AttachmentInputs<'m>,
     gateway: &Gateway,
 ) -> impl Iterator<Item = &'m PodTemplate> {
     let own = gateway.name.namespace.clone();
@@ -56,7 +56,7 @@ pub(super) fn written<'m>(
 }
 
 /// The ports of a Gateway's Pods, by the Gateway's ports.
-pub(super) fn listening(world: &World<'_>, open: &Open<'_>) -> BTreeMap<Port, Port> {
+pub(super) fn listening(world: &AttachmentInputs<'_>, open: &OpenGateway<'_>) -> BTreeMap<Port, Port> {
     let open_ports = open.listeners.iter().filter(|heard| heard.is_open());
     let ports: BTreeSet<Port> = open_ports.map(|heard| heard.listener.port).collect();
     let written = written(world, open.gateway).next();
@@ -76,7 +76,7 @@ pub(super) fn listening(world: &World<'_>, open: &Open<'_>) -> BTreeMap<Port, Po
 }
 
 /// The port of a Pod that a Service's port targets.
-fn behind(world: &World<'_>, gateway: &Gateway, template: &PodTemplate, port: Port) -> Port {
+fn behind(world: &AttachmentInputs<'_>, gateway: &Gateway, template: &PodTemplate, port: Port) -> Port {
     let services = world.services.values();
     let own = services.filter(|one| {
         let selector = one.selector.as_ref();
@@ -128,8 +128,8 @@ pub(super) fn host(gateway: &Gateway) -> Option<Hostname> {
     Hostname::new(&host)
 }
 
-pub(super) fn deployments(world: &World<'_>, opened: &[Open<'_>]) -> Further {
-    let mut further = Further::default();
+pub(super) fn deployments(world: &AttachmentInputs<'_>, opened: &[OpenGateway<'_>]) -> GatewayResources {
+    let mut further = GatewayResources::default();
     for open in opened {
         let gateway = open.gateway;
         if open.refused.is_some() || written(world, gateway).next().is_some() {
@@ -220,7 +220,7 @@ pub(super) fn proxy(
 }
 
 /// None while no listener is good.
-fn service(world: &World<'_>, open: &Open<'_>) -> Option<Service> {
+fn service(world: &AttachmentInputs<'_>, open: &OpenGateway<'_>) -> Option<MeshService> {
     let gateway = open.gateway;
     let name = name(gateway);
     let at = listening(world, open);
@@ -228,9 +228,9 @@ fn service(world: &World<'_>, open: &Open<'_>) -> Option<Service> {
     for heard in open.listeners.iter().filter(|heard| heard.is_open()) {
         let number = heard.listener.port;
         let protocol = match heard.family() {
-            Family::Tls => Protocol::Tls,
-            Family::Tcp => Protocol::Tcp,
-            Family::Http => Protocol::Http,
+            ListenerFamily::Tls => Protocol::Tls,
+            ListenerFamily::Tcp => Protocol::Tcp,
+            ListenerFamily::Http => Protocol::Http,
         };
         ports.entry(number).or_insert(ServicePort {
             name: format!("port-{number}").into(),
@@ -245,7 +245,7 @@ fn service(world: &World<'_>, open: &Open<'_>) -> Option<Service> {
     if ports.is_empty() {
         return None;
     }
-    Some(Service {
+    Some(MeshService {
         key: ServiceKey::new(name.namespace.clone(), host(gateway)?),
         name: name.name,
         source: gateway.source.clone(),

@@ -2,36 +2,36 @@
 
 use std::sync::Arc;
 
-use super::{World, refusal};
+use super::{AttachmentInputs, refusal};
 use crate::mesh::Secret;
 use crate::mesh::gateway_api::{
-    CLASSES, CONTROLLERS, GROUP, Gateway, Listener, ListenerSet, ListenerTls, Reason, Refusal,
+    CLASSES, CONTROLLERS, GROUP, Gateway, Listener, ListenerSet, ListenerTls, ConditionReason, RefusedCondition,
     RouteKind,
 };
 use crate::names::{Hostname, Namespace, ResourceName};
 
 /// A Gateway of a class of ours.
-pub(super) struct Open<'m> {
+pub(super) struct OpenGateway<'m> {
     pub(super) gateway: &'m Arc<Gateway>,
     /// Why it is not accepted as a whole.
-    pub(super) refused: Option<Refusal>,
+    pub(super) refused: Option<RefusedCondition>,
     /// Its own listeners, then those of ListenerSets.
-    pub(super) listeners: Vec<Heard<'m>>,
+    pub(super) listeners: Vec<ListenerStatus<'m>>,
     /// ListenerSets that it takes.
     pub(super) sets: Vec<&'m Arc<ListenerSet>>,
 }
 
 /// A listener with its status.
-pub(super) struct Heard<'m> {
+pub(super) struct ListenerStatus<'m> {
     pub(super) listener: &'m Listener,
     /// Its ListenerSet, if it is not the Gateway's own.
     pub(super) set: Option<&'m Arc<ListenerSet>>,
     /// Refusal of an unsupported protocol.
-    pub(super) refused: Option<Refusal>,
+    pub(super) refused: Option<RefusedCondition>,
     /// Conflict with another listener.
-    pub(super) conflict: Option<Refusal>,
+    pub(super) conflict: Option<RefusedCondition>,
     /// Refusal of an unusable reference.
-    pub(super) unresolved: Option<Refusal>,
+    pub(super) unresolved: Option<RefusedCondition>,
     /// The Secret that it shows to clients.
     pub(super) certificate: Option<ResourceName>,
     /// Kinds of routes that it takes.
@@ -40,7 +40,7 @@ pub(super) struct Heard<'m> {
     pub(super) attached: usize,
 }
 
-impl Heard<'_> {
+impl ListenerStatus<'_> {
     /// Returns true if routes can attach to it.
     pub(super) fn is_open(&self) -> bool {
         self.refused.is_none() && self.conflict.is_none()
@@ -65,16 +65,16 @@ impl Heard<'_> {
     }
 
     /// The family of listeners that can share its port.
-    pub(super) fn family(&self) -> Family {
+    pub(super) fn family(&self) -> ListenerFamily {
         match &*self.listener.protocol {
-            "HTTPS" | TLS => Family::Tls,
-            TCP => Family::Tcp,
-            _ => Family::Http,
+            "HTTPS" | TLS => ListenerFamily::Tls,
+            TCP => ListenerFamily::Tcp,
+            _ => ListenerFamily::Http,
         }
     }
 
     pub(super) fn in_tls(&self) -> bool {
-        self.family() == Family::Tls
+        self.family() == ListenerFamily::Tls
     }
 
     /// Returns true if TLS passes through it.
@@ -93,7 +93,7 @@ impl Heard<'_> {
 
 /// Listeners of one family can share a port, as long as something tells them apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Family {
+pub(super) enum ListenerFamily {
     Http,
     Tls,
     Tcp,
@@ -114,7 +114,7 @@ fn carried(listener: &Listener) -> Vec<RouteKind> {
 }
 
 /// Returns true if Voile serves the class: its controller is Voile's, or it is a predefined class.
-pub(super) fn is_ours(world: &World<'_>, class: &str) -> bool {
+pub(super) fn is_ours(world: &AttachmentInputs<'_>, class: &str) -> bool {
     match world.mesh.gateway_api.classes.get(class) {
         Some(declared) => CONTROLLERS.contains(&&*declared.controller),
         None => CLASSES.contains(&class),
@@ -122,15 +122,15 @@ pub(super) fn is_ours(world: &World<'_>, class: &str) -> bool {
 }
 
 /// All Gateways of ours.
-pub(super) fn opened<'m>(world: &World<'m>) -> Vec<Open<'m>> {
+pub(super) fn opened<'m>(world: &AttachmentInputs<'m>) -> Vec<OpenGateway<'m>> {
     let all = world.mesh.gateway_api.gateways.iter();
     let ours = all.filter(|gateway| is_ours(world, &gateway.class.0));
     ours.map(|gateway| open(world, gateway)).collect()
 }
 
-fn open<'m>(world: &World<'m>, gateway: &'m Arc<Gateway>) -> Open<'m> {
+fn open<'m>(world: &AttachmentInputs<'m>, gateway: &'m Arc<Gateway>) -> OpenGateway<'m> {
     let own = gateway.listeners.iter();
-    let mut listeners: Vec<Heard<'m>> = own.map(|one| heard(world, gateway, None, one)).collect();
+    let mut listeners: Vec<ListenerStatus<'m>> = own.map(|one| heard(world, gateway, None, one)).collect();
     conflicts_within(&mut listeners, 0);
     let mut sets = Vec::new();
     for set in &world.mesh.gateway_api.listener_sets {
@@ -146,7 +146,7 @@ fn open<'m>(world: &World<'m>, gateway: &'m Arc<Gateway>) -> Open<'m> {
         conflicts_with_earlier(&mut listeners, first);
         conflicts_within(&mut listeners, first);
     }
-    Open {
+    OpenGateway {
         refused: refused(world, gateway),
         gateway,
         listeners,
@@ -155,18 +155,18 @@ fn open<'m>(world: &World<'m>, gateway: &'m Arc<Gateway>) -> Open<'m> {
 }
 
 /// The reason to refuse a Gateway, independent of its listeners.
-fn refused(world: &World<'_>, gateway: &Gateway) -> Option<Refusal> {
+fn refused(world: &AttachmentInputs<'_>, gateway: &Gateway) -> Option<RefusedCondition> {
     let class = world.mesh.gateway_api.classes.get(&gateway.class.0);
     let by_class = class.and_then(|class| class.parameters.as_ref());
     if let Some(source) = gateway.parameters.as_ref().or(by_class) {
         let said = format!("{}: parameters are read by nobody here", gateway.name);
         let field = "spec.infrastructure.parametersRef";
-        return Some(refusal(Reason::InvalidParameters, source, field, said));
+        return Some(refusal(ConditionReason::InvalidParameters, source, field, said));
     }
     let source = gateway.addresses.as_ref()?;
     let said = format!("{}: addresses cannot be chosen here", gateway.name);
     Some(refusal(
-        Reason::UnsupportedAddress,
+        ConditionReason::UnsupportedAddress,
         source,
         "spec.addresses",
         said,
@@ -174,11 +174,11 @@ fn refused(world: &World<'_>, gateway: &Gateway) -> Option<Refusal> {
 }
 
 fn heard<'m>(
-    world: &World<'m>,
+    world: &AttachmentInputs<'m>,
     gateway: &Gateway,
     set: Option<&'m Arc<ListenerSet>>,
     listener: &'m Listener,
-) -> Heard<'m> {
+) -> ListenerStatus<'m> {
     let field = format!("spec.listeners[{}]", listener.name);
     let no = |reason, said| Some(refusal(reason, &listener.source, &field, said));
     let name = &listener.name;
@@ -187,13 +187,13 @@ fn heard<'m>(
         "HTTP" | TLS | TCP => None,
         "HTTPS" if !passed => None,
         "HTTPS" => no(
-            Reason::UnsupportedValue,
+            ConditionReason::UnsupportedValue,
             format!(
                 "listener {name}: what is passed through in TLS is not HTTPS; nobody is let in"
             ),
         ),
         other => no(
-            Reason::UnsupportedProtocol,
+            ConditionReason::UnsupportedProtocol,
             format!("listener {name}: {other} is not spoken here, only HTTP, HTTPS, TLS and TCP"),
         ),
     };
@@ -209,7 +209,7 @@ fn heard<'m>(
         };
         if let Some((_, other)) = listener.kinds.iter().find(|kind| !known(kind)) {
             let said = format!("listener {name}: no {other} can attach to it");
-            unresolved = no(Reason::InvalidRouteKinds, said);
+            unresolved = no(ConditionReason::InvalidRouteKinds, said);
         }
         kinds.retain(asked);
     }
@@ -228,7 +228,7 @@ fn heard<'m>(
             Err(why) => unresolved = Some(why),
         }
     }
-    Heard {
+    ListenerStatus {
         listener,
         set,
         refused,
@@ -242,11 +242,11 @@ fn heard<'m>(
 
 /// The Secret of a listener's certificate.
 fn shown(
-    world: &World<'_>,
+    world: &AttachmentInputs<'_>,
     (kind, own): (&str, &Namespace),
     listener: &Listener,
     tls: &ListenerTls,
-) -> Result<ResourceName, Refusal> {
+) -> Result<ResourceName, RefusedCondition> {
     let Some(to) = tls.certificates.first() else {
         let said = format!(
             "listener {}: `certificateRefs` names no Secret",
@@ -254,7 +254,7 @@ fn shown(
         );
         let field = "spec.listeners.tls.certificateRefs";
         return Err(refusal(
-            Reason::InvalidCertificateRef,
+            ConditionReason::InvalidCertificateRef,
             &tls.source,
             field,
             said,
@@ -263,7 +263,7 @@ fn shown(
     let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
     if !to.is("", "Secret") {
         let said = format!("listener {}: {} is no Secret", listener.name, to.kind);
-        return no(Reason::InvalidCertificateRef, said);
+        return no(ConditionReason::InvalidCertificateRef, said);
     }
     if let Some(why) = world.unpermitted(kind, own, to) {
         return Err(why);
@@ -275,7 +275,7 @@ fn shown(
             None => return Ok(to.name.clone()),
         },
     };
-    no(Reason::InvalidCertificateRef, said)
+    no(ConditionReason::InvalidCertificateRef, said)
 }
 
 /// The missing entry of a certificate's Secret.
@@ -291,25 +291,25 @@ fn lacks(secret: &Secret) -> Option<&'static str> {
 }
 
 /// Why two listeners cannot be told apart, if they cannot.
-fn clash(one: &Heard<'_>, other: &Heard<'_>) -> Option<Reason> {
+fn clash(one: &ListenerStatus<'_>, other: &ListenerStatus<'_>) -> Option<ConditionReason> {
     if one.refused.is_some() || other.refused.is_some() || one.listener.port != other.listener.port
     {
         return None;
     }
     // Nothing tells connections of plain TCP apart.
-    if one.family() != other.family() || one.family() == Family::Tcp {
-        return Some(Reason::ProtocolConflict);
+    if one.family() != other.family() || one.family() == ListenerFamily::Tcp {
+        return Some(ConditionReason::ProtocolConflict);
     }
-    (one.listener.hostname == other.listener.hostname).then_some(Reason::HostnameConflict)
+    (one.listener.hostname == other.listener.hostname).then_some(ConditionReason::HostnameConflict)
 }
 
-fn conflict(one: &Heard<'_>, other: &Heard<'_>, reason: Reason) -> Refusal {
+fn conflict(one: &ListenerStatus<'_>, other: &ListenerStatus<'_>, reason: ConditionReason) -> RefusedCondition {
     let (name, port) = (&one.listener.name, one.listener.port);
     let what = match reason {
-        Reason::ProtocolConflict if one.family() == other.family() => {
+        ConditionReason::ProtocolConflict if one.family() == other.family() => {
             "nothing that tells their connections apart"
         }
-        Reason::ProtocolConflict => "another protocol",
+        ConditionReason::ProtocolConflict => "another protocol",
         _ => "the same host",
     };
     let said = format!(
@@ -320,7 +320,7 @@ fn conflict(one: &Heard<'_>, other: &Heard<'_>, reason: Reason) -> Refusal {
 }
 
 /// Listeners of one resource have no order: all of them conflict. Listeners with an earlier conflict are ignored.
-fn conflicts_within(all: &mut [Heard<'_>], first: usize) {
+fn conflicts_within(all: &mut [ListenerStatus<'_>], first: usize) {
     let open: Vec<usize> = (first..all.len())
         .filter(|index| all[*index].conflict.is_none())
         .collect();
@@ -336,7 +336,7 @@ fn conflicts_within(all: &mut [Heard<'_>], first: usize) {
 }
 
 /// Earlier listeners win conflicts.
-fn conflicts_with_earlier(all: &mut [Heard<'_>], first: usize) {
+fn conflicts_with_earlier(all: &mut [ListenerStatus<'_>], first: usize) {
     for index in first..all.len() {
         let earlier = (0..first).filter(|other| all[*other].conflict.is_none());
         let found = earlier

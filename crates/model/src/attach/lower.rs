@@ -6,18 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use voile_traffic::route::{
-    FieldMatch, Match, PathMatch, Ranked, Regex, ValueMatch, by_precedence,
+    FieldMatch, Match, PathMatch, RankedMatch, Regex, ValueMatch, by_precedence,
 };
 
 use super::deployment::{listening, selector};
-use super::listeners::{Heard, Open};
-use super::routes::{Outcome, To, hosts};
-use super::{World, connections};
+use super::listeners::{ListenerStatus, OpenGateway};
+use super::routes::{RouteAttachmentStatus, AttachmentTarget, hosts};
+use super::{AttachmentInputs, connections};
 use crate::mesh::action::HeaderRules;
 use crate::mesh::gateway_api::RouteKind;
-use crate::mesh::intent::{Gateway, Server, ServerHost, ServerTls, ServerTlsMode, TlsVersion};
+use crate::mesh::routing_intent::{Gateway, DeclaredServer, ServerHost, ServerTls, ServerTlsMode, TlsVersion};
 use crate::mesh::{
-    Criterion, HttpMatch, HttpRoute, RouteDestination, Service, Subject, TextMatch, VirtualService,
+    Criterion, HttpMatch, HttpRoute, RouteDestination, MeshService, Subject, TextMatch, VirtualService,
     Visibility, WeightedDestination,
 };
 use crate::names::{Hostname, Namespace, Port, ResourceName, ServiceKey};
@@ -25,7 +25,7 @@ use crate::source::Source;
 
 /// The generated resources.
 #[derive(Default)]
-pub(super) struct Made {
+pub(super) struct LoweredGateway {
     pub(super) gateways: Vec<Arc<Gateway>>,
     pub(super) virtual_services: Vec<Arc<VirtualService>>,
 }
@@ -33,8 +33,8 @@ pub(super) struct Made {
 /// Separator in generated names; users cannot write it.
 const APART: char = '~';
 
-pub(super) fn lower(world: &World<'_>, opened: &[Open<'_>], outcomes: &[Outcome<'_>]) -> Made {
-    let mut made = Made::default();
+pub(super) fn lower(world: &AttachmentInputs<'_>, opened: &[OpenGateway<'_>], outcomes: &[RouteAttachmentStatus<'_>]) -> LoweredGateway {
+    let mut made = LoweredGateway::default();
     for (place, open) in opened.iter().enumerate() {
         if open.refused.is_none() {
             gateway(world, (place, open), outcomes, &mut made);
@@ -45,10 +45,10 @@ pub(super) fn lower(world: &World<'_>, opened: &[Open<'_>], outcomes: &[Outcome<
 }
 
 fn gateway(
-    world: &World<'_>,
-    (place, open): (usize, &Open<'_>),
-    outcomes: &[Outcome<'_>],
-    made: &mut Made,
+    world: &AttachmentInputs<'_>,
+    (place, open): (usize, &OpenGateway<'_>),
+    outcomes: &[RouteAttachmentStatus<'_>],
+    made: &mut LoweredGateway,
 ) {
     let ports = listening(world, open);
     for (index, heard) in open.listeners.iter().enumerate() {
@@ -73,13 +73,13 @@ fn gateway(
             namespace: Some(gateway.name.namespace.clone()),
             servers: vec![server],
         }));
-        let is_ours = |one: &&Outcome<'_>| {
+        let is_ours = |one: &&RouteAttachmentStatus<'_>| {
             one.parents.iter().any(|parent| match &parent.to {
-                Ok(To::Listeners(at, listeners)) => *at == place && listeners.contains(&index),
+                Ok(AttachmentTarget::Listeners(at, listeners)) => *at == place && listeners.contains(&index),
                 _ => false,
             })
         };
-        let attached: Vec<&Outcome<'_>> = outcomes.iter().filter(is_ours).collect();
+        let attached: Vec<&RouteAttachmentStatus<'_>> = outcomes.iter().filter(is_ours).collect();
         let blank = |part: &str, hosts: Vec<(Hostname, Source)>| VirtualService {
             name: ResourceName::new(
                 name.namespace.clone(),
@@ -115,7 +115,7 @@ fn gateway(
     }
 }
 
-fn server(heard: &Heard<'_>, listens: Option<Port>) -> Server {
+fn server(heard: &ListenerStatus<'_>, listens: Option<Port>) -> DeclaredServer {
     let listener = heard.listener;
     let any = || Hostname::new("*").expect("invariant: `*` is a host's name");
     let certificate = heard.certificate.iter();
@@ -123,7 +123,7 @@ fn server(heard: &Heard<'_>, listens: Option<Port>) -> Server {
         let namespace = Some(secret.namespace.clone());
         (namespace, secret.name.clone(), listener.source.clone())
     });
-    Server {
+    DeclaredServer {
         source: listener.source.clone(),
         name: listener.name.clone(),
         port: listener.port,
@@ -153,9 +153,9 @@ fn server(heard: &Heard<'_>, listens: Option<Port>) -> Server {
 /// The hosts of a listener, each with the routes that are in force there. A host that another listener of the port serves more closely
 /// is that one's alone.
 fn virtual_hosts(
-    open: &Open<'_>,
-    heard: &Heard<'_>,
-    attached: &[&Outcome<'_>],
+    open: &OpenGateway<'_>,
+    heard: &ListenerStatus<'_>,
+    attached: &[&RouteAttachmentStatus<'_>],
 ) -> Vec<(Hostname, Vec<HttpRoute>)> {
     let any = Hostname::new("*").expect("invariant: `*` is a host's name");
     let own = heard.host().unwrap_or(&any);
@@ -184,7 +184,7 @@ fn virtual_hosts(
     if heard.in_tls() {
         // A client's server name selects a TLS listener before any host does. Hosts of another listener therefore get
         // no routes here.
-        let others = open.listeners.iter().filter_map(Heard::host);
+        let others = open.listeners.iter().filter_map(ListenerStatus::host);
         let others: BTreeSet<&Hostname> = others.filter(|host| closer(host)).collect();
         made.extend(others.into_iter().map(|host| (host.clone(), Vec::new())));
     }
@@ -199,8 +199,8 @@ pub(super) fn closeness(own: &Hostname) -> Closeness {
 }
 
 /// Routes for a host: those with the closest own name first, and among these in Gateway API's order.
-fn at_host(host: &Hostname, attached: &[&Outcome<'_>]) -> Vec<HttpRoute> {
-    let mut by_closeness: BTreeMap<Closeness, Vec<&Outcome<'_>>> = BTreeMap::new();
+fn at_host(host: &Hostname, attached: &[&RouteAttachmentStatus<'_>]) -> Vec<HttpRoute> {
+    let mut by_closeness: BTreeMap<Closeness, Vec<&RouteAttachmentStatus<'_>>> = BTreeMap::new();
     for one in attached {
         let covering = one.route.hostnames.iter();
         let closest = match one.route.hostnames.is_empty() {
@@ -221,7 +221,7 @@ fn at_host(host: &Hostname, attached: &[&Outcome<'_>]) -> Vec<HttpRoute> {
 }
 
 /// A route, and the port of a Service that is meant.
-pub(super) type Said<'a> = (&'a Outcome<'a>, Option<Port>);
+pub(super) type Said<'a> = (&'a RouteAttachmentStatus<'a>, Option<Port>);
 
 /// Rules, a route for each match, in the order in which Gateway API asks them.
 fn ranked<'a>(all: impl Iterator<Item = Said<'a>>) -> Vec<HttpRoute> {
@@ -232,7 +232,7 @@ fn ranked<'a>(all: impl Iterator<Item = Said<'a>>) -> Vec<HttpRoute> {
             for one in &rule.matches {
                 let mut wanted = one.clone();
                 wanted.criteria.extend(port.map(only));
-                ranked.push(Ranked {
+                ranked.push(RankedMatch {
                     wanted: rank(one),
                     created: route.created.and_then(|time| u64::try_from(time).ok()),
                     name: route.name.to_string(),
@@ -318,7 +318,7 @@ fn until_all_is_taken(mut routes: Vec<HttpRoute>) -> Vec<HttpRoute> {
 
 /// Routes of one Service, each with the port that is meant.
 struct OfService<'a> {
-    service: &'a Service,
+    service: &'a MeshService,
     source: &'a Source,
     /// Routes in its own namespace: for all clients.
     producer: Vec<Said<'a>>,
@@ -326,11 +326,11 @@ struct OfService<'a> {
     consumers: BTreeMap<&'a Namespace, Vec<Said<'a>>>,
 }
 
-fn services<'a>(outcomes: &'a [Outcome<'a>], made: &mut Made) {
+fn services<'a>(outcomes: &'a [RouteAttachmentStatus<'a>], made: &mut LoweredGateway) {
     let mut all: BTreeMap<&ServiceKey, OfService<'_>> = BTreeMap::new();
     for one in outcomes {
         for parent in &one.parents {
-            let Ok(To::Service(service, port)) = &parent.to else {
+            let Ok(AttachmentTarget::Service(service, port)) = &parent.to else {
                 continue;
             };
             let of = all.entry(&service.key).or_insert_with(|| OfService {

@@ -2,53 +2,53 @@
 
 use std::sync::Arc;
 
-use super::listeners::{Heard, Open, is_ours};
-use super::{World, meant, refusal, rules};
-use crate::mesh::gateway_api::{GROUP, Gateway, Parent, Reason, Refusal, Route};
-use crate::mesh::{HttpRoute, LayerFourRoute, Service};
+use super::listeners::{ListenerStatus, OpenGateway, is_ours};
+use super::{AttachmentInputs, meant, refusal, rules};
+use crate::mesh::gateway_api::{GROUP, Gateway, Parent, ConditionReason, RefusedCondition, GatewayApiRoute};
+use crate::mesh::{HttpRoute, LayerFourRoute, MeshService};
 use crate::names::{Hostname, Port};
 
 /// A route, and what became of it.
-pub(super) struct Outcome<'m> {
-    pub(super) route: &'m Arc<Route>,
+pub(super) struct RouteAttachmentStatus<'m> {
+    pub(super) route: &'m Arc<GatewayApiRoute>,
     /// Its rules, with their destinations.
     pub(super) rules: Vec<HttpRoute>,
     /// The same of connections.
     pub(super) connections: Vec<LayerFourRoute>,
     /// References that cannot be used.
-    pub(super) unresolved: Vec<Refusal>,
+    pub(super) unresolved: Vec<RefusedCondition>,
     /// Results for its `parentRefs` that belong to Voile.
-    pub(super) parents: Vec<Attached<'m>>,
+    pub(super) parents: Vec<ParentAttachment<'m>>,
 }
 
 /// The result for one of `parentRefs`.
-pub(super) struct Attached<'m> {
+pub(super) struct ParentAttachment<'m> {
     pub(super) parent: &'m Parent,
     /// Its attachment, or the reason for none.
-    pub(super) to: Result<To<'m>, Refusal>,
+    pub(super) to: Result<AttachmentTarget<'m>, RefusedCondition>,
 }
 
 /// The target of an attachment.
-pub(super) enum To<'m> {
+pub(super) enum AttachmentTarget<'m> {
     /// Listeners of a Gateway, by their places.
     Listeners(usize, Vec<usize>),
     /// A Service, of which one port may be meant.
-    Service(&'m Arc<Service>, Option<Port>),
+    Service(&'m Arc<MeshService>, Option<Port>),
 }
 
 /// All routes; counts those of each listener.
-pub(super) fn outcomes<'m>(world: &World<'m>, opened: &mut [Open<'m>]) -> Vec<Outcome<'m>> {
+pub(super) fn outcomes<'m>(world: &AttachmentInputs<'m>, opened: &mut [OpenGateway<'m>]) -> Vec<RouteAttachmentStatus<'m>> {
     let mut outcomes = Vec::new();
     for route in &world.mesh.gateway_api.routes {
         let parents = route.parents.iter();
         let parents = parents.filter_map(|parent| attached(world, opened, route, parent));
-        let parents: Vec<Attached<'m>> = parents.collect();
+        let parents: Vec<ParentAttachment<'m>> = parents.collect();
         let mut unresolved = Vec::new();
         let rules = rules::requests(world, route, &mut unresolved);
         let connections = rules::connections(world, route, &mut unresolved);
         let mut taken: Vec<(usize, usize)> = Vec::new();
         for one in &parents {
-            if let Ok(To::Listeners(gateway, places)) = &one.to {
+            if let Ok(AttachmentTarget::Listeners(gateway, places)) = &one.to {
                 taken.extend(places.iter().map(|place| (*gateway, *place)));
             }
         }
@@ -57,7 +57,7 @@ pub(super) fn outcomes<'m>(world: &World<'m>, opened: &mut [Open<'m>]) -> Vec<Ou
         for (gateway, place) in taken {
             opened[gateway].listeners[place].attached += 1;
         }
-        outcomes.push(Outcome {
+        outcomes.push(RouteAttachmentStatus {
             route,
             rules,
             connections,
@@ -70,11 +70,11 @@ pub(super) fn outcomes<'m>(world: &World<'m>, opened: &mut [Open<'m>]) -> Vec<Ou
 
 /// The attachment to a parent; `None` if the parent belongs to another controller.
 fn attached<'m>(
-    world: &World<'m>,
-    opened: &[Open<'m>],
-    route: &'m Route,
+    world: &AttachmentInputs<'m>,
+    opened: &[OpenGateway<'m>],
+    route: &'m GatewayApiRoute,
     parent: &'m Parent,
-) -> Option<Attached<'m>> {
+) -> Option<ParentAttachment<'m>> {
     let to = &parent.to;
     let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
     let outcome = if to.is("", "Service") || to.is("core", "Service") {
@@ -98,7 +98,7 @@ fn attached<'m>(
                     to.kind,
                     to.name
                 );
-                no(Reason::NoMatchingParent, said)
+                no(ConditionReason::NoMatchingParent, said)
             }
         }
     } else {
@@ -108,16 +108,16 @@ fn attached<'m>(
             route.name,
             to.kind
         );
-        no(Reason::InvalidKind, said)
+        no(ConditionReason::InvalidKind, said)
     };
-    Some(Attached {
+    Some(ParentAttachment {
         parent,
         to: outcome,
     })
 }
 
 /// Returns true if the Gateway exists and has a class of another controller.
-fn is_of_another(world: &World<'_>, parent: &Parent) -> bool {
+fn is_of_another(world: &AttachmentInputs<'_>, parent: &Parent) -> bool {
     let all = &world.mesh.gateway_api.gateways;
     let named = |one: &&Arc<Gateway>| parent.to.is(GROUP, "Gateway") && one.name == parent.to.name;
     all.iter()
@@ -126,11 +126,11 @@ fn is_of_another(world: &World<'_>, parent: &Parent) -> bool {
 }
 
 /// A route of the mesh's.
-fn service<'m>(world: &World<'m>, route: &Route, parent: &Parent) -> Result<To<'m>, Refusal> {
+fn service<'m>(world: &AttachmentInputs<'m>, route: &GatewayApiRoute, parent: &Parent) -> Result<AttachmentTarget<'m>, RefusedCondition> {
     let to = &parent.to;
     let no = |said| {
         Err(refusal(
-            Reason::NoMatchingParent,
+            ConditionReason::NoMatchingParent,
             &to.source,
             &to.field,
             said,
@@ -155,22 +155,22 @@ fn service<'m>(world: &World<'m>, route: &Route, parent: &Parent) -> Result<To<'
             service.key
         ));
     }
-    Ok(To::Service(service, parent.port))
+    Ok(AttachmentTarget::Service(service, parent.port))
 }
 
 /// The listeners of a Gateway that take a route.
 fn listeners<'m>(
-    world: &World<'_>,
-    (place, open): (usize, &Open<'_>),
-    route: &Route,
+    world: &AttachmentInputs<'_>,
+    (place, open): (usize, &OpenGateway<'_>),
+    route: &GatewayApiRoute,
     parent: &Parent,
-) -> Result<To<'m>, Refusal> {
+) -> Result<AttachmentTarget<'m>, RefusedCondition> {
     let to = &parent.to;
     let name = &to.name;
     let (kind, own) = (route.kind, &route.name.namespace);
     let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
     let all = open.listeners.iter().enumerate();
-    let meant = |heard: &Heard<'_>| {
+    let meant = |heard: &ListenerStatus<'_>| {
         let theirs = match (&*to.kind, heard.set) {
             ("Gateway", set) => set.is_none(),
             (_, set) => set.is_some_and(|set| set.name == to.name),
@@ -189,9 +189,9 @@ fn listeners<'m>(
             to.kind,
             names.join(", ")
         );
-        return no(Reason::NoMatchingParent, said);
+        return no(ConditionReason::NoMatchingParent, said);
     }
-    let takes = |(_, heard): &&(usize, &Heard<'_>)| {
+    let takes = |(_, heard): &&(usize, &ListenerStatus<'_>)| {
         let namespace = heard.namespace(open.gateway);
         heard.is_open()
             && heard.kinds.contains(&kind)
@@ -204,9 +204,9 @@ fn listeners<'m>(
             to.kind,
             kind.word()
         );
-        return no(Reason::NotAllowedByListeners, said);
+        return no(ConditionReason::NotAllowedByListeners, said);
     }
-    let shares = |heard: &Heard<'_>| hosts(heard.host(), &route.hostnames).next().is_some();
+    let shares = |heard: &ListenerStatus<'_>| hosts(heard.host(), &route.hostnames).next().is_some();
     let places = taking.iter().filter(|(_, heard)| shares(heard));
     let places: Vec<usize> = places.map(|(place, _)| *place).collect();
     if places.is_empty() {
@@ -216,9 +216,9 @@ fn listeners<'m>(
             route.name,
             to.kind
         );
-        return no(Reason::NoMatchingListenerHostname, said);
+        return no(ConditionReason::NoMatchingListenerHostname, said);
     }
-    Ok(To::Listeners(place, places))
+    Ok(AttachmentTarget::Listeners(place, places))
 }
 
 /// The hosts at which a route of these is in force behind a listener; `None` is any.

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{World, refusal};
+use super::{AttachmentInputs, refusal};
 use crate::check::DEFAULT_ATTEMPTS;
-use crate::mesh::action::{Answer, Mirror};
-use crate::mesh::gateway_api::{Backend, BackendTo, Reason, Refusal, Route};
+use crate::mesh::action::{DirectResponse, Mirror};
+use crate::mesh::gateway_api::{Backend, BackendTo, ConditionReason, RefusedCondition, GatewayApiRoute};
 use crate::mesh::{HttpRoute, LayerFourRoute, RetryPolicy, RouteDestination, WeightedDestination};
 use crate::names::{Hostname, Namespace, Port};
 
@@ -15,9 +15,9 @@ const NOWHERE: &str = "nowhere.invalid";
 
 /// The rules of a route of requests. Adds refused references to `refusals`.
 pub(super) fn requests(
-    world: &World<'_>,
-    route: &Route,
-    refusals: &mut Vec<Refusal>,
+    world: &AttachmentInputs<'_>,
+    route: &GatewayApiRoute,
+    refusals: &mut Vec<RefusedCondition>,
 ) -> Vec<HttpRoute> {
     let rules = route.rules.iter().enumerate();
     let rules = rules.map(|(index, rule)| {
@@ -32,7 +32,7 @@ pub(super) fn requests(
         made.mirrors = mirrors.collect();
         if made.answer.is_none() && made.route.iter().all(|one| one.weight == 0) {
             // No backend takes requests.
-            made.answer = Some(Answer::Direct {
+            made.answer = Some(DirectResponse::Direct {
                 status: HttpRoute::MISSING_IN_GATEWAY_API,
                 body: Arc::default(),
             });
@@ -61,9 +61,9 @@ pub(super) fn requests(
 
 /// The rules of a route of connections, so far without matches. Adds refused references to `refusals`.
 pub(super) fn connections(
-    world: &World<'_>,
-    route: &Route,
-    refusals: &mut Vec<Refusal>,
+    world: &AttachmentInputs<'_>,
+    route: &GatewayApiRoute,
+    refusals: &mut Vec<RefusedCondition>,
 ) -> Vec<LayerFourRoute> {
     let rules = route.connections.iter().map(|rule| {
         let mut to = weighted(world, route, &rule.backends, refusals);
@@ -83,10 +83,10 @@ pub(super) fn connections(
 }
 
 fn weighted(
-    world: &World<'_>,
-    route: &Route,
+    world: &AttachmentInputs<'_>,
+    route: &GatewayApiRoute,
     backends: &[Backend],
-    refusals: &mut Vec<Refusal>,
+    refusals: &mut Vec<RefusedCondition>,
 ) -> Vec<WeightedDestination> {
     let backends = backends.iter().map(|one| WeightedDestination {
         to: lead(world, route, &one.to, refusals),
@@ -98,10 +98,10 @@ fn weighted(
 
 /// The destination of a backend; a refused backend becomes one that does not exist.
 fn lead(
-    world: &World<'_>,
-    route: &Route,
+    world: &AttachmentInputs<'_>,
+    route: &GatewayApiRoute,
     to: &BackendTo,
-    refusals: &mut Vec<Refusal>,
+    refusals: &mut Vec<RefusedCondition>,
 ) -> RouteDestination {
     match backend(world, route, to) {
         Ok((host, port)) => destination(to, host, Some(port), None),
@@ -115,7 +115,7 @@ fn lead(
 }
 
 /// Name of a rule in logs.
-fn name(route: &Route, index: usize, own: Option<&str>) -> Arc<str> {
+fn name(route: &GatewayApiRoute, index: usize, own: Option<&str>) -> Arc<str> {
     match own {
         Some(own) => format!("{}.{own}", route.name).into(),
         None => format!("{}.{index}", route.name).into(),
@@ -139,7 +139,7 @@ fn destination(
 }
 
 /// The host and port that a backend is.
-fn backend(world: &World<'_>, route: &Route, to: &BackendTo) -> Result<(Hostname, Port), Refusal> {
+fn backend(world: &AttachmentInputs<'_>, route: &GatewayApiRoute, to: &BackendTo) -> Result<(Hostname, Port), RefusedCondition> {
     let own: &Namespace = &route.name.namespace;
     let BackendTo { to, port } = to;
     let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
@@ -149,7 +149,7 @@ fn backend(world: &World<'_>, route: &Route, to: &BackendTo) -> Result<(Hostname
             "{kind} {} leads to a {}: only a Service can be led to",
             route.name, to.kind
         );
-        return no(Reason::InvalidKind, said);
+        return no(ConditionReason::InvalidKind, said);
     }
     if let Some(why) = world.unpermitted(kind, own, to) {
         return Err(why);
@@ -159,19 +159,19 @@ fn backend(world: &World<'_>, route: &Route, to: &BackendTo) -> Result<(Hostname
             "{kind} {} leads to the Service {}, which is not there",
             route.name, to.name
         );
-        return no(Reason::BackendNotFound, said);
+        return no(ConditionReason::BackendNotFound, said);
     };
     let Some(port) = *port else {
         let said = format!("which port of {} is meant is not said", service.key);
-        return no(Reason::BackendNotFound, said);
+        return no(ConditionReason::BackendNotFound, said);
     };
     if service.port(port).is_none() {
         let said = format!("{} has no port {port}", service.key);
-        return no(Reason::BackendNotFound, said);
+        return no(ConditionReason::BackendNotFound, said);
     }
     if !service.visibility.includes(own) {
         let said = format!("{} is not exported to {own}", service.key);
-        return no(Reason::RefNotPermitted, said);
+        return no(ConditionReason::RefNotPermitted, said);
     }
     Ok((service.key.hostname.clone(), port))
 }

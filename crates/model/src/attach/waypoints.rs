@@ -4,25 +4,25 @@
 
 use std::sync::Arc;
 
-use super::deployment::{self, Further, deployment, selector, written};
-use super::said::{empty, runs};
-use super::{World, refusal};
-use crate::mesh::gateway_api::{Condition, Gateway, Part, Reason, Refusal, Said};
+use super::deployment::{self, GatewayResources, deployment, selector, written};
+use super::conditions::{empty, runs};
+use super::{AttachmentInputs, refusal};
+use crate::mesh::gateway_api::{StatusCondition, Gateway, PartConditions, ConditionReason, RefusedCondition, ResourceConditions};
 use crate::mesh::waypoint::{HBONE, HBONE_PORT, waypoint_host};
 use crate::mesh::workload::WAYPOINT_TEMPLATE;
 use crate::mesh::{
-    Location, Protocol, Resolution, Service, ServiceAccount, ServiceOrigin, ServicePort,
+    Location, Protocol, Resolution, MeshService, ServiceAccount, ServiceOrigin, ServicePort,
     TargetPort, Transport, Visibility,
 };
 use crate::names::{Port, ServiceKey};
 
-fn all<'m>(world: &World<'m>) -> impl Iterator<Item = &'m Arc<Gateway>> {
+fn all<'m>(world: &AttachmentInputs<'m>) -> impl Iterator<Item = &'m Arc<Gateway>> {
     let all = world.mesh.gateway_api.gateways.iter();
     all.filter(|gateway| gateway.is_waypoint() || gateway.is_east_west())
 }
 
 /// Faults of a waypoint: listeners that are not HBONE's, and fields that waypoints do not support.
-fn refusals(gateway: &Gateway) -> Vec<Refusal> {
+fn refusals(gateway: &Gateway) -> Vec<RefusedCondition> {
     let mut refusals = Vec::new();
     for listener in &gateway.listeners {
         if &*listener.protocol == HBONE && listener.port.get() == HBONE_PORT {
@@ -37,24 +37,24 @@ fn refusals(gateway: &Gateway) -> Vec<Refusal> {
                 false => "gateway between networks",
             }
         );
-        let reason = Reason::UnsupportedProtocol;
+        let reason = ConditionReason::UnsupportedProtocol;
         refusals.push(refusal(reason, &listener.source, &field, said));
     }
     if let Some(source) = &gateway.parameters {
         let said = format!("{}: parameters are read by nobody here", gateway.name);
         let field = "spec.infrastructure.parametersRef";
-        refusals.push(refusal(Reason::InvalidParameters, source, field, said));
+        refusals.push(refusal(ConditionReason::InvalidParameters, source, field, said));
     }
     if let Some(source) = &gateway.addresses {
         let said = format!("{}: addresses cannot be chosen here", gateway.name);
-        let reason = Reason::UnsupportedAddress;
+        let reason = ConditionReason::UnsupportedAddress;
         refusals.push(refusal(reason, source, "spec.addresses", said));
     }
     refusals
 }
 
 /// Adds the Deployment, Service and account of each waypoint, unless users wrote its Pods.
-pub(super) fn add(world: &World<'_>, further: &mut Further) {
+pub(super) fn add(world: &AttachmentInputs<'_>, further: &mut GatewayResources) {
     let good = |gateway: &&Arc<Gateway>| {
         refusals(gateway).is_empty() && world.mesh.flaws(gateway).is_empty()
     };
@@ -72,10 +72,10 @@ pub(super) fn add(world: &World<'_>, further: &mut Further) {
     }
 }
 
-fn service(gateway: &Gateway) -> Option<Service> {
+fn service(gateway: &Gateway) -> Option<MeshService> {
     let port = Port::new(HBONE_PORT)?;
     let name = deployment::name(gateway);
-    Some(Service {
+    Some(MeshService {
         key: ServiceKey::new(name.namespace.clone(), waypoint_host(&name)?),
         name: name.name,
         source: gateway.source.clone(),
@@ -106,40 +106,40 @@ fn service(gateway: &Gateway) -> Option<Service> {
 }
 
 /// The conditions of each.
-pub(super) fn said(world: &World<'_>) -> Vec<Said> {
+pub(super) fn said(world: &AttachmentInputs<'_>) -> Vec<ResourceConditions> {
     let said = |gateway: &Arc<Gateway>| {
         let refusals = refusals(gateway);
         // Analysis reports the faults; here they only make conditions false.
         let flaws = world.mesh.flaws(gateway).into_iter();
-        let mut flaws = flaws.map(|flaw| refusal(Reason::Invalid, &flaw.source, "spec", flaw.what));
+        let mut flaws = flaws.map(|flaw| refusal(ConditionReason::Invalid, &flaw.source, "spec", flaw.what));
         let flaw = flaws.next();
         let against = refusals.first().or(flaw.as_ref());
         let pending = || {
             let what = format!("{}: none of its Pods is ready", gateway.name);
-            refusal(Reason::Pending, &gateway.source, "metadata.name", what)
+            refusal(ConditionReason::Pending, &gateway.source, "metadata.name", what)
         };
         let programmed = match against {
-            Some(why) => Condition {
-                reason: Reason::Invalid.word(),
-                ..Condition::bad("Programmed", why)
+            Some(why) => StatusCondition {
+                reason: ConditionReason::Invalid.word(),
+                ..StatusCondition::bad("Programmed", why)
             },
-            None if runs(world, gateway) => Condition::good("Programmed"),
-            None => Condition::bad("Programmed", &pending()),
+            None if runs(world, gateway) => StatusCondition::good("Programmed"),
+            None => StatusCondition::bad("Programmed", &pending()),
         };
-        let parts = gateway.listeners.iter().map(|listener| Part {
+        let parts = gateway.listeners.iter().map(|listener| PartConditions {
             written: vec![("name", listener.name.clone())],
             name: format!("listener {}", listener.name).into(),
             kinds: Vec::new(),
             attached: 0,
             conditions: vec![
-                Condition::unless("Accepted", against),
-                Condition::unless("Programmed", against),
-                Condition::unless("ResolvedRefs", None),
+                StatusCondition::unless("Accepted", against),
+                StatusCondition::unless("Programmed", against),
+                StatusCondition::unless("ResolvedRefs", None),
             ],
         });
         let host = waypoint_host(&gateway.name).filter(|_| against.is_none());
-        Said {
-            conditions: vec![Condition::unless("Accepted", against), programmed],
+        ResourceConditions {
+            conditions: vec![StatusCondition::unless("Accepted", against), programmed],
             address: host.map(|host| host.as_str().into()),
             parts: parts.collect(),
             refusals,

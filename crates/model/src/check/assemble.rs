@@ -9,14 +9,14 @@ use std::sync::Arc;
 use super::merge::merge;
 use super::networking::{CLUSTER, canonical_name, canonical_revision};
 use super::pod::{DATAPLANE_MODE, INJECT, REDIRECTION};
-use super::{Checked, ResourceId, Resources, Stored, slices};
+use super::{CheckedResource, ResourceId, Resources, StoredResource, slices};
 use crate::attach::attach;
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::mesh::network::NETWORK;
 use crate::mesh::{
-    AuthorizationPolicy, Deployment, Endpoint, Exports, Mesh, Pod, PodPhase, PodTemplate,
-    Resolution, Service, ServiceOrigin, ServicePort, VirtualService, Visibility, Workload,
+    AuthorizationPolicy, Deployment, ServiceEntryEndpoint, Exports, Mesh, Pod, PodPhase, PodTemplate,
+    Resolution, MeshService, ServiceOrigin, ServicePort, VirtualService, Visibility, Workload,
     WorkloadKind, WorkloadType,
 };
 use crate::names::{Labels, Namespace, ResourceName, WorkloadKey};
@@ -25,7 +25,7 @@ use crate::source::Source;
 /// Makes the mesh. Resources that clash are left out, with a diagnostic.
 pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) -> Mesh {
     let mut mesh = Mesh::default();
-    let mut in_order: Vec<(&ResourceId, &Stored)> = resources.iter().collect();
+    let mut in_order: Vec<(&ResourceId, &StoredResource)> = resources.iter().collect();
     in_order.sort_by(|a, b| a.1.source.cmp(&b.1.source));
     first_round(&in_order, &mut mesh, diagnostics);
     for (id, stored) in &in_order {
@@ -52,11 +52,11 @@ pub(super) fn in_order_of_age(all: &mut [Arc<VirtualService>]) {
 }
 
 /// Puts those of its kind in order, of which this is a new one.
-pub(super) fn by_age(one: &Checked, mesh: &mut Mesh) {
+pub(super) fn by_age(one: &CheckedResource, mesh: &mut Mesh) {
     match one {
-        Checked::PeerAuthentication(_) => peers_by_age(mesh),
-        Checked::RequestAuthentication(_) => tokens_by_age(mesh),
-        Checked::Telemetry(_) => telemetries_by_age(mesh),
+        CheckedResource::PeerAuthentication(_) => peers_by_age(mesh),
+        CheckedResource::RequestAuthentication(_) => tokens_by_age(mesh),
+        CheckedResource::Telemetry(_) => telemetries_by_age(mesh),
         _ => {}
     }
 }
@@ -109,23 +109,23 @@ fn telemetries_by_age(mesh: &mut Mesh) {
 
 /// Adds the resources that others depend on: the mesh's configuration and the namespaces.
 fn first_round(
-    in_order: &[(&ResourceId, &Stored)],
+    in_order: &[(&ResourceId, &StoredResource)],
     mesh: &mut Mesh,
     diagnostics: &mut Vec<Diagnostic>,
 ) {
-    let mut configs: Vec<(&ResourceId, &Stored, _)> = Vec::new();
+    let mut configs: Vec<(&ResourceId, &StoredResource, _)> = Vec::new();
     for (id, stored) in in_order {
         match &stored.checked {
-            Checked::Namespace(namespace) => drop(
+            CheckedResource::Namespace(namespace) => drop(
                 mesh.namespaces
                     .insert(namespace.name.clone(), namespace.clone()),
             ),
-            Checked::MeshConfig(config) => configs.push((id, stored, config)),
+            CheckedResource::MeshConfig(config) => configs.push((id, stored, config)),
             _ => {}
         }
     }
     // The configuration is in the namespace that it names as root. In a folder there is only one, in any namespace.
-    let home = |(id, _, config): &&(&ResourceId, &Stored, &Arc<crate::mesh::MeshConfig>)| {
+    let home = |(id, _, config): &&(&ResourceId, &StoredResource, &Arc<crate::mesh::MeshConfig>)| {
         id.namespace.as_ref() == Some(&config.root_namespace)
     };
     let Some(chosen) = configs.iter().find(home).or(configs.first()) else {
@@ -147,10 +147,10 @@ fn first_round(
 }
 
 /// A Service that says nothing of an address has the one that it was given.
-fn give_addresses(in_order: &[(&ResourceId, &Stored)], mesh: &mut Mesh) {
+fn give_addresses(in_order: &[(&ResourceId, &StoredResource)], mesh: &mut Mesh) {
     let mut given: BTreeMap<&ResourceName, Vec<IpAddr>> = BTreeMap::new();
     for (_, stored) in in_order {
-        if let Checked::IpAddress(one) = &stored.checked {
+        if let CheckedResource::IpAddress(one) = &stored.checked {
             given.entry(&one.service).or_default().push(one.address);
         }
     }
@@ -167,7 +167,7 @@ fn give_addresses(in_order: &[(&ResourceId, &Stored)], mesh: &mut Mesh) {
 
 pub(super) fn second_round(
     id: &ResourceId,
-    stored: &Stored,
+    stored: &StoredResource,
     mesh: &mut Mesh,
     diagnostics: &mut Vec<Diagnostic>,
 ) {
@@ -180,11 +180,11 @@ pub(super) fn second_round(
         });
     };
     match &stored.checked {
-        Checked::ServiceAccount(account) => drop(
+        CheckedResource::ServiceAccount(account) => drop(
             mesh.service_accounts
                 .insert(account.name.clone(), account.clone()),
         ),
-        Checked::Services(services, workloads) => {
+        CheckedResource::Services(services, workloads) => {
             for service in services {
                 let service = exported(mesh, stored, service);
                 let Some(first) = mesh.services.get_mut(&service.key) else {
@@ -208,11 +208,11 @@ pub(super) fn second_round(
                 add_workload(workload, &mut mesh.workloads, &mut clash);
             }
         }
-        Checked::Workload(workload) => {
+        CheckedResource::Workload(workload) => {
             let workload = at_home(mesh, workload);
             add_workload(workload, &mut mesh.workloads, &mut clash);
         }
-        Checked::Pod(pod) => {
+        CheckedResource::Pod(pod) => {
             let template = in_namespace(mesh, &pod.name.namespace, &pod.template);
             let pod = Arc::new(Pod {
                 template,
@@ -224,14 +224,14 @@ pub(super) fn second_round(
             }
             mesh.pods.insert(pod.name.clone(), pod);
         }
-        Checked::Deployment(deployment) => add_deployment(deployment, mesh),
+        CheckedResource::Deployment(deployment) => add_deployment(deployment, mesh),
         other => add_configuration(other, stored, mesh),
     }
 }
 
 /// Gives the ports of a second ServiceEntry to the service of the first, when they differ in nothing else, as Istio does. False when
 /// they cannot be one service.
-fn add_ports(first: &mut Arc<Service>, second: &Service) -> bool {
+fn add_ports(first: &mut Arc<MeshService>, second: &MeshService) -> bool {
     let is_same = first.origin == ServiceOrigin::ServiceEntry
         && second.origin == ServiceOrigin::ServiceEntry
         && first.resolution == second.resolution
@@ -264,9 +264,9 @@ fn add_ports(first: &mut Arc<Service>, second: &Service) -> bool {
 }
 
 /// Returns true if both have the same endpoints; their locations in files may differ.
-fn is_same_endpoints(first: &Service, second: &Service) -> bool {
-    let same = |(one, other): (&Endpoint, &Endpoint)| {
-        let other = Endpoint {
+fn is_same_endpoints(first: &MeshService, second: &MeshService) -> bool {
+    let same = |(one, other): (&ServiceEntryEndpoint, &ServiceEntryEndpoint)| {
+        let other = ServiceEntryEndpoint {
             source: one.source.clone(),
             ..other.clone()
         };
@@ -277,7 +277,7 @@ fn is_same_endpoints(first: &Service, second: &Service) -> bool {
 }
 
 /// The mesh's default visibility of a resource without `exportTo`; `None` is every namespace.
-fn by_default(stored: &Stored, default: &Exports, own: &Namespace) -> Option<Visibility> {
+fn by_default(stored: &StoredResource, default: &Exports, own: &Namespace) -> Option<Visibility> {
     match stored.says_exports {
         true => None,
         false => default.of(own),
@@ -285,13 +285,13 @@ fn by_default(stored: &Stored, default: &Exports, own: &Namespace) -> Option<Vis
 }
 
 /// The service, exported as it says, or else as the mesh does.
-fn exported(mesh: &Mesh, stored: &Stored, service: &Arc<Service>) -> Arc<Service> {
+fn exported(mesh: &Mesh, stored: &StoredResource, service: &Arc<MeshService>) -> Arc<MeshService> {
     let default = &mesh.config.default_exports.services;
     match by_default(stored, default, &service.key.namespace) {
         None => service.clone(),
-        Some(visibility) => Arc::new(Service {
+        Some(visibility) => Arc::new(MeshService {
             visibility,
-            ..Service::clone(service)
+            ..MeshService::clone(service)
         }),
     }
 }
@@ -306,26 +306,26 @@ fn add_deployment(deployment: &Deployment, mesh: &mut Mesh) {
 }
 
 /// Adds a resource that depends on no other; no other resource of its name is in force.
-fn add_configuration(checked: &Checked, stored: &Stored, mesh: &mut Mesh) {
+fn add_configuration(checked: &CheckedResource, stored: &StoredResource, mesh: &mut Mesh) {
     let exports = &mesh.config.default_exports;
     match checked {
-        Checked::Namespace(_)
-        | Checked::MeshConfig(_)
-        | Checked::IpAddress(_)
-        | Checked::ServiceAccount(_)
-        | Checked::Services(..)
-        | Checked::Workload(_)
-        | Checked::Pod(_)
-        | Checked::Deployment(_) => {}
+        CheckedResource::Namespace(_)
+        | CheckedResource::MeshConfig(_)
+        | CheckedResource::IpAddress(_)
+        | CheckedResource::ServiceAccount(_)
+        | CheckedResource::Services(..)
+        | CheckedResource::Workload(_)
+        | CheckedResource::Pod(_)
+        | CheckedResource::Deployment(_) => {}
         // Workloads of slices are made later, when all addresses are known.
-        Checked::EndpointSlice(one) => mesh.endpoint_slices.insert(one),
-        Checked::Sidecar(sidecar) => {
+        CheckedResource::EndpointSlice(one) => mesh.endpoint_slices.insert(one),
+        CheckedResource::Sidecar(sidecar) => {
             drop(mesh.sidecars.insert(sidecar.name.clone(), sidecar.clone()));
         }
-        Checked::PeerAuthentication(policy) => mesh.peer_authentications.push(policy.clone()),
-        Checked::AuthorizationPolicy(policy) => mesh.add_policy(policy),
-        Checked::RequestAuthentication(one) => mesh.request_authentications.push(one.clone()),
-        Checked::DestinationRule(rule) => {
+        CheckedResource::PeerAuthentication(policy) => mesh.peer_authentications.push(policy.clone()),
+        CheckedResource::AuthorizationPolicy(policy) => mesh.add_policy(policy),
+        CheckedResource::RequestAuthentication(one) => mesh.request_authentications.push(one.clone()),
+        CheckedResource::DestinationRule(rule) => {
             let mut rule = rule.clone();
             let default = &exports.destination_rules;
             if let Some(visibility) = by_default(stored, default, &rule.name.namespace) {
@@ -333,7 +333,7 @@ fn add_configuration(checked: &Checked, stored: &Stored, mesh: &mut Mesh) {
             }
             mesh.destination_rules.push(rule);
         }
-        Checked::VirtualService(one) => {
+        CheckedResource::VirtualService(one) => {
             let mut one = one.clone();
             let default = &exports.virtual_services;
             if let Some(visibility) = by_default(stored, default, &one.name.namespace) {
@@ -341,30 +341,30 @@ fn add_configuration(checked: &Checked, stored: &Stored, mesh: &mut Mesh) {
             }
             mesh.virtual_services.push(one);
         }
-        Checked::Gateway(one) => mesh.gateways.push(one.clone()),
-        Checked::HealthCheck(one) => drop(mesh.health_checks.insert(one.name.clone(), one.clone())),
-        Checked::RateLimit(one) => drop(mesh.rate_limits.insert(one.name.clone(), one.clone())),
-        Checked::Telemetry(telemetry) => mesh.telemetries.push(telemetry.clone()),
-        Checked::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),
-        Checked::ProxyConfig(config) => drop(
+        CheckedResource::Gateway(one) => mesh.gateways.push(one.clone()),
+        CheckedResource::HealthCheck(one) => drop(mesh.health_checks.insert(one.name.clone(), one.clone())),
+        CheckedResource::RateLimit(one) => drop(mesh.rate_limits.insert(one.name.clone(), one.clone())),
+        CheckedResource::Telemetry(telemetry) => mesh.telemetries.push(telemetry.clone()),
+        CheckedResource::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),
+        CheckedResource::ProxyConfig(config) => drop(
             mesh.proxy_configs
                 .insert(config.name.clone(), config.clone()),
         ),
-        Checked::Secret(secret) => drop(mesh.secrets.insert(secret.name.clone(), secret.clone())),
-        Checked::WorkloadGroup(group) => drop(
+        CheckedResource::Secret(secret) => drop(mesh.secrets.insert(secret.name.clone(), secret.clone())),
+        CheckedResource::WorkloadGroup(group) => drop(
             mesh.workload_groups
                 .insert(group.name.clone(), group.clone()),
         ),
-        Checked::GatewayClass(class) => drop(
+        CheckedResource::GatewayClass(class) => drop(
             mesh.gateway_api
                 .classes
                 .insert(class.name.clone(), class.clone()),
         ),
-        Checked::ApiGateway(one) => mesh.gateway_api.gateways.push(one.clone()),
-        Checked::ListenerSet(one) => mesh.gateway_api.listener_sets.push(one.clone()),
-        Checked::ApiRoute(one) => mesh.gateway_api.routes.push(one.clone()),
-        Checked::BackendTls(one) => mesh.gateway_api.backend_tls.push(one.clone()),
-        Checked::Grant(one) => mesh.gateway_api.grants.push(one.clone()),
+        CheckedResource::ApiGateway(one) => mesh.gateway_api.gateways.push(one.clone()),
+        CheckedResource::ListenerSet(one) => mesh.gateway_api.listener_sets.push(one.clone()),
+        CheckedResource::ApiRoute(one) => mesh.gateway_api.routes.push(one.clone()),
+        CheckedResource::BackendTls(one) => mesh.gateway_api.backend_tls.push(one.clone()),
+        CheckedResource::Grant(one) => mesh.gateway_api.grants.push(one.clone()),
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{At, Fields, Report};
+use crate::decode::{FieldPath, Fields, Report};
 use crate::mesh::authorization::{
-    Action, AuthorizationPolicy, AuthorizationProvider, Condition, Matches, OperationMatch,
-    PolicyTarget, Rule, SourceMatch, TargetReference,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, WhenCondition, Matches, OperationMatch,
+    PolicyTarget, AuthorizationRule, SourceMatch, TargetReference,
     values::{self as read, CONDITION_KEYS, ConditionError, MAX_SERVICE_ACCOUNTS},
 };
 use crate::text::{clip, suggest};
@@ -18,7 +18,7 @@ use crate::written::{Text, authorization as written};
 const DRY_RUN: &str = "istio.io/dry-run";
 
 /// Everything a rule's check needs.
-struct Checking<'a> {
+struct RuleContext<'a> {
     report: &'a Report,
     /// The policy's namespace.
     own: &'a str,
@@ -36,10 +36,10 @@ pub(super) fn authorization_policy(
     let dry_run = dry_run(&meta, report);
     let action = action(&written, &meta.at, report);
     let own = meta.name.namespace.clone();
-    let checking = Checking {
+    let checking = RuleContext {
         report,
         own: own.as_str(),
-        custom: matches!(action, Action::Custom(_)),
+        custom: matches!(action, AuthorizationAction::Custom(_)),
     };
     let rules = written.rules.iter().flatten();
     AuthorizationPolicy {
@@ -74,7 +74,7 @@ fn dry_run(meta: &Meta, report: &Report) -> bool {
 }
 
 /// The target of a policy whose `spec` is `at`.
-pub(super) fn target(written: &written::Target, at: Option<&At>, report: &Report) -> PolicyTarget {
+pub(super) fn target(written: &written::WrittenTarget, at: Option<&FieldPath>, report: &Report) -> PolicyTarget {
     let selector = values::selector(written.selector.as_ref(), report);
     match (&written.references, selector) {
         (None, Some(labels)) => PolicyTarget::Workloads(labels),
@@ -120,8 +120,8 @@ pub(super) const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
 /// Targets of a resource that is for a selector's workloads, or for these, of a few groups and kinds.
 pub(super) fn targets(
-    written: &written::Target,
-    at: &At,
+    written: &written::WrittenTarget,
+    at: &FieldPath,
     known: (&[(&str, &str)], &str),
     report: &Report,
 ) -> Vec<TargetReference> {
@@ -169,30 +169,30 @@ pub(super) fn aimed(
     })
 }
 
-fn action(written: &written::AuthorizationPolicy, document: &At, report: &Report) -> Action {
+fn action(written: &written::AuthorizationPolicy, document: &FieldPath, report: &Report) -> AuthorizationAction {
     #[derive(Clone, Copy, PartialEq)]
-    enum Word {
+    enum AttributeName {
         Allow,
         Deny,
         Audit,
         Custom,
     }
-    const WORDS: [(&str, Word); 4] = [
-        ("ALLOW", Word::Allow),
-        ("DENY", Word::Deny),
-        ("AUDIT", Word::Audit),
-        ("CUSTOM", Word::Custom),
+    const WORDS: [(&str, AttributeName); 4] = [
+        ("ALLOW", AttributeName::Allow),
+        ("DENY", AttributeName::Deny),
+        ("AUDIT", AttributeName::Audit),
+        ("CUSTOM", AttributeName::Custom),
     ];
     let said = written.action.as_ref();
-    let word = said.map_or(Some(Word::Allow), |text| report.one_of(text, &WORDS));
+    let word = said.map_or(Some(AttributeName::Allow), |text| report.one_of(text, &WORDS));
     let at = said.map_or_else(|| written.at.as_ref().unwrap_or(document), |text| &text.at);
-    if let (Some(Word::Deny | Word::Custom), None) = (word, &written.rules) {
+    if let (Some(AttributeName::Deny | AttributeName::Custom), None) = (word, &written.rules) {
         let message = "without `rules` this policy never matches anything";
         let help = "write `rules: [{}]` to match every request";
         report.error(codes::MISSING, at, message, help);
     }
     let provider = written.provider.as_ref();
-    if let (Some(provider), Some(Word::Allow | Word::Deny | Word::Audit)) = (provider, word) {
+    if let (Some(provider), Some(AttributeName::Allow | AttributeName::Deny | AttributeName::Audit)) = (provider, word) {
         let message = "`provider` belongs to action CUSTOM";
         report.error(
             codes::CONTRADICTION,
@@ -202,10 +202,10 @@ fn action(written: &written::AuthorizationPolicy, document: &At, report: &Report
         );
     }
     match word {
-        Some(Word::Allow) => Action::Allow,
-        Some(Word::Audit) => Action::Audit,
-        Some(Word::Deny) | None => Action::Deny,
-        Some(Word::Custom) => {
+        Some(AttributeName::Allow) => AuthorizationAction::Allow,
+        Some(AttributeName::Audit) => AuthorizationAction::Audit,
+        Some(AttributeName::Deny) | None => AuthorizationAction::Deny,
+        Some(AttributeName::Custom) => {
             let spec = written.at.as_ref().unwrap_or(document);
             let parent = provider.map_or(spec, |provider| &provider.at);
             let name = provider.and_then(|provider| provider.name.as_ref());
@@ -216,7 +216,7 @@ fn action(written: &written::AuthorizationPolicy, document: &At, report: &Report
                 "provider.name"
             };
             let said = report.required(name, parent, field);
-            Action::Custom(AuthorizationProvider {
+            AuthorizationAction::Custom(AuthorizationProvider {
                 name: said.map_or_else(|| "".into(), |name| name.value.clone()),
                 source: report.source(said.map_or(parent, |name| &name.at)),
             })
@@ -224,8 +224,8 @@ fn action(written: &written::AuthorizationPolicy, document: &At, report: &Report
     }
 }
 
-impl Checking<'_> {
-    fn rule(&self, written: &written::Rule) -> Rule {
+impl RuleContext<'_> {
+    fn rule(&self, written: &written::WrittenRule) -> AuthorizationRule {
         for (at, name) in [(&written.from.at, "from"), (&written.to.at, "to")] {
             if let Some(at) = at {
                 let help = "remove it to match everything";
@@ -237,7 +237,7 @@ impl Checking<'_> {
                 );
             }
         }
-        Rule {
+        AuthorizationRule {
             source: self.report.source(&written.at),
             from: written
                 .from
@@ -334,7 +334,7 @@ impl Checking<'_> {
         self.matches(written, read::string)
     }
 
-    fn not_with_custom(&self, at: &At, what: &str) {
+    fn not_with_custom(&self, at: &FieldPath, what: &str) {
         if self.custom {
             let message = format!("`{what}` cannot be used with action CUSTOM");
             self.report.error(
@@ -346,7 +346,7 @@ impl Checking<'_> {
         }
     }
 
-    fn operation(&self, to: &written::To) -> OperationMatch {
+    fn operation(&self, to: &written::WrittenTo) -> OperationMatch {
         if to.is_empty() {
             self.report.error(
                 codes::BAD_VALUE,
@@ -370,7 +370,7 @@ impl Checking<'_> {
         }
     }
 
-    fn condition(&self, when: &written::When) -> Option<Condition> {
+    fn condition(&self, when: &written::WrittenWhen) -> Option<WhenCondition> {
         let key = self.report.required(when.key.as_ref(), &when.at, "key")?;
         if when.values.is_empty() {
             let message = format!(
@@ -398,7 +398,7 @@ impl Checking<'_> {
         let not_values: Vec<&str> = not_values.iter().map(AsRef::as_ref).collect();
         match read::condition(&key.value, &values, &not_values, self.own) {
             Ok(condition) => {
-                if !matches!(condition, Condition::SourceNamespace(_)) {
+                if !matches!(condition, WhenCondition::SourceNamespace(_)) {
                     self.literal_stars(&when.values);
                 }
                 Some(condition)

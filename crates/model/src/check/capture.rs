@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use super::values::join;
 use crate::codes;
-use crate::decode::{At, Report};
-use crate::mesh::{AddressRange, CaptureScope, Scope};
+use crate::decode::{FieldPath, Report};
+use crate::mesh::{AddressRange, CaptureScope, CaptureSelection};
 use crate::names::{Labels, Port};
 use crate::ranges::masked;
 use crate::text::clip;
@@ -37,7 +37,7 @@ const MEANINGLESS: [&str; 3] = [
 const INTERCEPTION_MODE: &str = "sidecar.istio.io/interceptionMode";
 
 /// Reads the annotations. Errors are reported, and the Pod is then not in force.
-pub(super) fn scope(annotations: &Labels, at: &At, report: &Report) -> CaptureScope {
+pub(super) fn scope(annotations: &Labels, at: &FieldPath, report: &Report) -> CaptureScope {
     let reader = Reader {
         annotations,
         at,
@@ -56,7 +56,7 @@ pub(super) fn scope(annotations: &Labels, at: &At, report: &Report) -> CaptureSc
 
 struct Reader<'a> {
     annotations: &'a Labels,
-    at: &'a At,
+    at: &'a FieldPath,
     report: &'a Report,
 }
 
@@ -114,11 +114,11 @@ impl Reader<'_> {
         include: &'static str,
         exclude: &'static str,
         parse: impl Fn(&str) -> Result<T, &'static str>,
-    ) -> Scope<T> {
+    ) -> CaptureSelection<T> {
         let excluded = self.list(exclude, "", &parse).unwrap_or_default();
         match self.annotations.get(&format!("{PREFIX}{include}")) {
-            None => Scope::AllBut(excluded),
-            Some(text) if text.trim() == "*" => Scope::AllBut(excluded),
+            None => CaptureSelection::AllBut(excluded),
+            Some(text) if text.trim() == "*" => CaptureSelection::AllBut(excluded),
             Some(_) => {
                 if !excluded.is_empty() {
                     self.wrong(
@@ -128,7 +128,7 @@ impl Reader<'_> {
                         "keep one of the two, or write \"*\" in the latter",
                     );
                 }
-                Scope::Only(self.list(include, "", &parse).unwrap_or_default())
+                CaptureSelection::Only(self.list(include, "", &parse).unwrap_or_default())
             }
         }
     }
@@ -166,7 +166,7 @@ impl Reader<'_> {
     }
 
     fn wrong_at(&self, code: &'static str, key: &str, message: String, help: &str) {
-        let at = At {
+        let at = FieldPath {
             place: self.at.place,
             path: join(&self.at.path, &format!("metadata.annotations[{key}]")),
         };

@@ -9,13 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::known::KnownFiles;
-use super::{Checked, Read, ResourceId, Stored, assemble, intents, last_good, shut, slices};
+use super::read_files::KnownFiles;
+use super::{CheckedResource, ReadFiles, ResourceId, StoredResource, assemble, intents, last_good, fail_closed, slices};
 use crate::attach::GENERATED;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::authorization::PolicyTarget;
 use crate::mesh::gateway_api::GATEWAY_NAME;
-use crate::mesh::{HttpRoute, Mesh, Service, VirtualService, Workload, WorkloadKind};
+use crate::mesh::{HttpRoute, Mesh, MeshService, VirtualService, Workload, WorkloadKind};
 use crate::names::{Hostname, Labels, Namespace, ResourceName, ServiceKey, WorkloadKey};
 use crate::source::SourceFile;
 
@@ -29,9 +29,9 @@ pub struct Checker {
 
 /// The result of a check.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// The mesh that was given was patched.
-    Patched(Patch, Box<Changes>),
+    Patched(Patch, Box<MeshPatch>),
     /// The mesh was put together anew.
     Whole(Box<Mesh>, Vec<Diagnostic>),
 }
@@ -39,8 +39,8 @@ pub enum Outcome {
 /// The resources by which two readings differ.
 #[derive(Debug, Default)]
 pub struct Patch {
-    removed: Vec<(ResourceId, Stored)>,
-    added: Vec<(ResourceId, Stored)>,
+    removed: Vec<(ResourceId, StoredResource)>,
+    added: Vec<(ResourceId, StoredResource)>,
 }
 
 /// Something of a mesh before and after; absent where it was not there.
@@ -48,14 +48,14 @@ pub type Turn<T> = (Option<Arc<T>>, Option<Arc<T>>);
 
 /// The workloads that a resource applies to: those of a namespace, or all if it is the root namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reach {
+pub struct ResourceReach {
     /// Its namespace.
     pub namespace: Namespace,
     /// Its selector, if it has one.
     pub selector: Option<Labels>,
 }
 
-impl Reach {
+impl ResourceReach {
     fn of(name: &ResourceName, selector: Option<&Labels>) -> Self {
         Self {
             namespace: name.namespace.clone(),
@@ -66,11 +66,11 @@ impl Reach {
 
 /// The changes that a patch made in a mesh.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub struct MeshPatch {
     /// Something changed that may be of consequence anywhere.
     pub everything: bool,
     /// Services.
-    pub services: BTreeMap<ServiceKey, Turn<Service>>,
+    pub services: BTreeMap<ServiceKey, Turn<MeshService>>,
     /// Workloads.
     pub workloads: BTreeMap<WorkloadKey, Turn<Workload>>,
     /// Services whose endpoints changed: their EndpointSlices changed, or the workloads at an address that these name.
@@ -81,20 +81,20 @@ pub struct Changes {
     pub routes: Option<BTreeSet<Hostname>>,
     /// Workloads of changed Sidecars and PeerAuthentications, before and after. Their listeners, and the way to call
     /// them, may change.
-    pub inbound: Vec<Reach>,
+    pub inbound: Vec<ResourceReach>,
     /// Some of these were PeerAuthentications.
     pub peers: bool,
     /// Workloads of changed RequestAuthentications, before and after.
-    pub tokens: Vec<Reach>,
+    pub tokens: Vec<ResourceReach>,
     /// Workloads of changed Telemetries, before and after.
-    pub telemetry: Vec<Reach>,
+    pub telemetry: Vec<ResourceReach>,
     /// Workloads of changed RateLimits, before and after.
-    pub rate_limits: Vec<Reach>,
+    pub rate_limits: Vec<ResourceReach>,
     /// Workloads of changed HealthChecks, before and after; without a selector, all gateways.
-    pub health_checks: Vec<Reach>,
+    pub health_checks: Vec<ResourceReach>,
 }
 
-impl Changes {
+impl MeshPatch {
     /// Returns true if nothing changed that proxies receive.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -115,19 +115,19 @@ impl Changes {
 impl Checker {
     /// Checks all files together. A resource that was valid in `mesh` and is invalid now keeps its last valid version.
     /// If possible, `mesh` is patched. An unchanged file is not compared if it is the same `Arc` as in the last call.
-    pub fn check(&mut self, files: &[Arc<SourceFile>], mesh: Option<&mut Mesh>) -> Outcome {
+    pub fn check(&mut self, files: &[Arc<SourceFile>], mesh: Option<&mut Mesh>) -> CheckOutcome {
         let changed = self.files.follow(files);
         let previous = match mesh {
             Some(mesh) => {
                 if let Some((patch, changes)) = self.patch(&changed, mesh) {
-                    return Outcome::Patched(patch, changes.into());
+                    return CheckOutcome::Patched(patch, changes.into());
                 }
                 Some(&*mesh)
             }
             None => None,
         };
         let (mesh, diagnostics) = self.whole(previous);
-        Outcome::Whole(Box::new(mesh), diagnostics)
+        CheckOutcome::Whole(Box::new(mesh), diagnostics)
     }
 
     /// Checks files of which none is known.
@@ -160,8 +160,8 @@ impl Checker {
         self.plain = false;
     }
 
-    fn patch(&mut self, changed: &[Turn<Read>], mesh: &mut Mesh) -> Option<(Patch, Changes)> {
-        let well = |read: &Option<Arc<Read>>| read.as_ref().is_none_or(|read| read.is_well());
+    fn patch(&mut self, changed: &[Turn<ReadFiles>], mesh: &mut Mesh) -> Option<(Patch, MeshPatch)> {
+        let well = |read: &Option<Arc<ReadFiles>>| read.as_ref().is_none_or(|read| read.is_well());
         if !self.plain || !changed.iter().all(|(_, now)| well(now)) {
             return None;
         }
@@ -179,7 +179,7 @@ impl Checker {
     }
 
     fn whole(&mut self, previous: Option<&Mesh>) -> (Mesh, Vec<Diagnostic>) {
-        let mut read = Read::default();
+        let mut read = ReadFiles::default();
         for one in self.files.reads() {
             read.add(one);
         }
@@ -187,7 +187,7 @@ impl Checker {
             last_good::keep(&mut read, &previous.resources);
         }
         let well = read.is_well();
-        let Read {
+        let ReadFiles {
             good,
             bad: _,
             lost: _,
@@ -199,15 +199,15 @@ impl Checker {
         let said = diagnostics.len();
         let mut mesh = assemble::assemble(good, &mut diagnostics);
         mesh.intents = intents::collect(intents);
-        shut::shut(&mut mesh, broken, &mut diagnostics);
-        let alone = |stored: &Stored| !matches!(stored.checked, Checked::IpAddress(_));
+        fail_closed::shut(&mut mesh, broken, &mut diagnostics);
+        let alone = |stored: &StoredResource| !matches!(stored.checked, CheckedResource::IpAddress(_));
         self.plain = well && diagnostics.len() == said && mesh.resources.values().all(alone);
         Diagnostic::sort(&mut diagnostics);
         (mesh, diagnostics)
     }
 }
 
-impl Read {
+impl ReadFiles {
     /// Everything in it is good.
     fn is_well(&self) -> bool {
         self.bad.is_empty()
@@ -250,7 +250,7 @@ impl Read {
 
 impl Patch {
     /// None when a kind is among them on which others depend.
-    fn between(changed: &[Turn<Read>]) -> Option<Self> {
+    fn between(changed: &[Turn<ReadFiles>]) -> Option<Self> {
         let mut patch = Self::default();
         let none = BTreeMap::new();
         for (before, now) in changed {
@@ -258,24 +258,24 @@ impl Patch {
             let now = now.as_ref().map_or(&none, |read| &read.good);
             let gone = before.iter().filter(|(id, old)| now.get(id) != Some(old));
             let came = now.iter().filter(|(id, new)| before.get(id) != Some(new));
-            let copy = |(id, stored): (&ResourceId, &Stored)| (id.clone(), stored.clone());
+            let copy = |(id, stored): (&ResourceId, &StoredResource)| (id.clone(), stored.clone());
             patch.removed.extend(gone.map(copy));
             patch.added.extend(came.map(copy));
         }
         let all = patch.removed.iter().chain(&patch.added);
-        let alone = |(_, stored): &(ResourceId, Stored)| stands_alone(&stored.checked);
+        let alone = |(_, stored): &(ResourceId, StoredResource)| stands_alone(&stored.checked);
         all.into_iter().all(alone).then_some(patch)
     }
 
     /// Returns true if a resource changed that Gateway API's resources refer to, or that runs them.
     fn concerns_gateway_api(&self) -> bool {
         let all = self.removed.iter().chain(&self.added);
-        let concerned = |(_, stored): &(ResourceId, Stored)| match &stored.checked {
-            Checked::Services(..)
-            | Checked::Secret(_)
-            | Checked::ConfigMap(_)
-            | Checked::Deployment(_) => true,
-            Checked::Pod(pod) => pod.template.labels.get(GATEWAY_NAME).is_some(),
+        let concerned = |(_, stored): &(ResourceId, StoredResource)| match &stored.checked {
+            CheckedResource::Services(..)
+            | CheckedResource::Secret(_)
+            | CheckedResource::ConfigMap(_)
+            | CheckedResource::Deployment(_) => true,
+            CheckedResource::Pod(pod) => pod.template.labels.get(GATEWAY_NAME).is_some(),
             _ => false,
         };
         all.into_iter().any(concerned)
@@ -285,16 +285,16 @@ impl Patch {
     fn concerns_gateways(&self) -> bool {
         let mut all = self.removed.iter().chain(&self.added);
         all.any(|(_, stored)| match &stored.checked {
-            Checked::Services(..) | Checked::Workload(_) | Checked::Deployment(_) => true,
-            Checked::Pod(pod) => pod.template.annotations.get(GENERATED).is_none(),
+            CheckedResource::Services(..) | CheckedResource::Workload(_) | CheckedResource::Deployment(_) => true,
+            CheckedResource::Pod(pod) => pod.template.annotations.get(GENERATED).is_none(),
             _ => false,
         })
     }
 
     /// Does it to a mesh of the same resources. None when two resources claim one name: the mesh is spoiled then.
     #[must_use]
-    pub fn apply(&self, mesh: &mut Mesh) -> Option<Changes> {
-        let mut changes = Changes::default();
+    pub fn apply(&self, mesh: &mut Mesh) -> Option<MeshPatch> {
+        let mut changes = MeshPatch::default();
         let said = slices::said(mesh, self.removed.iter().chain(&self.added));
         for (id, stored) in &self.removed {
             if shares_service(mesh, &stored.checked, |held, own| held.ports != own.ports) {
@@ -312,7 +312,7 @@ impl Patch {
                 return None;
             }
             assemble::second_round(id, stored, mesh, &mut clashes);
-            if let Checked::VirtualService(one) = &stored.checked {
+            if let CheckedResource::VirtualService(one) = &stored.checked {
                 mesh.intents.virtual_services.push(one.clone());
             }
             assemble::by_age(&stored.checked, mesh);
@@ -332,10 +332,10 @@ impl Patch {
 /// then define one service.
 fn shares_service(
     mesh: &Mesh,
-    checked: &Checked,
-    differs: impl Fn(&Service, &Service) -> bool,
+    checked: &CheckedResource,
+    differs: impl Fn(&MeshService, &MeshService) -> bool,
 ) -> bool {
-    let Checked::Services(services, _) = checked else {
+    let CheckedResource::Services(services, _) = checked else {
         return false;
     };
     services.iter().any(|own| {
@@ -345,33 +345,33 @@ fn shares_service(
 }
 
 /// Returns true if the resource does not change how other resources are assembled.
-fn stands_alone(checked: &Checked) -> bool {
+fn stands_alone(checked: &CheckedResource) -> bool {
     matches!(
         checked,
-        Checked::ServiceAccount(_)
-            | Checked::Services(..)
-            | Checked::Workload(_)
-            | Checked::EndpointSlice(_)
-            | Checked::Pod(_)
-            | Checked::Deployment(_)
-            | Checked::AuthorizationPolicy(_)
-            | Checked::VirtualService(_)
-            | Checked::Sidecar(_)
-            | Checked::PeerAuthentication(_)
-            | Checked::RequestAuthentication(_)
-            | Checked::Telemetry(_)
-            | Checked::RateLimit(_)
-            | Checked::HealthCheck(_)
-            | Checked::ConfigMap(_)
-            | Checked::Secret(_)
+        CheckedResource::ServiceAccount(_)
+            | CheckedResource::Services(..)
+            | CheckedResource::Workload(_)
+            | CheckedResource::EndpointSlice(_)
+            | CheckedResource::Pod(_)
+            | CheckedResource::Deployment(_)
+            | CheckedResource::AuthorizationPolicy(_)
+            | CheckedResource::VirtualService(_)
+            | CheckedResource::Sidecar(_)
+            | CheckedResource::PeerAuthentication(_)
+            | CheckedResource::RequestAuthentication(_)
+            | CheckedResource::Telemetry(_)
+            | CheckedResource::RateLimit(_)
+            | CheckedResource::HealthCheck(_)
+            | CheckedResource::ConfigMap(_)
+            | CheckedResource::Secret(_)
     )
 }
 
-impl Changes {
+impl MeshPatch {
     /// Takes a resource out of the mesh.
-    fn before(&mut self, mesh: &mut Mesh, checked: &Checked) {
+    fn before(&mut self, mesh: &mut Mesh, checked: &CheckedResource) {
         match checked {
-            Checked::Services(services, workloads) => {
+            CheckedResource::Services(services, workloads) => {
                 for service in services {
                     let old = mesh.services.remove(&service.key);
                     self.services.entry(service.key.clone()).or_default().0 = old;
@@ -380,9 +380,9 @@ impl Changes {
                     self.workload_before(mesh, &workload.key);
                 }
             }
-            Checked::Workload(workload) => self.workload_before(mesh, &workload.key),
-            Checked::EndpointSlice(one) => mesh.endpoint_slices.remove(one),
-            Checked::Pod(pod) => {
+            CheckedResource::Workload(workload) => self.workload_before(mesh, &workload.key),
+            CheckedResource::EndpointSlice(one) => mesh.endpoint_slices.remove(one),
+            CheckedResource::Pod(pod) => {
                 mesh.pods.remove(&pod.name);
                 let key = WorkloadKey::new(pod.name.namespace.clone(), pod.name.name.clone());
                 // One without an address is no workload, and another may have its name.
@@ -391,51 +391,51 @@ impl Changes {
                     self.workload_before(mesh, &key);
                 }
             }
-            Checked::AuthorizationPolicy(policy) => {
+            CheckedResource::AuthorizationPolicy(policy) => {
                 mesh.authorization_policies.remove(&policy.name);
                 self.policies.insert(policy.name.clone());
             }
-            Checked::VirtualService(one) => {
+            CheckedResource::VirtualService(one) => {
                 self.routed(mesh, one);
                 let other = |other: &Arc<VirtualService>| other.name != one.name;
                 mesh.virtual_services.retain(other);
                 mesh.intents.virtual_services.retain(other);
             }
-            Checked::Sidecar(one) => {
+            CheckedResource::Sidecar(one) => {
                 mesh.sidecars.remove(&one.name);
                 self.note(checked);
             }
-            Checked::PeerAuthentication(one) => {
+            CheckedResource::PeerAuthentication(one) => {
                 mesh.peer_authentications
                     .retain(|other| other.name != one.name);
                 self.note(checked);
             }
-            Checked::RequestAuthentication(one) => {
+            CheckedResource::RequestAuthentication(one) => {
                 mesh.request_authentications
                     .retain(|other| other.name != one.name);
                 self.note(checked);
             }
-            Checked::Telemetry(one) => {
+            CheckedResource::Telemetry(one) => {
                 mesh.telemetries.retain(|other| other.name != one.name);
                 self.note(checked);
             }
-            Checked::RateLimit(one) => {
+            CheckedResource::RateLimit(one) => {
                 mesh.rate_limits.remove(&one.name);
                 self.note(checked);
             }
-            Checked::HealthCheck(one) => {
+            CheckedResource::HealthCheck(one) => {
                 mesh.health_checks.remove(&one.name);
                 self.note(checked);
             }
-            Checked::ServiceAccount(account) => {
+            CheckedResource::ServiceAccount(account) => {
                 drop(mesh.service_accounts.remove(&account.name));
             }
-            Checked::Deployment(one) => drop(mesh.deployments.remove(&one.key())),
-            Checked::ConfigMap(map) => {
+            CheckedResource::Deployment(one) => drop(mesh.deployments.remove(&one.key())),
+            CheckedResource::ConfigMap(map) => {
                 mesh.config_maps.remove(&map.name);
                 self.everything = true;
             }
-            Checked::Secret(secret) => {
+            CheckedResource::Secret(secret) => {
                 mesh.secrets.remove(&secret.name);
                 self.everything = true;
             }
@@ -449,9 +449,9 @@ impl Changes {
     }
 
     /// Notes what a resource brought into the mesh.
-    fn after(&mut self, mesh: &Mesh, checked: &Checked) {
+    fn after(&mut self, mesh: &Mesh, checked: &CheckedResource) {
         match checked {
-            Checked::Services(services, workloads) => {
+            CheckedResource::Services(services, workloads) => {
                 for service in services {
                     let new = mesh.services.get(&service.key).cloned();
                     self.services.entry(service.key.clone()).or_default().1 = new;
@@ -460,26 +460,26 @@ impl Changes {
                     self.workload_after(mesh, &workload.key);
                 }
             }
-            Checked::Workload(workload) => self.workload_after(mesh, &workload.key),
-            Checked::Pod(pod) => {
+            CheckedResource::Workload(workload) => self.workload_after(mesh, &workload.key),
+            CheckedResource::Pod(pod) => {
                 let key = WorkloadKey::new(pod.name.namespace.clone(), pod.name.name.clone());
                 let own = |workload: &Arc<Workload>| workload.kind == WorkloadKind::Pod;
                 if mesh.workloads.get(&key).is_some_and(own) {
                     self.workload_after(mesh, &key);
                 }
             }
-            Checked::AuthorizationPolicy(policy) => {
+            CheckedResource::AuthorizationPolicy(policy) => {
                 self.policies.insert(policy.name.clone());
             }
-            Checked::VirtualService(one) => self.routed(mesh, one),
-            Checked::Sidecar(_)
-            | Checked::PeerAuthentication(_)
-            | Checked::RequestAuthentication(_)
-            | Checked::Telemetry(_)
-            | Checked::RateLimit(_)
-            | Checked::HealthCheck(_) => self.note(checked),
+            CheckedResource::VirtualService(one) => self.routed(mesh, one),
+            CheckedResource::Sidecar(_)
+            | CheckedResource::PeerAuthentication(_)
+            | CheckedResource::RequestAuthentication(_)
+            | CheckedResource::Telemetry(_)
+            | CheckedResource::RateLimit(_)
+            | CheckedResource::HealthCheck(_) => self.note(checked),
             // Changes that follow from slices are computed after all other changes.
-            Checked::ServiceAccount(_) | Checked::Deployment(_) | Checked::EndpointSlice(_) => {}
+            CheckedResource::ServiceAccount(_) | CheckedResource::Deployment(_) | CheckedResource::EndpointSlice(_) => {}
             _ => self.everything = true,
         }
     }
@@ -502,35 +502,35 @@ impl Changes {
     }
 
     /// Notes the workloads of a resource with settings for workloads.
-    fn note(&mut self, checked: &Checked) {
+    fn note(&mut self, checked: &CheckedResource) {
         match checked {
-            Checked::Sidecar(one) => {
+            CheckedResource::Sidecar(one) => {
                 self.inbound
-                    .push(Reach::of(&one.name, one.selector.as_ref()));
+                    .push(ResourceReach::of(&one.name, one.selector.as_ref()));
             }
-            Checked::PeerAuthentication(one) => {
+            CheckedResource::PeerAuthentication(one) => {
                 self.inbound
-                    .push(Reach::of(&one.name, one.selector.as_ref()));
+                    .push(ResourceReach::of(&one.name, one.selector.as_ref()));
                 self.peers = true;
             }
-            Checked::RequestAuthentication(one) => {
+            CheckedResource::RequestAuthentication(one) => {
                 let selector = match &one.target {
                     PolicyTarget::Workloads(selector) => Some(selector),
                     PolicyTarget::Everything | PolicyTarget::References(_) => None,
                 };
-                self.tokens.push(Reach::of(&one.name, selector));
+                self.tokens.push(ResourceReach::of(&one.name, selector));
             }
-            Checked::Telemetry(one) => {
+            CheckedResource::Telemetry(one) => {
                 self.telemetry
-                    .push(Reach::of(&one.name, one.selector.as_ref()));
+                    .push(ResourceReach::of(&one.name, one.selector.as_ref()));
             }
-            Checked::RateLimit(one) => {
+            CheckedResource::RateLimit(one) => {
                 self.rate_limits
-                    .push(Reach::of(&one.name, one.selector.as_ref()));
+                    .push(ResourceReach::of(&one.name, one.selector.as_ref()));
             }
-            Checked::HealthCheck(one) => {
+            CheckedResource::HealthCheck(one) => {
                 self.health_checks
-                    .push(Reach::of(&one.name, one.selector.as_ref()));
+                    .push(ResourceReach::of(&one.name, one.selector.as_ref()));
             }
             _ => {}
         }

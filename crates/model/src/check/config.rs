@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::values::{self, Meta};
-use super::{Checked, networking, sidecar, telemetry, topology, traffic};
+use super::{CheckedResource, networking, sidecar, telemetry, topology, traffic};
 use crate::codes;
-use crate::decode::{At, Cursor, Fields, Report};
+use crate::decode::{FieldPath, Cursor, Fields, Report};
 use crate::log_format::LogFormat;
 use crate::mesh::{
     AccessLog, ConfigMap, DefaultExports, DefaultProviders, ExtensionProvider, Forwards,
@@ -18,7 +18,7 @@ use crate::mesh::{
 use crate::names::TrustDomain;
 use crate::text::clip;
 use crate::written::{Text, config as written, kubernetes};
-use crate::yaml::{self, Place, Value};
+use crate::yaml::{self, SourcePosition, Value};
 
 /// `h2UpgradePolicy`.
 pub(super) const H2_UPGRADE_POLICIES: [(&str, bool); 2] =
@@ -29,12 +29,12 @@ const MESH_CONFIG_MAP: &str = "istio";
 /// Key of the mesh configuration inside it.
 const MESH_KEY: &str = "mesh";
 
-pub(super) fn config_map(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Checked> {
+pub(super) fn config_map(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<CheckedResource> {
     let mesh_text = fields.get("data").and_then(|data| {
         let node = data.node.get(MESH_KEY)?;
         Some((
             node,
-            At {
+            FieldPath {
                 place: node.place,
                 path: values::join(&data.at.path, MESH_KEY),
             },
@@ -47,7 +47,7 @@ pub(super) fn config_map(meta: Meta, fields: &mut Fields<'_>, report: &Report) -
             .into_iter()
             .map(|(key, value)| (key.value, value.value))
             .collect();
-        return Some(Checked::ConfigMap(
+        return Some(CheckedResource::ConfigMap(
             ConfigMap {
                 name: meta.name,
                 data,
@@ -84,11 +84,11 @@ pub(super) fn config_map(meta: Meta, fields: &mut Fields<'_>, report: &Report) -
     if let Some((node, at)) = mesh_text {
         embedded(node, at, &mut config, report)?;
     }
-    Some(Checked::MeshConfig(config.into()))
+    Some(CheckedResource::MeshConfig(config.into()))
 }
 
 /// The YAML inside `data.mesh`.
-fn embedded(node: &yaml::Node, at: At, config: &mut MeshConfig, report: &Report) -> Option<()> {
+fn embedded(node: &yaml::YamlNode, at: FieldPath, config: &mut MeshConfig, report: &Report) -> Option<()> {
     let Value::Scalar(scalar) = &node.value else {
         return None;
     };
@@ -101,7 +101,7 @@ fn embedded(node: &yaml::Node, at: At, config: &mut MeshConfig, report: &Report)
             let place = if exact { error.place } else { at.place };
             report.error(
                 error.code,
-                &At {
+                &FieldPath {
                     place,
                     path: at.path,
                 },
@@ -130,7 +130,7 @@ fn embedded(node: &yaml::Node, at: At, config: &mut MeshConfig, report: &Report)
 }
 
 /// Gives every node one place.
-pub(super) fn pin(node: &mut yaml::Node, place: Place) {
+pub(super) fn pin(node: &mut yaml::YamlNode, place: SourcePosition) {
     node.place = place;
     match &mut node.value {
         Value::Scalar(_) => {}

@@ -3,8 +3,8 @@
 use super::pod::template;
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Fields, IntegerOrText, Report, Spanned};
-use crate::mesh::{ControllerKind, Deployment, Numbering, PodTemplate, Restart, Share, Strategy};
+use crate::decode::{Fields, IntegerOrText, Report, SpannedValue};
+use crate::mesh::{ControllerKind, Deployment, PodNumbering, PodTemplate, Restart, CountOrPercent, Strategy};
 use crate::names::Labels;
 use crate::text::clip;
 use crate::written::controller as written;
@@ -69,7 +69,7 @@ pub(super) fn stateful_set(
         replicas: replicas?,
         selector,
         template,
-        strategy: Strategy::Numbered(Numbering {
+        strategy: Strategy::Numbered(PodNumbering {
             first: first?,
             kept_below: kept_below?,
             in_order: in_order?,
@@ -96,7 +96,7 @@ pub(super) fn daemon_set(
         replicas: 1,
         selector,
         template,
-        strategy: Strategy::Numbered(Numbering {
+        strategy: Strategy::Numbered(PodNumbering {
             first: 0,
             kept_below: if on_delete { u32::MAX } else { 0 },
             in_order: false,
@@ -146,7 +146,7 @@ pub(super) fn job(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Optio
         replicas: if suspended { 0 } else { completions? },
         selector: Labels::default(),
         template,
-        strategy: Strategy::Numbered(Numbering {
+        strategy: Strategy::Numbered(PodNumbering {
             first: 0,
             kept_below: 0,
             in_order: false,
@@ -156,16 +156,16 @@ pub(super) fn job(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Optio
     })
 }
 
-fn replicas(written: Option<&Spanned<i64>>, default: u32, report: &Report) -> Option<u32> {
+fn replicas(written: Option<&SpannedValue<i64>>, default: u32, report: &Report) -> Option<u32> {
     bounded(written, default, MAX_REPLICAS, "replicas", report)
 }
 
-fn number(written: Option<&Spanned<i64>>, default: u32, report: &Report) -> Option<u32> {
+fn number(written: Option<&SpannedValue<i64>>, default: u32, report: &Report) -> Option<u32> {
     bounded(written, default, i64::from(i32::MAX), "as a number", report)
 }
 
 fn bounded(
-    written: Option<&Spanned<i64>>,
+    written: Option<&SpannedValue<i64>>,
     default: u32,
     most: i64,
     what: &str,
@@ -232,15 +232,15 @@ fn on_delete(written: Option<&written::Strategy>, report: &Report) -> Option<boo
 
 /// A word that is not understood is reported, and nothing is guessed in its place.
 fn strategy(written: &written::Strategy, report: &Report) -> Option<Strategy> {
-    let share = |value: &Option<Spanned<IntegerOrText>>| match value {
-        None => Some(Share::Percent(25)),
+    let share = |value: &Option<SpannedValue<IntegerOrText>>| match value {
+        None => Some(CountOrPercent::Percent(25)),
         Some(spanned) => {
             let share = match &spanned.value {
-                IntegerOrText::Integer(count) => u32::try_from(*count).ok().map(Share::Count),
+                IntegerOrText::Integer(count) => u32::try_from(*count).ok().map(CountOrPercent::Count),
                 IntegerOrText::Text(text) => text
                     .strip_suffix('%')
                     .and_then(|number| number.parse().ok())
-                    .map(Share::Percent),
+                    .map(CountOrPercent::Percent),
             };
             if share.is_none() {
                 report.error(

@@ -10,22 +10,22 @@ use super::values::{self, Meta};
 use super::{intents, traffic};
 use crate::codes;
 use crate::decode::{Fields, Report};
-use crate::mesh::intent::Intent;
+use crate::mesh::routing_intent::RoutingIntent;
 use crate::mesh::traffic::ProxyProtocol;
 use crate::mesh::{DestinationRule, PolicyLevel, Subset, TrafficPolicy, Visibility};
 use crate::names::{CLUSTER_DOMAIN, Hostname, Namespace, ResourceName};
-use crate::written::traffic::Level;
+use crate::written::traffic::WrittenPolicyLevel;
 use crate::written::{Text, TextMap, destination as written};
 
 pub(super) fn destination_rule(
     (meta, annotations): (Meta, &TextMap),
     fields: &mut Fields<'_>,
-    intents: &mut Vec<Intent>,
+    intents: &mut Vec<RoutingIntent>,
     report: &Report,
 ) -> Option<DestinationRule> {
     let written = report.required(written::DestinationRule::read(fields), &meta.at, "spec")?;
     let intent = intents::destination(&meta, &written, report);
-    intents.extend(intent.map(|intent| Intent::Destination(intent.into())));
+    intents.extend(intent.map(|intent| RoutingIntent::Destination(intent.into())));
     let host = report
         .required(written.host.as_ref(), &written.at, "host")
         .and_then(|host| whole(host, &meta.name, report));
@@ -125,7 +125,7 @@ fn policy(written: &written::TrafficPolicy, report: &Report) -> TrafficPolicy {
     }
 }
 
-fn level(written: &Level, tls: Option<&written::ClientTls>, report: &Report) -> PolicyLevel {
+fn level(written: &WrittenPolicyLevel, tls: Option<&written::ClientTls>, report: &Report) -> PolicyLevel {
     let (balancer, outliers) = (written.balancer.as_ref(), written.outliers.as_ref());
     let pool = written.pool.as_ref();
     PolicyLevel {

@@ -2,24 +2,24 @@
 
 use std::sync::Arc;
 
-use super::kinds::{self, GATEWAY, KINDS, Kind, SECURITY, SECURITY_KINDS, Scope, UNREAD, Unread};
-use super::values::{self, Called, Meta};
+use super::kinds::{self, GATEWAY, KINDS, ResourceKind, SECURITY, SECURITY_KINDS, ResourceScope, UNREAD, UnreadReason};
+use super::values::{self, DocumentName, Meta};
 use super::{
-    Checked, Lost, Read, ResourceId, Stored, authorization, config, controller, destination,
+    CheckedResource, LostDocument, ReadFiles, ResourceId, StoredResource, authorization, config, controller, destination,
     endpoint_slice, health_check, intents, kubernetes, networking, pod, rate_limit,
-    request_authentication, security, service_entry, shut, sidecar, telemetry, virtual_service,
+    request_authentication, security, service_entry, fail_closed, sidecar, telemetry, virtual_service,
     workload_group,
 };
 use crate::codes;
-use crate::decode::{At, Cursor, Fields, Report};
+use crate::decode::{FieldPath, Cursor, Fields, Report};
 use crate::diagnostic::Diagnostic;
-use crate::mesh::intent::Intent;
+use crate::mesh::routing_intent::RoutingIntent;
 use crate::names::{Namespace, ResourceName, is_object_name};
 use crate::source::{Source, SourceFile};
 use crate::text::{clip, suggest};
 use crate::written::TextMap;
 use crate::written::header::Header;
-use crate::yaml::{self, Document, Node, Place};
+use crate::yaml::{self, Document, YamlNode, SourcePosition};
 
 /// Most documents of one file: a file of nothing but `---` lines and scalars must not take minutes.
 const MAX_DOCUMENTS_PER_FILE: usize = 50_000;
@@ -33,7 +33,7 @@ const POLICY_WORDS: [(&str, &str); 3] = [
 ];
 
 /// Reads every document of a file.
-pub(super) fn read_file(file: &SourceFile, read: &mut Read) {
+pub(super) fn read_file(file: &SourceFile, read: &mut ReadFiles) {
     let start = Source {
         file: file.name.clone(),
         line: 1,
@@ -42,7 +42,7 @@ pub(super) fn read_file(file: &SourceFile, read: &mut Read) {
     let text = match &file.text {
         Ok(text) => text,
         Err(reason) => {
-            read.add_lost(Lost::unknown(start.clone()));
+            read.add_lost(LostDocument::unknown(start.clone()));
             read.add_may_be(SECURITY_KINDS, &start);
             let message = format!("the file cannot be read: {reason}");
             read.diagnostics
@@ -52,7 +52,7 @@ pub(super) fn read_file(file: &SourceFile, read: &mut Read) {
     };
     let documents = yaml::split(text);
     if documents.len() > MAX_DOCUMENTS_PER_FILE {
-        read.add_lost(Lost::unknown(start.clone()));
+        read.add_lost(LostDocument::unknown(start.clone()));
         read.add_may_be(SECURITY_KINDS, &start);
         let message = format!(
             "the file has {} documents, more than the {MAX_DOCUMENTS_PER_FILE} allowed",
@@ -68,8 +68,8 @@ pub(super) fn read_file(file: &SourceFile, read: &mut Read) {
     }
 }
 
-fn read_document(file: &Arc<str>, document: Document<'_>, read: &mut Read) {
-    let origin = Place {
+fn read_document(file: &Arc<str>, document: Document<'_>, read: &mut ReadFiles) {
+    let origin = SourcePosition {
         line: document.first_line,
         column: 1,
     };
@@ -77,7 +77,7 @@ fn read_document(file: &Arc<str>, document: Document<'_>, read: &mut Read) {
         Ok(None) => {}
         Ok(Some(root)) if root.is_null() => {}
         Ok(Some(root)) => {
-            let at = At {
+            let at = FieldPath {
                 place: root.place,
                 path: "".into(),
             };
@@ -99,7 +99,7 @@ fn read_document(file: &Arc<str>, document: Document<'_>, read: &mut Read) {
                 false => maybe_security(&may_be, error.help),
             };
             read.add_may_be(may_be, &source);
-            read.add_lost(Lost::unknown(source.clone()));
+            read.add_lost(LostDocument::unknown(source.clone()));
             let problem = match is_template {
                 true => Diagnostic::warning(error.code, source, error.message),
                 false => Diagnostic::error(error.code, source, error.message),
@@ -121,7 +121,7 @@ fn maybe_security(kinds: &[&str], help: &str) -> String {
 }
 
 /// Reads one resource, or each of a List.
-fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
+fn read_resource(file: &Arc<str>, node: &YamlNode, at: FieldPath, read: &mut ReadFiles) {
     let report = Report::new(file.clone());
     let cursor = Cursor {
         node,
@@ -133,61 +133,61 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
     let outcome = match &node.value {
         yaml::Value::Map(_) => match cursor.fields() {
             Some(fields) => document(file, (node, fields), &source, read, &report),
-            None => Outcome::Nothing,
+            None => DocumentOutcome::Nothing,
         },
         yaml::Value::List(_) => no_resource("a list", &cursor.at, &report),
         // It may be the beginning of a resource.
         yaml::Value::Scalar(_) => {
             no_resource("a text without fields", &cursor.at, &report);
-            Outcome::Lost(None, Called::default())
+            DocumentOutcome::Lost(None, DocumentName::default())
         }
     };
     match outcome {
-        Outcome::Good(id, checked) if !report.failed() => {
-            let stored = Stored {
+        DocumentOutcome::Good(id, checked) if !report.failed() => {
+            let stored = StoredResource {
                 source,
                 says_exports: says_exports(node),
                 checked,
             };
             read.add_good(id, stored);
         }
-        Outcome::Good(id, checked) => {
+        DocumentOutcome::Good(id, checked) => {
             hold(&id, checked, &source, (&spec, &report), read);
             read.bad.entry(id).or_insert(source);
         }
-        Outcome::Unnamed(id, checked, called) => {
+        DocumentOutcome::Unnamed(id, checked, called) => {
             hold(&id, checked, &source, (&spec, &report), read);
             let kind = Some(id.kind);
-            read.add_lost(Lost {
+            read.add_lost(LostDocument {
                 source,
                 kind,
                 called,
             });
         }
-        Outcome::Bad(id) => {
+        DocumentOutcome::Bad(id) => {
             read.bad.entry(id).or_insert(source);
         }
-        Outcome::Lost(kind, called) => {
+        DocumentOutcome::Lost(kind, called) => {
             if called.namespace.is_none()
                 && let Some(kind) = kind.filter(|kind| SECURITY_KINDS.contains(kind))
             {
                 read.add_may_be([kind], &source);
             }
-            read.add_lost(Lost {
+            read.add_lost(LostDocument {
                 source,
                 kind,
                 called,
             });
         }
-        Outcome::MayBe(kinds, called) => {
+        DocumentOutcome::MayBe(kinds, called) => {
             read.add_may_be(kinds, &source);
-            read.add_lost(Lost {
+            read.add_lost(LostDocument {
                 source,
                 kind: None,
                 called,
             });
         }
-        Outcome::Nothing => {}
+        DocumentOutcome::Nothing => {}
     }
     read.diagnostics.extend(report.into_diagnostics());
 }
@@ -195,13 +195,13 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
 /// Keeps the part of an invalid security resource that stays in force.
 fn hold(
     id: &ResourceId,
-    checked: Checked,
+    checked: CheckedResource,
     source: &Source,
     (spec, report): (&str, &Report),
-    read: &mut Read,
+    read: &mut ReadFiles,
 ) {
-    if let Some(checked) = shut::held(checked, spec, report) {
-        let stored = Stored {
+    if let Some(checked) = fail_closed::held(checked, spec, report) {
+        let stored = StoredResource {
             source: source.clone(),
             says_exports: false,
             checked,
@@ -213,18 +213,18 @@ fn hold(
 /// Reads what may be a resource or a list of them.
 fn document(
     file: &Arc<str>,
-    (node, mut fields): (&Node, Fields<'_>),
+    (node, mut fields): (&YamlNode, Fields<'_>),
     source: &Source,
-    read: &mut Read,
+    read: &mut ReadFiles,
     report: &Report,
-) -> Outcome {
+) -> DocumentOutcome {
     let parts = ["kind", "apiVersion", "metadata"].map(|name| fields.has(name));
     if let Some(why) = why_no_resource(&fields, node, parts) {
         no_resource(why, fields.at(), report);
         // One that has lost its kind still has a name.
         return match parts[2] {
-            true => Outcome::Lost(None, called(&Header::read(&mut fields))),
-            false => Outcome::Nothing,
+            true => DocumentOutcome::Lost(None, called(&Header::read(&mut fields))),
+            false => DocumentOutcome::Nothing,
         };
     }
     let is_list = fields
@@ -232,13 +232,13 @@ fn document(
         .and_then(|kind| kind.strip_suffix("List"))
         .is_some_and(|of| of.is_empty() || fields.has("items"));
     if !is_list && is_foreign(&fields, node, report) {
-        return Outcome::Nothing;
+        return DocumentOutcome::Nothing;
     }
     let header = Header::read(&mut fields);
     if is_list {
         read_list(file, &mut fields, read);
         fields.finish();
-        return Outcome::Nothing;
+        return DocumentOutcome::Nothing;
     }
     resource(&header, fields, source, &mut read.intents, report)
 }
@@ -246,7 +246,7 @@ fn document(
 /// Why a mapping is no resource at all: nothing says that it is one of ours.
 fn why_no_resource(
     fields: &Fields<'_>,
-    node: &Node,
+    node: &YamlNode,
     [kind, version, metadata]: [bool; 3],
 ) -> Option<&'static str> {
     let version_text = fields.plain("apiVersion");
@@ -273,7 +273,7 @@ fn why_no_resource(
 
 /// Returns true if the node contains a directive of a strategic merge patch. The depth limit of documents bounds the
 /// recursion.
-fn is_patch(node: &Node) -> bool {
+fn is_patch(node: &YamlNode) -> bool {
     match &node.value {
         yaml::Value::Map(entries) => {
             let mut entries = entries.iter();
@@ -286,7 +286,7 @@ fn is_patch(node: &Node) -> bool {
 
 /// Returns true if the resource belongs to a foreign API group, and reports that. The rest of the resource is not
 /// parsed: its fields may have any form.
-fn is_foreign(fields: &Fields<'_>, node: &Node, report: &Report) -> bool {
+fn is_foreign(fields: &Fields<'_>, node: &YamlNode, report: &Report) -> bool {
     let (Some(version), Some(kind)) = (fields.plain("apiVersion"), fields.plain("kind")) else {
         return false;
     };
@@ -313,18 +313,18 @@ fn is_foreign(fields: &Fields<'_>, node: &Node, report: &Report) -> bool {
     true
 }
 
-fn no_resource(what: &str, at: &At, report: &Report) -> Outcome {
+fn no_resource(what: &str, at: &FieldPath, report: &Report) -> DocumentOutcome {
     let message = format!("{what} is no resource: it means nothing to the mesh; ignored");
     report.note(codes::NO_MEANING, at, message, "");
-    Outcome::Nothing
+    DocumentOutcome::Nothing
 }
 
 /// The name of a document; reports nothing.
-fn called(header: &Header) -> Called {
+fn called(header: &Header) -> DocumentName {
     let metadata = &header.metadata;
     let name = metadata.name.as_ref().map(|name| name.value.clone());
     let namespace = metadata.namespace.as_ref();
-    Called {
+    DocumentName {
         name: name.filter(|name| is_object_name(name)),
         // A document without a namespace may have lost it together with its kind.
         namespace: namespace.and_then(|text| Namespace::new(&text.value)),
@@ -333,7 +333,7 @@ fn called(header: &Header) -> Called {
 
 /// Returns true if the resource sets its own exports. A selector of client workloads counts, too: the clients are in
 /// its own namespace.
-fn says_exports(node: &Node) -> bool {
+fn says_exports(node: &YamlNode) -> bool {
     let spec = node.get("spec");
     let spellings = ["exportTo", "export_to"];
     let list = spec.and_then(|spec| spellings.iter().find_map(|name| spec.get(name)));
@@ -353,7 +353,7 @@ fn says_exports(node: &Node) -> bool {
 }
 
 /// `kind: List` holds resources, and lists of them; how deep is bounded by the depth of a document.
-fn read_list(file: &Arc<str>, fields: &mut Fields<'_>, read: &mut Read) {
+fn read_list(file: &Arc<str>, fields: &mut Fields<'_>, read: &mut ReadFiles) {
     let Some(items) = fields.get("items") else {
         return;
     };
@@ -365,16 +365,16 @@ fn read_list(file: &Arc<str>, fields: &mut Fields<'_>, read: &mut Read) {
 /// Suffix of Istio's API groups.
 const ISTIO: &str = ".istio.io/";
 
-enum Outcome {
-    Good(ResourceId, Checked),
+enum DocumentOutcome {
+    Good(ResourceId, CheckedResource),
     /// Not in force.
     Bad(ResourceId),
     /// An invalid security resource with a readable namespace and an unreadable name. It gets a replacement name.
-    Unnamed(ResourceId, Checked, Called),
+    Unnamed(ResourceId, CheckedResource, DocumentName),
     /// Not in force, and without a whole name; its kind where that can be read.
-    Lost(Option<&'static str>, Called),
+    Lost(Option<&'static str>, DocumentName),
     /// The same, and it may be a security resource of these kinds.
-    MayBe(Vec<&'static str>, Called),
+    MayBe(Vec<&'static str>, DocumentName),
     /// Nothing that could be in force.
     Nothing,
 }
@@ -383,17 +383,17 @@ fn resource(
     header: &Header,
     mut fields: Fields<'_>,
     source: &Source,
-    intents: &mut Vec<Intent>,
+    intents: &mut Vec<RoutingIntent>,
     report: &Report,
-) -> Outcome {
+) -> DocumentOutcome {
     let kind = report.required(header.kind.clone(), &header.at, "kind");
     report.required(header.api_version.clone(), &header.at, "apiVersion");
     let version = header.api_version.as_ref();
     let group = version.map(|version| kinds::group(&version.value));
     let Some(kind_text) = kind else {
         return match group {
-            Some(SECURITY) | None => Outcome::MayBe(SECURITY_KINDS.into(), called(header)),
-            Some(_) => Outcome::Lost(None, called(header)),
+            Some(SECURITY) | None => DocumentOutcome::MayBe(SECURITY_KINDS.into(), called(header)),
+            Some(_) => DocumentOutcome::Lost(None, called(header)),
         };
     };
     let known = kinds::known(version.map(|version| &*version.value), &kind_text.value);
@@ -417,19 +417,19 @@ fn resource(
         report.read_protobuf();
     }
     let annotations = &header.metadata.annotations;
-    let meta = values::meta(header, kind.scope == Scope::Namespaced, report);
+    let meta = values::meta(header, kind.scope == ResourceScope::Namespaced, report);
     let (meta, lost) = match meta {
         Ok(meta) => (meta, None),
         Err(called) => {
             let (true, Some(namespace)) = (SECURITY_KINDS.contains(&kind.id), &called.namespace)
             else {
-                return Outcome::Lost(Some(kind.id), self::called(header));
+                return DocumentOutcome::Lost(Some(kind.id), self::called(header));
             };
-            let name = ResourceName::new(namespace.clone(), shut::unnamed(source));
+            let name = ResourceName::new(namespace.clone(), fail_closed::unnamed(source));
             // A document without a namespace may have lost it together with its name.
             let written = header.metadata.namespace.is_some();
             let namespace = called.namespace.filter(|_| written);
-            let called = Called {
+            let called = DocumentName {
                 namespace,
                 ..called
             };
@@ -441,15 +441,15 @@ fn resource(
     let checked = checked(kind.id, (meta, annotations), &mut fields, intents, report);
     fields.finish();
     match (checked, lost) {
-        (Some(checked), None) => Outcome::Good(id, checked),
-        (Some(checked), Some(called)) => Outcome::Unnamed(id, checked, called),
-        (None, None) => Outcome::Bad(id),
-        (None, Some(called)) => Outcome::Lost(Some(kind.id), called),
+        (Some(checked), None) => DocumentOutcome::Good(id, checked),
+        (Some(checked), Some(called)) => DocumentOutcome::Unnamed(id, checked, called),
+        (None, None) => DocumentOutcome::Bad(id),
+        (None, Some(called)) => DocumentOutcome::Lost(Some(kind.id), called),
     }
 }
 
 /// The security kind that is meant by one that is not known, where that can be told.
-fn misspelt(group: Option<&str>, name: &str) -> Option<&'static Kind> {
+fn misspelt(group: Option<&str>, name: &str) -> Option<&'static ResourceKind> {
     if group.is_some_and(|group| group != SECURITY) {
         return None;
     }
@@ -459,9 +459,9 @@ fn misspelt(group: Option<&str>, name: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|kind| kind.name == meant)
 }
 
-fn id(kind: &Kind, meta: &Meta) -> ResourceId {
+fn id(kind: &ResourceKind, meta: &Meta) -> ResourceId {
     let namespace: Option<Namespace> =
-        (kind.scope == Scope::Namespaced).then(|| meta.name.namespace.clone());
+        (kind.scope == ResourceScope::Namespaced).then(|| meta.name.namespace.clone());
     ResourceId {
         kind: kind.id,
         namespace,
@@ -474,118 +474,118 @@ fn checked(
     kind: &str,
     (meta, annotations): (Meta, &TextMap),
     fields: &mut Fields<'_>,
-    intents: &mut Vec<Intent>,
+    intents: &mut Vec<RoutingIntent>,
     report: &Report,
-) -> Option<Checked> {
+) -> Option<CheckedResource> {
     match kind {
-        "AuthorizationPolicy" => Some(Checked::AuthorizationPolicy(
+        "AuthorizationPolicy" => Some(CheckedResource::AuthorizationPolicy(
             authorization::authorization_policy(meta, fields, report).into(),
         )),
         "ConfigMap" => config::config_map(meta, fields, report),
         "DaemonSet" => {
-            controller::daemon_set(meta, fields, report).map(|d| Checked::Deployment(d.into()))
+            controller::daemon_set(meta, fields, report).map(|d| CheckedResource::Deployment(d.into()))
         }
         "Deployment" => {
-            controller::deployment(meta, fields, report).map(|d| Checked::Deployment(d.into()))
+            controller::deployment(meta, fields, report).map(|d| CheckedResource::Deployment(d.into()))
         }
         "DestinationRule" => {
             destination::destination_rule((meta, annotations), fields, intents, report)
-                .map(|rule| Checked::DestinationRule(rule.into()))
+                .map(|rule| CheckedResource::DestinationRule(rule.into()))
         }
         "EndpointSlice" => endpoint_slice::endpoint_slice(meta, fields, report)
-            .map(|one| Checked::EndpointSlice(one.into())),
-        "Endpoints" => Some(Checked::EndpointSlice(
+            .map(|one| CheckedResource::EndpointSlice(one.into())),
+        "Endpoints" => Some(CheckedResource::EndpointSlice(
             endpoint_slice::endpoints(meta, fields, report).into(),
         )),
         GATEWAY => {
-            intents::gateway(meta, fields, intents, report).map(|one| Checked::Gateway(one.into()))
+            intents::gateway(meta, fields, intents, report).map(|one| CheckedResource::Gateway(one.into()))
         }
-        "Job" => controller::job(meta, fields, report).map(|d| Checked::Deployment(d.into())),
+        "Job" => controller::job(meta, fields, report).map(|d| CheckedResource::Deployment(d.into())),
         "StatefulSet" => {
-            controller::stateful_set(meta, fields, report).map(|d| Checked::Deployment(d.into()))
+            controller::stateful_set(meta, fields, report).map(|d| CheckedResource::Deployment(d.into()))
         }
         "IPAddress" => {
-            kubernetes::ip_address(meta, fields, report).map(|a| Checked::IpAddress(a.into()))
+            kubernetes::ip_address(meta, fields, report).map(|a| CheckedResource::IpAddress(a.into()))
         }
         "Namespace" => kubernetes::namespace((meta, annotations), fields, report)
-            .map(|n| Checked::Namespace(n.into())),
-        "PeerAuthentication" => Some(Checked::PeerAuthentication(
+            .map(|n| CheckedResource::Namespace(n.into())),
+        "PeerAuthentication" => Some(CheckedResource::PeerAuthentication(
             security::peer_authentication(meta, fields, report).into(),
         )),
-        "Pod" => pod::pod(meta, fields, report).map(|p| Checked::Pod(p.into())),
+        "Pod" => pod::pod(meta, fields, report).map(|p| CheckedResource::Pod(p.into())),
         "ProxyConfig" => {
-            networking::proxy_config(meta, fields, report).map(|p| Checked::ProxyConfig(p.into()))
+            networking::proxy_config(meta, fields, report).map(|p| CheckedResource::ProxyConfig(p.into()))
         }
         "HealthCheck" => health_check::health_check(meta, fields, report)
-            .map(|one| Checked::HealthCheck(one.into())),
+            .map(|one| CheckedResource::HealthCheck(one.into())),
         "RateLimit" => {
-            rate_limit::rate_limit(meta, fields, report).map(|one| Checked::RateLimit(one.into()))
+            rate_limit::rate_limit(meta, fields, report).map(|one| CheckedResource::RateLimit(one.into()))
         }
-        "RequestAuthentication" => Some(Checked::RequestAuthentication(
+        "RequestAuthentication" => Some(CheckedResource::RequestAuthentication(
             request_authentication::request_authentication(meta, fields, report).into(),
         )),
-        "Secret" => kubernetes::secret(meta, fields, report).map(|s| Checked::Secret(s.into())),
+        "Secret" => kubernetes::secret(meta, fields, report).map(|s| CheckedResource::Secret(s.into())),
         "Service" => kubernetes::service((meta, annotations), fields, report)
-            .map(|s| Checked::Services(vec![s.into()], Vec::new())),
-        "ServiceAccount" => Some(Checked::ServiceAccount(
+            .map(|s| CheckedResource::Services(vec![s.into()], Vec::new())),
+        "ServiceAccount" => Some(CheckedResource::ServiceAccount(
             kubernetes::service_account(meta, fields).into(),
         )),
         "ServiceEntry" => service_entry::service_entry((meta, annotations), fields, report),
-        "Sidecar" => sidecar::sidecar(meta, fields, report).map(|s| Checked::Sidecar(s.into())),
-        "Telemetry" => Some(Checked::Telemetry(
+        "Sidecar" => sidecar::sidecar(meta, fields, report).map(|s| CheckedResource::Sidecar(s.into())),
+        "Telemetry" => Some(CheckedResource::Telemetry(
             telemetry::telemetry(meta, fields, report).into(),
         )),
         "VirtualService" => virtual_service::virtual_service(meta, fields, intents, report)
-            .map(|one| Checked::VirtualService(one.into())),
+            .map(|one| CheckedResource::VirtualService(one.into())),
         "WorkloadEntry" => networking::workload_entry(meta, fields, report),
         "WorkloadGroup" => workload_group::read(meta, annotations, fields, report)
-            .map(|group| Checked::WorkloadGroup(group.into())),
+            .map(|group| CheckedResource::WorkloadGroup(group.into())),
         _ => super::gateway_api::checked(kind, meta, fields, report),
     }
 }
 
 /// A kind that is not read, and why.
-fn unread(header: &Header, group: Option<&str>, kind: &str, at: &At, report: &Report) -> Outcome {
+fn unread(header: &Header, group: Option<&str>, kind: &str, at: &FieldPath, report: &Report) -> DocumentOutcome {
     let name = header.metadata.name.as_ref();
     let name = name.map_or_else(String::new, |name| format!(" `{}`", clip(&name.value)));
     let mut unread = UNREAD.iter();
-    let is_known = |(of, known, _): &&(&str, &str, Unread)| {
+    let is_known = |(of, known, _): &&(&str, &str, UnreadReason)| {
         *known == kind && group.is_none_or(|group| group == *of || kinds::is_ours(group))
     };
     let Some((_, _, why)) = unread.find(is_known) else {
         return stranger(header, group, (kind, &name), at, report);
     };
     match why {
-        Unread::NotYet => {
+        UnreadReason::NotYet => {
             let message = format!("{kind}{name} is not yet supported, and is not in force");
             let help = "remove it, or wait for a later version";
             report.error(codes::NOT_YET, at, message, help);
         }
-        Unread::NotRun => {
+        UnreadReason::NotRun => {
             let message =
                 format!("{kind}{name} is not run here: only a cluster starts its Jobs; ignored");
             let help = "write a Job to run one here";
             report.note(codes::NO_MEANING, at, message, help);
         }
-        Unread::Elsewhere => {
+        UnreadReason::Elsewhere => {
             let message = format!(
                 "{kind}{name} is NOT ENFORCED by the mesh: on a cluster its network plugin does that, here nobody"
             );
             let help = "say with an AuthorizationPolicy who may call";
             report.warning(codes::UNENFORCED_KIND, at, message, help);
         }
-        Unread::Refused => {
+        UnreadReason::Refused => {
             let message = format!(
                 "{kind}{name} is refused: it patches the inside of another proxy, which Voile does not have"
             );
             let help = "say what you want with Istio's or Gateway API's resources, and remove it";
             report.error(codes::REFUSED, at, message, help);
         }
-        Unread::NoMeaning => {
+        UnreadReason::NoMeaning => {
             let message = format!("{kind}{name} means nothing to the mesh; ignored");
             report.note(codes::NO_MEANING, at, message, "");
         }
-        Unread::Installation => {
+        UnreadReason::Installation => {
             let message = format!(
                 "{kind}{name} says how Istio is installed, and means nothing here: its `meshConfig` is NOT in force"
             );
@@ -593,7 +593,7 @@ fn unread(header: &Header, group: Option<&str>, kind: &str, at: &At, report: &Re
             report.warning(codes::NO_MEANING, at, message, help);
         }
     }
-    Outcome::Nothing
+    DocumentOutcome::Nothing
 }
 
 /// An unknown kind.
@@ -601,9 +601,9 @@ fn stranger(
     header: &Header,
     group: Option<&str>,
     (kind, name): (&str, &str),
-    at: &At,
+    at: &FieldPath,
     report: &Report,
-) -> Outcome {
+) -> DocumentOutcome {
     match group {
         Some(group)
             if group.ends_with(".istio.io") && KINDS.iter().all(|one| one.group() != group) =>
@@ -614,20 +614,20 @@ fn stranger(
             );
             let help = "say it with Istio's resources of today, and remove it";
             report.error(codes::UNKNOWN_KIND, at, message, help);
-            Outcome::Nothing
+            DocumentOutcome::Nothing
         }
         _ => {
             unknown_kind(kind, at, report);
             // It may be a misspelt kind with a last good version.
             match group {
-                Some(SECURITY) => Outcome::MayBe(SECURITY_KINDS.into(), called(header)),
-                _ => Outcome::Lost(None, called(header)),
+                Some(SECURITY) => DocumentOutcome::MayBe(SECURITY_KINDS.into(), called(header)),
+                _ => DocumentOutcome::Lost(None, called(header)),
             }
         }
     }
 }
 
-fn unknown_kind(kind: &str, at: &At, report: &Report) {
+fn unknown_kind(kind: &str, at: &FieldPath, report: &Report) {
     let all = KINDS.iter().map(|one| one.name);
     let all = all.chain(UNREAD.iter().map(|(_, name, _)| *name));
     let near = crate::text::nearest(kind, all);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{At, Fields, Report};
+use crate::decode::{FieldPath, Fields, Report};
 use crate::mesh::{
     EndpointAddress, EndpointSlice, EndpointSubset, Readiness, SliceEndpoint, SliceKind, SlicePort,
     Transport,
@@ -56,7 +56,7 @@ pub(super) fn endpoint_slice(
         .required(written.address_type.as_ref(), &meta.at, "addressType")
         .and_then(|text| report.one_of(text, &types))?;
     let service = meta.labels.get(SERVICE_NAME).map(Into::into);
-    let checking = Checking::new(&meta, kind, report);
+    let checking = SliceContext::new(&meta, kind, report);
     let subsets = vec![checking.subset(&written.subset)];
     Some(checking.slice(&meta, SliceKind::EndpointSlice, service, subsets))
 }
@@ -65,13 +65,13 @@ pub(super) fn endpoints(meta: Meta, fields: &mut Fields<'_>, report: &Report) ->
     let written = written::subsets(fields);
     let mirrored = meta.labels.get(NOT_MIRRORED) != Some("true");
     let service = mirrored.then(|| meta.name.name.clone());
-    let checking = Checking::new(&meta, AddressType::Either, report);
+    let checking = SliceContext::new(&meta, AddressType::Either, report);
     let subsets = written.iter().map(|one| checking.subset(one)).collect();
     checking.slice(&meta, SliceKind::Endpoints, service, subsets)
 }
 
 /// Context of the resource whose endpoints are checked.
-struct Checking<'a> {
+struct SliceContext<'a> {
     name: ResourceName,
     kind: AddressType,
     region: Option<Arc<str>>,
@@ -80,7 +80,7 @@ struct Checking<'a> {
     report: &'a Report,
 }
 
-impl<'a> Checking<'a> {
+impl<'a> SliceContext<'a> {
     fn new(meta: &Meta, kind: AddressType, report: &'a Report) -> Self {
         let mut labels = WRITTEN_BY.iter();
         let labelled = labels.any(|(label, by)| meta.labels.get(label) == Some(*by));
@@ -161,7 +161,7 @@ impl<'a> Checking<'a> {
         })
     }
 
-    fn endpoint(&self, written: &written::Endpoint) -> Option<SliceEndpoint> {
+    fn endpoint(&self, written: &written::WrittenEndpoint) -> Option<SliceEndpoint> {
         let report = self.report;
         let [first, others @ ..] = &written.addresses[..] else {
             let name = match self.kind {
@@ -229,7 +229,7 @@ impl<'a> Checking<'a> {
     }
 
     /// The Pod that an endpoint must be; other kinds mean nothing here.
-    fn pod(&self, target: &written::TargetRef, at: &At) -> Option<ResourceName> {
+    fn pod(&self, target: &written::TargetRef, at: &FieldPath) -> Option<ResourceName> {
         let kind = target.kind.as_ref()?;
         if &*kind.value != "Pod" {
             return None;
@@ -245,7 +245,7 @@ impl<'a> Checking<'a> {
     }
 
     /// Reports the ignored fields of an endpoint.
-    fn unheard(&self, written: &written::Endpoint, pod: Option<&ResourceName>) {
+    fn unheard(&self, written: &written::WrittenEndpoint, pod: Option<&ResourceName>) {
         if self.of_selector {
             return;
         }
@@ -274,7 +274,7 @@ impl<'a> Checking<'a> {
 }
 
 /// Nothing said is ready.
-fn readiness(written: &written::Endpoint) -> Readiness {
+fn readiness(written: &written::WrittenEndpoint) -> Readiness {
     let said = |condition: Option<bool>| condition == Some(true);
     match written.ready.unwrap_or(true) {
         true => Readiness::Ready,

@@ -11,10 +11,10 @@ mod route;
 
 use std::sync::Arc;
 
-use super::Checked;
+use super::CheckedResource;
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{At, Fields, Report, Spanned};
+use crate::decode::{FieldPath, Fields, Report, SpannedValue};
 use crate::mesh::gateway_api::{GROUP, Reference};
 use crate::names::{Namespace, Port, ResourceName};
 use crate::text::clip;
@@ -26,30 +26,30 @@ pub(super) fn checked(
     meta: Meta,
     fields: &mut Fields<'_>,
     report: &Report,
-) -> Option<Checked> {
+) -> Option<CheckedResource> {
     fields.ignore(&["status"]);
     match kind {
-        "GatewayClass" => Some(Checked::GatewayClass(
+        "GatewayClass" => Some(CheckedResource::GatewayClass(
             gateway::class(meta, fields, report)?.into(),
         )),
-        "BackendTLSPolicy" => Some(Checked::BackendTls(
+        "BackendTLSPolicy" => Some(CheckedResource::BackendTls(
             backend_tls::policy(meta, fields, report)?.into(),
         )),
-        "GRPCRoute" => Some(Checked::ApiRoute(grpc::route(meta, fields, report)?.into())),
-        "HTTPRoute" => Some(Checked::ApiRoute(
+        "GRPCRoute" => Some(CheckedResource::ApiRoute(grpc::route(meta, fields, report)?.into())),
+        "HTTPRoute" => Some(CheckedResource::ApiRoute(
             route::http_route(meta, fields, report)?.into(),
         )),
-        "ListenerSet" => Some(Checked::ListenerSet(
+        "ListenerSet" => Some(CheckedResource::ListenerSet(
             gateway::listener_set(meta, fields, report)?.into(),
         )),
-        "TCPRoute" => Some(Checked::ApiRoute(
+        "TCPRoute" => Some(CheckedResource::ApiRoute(
             connections::tcp_route(meta, fields, report)?.into(),
         )),
-        "TLSRoute" => Some(Checked::ApiRoute(
+        "TLSRoute" => Some(CheckedResource::ApiRoute(
             connections::tls_route(meta, fields, report)?.into(),
         )),
-        "ReferenceGrant" => Some(Checked::Grant(gateway::grant(meta, fields, report)?.into())),
-        _ => Some(Checked::ApiGateway(
+        "ReferenceGrant" => Some(CheckedResource::Grant(gateway::grant(meta, fields, report)?.into())),
+        _ => Some(CheckedResource::ApiGateway(
             gateway::gateway(meta, fields, report)?.into(),
         )),
     }
@@ -80,12 +80,12 @@ fn reference(
 }
 
 fn port(fields: &mut Fields<'_>, report: &Report) -> Option<Port> {
-    let number: Spanned<i64> = fields.integer("port")?;
+    let number: SpannedValue<i64> = fields.integer("port")?;
     report.port(&number)
 }
 
 /// A list of the API has a longest length, above which a cluster refuses the resource.
-fn at_most(count: usize, most: usize, what: &str, at: &At, report: &Report) {
+fn at_most(count: usize, most: usize, what: &str, at: &FieldPath, report: &Report) {
     if count > most {
         let message = format!("{count} {what} are too many");
         let help = format!("Gateway API has at most {most}");
@@ -94,7 +94,7 @@ fn at_most(count: usize, most: usize, what: &str, at: &At, report: &Report) {
 }
 
 /// Reports a part of Gateway API that Voile does not support.
-fn not_done(what: &str, help: &str, at: &At, report: &Report) {
+fn not_done(what: &str, help: &str, at: &FieldPath, report: &Report) {
     let message = format!("{what} is not yet supported, and would not be in force");
     report.error(codes::NOT_YET, at, message, help);
 }

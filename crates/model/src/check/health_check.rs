@@ -7,7 +7,7 @@ use super::destination::whole;
 use super::probe;
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Fields, Report, Spanned};
+use crate::decode::{Fields, Report, SpannedValue};
 use crate::mesh::HealthCheck;
 use crate::mesh::health_check::{CheckQuestion, CheckTerms, MAX_EXPECTED};
 use crate::written::{Text, health_check as written};
@@ -68,7 +68,7 @@ fn terms(written: &written::HealthCheck, report: &Report) -> Option<CheckTerms> 
         let help = format!("at most the interval, {interval:?}");
         report.bad(text, ": the next question is put before it is over", help);
     }
-    let number = |number: Option<&Spanned<i64>>, least, most, usual| match number {
+    let number = |number: Option<&SpannedValue<i64>>, least, most, usual| match number {
         Some(number) => within(number, least, most, report),
         None => Some(usual),
     };
@@ -104,7 +104,7 @@ fn time(
     Some(time)
 }
 
-fn within(number: &Spanned<i64>, least: i64, most: i64, report: &Report) -> Option<u32> {
+fn within(number: &SpannedValue<i64>, least: i64, most: i64, report: &Report) -> Option<u32> {
     let fits = (least..=most).contains(&number.value);
     if !fits {
         let message = format!("{} is not allowed", number.value);

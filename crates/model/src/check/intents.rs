@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::values::Meta;
 use crate::decode::{Fields, Report};
-use crate::mesh::intent::{Gateway, Intent, Intents};
+use crate::mesh::routing_intent::{Gateway, RoutingIntent, RoutingIntents};
 
 pub(super) use destination::destination;
 
@@ -16,24 +16,24 @@ pub(super) use destination::destination;
 pub(super) fn gateway(
     meta: Meta,
     fields: &mut Fields<'_>,
-    intents: &mut Vec<Intent>,
+    intents: &mut Vec<RoutingIntent>,
     report: &Report,
 ) -> Option<Gateway> {
     let read = istio_gateway::of_istio(meta, fields, report)?;
-    intents.push(Intent::Gateway(read.clone().into()));
+    intents.push(RoutingIntent::Gateway(read.clone().into()));
     Some(read)
 }
 
 /// Puts them together; the second of one name is left out.
-pub(super) fn collect(all: Vec<Intent>) -> Intents {
-    let mut intents = Intents::default();
+pub(super) fn collect(all: Vec<RoutingIntent>) -> RoutingIntents {
+    let mut intents = RoutingIntents::default();
     let mut seen = BTreeSet::new();
     for one in all {
         // A second one is found among those that are in force, or bad by name.
         let (kind, name) = match &one {
-            Intent::VirtualService(one) => ("VirtualService", &one.name),
-            Intent::Gateway(one) => ("Gateway", &one.name),
-            Intent::Destination(one) => ("DestinationRule", &one.name),
+            RoutingIntent::VirtualService(one) => ("VirtualService", &one.name),
+            RoutingIntent::Gateway(one) => ("Gateway", &one.name),
+            RoutingIntent::Destination(one) => ("DestinationRule", &one.name),
         };
         if seen.insert((kind, name.clone())) {
             intents.add(one);

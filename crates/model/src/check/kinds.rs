@@ -2,18 +2,18 @@
 
 /// Scope of resources of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum ResourceScope {
     Namespaced,
     Cluster,
 }
 
 /// A kind that is read.
-pub(super) struct Kind {
+pub(super) struct ResourceKind {
     pub(super) name: &'static str,
     /// Identifier: the kind's name, except for the second kind of one name.
     pub(super) id: &'static str,
     pub(super) api_versions: &'static [&'static str],
-    pub(super) scope: Scope,
+    pub(super) scope: ResourceScope,
 }
 
 /// Istio's kind; Gateway API has one of the same name.
@@ -47,17 +47,17 @@ const NETWORKING: &[&str] = &[
     "networking.istio.io/v1alpha3",
 ];
 
-const fn kind(name: &'static str, api_versions: &'static [&'static str]) -> Kind {
-    Kind {
+const fn kind(name: &'static str, api_versions: &'static [&'static str]) -> ResourceKind {
+    ResourceKind {
         name,
         id: name,
         api_versions,
-        scope: Scope::Namespaced,
+        scope: ResourceScope::Namespaced,
     }
 }
 
 /// Every kind that is read.
-pub(super) const KINDS: &[Kind] = &[
+pub(super) const KINDS: &[ResourceKind] = &[
     kind(
         "AuthorizationPolicy",
         &["security.istio.io/v1", "security.istio.io/v1beta1"],
@@ -70,30 +70,30 @@ pub(super) const KINDS: &[Kind] = &[
     kind("EndpointSlice", &["discovery.k8s.io/v1"]),
     kind("Endpoints", CORE),
     kind(GATEWAY, NETWORKING),
-    Kind {
+    ResourceKind {
         id: API_GATEWAY,
         ..kind(GATEWAY, GATEWAY_API)
     },
-    Kind {
-        scope: Scope::Cluster,
+    ResourceKind {
+        scope: ResourceScope::Cluster,
         ..kind("GatewayClass", GATEWAY_API)
     },
     kind("GRPCRoute", GATEWAY_API),
     kind("HealthCheck", &["voile.dev/v1"]),
     kind("HTTPRoute", GATEWAY_API),
     kind("Job", &["batch/v1"]),
-    Kind {
+    ResourceKind {
         name: "IPAddress",
         id: "IPAddress",
         api_versions: &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],
-        scope: Scope::Cluster,
+        scope: ResourceScope::Cluster,
     },
     kind("ListenerSet", GATEWAY_API),
-    Kind {
+    ResourceKind {
         name: "Namespace",
         id: "Namespace",
         api_versions: CORE,
-        scope: Scope::Cluster,
+        scope: ResourceScope::Cluster,
     },
     kind(
         "PeerAuthentication",
@@ -126,7 +126,7 @@ pub(super) const KINDS: &[Kind] = &[
 
 /// Why a kind is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum UnreadReason {
     /// Later work adds it.
     NotYet,
     /// Its Pods run on a cluster only.
@@ -142,48 +142,48 @@ pub(super) enum Unread {
 }
 
 /// Every kind of these groups that is known and not read, with its group.
-pub(super) const UNREAD: &[(&str, &str, Unread)] = &[
-    ("networking.k8s.io", "NetworkPolicy", Unread::Elsewhere),
-    ("extensions.istio.io", "TrafficExtension", Unread::NotYet),
-    ("gateway.networking.k8s.io", "UDPRoute", Unread::NotYet),
-    ("gateway.networking.x-k8s.io", "XBackend", Unread::NotYet),
+pub(super) const UNREAD: &[(&str, &str, UnreadReason)] = &[
+    ("networking.k8s.io", "NetworkPolicy", UnreadReason::Elsewhere),
+    ("extensions.istio.io", "TrafficExtension", UnreadReason::NotYet),
+    ("gateway.networking.k8s.io", "UDPRoute", UnreadReason::NotYet),
+    ("gateway.networking.x-k8s.io", "XBackend", UnreadReason::NotYet),
     (
         "gateway.networking.x-k8s.io",
         "XBackendTrafficPolicy",
-        Unread::NotYet,
+        UnreadReason::NotYet,
     ),
     (
         "gateway.networking.x-k8s.io",
         "XListenerSet",
-        Unread::NotYet,
+        UnreadReason::NotYet,
     ),
-    ("gateway.networking.x-k8s.io", "XMesh", Unread::NotYet),
-    ("batch", "CronJob", Unread::NotRun),
-    ("networking.k8s.io", "Ingress", Unread::NotYet),
-    ("", "Node", Unread::NotYet),
-    ("apps", "ReplicaSet", Unread::NotYet),
-    ("", "ReplicationController", Unread::NotYet),
-    ("networking.istio.io", "EnvoyFilter", Unread::Refused),
-    ("extensions.istio.io", "WasmPlugin", Unread::Refused),
-    ("apps", "ControllerRevision", Unread::NoMeaning),
-    ("", "Binding", Unread::NoMeaning),
-    ("", "ComponentStatus", Unread::NoMeaning),
+    ("gateway.networking.x-k8s.io", "XMesh", UnreadReason::NotYet),
+    ("batch", "CronJob", UnreadReason::NotRun),
+    ("networking.k8s.io", "Ingress", UnreadReason::NotYet),
+    ("", "Node", UnreadReason::NotYet),
+    ("apps", "ReplicaSet", UnreadReason::NotYet),
+    ("", "ReplicationController", UnreadReason::NotYet),
+    ("networking.istio.io", "EnvoyFilter", UnreadReason::Refused),
+    ("extensions.istio.io", "WasmPlugin", UnreadReason::Refused),
+    ("apps", "ControllerRevision", UnreadReason::NoMeaning),
+    ("", "Binding", UnreadReason::NoMeaning),
+    ("", "ComponentStatus", UnreadReason::NoMeaning),
     // A kubeconfig.
-    ("", "Config", Unread::NoMeaning),
-    ("", "Event", Unread::NoMeaning),
-    ("", "LimitRange", Unread::NoMeaning),
-    ("", "PersistentVolume", Unread::NoMeaning),
-    ("", "PersistentVolumeClaim", Unread::NoMeaning),
-    ("", "PodTemplate", Unread::NoMeaning),
-    ("", "ResourceQuota", Unread::NoMeaning),
-    ("networking.k8s.io", "IngressClass", Unread::NoMeaning),
-    ("networking.k8s.io", "ServiceCIDR", Unread::NoMeaning),
+    ("", "Config", UnreadReason::NoMeaning),
+    ("", "Event", UnreadReason::NoMeaning),
+    ("", "LimitRange", UnreadReason::NoMeaning),
+    ("", "PersistentVolume", UnreadReason::NoMeaning),
+    ("", "PersistentVolumeClaim", UnreadReason::NoMeaning),
+    ("", "PodTemplate", UnreadReason::NoMeaning),
+    ("", "ResourceQuota", UnreadReason::NoMeaning),
+    ("networking.k8s.io", "IngressClass", UnreadReason::NoMeaning),
+    ("networking.k8s.io", "ServiceCIDR", UnreadReason::NoMeaning),
     (
         "gateway.networking.k8s.io",
         "ConformanceReport",
-        Unread::NoMeaning,
+        UnreadReason::NoMeaning,
     ),
-    ("install.istio.io", "IstioOperator", Unread::Installation),
+    ("install.istio.io", "IstioOperator", UnreadReason::Installation),
 ];
 
 /// The group of the security kinds, which decide about callers.
@@ -213,7 +213,7 @@ pub(super) fn group(api_version: &str) -> &str {
     }
 }
 
-impl Kind {
+impl ResourceKind {
     pub(super) fn group(&self) -> &'static str {
         self.api_versions
             .first()
@@ -229,7 +229,7 @@ pub(super) fn is_ours(group: &str) -> bool {
 }
 
 /// A kind that is read, by its group and name. Without a group, or with one that differs by a slip, the name decides.
-pub(super) fn known(api_version: Option<&str>, name: &str) -> Option<&'static Kind> {
+pub(super) fn known(api_version: Option<&str>, name: &str) -> Option<&'static ResourceKind> {
     let mut named = KINDS.iter().filter(|kind| kind.name == name);
     let Some(group) = api_version.map(group) else {
         return named.next();

@@ -9,11 +9,11 @@ use base64::Engine as _;
 use super::GivenAddress;
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{At, Fields, IntegerOrText, Report, Spanned};
+use crate::decode::{FieldPath, Fields, IntegerOrText, Report, SpannedValue};
 use crate::mesh::network::GLOBAL;
 use crate::mesh::waypoint::WaypointChoice;
 use crate::mesh::{
-    Location, NamespaceResource, Protocol, Resolution, Secret, Service, ServiceAccount,
+    Location, NamespaceResource, Protocol, Resolution, Secret, MeshService, ServiceAccount,
     ServiceOrigin, ServicePort, TargetPort, TrafficDistribution, Transport, Visibility,
 };
 use crate::names::{CLUSTER_DOMAIN, Hostname, Namespace, Port, ResourceName, ServiceKey};
@@ -142,7 +142,7 @@ enum ServiceKind {
     ExternalName,
 }
 
-fn is_headless(written: &written::Service) -> bool {
+fn is_headless(written: &written::WrittenService) -> bool {
     written
         .cluster_ip
         .as_ref()
@@ -150,8 +150,8 @@ fn is_headless(written: &written::Service) -> bool {
 }
 
 fn kind_and_resolution(
-    written: &written::Service,
-    spec: &At,
+    written: &written::WrittenService,
+    spec: &FieldPath,
     report: &Report,
 ) -> Option<(ServiceKind, Resolution)> {
     let kinds = [
@@ -186,9 +186,9 @@ pub(super) fn service(
     (meta, annotations): (Meta, &TextMap),
     fields: &mut Fields<'_>,
     report: &Report,
-) -> Option<Service> {
-    let written = written::Service::read(fields);
-    let spec = At {
+) -> Option<MeshService> {
+    let written = written::WrittenService::read(fields);
+    let spec = FieldPath {
         place: meta.at.place,
         path: values::join(&meta.at.path, "spec"),
     };
@@ -207,7 +207,7 @@ pub(super) fn service(
         return None;
     };
     let visibility = export_to(&meta, report);
-    Some(Service {
+    Some(MeshService {
         waypoint: WaypointChoice::of(&meta.labels),
         key: ServiceKey::new(meta.name.namespace, hostname),
         name: meta.name.name,
@@ -271,18 +271,18 @@ fn export_to(meta: &Meta, report: &Report) -> Visibility {
     let Some(list) = meta.annotations.get(EXPORT_TO) else {
         return Visibility::Public;
     };
-    let at = At {
+    let at = FieldPath {
         place: meta.at.place,
         path: values::join(&meta.at.path, "metadata.annotations"),
     };
-    let words = list.split(',').map(|word| Spanned {
+    let words = list.split(',').map(|word| SpannedValue {
         value: word.trim().into(),
         at: at.clone(),
     });
     values::visibility(&words.collect::<Vec<_>>(), &meta.name.namespace, report)
 }
 
-fn cluster_ips(written: &written::Service, report: &Report) -> Vec<IpAddr> {
+fn cluster_ips(written: &written::WrittenService, report: &Report) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = Vec::new();
     for text in written.cluster_ip.iter().chain(&written.cluster_ips) {
         if matches!(&*text.value, "None" | "") {
@@ -368,14 +368,14 @@ fn service_port(
         None => TargetPort::Number(number),
         Some(target) => match &target.value {
             IntegerOrText::Integer(value) => {
-                let spanned = Spanned {
+                let spanned = SpannedValue {
                     value: *value,
                     at: target.at.clone(),
                 };
                 TargetPort::Number(report.port(&spanned)?)
             }
             IntegerOrText::Text(text) => {
-                let spanned = Spanned {
+                let spanned = SpannedValue {
                     value: text.clone(),
                     at: target.at.clone(),
                 };

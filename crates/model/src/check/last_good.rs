@@ -1,13 +1,13 @@
 //! The last good version of a resource stays in force while its current text is bad. A resource that is missing from a
 //! readable file is removed.
 
-use super::{Read, ResourceId, Resources, Stored, shut};
+use super::{ReadFiles, ResourceId, Resources, StoredResource, fail_closed};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::source::Source;
 
 /// Adds to the good resources those that were good before and cannot be read now, and says so.
-pub(super) fn keep(read: &mut Read, previous: &Resources) {
+pub(super) fn keep(read: &mut ReadFiles, previous: &Resources) {
     for (id, stored) in previous {
         if read.good.contains_key(id) {
             continue;
@@ -22,7 +22,7 @@ pub(super) fn keep(read: &mut Read, previous: &Resources) {
             if !read.bad.contains_key(id) {
                 // The document without a name is this resource, which is in force. So no other resource is kept for it.
                 read.broken
-                    .retain(|id, broken| broken.source != place || !shut::is_unnamed(id));
+                    .retain(|id, broken| broken.source != place || !fail_closed::is_unnamed(id));
             }
             read.diagnostics.push(note(id, stored, place));
             read.good.insert(id.clone(), stored.clone());
@@ -30,7 +30,7 @@ pub(super) fn keep(read: &mut Read, previous: &Resources) {
     }
 }
 
-fn note(id: &ResourceId, stored: &Stored, place: Source) -> Diagnostic {
+fn note(id: &ResourceId, stored: &StoredResource, place: Source) -> Diagnostic {
     let message = format!(
         "keeping the last good version of {id}, from {}",
         stored.source

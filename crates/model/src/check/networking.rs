@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::Checked;
+use super::CheckedResource;
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{At, Fields, Report};
+use crate::decode::{FieldPath, Fields, Report};
 use crate::mesh::{
-    Endpoint, EndpointAddress, ProxyConfig, Scope, Topology, Workload, WorkloadKind, WorkloadType,
+    ServiceEntryEndpoint, EndpointAddress, ProxyConfig, CaptureSelection, Topology, Workload, WorkloadKind, WorkloadType,
 };
 use crate::names::{Hostname, Labels, Port, ResourceName, WorkloadKey};
 use crate::written::{Text, networking as written};
@@ -29,11 +29,11 @@ pub(super) fn workload_entry(
     meta: Meta,
     fields: &mut Fields<'_>,
     report: &Report,
-) -> Option<Checked> {
+) -> Option<CheckedResource> {
     let written = report.required(written::WorkloadEntry::read(fields), &meta.at, "spec")?;
     let Some(mut endpoint) = endpoint(&written, report) else {
         // A warning has named it; it has no address to call.
-        return is_of_network(&written).then(|| Checked::Services(Vec::new(), Vec::new()));
+        return is_of_network(&written).then(|| CheckedResource::Services(Vec::new(), Vec::new()));
     };
     // Istio selects by the labels of the specification, and takes those of metadata where it has none.
     if endpoint.labels.is_empty() {
@@ -57,11 +57,11 @@ pub(super) fn workload_entry(
     workload.ready = written.healthy.unwrap_or(!is_probed);
     let group = meta.annotations.get(GROUP);
     workload.group = group.map(|group| ResourceName::new(meta.name.namespace, group));
-    Some(Checked::Workload(workload.into()))
+    Some(CheckedResource::Workload(workload.into()))
 }
 
 /// The workload that an endpoint of a ServiceEntry is, if it has an IP address.
-pub(super) fn endpoint_workload(entry: &ResourceName, endpoint: &Endpoint) -> Option<Workload> {
+pub(super) fn endpoint_workload(entry: &ResourceName, endpoint: &ServiceEntryEndpoint) -> Option<Workload> {
     let EndpointAddress::Ip(address) = &endpoint.address else {
         return None;
     };
@@ -82,7 +82,7 @@ pub(super) fn endpoint_workload(entry: &ResourceName, endpoint: &Endpoint) -> Op
 }
 
 fn workload_of(
-    endpoint: &Endpoint,
+    endpoint: &ServiceEntryEndpoint,
     key: WorkloadKey,
     uid: Arc<str>,
     name: Arc<str>,
@@ -114,7 +114,7 @@ fn workload_of(
         workload_type: WorkloadType::Pod,
         named_ports: endpoint.ports.clone(),
         container_ports: endpoint.ports.values().copied().collect(),
-        captured_ports: Scope::default(),
+        captured_ports: CaptureSelection::default(),
         topology: Topology::default(),
         labels: endpoint.labels.clone(),
         network: endpoint.network.clone(),
@@ -171,7 +171,7 @@ pub(super) fn canonical_revision(labels: &Labels) -> Arc<str> {
         .into()
 }
 
-pub(super) fn endpoint(written: &written::WorkloadEntry, report: &Report) -> Option<Endpoint> {
+pub(super) fn endpoint(written: &written::WorkloadEntry, report: &Report) -> Option<ServiceEntryEndpoint> {
     let text = written
         .address
         .as_ref()
@@ -186,7 +186,7 @@ pub(super) fn endpoint(written: &written::WorkloadEntry, report: &Report) -> Opt
         .required(text, &written.at, "address")
         .and_then(|text| address(text, report));
     let described = described(written, report);
-    Some(Endpoint {
+    Some(ServiceEntryEndpoint {
         address: address?,
         labels: described.labels,
         ports: described.ports,
@@ -205,7 +205,7 @@ pub(super) fn is_of_network(written: &written::WorkloadEntry) -> bool {
 }
 
 /// Properties of a workload without its address.
-pub(super) struct Described {
+pub(super) struct DescribedEndpoint {
     pub(super) labels: Labels,
     pub(super) ports: BTreeMap<Arc<str>, Port>,
     pub(super) network: Arc<str>,
@@ -214,7 +214,7 @@ pub(super) struct Described {
     pub(super) service_account: Option<Arc<str>>,
 }
 
-pub(super) fn described(written: &written::WorkloadEntry, report: &Report) -> Described {
+pub(super) fn described(written: &written::WorkloadEntry, report: &Report) -> DescribedEndpoint {
     let mut ports = BTreeMap::new();
     for (name, number) in &written.ports {
         let name = values::port_name(name, report);
@@ -237,7 +237,7 @@ pub(super) fn described(written: &written::WorkloadEntry, report: &Report) -> De
         text.as_ref()
             .map_or_else(|| "".into(), |text| text.value.clone())
     };
-    Described {
+    DescribedEndpoint {
         labels: values::labels(&written.labels, report),
         ports,
         network: text(&written.network),
@@ -304,9 +304,9 @@ pub(super) fn proxy_config(
 }
 
 /// Worker threads; 0 leaves the choice to the proxy.
-pub(super) fn concurrency(number: &crate::decode::Spanned<i64>, report: &Report) -> Option<u32> {
+pub(super) fn concurrency(number: &crate::decode::SpannedValue<i64>, report: &Report) -> Option<u32> {
     const MAX_WORKERS: i64 = 1024; // more threads than any machine has cores
-    let at: &At = &number.at;
+    let at: &FieldPath = &number.at;
     if !(0..=MAX_WORKERS).contains(&number.value) {
         let message = format!("{} workers are not allowed", number.value);
         report.error(

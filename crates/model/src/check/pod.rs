@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{At, Fields, Report, Spanned};
+use crate::decode::{FieldPath, Fields, Report, SpannedValue};
 use crate::mesh::workload::TUNNEL;
 use crate::mesh::{
     Container, ContainerPort, EnvFrom, EnvValue, Pod, PodPhase, PodTemplate, Restart,
@@ -99,13 +99,13 @@ pub(super) fn template(
     labels: Labels,
     annotations: Labels,
     spec: &written::PodSpec,
-    at: &At,
+    at: &FieldPath,
     report: &Report,
 ) -> Option<PodTemplate> {
     const DEFAULT_GRACE: Duration = Duration::from_secs(30); // Kubernetes'
     check_words(&labels, &annotations, at, report);
     let capture = super::capture::scope(&annotations, at, report);
-    let spec_at = At {
+    let spec_at = FieldPath {
         place: at.place,
         path: values::join(&at.path, "spec"),
     };
@@ -184,7 +184,7 @@ fn names_once(containers: &[written::Container], report: &Report) {
 }
 
 /// A word that decides about encryption, or whether it is in the way, must be one that is known.
-fn check_words(labels: &Labels, annotations: &Labels, at: &At, report: &Report) {
+fn check_words(labels: &Labels, annotations: &Labels, at: &FieldPath, report: &Report) {
     const BOOLEAN: &[&str] = &["true", "false"];
     for (key, value, known) in [
         (INJECT, labels.get(INJECT), BOOLEAN),
@@ -206,7 +206,7 @@ fn check_words(labels: &Labels, annotations: &Labels, at: &At, report: &Report) 
             && !known.contains(&value)
         {
             let value = clip(value);
-            let at = At {
+            let at = FieldPath {
                 place: at.place,
                 path: values::join(&at.path, &format!("metadata[{key}]")),
             };
@@ -226,7 +226,7 @@ fn security(
     pod: &written::SecurityContext,
     report: &Report,
 ) -> SecurityContext {
-    let number = |own: &Option<Spanned<i64>>, pod: &Option<Spanned<i64>>| {
+    let number = |own: &Option<SpannedValue<i64>>, pod: &Option<SpannedValue<i64>>| {
         let number = own.as_ref().or(pod.as_ref())?;
         let value = u32::try_from(number.value).ok();
         if value.is_none() {

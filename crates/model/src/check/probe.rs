@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codes;
-use crate::decode::{At, IntegerOrText, Report, Spanned};
-use crate::mesh::{ContainerPort, HealthProbe, Probe, Probes, Question};
+use crate::decode::{FieldPath, IntegerOrText, Report, SpannedValue};
+use crate::mesh::{ContainerPort, HealthProbe, Probe, Probes, ProbeAction};
 use crate::names::Port;
 use crate::text::{clip, suggest};
 use crate::written::Text;
@@ -39,7 +39,7 @@ const FRAMING: [&str; 7] = [
 
 /// The owner of a probe, which resolves its port names.
 #[derive(Clone, Copy)]
-enum Among<'a> {
+enum ProbeNames<'a> {
     /// A container, which is asked at its own address.
     Container(&'a [ContainerPort]),
     /// A member of a WorkloadGroup, checked by the proxy beside it.
@@ -48,7 +48,7 @@ enum Among<'a> {
 
 /// The kind of a probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ProbeOwner {
     Startup,
     Readiness,
     Liveness,
@@ -62,18 +62,18 @@ pub(super) fn probes(
     let check = |written: &Option<written::Probe>, kind| {
         written
             .as_ref()
-            .and_then(|written| probe(written, kind, Among::Container(ports), report))
+            .and_then(|written| probe(written, kind, ProbeNames::Container(ports), report))
     };
     Probes {
-        startup: check(&container.startup_probe, Kind::Startup),
-        readiness: check(&container.readiness_probe, Kind::Readiness),
-        liveness: check(&container.liveness_probe, Kind::Liveness),
+        startup: check(&container.startup_probe, ProbeOwner::Startup),
+        readiness: check(&container.readiness_probe, ProbeOwner::Readiness),
+        liveness: check(&container.liveness_probe, ProbeOwner::Liveness),
     }
 }
 
 /// The probe of a WorkloadGroup.
 pub(super) fn of_member(written: &written::Probe, report: &Report) -> Option<HealthProbe> {
-    let probe = probe(written, Kind::Readiness, Among::Member, report)?;
+    let probe = probe(written, ProbeOwner::Readiness, ProbeNames::Member, report)?;
     let host = match (&written.http, &written.tcp) {
         (Some(http), _) => http.host.as_ref(),
         (_, Some(tcp)) => tcp.host.as_ref(),
@@ -93,7 +93,7 @@ fn loopback(host: &Text) -> Option<IpAddr> {
     host.value.parse().ok().filter(IpAddr::is_loopback)
 }
 
-fn probe(written: &written::Probe, kind: Kind, ports: Among<'_>, report: &Report) -> Option<Probe> {
+fn probe(written: &written::Probe, kind: ProbeOwner, ports: ProbeNames<'_>, report: &Report) -> Option<Probe> {
     let question = question(written, ports, report);
     let delay = count(written.initial_delay.as_ref(), 0, report);
     let period = count(written.period.as_ref(), PERIOD, report);
@@ -103,7 +103,7 @@ fn probe(written: &written::Probe, kind: Kind, ports: Among<'_>, report: &Report
     if let (Some(number), Some(2..), true) = (
         &written.success_threshold,
         successes,
-        kind != Kind::Readiness,
+        kind != ProbeOwner::Readiness,
     ) {
         report.error(
             codes::BAD_VALUE,
@@ -130,7 +130,7 @@ fn probe(written: &written::Probe, kind: Kind, ports: Among<'_>, report: &Report
 }
 
 /// A number of seconds or answers; not said, or 0, is the default.
-fn count(written: Option<&Spanned<i64>>, default: i64, report: &Report) -> Option<u32> {
+fn count(written: Option<&SpannedValue<i64>>, default: i64, report: &Report) -> Option<u32> {
     let number = written.map_or(0, |number| number.value);
     let number = if number == 0 { default } else { number };
     let count = i32::try_from(number).ok();
@@ -149,12 +149,12 @@ fn count(written: Option<&Spanned<i64>>, default: i64, report: &Report) -> Optio
     count
 }
 
-fn termination_grace(number: &Spanned<i64>, kind: Kind, report: &Report) -> Option<Duration> {
+fn termination_grace(number: &SpannedValue<i64>, kind: ProbeOwner, report: &Report) -> Option<Duration> {
     let refuse = |message: String, help: &str| {
         report.error(codes::BAD_VALUE, &number.at, message, help);
         None
     };
-    if kind == Kind::Readiness {
+    if kind == ProbeOwner::Readiness {
         let message = "a readinessProbe ends nothing, so it has no grace".to_owned();
         return refuse(message, "remove it, or give it to the livenessProbe");
     }
@@ -167,7 +167,7 @@ fn termination_grace(number: &Spanned<i64>, kind: Kind, report: &Report) -> Opti
     }
 }
 
-fn question(written: &written::Probe, ports: Among<'_>, report: &Report) -> Option<Question> {
+fn question(written: &written::Probe, ports: ProbeNames<'_>, report: &Report) -> Option<ProbeAction> {
     let said = [
         written.http.is_some(),
         written.tcp.is_some(),
@@ -190,7 +190,7 @@ fn question(written: &written::Probe, ports: Among<'_>, report: &Report) -> Opti
     if let Some(tcp) = &written.tcp {
         let port = port(tcp.port.as_ref(), &tcp.at, ports, report);
         no_other_host(tcp.host.as_ref(), ports, report)?;
-        return Some(Question::Tcp { port: port? });
+        return Some(ProbeAction::Tcp { port: port? });
     }
     if let Some(grpc) = &written.grpc {
         return self::grpc(grpc, report);
@@ -201,7 +201,7 @@ fn question(written: &written::Probe, ports: Among<'_>, report: &Report) -> Opti
         .and_then(|exec| self::exec(exec, report))
 }
 
-fn http(written: &written::HttpGet, ports: Among<'_>, report: &Report) -> Option<Question> {
+fn http(written: &written::HttpGet, ports: ProbeNames<'_>, report: &Report) -> Option<ProbeAction> {
     let port = port(written.port.as_ref(), &written.at, ports, report);
     let host = no_other_host(written.host.as_ref(), ports, report);
     let tls = match &written.scheme {
@@ -215,7 +215,7 @@ fn http(written: &written::HttpGet, ports: Among<'_>, report: &Report) -> Option
     let headers = written.headers.iter().map(|one| header(one, report));
     let headers: Vec<_> = headers.collect();
     host?;
-    Some(Question::Http {
+    Some(ProbeAction::Http {
         port: port?,
         tls: tls?,
         path: path?,
@@ -225,11 +225,11 @@ fn http(written: &written::HttpGet, ports: Among<'_>, report: &Report) -> Option
 
 /// Refuses another host. A probe checks its own container, or the workload beside its proxy; Kubernetes and Istio would
 /// allow any host.
-fn no_other_host(host: Option<&Text>, among: Among<'_>, report: &Report) -> Option<()> {
+fn no_other_host(host: Option<&Text>, among: ProbeNames<'_>, report: &Report) -> Option<()> {
     let Some(host) = host.filter(|host| !host.value.is_empty()) else {
         return Some(());
     };
-    if matches!(among, Among::Member) {
+    if matches!(among, ProbeNames::Member) {
         if loopback(host).is_some() {
             return Some(());
         }
@@ -288,13 +288,13 @@ fn header(written: &written::HttpHeader, report: &Report) -> Option<(Arc<str>, A
     Some((name.value.clone(), value.value.clone()))
 }
 
-fn grpc(written: &written::Grpc, report: &Report) -> Option<Question> {
+fn grpc(written: &written::Grpc, report: &Report) -> Option<ProbeAction> {
     let port = report.required(written.port.as_ref(), &written.at, "port")?;
     let service = match &written.service {
         None => Some("".into()),
         Some(text) => service(text, report),
     };
-    Some(Question::Grpc {
+    Some(ProbeAction::Grpc {
         port: report.port(port)?,
         service: service?,
     })
@@ -306,7 +306,7 @@ pub(super) fn service(text: &Text, report: &Report) -> Option<Arc<str>> {
     report.parsed(text, "a service", short, "at most 1024 bytes")
 }
 
-fn exec(written: &written::Exec, report: &Report) -> Option<Question> {
+fn exec(written: &written::Exec, report: &Report) -> Option<ProbeAction> {
     let program = written.command.first();
     report.required(program, &written.at, "command")?;
     if let Some(text) = written
@@ -319,29 +319,29 @@ fn exec(written: &written::Exec, report: &Report) -> Option<Question> {
         return None;
     }
     let words = written.command.iter().map(|text| text.value.clone());
-    Some(Question::Exec {
+    Some(ProbeAction::Exec {
         command: words.collect(),
     })
 }
 
 /// A number, or the name of one of the container's own ports.
 fn port(
-    written: Option<&Spanned<IntegerOrText>>,
-    parent: &At,
-    among: Among<'_>,
+    written: Option<&SpannedValue<IntegerOrText>>,
+    parent: &FieldPath,
+    among: ProbeNames<'_>,
     report: &Report,
 ) -> Option<Port> {
     let written = report.required(written, parent, "port")?;
     let name = match &written.value {
         IntegerOrText::Integer(number) => {
-            return report.port(&Spanned {
+            return report.port(&SpannedValue {
                 value: *number,
                 at: written.at.clone(),
             });
         }
         IntegerOrText::Text(name) => name,
     };
-    let Among::Container(ports) = among else {
+    let ProbeNames::Container(ports) = among else {
         report.error(
             codes::BAD_VALUE,
             &written.at,

@@ -12,7 +12,7 @@ use super::telemetry::header_name;
 use super::values::{self, Meta};
 use super::virtual_service::limited_match;
 use crate::codes;
-use crate::decode::{At, Fields, Report, Spanned};
+use crate::decode::{FieldPath, Fields, Report, SpannedValue};
 use crate::mesh::rate_limit::{
     DEFAULT_KEYS, DEFAULT_TIMEOUT, Descriptor, DescriptorEntry, DescriptorValue, GlobalLimits,
     Limit, LimitBy, LimitRule, MAX_DESCRIPTORS, MAX_ENTRIES, MAX_KEYS, MAX_LIMITS, RateLimit,
@@ -149,7 +149,7 @@ fn descriptor(written: &written::Descriptor, report: &Report) -> Option<Descript
     })
 }
 
-fn entry(written: &written::Entry, report: &Report) -> Option<DescriptorEntry> {
+fn entry(written: &written::WrittenLimitEntry, report: &Report) -> Option<DescriptorEntry> {
     use DescriptorValue as Value;
     let key = report.required(written.key.as_ref(), &written.at, "key");
     let key = key.and_then(|text| word(text, "a key", report));
@@ -187,7 +187,7 @@ fn apart(rules: &[LimitRule], written: &written::RateLimit<HttpMatch>, report: &
 }
 
 fn rule(
-    written: &written::Rule<HttpMatch>,
+    written: &written::WrittenLimitRule<HttpMatch>,
     unnamed: impl Fn() -> Arc<str>,
     report: &Report,
 ) -> Option<LimitRule> {
@@ -243,7 +243,7 @@ fn name(text: &Text, report: &Report) -> Option<()> {
 }
 
 /// Refuses criteria that the called workload cannot evaluate. It knows its callers' identities, but not their labels.
-fn answerable(one: &HttpMatch, at: &At, report: &Report) {
+fn answerable(one: &HttpMatch, at: &FieldPath, report: &Report) {
     for subject in one.criteria.keys() {
         let help = match subject {
             Subject::SourceLabel(_) | Subject::SourceNamespace => {
@@ -302,7 +302,7 @@ fn rate(requests: u32, per: Duration, burst: u32, text: &Text, report: &Report) 
 }
 
 /// At least one.
-fn count(number: &Spanned<i64>, most: u32, report: &Report) -> Option<u32> {
+fn count(number: &SpannedValue<i64>, most: u32, report: &Report) -> Option<u32> {
     let fits = (1..=i64::from(most)).contains(&number.value);
     if !fits {
         let message = format!("{} is not allowed", number.value);
@@ -312,12 +312,12 @@ fn count(number: &Spanned<i64>, most: u32, report: &Report) -> Option<u32> {
     u32::try_from(number.value).ok().filter(|_| fits)
 }
 
-fn by(written: &written::By, report: &Report) -> Option<LimitBy> {
+fn by(written: &written::WrittenBy, report: &Report) -> Option<LimitBy> {
     if let Some(one) = written.headers.get(MAX_HEADERS) {
         let message = format!("a key has at most {MAX_HEADERS} headers");
         report.error(codes::LIMIT, &one.at, message, "");
     }
-    let said = |flag: &Option<Spanned<bool>>| flag.as_ref().is_some_and(|flag| flag.value);
+    let said = |flag: &Option<SpannedValue<bool>>| flag.as_ref().is_some_and(|flag| flag.value);
     let headers = written.headers.iter();
     Some(LimitBy {
         identity: said(&written.identity),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::authorization::target;
 use super::values::Meta;
 use crate::codes;
-use crate::decode::{At, Fields, Report};
+use crate::decode::{FieldPath, Fields, Report};
 use crate::mesh::request_authentication::{
     ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, UNREADABLE_KEYS,
 };
@@ -178,7 +178,7 @@ fn texts(list: &[Text], what: &str, report: &Report) -> Vec<Arc<str>> {
     list.iter().filter_map(one).collect()
 }
 
-fn limit<'a>(mut entries: impl Iterator<Item = &'a At>, report: &Report) {
+fn limit<'a>(mut entries: impl Iterator<Item = &'a FieldPath>, report: &Report) {
     if let Some(at) = entries.nth(MAX_ENTRIES) {
         let message = format!("a list of a rule has at most {MAX_ENTRIES} entries");
         report.error(codes::LIMIT, at, message, "");

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use super::kubernetes::distribution;
 use super::values::{self, Meta};
-use super::{Checked, networking};
+use super::{CheckedResource, networking};
 use crate::codes;
 use crate::decode::{Fields, Report};
 use crate::mesh::network::GLOBAL;
 use crate::mesh::waypoint::WaypointChoice;
 use crate::mesh::{
-    AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,
+    AddressRange, ServiceEntryEndpoint, EndpointAddress, Location, Protocol, Resolution, MeshService,
     ServiceOrigin, ServicePort, TargetPort, Transport,
 };
 use crate::names::{Hostname, ResourceName, ServiceKey, is_mesh_name};
@@ -26,7 +26,7 @@ pub(super) fn service_entry(
     (meta, annotations): (Meta, &TextMap),
     fields: &mut Fields<'_>,
     report: &Report,
-) -> Option<Checked> {
+) -> Option<CheckedResource> {
     let written = report.required(written::ServiceEntry::read(fields), &meta.at, "spec")?;
     must_have(&written, report);
     let locations = [
@@ -53,7 +53,7 @@ pub(super) fn service_entry(
             .map(|host| (host.value.clone(), &host.at)),
         report,
     );
-    let endpoints: Vec<Endpoint> = written
+    let endpoints: Vec<ServiceEntryEndpoint> = written
         .endpoints
         .iter()
         .filter_map(|e| networking::endpoint(e, report))
@@ -62,7 +62,7 @@ pub(super) fn service_entry(
     let (addresses, address_ranges) = addresses(&written.addresses, report);
     let resolution = resolution?;
     fits(&written, &hosts, &endpoints, &resolution, report);
-    let model = Service {
+    let model = MeshService {
         waypoint: WaypointChoice::of(&meta.labels),
         key: ServiceKey::new(meta.name.namespace.clone(), hosts.first()?.clone()),
         name: meta.name.name.clone(),
@@ -91,18 +91,18 @@ pub(super) fn service_entry(
 }
 
 /// A service for each host, and the workloads that they share.
-fn one_a_host(name: &ResourceName, model: &Service, hosts: Vec<Hostname>) -> Checked {
+fn one_a_host(name: &ResourceName, model: &MeshService, hosts: Vec<Hostname>) -> CheckedResource {
     let workload =
-        |endpoint: &Endpoint| networking::endpoint_workload(name, endpoint).map(Arc::new);
+        |endpoint: &ServiceEntryEndpoint| networking::endpoint_workload(name, endpoint).map(Arc::new);
     let workloads = model.endpoints.iter().filter_map(workload).collect();
     let service = |host| {
         let key = ServiceKey::new(name.namespace.clone(), host);
-        Arc::new(Service {
+        Arc::new(MeshService {
             key,
             ..model.clone()
         })
     };
-    Checked::Services(hosts.into_iter().map(service).collect(), workloads)
+    CheckedResource::Services(hosts.into_iter().map(service).collect(), workloads)
 }
 
 fn must_have(written: &written::ServiceEntry, report: &Report) {
@@ -146,7 +146,7 @@ fn is_selecting(written: &written::ServiceEntry) -> bool {
 fn fits(
     written: &written::ServiceEntry,
     hosts: &[Hostname],
-    endpoints: &[Endpoint],
+    endpoints: &[ServiceEntryEndpoint],
     resolution: &Resolution,
     report: &Report,
 ) {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{At, Fields, Report};
+use crate::decode::{FieldPath, Fields, Report};
 use crate::mesh::{
     CaptureMode, DefaultEndpoint, EgressHost, EgressListener, EgressNamespace, EndpointHost,
     IngressListener, ListenerPort, OutboundPolicy, Sidecar,
@@ -26,7 +26,7 @@ const CAPTURE_MODES: [(&str, CaptureMode); 3] = [
 ];
 
 pub(super) fn sidecar(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Sidecar> {
-    let written = written::Sidecar::read(fields);
+    let written = written::WrittenSidecar::read(fields);
     let ingress: Vec<_> = written
         .ingress
         .iter()
@@ -166,7 +166,7 @@ fn bind(text: Option<&Text>, report: &Report) -> Option<IpAddr> {
     values::ip(text, report)
 }
 
-fn not_yet_unix(at: &At, report: &Report) {
+fn not_yet_unix(at: &FieldPath, report: &Report) {
     report.error(
         codes::NOT_YET,
         at,

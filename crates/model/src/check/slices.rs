@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::checker::{Changes, Turn};
-use super::{Checked, ResourceId, Stored};
+use super::checker::{MeshPatch, Turn};
+use super::{CheckedResource, ResourceId, StoredResource};
 use crate::mesh::endpoint_slice::{Owners, Places, stranger_prefix};
-use crate::mesh::{EndpointAddress, Mesh, Service, ServiceOrigin, Workload, WorkloadKind};
+use crate::mesh::{EndpointAddress, Mesh, MeshService, ServiceOrigin, Workload, WorkloadKind};
 use crate::names::{CLUSTER_DOMAIN, Hostname, ResourceName, ServiceKey, WorkloadKey};
 
 /// Makes the workloads of a mesh that is put together anew.
@@ -31,10 +31,10 @@ pub(super) fn settle(mesh: &mut Mesh) {
 pub(super) type Said = BTreeMap<ResourceName, Places>;
 
 /// The addresses before these slices are added or removed.
-pub(super) fn said<'a>(mesh: &Mesh, all: impl Iterator<Item = &'a (ResourceId, Stored)>) -> Said {
+pub(super) fn said<'a>(mesh: &Mesh, all: impl Iterator<Item = &'a (ResourceId, StoredResource)>) -> Said {
     let mut said = Said::new();
     for (_, stored) in all {
-        if let Checked::EndpointSlice(slice) = &stored.checked {
+        if let CheckedResource::EndpointSlice(slice) = &stored.checked {
             let service = slice.for_service();
             let places = mesh.endpoint_slices.places(&service);
             let places = || places.cloned().unwrap_or_default();
@@ -45,7 +45,7 @@ pub(super) fn said<'a>(mesh: &Mesh, all: impl Iterator<Item = &'a (ResourceId, S
 }
 
 /// Makes what follows from resources that came and went; `said` is what their slices said before.
-pub(super) fn follow(mesh: &mut Mesh, said: &Said, changes: &mut Changes) {
+pub(super) fn follow(mesh: &mut Mesh, said: &Said, changes: &mut MeshPatch) {
     if mesh.endpoint_slices.is_empty() && said.is_empty() {
         return;
     }
@@ -76,7 +76,7 @@ pub(super) fn follow(mesh: &mut Mesh, said: &Said, changes: &mut Changes) {
 }
 
 /// The Services whose endpoints may have changed.
-fn concerned(mesh: &Mesh, said: &Said, changes: &Changes) -> BTreeSet<ResourceName> {
+fn concerned(mesh: &Mesh, said: &Said, changes: &MeshPatch) -> BTreeSet<ResourceName> {
     let slices = &mesh.endpoint_slices;
     let mut concerned: BTreeSet<ResourceName> = said.keys().cloned().collect();
     let services = changes.services.values();
@@ -105,7 +105,7 @@ fn moves((old, new): &Turn<Workload>) -> bool {
     at(old) != at(new)
 }
 
-fn found<'a>(mesh: &'a Mesh, name: &ResourceName) -> Option<&'a Arc<Service>> {
+fn found<'a>(mesh: &'a Mesh, name: &ResourceName) -> Option<&'a Arc<MeshService>> {
     let host = format!("{}.{}.svc.{CLUSTER_DOMAIN}", name.name, name.namespace);
     let key = ServiceKey::new(name.namespace.clone(), Hostname::new(&host)?);
     let found = mesh.services.get(&key)?;
@@ -129,7 +129,7 @@ fn replace_strangers(
     mesh: &mut Mesh,
     service: &ResourceName,
     owners: &Owners,
-    changes: &mut Changes,
+    changes: &mut MeshPatch,
 ) {
     let made = strangers(mesh, service, owners);
     let prefix = stranger_prefix(&service.name);
@@ -159,7 +159,7 @@ fn note_known(
     mesh: &Mesh,
     (service, before): (&ResourceName, &Places),
     owners: &Owners,
-    changes: &mut Changes,
+    changes: &mut MeshPatch,
 ) {
     let none = BTreeMap::new();
     let now = mesh.endpoint_slices.places(service).unwrap_or(&none);

@@ -7,27 +7,27 @@ use std::sync::Arc;
 use super::authorization::{GATEWAY_API, targets};
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{At, Fields, Report, Spanned};
+use crate::decode::{FieldPath, Fields, Report, SpannedValue};
 use crate::log_filter::LogFilter;
 use crate::mesh::telemetry::{
-    CustomTag, LoggingRule, Metric, MetricOverride, MetricsRule, ProviderName, Share, Sides,
+    CustomTag, LoggingRule, Metric, MetricOverride, MetricsRule, ProviderName, SamplingShare, TelemetrySides,
     TagOverride, Telemetry, TracingRule,
 };
 use crate::text::{clip, suggest};
 use crate::written::{Text, telemetry as written};
 
-const MODES: [(&str, Sides); 3] = [
-    ("CLIENT_AND_SERVER", Sides::BOTH),
+const MODES: [(&str, TelemetrySides); 3] = [
+    ("CLIENT_AND_SERVER", TelemetrySides::BOTH),
     (
         "CLIENT",
-        Sides {
+        TelemetrySides {
             client: true,
             server: false,
         },
     ),
     (
         "SERVER",
-        Sides {
+        TelemetrySides {
             client: false,
             server: true,
         },
@@ -45,7 +45,7 @@ pub(super) fn telemetry(meta: Meta, fields: &mut Fields<'_>, report: &Report) ->
         ("networking.istio.io", "ServiceEntry"),
     ];
     let help = "a Gateway (gateway.networking.k8s.io) of a gateway or a waypoint, or a Service or ServiceEntry (networking.istio.io) behind a waypoint";
-    let aims = |at: &At| targets(&written.target, at, (&known, help), report);
+    let aims = |at: &FieldPath| targets(&written.target, at, (&known, help), report);
     let targets = written.at.as_ref().map(aims).unwrap_or_default();
     Telemetry {
         name: meta.name,
@@ -71,9 +71,9 @@ pub(super) fn telemetry(meta: Meta, fields: &mut Fields<'_>, report: &Report) ->
     }
 }
 
-fn sides(mode: Option<&Text>, report: &Report) -> Sides {
+fn sides(mode: Option<&Text>, report: &Report) -> TelemetrySides {
     mode.and_then(|mode| report.one_of(mode, &MODES))
-        .unwrap_or(Sides::BOTH)
+        .unwrap_or(TelemetrySides::BOTH)
 }
 
 fn providers(written: &[Text], report: &Report) -> Vec<ProviderName> {
@@ -127,8 +127,8 @@ fn tracing(written: &written::Tracing, report: &Report) -> TracingRule {
 }
 
 /// A percentage.
-pub(super) fn share(number: &Spanned<f64>, report: &Report) -> Option<Share> {
-    let share = Share::percent(number.value);
+pub(super) fn share(number: &SpannedValue<f64>, report: &Report) -> Option<SamplingShare> {
+    let share = SamplingShare::percent(number.value);
     if share.is_none() {
         let message = format!("{} is not a percentage", number.value);
         report.error(
@@ -161,7 +161,7 @@ pub(super) fn custom_tags(
         if tag.formatter {
             return None;
         }
-        let named = |named: &written::Named| {
+        let named = |named: &written::WrittenName| {
             let name = report.required(named.name.as_ref(), &named.at, "name")?;
             Some((
                 name.clone(),
@@ -255,7 +255,7 @@ fn metric_override(written: &written::MetricOverride, report: &Report) -> Option
     Some(checked)
 }
 
-fn nothing(at: &At, report: &Report) {
+fn nothing(at: &FieldPath, report: &Report) {
     report.warning(
         codes::NO_MEANING,
         at,

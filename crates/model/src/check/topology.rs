@@ -2,7 +2,7 @@
 //! in the Pod's annotation `proxy.istio.io/config`.
 
 use crate::codes;
-use crate::decode::{At, Cursor, Fields, Report, Spanned};
+use crate::decode::{FieldPath, Cursor, Fields, Report, SpannedValue};
 use crate::mesh::{ForwardClientCertificate, Topology};
 use crate::names::Labels;
 use crate::text::clip;
@@ -34,12 +34,12 @@ const FORWARDS: [(&str, Option<ForwardClientCertificate>); 6] = [
 ];
 
 /// Reads the annotation. Errors are reported, and the Pod is then not in force.
-pub(super) fn topology(annotations: &Labels, at: &At, report: &Report) -> Topology {
+pub(super) fn topology(annotations: &Labels, at: &FieldPath, report: &Report) -> Topology {
     let none = Topology::default();
     let Some(text) = annotations.get(ANNOTATION) else {
         return none;
     };
-    let at = At {
+    let at = FieldPath {
         place: at.place,
         path: join(&at.path, &format!("metadata.annotations[{ANNOTATION}]")),
     };
@@ -71,7 +71,7 @@ pub(super) fn topology(annotations: &Labels, at: &At, report: &Report) -> Topolo
     }
     let inner = |name: &str| {
         let (_, node) = entries.iter().find(|(key, _)| &*key.text == name)?;
-        let at = At {
+        let at = FieldPath {
             place: at.place,
             path: format!("{}.{name}", at.path).into(),
         };
@@ -101,7 +101,7 @@ pub(super) fn forwards(word: Option<&Text>, report: &Report) -> Option<ForwardCl
 }
 
 /// `numTrustedProxies`.
-pub(super) fn trusted_proxies(number: &Spanned<i64>, report: &Report) -> Option<u32> {
+pub(super) fn trusted_proxies(number: &SpannedValue<i64>, report: &Report) -> Option<u32> {
     let count = u32::try_from(number.value).ok();
     if count.is_none() {
         let message = format!("{} is not a number of proxies", number.value);

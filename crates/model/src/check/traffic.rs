@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::config::H2_UPGRADE_POLICIES;
 use super::telemetry::header_name;
 use crate::codes;
-use crate::decode::{At, Report, Spanned};
+use crate::decode::{FieldPath, Report, SpannedValue};
 use crate::mesh::traffic::{
     Algorithm, ConnectionPool, Distribute, HashCookie, HashKey, LoadBalancer, LocalitySetting,
     OutlierDetection, REGION, RetryBudget, SUBZONE, TcpKeepAlive, Warmup, ZONE,
@@ -29,7 +29,7 @@ const MIN_CLUSTER_SIZE: u32 = 6;
 
 /// Written without a number of its own: the number, where it lies within bounds.
 fn within(
-    number: &Spanned<i64>,
+    number: &SpannedValue<i64>,
     bounds: std::ops::RangeInclusive<i64>,
     what: &str,
     report: &Report,
@@ -43,7 +43,7 @@ fn within(
     None
 }
 
-fn count(number: Option<&Spanned<i64>>, report: &Report) -> Option<u32> {
+fn count(number: Option<&SpannedValue<i64>>, report: &Report) -> Option<u32> {
     let value = within(
         number?,
         0..=i64::from(u32::MAX),
@@ -54,11 +54,11 @@ fn count(number: Option<&Spanned<i64>>, report: &Report) -> Option<u32> {
 }
 
 /// A limit; 0 is none, as in Istio.
-fn limit(number: Option<&Spanned<i64>>, report: &Report) -> Option<u32> {
+fn limit(number: Option<&SpannedValue<i64>>, report: &Report) -> Option<u32> {
     count(number, report).filter(|limit| *limit > 0)
 }
 
-fn percent(number: Option<&Spanned<i64>>, report: &Report) -> Option<u32> {
+fn percent(number: Option<&SpannedValue<i64>>, report: &Report) -> Option<u32> {
     let value = within(number?, 0..=100, "a percentage", report)?;
     u32::try_from(value).ok()
 }
@@ -161,7 +161,7 @@ fn zone_aware(written: &written::ZoneAwareSetting, report: &Report) -> LocalityS
 
 /// From regions to those that come first after them.
 fn failover(written: &[written::Failover], report: &Report) -> Vec<(Arc<str>, Arc<str>)> {
-    let region = |text: &Option<Text>, at: &At, name: &'static str| {
+    let region = |text: &Option<Text>, at: &FieldPath, name: &'static str| {
         let text = report.required(text.as_ref(), at, name)?;
         if text.value.contains(['/', '*']) {
             report.bad(text, " as a region", "a region alone, without its zones");
@@ -398,7 +398,7 @@ fn warmup(written: &written::LoadBalancer, report: &Report) -> Option<Warmup> {
         });
     };
     let duration = report.required(warmup.duration.as_ref(), &warmup.at, "duration");
-    let bounded = |number: Option<&Spanned<f64>>, least: f64, most: f64, default: f64| {
+    let bounded = |number: Option<&SpannedValue<f64>>, least: f64, most: f64, default: f64| {
         let Some(number) = number else {
             return default;
         };

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::codes;
-use crate::decode::{At, Report, Spanned};
+use crate::decode::{FieldPath, Report, SpannedValue};
 use crate::mesh::{Exports, Protocol, Visibility};
 use crate::names::{
     Hostname, Labels, Namespace, ResourceName, is_dns_label, is_dns_subdomain, is_object_name,
@@ -19,7 +19,7 @@ use crate::written::{Selector, Text, TextMap};
 pub(super) struct Meta {
     pub(super) name: ResourceName,
     pub(super) source: Source,
-    pub(super) at: At,
+    pub(super) at: FieldPath,
     pub(super) labels: Labels,
     pub(super) annotations: Labels,
     pub(super) created: Option<i64>,
@@ -28,16 +28,16 @@ pub(super) struct Meta {
 
 /// The name of a document, as far as it is readable.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Called {
+pub(crate) struct DocumentName {
     pub(crate) name: Option<Arc<str>>,
     /// That of a namespaced kind; the default one where none is written.
     pub(crate) namespace: Option<Namespace>,
 }
 
 /// Checks metadata. Without a usable name, the error holds the readable parts.
-pub(super) fn meta(header: &Header, namespaced: bool, report: &Report) -> Result<Meta, Called> {
+pub(super) fn meta(header: &Header, namespaced: bool, report: &Report) -> Result<Meta, DocumentName> {
     let metadata = &header.metadata;
-    let parent = At {
+    let parent = FieldPath {
         place: metadata.at.as_ref().unwrap_or(&header.at).place,
         path: join(&header.at.path, "metadata"),
     };
@@ -55,7 +55,7 @@ pub(super) fn meta(header: &Header, namespaced: bool, report: &Report) -> Result
     };
     let (name, name_value, namespace) = match (name, value, namespace) {
         (Some(name), Some(value), Some(namespace)) => (name, value, namespace),
-        (_, name, namespace) => return Err(Called { name, namespace }),
+        (_, name, namespace) => return Err(DocumentName { name, namespace }),
     };
     Ok(meta_of(
         header,
@@ -66,7 +66,7 @@ pub(super) fn meta(header: &Header, namespaced: bool, report: &Report) -> Result
 }
 
 /// Checks metadata except the name; `at` is the name's location.
-pub(super) fn meta_of(header: &Header, name: ResourceName, at: At, report: &Report) -> Meta {
+pub(super) fn meta_of(header: &Header, name: ResourceName, at: FieldPath, report: &Report) -> Meta {
     let metadata = &header.metadata;
     let (labels, annotations) = labels_and_annotations(metadata, report);
     Meta {
@@ -384,7 +384,7 @@ fn parse_timestamp(text: &str) -> Option<i64> {
 const MAX_WEIGHT: i64 = 1_000_000;
 
 /// A destination's share of the requests.
-pub(super) fn weight(weight: &Spanned<i64>, report: &Report) -> Option<u32> {
+pub(super) fn weight(weight: &SpannedValue<i64>, report: &Report) -> Option<u32> {
     let fits = (0..=MAX_WEIGHT).contains(&weight.value);
     if !fits {
         let message = format!("{} is not a weight", weight.value);
@@ -397,7 +397,7 @@ pub(super) fn weight(weight: &Spanned<i64>, report: &Report) -> Option<u32> {
 /// Says that a second thing in a list has the same name.
 pub(super) fn unique<'a, T: Ord + std::fmt::Display + 'a>(
     what: &str,
-    items: impl IntoIterator<Item = (T, &'a At)>,
+    items: impl IntoIterator<Item = (T, &'a FieldPath)>,
     report: &Report,
 ) {
     let mut seen = BTreeSet::new();

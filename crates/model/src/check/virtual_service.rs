@@ -13,8 +13,8 @@ use super::config;
 use super::destination::whole;
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{At, Cursor, Fields, Report};
-use crate::mesh::intent::Intent;
+use crate::decode::{FieldPath, Cursor, Fields, Report};
+use crate::mesh::routing_intent::RoutingIntent;
 use crate::mesh::{
     CLAIMS, Criterion, Delegate, HttpMatch, HttpRoute, MESH, RetryPolicy, RouteDestination,
     Subject, TextMatch, VirtualService, WeightedDestination, gateway_name,
@@ -32,16 +32,16 @@ const UNHEEDED: [&str; 3] = [
 ];
 
 /// Context of the resource under check.
-struct Reading<'a> {
+struct RuleReader<'a> {
     name: &'a ResourceName,
     report: &'a Report,
     /// Default scope of matches that set no gateways.
-    place: Holds,
+    place: MatchScope,
 }
 
 /// The scope of a match, as far as it determines which proxies verify tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Holds {
+enum MatchScope {
     /// At gateways alone, or in a delegate.
     AtGateways,
     /// In the mesh, too.
@@ -56,20 +56,20 @@ const MAX_CLAIM_DEPTH: usize = 16;
 pub(super) fn virtual_service(
     meta: Meta,
     fields: &mut Fields<'_>,
-    intents: &mut Vec<Intent>,
+    intents: &mut Vec<RoutingIntent>,
     report: &Report,
 ) -> Option<VirtualService> {
     fields.ignore(&["status"]);
     let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
-    let mut reading = Reading {
+    let mut reading = RuleReader {
         name: &meta.name,
         report,
-        place: Holds::AtGateways,
+        place: MatchScope::AtGateways,
     };
     let hosts = reading.hosts(&mut spec);
     let gateways = gateways(&spec.texts("gateways"), &meta, report);
     if !hosts.is_empty() && gateways.iter().any(|(gateway, _)| gateway.is_none()) {
-        reading.place = Holds::InMesh;
+        reading.place = MatchScope::InMesh;
     }
     let visibility = values::visibility(&spec.texts("exportTo"), &meta.name.namespace, report);
     let http = spec.list("http", |cursor| reading.http(cursor));
@@ -90,7 +90,7 @@ pub(super) fn virtual_service(
         source: meta.source,
         created: meta.created,
     };
-    intents.push(Intent::VirtualService(Arc::new(read.clone())));
+    intents.push(RoutingIntent::VirtualService(Arc::new(read.clone())));
     Some(read)
 }
 
@@ -100,8 +100,8 @@ pub(super) fn limited_match(
     cursor: &Cursor<'_>,
     report: &Report,
 ) -> Option<HttpMatch> {
-    let place = Holds::Elsewhere;
-    let reading = Reading {
+    let place = MatchScope::Elsewhere;
+    let reading = RuleReader {
         name,
         report,
         place,
@@ -143,7 +143,7 @@ fn gateways(written: &[Text], meta: &Meta, report: &Report) -> Vec<NamedGateway>
     written.iter().filter_map(read).collect()
 }
 
-impl Reading<'_> {
+impl RuleReader<'_> {
     fn hosts(&self, spec: &mut Fields<'_>) -> Vec<(crate::names::Hostname, crate::source::Source)> {
         let report = self.report;
         let hosts = spec.texts("hosts");
@@ -194,7 +194,7 @@ impl Reading<'_> {
     }
 
     /// Refuses actions on forwarded requests in a route that answers itself.
-    fn answers_alone(&self, route: &HttpRoute, at: &At) {
+    fn answers_alone(&self, route: &HttpRoute, at: &FieldPath) {
         let said = [
             ("rewrite", route.rewrite.is_some()),
             ("fault", route.fault.is_some()),
@@ -211,7 +211,7 @@ impl Reading<'_> {
     }
 
     /// A route sends requests on, answers them, or hands over; exactly one of these.
-    fn one_answer(&self, fields: &mut Fields<'_>, routed: bool, at: &At) {
+    fn one_answer(&self, fields: &mut Fields<'_>, routed: bool, at: &FieldPath) {
         let answers = ["redirect", "directResponse", "delegate"].map(|name| fields.get(name));
         let answered = answers.iter().flatten().count();
         if answered + usize::from(routed) > 1 {
@@ -225,7 +225,7 @@ impl Reading<'_> {
     }
 
     /// Several that share requests need something to share.
-    fn sharing(&self, route: &[WeightedDestination], at: &At) {
+    fn sharing(&self, route: &[WeightedDestination], at: &FieldPath) {
         let nothing = route.iter().all(|one| one.weight == 0);
         if route.len() > 1 && nothing {
             let message = "the weights of these destinations are all 0: nobody takes a request";
@@ -239,7 +239,7 @@ impl Reading<'_> {
         let at = fields.at().clone();
         let attempts = fields.get("attempts");
         if attempts.is_none() {
-            let place = At {
+            let place = FieldPath {
                 path: values::join(&at.path, "attempts"),
                 ..at
             };
@@ -309,18 +309,18 @@ impl Reading<'_> {
     }
 
     /// Checks that matches on tokens are at gateways: callers in the mesh do not verify tokens.
-    fn verified(&self, read: &HttpMatch, at: &At) {
+    fn verified(&self, read: &HttpMatch, at: &FieldPath) {
         let in_mesh = match read.criteria.get(&Subject::Gateways) {
             Some(Criterion::OneOf(names)) => names.iter().any(|name| &**name == MESH),
             _ => true,
         };
         let help = match self.place {
-            Holds::AtGateways => return,
-            Holds::InMesh if !in_mesh => return,
-            Holds::InMesh => {
+            MatchScope::AtGateways => return,
+            MatchScope::InMesh if !in_mesh => return,
+            MatchScope::InMesh => {
                 "write `gateways` without `mesh`, in the match or in the VirtualService"
             }
-            Holds::Elsewhere => {
+            MatchScope::Elsewhere => {
                 "match a header that `outputClaimToHeaders` of the RequestAuthentication makes"
             }
         };

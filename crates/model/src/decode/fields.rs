@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-use super::report::At;
-use super::{Cursor, IntegerOrText, Spanned};
+use super::report::FieldPath;
+use super::{Cursor, IntegerOrText, SpannedValue};
 use crate::codes;
 use crate::text::{clip, suggest};
-use crate::yaml::{Key, Node, Value};
+use crate::yaml::{MappingKey, YamlNode, Value};
 
-type Text = Spanned<Arc<str>>;
+type Text = SpannedValue<Arc<str>>;
 
 /// A mapping that is being read.
 pub struct Fields<'a> {
     cursor: Cursor<'a>,
-    entries: &'a [(Key, Node)],
+    entries: &'a [(MappingKey, YamlNode)],
     known: Vec<&'static str>,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn new(cursor: Cursor<'a>, entries: &'a [(Key, Node)]) -> Self {
+    pub(super) fn new(cursor: Cursor<'a>, entries: &'a [(MappingKey, YamlNode)]) -> Self {
         Self {
             cursor,
             entries,
@@ -27,7 +27,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Location of the mapping.
-    pub fn at(&self) -> &At {
+    pub fn at(&self) -> &FieldPath {
         &self.cursor.at
     }
 
@@ -46,7 +46,7 @@ impl<'a> Fields<'a> {
             .filter(|(key, node)| spells(&key.text, name, protobuf) && !node.is_null());
         let (_, node) = found.next()?;
         if let Some((second, _)) = found.next() {
-            let at = At {
+            let at = FieldPath {
                 place: second.place,
                 path: self.path(&clip(&second.text)),
             };
@@ -56,7 +56,7 @@ impl<'a> Fields<'a> {
         }
         Some(Cursor {
             node,
-            at: At {
+            at: FieldPath {
                 place: node.place,
                 path: self.path(name),
             },
@@ -92,22 +92,22 @@ impl<'a> Fields<'a> {
     }
 
     /// A field that is a whole number.
-    pub fn integer(&mut self, name: &'static str) -> Option<Spanned<i64>> {
+    pub fn integer(&mut self, name: &'static str) -> Option<SpannedValue<i64>> {
         self.get(name)?.integer()
     }
 
     /// A field that is a number.
-    pub fn number(&mut self, name: &'static str) -> Option<Spanned<f64>> {
+    pub fn number(&mut self, name: &'static str) -> Option<SpannedValue<f64>> {
         self.get(name)?.number()
     }
 
     /// A field that is a number or text.
-    pub fn integer_or_text(&mut self, name: &'static str) -> Option<Spanned<IntegerOrText>> {
+    pub fn integer_or_text(&mut self, name: &'static str) -> Option<SpannedValue<IntegerOrText>> {
         self.get(name)?.integer_or_text()
     }
 
     /// A boolean field.
-    pub fn boolean(&mut self, name: &'static str) -> Option<Spanned<bool>> {
+    pub fn boolean(&mut self, name: &'static str) -> Option<SpannedValue<bool>> {
         self.get(name)?.boolean()
     }
 
@@ -201,7 +201,7 @@ impl<'a> Fields<'a> {
         for (key, _) in self.entries {
             let mut known = self.known.iter();
             if !known.any(|name| spells(&key.text, name, protobuf)) {
-                let at = At {
+                let at = FieldPath {
                     place: key.place,
                     path: self.path(&clip(&key.text)),
                 };

@@ -8,26 +8,26 @@ use crate::diagnostic::Diagnostic;
 use crate::names::Port;
 use crate::source::Source;
 use crate::text::{clip, parse_duration, suggest};
-use crate::yaml::Place;
+use crate::yaml::SourcePosition;
 
 /// Most problems kept for one document: a hostile one could make a million.
 const MAX_DIAGNOSTICS_PER_DOCUMENT: usize = 100;
 
 /// Place and field path of a value.
 #[derive(Debug, Clone)]
-pub struct At {
-    pub(crate) place: Place,
+pub struct FieldPath {
+    pub(crate) place: SourcePosition,
     /// The way through the document, such as `services[2].script`.
     pub path: Arc<str>,
 }
 
 /// A value and where it was written.
 #[derive(Debug, Clone)]
-pub struct Spanned<T> {
+pub struct SpannedValue<T> {
     /// The value.
     pub value: T,
     /// File and line of its definition.
-    pub at: At,
+    pub at: FieldPath,
 }
 
 /// Problems of one document. Shared by all cursors over it.
@@ -63,7 +63,7 @@ impl Report {
     pub fn error(
         &self,
         code: &'static str,
-        at: &At,
+        at: &FieldPath,
         message: impl Into<String>,
         help: impl Into<String>,
     ) {
@@ -75,7 +75,7 @@ impl Report {
     pub fn warning(
         &self,
         code: &'static str,
-        at: &At,
+        at: &FieldPath,
         message: impl Into<String>,
         help: impl Into<String>,
     ) {
@@ -90,14 +90,14 @@ impl Report {
     pub fn note(
         &self,
         code: &'static str,
-        at: &At,
+        at: &FieldPath,
         message: impl Into<String>,
         help: impl Into<String>,
     ) {
         self.push(Diagnostic::note(code, self.source(at), message), at, help);
     }
 
-    fn push(&self, diagnostic: Diagnostic, at: &At, help: impl Into<String>) {
+    fn push(&self, diagnostic: Diagnostic, at: &FieldPath, help: impl Into<String>) {
         let mut all = self.diagnostics.borrow_mut();
         if all.len() < MAX_DIAGNOSTICS_PER_DOCUMENT {
             all.push(diagnostic.field(&*at.path).help(help));
@@ -105,7 +105,7 @@ impl Report {
     }
 
     /// The place as others see it.
-    pub fn source(&self, at: &At) -> Source {
+    pub fn source(&self, at: &FieldPath) -> Source {
         Source {
             file: self.file.clone(),
             line: at.place.line,
@@ -133,7 +133,7 @@ impl Report {
     /// One of the words allowed.
     pub fn one_of<T: Copy>(
         &self,
-        text: &Spanned<Arc<str>>,
+        text: &SpannedValue<Arc<str>>,
         words: &[(&'static str, T)],
     ) -> Option<T> {
         let found = words
@@ -148,7 +148,7 @@ impl Report {
     }
 
     /// A port number.
-    pub fn port(&self, number: &Spanned<i64>) -> Option<Port> {
+    pub fn port(&self, number: &SpannedValue<i64>) -> Option<Port> {
         let port = u16::try_from(number.value).ok().and_then(Port::new);
         if port.is_none() {
             let message = format!("{} is not a port", number.value);
@@ -163,7 +163,7 @@ impl Report {
     }
 
     /// A duration with its unit.
-    pub fn duration(&self, text: &Spanned<Arc<str>>) -> Option<std::time::Duration> {
+    pub fn duration(&self, text: &SpannedValue<Arc<str>>) -> Option<std::time::Duration> {
         let duration = parse_duration(&text.value);
         if duration.is_none() {
             self.bad(
@@ -178,7 +178,7 @@ impl Report {
     /// A value parsed by `parse`.
     pub fn parsed<T>(
         &self,
-        text: &Spanned<Arc<str>>,
+        text: &SpannedValue<Arc<str>>,
         what: &str,
         parse: impl Fn(&str) -> Option<T>,
         help: &str,
@@ -191,7 +191,7 @@ impl Report {
     }
 
     /// Says that the text is not allowed here.
-    pub fn bad(&self, text: &Spanned<Arc<str>>, what: &str, help: impl Into<String>) {
+    pub fn bad(&self, text: &SpannedValue<Arc<str>>, what: &str, help: impl Into<String>) {
         self.error(
             codes::BAD_VALUE,
             &text.at,
@@ -201,14 +201,14 @@ impl Report {
     }
 
     /// A field that must be there: reports at its parent when it is not.
-    pub fn required<T>(&self, value: Option<T>, parent: &At, name: &str) -> Option<T> {
+    pub fn required<T>(&self, value: Option<T>, parent: &FieldPath, name: &str) -> Option<T> {
         if value.is_none() && !self.failed_below(parent, name) {
             let path: Arc<str> = if parent.path.is_empty() {
                 name.into()
             } else {
                 format!("{}.{name}", parent.path).into()
             };
-            let at = At {
+            let at = FieldPath {
                 place: parent.place,
                 path,
             };
@@ -218,7 +218,7 @@ impl Report {
     }
 
     /// Returns true if the field exists but already has an error.
-    fn failed_below(&self, parent: &At, name: &str) -> bool {
+    fn failed_below(&self, parent: &FieldPath, name: &str) -> bool {
         let path = if parent.path.is_empty() {
             name.to_owned()
         } else {

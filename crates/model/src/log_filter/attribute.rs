@@ -2,7 +2,7 @@
 
 /// The type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum AttributeType {
     /// Text.
     Text,
     /// A whole number.
@@ -13,7 +13,7 @@ pub enum Kind {
     Duration,
 }
 
-impl Kind {
+impl AttributeType {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -36,8 +36,8 @@ macro_rules! attributes {
 
             /// Its type.
             #[must_use]
-            pub fn kind(self) -> Kind {
-                match self { $(Self::$variant => Kind::$kind,)* }
+            pub fn kind(self) -> AttributeType {
+                match self { $(Self::$variant => AttributeType::$kind,)* }
             }
 
             /// Its meaning, for the reference.

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::attribute::{Attribute, Kind};
-use super::scan::{Word, words};
+use super::attribute::{Attribute, AttributeType};
+use super::scan::{FilterToken, words};
 use super::{Comparison, Expression, FilterError, Literal, MAX_EXPRESSION_DEPTH, Operand, Search};
-use crate::log_format::Direction;
+use crate::log_format::HeaderSource;
 use crate::text::{clip, nearest, parse_duration};
 
-const MAPS: [(&str, Direction); 3] = [
-    ("request.headers", Direction::Request),
-    ("response.headers", Direction::Response),
-    ("response.trailers", Direction::Trailer),
+const MAPS: [(&str, HeaderSource); 3] = [
+    ("request.headers", HeaderSource::Request),
+    ("response.headers", HeaderSource::Response),
+    ("response.trailers", HeaderSource::Trailer),
 ];
 
 const COMPARISONS: [(&str, Comparison); 6] = [
@@ -38,7 +38,7 @@ pub(super) fn parse(source: &str) -> Result<Expression, FilterError> {
     let expression = parser.any()?;
     match parser.peek() {
         None => Ok(expression),
-        Some(Word::Sign("?")) => Err(FilterError::new(
+        Some(FilterToken::Sign("?")) => Err(FilterError::new(
             "`? :` is not supported",
             "write it with && and ||",
         )),
@@ -50,33 +50,33 @@ pub(super) fn parse(source: &str) -> Result<Expression, FilterError> {
 }
 
 struct Parser {
-    words: Vec<Word>,
+    words: Vec<FilterToken>,
     at: usize,
     depth: usize,
 }
 
 /// One side of a relation, with its type; a boolean expression is possible too.
 enum Term {
-    Value(Operand, Kind),
+    Value(Operand, AttributeType),
     Expression(Expression),
-    List(Vec<(Literal, Kind)>),
+    List(Vec<(Literal, AttributeType)>),
     /// A whole map of headers, on the right of `in`.
-    Map(Direction),
+    Map(HeaderSource),
 }
 
 impl Parser {
-    fn peek(&self) -> Option<&Word> {
+    fn peek(&self) -> Option<&FilterToken> {
         self.words.get(self.at)
     }
 
-    fn next(&mut self) -> Option<Word> {
+    fn next(&mut self) -> Option<FilterToken> {
         let word = self.words.get(self.at).cloned();
         self.at += 1;
         word
     }
 
     fn takes(&mut self, sign: &str) -> bool {
-        let found = matches!(self.peek(), Some(Word::Sign(found)) if *found == sign);
+        let found = matches!(self.peek(), Some(FilterToken::Sign(found)) if *found == sign);
         self.at += usize::from(found);
         found
     }
@@ -130,7 +130,7 @@ impl Parser {
 
     fn relation(&mut self) -> Result<Expression, FilterError> {
         let left = self.term()?;
-        if let Some(Word::Name(name)) = self.peek()
+        if let Some(FilterToken::Name(name)) = self.peek()
             && name == "in"
         {
             self.at += 1;
@@ -138,7 +138,7 @@ impl Parser {
             return membership(left, right);
         }
         let comparison = match self.peek() {
-            Some(Word::Sign(sign)) => COMPARISONS.iter().find(|(known, _)| known == sign),
+            Some(FilterToken::Sign(sign)) => COMPARISONS.iter().find(|(known, _)| known == sign),
             _ => None,
         };
         let Some((sign, comparison)) = comparison else {
@@ -149,7 +149,7 @@ impl Parser {
         match (left, right) {
             (Term::Value(one, kind), Term::Value(other, other_kind)) if kind == other_kind => {
                 let ordered = !matches!(comparison, Comparison::Equal | Comparison::NotEqual);
-                if kind == Kind::Bool && ordered {
+                if kind == AttributeType::Bool && ordered {
                     let message = format!("`{sign}` does not order true and false");
                     return Err(FilterError::new(message, ""));
                 }
@@ -172,20 +172,20 @@ impl Parser {
     fn term(&mut self) -> Result<Term, FilterError> {
         let value = |literal, kind| Ok(Term::Value(Operand::Literal(literal), kind));
         match self.next() {
-            Some(Word::Text(text)) => value(Literal::Text(text.into()), Kind::Text),
-            Some(Word::Number(number)) => value(Literal::Number(number), Kind::Number),
-            Some(Word::Sign("(")) => {
+            Some(FilterToken::Text(text)) => value(Literal::Text(text.into()), AttributeType::Text),
+            Some(FilterToken::Number(number)) => value(Literal::Number(number), AttributeType::Number),
+            Some(FilterToken::Sign("(")) => {
                 let inner = self.any()?;
                 self.wants(")")?;
                 Ok(match inner {
-                    Expression::Is(operand) => Term::Value(operand, Kind::Bool),
+                    Expression::Is(operand) => Term::Value(operand, AttributeType::Bool),
                     inner => Term::Expression(inner),
                 })
             }
-            Some(Word::Sign("[")) => self.list(),
-            Some(Word::Name(name)) => match name.as_str() {
-                "true" => value(Literal::Bool(true), Kind::Bool),
-                "false" => value(Literal::Bool(false), Kind::Bool),
+            Some(FilterToken::Sign("[")) => self.list(),
+            Some(FilterToken::Name(name)) => match name.as_str() {
+                "true" => value(Literal::Bool(true), AttributeType::Bool),
+                "false" => value(Literal::Bool(false), AttributeType::Bool),
                 "has" => self.has(),
                 "duration" => self.duration(),
                 _ => self.path(name),
@@ -215,7 +215,7 @@ impl Parser {
     fn has(&mut self) -> Result<Term, FilterError> {
         self.wants("(")?;
         let term = match self.next() {
-            Some(Word::Name(name)) => self.path(name)?,
+            Some(FilterToken::Name(name)) => self.path(name)?,
             _ => {
                 return Err(FilterError::new(
                     "`has` takes an attribute",
@@ -232,7 +232,7 @@ impl Parser {
 
     fn duration(&mut self) -> Result<Term, FilterError> {
         self.wants("(")?;
-        let Some(Word::Text(text)) = self.next() else {
+        let Some(FilterToken::Text(text)) = self.next() else {
             return Err(FilterError::new(
                 "`duration` takes a text",
                 "write duration('250ms')",
@@ -249,7 +249,7 @@ impl Parser {
         })?;
         Ok(Term::Value(
             Operand::Literal(Literal::Number(nanoseconds)),
-            Kind::Duration,
+            AttributeType::Duration,
         ))
     }
 
@@ -263,24 +263,24 @@ impl Parser {
             let found = Attribute::NAMES.iter().find(|(name, _)| *name == path);
             let dotted = matches!(
                 (self.peek(), self.words.get(self.at + 1)),
-                (Some(Word::Sign(".")), Some(Word::Name(_)))
+                (Some(FilterToken::Sign(".")), Some(FilterToken::Name(_)))
             );
             if let Some((_, attribute)) = found {
                 return self.method(Operand::Attribute(*attribute), attribute.kind());
             }
             if !dotted {
-                return Err(unknown(&path, matches!(self.peek(), Some(Word::Sign("(")))));
+                return Err(unknown(&path, matches!(self.peek(), Some(FilterToken::Sign("(")))));
             }
             self.at += 1;
-            if let Some(Word::Name(name)) = self.next() {
+            if let Some(FilterToken::Name(name)) = self.next() {
                 path = format!("{path}.{name}");
             }
         }
     }
 
-    fn header(&mut self, path: &str, direction: Direction) -> Result<Term, FilterError> {
+    fn header(&mut self, path: &str, direction: HeaderSource) -> Result<Term, FilterError> {
         if self.takes("[") {
-            let Some(Word::Text(name)) = self.next() else {
+            let Some(FilterToken::Text(name)) = self.next() else {
                 return Err(FilterError::new(
                     format!("`{path}[…]` takes a text"),
                     format!("write {path}['name']"),
@@ -289,11 +289,11 @@ impl Parser {
             self.wants("]")?;
             return self.method(
                 Operand::Header(direction, name.to_ascii_lowercase().into()),
-                Kind::Text,
+                AttributeType::Text,
             );
         }
         if self.takes(".") {
-            let Some(Word::Name(name)) = self.next() else {
+            let Some(FilterToken::Name(name)) = self.next() else {
                 return Err(FilterError::new(
                     format!("`{path}.` names no header"),
                     format!("write {path}['name']"),
@@ -301,18 +301,18 @@ impl Parser {
             };
             return self.method(
                 Operand::Header(direction, name.to_ascii_lowercase().into()),
-                Kind::Text,
+                AttributeType::Text,
             );
         }
         Ok(Term::Map(direction))
     }
 
-    fn method(&mut self, operand: Operand, kind: Kind) -> Result<Term, FilterError> {
+    fn method(&mut self, operand: Operand, kind: AttributeType) -> Result<Term, FilterError> {
         if !self.takes(".") {
             return Ok(Term::Value(operand, kind));
         }
         let name = match self.next() {
-            Some(Word::Name(name)) => name,
+            Some(FilterToken::Name(name)) => name,
             _ => return Err(FilterError::new("a name is wanted behind `.`", "")),
         };
         let Some((_, search)) = SEARCHES.iter().find(|(known, _)| *known == name) else {
@@ -322,14 +322,14 @@ impl Parser {
                 "contains(), startsWith() and endsWith() are",
             ));
         };
-        if kind != Kind::Text {
+        if kind != AttributeType::Text {
             return Err(FilterError::new(
                 format!("`{name}()` looks into text, not into {}", kind.word()),
                 "",
             ));
         }
         self.wants("(")?;
-        let Some(Word::Text(text)) = self.next() else {
+        let Some(FilterToken::Text(text)) = self.next() else {
             return Err(FilterError::new(format!("`{name}()` takes a text"), ""));
         };
         self.wants(")")?;
@@ -364,7 +364,7 @@ fn one_or(mut parts: Vec<Expression>, several: fn(Vec<Expression>) -> Expression
 fn truth(term: Term) -> Result<Expression, FilterError> {
     match term {
         Term::Expression(expression) => Ok(expression),
-        Term::Value(operand, Kind::Bool) => Ok(Expression::Is(operand)),
+        Term::Value(operand, AttributeType::Bool) => Ok(Expression::Is(operand)),
         Term::Value(_, kind) => {
             let message = format!("{} is neither true nor false", kind.word());
             Err(FilterError::new(message, "compare it with something"))

@@ -4,7 +4,7 @@ use super::{FilterError, MAX_EXPRESSION_BYTES};
 use crate::text::clip;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum FilterToken {
     Name(String),
     Text(String),
     Number(i64),
@@ -12,7 +12,7 @@ pub(super) enum Word {
     Sign(&'static str),
 }
 
-impl Word {
+impl FilterToken {
     pub(super) fn shown(&self) -> String {
         match self {
             Self::Name(name) => clip(name),
@@ -28,7 +28,7 @@ const SIGNS: [&str; 17] = [
     "==", "!=", "<=", ">=", "&&", "||", "<", ">", "!", "(", ")", "[", "]", ",", ".", "?", ":",
 ];
 
-pub(super) fn words(source: &str) -> Result<Vec<Word>, FilterError> {
+pub(super) fn words(source: &str) -> Result<Vec<FilterToken>, FilterError> {
     if source.len() > MAX_EXPRESSION_BYTES {
         let message = format!("the expression has more than {MAX_EXPRESSION_BYTES} bytes");
         return Err(FilterError::new(message, ""));
@@ -43,7 +43,7 @@ pub(super) fn words(source: &str) -> Result<Vec<Word>, FilterError> {
                 let end = rest
                     .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
                     .unwrap_or(rest.len());
-                (Word::Name(rest[..end].to_owned()), &rest[end..])
+                (FilterToken::Name(rest[..end].to_owned()), &rest[end..])
             }
             _ => {
                 let sign = SIGNS.into_iter().find(|sign| rest.starts_with(sign));
@@ -52,7 +52,7 @@ pub(super) fn words(source: &str) -> Result<Vec<Word>, FilterError> {
                         format!("`{}` has no meaning here", clip(&rest[..first.len_utf8()]));
                     FilterError::new(message, "")
                 })?;
-                (Word::Sign(sign), &rest[sign.len()..])
+                (FilterToken::Sign(sign), &rest[sign.len()..])
             }
         };
         words.push(word);
@@ -61,7 +61,7 @@ pub(super) fn words(source: &str) -> Result<Vec<Word>, FilterError> {
     Ok(words)
 }
 
-fn number(rest: &str) -> Result<(Word, &str), FilterError> {
+fn number(rest: &str) -> Result<(FilterToken, &str), FilterError> {
     let digits = rest.strip_prefix('-').unwrap_or(rest);
     let end = digits
         .find(|c: char| !(c.is_ascii_alphanumeric() || c == '.'))
@@ -72,16 +72,16 @@ fn number(rest: &str) -> Result<(Word, &str), FilterError> {
         let message = format!("`{}` is not a whole number", clip(written));
         FilterError::new(message, "numbers are whole and have no suffix")
     })?;
-    Ok((Word::Number(number), after))
+    Ok((FilterToken::Number(number), after))
 }
 
 /// A text in quotes of either kind, with CEL's usual escapes.
-fn text(rest: &str, quote: char) -> Result<(Word, &str), FilterError> {
+fn text(rest: &str, quote: char) -> Result<(FilterToken, &str), FilterError> {
     let mut value = String::new();
     let mut letters = rest.char_indices().skip(1);
     while let Some((at, letter)) = letters.next() {
         match letter {
-            letter if letter == quote => return Ok((Word::Text(value), &rest[at + 1..])),
+            letter if letter == quote => return Ok((FilterToken::Text(value), &rest[at + 1..])),
             '\\' => match letters.next() {
                 Some((_, letter @ ('\\' | '\'' | '"' | '`' | '?'))) => value.push(letter),
                 Some((_, 'n')) => value.push('\n'),

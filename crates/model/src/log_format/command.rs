@@ -11,7 +11,7 @@ const MAX_CUT: usize = 65_536;
 
 /// The headers or trailers that a command reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
+pub enum HeaderSource {
     /// `REQ`.
     Request,
     /// `RESP`.
@@ -22,16 +22,16 @@ pub enum Direction {
 
 /// Something between percent signs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Command {
+pub struct FormatCommand {
     /// Its value.
-    pub what: What,
+    pub what: CommandValue,
     /// Longest value, in bytes.
     pub cut: Option<usize>,
 }
 
 /// The value of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum CommandValue {
     /// When the request or connection began.
     StartTime(TimeLayout),
     /// When the line is made.
@@ -39,7 +39,7 @@ pub enum What {
     /// A header, or another if that is absent; names in lower case, with `:method` and the like.
     Header {
         /// Request, response or trailers.
-        direction: Direction,
+        direction: HeaderSource,
         /// The first choice.
         name: Arc<str>,
         /// The second.
@@ -236,7 +236,7 @@ const REFUSED: [&str; 26] = [
 ];
 
 /// Reads one command, which begins after its percent sign. Returns it with the text after its last one.
-pub(super) fn parse(text: &str) -> Result<(Command, &str), FormatError> {
+pub(super) fn parse(text: &str) -> Result<(FormatCommand, &str), FormatError> {
     let name_end = text
         .find(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'))
         .unwrap_or(text.len());
@@ -265,7 +265,7 @@ pub(super) fn parse(text: &str) -> Result<(Command, &str), FormatError> {
     };
     let cut = length.map(|length| cut(name, length)).transpose()?;
     let what = what(name, argument)?;
-    Ok((Command { what, cut }, rest))
+    Ok((FormatCommand { what, cut }, rest))
 }
 
 fn cut(name: &str, length: &str) -> Result<usize, FormatError> {
@@ -279,38 +279,38 @@ fn cut(name: &str, length: &str) -> Result<usize, FormatError> {
     })
 }
 
-fn what(name: &str, argument: Option<&str>) -> Result<What, FormatError> {
+fn what(name: &str, argument: Option<&str>) -> Result<CommandValue, FormatError> {
     match (name, argument) {
-        ("START_TIME", None) => Ok(What::StartTime(TimeLayout::DEFAULT)),
-        ("EMIT_TIME", None) => Ok(What::EmitTime(TimeLayout::DEFAULT)),
-        ("START_TIME", Some(layout)) => Ok(What::StartTime(TimeLayout::parse(name, layout)?)),
-        ("EMIT_TIME", Some(layout)) => Ok(What::EmitTime(TimeLayout::parse(name, layout)?)),
-        ("REQ", Some(names)) => header(name, Direction::Request, names, false),
-        ("REQ_WITHOUT_QUERY", Some(names)) => header(name, Direction::Request, names, true),
-        ("RESP", Some(names)) => header(name, Direction::Response, names, false),
-        ("TRAILER", Some(names)) => header(name, Direction::Trailer, names, false),
+        ("START_TIME", None) => Ok(CommandValue::StartTime(TimeLayout::DEFAULT)),
+        ("EMIT_TIME", None) => Ok(CommandValue::EmitTime(TimeLayout::DEFAULT)),
+        ("START_TIME", Some(layout)) => Ok(CommandValue::StartTime(TimeLayout::parse(name, layout)?)),
+        ("EMIT_TIME", Some(layout)) => Ok(CommandValue::EmitTime(TimeLayout::parse(name, layout)?)),
+        ("REQ", Some(names)) => header(name, HeaderSource::Request, names, false),
+        ("REQ_WITHOUT_QUERY", Some(names)) => header(name, HeaderSource::Request, names, true),
+        ("RESP", Some(names)) => header(name, HeaderSource::Response, names, false),
+        ("TRAILER", Some(names)) => header(name, HeaderSource::Trailer, names, false),
         ("ENVIRONMENT", Some(variable)) if !variable.is_empty() => {
-            Ok(What::Environment(variable.into()))
+            Ok(CommandValue::Environment(variable.into()))
         }
         ("QUERY_PARAM", Some(parameter)) if !parameter.is_empty() => {
-            Ok(What::Query(parameter.into()))
+            Ok(CommandValue::Query(parameter.into()))
         }
-        ("GRPC_STATUS", Some("CAMEL_STRING")) => Ok(What::Fact(Fact::GrpcStatus)),
-        ("GRPC_STATUS", Some("NUMBER")) => Ok(What::Fact(Fact::GrpcStatusNumber)),
+        ("GRPC_STATUS", Some("CAMEL_STRING")) => Ok(CommandValue::Fact(Fact::GrpcStatus)),
+        ("GRPC_STATUS", Some("NUMBER")) => Ok(CommandValue::Fact(Fact::GrpcStatusNumber)),
         _ => fact(name, argument),
     }
 }
 
-fn fact(name: &str, argument: Option<&str>) -> Result<What, FormatError> {
+fn fact(name: &str, argument: Option<&str>) -> Result<CommandValue, FormatError> {
     // Some are known with their argument only.
     let whole = argument.map(|argument| format!("{name}({argument})"));
     let known = |known: &&(&str, Fact)| whole.as_deref() == Some(known.0);
     if let Some((_, fact)) = Fact::NAMES.iter().find(known) {
-        return Ok(What::Fact(*fact));
+        return Ok(CommandValue::Fact(*fact));
     }
     if let Some((_, fact)) = Fact::NAMES.iter().find(|(known, _)| *known == name) {
         return match argument {
-            None => Ok(What::Fact(*fact)),
+            None => Ok(CommandValue::Fact(*fact)),
             Some(argument) => {
                 let message = format!("`%{name}%` does not take `({})`", shown(argument));
                 Err(FormatError::new(message, format!("write %{name}%")))
@@ -342,10 +342,10 @@ fn fact(name: &str, argument: Option<&str>) -> Result<What, FormatError> {
 
 fn header(
     command: &str,
-    direction: Direction,
+    direction: HeaderSource,
     names: &str,
     without_query: bool,
-) -> Result<What, FormatError> {
+) -> Result<CommandValue, FormatError> {
     let name = |name: &str| -> Result<Arc<str>, FormatError> {
         let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
         let plain = name.strip_prefix(':').unwrap_or(name);
@@ -366,7 +366,7 @@ fn header(
         Some((first, second)) => (name(first)?, Some(name(second)?)),
         None => (name(names)?, None),
     };
-    Ok(What::Header {
+    Ok(CommandValue::Header {
         direction,
         name: first,
         or: second,

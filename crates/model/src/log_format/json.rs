@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::{FormatError, MAX_FORMAT_BYTES, Piece, pieces, shown};
-use crate::yaml::{self, Node, Place, Value};
+use super::{FormatError, MAX_FORMAT_BYTES, LinePiece, pieces, shown};
+use crate::yaml::{self, YamlNode, SourcePosition, Value};
 
 /// A JSON value whose texts are formats.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum JsonNode {
     /// A text with commands. One that is a single command of a number becomes a number.
     Text {
         /// The pieces.
-        pieces: Vec<Piece>,
+        pieces: Vec<LinePiece>,
         /// As written.
         source: Arc<str>,
     },
@@ -29,7 +29,7 @@ pub(super) fn parse(format: &str) -> Result<JsonNode, FormatError> {
         let message = format!("the format has more than {MAX_FORMAT_BYTES} bytes");
         return Err(FormatError::new(message, ""));
     }
-    let origin = Place { line: 1, column: 1 };
+    let origin = SourcePosition { line: 1, column: 1 };
     match yaml::parse_document(format, origin) {
         Ok(Some(node)) => of_node(&node),
         Ok(None) => Err(no_object()),
@@ -41,7 +41,7 @@ pub(super) fn parse(format: &str) -> Result<JsonNode, FormatError> {
 }
 
 /// The format that a mapping is.
-pub(super) fn of_node(node: &Node) -> Result<JsonNode, FormatError> {
+pub(super) fn of_node(node: &YamlNode) -> Result<JsonNode, FormatError> {
     match &node.value {
         Value::Map(_) => value(node),
         Value::Scalar(_) | Value::List(_) => Err(no_object()),
@@ -53,10 +53,10 @@ fn no_object() -> FormatError {
     FormatError::new("a JSON format is an object", help)
 }
 
-fn value(node: &Node) -> Result<JsonNode, FormatError> {
+fn value(node: &YamlNode) -> Result<JsonNode, FormatError> {
     Ok(match &node.value {
         Value::Map(entries) => {
-            let field = |(key, node): &(yaml::Key, Node)| Ok((key.text.clone(), value(node)?));
+            let field = |(key, node): &(yaml::MappingKey, YamlNode)| Ok((key.text.clone(), value(node)?));
             JsonNode::Object(
                 entries
                     .iter()

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use voile_traffic::Share;
+pub use voile_traffic::RequestShare;
 pub use voile_traffic::route::{
     Cors, HeaderEdit, HeaderEdits, Origin, PathRewrite, Redirect, RedirectPort, Regex,
     RegexRewrite, TextMatch as OriginMatch,
@@ -14,7 +14,7 @@ use super::RouteDestination;
 
 /// A response that the proxy gives itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum DirectResponse {
     /// `redirect`: where to ask instead.
     Redirect {
         /// The `Location`.
@@ -72,7 +72,7 @@ pub struct Delay {
     /// Duration of the delay.
     pub fixed: Duration,
     /// Share of requests that wait.
-    pub share: Share,
+    pub share: RequestShare,
 }
 
 /// `fault.abort`.
@@ -81,7 +81,7 @@ pub struct Abort {
     /// By what.
     pub with: AbortStatus,
     /// Share of requests that are aborted.
-    pub share: Share,
+    pub share: RequestShare,
 }
 
 /// Status of an aborted request.
@@ -99,5 +99,5 @@ pub struct Mirror {
     /// Destination of the copies.
     pub to: RouteDestination,
     /// Share of requests that are copied.
-    pub share: Share,
+    pub share: RequestShare,
 }

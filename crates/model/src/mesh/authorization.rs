@@ -20,11 +20,11 @@ pub struct AuthorizationPolicy {
     /// The workloads or resources that it applies to.
     pub target: PolicyTarget,
     /// Action on a matching request.
-    pub action: Action,
+    pub action: AuthorizationAction,
     /// It is only counted and logged (`istio.io/dry-run`).
     pub dry_run: bool,
     /// One that matches is enough; none never match.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<AuthorizationRule>,
 }
 
 /// The target of a policy.
@@ -53,7 +53,7 @@ pub struct TargetReference {
 
 /// Action on a matching request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum AuthorizationAction {
     /// It may pass; if a workload has such policies, what matches none may not.
     Allow,
     /// It may not pass.
@@ -64,7 +64,7 @@ pub enum Action {
     Custom(AuthorizationProvider),
 }
 
-impl Action {
+impl AuthorizationAction {
     /// Istio's word.
     #[must_use]
     pub fn word(&self) -> &'static str {
@@ -88,7 +88,7 @@ pub struct AuthorizationProvider {
 
 /// A rule: `from` and `to` and `when`. An empty part matches everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub struct AuthorizationRule {
     /// File and line of its definition.
     pub source: Source,
     /// One of these.
@@ -96,7 +96,7 @@ pub struct Rule {
     /// One of these.
     pub to: Vec<OperationMatch>,
     /// All of these.
-    pub when: Vec<Condition>,
+    pub when: Vec<WhenCondition>,
 }
 
 /// Values of which one must match, and values of which none may. Both empty say nothing.
@@ -254,7 +254,7 @@ impl fmt::Display for PathMatch {
 
 /// A condition of `when`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Condition {
+pub enum WhenCondition {
     /// `request.headers[NAME]`, the name in lower case.
     Header(Arc<str>, Matches<StringMatch>),
     /// `source.ip`.
@@ -285,7 +285,7 @@ pub enum Condition {
     ServerName(Matches<StringMatch>),
 }
 
-impl Condition {
+impl WhenCondition {
     /// Returns true if the condition can be evaluated for requests only.
     #[must_use]
     pub fn is_http(&self) -> bool {

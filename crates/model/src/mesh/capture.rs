@@ -5,20 +5,20 @@ use crate::names::Port;
 
 /// Everything but some, or some alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope<T> {
+pub enum CaptureSelection<T> {
     /// Everything but these.
     AllBut(Vec<T>),
     /// These alone.
     Only(Vec<T>),
 }
 
-impl<T> Default for Scope<T> {
+impl<T> Default for CaptureSelection<T> {
     fn default() -> Self {
         Self::AllBut(Vec::new())
     }
 }
 
-impl<T: PartialEq> Scope<T> {
+impl<T: PartialEq> CaptureSelection<T> {
     /// Returns true if the scope contains it.
     pub fn contains(&self, one: &T) -> bool {
         match self {
@@ -39,9 +39,9 @@ impl<T: PartialEq> Scope<T> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CaptureScope {
     /// Ports of the Pod.
-    pub inbound_ports: Scope<Port>,
+    pub inbound_ports: CaptureSelection<Port>,
     /// Destination ranges of its connections.
-    pub outbound_ranges: Scope<AddressRange>,
+    pub outbound_ranges: CaptureSelection<AddressRange>,
     /// Ports that are captured for every destination.
     pub outbound_ports: Vec<Port>,
     /// Ports that are not captured for any destination.

@@ -9,7 +9,7 @@ use super::service::Visibility;
 use super::traffic::LocalitySetting;
 use super::workload::Forwards;
 use crate::log_format::LogFormat;
-use crate::mesh::telemetry::{CustomTag, Share};
+use crate::mesh::telemetry::{CustomTag, SamplingShare};
 use crate::names::{Hostname, Labels, Namespace, Port, ResourceName, TrustDomain};
 use crate::source::Source;
 
@@ -185,7 +185,7 @@ pub struct DefaultProviders {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProxyTracing {
     /// Share of requests that are traced where no Telemetry says otherwise.
-    pub sampling: Option<Share>,
+    pub sampling: Option<SamplingShare>,
     /// Longest path in a span, in bytes.
     pub max_path_tag_length: Option<u32>,
     /// Tags of every span.

@@ -13,10 +13,10 @@ use super::traffic::{
     ClientTls, ConnectionPool, LoadBalancer, OutlierDetection, PortTraffic, ProxyProtocol,
     RetryBudget,
 };
-use super::{Mesh, Service, TrafficDistribution, Visibility};
+use super::{Mesh, MeshService, TrafficDistribution, Visibility};
 use crate::names::{Hostname, Labels, Port, ResourceName};
 use crate::source::Source;
-pub use client::Client;
+pub use client::RuleClient;
 pub use rules::DestinationRules;
 
 /// One resource.
@@ -149,7 +149,7 @@ impl Mesh {
     /// service's apply, then the mesh's.
     pub fn traffic_by(
         &self,
-        service: &Service,
+        service: &MeshService,
         rule: Option<&DestinationRule>,
         port: Port,
         subset: Option<&str>,

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{
-    EndpointAddress, Mesh, Resolution, Scope, Service, ServiceOrigin, Topology, Transport,
+    EndpointAddress, Mesh, Resolution, CaptureSelection, MeshService, ServiceOrigin, Topology, Transport,
     Workload, WorkloadKind, WorkloadType,
 };
 use crate::names::{Labels, Namespace, Port, ResourceName, WorkloadKey};
@@ -98,7 +98,7 @@ pub enum Readiness {
 
 /// The merged data of one address from all slices of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SliceAddress {
     ports: BTreeMap<(Arc<str>, Transport), Port>,
     readiness: Readiness,
     /// True if it is called: it is ready, or it still serves and no endpoint is ready.
@@ -108,9 +108,9 @@ pub(crate) struct Place {
     source: Source,
 }
 
-impl Place {
+impl SliceAddress {
     /// Which of the Service's ports it serves, on which of its own.
-    fn target_ports(&self, service: &Service) -> BTreeMap<Port, Port> {
+    fn target_ports(&self, service: &MeshService) -> BTreeMap<Port, Port> {
         let served = service.ports.iter().filter_map(|port| {
             let name = (port.name.clone(), port.transport);
             Some((port.number, *self.ports.get(&name)?))
@@ -130,7 +130,7 @@ impl Place {
 }
 
 /// The merged data of a Service, by address.
-pub(crate) type Places = BTreeMap<EndpointAddress, Place>;
+pub(crate) type Places = BTreeMap<EndpointAddress, SliceAddress>;
 
 /// All slices of a mesh.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -245,7 +245,7 @@ fn places<'a>(slices: impl Iterator<Item = &'a Arc<EndpointSlice>>) -> Places {
         for endpoint in &subset.endpoints {
             let ports = subset.ports.iter();
             let ports = ports.map(|port| ((port.name.clone(), port.transport), port.number));
-            let mut place = Place {
+            let mut place = SliceAddress {
                 ports: ports.collect(),
                 readiness: endpoint.readiness,
                 called: false,
@@ -276,7 +276,7 @@ fn places<'a>(slices: impl Iterator<Item = &'a Arc<EndpointSlice>>) -> Places {
 
 /// The role of an endpoint of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum EndpointStanding {
     /// It is this workload of the Service's namespace.
     Workload(WorkloadKey),
     /// No workload is known there.
@@ -294,7 +294,7 @@ pub(crate) type Owners = BTreeMap<IpAddr, Vec<WorkloadKey>>;
 
 impl Mesh {
     /// The addresses that slices give for a Service, if slices count for it: it has no selector and is no alias.
-    pub(crate) fn places_of(&self, service: &Service) -> Option<&Places> {
+    pub(crate) fn places_of(&self, service: &MeshService) -> Option<&Places> {
         if self.endpoint_slices.is_empty() || !takes_slices(service) {
             return None;
         }
@@ -304,14 +304,14 @@ impl Mesh {
 
     /// The number of endpoints that slices give for a Service.
     #[must_use]
-    pub fn endpoints_in_slices(&self, service: &Service) -> usize {
+    pub fn endpoints_in_slices(&self, service: &MeshService) -> usize {
         self.places_of(service).map_or(0, BTreeMap::len)
     }
 
     /// Which of a Service's ports a workload serves that stands where its slices say.
     pub(crate) fn ports_by_slices(
         &self,
-        service: &Service,
+        service: &MeshService,
         workload: &Workload,
     ) -> Option<BTreeMap<Port, Port>> {
         let places = self.places_of(service)?;
@@ -333,7 +333,7 @@ impl Mesh {
 
     /// The role of an endpoint.
     #[must_use]
-    pub fn standing(&self, slice: &EndpointSlice, endpoint: &SliceEndpoint) -> Standing {
+    pub fn standing(&self, slice: &EndpointSlice, endpoint: &SliceEndpoint) -> EndpointStanding {
         let addresses: BTreeSet<IpAddr> = numeric(&endpoint.address).into_iter().collect();
         let owners = self.owners(&addresses);
         let pod = endpoint.pod.as_ref();
@@ -371,11 +371,11 @@ impl Mesh {
     }
 
     /// A workload for each address of a Service's slices without a known workload.
-    pub(crate) fn strangers(&self, service: &Service, owners: &Owners) -> Vec<Workload> {
+    pub(crate) fn strangers(&self, service: &MeshService, owners: &Owners) -> Vec<Workload> {
         let own = &service.key.namespace;
         let places = self.places_of(service).into_iter().flatten();
         let strangers = places.filter(|(address, place)| {
-            standing(own, address, place.pod.as_ref(), owners) == Standing::Stranger
+            standing(own, address, place.pod.as_ref(), owners) == EndpointStanding::Stranger
         });
         strangers
             .map(|(address, place)| stranger(service, address, place))
@@ -384,7 +384,7 @@ impl Mesh {
 }
 
 /// Returns true if slices determine the endpoints of a Service.
-pub(crate) fn takes_slices(service: &Service) -> bool {
+pub(crate) fn takes_slices(service: &MeshService) -> bool {
     service.origin == ServiceOrigin::Kubernetes
         && service.selector.is_none()
         && !matches!(service.resolution, Resolution::Alias(_))
@@ -395,7 +395,7 @@ pub(crate) fn stranger_prefix(service: &str) -> String {
     format!("{service}/slice/")
 }
 
-fn stranger(service: &Service, address: &EndpointAddress, place: &Place) -> Workload {
+fn stranger(service: &MeshService, address: &EndpointAddress, place: &SliceAddress) -> Workload {
     let (namespace, name) = (&service.key.namespace, &service.name);
     let (addresses, hostname, shown) = match address {
         EndpointAddress::Ip(address) => (vec![*address], None, address.to_string()),
@@ -424,7 +424,7 @@ fn stranger(service: &Service, address: &EndpointAddress, place: &Place) -> Work
         workload_type: WorkloadType::Pod,
         named_ports: BTreeMap::new(),
         container_ports: place.ports.values().copied().collect(),
-        captured_ports: Scope::default(),
+        captured_ports: CaptureSelection::default(),
         topology: Topology::default(),
         network: "".into(),
         locality: place.locality.clone(),
@@ -439,23 +439,23 @@ fn standing(
     address: &EndpointAddress,
     pod: Option<&ResourceName>,
     owners: &Owners,
-) -> Standing {
+) -> EndpointStanding {
     let known = numeric(address).and_then(|address| owners.get(&address));
     let known = known.map_or(&[][..], Vec::as_slice);
     if let Some(pod) = pod {
         let mut all = known.iter();
         return match all.find(|one| one.namespace == pod.namespace && one.name == pod.name) {
-            Some(there) if there.namespace == *own => Standing::Workload(there.clone()),
-            Some(there) => Standing::Elsewhere(there.clone()),
-            None => Standing::Absent(pod.clone()),
+            Some(there) if there.namespace == *own => EndpointStanding::Workload(there.clone()),
+            Some(there) => EndpointStanding::Elsewhere(there.clone()),
+            None => EndpointStanding::Absent(pod.clone()),
         };
     }
     match known.iter().find(|one| one.namespace == *own) {
-        Some(there) => Standing::Workload(there.clone()),
+        Some(there) => EndpointStanding::Workload(there.clone()),
         None => match known.first() {
-            Some(there) => Standing::Elsewhere(there.clone()),
-            None if numeric(address).is_some_and(|one| one.is_loopback()) => Standing::Loopback,
-            None => Standing::Stranger,
+            Some(there) => EndpointStanding::Elsewhere(there.clone()),
+            None if numeric(address).is_some_and(|one| one.is_loopback()) => EndpointStanding::Loopback,
+            None => EndpointStanding::Stranger,
         },
     }
 }

@@ -1,17 +1,17 @@
 //! Gateway API's resources, each valid by itself. `attach` decides attachment and translates them into the Gateways and
 //! VirtualServices of Istio's API; `said` has the conditions of each.
 
-mod said;
+mod conditions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::HttpRoute;
-use super::action::{HeaderRules, Share};
+use super::action::{HeaderRules, RequestShare};
 use super::waypoint::InboundBinding;
 use crate::names::{Hostname, Labels, Port, ResourceName};
 use crate::source::Source;
-pub use said::{Condition, Part, Reason, Refusal, Said};
+pub use conditions::{StatusCondition, PartConditions, ConditionReason, RefusedCondition, ResourceConditions};
 
 /// Group of Gateway API's kinds.
 pub const GROUP: &str = "gateway.networking.k8s.io";
@@ -37,13 +37,13 @@ pub struct GatewayApi {
     /// ListenerSets, in the same order.
     pub listener_sets: Vec<Arc<ListenerSet>>,
     /// Routes of all kinds, in the same order.
-    pub routes: Vec<Arc<Route>>,
+    pub routes: Vec<Arc<GatewayApiRoute>>,
     /// BackendTLSPolicies, in the same order.
     pub backend_tls: Vec<Arc<BackendTls>>,
     /// ReferenceGrants.
-    pub grants: Vec<Arc<Grant>>,
+    pub grants: Vec<Arc<ReferenceGrant>>,
     /// The status of each resource.
-    pub said: Arc<[Said]>,
+    pub said: Arc<[ResourceConditions]>,
 }
 
 impl GatewayApi {
@@ -256,7 +256,7 @@ impl RouteKind {
 
 /// A route.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Route {
+pub struct GatewayApiRoute {
     /// Its kind.
     pub kind: RouteKind,
     /// Its name.
@@ -270,7 +270,7 @@ pub struct Route {
     /// The Gateways and Services that it attaches to.
     pub parents: Vec<Parent>,
     /// Rules for requests.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RouteRule>,
     /// Of TLSRoute and TCPRoute: where connections go.
     pub connections: Vec<ConnectionRule>,
 }
@@ -288,13 +288,13 @@ pub struct Parent {
 
 /// One of `rules`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rule {
+pub struct RouteRule {
     /// Its matches and actions, without destinations: those depend on ReferenceGrants.
     pub route: HttpRoute,
     /// Destinations of the requests.
     pub backends: Vec<Backend>,
     /// Destinations of the copies.
-    pub mirrors: Vec<(BackendTo, Share)>,
+    pub mirrors: Vec<(BackendTo, RequestShare)>,
     /// Time limit of a backend's response.
     pub backend_timeout: Option<std::time::Duration>,
 }
@@ -360,7 +360,7 @@ pub enum BackendAuthorities {
 
 /// A ReferenceGrant: permits references from other namespaces into its own.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Grant {
+pub struct ReferenceGrant {
     /// Its name; its namespace is the one pointed into.
     pub name: ResourceName,
     /// File and line of its definition.
@@ -374,7 +374,7 @@ pub struct Grant {
 /// Group and kind of a permitted target, and its name if only one is meant.
 pub type GrantTo = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
-impl Grant {
+impl ReferenceGrant {
     /// Returns true if it permits a reference from this kind and namespace.
     #[must_use]
     pub fn permits(&self, kind: &str, namespace: &str, to: &Reference) -> bool {

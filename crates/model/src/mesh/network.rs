@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::gateway_api::{GATEWAY_NAME, Gateway};
 use super::waypoint::{HBONE, HBONE_PORT};
-use super::{Mesh, Service, ServiceWorkload, Visibility, Workload};
+use super::{Mesh, MeshService, ServiceWorkload, Visibility, Workload};
 use crate::names::{Namespace, ResourceName};
 use crate::source::Source;
 
@@ -38,7 +38,7 @@ pub struct NetworkGateway {
 
 /// Why a Gateway between networks is not in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flaw {
+pub struct NetworkGatewayFlaw {
     /// File and line of its definition.
     pub source: Source,
     /// The fault.
@@ -92,13 +92,13 @@ impl Mesh {
 
     /// Reasons that keep a Gateway between networks out of force; empty for other Gateways.
     #[must_use]
-    pub fn flaws(&self, gateway: &Gateway) -> Vec<Flaw> {
+    pub fn flaws(&self, gateway: &Gateway) -> Vec<NetworkGatewayFlaw> {
         if !gateway.is_east_west() && !gateway.is_remote() {
             return Vec::new();
         }
         let mut flaws = Vec::new();
         let mut say = |source: &Source, what: String, help| {
-            flaws.push(Flaw {
+            flaws.push(NetworkGatewayFlaw {
                 source: source.clone(),
                 what: format!("Gateway {}: {what}", gateway.name),
                 help,
@@ -184,7 +184,7 @@ impl Mesh {
 
     /// The workloads behind a service that can be called by their addresses.
     #[must_use]
-    pub fn near_workloads_of(&self, service: &Service) -> Vec<ServiceWorkload> {
+    pub fn near_workloads_of(&self, service: &MeshService) -> Vec<ServiceWorkload> {
         let mut found = self.workloads_of(service);
         found.retain(|one| !self.is_behind_gateway(&one.workload.network));
         found
@@ -210,7 +210,7 @@ impl Mesh {
     /// Returns true if other networks may call the service, by its own label. They call a service behind a waypoint
     /// through the waypoint.
     #[must_use]
-    pub fn is_exported(&self, service: &Service) -> bool {
+    pub fn is_exported(&self, service: &MeshService) -> bool {
         service.global && service.visibility == Visibility::Public
     }
 }

@@ -20,7 +20,7 @@ pub struct Probes {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     /// The check.
-    pub question: Question,
+    pub question: ProbeAction,
     /// From the container's start to the first question.
     pub initial_delay: Duration,
     /// Between two questions.
@@ -37,7 +37,7 @@ pub struct Probe {
 
 /// The check of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Question {
+pub enum ProbeAction {
     /// `GET`; a status from 200 to 399 is good.
     Http {
         /// The port.

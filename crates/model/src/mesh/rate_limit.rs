@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::authorization::TargetReference;
 use super::gateway_api::{GATEWAY_NAME, Gateway};
-use super::{HttpMatch, Mesh, ProviderService, Service, ServiceOrigin, Workload};
+use super::{HttpMatch, Mesh, ProviderService, MeshService, ServiceOrigin, Workload};
 use crate::names::{Labels, Namespace, ResourceName};
 use crate::source::Source;
 
@@ -163,7 +163,7 @@ impl Mesh {
         &'m self,
         waypoint: &'m Gateway,
         own: Option<&'m Workload>,
-    ) -> impl Iterator<Item = (&'m Arc<RateLimit>, Vec<&'m Service>)> {
+    ) -> impl Iterator<Item = (&'m Arc<RateLimit>, Vec<&'m MeshService>)> {
         self.rate_limits.values().filter_map(move |one| {
             if own.is_some_and(|own| self.is_limited(one, &own.key.namespace, &own.labels)) {
                 return Some((one, Vec::new()));
@@ -228,13 +228,13 @@ impl Mesh {
 }
 
 /// Returns true if a RateLimit targets the service.
-fn aims(one: &RateLimit, service: &Service) -> bool {
+fn aims(one: &RateLimit, service: &MeshService) -> bool {
     let mut targets = one.targets.iter();
     targets.any(|target| means(target, &one.name.namespace, service))
 }
 
 /// Returns true if a target in this namespace is the service.
-fn means(target: &TargetReference, namespace: &Namespace, service: &Service) -> bool {
+fn means(target: &TargetReference, namespace: &Namespace, service: &MeshService) -> bool {
     &*target.kind == "Service"
         && service.key.namespace == *namespace
         && service.name == target.name

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{EgressListener, Mesh, Service, Sidecar, TargetPort, Workload, WorkloadKind};
+use super::{EgressListener, Mesh, MeshService, Sidecar, TargetPort, Workload, WorkloadKind};
 use crate::names::{Hostname, Labels, Namespace, Port, ServiceKey, WorkloadKey};
 
 /// A workload of a service, and which of its ports serves which service port. A service port that is not there is not
@@ -20,7 +20,7 @@ pub struct ServiceWorkload {
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkloadService {
     /// The service.
-    pub service: Arc<Service>,
+    pub service: Arc<MeshService>,
     /// Workload port by service port.
     pub ports: BTreeMap<Port, Port>,
 }
@@ -29,11 +29,11 @@ pub struct WorkloadService {
 pub const POD_LABEL: &str = "voile.dev/pod";
 
 /// A service that an egress listener reaches.
-pub type ReachableService = Arc<Service>;
+pub type ReachableService = Arc<MeshService>;
 
 impl Mesh {
     /// The workloads behind a service, in order of their names.
-    pub fn workloads_of(&self, service: &Service) -> Vec<ServiceWorkload> {
+    pub fn workloads_of(&self, service: &MeshService) -> Vec<ServiceWorkload> {
         self.workloads_in(&service.key.namespace)
             .filter_map(|workload| {
                 Some(ServiceWorkload {
@@ -57,7 +57,7 @@ impl Mesh {
     }
 
     /// Which ports of a service a workload of its namespace serves, on which of its own; `None` if it does not stand behind it.
-    fn ports_behind(&self, service: &Service, workload: &Workload) -> Option<BTreeMap<Port, Port>> {
+    fn ports_behind(&self, service: &MeshService, workload: &Workload) -> Option<BTreeMap<Port, Port>> {
         match selects(service, workload) {
             true => Some(target_ports(service, workload)),
             false => self.ports_by_slices(service, workload),
@@ -65,7 +65,7 @@ impl Mesh {
     }
 
     /// The services of one namespace. Selectors never cross namespaces, so this is all that need be looked at.
-    pub fn services_in(&self, namespace: &Namespace) -> impl Iterator<Item = &Arc<Service>> {
+    pub fn services_in(&self, namespace: &Namespace) -> impl Iterator<Item = &Arc<MeshService>> {
         let own = namespace.clone();
         self.services
             .range(ServiceKey::new(namespace.clone(), Hostname::before_all())..)
@@ -131,7 +131,7 @@ impl Mesh {
         namespace: &Namespace,
         listener: &EgressListener,
     ) -> Vec<ReachableService> {
-        let mut found: Vec<&Arc<Service>> = self
+        let mut found: Vec<&Arc<MeshService>> = self
             .services
             .values()
             .filter(|s| s.visibility.includes(namespace))
@@ -158,7 +158,7 @@ impl Mesh {
     }
 }
 
-fn selects(service: &Service, workload: &Workload) -> bool {
+fn selects(service: &MeshService, workload: &Workload) -> bool {
     if service.key.namespace != workload.key.namespace {
         return false;
     }
@@ -174,7 +174,7 @@ fn selects(service: &Service, workload: &Workload) -> bool {
     }
 }
 
-fn target_ports(service: &Service, workload: &Workload) -> BTreeMap<Port, Port> {
+fn target_ports(service: &MeshService, workload: &Workload) -> BTreeMap<Port, Port> {
     let target = |port: &super::ServicePort| match (&workload.kind, &port.target) {
         (WorkloadKind::Pod, TargetPort::Named(name)) => workload.named_ports.get(name).copied(),
         (WorkloadKind::Pod, TargetPort::Number(number)) => Some(*number),

@@ -2,19 +2,19 @@
 //! force, in the mesh and at gateways. Analysis also sees those with fields that are not yet in force
 //! (`Mesh::intents`).
 
-mod lead;
+mod destination;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Answer, Cors, Fault, HeaderRules, Mirror, Rewrite};
+use super::action::{DirectResponse, Cors, Fault, HeaderRules, Mirror, Rewrite};
 use super::delegate::whole;
-use super::{Mesh, RetryPolicy, Service, Visibility};
+use super::{Mesh, RetryPolicy, MeshService, Visibility};
 use crate::names::{Hostname, Namespace, Port, ResourceName};
 use crate::source::Source;
-pub use lead::{Lead, Leads, Place};
+pub use destination::{RouteDestinationKind, ServicesByHost, RouteAttachment};
 
 /// Name of the mesh's proxies in `gateways` of a VirtualService.
 pub const MESH: &str = "mesh";
@@ -69,7 +69,7 @@ pub struct HttpRoute {
     /// Destinations of requests, by weight.
     pub route: Vec<WeightedDestination>,
     /// Response of the proxy itself, without forwarding.
-    pub answer: Option<Answer>,
+    pub answer: Option<DirectResponse>,
     /// Destinations of copies.
     pub mirrors: Vec<Mirror>,
     /// Another VirtualService with further routes.
@@ -282,11 +282,11 @@ fn is_theirs(
     criteria: &Criteria,
     own: &Namespace,
     client: Option<&Namespace>,
-    place: Place<'_>,
+    place: RouteAttachment<'_>,
 ) -> bool {
     let named = |name: &Arc<str>| match place {
-        Place::Mesh => &**name == MESH,
-        Place::Gateway(gateway) => super::gateway_name(name, own).as_ref() == Some(gateway),
+        RouteAttachment::Mesh => &**name == MESH,
+        RouteAttachment::Gateway(gateway) => super::gateway_name(name, own).as_ref() == Some(gateway),
     };
     let here = match criteria.get(&Subject::Gateways) {
         Some(Criterion::OneOf(names)) => names.iter().any(named),
@@ -351,7 +351,7 @@ impl LayerFourRoute {
         &self,
         own: &Namespace,
         client: Option<&Namespace>,
-        place: Place<'_>,
+        place: RouteAttachment<'_>,
     ) -> Option<Vec<&Criteria>> {
         let matches = self.matches.iter();
         let matches: Vec<&Criteria> = matches
@@ -462,7 +462,7 @@ impl<'m> Routing<'m> {
 
     /// Those that route a service for any client, oldest first.
     #[must_use]
-    pub fn of(&self, service: &Service) -> Vec<&Arc<VirtualService>> {
+    pub fn of(&self, service: &MeshService) -> Vec<&Arc<VirtualService>> {
         let host = &service.key.hostname;
         let named = self.by_host.get(host).into_iter().flatten();
         let mut found: Vec<usize> = named.chain(&self.by_pattern).copied().collect();
@@ -479,7 +479,7 @@ impl<'m> Routing<'m> {
 #[must_use]
 pub fn holding<'m>(
     routing: &[&'m Arc<VirtualService>],
-    service: &Service,
+    service: &MeshService,
     namespace: Option<&Namespace>,
 ) -> Option<&'m Arc<VirtualService>> {
     let seen = routing.iter().filter(|one| one.is_seen(namespace));

@@ -13,7 +13,7 @@ use crate::source::Source;
 
 /// One callable hostname. A ServiceEntry with several hosts makes several.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Service {
+pub struct MeshService {
     /// `namespace/hostname`.
     pub key: ServiceKey,
     /// Name of the resource that declares it.
@@ -37,7 +37,7 @@ pub struct Service {
     /// Kubernetes `clusterIP: None`: clients address workloads themselves.
     pub headless: bool,
     /// Endpoints written in the ServiceEntry. Those with an IP address are workloads of the mesh too.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<ServiceEntryEndpoint>,
     /// Identities its endpoints may show besides their own, as URIs or names.
     pub subject_alt_names: Vec<Arc<str>>,
     /// Namespaces that see it.
@@ -78,7 +78,7 @@ impl TrafficDistribution {
     }
 }
 
-impl Service {
+impl MeshService {
     /// The port with this number.
     pub fn port(&self, number: Port) -> Option<&ServicePort> {
         self.ports.iter().find(|port| port.number == number)
@@ -250,7 +250,7 @@ pub enum Resolution {
 
 /// An endpoint written inside a ServiceEntry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct ServiceEntryEndpoint {
     /// Its address.
     pub address: EndpointAddress,
     /// Target port by service-port name; a port not here keeps the service's target.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::authorization::TargetReference;
 use super::gateway_api::GATEWAY_NAME;
 use super::waypoint::is_meant;
-use super::{Mesh, Service, Workload};
+use super::{Mesh, MeshService, Workload};
 use crate::log_filter::LogFilter;
 use crate::names::{Labels, Namespace, ResourceName};
 use crate::source::Source;
@@ -36,28 +36,28 @@ pub struct Telemetry {
 
 /// One side of the traffic, as seen from the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Side {
+pub enum TelemetrySide {
     /// Outbound: our application calls.
     Client,
     /// Inbound: our application is called.
     Server,
 }
 
-impl Side {
+impl TelemetrySide {
     /// Both.
     pub const BOTH: [Self; 2] = [Self::Client, Self::Server];
 }
 
 /// The sides a rule is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sides {
+pub struct TelemetrySides {
     /// Outbound.
     pub client: bool,
     /// Inbound.
     pub server: bool,
 }
 
-impl Sides {
+impl TelemetrySides {
     /// Both sides.
     pub const BOTH: Self = Self {
         client: true,
@@ -66,10 +66,10 @@ impl Sides {
 
     /// Returns true if it includes the side.
     #[must_use]
-    pub fn has(self, side: Side) -> bool {
+    pub fn has(self, side: TelemetrySide) -> bool {
         match side {
-            Side::Client => self.client,
-            Side::Server => self.server,
+            TelemetrySide::Client => self.client,
+            TelemetrySide::Server => self.server,
         }
     }
 }
@@ -89,7 +89,7 @@ pub struct LoggingRule {
     /// Empty is the parent's, and at last MeshConfig's default.
     pub providers: Vec<ProviderName>,
     /// The sides it is for.
-    pub sides: Sides,
+    pub sides: TelemetrySides,
     /// True if these providers are off.
     pub disabled: bool,
     /// Filter of log entries; `None` is everything.
@@ -98,9 +98,9 @@ pub struct LoggingRule {
 
 /// A share of requests, in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Share(u32);
+pub struct SamplingShare(u32);
 
-impl Share {
+impl SamplingShare {
     /// All of them.
     pub const ALL: Self = Self(1_000_000);
 
@@ -130,9 +130,9 @@ pub struct TracingRule {
     /// Empty is the parent's, and at last MeshConfig's default. The first one counts.
     pub providers: Vec<ProviderName>,
     /// The sides it is for.
-    pub sides: Sides,
+    pub sides: TelemetrySides,
     /// Share of sampled requests, if the caller made no sampling decision.
-    pub sampling: Option<Share>,
+    pub sampling: Option<SamplingShare>,
     /// Trace context is passed on, spans are not reported.
     pub disable_span_reporting: Option<bool>,
     /// Replaces the parent's.
@@ -179,7 +179,7 @@ pub struct MetricOverride {
     /// The metric; `None` is all.
     pub metric: Option<Metric>,
     /// The sides it is for.
-    pub sides: Sides,
+    pub sides: TelemetrySides,
     /// True if the metric is off; `None` keeps the wider setting.
     pub disabled: Option<bool>,
     /// Labels by name.
@@ -289,7 +289,7 @@ impl Telemetry {
     }
 
     /// Returns true if it targets this service.
-    fn aims(&self, service: &Service) -> bool {
+    fn aims(&self, service: &MeshService) -> bool {
         let mut targets = self.targets.iter();
         targets.any(|target| is_meant(&self.name.namespace, target, service))
     }
@@ -310,7 +310,7 @@ impl Mesh {
     /// The same for what a waypoint's Pod takes for a service: the service's namespace is nearer than the waypoint's, and what aims at
     /// the service, the youngest last, nearer than what aims at the waypoint.
     #[must_use]
-    pub fn telemetry_at(&self, own: &Workload, service: &Service) -> Vec<&Arc<Telemetry>> {
+    pub fn telemetry_at(&self, own: &Workload, service: &MeshService) -> Vec<&Arc<Telemetry>> {
         let whole = self.telemetry_of_all(&[&own.key.namespace, &service.key.namespace]);
         let aimed = self.telemetries.iter().filter(|one| one.aims(service));
         let near = self.telemetry_selecting(own).chain(aimed);

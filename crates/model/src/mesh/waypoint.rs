@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::authorization::{PolicyTarget, TargetReference};
 use super::gateway_api::{Admission, GROUP, Gateway};
-use super::{AuthorizationPolicy, Mesh, RequestAuthentication, Service, ServiceOrigin, Workload};
+use super::{AuthorizationPolicy, Mesh, RequestAuthentication, MeshService, ServiceOrigin, Workload};
 use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Namespace, Port, ResourceName};
 
 /// Label of a service, a workload or a namespace that names its waypoint. [`NO_WAYPOINT`] means none, and overrides the
@@ -78,7 +78,7 @@ impl WaypointChoice {
 
 /// The kinds of traffic that waypoints handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Before {
+pub enum WaypointScope {
     /// Traffic to a service's address.
     Services,
     /// Traffic to a workload's own address.
@@ -94,10 +94,10 @@ impl Gateway {
 
     /// Returns true if it handles this kind of traffic; the default of [`WAYPOINT_FOR`] is `service`.
     #[must_use]
-    pub fn stands(&self, before: Before) -> bool {
+    pub fn stands(&self, before: WaypointScope) -> bool {
         match self.own_labels.get(WAYPOINT_FOR) {
-            None | Some("service") => before == Before::Services,
-            Some("workload") => before == Before::Workloads,
+            None | Some("service") => before == WaypointScope::Services,
+            Some("workload") => before == WaypointScope::Workloads,
             Some("all") => true,
             Some(_) => false,
         }
@@ -121,7 +121,7 @@ pub fn waypoint_host(name: &ResourceName) -> Option<Hostname> {
 }
 
 /// Returns true if a reference in this namespace means the service.
-pub(super) fn is_meant(from: &Namespace, target: &TargetReference, service: &Service) -> bool {
+pub(super) fn is_meant(from: &Namespace, target: &TargetReference, service: &MeshService) -> bool {
     let kind = match service.origin {
         ServiceOrigin::Kubernetes => ("", "Service"),
         ServiceOrigin::ServiceEntry => ("networking.istio.io", "ServiceEntry"),
@@ -131,7 +131,7 @@ pub(super) fn is_meant(from: &Namespace, target: &TargetReference, service: &Ser
         && target.name == service.name
 }
 
-impl Service {
+impl MeshService {
     /// Returns true if its own label chooses a waypoint.
     #[must_use]
     pub fn names_waypoint(&self) -> bool {
@@ -170,12 +170,12 @@ impl Mesh {
 
     /// The waypoint before a service.
     #[must_use]
-    pub fn waypoint_of(&self, service: &Service) -> Option<ResourceName> {
+    pub fn waypoint_of(&self, service: &MeshService) -> Option<ResourceName> {
         let chosen = self.chosen(service.waypoint.as_ref(), &service.key.namespace)?;
         let is_itself = waypoint_host(&chosen).is_some_and(|host| host == service.key.hostname);
         (!is_itself && !self.is_of_waypoint(service))
             .then_some(chosen)
-            .filter(|name| self.may_stand(name, Before::Services))
+            .filter(|name| self.may_stand(name, WaypointScope::Services))
     }
 
     /// The waypoint before a workload that is called by its own address.
@@ -183,7 +183,7 @@ impl Mesh {
     pub fn waypoint_of_workload(&self, workload: &Workload) -> Option<ResourceName> {
         let own = WaypointChoice::of(&workload.labels);
         let chosen = self.chosen(own.as_ref(), &workload.key.namespace)?;
-        let stands = workload.ambient && self.may_stand(&chosen, Before::Workloads);
+        let stands = workload.ambient && self.may_stand(&chosen, WaypointScope::Workloads);
         // No waypoint handles traffic to the pods of a waypoint: callers reach these directly.
         (stands && self.named_by(workload).is_none()).then_some(chosen)
     }
@@ -209,7 +209,7 @@ impl Mesh {
     }
 
     /// The services that a waypoint takes: those that name it, of namespaces that it lets in.
-    pub fn services_behind(&self, waypoint: &Gateway) -> impl Iterator<Item = &Arc<Service>> {
+    pub fn services_behind(&self, waypoint: &Gateway) -> impl Iterator<Item = &Arc<MeshService>> {
         self.services.values().filter(|service| {
             let named = self.waypoint_of(service);
             named.is_some_and(|name| name == waypoint.name)
@@ -241,7 +241,7 @@ impl Mesh {
     pub fn authorization_aimed_at(
         &self,
         waypoint: &Gateway,
-        service: Option<&Service>,
+        service: Option<&MeshService>,
     ) -> Vec<&Arc<AuthorizationPolicy>> {
         let all = self.authorization_policies.values();
         let aims = |policy: &&Arc<AuthorizationPolicy>| {
@@ -255,7 +255,7 @@ impl Mesh {
     pub fn request_authentication_at(
         &self,
         waypoint: &Gateway,
-        service: Option<&Service>,
+        service: Option<&MeshService>,
         own: Option<&Workload>,
     ) -> Vec<&Arc<RequestAuthentication>> {
         let all = self.request_authentications.iter();
@@ -270,7 +270,7 @@ impl Mesh {
         target: &PolicyTarget,
         policy: &ResourceName,
         waypoint: &Gateway,
-        service: Option<&Service>,
+        service: Option<&MeshService>,
     ) -> bool {
         let PolicyTarget::References(targets) = target else {
             return false;
@@ -285,7 +285,7 @@ impl Mesh {
     /// All policies at a waypoint, for every called service.
     #[must_use]
     pub fn authorization_through(&self, waypoint: &Gateway) -> Vec<&Arc<AuthorizationPolicy>> {
-        let behind: Vec<&Service> = self.services_behind(waypoint).map(|one| &**one).collect();
+        let behind: Vec<&MeshService> = self.services_behind(waypoint).map(|one| &**one).collect();
         let mut found = self.authorization_aimed_at(waypoint, None);
         for service in behind {
             for policy in self.authorization_aimed_at(waypoint, Some(service)) {
@@ -342,12 +342,12 @@ impl Mesh {
     }
 
     /// Returns true if the waypoint handles this kind of traffic. A waypoint that does not exist may handle any.
-    fn may_stand(&self, name: &ResourceName, before: Before) -> bool {
+    fn may_stand(&self, name: &ResourceName, before: WaypointScope) -> bool {
         self.waypoint(name).is_none_or(|one| one.stands(before))
     }
 
     /// No waypoint serves a waypoint or a gateway between networks.
-    fn is_of_waypoint(&self, service: &Service) -> bool {
+    fn is_of_waypoint(&self, service: &MeshService) -> bool {
         let mut all = self.gateway_api.gateways.iter();
         all.any(|one| {
             (one.is_waypoint() || one.is_east_west())

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::capture::{CaptureScope, Scope};
+use super::capture::{CaptureScope, CaptureSelection};
 use super::probe::Probes;
 use crate::names::{Hostname, Identity, Labels, Port, ResourceName, TrustDomain, WorkloadKey};
 use crate::source::Source;
@@ -52,7 +52,7 @@ pub struct Workload {
     /// Every declared container port.
     pub container_ports: Vec<Port>,
     /// Ports that its sidecar takes where the kernel redirects connections.
-    pub captured_ports: Scope<Port>,
+    pub captured_ports: CaptureSelection<Port>,
     /// Proxies in front of its sidecar.
     pub topology: Topology,
     /// Its network, empty for ours.
@@ -326,7 +326,7 @@ impl Deployment {
 
 /// Replacement of Pods with numbers of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Numbering {
+pub struct PodNumbering {
     /// The first number.
     pub first: u32,
     /// Pods below this number stay as they are when the template changes.
@@ -343,21 +343,21 @@ pub struct Numbering {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
     /// Each under its own number, the old one before the new one.
-    Numbered(Numbering),
+    Numbered(PodNumbering),
     /// All at once: first the old go, then the new come.
     Recreate,
     /// In turn.
     RollingUpdate {
         /// Number of Pods above the wanted number.
-        surge: Share,
+        surge: CountOrPercent,
         /// Number of Pods that may be not ready.
-        unavailable: Share,
+        unavailable: CountOrPercent,
     },
 }
 
 /// A number, or a part of the wanted number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Share {
+pub enum CountOrPercent {
     /// So many.
     Count(u32),
     /// So many of a hundred.
@@ -367,8 +367,8 @@ pub enum Share {
 impl Strategy {
     /// Kubernetes' default.
     pub const DEFAULT: Self = Self::RollingUpdate {
-        surge: Share::Percent(25),
-        unavailable: Share::Percent(25),
+        surge: CountOrPercent::Percent(25),
+        unavailable: CountOrPercent::Percent(25),
     };
 
     /// The allowed surplus and deficit of `replicas` Pods; never both zero.
@@ -380,12 +380,12 @@ impl Strategy {
             Self::Numbered(_) => (0, 1),
             Self::RollingUpdate { surge, unavailable } => {
                 let surge = match surge {
-                    Share::Count(count) => count,
-                    Share::Percent(percent) => whole(part(percent).div_ceil(100)),
+                    CountOrPercent::Count(count) => count,
+                    CountOrPercent::Percent(percent) => whole(part(percent).div_ceil(100)),
                 };
                 let unavailable = match unavailable {
-                    Share::Count(count) => count,
-                    Share::Percent(percent) => whole(part(percent) / 100),
+                    CountOrPercent::Count(count) => count,
+                    CountOrPercent::Percent(percent) => whole(part(percent) / 100),
                 };
                 match (surge, unavailable.min(replicas)) {
                     (0, 0) => (0, 1),

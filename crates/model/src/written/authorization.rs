@@ -1,27 +1,27 @@
 //! `security.istio.io`: AuthorizationPolicy.
 
 use super::{Selector, Text};
-use crate::decode::{At, Cursor, Fields, Form};
+use crate::decode::{FieldPath, Cursor, Fields, NodeForm};
 
 /// `spec` of an AuthorizationPolicy.
 #[derive(Debug, Default)]
 pub(crate) struct AuthorizationPolicy {
-    pub(crate) at: Option<At>,
-    pub(crate) target: Target,
+    pub(crate) at: Option<FieldPath>,
+    pub(crate) target: WrittenTarget,
     pub(crate) action: Option<Text>,
     pub(crate) provider: Option<Provider>,
-    pub(crate) rules: Option<Vec<Rule>>,
+    pub(crate) rules: Option<Vec<WrittenRule>>,
 }
 
 /// The target of a policy.
 #[derive(Debug, Default)]
-pub(crate) struct Target {
+pub(crate) struct WrittenTarget {
     pub(crate) selector: Option<Selector>,
     /// `targetRef` and `targetRefs`, and whether either is there.
     pub(crate) references: Option<Vec<Reference>>,
 }
 
-impl Target {
+impl WrittenTarget {
     /// Reads `selector`, `targetRef` and `targetRefs` of a `spec`.
     pub(crate) fn read(spec: &mut Fields<'_>) -> Self {
         let mut references = None;
@@ -44,7 +44,7 @@ impl Target {
 /// One of `targetRefs`.
 #[derive(Debug)]
 pub(crate) struct Reference {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) group: Option<Text>,
     pub(crate) kind: Option<Text>,
     pub(crate) name: Option<Text>,
@@ -54,24 +54,24 @@ pub(crate) struct Reference {
 /// `provider`.
 #[derive(Debug)]
 pub(crate) struct Provider {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
 }
 
 /// One of `rules`.
 #[derive(Debug)]
-pub(crate) struct Rule {
-    pub(crate) at: At,
-    pub(crate) from: Part<From>,
-    pub(crate) to: Part<To>,
-    pub(crate) when: Vec<When>,
+pub(crate) struct WrittenRule {
+    pub(crate) at: FieldPath,
+    pub(crate) from: OptionalPart<From>,
+    pub(crate) to: OptionalPart<WrittenTo>,
+    pub(crate) when: Vec<WrittenWhen>,
 }
 
 /// `from` or `to`: a missing list differs from an empty one.
 #[derive(Debug)]
-pub(crate) struct Part<T> {
+pub(crate) struct OptionalPart<T> {
     /// Its location, if present.
-    pub(crate) at: Option<At>,
+    pub(crate) at: Option<FieldPath>,
     pub(crate) entries: Vec<T>,
 }
 
@@ -98,7 +98,7 @@ impl Values {
 /// `from[].source`.
 #[derive(Debug)]
 pub(crate) struct From {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) principals: Values,
     pub(crate) request_principals: Values,
     pub(crate) namespaces: Values,
@@ -110,8 +110,8 @@ pub(crate) struct From {
 
 /// `to[].operation`.
 #[derive(Debug)]
-pub(crate) struct To {
-    pub(crate) at: At,
+pub(crate) struct WrittenTo {
+    pub(crate) at: FieldPath,
     pub(crate) hosts: Values,
     pub(crate) ports: Values,
     pub(crate) methods: Values,
@@ -120,8 +120,8 @@ pub(crate) struct To {
 
 /// One of `when`.
 #[derive(Debug)]
-pub(crate) struct When {
-    pub(crate) at: At,
+pub(crate) struct WrittenWhen {
+    pub(crate) at: FieldPath,
     pub(crate) key: Option<Text>,
     pub(crate) values: Values,
 }
@@ -135,7 +135,7 @@ impl AuthorizationPolicy {
         };
         let policy = Self {
             at: Some(spec.at().clone()),
-            target: Target::read(&mut spec),
+            target: WrittenTarget::read(&mut spec),
             action: spec.text("action"),
             provider: spec.inner("provider").map(|mut provider| {
                 let read = Provider {
@@ -147,7 +147,7 @@ impl AuthorizationPolicy {
             }),
             rules: spec.get("rules").map(|rules| {
                 let read = rules.items();
-                read.iter().filter_map(Rule::read).collect()
+                read.iter().filter_map(WrittenRule::read).collect()
             }),
         };
         spec.finish();
@@ -170,21 +170,21 @@ impl Reference {
     }
 }
 
-impl Rule {
+impl WrittenRule {
     fn read(cursor: &Cursor<'_>) -> Option<Self> {
         let mut fields = cursor.fields()?;
         let read = Self {
             at: cursor.at().clone(),
-            from: Part::read(&mut fields, "from", From::read),
-            to: Part::read(&mut fields, "to", To::read),
-            when: fields.list("when", When::read),
+            from: OptionalPart::read(&mut fields, "from", From::read),
+            to: OptionalPart::read(&mut fields, "to", WrittenTo::read),
+            when: fields.list("when", WrittenWhen::read),
         };
         fields.finish();
         Some(read)
     }
 }
 
-impl<T> Part<T> {
+impl<T> OptionalPart<T> {
     fn read<'a>(
         fields: &mut Fields<'a>,
         name: &'static str,
@@ -198,7 +198,7 @@ impl<T> Part<T> {
         };
         let items = cursor.items();
         Self {
-            at: (cursor.form() == Form::List && items.is_empty()).then(|| cursor.at().clone()),
+            at: (cursor.form() == NodeForm::List && items.is_empty()).then(|| cursor.at().clone()),
             entries: items.iter().filter_map(read).collect(),
         }
     }
@@ -243,7 +243,7 @@ impl From {
     }
 }
 
-impl To {
+impl WrittenTo {
     fn read(cursor: &Cursor<'_>) -> Option<Self> {
         let mut fields = cursor.fields()?;
         let report = cursor.report();
@@ -267,7 +267,7 @@ impl To {
     }
 }
 
-impl When {
+impl WrittenWhen {
     fn read(cursor: &Cursor<'_>) -> Option<Self> {
         let mut fields = cursor.fields()?;
         let read = Self {

@@ -5,7 +5,7 @@ pub(crate) mod provider;
 use super::telemetry::{CustomTag, custom_tags};
 use super::traffic::{LocalitySetting, ZoneAwareSetting};
 use super::{Text, TextMap};
-use crate::decode::{At, Cursor, Fields, Spanned};
+use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
 use crate::mesh::ClientCertificateDetails;
 
 /// MeshConfig.
@@ -14,7 +14,7 @@ pub(crate) struct MeshConfig {
     pub(crate) trust_domain: Option<Text>,
     pub(crate) trust_domain_aliases: Vec<Text>,
     pub(crate) root_namespace: Option<Text>,
-    pub(crate) enable_auto_mtls: Option<Spanned<bool>>,
+    pub(crate) enable_auto_mtls: Option<SpannedValue<bool>>,
     pub(crate) outbound_mode: Option<Text>,
     pub(crate) connect_timeout: Option<Text>,
     pub(crate) protocol_detection_timeout: Option<Text>,
@@ -24,7 +24,7 @@ pub(crate) struct MeshConfig {
     pub(crate) access_log_encoding: Option<Text>,
     pub(crate) access_log_format: Option<Text>,
     pub(crate) path_normalization: Option<Text>,
-    pub(crate) enable_tracing: Option<Spanned<bool>>,
+    pub(crate) enable_tracing: Option<SpannedValue<bool>>,
     pub(crate) default_providers: DefaultProviders,
     pub(crate) proxy: Option<ProxySettings>,
     pub(crate) extension_providers: Vec<ExtensionProvider>,
@@ -44,15 +44,15 @@ pub(crate) struct DefaultExports {
 /// `defaultConfig`.
 #[derive(Debug)]
 pub(crate) struct ProxySettings {
-    pub(crate) concurrency: Option<Spanned<i64>>,
+    pub(crate) concurrency: Option<SpannedValue<i64>>,
     pub(crate) drain_duration: Option<Text>,
     pub(crate) termination_drain_duration: Option<Text>,
-    pub(crate) hold_application: Option<Spanned<bool>>,
+    pub(crate) hold_application: Option<SpannedValue<bool>>,
     pub(crate) discovery_address: Option<Text>,
     pub(crate) tracing: Option<ProxyTracing>,
     pub(crate) runtime_values: TextMap,
     pub(crate) interception_mode: Option<Text>,
-    pub(crate) trusted_proxies: Option<Spanned<i64>>,
+    pub(crate) trusted_proxies: Option<SpannedValue<i64>>,
     /// True if load balancers in front of gateways send PROXY headers.
     pub(crate) proxy_protocol: bool,
     /// Treatment of `x-forwarded-client-cert` at gateways and at sidecars.
@@ -72,16 +72,16 @@ pub(crate) struct DefaultProviders {
 /// `defaultConfig.tracing`.
 #[derive(Debug)]
 pub(crate) struct ProxyTracing {
-    pub(crate) sampling: Option<Spanned<f64>>,
-    pub(crate) max_path_tag_length: Option<Spanned<i64>>,
+    pub(crate) sampling: Option<SpannedValue<f64>>,
+    pub(crate) max_path_tag_length: Option<SpannedValue<i64>>,
     pub(crate) custom_tags: Vec<CustomTag>,
-    pub(crate) istio_tags: Option<Spanned<bool>>,
+    pub(crate) istio_tags: Option<SpannedValue<bool>>,
 }
 
 /// One of `extensionProviders`.
 #[derive(Debug)]
 pub(crate) struct ExtensionProvider {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
     pub(crate) kinds: Vec<&'static str>,
     pub(crate) telemetry: Option<provider::Telemetry>,
@@ -377,14 +377,14 @@ impl ProxyTracing {
 /// `defaultHttpRetryPolicy`, or `retries` of a route.
 #[derive(Debug)]
 pub(crate) struct RetrySettings {
-    pub(crate) attempts: Option<Spanned<i64>>,
+    pub(crate) attempts: Option<SpannedValue<i64>>,
     pub(crate) retry_on: Option<Text>,
     pub(crate) per_try_timeout: Option<Text>,
     pub(crate) backoff: Option<Text>,
     /// True if endpoints that were tried already come last in a retry.
-    pub(crate) ignore_previous: Option<Spanned<bool>>,
+    pub(crate) ignore_previous: Option<SpannedValue<bool>>,
     /// True if retries may go to other localities while the nearest is healthy.
-    pub(crate) remote_localities: Option<Spanned<bool>>,
+    pub(crate) remote_localities: Option<SpannedValue<bool>>,
 }
 
 impl RetrySettings {

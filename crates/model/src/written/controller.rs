@@ -3,13 +3,13 @@
 
 use super::pod::Template;
 use super::{Text, TextMap};
-use crate::decode::{At, Fields, IntegerOrText, Spanned};
+use crate::decode::{FieldPath, Fields, IntegerOrText, SpannedValue};
 
 /// `spec` of a controller; fields that a kind does not have are always absent.
 #[derive(Debug)]
 pub(crate) struct Controller {
-    pub(crate) at: At,
-    pub(crate) replicas: Option<Spanned<i64>>,
+    pub(crate) at: FieldPath,
+    pub(crate) replicas: Option<SpannedValue<i64>>,
     pub(crate) selector: Option<TextMap>,
     pub(crate) template: Option<Template>,
     /// `strategy` of a Deployment, `updateStrategy` of the others.
@@ -17,7 +17,7 @@ pub(crate) struct Controller {
     /// Of a StatefulSet.
     pub(crate) pod_management: Option<Text>,
     /// `ordinals.start` of a StatefulSet.
-    pub(crate) first: Option<Spanned<i64>>,
+    pub(crate) first: Option<SpannedValue<i64>>,
     /// Of a Job.
     pub(crate) job: Job,
 }
@@ -26,17 +26,17 @@ pub(crate) struct Controller {
 #[derive(Debug)]
 pub(crate) struct Strategy {
     pub(crate) kind: Option<Text>,
-    pub(crate) max_surge: Option<Spanned<IntegerOrText>>,
-    pub(crate) max_unavailable: Option<Spanned<IntegerOrText>>,
-    pub(crate) partition: Option<Spanned<i64>>,
+    pub(crate) max_surge: Option<SpannedValue<IntegerOrText>>,
+    pub(crate) max_unavailable: Option<SpannedValue<IntegerOrText>>,
+    pub(crate) partition: Option<SpannedValue<i64>>,
 }
 
 /// Fields of Jobs alone.
 #[derive(Debug, Default)]
 pub(crate) struct Job {
-    pub(crate) parallelism: Option<Spanned<i64>>,
-    pub(crate) completions: Option<Spanned<i64>>,
-    pub(crate) backoff_limit: Option<Spanned<i64>>,
+    pub(crate) parallelism: Option<SpannedValue<i64>>,
+    pub(crate) completions: Option<SpannedValue<i64>>,
+    pub(crate) backoff_limit: Option<SpannedValue<i64>>,
     pub(crate) completion_mode: Option<Text>,
     pub(crate) suspended: bool,
 }

@@ -1,13 +1,13 @@
 //! `networking.istio.io`: DestinationRule.
 
-use super::traffic::{Level, RetryBudget};
+use super::traffic::{WrittenPolicyLevel, RetryBudget};
 use super::{Selector, Text, TextMap};
-use crate::decode::{At, Cursor, Fields, Spanned};
+use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
 
 /// `spec` of a DestinationRule.
 #[derive(Debug)]
 pub(crate) struct DestinationRule {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) host: Option<Text>,
     pub(crate) policy: TrafficPolicy,
     pub(crate) subsets: Vec<Subset>,
@@ -18,7 +18,7 @@ pub(crate) struct DestinationRule {
 /// One of `subsets`.
 #[derive(Debug)]
 pub(crate) struct Subset {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
     pub(crate) labels: TextMap,
     pub(crate) policy: TrafficPolicy,
@@ -27,23 +27,23 @@ pub(crate) struct Subset {
 /// `trafficPolicy`.
 #[derive(Debug, Default)]
 pub(crate) struct TrafficPolicy {
-    pub(crate) level: Level,
+    pub(crate) level: WrittenPolicyLevel,
     pub(crate) retry_budget: Option<RetryBudget>,
     pub(crate) ports: Vec<PortPolicy>,
     pub(crate) tls: Option<ClientTls>,
     /// `proxyProtocol`, with its version where one is written.
     pub(crate) proxy_protocol: Option<Option<Text>>,
     /// Location of a failover setting between localities.
-    pub(crate) failover: Option<At>,
+    pub(crate) failover: Option<FieldPath>,
 }
 
 /// `tls`.
 #[derive(Debug)]
 pub(crate) struct ClientTls {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) mode: Option<Text>,
     pub(crate) credential_name: Option<Text>,
-    pub(crate) insecure: Option<Spanned<bool>>,
+    pub(crate) insecure: Option<SpannedValue<bool>>,
     pub(crate) client_certificate: Option<Text>,
     pub(crate) private_key: Option<Text>,
     pub(crate) ca_certificates: Option<Text>,
@@ -55,9 +55,9 @@ pub(crate) struct ClientTls {
 /// One of `portLevelSettings`.
 #[derive(Debug)]
 pub(crate) struct PortPolicy {
-    pub(crate) at: At,
-    pub(crate) number: Option<Spanned<i64>>,
-    pub(crate) level: Level,
+    pub(crate) at: FieldPath,
+    pub(crate) number: Option<SpannedValue<i64>>,
+    pub(crate) level: WrittenPolicyLevel,
     pub(crate) tls: Option<ClientTls>,
 }
 
@@ -99,7 +99,7 @@ impl TrafficPolicy {
             return Self::default();
         };
         let policy = Self {
-            level: Level::read(&mut fields),
+            level: WrittenPolicyLevel::read(&mut fields),
             retry_budget: RetryBudget::read(&mut fields),
             ports: fields.list("portLevelSettings", PortPolicy::read),
             tls: ClientTls::read(&mut fields),
@@ -127,7 +127,7 @@ impl PortPolicy {
         let policy = Self {
             at: cursor.at.clone(),
             number,
-            level: Level::read(&mut fields),
+            level: WrittenPolicyLevel::read(&mut fields),
             tls: ClientTls::read(&mut fields),
         };
         fields.finish();
@@ -156,7 +156,7 @@ impl ClientTls {
 }
 
 /// Location of the failover setting of a `loadBalancer`.
-fn failover(parent: &mut Fields<'_>) -> Option<At> {
+fn failover(parent: &mut Fields<'_>) -> Option<FieldPath> {
     let mut locality = parent.inner("loadBalancer")?.inner("localityLbSetting")?;
     let disabled = locality.boolean("enabled").is_some_and(|flag| !flag.value);
     let asked = ["failover", "failoverPriority"]

@@ -1,7 +1,7 @@
 //! EndpointSlices, and the older Endpoints: endpoints of a Service without a selector.
 
 use super::Text;
-use crate::decode::{At, Cursor, Fields, Spanned};
+use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
 
 /// An EndpointSlice.
 #[derive(Debug)]
@@ -14,22 +14,22 @@ pub(crate) struct EndpointSlice {
 #[derive(Debug)]
 pub(crate) struct Subset {
     pub(crate) ports: Vec<Port>,
-    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) endpoints: Vec<WrittenEndpoint>,
 }
 
 /// One of `ports`.
 #[derive(Debug)]
 pub(crate) struct Port {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
-    pub(crate) number: Option<Spanned<i64>>,
+    pub(crate) number: Option<SpannedValue<i64>>,
     pub(crate) protocol: Option<Text>,
 }
 
 /// One of `endpoints`.
 #[derive(Debug)]
-pub(crate) struct Endpoint {
-    pub(crate) at: At,
+pub(crate) struct WrittenEndpoint {
+    pub(crate) at: FieldPath,
     pub(crate) addresses: Vec<Text>,
     pub(crate) ready: Option<bool>,
     pub(crate) serving: Option<bool>,
@@ -54,7 +54,7 @@ impl EndpointSlice {
             address_type: document.text("addressType"),
             subset: Subset {
                 ports: document.list("ports", Port::read),
-                endpoints: document.list("endpoints", Endpoint::read),
+                endpoints: document.list("endpoints", WrittenEndpoint::read),
             },
         }
     }
@@ -76,7 +76,7 @@ impl Port {
     }
 }
 
-impl Endpoint {
+impl WrittenEndpoint {
     fn read(cursor: &Cursor<'_>) -> Option<Self> {
         let mut fields = cursor.fields()?;
         let mut conditions = fields.inner("conditions");
@@ -141,9 +141,9 @@ impl TargetRef {
 pub(crate) fn subsets(document: &mut Fields<'_>) -> Vec<Subset> {
     document.list("subsets", |cursor| {
         let mut fields = cursor.fields()?;
-        let mut endpoints = fields.list("addresses", |one| Endpoint::read_address(one, true));
+        let mut endpoints = fields.list("addresses", |one| WrittenEndpoint::read_address(one, true));
         endpoints.extend(fields.list("notReadyAddresses", |one| {
-            Endpoint::read_address(one, false)
+            WrittenEndpoint::read_address(one, false)
         }));
         let ports = fields.list("ports", Port::read);
         fields.finish();

@@ -1,12 +1,12 @@
 //! Parses the common fields of every resource: apiVersion, kind and metadata.
 
 use super::{Text, TextMap};
-use crate::decode::{At, Fields};
+use crate::decode::{FieldPath, Fields};
 
 /// apiVersion, kind, metadata.
 #[derive(Debug)]
 pub(crate) struct Header {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) api_version: Option<Text>,
     pub(crate) kind: Option<Text>,
     pub(crate) metadata: Metadata,
@@ -15,7 +15,7 @@ pub(crate) struct Header {
 /// `metadata`, also of Pod templates.
 #[derive(Debug, Default)]
 pub(crate) struct Metadata {
-    pub(crate) at: Option<At>,
+    pub(crate) at: Option<FieldPath>,
     pub(crate) name: Option<Text>,
     pub(crate) namespace: Option<Text>,
     /// A namespace may be meant that cannot be read.

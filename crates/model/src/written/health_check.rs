@@ -1,31 +1,31 @@
 //! `voile.dev`: HealthCheck.
 
 use super::{Selector, Text};
-use crate::decode::{At, Cursor, Fields, Spanned};
+use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
 
 /// `spec` of a HealthCheck.
 #[derive(Debug)]
 pub(crate) struct HealthCheck {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) host: Option<Text>,
-    pub(crate) port: Option<Spanned<i64>>,
+    pub(crate) port: Option<SpannedValue<i64>>,
     pub(crate) selector: Option<Selector>,
     pub(crate) interval: Option<Text>,
-    pub(crate) jitter: Option<Spanned<i64>>,
+    pub(crate) jitter: Option<SpannedValue<i64>>,
     pub(crate) timeout: Option<Text>,
-    pub(crate) healthy: Option<Spanned<i64>>,
-    pub(crate) unhealthy: Option<Spanned<i64>>,
-    pub(crate) panic: Option<Spanned<i64>>,
+    pub(crate) healthy: Option<SpannedValue<i64>>,
+    pub(crate) unhealthy: Option<SpannedValue<i64>>,
+    pub(crate) panic: Option<SpannedValue<i64>>,
     pub(crate) http: Option<HttpQuestion>,
     pub(crate) grpc: Option<GrpcQuestion>,
     /// It has nothing to say.
-    pub(crate) tcp: Option<At>,
+    pub(crate) tcp: Option<FieldPath>,
 }
 
 /// `http`.
 #[derive(Debug)]
 pub(crate) struct HttpQuestion {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) path: Option<Text>,
     pub(crate) host: Option<Text>,
     pub(crate) expected: Vec<Statuses>,
@@ -34,9 +34,9 @@ pub(crate) struct HttpQuestion {
 /// One of `expectedStatuses`.
 #[derive(Debug)]
 pub(crate) struct Statuses {
-    pub(crate) at: At,
-    pub(crate) start: Option<Spanned<i64>>,
-    pub(crate) end: Option<Spanned<i64>>,
+    pub(crate) at: FieldPath,
+    pub(crate) start: Option<SpannedValue<i64>>,
+    pub(crate) end: Option<SpannedValue<i64>>,
 }
 
 /// `grpc`.

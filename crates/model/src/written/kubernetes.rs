@@ -1,11 +1,11 @@
 //! Kubernetes kinds but for Pods: Service, ConfigMap, Secret, and those that are little more than a name.
 
 use super::{Text, TextMap};
-use crate::decode::{At, Cursor, Fields, IntegerOrText, Spanned};
+use crate::decode::{FieldPath, Cursor, Fields, IntegerOrText, SpannedValue};
 
 /// `spec` of a Service.
 #[derive(Debug, Default)]
-pub(crate) struct Service {
+pub(crate) struct WrittenService {
     pub(crate) kind: Option<Text>,
     pub(crate) cluster_ip: Option<Text>,
     pub(crate) cluster_ips: Vec<Text>,
@@ -19,13 +19,13 @@ pub(crate) struct Service {
 /// One of `spec.ports`.
 #[derive(Debug)]
 pub(crate) struct ServicePort {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
-    pub(crate) port: Option<Spanned<i64>>,
-    pub(crate) target_port: Option<Spanned<IntegerOrText>>,
+    pub(crate) port: Option<SpannedValue<i64>>,
+    pub(crate) target_port: Option<SpannedValue<IntegerOrText>>,
     pub(crate) protocol: Option<Text>,
     pub(crate) app_protocol: Option<Text>,
-    pub(crate) node_port: Option<Spanned<i64>>,
+    pub(crate) node_port: Option<SpannedValue<i64>>,
 }
 
 /// Fields of a Service that guide kube-proxy and that Voile ignores: the values that match Voile's behaviour, and the
@@ -51,7 +51,7 @@ const NOT_OBEYED: [(&str, &[&str], &str, &str); 3] = [
     ),
 ];
 
-impl Service {
+impl WrittenService {
     /// Reads `spec`.
     pub(crate) fn read(document: &mut Fields<'_>) -> Self {
         document.ignore(&["status"]);
@@ -107,7 +107,7 @@ impl ServicePort {
 /// `spec.parentRef` of an IPAddress.
 #[derive(Debug, Default)]
 pub(crate) struct ParentRef {
-    pub(crate) at: Option<At>,
+    pub(crate) at: Option<FieldPath>,
     pub(crate) group: Option<Text>,
     pub(crate) resource: Option<Text>,
     pub(crate) namespace: Option<Text>,

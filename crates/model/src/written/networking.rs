@@ -2,12 +2,12 @@
 
 use super::probe::Probe;
 use super::{Selector, Text, TextMap};
-use crate::decode::{At, Cursor, Fields, Spanned};
+use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
 
 /// `spec` of a ServiceEntry.
 #[derive(Debug)]
 pub(crate) struct ServiceEntry {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) hosts: Vec<Text>,
     pub(crate) addresses: Vec<Text>,
     pub(crate) ports: Vec<ServiceEntryPort>,
@@ -23,14 +23,14 @@ pub(crate) struct ServiceEntry {
 #[derive(Debug)]
 pub(crate) struct ServiceEntryPort {
     pub(crate) port: ListenerPort,
-    pub(crate) target_port: Option<Spanned<i64>>,
+    pub(crate) target_port: Option<SpannedValue<i64>>,
 }
 
 /// Number, protocol and name, as Istio writes ports.
 #[derive(Debug)]
 pub(crate) struct ListenerPort {
-    pub(crate) at: At,
-    pub(crate) number: Option<Spanned<i64>>,
+    pub(crate) at: FieldPath,
+    pub(crate) number: Option<SpannedValue<i64>>,
     pub(crate) protocol: Option<Text>,
     pub(crate) name: Option<Text>,
 }
@@ -38,13 +38,13 @@ pub(crate) struct ListenerPort {
 /// `spec` of a WorkloadEntry, and each of `endpoints` of a ServiceEntry.
 #[derive(Debug)]
 pub(crate) struct WorkloadEntry {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) address: Option<Text>,
-    pub(crate) ports: Vec<(Text, Option<Spanned<i64>>)>,
+    pub(crate) ports: Vec<(Text, Option<SpannedValue<i64>>)>,
     pub(crate) labels: TextMap,
     pub(crate) network: Option<Text>,
     pub(crate) locality: Option<Text>,
-    pub(crate) weight: Option<Spanned<i64>>,
+    pub(crate) weight: Option<SpannedValue<i64>>,
     pub(crate) service_account: Option<Text>,
     /// The condition `Healthy` in `status`, written by the prober; `None` if unknown.
     pub(crate) healthy: Option<bool>,
@@ -53,7 +53,7 @@ pub(crate) struct WorkloadEntry {
 /// `spec` of a WorkloadGroup.
 #[derive(Debug)]
 pub(crate) struct WorkloadGroup {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) labels: TextMap,
     pub(crate) annotations: TextMap,
     pub(crate) template: Option<WorkloadEntry>,
@@ -62,7 +62,7 @@ pub(crate) struct WorkloadGroup {
 
 /// `spec` of a Sidecar.
 #[derive(Debug, Default)]
-pub(crate) struct Sidecar {
+pub(crate) struct WrittenSidecar {
     pub(crate) selector: Option<Selector>,
     pub(crate) ingress: Vec<Ingress>,
     pub(crate) egress: Vec<Egress>,
@@ -72,7 +72,7 @@ pub(crate) struct Sidecar {
 /// One of `ingress`.
 #[derive(Debug)]
 pub(crate) struct Ingress {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) port: Option<ListenerPort>,
     pub(crate) bind: Option<Text>,
     pub(crate) capture_mode: Option<Text>,
@@ -82,7 +82,7 @@ pub(crate) struct Ingress {
 /// One of `egress`.
 #[derive(Debug)]
 pub(crate) struct Egress {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) port: Option<ListenerPort>,
     pub(crate) bind: Option<Text>,
     pub(crate) capture_mode: Option<Text>,
@@ -93,7 +93,7 @@ pub(crate) struct Egress {
 #[derive(Debug, Default)]
 pub(crate) struct ProxyConfig {
     pub(crate) selector: Option<Selector>,
-    pub(crate) concurrency: Option<Spanned<i64>>,
+    pub(crate) concurrency: Option<SpannedValue<i64>>,
     pub(crate) environment: TextMap,
 }
 
@@ -236,7 +236,7 @@ impl WorkloadGroup {
     }
 }
 
-impl Sidecar {
+impl WrittenSidecar {
     /// Reads `spec`.
     pub(crate) fn read(document: &mut Fields<'_>) -> Self {
         document.ignore(&["status"]);

@@ -4,14 +4,14 @@
 use super::Text;
 use super::header::Metadata;
 use super::probe::Probe;
-use crate::decode::{At, Cursor, Fields, Spanned};
+use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
 
 /// `spec` of a Pod or of a template.
 #[derive(Debug, Default)]
 pub(crate) struct PodSpec {
     pub(crate) service_account: Option<Text>,
     pub(crate) containers: Vec<Container>,
-    pub(crate) termination_grace_seconds: Option<Spanned<i64>>,
+    pub(crate) termination_grace_seconds: Option<SpannedValue<i64>>,
     pub(crate) restart_policy: Option<Text>,
     pub(crate) node: Option<Text>,
     pub(crate) security: SecurityContext,
@@ -20,8 +20,8 @@ pub(crate) struct PodSpec {
 /// `securityContext` of a Pod or of a container: user and privileges of the application.
 #[derive(Debug, Default)]
 pub(crate) struct SecurityContext {
-    pub(crate) user: Option<Spanned<i64>>,
-    pub(crate) group: Option<Spanned<i64>>,
+    pub(crate) user: Option<SpannedValue<i64>>,
+    pub(crate) group: Option<SpannedValue<i64>>,
     pub(crate) added_capabilities: Vec<Text>,
     pub(crate) privileged: bool,
 }
@@ -37,7 +37,7 @@ pub(crate) struct PodStatus {
 /// One of `containers`.
 #[derive(Debug)]
 pub(crate) struct Container {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
     pub(crate) image: Option<Text>,
     pub(crate) command: Vec<Text>,
@@ -55,7 +55,7 @@ pub(crate) struct Container {
 /// One of `env`.
 #[derive(Debug)]
 pub(crate) struct EnvVar {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
     pub(crate) value: Option<Text>,
     pub(crate) field: Option<Text>,
@@ -66,7 +66,7 @@ pub(crate) struct EnvVar {
 /// One of `envFrom`.
 #[derive(Debug)]
 pub(crate) struct EnvFrom {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) prefix: Option<Text>,
     pub(crate) config_map: Option<(Option<Text>, bool)>,
     pub(crate) secret: Option<(Option<Text>, bool)>,
@@ -75,7 +75,7 @@ pub(crate) struct EnvFrom {
 /// A key of another resource.
 #[derive(Debug)]
 pub(crate) struct KeyRef {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
     pub(crate) key: Option<Text>,
     pub(crate) optional: bool,
@@ -84,16 +84,16 @@ pub(crate) struct KeyRef {
 /// One of `ports` of a container.
 #[derive(Debug)]
 pub(crate) struct ContainerPort {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
-    pub(crate) number: Option<Spanned<i64>>,
+    pub(crate) number: Option<SpannedValue<i64>>,
     pub(crate) protocol: Option<Text>,
 }
 
 /// A Pod template.
 #[derive(Debug)]
 pub(crate) struct Template {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) metadata: Metadata,
     pub(crate) spec: PodSpec,
 }

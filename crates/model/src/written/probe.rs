@@ -1,30 +1,30 @@
 //! The probes of a container, as written.
 
 use super::Text;
-use crate::decode::{At, Cursor, Fields, IntegerOrText, Spanned};
+use crate::decode::{FieldPath, Cursor, Fields, IntegerOrText, SpannedValue};
 
 /// `startupProbe`, `readinessProbe` or `livenessProbe`.
 #[derive(Debug)]
 pub(crate) struct Probe {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) http: Option<HttpGet>,
     pub(crate) tcp: Option<TcpSocket>,
     pub(crate) grpc: Option<Grpc>,
     pub(crate) exec: Option<Exec>,
-    pub(crate) initial_delay: Option<Spanned<i64>>,
-    pub(crate) period: Option<Spanned<i64>>,
-    pub(crate) timeout: Option<Spanned<i64>>,
-    pub(crate) success_threshold: Option<Spanned<i64>>,
-    pub(crate) failure_threshold: Option<Spanned<i64>>,
-    pub(crate) termination_grace: Option<Spanned<i64>>,
+    pub(crate) initial_delay: Option<SpannedValue<i64>>,
+    pub(crate) period: Option<SpannedValue<i64>>,
+    pub(crate) timeout: Option<SpannedValue<i64>>,
+    pub(crate) success_threshold: Option<SpannedValue<i64>>,
+    pub(crate) failure_threshold: Option<SpannedValue<i64>>,
+    pub(crate) termination_grace: Option<SpannedValue<i64>>,
 }
 
 /// `httpGet`.
 #[derive(Debug)]
 pub(crate) struct HttpGet {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) path: Option<Text>,
-    pub(crate) port: Option<Spanned<IntegerOrText>>,
+    pub(crate) port: Option<SpannedValue<IntegerOrText>>,
     pub(crate) host: Option<Text>,
     pub(crate) scheme: Option<Text>,
     pub(crate) headers: Vec<HttpHeader>,
@@ -33,7 +33,7 @@ pub(crate) struct HttpGet {
 /// One of `httpHeaders`.
 #[derive(Debug)]
 pub(crate) struct HttpHeader {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
     pub(crate) value: Option<Text>,
 }
@@ -41,23 +41,23 @@ pub(crate) struct HttpHeader {
 /// `tcpSocket`.
 #[derive(Debug)]
 pub(crate) struct TcpSocket {
-    pub(crate) at: At,
-    pub(crate) port: Option<Spanned<IntegerOrText>>,
+    pub(crate) at: FieldPath,
+    pub(crate) port: Option<SpannedValue<IntegerOrText>>,
     pub(crate) host: Option<Text>,
 }
 
 /// `grpc`.
 #[derive(Debug)]
 pub(crate) struct Grpc {
-    pub(crate) at: At,
-    pub(crate) port: Option<Spanned<i64>>,
+    pub(crate) at: FieldPath,
+    pub(crate) port: Option<SpannedValue<i64>>,
     pub(crate) service: Option<Text>,
 }
 
 /// `exec`.
 #[derive(Debug)]
 pub(crate) struct Exec {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) command: Vec<Text>,
 }
 

@@ -1,75 +1,75 @@
 //! `voile.dev`: RateLimit.
 
 use super::Text;
-use super::authorization::Target;
-use super::config::provider::Service;
-use crate::decode::{At, Cursor, Fields, Spanned};
+use super::authorization::WrittenTarget;
+use super::config::provider::WrittenProviderService;
+use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
 
 /// `spec` of a RateLimit.
 #[derive(Debug)]
 pub(crate) struct RateLimit<M> {
-    pub(crate) at: At,
-    pub(crate) target: Target,
+    pub(crate) at: FieldPath,
+    pub(crate) target: WrittenTarget,
     pub(crate) global: Option<Global>,
-    pub(crate) rules: Vec<Rule<M>>,
+    pub(crate) rules: Vec<WrittenLimitRule<M>>,
 }
 
 /// `global`.
 #[derive(Debug)]
 pub(crate) struct Global {
-    pub(crate) at: At,
-    pub(crate) service: Service,
+    pub(crate) at: FieldPath,
+    pub(crate) service: WrittenProviderService,
     pub(crate) domain: Option<Text>,
     pub(crate) timeout: Option<Text>,
-    pub(crate) fail_open: Option<Spanned<bool>>,
+    pub(crate) fail_open: Option<SpannedValue<bool>>,
 }
 
 /// One of `rules`; `M` is a match as VirtualServices have it.
 #[derive(Debug)]
-pub(crate) struct Rule<M> {
-    pub(crate) at: At,
+pub(crate) struct WrittenLimitRule<M> {
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
     pub(crate) matches: Vec<M>,
     /// None where the field is missing.
     pub(crate) limits: Option<Vec<Limit>>,
     pub(crate) descriptors: Vec<Descriptor>,
-    pub(crate) hits: Option<Spanned<i64>>,
+    pub(crate) hits: Option<SpannedValue<i64>>,
 }
 
 /// One of `rules[].limits`.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    pub(crate) at: At,
-    pub(crate) requests: Option<Spanned<i64>>,
+    pub(crate) at: FieldPath,
+    pub(crate) requests: Option<SpannedValue<i64>>,
     pub(crate) per: Option<Text>,
-    pub(crate) burst: Option<Spanned<i64>>,
-    pub(crate) by: By,
-    pub(crate) keys: Option<Spanned<i64>>,
+    pub(crate) burst: Option<SpannedValue<i64>>,
+    pub(crate) by: WrittenBy,
+    pub(crate) keys: Option<SpannedValue<i64>>,
 }
 
 /// One of `rules[].descriptors`.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
-    pub(crate) at: At,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) at: FieldPath,
+    pub(crate) entries: Vec<WrittenLimitEntry>,
 }
 
 /// One of its `entries`.
 #[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) at: At,
+pub(crate) struct WrittenLimitEntry {
+    pub(crate) at: FieldPath,
     pub(crate) key: Option<Text>,
     pub(crate) value: Option<Text>,
     pub(crate) header: Option<Text>,
     /// `identity`, `clientAddress`, `method`, `path`, in this order.
-    pub(crate) flags: [Option<Spanned<bool>>; 4],
+    pub(crate) flags: [Option<SpannedValue<bool>>; 4],
 }
 
 /// `by`.
 #[derive(Debug, Default)]
-pub(crate) struct By {
-    pub(crate) identity: Option<Spanned<bool>>,
-    pub(crate) address: Option<Spanned<bool>>,
+pub(crate) struct WrittenBy {
+    pub(crate) identity: Option<SpannedValue<bool>>,
+    pub(crate) address: Option<SpannedValue<bool>>,
     pub(crate) headers: Vec<Text>,
 }
 
@@ -83,16 +83,16 @@ impl<M> RateLimit<M> {
         let mut spec = document.inner("spec")?;
         let read = Self {
             at: spec.at().clone(),
-            target: Target::read(&mut spec),
+            target: WrittenTarget::read(&mut spec),
             global: spec.inner("global").map(Global::read),
-            rules: spec.list("rules", |cursor| Rule::read(cursor, &matching)),
+            rules: spec.list("rules", |cursor| WrittenLimitRule::read(cursor, &matching)),
         };
         spec.finish();
         Some(read)
     }
 }
 
-impl<M> Rule<M> {
+impl<M> WrittenLimitRule<M> {
     fn read(cursor: &Cursor<'_>, matching: impl Fn(&Cursor<'_>) -> Option<M>) -> Option<Self> {
         let mut fields = cursor.fields()?;
         let limits = fields.get("limits").map(|cursor| {
@@ -120,7 +120,7 @@ impl Limit {
             requests: fields.integer("requests"),
             per: fields.text("per"),
             burst: fields.integer("burst"),
-            by: fields.inner("by").map(By::read).unwrap_or_default(),
+            by: fields.inner("by").map(WrittenBy::read).unwrap_or_default(),
             keys: fields.integer("keys"),
         };
         fields.finish();
@@ -132,7 +132,7 @@ impl Global {
     fn read(mut fields: Fields<'_>) -> Self {
         let global = Self {
             at: fields.at().clone(),
-            service: Service::read(&mut fields),
+            service: WrittenProviderService::read(&mut fields),
             domain: fields.text("domain"),
             timeout: fields.text("timeout"),
             fail_open: fields.boolean("failOpen"),
@@ -147,14 +147,14 @@ impl Descriptor {
         let mut fields = cursor.fields()?;
         let descriptor = Self {
             at: cursor.at().clone(),
-            entries: fields.list("entries", Entry::read),
+            entries: fields.list("entries", WrittenLimitEntry::read),
         };
         fields.finish();
         Some(descriptor)
     }
 }
 
-impl Entry {
+impl WrittenLimitEntry {
     fn read(cursor: &Cursor<'_>) -> Option<Self> {
         let mut fields = cursor.fields()?;
         let entry = Self {
@@ -169,7 +169,7 @@ impl Entry {
     }
 }
 
-impl By {
+impl WrittenBy {
     fn read(mut fields: Fields<'_>) -> Self {
         let by = Self {
             identity: fields.boolean("identity"),

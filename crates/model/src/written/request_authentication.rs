@@ -1,21 +1,21 @@
 //! `security.istio.io`: RequestAuthentication.
 
 use super::Text;
-use super::authorization::Target;
-use crate::decode::{At, Cursor, Fields, Spanned};
+use super::authorization::WrittenTarget;
+use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
 
 /// `spec` of a RequestAuthentication.
 #[derive(Debug, Default)]
 pub(crate) struct RequestAuthentication {
-    pub(crate) at: Option<At>,
-    pub(crate) target: Target,
+    pub(crate) at: Option<FieldPath>,
+    pub(crate) target: WrittenTarget,
     pub(crate) rules: Vec<TokenRule>,
 }
 
 /// One of `jwtRules`.
 #[derive(Debug)]
 pub(crate) struct TokenRule {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) issuer: Option<Text>,
     pub(crate) audiences: Vec<Text>,
     pub(crate) jwks_uri: Option<Text>,
@@ -23,7 +23,7 @@ pub(crate) struct TokenRule {
     pub(crate) from_headers: Vec<HeaderPlace>,
     pub(crate) from_params: Vec<Text>,
     pub(crate) from_cookies: Vec<Text>,
-    pub(crate) forward_original: Option<Spanned<bool>>,
+    pub(crate) forward_original: Option<SpannedValue<bool>>,
     pub(crate) output_payload_to_header: Option<Text>,
     pub(crate) output_claims: Vec<ClaimOutput>,
     pub(crate) space_delimited_claims: Vec<Text>,
@@ -33,7 +33,7 @@ pub(crate) struct TokenRule {
 /// One of `fromHeaders`.
 #[derive(Debug)]
 pub(crate) struct HeaderPlace {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
     pub(crate) prefix: Option<Text>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct HeaderPlace {
 /// One of `outputClaimToHeaders`.
 #[derive(Debug)]
 pub(crate) struct ClaimOutput {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) header: Option<Text>,
     pub(crate) claim: Option<Text>,
 }
@@ -55,7 +55,7 @@ impl RequestAuthentication {
         };
         let read = Self {
             at: Some(spec.at().clone()),
-            target: Target::read(&mut spec),
+            target: WrittenTarget::read(&mut spec),
             rules: spec.list("jwtRules", TokenRule::read),
         };
         spec.finish();

@@ -1,7 +1,7 @@
 //! `security.istio.io`: PeerAuthentication.
 
 use super::{Selector, Text};
-use crate::decode::{At, Cursor, Fields};
+use crate::decode::{FieldPath, Cursor, Fields};
 
 /// `spec` of a PeerAuthentication.
 #[derive(Debug, Default)]
@@ -9,7 +9,7 @@ pub(crate) struct PeerAuthentication {
     pub(crate) selector: Option<Selector>,
     pub(crate) mode: Option<Text>,
     /// Location of `portLevelMtls`, if present.
-    pub(crate) ports_at: Option<At>,
+    pub(crate) ports_at: Option<FieldPath>,
     /// Keys are port numbers as text.
     pub(crate) ports: Vec<(Text, Option<Text>)>,
 }

@@ -1,14 +1,14 @@
 //! `telemetry.istio.io`: Telemetry.
 
 use super::Text;
-use super::authorization::Target;
-use crate::decode::{At, Cursor, Fields, Spanned};
+use super::authorization::WrittenTarget;
+use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
 
 /// `spec` of a Telemetry.
 #[derive(Debug, Default)]
 pub(crate) struct Telemetry {
-    pub(crate) at: Option<At>,
-    pub(crate) target: Target,
+    pub(crate) at: Option<FieldPath>,
+    pub(crate) target: WrittenTarget,
     pub(crate) metrics: Vec<Metrics>,
     pub(crate) tracing: Vec<Tracing>,
     pub(crate) access_logging: Vec<AccessLogging>,
@@ -25,11 +25,11 @@ pub(crate) struct Metrics {
 /// One of `metrics[].overrides`.
 #[derive(Debug)]
 pub(crate) struct MetricOverride {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) metric: Option<Text>,
     pub(crate) custom_metric: Option<Text>,
     pub(crate) mode: Option<Text>,
-    pub(crate) disabled: Option<Spanned<bool>>,
+    pub(crate) disabled: Option<SpannedValue<bool>>,
     pub(crate) tags: Vec<TagOverride>,
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct TagOverride {
 pub(crate) struct Tracing {
     pub(crate) mode: Option<Text>,
     pub(crate) providers: Vec<Text>,
-    pub(crate) sampling: Option<Spanned<f64>>,
-    pub(crate) disable_span_reporting: Option<Spanned<bool>>,
+    pub(crate) sampling: Option<SpannedValue<f64>>,
+    pub(crate) disable_span_reporting: Option<SpannedValue<bool>>,
     pub(crate) custom_tags: Option<Vec<CustomTag>>,
-    pub(crate) use_request_id: Option<Spanned<bool>>,
-    pub(crate) istio_tags: Option<Spanned<bool>>,
+    pub(crate) use_request_id: Option<SpannedValue<bool>>,
+    pub(crate) istio_tags: Option<SpannedValue<bool>>,
 }
 
 /// One of `customTags`.
@@ -58,8 +58,8 @@ pub(crate) struct Tracing {
 pub(crate) struct CustomTag {
     pub(crate) name: Text,
     pub(crate) literal: Option<Text>,
-    pub(crate) environment: Option<Named>,
-    pub(crate) header: Option<Named>,
+    pub(crate) environment: Option<WrittenName>,
+    pub(crate) header: Option<WrittenName>,
     /// True if the value is a `formatter`, which is not supported.
     pub(crate) formatter: bool,
     pub(crate) kinds: usize,
@@ -67,8 +67,8 @@ pub(crate) struct CustomTag {
 
 /// Something with a default.
 #[derive(Debug)]
-pub(crate) struct Named {
-    pub(crate) at: At,
+pub(crate) struct WrittenName {
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
     pub(crate) default: Option<Text>,
 }
@@ -78,7 +78,7 @@ pub(crate) struct Named {
 pub(crate) struct AccessLogging {
     pub(crate) mode: Option<Text>,
     pub(crate) providers: Vec<Text>,
-    pub(crate) disabled: Option<Spanned<bool>>,
+    pub(crate) disabled: Option<SpannedValue<bool>>,
     pub(crate) filter: Option<Text>,
 }
 
@@ -91,7 +91,7 @@ impl Telemetry {
         };
         let telemetry = Self {
             at: Some(spec.at().clone()),
-            target: Target::read(&mut spec),
+            target: WrittenTarget::read(&mut spec),
             metrics: spec.list("metrics", Metrics::read),
             tracing: spec.list("tracing", Tracing::read),
             access_logging: spec.list("accessLogging", AccessLogging::read),
@@ -227,15 +227,15 @@ impl CustomTag {
         Some(Self {
             name,
             literal,
-            environment: environment.map(Named::read),
-            header: header.map(Named::read),
+            environment: environment.map(WrittenName::read),
+            header: header.map(WrittenName::read),
             formatter,
             kinds: kinds.into_iter().filter(|there| *there).count(),
         })
     }
 }
 
-impl Named {
+impl WrittenName {
     fn read(mut fields: Fields<'_>) -> Self {
         let read = Self {
             at: fields.at().clone(),

@@ -1,11 +1,11 @@
 //! `trafficPolicy` of a DestinationRule: balancers, outliers, pools.
 
 use super::Text;
-use crate::decode::{At, Cursor, Fields, Spanned};
+use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
 
 /// Fields of every level of a policy.
 #[derive(Debug, Default)]
-pub(crate) struct Level {
+pub(crate) struct WrittenPolicyLevel {
     pub(crate) balancer: Option<LoadBalancer>,
     pub(crate) outliers: Option<OutlierDetection>,
     pub(crate) pool: Option<ConnectionPool>,
@@ -14,7 +14,7 @@ pub(crate) struct Level {
 /// `loadBalancer`.
 #[derive(Debug)]
 pub(crate) struct LoadBalancer {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) simple: Option<Text>,
     pub(crate) hash: Option<ConsistentHash>,
     pub(crate) warmup: Option<Warmup>,
@@ -25,13 +25,13 @@ pub(crate) struct LoadBalancer {
 }
 
 /// A region, and the one that comes first after it.
-pub(crate) type Failover = (Option<Text>, Option<Text>, At);
+pub(crate) type Failover = (Option<Text>, Option<Text>, FieldPath);
 
 /// `localityLbSetting`.
 #[derive(Debug)]
 pub(crate) struct LocalitySetting {
-    pub(crate) at: At,
-    pub(crate) enabled: Option<Spanned<bool>>,
+    pub(crate) at: FieldPath,
+    pub(crate) enabled: Option<SpannedValue<bool>>,
     pub(crate) distribute: Vec<Distribute>,
     pub(crate) failover: Vec<Failover>,
     pub(crate) priority: Vec<Text>,
@@ -40,85 +40,85 @@ pub(crate) struct LocalitySetting {
 /// `zoneAwareLbSetting`.
 #[derive(Debug)]
 pub(crate) struct ZoneAwareSetting {
-    pub(crate) at: At,
-    pub(crate) enabled: Option<Spanned<bool>>,
+    pub(crate) at: FieldPath,
+    pub(crate) enabled: Option<SpannedValue<bool>>,
     pub(crate) failover: Vec<Failover>,
     pub(crate) priority: Vec<Text>,
-    pub(crate) min_cluster_size: Option<Spanned<i64>>,
+    pub(crate) min_cluster_size: Option<SpannedValue<i64>>,
 }
 
 /// One of `distribute`.
 #[derive(Debug)]
 pub(crate) struct Distribute {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) from: Option<Text>,
-    pub(crate) to: Vec<(Text, Spanned<i64>)>,
+    pub(crate) to: Vec<(Text, SpannedValue<i64>)>,
 }
 
 /// `retryBudget`.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
-    pub(crate) percent: Option<Spanned<f64>>,
-    pub(crate) min: Option<Spanned<i64>>,
+    pub(crate) percent: Option<SpannedValue<f64>>,
+    pub(crate) min: Option<SpannedValue<i64>>,
 }
 
 /// `consistentHash`.
 #[derive(Debug)]
 pub(crate) struct ConsistentHash {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) header: Option<Text>,
     pub(crate) cookie: Option<Cookie>,
-    pub(crate) source_ip: Option<Spanned<bool>>,
+    pub(crate) source_ip: Option<SpannedValue<bool>>,
     pub(crate) query: Option<Text>,
     /// `ringHash.minimumRingSize`, or the same where Istio had it first.
-    pub(crate) ring_size: Option<Spanned<i64>>,
+    pub(crate) ring_size: Option<SpannedValue<i64>>,
     /// `maglev`, if present, and its `tableSize`.
-    pub(crate) maglev: Option<Option<Spanned<i64>>>,
+    pub(crate) maglev: Option<Option<SpannedValue<i64>>>,
 }
 
 /// `httpCookie`.
 #[derive(Debug)]
 pub(crate) struct Cookie {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
     pub(crate) path: Option<Text>,
     pub(crate) ttl: Option<Text>,
-    pub(crate) attributes: Vec<(Option<Text>, Option<Text>, At)>,
+    pub(crate) attributes: Vec<(Option<Text>, Option<Text>, FieldPath)>,
 }
 
 /// `warmup`.
 #[derive(Debug)]
 pub(crate) struct Warmup {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) duration: Option<Text>,
-    pub(crate) minimum_percent: Option<Spanned<f64>>,
-    pub(crate) aggression: Option<Spanned<f64>>,
+    pub(crate) minimum_percent: Option<SpannedValue<f64>>,
+    pub(crate) aggression: Option<SpannedValue<f64>>,
 }
 
 /// `outlierDetection`.
 #[derive(Debug)]
 pub(crate) struct OutlierDetection {
-    pub(crate) split: Option<Spanned<bool>>,
-    pub(crate) local: Option<Spanned<i64>>,
-    pub(crate) gateway: Option<Spanned<i64>>,
-    pub(crate) five: Option<Spanned<i64>>,
+    pub(crate) split: Option<SpannedValue<bool>>,
+    pub(crate) local: Option<SpannedValue<i64>>,
+    pub(crate) gateway: Option<SpannedValue<i64>>,
+    pub(crate) five: Option<SpannedValue<i64>>,
     pub(crate) interval: Option<Text>,
     pub(crate) base_ejection: Option<Text>,
-    pub(crate) max_ejection_percent: Option<Spanned<i64>>,
-    pub(crate) min_health_percent: Option<Spanned<i64>>,
+    pub(crate) max_ejection_percent: Option<SpannedValue<i64>>,
+    pub(crate) min_health_percent: Option<SpannedValue<i64>>,
 }
 
 /// `connectionPool`.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionPool {
     pub(crate) tcp: Tcp,
-    pub(crate) http: Http,
+    pub(crate) http: WrittenHttpPool,
 }
 
 /// `connectionPool.tcp`.
 #[derive(Debug, Default)]
 pub(crate) struct Tcp {
-    pub(crate) max_connections: Option<Spanned<i64>>,
+    pub(crate) max_connections: Option<SpannedValue<i64>>,
     pub(crate) connect_timeout: Option<Text>,
     pub(crate) idle_timeout: Option<Text>,
     pub(crate) keep_alive: Option<KeepAlive>,
@@ -127,24 +127,24 @@ pub(crate) struct Tcp {
 /// `tcpKeepalive`.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
-    pub(crate) probes: Option<Spanned<i64>>,
+    pub(crate) probes: Option<SpannedValue<i64>>,
     pub(crate) time: Option<Text>,
     pub(crate) interval: Option<Text>,
 }
 
 /// `connectionPool.http`.
 #[derive(Debug, Default)]
-pub(crate) struct Http {
+pub(crate) struct WrittenHttpPool {
     pub(crate) h2_upgrade_policy: Option<Text>,
-    pub(crate) use_client_protocol: Option<Spanned<bool>>,
-    pub(crate) max_pending: Option<Spanned<i64>>,
-    pub(crate) max_requests: Option<Spanned<i64>>,
-    pub(crate) requests_per_connection: Option<Spanned<i64>>,
-    pub(crate) max_retries: Option<Spanned<i64>>,
+    pub(crate) use_client_protocol: Option<SpannedValue<bool>>,
+    pub(crate) max_pending: Option<SpannedValue<i64>>,
+    pub(crate) max_requests: Option<SpannedValue<i64>>,
+    pub(crate) requests_per_connection: Option<SpannedValue<i64>>,
+    pub(crate) max_retries: Option<SpannedValue<i64>>,
     pub(crate) idle_timeout: Option<Text>,
 }
 
-impl Level {
+impl WrittenPolicyLevel {
     pub(crate) fn read(fields: &mut Fields<'_>) -> Self {
         Self {
             balancer: LoadBalancer::read(fields),
@@ -334,7 +334,7 @@ impl ConnectionPool {
         let mut fields = parent.inner("connectionPool")?;
         let pool = Self {
             tcp: fields.inner("tcp").map(Tcp::read).unwrap_or_default(),
-            http: fields.inner("http").map(Http::read).unwrap_or_default(),
+            http: fields.inner("http").map(WrittenHttpPool::read).unwrap_or_default(),
         };
         fields.finish();
         Some(pool)
@@ -367,7 +367,7 @@ impl Tcp {
     }
 }
 
-impl Http {
+impl WrittenHttpPool {
     fn read(mut fields: Fields<'_>) -> Self {
         let http = Self {
             h2_upgrade_policy: fields.text("h2UpgradePolicy"),

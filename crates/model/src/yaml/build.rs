@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, Tag};
 
-use super::node::{Key, Node, Place, Resolved, Scalar, Value};
+use super::node::{MappingKey, YamlNode, SourcePosition, ResolvedScalar, Scalar, Value};
 use super::{MAX_DEPTH, MAX_DOCUMENT_BYTES, MAX_NODES};
 use crate::codes;
 
@@ -16,13 +16,13 @@ use crate::codes;
 #[derive(Debug)]
 pub(crate) struct YamlError {
     pub(crate) code: &'static str,
-    pub(crate) place: Place,
+    pub(crate) place: SourcePosition,
     pub(crate) message: String,
     pub(crate) help: &'static str,
 }
 
 /// Parses one document whose first character stands at `origin` of its file.
-pub(crate) fn parse_document(text: &str, origin: Place) -> Result<Option<Node>, YamlError> {
+pub(crate) fn parse_document(text: &str, origin: SourcePosition) -> Result<Option<YamlNode>, YamlError> {
     if text.len() > MAX_DOCUMENT_BYTES {
         let message = format!(
             "the document has {} bytes, more than the {MAX_DOCUMENT_BYTES} allowed",
@@ -56,7 +56,7 @@ pub(crate) fn parse_document(text: &str, origin: Place) -> Result<Option<Node>, 
 }
 
 /// YAML 1.2 section 5.1: text is printable. The parser takes a NUL for the end of the text, which would hide what follows.
-fn refuse_control_characters(text: &str, origin: Place) -> Result<(), YamlError> {
+fn refuse_control_characters(text: &str, origin: SourcePosition) -> Result<(), YamlError> {
     let bad = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}');
     for (line, number) in text.lines().zip(origin.line..) {
         if let Some((column, found)) = line
@@ -65,7 +65,7 @@ fn refuse_control_characters(text: &str, origin: Place) -> Result<(), YamlError>
             .map(|(c, n)| (n, c))
             .find(|(_, c)| bad(*c))
         {
-            let place = Place {
+            let place = SourcePosition {
                 line: number,
                 column,
             };
@@ -80,41 +80,41 @@ fn refuse_control_characters(text: &str, origin: Place) -> Result<(), YamlError>
 }
 
 /// A list or mapping that is not yet closed.
-struct Open {
+struct OpenCollection {
     anchor: usize,
-    place: Place,
-    items: Items,
+    place: SourcePosition,
+    items: TreeBuilder,
 }
 
-enum Items {
-    List(Vec<Node>),
+enum TreeBuilder {
+    List(Vec<YamlNode>),
     Map {
-        entries: Vec<(Key, Node)>,
+        entries: Vec<(MappingKey, YamlNode)>,
         keys: HashSet<Arc<str>>,
         pending: Option<Pending>,
         /// Entries from merge keys, in order.
-        merged: Vec<(Key, Node)>,
+        merged: Vec<(MappingKey, YamlNode)>,
     },
 }
 
 /// A key whose value comes next.
 enum Pending {
-    Field(Key),
+    Field(MappingKey),
     /// `<<`.
     Merge,
 }
 
 struct Builder<'a> {
     lines: Vec<&'a str>,
-    origin: Place,
-    open: Vec<Open>,
-    root: Option<Node>,
-    anchors: HashMap<usize, (Node, usize)>,
+    origin: SourcePosition,
+    open: Vec<OpenCollection>,
+    root: Option<YamlNode>,
+    anchors: HashMap<usize, (YamlNode, usize)>,
     nodes: usize,
 }
 
 impl<'a> Builder<'a> {
-    fn new(text: &'a str, origin: Place) -> Self {
+    fn new(text: &'a str, origin: SourcePosition) -> Self {
         Self {
             lines: text.lines().collect(),
             origin,
@@ -125,9 +125,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn place(&self, mark: Marker) -> Place {
+    fn place(&self, mark: Marker) -> SourcePosition {
         let (line, column) = (mark.line().max(1) as u32, mark.col() as u32 + 1);
-        Place {
+        SourcePosition {
             line: self.origin.line + line - 1,
             column: self.origin.column + column - 1,
         }
@@ -144,7 +144,7 @@ impl<'a> Builder<'a> {
             Event::Scalar(text, style, anchor, tag) => {
                 let scalar = self.scalar(&text, style, tag.as_deref(), place, mark)?;
                 self.add(
-                    Node {
+                    YamlNode {
                         place,
                         value: Value::Scalar(scalar),
                     },
@@ -152,19 +152,19 @@ impl<'a> Builder<'a> {
                     1,
                 )
             }
-            Event::SequenceStart(_, anchor, _) => self.push(Open {
+            Event::SequenceStart(_, anchor, _) => self.push(OpenCollection {
                 anchor,
                 place,
-                items: Items::List(Vec::new()),
+                items: TreeBuilder::List(Vec::new()),
             }),
             Event::MappingStart(_, anchor, _) => {
-                let items = Items::Map {
+                let items = TreeBuilder::Map {
                     entries: Vec::new(),
                     keys: HashSet::new(),
                     pending: None,
                     merged: Vec::new(),
                 };
-                self.push(Open {
+                self.push(OpenCollection {
                     anchor,
                     place,
                     items,
@@ -177,7 +177,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn push(&mut self, open: Open) -> Result<(), YamlError> {
+    fn push(&mut self, open: OpenCollection) -> Result<(), YamlError> {
         if self.open.len() >= MAX_DEPTH {
             return Err(error(
                 codes::LIMIT,
@@ -190,7 +190,7 @@ impl<'a> Builder<'a> {
     }
 
     fn close(&mut self) -> Result<(), YamlError> {
-        let Some(Open {
+        let Some(OpenCollection {
             anchor,
             place,
             items,
@@ -199,25 +199,25 @@ impl<'a> Builder<'a> {
             return Ok(());
         };
         let value = match items {
-            Items::List(list) => Value::List(list),
-            Items::Map {
+            TreeBuilder::List(list) => Value::List(list),
+            TreeBuilder::Map {
                 mut entries,
                 mut keys,
                 merged,
                 ..
             } => {
                 // The mapping's own entries precede merged ones.
-                let new = |(key, _): &(Key, Node)| keys.insert(key.text.clone());
+                let new = |(key, _): &(MappingKey, YamlNode)| keys.insert(key.text.clone());
                 entries.extend(merged.into_iter().filter(new));
                 Value::Map(entries)
             }
         };
-        let node = Node { place, value };
+        let node = YamlNode { place, value };
         self.add(node, anchor, 1)
     }
 
     /// Puts a finished node where it belongs, and remembers it when it has a name.
-    fn add(&mut self, node: Node, anchor: usize, count: usize) -> Result<(), YamlError> {
+    fn add(&mut self, node: YamlNode, anchor: usize, count: usize) -> Result<(), YamlError> {
         self.nodes += count;
         if self.nodes > MAX_NODES {
             let message = format!("more than {MAX_NODES} values after aliases are expanded");
@@ -229,8 +229,8 @@ impl<'a> Builder<'a> {
         }
         match self.open.last_mut().map(|open| &mut open.items) {
             None => self.root = Some(node),
-            Some(Items::List(list)) => list.push(node),
-            Some(Items::Map {
+            Some(TreeBuilder::List(list)) => list.push(node),
+            Some(TreeBuilder::Map {
                 entries,
                 pending,
                 keys,
@@ -244,7 +244,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn alias(&mut self, anchor: usize, place: Place) -> Result<(), YamlError> {
+    fn alias(&mut self, anchor: usize, place: SourcePosition) -> Result<(), YamlError> {
         let Some((_, size)) = self.anchors.get(&anchor) else {
             return Err(error(
                 codes::YAML_FEATURE,
@@ -274,7 +274,7 @@ impl<'a> Builder<'a> {
         text: &str,
         style: ScalarStyle,
         tag: Option<&Tag>,
-        place: Place,
+        place: SourcePosition,
         mark: Marker,
     ) -> Result<Scalar, YamlError> {
         let tag = tag.map(|tag| (is_core(tag), tag.core_suffix().unwrap_or(tag.suffix())));
@@ -297,7 +297,7 @@ impl<'a> Builder<'a> {
             let indent = line.len() - line.trim_start_matches(' ').len();
             let blank = text.len() - text.trim_start_matches('\n').len();
             let column = self.origin.column + indent as u32;
-            Place {
+            SourcePosition {
                 line: place.line.saturating_sub(blank as u32).max(1),
                 column,
             }
@@ -343,7 +343,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-fn error(code: &'static str, place: Place, message: impl Into<String>) -> YamlError {
+fn error(code: &'static str, place: SourcePosition, message: impl Into<String>) -> YamlError {
     YamlError {
         code,
         place,
@@ -365,7 +365,7 @@ fn is_core(tag: &Tag) -> bool {
 }
 
 /// The decoded text of `!!binary`.
-fn binary(text: &str, place: Place) -> Result<String, YamlError> {
+fn binary(text: &str, place: SourcePosition) -> Result<String, YamlError> {
     let packed: String = text.split_ascii_whitespace().collect();
     let bytes = BASE64.decode(packed).ok();
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
@@ -375,7 +375,7 @@ fn binary(text: &str, place: Place) -> Result<String, YamlError> {
     })
 }
 
-fn new_key(node: Node, keys: &mut HashSet<Arc<str>>) -> Result<Pending, YamlError> {
+fn new_key(node: YamlNode, keys: &mut HashSet<Arc<str>>) -> Result<Pending, YamlError> {
     let place = node.place;
     let no_text = |help| {
         let message = "the key of a mapping must be text";
@@ -390,10 +390,10 @@ fn new_key(node: Node, keys: &mut HashSet<Arc<str>>) -> Result<Pending, YamlErro
         Value::List(_) => return no_text(""),
     };
     let text: Arc<str> = match scalar.resolve() {
-        Resolved::Null => return no_text("put it in quotes"),
-        Resolved::Boolean(word) => word.to_string().into(),
-        Resolved::Integer(number) => number.to_string().into(),
-        Resolved::Text | Resolved::Float(_) => scalar.text,
+        ResolvedScalar::Null => return no_text("put it in quotes"),
+        ResolvedScalar::Boolean(word) => word.to_string().into(),
+        ResolvedScalar::Integer(number) => number.to_string().into(),
+        ResolvedScalar::Text | ResolvedScalar::Float(_) => scalar.text,
     };
     if !keys.insert(text.clone()) {
         return Err(error(
@@ -404,12 +404,12 @@ fn new_key(node: Node, keys: &mut HashSet<Arc<str>>) -> Result<Pending, YamlErro
     }
     Ok(match scalar.plain && &*text == "<<" {
         true => Pending::Merge,
-        false => Pending::Field(Key { place, text }),
+        false => Pending::Field(MappingKey { place, text }),
     })
 }
 
 /// Takes in what a merge key names: a mapping, or several.
-fn merge(node: Node, merged: &mut Vec<(Key, Node)>) -> Result<(), YamlError> {
+fn merge(node: YamlNode, merged: &mut Vec<(MappingKey, YamlNode)>) -> Result<(), YamlError> {
     let place = node.place;
     let refused = || {
         let message = "a merge key (`<<`) takes a mapping, or a list of mappings";
@@ -429,7 +429,7 @@ fn merge(node: Node, merged: &mut Vec<(Key, Node)>) -> Result<(), YamlError> {
     Ok(())
 }
 
-fn count_nodes(node: &Node) -> usize {
+fn count_nodes(node: &YamlNode) -> usize {
     match &node.value {
         Value::Scalar(_) => 1,
         Value::List(items) => 1 + items.iter().map(count_nodes).sum::<usize>(),
@@ -442,7 +442,7 @@ fn count_nodes(node: &Node) -> usize {
     }
 }
 
-fn depth(node: &Node) -> usize {
+fn depth(node: &YamlNode) -> usize {
     match &node.value {
         Value::Scalar(_) => 0,
         Value::List(items) => 1 + items.iter().map(depth).max().unwrap_or(0),

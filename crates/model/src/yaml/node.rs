@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 /// Line and column in a file, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct SourcePosition {
     pub(crate) line: u32,
     pub(crate) column: u32,
 }
 
 /// A value with its place.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
-    pub(crate) place: Place,
+pub(crate) struct YamlNode {
+    pub(crate) place: SourcePosition,
     pub(crate) value: Value,
 }
 
@@ -20,8 +20,8 @@ pub(crate) struct Node {
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
     Scalar(Scalar),
-    List(Vec<Node>),
-    Map(Vec<(Key, Node)>),
+    List(Vec<YamlNode>),
+    Map(Vec<(MappingKey, YamlNode)>),
 }
 
 /// Text, and whether it was plain (then it may also be a number, a boolean or null).
@@ -30,20 +30,20 @@ pub(crate) struct Scalar {
     pub(crate) text: Arc<str>,
     pub(crate) plain: bool,
     /// For literal blocks (`|`): where the first character of the content is, so that YAML inside can be placed.
-    pub(crate) content: Option<Place>,
+    pub(crate) content: Option<SourcePosition>,
 }
 
 /// Key of a mapping.
 #[derive(Debug, Clone)]
-pub(crate) struct Key {
-    pub(crate) place: Place,
+pub(crate) struct MappingKey {
+    pub(crate) place: SourcePosition,
     pub(crate) text: Arc<str>,
 }
 
 /// A scalar as Kubernetes resolves it. Its decoder reads plain scalars by YAML 1.1 as Go's yaml.v2 does: `yes` and `y`
 /// are booleans, `010` is eight, `1_000` is a thousand.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Resolved {
+pub(crate) enum ResolvedScalar {
     Text,
     Null,
     Boolean(bool),
@@ -55,26 +55,26 @@ pub(crate) enum Resolved {
 impl Scalar {
     /// Returns true if the scalar is null.
     pub(crate) fn is_null(&self) -> bool {
-        self.resolve() == Resolved::Null
+        self.resolve() == ResolvedScalar::Null
     }
 
     /// See `Resolved`.
-    pub(crate) fn resolve(&self) -> Resolved {
+    pub(crate) fn resolve(&self) -> ResolvedScalar {
         if !self.plain {
-            return Resolved::Text;
+            return ResolvedScalar::Text;
         }
         match &*self.text {
-            "" | "~" | "null" | "Null" | "NULL" => Resolved::Null,
+            "" | "~" | "null" | "Null" | "NULL" => ResolvedScalar::Null,
             "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
-                Resolved::Boolean(true)
+                ResolvedScalar::Boolean(true)
             }
             "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off"
-            | "OFF" => Resolved::Boolean(false),
+            | "OFF" => ResolvedScalar::Boolean(false),
             ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => {
-                Resolved::Float(f64::INFINITY)
+                ResolvedScalar::Float(f64::INFINITY)
             }
-            "-.inf" | "-.Inf" | "-.INF" => Resolved::Float(f64::NEG_INFINITY),
-            ".nan" | ".NaN" | ".NAN" => Resolved::Float(f64::NAN),
+            "-.inf" | "-.Inf" | "-.INF" => ResolvedScalar::Float(f64::NEG_INFINITY),
+            ".nan" | ".NaN" | ".NAN" => ResolvedScalar::Float(f64::NAN),
             text => number(text),
         }
     }
@@ -82,18 +82,18 @@ impl Scalar {
     /// Its type in people's words, if it is not text. Taking `no` for text here would give a folder two meanings.
     pub(crate) fn other_type(&self) -> Option<&'static str> {
         match self.resolve() {
-            Resolved::Text => None,
-            Resolved::Null => Some("null"),
-            Resolved::Boolean(_) => Some("a boolean"),
-            Resolved::Integer(_) | Resolved::Float(_) => Some("a number"),
+            ResolvedScalar::Text => None,
+            ResolvedScalar::Null => Some("null"),
+            ResolvedScalar::Boolean(_) => Some("a boolean"),
+            ResolvedScalar::Integer(_) | ResolvedScalar::Float(_) => Some("a number"),
         }
     }
 }
 
 /// A number, or text.
-fn number(text: &str) -> Resolved {
+fn number(text: &str) -> ResolvedScalar {
     if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
-        return Resolved::Text;
+        return ResolvedScalar::Text;
     }
     let text = text.replace('_', "");
     let (sign, digits) = match text.strip_prefix('-') {
@@ -121,12 +121,12 @@ fn number(text: &str) -> Resolved {
         .or_else(octal)
         .or_else(decimal);
     match integer {
-        Some(number) => Resolved::Integer(number),
+        Some(number) => ResolvedScalar::Integer(number),
         None if is_float(digits) => match format!("{sign}{digits}").parse::<f64>() {
-            Ok(number) if number.is_finite() => Resolved::Float(number),
-            Ok(_) | Err(_) => Resolved::Text,
+            Ok(number) if number.is_finite() => ResolvedScalar::Float(number),
+            Ok(_) | Err(_) => ResolvedScalar::Text,
         },
-        None => Resolved::Text,
+        None => ResolvedScalar::Text,
     }
 }
 
@@ -146,7 +146,7 @@ fn is_float(digits: &str) -> bool {
     some && all_digits(whole) && all_digits(fraction) && exponent
 }
 
-impl Node {
+impl YamlNode {
     /// Returns true if the node is null.
     pub(crate) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar(scalar) if scalar.is_null())
@@ -162,7 +162,7 @@ impl Node {
     }
 
     /// Value of a key, when it is a mapping that has it.
-    pub(crate) fn get(&self, name: &str) -> Option<&Node> {
+    pub(crate) fn get(&self, name: &str) -> Option<&YamlNode> {
         match &self.value {
             Value::Map(entries) => entries
                 .iter()

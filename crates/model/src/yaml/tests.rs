@@ -8,7 +8,7 @@ use super::*;
 
 #[test]
 fn documents_are_read_as_kubernetes_reads_them() {
-    let origin = Place { line: 1, column: 1 };
+    let origin = SourcePosition { line: 1, column: 1 };
     let table = parse_document(include_str!("kubernetes.yaml"), origin);
     let table = table.expect("a table").expect("with rows");
     let Value::List(rows) = &table.value else {
@@ -45,14 +45,14 @@ fn decoded(text: &str) -> String {
         return "null".to_owned();
     };
     let line = document.first_line;
-    match parse_document(document.text, Place { line, column: 1 }) {
+    match parse_document(document.text, SourcePosition { line, column: 1 }) {
         Ok(None) => "null".to_owned(),
         Ok(Some(node)) => json(&node),
         Err(_) => "refused".to_owned(),
     }
 }
 
-fn json(node: &Node) -> String {
+fn json(node: &YamlNode) -> String {
     let quoted = |text: &str| {
         let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
         let escaped = escaped.replace('\n', "\\n").replace('\t', "\\t");
@@ -60,18 +60,18 @@ fn json(node: &Node) -> String {
     };
     match &node.value {
         Value::Scalar(scalar) => match scalar.resolve() {
-            Resolved::Text => quoted(&scalar.text),
-            Resolved::Null => "null".to_owned(),
-            Resolved::Boolean(word) => word.to_string(),
-            Resolved::Integer(number) => number.to_string(),
-            Resolved::Float(number) => number.to_string(),
+            ResolvedScalar::Text => quoted(&scalar.text),
+            ResolvedScalar::Null => "null".to_owned(),
+            ResolvedScalar::Boolean(word) => word.to_string(),
+            ResolvedScalar::Integer(number) => number.to_string(),
+            ResolvedScalar::Float(number) => number.to_string(),
         },
         Value::List(items) => {
             let items: Vec<String> = items.iter().map(json).collect();
             format!("[{}]", items.join(","))
         }
         Value::Map(entries) => {
-            let entry = |(key, value): &(Key, Node)| (key.text.to_string(), json(value));
+            let entry = |(key, value): &(MappingKey, YamlNode)| (key.text.to_string(), json(value));
             let mut entries: Vec<_> = entries.iter().map(entry).collect();
             entries.sort();
             let entries = entries.iter();

@@ -1,6 +1,6 @@
 //! Which DestinationRule which client obeys: by its namespace and its labels.
 
-use voile_model::mesh::{Client, Mesh};
+use voile_model::mesh::{RuleClient, Mesh};
 use voile_model::{Labels, Namespace, Port};
 
 use crate::{check_text, good, render};
@@ -27,14 +27,14 @@ fn obeyed(mesh: &Mesh, client: &str) -> String {
     let (namespace, label) = client.split_once(" app=").unwrap_or((client, ""));
     let namespace = Namespace::new(namespace);
     let labels = Labels::from_iter([("app", label), ("tier", "front")]);
-    let client = Client {
+    let client = RuleClient {
         namespace: namespace.as_ref(),
         labels: Some(&labels).filter(|_| !label.is_empty()),
     };
     let rule = mesh.destination_rule(service, client);
     // A client without labels has each subset that some client of its namespace has.
     for subset in rule.into_iter().flat_map(|rule| rule.subsets.keys()) {
-        let within = Client::within(namespace.as_ref());
+        let within = RuleClient::within(namespace.as_ref());
         assert!(mesh.has_subset(service, subset, within), "{subset}");
         let all = mesh.destination_rules_of(service);
         assert!(all.iter().any(|one| one.subsets.contains_key(subset)));
@@ -156,7 +156,7 @@ fn tls_to_backends_holds_for_every_client_and_leaves_each_its_own_rule() {
         ("-", None, None),
     ] {
         let of = Namespace::new(namespace);
-        let client = Client {
+        let client = RuleClient {
             namespace: of.as_ref(),
             labels,
         };

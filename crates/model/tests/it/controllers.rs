@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use voile_model::check::Outcome;
-use voile_model::mesh::{Deployment, Mesh, Numbering, Restart, Strategy};
+use voile_model::check::CheckOutcome;
+use voile_model::mesh::{Deployment, Mesh, PodNumbering, Restart, Strategy};
 use voile_model::{Diagnostic, Namespace, ResourceName, Severity, SourceFile};
 
 fn check(text: &str) -> (Mesh, Vec<Diagnostic>) {
@@ -23,7 +23,7 @@ fn controller(kind: &str, spec: &str, policy: &str) -> String {
 
 const SELECTOR: &str = "selector: {matchLabels: {app: web}}";
 
-const NUMBERING: Numbering = Numbering {
+const NUMBERING: PodNumbering = PodNumbering {
     first: 0,
     kept_below: 0,
     in_order: false,
@@ -33,7 +33,7 @@ const NUMBERING: Numbering = Numbering {
 
 #[test]
 fn stateful_sets_and_daemon_sets_are_read_with_their_numbers() {
-    let in_order = Numbering {
+    let in_order = PodNumbering {
         in_order: true,
         ..NUMBERING
     };
@@ -43,7 +43,7 @@ fn stateful_sets_and_daemon_sets_are_read_with_their_numbers() {
             "StatefulSet",
             "serviceName: web, podManagementPolicy: Parallel, ordinals: {start: 3}, updateStrategy: {type: OnDelete}",
             1,
-            Numbering {
+            PodNumbering {
                 first: 3,
                 kept_below: u32::MAX,
                 ..NUMBERING
@@ -53,7 +53,7 @@ fn stateful_sets_and_daemon_sets_are_read_with_their_numbers() {
             "StatefulSet",
             "volumeClaimTemplates: [], updateStrategy: {rollingUpdate: {partition: 1}}",
             1,
-            Numbering {
+            PodNumbering {
                 kept_below: 1,
                 ..in_order
             },
@@ -74,7 +74,7 @@ fn stateful_sets_and_daemon_sets_are_read_with_their_numbers() {
 
 #[test]
 fn jobs_are_read_with_their_completions_and_retries() {
-    let expected = Numbering {
+    let expected = PodNumbering {
         in_turn: false,
         at_once: 2,
         ..NUMBERING
@@ -272,7 +272,7 @@ fn a_pod_that_is_patched_in_takes_the_place_of_what_was_made_and_gives_it_back()
     let mut mesh = None;
     for (text, made) in [(&gateway, 1), (&with_pod, 0), (&gateway, 1)] {
         let file = Arc::new(SourceFile::new("mesh.yaml", text.clone()));
-        if let Outcome::Whole(whole, _) = checker.check(&[file], mesh.as_mut()) {
+        if let CheckOutcome::Whole(whole, _) = checker.check(&[file], mesh.as_mut()) {
             mesh = Some(*whole);
         }
         let mesh = mesh.as_ref().expect("a mesh");

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use voile_model::check::{Changes, Checker, Outcome};
-use voile_model::mesh::{Service, WorkloadKind};
+use voile_model::check::{MeshPatch, Checker, CheckOutcome};
+use voile_model::mesh::{MeshService, WorkloadKind};
 use voile_model::{Mesh, SourceFile};
 
 use crate::good;
@@ -27,7 +27,7 @@ fn slice(name: &str, ports: &str, endpoints: &str) -> String {
     )
 }
 
-fn db(mesh: &Mesh) -> &Arc<Service> {
+fn db(mesh: &Mesh) -> &Arc<MeshService> {
     let mut services = mesh.services.values();
     services.find(|one| &*one.name == "db").unwrap()
 }
@@ -188,7 +188,7 @@ impl Kept {
         let mut checker = Checker::default();
         let rest = Arc::new(SourceFile::new("a.yaml", rest));
         let files = [rest.clone(), Arc::new(SourceFile::new("b.yaml", slices))];
-        let Outcome::Whole(mesh, problems) = checker.check(&files, None) else {
+        let CheckOutcome::Whole(mesh, problems) = checker.check(&files, None) else {
             panic!("nothing was there before");
         };
         assert_eq!(problems, []);
@@ -200,12 +200,12 @@ impl Kept {
     }
 
     /// The changes of the step.
-    fn step(&mut self, slices: &str) -> Changes {
+    fn step(&mut self, slices: &str) -> MeshPatch {
         let files = [
             self.rest.clone(),
             Arc::new(SourceFile::new("b.yaml", slices)),
         ];
-        let Outcome::Patched(_, changes) = self.checker.check(&files, Some(&mut self.mesh)) else {
+        let CheckOutcome::Patched(_, changes) = self.checker.check(&files, Some(&mut self.mesh)) else {
             panic!("it is put together anew");
         };
         let (anew, _) = voile_model::check(&[(*files[0]).clone(), (*files[1]).clone()], None);
@@ -215,7 +215,7 @@ impl Kept {
 }
 
 /// The workloads that changes concern, by name.
-fn concerned(changes: &Changes) -> Vec<String> {
+fn concerned(changes: &MeshPatch) -> Vec<String> {
     assert!(!changes.everything && changes.routes.is_none() && changes.services.is_empty());
     changes
         .workloads

@@ -4,9 +4,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use voile_model::mesh::gateway_api::{Condition, GATEWAY_NAME, Said};
+use voile_model::mesh::gateway_api::{StatusCondition, GATEWAY_NAME, ResourceConditions};
 use voile_model::mesh::traffic::{Authorities, ClientTls};
-use voile_model::mesh::{Client, Mesh, Subject, TargetPort, Visibility};
+use voile_model::mesh::{RuleClient, Mesh, Subject, TargetPort, Visibility};
 use voile_model::{Namespace, Port, ResourceName, SourceFile, check};
 
 use crate::{good, render};
@@ -14,15 +14,15 @@ use crate::{good, render};
 /// `kind name[ part]: Condition=True|False:Reason …`, a line for each.
 fn shown(mesh: &Mesh) -> String {
     let mut text = String::new();
-    let conditions = |all: &[Condition]| -> String {
-        let one = |one: &Condition| match one.holds {
+    let conditions = |all: &[StatusCondition]| -> String {
+        let one = |one: &StatusCondition| match one.holds {
             true if one.reason == one.kind => format!(" {}", one.kind),
             holds => format!(" {}={holds}:{}", one.kind, one.reason),
         };
         all.iter().map(one).collect()
     };
     for said in mesh.gateway_api.said.iter() {
-        let Said { kind, name, .. } = said;
+        let ResourceConditions { kind, name, .. } = said;
         if !said.conditions.is_empty() {
             let sets = match said.listener_sets {
                 0 => String::new(),
@@ -217,7 +217,7 @@ fn a_service_that_comes_later_is_led_to_and_one_that_goes_is_not() {
     let mut mesh = None;
     for (text, led) in [(DOOR, true), (&*before, false), (DOOR, true)] {
         let outcome = checker.check(&[file(text)], mesh.as_mut());
-        if let check::Outcome::Whole(whole, _) = outcome {
+        if let check::CheckOutcome::Whole(whole, _) = outcome {
             mesh = Some(*whole);
         }
         let mesh = mesh.as_ref().unwrap();
@@ -246,7 +246,7 @@ fn listeners_that_are_added_and_taken_away_are_said_and_counted() {
         (&*fewer, None),
     ] {
         let outcome = checker.check(&[file(text)], mesh.as_mut());
-        if let check::Outcome::Whole(whole, _) = outcome {
+        if let check::CheckOutcome::Whole(whole, _) = outcome {
             mesh = Some(*whole);
         }
         let mesh = mesh.as_ref().expect("a mesh");
@@ -316,7 +316,7 @@ fn a_policy_of_tls_to_backends_leaves_what_else_is_said_of_the_service() {
     let mesh = good(text);
     let service = mesh.services.values().next().expect("a service");
     let rule = mesh
-        .destination_rule(service, Client::default())
+        .destination_rule(service, RuleClient::default())
         .expect("a rule");
     let port = |number: u16| Port::new(number).expect("a port");
     for part in [None, Some("new")] {
@@ -351,7 +351,7 @@ fn spoken(mesh: &Mesh) -> Option<Authorities> {
     let service = mesh.services.values().next().expect("a service");
     let port = Port::new(443).expect("a port");
     match mesh
-        .destination_rule(service, Client::default())?
+        .destination_rule(service, RuleClient::default())?
         .traffic(port, None)
         .tls?
     {
@@ -408,14 +408,14 @@ fn authorities_that_are_written_anew_are_not_patched_past_their_policies() {
     };
     let base = Arc::new(SourceFile::new("base", base));
     let mut checker = check::Checker::default();
-    let check::Outcome::Whole(mut mesh, problems) =
+    let check::CheckOutcome::Whole(mut mesh, problems) =
         checker.check(&[base.clone(), map("one")], None)
     else {
         panic!("there was nothing to patch");
     };
     assert!(problems.is_empty() && checker.is_plain(), "{problems:?}");
     let again = checker.check(&[base, map("two")], Some(&mut mesh));
-    let check::Outcome::Whole(mesh, _) = again else {
+    let check::CheckOutcome::Whole(mesh, _) = again else {
         panic!("patched");
     };
     let anew = "-----BEGIN CERTIFICATE-----two\n".as_bytes();

@@ -1,7 +1,7 @@
 //! Precedence of several settings for one subject: levels of a DestinationRule, and CRLs beside their authorities.
 
 use voile_model::mesh::traffic::ProxyProtocol;
-use voile_model::mesh::{Client, believed};
+use voile_model::mesh::{RuleClient, believed};
 use voile_model::{Mesh, Namespace, Port, ResourceName};
 
 use crate::good;
@@ -68,7 +68,7 @@ fn a_destination_rule_is_the_narrowest_of_its_namespace_and_its_levels_replace_e
     let service = mesh.services.values().next().unwrap().clone();
     // A rule with a creation time counts as older than one without; rules for one host are merged.
     let rule = mesh
-        .destination_rule(&service, Client::default())
+        .destination_rule(&service, RuleClient::default())
         .unwrap()
         .clone();
     assert_eq!(&*rule.name.name, "younger");
@@ -102,7 +102,7 @@ fn a_destination_rule_is_the_narrowest_of_its_namespace_and_its_levels_replace_e
     }
     without(&mut mesh, "younger");
     let name = |mesh: &Mesh| {
-        mesh.destination_rule(&service, Client::default())
+        mesh.destination_rule(&service, RuleClient::default())
             .map(|rule| rule.name.to_string())
     };
     assert_eq!(name(&mesh).as_deref(), Some("shop/wide"));

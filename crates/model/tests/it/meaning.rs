@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use voile_model::mesh::traffic::Algorithm;
-use voile_model::mesh::{Client, OutboundPolicy, Probe, Protocol, Question, Service, WorkloadType};
+use voile_model::mesh::{RuleClient, OutboundPolicy, Probe, Protocol, ProbeAction, MeshService, WorkloadType};
 use voile_model::{Hostname, Identity, Mesh, Namespace, Port, SourceFile, WorkloadKey, check};
 
 use crate::{check_text, good, render};
@@ -61,7 +61,7 @@ fn destination_rules_of_one_namespace_for_one_host_are_one_of_which_the_oldest_h
     .concat();
     let (mesh, problems) = check_text(&text);
     let service = mesh.services.values().next().unwrap();
-    let rule = mesh.destination_rule(service, Client::default()).unwrap();
+    let rule = mesh.destination_rule(service, RuleClient::default()).unwrap();
     let subsets: Vec<String> = rule
         .subsets
         .iter()
@@ -117,8 +117,8 @@ fn localities_are_as_the_mesh_says_where_no_rule_says_it() {
     ]
     .concat();
     let ranked = |mesh: &Mesh| {
-        let ranks = |service: &&Arc<Service>| {
-            let rule = mesh.destination_rule(service, Client::default());
+        let ranks = |service: &&Arc<MeshService>| {
+            let rule = mesh.destination_rule(service, RuleClient::default());
             let rule = rule.map(|rule| &**rule);
             let said = mesh.traffic_by(service, rule, Port::new(80).unwrap(), None);
             said.ranks_localities()
@@ -474,7 +474,7 @@ spec:
     assert!(pod.template.rewrites_probes);
     assert_eq!(probes.startup, None);
     let readiness = Probe {
-        question: Question::Http {
+        question: ProbeAction::Http {
             port: port(8081),
             tls: true,
             path: "/healthz".into(),
@@ -489,7 +489,7 @@ spec:
     };
     assert_eq!(probes.readiness, Some(readiness));
     let liveness = Probe {
-        question: Question::Tcp { port: port(80) },
+        question: ProbeAction::Tcp { port: port(80) },
         initial_delay: seconds(3),
         period: seconds(4),
         timeout: seconds(5),

@@ -1,7 +1,7 @@
 //! Outlier detection and locality preference in rules and services.
 
 use voile_model::Port;
-use voile_model::mesh::Client;
+use voile_model::mesh::RuleClient;
 use voile_model::mesh::traffic::SuccessRate;
 
 use crate::good;
@@ -111,7 +111,7 @@ fn a_service_prefers_who_is_near_unless_a_rule_says_something_of_localities() {
     ] {
         let mut services = mesh.services.values();
         let service = services.find(|one| &*one.name == name).unwrap();
-        let rule = mesh.destination_rule(service, Client::default());
+        let rule = mesh.destination_rule(service, RuleClient::default());
         for subset in [None, Some("v1")] {
             let rule = rule.map(|rule| &**rule);
             let said = mesh.traffic_by(service, rule, Port::new(80).unwrap(), subset);
@@ -161,8 +161,8 @@ fn zones_count_before_localities_at_each_level_and_a_service_before_the_mesh() {
     // Of each its size, a word where it is ranked by labels alone, or nothing.
     let said = |text: &str| {
         let mesh = good(&(text.to_owned() + &services));
-        let shown = |service: &std::sync::Arc<voile_model::mesh::Service>| {
-            let rule = mesh.destination_rule(service, Client::default());
+        let shown = |service: &std::sync::Arc<voile_model::mesh::MeshService>| {
+            let rule = mesh.destination_rule(service, RuleClient::default());
             let rule = rule.map(|rule| &**rule);
             let said = mesh.traffic_by(service, rule, Port::new(80).unwrap(), None);
             let ranks = said.ranks_localities();

@@ -57,11 +57,11 @@ fn client() -> Identity {
 
 fn judge(policies: &Policies, named: &[&str], identity: Option<&Identity>) -> Result<(), Denial> {
     let named: Vec<Arc<str>> = named.iter().map(|name| (*name).into()).collect();
-    let judged = Judged {
+    let judged = JudgedConnection {
         namespace: "shop",
         named: &named,
     };
-    let caller = Caller {
+    let caller = PeerAttributes {
         identity,
         source: [10, 244, 0, 2].into(),
         destination: ([10, 244, 0, 3], 8080).into(),

@@ -8,7 +8,7 @@ use voile_model::ServiceKey;
 
 /// Result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Sought {
+pub(crate) enum SearchResult {
     /// This service.
     Service(ServiceKey),
     /// No service that the namespace may see.
@@ -17,24 +17,24 @@ pub(crate) enum Sought {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Searches {
-    asked: HashMap<Arc<str>, Option<Sought>>,
+pub(super) struct NameSearches {
+    asked: HashMap<Arc<str>, Option<SearchResult>>,
     /// The searches that each service answers.
     answering: HashMap<ServiceKey, HashSet<Arc<str>>>,
 }
 
-impl Searches {
+impl NameSearches {
     pub(super) fn begin(&mut self, name: &Arc<str>) {
         self.asked.entry(Arc::clone(name)).or_default();
     }
 
     pub(super) fn end(&mut self, name: &str) {
-        if let Some(Some(Sought::Service(key))) = self.asked.remove(name) {
+        if let Some(Some(SearchResult::Service(key))) = self.asked.remove(name) {
             self.answers_no_more(&key, name);
         }
     }
 
-    pub(super) fn result(&self, name: &str) -> Option<Sought> {
+    pub(super) fn result(&self, name: &str) -> Option<SearchResult> {
         self.asked.get(name).cloned().flatten()
     }
 
@@ -47,7 +47,7 @@ impl Searches {
         let Some(slot) = self.asked.get_mut(name) else {
             return;
         };
-        if let Some(Sought::Service(key)) = slot.replace(Sought::Nobody) {
+        if let Some(SearchResult::Service(key)) = slot.replace(SearchResult::Nobody) {
             self.answers_no_more(&key, name);
         }
     }
@@ -60,8 +60,8 @@ impl Searches {
                 continue;
             };
             ours.insert(Arc::clone(name));
-            let before = slot.replace(Sought::Service(key.clone()));
-            if let Some(Sought::Service(other)) = before
+            let before = slot.replace(SearchResult::Service(key.clone()));
+            if let Some(SearchResult::Service(other)) = before
                 && other != *key
             {
                 self.answers_no_more(&other, name);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_search_leads_to_whoever_answered_it_last_and_is_forgotten_when_nobody_asks() {
-        let mut searches = Searches::default();
+        let mut searches = NameSearches::default();
         let (shop, blog): (Arc<str>, Arc<str>) = ("*shop/web".into(), "*blog/web".into());
         let both = [Arc::clone(&shop), Arc::clone(&blog)];
         searches.found(&key("shop"), &both);
@@ -110,9 +110,9 @@ mod tests {
         both.iter().for_each(|name| searches.begin(name));
         assert_eq!(searches.result(&shop), None, "nobody answered");
         searches.found(&key("shop"), &both);
-        let found = |searches: &Searches, name: &str| match searches.result(name) {
-            Some(Sought::Service(key)) => key.namespace.to_string(),
-            Some(Sought::Nobody) => "nobody".to_owned(),
+        let found = |searches: &NameSearches, name: &str| match searches.result(name) {
+            Some(SearchResult::Service(key)) => key.namespace.to_string(),
+            Some(SearchResult::Nobody) => "nobody".to_owned(),
             None => "unsaid".to_owned(),
         };
         assert_eq!(found(&searches, &shop), "shop");

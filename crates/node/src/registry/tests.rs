@@ -216,14 +216,14 @@ fn another_networks_addresses_are_not_ours() {
 #[test]
 fn who_stands_where_another_network_is_entered_is_asked_once_and_may_be_nobody() {
     let mut said = Said::asked(&["east/192.0.2.9"]);
-    let entrance = Entrance {
+    let entrance = NetworkEntrance {
         network: "east".into(),
         at: ([192, 0, 2, 9], 15008).into(),
     };
     assert!(!said.registry.view().knows_entrance(&entrance));
     let wish = said.registry.ask_entrance(&entrance);
     assert_eq!(wish.subscribe.as_deref(), Some("east/192.0.2.9"));
-    assert_eq!(said.registry.ask_entrance(&entrance), Wish::default());
+    assert_eq!(said.registry.ask_entrance(&entrance), DiscoveryRequest::default());
     said.addresses(Vec::new(), &["east/192.0.2.9"]);
     let view = said.registry.view();
     assert!(
@@ -279,11 +279,11 @@ fn a_policy_that_cannot_be_read_closes_or_stays_what_it_was() {
         ..allow.clone()
     };
     let judge = |registry: &Registry| {
-        let judged = crate::policy::Judged {
+        let judged = crate::policy::JudgedConnection {
             namespace: "shop",
             named: &[],
         };
-        let caller = crate::policy::Caller {
+        let caller = crate::policy::PeerAttributes {
             identity: None,
             source: pod(2),
             destination: (pod(3), 80).into(),
@@ -313,7 +313,7 @@ fn the_address_asked_for_first_makes_room_but_our_own_stay() {
     );
     assert_eq!(
         registry.ask(pod(3)),
-        Wish::default(),
+        DiscoveryRequest::default(),
         "it is followed already"
     );
     for n in 0..MAX_FOLLOWED {
@@ -323,7 +323,7 @@ fn the_address_asked_for_first_makes_room_but_our_own_stay() {
             "{n}"
         );
     }
-    assert_eq!(registry.ask(address(5)), Wish::default());
+    assert_eq!(registry.ask(address(5)), DiscoveryRequest::default());
     let wish = registry.ask(pod(9));
     assert_eq!(wish.unsubscribe.as_deref(), Some("/10.0.0.0"));
     assert_eq!(
@@ -344,7 +344,7 @@ fn of_many_services_that_are_meant_by_name_the_first_makes_room_unless_it_is_a_w
         assert_eq!(wish.subscribe, Some(key(n).to_string()));
         assert_eq!(wish.unsubscribe, None, "{n}");
     }
-    assert_eq!(registry.ask_service(&key(3)), Wish::default());
+    assert_eq!(registry.ask_service(&key(3)), DiscoveryRequest::default());
     registry.missing.extend([key(0), key(1)]);
     let _ = registry.ask_waypoint(&WaypointAddress::Service(key(1)));
     let wish = registry.ask_service(&key(MAX_MEANT));
@@ -394,7 +394,7 @@ const ONE: &str = "Kubernetes//Pod/shop/one";
 fn who_is_told_all_knows_without_a_question_and_nothing_before_all_was_told() {
     let mut said = Said::told_all();
     let key = |name: &str| parse_service_key(name).expect("a name");
-    let entrance = Entrance {
+    let entrance = NetworkEntrance {
         network: "east".into(),
         at: ([192, 0, 2, 9], 15008).into(),
     };
@@ -452,13 +452,13 @@ fn whom_strangers_call_is_not_remembered_where_all_is_told() {
     let key = parse_service_key(KEY).expect("a name");
     for n in 0..2 * MAX_FOLLOWED {
         let address = IpAddr::from([10, 9, (n / 256) as u8, (n % 256) as u8]);
-        assert_eq!(registry.ask(address), Wish::default());
+        assert_eq!(registry.ask(address), DiscoveryRequest::default());
     }
-    assert_eq!(registry.own(pod(3)), Wish::default());
-    assert_eq!(registry.disown(pod(3)), Wish::default());
-    assert_eq!(registry.ask_service(&key), Wish::default());
+    assert_eq!(registry.own(pod(3)), DiscoveryRequest::default());
+    assert_eq!(registry.disown(pod(3)), DiscoveryRequest::default());
+    assert_eq!(registry.ask_service(&key), DiscoveryRequest::default());
     let waypoint = WaypointAddress::Service(key);
-    assert_eq!(registry.ask_waypoint(&waypoint), Wish::default());
+    assert_eq!(registry.ask_waypoint(&waypoint), DiscoveryRequest::default());
     let kept = (registry.asked.len(), registry.own.len());
     assert_eq!(kept, (0, 0));
     assert!(registry.meant.is_empty() && registry.named.is_empty());

@@ -9,19 +9,19 @@ use voile_identity::Revocations;
 use voile_model::mesh::Visibility;
 use voile_model::names::{Candidate, Hosts};
 use voile_model::{Namespace, ServiceKey, masked};
-use voile_xds::wire::{Entrance, WaypointAddress, Workload};
+use voile_xds::wire::{NetworkEntrance, WaypointAddress, WireWorkload};
 
-use super::{Body, Held, Place, Resident, Served, Subscription, address_of, place_of};
+use super::{Body, VersionedResource, Place, Resident, ServedService, Subscription, address_of, place_of};
 use crate::policy::Policies;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct RegistryView {
     pub(super) subscription: Subscription,
     /// With a subscription to all: whether all was told.
     pub(super) whole: bool,
     pub(super) catalogue: Arc<Catalogue>,
-    pub(super) population: Arc<Population>,
+    pub(super) population: Arc<WorkloadMap>,
     /// Addresses without a workload or service.
     pub(super) absent: HashSet<IpAddr>,
     /// Services that are not there.
@@ -40,16 +40,16 @@ pub(crate) struct View {
 /// Services of a view.
 #[derive(Debug, Default)]
 pub(super) struct Catalogue {
-    at: HashMap<IpAddr, Vec<Arc<Served>>>,
-    by_key: HashMap<ServiceKey, Arc<Served>>,
+    at: HashMap<IpAddr, Vec<Arc<ServedService>>>,
+    by_key: HashMap<ServiceKey, Arc<ServedService>>,
     /// Services by address range and by host. Only with a subscription to everything, which asks for no single name.
     ranges: Ranges,
-    hosts: Hosts<Arc<Served>>,
+    hosts: Hosts<Arc<ServedService>>,
 }
 
 /// Workloads of a view.
 #[derive(Debug, Default)]
-pub(super) struct Population {
+pub(super) struct WorkloadMap {
     at: HashMap<IpAddr, Arc<Resident>>,
     behind: HashMap<ServiceKey, Vec<Arc<Resident>>>,
     /// Workloads on other networks, by network and address there.
@@ -62,12 +62,12 @@ pub(super) struct Population {
 #[derive(Debug, Default)]
 struct Ranges {
     prefixes: BTreeSet<Reverse<u8>>,
-    services: HashMap<(u8, IpAddr), Vec<Arc<Served>>>,
+    services: HashMap<(u8, IpAddr), Vec<Arc<ServedService>>>,
 }
 
 impl Ranges {
     /// Those of the narrowest range around an address.
-    fn around(&self, address: IpAddr) -> Option<&[Arc<Served>]> {
+    fn around(&self, address: IpAddr) -> Option<&[Arc<ServedService>]> {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         let mut fitting = self.prefixes.iter().filter(|prefix| prefix.0 <= bits);
         let found = fitting.find_map(|Reverse(prefix)| {
@@ -79,16 +79,16 @@ impl Ranges {
 }
 
 /// Puts it among those with this place, once.
-fn put(at: &mut Vec<Arc<Served>>, served: &Arc<Served>) {
+fn put(at: &mut Vec<Arc<ServedService>>, served: &Arc<ServedService>) {
     if !at.iter().any(|one| one.service.key == served.service.key) {
         at.push(Arc::clone(served));
     }
 }
 
 impl Catalogue {
-    pub(super) fn of(all: &BTreeMap<Arc<str>, Held>, subscription: Subscription) -> Self {
+    pub(super) fn of(all: &BTreeMap<Arc<str>, VersionedResource>, subscription: Subscription) -> Self {
         let mut made = Self::default();
-        let mut by_key: BTreeMap<&ServiceKey, &Arc<Served>> = BTreeMap::new();
+        let mut by_key: BTreeMap<&ServiceKey, &Arc<ServedService>> = BTreeMap::new();
         for (name, held) in all {
             let Body::Service(served) = &held.body else {
                 continue;
@@ -125,7 +125,7 @@ impl Catalogue {
 }
 
 /// A service as names find it.
-fn candidate(served: &Arc<Served>) -> Candidate<Arc<Served>> {
+fn candidate(served: &Arc<ServedService>) -> Candidate<Arc<ServedService>> {
     let service = &served.service;
     let (name, key) = (&service.name, &service.key);
     let short = format!("{name}.{}.svc.", key.namespace);
@@ -142,8 +142,8 @@ fn candidate(served: &Arc<Served>) -> Candidate<Arc<Served>> {
     }
 }
 
-impl Population {
-    pub(super) fn of(all: &BTreeMap<Arc<str>, Held>) -> Self {
+impl WorkloadMap {
+    pub(super) fn of(all: &BTreeMap<Arc<str>, VersionedResource>) -> Self {
         let mut made = Self::default();
         let mut by_uid: BTreeMap<&str, &Arc<Resident>> = BTreeMap::new();
         for held in all.values() {
@@ -173,7 +173,7 @@ impl Population {
     }
 }
 
-impl View {
+impl RegistryView {
     /// Returns true if the proxy subscribes to everything and has received everything. A name or address that the
     /// view lacks then does not exist.
     pub(crate) fn is_whole(&self) -> bool {
@@ -211,13 +211,13 @@ impl View {
     }
 
     /// Returns true if the gateway at this entrance of another network is known, or known to be absent.
-    pub(crate) fn knows_entrance(&self, entrance: &Entrance) -> bool {
+    pub(crate) fn knows_entrance(&self, entrance: &NetworkEntrance) -> bool {
         let place = place_of(entrance);
         self.whole || self.population.away.contains_key(&place) || self.empty.contains(&place)
     }
 
     /// Returns the gateway at this entrance.
-    pub(crate) fn keeper(&self, entrance: &Entrance) -> Option<&Arc<Resident>> {
+    pub(crate) fn keeper(&self, entrance: &NetworkEntrance) -> Option<&Arc<Resident>> {
         self.population.away.get(&place_of(entrance))
     }
 
@@ -227,12 +227,12 @@ impl View {
     }
 
     /// The service of this name.
-    pub(crate) fn service(&self, key: &ServiceKey) -> Option<&Arc<Served>> {
+    pub(crate) fn service(&self, key: &ServiceKey) -> Option<&Arc<ServedService>> {
         self.catalogue.by_key.get(key)
     }
 
     /// The service that a host name means to pods of a namespace. Only where all is told is it known without a question.
-    pub(crate) fn named(&self, namespace: &Namespace, host: &str) -> Option<&Arc<Served>> {
+    pub(crate) fn named(&self, namespace: &Namespace, host: &str) -> Option<&Arc<ServedService>> {
         self.catalogue.hosts.find(Some(namespace), host)
     }
 
@@ -242,7 +242,7 @@ impl View {
     }
 
     /// The services with this address, by name; else those with the narrowest range around it.
-    pub(crate) fn services(&self, address: IpAddr) -> &[Arc<Served>] {
+    pub(crate) fn services(&self, address: IpAddr) -> &[Arc<ServedService>] {
         let alone = self.catalogue.at.get(&address).map(Vec::as_slice);
         alone
             .or_else(|| self.catalogue.ranges.around(address))
@@ -258,13 +258,13 @@ impl View {
     }
 
     /// Workloads known, each once.
-    pub(crate) fn workloads(&self) -> Vec<&Workload> {
+    pub(crate) fn workloads(&self) -> Vec<&WireWorkload> {
         let all = self
             .population
             .at
             .values()
             .chain(self.population.away.values());
-        let by_uid: BTreeMap<&str, &Workload> = all
+        let by_uid: BTreeMap<&str, &WireWorkload> = all
             .map(|resident| (&*resident.workload.uid, &resident.workload))
             .collect();
         by_uid.into_values().collect()

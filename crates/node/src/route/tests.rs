@@ -8,7 +8,7 @@ use voile_xds::wire::encode_network_gateways;
 
 const KEY: &str = "shop/web.shop.svc.cluster.local";
 
-fn view(service: proto::Service, workloads: Vec<proto::Workload>) -> View {
+fn view(service: proto::Service, workloads: Vec<proto::Workload>) -> RegistryView {
     let mut said = Said::asked(&[]);
     let named: Vec<_> = workloads.iter().map(|one| one.uid.clone()).collect();
     let all = named.iter().zip(workloads);
@@ -32,21 +32,21 @@ fn client() -> proto::Workload {
     }
 }
 
-fn aimed(view: &View, last: u8, to: impl Into<SocketAddr>, draw: Draw<'_>) -> Result<Aim, Refusal> {
+fn aimed(view: &RegistryView, last: u8, to: impl Into<SocketAddr>, draw: Draw<'_>) -> Result<ConnectionPurpose, RouteError> {
     let source = view.workload([10, 244, 0, last].into());
     decide(view, source.expect("the client"), to.into(), draw)
 }
 
-fn called(view: &View, to: impl Into<SocketAddr>, random: f64) -> Result<Target, Refusal> {
+fn called(view: &RegistryView, to: impl Into<SocketAddr>, random: f64) -> Result<RouteTarget, RouteError> {
     let nowhere = &[];
     match aimed(view, 2, to, Draw { random, nowhere })? {
-        Aim::At(target) => Ok(target),
-        Aim::Named(named) => panic!("known by a name: {named:?}"),
+        ConnectionPurpose::At(target) => Ok(target),
+        ConnectionPurpose::Named(named) => panic!("known by a name: {named:?}"),
     }
 }
 
 /// Endpoints that are selected at the service's port, for many draws.
-fn drawn(view: &View) -> Vec<u8> {
+fn drawn(view: &RegistryView) -> Vec<u8> {
     let mut found: Vec<u8> = (0..100)
         .filter_map(|n| called(view, ([10, 96, 0, 10], 80), f64::from(n) / 100.0).ok())
         .map(|target| match target.to.ip() {
@@ -168,7 +168,7 @@ fn behind(
     of_service: Option<proto::GatewayAddress>,
     of_workload: Option<proto::GatewayAddress>,
     gates: Vec<proto::Workload>,
-) -> View {
+) -> RegistryView {
     let mut one = workload("one", 3);
     one.waypoint = of_workload;
     let behind = proto::Service {
@@ -291,7 +291,7 @@ fn what_stands_behind_a_waypoint_is_called_through_it_or_not_at_all() {
 }
 
 /// The pod at 7 is the waypoint, the one at 3 the service's.
-fn is_called(what: &str, target: &Target, last: u8, to: SocketAddr) {
+fn is_called(what: &str, target: &RouteTarget, last: u8, to: SocketAddr) {
     assert_eq!(target.proxy(), ([10, 244, 0, last], 15008).into(), "{what}");
     let through = target.waypoint.is_some();
     assert_eq!(through, last == 7, "{what}");
@@ -319,12 +319,12 @@ fn a_waypoint_that_calls_who_stands_behind_it_does_not_call_itself() {
                 random: 0.0,
                 nowhere: &[],
             };
-            let Ok(Aim::At(target)) = aimed(&view, 7, to, draw) else {
+            let Ok(ConnectionPurpose::At(target)) = aimed(&view, 7, to, draw) else {
                 panic!("{what}: {to}");
             };
             is_called(what, &target, 3, to);
             // By the service's name, another pod is the waypoint; by an address, none is.
-            let Ok(Aim::At(target)) = aimed(&view, 8, to, draw) else {
+            let Ok(ConnectionPurpose::At(target)) = aimed(&view, 8, to, draw) else {
                 panic!("{what}: {to}");
             };
             let last = if what == "by name" { 3 } else { 7 };
@@ -362,7 +362,7 @@ fn an_endpoint_that_is_a_name_is_called_where_that_leads_and_as_it_is_said_to_be
         .collect();
     for (one, security) in [(named("a.test"), None), (in_tunnels, Some("server"))] {
         let view = view(service(), vec![client(), one]);
-        let Ok(Aim::Named(named)) = aimed(&view, 2, vip, draw) else {
+        let Ok(ConnectionPurpose::Named(named)) = aimed(&view, 2, vip, draw) else {
             panic!("it has no address");
         };
         assert_eq!(named.host(), "a.test");
@@ -387,7 +387,7 @@ fn an_endpoint_that_is_a_name_is_called_where_that_leads_and_as_it_is_said_to_be
         ..named("a.test")
     };
     let view = view(service(), vec![client(), sided]);
-    let Ok(Aim::Named(named)) = aimed(&view, 2, vip, draw) else {
+    let Ok(ConnectionPurpose::Named(named)) = aimed(&view, 2, vip, draw) else {
         panic!("it has no address");
     };
     assert!(named.at(&addresses, 0).is_err());
@@ -413,12 +413,12 @@ fn a_name_that_leads_nowhere_is_not_drawn_and_a_waypoint_is_never_one() {
                 nowhere: &[],
             },
         ) {
-            Ok(Aim::Named(_)) => names += 1,
+            Ok(ConnectionPurpose::Named(_)) => names += 1,
             _ => others += 1,
         }
         let nowhere = &nowhere;
         let aim = aimed(&view, 2, vip, Draw { random, nowhere });
-        assert!(matches!(aim, Ok(Aim::At(_))), "{aim:?}");
+        assert!(matches!(aim, Ok(ConnectionPurpose::At(_))), "{aim:?}");
     }
     assert_eq!((names, others), (50, 50));
     let gate_by_name = proto::Workload {
@@ -537,7 +537,7 @@ fn keeper() -> proto::Workload {
 }
 
 /// Gateways of a network, by address and account.
-fn gates(far: &Far) -> Vec<String> {
+fn gates(far: &NetworkGateway) -> Vec<String> {
     let all = far.gates.iter();
     all.map(|gate| format!("{} as {}", gate.at, gate.identity.service_account))
         .collect()
@@ -694,7 +694,7 @@ fn who_is_near_is_called_before_who_is_on_another_network_where_that_is_preferre
         mode: Mode::Failover.into(),
         ..proto::LoadBalancing::default()
     });
-    let far_ones = |view: &View| {
+    let far_ones = |view: &RegistryView| {
         let all = (0..100).map(|n| called(view, ([10, 96, 0, 10], 80), f64::from(n) / 100.0));
         all.filter(|one| one.as_ref().is_ok_and(|one| one.far.is_some()))
             .count()
@@ -713,7 +713,7 @@ fn who_is_near_is_called_before_who_is_on_another_network_where_that_is_preferre
 #[test]
 fn who_stands_where_another_network_is_entered_is_asked_once_it_is_called() {
     let vip = SocketAddr::from(([10, 96, 0, 10], 80));
-    let asked = |view: &View, to: SocketAddr| {
+    let asked = |view: &RegistryView, to: SocketAddr| {
         let source = view.workload([10, 244, 0, 2].into()).expect("the client");
         let all = entrances(view, source, to).into_iter();
         all.map(|one| one.name()).collect::<Vec<_>>()

@@ -8,12 +8,12 @@ use serde_json::json;
 use voile_model::Identity;
 
 use super::attribute::Attribute;
-use super::facts::{Facts, Http};
-use super::policy::{Action, Policy, PolicyName, Rule, Term};
+use super::facts::{RequestFacts, HttpFacts};
+use super::policy::{Action, Policy, PolicyName, PolicyRule, Term};
 
 /// The kind of condition that all rules of a generated set use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum RuleShape {
     /// Whole paths.
     Path,
     /// Paths that end with a star.
@@ -79,7 +79,7 @@ fn excluding(paths: &[&str]) -> Term {
     term.expect("invariant: good paths")
 }
 
-impl Kind {
+impl RuleShape {
     /// All of them.
     pub const ALL: &[Self] = &[
         Self::Path,
@@ -136,8 +136,8 @@ impl Kind {
         }
     }
 
-    fn rule(self, number: usize) -> Rule {
-        let mut rule = Rule::default();
+    fn rule(self, number: usize) -> PolicyRule {
+        let mut rule = PolicyRule::default();
         match self {
             Self::NotPath => {
                 let own = format!("/api/v1/resources/{number:05}");
@@ -203,9 +203,9 @@ impl Kind {
 
     /// So many rules of this kind, in so many policies.
     pub fn policies(self, rules: usize, policies: usize, action: &Action) -> Vec<Policy> {
-        let all: Vec<Rule> = (0..rules).map(|number| self.rule(number)).collect();
+        let all: Vec<PolicyRule> = (0..rules).map(|number| self.rule(number)).collect();
         let chunks = all.chunks(rules.div_ceil(policies));
-        let policy = |(number, rules): (usize, &[Rule])| Policy {
+        let policy = |(number, rules): (usize, &[PolicyRule])| Policy {
             name: PolicyName {
                 namespace: "shop".into(),
                 name: format!("p{number}").into(),
@@ -219,8 +219,8 @@ impl Kind {
     }
 
     /// A request that the rule of that number matches; any other for `None`.
-    pub fn request(self, number: Option<usize>) -> Request {
-        let mut request = Request::new(self, number.unwrap_or(99_999));
+    pub fn request(self, number: Option<usize>) -> SampleRequest {
+        let mut request = SampleRequest::new(self, number.unwrap_or(99_999));
         if self == Self::NotPath {
             request.path = match number {
                 Some(_) => "/api/v1/resources/99999".to_owned(),
@@ -232,7 +232,7 @@ impl Kind {
 }
 
 /// Sources of three kinds, operations of three, conditions of three, and excluded paths.
-fn mixed(number: usize) -> Rule {
+fn mixed(number: usize) -> PolicyRule {
     let n = format!("{number:05}");
     let source = match number % 3 {
         0 => term(
@@ -264,7 +264,7 @@ fn mixed(number: usize) -> Rule {
         2 => excluding(&["/api/v1/resources/none"]),
         _ => term(Attribute::Sni, "*.example.com"),
     };
-    Rule {
+    PolicyRule {
         from: vec![vec![source]],
         to: vec![operation],
         when: vec![condition],
@@ -273,7 +273,7 @@ fn mixed(number: usize) -> Rule {
 
 /// A request with a value of every kind; those of the others match no rule.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct SampleRequest {
     source: Identity,
     source_ip: IpAddr,
     port: u16,
@@ -285,21 +285,21 @@ pub struct Request {
     claims: Claims,
 }
 
-impl Request {
-    fn new(kind: Kind, number: usize) -> Self {
+impl SampleRequest {
+    fn new(kind: RuleShape, number: usize) -> Self {
         let n = format!("{number:05}");
         let domain = match kind {
-            Kind::TrustDomain => format!("td{n}.example"),
+            RuleShape::TrustDomain => format!("td{n}.example"),
             _ => "cluster.local".to_owned(),
         };
         let namespace = match kind {
-            Kind::Namespace => format!("n{n}"),
-            Kind::Mixed if number % 3 == 1 => "n99999".to_owned(),
+            RuleShape::Namespace => format!("n{n}"),
+            RuleShape::Mixed if number % 3 == 1 => "n99999".to_owned(),
             _ => "shop".to_owned(),
         };
         let source = format!("spiffe://{domain}/ns/{namespace}/sa/a{n}");
         let method = match kind {
-            Kind::Method => format!("M{n}"),
+            RuleShape::Method => format!("M{n}"),
             _ => "GET".to_owned(),
         };
         let claims = [
@@ -314,7 +314,7 @@ impl Request {
             source: source.parse().expect("invariant: an identity"),
             source_ip: address(number).into(),
             port: match kind {
-                Kind::Port => port(number),
+                RuleShape::Port => port(number),
                 _ => 8080,
             },
             sni: format!("s{n}.example.com"),
@@ -334,14 +334,14 @@ impl Request {
     }
 
     /// As the engine is asked.
-    pub fn facts(&self) -> Facts<'_> {
-        Facts {
+    pub fn facts(&self) -> RequestFacts<'_> {
+        RequestFacts {
             source: Some(&self.source),
             source_ip: self.source_ip,
             remote_ip: self.source_ip,
             destination: SocketAddr::from(([10, 9, 9, 9], self.port)),
             sni: Some(&self.sni),
-            http: Some(Http {
+            http: Some(HttpFacts {
                 authority: Some(self.host.as_bytes()),
                 method: self.method.as_bytes(),
                 path: self.path.as_bytes(),

@@ -9,7 +9,7 @@ use crate::claims::Claims;
 
 /// Attributes of one connection and of one request on it.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct RequestFacts<'a> {
     /// Identity that the peer proved by mutual TLS that this proxy terminated.
     pub source: Option<&'a Identity>,
     /// The address of the direct peer.
@@ -21,12 +21,12 @@ pub struct Facts<'a> {
     /// The server name of the TLS handshake.
     pub sni: Option<&'a str>,
     /// The request, when the protocol is HTTP.
-    pub http: Option<Http<'a>>,
+    pub http: Option<HttpFacts<'a>>,
 }
 
 /// Attributes of one HTTP request.
 #[derive(Clone, Copy)]
-pub struct Http<'a> {
+pub struct HttpFacts<'a> {
     /// `:authority` or `Host` as it came, with its port.
     pub authority: Option<&'a [u8]>,
     /// The method.
@@ -39,7 +39,7 @@ pub struct Http<'a> {
     pub claims: Option<&'a Claims>,
 }
 
-impl std::fmt::Debug for Http<'_> {
+impl std::fmt::Debug for HttpFacts<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
         let mut shown = f.debug_struct("Http");

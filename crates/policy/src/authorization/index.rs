@@ -31,14 +31,14 @@ use self::compile::Compiler;
 use self::prepared::Prepared;
 use self::rules::NONE;
 use self::store::Store;
-use super::facts::Facts;
+use super::facts::RequestFacts;
 use super::policy::{Action, Policy, PolicyName};
-use super::verdict::{Outcome, RuleRef};
-use super::weigh::{Group, Groups, weigh};
+use super::verdict::{AuthorizationOutcome, RuleRef};
+use super::weigh::{PolicyGroup, Groups, weigh};
 
 /// The parts of a policy that logs and tools show to people.
 #[derive(Debug)]
-struct Named {
+struct NamedPolicy {
     name: PolicyName,
     origin: Option<Arc<str>>,
     action: Action,
@@ -46,11 +46,11 @@ struct Named {
 
 /// The policies of one workload, compiled.
 pub struct Engine {
-    policies: Box<[Named]>,
+    policies: Box<[NamedPolicy]>,
     groups: Groups,
     /// The node of each group, on HTTP and on anything else.
-    http: [u32; Group::ALL.len()],
-    tcp: [u32; Group::ALL.len()],
+    http: [u32; PolicyGroup::ALL.len()],
+    tcp: [u32; PolicyGroup::ALL.len()],
     store: Store,
 }
 
@@ -70,13 +70,13 @@ impl Engine {
         let groups = Groups::of(policies.iter().copied());
         let mut compiler = Compiler::default();
         let mut nodes = |http| {
-            Group::ALL.map(|group| match groups.has(group) {
+            PolicyGroup::ALL.map(|group| match groups.has(group) {
                 true => group_node(&mut compiler, &policies, group, http),
                 false => NONE,
             })
         };
         let (http, tcp) = (nodes(true), nodes(false));
-        let named = policies.iter().map(|policy| Named {
+        let named = policies.iter().map(|policy| NamedPolicy {
             name: policy.name.clone(),
             origin: policy.origin.clone(),
             action: policy.action.clone(),
@@ -91,18 +91,18 @@ impl Engine {
     }
 
     /// Decides a request, or a connection that is not HTTP, by the policies.
-    pub fn decide(&self, facts: &Facts<'_>) -> Outcome {
+    pub fn decide(&self, facts: &RequestFacts<'_>) -> AuthorizationOutcome {
         self.decide_with(facts, None)
     }
 
     /// Like [`Self::decide`], for a request that differs from the request as it `came`. The provider of a CUSTOM rule
     /// is asked if the rule matches either form.
-    pub fn decide_with(&self, facts: &Facts<'_>, came: Option<&Facts<'_>>) -> Outcome {
+    pub fn decide_with(&self, facts: &RequestFacts<'_>, came: Option<&RequestFacts<'_>>) -> AuthorizationOutcome {
         let nodes = match facts.http {
             Some(_) => &self.http,
             None => &self.tcp,
         };
-        let find = |group: Group, prepared: &Prepared<'_>| {
+        let find = |group: PolicyGroup, prepared: &Prepared<'_>| {
             let mut best = NONE;
             self.store
                 .search(nodes[group as usize], prepared, &mut best);
@@ -148,13 +148,13 @@ impl Engine {
 }
 
 /// The index over the rules of one group.
-fn group_node(compiler: &mut Compiler, policies: &[&Policy], group: Group, http: bool) -> u32 {
+fn group_node(compiler: &mut Compiler, policies: &[&Policy], group: PolicyGroup, http: bool) -> u32 {
     let mut seen = HashSet::new();
     let mut numbers = Vec::new();
     let members = policies
         .iter()
         .zip(0u32..)
-        .filter(|(policy, _)| Group::of(policy) == group);
+        .filter(|(policy, _)| PolicyGroup::of(policy) == group);
     let rules = members.flat_map(|(policy, number)| {
         let rules = policy.rules.iter().zip(0u32..);
         rules.map(move |(rule, at)| {

@@ -3,13 +3,13 @@
 use std::fmt::Display;
 
 use voile_model::mesh::authorization::{
-    self as model, AuthorizationPolicy, Condition, Matches, OperationMatch, SourceMatch,
+    self as model, AuthorizationPolicy, WhenCondition, Matches, OperationMatch, SourceMatch,
 };
 
 use super::attribute::Attribute;
 use super::paths::PathNormalization;
 use super::pattern::ValueError;
-use super::policy::{Action, Policy, PolicyName, Rule, Term, Terms};
+use super::policy::{Action, Policy, PolicyName, PolicyRule, Term, Terms};
 
 impl Policy {
     /// The policy that a resource is.
@@ -28,21 +28,21 @@ impl Policy {
             },
             origin: (!source.file.is_empty()).then(|| source.to_string().into()),
             action: match &resource.action {
-                model::Action::Allow => Action::Allow,
-                model::Action::Deny => Action::Deny,
-                model::Action::Audit => Action::Audit,
-                model::Action::Custom(provider) => Action::Custom(provider.name.clone()),
+                model::AuthorizationAction::Allow => Action::Allow,
+                model::AuthorizationAction::Deny => Action::Deny,
+                model::AuthorizationAction::Audit => Action::Audit,
+                model::AuthorizationAction::Custom(provider) => Action::Custom(provider.name.clone()),
             },
             dry_run: resource.dry_run,
         })
     }
 }
 
-fn rule(rule: &model::Rule, namespace: &str) -> Result<Rule, ValueError> {
+fn rule(rule: &model::AuthorizationRule, namespace: &str) -> Result<PolicyRule, ValueError> {
     let from = rule.from.iter().map(|from| source(from, namespace));
     let to = rule.to.iter().map(|to| operation(to, namespace));
     let when = rule.when.iter().map(|when| condition(when, namespace));
-    Ok(Rule {
+    Ok(PolicyRule {
         from: from.collect::<Result<_, _>>()?,
         to: to.collect::<Result<_, _>>()?,
         when: when.collect::<Result<_, _>>()?,
@@ -50,12 +50,12 @@ fn rule(rule: &model::Rule, namespace: &str) -> Result<Rule, ValueError> {
 }
 
 /// The terms that ask something.
-struct Asked<'a> {
+struct MatchedTerms<'a> {
     namespace: &'a str,
     terms: Terms,
 }
 
-impl Asked<'_> {
+impl MatchedTerms<'_> {
     fn add<T: Display>(
         &mut self,
         attribute: Attribute,
@@ -79,7 +79,7 @@ fn term<T: Display>(
 }
 
 fn source(from: &SourceMatch, namespace: &str) -> Result<Terms, ValueError> {
-    let mut asked = Asked {
+    let mut asked = MatchedTerms {
         namespace,
         terms: Terms::new(),
     };
@@ -94,7 +94,7 @@ fn source(from: &SourceMatch, namespace: &str) -> Result<Terms, ValueError> {
 }
 
 fn operation(to: &OperationMatch, namespace: &str) -> Result<Terms, ValueError> {
-    let mut asked = Asked {
+    let mut asked = MatchedTerms {
         namespace,
         terms: Terms::new(),
     };
@@ -105,29 +105,29 @@ fn operation(to: &OperationMatch, namespace: &str) -> Result<Terms, ValueError> 
     Ok(asked.terms)
 }
 
-fn condition(when: &Condition, namespace: &str) -> Result<Term, ValueError> {
+fn condition(when: &WhenCondition, namespace: &str) -> Result<Term, ValueError> {
     let own = namespace;
     match when {
-        Condition::Header(name, values) => {
+        WhenCondition::Header(name, values) => {
             term(Attribute::RequestHeader(name.clone()), values, own)
         }
-        Condition::SourceIp(values) => term(Attribute::SourceIp, values, own),
-        Condition::RemoteIp(values) => term(Attribute::RemoteIp, values, own),
-        Condition::SourceNamespace(values) => term(Attribute::SourceNamespace, values, own),
-        Condition::SourceServiceAccount(values) => {
+        WhenCondition::SourceIp(values) => term(Attribute::SourceIp, values, own),
+        WhenCondition::RemoteIp(values) => term(Attribute::RemoteIp, values, own),
+        WhenCondition::SourceNamespace(values) => term(Attribute::SourceNamespace, values, own),
+        WhenCondition::SourceServiceAccount(values) => {
             term(Attribute::SourceServiceAccount, values, own)
         }
-        Condition::SourcePrincipal(values) => term(Attribute::SourcePrincipal, values, own),
-        Condition::SourceTrustDomain(values) => term(Attribute::SourceTrustDomain, values, own),
-        Condition::RequestPrincipal(values) => term(Attribute::RequestPrincipal, values, own),
-        Condition::RequestAudiences(values) => term(Attribute::RequestAudiences, values, own),
-        Condition::RequestPresenter(values) => term(Attribute::RequestPresenter, values, own),
-        Condition::RequestClaim(path, values) => {
+        WhenCondition::SourcePrincipal(values) => term(Attribute::SourcePrincipal, values, own),
+        WhenCondition::SourceTrustDomain(values) => term(Attribute::SourceTrustDomain, values, own),
+        WhenCondition::RequestPrincipal(values) => term(Attribute::RequestPrincipal, values, own),
+        WhenCondition::RequestAudiences(values) => term(Attribute::RequestAudiences, values, own),
+        WhenCondition::RequestPresenter(values) => term(Attribute::RequestPresenter, values, own),
+        WhenCondition::RequestClaim(path, values) => {
             term(Attribute::RequestClaim(path.as_slice().into()), values, own)
         }
-        Condition::DestinationIp(values) => term(Attribute::DestinationIp, values, own),
-        Condition::DestinationPort(values) => term(Attribute::DestinationPort, values, own),
-        Condition::ServerName(values) => term(Attribute::Sni, values, own),
+        WhenCondition::DestinationIp(values) => term(Attribute::DestinationIp, values, own),
+        WhenCondition::DestinationPort(values) => term(Attribute::DestinationPort, values, own),
+        WhenCondition::ServerName(values) => term(Attribute::Sni, values, own),
     }
 }
 

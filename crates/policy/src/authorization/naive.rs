@@ -6,21 +6,21 @@ use voile_model::Identity;
 use crate::claims::Claim;
 
 use super::attribute::Attribute;
-use super::facts::{Facts, Http, without_query};
+use super::facts::{RequestFacts, HttpFacts, without_query};
 use super::lines;
 use super::pattern::{Pattern, RequestPrincipal, Text};
-use super::policy::{Policy, Rule, Term, Terms};
-use super::verdict::{Outcome, RuleRef};
-use super::weigh::{Group, Groups, weigh};
+use super::policy::{Policy, PolicyRule, Term, Terms};
+use super::verdict::{AuthorizationOutcome, RuleRef};
+use super::weigh::{PolicyGroup, Groups, weigh};
 
 /// Decides a request by the policies.
-pub fn decide(policies: &[Policy], facts: &Facts<'_>) -> Outcome {
+pub fn decide(policies: &[Policy], facts: &RequestFacts<'_>) -> AuthorizationOutcome {
     decide_with(policies, facts, None)
 }
 
 /// Like [`decide`], for a request that differs from the request as it `came`. The provider of a CUSTOM rule is asked if
 /// the rule matches either form.
-pub fn decide_with(policies: &[Policy], facts: &Facts<'_>, came: Option<&Facts<'_>>) -> Outcome {
+pub fn decide_with(policies: &[Policy], facts: &RequestFacts<'_>, came: Option<&RequestFacts<'_>>) -> AuthorizationOutcome {
     let groups = Groups::of(policies.iter());
     weigh(&groups, |group| {
         let readings = [Some(facts), came.filter(|_| group.asks())];
@@ -30,9 +30,9 @@ pub fn decide_with(policies: &[Policy], facts: &Facts<'_>, came: Option<&Facts<'
 }
 
 /// The first rule of a group of policies that matches, in their order.
-fn first_match(policies: &[Policy], group: Group, facts: &Facts<'_>) -> Option<RuleRef> {
+fn first_match(policies: &[Policy], group: PolicyGroup, facts: &RequestFacts<'_>) -> Option<RuleRef> {
     let numbered = policies.iter().zip(0..);
-    let mut members = numbered.filter(|(policy, _)| Group::of(policy) == group);
+    let mut members = numbered.filter(|(policy, _)| PolicyGroup::of(policy) == group);
     members.find_map(|(policy, number)| {
         let rule = matching(policy, facts)?;
         Some(RuleRef {
@@ -43,7 +43,7 @@ fn first_match(policies: &[Policy], group: Group, facts: &Facts<'_>) -> Option<R
 }
 
 /// The first rule of a policy that matches.
-pub fn matching(policy: &Policy, facts: &Facts<'_>) -> Option<usize> {
+pub fn matching(policy: &Policy, facts: &RequestFacts<'_>) -> Option<usize> {
     let rules = policy.rules.iter();
     rules.clone().position(|rule| {
         let asked = rule.answerable(&policy.action, facts.http.is_some());
@@ -52,24 +52,24 @@ pub fn matching(policy: &Policy, facts: &Facts<'_>) -> Option<usize> {
 }
 
 /// Returns true if a rule matches whose terms can all be evaluated.
-pub fn rule_matches(rule: &Rule, facts: &Facts<'_>) -> bool {
+pub fn rule_matches(rule: &PolicyRule, facts: &RequestFacts<'_>) -> bool {
     let one_of =
         |parts: &[Terms]| parts.is_empty() || parts.iter().any(|terms| all_hold(terms, facts));
     one_of(&rule.from) && one_of(&rule.to) && all_hold(&rule.when, facts)
 }
 
-fn all_hold(terms: &Terms, facts: &Facts<'_>) -> bool {
+fn all_hold(terms: &Terms, facts: &RequestFacts<'_>) -> bool {
     terms.iter().all(|term| holds(term, facts))
 }
 
 /// Returns true if the term holds: one of the values of `any` matches and none of `none`. A missing attribute matches
 /// no value: a list of values fails on it, a list of excluded values holds.
-pub fn holds(term: &Term, facts: &Facts<'_>) -> bool {
+pub fn holds(term: &Term, facts: &RequestFacts<'_>) -> bool {
     let matches = |pattern: &Pattern| pattern_matches(&term.attribute, pattern, facts);
     (term.any.is_empty() || term.any.iter().any(matches)) && !term.none.iter().any(matches)
 }
 
-fn pattern_matches(attribute: &Attribute, pattern: &Pattern, facts: &Facts<'_>) -> bool {
+fn pattern_matches(attribute: &Attribute, pattern: &Pattern, facts: &RequestFacts<'_>) -> bool {
     match (attribute, pattern) {
         (Attribute::SourceIp, Pattern::Cidr(cidr)) => cidr.contains(facts.source_ip),
         (Attribute::RemoteIp, Pattern::Cidr(cidr)) => cidr.contains(facts.remote_ip),
@@ -127,7 +127,7 @@ fn namespace_matches(text: &Text, peer: &Identity) -> bool {
     })
 }
 
-fn http_matches(attribute: &Attribute, pattern: &Pattern, http: &Http<'_>) -> bool {
+fn http_matches(attribute: &Attribute, pattern: &Pattern, http: &HttpFacts<'_>) -> bool {
     match (attribute, pattern) {
         (Attribute::Host, Pattern::Text(text)) => {
             http.authority.is_some_and(|host| host_matches(text, host))
@@ -162,7 +162,7 @@ fn text_or_present(text: &Text, value: &[u8]) -> bool {
 
 /// Returns true if one of the header's lines matches. Each line is compared by itself, unless all lines form one value
 /// ([`lines`]). The pseudo-headers are headers too, and `Host` is `:authority`.
-fn header(name: &str, text: &Text, http: &Http<'_>) -> bool {
+fn header(name: &str, text: &Text, http: &HttpFacts<'_>) -> bool {
     match name {
         ":authority" | "host" => {
             return http
@@ -185,14 +185,14 @@ fn header(name: &str, text: &Text, http: &Http<'_>) -> bool {
     values.iter().any(|value| text_or_present(text, value))
 }
 
-fn request_principal(principal: &RequestPrincipal, http: &Http<'_>) -> bool {
+fn request_principal(principal: &RequestPrincipal, http: &HttpFacts<'_>) -> bool {
     let text_of = |name: &str| Some(http.claims?.get(name)?.as_str()?.as_bytes());
     text_of("iss").is_some_and(|issuer| principal.issuer.matches(issuer))
         && text_of("sub").is_some_and(|subject| principal.subject.matches(subject))
 }
 
 /// A claim is a text or a list with such a text in it. Numbers and the rest match nothing.
-fn claim(path: &[&str], text: &Text, http: &Http<'_>) -> bool {
+fn claim(path: &[&str], text: &Text, http: &HttpFacts<'_>) -> bool {
     let Some((first, inner)) = path.split_first() else {
         return false;
     };

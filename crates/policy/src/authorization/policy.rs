@@ -47,7 +47,7 @@ pub struct Policy {
     /// True if the policy only records its decision and does not enforce it.
     pub dry_run: bool,
     /// A request is matched when one of these matches. None of them: it never is.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<PolicyRule>,
 }
 
 /// The one provider that the enforced CUSTOM policies name; none where there are none, and where they name several.
@@ -66,7 +66,7 @@ pub type Terms = Vec<Term>;
 
 /// One rule: one of the sources, and one of the operations, and all conditions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Rule {
+pub struct PolicyRule {
     /// The sources, of which one must hold; an empty list asks nothing.
     pub from: Vec<Terms>,
     /// The operations, of which one must hold; an empty list asks nothing.
@@ -111,7 +111,7 @@ impl Term {
     }
 }
 
-impl Rule {
+impl PolicyRule {
     /// Every term of every part.
     pub fn terms(&self) -> impl Iterator<Item = &Term> {
         let parts = self.from.iter().chain(&self.to);

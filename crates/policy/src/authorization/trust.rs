@@ -110,7 +110,7 @@ fn alike(one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authorization::{Action, PolicyName, Rule, Term};
+    use crate::authorization::{Action, PolicyName, PolicyRule, Term};
 
     /// The values of one list after the rewrite.
     fn rewritten(domains: &TrustDomains, attribute: &Attribute, value: &str) -> Vec<String> {
@@ -120,10 +120,10 @@ mod tests {
             any: vec![pattern.clone()],
             none: vec![pattern],
         };
-        let rule = Rule {
+        let rule = PolicyRule {
             from: vec![vec![term.clone()]],
             when: vec![term],
-            ..Rule::default()
+            ..PolicyRule::default()
         };
         let mut policy = Policy {
             name: PolicyName {

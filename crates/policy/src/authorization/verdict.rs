@@ -12,7 +12,7 @@ pub struct RuleRef {
 
 /// The complete result of the evaluation of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct AuthorizationOutcome {
     /// The decision about the request.
     pub verdict: Verdict,
     /// The AUDIT rule that marks it.
@@ -30,7 +30,7 @@ pub enum Verdict {
     /// It may not.
     Denied(Denial),
     /// An external provider must be asked first.
-    Ask(Ask),
+    Ask(CustomCheck),
 }
 
 /// Leave to forward one request or connection, as far as authorization goes.
@@ -52,7 +52,7 @@ impl Permit {
 
 /// Why a request may not pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum DenialReason {
     /// A DENY rule matches.
     DenyRule,
     /// There are ALLOW policies, and none of their rules matches.
@@ -63,7 +63,7 @@ pub enum Reason {
     SeveralProviders,
 }
 
-impl Reason {
+impl DenialReason {
     /// A short name for metrics and logs.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -79,19 +79,19 @@ impl Reason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Denial {
     /// Why.
-    pub reason: Reason,
+    pub reason: DenialReason,
     /// The rule that decided; none when it is that no rule allows.
     pub rule: Option<RuleRef>,
 }
 
 /// A CUSTOM rule matches: its policy's provider must be asked before the request may go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask {
+pub struct CustomCheck {
     rule: RuleRef,
     then: Result<Permit, Denial>,
 }
 
-impl Ask {
+impl CustomCheck {
     pub(super) fn new(rule: RuleRef, then: Result<Permit, Denial>) -> Self {
         Self { rule, then }
     }
@@ -109,7 +109,7 @@ impl Ask {
     /// The provider said no, or could not be asked and fails closed.
     pub fn refused(self) -> Denial {
         Denial {
-            reason: Reason::Provider,
+            reason: DenialReason::Provider,
             rule: Some(self.rule),
         }
     }

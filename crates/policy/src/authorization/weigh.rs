@@ -3,12 +3,12 @@
 
 use super::policy::{Action, Policy};
 use super::verdict::{
-    Ask, Denial, DryRun, DryRunVerdict, Outcome, Permit, Reason, RuleRef, Verdict,
+    CustomCheck, Denial, DryRun, DryRunVerdict, AuthorizationOutcome, Permit, DenialReason, RuleRef, Verdict,
 };
 
 /// Policies that are asked together: one action, enforced or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Group {
+pub(super) enum PolicyGroup {
     Custom,
     Deny,
     Allow,
@@ -19,7 +19,7 @@ pub(super) enum Group {
     DryAudit,
 }
 
-impl Group {
+impl PolicyGroup {
     /// In the order of their numbers.
     pub(super) const ALL: [Self; 8] = [
         Self::Custom,
@@ -63,7 +63,7 @@ impl Groups {
         let mut groups = Self::default();
         let mut provider = None;
         for policy in policies {
-            groups.present |= 1 << Group::of(policy) as u8;
+            groups.present |= 1 << PolicyGroup::of(policy) as u8;
             // Dry-run policies do not affect enforced ones.
             if let (Action::Custom(name), false) = (&policy.action, policy.dry_run) {
                 groups.several_providers |= *provider.get_or_insert(name) != name;
@@ -72,42 +72,42 @@ impl Groups {
         groups
     }
 
-    pub(super) fn has(self, group: Group) -> bool {
+    pub(super) fn has(self, group: PolicyGroup) -> bool {
         self.present & 1 << group as u8 != 0
     }
 }
 
 /// The outcome, given the first matching rule of a group on demand.
-pub(super) fn weigh(groups: &Groups, mut first: impl FnMut(Group) -> Option<RuleRef>) -> Outcome {
+pub(super) fn weigh(groups: &Groups, mut first: impl FnMut(PolicyGroup) -> Option<RuleRef>) -> AuthorizationOutcome {
     let mut find = |group| match groups.has(group) {
         true => first(group),
         false => None,
     };
     let deny = |rule| Denial {
-        reason: Reason::DenyRule,
+        reason: DenialReason::DenyRule,
         rule: Some(rule),
     };
-    let then = match find(Group::Deny) {
+    let then = match find(PolicyGroup::Deny) {
         Some(rule) => Err(deny(rule)),
-        None if !groups.has(Group::Allow) => Ok(Permit::by(None)),
-        None => match find(Group::Allow) {
+        None if !groups.has(PolicyGroup::Allow) => Ok(Permit::by(None)),
+        None => match find(PolicyGroup::Allow) {
             Some(rule) => Ok(Permit::by(Some(rule))),
             None => Err(Denial {
-                reason: Reason::NotAllowed,
+                reason: DenialReason::NotAllowed,
                 rule: None,
             }),
         },
     };
-    let verdict = match (find(Group::Custom), then) {
+    let verdict = match (find(PolicyGroup::Custom), then) {
         (Some(rule), _) if groups.several_providers => Verdict::Denied(Denial {
-            reason: Reason::SeveralProviders,
+            reason: DenialReason::SeveralProviders,
             rule: Some(rule),
         }),
-        (Some(rule), then) => Verdict::Ask(Ask::new(rule, then)),
+        (Some(rule), then) => Verdict::Ask(CustomCheck::new(rule, then)),
         (None, Ok(permit)) => Verdict::Allowed(permit),
         (None, Err(denial)) => Verdict::Denied(denial),
     };
-    let audit = find(Group::Audit);
+    let audit = find(PolicyGroup::Audit);
     let mut dry = |group, matched_allows: bool| {
         groups.has(group).then(|| {
             let rule = find(group);
@@ -118,11 +118,11 @@ pub(super) fn weigh(groups: &Groups, mut first: impl FnMut(Group) -> Option<Rule
         })
     };
     let dry_run = DryRun {
-        allow: dry(Group::DryAllow, true),
-        deny: dry(Group::DryDeny, false),
-        custom: dry(Group::DryCustom, false),
+        allow: dry(PolicyGroup::DryAllow, true),
+        deny: dry(PolicyGroup::DryDeny, false),
+        custom: dry(PolicyGroup::DryCustom, false),
     };
-    Outcome {
+    AuthorizationOutcome {
         verdict,
         audit,
         dry_run,

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::{Claims, Node, SEARCHED_IN_ORDER, Span};
+use super::{Claims, ClaimNode, SEARCHED_IN_ORDER, Span};
 use crate::tokens::{MAX_CLAIM_VALUES, MAX_DEPTH};
 
 /// Nodes that an ordinary token's claims are made of.
@@ -47,7 +47,7 @@ impl Claims {
             left: &mut left,
         };
         strict.deserialize(reader).ok()?;
-        matches!(self.nodes.first(), Some(Node::Object { .. })).then_some(())
+        matches!(self.nodes.first(), Some(ClaimNode::Object { .. })).then_some(())
     }
 
     fn push_text(&mut self, text: &str) -> Span {
@@ -60,7 +60,7 @@ impl Claims {
     /// Ends an object that began at this node; none if a name is in it twice.
     fn close_object(&mut self, at: usize, members: usize) -> Option<()> {
         let sorted = self.sorted.len();
-        self.nodes[at] = Node::Object {
+        self.nodes[at] = ClaimNode::Object {
             end: self.nodes.len() as u32,
             members: members as u32,
             sorted: sorted as u32,
@@ -91,7 +91,7 @@ struct Strict<'c> {
 }
 
 impl Strict<'_> {
-    fn node<E>(self, node: Node) -> Result<(), E> {
+    fn node<E>(self, node: ClaimNode) -> Result<(), E> {
         self.claims.nodes.push(node);
         Ok(())
     }
@@ -101,7 +101,7 @@ impl Strict<'_> {
         let depth = self.depth.checked_sub(1);
         let depth = depth.ok_or_else(|| E::custom("too deep"))?;
         let at = self.claims.nodes.len();
-        self.claims.nodes.push(Node::Null);
+        self.claims.nodes.push(ClaimNode::Null);
         let inner = Strict {
             claims: self.claims,
             depth,
@@ -137,41 +137,41 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 
     fn visit_unit<E>(self) -> Result<(), E> {
-        self.node(Node::Null)
+        self.node(ClaimNode::Null)
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<(), E> {
-        self.node(Node::Bool(value))
+        self.node(ClaimNode::Bool(value))
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<(), E> {
         self.node(match u64::try_from(value) {
-            Ok(whole) => Node::Whole(whole),
-            Err(_) => Node::Negative(value),
+            Ok(whole) => ClaimNode::Whole(whole),
+            Err(_) => ClaimNode::Negative(value),
         })
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<(), E> {
-        self.node(Node::Whole(value))
+        self.node(ClaimNode::Whole(value))
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
         match value.is_finite() {
-            true => self.node(Node::Fraction(value)),
+            true => self.node(ClaimNode::Fraction(value)),
             false => Err(E::custom("not a number")),
         }
     }
 
     fn visit_str<E>(self, value: &str) -> Result<(), E> {
         let span = self.claims.push_text(value);
-        self.node(Node::Text(span))
+        self.node(ClaimNode::Text(span))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<(), A::Error> {
         let (at, mut inner) = self.inside()?;
         while items.next_element_seed(inner.again())?.is_some() {}
         let end = inner.claims.nodes.len() as u32;
-        inner.claims.nodes[at] = Node::List { end };
+        inner.claims.nodes[at] = ClaimNode::List { end };
         Ok(())
     }
 
@@ -207,7 +207,7 @@ impl Visitor<'_> for Name<'_> {
 
     fn visit_str<E>(self, name: &str) -> Result<(), E> {
         let span = self.0.push_text(name);
-        self.0.nodes.push(Node::Name(span));
+        self.0.nodes.push(ClaimNode::Name(span));
         Ok(())
     }
 }

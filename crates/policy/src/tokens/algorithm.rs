@@ -38,7 +38,7 @@ pub(super) const RSA_ALGORITHMS: usize = 6;
 
 /// The kind of key that an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum KeyKind {
     /// With this number among the algorithms of RSA.
     Rsa(usize),
     P256,
@@ -73,18 +73,18 @@ impl Algorithm {
         found.map_or("", |(name, _)| name)
     }
 
-    pub(super) fn kind(self) -> Kind {
+    pub(super) fn kind(self) -> KeyKind {
         match self {
-            Self::Rs256 => Kind::Rsa(0),
-            Self::Rs384 => Kind::Rsa(1),
-            Self::Rs512 => Kind::Rsa(2),
-            Self::Ps256 => Kind::Rsa(3),
-            Self::Ps384 => Kind::Rsa(4),
-            Self::Ps512 => Kind::Rsa(5),
-            Self::Es256 => Kind::P256,
-            Self::Es384 => Kind::P384,
-            Self::Es512 => Kind::P521,
-            Self::EdDsa => Kind::Ed25519,
+            Self::Rs256 => KeyKind::Rsa(0),
+            Self::Rs384 => KeyKind::Rsa(1),
+            Self::Rs512 => KeyKind::Rsa(2),
+            Self::Ps256 => KeyKind::Rsa(3),
+            Self::Ps384 => KeyKind::Rsa(4),
+            Self::Ps512 => KeyKind::Rsa(5),
+            Self::Es256 => KeyKind::P256,
+            Self::Es384 => KeyKind::P384,
+            Self::Es512 => KeyKind::P521,
+            Self::EdDsa => KeyKind::Ed25519,
         }
     }
 }
@@ -103,15 +103,15 @@ pub(super) fn rsa(number: usize) -> &'static RsaParameters {
 }
 
 /// The verification algorithm for a key that is not RSA.
-pub(super) fn other(kind: Kind) -> Option<&'static dyn VerificationAlgorithm> {
+pub(super) fn other(kind: KeyKind) -> Option<&'static dyn VerificationAlgorithm> {
     static P256: &EcdsaVerificationAlgorithm = &ECDSA_P256_SHA256_FIXED;
     static P384: &EcdsaVerificationAlgorithm = &ECDSA_P384_SHA384_FIXED;
     static P521: &EcdsaVerificationAlgorithm = &ECDSA_P521_SHA512_FIXED;
     match kind {
-        Kind::Rsa(_) => None,
-        Kind::P256 => Some(P256),
-        Kind::P384 => Some(P384),
-        Kind::P521 => Some(P521),
-        Kind::Ed25519 => Some(&ED25519),
+        KeyKind::Rsa(_) => None,
+        KeyKind::P256 => Some(P256),
+        KeyKind::P384 => Some(P384),
+        KeyKind::P521 => Some(P521),
+        KeyKind::Ed25519 => Some(&ED25519),
     }
 }

@@ -14,15 +14,15 @@ use super::claims::Token;
 use super::headers::Headers;
 use super::keys::Fingerprint;
 use super::limits::{CACHE_BYTES, MAX_STRANGERS};
-use super::outcome::Reason;
+use super::outcome::TokenErrorReason;
 
 /// Key sets that did not make a token's signature, and the reason that each gave.
-pub(super) type Strangers = SmallVec<[(Fingerprint, Reason); 1]>;
+pub(super) type Strangers = SmallVec<[(Fingerprint, TokenErrorReason); 1]>;
 
 /// One worker's memory of good tokens.
 pub struct Cache {
     seed: u64,
-    entries: HashMap<u64, Entry, BuildHasherDefault<Hashed>>,
+    entries: HashMap<u64, CachedToken, BuildHasherDefault<HashedKeyHasher>>,
     /// In the order in which they came, or were last found to be in use.
     order: VecDeque<u64>,
     bytes: usize,
@@ -30,7 +30,7 @@ pub struct Cache {
     pub(super) headers: Headers,
 }
 
-struct Entry {
+struct CachedToken {
     token: Arc<Token>,
     /// Keys that need not be tried again with this token, if several rules trust the same issuer.
     strangers: Strangers,
@@ -40,9 +40,9 @@ struct Entry {
 
 /// The keys are hashes already.
 #[derive(Default)]
-pub(super) struct Hashed(u64);
+pub(super) struct HashedKeyHasher(u64);
 
-impl Hasher for Hashed {
+impl Hasher for HashedKeyHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -123,7 +123,7 @@ impl Cache {
         &mut self,
         hash: u64,
         token: &Token,
-        stranger: (Fingerprint, Reason),
+        stranger: (Fingerprint, TokenErrorReason),
     ) {
         if let Some(entry) = self.entries.get_mut(&hash)
             && entry.token.text == token.text
@@ -142,14 +142,14 @@ impl Cache {
         strangers.shrink_to_fit();
         // With its place in the order and in the table, which is never full and grows where entries come and go; with the counts of
         // an `Arc`; and what else may be kept in mind.
-        let place = 3 * (size_of::<Entry>() + 2 * size_of::<u64>()) + 2 * size_of::<usize>();
-        let bytes = token.memory() + place + MAX_STRANGERS * size_of::<(Fingerprint, Reason)>();
+        let place = 3 * (size_of::<CachedToken>() + 2 * size_of::<u64>()) + 2 * size_of::<usize>();
+        let bytes = token.memory() + place + MAX_STRANGERS * size_of::<(Fingerprint, TokenErrorReason)>();
         if bytes > self.limit / LARGEST_SHARE {
             self.remove(hash);
             return;
         }
         self.bytes += bytes;
-        let entry = Entry {
+        let entry = CachedToken {
             token,
             strangers,
             bytes,

@@ -6,9 +6,9 @@ use voile_model::mesh::ClaimOutput;
 
 use super::keys::Fingerprint;
 use super::limits::{CLOCK_SKEW_SECONDS, MAX_OUTPUT_BYTES};
-use super::outcome::Reason;
+use super::outcome::TokenErrorReason;
 use super::read::Unverified;
-use super::rules::Rule;
+use super::rules::CompiledTokenRule;
 use crate::claims::{Claim, Claims, List, Span};
 
 /// A token with a valid signature.
@@ -33,7 +33,7 @@ pub struct Token {
 
 impl Token {
     /// Applies a rule to a token that one of the rule's keys signed.
-    pub(super) fn new(read: &mut Unverified<'_>, rule: &Rule) -> Result<Self, Reason> {
+    pub(super) fn new(read: &mut Unverified<'_>, rule: &CompiledTokenRule) -> Result<Self, TokenErrorReason> {
         let outputs = rule.outputs.iter();
         let outputs = outputs.map(|output| written(output, &read.claims));
         let outputs = outputs.collect::<Result<_, _>>()?;
@@ -89,11 +89,11 @@ impl Token {
         &self.text[self.payload..self.signed]
     }
 
-    pub(super) fn in_time(&self, now: u64) -> Result<(), Reason> {
+    pub(super) fn in_time(&self, now: u64) -> Result<(), TokenErrorReason> {
         in_time(self.not_before, self.expiry, now)
     }
 
-    pub(super) fn audience(&self, rule: &Rule) -> Result<(), Reason> {
+    pub(super) fn audience(&self, rule: &CompiledTokenRule) -> Result<(), TokenErrorReason> {
         match &self.audiences {
             Some(known) => rule.takes_audience(known.iter().map(AsRef::as_ref)),
             None => rule.takes_audience(audiences(&self.claims)),
@@ -113,12 +113,12 @@ impl Token {
 }
 
 /// Returns an error unless `now` is between `not_before` and `expiry`, with the allowed clock skew on both sides.
-pub(super) fn in_time(not_before: u64, expiry: Option<u64>, now: u64) -> Result<(), Reason> {
+pub(super) fn in_time(not_before: u64, expiry: Option<u64>, now: u64) -> Result<(), TokenErrorReason> {
     if now.saturating_add(CLOCK_SKEW_SECONDS) < not_before {
-        return Err(Reason::NotYetValid);
+        return Err(TokenErrorReason::NotYetValid);
     }
     match expiry {
-        Some(expiry) if now > expiry.saturating_add(CLOCK_SKEW_SECONDS) => Err(Reason::Expired),
+        Some(expiry) if now > expiry.saturating_add(CLOCK_SKEW_SECONDS) => Err(TokenErrorReason::Expired),
         _ => Ok(()),
     }
 }
@@ -143,7 +143,7 @@ pub(super) fn bare_audience(text: &str) -> &str {
 }
 
 /// A claim as a header's value: texts, numbers and booleans as they are, lists and objects as JSON in base64. Dots lead into objects.
-fn written(output: &ClaimOutput, claims: &Claims) -> Result<Option<Box<str>>, Reason> {
+fn written(output: &ClaimOutput, claims: &Claims) -> Result<Option<Box<str>>, TokenErrorReason> {
     let mut names = output.claim.split('.');
     let first = names.next().and_then(|name| claims.get(name));
     let Some(value) = names.fold(first, |value, name| value?.get(name)) else {
@@ -161,7 +161,7 @@ fn written(output: &ClaimOutput, claims: &Claims) -> Result<Option<Box<str>>, Re
     // A value with a line break would be two headers.
     let unwritable = |byte: u8| byte.is_ascii_control() && byte != b'\t';
     if text.len() > MAX_OUTPUT_BYTES || text.bytes().any(unwritable) {
-        return Err(Reason::Output);
+        return Err(TokenErrorReason::Output);
     }
     Ok((!text.is_empty()).then(|| text.into()))
 }

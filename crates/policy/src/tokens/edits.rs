@@ -6,13 +6,13 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::outcome::Verified;
-use super::places::{Place, pairs, params};
+use super::places::{TokenLocation, pairs, params};
 use super::rules::Rules;
 
 /// Changes to a request with a good token. They apply before any other code sees the request, authorization included.
 /// Names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Edits<'a> {
+pub struct TokenEdits<'a> {
     /// Headers of which every line goes; those of `Rules::owned_headers` go besides.
     pub remove: SmallVec<[&'a str; 2]>,
     /// Parameters that go from the query (`without_params`).
@@ -25,17 +25,17 @@ pub struct Edits<'a> {
 
 impl Verified {
     /// The changes to the request.
-    pub fn edits<'a>(&'a self, rules: &'a Rules) -> Edits<'a> {
-        let mut edits = Edits::default();
+    pub fn edits<'a>(&'a self, rules: &'a Rules) -> TokenEdits<'a> {
+        let mut edits = TokenEdits::default();
         let Some(rule) = rules.rules.get(self.rule) else {
             return edits;
         };
         if !rule.forward {
             for number in &self.places {
                 match rules.places.get(*number) {
-                    Place::Header(name, _) => edits.remove.push(name),
-                    Place::Param(name) => edits.params.push(name),
-                    Place::Cookie(name) => edits.cookies.push(name),
+                    TokenLocation::Header(name, _) => edits.remove.push(name),
+                    TokenLocation::Param(name) => edits.params.push(name),
+                    TokenLocation::Cookie(name) => edits.cookies.push(name),
                 }
             }
         }

@@ -8,43 +8,43 @@ use smallvec::SmallVec;
 
 use super::cache::{Cache, Strangers};
 use super::claims::{Token, audiences, in_time};
-use super::keys::{Checked, KeySet};
+use super::keys::{SignatureCheck, KeySet};
 use super::limits::MAX_SIGNATURE_CHECKS;
-use super::outcome::{Outcome, Reason, Refusal, Verified};
-use super::places::{AllFound, Request};
+use super::outcome::{TokenOutcome, TokenErrorReason, TokenRefusal, Verified};
+use super::places::{AllFound, TokenRequest};
 use super::read::Unverified;
-use super::rules::{Rule, Rules};
+use super::rules::{CompiledTokenRule, Rules};
 
 /// A token as far as it is known.
-enum Known<'a> {
+enum ExaminedToken<'a> {
     /// Its signature held before.
     Good(Arc<Token>),
     /// Not yet verified.
     New(Box<Unverified<'a>>),
-    Bad(Reason),
+    Bad(TokenErrorReason),
 }
 
 /// A token of this request.
-struct Looked<'a> {
+struct ExaminedRequest<'a> {
     place: u16,
     hash: u64,
     text: &'a [u8],
-    known: Known<'a>,
+    known: ExaminedToken<'a>,
     /// Keys that did not make its signature.
     strangers: Strangers,
 }
 
-impl Looked<'_> {
-    fn issuer(&self) -> Result<&str, Reason> {
+impl ExaminedRequest<'_> {
+    fn issuer(&self) -> Result<&str, TokenErrorReason> {
         match &self.known {
-            Known::Good(token) => Ok(token.issuer()),
-            Known::New(read) => Ok(read.issuer()),
-            Known::Bad(reason) => Err(*reason),
+            ExaminedToken::Good(token) => Ok(token.issuer()),
+            ExaminedToken::New(read) => Ok(read.issuer()),
+            ExaminedToken::Bad(reason) => Err(*reason),
         }
     }
 }
 
-struct Examining<'a> {
+struct TokenExamination<'a> {
     now: u64,
     cache: &'a mut Cache,
     /// Number of signature checks that are still allowed.
@@ -53,42 +53,42 @@ struct Examining<'a> {
 
 impl Rules {
     /// Finds the tokens in a request and verifies them. `now` is in seconds since 1970.
-    pub fn examine(&self, request: &Request<'_>, now: u64, cache: &mut Cache) -> Outcome {
+    pub fn examine(&self, request: &TokenRequest<'_>, now: u64, cache: &mut Cache) -> TokenOutcome {
         if self.is_empty() || is_preflight(request) {
-            return Outcome::NoToken;
+            return TokenOutcome::NoToken;
         }
         let found = match self.places.find(request) {
-            Ok(found) if found.is_empty() => return Outcome::NoToken,
+            Ok(found) if found.is_empty() => return TokenOutcome::NoToken,
             Ok(found) => found,
-            Err(reason) => return Outcome::Refused(Refusal { reason }),
+            Err(reason) => return TokenOutcome::Refused(TokenRefusal { reason }),
         };
-        let mut examining = Examining {
+        let mut examining = TokenExamination {
             now,
             cache,
             left: MAX_SIGNATURE_CHECKS,
         };
         match self.judge(&found, &mut examining) {
-            Ok(verified) => Outcome::Verified(verified),
-            Err(reason) => Outcome::Refused(Refusal { reason }),
+            Ok(verified) => TokenOutcome::Verified(verified),
+            Err(reason) => TokenOutcome::Refused(TokenRefusal { reason }),
         }
     }
 
     fn judge(
         &self,
         found: &AllFound<'_>,
-        examining: &mut Examining<'_>,
-    ) -> Result<Verified, Reason> {
+        examining: &mut TokenExamination<'_>,
+    ) -> Result<Verified, TokenErrorReason> {
         let tokens = found.iter().map(|one| {
             let hash = examining.cache.hash(&one.text);
             let remembered = examining.cache.get(hash, &one.text);
             let (known, strangers) = match remembered {
-                Some((token, strangers)) => (Known::Good(token), strangers),
+                Some((token, strangers)) => (ExaminedToken::Good(token), strangers),
                 None => match Unverified::read(&one.text, &examining.cache.headers) {
-                    Ok(read) => (Known::New(Box::new(read)), Strangers::new()),
-                    Err(reason) => (Known::Bad(reason), Strangers::new()),
+                    Ok(read) => (ExaminedToken::New(Box::new(read)), Strangers::new()),
+                    Err(reason) => (ExaminedToken::Bad(reason), Strangers::new()),
                 },
             };
-            Looked {
+            ExaminedRequest {
                 place: one.place,
                 hash,
                 text: &one.text,
@@ -96,8 +96,8 @@ impl Rules {
                 strangers,
             }
         });
-        let mut tokens: SmallVec<[Looked<'_>; 2]> = tokens.collect();
-        let mut refused: SmallVec<[(u32, Reason); 2]> = SmallVec::new();
+        let mut tokens: SmallVec<[ExaminedRequest<'_>; 2]> = tokens.collect();
+        let mut refused: SmallVec<[(u32, TokenErrorReason); 2]> = SmallVec::new();
         for number in self.candidates(&tokens) {
             match self.accept(number, &mut tokens, examining) {
                 Ok(verified) => return Ok(verified),
@@ -108,7 +108,7 @@ impl Rules {
     }
 
     /// Rules that believe the issuer of a token in one of their places, in order.
-    fn candidates(&self, tokens: &[Looked<'_>]) -> SmallVec<[u32; 4]> {
+    fn candidates(&self, tokens: &[ExaminedRequest<'_>]) -> SmallVec<[u32; 4]> {
         let mut all = SmallVec::new();
         for token in tokens {
             let Ok(issuer) = token.issuer() else { continue };
@@ -129,16 +129,16 @@ impl Rules {
     fn accept(
         &self,
         number: u32,
-        tokens: &mut [Looked<'_>],
-        examining: &mut Examining<'_>,
-    ) -> Result<Verified, Reason> {
+        tokens: &mut [ExaminedRequest<'_>],
+        examining: &mut TokenExamination<'_>,
+    ) -> Result<Verified, TokenErrorReason> {
         let rule = &self.rules[number as usize];
         let mut places = SmallVec::new();
         let mut first = None;
         let own = tokens.iter_mut().rev();
         for token in own.filter(|token| rule.places.contains(&token.place)) {
             if !rule.believes(token.issuer()?) {
-                return Err(Reason::Issuer);
+                return Err(TokenErrorReason::Issuer);
             }
             first = Some(examining.check(rule, token)?);
             if !places.contains(&token.place) {
@@ -146,7 +146,7 @@ impl Rules {
             }
         }
         Ok(Verified {
-            token: first.ok_or(Reason::Issuer)?,
+            token: first.ok_or(TokenErrorReason::Issuer)?,
             rule: number as usize,
             places,
         })
@@ -154,12 +154,12 @@ impl Rules {
 
     /// Which of several reasons is told: that of the first rule that saw a token, if it says more than that the issuer is another's,
     /// else the last that does.
-    fn reason(&self, tokens: &[Looked<'_>], refused: &[(u32, Reason)]) -> Reason {
-        let exhausted = |(_, reason): &(u32, Reason)| *reason == Reason::Exhausted;
+    fn reason(&self, tokens: &[ExaminedRequest<'_>], refused: &[(u32, TokenErrorReason)]) -> TokenErrorReason {
+        let exhausted = |(_, reason): &(u32, TokenErrorReason)| *reason == TokenErrorReason::Exhausted;
         if refused.iter().any(exhausted) {
-            return Reason::Exhausted;
+            return TokenErrorReason::Exhausted;
         }
-        let telling = |reason: &Reason| *reason != Reason::Issuer;
+        let telling = |reason: &TokenErrorReason| *reason != TokenErrorReason::Issuer;
         let first = tokens.iter().map(|token| self.places.first(token.place));
         let first = first.min().unwrap_or(u32::MAX);
         let by_first = refused.iter().find(|(number, _)| *number == first);
@@ -170,26 +170,26 @@ impl Rules {
             .map(|(_, reason)| *reason)
             .find(telling);
         let unread = tokens.iter().rev().find_map(|token| token.issuer().err());
-        by_first.or(unread).or(by_last).unwrap_or(Reason::Issuer)
+        by_first.or(unread).or(by_last).unwrap_or(TokenErrorReason::Issuer)
     }
 }
 
-impl Examining<'_> {
+impl TokenExamination<'_> {
     /// Verifies a token by a rule that trusts its issuer.
-    fn check(&mut self, rule: &Rule, token: &mut Looked<'_>) -> Result<Arc<Token>, Reason> {
+    fn check(&mut self, rule: &CompiledTokenRule, token: &mut ExaminedRequest<'_>) -> Result<Arc<Token>, TokenErrorReason> {
         match &token.known {
-            Known::Good(good) => {
+            ExaminedToken::Good(good) => {
                 good.in_time(self.now)?;
                 good.audience(rule)?;
                 if good.profile == rule.profile {
                     return Ok(good.clone());
                 }
             }
-            Known::New(read) => {
+            ExaminedToken::New(read) => {
                 in_time(read.not_before, read.expiry, self.now)?;
                 rule.takes_audience(audiences(&read.claims))?;
             }
-            Known::Bad(reason) => return Err(*reason),
+            ExaminedToken::Bad(reason) => return Err(*reason),
         }
         let keys = rule.keys.as_ref().map_err(|reason| *reason)?;
         let mut before = token.strangers.iter();
@@ -197,22 +197,22 @@ impl Examining<'_> {
             return Err(*reason);
         }
         let good = self.verify(rule, keys, token)?;
-        token.known = Known::Good(good.clone());
+        token.known = ExaminedToken::Good(good.clone());
         Ok(good)
     }
 
     /// Checks the signature and remembers a good token.
     fn verify(
         &mut self,
-        rule: &Rule,
+        rule: &CompiledTokenRule,
         keys: &KeySet,
-        token: &mut Looked<'_>,
-    ) -> Result<Arc<Token>, Reason> {
+        token: &mut ExaminedRequest<'_>,
+    ) -> Result<Arc<Token>, TokenErrorReason> {
         let mut again;
         let read = match &mut token.known {
-            Known::New(read) => &mut **read,
+            ExaminedToken::New(read) => &mut **read,
             // It was good by other keys, or other things were made of it.
-            Known::Good(_) | Known::Bad(_) => {
+            ExaminedToken::Good(_) | ExaminedToken::Bad(_) => {
                 again = Unverified::read(token.text, &self.cache.headers)?;
                 &mut again
             }
@@ -222,20 +222,20 @@ impl Examining<'_> {
         let id = header.key_id.as_deref();
         let left = &mut self.left;
         let reason = match keys.check(header.algorithm, id, signed, &read.signature, left) {
-            Checked::Holds => {
+            SignatureCheck::Holds => {
                 self.cache.headers.keep(read.header_text(), header);
                 let good = Arc::new(Token::new(read, rule)?);
                 let strangers = std::mem::take(&mut token.strangers);
                 self.cache.insert(token.hash, good.clone(), strangers);
                 return Ok(good);
             }
-            Checked::Exhausted => return Err(Reason::Exhausted),
-            Checked::Fails => Reason::Signature,
-            Checked::NoKey => Reason::NoKey,
+            SignatureCheck::Exhausted => return Err(TokenErrorReason::Exhausted),
+            SignatureCheck::Fails => TokenErrorReason::Signature,
+            SignatureCheck::NoKey => TokenErrorReason::NoKey,
         };
         let stranger = (keys.fingerprint, reason);
         token.strangers.push(stranger);
-        if let Known::Good(good) = &token.known {
+        if let ExaminedToken::Good(good) = &token.known {
             self.cache.add_stranger(token.hash, good, stranger);
         }
         Err(reason)
@@ -243,7 +243,7 @@ impl Examining<'_> {
 }
 
 /// A browser asks before it sends anything: no credentials are in it (Fetch, "CORS-preflight fetch").
-fn is_preflight(request: &Request<'_>) -> bool {
+fn is_preflight(request: &TokenRequest<'_>) -> bool {
     if request.method != b"OPTIONS" {
         return false;
     }

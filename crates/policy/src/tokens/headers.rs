@@ -6,7 +6,7 @@ use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use super::algorithm::Algorithm;
-use super::cache::{Hashed, hash};
+use super::cache::{HashedKeyHasher, hash};
 use super::limits::{MAX_HEADER_BYTES, MAX_HEADERS};
 
 /// The parts of a token's header that verification needs.
@@ -20,7 +20,7 @@ pub(super) struct Header {
 #[derive(Default)]
 pub(super) struct Headers {
     seed: u64,
-    known: HashMap<u64, (Box<str>, Header), BuildHasherDefault<Hashed>>,
+    known: HashMap<u64, (Box<str>, Header), BuildHasherDefault<HashedKeyHasher>>,
 }
 
 impl Headers {

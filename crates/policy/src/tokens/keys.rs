@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
-use super::algorithm::{self, Algorithm, Kind, RSA_ALGORITHMS};
+use super::algorithm::{self, Algorithm, KeyKind, RSA_ALGORITHMS};
 use super::limits::{MAX_KEY_SET_BYTES, MAX_KEYS};
 use crate::claims::Claims;
 
@@ -20,7 +20,7 @@ pub(super) type Fingerprint = [u8; 32];
 
 /// The keys of an issuer.
 pub struct KeySet {
-    keys: Vec<Key>,
+    keys: Vec<VerificationKey>,
     faults: Vec<(usize, KeyFault)>,
     private: Vec<usize>,
     pub(super) fingerprint: Fingerprint,
@@ -81,7 +81,7 @@ pub enum KeyFault {
     Numbers,
 }
 
-struct Key {
+struct VerificationKey {
     id: Option<Box<str>>,
     /// The only algorithm it is for, if it says so.
     only: Option<Algorithm>,
@@ -94,12 +94,12 @@ enum Material {
         components: PublicKeyComponents<Vec<u8>>,
         parsed: Box<[OnceLock<Option<ParsedPublicKey>>; RSA_ALGORITHMS]>,
     },
-    Other(Kind, ParsedPublicKey),
+    Other(KeyKind, ParsedPublicKey),
 }
 
 /// The result of checking a signature with the keys of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Checked {
+pub(super) enum SignatureCheck {
     /// One of them made it.
     Holds,
     /// None of those that may have made it did.
@@ -140,7 +140,7 @@ impl KeySet {
         for (index, value) in list.iter().enumerate() {
             let read = match value {
                 _ if index >= MAX_KEYS => Err(KeyFault::TooMany),
-                Value::Object(members) => Key::read(members),
+                Value::Object(members) => VerificationKey::read(members),
                 _ => Err(KeyFault::Member("keys")),
             };
             match read {
@@ -177,8 +177,8 @@ impl KeySet {
         signed: &[u8],
         signature: &[u8],
         left: &mut usize,
-    ) -> Checked {
-        let mut checked = Checked::NoKey;
+    ) -> SignatureCheck {
+        let mut checked = SignatureCheck::NoKey;
         let fitting = self.keys.iter().filter(|key| {
             let other = id.is_some_and(|id| key.id.as_deref().is_some_and(|known| known != id));
             !other && key.only.is_none_or(|only| only == algorithm)
@@ -188,13 +188,13 @@ impl KeySet {
                 continue;
             };
             if *left == 0 {
-                return Checked::Exhausted;
+                return SignatureCheck::Exhausted;
             }
             *left -= 1;
             if parsed.verify_sig(signed, signature).is_ok() {
-                return Checked::Holds;
+                return SignatureCheck::Holds;
             }
-            checked = Checked::Fails;
+            checked = SignatureCheck::Fails;
         }
         checked
     }
@@ -212,7 +212,7 @@ pub(super) fn fingerprint(parts: &[&[u8]]) -> Fingerprint {
     bytes
 }
 
-impl Key {
+impl VerificationKey {
     fn read(members: &Map<String, Value>) -> Result<Self, KeyFault> {
         let text = |name: &'static str| match members.get(name) {
             None => Ok(None),
@@ -256,7 +256,7 @@ impl Key {
     /// Returns true if the algorithm uses keys of this kind.
     fn fits(&self, algorithm: Algorithm) -> bool {
         match &self.material {
-            Material::Rsa { .. } => matches!(algorithm.kind(), Kind::Rsa(_)),
+            Material::Rsa { .. } => matches!(algorithm.kind(), KeyKind::Rsa(_)),
             Material::Other(kind, _) => algorithm.kind() == *kind,
         }
     }
@@ -264,7 +264,7 @@ impl Key {
     /// The key as the algorithm wants it; none for an algorithm of another kind of key.
     fn parsed(&self, algorithm: Algorithm) -> Option<&ParsedPublicKey> {
         match (&self.material, algorithm.kind()) {
-            (Material::Rsa { components, parsed }, Kind::Rsa(number)) => {
+            (Material::Rsa { components, parsed }, KeyKind::Rsa(number)) => {
                 let parse = || components.to_parsed_public_key(algorithm::rsa(number)).ok();
                 parsed[number].get_or_init(parse).as_ref()
             }
@@ -303,7 +303,7 @@ impl Material {
         let components = PublicKeyComponents { n, e };
         let parsed: Box<[OnceLock<Option<ParsedPublicKey>>; RSA_ALGORITHMS]> = Box::default();
         let first = match only.map(Algorithm::kind) {
-            Some(Kind::Rsa(number)) => number,
+            Some(KeyKind::Rsa(number)) => number,
             _ => 0,
         };
         let key = components.to_parsed_public_key(algorithm::rsa(first));
@@ -318,15 +318,15 @@ impl Material {
         only: Option<Algorithm>,
     ) -> Result<Self, KeyFault> {
         let (kind, size) = match curve {
-            Some("P-256") => (Kind::P256, 32),
-            Some("P-384") => (Kind::P384, 48),
-            Some("P-521") => (Kind::P521, 66),
+            Some("P-256") => (KeyKind::P256, 32),
+            Some("P-384") => (KeyKind::P384, 48),
+            Some("P-521") => (KeyKind::P521, 66),
             Some(_) => return Err(KeyFault::Unsupported),
             // RFC 7518 requires the curve. Without a curve the algorithm's curve counts, or P-256, as Envoy reads it.
             None => match only.map(Algorithm::kind) {
-                Some(Kind::P384) => (Kind::P384, 48),
-                Some(Kind::P521) => (Kind::P521, 66),
-                _ => (Kind::P256, 32),
+                Some(KeyKind::P384) => (KeyKind::P384, 48),
+                Some(KeyKind::P521) => (KeyKind::P521, 66),
+                _ => (KeyKind::P256, 32),
             },
         };
         let mut point = vec![4];
@@ -342,10 +342,10 @@ impl Material {
     }
 
     fn edwards(members: &Map<String, Value>) -> Result<Self, KeyFault> {
-        Self::parse(Kind::Ed25519, &number(members, "x")?)
+        Self::parse(KeyKind::Ed25519, &number(members, "x")?)
     }
 
-    fn parse(kind: Kind, bytes: &[u8]) -> Result<Self, KeyFault> {
+    fn parse(kind: KeyKind, bytes: &[u8]) -> Result<Self, KeyFault> {
         let algorithm = algorithm::other(kind).ok_or(KeyFault::Unsupported)?;
         let parsed = ParsedPublicKey::new(algorithm, bytes).map_err(|_| KeyFault::Numbers)?;
         Ok(Self::Other(kind, parsed))

@@ -11,13 +11,13 @@ use crate::claims::Claims;
 /// The state of a request's token.
 #[derive(Debug, Clone)]
 #[must_use]
-pub enum Outcome {
+pub enum TokenOutcome {
     /// There is no token, or no rule requires one: the request continues without a principal.
     NoToken,
     /// There is one, and it is good.
     Verified(Verified),
     /// There is one, and it is not good.
-    Refused(Refusal),
+    Refused(TokenRefusal),
 }
 
 /// A good token and the rule that says so.
@@ -48,14 +48,14 @@ impl Verified {
 
 /// A refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refusal {
+pub struct TokenRefusal {
     /// Why.
-    pub reason: Reason,
+    pub reason: TokenErrorReason,
 }
 
 /// Why a token is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Reason {
+pub enum TokenErrorReason {
     /// Not three parts, or too long.
     #[error("Jwt is not in the form of Header.Payload.Signature with two dots and 3 sections")]
     Form,
@@ -151,11 +151,11 @@ pub enum Reason {
     Output,
 }
 
-impl Refusal {
+impl TokenRefusal {
     /// The status: 403 for a valid token with another audience, 401 for all others.
     pub fn status(&self) -> u16 {
         match self.reason {
-            Reason::Audience => 403,
+            TokenErrorReason::Audience => 403,
             _ => 401,
         }
     }

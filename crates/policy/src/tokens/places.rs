@@ -10,12 +10,12 @@ use smallvec::SmallVec;
 use voile_model::mesh::TokenRule;
 
 use super::limits::MAX_TOKENS;
-use super::outcome::Reason;
+use super::outcome::TokenErrorReason;
 use crate::authorization::Headers;
 
 /// The parts of a request that can hold a token.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
+pub struct TokenRequest<'a> {
     /// The method.
     pub method: &'a [u8],
     /// The path with its query.
@@ -26,7 +26,7 @@ pub struct Request<'a> {
 
 /// A place that some rule names. In the order in which a rule's places are looked at, last first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Place {
+pub(super) enum TokenLocation {
     /// The header of this name in lower case, after this text.
     Header(Arc<str>, Arc<str>),
     /// The parameter.
@@ -35,7 +35,7 @@ pub(super) enum Place {
     Cookie(Arc<str>),
 }
 
-impl Place {
+impl TokenLocation {
     /// The places of a rule.
     pub(super) fn of(rule: &TokenRule) -> impl Iterator<Item = Self> {
         let headers = rule.from_headers.iter();
@@ -53,8 +53,8 @@ impl Place {
 }
 
 /// All places of all rules.
-pub(super) struct Places {
-    all: Vec<Place>,
+pub(super) struct TokenLocations {
+    all: Vec<TokenLocation>,
     /// The first rule that looks at each.
     first: Vec<u32>,
     headers: HashMap<Arc<str>, SmallVec<[u16; 2]>>,
@@ -65,13 +65,13 @@ pub(super) struct Places {
 }
 
 /// A token where it was found.
-pub(super) struct Found<'a> {
+pub(super) struct FoundToken<'a> {
     pub(super) place: u16,
     pub(super) text: Cow<'a, [u8]>,
 }
 
 /// The tokens of a request, in the order of their places.
-pub(super) type AllFound<'a> = SmallVec<[Found<'a>; 2]>;
+pub(super) type AllFound<'a> = SmallVec<[FoundToken<'a>; 2]>;
 
 const COOKIE: &[u8] = b"cookie";
 /// The only header for tokens whose lines form one value, as in Envoy.
@@ -81,9 +81,9 @@ fn length_bit(length: usize) -> u64 {
     1 << length.min(63)
 }
 
-impl Places {
+impl TokenLocations {
     /// `all` must be in order, each once.
-    pub(super) fn new(all: Vec<Place>) -> Self {
+    pub(super) fn new(all: Vec<TokenLocation>) -> Self {
         let mut places = Self {
             first: vec![u32::MAX; all.len()],
             headers: HashMap::new(),
@@ -94,12 +94,12 @@ impl Places {
         };
         for (number, place) in (0..=u16::MAX).zip(&places.all) {
             match place {
-                Place::Header(name, _) => {
+                TokenLocation::Header(name, _) => {
                     places.lengths |= length_bit(name.len());
                     places.headers.entry(name.clone()).or_default().push(number);
                 }
-                Place::Param(name) => drop(places.params.insert(name.clone(), number)),
-                Place::Cookie(name) => drop(places.cookies.insert(name.clone(), number)),
+                TokenLocation::Param(name) => drop(places.params.insert(name.clone(), number)),
+                TokenLocation::Cookie(name) => drop(places.cookies.insert(name.clone(), number)),
             }
         }
         if !places.cookies.is_empty() {
@@ -108,12 +108,12 @@ impl Places {
         places
     }
 
-    pub(super) fn number(&self, place: &Place) -> Option<u16> {
+    pub(super) fn number(&self, place: &TokenLocation) -> Option<u16> {
         let found = self.all.binary_search(place).ok()?;
         u16::try_from(found).ok()
     }
 
-    pub(super) fn get(&self, number: u16) -> &Place {
+    pub(super) fn get(&self, number: u16) -> &TokenLocation {
         &self.all[usize::from(number)]
     }
 
@@ -133,7 +133,7 @@ impl Places {
     }
 
     /// Every token of a request.
-    pub(super) fn find<'a>(&self, request: &Request<'a>) -> Result<AllFound<'a>, Reason> {
+    pub(super) fn find<'a>(&self, request: &TokenRequest<'a>) -> Result<AllFound<'a>, TokenErrorReason> {
         let mut found = AllFound::new();
         let mut lines: SmallVec<[(&[u16], &'a [u8]); 4]> = SmallVec::new();
         let mut joined: SmallVec<[&'a [u8]; 2]> = SmallVec::new();
@@ -159,7 +159,7 @@ impl Places {
         let joined = (joined.len() > 1).then(|| joined.join(&b','));
         for (numbers, value) in &lines {
             for number in *numbers {
-                let Place::Header(name, prefix) = self.get(*number) else {
+                let TokenLocation::Header(name, prefix) = self.get(*number) else {
                     continue;
                 };
                 let is_joined = joined.as_ref().filter(|_| name.as_bytes() == AUTHORIZATION);
@@ -187,7 +187,7 @@ impl Places {
         Ok(found)
     }
 
-    fn in_query<'a>(&self, path: &'a [u8], found: &mut AllFound<'a>) -> Result<(), Reason> {
+    fn in_query<'a>(&self, path: &'a [u8], found: &mut AllFound<'a>) -> Result<(), TokenErrorReason> {
         for (name, value) in params(path) {
             let number = std::str::from_utf8(&name).map(|name| self.params.get(name));
             if let Ok(Some(number)) = number {
@@ -197,7 +197,7 @@ impl Places {
         Ok(())
     }
 
-    fn in_cookies<'a>(&self, line: &'a [u8], found: &mut AllFound<'a>) -> Result<(), Reason> {
+    fn in_cookies<'a>(&self, line: &'a [u8], found: &mut AllFound<'a>) -> Result<(), TokenErrorReason> {
         for (name, value) in pairs(line) {
             let number = std::str::from_utf8(name).map(|name| self.cookies.get(name));
             if let Ok(Some(number)) = number {
@@ -212,12 +212,12 @@ fn push<'a>(
     found: &mut AllFound<'a>,
     place: u16,
     text: Option<Cow<'a, [u8]>>,
-) -> Result<(), Reason> {
+) -> Result<(), TokenErrorReason> {
     let Some(text) = text else { return Ok(()) };
     if found.len() == MAX_TOKENS {
-        return Err(Reason::TooMany);
+        return Err(TokenErrorReason::TooMany);
     }
-    found.push(Found { place, text });
+    found.push(FoundToken { place, text });
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::algorithm::Algorithm;
 use super::headers::{Header, Headers};
 use super::limits::MAX_TOKEN_BYTES;
-use super::outcome::Reason;
+use super::outcome::TokenErrorReason;
 use crate::claims::{Claim, Claims};
 
 /// Bytes of a signature that are held in place: an RSA key of 2,048 bits makes 256, and what decodes them asks for a few more.
@@ -31,17 +31,17 @@ pub(super) struct Unverified<'a> {
 
 impl<'a> Unverified<'a> {
     /// Parses a token. The first fault is reported, in the order in which Envoy checks.
-    pub(super) fn read(text: &'a [u8], headers: &Headers) -> Result<Self, Reason> {
-        let text = std::str::from_utf8(text).map_err(|_| Reason::Form)?;
-        let (first, payload, signature) = parts(text).ok_or(Reason::Form)?;
+    pub(super) fn read(text: &'a [u8], headers: &Headers) -> Result<Self, TokenErrorReason> {
+        let text = std::str::from_utf8(text).map_err(|_| TokenErrorReason::Form)?;
+        let (first, payload, signature) = parts(text).ok_or(TokenErrorReason::Form)?;
         let header = match headers.get(first) {
             Some(known) => known.clone(),
-            None => read_header(&decode(first).ok_or(Reason::HeaderEncoding)?)?,
+            None => read_header(&decode(first).ok_or(TokenErrorReason::HeaderEncoding)?)?,
         };
-        let decoded = decode(payload).ok_or(Reason::PayloadEncoding)?;
-        let claims = Claims::read(&decoded).ok_or(Reason::PayloadJson)?;
+        let decoded = decode(payload).ok_or(TokenErrorReason::PayloadEncoding)?;
+        let claims = Claims::read(&decoded).ok_or(TokenErrorReason::PayloadJson)?;
         let (not_before, expiry) = Registered::of(&claims).times()?;
-        let signature = decode_signature(signature).ok_or(Reason::SignatureEncoding)?;
+        let signature = decode_signature(signature).ok_or(TokenErrorReason::SignatureEncoding)?;
         Ok(Self {
             text,
             header,
@@ -93,18 +93,18 @@ fn decode_signature(part: &str) -> Option<SmallVec<[u8; SIGNATURE_BYTES]>> {
     Some(bytes)
 }
 
-fn read_header(bytes: &[u8]) -> Result<Header, Reason> {
-    let header = Claims::read(bytes).ok_or(Reason::HeaderJson)?;
+fn read_header(bytes: &[u8]) -> Result<Header, TokenErrorReason> {
+    let header = Claims::read(bytes).ok_or(TokenErrorReason::HeaderJson)?;
     let algorithm = header.get("alg").and_then(Claim::as_str);
-    let algorithm = algorithm.ok_or(Reason::NoAlgorithm)?;
-    let algorithm = Algorithm::of_name(algorithm).ok_or(Reason::Algorithm)?;
+    let algorithm = algorithm.ok_or(TokenErrorReason::NoAlgorithm)?;
+    let algorithm = Algorithm::of_name(algorithm).ok_or(TokenErrorReason::Algorithm)?;
     let key_id = match header.get("kid") {
         None => None,
         Some(Claim::Text(id)) => Some(id.into()).filter(|id: &Arc<str>| !id.is_empty()),
-        Some(_) => return Err(Reason::KeyId),
+        Some(_) => return Err(TokenErrorReason::KeyId),
     };
     if header.get("crit").is_some() || header.get("b64").is_some() {
-        return Err(Reason::Critical);
+        return Err(TokenErrorReason::Critical);
     }
     Ok(Header { algorithm, key_id })
 }
@@ -141,24 +141,24 @@ impl<'c> Registered<'c> {
     }
 
     /// From when until when it is good, if each of them is of its type.
-    fn times(&self) -> Result<(Option<u64>, Option<u64>), Reason> {
-        text(self.issuer, Reason::IssuerType)?;
-        text(self.subject, Reason::SubjectType)?;
-        time(self.issued, Reason::IssuedType, Reason::IssuedRange)?;
-        let (kind, range) = (Reason::NotBeforeType, Reason::NotBeforeRange);
+    fn times(&self) -> Result<(Option<u64>, Option<u64>), TokenErrorReason> {
+        text(self.issuer, TokenErrorReason::IssuerType)?;
+        text(self.subject, TokenErrorReason::SubjectType)?;
+        time(self.issued, TokenErrorReason::IssuedType, TokenErrorReason::IssuedRange)?;
+        let (kind, range) = (TokenErrorReason::NotBeforeType, TokenErrorReason::NotBeforeRange);
         let not_before = time(self.not_before, kind, range)?;
-        let expiry = time(self.expiry, Reason::ExpiryType, Reason::ExpiryRange)?;
-        text(self.id, Reason::IdType)?;
+        let expiry = time(self.expiry, TokenErrorReason::ExpiryType, TokenErrorReason::ExpiryRange)?;
+        text(self.id, TokenErrorReason::IdType)?;
         match self.audience {
             None | Some(Claim::Text(_)) => {}
             Some(Claim::List(list)) if list.iter().all(|one| one.as_str().is_some()) => {}
-            Some(_) => return Err(Reason::AudienceType),
+            Some(_) => return Err(TokenErrorReason::AudienceType),
         }
         Ok((not_before, expiry))
     }
 }
 
-fn text(claim: Option<Claim<'_>>, reason: Reason) -> Result<(), Reason> {
+fn text(claim: Option<Claim<'_>>, reason: TokenErrorReason) -> Result<(), TokenErrorReason> {
     match claim {
         None | Some(Claim::Text(_)) => Ok(()),
         Some(_) => Err(reason),
@@ -168,9 +168,9 @@ fn text(claim: Option<Claim<'_>>, reason: Reason) -> Result<(), Reason> {
 /// Seconds since 1970, fractions cut off.
 fn time(
     claim: Option<Claim<'_>>,
-    not_a_number: Reason,
-    out_of_range: Reason,
-) -> Result<Option<u64>, Reason> {
+    not_a_number: TokenErrorReason,
+    out_of_range: TokenErrorReason,
+) -> Result<Option<u64>, TokenErrorReason> {
     const LIMIT: f64 = 18_446_744_073_709_551_616.0; // 2^64
     match claim {
         None => Ok(None),

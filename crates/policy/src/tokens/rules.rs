@@ -9,15 +9,15 @@ use voile_model::mesh::{ClaimOutput, KeySource, TokenRule};
 
 use super::claims::bare_audience;
 use super::keys::{Fingerprint, KeySet, fingerprint};
-use super::outcome::Reason;
-use super::places::{Place, Places};
+use super::outcome::TokenErrorReason;
+use super::places::{TokenLocation, TokenLocations};
 
 /// Claims that are always lists delimited by blanks.
 const ALWAYS_SPLIT: [&str; 2] = ["permission", "scope"];
 
 /// A rule, and the issuer's keys as they are now.
 #[derive(Debug, Clone, Copy)]
-pub struct Given<'a> {
+pub struct RuleKeys<'a> {
     /// The rule.
     pub rule: &'a TokenRule,
     /// The key set that was fetched for it; for a rule with keys of its own they need not be said again.
@@ -26,8 +26,8 @@ pub struct Given<'a> {
 
 /// All rules of a workload, compiled.
 pub struct Rules {
-    pub(super) rules: Vec<Rule>,
-    pub(super) places: Places,
+    pub(super) rules: Vec<CompiledTokenRule>,
+    pub(super) places: TokenLocations,
     /// Rules by issuer, in order.
     issuers: HashMap<Arc<str>, Vec<u32>>,
     /// Rules for any issuer, in order.
@@ -46,11 +46,11 @@ impl fmt::Debug for Rules {
 }
 
 /// One rule, compiled.
-pub(super) struct Rule {
+pub(super) struct CompiledTokenRule {
     pub(super) issuer: Arc<str>,
     /// As they are compared, in order; any when there are none.
     audiences: Box<[Box<str>]>,
-    pub(super) keys: Result<Arc<KeySet>, Reason>,
+    pub(super) keys: Result<Arc<KeySet>, TokenErrorReason>,
     /// The numbers of its places, in order.
     pub(super) places: Box<[u16]>,
     pub(super) forward: bool,
@@ -64,18 +64,18 @@ pub(super) struct Rule {
 impl Rules {
     /// Compiles rules, which must be in the order in which tokens are tried (`voile_model::mesh::token_rules`). Key sets that were
     /// read before are taken from `before`.
-    pub fn new<'a>(given: impl IntoIterator<Item = Given<'a>>, before: Option<&Self>) -> Self {
-        let given: Vec<Given<'a>> = given.into_iter().collect();
+    pub fn new<'a>(given: impl IntoIterator<Item = RuleKeys<'a>>, before: Option<&Self>) -> Self {
+        let given: Vec<RuleKeys<'a>> = given.into_iter().collect();
         let owned = owned(&given);
-        let mut all: Vec<Place> = given.iter().flat_map(|one| Place::of(one.rule)).collect();
+        let mut all: Vec<TokenLocation> = given.iter().flat_map(|one| TokenLocation::of(one.rule)).collect();
         // Headers that only tokens may set are removed before the search. No token is ever in one of them.
-        all.retain(|place| !matches!(place, Place::Header(name, _) if owned.contains(name)));
+        all.retain(|place| !matches!(place, TokenLocation::Header(name, _) if owned.contains(name)));
         all.sort();
         all.dedup();
         all.truncate(usize::from(u16::MAX));
         let mut compiled = Self {
             rules: Vec::with_capacity(given.len()),
-            places: Places::new(all),
+            places: TokenLocations::new(all),
             issuers: HashMap::new(),
             anybody: Vec::new(),
             owned,
@@ -87,7 +87,7 @@ impl Rules {
         compiled
     }
 
-    fn add(&mut self, given: Given<'_>, before: Option<&Self>) {
+    fn add(&mut self, given: RuleKeys<'_>, before: Option<&Self>) {
         let number = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
         let rule = given.rule;
         let keys = self.key_set(given, before);
@@ -98,7 +98,7 @@ impl Rules {
                 rules.push(number);
             }
         }
-        let mut places: Vec<u16> = Place::of(rule)
+        let mut places: Vec<u16> = TokenLocation::of(rule)
             .filter_map(|place| self.places.number(&place))
             .collect();
         places.sort_unstable();
@@ -106,15 +106,15 @@ impl Rules {
         for place in &places {
             self.places.seen_by(*place, number);
         }
-        self.rules.push(Rule::new(rule, keys, places.into()));
+        self.rules.push(CompiledTokenRule::new(rule, keys, places.into()));
     }
 
     /// The keys of a rule: each set is read once, and kept once.
-    fn key_set(&mut self, given: Given<'_>, before: Option<&Self>) -> Result<Arc<KeySet>, Reason> {
+    fn key_set(&mut self, given: RuleKeys<'_>, before: Option<&Self>) -> Result<Arc<KeySet>, TokenErrorReason> {
         let text = match (&given.rule.keys, given.keys) {
             (_, Some(text)) => text,
             (KeySource::Inline(text), None) => text,
-            (KeySource::Uri(_) | KeySource::Discovery, None) => return Err(Reason::NoKeySet),
+            (KeySource::Uri(_) | KeySource::Discovery, None) => return Err(TokenErrorReason::NoKeySet),
         };
         let id = fingerprint(&[text.as_bytes()]);
         let known = self
@@ -124,7 +124,7 @@ impl Rules {
             .cloned();
         let set = match known {
             Some(set) => set,
-            None => Arc::new(KeySet::read(text).map_err(|_| Reason::NoUsableKey)?),
+            None => Arc::new(KeySet::read(text).map_err(|_| TokenErrorReason::NoUsableKey)?),
         };
         self.key_sets.insert(id, set.clone());
         Ok(set)
@@ -165,9 +165,9 @@ impl Rules {
 }
 
 /// Headers that these rules write.
-fn owned(given: &[Given<'_>]) -> Vec<Arc<str>> {
+fn owned(given: &[RuleKeys<'_>]) -> Vec<Arc<str>> {
     let mut owned: Vec<Arc<str>> = Vec::new();
-    for Given { rule, .. } in given {
+    for RuleKeys { rule, .. } in given {
         owned.extend(rule.output_payload_to_header.clone());
         owned.extend(rule.output_claims.iter().map(|one| one.header.clone()));
     }
@@ -176,8 +176,8 @@ fn owned(given: &[Given<'_>]) -> Vec<Arc<str>> {
     owned
 }
 
-impl Rule {
-    fn new(rule: &TokenRule, keys: Result<Arc<KeySet>, Reason>, places: Box<[u16]>) -> Self {
+impl CompiledTokenRule {
+    fn new(rule: &TokenRule, keys: Result<Arc<KeySet>, TokenErrorReason>, places: Box<[u16]>) -> Self {
         let bare = |text: &Arc<str>| Box::from(bare_audience(text));
         let mut audiences: Vec<Box<str>> = rule.audiences.iter().map(bare).collect();
         audiences.sort();
@@ -213,14 +213,14 @@ impl Rule {
     pub(super) fn takes_audience<'a>(
         &self,
         mut audiences: impl Iterator<Item = &'a str>,
-    ) -> Result<(), Reason> {
+    ) -> Result<(), TokenErrorReason> {
         let known = |text: &str| {
             let found = self.audiences.binary_search_by(|own| (**own).cmp(text));
             found.is_ok()
         };
         match self.audiences.is_empty() || audiences.any(known) {
             true => Ok(()),
-            false => Err(Reason::Audience),
+            false => Err(TokenErrorReason::Audience),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The index says what the naive evaluator says, for any policies and any request: verdict, rule, audit and dry run.
 
 use voile_policy::authorization::{
-    Action, Engine, Outcome, Policy, PolicyName, Reason, Rule, Verdict, naive,
+    Action, Engine, AuthorizationOutcome, Policy, PolicyName, DenialReason, PolicyRule, Verdict, naive,
 };
 use voile_testkit::authorization::{Random, Reached, Scope, policies, request, rule};
 
@@ -29,7 +29,7 @@ fn agrees(seed: u64, set: &[Policy], random: &mut Random) -> [usize; 3] {
         // A CUSTOM rule may match either reading of the request; a second reading counts for CUSTOM rules only.
         let other = request(random, Scope::ALL);
         let came = match (facts.http, other.facts().http) {
-            (Some(_), Some(http)) => voile_policy::authorization::Facts {
+            (Some(_), Some(http)) => voile_policy::authorization::RequestFacts {
                 http: Some(http),
                 ..facts
             },
@@ -41,9 +41,9 @@ fn agrees(seed: u64, set: &[Policy], random: &mut Random) -> [usize; 3] {
             twice,
             "seed {seed}: {sent:#?}\n{other:#?}\n{set:#?}"
         );
-        let asks = |outcome: &Outcome| match &outcome.verdict {
+        let asks = |outcome: &AuthorizationOutcome| match &outcome.verdict {
             Verdict::Ask(ask) => Some(ask.rule()),
-            Verdict::Denied(denial) if denial.reason == Reason::SeveralProviders => denial.rule,
+            Verdict::Denied(denial) if denial.reason == DenialReason::SeveralProviders => denial.rule,
             Verdict::Allowed(_) | Verdict::Denied(_) => None,
         };
         let either = asks(&wanted).or_else(|| asks(&naive::decide(set, &came)));
@@ -90,7 +90,7 @@ fn the_generator_reaches_every_field_and_matcher() {
 }
 
 /// The verdict (allowed, denied, ask), the policy and rule that decided, and the reason of a denial.
-fn by_name(set: &[Policy], verdict: &Verdict) -> (u8, Option<(PolicyName, u32)>, Option<Reason>) {
+fn by_name(set: &[Policy], verdict: &Verdict) -> (u8, Option<(PolicyName, u32)>, Option<DenialReason>) {
     let (kind, rule, reason) = match verdict {
         Verdict::Allowed(permit) => (0, permit.rule(), None),
         Verdict::Denied(denial) => (1, denial.rule, Some(denial.reason)),
@@ -245,7 +245,7 @@ fn another_deny_policy_never_gives_and_the_first_allow_policy_never_does_either(
 }
 
 /// A rule that only excludes: every value of some random rules, as an excluded one.
-fn excluding(random: &mut Random) -> Rule {
+fn excluding(random: &mut Random) -> PolicyRule {
     let mut when = Vec::new();
     for _ in 0..=random.below(2) {
         let drawn = rule(random, Scope::ALL);
@@ -255,9 +255,9 @@ fn excluding(random: &mut Random) -> Rule {
             when.push(term);
         }
     }
-    Rule {
+    PolicyRule {
         when,
-        ..Rule::default()
+        ..PolicyRule::default()
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::env;
 
-use voile_policy::authorization::experiment::Kind;
+use voile_policy::authorization::experiment::RuleShape;
 use voile_policy::authorization::{Action, Engine, Verdict};
 pub(crate) use voile_testkit::instructions::{
     COUNTED, ORDERS, begin_counting, count, end_counting,
@@ -29,12 +29,12 @@ fn many() -> usize {
 }
 
 /// A set of policies and which of its rules a request hits.
-type Case = (Kind, usize, usize, Option<usize>);
+type Case = (RuleShape, usize, usize, Option<usize>);
 
 /// Every case: kind, rules, policies, the rule that is hit.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for kind in Kind::ALL {
+    for kind in RuleShape::ALL {
         for rules in [FEW, many()] {
             for hit in [Some(0), Some(rules - 1), None] {
                 cases.push((*kind, rules, 1, hit));
@@ -43,7 +43,7 @@ fn cases() -> Vec<Case> {
     }
     for policies in [1, many() / 5] {
         for hit in [Some(0), None] {
-            cases.push((Kind::Path, many(), policies, hit));
+            cases.push((RuleShape::Path, many(), policies, hit));
         }
     }
     cases
@@ -69,7 +69,7 @@ fn a_decision_costs_no_more_among_many_rules_than_among_ten() {
         println!("{case}: {rules} rules in {policies} policies, {count} instructions");
         // Mixed rules have more tables when there are more of them: they have a bound of their own.
         let bound = match kind {
-            Kind::Mixed => 45_000,
+            RuleShape::Mixed => 45_000,
             _ => *few.entry(case.clone()).or_insert(count) * GROWTH_PERCENT / 100,
         };
         if count > bound {
@@ -88,7 +88,7 @@ fn subject() {
     if env::var(ORDERS).is_err() {
         return;
     }
-    let mut built: Option<((Kind, usize, usize), Engine)> = None;
+    let mut built: Option<((RuleShape, usize, usize), Engine)> = None;
     for (kind, rules, policies, hit) in cases() {
         let key = (kind, rules, policies);
         if built.as_ref().is_none_or(|(known, _)| *known != key) {
@@ -148,7 +148,7 @@ fn compiles() {
         return;
     }
     for (policies, rules) in compiled() {
-        let set = Kind::Path.policies(rules, policies, &Action::Allow);
+        let set = RuleShape::Path.policies(rules, policies, &Action::Allow);
         begin_counting();
         let engine = Engine::new(std::hint::black_box(&set));
         end_counting();
@@ -159,11 +159,11 @@ fn compiles() {
 #[test]
 fn ten_thousand_path_rules_take_less_than_two_megabytes() {
     for kind in [
-        Kind::Path,
-        Kind::PathPrefix,
-        Kind::PathSuffix,
-        Kind::PathTemplate,
-        Kind::NotPath,
+        RuleShape::Path,
+        RuleShape::PathPrefix,
+        RuleShape::PathSuffix,
+        RuleShape::PathTemplate,
+        RuleShape::NotPath,
     ] {
         for action in [Action::Allow, Action::Deny] {
             let engine = Engine::new(&kind.policies(10_000, 1, &action));
@@ -176,7 +176,7 @@ fn ten_thousand_path_rules_take_less_than_two_megabytes() {
 
 #[test]
 fn rules_shared_by_policies_are_kept_once() {
-    let one = Kind::Path.policies(1_000, 1, &Action::Allow);
+    let one = RuleShape::Path.policies(1_000, 1, &Action::Allow);
     let twice = [one.clone(), one.clone()].concat();
     let (one, twice) = (Engine::new(&one).memory(), Engine::new(&twice).memory());
     assert!(twice < one + one / 20, "{one} {twice}");

@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use voile_model::Source;
 use voile_model::mesh::{ClaimOutput, HeaderPlace, KeySource, TokenRule};
-use voile_policy::tokens::{Cache, Given, Outcome, Request, Rules};
+use voile_policy::tokens::{Cache, RuleKeys, TokenOutcome, TokenRequest, Rules};
 use voile_testkit::tokens::SigningKey;
 
 /// 2026-01-01: when every request comes.
@@ -72,7 +72,7 @@ pub(crate) fn compiled(rules: &[TokenRule]) -> Rules {
     let mut sorted: Vec<&TokenRule> = rules.iter().collect();
     sorted.sort_by(|a, b| a.issuer.cmp(&b.issuer));
     Rules::new(
-        sorted.into_iter().map(|rule| Given { rule, keys: None }),
+        sorted.into_iter().map(|rule| RuleKeys { rule, keys: None }),
         None,
     )
 }
@@ -83,7 +83,7 @@ pub(crate) fn asked(
     cache: &mut Cache,
     path: &str,
     lines: &[(&str, &str)],
-) -> Outcome {
+) -> TokenOutcome {
     asked_at(rules, cache, path, lines, NOW)
 }
 
@@ -93,9 +93,9 @@ pub(crate) fn asked_at(
     path: &str,
     lines: &[(&str, &str)],
     now: u64,
-) -> Outcome {
+) -> TokenOutcome {
     let lines = lines.to_vec();
-    let request = Request {
+    let request = TokenRequest {
         method: b"GET",
         path: path.as_bytes(),
         headers: &lines,
@@ -115,15 +115,15 @@ pub(crate) fn bearer(rules: &Rules, token: &str) -> String {
 }
 
 /// `nobody`, the principal, or the status and the reason.
-pub(crate) fn said(outcome: &Outcome) -> String {
+pub(crate) fn said(outcome: &TokenOutcome) -> String {
     match outcome {
-        Outcome::NoToken => "nobody".to_owned(),
-        Outcome::Verified(verified) => {
+        TokenOutcome::NoToken => "nobody".to_owned(),
+        TokenOutcome::Verified(verified) => {
             let token = verified.token();
             let principal = token.principal();
             principal.unwrap_or_else(|| format!("{:?}/{:?}", token.issuer(), token.subject()))
         }
-        Outcome::Refused(refusal) => format!("{} {:?}", refusal.status(), refusal.reason),
+        TokenOutcome::Refused(refusal) => format!("{} {:?}", refusal.status(), refusal.reason),
     }
 }
 

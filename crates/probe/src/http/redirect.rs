@@ -3,7 +3,7 @@
 
 /// Target of a request to the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RedirectTarget {
     pub(super) tls: bool,
     pub(super) port: u16,
     /// Path and query, fit for a request line.
@@ -13,13 +13,13 @@ pub(super) struct Place {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Leads {
-    Here(Place),
+pub(super) enum RedirectOutcome {
+    Here(RedirectTarget),
     Elsewhere,
 }
 
 /// Reads a `Location` that an answer of `from` had.
-pub(super) fn leads(from: &Place, host: &str, location: &str) -> Result<Leads, &'static str> {
+pub(super) fn leads(from: &RedirectTarget, host: &str, location: &str) -> Result<RedirectOutcome, &'static str> {
     const UNREADABLE: &str = "the redirect leads to what is no URL";
     if location.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(UNREADABLE);
@@ -31,8 +31,8 @@ pub(super) fn leads(from: &Place, host: &str, location: &str) -> Result<Leads, &
     let rest = scheme.map_or(location, |(_, rest)| rest);
     let Some(full) = rest.strip_prefix("//") else {
         return Ok(match scheme {
-            Some(_) => Leads::Elsewhere, // no host at all, such as `mailto:`
-            None => Leads::Here(Place {
+            Some(_) => RedirectOutcome::Elsewhere, // no host at all, such as `mailto:`
+            None => RedirectOutcome::Here(RedirectTarget {
                 target: resolve(&from.target, rest),
                 named: false,
                 ..from.clone()
@@ -43,7 +43,7 @@ pub(super) fn leads(from: &Place, host: &str, location: &str) -> Result<Leads, &
     let (authority, target) = full.split_at(end);
     let (name, port) = split_authority(authority).ok_or(UNREADABLE)?;
     if name != host {
-        return Ok(Leads::Elsewhere);
+        return Ok(RedirectOutcome::Elsewhere);
     }
     let tls = match scheme {
         None => from.tls,
@@ -52,7 +52,7 @@ pub(super) fn leads(from: &Place, host: &str, location: &str) -> Result<Leads, &
         Some(_) => return Err("the redirect leads to another scheme than http and https"),
     };
     let usual = if tls { 443 } else { 80 };
-    Ok(Leads::Here(Place {
+    Ok(RedirectOutcome::Here(RedirectTarget {
         tls,
         port: port.unwrap_or(usual),
         target: resolve("/", target),
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn only_the_name_of_the_host_says_what_is_elsewhere() {
-        let from = Place {
+        let from = RedirectTarget {
             tls: false,
             port: 8080,
             target: "/a/b?c=d".to_owned(),
@@ -173,8 +173,8 @@ mod tests {
             ("/a\tb", "the redirect leads to what is no URL"),
         ] {
             let found = match leads(&from, "10.0.0.1", location) {
-                Ok(Leads::Elsewhere) => "elsewhere".to_owned(),
-                Ok(Leads::Here(place)) => {
+                Ok(RedirectOutcome::Elsewhere) => "elsewhere".to_owned(),
+                Ok(RedirectOutcome::Here(place)) => {
                     let scheme = if place.tls { "https" } else { "http" };
                     let named = if place.named { " named" } else { "" };
                     format!("{scheme} {} {}{named}", place.port, place.target)
@@ -187,25 +187,25 @@ mod tests {
 
     #[test]
     fn a_host_by_ipv6_has_brackets_in_a_url() {
-        let from = Place {
+        let from = RedirectTarget {
             tls: true,
             port: 1,
             target: "/".to_owned(),
             named: false,
         };
         let found = leads(&from, "fd00::2", "https://[fd00::2]:2/x");
-        let place = Place {
+        let place = RedirectTarget {
             port: 2,
             target: "/x".to_owned(),
             named: true,
             ..from
         };
-        assert_eq!(found, Ok(Leads::Here(place)));
+        assert_eq!(found, Ok(RedirectOutcome::Here(place)));
     }
 
     #[test]
     fn whatever_a_redirect_says_the_next_request_is_one_request_to_the_same_host() {
-        let from = Place {
+        let from = RedirectTarget {
             tls: false,
             port: 8080,
             target: "/a/b?c=d".to_owned(),
@@ -224,7 +224,7 @@ mod tests {
                     changed[at] = value;
                     for cut in [changed.len(), at] {
                         let location = String::from_utf8_lossy(&changed[..cut]);
-                        let Ok(Leads::Here(place)) = leads(&from, "10.0.0.1", &location) else {
+                        let Ok(RedirectOutcome::Here(place)) = leads(&from, "10.0.0.1", &location) else {
                             continue;
                         };
                         let fit = place.target.bytes().all(|byte| byte.is_ascii_graphic());

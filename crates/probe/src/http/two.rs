@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use voile_http2::{Config, Connection, Failure, Fields, Link, Pool, RecvStream};
 
-use super::redirect::Place;
-use super::{Head, MAX_BODY_BYTES, MAX_HEAD_BYTES, fields, wrong};
+use super::redirect::RedirectTarget;
+use super::{ProbeHead, MAX_BODY_BYTES, MAX_HEAD_BYTES, fields, wrong};
 
 /// Limits on memory and work for a server's answer.
 static LIMITS: Config = Config {
@@ -32,9 +32,9 @@ static LIMITS: Config = Config {
 pub(super) fn ask(
     stream: &mut (impl Read + Write),
     authority: &str,
-    place: &Place,
+    place: &RedirectTarget,
     headers: &[(String, String)],
-) -> io::Result<Head> {
+) -> io::Result<ProbeHead> {
     let link = Link::new(Connection::client(&LIMITS, Pool::new()));
     let answer = exchange(stream, &link, &request(authority, place, headers));
     // A farewell; whether it arrives does not matter.
@@ -46,7 +46,7 @@ pub(super) fn ask(
     answer
 }
 
-fn exchange(stream: &mut (impl Read + Write), link: &Link, request: &Fields) -> io::Result<Head> {
+fn exchange(stream: &mut (impl Read + Write), link: &Link, request: &Fields) -> io::Result<ProbeHead> {
     let begun = link.send_request(request.clone(), true);
     let (mut answer, _said) = begun.ok_or_else(|| wrong("no stream can be begun"))?;
     let head = until(stream, link, |cx| {
@@ -57,7 +57,7 @@ fn exchange(stream: &mut (impl Read + Write), link: &Link, request: &Fields) -> 
     .map_err(failed)?;
     hear_out(stream, link, &mut answer.into_body())?;
     let location = head.get("location").map(String::from_utf8_lossy);
-    Ok(Head {
+    Ok(ProbeHead {
         status: head.status(),
         location: location.map(|location| location.trim().to_owned()),
         length: None,
@@ -83,7 +83,7 @@ fn hear_out(
     Ok(())
 }
 
-fn request(authority: &str, place: &Place, headers: &[(String, String)]) -> Fields {
+fn request(authority: &str, place: &RedirectTarget, headers: &[(String, String)]) -> Fields {
     let all = fields(authority, place, headers);
     let is_host = |name: &str| name.eq_ignore_ascii_case("host");
     let host = all.clone().find(|(name, _)| is_host(name));

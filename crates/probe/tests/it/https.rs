@@ -10,7 +10,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, ServerConnection, Stream, SupportedProtocolVersion};
 use voile_http2::{Config, Connection, Fields, Link, Pool, SendResponse};
-use voile_probe::{Question, ask};
+use voile_probe::{ProbeRequest, ask};
 
 use super::{LONG, server};
 
@@ -68,8 +68,8 @@ fn https(
     (address, thread)
 }
 
-fn question(tls: bool, path: &str) -> Question {
-    Question::Http {
+fn question(tls: bool, path: &str) -> ProbeRequest {
+    ProbeRequest::Http {
         tls,
         path: path.to_owned(),
         headers: Vec::new(),
@@ -229,7 +229,7 @@ fn the_server_chooses_between_http2_and_http1_as_a_kubelet_lets_it() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let address = listener.local_addr().expect("bound");
         let thread = thread::spawn(move || answer_either(config, &listener));
-        let question = Question::Http {
+        let question = ProbeRequest::Http {
             tls: true,
             path: "/up?x=1".to_owned(),
             headers: vec![
@@ -261,7 +261,7 @@ fn an_answer_by_http2_that_is_none_is_no_good_health() {
             "answers 503",
         ),
         (
-            |respond| respond.send_reset(voile_http2::Reason::INTERNAL_ERROR),
+            |respond| respond.send_reset(voile_http2::ErrorCode::INTERNAL_ERROR),
             "the server reset the request",
         ),
         (

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-use voile_probe::{Question, ask};
+use voile_probe::{ProbeRequest, ask};
 
 /// Longer than a loaded machine stands still.
 const LONG: Duration = Duration::from_secs(20);
@@ -34,8 +34,8 @@ fn server(answers: Vec<Vec<u8>>) -> (SocketAddr, thread::JoinHandle<Vec<String>>
     (address, thread)
 }
 
-fn http(path: &str) -> Question {
-    Question::Http {
+fn http(path: &str) -> ProbeRequest {
+    ProbeRequest::Http {
         tls: false,
         path: path.to_owned(),
         headers: vec![("X-Probe".to_owned(), "yes".to_owned())],
@@ -103,7 +103,7 @@ fn a_redirect_to_another_port_of_the_same_host_is_followed() {
     let (second, answering) = server(vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]);
     let location = format!("HTTP/1.1 307 x\r\nLocation: http://{second}/y?z\r\n\r\n");
     let (first, redirecting) = server(vec![location.into_bytes()]);
-    let question = Question::Http {
+    let question = ProbeRequest::Http {
         tls: false,
         path: "/x".to_owned(),
         headers: vec![("Host".to_owned(), "shop".to_owned())],
@@ -191,7 +191,7 @@ fn grpc_health_is_asked_in_a_few_frames() {
         ),
     ] {
         let (address, thread) = server(vec![bytes]);
-        let question = Question::Grpc {
+        let question = ProbeRequest::Grpc {
             service: "shop.v1.Orders".to_owned(),
         };
         match (ask(address, None, &question, LONG), expected) {
@@ -208,8 +208,8 @@ fn grpc_health_is_asked_in_a_few_frames() {
 fn silence_and_absence_are_told_apart() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = listener.local_addr().unwrap();
-    assert_eq!(ask(silent, None, &Question::Tcp, LONG), Ok(200));
-    let grpc = Question::Grpc {
+    assert_eq!(ask(silent, None, &ProbeRequest::Tcp, LONG), Ok(200));
+    let grpc = ProbeRequest::Grpc {
         service: String::new(),
     };
     for question in [http("/"), grpc] {
@@ -217,14 +217,14 @@ fn silence_and_absence_are_told_apart() {
         assert!(failure.why.contains("no answer within 200ms"), "{failure}");
     }
     drop(listener);
-    let failure = ask(silent, None, &Question::Tcp, LONG).unwrap_err();
+    let failure = ask(silent, None, &ProbeRequest::Tcp, LONG).unwrap_err();
     assert!(failure.why.contains("nobody listens"), "{failure}");
 }
 
 #[test]
 fn what_would_not_stay_one_request_is_not_asked() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
-    let question = |path: &str, name: &str, value: &str| Question::Http {
+    let question = |path: &str, name: &str, value: &str| ProbeRequest::Http {
         tls: false,
         path: path.to_owned(),
         headers: vec![(name.to_owned(), value.to_owned())],
@@ -238,7 +238,7 @@ fn what_would_not_stay_one_request_is_not_asked() {
         (question("/", "", "x"), "header field"),
         (question("/", "content-LENGTH", "1"), "header field"),
         (
-            Question::Grpc {
+            ProbeRequest::Grpc {
                 service: "a".repeat(1025),
             },
             "service",

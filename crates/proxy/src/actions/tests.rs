@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use voile_model::mesh::action::{
-    Abort, AbortStatus, Answer, Cors, Delay, Fault, HeaderEdits, HeaderRules, Origin, PathRewrite,
-    Redirect, RegexRewrite, Rewrite, Share,
+    Abort, AbortStatus, DirectResponse, Cors, Delay, Fault, HeaderEdits, HeaderRules, Origin, PathRewrite,
+    Redirect, RegexRewrite, Rewrite, RequestShare,
 };
-use voile_traffic::route::Request;
-use voile_xds::wire::{Route, RouteDestination};
+use voile_traffic::route::RouteInput;
+use voile_xds::wire::{WireRoute, RouteDestination};
 
-use super::{Actions, Edits};
-use crate::http::Told;
+use super::{Actions, HeadEdits};
+use crate::http::ExternalReply;
 
 /// A request by method, path, query and one header.
 struct Asked(
@@ -21,7 +21,7 @@ struct Asked(
     &'static [(&'static str, &'static str)],
 );
 
-impl Request for Asked {
+impl RouteInput for Asked {
     fn method(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -61,20 +61,20 @@ fn edits(remove: &[&str], set: &[(&str, &str)], add: &[(&str, &str)]) -> HeaderE
     }
 }
 
-fn route(headers: HeaderRules) -> Route {
-    Route::to(vec![RouteDestination {
+fn route(headers: HeaderRules) -> WireRoute {
+    WireRoute::to(vec![RouteDestination {
         to: Err("it".into()),
         weight: 1,
         headers,
     }])
 }
 
-fn plain() -> Route {
+fn plain() -> WireRoute {
     route(HeaderRules::default())
 }
 
 /// Forwarded request or response, in one line.
-fn done(route: &Route, asked: &Asked, matched: Option<usize>) -> String {
+fn done(route: &WireRoute, asked: &Asked, matched: Option<usize>) -> String {
     let actions = Actions::of(route, Vec::new()).expect("it does something");
     match actions.decide(asked, (0, matched), 9090, || 0) {
         Ok(changes) => format!(
@@ -84,7 +84,7 @@ fn done(route: &Route, asked: &Asked, matched: Option<usize>) -> String {
             changes.cors
         ),
         Err(answered) => {
-            let Told {
+            let ExternalReply {
                 lines,
                 body,
                 grpc_status,
@@ -138,7 +138,7 @@ fn paths_and_authorities_are_rewritten_and_queries_stay() {
             },
             response: HeaderEdits::default(),
         };
-        let route = Route {
+        let route = WireRoute {
             rewrite: Some(Rewrite {
                 path,
                 authority: authority.map(Into::into),
@@ -149,7 +149,7 @@ fn paths_and_authorities_are_rewritten_and_queries_stay() {
     }
     // The result of a regular expression must still be a path.
     let blank = RegexRewrite::new("x", "é").expect("an expression");
-    let route = Route {
+    let route = WireRoute {
         rewrite: Some(Rewrite {
             path: Some(PathRewrite::Regex(blank)),
             authority: None,
@@ -165,7 +165,7 @@ fn redirects_and_answers_are_given_with_the_headers_of_their_route() {
         request: edits(&["gone"], &[], &[]),
         response: edits(&["never"], &[("A", "1")], &[("b", "2"), ("b", "3")]),
     };
-    let answering = |answer| Route {
+    let answering = |answer| WireRoute {
         destinations: Vec::new(),
         answer: Some(answer),
         headers: headers.clone(),
@@ -176,10 +176,10 @@ fn redirects_and_answers_are_given_with_the_headers_of_their_route() {
         path: Some(PathRewrite::Full("/there".to_owned())),
         ..Redirect::default()
     };
-    let redirect = answering(Answer::Redirect { to, status: 308 });
+    let redirect = answering(DirectResponse::Redirect { to, status: 308 });
     let wanted = "308 - location: https://shop:8080/there?x=1|a: 1|b: 2|b: 3|";
     assert_eq!(done(&redirect, &GET, None), wanted);
-    let direct = answering(Answer::Direct {
+    let direct = answering(DirectResponse::Direct {
         status: 418,
         body: b"tea".as_slice().into(),
     });
@@ -189,7 +189,7 @@ fn redirects_and_answers_are_given_with_the_headers_of_their_route() {
 #[test]
 fn a_destination_edits_headers_before_its_route_does() {
     let of = |rules: &[&HeaderRules]| {
-        let made = Edits::of(rules);
+        let made = HeadEdits::of(rules);
         let lines = String::from_utf8(made.lines).expect("text");
         let amends = made.amends.iter().map(|one| {
             let value = String::from_utf8_lossy(&one.value);
@@ -220,8 +220,8 @@ fn a_destination_edits_headers_before_its_route_does() {
 
 #[test]
 fn faults_hit_their_share_and_come_before_everything_else() {
-    let share = |percent| Share::percent(percent).expect("a share");
-    let with = |with| Route {
+    let share = |percent| RequestShare::percent(percent).expect("a share");
+    let with = |with| WireRoute {
         fault: Some(Fault {
             delay: Some(Delay {
                 fixed: Duration::from_secs(3),
@@ -232,7 +232,7 @@ fn faults_hit_their_share_and_come_before_everything_else() {
                 share: share(50.0),
             }),
         }),
-        answer: Some(Answer::Direct {
+        answer: Some(DirectResponse::Direct {
             status: 200,
             body: Arc::default(),
         }),
@@ -241,7 +241,7 @@ fn faults_hit_their_share_and_come_before_everything_else() {
     let http = with(AbortStatus::Http(503));
     assert_eq!(done(&http, &GET, None), "503 FI fault filter abort");
     // As with Envoy the route's edits of answers hold for these, too.
-    let told = Route {
+    let told = WireRoute {
         headers: HeaderRules {
             response: edits(&[], &[("x", "1")], &[]),
             ..HeaderRules::default()
@@ -269,7 +269,7 @@ fn faults_hit_their_share_and_come_before_everything_else() {
 
 #[test]
 fn pages_of_other_origins_are_told_what_they_may() {
-    let cors = |forward| Route {
+    let cors = |forward| WireRoute {
         cors: Some(Arc::new(Cors {
             origins: vec![Origin::gateway("https://shop.example")],
             methods: vec!["GET".to_owned(), "PUT".to_owned()],

@@ -11,13 +11,13 @@ use std::time::Instant;
 
 use quinn::Incoming;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use voile_memory::Settling;
+use voile_memory::TextSettling;
 use voile_transport::{
     ACCEPT_PAUSE, AcceptFailure, Listener, MAX_CONNECTIONS, SHED_LOG_INTERVAL, SpareDescriptor,
 };
 
 use crate::plan::ListenerId;
-use crate::worker::{Handshaking, Ledger, Level, ToWorker};
+use crate::worker::{HandshakePermit, Ledger, MemoryPressure, ToWorker};
 
 /// The way to a worker.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Dispatcher {
     shed: Cell<u64>,
     logged: Cell<Option<Instant>>,
     short: Notify,
-    settling: Settling,
+    settling: TextSettling,
 }
 
 impl Dispatcher {
@@ -49,7 +49,7 @@ impl Dispatcher {
             shed: Cell::new(0),
             logged: Cell::new(None),
             short: Notify::new(),
-            settling: Settling::default(),
+            settling: TextSettling::default(),
         })
     }
 
@@ -88,7 +88,7 @@ impl Dispatcher {
     /// Why a connection has no place here, if it has none.
     fn full(&self) -> Option<&'static str> {
         let most = self.ledger.max_connections();
-        if self.ledger.arrived() == Some(Level::Closed) || self.ledger.ceiling.is_closed() {
+        if self.ledger.arrived() == Some(MemoryPressure::Closed) || self.ledger.ceiling.is_closed() {
             // No worker sees this connection, so only this signal makes room.
             self.short.notify_one();
             return Some("the memory limit is near");
@@ -129,7 +129,7 @@ impl Dispatcher {
         &self,
         listener: ListenerId,
         incoming: Incoming,
-        handshaking: Handshaking,
+        handshaking: HandshakePermit,
     ) {
         self.give(ToWorker::Http3 {
             listener,

@@ -7,11 +7,11 @@ use std::rc::Rc;
 use http::{Method, StatusCode};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
-use voile_telemetry::admin::{Answer, Question, serve as serve_pages, serve_local};
-use voile_telemetry::logging::Level;
+use voile_telemetry::admin::{PageResponse, PageRequest, serve as serve_pages, serve_local};
+use voile_telemetry::logging::LogLevelHandle;
 
 use super::Pages;
-use super::shutdown::Ending;
+use super::shutdown::ShutdownRequest;
 use super::state::Control;
 use super::{dump, metrics};
 
@@ -29,7 +29,7 @@ GET  /help               this
 /// Starts the three servers.
 pub(super) fn serve(
     control: &Rc<RefCell<Control>>,
-    ending: &Rc<Ending>,
+    ending: &Rc<ShutdownRequest>,
     pages: Pages,
 ) -> io::Result<Vec<AbortHandle>> {
     let log = control.borrow().log.clone();
@@ -53,7 +53,7 @@ pub(super) fn serve(
     let readiness = tokio::task::spawn_local(serve_pages(readiness, move |question| {
         std::future::ready(match question.path.as_str() {
             "/healthz/ready" => ready(&shared),
-            path => Answer::not_found(path),
+            path => PageResponse::not_found(path),
         })
     }));
     Ok([admin, metrics, readiness]
@@ -64,84 +64,84 @@ pub(super) fn serve(
 
 async fn admin_page(
     control: Rc<RefCell<Control>>,
-    ending: Rc<Ending>,
-    log: Option<Level>,
-    question: Question,
-) -> Answer {
+    ending: Rc<ShutdownRequest>,
+    log: Option<LogLevelHandle>,
+    question: PageRequest,
+) -> PageResponse {
     match (&question.method, question.path.as_str()) {
-        (&Method::GET, "/config_dump") => Answer::json(dump::configuration(&control.borrow())),
-        (&Method::GET, "/certs") => Answer::json(dump::certificates(&control.borrow())),
+        (&Method::GET, "/config_dump") => PageResponse::json(dump::configuration(&control.borrow())),
+        (&Method::GET, "/certs") => PageResponse::json(dump::certificates(&control.borrow())),
         (&Method::POST, "/certs/renew") => {
             control.borrow().store.ask_to_renew();
-            Answer::text(
+            PageResponse::text(
                 StatusCode::ACCEPTED,
                 "asked for; GET /certs shows the new serial\n",
             )
         }
         (&Method::GET, "/ready") => ready(&control),
         (&Method::GET, "/stats/prometheus" | "/metrics") => {
-            Answer::metrics(metrics::page(&control).await, &question)
+            PageResponse::metrics(metrics::page(&control).await, &question)
         }
         (&Method::GET | &Method::PUT | &Method::POST, "/logging") => {
             logging(log.as_ref(), &question)
         }
         (&Method::POST, "/quitquitquit") => {
             ending.ask();
-            Answer::text(StatusCode::OK, "draining\n")
+            PageResponse::text(StatusCode::OK, "draining\n")
         }
-        (&Method::GET, "/" | "/help") => Answer::text(StatusCode::OK, HELP),
+        (&Method::GET, "/" | "/help") => PageResponse::text(StatusCode::OK, HELP),
         (
             _,
             "/quitquitquit" | "/config_dump" | "/certs" | "/certs/renew" | "/ready"
             | "/stats/prometheus" | "/metrics" | "/logging",
-        ) => Answer::text(
+        ) => PageResponse::text(
             StatusCode::METHOD_NOT_ALLOWED,
             "wrong method; GET /help tells the right one\n",
         ),
-        (_, path) => Answer::not_found(path),
+        (_, path) => PageResponse::not_found(path),
     }
 }
 
-async fn metrics_page(control: Rc<RefCell<Control>>, question: Question) -> Answer {
+async fn metrics_page(control: Rc<RefCell<Control>>, question: PageRequest) -> PageResponse {
     match question.path.as_str() {
         "/metrics" | "/stats/prometheus" => {
-            Answer::metrics(metrics::page(&control).await, &question)
+            PageResponse::metrics(metrics::page(&control).await, &question)
         }
         path if path.starts_with("/app-health/") => {
             let probers = control.borrow().probers.clone();
             probers.answer(&question).await
         }
-        path => Answer::not_found(path),
+        path => PageResponse::not_found(path),
     }
 }
 
-fn ready(control: &RefCell<Control>) -> Answer {
+fn ready(control: &RefCell<Control>) -> PageResponse {
     let reasons = control.borrow().unready();
     match reasons.as_slice() {
-        [] => Answer::text(StatusCode::OK, "ready\n"),
-        reasons => Answer::text(
+        [] => PageResponse::text(StatusCode::OK, "ready\n"),
+        reasons => PageResponse::text(
             StatusCode::SERVICE_UNAVAILABLE,
             format!("not ready: {}\n", reasons.join("; ")),
         ),
     }
 }
 
-fn logging(log: Option<&Level>, question: &Question) -> Answer {
+fn logging(log: Option<&LogLevelHandle>, question: &PageRequest) -> PageResponse {
     let Some(log) = log else {
-        return Answer::text(
+        return PageResponse::text(
             StatusCode::NOT_FOUND,
             "this proxy's log is not ours to change\n",
         );
     };
     match question.parameter("level") {
-        None => Answer::text(StatusCode::OK, format!("{}\n", log.current())),
-        Some(level) if question.method == Method::GET => Answer::text(
+        None => PageResponse::text(StatusCode::OK, format!("{}\n", log.current())),
+        Some(level) if question.method == Method::GET => PageResponse::text(
             StatusCode::METHOD_NOT_ALLOWED,
             format!("PUT or POST /logging?level={level} to change it\n"),
         ),
         Some(level) => match log.set(level) {
-            Ok(()) => Answer::text(StatusCode::OK, format!("{}\n", log.current())),
-            Err(error) => Answer::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+            Ok(()) => PageResponse::text(StatusCode::OK, format!("{}\n", log.current())),
+            Err(error) => PageResponse::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
         },
     }
 }

@@ -8,21 +8,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use voile_telemetry::export::{Connection, Dial, Dialing};
-use voile_transport::{self as transport, CONNECT_TIMEOUT, Origin, Stream, TLS_HANDSHAKE_TIMEOUT};
+use voile_telemetry::export::{CollectorStream, CollectorDialer, Dialing};
+use voile_transport::{self as transport, CONNECT_TIMEOUT, Origin, TransportStream, TLS_HANDSHAKE_TIMEOUT};
 
 use crate::plan::{EndpointPlan, ServicePlan};
 use crate::worker::verify;
 
 /// One collector. The endpoints change under it as the control plane says; locked on the control thread only.
-pub(super) struct Collected {
+pub(super) struct CollectorEndpoints {
     authority: String,
     service: Mutex<(Arc<ServicePlan>, Origin)>,
     tls: Arc<ClientConfig>,
     next: AtomicUsize,
 }
 
-impl Collected {
+impl CollectorEndpoints {
     pub(super) fn new(service: &ServicePlan, origin: Origin, tls: Arc<ClientConfig>) -> Self {
         Self {
             authority: format!("{}:{}", service.service.host, service.port),
@@ -53,7 +53,7 @@ impl Collected {
     }
 }
 
-impl Dial for Collected {
+impl CollectorDialer for CollectorEndpoints {
     fn dial(&self) -> Dialing {
         let picked = self.pick();
         let tls = Arc::clone(&self.tls);
@@ -69,7 +69,7 @@ impl Dial for Collected {
             let tcp = transport::connect(endpoint.address, origin, CONNECT_TIMEOUT);
             let tcp = tcp.await.map_err(io::Error::other)?;
             let Some(expected) = &endpoint.expected else {
-                return Ok(Box::new(tcp) as Box<dyn Connection>);
+                return Ok(Box::new(tcp) as Box<dyn CollectorStream>);
             };
             // The name is neither sent nor compared; identities are.
             let name = ServerName::IpAddress(endpoint.address.ip().into());
@@ -77,7 +77,7 @@ impl Dial for Collected {
             let stream = shaken.await.map_err(io::Error::other)?;
             verify(&stream, expected).map_err(io::Error::other)?;
             match stream {
-                Stream::ClientTls(tls) => Ok(tls as Box<dyn Connection>),
+                TransportStream::ClientTls(tls) => Ok(tls as Box<dyn CollectorStream>),
                 _ => Err(io::Error::other("not the client's side of TLS")),
             }
         })

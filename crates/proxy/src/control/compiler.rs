@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::memory::give_back_soon;
 use super::state::Control;
-use crate::registry::{Compiled, Work};
+use crate::registry::{CompiledPolicies, CompilationWork};
 
 /// So often in a row what was compiled may be no longer what is wanted when it is done; then the control thread does it
 /// itself, so that policies that change all the time come into force all the same.
@@ -17,14 +17,14 @@ const MAX_OVERTAKEN: u32 = 2;
 
 /// See the module.
 pub(super) struct Compiler {
-    done: mpsc::UnboundedSender<Compiled>,
+    done: mpsc::UnboundedSender<CompiledPolicies>,
     busy: bool,
     overtaken: u32,
 }
 
 impl Compiler {
     /// Creates a compiler; finished work arrives at the receiver.
-    pub(super) fn new() -> (Self, mpsc::UnboundedReceiver<Compiled>) {
+    pub(super) fn new() -> (Self, mpsc::UnboundedReceiver<CompiledPolicies>) {
         let (done, heard) = mpsc::unbounded_channel();
         let compiler = Self {
             done,
@@ -40,7 +40,7 @@ impl Compiler {
     }
 
     /// Begins; `false` where the caller does better to do it itself.
-    pub(super) fn begin(&mut self, work: Work) -> bool {
+    pub(super) fn begin(&mut self, work: CompilationWork) -> bool {
         if self.overtaken >= MAX_OVERTAKEN {
             return false;
         }
@@ -70,7 +70,7 @@ impl Compiler {
 
 /// Publishes the compiled policies and gives back the memory of compiling, which is several times the size of
 /// the result.
-pub(super) fn ended(control: &Rc<RefCell<Control>>, done: Compiled) {
+pub(super) fn ended(control: &Rc<RefCell<Control>>, done: CompiledPolicies) {
     control.borrow_mut().policies_compiled(done);
     give_back_soon(control);
 }

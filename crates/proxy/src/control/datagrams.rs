@@ -19,20 +19,20 @@ use std::sync::{Arc, Weak};
 
 use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime};
 use tokio::sync::watch;
-use voile_transport::handover::{Inherited, Lent};
+use voile_transport::handover::{InheritedSockets, Lent};
 
 use super::accept::Dispatcher;
-use super::sockets::{Direction, Serving};
+use super::sockets::{ListenerDirection, Serving};
 use crate::http3::limits::{MAX_HANDSHAKES, RETRY_FROM};
-use crate::http3::{self, Before, Names, Offer, Socket, Stamp};
+use crate::http3::{self, PredecessorLink, Names, ServerOffer, Socket, ProcessStamp};
 use crate::plan::{GatewayPlan, ListenerId};
-use crate::worker::Handshaking;
+use crate::worker::HandshakePermit;
 
 /// Role of a handed-over line, followed by the stamp of its process.
 const LINE: &str = "http3-of-";
 
 /// State of a port, for its task.
-struct Told {
+struct PortCommand {
     /// Listener of new connections, and their terms; none if no listener wants any.
     wanted: Option<(ListenerId, ServerConfig)>,
     /// No new connections are accepted.
@@ -41,8 +41,8 @@ struct Told {
 
 /// One socket and its endpoint. Both live until no listener wants them and the last connection has ended.
 struct Port {
-    told: watch::Sender<Told>,
-    stamp: Stamp,
+    told: watch::Sender<PortCommand>,
+    stamp: ProcessStamp,
     /// The endpoint's.
     socket: Weak<Socket>,
     serving: Serving,
@@ -78,23 +78,23 @@ impl Datagrams {
         &mut self,
         address: SocketAddr,
         socket: OwnedFd,
-        inherited: &mut Inherited,
+        inherited: &mut InheritedSockets,
         dispatcher: &Rc<Dispatcher>,
     ) -> io::Result<Serving> {
         let older = inherited.take_all(LINE, address);
         let older = older.into_iter().filter_map(|(stamp, line)| {
             let stamp = stamp.parse().ok()?;
-            Some(Before { stamp, line })
+            Some(PredecessorLink { stamp, line })
         });
         let socket = Arc::new(Socket::new(UdpSocket::from(socket), older.collect())?);
-        let stamp = Stamp::fresh();
+        let stamp = ProcessStamp::fresh();
         let endpoint = Endpoint::new_with_abstract_socket(
             http3::endpoint(stamp),
             None,
             Arc::clone(&socket) as Arc<dyn quinn::AsyncUdpSocket>,
             Arc::new(TokioRuntime),
         )?;
-        let (told, hears) = watch::channel(Told {
+        let (told, hears) = watch::channel(PortCommand {
             wanted: self.wanted.get(&address).cloned(),
             paused: false,
         });
@@ -133,7 +133,7 @@ impl Datagrams {
             let (copy, before) = socket.lend()?;
             let (to_us, from_it) = http3::line()?;
             port.line = Some(from_it);
-            all.push((Direction::Datagrams.role().to_owned(), *address, copy));
+            all.push((ListenerDirection::Datagrams.role().to_owned(), *address, copy));
             all.push((format!("{LINE}{}", port.stamp), *address, to_us));
             let older = before.into_iter();
             all.extend(older.map(|one| (format!("{LINE}{}", one.stamp), *address, one.line)));
@@ -170,7 +170,7 @@ fn names(plan: &GatewayPlan) -> Names {
         let tls = server.tls.as_ref().filter(|tls| !tls.mesh);
         let requests = server.kind == voile_xds::wire::ServerKind::Requests;
         let config = tls.and_then(|tls| tls.config.as_ref());
-        let offer = config.filter(|_| requests).and_then(Offer::new);
+        let offer = config.filter(|_| requests).and_then(ServerOffer::new);
         for name in &server.names {
             names.insert(name, offer.clone());
         }
@@ -193,7 +193,7 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
 }
 
 /// Serves a port until no listener wants it and its connections have ended.
-async fn serve(endpoint: Endpoint, mut told: watch::Receiver<Told>, dispatcher: Rc<Dispatcher>) {
+async fn serve(endpoint: Endpoint, mut told: watch::Receiver<PortCommand>, dispatcher: Rc<Dispatcher>) {
     let handshakes = Arc::new(AtomicUsize::new(0));
     loop {
         let (id, is_wanted) = obey(&endpoint, &told.borrow_and_update());
@@ -217,7 +217,7 @@ async fn serve(endpoint: Endpoint, mut told: watch::Receiver<Told>, dispatcher: 
 }
 
 /// Sets the terms of new connections. Returns their listener, unless none are accepted, and true if the port is wanted.
-fn obey(endpoint: &Endpoint, told: &Told) -> (Option<ListenerId>, bool) {
+fn obey(endpoint: &Endpoint, told: &PortCommand) -> (Option<ListenerId>, bool) {
     let terms = told.wanted.as_ref().map(|(_, terms)| terms.clone());
     endpoint.set_server_config(terms);
     let id = told.wanted.as_ref().map(|(id, _)| *id);
@@ -234,28 +234,28 @@ fn judge(
     let under_way = handshakes.load(Ordering::Relaxed);
     match verdict(under_way, incoming.remote_address_validated()) {
         // One that may not be asked again has shown it.
-        Verdict::Ask => drop(incoming.retry()),
-        Verdict::Refuse => incoming.refuse(),
-        Verdict::Take => {
-            dispatcher.hand_over_http3(id, incoming, Handshaking::begin(handshakes));
+        DatagramAdmission::Ask => drop(incoming.retry()),
+        DatagramAdmission::Refuse => incoming.refuse(),
+        DatagramAdmission::Take => {
+            dispatcher.hand_over_http3(id, incoming, HandshakePermit::begin(handshakes));
         }
     }
 }
 
 /// Decision on a new connection.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum DatagramAdmission {
     /// The client must first prove its address.
     Ask,
     Refuse,
     Take,
 }
 
-fn verdict(under_way: usize, is_where_he_says: bool) -> Verdict {
+fn verdict(under_way: usize, is_where_he_says: bool) -> DatagramAdmission {
     match under_way {
-        _ if under_way >= RETRY_FROM && !is_where_he_says => Verdict::Ask,
-        MAX_HANDSHAKES.. => Verdict::Refuse,
-        _ => Verdict::Take,
+        _ if under_way >= RETRY_FROM && !is_where_he_says => DatagramAdmission::Ask,
+        MAX_HANDSHAKES.. => DatagramAdmission::Refuse,
+        _ => DatagramAdmission::Take,
     }
 }
 
@@ -266,12 +266,12 @@ mod tests {
     #[test]
     fn the_more_handshakes_are_under_way_the_more_is_asked_of_whoever_comes() {
         for (under_way, to_anybody, to_who_showed_it) in [
-            (0, Verdict::Take, Verdict::Take),
-            (RETRY_FROM - 1, Verdict::Take, Verdict::Take),
-            (RETRY_FROM, Verdict::Ask, Verdict::Take),
-            (MAX_HANDSHAKES - 1, Verdict::Ask, Verdict::Take),
-            (MAX_HANDSHAKES, Verdict::Ask, Verdict::Refuse),
-            (usize::MAX, Verdict::Ask, Verdict::Refuse),
+            (0, DatagramAdmission::Take, DatagramAdmission::Take),
+            (RETRY_FROM - 1, DatagramAdmission::Take, DatagramAdmission::Take),
+            (RETRY_FROM, DatagramAdmission::Ask, DatagramAdmission::Take),
+            (MAX_HANDSHAKES - 1, DatagramAdmission::Ask, DatagramAdmission::Take),
+            (MAX_HANDSHAKES, DatagramAdmission::Ask, DatagramAdmission::Refuse),
+            (usize::MAX, DatagramAdmission::Ask, DatagramAdmission::Refuse),
         ] {
             assert_eq!(verdict(under_way, false), to_anybody, "{under_way}");
             assert_eq!(verdict(under_way, true), to_who_showed_it, "{under_way}");

@@ -15,13 +15,13 @@ use voile_proto::type_url;
 use voile_xds::client::SubscribeError;
 use voile_xds::wire::search_name;
 
-use super::followed::Followed;
+use super::followed_subscriptions::FollowedSubscriptions;
 use super::memory;
 use super::state::Control;
-use crate::plan::{OutboundPlan, Target};
+use crate::plan::{OutboundPlan, CapturedDestination};
 use crate::registry::address_name;
-use crate::registry::along::ALONG;
-use crate::registry::names::Asker;
+use crate::registry::path_questions::ALONG;
+use crate::registry::names::NameSubscriptions;
 use crate::worker::{InUse, ToWorker};
 
 /// Destinations followed at once: above what any application calls but a crawler, and a few megabytes.
@@ -38,7 +38,7 @@ const WORTH_GIVING_BACK: usize = 256;
 
 /// Plan that workers have for a destination.
 #[derive(Debug)]
-struct Held {
+struct DestinationState {
     plan: Arc<OutboundPlan>,
     /// The control plane has not answered.
     guessed: bool,
@@ -47,10 +47,10 @@ struct Held {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
-    held: BTreeMap<Target, Option<Held>>,
-    followed: Followed<Target>,
+    held: BTreeMap<CapturedDestination, Option<DestinationState>>,
+    followed: FollowedSubscriptions<CapturedDestination>,
     /// Asked for when there was no room.
-    turned_away: BTreeSet<Target>,
+    turned_away: BTreeSet<CapturedDestination>,
     /// Workers are being asked what they use.
     looking: bool,
     /// Notified when the workers have answered: the time of the next look is known then.
@@ -60,7 +60,7 @@ pub(super) struct Destinations {
 }
 
 impl Destinations {
-    pub(super) fn targets(&self) -> impl Iterator<Item = &Target> {
+    pub(super) fn targets(&self) -> impl Iterator<Item = &CapturedDestination> {
         self.held.keys()
     }
 
@@ -74,7 +74,7 @@ impl Destinations {
 
     /// Returns true if the address itself is asked for.
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
-        let first = Target {
+        let first = CapturedDestination {
             to: SocketAddr::new(address, 0),
             host: None,
         };
@@ -94,7 +94,7 @@ impl Destinations {
     }
 
     pub(super) fn dump(&self) -> Value {
-        let one = |(to, held): (&Target, &Option<Held>)| {
+        let one = |(to, held): (&CapturedDestination, &Option<DestinationState>)| {
             let plan = held.as_ref().map(|held| &held.plan);
             let services = plan.map(|plan| {
                 let name = |service: &crate::plan::ServicePlan| match service.service.host.as_str()
@@ -116,7 +116,7 @@ impl Destinations {
 
 impl Control {
     /// A worker has a connection to somewhere it does not know.
-    pub(super) fn ask_destination(&mut self, to: Target) {
+    pub(super) fn ask_destination(&mut self, to: CapturedDestination) {
         if let Some(known) = self.destinations.held.get(&to) {
             // Asked by another worker before.
             if let Some(known) = known {
@@ -152,7 +152,7 @@ impl Control {
 
     /// Subscribes to the owner of the address, unless that is done already, and to the resources that calls to it
     /// need.
-    fn ask_control(&self, to: &Target, name: Arc<str>, is_new: bool) -> Result<(), SubscribeError> {
+    fn ask_control(&self, to: &CapturedDestination, name: Arc<str>, is_new: bool) -> Result<(), SubscribeError> {
         if is_new {
             self.client
                 .subscribe(type_url::ADDRESS, [Arc::clone(&name)])?;
@@ -176,7 +176,7 @@ impl Control {
     }
 
     /// The control plane does not answer: decides by the known configuration.
-    pub(super) fn decide_destination(&mut self, to: Target) {
+    pub(super) fn decide_destination(&mut self, to: CapturedDestination) {
         match self.destinations.held.get(&to) {
             None => return self.ask_destination(to),
             Some(Some(_)) => return,
@@ -190,10 +190,10 @@ impl Control {
     }
 
     /// Returns true if this is the first subscription about it; otherwise earlier answers stay.
-    fn begins(&self, to: &Target, name: &Arc<str>) -> bool {
+    fn begins(&self, to: &CapturedDestination, name: &Arc<str>) -> bool {
         let registry = &mut self.shared().registry;
         if to.host.is_some() {
-            return registry.hold_name(name, Asker::Destinations);
+            return registry.hold_name(name, NameSubscriptions::Destinations);
         }
         let is_new = !self.is_address_asked(to.to.ip());
         if is_new {
@@ -204,11 +204,11 @@ impl Control {
     }
 
     /// Returns true if no other destination needs the subscription; its answers are then forgotten.
-    fn ends(&self, to: &Target, name: &Arc<str>) -> bool {
+    fn ends(&self, to: &CapturedDestination, name: &Arc<str>) -> bool {
         let registry = &mut self.shared().registry;
         if let Some(host) = &to.host {
             let last = !self.destinations.has_name(host);
-            return last && registry.release_name(name, Asker::Destinations);
+            return last && registry.release_name(name, NameSubscriptions::Destinations);
         }
         let last = !self.is_address_asked(to.to.ip());
         if last {
@@ -221,12 +221,12 @@ impl Control {
         self.destinations.has_address(address) || self.strangers.has(address)
     }
 
-    fn answer(&mut self, to: Target, plan: OutboundPlan, guessed: bool) {
+    fn answer(&mut self, to: CapturedDestination, plan: OutboundPlan, guessed: bool) {
         let plan = Arc::new(plan);
         self.tell_destination(&to, Some(Arc::clone(&plan)));
         self.destinations
             .held
-            .insert(to, Some(Held { plan, guessed }));
+            .insert(to, Some(DestinationState { plan, guessed }));
     }
 
     /// Tells the workers what is new about the destinations they asked for.
@@ -257,7 +257,7 @@ impl Control {
         }
     }
 
-    fn tell_destination(&self, to: &Target, plan: Option<Arc<OutboundPlan>>) {
+    fn tell_destination(&self, to: &CapturedDestination, plan: Option<Arc<OutboundPlan>>) {
         self.dispatcher.broadcast(|| ToWorker::Destination {
             to: to.clone(),
             plan: plan.clone(),
@@ -291,7 +291,7 @@ impl Control {
 
     /// Lets go of destinations that no worker uses; returns their number. A worker that begins to use one just now asks
     /// again.
-    fn release_unused(&mut self, used: &BTreeSet<Target>, strangers: &BTreeSet<IpAddr>) -> usize {
+    fn release_unused(&mut self, used: &BTreeSet<CapturedDestination>, strangers: &BTreeSet<IpAddr>) -> usize {
         let (now, idle) = (Instant::now(), self.service_idle.get());
         self.destinations.looking = false;
         let followed = &mut self.destinations.followed;
@@ -324,7 +324,7 @@ impl Control {
     }
 }
 
-fn resource_name(target: &Target) -> Arc<str> {
+fn resource_name(target: &CapturedDestination) -> Arc<str> {
     match &target.host {
         None => address_name(target.to.ip()).into(),
         Some(host) => search_name(host),

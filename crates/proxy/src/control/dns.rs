@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use voile_dns::{
-    Asked, Bounds, Line, Meaning, Names, Owner, Resolver, Responder, TTL_SECONDS, Upstreams,
+    DnsQuestion, QueryLimits, DnsUpstream, LocalName, Names, Owner, Resolver, Responder, TTL_SECONDS, Upstreams,
 };
 use voile_model::names::{is_mesh_name, is_service_name, pod_of_service};
 use voile_proto::type_url;
-use voile_telemetry::{DnsFigures, Family};
-use voile_transport::handover::Inherited;
+use voile_telemetry::{DnsFigures, MetricFamily};
+use voile_transport::handover::InheritedSockets;
 use voile_xds::client::XdsClient;
 use voile_xds::wire::search_name;
 
-use super::state::Shared;
-use super::{Options, Outside, RunError};
-use crate::registry::names::Asker;
+use super::state::DiscoveryState;
+use super::{ProxyOptions, ExternalResolver, RunError};
+use crate::registry::names::NameSubscriptions;
 
 /// Questions passed on at once; each has a socket of its own.
 const MAX_FORWARDED: usize = 256;
@@ -40,14 +40,14 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
 
 /// Sockets of the DNS server, bound before anything else begins.
-pub(super) struct Bound(Vec<(std::net::UdpSocket, std::net::TcpListener)>);
+pub(super) struct BoundDnsSockets(Vec<(std::net::UdpSocket, std::net::TcpListener)>);
 
-impl Bound {
+impl BoundDnsSockets {
     /// Binds UDP and TCP at `--dns`. Questions that are `captured` over IPv6 are redirected to IPv6's loopback address.
     pub(super) fn new(
         address: SocketAddr,
         captured: bool,
-        inherited: &mut Inherited,
+        inherited: &mut InheritedSockets,
     ) -> Result<Self, RunError> {
         if address.ip().is_unspecified() {
             return Err(RunError::Option(format!(
@@ -100,11 +100,11 @@ pub(super) type Lent = (&'static str, io::Result<SocketAddr>, io::Result<OwnedFd
 const ROLES: [&str; 2] = ["dns-udp", "dns-tcp"];
 
 /// Servers to ask, as `--resolver` says.
-pub(super) fn upstreams(options: &Options) -> Rc<Upstreams> {
+pub(super) fn upstreams(options: &ProxyOptions) -> Rc<Upstreams> {
     let upstreams = match options.resolver {
-        Outside::Server(server) => Upstreams::fixed(server),
-        Outside::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
-        Outside::Nowhere => Upstreams::nobody(),
+        ExternalResolver::Server(server) => Upstreams::fixed(server),
+        ExternalResolver::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
+        ExternalResolver::Nowhere => Upstreams::nobody(),
     };
     // Our own questions must not be redirected to ourselves.
     upstreams.set_mark(options.capture.map(|_| voile_transport::OUTWARD_MARK));
@@ -118,29 +118,29 @@ pub(super) fn resolver(upstreams: &Rc<Upstreams>) -> Rc<Resolver> {
 
 /// See the module.
 pub(super) struct Dns {
-    known: Rc<Known>,
-    responder: Rc<Responder<Door>>,
-    services: RefCell<Vec<voile_dns::Service>>,
+    known: Rc<ResolvedHosts>,
+    responder: Rc<Responder<DnsView>>,
+    services: RefCell<Vec<voile_dns::SocketPair>>,
 }
 
 /// Names of the mesh, as far as they were asked for.
-struct Known {
-    shared: Arc<Mutex<Shared>>,
+struct ResolvedHosts {
+    shared: Arc<Mutex<DiscoveryState>>,
     client: XdsClient,
     /// Notified after every response of the control plane.
     heard: Arc<Notify>,
     /// Time that a service may go unused.
     idle: Rc<Cell<Duration>>,
     /// Names subscribed to, with the time of the last question for each.
-    asked: RefCell<Asked>,
+    asked: RefCell<DnsQuestion>,
     sweeping: Cell<bool>,
 }
 
 impl Dns {
     /// Answers on the bound sockets from now on.
     pub(super) fn start(
-        bound: Bound,
-        shared: Arc<Mutex<Shared>>,
+        bound: BoundDnsSockets,
+        shared: Arc<Mutex<DiscoveryState>>,
         client: XdsClient,
         (upstreams, resolver): (Rc<Upstreams>, Rc<Resolver>),
         (heard, idle): (Arc<Notify>, Rc<Cell<Duration>>),
@@ -151,7 +151,7 @@ impl Dns {
             upstreams.avoid(address);
             addresses.push(address);
         }
-        let known = Rc::new(Known {
+        let known = Rc::new(ResolvedHosts {
             shared,
             client,
             heard,
@@ -159,8 +159,8 @@ impl Dns {
             asked: RefCell::default(),
             sweeping: Cell::new(false),
         });
-        let line = Line::new(MAX_FORWARDED, MAX_WAITING, WAIT_FOR_TURN);
-        let responder = Responder::new(Door(Rc::clone(&known)), (upstreams, resolver), line);
+        let line = DnsUpstream::new(MAX_FORWARDED, MAX_WAITING, WAIT_FOR_TURN);
+        let responder = Responder::new(DnsView(Rc::clone(&known)), (upstreams, resolver), line);
         let dns = Rc::new(Self {
             known,
             responder: Rc::new(responder),
@@ -172,10 +172,10 @@ impl Dns {
     }
 
     /// Begins to answer on these sockets.
-    pub(super) fn listen(self: &Rc<Self>, bound: Bound) -> io::Result<()> {
+    pub(super) fn listen(self: &Rc<Self>, bound: BoundDnsSockets) -> io::Result<()> {
         for (udp, tcp) in bound.0 {
             let responder = Rc::clone(&self.responder);
-            let service = voile_dns::serve(udp, tcp, responder, &Bounds::default())?;
+            let service = voile_dns::serve(udp, tcp, responder, &QueryLimits::default())?;
             self.services.borrow_mut().push(service);
         }
         Ok(())
@@ -186,7 +186,7 @@ impl Dns {
         self.services
             .borrow()
             .iter()
-            .for_each(voile_dns::Service::stop);
+            .for_each(voile_dns::SocketPair::stop);
     }
 
     /// Returns true if no question is open.
@@ -194,11 +194,11 @@ impl Dns {
         self.services
             .borrow()
             .iter()
-            .all(voile_dns::Service::is_idle)
+            .all(voile_dns::SocketPair::is_idle)
     }
 
     /// For the metrics page.
-    pub(super) fn families(&self) -> impl Iterator<Item = Family> {
+    pub(super) fn families(&self) -> impl Iterator<Item = MetricFamily> {
         let figures = self.responder.figures();
         DnsFigures {
             requests: figures.requests,
@@ -212,10 +212,10 @@ impl Dns {
     }
 }
 
-impl Known {
+impl ResolvedHosts {
     /// Meaning of a name; the first caller asks the control plane. `None` if the answer does not come in
     /// time.
-    async fn meaning(self: &Rc<Self>, host: &str) -> Option<Meaning> {
+    async fn meaning(self: &Rc<Self>, host: &str) -> Option<LocalName> {
         let name = search_name(host);
         self.ask(&name);
         let known = || self.shared().registry.meaning(&name);
@@ -237,7 +237,7 @@ impl Known {
         if !asking.anew {
             return;
         }
-        if self.shared().registry.hold_name(name, Asker::Dns) {
+        if self.shared().registry.hold_name(name, NameSubscriptions::Dns) {
             // Without room for one more name it counts as never answered.
             let _ = self.client.subscribe(type_url::ADDRESS, [name.clone()]);
         }
@@ -247,7 +247,7 @@ impl Known {
     }
 
     fn let_go(&self, name: &Arc<str>) {
-        if self.shared().registry.release_name(name, Asker::Dns) {
+        if self.shared().registry.release_name(name, NameSubscriptions::Dns) {
             self.client.unsubscribe(type_url::ADDRESS, [name.clone()]);
         }
     }
@@ -260,7 +260,7 @@ impl Known {
         next
     }
 
-    fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
+    fn shared(&self) -> std::sync::MutexGuard<'_, DiscoveryState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -272,7 +272,7 @@ fn unused_for(idle: Duration) -> Duration {
 }
 
 /// Runs while there are names, sleeps until the oldest may be let go.
-async fn sweep(known: Weak<Known>) {
+async fn sweep(known: Weak<ResolvedHosts>) {
     loop {
         let next = match known.upgrade() {
             None => return,
@@ -287,19 +287,19 @@ async fn sweep(known: Weak<Known>) {
 
 /// View of the DNS server on the mesh's names. Below `svc` of the cluster's domain only the mesh decides
 /// which names exist.
-struct Door(Rc<Known>);
+struct DnsView(Rc<ResolvedHosts>);
 
-impl Names for Door {
-    async fn meaning(&self, host: &str) -> Meaning {
+impl Names for DnsView {
+    async fn meaning(&self, host: &str) -> LocalName {
         match self.0.meaning(host).await {
-            Some(Meaning::Nobody) if is_service_name(host) => {
+            Some(LocalName::Nobody) if is_service_name(host) => {
                 let pod = self.0.pod(host).await;
-                pod.map_or(Meaning::Nobody, Meaning::Addresses)
+                pod.map_or(LocalName::Nobody, LocalName::Addresses)
             }
-            Some(Meaning::Nobody) => Meaning::Outside,
+            Some(LocalName::Nobody) => LocalName::Outside,
             Some(meaning) => meaning,
-            None if is_mesh_name(host) => Meaning::Unsaid,
-            None => Meaning::Outside,
+            None if is_mesh_name(host) => LocalName::Unsaid,
+            None => LocalName::Outside,
         }
     }
 

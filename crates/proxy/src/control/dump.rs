@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use voile_xds::wire::{
-    AccessLog, Capture, CapturedPort, InboundListener, LogSink, OutboundListener, PortPolicy,
-    Service, ServicePolicy, Telemetry, Tracing, Workload,
+    AccessLog, InboundCapture, CapturedPort, InboundListener, LogSink, OutboundListener, PortPolicy,
+    Service, ServicePolicy, Telemetry, Tracing, WireWorkload,
 };
 
 use super::metrics::word;
 use super::sockets::{Socket, Sockets};
 use super::state::Control;
-use crate::registry::{Findings, Held, Registry};
+use crate::registry::{Findings, Versioned, Registry};
 
 pub(super) fn configuration(control: &Control) -> String {
     let shared = control.shared();
@@ -84,7 +84,7 @@ fn listeners(sockets: &Sockets) -> Vec<Value> {
 }
 
 fn service_policies(registry: &Registry) -> Vec<Value> {
-    let one = |(name, held): (&Arc<str>, &Held<ServicePolicy>)| {
+    let one = |(name, held): (&Arc<str>, &Versioned<ServicePolicy>)| {
         let ports = held.value.ports.iter();
         let ports: Vec<Value> = ports
             .map(|(port, policy)| port_policy(port.get(), policy))
@@ -181,7 +181,7 @@ fn control_plane(control: &Control) -> Value {
     })
 }
 
-fn capture(capture: &Capture) -> Value {
+fn capture(capture: &InboundCapture) -> Value {
     let port = |(number, port): (&voile_model::Port, &CapturedPort)| {
         json!({
             "port": number.get(),
@@ -239,7 +239,7 @@ fn service(name: &str, version: &str, service: &Service) -> Value {
     })
 }
 
-fn workload(name: &str, version: &str, workload: &Workload) -> Value {
+fn workload(name: &str, version: &str, workload: &WireWorkload) -> Value {
     json!({
         "resource": name,
         "version": version,

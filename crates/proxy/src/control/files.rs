@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 
 use super::state::Control;
-use crate::registry::files::{Content, Read};
+use crate::registry::files::{FileContent, Read};
 
 /// Longest time that a change may go unseen: certificates live for hours, and a look costs some reads of the
 /// page cache.
@@ -71,7 +71,7 @@ fn read(path: &str) -> Read {
         much if much > MAX_FILE_BYTES => {
             Err(format!("it has more than {MAX_FILE_BYTES} bytes").into())
         }
-        _ => Ok(Content(content.into())),
+        _ => Ok(FileContent(content.into())),
     }
 }
 

@@ -6,24 +6,24 @@ use std::rc::Rc;
 
 use tokio::task::AbortHandle;
 use voile_transport::ACCEPT_PAUSE;
-use voile_transport::handover::{Incumbent, Lent};
+use voile_transport::handover::{IncumbentProcess, Lent};
 
 use super::admin;
-use super::shutdown::Ending;
+use super::shutdown::ShutdownRequest;
 use super::state::Control;
 use super::{Pages, dns};
 
 /// The pages being served, and their sockets for a successor.
-pub(super) struct Served {
+pub(super) struct PageListeners {
     pub(super) tasks: Vec<AbortHandle>,
     pub(super) sockets: Pages,
 }
 
 /// Parts that the old process needs for the handover.
-pub(super) struct Holder {
+pub(super) struct HandoverState {
     pub(super) control: Rc<RefCell<Control>>,
-    pub(super) ending: Rc<Ending>,
-    pub(super) served: Rc<RefCell<Served>>,
+    pub(super) ending: Rc<ShutdownRequest>,
+    pub(super) served: Rc<RefCell<PageListeners>>,
 }
 
 /// Opens something again, until it opens.
@@ -37,7 +37,7 @@ async fn until_it_succeeds<T>(what: &str, mut open: impl FnMut() -> io::Result<T
     }
 }
 
-impl Incumbent for Holder {
+impl IncumbentProcess for HandoverState {
     fn who(&self) -> String {
         self.control.borrow().workload.clone()
     }
@@ -49,7 +49,7 @@ impl Incumbent for Holder {
             let address = socket.local_addr()?;
             all.push((role.to_owned(), address, socket.try_clone()?.into()));
         }
-        for (role, address, socket) in served.sockets.dns.iter().flat_map(dns::Bound::each) {
+        for (role, address, socket) in served.sockets.dns.iter().flat_map(dns::BoundDnsSockets::each) {
             all.push((role.to_owned(), address?, socket?));
         }
         all.extend(self.control.borrow_mut().lend()?);

@@ -4,20 +4,20 @@
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use voile_model::mesh::{Probe, Question};
+use voile_model::mesh::{Probe, ProbeAction};
 use voile_xds::client::{Health, XdsClient};
 use voile_xds::wire::HealthProbe;
 
 /// Equal results in a row.
 #[derive(Debug)]
-struct Counted {
+struct ConsecutiveAnswers {
     successes: u32,
     failures: u32,
     /// Last reported result.
     well: Option<bool>,
 }
 
-impl Counted {
+impl ConsecutiveAnswers {
     fn new() -> Self {
         Self {
             successes: 0,
@@ -44,7 +44,7 @@ impl Counted {
 
 /// Access to the application, and permission to run programs beside it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reach {
+pub(super) struct ApplicationAccess {
     /// The mark of connections that the kernel leaves alone.
     pub(super) mark: Option<u32>,
     /// Programs may be run because the control plane says so.
@@ -55,7 +55,7 @@ pub(super) struct Reach {
 pub(super) async fn follow(
     mut wanted: watch::Receiver<Option<HealthProbe>>,
     client: XdsClient,
-    reach: Reach,
+    reach: ApplicationAccess,
 ) {
     loop {
         let probe = wanted.borrow_and_update().clone();
@@ -75,9 +75,9 @@ pub(super) async fn follow(
 async fn ask_for_ever(
     asked: Arc<HealthProbe>,
     client: &XdsClient,
-    reach: Reach,
+    reach: ApplicationAccess,
 ) -> std::convert::Infallible {
-    let mut counted = Counted::new();
+    let mut counted = ConsecutiveAnswers::new();
     tokio::time::sleep(asked.probe.initial_delay).await;
     loop {
         let begun = tokio::time::Instant::now();
@@ -99,20 +99,20 @@ async fn ask_for_ever(
     }
 }
 
-fn ask(asked: &HealthProbe, reach: Reach) -> Health {
+fn ask(asked: &HealthProbe, reach: ApplicationAccess) -> Health {
     let timeout = asked.probe.timeout;
-    let network = |port: voile_model::Port, question: voile_probe::Question| {
+    let network = |port: voile_model::Port, question: voile_probe::ProbeRequest| {
         let address = (asked.address, port.get()).into();
         let answer = voile_probe::ask(address, reach.mark, &question, timeout);
         answer.map(drop).map_err(|failure| failure.why)
     };
     match &asked.probe.question {
-        Question::Tcp { port } => network(*port, voile_probe::Question::Tcp),
-        Question::Grpc { port, service } => {
+        ProbeAction::Tcp { port } => network(*port, voile_probe::ProbeRequest::Tcp),
+        ProbeAction::Grpc { port, service } => {
             let service = service.to_string();
-            network(*port, voile_probe::Question::Grpc { service })
+            network(*port, voile_probe::ProbeRequest::Grpc { service })
         }
-        Question::Http {
+        ProbeAction::Http {
             port,
             tls,
             path,
@@ -120,17 +120,17 @@ fn ask(asked: &HealthProbe, reach: Reach) -> Health {
         } => {
             let headers = headers.iter();
             let headers = headers.map(|(name, value)| (name.to_string(), value.to_string()));
-            let question = voile_probe::Question::Http {
+            let question = voile_probe::ProbeRequest::Http {
                 tls: *tls,
                 path: path.to_string(),
                 headers: headers.collect(),
             };
             network(*port, question)
         }
-        Question::Exec { command } if reach.runs_programs => {
+        ProbeAction::Exec { command } if reach.runs_programs => {
             voile_probe::run(command, timeout).map_err(|failure| failure.why)
         }
-        Question::Exec { .. } => Err(
+        ProbeAction::Exec { .. } => Err(
             "the probe is a program, and this proxy runs none (`--exec-probes` lets it)".to_owned(),
         ),
     }
@@ -144,7 +144,7 @@ mod tests {
 
     fn probe(successes: u32, failures: u32) -> Probe {
         Probe {
-            question: Question::Exec {
+            question: ProbeAction::Exec {
                 command: vec!["true".into()],
             },
             initial_delay: Duration::ZERO,
@@ -166,7 +166,7 @@ mod tests {
             (2, 2, "-+-+--++++", ".....-.+.."),
             (1, 1, "+++---+", "+..-..+"),
         ] {
-            let (probe, mut counted) = (probe(successes, failures), Counted::new());
+            let (probe, mut counted) = (probe(successes, failures), ConsecutiveAnswers::new());
             let heard = answers
                 .chars()
                 .map(|answer| match counted.heard(&probe, answer == '+') {
@@ -181,13 +181,13 @@ mod tests {
 
     #[test]
     fn a_program_is_run_only_where_the_proxy_was_told_that_it_may_be() {
-        let reach = |runs_programs| Reach {
+        let reach = |runs_programs| ApplicationAccess {
             mark: None,
             runs_programs,
         };
         let asked = |program: &[&str]| HealthProbe {
             probe: Probe {
-                question: Question::Exec {
+                question: ProbeAction::Exec {
                     command: program.iter().map(|word| (*word).into()).collect(),
                 },
                 ..probe(1, 1)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use voile_memory::{give_back, release_cold_pages};
 
 use super::state::Control;
-use crate::worker::{Level, ToWorker};
+use crate::worker::{MemoryPressure, ToWorker};
 
 /// Time that workers get to close idle connections before the freed memory is given back.
 const RELIEF_TIME: Duration = Duration::from_millis(200);
@@ -45,7 +45,7 @@ pub(super) fn give_back_soon(control: &Rc<RefCell<Control>>) {
         let ledger = control.dispatcher.ledger();
         // The program's own pages are resident, too. Needed ones come back from the page cache; the others would keep a
         // proxy with a narrow limit from accepting any connection again.
-        if ledger.look() > Level::Free {
+        if ledger.look() > MemoryPressure::Free {
             release_cold_pages();
             ledger.look();
         }

@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use voile_model::mesh::telemetry::{Metric, Side, TagOverride};
-use voile_telemetry::{Family, ProcessFigures, Projection, Reporter, Scrape, Shape};
-use voile_traffic::Standing;
+use voile_model::mesh::telemetry::{Metric, TelemetrySide, TagOverride};
+use voile_telemetry::{MetricFamily, ProcessFigures, Projection, Reporter, Scrape, MetricShape};
+use voile_traffic::EndpointHealth;
 use voile_xds::wire::Telemetry;
 
 use super::state::Control;
-use crate::moment;
-use crate::plan::Same;
+use crate::clock;
+use crate::plan::SharedPart;
 use crate::rate_limits::RateLimits;
 use crate::registry::Findings;
 use crate::worker::{AuthorizationFigures, Overload, ToWorker, TokenFigures, WorkerFigures};
@@ -53,9 +53,9 @@ fn projection(control: &Control) -> Projection {
         return projection;
     };
     let sides = [
-        (Side::Client, Reporter::Source),
-        (Side::Server, Reporter::Destination),
-        (Side::Server, Reporter::Waypoint),
+        (TelemetrySide::Client, Reporter::Source),
+        (TelemetrySide::Server, Reporter::Destination),
+        (TelemetrySide::Server, Reporter::Waypoint),
     ];
     let told = &plan.telemetry;
     for (side, reporter) in sides {
@@ -70,7 +70,7 @@ fn projection(control: &Control) -> Projection {
         let apart = door.and_then(|door| told.apart.get(door.telemetry?));
         for (apart, to) in apart.into_iter().zip(&server.way.services) {
             for (.., exposed) in Metric::NAMES {
-                let shape = shape(apart, Side::Server, exposed);
+                let shape = shape(apart, TelemetrySide::Server, exposed);
                 projection.set_behind_waypoint(&to.service, exposed, shape);
             }
         }
@@ -78,14 +78,14 @@ fn projection(control: &Control) -> Projection {
     projection
 }
 
-fn shape(told: &Telemetry, side: Side, exposed: &str) -> Shape {
+fn shape(told: &Telemetry, side: TelemetrySide, exposed: &str) -> MetricShape {
     let (off, tags) = told.metric(side, exposed);
     let label = |(name, change)| match change {
         TagOverride::Remove => (name, None),
         TagOverride::Set(value) => (name, Some(value)),
     };
     let labels = tags.into_iter().map(label).collect();
-    Shape { off, labels }
+    MetricShape { off, labels }
 }
 
 #[derive(Default)]
@@ -124,7 +124,7 @@ impl Totals {
 
     fn families(&self, scrape: &mut Scrape) {
         let side = |name: &str| vec![("side", name.to_owned())];
-        scrape.family(Family {
+        scrape.family(MetricFamily {
             name: "voile_tls_handshake_failures_total",
             kind: "counter",
             help: "Handshakes that failed, by side.",
@@ -136,7 +136,7 @@ impl Totals {
         self.authorization.families(scrape);
         self.tokens.families(scrape);
         let mut single = |name, kind, help, value: u64| {
-            scrape.family(Family::single(name, kind, help, value as f64));
+            scrape.family(MetricFamily::single(name, kind, help, value as f64));
         };
         single(
             "voile_connections",
@@ -213,7 +213,7 @@ impl AuthorizationFigures {
 
     fn families(self, scrape: &mut Scrape) {
         let verdict = |word: &str| vec![("verdict", word.to_owned())];
-        scrape.family(Family {
+        scrape.family(MetricFamily {
             name: "voile_authorization_total",
             kind: "counter",
             help: "Connections and requests judged by AuthorizationPolicies; revoked are those cut while under way.",
@@ -223,19 +223,19 @@ impl AuthorizationFigures {
                 (verdict("revoked"), self.revoked as f64),
             ],
         });
-        scrape.family(Family::single(
+        scrape.family(MetricFamily::single(
             "voile_authorization_audited_total",
             "counter",
             "Connections and requests marked by AuthorizationPolicies with AUDIT.",
             self.audited as f64,
         ));
-        scrape.family(Family::single(
+        scrape.family(MetricFamily::single(
             "voile_authorization_longest_cut_seconds",
             "gauge",
             "Longest time from the arrival of a change to the end of something under way that it cut.",
             self.longest_cut.as_secs_f64(),
         ));
-        scrape.family(Family {
+        scrape.family(MetricFamily {
             name: "voile_authorization_dry_run_total",
             kind: "counter",
             help: "What dry-run AuthorizationPolicies would have done.",
@@ -245,7 +245,7 @@ impl AuthorizationFigures {
                 (verdict("asked"), self.would_ask as f64),
             ],
         });
-        scrape.family(Family {
+        scrape.family(MetricFamily {
             name: "voile_authorization_asked_total",
             kind: "counter",
             help: "What external services said that CUSTOM policies ask; error and error_allowed were not answered.",
@@ -268,7 +268,7 @@ impl TokenFigures {
 
     fn families(self, scrape: &mut Scrape) {
         let verdict = |word: &str| vec![("verdict", word.to_owned())];
-        scrape.family(Family {
+        scrape.family(MetricFamily {
             name: "voile_tokens_total",
             kind: "counter",
             help: "Requests whose token was looked at because of RequestAuthentications; none brought none.",
@@ -281,7 +281,7 @@ impl TokenFigures {
     }
 }
 
-fn own(control: &Control) -> Vec<Family> {
+fn own(control: &Control) -> Vec<MetricFamily> {
     let connected = control.client.state().borrow().connected;
     let ledger = control.dispatcher.ledger();
     let refused = |why: Overload| {
@@ -289,19 +289,19 @@ fn own(control: &Control) -> Vec<Family> {
         (reason, ledger.refused(why) as f64)
     };
     let mut families = vec![
-        Family {
+        MetricFamily {
             name: "voile_requests_overload_total",
             kind: "counter",
             help: "Requests refused because a limit was reached, by limit.",
             samples: Overload::ALL.map(refused).to_vec(),
         },
-        Family::single(
+        MetricFamily::single(
             "voile_connections_shed_total",
             "counter",
             "Connections closed at once for want of descriptors or room.",
             control.dispatcher.shed() as f64,
         ),
-        Family::single(
+        MetricFamily::single(
             "voile_control_plane_connected",
             "gauge",
             "Whether the stream to the control plane is open.",
@@ -312,15 +312,15 @@ fn own(control: &Control) -> Vec<Family> {
         .published
         .as_ref()
         .map_or(0, |plan| plan.token_rules());
-    families.push(Family::single(
+    families.push(MetricFamily::single(
         "voile_token_rules",
         "gauge",
         "Rules of RequestAuthentications in force.",
         rules as f64,
     ));
-    let out = control.shared().registry.health.out(moment::now());
+    let out = control.shared().registry.health.out(clock::now());
     let out = out.into_iter();
-    families.push(Family {
+    families.push(MetricFamily {
         name: "voile_outliers_out",
         kind: "gauge",
         help: "Endpoints that are out for answering badly, by cluster, where outlierDetection is in force.",
@@ -331,7 +331,7 @@ fn own(control: &Control) -> Vec<Family> {
     families.extend(asked(&control.shared().registry.health.asked()));
     let limits = control.published.as_ref();
     let limits = limits.and_then(|plan| plan.rate_limits.as_ref());
-    families.extend(limited(limits.map(|Same(limits)| &**limits)));
+    families.extend(limited(limits.map(|SharedPart(limits)| &**limits)));
     families.extend(followed(control));
     families.extend(control.recorders.families());
     families.extend(control.lookups.families(&control.shared().registry.names));
@@ -340,27 +340,27 @@ fn own(control: &Control) -> Vec<Family> {
 }
 
 /// Metrics of subscriptions that traffic needs.
-fn followed(control: &Control) -> [Family; 4] {
+fn followed(control: &Control) -> [MetricFamily; 4] {
     [
-        Family::single(
+        MetricFamily::single(
             "voile_destinations",
             "gauge",
             "Captured destinations followed.",
             control.destinations.len() as f64,
         ),
-        Family::single(
+        MetricFamily::single(
             "voile_strangers",
             "gauge",
             "Addresses of callers without a certificate that are followed, for labels.",
             control.strangers.len() as f64,
         ),
-        Family::single(
+        MetricFamily::single(
             "voile_strangers_let_go_total",
             "counter",
             "Such addresses let go because nobody called from there for a while, or others needed their room.",
             control.strangers.let_go() as f64,
         ),
-        Family::single(
+        MetricFamily::single(
             "voile_destinations_let_go_total",
             "counter",
             "Captured destinations let go because nobody used them for a while, or others needed their room.",
@@ -370,10 +370,10 @@ fn followed(control: &Control) -> [Family; 4] {
 }
 
 /// Metrics of HealthChecks.
-fn asked(all: &[Findings]) -> [Family; 2] {
+fn asked(all: &[Findings]) -> [MetricFamily; 2] {
     let cluster = |one: &Findings| ("cluster", one.cluster.clone());
     let standings = |one: &Findings| {
-        [Standing::Well, Standing::Unwell, Standing::Unasked].map(|standing| {
+        [EndpointHealth::Well, EndpointHealth::Unwell, EndpointHealth::Unasked].map(|standing| {
             let like = one.endpoints.iter().filter(|(_, now, _)| *now == standing);
             let labels = vec![cluster(one), ("state", word(standing).to_owned())];
             (labels, like.count() as f64)
@@ -386,13 +386,13 @@ fn asked(all: &[Findings]) -> [Family; 2] {
         })
     };
     [
-        Family {
+        MetricFamily {
             name: "voile_health_check_endpoints",
             kind: "gauge",
             help: "Endpoints that HealthChecks ask, by cluster and what they found.",
             samples: all.iter().flat_map(standings).collect(),
         },
-        Family {
+        MetricFamily {
             name: "voile_health_checks_total",
             kind: "counter",
             help: "Answers to HealthChecks, by cluster and result.",
@@ -402,17 +402,17 @@ fn asked(all: &[Findings]) -> [Family; 2] {
 }
 
 /// As Envoy calls it.
-pub(super) fn word(standing: Standing) -> &'static str {
+pub(super) fn word(standing: EndpointHealth) -> &'static str {
     match standing {
-        Standing::Well => "healthy",
-        Standing::Unwell => "unhealthy",
-        Standing::Unasked => "unknown",
+        EndpointHealth::Well => "healthy",
+        EndpointHealth::Unwell => "unhealthy",
+        EndpointHealth::Unasked => "unknown",
     }
 }
 
 /// Metrics of RateLimits.
-fn limited(limits: Option<&RateLimits>) -> [Family; 2] {
-    let family = |name, help, which: usize| Family {
+fn limited(limits: Option<&RateLimits>) -> [MetricFamily; 2] {
+    let family = |name, help, which: usize| MetricFamily {
         name,
         kind: "counter",
         help,

@@ -9,22 +9,22 @@ mod credentials;
 mod datagrams;
 mod destinations;
 mod dns;
-mod doors;
+mod page_opening;
 mod dump;
 mod files;
-mod followed;
+mod followed_subscriptions;
 mod handover;
 mod health;
 mod memory;
 mod metrics;
 mod names;
-mod outside;
+mod external_hosts;
 mod probers;
 mod recorders;
 mod shutdown;
 mod sockets;
 mod state;
-mod strangers;
+mod unknown_callers;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -46,27 +46,27 @@ use voile_identity::{
 };
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
-use voile_telemetry::logging::Level;
+use voile_telemetry::logging::LogLevelHandle;
 use voile_transport as transport;
 use voile_transport::alpn;
-use voile_transport::handover::{self as succession, HandoverError, Inherited, Predecessor};
+use voile_transport::handover::{self as succession, HandoverError, InheritedSockets, Predecessor};
 use voile_xds::client::{ClientConfig, Update, XdsClient};
 use voile_xds::wire::HealthProbe;
 
 pub use probers::Probers;
 
-use crate::worker::{self, Birth, FromWorker, Ledger, Limits, Redirected, Seat, Tls};
+use crate::worker::{self, WorkerInputs, FromWorker, Ledger, ProxyLimits, Redirected, WorkerAccount, Tls};
 use accept::{Dispatcher, WorkerHandle};
 use credentials::Credentials;
-use doors::{Doors, StartDns};
-use recorders::{Recorders, Remains};
-use shutdown::Ending;
-use sockets::Direction;
-use state::{Control, Shared};
+use page_opening::{PageOpening, StartDns};
+use recorders::{Recorders, PendingRecorders};
+use shutdown::ShutdownRequest;
+use sockets::ListenerDirection;
+use state::{Control, DiscoveryState};
 
 /// Settings of a proxy.
 #[derive(Debug)]
-pub struct Options {
+pub struct ProxyOptions {
     /// `namespace/name` of the workload it stands for.
     pub workload: String,
     /// Group by which the workload joins the mesh; without it the mesh knows the workload.
@@ -94,19 +94,19 @@ pub struct Options {
     /// Address of the DNS server, if there is one.
     pub dns: Option<SocketAddr>,
     /// Resolver of names outside the mesh.
-    pub resolver: Outside,
+    pub resolver: ExternalResolver,
     /// Time that requests in flight may take after a handover to another process.
     pub handover_drain_timeout: Duration,
     /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
     pub handover: Option<PathBuf>,
     /// Limits of the proxy.
-    pub limits: Limits,
+    pub limits: ProxyLimits,
     /// Time after which an unused subscription ends; `None` leaves it to the configuration.
     pub service_idle: Option<Duration>,
     /// Changes the log's level.
-    pub log: Option<Level>,
+    pub log: Option<LogLevelHandle>,
     /// Addresses of redirected connections; `None` without redirection.
-    pub capture: Option<Capture>,
+    pub capture: Option<CapturePorts>,
     /// Probes of the application that the metrics port serves.
     pub probers: Probers,
     /// True for a gateway: no workload is behind it, and it takes connections from outside.
@@ -126,7 +126,7 @@ pub struct Membership {
 
 /// Resolver of names outside the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outside {
+pub enum ExternalResolver {
     /// The servers of `/etc/resolv.conf`.
     System,
     /// This one.
@@ -138,7 +138,7 @@ pub enum Outside {
 /// Addresses to which the kernel redirects the connections of our pod. An IPv4 wildcard stands for IPv6's,
 /// too.
 #[derive(Debug, Clone, Copy)]
-pub struct Capture {
+pub struct CapturePorts {
     /// Outbound connections of the application (15001).
     pub outbound: SocketAddr,
     /// Inbound connections to the application (15006).
@@ -196,7 +196,7 @@ const MAX_WORKERS: usize = 256;
 ///
 /// # Errors
 /// When it cannot begin; once it runs, failures are logged and survived.
-pub fn run(options: Options) -> Result<(), RunError> {
+pub fn run(options: ProxyOptions) -> Result<(), RunError> {
     let (namespace, name) = match options.workload.split_once('/') {
         Some((namespace, name))
             if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
@@ -272,18 +272,18 @@ struct Pages {
     admin: std::net::TcpListener,
     metrics: std::net::TcpListener,
     readiness: std::net::TcpListener,
-    captured: Vec<(Direction, SocketAddr, std::net::TcpListener)>,
-    dns: Option<dns::Bound>,
+    captured: Vec<(ListenerDirection, SocketAddr, std::net::TcpListener)>,
+    dns: Option<dns::BoundDnsSockets>,
     /// The other listening sockets of the process before us.
-    inherited: Inherited,
+    inherited: InheritedSockets,
     predecessor: Option<Predecessor>,
 }
 
 impl Pages {
-    fn bind(options: &Options) -> Result<Self, RunError> {
+    fn bind(options: &ProxyOptions) -> Result<Self, RunError> {
         let (predecessor, mut inherited) = match &options.handover {
             Some(path) => succession::take_over(path, &options.workload)?,
-            None => (None, Inherited::default()),
+            None => (None, InheritedSockets::default()),
         };
         let captured = match options.capture {
             None => Vec::new(),
@@ -291,7 +291,7 @@ impl Pages {
         };
         let dns = match options.dns {
             None => None,
-            Some(at) => Some(dns::Bound::new(
+            Some(at) => Some(dns::BoundDnsSockets::new(
                 at,
                 options.capture.is_some(),
                 &mut inherited,
@@ -326,9 +326,9 @@ impl Pages {
 
 /// The sockets to which the kernel redirects, for both families where the machine has both.
 fn bind_captured(
-    capture: Capture,
-    inherited: &mut Inherited,
-) -> Result<Vec<(Direction, SocketAddr, std::net::TcpListener)>, RunError> {
+    capture: CapturePorts,
+    inherited: &mut InheritedSockets,
+) -> Result<Vec<(ListenerDirection, SocketAddr, std::net::TcpListener)>, RunError> {
     transport::may_mark().map_err(|error| {
         RunError::Option(format!(
             "--capture redirect: cannot mark sockets ({error}); it needs CAP_NET_ADMIN in its network namespace"
@@ -343,16 +343,16 @@ fn bind_captured(
     }
     let all = [
         (
-            Direction::CapturedOutbound,
+            ListenerDirection::CapturedOutbound,
             capture.outbound,
             "captured outbound",
         ),
         (
-            Direction::CapturedInbound,
+            ListenerDirection::CapturedInbound,
             capture.inbound,
             "captured inbound",
         ),
-        (Direction::Tunnels, capture.tunnels, "tunnels of HBONE"),
+        (ListenerDirection::Tunnels, capture.tunnels, "tunnels of HBONE"),
     ];
     let mut bound = Vec::new();
     for (direction, address, purpose) in all {
@@ -407,13 +407,13 @@ fn start_workers(
     for index in 0..count {
         let (sender, inbox) = mpsc::unbounded_channel();
         let load = Arc::new(AtomicUsize::new(0));
-        let birth = Birth {
+        let birth = WorkerInputs {
             tls: tls.clone(),
             inbox,
             control: to_control.clone(),
             capture: capture.clone(),
             load: Arc::clone(&load),
-            seat: Seat {
+            seat: WorkerAccount {
                 ledger: Arc::clone(ledger),
                 lane: index,
             },
@@ -455,14 +455,14 @@ fn node(namespace: &str, name: &str, membership: Option<&Membership>) -> Node {
 }
 
 async fn control(
-    options: Options,
+    options: ProxyOptions,
     node: Node,
     store: Arc<CertificateStore>,
     (handles, ledger): (Vec<WorkerHandle>, Arc<Ledger>),
     mut from_workers: mpsc::UnboundedReceiver<FromWorker>,
     mut pages: Pages,
     recorders: Recorders,
-) -> Result<Remains, RunError> {
+) -> Result<PendingRecorders, RunError> {
     let shared = Arc::new(Mutex::new(sockets_at_hand(&mut pages, &options)));
     let (news, mut updates) = mpsc::unbounded_channel();
     let dispatcher = Rc::new(Dispatcher::new(handles, ledger)?);
@@ -480,7 +480,7 @@ async fn control(
     let (resolving, following) = ((upstreams, resolver), (heard, Rc::clone(&idle)));
     let dns = prepare_dns(&mut pages, &shared, &client, resolving, following)?;
     let (compiler, mut compiled) = compiler::Compiler::new();
-    let ending = Rc::new(Ending::default());
+    let ending = Rc::new(ShutdownRequest::default());
     let control = Rc::new(RefCell::new(Control::new(
         &options,
         shared,
@@ -490,7 +490,7 @@ async fn control(
         recorders,
         (lookups, compiler, idle, asked),
     )));
-    let mut doors = Doors::new(&control, &ending, options.handover, pages, dns)?;
+    let mut doors = PageOpening::new(&control, &ending, options.handover, pages, dns)?;
     let mut signals = shutdown::Signals::install()?;
     let mut reopen = signals.take_reopen();
     let looked = control.borrow().looked();
@@ -538,9 +538,9 @@ async fn control(
 type AskForHealth = watch::Sender<Option<HealthProbe>>;
 
 /// Starts the probes of the application, by the configuration to come.
-fn health_of(options: &Options, client: &XdsClient) -> AskForHealth {
+fn health_of(options: &ProxyOptions, client: &XdsClient) -> AskForHealth {
     let (ask, asked) = watch::channel(None);
-    let reach = health::Reach {
+    let reach = health::ApplicationAccess {
         mark: options.capture.map(|_| transport::APPLICATION_MARK),
         runs_programs: options.exec_probes,
     };
@@ -556,7 +556,7 @@ async fn once_there_is<T>(mut renewed: watch::Receiver<T>, needed: bool) {
     }
 }
 
-fn client_settings(options: &Options) -> ClientSettings {
+fn client_settings(options: &ProxyOptions) -> ClientSettings {
     ClientSettings {
         control: options.control.clone(),
         root_cert: options.root_cert.clone(),
@@ -567,8 +567,8 @@ fn client_settings(options: &Options) -> ClientSettings {
 }
 
 /// Sockets that listen already, or were inherited.
-fn sockets_at_hand(pages: &mut Pages, options: &Options) -> Shared {
-    let mut shared = Shared::default();
+fn sockets_at_hand(pages: &mut Pages, options: &ProxyOptions) -> DiscoveryState {
+    let mut shared = DiscoveryState::default();
     shared.registry.asks_revocations = true;
     shared.registry.is_gateway = options.gateway;
     shared.registry.is_waypoint = options.waypoint;
@@ -585,7 +585,7 @@ fn sockets_at_hand(pages: &mut Pages, options: &Options) -> Shared {
 /// The DNS proxy, where it was asked for, to be started when the doors open.
 fn prepare_dns(
     pages: &mut Pages,
-    shared: &Arc<Mutex<Shared>>,
+    shared: &Arc<Mutex<DiscoveryState>>,
     client: &XdsClient,
     resolving: (Rc<Upstreams>, Rc<Resolver>),
     (heard, idle): (Arc<Notify>, Rc<Cell<Duration>>),
@@ -602,10 +602,10 @@ fn prepare_dns(
 
 fn start_client(
     begin: impl Future<Output = ()> + Send + 'static,
-    options: &Options,
+    options: &ProxyOptions,
     node: Node,
     store: &Arc<CertificateStore>,
-    shared: &Arc<Mutex<Shared>>,
+    shared: &Arc<Mutex<DiscoveryState>>,
     (news, heard): (mpsc::UnboundedSender<()>, &Arc<Notify>),
 ) -> (XdsClient, AskForHealth) {
     let config = ClientConfig {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use voile_dns::{Found, LookupError, Resolver, State, Table};
-use voile_telemetry::{Family, OnDemandFigures};
+use voile_dns::{ResolvedAddresses, LookupError, Resolver, NameState, Table};
+use voile_telemetry::{MetricFamily, OnDemandFigures};
 
-use super::outside::Outside;
+use super::external_hosts::ExternalHosts;
 use super::state::Control;
 use crate::worker::Resolved;
 
@@ -18,11 +18,11 @@ use crate::worker::Resolved;
 const MAX_LOOKUPS: usize = 32;
 
 /// Answer to a lookup, with its purpose.
-pub(super) type Answer = (Asked, Arc<str>, Result<Found, LookupError>);
+pub(super) type Answer = (NameRequester, Arc<str>, Result<ResolvedAddresses, LookupError>);
 
 /// Purpose of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum NameRequester {
     /// Endpoints are known by it.
     Endpoints,
     /// A client named it.
@@ -37,7 +37,7 @@ pub(super) struct Lookups {
     /// Connections that wait for a name's first answer.
     waiting: HashMap<Arc<str>, Vec<oneshot::Sender<Resolved>>>,
     /// Hosts that clients name.
-    pub(super) outside: Outside,
+    pub(super) outside: ExternalHosts,
     /// Lookups begun, and those that found nothing.
     begun: u64,
     failed: u64,
@@ -52,7 +52,7 @@ impl Lookups {
             turns: Rc::new(Semaphore::new(MAX_LOOKUPS)),
             answers,
             waiting: HashMap::new(),
-            outside: Outside::default(),
+            outside: ExternalHosts::default(),
             begun: 0,
             failed: 0,
         };
@@ -60,7 +60,7 @@ impl Lookups {
     }
 
     /// For the metrics page.
-    pub(super) fn families(&self, names: &Table) -> [Family; 3] {
+    pub(super) fn families(&self, names: &Table) -> [MetricFamily; 3] {
         let (known, stale, unknown) = names.counts();
         let figures = OnDemandFigures {
             lookups: self.begun,
@@ -72,11 +72,11 @@ impl Lookups {
         figures.families()
     }
 
-    pub(super) fn begin(&mut self, asked: Asked, host: Arc<str>) {
+    pub(super) fn begin(&mut self, asked: NameRequester, host: Arc<str>) {
         self.begun += 1;
         let turns = match asked {
-            Asked::Endpoints => &self.turns,
-            Asked::Client => &self.outside.turns,
+            NameRequester::Endpoints => &self.turns,
+            NameRequester::Client => &self.outside.turns,
         };
         let (resolver, turns) = (Rc::clone(&self.resolver), Rc::clone(turns));
         let answers = self.answers.clone();
@@ -94,7 +94,7 @@ impl Control {
     pub(super) fn name_used(&mut self, host: &Arc<str>) {
         let ask = self.shared().registry.names.used(host, Instant::now());
         if ask {
-            self.lookups.begin(Asked::Endpoints, Arc::clone(host));
+            self.lookups.begin(NameRequester::Endpoints, Arc::clone(host));
         }
     }
 
@@ -115,7 +115,7 @@ impl Control {
 
     /// A lookup ended.
     pub(super) fn name_settled(&mut self, (asked, host, answer): Answer) {
-        if asked == Asked::Client {
+        if asked == NameRequester::Client {
             self.lookups.failed += u64::from(answer.is_err());
             return self.outside_settled(&host, answer);
         }
@@ -152,10 +152,10 @@ impl Control {
     }
 }
 
-fn resolved(state: &State) -> Option<Resolved> {
+fn resolved(state: &NameState) -> Option<Resolved> {
     match state {
-        State::Unknown => None,
-        State::Known(addresses) => Some(Ok(Arc::clone(addresses))),
-        State::Failed(why) => Some(Err(Arc::clone(why))),
+        NameState::Unknown => None,
+        NameState::Known(addresses) => Some(Ok(Arc::clone(addresses))),
+        NameState::Failed(why) => Some(Err(Arc::clone(why))),
     }
 }

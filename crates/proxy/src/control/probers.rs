@@ -11,8 +11,8 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::Value;
 use tokio::sync::Semaphore;
-use voile_probe::{Failure, Question, ask};
-use voile_telemetry::admin::{Answer, Question as Asked};
+use voile_probe::{Failure, ProbeRequest, ask};
+use voile_telemetry::admin::{PageResponse, PageRequest as Asked};
 
 /// Questions under way at once; a kubelet asks each container's three probes in turn, and each may wait for its timeout.
 const MAX_AT_ONCE: usize = 16;
@@ -44,7 +44,7 @@ impl Default for Probers {
 #[derive(Debug, Clone)]
 struct Prober {
     /// Port and question, or why it cannot be asked.
-    what: Result<(u16, Question), &'static str>,
+    what: Result<(u16, ProbeRequest), &'static str>,
     timeout: Duration,
 }
 
@@ -95,7 +95,7 @@ impl Prober {
 }
 
 /// Port and question; inside, why Voile does not ask what others would.
-fn question(written: &Value) -> Result<Result<(u16, Question), &'static str>, String> {
+fn question(written: &Value) -> Result<Result<(u16, ProbeRequest), &'static str>, String> {
     let kinds = ["httpGet", "tcpSocket", "grpc"];
     let mut said = kinds.into_iter().filter(|kind| written[kind].is_object());
     let (Some(kind), None) = (said.next(), said.next()) else {
@@ -114,8 +114,8 @@ fn question(written: &Value) -> Result<Result<(u16, Question), &'static str>, St
         return Ok(Err("probes of another host are not carried"));
     }
     let question = match kind {
-        "tcpSocket" => Question::Tcp,
-        "grpc" => Question::Grpc {
+        "tcpSocket" => ProbeRequest::Tcp,
+        "grpc" => ProbeRequest::Grpc {
             service: action["service"].as_str().unwrap_or_default().to_owned(),
         },
         _ => match action["scheme"].as_str().unwrap_or("HTTP") {
@@ -128,7 +128,7 @@ fn question(written: &Value) -> Result<Result<(u16, Question), &'static str>, St
     Ok(Ok((port, question)))
 }
 
-fn http(action: &Value, tls: bool) -> Result<Question, String> {
+fn http(action: &Value, tls: bool) -> Result<ProbeRequest, String> {
     let path = action["path"].as_str().unwrap_or("/");
     let slash = if path.starts_with('/') { "" } else { "/" };
     let mut headers = Vec::new();
@@ -137,7 +137,7 @@ fn http(action: &Value, tls: bool) -> Result<Question, String> {
         let name = text("name").ok_or("httpHeaders: a field has no name")?;
         headers.push((name, text("value").unwrap_or_default()));
     }
-    Ok(Question::Http {
+    Ok(ProbeRequest::Http {
         tls,
         path: format!("{slash}{path}"),
         headers,
@@ -151,22 +151,22 @@ impl Probers {
     }
 
     /// Answers with the application's status: of HTTP its own, else 200 or 500.
-    pub(super) async fn answer(&self, asked: &Asked) -> Answer {
+    pub(super) async fn answer(&self, asked: &Asked) -> PageResponse {
         let Some(prober) = self.by_path.get(&asked.path) else {
-            return Answer::not_found(&asked.path);
+            return PageResponse::not_found(&asked.path);
         };
         if asked.method != Method::GET {
-            return Answer::text(
+            return PageResponse::text(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "GET is what is answered here\n",
             );
         }
         let (port, question) = match prober.what.clone() {
             Ok(what) => what,
-            Err(why) => return Answer::text(StatusCode::NOT_IMPLEMENTED, format!("{why}\n")),
+            Err(why) => return PageResponse::text(StatusCode::NOT_IMPLEMENTED, format!("{why}\n")),
         };
         let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() else {
-            return Answer::text(
+            return PageResponse::text(
                 StatusCode::SERVICE_UNAVAILABLE,
                 format!("{MAX_AT_ONCE} probes wait for their answers already\n"),
             );
@@ -178,11 +178,11 @@ impl Probers {
             ask_either(own, port, mark, &question, timeout)
         });
         match answered.await {
-            Ok(Ok(status)) => Answer::text(status_or_failed(Some(status)), ""),
+            Ok(Ok(status)) => PageResponse::text(status_or_failed(Some(status)), ""),
             Ok(Err(failure)) => {
-                Answer::text(status_or_failed(failure.status), format!("{failure}\n"))
+                PageResponse::text(status_or_failed(failure.status), format!("{failure}\n"))
             }
-            Err(error) => Answer::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+            Err(error) => PageResponse::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }
     }
 }
@@ -192,7 +192,7 @@ fn ask_either(
     own: Option<IpAddr>,
     port: u16,
     mark: Option<u32>,
-    question: &Question,
+    question: &ProbeRequest,
     timeout: Duration,
 ) -> Result<u16, Failure> {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use rustls::ClientConfig;
 use tokio::task::JoinHandle;
-use voile_model::mesh::telemetry::Side;
+use voile_model::mesh::telemetry::TelemetrySide;
 use voile_proto::trace::Span;
 use voile_telemetry::access_log::als::{AlsHeaders, AlsRecord};
-use voile_telemetry::access_log::{AlsLog, FileLog, Logger, Renderer, Sink, Writing};
-use voile_telemetry::export::{Dial, als, spans};
+use voile_telemetry::access_log::{AlsLog, FileLog, Logger, Renderer, Sink, WriterThread};
+use voile_telemetry::export::{CollectorDialer, als, spans};
 use voile_telemetry::outbox::{Outbox, outbox};
 use voile_telemetry::trace::{SpanSettings, resource};
-use voile_telemetry::{Family, Peer};
+use voile_telemetry::{MetricFamily, PeerLabels};
 use voile_transport::Origin;
 use voile_xds::wire::{AccessLog, Collector, GrpcLog, LogSink, Telemetry, Tracing};
 
-use super::collector::Collected;
-use crate::plan::{Plan, ServicePlan};
+use super::collector::CollectorEndpoints;
+use crate::plan::{ProxyPlan, ServicePlan};
 use crate::recording::{Recording, Recordings, SideRecording, Tracer};
 
 /// Time that an ending process waits for collectors.
@@ -35,9 +35,9 @@ struct SpanRoute {
     own: (String, String, String),
 }
 
-struct Service<T> {
+struct RecorderService<T> {
     records: Outbox<T>,
-    collected: Arc<Collected>,
+    collected: Arc<CollectorEndpoints>,
 }
 
 /// See the module.
@@ -45,9 +45,9 @@ pub(super) struct Recorders {
     tls: Arc<ClientConfig>,
     node_id: Arc<str>,
     files: HashMap<Arc<str>, FileLog>,
-    logs: HashMap<GrpcLog, Service<AlsRecord>>,
-    spans: HashMap<SpanRoute, Service<Span>>,
-    remains: Remains,
+    logs: HashMap<GrpcLog, RecorderService<AlsRecord>>,
+    spans: HashMap<SpanRoute, RecorderService<Span>>,
+    remains: PendingRecorders,
     /// Dropped by those that are gone: (files, services, spans).
     dropped: (u64, u64, u64),
     /// Sent by those that are gone: (services, spans).
@@ -56,12 +56,12 @@ pub(super) struct Recorders {
 
 /// Writers that remain to be waited for after the workers have ended.
 #[derive(Default)]
-pub(super) struct Remains {
-    writing: Vec<Writing>,
+pub(super) struct PendingRecorders {
+    writing: Vec<WriterThread>,
     sending: Vec<JoinHandle<()>>,
 }
 
-impl Remains {
+impl PendingRecorders {
     /// Sends and writes what is queued, within a bound.
     pub(super) async fn finish(self) {
         let all = async {
@@ -73,19 +73,19 @@ impl Remains {
         if tokio::time::timeout(LAST_RECORDS, all).await.is_err() {
             tracing::warn!("the last records did not reach their collectors");
         }
-        if !self.writing.iter().all(Writing::finish) {
+        if !self.writing.iter().all(WriterThread::finish) {
             tracing::warn!("the end of the access log is not written");
         }
     }
 }
 
 /// One configuration on its way to be followed.
-struct Following<'a> {
-    plan: &'a Plan,
+struct FollowedConfiguration<'a> {
+    plan: &'a ProxyPlan,
     origin: Origin,
     files: HashMap<Arc<str>, FileLog>,
-    logs: HashMap<GrpcLog, Service<AlsRecord>>,
-    spans: HashMap<SpanRoute, Service<Span>>,
+    logs: HashMap<GrpcLog, RecorderService<AlsRecord>>,
+    spans: HashMap<SpanRoute, RecorderService<Span>>,
 }
 
 impl Recorders {
@@ -96,15 +96,15 @@ impl Recorders {
             files: HashMap::new(),
             logs: HashMap::new(),
             spans: HashMap::new(),
-            remains: Remains::default(),
+            remains: PendingRecorders::default(),
             dropped: (0, 0, 0),
             sent: (0, 0),
         }
     }
 
     /// Follows a plan; returns the settings of the workers.
-    pub(super) fn follow(&mut self, plan: &Plan, origin: Origin) -> Recordings {
-        let mut new = Following {
+    pub(super) fn follow(&mut self, plan: &ProxyPlan, origin: Origin) -> Recordings {
+        let mut new = FollowedConfiguration {
             plan,
             origin,
             files: HashMap::new(),
@@ -113,13 +113,13 @@ impl Recorders {
         };
         let told = &plan.telemetry.telemetry;
         let own = Recording {
-            client: self.side(told, Side::Client, &mut new),
-            server: self.side(told, Side::Server, &mut new),
+            client: self.side(told, TelemetrySide::Client, &mut new),
+            server: self.side(told, TelemetrySide::Server, &mut new),
             node_id: Arc::clone(&self.node_id),
         };
         let apart = plan.telemetry.apart.iter().map(|told| Recording {
             client: SideRecording::default(),
-            server: self.side(told, Side::Server, &mut new),
+            server: self.side(told, TelemetrySide::Server, &mut new),
             node_id: Arc::clone(&self.node_id),
         });
         let apart = apart.collect();
@@ -138,8 +138,8 @@ impl Recorders {
     fn side(
         &mut self,
         telemetry: &Telemetry,
-        side: Side,
-        new: &mut Following<'_>,
+        side: TelemetrySide,
+        new: &mut FollowedConfiguration<'_>,
     ) -> SideRecording {
         let wanted = telemetry.access_logs.iter().filter(|log| log.side == side);
         let logs = wanted.filter_map(|log| self.logger(log, new)).collect();
@@ -149,7 +149,7 @@ impl Recorders {
         SideRecording::of(logs, tracer, !off)
     }
 
-    fn logger(&mut self, log: &AccessLog, new: &mut Following<'_>) -> Option<Logger> {
+    fn logger(&mut self, log: &AccessLog, new: &mut FollowedConfiguration<'_>) -> Option<Logger> {
         let sink = match &log.sink {
             LogSink::File {
                 path,
@@ -164,7 +164,7 @@ impl Recorders {
         Some(Logger::new(log.filter.clone(), sink))
     }
 
-    fn file(&mut self, path: &Arc<str>, new: &mut Following<'_>) -> Option<FileLog> {
+    fn file(&mut self, path: &Arc<str>, new: &mut FollowedConfiguration<'_>) -> Option<FileLog> {
         let known = new.files.get(path).or_else(|| self.files.get(path));
         let file = match known {
             Some(file) => file.clone(),
@@ -183,13 +183,13 @@ impl Recorders {
         Some(file)
     }
 
-    fn service(&mut self, wanted: &GrpcLog, new: &mut Following<'_>) -> Option<AlsLog> {
+    fn service(&mut self, wanted: &GrpcLog, new: &mut FollowedConfiguration<'_>) -> Option<AlsLog> {
         let reached = new.plan.telemetry.collectors.get(&wanted.collector)?;
         let records = match (new.logs.get(wanted), self.logs.get(wanted)) {
             (Some(known), _) => known.records.clone(),
             (None, Some(known)) => {
                 known.collected.follow(reached, new.origin);
-                let kept = Service {
+                let kept = RecorderService {
                     records: known.records.clone(),
                     collected: Arc::clone(&known.collected),
                 };
@@ -205,9 +205,9 @@ impl Recorders {
                     cluster: format!("{}.{}", own.canonical_service, own.namespace),
                     log_name: wanted.log_name.to_string(),
                 };
-                let dial: Arc<dyn Dial> = Arc::<Collected>::clone(&collected);
+                let dial: Arc<dyn CollectorDialer> = Arc::<CollectorEndpoints>::clone(&collected);
                 self.start(als::run(inbox, dial, sender));
-                let service = Service {
+                let service = RecorderService {
                     records: records.clone(),
                     collected,
                 };
@@ -223,7 +223,7 @@ impl Recorders {
         Some(AlsLog::new(records, wanted.requests, headers))
     }
 
-    fn tracer(&mut self, side: Side, tracing: &Tracing, new: &mut Following<'_>) -> Tracer {
+    fn tracer(&mut self, side: TelemetrySide, tracing: &Tracing, new: &mut FollowedConfiguration<'_>) -> Tracer {
         let reported = tracing.report.then(|| self.exporter(tracing, new));
         let tags = tracing.custom_tags.iter();
         let tags = tags.map(|(name, tag)| (Arc::clone(name), tag.clone()));
@@ -236,7 +236,7 @@ impl Recorders {
         }
     }
 
-    fn exporter(&mut self, tracing: &Tracing, new: &mut Following<'_>) -> Option<Outbox<Span>> {
+    fn exporter(&mut self, tracing: &Tracing, new: &mut FollowedConfiguration<'_>) -> Option<Outbox<Span>> {
         let reached = new.plan.telemetry.collectors.get(&tracing.collector)?;
         let own = &new.plan.own;
         let route = SpanRoute {
@@ -255,7 +255,7 @@ impl Recorders {
         let service = match self.spans.get(&route) {
             Some(known) => {
                 known.collected.follow(reached, new.origin);
-                Service {
+                RecorderService {
                     records: known.records.clone(),
                     collected: Arc::clone(&known.collected),
                 }
@@ -263,9 +263,9 @@ impl Recorders {
             None => {
                 let (records, inbox) = outbox();
                 let collected = self.collected(reached, new.origin);
-                let dial: Arc<dyn Dial> = Arc::<Collected>::clone(&collected);
+                let dial: Arc<dyn CollectorDialer> = Arc::<CollectorEndpoints>::clone(&collected);
                 self.start(spans::run(inbox, dial, span_settings(tracing, own)));
-                Service { records, collected }
+                RecorderService { records, collected }
             }
         };
         let records = service.records.clone();
@@ -273,8 +273,8 @@ impl Recorders {
         Some(records)
     }
 
-    fn collected(&self, reached: &ServicePlan, origin: Origin) -> Arc<Collected> {
-        Arc::new(Collected::new(reached, origin, Arc::clone(&self.tls)))
+    fn collected(&self, reached: &ServicePlan, origin: Origin) -> Arc<CollectorEndpoints> {
+        Arc::new(CollectorEndpoints::new(reached, origin, Arc::clone(&self.tls)))
     }
 
     fn start(&mut self, task: impl Future<Output = ()> + 'static) {
@@ -287,7 +287,7 @@ impl Recorders {
     }
 
     /// Drops all writers; returns those that remain to be waited for after the workers have ended.
-    pub(super) fn end(&mut self) -> Remains {
+    pub(super) fn end(&mut self) -> PendingRecorders {
         self.files.clear();
         self.logs.clear();
         self.spans.clear();
@@ -295,7 +295,7 @@ impl Recorders {
     }
 
     /// Metrics: records that were dropped, and records that reached a collector.
-    pub(super) fn families(&self) -> Vec<Family> {
+    pub(super) fn families(&self) -> Vec<MetricFamily> {
         let files: u64 = self.files.values().map(FileLog::dropped).sum();
         let logs: u64 = self.logs.values().map(|log| log.records.dropped()).sum();
         let spans: u64 = self.spans.values().map(|one| one.records.dropped()).sum();
@@ -305,7 +305,7 @@ impl Recorders {
         let sent_spans = self.sent.1 + sent_spans.sum::<u64>();
         let sink = |name: &str| vec![("sink", name.to_owned())];
         vec![
-            Family {
+            MetricFamily {
                 name: "voile_access_log_dropped_total",
                 kind: "counter",
                 help: "Access log entries dropped because the queue was full or nobody took them.",
@@ -314,19 +314,19 @@ impl Recorders {
                     (sink("grpc"), (self.dropped.1 + logs) as f64),
                 ],
             },
-            Family::single(
+            MetricFamily::single(
                 "voile_spans_dropped_total",
                 "counter",
                 "Spans dropped because the queue was full or the collector did not take them.",
                 (self.dropped.2 + spans) as f64,
             ),
-            Family {
+            MetricFamily {
                 name: "voile_access_log_sent_total",
                 kind: "counter",
                 help: "Access log entries handed to a service's stream; nothing confirms them.",
                 samples: vec![(sink("grpc"), sent_logs as f64)],
             },
-            Family::single(
+            MetricFamily::single(
                 "voile_spans_sent_total",
                 "counter",
                 "Spans that a collector took.",
@@ -346,7 +346,7 @@ fn unkept<K: Eq + std::hash::Hash, V>(
     gone.map(|(_, value)| dropped(value)).sum()
 }
 
-fn span_settings(tracing: &Tracing, own: &Peer) -> spans::Settings {
+fn span_settings(tracing: &Tracing, own: &PeerLabels) -> spans::Settings {
     let header = |(name, value, from_environment): &(Arc<str>, Arc<str>, bool)| {
         let value = match from_environment {
             false => Arc::clone(value),

@@ -20,12 +20,12 @@ const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
 /// Request over the admin port to end the process.
 #[derive(Default)]
-pub(super) struct Ending {
+pub(super) struct ShutdownRequest {
     notify: Notify,
     handed_over: Cell<bool>,
 }
 
-impl Ending {
+impl ShutdownRequest {
     pub(super) fn ask(&self) {
         self.notify.notify_one();
     }
@@ -83,7 +83,7 @@ pub(super) async fn asked(signal: &mut Option<Signal>) {
 
 pub(super) async fn drain(
     control: &RefCell<Control>,
-    ending: &Ending,
+    ending: &ShutdownRequest,
     dispatcher: &Rc<Dispatcher>,
     signals: &mut Signals,
 ) {

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use voile_transport::handover::Inherited;
+use voile_transport::handover::InheritedSockets;
 
 use super::datagrams;
 use crate::plan::ListenerId;
@@ -17,7 +17,7 @@ const BIND_RETRY: Duration = Duration::from_secs(1);
 
 /// Which way connections go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Direction {
+pub(super) enum ListenerDirection {
     Inbound,
     Outbound,
     Gateway,
@@ -28,7 +28,7 @@ pub(super) enum Direction {
     Tunnels,
 }
 
-impl Direction {
+impl ListenerDirection {
     /// Returns true if its sockets exist whatever the configuration says.
     pub(super) fn is_captured(self) -> bool {
         matches!(
@@ -72,11 +72,11 @@ impl Direction {
 }
 
 /// Key of a listener over edits.
-pub(super) type Key = (Direction, SocketAddr);
+pub(super) type Key = (ListenerDirection, SocketAddr);
 
 /// A listener that is wanted.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct WantedListener {
     pub(super) id: ListenerId,
     pub(super) name: Arc<str>,
     pub(super) socket: Socket,
@@ -89,7 +89,7 @@ pub(super) struct Entry {
 /// Alive while an HTTP/3 port is open, which it is as long as it has connections, wanted or not.
 pub(super) type Serving = Weak<()>;
 
-impl Entry {
+impl WantedListener {
     fn is_open(&self) -> bool {
         let serving = self.serving.as_ref();
         serving.is_some_and(|serving| serving.strong_count() > 0)
@@ -115,9 +115,9 @@ pub(super) enum Socket {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
-    pub(super) entries: BTreeMap<Key, Entry>,
+    pub(super) entries: BTreeMap<Key, WantedListener>,
     /// Sockets of a predecessor.
-    pub(super) inherited: Inherited,
+    pub(super) inherited: InheritedSockets,
     /// True if a successor may ask for our sockets.
     pub(super) lends: bool,
     /// True while the previous process still serves; nothing is accepted until it ends.
@@ -128,13 +128,13 @@ pub(super) struct Sockets {
 
 impl Sockets {
     /// Adopts a socket that was bound at the start.
-    pub(super) fn adopt(&mut self, direction: Direction, address: SocketAddr, socket: TcpListener) {
+    pub(super) fn adopt(&mut self, direction: ListenerDirection, address: SocketAddr, socket: TcpListener) {
         let (id, name) = match direction {
-            Direction::CapturedInbound => (ListenerId::CAPTURED_INBOUND, "capture/inbound"),
-            Direction::Tunnels => (ListenerId::TUNNELS, "capture/tunnels"),
+            ListenerDirection::CapturedInbound => (ListenerId::CAPTURED_INBOUND, "capture/inbound"),
+            ListenerDirection::Tunnels => (ListenerId::TUNNELS, "capture/tunnels"),
             _ => (ListenerId::CAPTURED_OUTBOUND, "capture/outbound"),
         };
-        let entry = Entry {
+        let entry = WantedListener {
             id,
             name: name.into(),
             socket: Socket::Bound(socket.into()),
@@ -147,7 +147,7 @@ impl Sockets {
     /// Binds new sockets and returns the failures by name. Unwanted sockets stay until [`Sockets::retain`].
     pub(super) fn want(
         &mut self,
-        wanted: impl Iterator<Item = (Direction, SocketAddr, Arc<str>)>,
+        wanted: impl Iterator<Item = (ListenerDirection, SocketAddr, Arc<str>)>,
     ) -> Vec<String> {
         let mut refusals = Vec::new();
         self.entries.retain(|_, entry| !entry.is_over());
@@ -156,7 +156,7 @@ impl Sockets {
             let inherited = &mut self.inherited;
             let entry = self.entries.entry((direction, address)).or_insert_with(|| {
                 self.next += 1;
-                Entry {
+                WantedListener {
                     id,
                     name: name.clone(),
                     socket: bind(inherited, direction, address),
@@ -224,11 +224,11 @@ impl Sockets {
 }
 
 /// Takes a predecessor's socket, or binds a new one.
-pub(super) fn bind(inherited: &mut Inherited, direction: Direction, address: SocketAddr) -> Socket {
+pub(super) fn bind(inherited: &mut InheritedSockets, direction: ListenerDirection, address: SocketAddr) -> Socket {
     let role = direction.role();
     let bound = match (direction, inherited.find(role, address)) {
         (_, Some(socket)) => Ok(socket),
-        (Direction::Datagrams, None) => datagrams::bind(address),
+        (ListenerDirection::Datagrams, None) => datagrams::bind(address),
         (_, None) => voile_transport::bind(address).map(Into::into),
     };
     match bound {

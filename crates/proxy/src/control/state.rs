@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use voile_identity::{CertificateKey, CertificateStore, Revocations};
 use voile_proto::proxy::{HealthFinding, HealthFindings};
 use voile_proto::type_url;
-use voile_telemetry::logging::Level;
-use voile_traffic::Standing;
+use voile_telemetry::logging::LogLevelHandle;
+use voile_traffic::EndpointHealth;
 use voile_transport::handover::Lent;
 use voile_transport::{self as transport, Listener, Origin};
 use voile_xds::client::{Rejection, Update, XdsClient};
@@ -26,12 +26,12 @@ use super::destinations::Destinations;
 use super::dns::Dns;
 use super::names::Lookups;
 use super::probers::Probers;
-use super::recorders::{Recorders, Remains};
-use super::sockets::{self, Direction, Entry, Key, Socket, Sockets};
-use super::strangers::Strangers;
-use super::{AskForHealth, Options, SERVICE_IDLE};
-use crate::plan::{ListenerId, Plan};
-use crate::registry::{Compiled, Registry, is_service};
+use super::recorders::{Recorders, PendingRecorders};
+use super::sockets::{self, ListenerDirection, WantedListener, Key, Socket, Sockets};
+use super::unknown_callers::UnknownCallers;
+use super::{AskForHealth, ProxyOptions, SERVICE_IDLE};
+use crate::plan::{ListenerId, ProxyPlan};
+use crate::registry::{CompiledPolicies, Registry, is_service};
 use crate::worker::{FromWorker, ToWorker};
 
 /// Largest number of unhealthy endpoints that are reported to the control plane, for people; all are counted.
@@ -40,12 +40,12 @@ const MAX_FINDINGS: usize = 100;
 /// State that the discovery stream's handler changes. Locked only on the control thread, and never held over a
 /// wait.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct DiscoveryState {
     pub(super) registry: Registry,
     pub(super) sockets: Sockets,
 }
 
-impl Shared {
+impl DiscoveryState {
     /// Applies a response and returns the rejections. A taken port rejects the configuration by name, yet the other
     /// listeners serve.
     pub(super) fn apply(&mut self, update: &Update) -> Vec<Rejection> {
@@ -57,16 +57,16 @@ impl Shared {
             let inbound = self
                 .registry
                 .inbound_wanted(configuration)
-                .map(|l| (Direction::Inbound, l.bind, l.name.clone()));
+                .map(|l| (ListenerDirection::Inbound, l.bind, l.name.clone()));
             let outbound = configuration
                 .outbound
                 .iter()
-                .map(|l| (Direction::Outbound, l.bind, l.name.clone()));
+                .map(|l| (ListenerDirection::Outbound, l.bind, l.name.clone()));
             let outside = self.registry.gateway.binds();
             let outside = outside.chain(self.registry.tunnels());
-            let outside = outside.map(|(bind, name)| (Direction::Gateway, bind, name));
+            let outside = outside.map(|(bind, name)| (ListenerDirection::Gateway, bind, name));
             let datagrams = self.registry.gateway.http3_binds();
-            let datagrams = datagrams.map(|(bind, name)| (Direction::Datagrams, bind, name));
+            let datagrams = datagrams.map(|(bind, name)| (ListenerDirection::Datagrams, bind, name));
             let wanted = inbound.chain(outbound).chain(outside).chain(datagrams);
             let mut refusals = self.sockets.want(wanted);
             for trouble in self.registry.gateway.troubles() {
@@ -89,12 +89,12 @@ pub(super) struct Control {
     pub(super) workload: String,
     pub(super) drain_timeout: Duration,
     pub(super) handover_drain_timeout: Duration,
-    pub(super) log: Option<Level>,
-    pub(super) shared: Arc<Mutex<Shared>>,
+    pub(super) log: Option<LogLevelHandle>,
+    pub(super) shared: Arc<Mutex<DiscoveryState>>,
     pub(super) client: XdsClient,
     pub(super) store: Arc<CertificateStore>,
     pub(super) dispatcher: Rc<Dispatcher>,
-    pub(super) published: Option<Arc<Plan>>,
+    pub(super) published: Option<Arc<ProxyPlan>>,
     pub(super) recorders: Recorders,
     marks: bool,
     pub(super) probers: Probers,
@@ -122,7 +122,7 @@ pub(super) struct Control {
     named: BTreeMap<&'static str, BTreeSet<Arc<str>>>,
     /// Revocation lists at the last check of our own certificate.
     revocations: Arc<Revocations>,
-    pub(super) strangers: Strangers,
+    pub(super) strangers: UnknownCallers,
     /// Time after which an unused subscription ends.
     pub(super) service_idle: Rc<Cell<Duration>>,
     /// The same, where the command line says so.
@@ -133,8 +133,8 @@ pub(super) struct Control {
 
 impl Control {
     pub(super) fn new(
-        options: &Options,
-        shared: Arc<Mutex<Shared>>,
+        options: &ProxyOptions,
+        shared: Arc<Mutex<DiscoveryState>>,
         client: XdsClient,
         store: Arc<CertificateStore>,
         dispatcher: Rc<Dispatcher>,
@@ -179,14 +179,14 @@ impl Control {
             files_next: None,
             named: BTreeMap::new(),
             revocations: Arc::default(),
-            strangers: Strangers::default(),
+            strangers: UnknownCallers::default(),
             service_idle,
             own_service_idle: options.service_idle,
             health_probe,
         }
     }
 
-    pub(super) fn shared(&self) -> MutexGuard<'_, Shared> {
+    pub(super) fn shared(&self) -> MutexGuard<'_, DiscoveryState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -251,7 +251,7 @@ impl Control {
     }
 
     /// Policies have been compiled.
-    pub(super) fn policies_compiled(&mut self, compiled: Compiled) {
+    pub(super) fn policies_compiled(&mut self, compiled: CompiledPolicies) {
         self.compiler.ended();
         self.shared().registry.authorization.keep(compiled);
         self.publish();
@@ -424,7 +424,7 @@ impl Control {
     }
 
     /// Sends a plan to the workers, then lets removed listeners go.
-    fn obey(&mut self, plan: Plan, heard: Instant) {
+    fn obey(&mut self, plan: ProxyPlan, heard: Instant) {
         let origin = Origin {
             source: plan.settings.source_address,
             mark: self.marks.then_some(transport::OUTWARD_MARK),
@@ -444,15 +444,15 @@ impl Control {
             let inbound: Vec<_> = plan
                 .inbound
                 .iter()
-                .map(|l| id(Direction::Inbound, l.bind))
+                .map(|l| id(ListenerDirection::Inbound, l.bind))
                 .collect();
             let outbound: Vec<_> = plan
                 .outbound
                 .iter()
-                .map(|l| id(Direction::Outbound, l.bind))
+                .map(|l| id(ListenerDirection::Outbound, l.bind))
                 .collect();
             let gateway = plan.gateway.iter();
-            let gateway: Vec<_> = gateway.map(|l| id(Direction::Gateway, l.bind)).collect();
+            let gateway: Vec<_> = gateway.map(|l| id(ListenerDirection::Gateway, l.bind)).collect();
             (inbound, outbound, gateway)
         };
         self.accepting
@@ -499,7 +499,7 @@ impl Control {
         let mut failed = false;
         for (key, entry) in entries {
             let wanted = key.0.is_captured() || keys.contains(key);
-            let is_datagrams = key.0 == Direction::Datagrams;
+            let is_datagrams = key.0 == ListenerDirection::Datagrams;
             if wanted && entry.is_over() {
                 // Its last connection ended after it was wanted again.
                 entry.socket = sockets::bind(inherited, key.0, key.1);
@@ -546,7 +546,7 @@ impl Control {
     }
 
     /// Writers that remain to be waited for after the workers have ended.
-    pub(super) fn end_recording(&mut self) -> Remains {
+    pub(super) fn end_recording(&mut self) -> PendingRecorders {
         self.recorders.end()
     }
 
@@ -605,7 +605,7 @@ impl Control {
         let found = self.shared().registry.health.asked();
         let unwell = found.iter().flat_map(|one| {
             let all = one.endpoints.iter();
-            let unwell = all.filter(|(_, standing, _)| *standing == Standing::Unwell);
+            let unwell = all.filter(|(_, standing, _)| *standing == EndpointHealth::Unwell);
             unwell.map(|(endpoint, _, why)| HealthFinding {
                 check: one.by.to_string(),
                 cluster: one.cluster.clone(),
@@ -694,7 +694,7 @@ impl Control {
             shared.sockets.awaits = false;
         }
         self.accept();
-        let role = Direction::Datagrams.role();
+        let role = ListenerDirection::Datagrams.role();
         self.shared().sockets.inherited.forget(role);
     }
 
@@ -709,7 +709,7 @@ impl Control {
     pub(super) fn lend(&mut self) -> io::Result<Vec<Lent>> {
         let mut all = self.datagrams.lend()?;
         let shared = self.shared();
-        let held = |(key, entry): (&Key, &Entry)| {
+        let held = |(key, entry): (&Key, &WantedListener)| {
             let socket = match (&entry.kept, &entry.socket) {
                 (Some(socket), _) | (None, Socket::Bound(socket)) => socket.try_clone(),
                 (None, Socket::Accepting | Socket::Failed(_)) => return None,
@@ -734,17 +734,17 @@ impl Control {
     }
 }
 
-fn keys(plan: &Plan) -> impl Iterator<Item = Key> {
+fn keys(plan: &ProxyPlan) -> impl Iterator<Item = Key> {
     let inbound = plan
         .inbound
         .iter()
-        .map(|listener| (Direction::Inbound, listener.bind));
+        .map(|listener| (ListenerDirection::Inbound, listener.bind));
     let outbound = plan.outbound.iter();
-    let outbound = outbound.map(|listener| (Direction::Outbound, listener.bind));
+    let outbound = outbound.map(|listener| (ListenerDirection::Outbound, listener.bind));
     let gateway = plan.gateway.iter().flat_map(|listener| {
         let datagrams = listener.http3.as_ref();
-        let datagrams = datagrams.map(|_| (Direction::Datagrams, listener.bind));
-        std::iter::once((Direction::Gateway, listener.bind)).chain(datagrams)
+        let datagrams = datagrams.map(|_| (ListenerDirection::Datagrams, listener.bind));
+        std::iter::once((ListenerDirection::Gateway, listener.bind)).chain(datagrams)
     });
     inbound.chain(outbound).chain(gateway)
 }

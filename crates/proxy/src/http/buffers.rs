@@ -21,14 +21,14 @@ pub struct Buffers {
         clippy::vec_box,
         reason = "a desk is 3 kB and goes in and out with every request; its box does not move"
     )]
-    desks: Rc<RefCell<Vec<Box<Desk>>>>,
+    desks: Rc<RefCell<Vec<Box<ExchangeBuffers>>>>,
     /// Buffers that HTTP/2 connections share.
     pub(crate) http2: voile_http2::Pool,
 }
 
 /// Work space of one exchange, besides bytes: indexes of the two heads and room for the two forwarded heads.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct ExchangeBuffers {
     pub(crate) request: RequestIndex,
     pub(crate) response: ResponseIndex,
     pub(crate) to_upstream: Vec<u8>,
@@ -69,13 +69,13 @@ impl Buffers {
         }
     }
 
-    pub(crate) fn take_desk(&self) -> Box<Desk> {
+    pub(crate) fn take_desk(&self) -> Box<ExchangeBuffers> {
         let mut desk = self.desks.borrow_mut().pop().unwrap_or_default();
         desk.request.reset();
         desk
     }
 
-    pub(crate) fn give_desk(&self, desk: Box<Desk>) {
+    pub(crate) fn give_desk(&self, desk: Box<ExchangeBuffers>) {
         let mut desks = self.desks.borrow_mut();
         let lean = desk.to_upstream.capacity().max(desk.to_client.capacity()) <= BUFFER_BYTES;
         if lean && desks.len() < MAX_FREE_BUFFERS {

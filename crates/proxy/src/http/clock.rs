@@ -27,21 +27,21 @@ thread_local! {
 pub(super) struct Clock {
     fd: AsyncFd<OwnedFd>,
     /// Alarms by time; the number distinguishes alarms of one moment.
-    alarms: RefCell<BTreeMap<(Instant, u64), Rc<Bell>>>,
+    alarms: RefCell<BTreeMap<(Instant, u64), Rc<AlarmBell>>>,
     next: Cell<u64>,
     /// When the timerfd rings. It may be for an alarm that was cancelled since.
     armed: Cell<Option<Instant>>,
 }
 
-struct Bell {
+struct AlarmBell {
     rang: Cell<bool>,
     waker: RefCell<Waker>,
 }
 
 /// Keeps this thread's clock running; without it timers are the runtime's.
-pub(crate) struct Running(tokio::task::AbortHandle);
+pub(crate) struct ClockTask(tokio::task::AbortHandle);
 
-impl Drop for Running {
+impl Drop for ClockTask {
     fn drop(&mut self) {
         self.0.abort();
         // A thread that is ending may have none any more.
@@ -50,7 +50,7 @@ impl Drop for Running {
 }
 
 /// Starts this thread's clock, on the runtime of local tasks that runs here.
-pub(crate) fn start() -> io::Result<Running> {
+pub(crate) fn start() -> io::Result<ClockTask> {
     let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
     let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
     let clock = Rc::new(Clock {
@@ -61,7 +61,7 @@ pub(crate) fn start() -> io::Result<Running> {
     });
     CLOCK.with(|current| current.replace(Some(Rc::clone(&clock))));
     let task = tokio::task::spawn_local(async move { clock.run().await });
-    Ok(Running(task.abort_handle()))
+    Ok(ClockTask(task.abort_handle()))
 }
 
 #[expect(
@@ -137,14 +137,14 @@ impl Clock {
 pub(super) struct Alarm {
     clock: Rc<Clock>,
     key: (Instant, u64),
-    bell: Rc<Bell>,
+    bell: Rc<AlarmBell>,
 }
 
 impl Alarm {
     pub(super) fn new(clock: Rc<Clock>, at: Instant) -> Self {
         let number = clock.next.get();
         clock.next.set(number + 1);
-        let bell = Rc::new(Bell {
+        let bell = Rc::new(AlarmBell {
             rang: Cell::new(false),
             waker: RefCell::new(Waker::noop().clone()),
         });

@@ -13,10 +13,10 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use voile_http1::{MAX_HEADERS, Progress, Reject, Version};
-use voile_transport::{Lingering, News};
+use voile_transport::{LingeringConnection, SocketEvents};
 
-use super::buffers::{Buffer, Buffers, Desk};
-use super::drain::Listening;
+use super::buffers::{Buffer, Buffers, ExchangeBuffers};
+use super::drain::DrainListener;
 use super::io::Io;
 use super::limits::{BUFFER_BYTES, LAST_WORD, MAX_PARKED_BYTES};
 use super::reply::Reply;
@@ -25,13 +25,13 @@ use super::timer::Timer;
 use super::worker::{ConnectionEnd, HttpWorker};
 
 /// Buffers of a connection that is not idle.
-pub(crate) struct Work {
+pub(crate) struct ConnectionWork {
     pub(crate) input: Buffer,
-    pub(crate) desk: Box<Desk>,
+    pub(crate) desk: Box<ExchangeBuffers>,
 }
 
 /// End of the wait for a request.
-enum Next {
+enum NextRequest {
     Request,
     Closed,
     /// We close an idle connection of our own accord.
@@ -41,7 +41,7 @@ enum Next {
 }
 
 /// Action after an exchange.
-pub(crate) enum After {
+pub(crate) enum AfterExchange {
     /// Serve the next request, which begins at this position of the buffer.
     Keep {
         end: usize,
@@ -57,11 +57,11 @@ pub(crate) enum After {
     Tunnelled,
 }
 
-pub(crate) struct Connection<'a, S, R: HttpRole> {
+pub(crate) struct Http1Connection<'a, S, R: HttpRole> {
     pub(crate) worker: &'a Rc<HttpWorker<R>>,
     pub(crate) role: &'a R,
     pub(crate) stream: S,
-    pub(crate) work: Option<Work>,
+    pub(crate) work: Option<ConnectionWork>,
     pub(crate) timer: Timer,
     /// When the last request's head was complete.
     pub(crate) started: Instant,
@@ -70,7 +70,7 @@ pub(crate) struct Connection<'a, S, R: HttpRole> {
     header_began: Option<Instant>,
     /// The beginning of a head whose client dawdles.
     parked: Vec<u8>,
-    listening: Option<Listening>,
+    listening: Option<DrainListener>,
     /// The drain's retirements when it last did something.
     retirements: u32,
     /// Its time was over when one more request came: that is the last.
@@ -78,13 +78,13 @@ pub(crate) struct Connection<'a, S, R: HttpRole> {
 }
 
 /// End of a wait without a buffer.
-enum Rest {
+enum IdleEnd {
     Work,
     Gone,
     Over,
 }
 
-impl<S, R: HttpRole> Drop for Connection<'_, S, R> {
+impl<S, R: HttpRole> Drop for Http1Connection<'_, S, R> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
             work.give_back(&self.worker.buffers);
@@ -92,7 +92,7 @@ impl<S, R: HttpRole> Drop for Connection<'_, S, R> {
     }
 }
 
-impl Work {
+impl ConnectionWork {
     fn take(buffers: &Buffers) -> Self {
         Self {
             input: buffers.take(),
@@ -106,10 +106,10 @@ impl Work {
     }
 }
 
-impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
+impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
     pub(crate) fn new(worker: &'a Rc<HttpWorker<R>>, role: &'a R, stream: S, early: &[u8]) -> Self {
         let work = (!early.is_empty()).then(|| {
-            let mut work = Work::take(&worker.buffers);
+            let mut work = ConnectionWork::take(&worker.buffers);
             work.input.extend(early);
             work
         });
@@ -132,72 +132,72 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
     pub(crate) async fn serve(&mut self) -> ConnectionEnd {
         loop {
             match poll_fn(|cx| self.poll_next(cx)).await {
-                Next::Request => {}
-                Next::Closed => {
+                NextRequest::Request => {}
+                NextRequest::Closed => {
                     let _ = poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await;
                     return ConnectionEnd::Clean;
                 }
-                Next::Retired => {
+                NextRequest::Retired => {
                     self.retire().await;
                     return ConnectionEnd::Clean;
                 }
-                Next::Rejected(reject) => {
+                NextRequest::Rejected(reject) => {
                     self.refuse(reject.status(), reject.reason()).await;
                     return ConnectionEnd::Refused;
                 }
-                Next::TooSlow => {
+                NextRequest::TooSlow => {
                     self.refuse(408, "request_head_timeout").await;
                     return ConnectionEnd::Refused;
                 }
             }
             self.prepare().await;
             match self.exchange().await {
-                After::Keep { .. } => {}
-                After::Close { linger } => {
+                AfterExchange::Keep { .. } => {}
+                AfterExchange::Close { linger } => {
                     self.close(linger).await;
                     return ConnectionEnd::Clean;
                 }
-                After::Cut => return ConnectionEnd::Aborted,
-                After::Abort => {
+                AfterExchange::Cut => return ConnectionEnd::Aborted,
+                AfterExchange::Abort => {
                     self.stream.abort();
                     return ConnectionEnd::Aborted;
                 }
-                After::Tunnelled => return ConnectionEnd::Tunnel,
+                AfterExchange::Tunnelled => return ConnectionEnd::Tunnel,
             }
         }
     }
 
     /// Waits for a whole request head. Holds a buffer only from the first byte on.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<NextRequest> {
         if self.listening.is_none() {
             self.listening = Some(self.worker.drain.listen(cx));
         }
         loop {
             let Some(work) = &mut self.work else {
                 return Poll::Ready(match std::task::ready!(self.poll_idle(cx)) {
-                    Rest::Work => continue,
-                    Rest::Gone => Next::Closed,
-                    Rest::Over if self.parked.is_empty() => Next::Retired,
-                    Rest::Over => Next::TooSlow,
+                    IdleEnd::Work => continue,
+                    IdleEnd::Gone => NextRequest::Closed,
+                    IdleEnd::Over if self.parked.is_empty() => NextRequest::Retired,
+                    IdleEnd::Over => NextRequest::TooSlow,
                 });
             };
             match work.desk.request.parse(work.input.filled()) {
                 Ok(Progress::Complete) => {
                     self.header_began = None;
                     if work.desk.request.field_count() > MAX_HEADERS && !self.role.serves_proxy() {
-                        return Poll::Ready(Next::Rejected(Reject::TooManyHeaders));
+                        return Poll::Ready(NextRequest::Rejected(Reject::TooManyHeaders));
                     }
-                    return Poll::Ready(Next::Request);
+                    return Poll::Ready(NextRequest::Request);
                 }
                 Ok(Progress::Partial) => {}
-                Err(reject) => return Poll::Ready(Next::Rejected(reject)),
+                Err(reject) => return Poll::Ready(NextRequest::Rejected(reject)),
             }
             if work.input.room() == 0 {
                 work.input.compact();
                 work.input.grow(BUFFER_BYTES);
             }
             match work.input.poll_read(cx, &mut self.stream) {
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Next::Closed),
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(NextRequest::Closed),
                 Poll::Ready(Ok(_)) => {}
                 // Old clients send an empty line after a body; it begins nothing.
                 Poll::Pending if matches!(work.input.filled(), b"" | b"\r\n") => {
@@ -212,7 +212,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
                     }
                     let late = self.timer.passed(cx, began + self.worker.timeouts.header);
                     return if late {
-                        Poll::Ready(Next::TooSlow)
+                        Poll::Ready(NextRequest::TooSlow)
                     } else {
                         Poll::Pending
                     };
@@ -222,16 +222,16 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
     }
 
     /// Ready with work when there is something to read, ready without when the connection should end.
-    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Rest> {
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<IdleEnd> {
         if let Some(listening) = &self.listening {
             listening.refresh(cx);
         }
         match self.stream.poll_readable(cx) {
             Poll::Ready(Ok(())) => {
                 self.take_work();
-                Poll::Ready(Rest::Work)
+                Poll::Ready(IdleEnd::Work)
             }
-            Poll::Ready(Err(_)) => Poll::Ready(Rest::Gone),
+            Poll::Ready(Err(_)) => Poll::Ready(IdleEnd::Gone),
             Poll::Pending => {
                 let deadline = match self.header_began {
                     Some(began) => began + self.worker.timeouts.header,
@@ -252,19 +252,19 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
                 if !over {
                     return Poll::Pending;
                 }
-                if idle && !self.retiring && self.stream.news() != News::None {
+                if idle && !self.retiring && self.stream.news() != SocketEvents::None {
                     // It is in the kernel already; the runtime will say so in a moment.
                     self.retiring = true;
                     return Poll::Pending;
                 }
-                Poll::Ready(Rest::Over)
+                Poll::Ready(IdleEnd::Over)
             }
         }
     }
 
     /// Takes the buffers that a request needs, with the bytes that came already.
     fn take_work(&mut self) {
-        let mut work = Work::take(&self.worker.buffers);
+        let mut work = ConnectionWork::take(&self.worker.buffers);
         if !self.parked.is_empty() {
             work.input.extend(&self.parked);
             self.parked = Vec::new();
@@ -403,7 +403,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
     }
 
     async fn linger(&mut self) {
-        let mut lingering = Lingering::begin(Instant::now(), self.worker.timeouts.linger);
+        let mut lingering = LingeringConnection::begin(Instant::now(), self.worker.timeouts.linger);
         let buffers = &self.worker.buffers;
         let (stream, timer) = (&mut self.stream, &mut self.timer);
         let mut shut = false;

@@ -5,15 +5,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use voile_http1::{
-    Asked, Body, BodyError, Framing, Progress, Reject, ResponseEdit, ResponseHead, ResponseIndex,
+    RequestSummary, Body, BodyError, Framing, Progress, Reject, ResponseEdit, ResponseHead, ResponseIndex,
     Version,
 };
 use voile_traffic::RetryPolicy;
 
-use super::ask::amend_lines;
+use super::external_check::amend_lines;
 use super::buffers::{Buffer, Buffers};
 use super::io::Io;
-use super::role::{Answer, Observe};
+use super::role::{UpstreamResponse, HeadObserver};
 use super::upload::poll_write_two;
 
 /// Most interim responses before a final one; a server that sends more is playing with us.
@@ -45,7 +45,7 @@ pub(crate) enum DownloadError {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum DownloadPhase {
     Head,
     Body,
     Tunnel,
@@ -55,7 +55,7 @@ enum Phase {
 /// Conditions of a response beyond its own bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms<'a> {
-    pub(crate) asked: Asked,
+    pub(crate) asked: RequestSummary,
     pub(crate) client: Version,
     /// True if the downstream connection may be kept, as of now.
     pub(crate) persist: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Terms<'a> {
     /// Answers with a status it names are held back.
     pub(crate) retry: Option<&'a RetryPolicy>,
     /// Is shown the final head.
-    pub(crate) observer: Option<&'a dyn Observe>,
+    pub(crate) observer: Option<&'a dyn HeadObserver>,
 }
 
 impl Terms<'_> {
@@ -88,7 +88,7 @@ impl Terms<'_> {
 
 /// Positions of one response in the upstream buffer.
 pub(crate) struct Download {
-    phase: Phase,
+    phase: DownloadPhase,
     body: Body,
     /// Chunk framing is removed, so that the end of the connection is the end of the body for the client.
     pub(crate) unwrap: bool,
@@ -114,7 +114,7 @@ pub(crate) struct Download {
     /// True once nothing is held back any more.
     accepted: bool,
     /// The final head came, and the role was not told yet.
-    news: Option<Answer>,
+    news: Option<UpstreamResponse>,
     pub(crate) head_bytes: u64,
     pub(crate) body_bytes: u64,
 }
@@ -124,7 +124,7 @@ impl Download {
         index.reset();
         out.clear();
         Self {
-            phase: Phase::Head,
+            phase: DownloadPhase::Head,
             body: Body::default(),
             unwrap: false,
             buffer: None,
@@ -153,13 +153,13 @@ impl Download {
     }
 
     /// The final head, once.
-    pub(crate) fn take_news(&mut self) -> Option<Answer> {
+    pub(crate) fn take_news(&mut self) -> Option<UpstreamResponse> {
         self.news.take()
     }
 
     /// Returns true if the answer was 101, or 2xx to CONNECT.
     pub(crate) fn is_tunnel(&self) -> bool {
-        self.phase == Phase::Tunnel
+        self.phase == DownloadPhase::Tunnel
     }
 
     /// Takes the buffer; its filled part came after the message.
@@ -180,17 +180,17 @@ impl Download {
             ready!(self.poll_write(cx, out, client))?;
             let phase = self.phase;
             match phase {
-                Phase::Head if self.take_head(index, out, terms)? => continue,
-                Phase::Body if self.take_body()? => continue,
-                Phase::Body if self.body.is_done() => self.phase = Phase::Done,
+                DownloadPhase::Head if self.take_head(index, out, terms)? => continue,
+                DownloadPhase::Body if self.take_body()? => continue,
+                DownloadPhase::Body if self.body.is_done() => self.phase = DownloadPhase::Done,
                 _ => {}
             }
-            if matches!(self.phase, Phase::Done | Phase::Tunnel) {
+            if matches!(self.phase, DownloadPhase::Done | DownloadPhase::Tunnel) {
                 let flushed = ready!(Pin::new(client).poll_flush(cx));
                 return Poll::Ready(flushed.map_err(|_| DownloadError::Client));
             }
             match self.poll_read(cx, upstream, buffers) {
-                Poll::Ready(Ok(0) | Err(_)) if self.phase == Phase::Head => {
+                Poll::Ready(Ok(0) | Err(_)) if self.phase == DownloadPhase::Head => {
                     let silent =
                         self.interim == 0 && self.buffer.as_ref().is_none_or(Buffer::is_empty);
                     return Poll::Ready(Err(DownloadError::Reset { silent }));
@@ -264,7 +264,7 @@ impl Download {
                 observer.response(&mut head.headers());
             }
             self.status = head.status();
-            self.news = Some(Answer::new(self.status, |name| {
+            self.news = Some(UpstreamResponse::new(self.status, |name| {
                 let mut fields = head.headers();
                 let found = fields.find(|(known, _)| known.eq_ignore_ascii_case(name));
                 found.map(|(_, value)| value)
@@ -278,9 +278,9 @@ impl Download {
                 .map(|seconds| Duration::from_secs(seconds.into()));
             self.body = Body::new(head.framing());
             self.phase = if head.opens_tunnel() {
-                Phase::Tunnel
+                DownloadPhase::Tunnel
             } else {
-                Phase::Body
+                DownloadPhase::Body
             };
         }
         // HTTP/1.0 knows no interim responses.
@@ -300,7 +300,7 @@ impl Download {
         self.write_from = buffer.start;
         self.write_to = buffer.start;
         index.reset();
-        if self.phase == Phase::Body {
+        if self.phase == DownloadPhase::Body {
             self.take_body()?;
         }
         Ok(true)

@@ -117,9 +117,9 @@ impl Drain {
         .await;
     }
 
-    pub(crate) fn listen(&self, cx: &Context<'_>) -> Listening {
+    pub(crate) fn listen(&self, cx: &Context<'_>) -> DrainListener {
         let slot = self.shared.waiting.borrow_mut().insert(cx.waker().clone());
-        Listening {
+        DrainListener {
             drain: self.clone(),
             slot,
         }
@@ -127,19 +127,19 @@ impl Drain {
 }
 
 /// One connection's place among the listeners.
-pub(crate) struct Listening {
+pub(crate) struct DrainListener {
     drain: Drain,
     slot: usize,
 }
 
-impl Listening {
+impl DrainListener {
     /// Keeps the place's waker true; nearly always it is the task's own already.
     pub(crate) fn refresh(&self, cx: &Context<'_>) {
         self.drain.shared.waiting.borrow_mut()[self.slot].clone_from(cx.waker());
     }
 }
 
-impl Drop for Listening {
+impl Drop for DrainListener {
     fn drop(&mut self) {
         self.drain.shared.waiting.borrow_mut().remove(self.slot);
     }

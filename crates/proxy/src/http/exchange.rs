@@ -6,22 +6,22 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use voile_http1::{Asked, RequestEdit, Version};
+use voile_http1::{RequestSummary, RequestEdit, Version};
 use voile_traffic::Attempt;
-use voile_transport::News;
+use voile_transport::SocketEvents;
 
-use super::ask::Told;
+use super::external_check::ExternalReply;
 use super::buffers::Buffer;
-use super::connection::{After, Connection, Work};
+use super::connection::{AfterExchange, Http1Connection, ConnectionWork};
 use super::download::{Download, DownloadError, Terms};
-use super::flight::{Client, Flight, Landing};
-use super::head::{Head, is_grpc};
+use super::flight::{ExchangeClient, ExchangeFlight, FlightEnd};
+use super::head::{HttpHead, is_grpc};
 use super::io::Io;
 use super::limits::KEEP_ALIVE_MARGIN;
 use super::reply::Reply;
-use super::role::{ConnectFailure, Exchange, Grpc, HttpRole, ResponseFlag, Route, UpstreamHttp};
+use super::role::{ConnectFailure, Exchange, Grpc, HttpRole, ResponseFlag, RequestRoute, UpstreamHttp};
 use super::timer::Timer;
-use super::tunnel::Direction;
+use super::tunnel::TunnelDirection;
 use super::upload::Upload;
 use super::upstream::Upstream;
 use super::worker::HttpWorker;
@@ -37,9 +37,9 @@ pub(super) const GONE: &str = "downstream_remote_disconnect";
 
 /// Facts about a request that outlive the borrow of its head.
 #[derive(Clone, Copy)]
-pub(super) struct Facts {
+pub(super) struct ExchangeFacts {
     version: Version,
-    asked: Asked,
+    asked: RequestSummary,
     keep_alive: bool,
     idempotent: bool,
     /// A handshake that HTTP/2 can carry, too.
@@ -48,7 +48,7 @@ pub(super) struct Facts {
 
 /// Figures for the exchange's record.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct ExchangeRecord {
     status: u16,
     pub(super) flag: ResponseFlag,
     pub(super) details: &'static str,
@@ -65,7 +65,7 @@ pub(super) struct Tally {
     grpc: Option<Grpc>,
 }
 
-impl Tally {
+impl ExchangeRecord {
     fn count(&mut self, upload: &Upload, download: &Download) {
         self.request_body = upload.body_bytes;
         self.status = download.status;
@@ -76,22 +76,22 @@ impl Tally {
 
 /// Describes an attempt that failed and gave the client nothing.
 fn failure<U: Io>(
-    landing: Landing,
+    landing: FlightEnd,
     reused: bool,
     upload: &Upload,
     upstream: &U,
     mark: u64,
 ) -> Option<Attempt> {
     match landing {
-        Landing::Upstream(DownloadError::Held {
+        FlightEnd::Upstream(DownloadError::Held {
             unprocessed: true, ..
         }) => Some(Attempt::Refused),
-        Landing::Upstream(DownloadError::Held { status, .. }) => Some(Attempt::Answered(status)),
-        Landing::Timeout => Some(Attempt::Answered(504)),
-        Landing::Upstream(DownloadError::Reset { silent: true }) if !upload.started => {
+        FlightEnd::Upstream(DownloadError::Held { status, .. }) => Some(Attempt::Answered(status)),
+        FlightEnd::Timeout => Some(Attempt::Answered(504)),
+        FlightEnd::Upstream(DownloadError::Reset { silent: true }) if !upload.started => {
             Some(Attempt::NotSent)
         }
-        Landing::Upstream(DownloadError::Reset { silent: true }) => {
+        FlightEnd::Upstream(DownloadError::Reset { silent: true }) => {
             match upstream.closed_before(mark) {
                 true => Some(Attempt::NotReceived),
                 false => Some(Attempt::Unanswered { reused }),
@@ -107,7 +107,7 @@ pub(super) struct Local<'a> {
     pub(super) flag: ResponseFlag,
     pub(super) details: &'static str,
     pub(super) reason: &'a str,
-    pub(super) told: Option<&'a Told>,
+    pub(super) told: Option<&'a ExternalReply>,
     /// The request went no further than us.
     pub(super) unprocessed: bool,
 }
@@ -125,7 +125,7 @@ impl<'a> Local<'a> {
     }
 }
 
-enum Opened<U> {
+enum OpenedExchange<U> {
     Stream(U),
     Failed(ConnectFailure),
     ClientGone,
@@ -137,13 +137,13 @@ enum Opened<U> {
 const LATE: &str = "response_timeout";
 
 /// Returns true if the response timed out; the caller asks after all of the request was received.
-fn is_over<R: HttpRole>(route: &Route<R>, timer: &mut Timer, cx: &mut Context<'_>) -> bool {
+fn is_over<R: HttpRole>(route: &RequestRoute<R>, timer: &mut Timer, cx: &mut Context<'_>) -> bool {
     let deadline = route.deadline();
     deadline.is_some_and(|deadline| timer.passed(cx, deadline))
 }
 
 /// Edits of a request's head.
-pub(super) fn edit<R: HttpRole>(route: &Route<R>) -> RequestEdit<'_> {
+pub(super) fn edit<R: HttpRole>(route: &RequestRoute<R>) -> RequestEdit<'_> {
     let (observer, edit) = (route.observer.as_deref(), route.edit());
     RequestEdit {
         authority: edit.authority,
@@ -157,7 +157,7 @@ pub(super) fn edit<R: HttpRole>(route: &Route<R>) -> RequestEdit<'_> {
 async fn connect<R: HttpRole>(
     worker: &HttpWorker<R>,
     role: &R,
-    route: &Route<R>,
+    route: &RequestRoute<R>,
     websocket: bool,
 ) -> Result<Upstream<R::Upstream>, ConnectFailure> {
     match route.upstream {
@@ -173,12 +173,12 @@ async fn connect<R: HttpRole>(
     }
 }
 
-impl<S: Io, R: HttpRole> Connection<'_, S, R> {
+impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     /// Lets the role learn what the request in `self.work` names, if it must.
     pub(crate) async fn prepare(&mut self) {
         let name = self.work.as_ref().and_then(|work| {
             let head = work.desk.request.head(work.input.filled());
-            self.role.unknown(&Head::Http1(head))
+            self.role.unknown(&HttpHead::Http1(head))
         });
         if let Some(name) = name {
             Box::pin(self.role.learn(name)).await;
@@ -186,17 +186,17 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     }
 
     /// Serves the request whose head is complete in `self.work`.
-    pub(crate) async fn exchange(&mut self) -> After {
+    pub(crate) async fn exchange(&mut self) -> AfterExchange {
         let started = Instant::now();
         self.started = started;
-        let Some(Work { input, desk }) = &mut self.work else {
-            return After::Close { linger: false };
+        let Some(ConnectionWork { input, desk }) = &mut self.work else {
+            return AfterExchange::Close { linger: false };
         };
         let desk = &mut **desk;
         let head = desk.request.head(input.filled());
-        let facts = Facts {
+        let facts = ExchangeFacts {
             version: head.version(),
-            asked: Asked {
+            asked: RequestSummary {
                 head: head.is_head(),
                 upgrade: head.wants_upgrade(),
                 connect: head.is_connect(),
@@ -208,10 +208,10 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         };
         let framing = head.framing();
         let body_at = input.start + desk.request.head_len();
-        let mut tally = Tally::default();
+        let mut tally = ExchangeRecord::default();
         let may_be_left_out = head.expects_continue() || !self.stream.lingers();
         let upload = Upload::new(framing, body_at, input, may_be_left_out);
-        let (after, ticket) = match (upload, self.role.route(&Head::Http1(head))) {
+        let (after, ticket) = match (upload, self.role.route(&HttpHead::Http1(head))) {
             (Ok(mut upload), Ok(mut route)) => {
                 desk.to_upstream.clear();
                 head.write_forwarded(&edit(&route), &mut desk.to_upstream);
@@ -234,7 +234,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             let bytes = work.input.filled();
             self.rested = self.record(started, work, bytes, ticket.as_ref(), &tally);
         }
-        if let After::Keep { end } = after {
+        if let AfterExchange::Keep { end } = after {
             self.advance(end);
         }
         after
@@ -243,14 +243,14 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     fn record(
         &self,
         started: Instant,
-        work: &Work,
+        work: &ConnectionWork,
         bytes: &[u8],
         ticket: Option<&R::Ticket>,
-        tally: &Tally,
+        tally: &ExchangeRecord,
     ) -> Instant {
         let ended = tally.ended.unwrap_or_else(Instant::now);
         self.role.record(Exchange {
-            head: Some(Head::Http1(work.desk.request.head(bytes))),
+            head: Some(HttpHead::Http1(work.desk.request.head(bytes))),
             ticket,
             status: tally.status,
             flag: tally.flag,
@@ -280,11 +280,11 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     /// Replies ourselves. The connection is kept if the request was received whole, or nearly so.
     pub(super) async fn answer(
         &mut self,
-        facts: Facts,
+        facts: ExchangeFacts,
         local: Local<'_>,
         upload: Option<&mut Upload>,
-        tally: &mut Tally,
-    ) -> After {
+        tally: &mut ExchangeRecord,
+    ) -> AfterExchange {
         let kept = facts.keep_alive && !self.is_last();
         let upload = upload.filter(|upload| kept && upload.ends_soon());
         let reply = Reply {
@@ -308,7 +308,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         (tally.response_head, tally.response_body) = self.reply(&reply).await;
         match upload {
             Some(upload) => self.keep_client(upload, tally).await,
-            None => After::Close { linger: true },
+            None => AfterExchange::Close { linger: true },
         }
     }
 
@@ -316,11 +316,11 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     pub(super) async fn forward(
         &mut self,
         started: Instant,
-        facts: Facts,
-        route: &mut Route<R>,
+        facts: ExchangeFacts,
+        route: &mut RequestRoute<R>,
         upload: &mut Upload,
-        tally: &mut Tally,
-    ) -> After {
+        tally: &mut ExchangeRecord,
+    ) -> AfterExchange {
         if let Some(local) = self.forbid_trailers(route, upload) {
             return Box::pin(self.answer(facts, local, None, tally)).await;
         }
@@ -333,10 +333,10 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             let mut upstream = match pooled {
                 Some(stream) => stream,
                 None => match self.open(route, facts, upload.received()).await {
-                    Opened::Stream(stream) => stream,
-                    Opened::ClientGone => return self.client_gone(upload, tally),
-                    Opened::Expired => return self.expired(facts, upload, tally).await,
-                    Opened::Failed(failure) => {
+                    OpenedExchange::Stream(stream) => stream,
+                    OpenedExchange::ClientGone => return self.client_gone(upload, tally),
+                    OpenedExchange::Expired => return self.expired(facts, upload, tally).await,
+                    OpenedExchange::Failed(failure) => {
                         if self.dials_again(route, &failure, upload, tally).await {
                             continue;
                         }
@@ -352,7 +352,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 observer.sends(upstream.local_address());
             }
             let Some(work) = &mut self.work else {
-                return After::Close { linger: false };
+                return AfterExchange::Close { linger: false };
             };
             let desk = &mut work.desk;
             let mut download = Download::new(&mut desk.response, &mut desk.to_client);
@@ -370,7 +370,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                     stale = replace;
                     continue;
                 }
-                if let Landing::Upstream(DownloadError::Held { .. }) = landing {
+                if let FlightEnd::Upstream(DownloadError::Held { .. }) = landing {
                     download.accept();
                     landing = self
                         .fly(facts, route, upload, &mut download, &mut upstream)
@@ -378,7 +378,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 }
             }
             tally.count(upload, &download);
-            if landing == Landing::Done && download.is_tunnel() {
+            if landing == FlightEnd::Done && download.is_tunnel() {
                 // Boxed: it is rare, and every idle connection would pay for its size.
                 let ends = (&*upload, &mut download);
                 return Box::pin(self.tunnel(started, route, ends, upstream, tally)).await;
@@ -392,7 +392,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     }
 
     /// Refuses trailers that the client may not write; returns the reply if they came already.
-    fn forbid_trailers(&self, route: &Route<R>, upload: &mut Upload) -> Option<Local<'static>> {
+    fn forbid_trailers(&self, route: &RequestRoute<R>, upload: &mut Upload) -> Option<Local<'static>> {
         let (observer, work) = (route.observer.as_ref()?, self.work.as_ref()?);
         let forbidden = upload.forbid_trailers(observer.keeps(), &work.input);
         let flag = ResponseFlag::DownstreamProtocolError;
@@ -401,13 +401,13 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
 
     /// An idle connection for the route. Before a request that could not be repeated the kernel is asked whether it still
     /// stands; for the others finding out is cheaper than asking every time.
-    fn checkout(&self, route: &Route<R>, facts: Facts) -> Option<Upstream<R::Upstream>> {
+    fn checkout(&self, route: &RequestRoute<R>, facts: ExchangeFacts) -> Option<Upstream<R::Upstream>> {
         if route.upstream == UpstreamHttp::Http2 {
             return None;
         }
         loop {
             let mut stream = self.worker.pool.checkout(&route.key)?;
-            if facts.idempotent || stream.news() == News::None {
+            if facts.idempotent || stream.news() == SocketEvents::None {
                 return Some(Upstream::Http1(stream));
             }
         }
@@ -416,18 +416,18 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     /// Returns the upstream connection to the pool, if it can carry another request.
     fn keep(
         &self,
-        route: &Route<R>,
-        landing: Landing,
+        route: &RequestRoute<R>,
+        landing: FlightEnd,
         (upload, mut download): (&Upload, Download),
         upstream: Upstream<R::Upstream>,
-        tally: &mut Tally,
+        tally: &mut ExchangeRecord,
     ) {
         let leftover = download.take_buffer();
         let quiet = leftover.as_ref().is_none_or(Buffer::is_empty);
         if let Some(buffer) = leftover {
             self.worker.buffers.give(buffer);
         }
-        if landing == Landing::Done
+        if landing == FlightEnd::Done
             && download.upstream_keeps
             && upload.finished
             && quiet
@@ -451,7 +451,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     }
 
     /// Counts the attempt; from the second on the request carries its number, as by Istio's proxies.
-    fn number_attempt(&mut self, tally: &mut Tally) {
+    fn number_attempt(&mut self, tally: &mut ExchangeRecord) {
         tally.attempts += 1;
         if let Some(work) = &mut self.work
             && tally.attempts > 1
@@ -469,10 +469,10 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     /// Returns true if another attempt follows a failed connect.
     async fn dials_again(
         &mut self,
-        route: &mut Route<R>,
+        route: &mut RequestRoute<R>,
         failure: &ConnectFailure,
         upload: &mut Upload,
-        tally: &mut Tally,
+        tally: &mut ExchangeRecord,
     ) -> bool {
         if failure.look_again {
             tally.attempts -= 1;
@@ -488,10 +488,10 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     /// Asks the role for another attempt and waits for its pause. Also false if the client left meanwhile.
     async fn again(
         &mut self,
-        route: &mut Route<R>,
+        route: &mut RequestRoute<R>,
         last: Attempt,
         upload: &mut Upload,
-        tally: &Tally,
+        tally: &ExchangeRecord,
     ) -> bool {
         if !upload.replayable {
             return false;
@@ -512,7 +512,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         let Some(work) = &mut self.work else {
             return false;
         };
-        let mut client = Client {
+        let mut client = ExchangeClient {
             stream: &mut self.stream,
             input: &mut work.input,
             timer: &mut self.timer,
@@ -528,11 +528,11 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     /// No attempt reached an endpoint.
     async fn unreachable(
         &mut self,
-        facts: Facts,
+        facts: ExchangeFacts,
         failure: &ConnectFailure,
         upload: &mut Upload,
-        tally: &mut Tally,
-    ) -> After {
+        tally: &mut ExchangeRecord,
+    ) -> AfterExchange {
         let local = Local {
             reason: &failure.reason,
             unprocessed: true,
@@ -544,27 +544,27 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
 
     async fn open(
         &mut self,
-        route: &Route<R>,
-        facts: Facts,
+        route: &RequestRoute<R>,
+        facts: ExchangeFacts,
         received: bool,
-    ) -> Opened<Upstream<R::Upstream>> {
+    ) -> OpenedExchange<Upstream<R::Upstream>> {
         let limited = received && !facts.asked.connect;
         // Boxed: it is rare, and every idle connection would pay for its size.
         let mut connecting = Box::pin(connect(self.worker, self.role, route, facts.websocket));
         let Some(work) = &mut self.work else {
-            return Opened::ClientGone;
+            return OpenedExchange::ClientGone;
         };
-        let mut client = Client {
+        let mut client = ExchangeClient {
             stream: &mut self.stream,
             input: &mut work.input,
             timer: &mut self.timer,
         };
         poll_fn(|cx| match connecting.as_mut().poll(cx) {
-            Poll::Ready(Ok(stream)) => Poll::Ready(Opened::Stream(stream)),
-            Poll::Ready(Err(failure)) => Poll::Ready(Opened::Failed(failure)),
-            Poll::Pending if received && client.is_gone(cx) => Poll::Ready(Opened::ClientGone),
+            Poll::Ready(Ok(stream)) => Poll::Ready(OpenedExchange::Stream(stream)),
+            Poll::Ready(Err(failure)) => Poll::Ready(OpenedExchange::Failed(failure)),
+            Poll::Pending if received && client.is_gone(cx) => Poll::Ready(OpenedExchange::ClientGone),
             Poll::Pending if limited && is_over(route, client.timer, cx) => {
-                Poll::Ready(Opened::Expired)
+                Poll::Ready(OpenedExchange::Expired)
             }
             Poll::Pending => Poll::Pending,
         })
@@ -572,7 +572,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     }
 
     /// The request timed out before any attempt reached an endpoint.
-    async fn expired(&mut self, facts: Facts, upload: &mut Upload, tally: &mut Tally) -> After {
+    async fn expired(&mut self, facts: ExchangeFacts, upload: &mut Upload, tally: &mut ExchangeRecord) -> AfterExchange {
         tally.request_body = upload.body_bytes;
         let local = Local::new(504, ResponseFlag::UpstreamRequestTimeout, LATE);
         self.answer(facts, local, Some(upload), tally).await
@@ -585,17 +585,17 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
 
     async fn fly(
         &mut self,
-        facts: Facts,
-        route: &Route<R>,
+        facts: ExchangeFacts,
+        route: &RequestRoute<R>,
         upload: &mut Upload,
         download: &mut Download,
         upstream: &mut Upstream<R::Upstream>,
-    ) -> Landing {
-        let Some(Work { input, desk }) = &mut self.work else {
-            return Landing::ClientGone;
+    ) -> FlightEnd {
+        let Some(ConnectionWork { input, desk }) = &mut self.work else {
+            return FlightEnd::ClientGone;
         };
         let worker = Rc::clone(self.worker);
-        let mut client = Client {
+        let mut client = ExchangeClient {
             stream: &mut self.stream,
             input,
             timer: &mut self.timer,
@@ -610,7 +610,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             observer: route.observer.as_deref(),
         };
         let (role, retiring) = (self.role, self.retiring);
-        let mut flight = Flight {
+        let mut flight = ExchangeFlight {
             upload,
             download,
             upstream,
@@ -620,9 +620,9 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             waiting_since: None,
         };
         poll_fn(|cx| {
-            let head = || Head::Http1(desk.request.head(client.input.filled()));
+            let head = || HttpHead::Http1(desk.request.head(client.input.filled()));
             if role.is_revoked(&route.ticket, head) {
-                return Poll::Ready(Landing::Revoked);
+                return Poll::Ready(FlightEnd::Revoked);
             }
             let last = retiring || worker.drain.is_draining();
             flight.terms.persist = facts.keep_alive && !last;
@@ -634,7 +634,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             let limited = flight.upload.received() && !facts.asked.connect;
             match polled {
                 Poll::Pending if limited && is_over(route, client.timer, cx) => {
-                    Poll::Ready(Landing::Expired)
+                    Poll::Ready(FlightEnd::Expired)
                 }
                 polled => polled,
             }
@@ -642,43 +642,43 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         .await
     }
 
-    fn client_gone(&self, upload: &Upload, tally: &mut Tally) -> After {
+    fn client_gone(&self, upload: &Upload, tally: &mut ExchangeRecord) -> AfterExchange {
         tally.request_body = upload.body_bytes;
         tally.flag = ResponseFlag::DownstreamConnectionTermination;
         tally.details = GONE;
-        After::Cut
+        AfterExchange::Cut
     }
 
     /// Turns the end of a flight into the client's response and the record.
     async fn land(
         &mut self,
-        landing: Landing,
-        facts: Facts,
+        landing: FlightEnd,
+        facts: ExchangeFacts,
         upload: &mut Upload,
         download: &mut Download,
-        tally: &mut Tally,
-    ) -> After {
+        tally: &mut ExchangeRecord,
+    ) -> AfterExchange {
         let local = match landing {
-            Landing::Done => {
+            FlightEnd::Done => {
                 tally.details = "via_upstream";
                 return match download.persist && upload.ends_soon() {
                     true => self.keep_client(upload, tally).await,
-                    false => After::Close {
+                    false => AfterExchange::Close {
                         linger: !upload.received() || facts.asked.connect,
                     },
                 };
             }
-            Landing::ClientGone => return self.client_gone(upload, tally),
-            Landing::RequestBody(error) => {
+            FlightEnd::ClientGone => return self.client_gone(upload, tally),
+            FlightEnd::RequestBody(error) => {
                 Local::new(400, ResponseFlag::DownstreamProtocolError, error.reason())
             }
-            Landing::Timeout | Landing::Expired => {
+            FlightEnd::Timeout | FlightEnd::Expired => {
                 Local::new(504, ResponseFlag::UpstreamRequestTimeout, LATE)
             }
-            Landing::Idle => {
+            FlightEnd::Idle => {
                 Local::new(408, ResponseFlag::StreamIdleTimeout, "stream_idle_timeout")
             }
-            Landing::Revoked => Local {
+            FlightEnd::Revoked => Local {
                 reason: R::REVOCATION.told,
                 ..Local::new(
                     R::REVOCATION.status,
@@ -686,23 +686,23 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                     R::REVOCATION.details,
                 )
             },
-            Landing::Upstream(DownloadError::Head(reject)) => {
+            FlightEnd::Upstream(DownloadError::Head(reject)) => {
                 Local::new(502, ResponseFlag::UpstreamProtocolError, reject.reason())
             }
-            Landing::Upstream(DownloadError::Body(error)) => {
+            FlightEnd::Upstream(DownloadError::Body(error)) => {
                 Local::new(502, ResponseFlag::UpstreamProtocolError, error.reason())
             }
-            Landing::Upstream(DownloadError::Interim) => Local::new(
+            FlightEnd::Upstream(DownloadError::Interim) => Local::new(
                 502,
                 ResponseFlag::UpstreamProtocolError,
                 "too_many_interim_responses",
             ),
-            Landing::Upstream(_) if download.status == 0 => Local::new(
+            FlightEnd::Upstream(_) if download.status == 0 => Local::new(
                 503,
                 ResponseFlag::UpstreamConnectionTermination,
                 "upstream_reset_before_response",
             ),
-            Landing::Upstream(_) => Local::new(
+            FlightEnd::Upstream(_) => Local::new(
                 502,
                 ResponseFlag::UpstreamConnectionTermination,
                 "upstream_reset_after_response_started",
@@ -714,13 +714,13 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             tally.details = local.details;
             // With a known length, missing bytes show the cut; with a body that ends at the close, only a reset shows it.
             return if download.until_close || download.unwrap {
-                After::Abort
+                AfterExchange::Abort
             } else {
-                After::Cut
+                AfterExchange::Cut
             };
         }
         // A client that sends too slowly is not waited for again.
-        let rest = (landing != Landing::Idle).then_some(upload);
+        let rest = (landing != FlightEnd::Idle).then_some(upload);
         self.answer(facts, local, rest, tally).await
     }
 
@@ -728,25 +728,25 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     async fn tunnel(
         &mut self,
         started: Instant,
-        route: &Route<R>,
+        route: &RequestRoute<R>,
         (upload, download): (&Upload, &mut Download),
         mut upstream: Upstream<R::Upstream>,
-        tally: &mut Tally,
-    ) -> After {
-        let Some(Work { mut input, desk }) = self.work.take() else {
-            return After::Tunnelled;
+        tally: &mut ExchangeRecord,
+    ) -> AfterExchange {
+        let Some(ConnectionWork { mut input, desk }) = self.work.take() else {
+            return AfterExchange::Tunnelled;
         };
         let buffers = self.worker.buffers.clone();
         let head = input.bytes()[input.start..upload.end()].to_vec();
         input.start = upload.end();
-        let mut up = Direction::new(Some(input));
-        let mut down = Direction::new(download.take_buffer());
+        let mut up = TunnelDirection::new(Some(input));
+        let mut down = TunnelDirection::new(download.take_buffer());
         let (client, timer, role) = (&mut self.stream, &mut self.timer, self.role);
         let limit = self.worker.timeouts.tunnel_idle;
         let mut quiet = (Instant::now(), 0);
         let mut revoked = false;
         let result = poll_fn(|cx| {
-            if role.is_revoked(&route.ticket, || Head::Http1(desk.request.head(&head))) {
+            if role.is_revoked(&route.ticket, || HttpHead::Http1(desk.request.head(&head))) {
                 revoked = true;
                 return Poll::Ready(Err(std::io::ErrorKind::PermissionDenied.into()));
             }
@@ -777,12 +777,12 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             (tally.flag, tally.details) = (R::REVOCATION.flag, R::REVOCATION.details);
         }
         (tally.request_body, tally.response_body) = (up.bytes, down.bytes);
-        let work = Work {
+        let work = ConnectionWork {
             input: buffers.take(),
             desk,
         };
         self.record(started, &work, &head, Some(&route.ticket), tally);
         work.give_back(&buffers);
-        After::Tunnelled
+        AfterExchange::Tunnelled
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use voile_http1::BodyError;
 
-use super::buffers::{Buffer, Buffers, Desk};
+use super::buffers::{Buffer, Buffers, ExchangeBuffers};
 use super::download::{Download, DownloadError, Terms};
 use super::io::Io;
 use super::limits::HttpTimeouts;
@@ -16,7 +16,7 @@ use super::upload::{Upload, UploadError};
 
 /// End of a flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Landing {
+pub(crate) enum FlightEnd {
     /// The response was relayed whole.
     Done,
     /// The upstream failed us, or what it said was not HTTP.
@@ -36,13 +36,13 @@ pub(crate) enum Landing {
 }
 
 /// The client's side of an exchange, which outlives a retry on another upstream connection.
-pub(crate) struct Client<'a, S> {
+pub(crate) struct ExchangeClient<'a, S> {
     pub(crate) stream: &'a mut S,
     pub(crate) input: &'a mut Buffer,
     pub(crate) timer: &'a mut Timer,
 }
 
-impl<S: Io> Client<'_, S> {
+impl<S: Io> ExchangeClient<'_, S> {
     /// Returns true if the client went away, as far as reading tells; keeps pipelined bytes while there is room for
     /// them. A client that closed its sending side counts as gone (as for Envoy): most that do so have closed
     /// altogether.
@@ -64,7 +64,7 @@ impl<S: Io> Client<'_, S> {
 }
 
 /// The moving parts of a flight.
-pub(crate) struct Flight<'a, U> {
+pub(crate) struct ExchangeFlight<'a, U> {
     pub(crate) upload: &'a mut Upload,
     pub(crate) download: &'a mut Download,
     pub(crate) upstream: &'a mut U,
@@ -76,15 +76,15 @@ pub(crate) struct Flight<'a, U> {
     pub(crate) waiting_since: Option<Instant>,
 }
 
-impl<U: Io> Flight<'_, U> {
+impl<U: Io> ExchangeFlight<'_, U> {
     pub(crate) fn poll<S: Io>(
         &mut self,
         cx: &mut Context<'_>,
-        client: &mut Client<'_, S>,
-        desk: &mut Desk,
+        client: &mut ExchangeClient<'_, S>,
+        desk: &mut ExchangeBuffers,
         buffers: &Buffers,
         timeouts: &HttpTimeouts,
-    ) -> Poll<Landing> {
+    ) -> Poll<FlightEnd> {
         if let Some(landing) = self.poll_upload(cx, client, &desk.to_upstream) {
             return Poll::Ready(landing);
         }
@@ -101,13 +101,13 @@ impl<U: Io> Flight<'_, U> {
             (client.stream, self.upstream),
         );
         match download {
-            Poll::Ready(Ok(())) => return Poll::Ready(Landing::Done),
-            Poll::Ready(Err(DownloadError::Client)) => return Poll::Ready(Landing::ClientGone),
-            Poll::Ready(Err(error)) => return Poll::Ready(Landing::Upstream(error)),
+            Poll::Ready(Ok(())) => return Poll::Ready(FlightEnd::Done),
+            Poll::Ready(Err(DownloadError::Client)) => return Poll::Ready(FlightEnd::ClientGone),
+            Poll::Ready(Err(error)) => return Poll::Ready(FlightEnd::Upstream(error)),
             Poll::Pending => {}
         }
         if self.upload.received() && client.is_gone(cx) {
-            return Poll::Ready(Landing::ClientGone);
+            return Poll::Ready(FlightEnd::ClientGone);
         }
         match self.overdue(cx, client.timer, timeouts) {
             Some(landing) => Poll::Ready(landing),
@@ -118,9 +118,9 @@ impl<U: Io> Flight<'_, U> {
     fn poll_upload<S: Io>(
         &mut self,
         cx: &mut Context<'_>,
-        client: &mut Client<'_, S>,
+        client: &mut ExchangeClient<'_, S>,
         head: &[u8],
-    ) -> Option<Landing> {
+    ) -> Option<FlightEnd> {
         if self.upload.finished || self.upload.broken {
             return None;
         }
@@ -142,8 +142,8 @@ impl<U: Io> Flight<'_, U> {
             }
             // The upstream may have answered before it closed: its answer decides.
             Poll::Ready(Err(UploadError::Upstream)) => self.upload.broken = true,
-            Poll::Ready(Err(UploadError::Client)) => return Some(Landing::ClientGone),
-            Poll::Ready(Err(UploadError::Body(error))) => return Some(Landing::RequestBody(error)),
+            Poll::Ready(Err(UploadError::Client)) => return Some(FlightEnd::ClientGone),
+            Poll::Ready(Err(UploadError::Body(error))) => return Some(FlightEnd::RequestBody(error)),
         }
         None
     }
@@ -155,7 +155,7 @@ impl<U: Io> Flight<'_, U> {
         cx: &mut Context<'_>,
         timer: &mut Timer,
         timeouts: &HttpTimeouts,
-    ) -> Option<Landing> {
+    ) -> Option<FlightEnd> {
         let sending = !(self.upload.received() || self.upload.broken);
         if !(self.download.stalled || sending) {
             self.idle_since = None;
@@ -163,7 +163,7 @@ impl<U: Io> Flight<'_, U> {
             let limit = [timeouts.request, each].into_iter().flatten().min();
             let limit = limit.filter(|_| self.download.status == 0)?;
             let since = *self.waiting_since.get_or_insert_with(Instant::now);
-            return timer.passed(cx, since + limit).then_some(Landing::Timeout);
+            return timer.passed(cx, since + limit).then_some(FlightEnd::Timeout);
         }
         let moved = self.upload.body_bytes + self.download.body_bytes;
         let since = match self.idle_since {
@@ -177,6 +177,6 @@ impl<U: Io> Flight<'_, U> {
             let whole = self.started + timeouts.body_grace + Duration::from_secs(earned);
             deadline = deadline.min(whole);
         }
-        timer.passed(cx, deadline).then_some(Landing::Idle)
+        timer.passed(cx, deadline).then_some(FlightEnd::Idle)
     }
 }

@@ -32,14 +32,14 @@ impl HttpVersion {
 
 /// See the module.
 #[derive(Clone, Copy)]
-pub enum Head<'a> {
+pub enum HttpHead<'a> {
     /// Positions in the HTTP/1.1 engine's buffer.
     Http1(RequestHead<'a>),
     /// Fields that the HTTP/2 engine decoded.
     Http2(&'a Fields),
 }
 
-impl<'a> Head<'a> {
+impl<'a> HttpHead<'a> {
     /// The method.
     pub fn method(&self) -> &'a str {
         match self {
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_head_of_http2_reads_like_one_of_http1() {
         let parts = parts("application/grpc+proto");
-        let head = Head::Http2(&parts);
+        let head = HttpHead::Http2(&parts);
         assert_eq!(head.method(), "POST");
         assert_eq!(head.path_and_query(), "/a.B/C?d=e");
         assert_eq!(head.path(), "/a.B/C");
@@ -227,7 +227,7 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(
-                Head::Http2(&parts(content_type)).is_grpc(),
+                HttpHead::Http2(&parts(content_type)).is_grpc(),
                 grpc,
                 "{content_type}"
             );

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use voile_transport::News;
+use voile_transport::SocketEvents;
 
 /// A byte stream that the engine can serve: plain TCP, or TLS over it.
 pub trait Io: AsyncRead + AsyncWrite + Unpin {
@@ -29,8 +29,8 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
 
     /// Reports if the peer sent data or closed, by the kernel's state at this moment. Streams that cannot
     /// tell return none.
-    fn news(&mut self) -> News {
-        News::None
+    fn news(&mut self) -> SocketEvents {
+        SocketEvents::None
     }
 
     /// Local address of the connection. Streams that cannot tell return none.
@@ -78,7 +78,7 @@ impl Io for TcpStream {
     }
 }
 
-impl Io for voile_transport::Stream {
+impl Io for voile_transport::TransportStream {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_readable(self, cx)
     }
@@ -95,7 +95,7 @@ impl Io for voile_transport::Stream {
         self.local()
     }
 
-    fn news(&mut self) -> News {
+    fn news(&mut self) -> SocketEvents {
         Self::news(self)
     }
 

@@ -2,11 +2,11 @@
 //!
 //! One task per downstream connection on a current-thread runtime; nothing here is `Send`, nothing takes a lock.
 
-pub mod ask;
+pub mod external_check;
 pub mod buffers;
 pub(crate) mod clock;
 mod connection;
-mod consult;
+mod external_check_wait;
 mod download;
 pub mod drain;
 mod exchange;
@@ -24,16 +24,16 @@ mod upload;
 pub(crate) mod upstream;
 pub mod worker;
 
-pub use ask::{Amendment, BodyWanted, Manner, Names, Pending, Shown, Told};
+pub use external_check::{HeadAmendment, BodyWanted, FieldPlacement, Names, Pending, BodyPrefix, ExternalReply};
 pub use buffers::Buffers;
 pub use drain::Drain;
 pub(crate) use head::is_grpc;
-pub use head::{Head, HttpVersion};
+pub use head::{HttpHead, HttpVersion};
 pub use io::Io;
 pub use limits::HttpTimeouts;
 pub use role::{
-    Answer, ConnectFailure, DENIED, Exchange, Grpc, HttpRole, Observe, Refusal, ResponseFlag,
-    Route, UpstreamHttp, UpstreamTerms,
+    UpstreamResponse, ConnectFailure, DENIED, Exchange, Grpc, HttpRole, HeadObserver, RoleRefusal, ResponseFlag,
+    RequestRoute, UpstreamHttp, UpstreamTerms,
 };
-pub(crate) use role::{BODY_TOO_LARGE, Edit, REVOKED, Revocation, UNREACHED};
+pub(crate) use role::{BODY_TOO_LARGE, HeadEdit, REVOKED, Revocation, UNREACHED};
 pub use worker::{ConnectionEnd, HttpWorker, serve_connection};

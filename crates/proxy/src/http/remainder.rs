@@ -5,30 +5,30 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Instant;
 
-use super::connection::{After, Connection, Work};
-use super::exchange::Tally;
+use super::connection::{AfterExchange, Http1Connection, ConnectionWork};
+use super::exchange::ExchangeRecord;
 use super::io::Io;
 use super::role::HttpRole;
 use super::upload::Upload;
 
-impl<S: Io, R: HttpRole> Connection<'_, S, R> {
+impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     /// Keeps the connection for its next request. The upload ends soon.
-    pub(super) async fn keep_client(&mut self, upload: &mut Upload, tally: &mut Tally) -> After {
+    pub(super) async fn keep_client(&mut self, upload: &mut Upload, tally: &mut ExchangeRecord) -> AfterExchange {
         if !upload.received() {
             // The exchange ended with its answer.
             tally.ended.get_or_insert_with(Instant::now);
             // Boxed: it is rare, and every idle connection would pay for its size.
             if !Box::pin(self.drop_remainder(upload)).await {
-                return After::Close { linger: true };
+                return AfterExchange::Close { linger: true };
             }
         }
-        After::Keep { end: upload.end() }
+        AfterExchange::Keep { end: upload.end() }
     }
 
     /// Returns true if the whole remainder came within the linger time.
     async fn drop_remainder(&mut self, upload: &mut Upload) -> bool {
         let limit = Instant::now() + self.worker.timeouts.linger;
-        let Some(Work { input, .. }) = &mut self.work else {
+        let Some(ConnectionWork { input, .. }) = &mut self.work else {
             return false;
         };
         let (stream, timer) = (&mut self.stream, &mut self.timer);

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use voile_http1::Version;
 
-use super::ask::{Amendment, Told, amend_lines};
+use super::external_check::{HeadAmendment, ExternalReply, amend_lines};
 use crate::http2::grpc;
 
 /// Local reply to the client, when no upstream answers.
@@ -13,7 +13,7 @@ pub(crate) struct Reply<'a> {
     pub(crate) status: u16,
     pub(crate) reason: &'a str,
     /// Response of another service instead.
-    pub(crate) told: Option<&'a Told>,
+    pub(crate) told: Option<&'a ExternalReply>,
     pub(crate) persist: bool,
     pub(crate) client: Version,
     /// The request was HEAD: everything but the body.
@@ -89,7 +89,7 @@ impl Reply<'_> {
     }
 
     /// Writes the whole reply, with the fields that all local replies have; returns the length of its head.
-    pub(crate) fn write(&self, out: &mut Vec<u8>, added: &[Amendment]) -> usize {
+    pub(crate) fn write(&self, out: &mut Vec<u8>, added: &[HeadAmendment]) -> usize {
         out.clear();
         let (body, kind) = self.content();
         let bodiless = matches!(self.status, 204 | 304);

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use voile_traffic::{Attempt, RetryPolicy};
 
-use super::ask::{Amendment, Names, Pending, Shown, Told};
-use super::head::Head;
+use super::external_check::{HeadAmendment, Names, Pending, BodyPrefix, ExternalReply};
+use super::head::HttpHead;
 use super::io::Io;
 
 /// Timeout of opening an upstream connection, handshake included, unless a route says otherwise. Istio's default.
@@ -42,10 +42,10 @@ pub trait HttpRole: Sized {
     type Question;
 
     /// Decides where a request goes, or that it goes nowhere. Runs on the request path: indexed lookups only.
-    fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>>;
+    fn route(&self, head: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>>;
 
     /// Name whose meaning must be learned before [`Self::route`] can decide. `None` by default.
-    fn unknown(&self, head: &Head<'_>) -> Option<Rc<str>> {
+    fn unknown(&self, head: &HttpHead<'_>) -> Option<Rc<str>> {
         let _ = head;
         None
     }
@@ -58,7 +58,7 @@ pub trait HttpRole: Sized {
 
     /// Puts the question of [`Refusal::pending`]; the answer is stored in the question. Dropping the future withdraws the
     /// question.
-    fn ask(&self, question: &mut Self::Question, body: Option<Shown>) -> impl Future<Output = ()> {
+    fn ask(&self, question: &mut Self::Question, body: Option<BodyPrefix>) -> impl Future<Output = ()> {
         let _ = (question, body);
         std::future::ready(())
     }
@@ -66,29 +66,29 @@ pub trait HttpRole: Sized {
     /// Decides by the external service's answer. The head is the one that [`Self::route`] saw.
     fn answered(
         &self,
-        head: &Head<'_>,
+        head: &HttpHead<'_>,
         question: Self::Question,
-    ) -> Result<Route<Self>, Refusal<Self>> {
+    ) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
         let _ = (head, question);
-        Err(Refusal::new(403, ResponseFlag::Unauthorized, DENIED))
+        Err(RoleRefusal::new(403, ResponseFlag::Unauthorized, DENIED))
     }
 
     /// Opens a connection for a route, speaking what [`Route::upstream`] says. The engine bounds it by `route.connect_timeout`; dropping the future cancels it.
     fn connect(
         &self,
-        route: &Route<Self>,
+        route: &RequestRoute<Self>,
     ) -> impl Future<Output = Result<Self::Upstream, ConnectFailure>>;
 
     /// Decides if the request is sent again after `made` attempts; `last` is the last attempt's end. Points `route` at
     /// the next destination and returns the pause before. The engine asks only while it holds the whole request and the
     /// client has received nothing of an answer. Roles that never retry keep this default.
-    fn again(&self, route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
+    fn again(&self, route: &mut RequestRoute<Self>, last: Attempt, made: u32) -> Option<Duration> {
         let _ = (route, last, made);
         None
     }
 
     /// Reports that an upstream answered, as soon as the final head is there. Does nothing by default.
-    fn answers(&self, ticket: &Self::Ticket, answer: Answer) {
+    fn answers(&self, ticket: &Self::Ticket, answer: UpstreamResponse) {
         let _ = (ticket, answer);
     }
 
@@ -97,7 +97,7 @@ pub trait HttpRole: Sized {
 
     /// Returns true if the leave of an exchange in flight was revoked. The engine asks whenever the exchange moves, and
     /// after [`super::Drain::judge_again`]. The exchange then ends; without an answer so far, the client is refused.
-    fn is_revoked<'h>(&self, ticket: &Self::Ticket, head: impl FnOnce() -> Head<'h>) -> bool {
+    fn is_revoked<'h>(&self, ticket: &Self::Ticket, head: impl FnOnce() -> HttpHead<'h>) -> bool {
         let _ = (ticket, head);
         false
     }
@@ -132,7 +132,7 @@ pub trait HttpRole: Sized {
     }
 
     /// Field that every local reply has in addition. Most roles have none.
-    fn adds_to_own(&self) -> Option<Arc<Amendment>> {
+    fn adds_to_own(&self) -> Option<Arc<HeadAmendment>> {
         None
     }
 
@@ -142,14 +142,14 @@ pub trait HttpRole: Sized {
 
 /// The head of an answer, as far as it says how the upstream does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct UpstreamResponse {
     /// Its status.
     pub status: u16,
     /// For how many seconds it asks to be left alone: `Retry-After` of a 429 or 503.
     pub retry_after: Option<u32>,
 }
 
-impl Answer {
+impl UpstreamResponse {
     /// Makes an answer of a status and a field lookup.
     pub(crate) fn new<'f>(
         status: u16,
@@ -188,7 +188,7 @@ pub enum UpstreamHttp {
 }
 
 /// Destination of one request.
-pub struct Route<R: HttpRole> {
+pub struct RequestRoute<R: HttpRole> {
     /// The pool key.
     pub key: R::Key,
     /// Given back in [`Exchange::ticket`].
@@ -200,9 +200,9 @@ pub struct Route<R: HttpRole> {
     /// The authority to send when the request names none, which only HTTP/1.0 allows.
     pub default_authority: Option<Rc<str>>,
     /// Rare settings; boxed, since every idle connection would pay for their size.
-    pub besides: Option<Box<Besides>>,
+    pub besides: Option<Box<RequestOptions>>,
     /// Observer that edits and watches this request for logs and spans; `None` costs nothing.
-    pub observer: Option<Rc<dyn Observe>>,
+    pub observer: Option<Rc<dyn HeadObserver>>,
     /// True if a verified sidecar answers. The engine believes it when it says that it did not process the
     /// request.
     pub to_sidecar: bool,
@@ -223,7 +223,7 @@ pub struct UpstreamTerms {
 
 /// Rare settings of a request.
 #[derive(Debug, Clone, Default)]
-pub struct Besides {
+pub struct RequestOptions {
     /// The authority to send on instead of the one that came.
     pub authority: Option<Rc<str>>,
     /// Path and query to send on instead of those that came.
@@ -234,7 +234,7 @@ pub struct Besides {
     received: Cell<Option<Instant>>,
 }
 
-impl Besides {
+impl RequestOptions {
     /// When the time for an answer is over; to be asked when all of the request was received.
     fn deadline(&self) -> Option<Instant> {
         let limit = self.timeout?;
@@ -244,7 +244,7 @@ impl Besides {
     }
 }
 
-impl<R: HttpRole> Route<R> {
+impl<R: HttpRole> RequestRoute<R> {
     /// A route with default timeouts that adds nothing.
     pub fn new(key: R::Key, ticket: R::Ticket) -> Self {
         Self {
@@ -262,11 +262,11 @@ impl<R: HttpRole> Route<R> {
     }
 }
 
-impl<R: HttpRole> Route<R> {
+impl<R: HttpRole> RequestRoute<R> {
     /// Edits of the head's first line.
-    pub(crate) fn edit(&self) -> Edit<'_> {
+    pub(crate) fn edit(&self) -> HeadEdit<'_> {
         let besides = self.besides.as_deref();
-        Edit {
+        HeadEdit {
             authority: besides.and_then(|besides| besides.authority.as_deref()),
             default_authority: self.default_authority.as_deref(),
             path: besides.and_then(|besides| besides.path.as_deref()),
@@ -274,7 +274,7 @@ impl<R: HttpRole> Route<R> {
     }
 
     /// Rare settings, for changes.
-    pub(crate) fn besides(&mut self) -> &mut Besides {
+    pub(crate) fn besides(&mut self) -> &mut RequestOptions {
         self.besides.get_or_insert_default()
     }
 
@@ -296,15 +296,15 @@ impl<R: HttpRole> Route<R> {
     }
 
     /// The same way for a role that only carries it: the route itself is that role's ticket.
-    pub(crate) fn carried_by<C: HttpRole<Key = R::Key, Ticket = Self>>(self) -> Route<C> {
-        Route {
+    pub(crate) fn carried_by<C: HttpRole<Key = R::Key, Ticket = Self>>(self) -> RequestRoute<C> {
+        RequestRoute {
             key: self.key.clone(),
             connect_timeout: self.connect_timeout,
             upstream: self.upstream,
             observer: self.observer.clone(),
             default_authority: self.default_authority.clone(),
             besides: self.besides.as_deref().map(|besides| {
-                Box::new(Besides {
+                Box::new(RequestOptions {
                     // Written already, in the head that is carried.
                     authority: None,
                     path: None,
@@ -321,7 +321,7 @@ impl<R: HttpRole> Route<R> {
 
 /// See [`Route::edit`].
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Edit<'a> {
+pub(crate) struct HeadEdit<'a> {
     /// Instead of the one that came.
     pub(crate) authority: Option<&'a str>,
     /// Used if the request has no authority.
@@ -332,7 +332,7 @@ pub(crate) struct Edit<'a> {
 
 /// Edits one request's head, and receives facts for the record that only the engine sees. A retry reports again; the
 /// later report replaces the earlier.
-pub trait Observe {
+pub trait HeadObserver {
     /// Fields of the request that do not go on, in lower case.
     fn leaves_out(&self) -> &Names;
 
@@ -365,7 +365,7 @@ pub trait Observe {
     fn response(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>);
 
     /// Amendments of the final head before the client gets it.
-    fn amends(&self) -> &[Amendment] {
+    fn amends(&self) -> &[HeadAmendment] {
         &[]
     }
 
@@ -374,7 +374,7 @@ pub trait Observe {
 }
 
 /// A request the role will not forward.
-pub struct Refusal<R: HttpRole> {
+pub struct RoleRefusal<R: HttpRole> {
     /// The status to answer, 200..=599.
     pub status: u16,
     /// One short line for the body, for a person.
@@ -386,12 +386,12 @@ pub struct Refusal<R: HttpRole> {
     /// Set if an external service must be asked first; an engine that cannot ask refuses.
     pub pending: Option<Box<Pending<R::Question>>>,
     /// Response for the client, in place of the reason.
-    pub told: Option<Box<Told>>,
+    pub told: Option<Box<ExternalReply>>,
     /// For logs.
     pub details: &'static str,
 }
 
-impl<R: HttpRole> Refusal<R> {
+impl<R: HttpRole> RoleRefusal<R> {
     /// A refusal without a ticket.
     pub fn new(status: u16, flag: ResponseFlag, reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
@@ -600,7 +600,7 @@ impl ResponseFlag {
 /// Record of one request.
 pub struct Exchange<'a, R: HttpRole> {
     /// The request head as it came; none when it could not be parsed.
-    pub head: Option<Head<'a>>,
+    pub head: Option<HttpHead<'a>>,
     /// Ticket of the route or refusal; none when the request never reached the role.
     pub ticket: Option<&'a R::Ticket>,
     /// The status sent to the client; 0 when none was.

@@ -12,16 +12,16 @@ use super::clock::{self, Alarm};
 /// See the module. Allocated at the first wait, kept for the connection's life.
 #[derive(Default)]
 pub(crate) struct Timer {
-    wait: Option<Wait>,
+    wait: Option<ConnectionTimer>,
 }
 
-enum Wait {
+enum ConnectionTimer {
     Alarm(Alarm),
     /// On threads without a clock.
     Sleep(Pin<Box<Sleep>>),
 }
 
-impl Wait {
+impl ConnectionTimer {
     fn until(deadline: Instant) -> Self {
         match clock::current() {
             Some(clock) => Self::Alarm(Alarm::new(clock, deadline)),
@@ -55,7 +55,7 @@ impl Timer {
     /// Returns true if `deadline` has passed; if not, the task is woken when it does (perhaps earlier as
     /// well).
     pub(crate) fn passed(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
-        let wait = self.wait.get_or_insert_with(|| Wait::until(deadline));
+        let wait = self.wait.get_or_insert_with(|| ConnectionTimer::until(deadline));
         if wait.deadline() > deadline {
             wait.reset(deadline);
         }

@@ -8,7 +8,7 @@ use super::io::Io;
 
 /// One direction: read, write all, read again; a buffer only while bytes are at hand.
 #[derive(Default)]
-pub(crate) struct Direction {
+pub(crate) struct TunnelDirection {
     buffer: Option<Buffer>,
     ended: bool,
     done: bool,
@@ -16,7 +16,7 @@ pub(crate) struct Direction {
     pub(crate) bytes: u64,
 }
 
-impl Direction {
+impl TunnelDirection {
     /// A direction that begins with bytes at hand.
     pub(crate) fn new(buffer: Option<Buffer>) -> Self {
         Self {

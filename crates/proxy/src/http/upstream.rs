@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use voile_transport::News;
+use voile_transport::SocketEvents;
 
 use super::io::Io;
 use crate::http2::upgrade::Upgraded;
@@ -82,7 +82,7 @@ impl<U: Io> Io for Upstream<U> {
         each!(self, io => io.local_address())
     }
 
-    fn news(&mut self) -> News {
+    fn news(&mut self) -> SocketEvents {
         each!(self, io => io.news())
     }
 

@@ -9,7 +9,7 @@ use super::io::Io;
 use super::limits::HttpTimeouts;
 use super::pool::Pool;
 use super::role::HttpRole;
-use crate::http2::runners::Runners;
+use crate::http2::stream_tasks::Runners;
 use crate::http2::upstream::Upstreams;
 
 /// Shared by every connection a role serves on one worker. Several roles may share `buffers` and `drain`.
@@ -90,6 +90,6 @@ pub fn serve_connection<'a, S: Io, R: HttpRole>(
     stream: S,
     early: &[u8],
 ) -> impl Future<Output = ConnectionEnd> + use<'a, S, R> {
-    let mut connection = super::connection::Connection::new(worker, role, stream, early);
+    let mut connection = super::connection::Http1Connection::new(worker, role, stream, early);
     async move { connection.serve().await }
 }

@@ -17,19 +17,19 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use voile_http1::{Asked, Body, Progress, ResponseHead, ResponseIndex};
-use voile_http2::{Fields, Reason, RecvStream, SendResponse, SendStream};
+use voile_http1::{RequestSummary, Body, Progress, ResponseHead, ResponseIndex};
+use voile_http2::{Fields, ErrorCode, RecvStream, SendResponse, SendStream};
 use voile_traffic::Attempt;
 
 use super::limits::PREMATURE;
-use super::pump::Replay;
+use super::stream_copy::Replay;
 use super::server::Live;
-use super::stream::Call;
+use super::stream::ClientCall;
 use super::{headers, trailers, websocket};
 use crate::http::io::Io;
 use crate::http::{
-    Amendment, Answer, ConnectFailure, Edit, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal,
-    ResponseFlag, Revocation, Route, serve_connection,
+    HeadAmendment, UpstreamResponse, ConnectFailure, HeadEdit, Exchange, Grpc, HttpHead, HttpRole, HttpWorker, RoleRefusal,
+    ResponseFlag, Revocation, RequestRoute, serve_connection,
 };
 
 /// The status of an upgrade.
@@ -38,42 +38,42 @@ const SWITCHING_PROTOCOLS: u16 = 101;
 /// The role of one stream: it has decided already, on the head that really came.
 struct Translated<R: HttpRole> {
     role: Rc<R>,
-    route: RefCell<Option<Route<R>>>,
+    route: RefCell<Option<RequestRoute<R>>>,
     parts: Fields,
 }
 
 impl<R: HttpRole> HttpRole for Translated<R> {
     type Upstream = R::Upstream;
     type Key = R::Key;
-    type Ticket = Route<R>;
+    type Ticket = RequestRoute<R>;
     type Question = Infallible;
 
-    fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
+    fn route(&self, _: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
         let decided = self.route.borrow_mut().take();
         let flag = ResponseFlag::DownstreamProtocolError;
-        let decided = decided.ok_or_else(|| Refusal::new(400, flag, "one request a stream"));
-        decided.map(Route::carried_by)
+        let decided = decided.ok_or_else(|| RoleRefusal::new(400, flag, "one request a stream"));
+        decided.map(RequestRoute::carried_by)
     }
 
-    async fn connect(&self, route: &Route<Self>) -> Result<R::Upstream, ConnectFailure> {
+    async fn connect(&self, route: &RequestRoute<Self>) -> Result<R::Upstream, ConnectFailure> {
         self.role.connect(&route.ticket).await
     }
 
-    fn again(&self, route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
+    fn again(&self, route: &mut RequestRoute<Self>, last: Attempt, made: u32) -> Option<Duration> {
         let pause = self.role.again(&mut route.ticket, last, made)?;
         route.key = route.ticket.key.clone();
         route.to_sidecar = route.ticket.to_sidecar;
         Some(pause)
     }
 
-    fn answers(&self, ticket: &Route<R>, answer: Answer) {
+    fn answers(&self, ticket: &RequestRoute<R>, answer: UpstreamResponse) {
         self.role.answers(&ticket.ticket, answer);
     }
 
     const REVOCATION: Revocation = R::REVOCATION;
 
-    fn is_revoked<'h>(&self, ticket: &Route<R>, _: impl FnOnce() -> Head<'h>) -> bool {
-        let head = || Head::Http2(&self.parts);
+    fn is_revoked<'h>(&self, ticket: &RequestRoute<R>, _: impl FnOnce() -> HttpHead<'h>) -> bool {
+        let head = || HttpHead::Http2(&self.parts);
         self.role.is_revoked(&ticket.ticket, head)
     }
 
@@ -86,13 +86,13 @@ impl<R: HttpRole> HttpRole for Translated<R> {
         true
     }
 
-    fn adds_to_own(&self) -> Option<Arc<Amendment>> {
+    fn adds_to_own(&self) -> Option<Arc<HeadAmendment>> {
         self.role.adds_to_own()
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {
         self.role.record(Exchange {
-            head: Some(Head::Http2(&self.parts)),
+            head: Some(HttpHead::Http2(&self.parts)),
             ticket: exchange.ticket.map(|route| &route.ticket),
             status: exchange.status,
             flag: exchange.flag,
@@ -106,7 +106,7 @@ impl<R: HttpRole> HttpRole for Translated<R> {
             upstream_reused: exchange.upstream_reused,
             attempts: exchange.attempts,
             grpc: match exchange.grpc {
-                None if Head::Http2(&self.parts).is_grpc() => Some(Grpc::default()),
+                None if HttpHead::Http2(&self.parts).is_grpc() => Some(Grpc::default()),
                 ours => ours,
             },
         });
@@ -117,20 +117,20 @@ impl<R: HttpRole> HttpRole for Translated<R> {
 pub(crate) async fn serve<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: Rc<R>,
-    route: Route<R>,
+    route: RequestRoute<R>,
     parts: Fields,
     body: RecvStream,
-    call: Call,
+    call: ClientCall,
     live: Live,
 ) {
-    let Call { respond, held, .. } = call;
+    let ClientCall { respond, held, .. } = call;
     let ended = held.is_none() && body.is_end_stream();
     let upgrade = websocket::is_extended_connect(&parts);
     let connect = websocket::is_plain_connect(&parts);
     let chunked = !upgrade && !connect && !ended && !parts.contains("content-length");
     let key = upgrade.then(websocket::key);
     let head = request_head(&parts, key.as_deref(), chunked, route.edit());
-    let mut caller = Caller {
+    let mut caller = DowngradedStream {
         body,
         respond,
         send: None,
@@ -139,14 +139,14 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         owed: 0,
         chunked,
         ended: false,
-        asked: Asked {
+        asked: RequestSummary {
             head: parts.method() == "HEAD",
             upgrade,
             connect,
         },
         index: Box::default(),
         outward: Vec::new(),
-        phase: Phase::Head,
+        phase: DowngradePhase::Head,
         chunk: Bytes::new(),
         trailers: Vec::new(),
         proof: key.map(|key| websocket::accept(key.as_bytes())),
@@ -175,7 +175,7 @@ pub(super) fn copied(head: &Fields, replay: &Replay) -> Option<Vec<u8>> {
     if !body.is_empty() && !head.contains("content-length") {
         request.push("content-length", body.len().to_string().as_bytes());
     }
-    let mut request = request_head(&request, None, false, Edit::default());
+    let mut request = request_head(&request, None, false, HeadEdit::default());
     request.extend_from_slice(&body);
     Some(request)
 }
@@ -185,14 +185,14 @@ fn request_head(
     parts: &Fields,
     websocket_key: Option<&str>,
     chunked: bool,
-    edit: Edit<'_>,
+    edit: HeadEdit<'_>,
 ) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     let method = match websocket_key {
         Some(_) => "GET",
         None => parts.method(),
     };
-    let head = Head::Http2(parts);
+    let head = HttpHead::Http2(parts);
     let connect = websocket::is_plain_connect(parts);
     let renamed = edit.authority.filter(|_| !connect);
     let authority = renamed
@@ -262,7 +262,7 @@ fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum DowngradePhase {
     Head,
     Body(Body),
     Tunnel,
@@ -270,7 +270,7 @@ enum Phase {
 }
 
 /// The stream as the engine's client.
-struct Caller {
+struct DowngradedStream {
     body: RecvStream,
     respond: SendResponse,
     send: Option<SendStream>,
@@ -282,11 +282,11 @@ struct Caller {
     chunked: bool,
     /// The client said all.
     ended: bool,
-    asked: Asked,
+    asked: RequestSummary,
     index: Box<ResponseIndex>,
     /// Bytes of a head not yet complete.
     outward: Vec<u8>,
-    phase: Phase,
+    phase: DowngradePhase,
     /// Bytes of the answer's body on their way.
     chunk: Bytes,
     /// Lines behind its last chunk.
@@ -299,7 +299,7 @@ struct Caller {
     live: Live,
 }
 
-impl Caller {
+impl DowngradedStream {
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if self.complete {
             return Poll::Pending;
@@ -312,7 +312,7 @@ impl Caller {
     }
 
     fn gone(&mut self) -> io::Error {
-        if matches!(self.phase, Phase::Head) && self.began.elapsed() < PREMATURE {
+        if matches!(self.phase, DowngradePhase::Head) && self.began.elapsed() < PREMATURE {
             self.live.0.given_up();
         }
         self.complete = true;
@@ -365,15 +365,15 @@ impl Caller {
 
     /// Returns true if the end of the request is the end of the connection for the engine.
     fn at_end(&self) -> bool {
-        self.ended && (self.complete || matches!(self.phase, Phase::Tunnel))
+        self.ended && (self.complete || matches!(self.phase, DowngradePhase::Tunnel))
     }
 
     /// Passes on what of the answer's body is waiting.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let over = match &self.phase {
-            Phase::Body(body) => body.is_done(),
-            Phase::Done => true,
-            Phase::Head | Phase::Tunnel => false,
+            DowngradePhase::Body(body) => body.is_done(),
+            DowngradePhase::Done => true,
+            DowngradePhase::Head | DowngradePhase::Tunnel => false,
         };
         let Some(send) = &mut self.send else {
             return Poll::Ready(Ok(()));
@@ -385,13 +385,13 @@ impl Caller {
     /// Takes bytes of the answer.
     fn answer(&mut self, bytes: &[u8]) -> io::Result<()> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
-        let mut rest = if matches!(self.phase, Phase::Head) {
+        let mut rest = if matches!(self.phase, DowngradePhase::Head) {
             self.outward.extend_from_slice(bytes);
             std::mem::take(&mut self.outward)
         } else {
             bytes.to_vec()
         };
-        while matches!(self.phase, Phase::Head) {
+        while matches!(self.phase, DowngradePhase::Head) {
             let parsed = self.index.parse(&rest, self.asked).map_err(|_| invalid())?;
             if parsed == Progress::Partial {
                 self.outward = rest;
@@ -399,20 +399,20 @@ impl Caller {
             }
             let length = self.index.head_len();
             if self.head(&rest)? {
-                self.phase = Phase::Tunnel;
+                self.phase = DowngradePhase::Tunnel;
             }
             rest.drain(..length);
             self.index.reset();
         }
         self.chunk = match &mut self.phase {
-            Phase::Body(body) => {
+            DowngradePhase::Body(body) => {
                 let unwrapped = body.unwrap_keeping_trailers(&mut rest, &mut self.trailers);
                 let (_, data) = unwrapped.map_err(|_| invalid())?;
                 rest.truncate(data);
                 rest.into()
             }
-            Phase::Tunnel => rest.into(),
-            Phase::Head | Phase::Done => Bytes::new(),
+            DowngradePhase::Tunnel => rest.into(),
+            DowngradePhase::Head | DowngradePhase::Done => Bytes::new(),
         };
         Ok(())
     }
@@ -461,7 +461,7 @@ impl Caller {
         let send = self.respond.send_response(response, end).map_err(gone)?;
         self.send = Some(send);
         self.complete = end;
-        self.phase = if end { Phase::Done } else { Phase::Body(body) };
+        self.phase = if end { DowngradePhase::Done } else { DowngradePhase::Body(body) };
         Ok(tunnel)
     }
 }
@@ -478,7 +478,7 @@ fn fields(head: &ResponseHead<'_>, out: &mut Fields) -> Option<()> {
     Some(())
 }
 
-impl AsyncRead for Caller {
+impl AsyncRead for DowngradedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -497,7 +497,7 @@ impl AsyncRead for Caller {
     }
 }
 
-impl AsyncWrite for Caller {
+impl AsyncWrite for DowngradedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -518,15 +518,15 @@ impl AsyncWrite for Caller {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_chunk(cx))?;
-        if matches!(self.phase, Phase::Tunnel | Phase::Body(Body::UntilClose)) {
-            self.phase = Phase::Done;
+        if matches!(self.phase, DowngradePhase::Tunnel | DowngradePhase::Body(Body::UntilClose)) {
+            self.phase = DowngradePhase::Done;
             return self.poll_chunk(cx);
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl Io for Caller {
+impl Io for DowngradedStream {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_fill(cx))?;
         if self.taken < self.inward.len() || self.at_end() {
@@ -536,7 +536,7 @@ impl Io for Caller {
     }
 
     fn abort(&mut self) {
-        self.cut(Reason::INTERNAL_ERROR);
+        self.cut(ErrorCode::INTERNAL_ERROR);
     }
 
     fn lingers(&self) -> bool {
@@ -544,8 +544,8 @@ impl Io for Caller {
     }
 }
 
-impl Caller {
-    fn cut(&mut self, reason: Reason) {
+impl DowngradedStream {
+    fn cut(&mut self, reason: ErrorCode) {
         if !std::mem::replace(&mut self.complete, true) {
             match &mut self.send {
                 Some(send) => send.send_reset(reason),
@@ -555,8 +555,8 @@ impl Caller {
     }
 }
 
-impl Drop for Caller {
+impl Drop for DowngradedStream {
     fn drop(&mut self) {
-        self.cut(Reason::INTERNAL_ERROR);
+        self.cut(ErrorCode::INTERNAL_ERROR);
     }
 }

@@ -5,22 +5,22 @@
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use voile_http2::{Fields, Reason, ResponseFuture};
+use voile_http2::{Fields, ErrorCode, ResponseFuture};
 use voile_traffic::{Attempt, RetryPolicy};
 
 use super::grpc::{self, Messages};
 use super::headers;
 use super::limits::MAX_INTERIM_RESPONSES;
-use super::pump::{Broken, Cause, Pump, Replay, reason};
-use super::stream::{Call, Tally};
+use super::stream_copy::{BrokenSide, Cause, Pump, Replay, reason};
+use super::stream::{ClientCall, StreamRecord};
 use crate::http::HttpTimeouts;
-use crate::http::ask::amend_fields;
+use crate::http::external_check::amend_fields;
 use crate::http::timer::Timer;
-use crate::http::{Answer, HttpRole, Observe, ResponseFlag, Revocation};
+use crate::http::{UpstreamResponse, HttpRole, HeadObserver, ResponseFlag, Revocation};
 
 /// End of a stream's flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Landing {
+pub(crate) enum StreamEnd {
     Done,
     /// The client gave up, or its request was malformed.
     Client(Cause),
@@ -40,7 +40,7 @@ pub(crate) enum Landing {
     Revoked,
 }
 
-pub(crate) fn client_gone(cause: Cause, tally: &mut Tally) {
+pub(crate) fn client_gone(cause: Cause, tally: &mut StreamRecord) {
     (tally.flag, tally.details) = match cause {
         Cause::Reset(_) | Cause::Unprocessed => {
             (ResponseFlag::DownstreamRemoteReset, "http2.remote_reset")
@@ -54,7 +54,7 @@ pub(crate) fn client_gone(cause: Cause, tally: &mut Tally) {
 }
 
 /// The answer's way.
-pub(crate) enum Down {
+pub(crate) enum ResponsePath {
     Waiting {
         response: Option<ResponseFuture>,
         interim: u32,
@@ -67,10 +67,10 @@ pub(crate) enum Down {
 }
 
 /// One request and its answer, both ways at once.
-pub(crate) struct Flight<'a> {
+pub(crate) struct StreamFlight<'a> {
     up: &'a mut Pump,
     replay: &'a mut Replay,
-    down: Down,
+    down: ResponsePath,
     idle_since: Option<(Instant, u64)>,
     timer: Timer,
     timeouts: HttpTimeouts,
@@ -81,14 +81,14 @@ pub(crate) struct Flight<'a> {
     /// Answers that it wishes to have again are held back, while that can be.
     pub(crate) retry: Option<&'a RetryPolicy>,
     /// The final head came, and the role was not told yet.
-    news: Option<Answer>,
+    news: Option<UpstreamResponse>,
     /// Is told what the record needs.
-    pub(crate) observer: Option<&'a dyn Observe>,
+    pub(crate) observer: Option<&'a dyn HeadObserver>,
     /// Called with the sent request, when all of it was received.
     pub(crate) copy: Option<&'a dyn Fn(&Replay)>,
 }
 
-impl<'a> Flight<'a> {
+impl<'a> StreamFlight<'a> {
     /// A request that is on its way.
     pub(crate) fn new(
         up: &'a mut Pump,
@@ -100,7 +100,7 @@ impl<'a> Flight<'a> {
         Self {
             up,
             replay,
-            down: Down::Waiting {
+            down: ResponsePath::Waiting {
                 response: Some(response),
                 interim: 0,
                 held: None,
@@ -122,10 +122,10 @@ impl<'a> Flight<'a> {
     pub(crate) fn poll_heard(
         &mut self,
         cx: &mut Context<'_>,
-        call: &mut Call,
-        tally: &mut Tally,
-        hears: impl FnOnce(Answer),
-    ) -> Poll<Landing> {
+        call: &mut ClientCall,
+        tally: &mut StreamRecord,
+        hears: impl FnOnce(UpstreamResponse),
+    ) -> Poll<StreamEnd> {
         let landing = self.poll(cx, call, tally);
         if let Some(answer) = self.news.take() {
             hears(answer);
@@ -133,12 +133,12 @@ impl<'a> Flight<'a> {
         landing
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, call: &mut Call, tally: &mut Tally) -> Poll<Landing> {
-        let kept = self.observer.map_or(&[][..], Observe::keeps);
+    fn poll(&mut self, cx: &mut Context<'_>, call: &mut ClientCall, tally: &mut StreamRecord) -> Poll<StreamEnd> {
+        let kept = self.observer.map_or(&[][..], HeadObserver::keeps);
         match self.up.poll(cx, Some(self.replay), kept) {
-            Poll::Ready(Err(Broken::Source(cause))) => return Poll::Ready(Landing::Client(cause)),
+            Poll::Ready(Err(BrokenSide::Source(cause))) => return Poll::Ready(StreamEnd::Client(cause)),
             // The upstream takes no more of the body; its answer decides.
-            Poll::Ready(Err(Broken::Sink(_))) => self.up.finish(),
+            Poll::Ready(Err(BrokenSide::Sink(_))) => self.up.finish(),
             Poll::Ready(Ok(())) => {
                 if let Some(observer) = self.observer {
                     observer.received();
@@ -149,7 +149,7 @@ impl<'a> Flight<'a> {
             }
             Poll::Pending => {}
         }
-        if let Down::Waiting {
+        if let ResponsePath::Waiting {
             response,
             interim,
             held,
@@ -164,7 +164,7 @@ impl<'a> Flight<'a> {
                     let policy = self.retry.filter(|_| self.replay.is_whole());
                     if let Some(why) = wishes_another(policy, &answer, call.is_grpc) {
                         *held = Some(answer);
-                        return Poll::Ready(Landing::Held(why));
+                        return Poll::Ready(StreamEnd::Held(why));
                     }
                     self.replay.forget();
                     if let Err(landing) = self.begin(answer, call, tally) {
@@ -174,31 +174,31 @@ impl<'a> Flight<'a> {
                 Poll::Ready(Err(landing)) => return Poll::Ready(landing),
                 Poll::Pending => {
                     if let Poll::Ready(cause) = call.poll_gone(cx) {
-                        return Poll::Ready(Landing::Client(cause));
+                        return Poll::Ready(StreamEnd::Client(cause));
                     }
                 }
             }
         }
-        if let Down::Body(pump) = &mut self.down {
+        if let ResponsePath::Body(pump) = &mut self.down {
             match pump.poll(cx, None, &[]) {
                 // A tunnel's two directions end each by itself.
                 Poll::Ready(Ok(())) if call.is_tunnel && !self.up.is_done() => {}
-                Poll::Ready(Ok(())) => return Poll::Ready(Landing::Done),
-                Poll::Ready(Err(Broken::Source(cause))) => {
-                    return Poll::Ready(Landing::Upstream(cause));
+                Poll::Ready(Ok(())) => return Poll::Ready(StreamEnd::Done),
+                Poll::Ready(Err(BrokenSide::Source(cause))) => {
+                    return Poll::Ready(StreamEnd::Upstream(cause));
                 }
-                Poll::Ready(Err(Broken::Sink(cause))) => {
-                    return Poll::Ready(Landing::Client(cause));
+                Poll::Ready(Err(BrokenSide::Sink(cause))) => {
+                    return Poll::Ready(StreamEnd::Client(cause));
                 }
                 Poll::Pending => {
                     if let Poll::Ready(cause) = pump.sink().poll_failed(cx) {
-                        return Poll::Ready(Landing::Client(cause));
+                        return Poll::Ready(StreamEnd::Client(cause));
                     }
                 }
             }
         }
-        if matches!(self.down, Down::Over) {
-            return Poll::Ready(Landing::Done);
+        if matches!(self.down, ResponsePath::Over) {
+            return Poll::Ready(StreamEnd::Done);
         }
         match self.late(cx, call) {
             Some(landing) => Poll::Ready(landing),
@@ -210,10 +210,10 @@ impl<'a> Flight<'a> {
     fn begin(
         &mut self,
         mut answer: Fields,
-        call: &mut Call,
-        tally: &mut Tally,
-    ) -> Result<(), Landing> {
-        let Down::Waiting { response, .. } = &mut self.down else {
+        call: &mut ClientCall,
+        tally: &mut StreamRecord,
+    ) -> Result<(), StreamEnd> {
+        let ResponsePath::Waiting { response, .. } = &mut self.down else {
             return Ok(());
         };
         let Some(body) = response.take().map(ResponseFuture::into_body) else {
@@ -226,7 +226,7 @@ impl<'a> Flight<'a> {
             answer.remove("content-length");
         }
         tally.status = answer.status();
-        self.news = Some(Answer::new(tally.status, |name| answer.get(name)));
+        self.news = Some(UpstreamResponse::new(tally.status, |name| answer.get(name)));
         tally.response_head = headers::size(&answer);
         if let Some(observer) = self.observer {
             observer.response(&mut answer.iter());
@@ -237,25 +237,25 @@ impl<'a> Flight<'a> {
             tally.grpc.status = grpc::status(&answer);
         }
         let sent = call.respond.send_response(answer, end);
-        let sink = sent.map_err(Landing::Client)?;
+        let sink = sent.map_err(StreamEnd::Client)?;
         self.down = if end {
-            Down::Over
+            ResponsePath::Over
         } else {
-            Down::Body(Box::new(Pump::new(body, sink, call.is_grpc)))
+            ResponsePath::Body(Box::new(Pump::new(body, sink, call.is_grpc)))
         };
         Ok(())
     }
 
     /// Only waiting for the client is bounded, as in HTTP/1.1; a quiet gRPC caller is not late, it has nothing to say.
-    fn late(&mut self, cx: &mut Context<'_>, call: &mut Call) -> Option<Landing> {
+    fn late(&mut self, cx: &mut Context<'_>, call: &mut ClientCall) -> Option<StreamEnd> {
         let (answering, down_stalled, down_bytes) = match &self.down {
-            Down::Body(pump) => (true, pump.stalled, pump.bytes),
+            ResponsePath::Body(pump) => (true, pump.stalled, pump.bytes),
             _ => (false, false, 0),
         };
         if let Some(limit) = self.limit.filter(|_| self.up.is_done()) {
             let since = *call.received.get_or_insert_with(Instant::now);
             if self.timer.passed(cx, since + limit) {
-                return Some(Landing::Expired);
+                return Some(StreamEnd::Expired);
             }
         }
         let sending = !self.up.is_done() && !self.up.stalled && !answering && !call.is_grpc;
@@ -267,7 +267,7 @@ impl<'a> Flight<'a> {
             let limit = limit.filter(|_| waiting)?;
             let since = *self.waiting_since.get_or_insert_with(Instant::now);
             let late = self.timer.passed(cx, since + limit);
-            return late.then_some(Landing::Timeout);
+            return late.then_some(StreamEnd::Timeout);
         }
         let moved = self.up.bytes + down_bytes;
         let since = match self.idle_since {
@@ -280,7 +280,7 @@ impl<'a> Flight<'a> {
             let whole = self.started + self.timeouts.body_grace + Duration::from_secs(earned);
             deadline = deadline.min(whole);
         }
-        self.timer.passed(cx, deadline).then_some(Landing::Idle)
+        self.timer.passed(cx, deadline).then_some(StreamEnd::Idle)
     }
 
     /// Accepts all further bytes, the held-back head included.
@@ -290,23 +290,23 @@ impl<'a> Flight<'a> {
 
     /// Returns true if the client has nothing of an answer and all of the request is still at hand.
     pub(crate) fn is_held(&self) -> bool {
-        matches!(self.down, Down::Waiting { .. }) && self.replay.is_whole()
+        matches!(self.down, ResponsePath::Waiting { .. }) && self.replay.is_whole()
     }
 
     /// Turns the end of the flight into each side's message and the record.
     pub(crate) fn land<R: HttpRole>(
         self,
-        landing: Landing,
+        landing: StreamEnd,
         role: &R,
-        call: &mut Call,
-        tally: &mut Tally,
+        call: &mut ClientCall,
+        tally: &mut StreamRecord,
     ) {
         tally.request_body = self.up.bytes;
         tally.grpc.request_messages = count(self.up);
-        let answered = !matches!(self.down, Down::Waiting { .. });
+        let answered = !matches!(self.down, ResponsePath::Waiting { .. });
         let mut down = match self.down {
-            Down::Body(pump) => Some(pump),
-            Down::Waiting { .. } | Down::Over => None,
+            ResponsePath::Body(pump) => Some(pump),
+            ResponsePath::Waiting { .. } | ResponsePath::Over => None,
         };
         if let Some(pump) = &down {
             tally.response_body = pump.bytes;
@@ -321,16 +321,16 @@ impl<'a> Flight<'a> {
             None => call.respond.send_reset(reason),
         };
         match landing {
-            Landing::Done => tally.details = "via_upstream",
-            Landing::Client(cause) => {
+            StreamEnd::Done => tally.details = "via_upstream",
+            StreamEnd::Client(cause) => {
                 let code = match cause {
-                    Cause::Connection => Reason::CANCEL,
+                    Cause::Connection => ErrorCode::CANCEL,
                     cause => reason(cause),
                 };
                 self.up.sink().send_reset(code);
                 client_gone(cause, tally);
             }
-            Landing::Upstream(cause @ (Cause::Reset(_) | Cause::Unprocessed)) => {
+            StreamEnd::Upstream(cause @ (Cause::Reset(_) | Cause::Unprocessed)) => {
                 reset_client(reason(cause));
                 tally.flag = ResponseFlag::UpstreamRemoteReset;
                 tally.details = "upstream_remote_reset";
@@ -338,7 +338,7 @@ impl<'a> Flight<'a> {
             failure => {
                 let (status, flag, details, reason) = own_words(failure, &R::REVOCATION);
                 let told = match failure {
-                    Landing::Revoked => R::REVOCATION.told,
+                    StreamEnd::Revoked => R::REVOCATION.told,
                     _ => details,
                 };
                 self.up.sink().send_reset(reason);
@@ -355,46 +355,46 @@ impl<'a> Flight<'a> {
 
 /// Our answer to a failure without an own answer: a status while there is no answer, a code when there is.
 fn own_words(
-    failure: Landing,
+    failure: StreamEnd,
     revocation: &Revocation,
-) -> (u16, ResponseFlag, &'static str, Reason) {
+) -> (u16, ResponseFlag, &'static str, ErrorCode) {
     use ResponseFlag as Flag;
     match failure {
-        Landing::Upstream(Cause::Violation(reason)) => {
+        StreamEnd::Upstream(Cause::Violation(reason)) => {
             (502, Flag::UpstreamProtocolError, "http2.violation", reason)
         }
-        Landing::Interim => (
+        StreamEnd::Interim => (
             502,
             Flag::UpstreamProtocolError,
             "interim_responses",
-            Reason::PROTOCOL_ERROR,
+            ErrorCode::PROTOCOL_ERROR,
         ),
-        Landing::Timeout | Landing::Expired => (
+        StreamEnd::Timeout | StreamEnd::Expired => (
             504,
             Flag::UpstreamRequestTimeout,
             "response_timeout",
-            Reason::CANCEL,
+            ErrorCode::CANCEL,
         ),
-        Landing::Idle => (
+        StreamEnd::Idle => (
             408,
             Flag::StreamIdleTimeout,
             "stream_idle_timeout",
-            Reason::CANCEL,
+            ErrorCode::CANCEL,
         ),
-        Landing::Revoked => {
+        StreamEnd::Revoked => {
             let Revocation {
                 status,
                 flag,
                 details,
                 ..
             } = *revocation;
-            (status, flag, details, Reason::CANCEL)
+            (status, flag, details, ErrorCode::CANCEL)
         }
-        Landing::Upstream(_) | Landing::Client(_) | Landing::Done | Landing::Held(_) => (
+        StreamEnd::Upstream(_) | StreamEnd::Client(_) | StreamEnd::Done | StreamEnd::Held(_) => (
             503,
             Flag::UpstreamConnectionTermination,
             "upstream_connection_termination",
-            Reason::INTERNAL_ERROR,
+            ErrorCode::INTERNAL_ERROR,
         ),
     }
 }
@@ -418,7 +418,7 @@ fn count(pump: &Pump) -> u64 {
         .map_or(0, |Messages { count, .. }| *count)
 }
 
-fn show_trailers(observer: Option<&dyn Observe>, pump: &Pump) {
+fn show_trailers(observer: Option<&dyn HeadObserver>, pump: &Pump) {
     if let (Some(observer), Some(trailers)) = (observer, &pump.trailers) {
         observer.trailers(&mut trailers.iter());
     }
@@ -429,19 +429,19 @@ fn poll_head(
     cx: &mut Context<'_>,
     response: &mut Option<ResponseFuture>,
     interim: &mut u32,
-    call: &mut Call,
-) -> Poll<Result<Fields, Landing>> {
+    call: &mut ClientCall,
+) -> Poll<Result<Fields, StreamEnd>> {
     let Some(response) = response else {
         return Poll::Pending;
     };
     while let Poll::Ready(Some(mut early)) = response.poll_informational(cx) {
         *interim += 1;
         if *interim > MAX_INTERIM_RESPONSES {
-            return Poll::Ready(Err(Landing::Interim));
+            return Poll::Ready(Err(StreamEnd::Interim));
         }
         headers::clean(&mut early);
         // A client that has gone is noticed elsewhere.
         let _ = call.respond.send_informational(early);
     }
-    response.poll_head(cx).map_err(Landing::Upstream)
+    response.poll_head(cx).map_err(StreamEnd::Upstream)
 }

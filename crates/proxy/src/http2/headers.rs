@@ -6,8 +6,8 @@ use voile_http1::{MAX_FORWARDED_HEADERS, MAX_HEADERS, loosely_equal};
 use voile_http2::Fields;
 
 use super::websocket::is_plain_connect;
-use crate::http::ask::{Names, lines};
-use crate::http::{Edit, Observe};
+use crate::http::external_check::{Names, lines};
+use crate::http::{HeadEdit, HeadObserver};
 
 /// Fields removed in both directions because a forged one would be believed further on.
 pub(crate) const IDENTITY_FIELDS: [&str; 3] = [
@@ -91,8 +91,8 @@ fn is_authority(text: &[u8]) -> bool {
 /// The request that goes on over HTTP/2, in `out`, as the route edits it.
 pub(crate) fn forward_request(
     head: &Fields,
-    observer: Option<&dyn Observe>,
-    edit: Edit<'_>,
+    observer: Option<&dyn HeadObserver>,
+    edit: HeadEdit<'_>,
     out: &mut Fields,
 ) {
     let host = || std::str::from_utf8(head.get("host")?).ok();

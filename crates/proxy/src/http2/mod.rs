@@ -7,16 +7,16 @@
 //!                     └─ stream.rs   ◄─ pump.rs   (response)
 //! ```
 
-mod consult;
+mod external_check_wait;
 mod downgrade;
 mod flight;
 pub(crate) mod grpc;
 mod headers;
 pub mod limits;
-mod pulse;
-mod pump;
+mod keepalive;
+mod stream_copy;
 mod reply;
-pub(crate) mod runners;
+pub(crate) mod stream_tasks;
 mod server;
 pub(crate) mod sources;
 mod stream;

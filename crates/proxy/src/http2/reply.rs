@@ -5,12 +5,12 @@ use bytes::Bytes;
 use voile_http2::{Fields, SendResponse};
 
 use super::{grpc, headers};
-use crate::http::ask::amend_fields;
-use crate::http::{Amendment, Told};
+use crate::http::external_check::amend_fields;
+use crate::http::{HeadAmendment, ExternalReply};
 
 /// Figures of a sent reply.
 #[derive(Default)]
-pub(crate) struct Sent {
+pub(crate) struct SentReply {
     pub(crate) status: u16,
     pub(crate) grpc_status: Option<u16>,
     pub(crate) head: u64,
@@ -22,10 +22,10 @@ pub(crate) fn send(
     respond: &mut SendResponse,
     status: u16,
     reason: &str,
-    (told, added): (Option<&Told>, &[Amendment]),
+    (told, added): (Option<&ExternalReply>, &[HeadAmendment]),
     is_grpc: bool,
     head_only: bool,
-) -> Sent {
+) -> SentReply {
     let mut response = respond.block();
     if is_grpc {
         let said = told.and_then(|told| told.grpc_status);
@@ -42,9 +42,9 @@ pub(crate) fn send(
         amend_fields(&mut response, added);
         let head = headers::size(&response);
         if respond.send_response(response, true).is_err() {
-            return Sent::default();
+            return SentReply::default();
         }
-        return Sent {
+        return SentReply {
             status: 200,
             grpc_status: Some(code),
             head,
@@ -72,11 +72,11 @@ pub(crate) fn send(
     let head = headers::size(&response);
     let length = body.len() as u64;
     let Ok(mut send) = respond.send_response(response, head_only) else {
-        return Sent::default();
+        return SentReply::default();
     };
     // A client that has gone meanwhile needs no body.
     let whole = !head_only && send.send_data(body, true).is_ok();
-    Sent {
+    SentReply {
         status,
         grpc_status: None,
         head,
@@ -85,8 +85,8 @@ pub(crate) fn send(
 }
 
 /// Adds another service's fields, and amendments.
-fn tell(told: Option<&Told>, response: &mut Fields, wanted: impl Fn(&[u8]) -> bool) {
-    let fields = told.into_iter().flat_map(Told::fields);
+fn tell(told: Option<&ExternalReply>, response: &mut Fields, wanted: impl Fn(&[u8]) -> bool) {
+    let fields = told.into_iter().flat_map(ExternalReply::fields);
     for (name, value) in fields.filter(|(name, _)| wanted(&name.to_ascii_lowercase())) {
         response.push_checked(name, value);
     }

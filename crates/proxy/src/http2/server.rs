@@ -11,19 +11,19 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use voile_http2::{Connection, End, Link, Reason};
+use voile_http2::{Connection, Http2End, Link, ErrorCode};
 
 use super::limits::{CONFIG, MAX_PREMATURE_RESETS};
-use super::stream::Work;
+use super::stream::StreamWork;
 use super::wire::Wire;
-use crate::http::drain::Listening;
+use crate::http::drain::DrainListener;
 use crate::http::io::Io;
 use crate::http::timer::Timer;
 use crate::http::{ConnectionEnd, HttpRole, HttpWorker};
 
 /// Counters of a connection's streams, for its task.
 #[derive(Default)]
-pub(crate) struct Session {
+pub(crate) struct Http2Session {
     /// Streams being served.
     live: Cell<usize>,
     /// Streams begun.
@@ -34,7 +34,7 @@ pub(crate) struct Session {
     rested: Cell<Option<Instant>>,
 }
 
-impl Session {
+impl Http2Session {
     pub(crate) fn given_up(&self) {
         self.premature.set(self.premature.get().saturating_add(1));
     }
@@ -54,10 +54,10 @@ impl Session {
 }
 
 /// One stream's place in its session.
-pub(crate) struct Live(pub(crate) Rc<Session>);
+pub(crate) struct Live(pub(crate) Rc<Http2Session>);
 
 impl Live {
-    fn begin(session: &Rc<Session>) -> Self {
+    fn begin(session: &Rc<Http2Session>) -> Self {
         session.live.set(session.live.get() + 1);
         session.begun.set(session.begun.get().saturating_add(1));
         Self(Rc::clone(session))
@@ -86,7 +86,7 @@ pub fn serve_connection<S: Io + 'static, R: HttpRole + 'static>(
         let Some((link, wire)) = greeting.await else {
             return ConnectionEnd::Refused;
         };
-        let mut serving = Serving {
+        let mut serving = ServingConnection {
             worker,
             role,
             link,
@@ -132,13 +132,13 @@ async fn greet<S: Io + 'static, R: HttpRole + 'static>(
     Some((link, wire))
 }
 
-struct Serving<'a, S: Io, R: HttpRole> {
+struct ServingConnection<'a, S: Io, R: HttpRole> {
     worker: &'a Rc<HttpWorker<R>>,
     role: Rc<R>,
     link: Link,
     wire: Wire<S>,
-    session: Rc<Session>,
-    listening: Option<Listening>,
+    session: Rc<Http2Session>,
+    listening: Option<DrainListener>,
     /// The drain's judgements when the streams last heard of one.
     judged: u32,
     timer: Timer,
@@ -147,25 +147,25 @@ struct Serving<'a, S: Io, R: HttpRole> {
     stuck: Option<Instant>,
 }
 
-impl<S: Io + 'static, R: HttpRole + 'static> Serving<'_, S, R> {
+impl<S: Io + 'static, R: HttpRole + 'static> ServingConnection<'_, S, R> {
     async fn serve(&mut self) -> ConnectionEnd {
         let end = poll_fn(|cx| self.poll(cx)).await;
-        if matches!(end, End::Clean | End::Error(_)) {
+        if matches!(end, Http2End::Clean | Http2End::Error(_)) {
             // Late is as good as never.
             let _ = tokio::time::timeout(self.worker.timeouts.linger, self.wire.close()).await;
         }
         match end {
-            End::Clean => ConnectionEnd::Clean,
-            End::Closed if self.session.live.get() == 0 => ConnectionEnd::Clean,
-            End::Closed => ConnectionEnd::Aborted,
-            End::Error(reason) => {
+            Http2End::Clean => ConnectionEnd::Clean,
+            Http2End::Closed if self.session.live.get() == 0 => ConnectionEnd::Clean,
+            Http2End::Closed => ConnectionEnd::Aborted,
+            Http2End::Error(reason) => {
                 tracing::debug!(%reason, "HTTP/2 connection ended");
                 ConnectionEnd::Aborted
             }
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Http2End> {
         match &self.listening {
             Some(listening) => listening.refresh(cx),
             None => self.listening = Some(self.worker.drain.listen(cx)),
@@ -188,7 +188,7 @@ impl<S: Io + 'static, R: HttpRole + 'static> Serving<'_, S, R> {
             }
             let mut connection = self.link.borrow();
             if self.session.is_abused() && !connection.is_over() {
-                connection.abort(Reason::ENHANCE_YOUR_CALM);
+                connection.abort(ErrorCode::ENHANCE_YOUR_CALM);
             }
             if let Some(end) = connection.end() {
                 return Poll::Ready(end);
@@ -207,7 +207,7 @@ impl<S: Io + 'static, R: HttpRole + 'static> Serving<'_, S, R> {
                 if self.timer.passed(cx, since + stream_idle) {
                     self.wire.abort();
                     self.link.borrow().closed();
-                    return Poll::Ready(End::Closed);
+                    return Poll::Ready(Http2End::Closed);
                 }
             }
             if self.session.live.get() > 0 || leaving {
@@ -228,7 +228,7 @@ impl<S: Io + 'static, R: HttpRole + 'static> Serving<'_, S, R> {
                 head.mark_http3();
             }
             let live = Live::begin(&self.session);
-            self.worker.runners.serve(Work {
+            self.worker.runners.serve(StreamWork {
                 worker: Rc::clone(self.worker),
                 role: Rc::clone(&self.role),
                 live,

@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 use voile_http2::{Fields, RecvStream, SendResponse};
 use voile_traffic::Attempt;
 
-use super::consult::consult;
-use super::flight::{Flight, Landing, client_gone};
+use super::external_check_wait::consult;
+use super::flight::{StreamFlight, StreamEnd, client_gone};
 use super::limits::{MAX_ATTEMPTS, PREMATURE};
-use super::pump::{Cause, Pump, Replay};
+use super::stream_copy::{Cause, Pump, Replay};
 use super::server::Live;
 use super::upstream::Lease;
 use super::{downgrade, headers, is_extended_connect, is_plain_connect, reply};
-use crate::http::ask::Held;
+use crate::http::external_check::TakenBody;
 use crate::http::timer::Timer;
 use crate::http::{
-    ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, Observe, Refusal, ResponseFlag,
-    Route, Told, UpstreamHttp,
+    ConnectFailure, Exchange, Grpc, HttpHead, HttpRole, HttpWorker, HeadObserver, RoleRefusal, ResponseFlag,
+    RequestRoute, ExternalReply, UpstreamHttp,
 };
 
 /// Figures for the stream's record.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct StreamRecord {
     pub(crate) status: u16,
     pub(crate) flag: ResponseFlag,
     pub(crate) details: &'static str,
@@ -38,7 +38,7 @@ pub(crate) struct Tally {
 }
 
 /// The client's side of a stream.
-pub(crate) struct Call {
+pub(crate) struct ClientCall {
     pub(crate) respond: SendResponse,
     pub(crate) started: Instant,
     pub(crate) is_grpc: bool,
@@ -49,11 +49,11 @@ pub(crate) struct Call {
     /// When all of the request was received, where the time for its answer is limited.
     pub(crate) received: Option<Instant>,
     /// Part of the body that was read for a question: it goes first.
-    pub(crate) held: Option<Box<Held>>,
+    pub(crate) held: Option<Box<TakenBody>>,
 }
 
 /// A stream that was begun, and its worker and role.
-pub(crate) struct Work<R: HttpRole> {
+pub(crate) struct StreamWork<R: HttpRole> {
     pub(crate) worker: Rc<HttpWorker<R>>,
     pub(crate) role: Rc<R>,
     pub(crate) live: Live,
@@ -63,8 +63,8 @@ pub(crate) struct Work<R: HttpRole> {
 }
 
 /// Serves one stream to its end.
-pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
-    let Work {
+pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
+    let StreamWork {
         worker,
         role,
         live,
@@ -73,9 +73,9 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
         respond,
     } = work;
     let started = Instant::now();
-    let head = Head::Http2(&parts);
-    let mut call = Call::new(respond, started, &parts);
-    let mut tally = Tally::default();
+    let head = HttpHead::Http2(&parts);
+    let mut call = ClientCall::new(respond, started, &parts);
+    let mut tally = StreamRecord::default();
     let ticket = if let Err((status, details)) = headers::check_request(&parts, role.serves_proxy())
     {
         let flag = ResponseFlag::DownstreamProtocolError;
@@ -140,11 +140,11 @@ fn record<R: HttpRole>(
     parts: &Fields,
     ticket: Option<&R::Ticket>,
     (started, duration): (Instant, Duration),
-    tally: &Tally,
+    tally: &StreamRecord,
     grpc: Option<Grpc>,
 ) {
     role.record(Exchange {
-        head: (!parts.is_cut()).then_some(Head::Http2(parts)),
+        head: (!parts.is_cut()).then_some(HttpHead::Http2(parts)),
         ticket,
         status: tally.status,
         flag: tally.flag,
@@ -172,9 +172,9 @@ fn request_head_bytes(head: &Fields) -> u64 {
     (head.method().len() + path + authority) as u64 + headers::size(head)
 }
 
-impl Call {
+impl ClientCall {
     fn new(respond: SendResponse, started: Instant, parts: &Fields) -> Self {
-        let head = Head::Http2(parts);
+        let head = HttpHead::Http2(parts);
         Self {
             respond,
             started,
@@ -194,7 +194,7 @@ impl Call {
         status: u16,
         flag: ResponseFlag,
         (details, reason): (&'static str, &str),
-        tally: &mut Tally,
+        tally: &mut StreamRecord,
     ) {
         self.say(role, status, flag, (details, reason, None), tally);
     }
@@ -204,8 +204,8 @@ impl Call {
         role: &R,
         status: u16,
         flag: ResponseFlag,
-        (details, reason, told): (&'static str, &str, Option<&Told>),
-        tally: &mut Tally,
+        (details, reason, told): (&'static str, &str, Option<&ExternalReply>),
+        tally: &mut StreamRecord,
     ) {
         // Success would tell the client of a tunnel that there is one (RFC 9110 section 9.3.6, RFC 8441 section 5).
         let status = match status {
@@ -231,7 +231,7 @@ impl Call {
     }
 
     /// Sends the role's refusal, unless a reply was sent already.
-    fn refuse<R: HttpRole>(&mut self, role: &R, refusal: &Refusal<R>, tally: &mut Tally) {
+    fn refuse<R: HttpRole>(&mut self, role: &R, refusal: &RoleRefusal<R>, tally: &mut StreamRecord) {
         if tally.details.is_empty() {
             let (status, flag) = (refusal.status, refusal.flag);
             let told = refusal.told.as_deref();
@@ -245,7 +245,7 @@ impl Call {
         &mut self,
         role: &R,
         ticket: R::Ticket,
-        tally: &mut Tally,
+        tally: &mut StreamRecord,
     ) -> R::Ticket {
         let (flag, details) = (ResponseFlag::UpstreamProtocolError, "connect_protocol");
         let reason = "HTTP/1.1 has no words for this :protocol";
@@ -263,11 +263,11 @@ impl Call {
 async fn forward<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: &R,
-    route: &mut Route<R>,
+    route: &mut RequestRoute<R>,
     parts: &Fields,
     body: RecvStream,
-    call: &mut Call,
-    tally: &mut Tally,
+    call: &mut ClientCall,
+    tally: &mut StreamRecord,
 ) {
     let (mut body, mut upload, mut replay) = (Some(body), None, Replay::default());
     // A tunnel has no end that could be waited for.
@@ -283,7 +283,7 @@ async fn forward<R: HttpRole + 'static>(
         let deadline = deadline(limit, empty, call);
         let lease = match acquire(worker, role, route, (call, deadline), extended).await {
             Ok(lease) => lease,
-            Err(Missing::Upstream(failure))
+            Err(MissingUpstream::Upstream(failure))
                 if dials_again(role, route, &failure, call, tally).await =>
             {
                 continue;
@@ -312,7 +312,7 @@ async fn forward<R: HttpRole + 'static>(
             }
             (None, None) => return,
         };
-        let mut flight = Flight::new(up, &mut replay, response, worker.timeouts, call.started);
+        let mut flight = StreamFlight::new(up, &mut replay, response, worker.timeouts, call.started);
         flight.observer = observer;
         flight.limit = limit;
         let copying = copied_head(parts, observer, route);
@@ -332,7 +332,7 @@ async fn forward<R: HttpRole + 'static>(
             if again(role, route, failed, call, tally).await || harmless {
                 continue;
             }
-            if matches!(landing, Landing::Held(_)) {
+            if matches!(landing, StreamEnd::Held(_)) {
                 flight.accept();
                 landing = fly(role, &route.ticket, parts, &mut flight, call, tally).await;
             }
@@ -344,9 +344,9 @@ async fn forward<R: HttpRole + 'static>(
 /// The head that goes on, with the attempt's number from the second on.
 fn request_block<R: HttpRole>(
     parts: &Fields,
-    observer: Option<&dyn Observe>,
-    route: &Route<R>,
-    (lease, call): (&Lease, &Call),
+    observer: Option<&dyn HeadObserver>,
+    route: &RequestRoute<R>,
+    (lease, call): (&Lease, &ClientCall),
     attempt: u32,
 ) -> Fields {
     if let Some(observer) = observer {
@@ -363,9 +363,9 @@ fn request_block<R: HttpRole>(
 /// Head of a copy, if the observer wants one.
 fn copied_head<'a, R: HttpRole>(
     parts: &Fields,
-    observer: Option<&'a dyn Observe>,
-    route: &Route<R>,
-) -> Option<(&'a dyn Observe, Fields)> {
+    observer: Option<&'a dyn HeadObserver>,
+    route: &RequestRoute<R>,
+) -> Option<(&'a dyn HeadObserver, Fields)> {
     let observer = observer.filter(|observer| observer.wants_copy())?;
     let mut sent = Fields::new();
     headers::forward_request(parts, Some(observer), route.edit(), &mut sent);
@@ -373,21 +373,21 @@ fn copied_head<'a, R: HttpRole>(
 }
 
 /// Reply if every connection was closing.
-fn closing<R: HttpRole>(role: &R, call: &mut Call, tally: &mut Tally) {
+fn closing<R: HttpRole>(role: &R, call: &mut ClientCall, tally: &mut StreamRecord) {
     let flag = ResponseFlag::UpstreamConnectionFailure;
     let details = "upstream_connection_closing";
     call.answer(role, 503, flag, (details, details), tally);
 }
 
 /// Reply if no endpoint was reached.
-fn unreached<R: HttpRole>(role: &R, missing: Missing, call: &mut Call, tally: &mut Tally) {
+fn unreached<R: HttpRole>(role: &R, missing: MissingUpstream, call: &mut ClientCall, tally: &mut StreamRecord) {
     match missing {
-        Missing::Client(cause) => client_gone(cause, tally),
-        Missing::Time => {
+        MissingUpstream::Client(cause) => client_gone(cause, tally),
+        MissingUpstream::Time => {
             let flag = ResponseFlag::UpstreamRequestTimeout;
             call.answer(role, 504, flag, (LATE, LATE), tally);
         }
-        Missing::Upstream(failure) => {
+        MissingUpstream::Upstream(failure) => {
             let (flag, details) = (failure.flag, failure.details);
             let why = (details, &*failure.reason);
             call.answer(role, failure.status, flag, why, tally);
@@ -396,29 +396,29 @@ fn unreached<R: HttpRole>(role: &R, missing: Missing, call: &mut Call, tally: &m
 }
 
 /// Describes an attempt that failed. Gives up a connection without a future.
-fn failure(landing: Landing, lease: &Lease) -> Option<Attempt> {
+fn failure(landing: StreamEnd, lease: &Lease) -> Option<Attempt> {
     match landing {
-        Landing::Upstream(Cause::Unprocessed) => {
+        StreamEnd::Upstream(Cause::Unprocessed) => {
             lease.spoiled();
             Some(Attempt::Refused)
         }
         // A reset is the server's word, the end of an idle connection is not.
-        Landing::Upstream(cause) => Some(Attempt::Unanswered {
+        StreamEnd::Upstream(cause) => Some(Attempt::Unanswered {
             reused: lease.reused && cause == Cause::Connection,
         }),
-        Landing::Held(why) => Some(why),
+        StreamEnd::Held(why) => Some(why),
         // As in HTTP/1.1: no answer in time is one of 504.
-        Landing::Timeout => Some(Attempt::Answered(504)),
-        Landing::Interim => {
+        StreamEnd::Timeout => Some(Attempt::Answered(504)),
+        StreamEnd::Interim => {
             // The answer does not end; no other stream shall wait behind it.
             lease.spoiled();
             None
         }
-        Landing::Done
-        | Landing::Client(_)
-        | Landing::Idle
-        | Landing::Expired
-        | Landing::Revoked => None,
+        StreamEnd::Done
+        | StreamEnd::Client(_)
+        | StreamEnd::Idle
+        | StreamEnd::Expired
+        | StreamEnd::Revoked => None,
     }
 }
 
@@ -426,7 +426,7 @@ fn failure(landing: Landing, lease: &Lease) -> Option<Attempt> {
 const LATE: &str = "response_timeout";
 
 /// When the time for an answer is over, if all of the request was received.
-fn deadline(limit: Option<Duration>, empty: bool, call: &mut Call) -> Option<Instant> {
+fn deadline(limit: Option<Duration>, empty: bool, call: &mut ClientCall) -> Option<Instant> {
     let limit = limit?;
     if empty {
         call.received.get_or_insert_with(Instant::now);
@@ -439,13 +439,13 @@ async fn fly<R: HttpRole>(
     role: &R,
     ticket: &R::Ticket,
     parts: &Fields,
-    flight: &mut Flight<'_>,
-    call: &mut Call,
-    tally: &mut Tally,
-) -> Landing {
+    flight: &mut StreamFlight<'_>,
+    call: &mut ClientCall,
+    tally: &mut StreamRecord,
+) -> StreamEnd {
     let hears = |answer| role.answers(ticket, answer);
-    poll_fn(|cx| match role.is_revoked(ticket, || Head::Http2(parts)) {
-        true => Poll::Ready(Landing::Revoked),
+    poll_fn(|cx| match role.is_revoked(ticket, || HttpHead::Http2(parts)) {
+        true => Poll::Ready(StreamEnd::Revoked),
         false => flight.poll_heard(cx, call, tally, hears),
     })
     .await
@@ -454,10 +454,10 @@ async fn fly<R: HttpRole>(
 /// Returns true if another attempt follows a failed connect. A request over a limit finds no room at another endpoint.
 async fn dials_again<R: HttpRole>(
     role: &R,
-    route: &mut Route<R>,
+    route: &mut RequestRoute<R>,
     failure: &ConnectFailure,
-    call: &mut Call,
-    tally: &Tally,
+    call: &mut ClientCall,
+    tally: &StreamRecord,
 ) -> bool {
     failure.flag != ResponseFlag::UpstreamOverflow
         && again(role, route, Attempt::NotConnected, call, tally).await
@@ -466,10 +466,10 @@ async fn dials_again<R: HttpRole>(
 /// Asks the role for another attempt and waits for its pause. Also false if the client left meanwhile.
 async fn again<R: HttpRole>(
     role: &R,
-    route: &mut Route<R>,
+    route: &mut RequestRoute<R>,
     last: Attempt,
-    call: &mut Call,
-    tally: &Tally,
+    call: &mut ClientCall,
+    tally: &StreamRecord,
 ) -> bool {
     let Some(pause) = role.again(route, last, tally.attempts) else {
         return false;
@@ -492,7 +492,7 @@ async fn again<R: HttpRole>(
 }
 
 /// Why there is no upstream.
-enum Missing {
+enum MissingUpstream {
     Client(Cause),
     /// All the time that there was for the answer is over.
     Time,
@@ -502,20 +502,20 @@ enum Missing {
 async fn acquire<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: &R,
-    route: &Route<R>,
-    (call, deadline): (&mut Call, Option<Instant>),
+    route: &RequestRoute<R>,
+    (call, deadline): (&mut ClientCall, Option<Instant>),
     extended_connect: bool,
-) -> Result<Lease, Missing> {
+) -> Result<Lease, MissingUpstream> {
     let mut timer = Timer::default();
     let mut acquiring = pin!(worker.http2.acquire(role, route, extended_connect));
     poll_fn(|cx| {
         if let Poll::Ready(acquired) = acquiring.as_mut().poll(cx) {
-            return Poll::Ready(acquired.map_err(Missing::Upstream));
+            return Poll::Ready(acquired.map_err(MissingUpstream::Upstream));
         }
         if deadline.is_some_and(|at| timer.passed(cx, at)) {
-            return Poll::Ready(Err(Missing::Time));
+            return Poll::Ready(Err(MissingUpstream::Time));
         }
-        call.poll_gone(cx).map(|cause| Err(Missing::Client(cause)))
+        call.poll_gone(cx).map(|cause| Err(MissingUpstream::Client(cause)))
     })
     .await
 }

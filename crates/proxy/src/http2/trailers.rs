@@ -9,7 +9,7 @@ use bytes::Bytes;
 use voile_http1::is_forbidden_trailer;
 use voile_http2::{Fields, SendStream};
 
-use super::pump::poll_give;
+use super::stream_copy::poll_give;
 
 /// The trailers that complete lines say, `name: value\r\n` each, as the codec has checked them; none where nothing is left.
 pub(super) fn read(lines: &[u8]) -> Option<Fields> {

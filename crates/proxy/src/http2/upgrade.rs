@@ -15,14 +15,14 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_http1::{Body, Framing, Progress, RequestHead, RequestIndex};
-use voile_http2::{Failure, Fields, Reason, RecvStream, ResponseFuture, SendStream};
+use voile_http2::{Failure, Fields, ErrorCode, RecvStream, ResponseFuture, SendStream};
 
 use super::upstream::Lease;
 use super::{headers, trailers, websocket};
 use crate::http::io::Io;
 
 /// Rest of the request.
-enum Asking {
+enum RequestRemainder {
     /// A head that is not complete.
     Head,
     Body(Body),
@@ -32,7 +32,7 @@ enum Asking {
 }
 
 /// Rest of the answer.
-enum Answering {
+enum ResponseRemainder {
     /// Nothing was asked yet.
     Nothing,
     Head(Option<ResponseFuture>),
@@ -45,14 +45,14 @@ pub(crate) struct Upgraded {
     lease: Lease,
     index: Box<RequestIndex>,
     outward: Vec<u8>,
-    asking: Asking,
+    asking: RequestRemainder,
     send: Option<SendStream>,
     chunk: Bytes,
     /// Lines behind the last chunk.
     trailers: Vec<u8>,
     /// END_STREAM went out.
     sent: bool,
-    answering: Answering,
+    answering: ResponseRemainder,
     inward: Vec<u8>,
     taken: usize,
     /// Window to give back when all of `inward` was read.
@@ -73,12 +73,12 @@ impl Upgraded {
             lease,
             index: Box::default(),
             outward: Vec::new(),
-            asking: Asking::Head,
+            asking: RequestRemainder::Head,
             send: None,
             chunk: Bytes::new(),
             trailers: Vec::new(),
             sent: false,
-            answering: Answering::Nothing,
+            answering: ResponseRemainder::Nothing,
             inward: Vec::new(),
             taken: 0,
             owed: 0,
@@ -99,13 +99,13 @@ impl Upgraded {
     /// Takes bytes of the request.
     fn ask(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = match self.asking {
-            Asking::Head => {
+            RequestRemainder::Head => {
                 self.outward.extend_from_slice(bytes);
                 std::mem::take(&mut self.outward)
             }
             _ => bytes.to_vec(),
         };
-        if matches!(self.asking, Asking::Head) {
+        if matches!(self.asking, RequestRemainder::Head) {
             let parsed = self.index.parse(&rest);
             if parsed.map_err(|_| io::ErrorKind::InvalidData)? == Progress::Partial {
                 self.outward = rest;
@@ -115,14 +115,14 @@ impl Upgraded {
             rest.drain(..self.index.head_len());
         }
         self.chunk = match &mut self.asking {
-            Asking::Body(body) => {
+            RequestRemainder::Body(body) => {
                 let unwrapped = body.unwrap_keeping_trailers(&mut rest, &mut self.trailers);
                 let (_, data) = unwrapped.map_err(|_| io::ErrorKind::InvalidData)?;
                 rest.truncate(data);
                 rest.into()
             }
-            Asking::Tunnel => rest.into(),
-            Asking::Head | Asking::Over => Bytes::new(),
+            RequestRemainder::Tunnel => rest.into(),
+            RequestRemainder::Head | RequestRemainder::Over => Bytes::new(),
         };
         Ok(())
     }
@@ -150,13 +150,13 @@ impl Upgraded {
             self.lease.spoiled();
             return Err(io::ErrorKind::ConnectionReset.into());
         };
-        self.answering = Answering::Head(Some(response));
+        self.answering = ResponseRemainder::Head(Some(response));
         self.send = Some(send);
         self.sent = empty;
         self.asking = match (tunnel, empty) {
-            (true, _) => Asking::Tunnel,
-            (_, true) => Asking::Over,
-            _ => Asking::Body(body),
+            (true, _) => RequestRemainder::Tunnel,
+            (_, true) => RequestRemainder::Over,
+            _ => RequestRemainder::Body(body),
         };
         Ok(())
     }
@@ -164,9 +164,9 @@ impl Upgraded {
     /// Passes on what of the request is waiting.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let over = match &self.asking {
-            Asking::Body(body) => body.is_done(),
-            Asking::Over => true,
-            Asking::Head | Asking::Tunnel => false,
+            RequestRemainder::Body(body) => body.is_done(),
+            RequestRemainder::Over => true,
+            RequestRemainder::Head | RequestRemainder::Tunnel => false,
         };
         let Some(send) = &mut self.send else {
             return Poll::Ready(Ok(()));
@@ -180,16 +180,16 @@ impl Upgraded {
         if self.taken < self.inward.len() {
             return Poll::Ready(Ok(()));
         }
-        if let (Answering::Body(body), 1..) = (&mut self.answering, self.owed) {
+        if let (ResponseRemainder::Body(body), 1..) = (&mut self.answering, self.owed) {
             body.release_capacity(self.owed);
         }
         (self.owed, self.taken) = (0, 0);
         self.inward.clear();
         while self.inward.is_empty() {
             match &mut self.answering {
-                Answering::Nothing => return Poll::Pending,
-                Answering::Over => break,
-                Answering::Head(slot) => {
+                ResponseRemainder::Nothing => return Poll::Pending,
+                ResponseRemainder::Over => break,
+                ResponseRemainder::Head(slot) => {
                     let Some(response) = slot else {
                         return Poll::Pending;
                     };
@@ -205,7 +205,7 @@ impl Upgraded {
                         (Ok(_), None) => return Poll::Pending,
                     }
                 }
-                Answering::Body(body) => match ready!(body.poll_data(cx)) {
+                ResponseRemainder::Body(body) => match ready!(body.poll_data(cx)) {
                     Some(Ok(data)) => self.take(&data),
                     Some(Err(failure)) => return Poll::Ready(Err(self.failed(failure))),
                     None => {
@@ -243,7 +243,7 @@ impl Upgraded {
             self.inward.extend_from_slice(upgraded.as_bytes());
             self.inward.extend_from_slice(accept.as_bytes());
             self.inward.extend_from_slice(b"\r\n\r\n");
-            self.answering = Answering::Body(body);
+            self.answering = ResponseRemainder::Body(body);
             return;
         }
         let tunnel = self.connect && (200..300).contains(&status);
@@ -263,7 +263,7 @@ impl Upgraded {
             }
         }
         self.inward.extend_from_slice(b"\r\n");
-        self.answering = Answering::Body(body);
+        self.answering = ResponseRemainder::Body(body);
     }
 
     fn take(&mut self, data: &[u8]) {
@@ -282,7 +282,7 @@ impl Upgraded {
     }
 
     fn end(&mut self, trailers: Option<Fields>) {
-        self.answering = Answering::Over;
+        self.answering = ResponseRemainder::Over;
         if !self.chunked {
             return;
         }
@@ -369,8 +369,8 @@ impl AsyncWrite for Upgraded {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_chunk(cx))?;
-        if matches!(self.asking, Asking::Tunnel) {
-            self.asking = Asking::Over;
+        if matches!(self.asking, RequestRemainder::Tunnel) {
+            self.asking = RequestRemainder::Over;
             return self.poll_chunk(cx);
         }
         Poll::Ready(Ok(()))
@@ -393,7 +393,7 @@ impl Io for Upgraded {
 
     fn abort(&mut self) {
         if let Some(send) = &mut self.send {
-            send.send_reset(Reason::CANCEL);
+            send.send_reset(ErrorCode::CANCEL);
         }
     }
 }

@@ -21,41 +21,41 @@ use std::time::Instant;
 use voile_http2::{Connection as Wires, Link};
 
 use super::limits::{CONFIG, MAX_UPSTREAM_CONNECTIONS, MAX_UPSTREAM_STREAMS};
-use super::pulse::{Beat, Pulse};
+use super::keepalive::{UpstreamKeepaliveAction, UpstreamKeepalive};
 use super::sources::number_of;
 use super::wire::Wire;
 use crate::http::buffers::Buffers;
 use crate::http::io::Io;
 use crate::http::timer::Timer;
-use crate::http::{ConnectFailure, HttpRole, HttpTimeouts, ResponseFlag, Route};
+use crate::http::{ConnectFailure, HttpRole, HttpTimeouts, ResponseFlag, RequestRoute};
 
 /// See the module.
 pub(crate) struct Upstreams<K> {
-    by_key: RefCell<HashMap<K, Rc<Group>>>,
+    by_key: RefCell<HashMap<K, Rc<UpstreamGroup>>>,
     buffers: Buffers,
     timeouts: HttpTimeouts,
 }
 
 /// Everything about one key.
 #[derive(Default)]
-struct Group {
-    connections: RefCell<Vec<Rc<Connection>>>,
+struct UpstreamGroup {
+    connections: RefCell<Vec<Rc<UpstreamConnection>>>,
     dialing: Cell<bool>,
     waiting: RefCell<Vec<Waiting>>,
 }
 
 /// A stream that waits for another stream's dial.
-type Waiting = Rc<Wait>;
+type Waiting = Rc<UpstreamWait>;
 
 #[derive(Default)]
-struct Wait {
+struct UpstreamWait {
     waker: RefCell<Option<Waker>>,
     outcome: RefCell<Option<Result<(), ConnectFailure>>>,
 }
 
 /// State of a server's settings, which are its first frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Greeting {
+enum SettingsState {
     #[default]
     Awaited,
     Heard,
@@ -64,7 +64,7 @@ enum Greeting {
 }
 
 /// One connection as its users see it.
-struct Connection {
+struct UpstreamConnection {
     link: Link,
     /// It takes no more streams.
     retired: Cell<bool>,
@@ -75,7 +75,7 @@ struct Connection {
     /// When the driver will look whether the connection rests.
     alarm: Cell<Option<Instant>>,
     /// State of the server's settings.
-    greeting: Cell<Greeting>,
+    greeting: Cell<SettingsState>,
     /// Tasks that wait for the settings.
     curious: RefCell<Vec<Waker>>,
     /// Our end of it.
@@ -86,8 +86,8 @@ struct Connection {
 
 /// One stream's place on a connection.
 pub(crate) struct Lease {
-    connection: Rc<Connection>,
-    group: Weak<Group>,
+    connection: Rc<UpstreamConnection>,
+    group: Weak<UpstreamGroup>,
     pub(crate) link: Link,
     /// True if the connection carried a stream before.
     pub(crate) reused: bool,
@@ -103,12 +103,12 @@ impl Lease {
     async fn takes_extended_connect(&self) -> Result<bool, ConnectFailure> {
         let connection = &self.connection;
         poll_fn(|cx| match connection.greeting.get() {
-            Greeting::Awaited => {
+            SettingsState::Awaited => {
                 connection.curious.borrow_mut().push(cx.waker().clone());
                 Poll::Pending
             }
-            Greeting::Heard => Poll::Ready(Ok(self.link.borrow().allows_extended_connect())),
-            Greeting::Never => Poll::Ready(Err(ConnectFailure::new("upstream_http2_handshake"))),
+            SettingsState::Heard => Poll::Ready(Ok(self.link.borrow().allows_extended_connect())),
+            SettingsState::Never => Poll::Ready(Err(ConnectFailure::new("upstream_http2_handshake"))),
         })
         .await
     }
@@ -136,7 +136,7 @@ impl Drop for Lease {
     }
 }
 
-impl Connection {
+impl UpstreamConnection {
     /// Takes no more streams and closes when the last one ended.
     fn retire(&self) {
         if !self.retired.replace(true) {
@@ -152,7 +152,7 @@ impl Connection {
     }
 
     /// Tells those who wait for the server's settings.
-    fn greeted(&self, greeting: Greeting) {
+    fn greeted(&self, greeting: SettingsState) {
         self.greeting.set(greeting);
         for waker in self.curious.take() {
             waker.wake();
@@ -170,7 +170,7 @@ impl Connection {
             && self.streams.get() < allowed.clamp(1, MAX_UPSTREAM_STREAMS)
     }
 
-    fn lease(self: &Rc<Self>, group: &Rc<Group>, reused: bool) -> Option<Lease> {
+    fn lease(self: &Rc<Self>, group: &Rc<UpstreamGroup>, reused: bool) -> Option<Lease> {
         if self.retired.get() || self.left.get() == 0 {
             return None;
         }
@@ -187,8 +187,8 @@ impl Connection {
     }
 }
 
-impl Group {
-    fn forget(&self, connection: &Rc<Connection>) {
+impl UpstreamGroup {
+    fn forget(&self, connection: &Rc<UpstreamConnection>) {
         self.connections
             .borrow_mut()
             .retain(|other| !Rc::ptr_eq(other, connection));
@@ -209,7 +209,7 @@ impl Group {
     /// A place on the connection with the fewest streams.
     fn least_loaded(self: &Rc<Self>) -> Option<Lease> {
         let connections = self.connections.borrow();
-        let open = |one: &&Rc<Connection>| one.left.get() > 0 && !one.retired.get();
+        let open = |one: &&Rc<UpstreamConnection>| one.left.get() > 0 && !one.retired.get();
         let open = connections.iter().filter(open);
         open.min_by_key(|one| one.streams.get())?.lease(self, true)
     }
@@ -233,9 +233,9 @@ impl Group {
 }
 
 /// While it lives, its holder dials; dropped early, another takes over.
-struct Dialing<'a>(&'a Group);
+struct DialGuard<'a>(&'a UpstreamGroup);
 
-impl Drop for Dialing<'_> {
+impl Drop for DialGuard<'_> {
     fn drop(&mut self) {
         if self.0.dialing.get() {
             self.0.settle(&Ok(()));
@@ -255,7 +255,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
     /// Connections without a stream.
     pub(crate) fn idle(&self) -> usize {
         let groups = self.by_key.borrow();
-        let idle = |group: &Rc<Group>| {
+        let idle = |group: &Rc<UpstreamGroup>| {
             let connections = group.connections.borrow();
             connections
                 .iter()
@@ -274,11 +274,11 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
         }
     }
 
-    fn group(&self, key: &K) -> Rc<Group> {
+    fn group(&self, key: &K) -> Rc<UpstreamGroup> {
         if let Some(group) = self.by_key.borrow().get(key) {
             return Rc::clone(group);
         }
-        let group = Rc::new(Group::default());
+        let group = Rc::new(UpstreamGroup::default());
         self.by_key
             .borrow_mut()
             .insert(key.clone(), Rc::clone(&group));
@@ -290,7 +290,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
     pub(crate) async fn acquire<R: HttpRole<Key = K>>(
         self: &Rc<Self>,
         role: &R,
-        route: &Route<R>,
+        route: &RequestRoute<R>,
         extended_connect: bool,
     ) -> Result<Lease, ConnectFailure> {
         let lease = self.place(role, route).await?;
@@ -312,7 +312,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
     async fn place<R: HttpRole<Key = K>>(
         self: &Rc<Self>,
         role: &R,
-        route: &Route<R>,
+        route: &RequestRoute<R>,
     ) -> Result<Lease, ConnectFailure> {
         loop {
             let group = self.group(&route.key);
@@ -326,7 +326,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
                 }
             }
             group.dialing.set(true);
-            let dialing = Dialing(&group);
+            let dialing = DialGuard(&group);
             // Boxed: it is rare, and every stream would pay for its size.
             let dialed = Box::pin(self.dial(role, route, &group)).await;
             group.settle(&dialed.as_ref().map(|_| ()).map_err(Clone::clone));
@@ -338,8 +338,8 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
     async fn dial<R: HttpRole<Key = K>>(
         self: &Rc<Self>,
         role: &R,
-        route: &Route<R>,
-        group: &Rc<Group>,
+        route: &RequestRoute<R>,
+        group: &Rc<UpstreamGroup>,
     ) -> Result<Lease, ConnectFailure> {
         let connecting = tokio::time::timeout(route.connect_timeout, role.connect(route));
         let stream = connecting
@@ -351,7 +351,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
         wires.set_source(number_of(&route.key));
         let link = Link::new(wires);
         let wire = Wire::new(stream, link.clone(), self.buffers.clone());
-        let connection = Rc::new(Connection {
+        let connection = Rc::new(UpstreamConnection {
             link,
             retired: Cell::new(false),
             alarm: Cell::default(),
@@ -373,10 +373,10 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
             true => timeouts.keep_alive,
             false => timeouts.keep_alive_of_applications,
         };
-        let pulse = Pulse::new(after, timeouts.keep_alive_patience);
+        let pulse = UpstreamKeepalive::new(after, timeouts.keep_alive_patience);
         tokio::task::spawn_local(async move {
             drive(wire, pulse, &connection, timeouts).await;
-            connection.greeted(Greeting::Never);
+            connection.greeted(SettingsState::Never);
             connection.retire();
             group.forget(&connection);
             if let Some(pool) = pool.upgrade() {
@@ -409,7 +409,7 @@ impl<K> Drop for Upstreams<K> {
     }
 }
 
-async fn wait(group: &Rc<Group>) -> Result<(), ConnectFailure> {
+async fn wait(group: &Rc<UpstreamGroup>) -> Result<(), ConnectFailure> {
     let wait = Waiting::default();
     group.waiting.borrow_mut().push(Rc::clone(&wait));
     poll_fn(|cx| {
@@ -425,8 +425,8 @@ async fn wait(group: &Rc<Group>) -> Result<(), ConnectFailure> {
 /// Moves a connection's frames until it is over; closes it when it was idle for too long.
 async fn drive<S: Io + 'static>(
     mut wire: Wire<S>,
-    mut pulse: Pulse,
-    connection: &Connection,
+    mut pulse: UpstreamKeepalive,
+    connection: &UpstreamConnection,
     timeouts: HttpTimeouts,
 ) {
     let mut timer = Timer::default();
@@ -438,8 +438,8 @@ async fn drive<S: Io + 'static>(
                 link.borrow().closed();
             }
             let mut state = link.borrow();
-            if connection.greeting.get() == Greeting::Awaited && state.is_greeted() {
-                connection.greeted(Greeting::Heard);
+            if connection.greeting.get() == SettingsState::Awaited && state.is_greeted() {
+                connection.greeted(SettingsState::Heard);
             }
             if state.end().is_some() {
                 return Poll::Ready(());
@@ -450,12 +450,12 @@ async fn drive<S: Io + 'static>(
             let heard = wire.take_heard();
             if connection.streams.get() > 0 {
                 match pulse.beat(cx, heard, connection.busy.get()) {
-                    Beat::Nothing => {}
-                    Beat::Ask => {
+                    UpstreamKeepaliveAction::Nothing => {}
+                    UpstreamKeepaliveAction::Ask => {
                         state.ask();
                         continue;
                     }
-                    Beat::GiveUp => {
+                    UpstreamKeepaliveAction::GiveUp => {
                         state.closed();
                         wire.abort();
                         return Poll::Ready(());

@@ -21,14 +21,14 @@ const ANY: &str = "*";
 
 /// One server's TLS, as QUIC shows it.
 #[derive(Debug, Clone)]
-pub(crate) struct Offer {
+pub(crate) struct ServerOffer {
     /// The server's own, by which it is known again.
     pub(crate) of: Arc<ServerConfig>,
     /// The same for HTTP/3 alone.
     shown: Arc<ServerConfig>,
 }
 
-impl Offer {
+impl ServerOffer {
     /// None where TLS 1.3 is not to be spoken.
     pub(crate) fn new(of: &Arc<ServerConfig>) -> Option<Self> {
         let mut shown = ServerConfig::clone(of);
@@ -49,26 +49,26 @@ impl Offer {
 /// HTTP/3 falls to no other.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    by_name: AuthorityTable<Option<Offer>>,
-    any: Option<Option<Offer>>,
+    by_name: AuthorityTable<Option<ServerOffer>>,
+    any: Option<Option<ServerOffer>>,
 }
 
 impl Names {
-    pub(crate) fn insert(&mut self, name: &str, offer: Option<Offer>) {
+    pub(crate) fn insert(&mut self, name: &str, offer: Option<ServerOffer>) {
         match name {
             ANY => drop(self.any.get_or_insert(offer)),
             name => drop(self.by_name.insert(name, offer)),
         }
     }
 
-    fn find(&self, name: Option<&str>) -> Option<&Offer> {
+    fn find(&self, name: Option<&str>) -> Option<&ServerOffer> {
         let named = name.and_then(|name| self.by_name.get(name.as_bytes()));
         named.or(self.any.as_ref())?.as_ref()
     }
 }
 
 /// Facts of a handshake.
-pub(crate) struct Shown {
+pub(crate) struct HandshakeInfo {
     /// The server that was asked for.
     pub(crate) of: Arc<ServerConfig>,
     /// Server name in lower case.
@@ -78,13 +78,13 @@ pub(crate) struct Shown {
 }
 
 /// See the module.
-pub(super) struct Choice {
+pub(super) struct CertificateChoice {
     names: Arc<Names>,
     /// Suite of first packets, whose keys are public.
     initial: Suite,
 }
 
-impl Choice {
+impl CertificateChoice {
     pub(super) fn of(names: Names) -> Self {
         Self {
             names: Arc::new(names),
@@ -101,7 +101,7 @@ const RETRY_NONCE: [u8; 12] = [
     0x46, 0x15, 0x99, 0xd3, 0x5d, 0x63, 0x2b, 0xf2, 0x23, 0x98, 0x25, 0xbb,
 ];
 
-impl crypto::ServerConfig for Choice {
+impl crypto::ServerConfig for CertificateChoice {
     fn initial_keys(
         &self,
         version: u32,
@@ -161,14 +161,14 @@ struct Handshake {
     own: Vec<u8>,
     /// The ClientHello, until it is whole.
     heard: Vec<u8>,
-    begun: Option<Begun>,
+    begun: Option<BegunHandshake>,
     /// It was said what the handshake shows.
     told: bool,
     next: Option<Secrets>,
 }
 
 /// The same once it is known who was asked for.
-struct Begun {
+struct BegunHandshake {
     of: Arc<ServerConfig>,
     tls: ServerConnection,
 }
@@ -183,7 +183,7 @@ fn refused(alert: AlertDescription, reason: impl Into<String>) -> TransportError
 
 impl Handshake {
     /// Begins TLS with the terms of the named server, once the ClientHello is there.
-    fn begin(&mut self, bytes: &[u8]) -> Result<Option<&mut Begun>, TransportError> {
+    fn begin(&mut self, bytes: &[u8]) -> Result<Option<&mut BegunHandshake>, TransportError> {
         if self.begun.is_none() {
             self.heard.extend_from_slice(bytes);
             let hello = match client_hello(&self.heard) {
@@ -203,7 +203,7 @@ impl Handshake {
             let tls =
                 tls.map_err(|error| refused(AlertDescription::InternalError, error.to_string()))?;
             let of = Arc::clone(&offer.of);
-            self.begun = Some(Begun { of, tls });
+            self.begun = Some(BegunHandshake { of, tls });
             let heard = std::mem::take(&mut self.heard);
             self.take(&heard)?;
             return Ok(self.begun.as_mut());
@@ -233,7 +233,7 @@ impl Session for Handshake {
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
         let begun = self.begun.as_ref()?;
-        Some(Box::new(Shown {
+        Some(Box::new(HandshakeInfo {
             of: Arc::clone(&begun.of),
             server_name: begun.tls.server_name().map(str::to_ascii_lowercase),
             suite: begun

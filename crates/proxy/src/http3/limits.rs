@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use quinn::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 
-use super::crypto::{Choice, Names};
-use super::succession::{Numbers, Stamp};
+use super::crypto::{CertificateChoice, Names};
+use super::socket_takeover::{Numbers, ProcessStamp};
 use super::tokens::Keys;
 use crate::http2::limits::{
     CONNECTION_WINDOW, MAX_DOWNSTREAM_STREAMS, MAX_HEADER_LIST, STREAM_WINDOW,
@@ -46,7 +46,7 @@ pub(crate) const MAX_BLOCK: usize = MAX_HEADER_LIST as usize;
 pub(crate) const MAX_CHUNK: usize = 16 * 1024;
 
 /// Settings for every packet of a port, whose connections bear this stamp.
-pub(crate) fn endpoint(stamp: Stamp) -> EndpointConfig {
+pub(crate) fn endpoint(stamp: ProcessStamp) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(Keys::fresh()));
     config
         .supported_versions(vec![VERSION_1])
@@ -67,7 +67,7 @@ pub(crate) fn terms(names: Names) -> ServerConfig {
         .max_idle_timeout(Some(idle))
         .crypto_buffer_size(MAX_HANDSHAKE_BYTES)
         .datagram_receive_buffer_size(None);
-    let mut config = ServerConfig::new(Arc::new(Choice::of(names)), Arc::new(Keys::fresh()));
+    let mut config = ServerConfig::new(Arc::new(CertificateChoice::of(names)), Arc::new(Keys::fresh()));
     config
         .transport_config(Arc::new(transport))
         // Policies were asked about the address that a client came from.

@@ -8,19 +8,19 @@
 //! ```
 //! When a process takes over from another, succession.rs keeps the other's connections alive.
 
-mod carry;
+mod quic_connection;
 mod crypto;
 pub(crate) mod limits;
 mod pipe;
 mod request;
 mod streams;
-mod succession;
+mod socket_takeover;
 mod tokens;
 
-pub(crate) use carry::{Carried, serve};
-pub(crate) use crypto::{Names, Offer};
+pub(crate) use quic_connection::{CarriedConnection, serve};
+pub(crate) use crypto::{Names, ServerOffer};
 pub(crate) use limits::{endpoint, terms};
-pub(crate) use succession::{Before, Socket, Stamp, line};
+pub(crate) use socket_takeover::{PredecessorLink, Socket, ProcessStamp, line};
 
 /// ALPN protocol name.
 pub(crate) const ALPN: &[u8] = b"h3";

@@ -16,7 +16,7 @@ const ROOM: usize = 64 * 1024;
 
 /// One way.
 #[derive(Default)]
-struct Way {
+struct PipeDirection {
     bytes: Vec<u8>,
     taken: usize,
     /// True once the writer has ended.
@@ -27,7 +27,7 @@ struct Way {
     writer: Option<Waker>,
 }
 
-impl Way {
+impl PipeDirection {
     fn left(&self) -> usize {
         self.bytes.len() - self.taken
     }
@@ -44,13 +44,13 @@ impl Way {
 
 /// One end.
 pub(super) struct Pipe {
-    comes: Rc<RefCell<Way>>,
-    goes: Rc<RefCell<Way>>,
+    comes: Rc<RefCell<PipeDirection>>,
+    goes: Rc<RefCell<PipeDirection>>,
 }
 
 /// Both ends.
 pub(super) fn pipe() -> (Pipe, Pipe) {
-    let (one, other) = (Rc::<RefCell<Way>>::default(), Rc::default());
+    let (one, other) = (Rc::<RefCell<PipeDirection>>::default(), Rc::default());
     let ours = Pipe {
         comes: Rc::clone(&one),
         goes: Rc::clone(&other),

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use quinn::{ReadError, RecvStream, SendStream as QuicSend, StoppedError, VarInt, WriteError};
 use voile_http2::{
-    Failure, Fields, Link, Reason, RecvStream as Body, ResponseFuture, SendStream as Sink,
+    Failure, Fields, Link, ErrorCode, RecvStream as Body, ResponseFuture, SendStream as Sink,
 };
-use voile_http3::{Code, Decoded, Event, Frames, data_head, decode, encode, head_frame};
+use voile_http3::{Code, DecodedBlock, FrameEvent, Frames, data_head, decode, encode, head_frame};
 
 use super::limits::{MAX_BLOCK, MAX_CHUNK};
 use super::quic;
 use crate::http2::limits::PREMATURE;
 
 /// Why a request goes no further.
-enum Over {
+enum RequestEnd {
     /// The stream ends with this.
     Stream(Code),
     /// The connection does.
@@ -30,11 +30,11 @@ enum Over {
 }
 
 /// Frames from the client.
-struct Asked {
+struct RequestStream {
     stream: RecvStream,
     frames: Frames,
     chunk: Bytes,
-    seen: Seen,
+    seen: RequestProgress,
 }
 
 /// Field that makes a truncated head too large, so that the engine refuses it. The engine reads no more of
@@ -43,7 +43,7 @@ const FILLER: &str = "x-voile-too-large";
 
 /// Extent of a received request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum RequestProgress {
     /// It was given up before it was one, so that the engine never heard of it, or within [`PREMATURE`].
     GivenUp,
     /// A head.
@@ -58,31 +58,31 @@ pub(super) async fn serve(
     link: Link,
     (mut send, recv): (QuicSend, RecvStream),
     patience: Duration,
-) -> Result<Seen, Code> {
-    let mut asked = Asked {
+) -> Result<RequestProgress, Code> {
+    let mut asked = RequestStream {
         stream: recv,
         frames: Frames::of_request(MAX_BLOCK),
         chunk: Bytes::new(),
-        seen: Seen::GivenUp,
+        seen: RequestProgress::GivenUp,
     };
     let began = Instant::now();
     let code = match answer(&link, &mut send, &mut asked, patience).await {
         Ok(()) => Code::NO_ERROR,
-        Err(Over::Stream(code)) => {
+        Err(RequestEnd::Stream(code)) => {
             // One that is closed already needs no more.
             let _ = send.reset(quic(code));
             code
         }
-        Err(Over::GivenUp) => {
+        Err(RequestEnd::GivenUp) => {
             let code = Code::REQUEST_CANCELLED;
             let _ = send.reset(quic(code));
             if began.elapsed() < PREMATURE {
-                asked.seen = Seen::GivenUp;
+                asked.seen = RequestProgress::GivenUp;
             }
             code
         }
-        Err(Over::Connection(code)) => return Err(code),
-        Err(Over::Gone) => return Ok(Seen::Head),
+        Err(RequestEnd::Connection(code)) => return Err(code),
+        Err(RequestEnd::Gone) => return Ok(RequestProgress::Head),
     };
     let _ = asked.stream.stop(quic(code));
     Ok(asked.seen)
@@ -91,18 +91,18 @@ pub(super) async fn serve(
 async fn answer(
     link: &Link,
     send: &mut QuicSend,
-    asked: &mut Asked,
+    asked: &mut RequestStream,
     patience: Duration,
-) -> Result<(), Over> {
+) -> Result<(), RequestEnd> {
     let head = tokio::time::timeout(patience, asked.head()).await;
-    let head = head.map_err(|_| Over::Stream(Code::REQUEST_INCOMPLETE))??;
+    let head = head.map_err(|_| RequestEnd::Stream(Code::REQUEST_INCOMPLETE))??;
     let mut stopped = pin!(send.stopped());
     if head.method() == "CONNECT" {
         return refuse_tunnel(send).await;
     }
     let end = asked.is_over().await?;
     let Some((response, sink)) = link.send_request(head, end) else {
-        return Err(Over::Stream(Code::REQUEST_REJECTED));
+        return Err(RequestEnd::Stream(Code::REQUEST_REJECTED));
     };
     let mut up = pin!(async {
         match end {
@@ -123,7 +123,7 @@ async fn answer(
 }
 
 /// A proxy in front of others is no way to anywhere else.
-async fn refuse_tunnel(send: &mut QuicSend) -> Result<(), Over> {
+async fn refuse_tunnel(send: &mut QuicSend) -> Result<(), RequestEnd> {
     write(
         send,
         &mut [head_frame(&encode(&Fields::response(501))).into()],
@@ -133,14 +133,14 @@ async fn refuse_tunnel(send: &mut QuicSend) -> Result<(), Over> {
     Ok(())
 }
 
-impl Asked {
+impl RequestStream {
     /// Bytes; none at the end.
-    async fn more(&mut self) -> Result<Option<()>, Over> {
+    async fn more(&mut self) -> Result<Option<()>, RequestEnd> {
         let chunk = self.stream.read_chunk(MAX_CHUNK, true).await;
         let Some(chunk) = chunk.map_err(|error| unread(&error))? else {
             return match self.frames.is_between() {
                 true => Ok(None),
-                false => Err(Over::Connection(Code::FRAME_ERROR)),
+                false => Err(RequestEnd::Connection(Code::FRAME_ERROR)),
             };
         };
         self.chunk = chunk.bytes;
@@ -148,12 +148,12 @@ impl Asked {
     }
 
     /// Next event; none at the end.
-    async fn event(&mut self) -> Result<Option<Event>, Over> {
+    async fn event(&mut self) -> Result<Option<FrameEvent>, RequestEnd> {
         loop {
             if let Some(event) = self
                 .frames
                 .next(&mut self.chunk)
-                .map_err(Over::Connection)?
+                .map_err(RequestEnd::Connection)?
             {
                 return Ok(Some(event));
             }
@@ -163,25 +163,25 @@ impl Asked {
         }
     }
 
-    async fn head(&mut self) -> Result<Fields, Over> {
+    async fn head(&mut self) -> Result<Fields, RequestEnd> {
         match self.event().await? {
-            Some(Event::Block { bytes, whole }) => {
-                self.seen = Seen::Head;
+            Some(FrameEvent::Block { bytes, whole }) => {
+                self.seen = RequestProgress::Head;
                 let decoded = decode(&bytes, whole, MAX_BLOCK);
-                let decoded = decoded.map_err(|_| Over::Connection(Code::DECOMPRESSION_FAILED))?;
-                let Decoded { mut fields, whole } = decoded;
+                let decoded = decoded.map_err(|_| RequestEnd::Connection(Code::DECOMPRESSION_FAILED))?;
+                let DecodedBlock { mut fields, whole } = decoded;
                 if !whole {
                     fields.push(FILLER, &[b'x'; MAX_BLOCK]);
                 }
                 Ok(fields)
             }
-            Some(_) => Err(Over::Connection(Code::FRAME_UNEXPECTED)),
-            None => Err(Over::Stream(Code::REQUEST_INCOMPLETE)),
+            Some(_) => Err(RequestEnd::Connection(Code::FRAME_UNEXPECTED)),
+            None => Err(RequestEnd::Stream(Code::REQUEST_INCOMPLETE)),
         }
     }
 
     /// Returns true if nothing follows the head, as far as known now.
-    async fn is_over(&mut self) -> Result<bool, Over> {
+    async fn is_over(&mut self) -> Result<bool, RequestEnd> {
         if !self.chunk.is_empty() || !self.frames.is_between() {
             return Ok(false);
         }
@@ -198,33 +198,33 @@ impl Asked {
 }
 
 /// Why nothing more can be read.
-fn unread(error: &ReadError) -> Over {
+fn unread(error: &ReadError) -> RequestEnd {
     match error {
-        ReadError::Reset(_) => Over::GivenUp,
-        _ => Over::Gone,
+        ReadError::Reset(_) => RequestEnd::GivenUp,
+        _ => RequestEnd::Gone,
     }
 }
 
 /// Passes on the body and its trailers. If the engine takes no more, the request is answered without the
 /// rest.
-async fn upload(asked: &mut Asked, mut sink: Sink) -> Result<(), Over> {
+async fn upload(asked: &mut RequestStream, mut sink: Sink) -> Result<(), RequestEnd> {
     let mut ended = false;
     while let Some(event) = asked.event().await? {
         let taken = match event {
-            Event::Data(_) | Event::Block { .. } if ended => {
-                return Err(Over::Connection(Code::FRAME_UNEXPECTED));
+            FrameEvent::Data(_) | FrameEvent::Block { .. } if ended => {
+                return Err(RequestEnd::Connection(Code::FRAME_UNEXPECTED));
             }
-            Event::Data(data) => pass(&mut sink, data).await,
-            Event::Block { bytes, whole } => {
+            FrameEvent::Data(data) => pass(&mut sink, data).await,
+            FrameEvent::Block { bytes, whole } => {
                 let decoded = decode(&bytes, whole, MAX_BLOCK);
-                let decoded = decoded.map_err(|_| Over::Connection(Code::DECOMPRESSION_FAILED))?;
+                let decoded = decoded.map_err(|_| RequestEnd::Connection(Code::DECOMPRESSION_FAILED))?;
                 if !decoded.whole {
-                    return Err(Over::Stream(Code::EXCESSIVE_LOAD));
+                    return Err(RequestEnd::Stream(Code::EXCESSIVE_LOAD));
                 }
                 ended = true;
                 sink.send_trailers(decoded.fields)
             }
-            Event::Settings | Event::Goaway => Ok(()),
+            FrameEvent::Settings | FrameEvent::Goaway => Ok(()),
         };
         if taken.is_err() {
             return Ok(());
@@ -251,12 +251,12 @@ async fn download(
     send: &mut QuicSend,
     patience: Duration,
     mut stopped: Pin<&mut impl Future<Output = Result<Option<VarInt>, StoppedError>>>,
-) -> Result<(), Over> {
+) -> Result<(), RequestEnd> {
     // The task notices a client that stops its response while it waits.
     macro_rules! wait {
         ($poll:expr) => {
             poll_fn(|cx| match stopped.as_mut().poll(cx) {
-                Poll::Ready(_) => Poll::Ready(Err(Over::GivenUp)),
+                Poll::Ready(_) => Poll::Ready(Err(RequestEnd::GivenUp)),
                 Poll::Pending => $poll(cx).map(Ok),
             })
             .await?
@@ -286,29 +286,29 @@ async fn download(
     Ok(())
 }
 
-async fn trailers(body: &mut Body) -> Result<Option<Fields>, Over> {
+async fn trailers(body: &mut Body) -> Result<Option<Fields>, RequestEnd> {
     poll_fn(|cx| body.poll_trailers(cx)).await.map_err(failed)
 }
 
-async fn head(send: &mut QuicSend, fields: &Fields) -> Result<(), Over> {
+async fn head(send: &mut QuicSend, fields: &Fields) -> Result<(), RequestEnd> {
     write(send, &mut [head_frame(&encode(fields)).into()]).await
 }
 
-async fn write(send: &mut QuicSend, parts: &mut [Bytes]) -> Result<(), Over> {
+async fn write(send: &mut QuicSend, parts: &mut [Bytes]) -> Result<(), RequestEnd> {
     let written = send.write_all_chunks(parts).await;
     written.map_err(|error| match error {
-        WriteError::Stopped(_) => Over::GivenUp,
-        _ => Over::Gone,
+        WriteError::Stopped(_) => RequestEnd::GivenUp,
+        _ => RequestEnd::Gone,
     })
 }
 
 /// Translates the engine's reason for the end of a stream.
-fn failed(failure: Failure) -> Over {
-    Over::Stream(match failure {
-        Failure::Unprocessed | Failure::Reset(Reason::REFUSED_STREAM) => Code::REQUEST_REJECTED,
-        Failure::Reset(Reason::PROTOCOL_ERROR) => Code::MESSAGE_ERROR,
-        Failure::Reset(Reason::ENHANCE_YOUR_CALM) => Code::EXCESSIVE_LOAD,
-        Failure::Reset(Reason::CANCEL) => Code::REQUEST_CANCELLED,
+fn failed(failure: Failure) -> RequestEnd {
+    RequestEnd::Stream(match failure {
+        Failure::Unprocessed | Failure::Reset(ErrorCode::REFUSED_STREAM) => Code::REQUEST_REJECTED,
+        Failure::Reset(ErrorCode::PROTOCOL_ERROR) => Code::MESSAGE_ERROR,
+        Failure::Reset(ErrorCode::ENHANCE_YOUR_CALM) => Code::EXCESSIVE_LOAD,
+        Failure::Reset(ErrorCode::CANCEL) => Code::REQUEST_CANCELLED,
         Failure::Reset(_) | Failure::Violation(_) | Failure::Connection => Code::INTERNAL_ERROR,
     })
 }
@@ -322,19 +322,19 @@ mod tests {
         for (failure, code) in [
             (Failure::Unprocessed, Code::REQUEST_REJECTED),
             (
-                Failure::Reset(Reason::REFUSED_STREAM),
+                Failure::Reset(ErrorCode::REFUSED_STREAM),
                 Code::REQUEST_REJECTED,
             ),
-            (Failure::Reset(Reason::PROTOCOL_ERROR), Code::MESSAGE_ERROR),
+            (Failure::Reset(ErrorCode::PROTOCOL_ERROR), Code::MESSAGE_ERROR),
             (
-                Failure::Reset(Reason::ENHANCE_YOUR_CALM),
+                Failure::Reset(ErrorCode::ENHANCE_YOUR_CALM),
                 Code::EXCESSIVE_LOAD,
             ),
-            (Failure::Reset(Reason::CANCEL), Code::REQUEST_CANCELLED),
-            (Failure::Reset(Reason::INTERNAL_ERROR), Code::INTERNAL_ERROR),
+            (Failure::Reset(ErrorCode::CANCEL), Code::REQUEST_CANCELLED),
+            (Failure::Reset(ErrorCode::INTERNAL_ERROR), Code::INTERNAL_ERROR),
             (Failure::Connection, Code::INTERNAL_ERROR),
         ] {
-            let Over::Stream(said) = failed(failure) else {
+            let RequestEnd::Stream(said) = failed(failure) else {
                 panic!("it ends more than its stream");
             };
             assert_eq!(said, code, "{failure:?}");

@@ -11,7 +11,7 @@ use super::*;
 /// A request of a path with one header.
 struct Asked<'a>(&'a str, Option<&'a str>);
 
-impl Request for Asked<'_> {
+impl RouteInput for Asked<'_> {
     fn method(&self) -> &[u8] {
         b"GET"
     }

@@ -1,6 +1,6 @@
 //! AuthorizationPolicies of the control plane, compiled once for all workers and again only when a policy or its inputs
 //! change. Policies are kept in their wire form, which takes a fraction of the memory. Compiling many takes a moment,
-//! which is spent on another thread ([`Work`]).
+//! which is spent on another thread ([`CompilationWork`]).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,13 +11,13 @@ use voile_model::mesh::PathNormalization;
 use voile_policy::authorization as policy;
 use voile_xds::wire::{PolicyReference, ProxyConfiguration, decode_authorization};
 
-use super::Held;
+use super::Versioned;
 use crate::authorization::{Authorization, read, shut};
 
 /// Policies by name.
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
-    held: BTreeMap<Arc<str>, Held<Said>>,
+    held: BTreeMap<Arc<str>, Versioned<CompiledPolicy>>,
     /// Last compiled policies, and their inputs.
     compiled: RefCell<Option<(Inputs, Authorization)>>,
     /// The same for single destinations of a waypoint, most recently used first.
@@ -29,14 +29,14 @@ const MAX_APART: usize = 4096;
 
 /// A policy as it is held.
 #[derive(Debug, Clone)]
-enum Said {
+enum CompiledPolicy {
     /// Wire form, which was parsed once as a check.
     Good(Arc<[u8]>),
     /// It cannot be read, and nothing was good before: it denies everything.
     Shut,
 }
 
-impl Said {
+impl CompiledPolicy {
     fn read(&self, name: &Arc<str>) -> policy::Policy {
         let policy = match self {
             Self::Good(body) => parse(name, body).ok(),
@@ -86,12 +86,12 @@ const BESIDE: usize = 16 << 10;
 
 /// Policies to be compiled: everything that it takes, on any thread.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct CompilationWork {
     inputs: Inputs,
-    policies: Vec<(Arc<str>, Said)>,
+    policies: Vec<(Arc<str>, CompiledPolicy)>,
 }
 
-impl Work {
+impl CompilationWork {
     /// Returns true if compiling takes so long that connections would wait.
     fn is_long(&self) -> bool {
         self.policies
@@ -102,17 +102,17 @@ impl Work {
     }
 
     /// Does it.
-    pub(crate) fn done(self) -> Compiled {
+    pub(crate) fn done(self) -> CompiledPolicies {
         let policies = self.policies.iter();
         let policies: Vec<policy::Policy> = policies.map(|(name, said)| said.read(name)).collect();
         let authorization = Authorization::new(policies, &self.inputs);
-        Compiled(self.inputs, authorization)
+        CompiledPolicies(self.inputs, authorization)
     }
 }
 
 /// Compiled policies.
 #[derive(Debug)]
-pub(crate) struct Compiled(Inputs, Authorization);
+pub(crate) struct CompiledPolicies(Inputs, Authorization);
 
 impl Policies {
     /// Stores a policy. An unreadable one leaves the last good one; without any, it denies everything. A proxy that waited
@@ -124,13 +124,13 @@ impl Policies {
         body: &[u8],
     ) -> Result<(), String> {
         let (value, result) = match parse(name, body) {
-            Ok(_) => (Said::Good(body.into()), Ok(())),
+            Ok(_) => (CompiledPolicy::Good(body.into()), Ok(())),
             Err(reason) => {
                 let good = self.held.get(name).map(|held| held.value.clone());
-                (good.unwrap_or(Said::Shut), Err(reason))
+                (good.unwrap_or(CompiledPolicy::Shut), Err(reason))
             }
         };
-        self.held.insert(name.clone(), Held { version, value });
+        self.held.insert(name.clone(), Versioned { version, value });
         result
     }
 
@@ -150,7 +150,7 @@ impl Policies {
     }
 
     /// Policies to compile for the configuration; `None` if there are none. Call only when all named policies are held.
-    fn to_do(&self, configuration: &ProxyConfiguration) -> Option<Work> {
+    fn to_do(&self, configuration: &ProxyConfiguration) -> Option<CompilationWork> {
         if configuration.authorization_policies.is_empty() {
             return None;
         }
@@ -163,12 +163,12 @@ impl Policies {
         Some(self.work_of(inputs))
     }
 
-    fn work_of(&self, inputs: Inputs) -> Work {
+    fn work_of(&self, inputs: Inputs) -> CompilationWork {
         let named = |wanted: &PolicyReference| {
             let held = self.held.get(&wanted.name)?;
             Some((wanted.name.clone(), held.value.clone()))
         };
-        Work {
+        CompilationWork {
             policies: inputs.references.iter().filter_map(named).collect(),
             inputs,
         }
@@ -189,7 +189,7 @@ impl Policies {
         let held = match known.and_then(|at| apart.remove(at)) {
             Some(known) => known,
             None => {
-                let Compiled(inputs, made) = self.work_of(inputs).done();
+                let CompiledPolicies(inputs, made) = self.work_of(inputs).done();
                 (inputs, made)
             }
         };
@@ -200,12 +200,12 @@ impl Policies {
     }
 
     /// Pending work that takes long.
-    pub(super) fn work(&self, configuration: &ProxyConfiguration) -> Option<Work> {
-        self.to_do(configuration).filter(Work::is_long)
+    pub(super) fn work(&self, configuration: &ProxyConfiguration) -> Option<CompilationWork> {
+        self.to_do(configuration).filter(CompilationWork::is_long)
     }
 
     /// Keeps what was done.
-    pub(crate) fn keep(&self, Compiled(inputs, authorization): Compiled) {
+    pub(crate) fn keep(&self, CompiledPolicies(inputs, authorization): CompiledPolicies) {
         self.compiled.replace(Some((inputs, authorization)));
     }
 

@@ -16,12 +16,12 @@ use voile_model::{Port, ServiceKey, mesh};
 use voile_proto::type_url;
 use voile_telemetry as telemetry;
 use voile_xds::wire::{
-    OutboundPolicy, OutboundService, Protocol, Service, Tunnel, Workload, parse_service_key,
+    OutboundPolicy, OutboundService, WireProtocol, Service, Tunnel, WireWorkload, parse_service_key,
     search_name,
 };
 
 use super::{Registry, address_name, origination, peer, retry, service_name};
-use crate::plan::{EndpointPlan, Otherwise, OutboundPlan, ServicePlan, Target};
+use crate::plan::{EndpointPlan, PassthroughMode, OutboundPlan, ServicePlan, CapturedDestination};
 
 /// Ports of sidecars themselves (metrics, readiness, Envoy's metrics): plaintext, and left alone by capture everywhere.
 pub(super) const NEVER_CAPTURED: [u16; 3] = [15020, 15021, 15090];
@@ -30,7 +30,7 @@ const PASSTHROUGH: &str = "PassthroughCluster";
 
 impl Registry {
     /// The names whose ServicePolicy must be known before connections to this address can be served.
-    pub(crate) fn policies_wanted(&self, target: &Target) -> Vec<Arc<str>> {
+    pub(crate) fn policies_wanted(&self, target: &CapturedDestination) -> Vec<Arc<str>> {
         let to = target.to;
         if let Some(host) = &target.host {
             let named = self.service_called(host, to.port());
@@ -51,7 +51,7 @@ impl Registry {
     }
 
     /// Plan for connections to this address; `None` while answers are missing.
-    pub(crate) fn destination(&self, target: &Target) -> Option<OutboundPlan> {
+    pub(crate) fn destination(&self, target: &CapturedDestination) -> Option<OutboundPlan> {
         self.configuration.as_ref()?;
         let to = target.to;
         let policies = self.policies_wanted(target);
@@ -86,7 +86,7 @@ impl Registry {
 
     /// Plan while the control plane does not answer. One of the mesh's own addresses may belong to a workload that
     /// needs mutual TLS, so connections to it go nowhere.
-    pub(crate) fn destination_unasked(&self, target: &Target) -> Option<OutboundPlan> {
+    pub(crate) fn destination_unasked(&self, target: &CapturedDestination) -> Option<OutboundPlan> {
         let configuration = &self.configuration.as_ref()?.value;
         let mut ranges = configuration
             .capture
@@ -95,7 +95,7 @@ impl Registry {
         let mut plan = self.to_nobody(target.to);
         if ranges.any(|range| range.contains(target.to.ip())) {
             plan.services.clear();
-            plan.otherwise = Otherwise::BlackHole;
+            plan.otherwise = PassthroughMode::BlackHole;
         }
         Some(plan)
     }
@@ -123,20 +123,20 @@ impl Registry {
             put_called(&mut named, &self.endpoint_called(to, None));
         }
         let protocol = match named.protocol {
-            Protocol::Auto => undeclared(to),
+            WireProtocol::Auto => undeclared(to),
             said => said,
         };
         let mut plan = self.to_nobody(to);
         plan.protocol = protocol;
         plan.services.insert(0, named);
-        if let Otherwise::Service(index) = &mut plan.otherwise {
+        if let PassthroughMode::Service(index) = &mut plan.otherwise {
             *index += 1;
         }
         plan
     }
 
     /// Returns true if the owner of the target is known.
-    pub(super) fn is_told(&self, target: &Target) -> bool {
+    pub(super) fn is_told(&self, target: &CapturedDestination) -> bool {
         match &target.host {
             None => self.addresses_known(target.to),
             Some(host) => self.meaning(&search_name(host)).is_some(),
@@ -196,14 +196,14 @@ impl Registry {
     }
 
     /// A service as metrics and logs call it.
-    pub(super) fn service_labels(&self, key: &ServiceKey) -> telemetry::Service {
+    pub(super) fn service_labels(&self, key: &ServiceKey) -> telemetry::ServiceLabels {
         let name = key.to_string();
         let known = self
             .services
             .get(name.as_str())
             .map(|held| held.value.name.to_string());
         let host = key.hostname.to_string();
-        telemetry::Service {
+        telemetry::ServiceLabels {
             name: known.unwrap_or_else(|| host.split('.').next().unwrap_or_default().to_owned()),
             namespace: key.namespace.to_string(),
             host,
@@ -218,7 +218,7 @@ impl Registry {
         capture.is_none_or(|capture| capture.reaches(&service.key))
     }
 
-    fn workloads_at(&self, to: SocketAddr) -> Vec<&Workload> {
+    fn workloads_at(&self, to: SocketAddr) -> Vec<&WireWorkload> {
         let names = self.workloads_by_address.get(&to.ip());
         names
             .filter_map(|name| self.workloads.get(name))
@@ -235,7 +235,7 @@ impl Registry {
             let by_policy = self.policy(wanted).map(|policy| policy.protocol);
             by_policy.or_else(|| service.port(wanted.port).map(|port| port.protocol))
         };
-        let protocol = services.iter().find_map(said).unwrap_or(Protocol::Auto);
+        let protocol = services.iter().find_map(said).unwrap_or(WireProtocol::Auto);
         let alike = services
             .iter()
             .all(|service| said(service) == Some(protocol));
@@ -254,16 +254,16 @@ impl Registry {
             .collect();
         // If there are several services, a request that names none of them goes to none.
         let otherwise = match (plans.len(), self.outbound_policy()) {
-            (1, _) | (_, OutboundPolicy::RegistryOnly) => Otherwise::BlackHole,
+            (1, _) | (_, OutboundPolicy::RegistryOnly) => PassthroughMode::BlackHole,
             (_, OutboundPolicy::AllowAny) => {
                 plans.push(self.passthrough(to));
-                Otherwise::Service(plans.len() - 1)
+                PassthroughMode::Service(plans.len() - 1)
             }
         };
         OutboundPlan {
             name: format!("captured/{to}").into(),
             bind: to,
-            protocol: if alike { protocol } else { Protocol::Auto },
+            protocol: if alike { protocol } else { WireProtocol::Auto },
             services: plans,
             otherwise,
             by_name: false,
@@ -272,8 +272,8 @@ impl Registry {
 
     /// Plan of a workload called by its own address: the caller selected the endpoint, and it must prove an identity
     /// that is known there.
-    pub(super) fn to_workload(&self, to: SocketAddr, workloads: &[&Workload]) -> OutboundPlan {
-        let serves = |workload: &&&Workload| services_served(workload, to.port()).next().is_some();
+    pub(super) fn to_workload(&self, to: SocketAddr, workloads: &[&WireWorkload]) -> OutboundPlan {
+        let serves = |workload: &&&WireWorkload| services_served(workload, to.port()).next().is_some();
         let workload = workloads.iter().find(serves).unwrap_or(&workloads[0]);
         let service = services_served(workload, to.port()).next();
         let protocol = Port::new(to.port())
@@ -310,7 +310,7 @@ impl Registry {
                 subset: None,
                 routes: None,
             }],
-            otherwise: Otherwise::BlackHole,
+            otherwise: PassthroughMode::BlackHole,
             by_name: false,
         }
     }
@@ -324,8 +324,8 @@ impl Registry {
 
     fn to_nobody(&self, to: SocketAddr) -> OutboundPlan {
         let (services, otherwise) = match self.outbound_policy() {
-            OutboundPolicy::AllowAny => (vec![self.passthrough(to)], Otherwise::Service(0)),
-            OutboundPolicy::RegistryOnly => (Vec::new(), Otherwise::BlackHole),
+            OutboundPolicy::AllowAny => (vec![self.passthrough(to)], PassthroughMode::Service(0)),
+            OutboundPolicy::RegistryOnly => (Vec::new(), PassthroughMode::BlackHole),
         };
         OutboundPlan {
             name: format!("captured/{to}").into(),
@@ -363,8 +363,8 @@ impl Registry {
     fn endpoints_called(
         &self,
         to: SocketAddr,
-        workload: &Workload,
-        all: &[&Workload],
+        workload: &WireWorkload,
+        all: &[&WireWorkload],
     ) -> Vec<EndpointPlan> {
         let before = all.iter().find(|one| self.is_past_waypoint_of(one));
         match before.and_then(|one| one.waypoint.as_ref()) {
@@ -374,7 +374,7 @@ impl Registry {
     }
 
     /// Returns true if the target is behind a waypoint that has no answer yet.
-    fn is_waypoint_untold(&self, target: &Target) -> bool {
+    fn is_waypoint_untold(&self, target: &CapturedDestination) -> bool {
         let named = target.host.as_ref();
         let named = named.and_then(|host| self.service_called(host, target.to.port()));
         let services = self.services_at(target.to).into_iter().chain(named);
@@ -389,11 +389,11 @@ impl Registry {
     fn endpoint_called(
         &self,
         to: SocketAddr,
-        known: Option<(&Workload, &[&Workload])>,
+        known: Option<(&WireWorkload, &[&WireWorkload])>,
     ) -> EndpointPlan {
         let (chosen, all) = known.unzip();
         let all = all.unwrap_or_default();
-        let encrypted = |workload: &&&Workload| match workload.tunnel {
+        let encrypted = |workload: &&&WireWorkload| match workload.tunnel {
             Tunnel::None => false,
             Tunnel::Mtls => !self.spared(workload, to.port()),
             // A node proxy takes tunnels in every mode of PeerAuthentication.
@@ -427,7 +427,7 @@ impl Registry {
 
     /// Returns true if this port of the workload takes plaintext only: by PeerAuthentication, or since no sidecar
     /// captures it.
-    fn spared(&self, workload: &Workload, port: u16) -> bool {
+    fn spared(&self, workload: &WireWorkload, port: u16) -> bool {
         if NEVER_CAPTURED.contains(&port) {
             return true;
         }
@@ -475,7 +475,7 @@ fn put(plan: &mut ServicePlan, called: &EndpointPlan) {
 }
 
 /// The services whose port this port of the workload serves.
-fn services_served(workload: &Workload, target: u16) -> impl Iterator<Item = OutboundService> {
+fn services_served(workload: &WireWorkload, target: u16) -> impl Iterator<Item = OutboundService> {
     let served = move |(key, ports): (&ServiceKey, &std::collections::BTreeMap<Port, Port>)| {
         let (port, _) = ports.iter().find(|(_, to)| to.get() == target)?;
         Some(OutboundService {
@@ -487,15 +487,15 @@ fn services_served(workload: &Workload, target: u16) -> impl Iterator<Item = Out
     workload.services.iter().filter_map(served)
 }
 
-fn undeclared(to: SocketAddr) -> Protocol {
+fn undeclared(to: SocketAddr) -> WireProtocol {
     let said = Port::new(to.port()).map(mesh::Protocol::undeclared);
     said.and_then(voile_xds::wire::protocol_of)
-        .unwrap_or(Protocol::Auto)
+        .unwrap_or(WireProtocol::Auto)
 }
 
 /// A name of Istio's in place of a service's.
-pub(crate) fn outside(name: &str) -> telemetry::Service {
-    telemetry::Service {
+pub(crate) fn outside(name: &str) -> telemetry::ServiceLabels {
+    telemetry::ServiceLabels {
         host: String::new(),
         name: name.to_owned(),
         namespace: String::new(),

@@ -11,24 +11,24 @@ use super::Registry;
 
 /// Content of a file. `Debug` does not show it: it may be a key.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Content(pub(crate) Arc<[u8]>);
+pub(crate) struct FileContent(pub(crate) Arc<[u8]>);
 
-impl fmt::Debug for Content {
+impl fmt::Debug for FileContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Content({} bytes)", self.0.len())
     }
 }
 
 /// That, or why it cannot be read.
-pub(crate) type Read = Result<Content, Arc<str>>;
+pub(crate) type Read = Result<FileContent, Arc<str>>;
 
 /// See the module; by path.
 #[derive(Debug, Default)]
-pub(crate) struct Files {
+pub(crate) struct FileStore {
     held: BTreeMap<Arc<str>, Read>,
 }
 
-impl Files {
+impl FileStore {
     /// Content of a file, or an error; both name the file.
     pub(super) fn of(&self, path: &Arc<str>) -> Read {
         match self.held.get(path) {

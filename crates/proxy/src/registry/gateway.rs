@@ -11,17 +11,17 @@ use voile_model::Port;
 use voile_telemetry as telemetry;
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_xds::wire::{
-    Credential, GatewayListener, GatewayServer, Protocol, ProxyConfiguration, ServerKind,
+    Credential, GatewayListener, GatewayServer, WireProtocol, ProxyConfiguration, ServerKind,
 };
 
 use super::Registry;
-use super::files::Files;
+use super::files::FileStore;
 use super::origination;
 use super::routes::HeldRoutes;
 use tls::Tls;
 
 use crate::plan::{
-    GatewayPlan, Http3Plan, Otherwise, OutboundPlan, ServerPlan, ServicePlan, TrafficPlan,
+    GatewayPlan, Http3Plan, PassthroughMode, OutboundPlan, ServerPlan, ServicePlan, TrafficPlan,
 };
 
 /// Host that matches every host.
@@ -31,7 +31,7 @@ const CONNECTIONS: &str = "connections";
 
 /// See the module; empty of a sidecar.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct GatewayState {
     listeners: Vec<Listener>,
     /// For TLS that it makes itself.
     credentials: Vec<Arc<Credential>>,
@@ -42,13 +42,13 @@ struct Listener {
     name: Arc<str>,
     bind: SocketAddr,
     port: Port,
-    servers: Vec<Server>,
+    servers: Vec<RegisteredServer>,
     /// Port that clients use for HTTP/3.
     http3: Option<Port>,
 }
 
 #[derive(Debug)]
-struct Server {
+struct RegisteredServer {
     /// Key of the server over edits, unique in its listener.
     key: Arc<str>,
     names: Vec<Arc<str>>,
@@ -59,7 +59,7 @@ struct Server {
     connections: Option<Host>,
 }
 
-impl Server {
+impl RegisteredServer {
     /// Everything that has routes.
     fn routed(&self) -> impl Iterator<Item = &Host> {
         self.hosts.iter().chain(&self.connections)
@@ -116,7 +116,7 @@ impl Listener {
         };
         let server = |one: &GatewayServer| {
             let hosts = one.hosts.iter().map(host);
-            Ok(Server {
+            Ok(RegisteredServer {
                 kind: one.kind,
                 connections: match one.kind {
                     ServerKind::Requests => None,
@@ -141,8 +141,8 @@ impl Listener {
     }
 }
 
-impl Held {
-    fn servers(&self) -> impl Iterator<Item = &Server> {
+impl GatewayState {
+    fn servers(&self) -> impl Iterator<Item = &RegisteredServer> {
         self.listeners.iter().flat_map(|listener| &listener.servers)
     }
 
@@ -175,7 +175,7 @@ impl Held {
     }
 
     /// Makes of files what is to be made anew; says whether there was any.
-    pub(super) fn look(&mut self, files: &Files) -> bool {
+    pub(super) fn look(&mut self, files: &FileStore) -> bool {
         let servers = self.listeners.iter_mut().flat_map(|one| &mut one.servers);
         let mut changed = false;
         for server in servers {
@@ -262,10 +262,10 @@ impl Registry {
         &self,
         version: &Arc<str>,
         configuration: &ProxyConfiguration,
-    ) -> Result<Held, String> {
+    ) -> Result<GatewayState, String> {
         match (&configuration.waypoint, self.is_waypoint) {
             (None, false) => {}
-            (Some(_), true) => return Ok(Held::default()),
+            (Some(_), true) => return Ok(GatewayState::default()),
             (Some(_), false) => {
                 return Err(
                     "the workload is a waypoint, and this proxy is not; start it with --role waypoint"
@@ -280,14 +280,14 @@ impl Registry {
             }
         }
         match (&configuration.gateway, self.is_gateway) {
-            (None, false) => Ok(Held::default()),
+            (None, false) => Ok(GatewayState::default()),
             (Some(gateway), true) => {
                 let listeners = gateway.listeners.iter();
                 // Clients over UDP cannot send a PROXY header.
                 let over_udp = !configuration.proxy_protocol;
                 let listeners = listeners.map(|one| Listener::new(version, one, over_udp));
                 let credentials = gateway.credentials.iter().cloned().map(Arc::new);
-                Ok(Held {
+                Ok(GatewayState {
                     credentials: credentials.collect(),
                     listeners: listeners.collect::<Result<_, _>>()?,
                 })
@@ -322,7 +322,7 @@ impl Registry {
         listeners.chain(self.waypoint(configuration)).collect()
     }
 
-    fn server(&self, listener: &Listener, server: &Server) -> ServerPlan {
+    fn server(&self, listener: &Listener, server: &RegisteredServer) -> ServerPlan {
         let hosts = &server.hosts;
         let any = hosts.iter().position(|host| &*host.host == ANY);
         let redirects = hosts.iter().filter(|host| host.https_redirect);
@@ -337,15 +337,15 @@ impl Registry {
                 name: server.key.clone(),
                 bind: listener.bind,
                 protocol: match server.kind {
-                    ServerKind::Requests => Protocol::Http,
-                    ServerKind::Bytes => Protocol::Tcp,
-                    ServerKind::Passthrough | ServerKind::AutoPassthrough => Protocol::Tls,
+                    ServerKind::Requests => WireProtocol::Http,
+                    ServerKind::Bytes => WireProtocol::Tcp,
+                    ServerKind::Passthrough | ServerKind::AutoPassthrough => WireProtocol::Tls,
                 },
                 services: server
                     .routed()
                     .map(|host| self.virtual_host(listener.port, (server.kind, host)))
                     .collect(),
-                otherwise: any.map_or(Otherwise::NoRoute, Otherwise::Service),
+                otherwise: any.map_or(PassthroughMode::NoRoute, PassthroughMode::Service),
                 // A lone service takes every connection; requests name their host.
                 by_name: server.kind == ServerKind::Requests,
             },
@@ -359,14 +359,14 @@ impl Registry {
             there.for_each(origination::unread);
         }
         ServicePlan {
-            service: telemetry::Service {
+            service: telemetry::ServiceLabels {
                 host: host.host.to_string(),
                 name: String::new(),
                 namespace: String::new(),
             },
             port: called.get(),
             subset: None,
-            protocol: Protocol::Auto,
+            protocol: WireProtocol::Auto,
             http2_upgrade: false,
             client_protocol: false,
             authorities: match &*host.host {

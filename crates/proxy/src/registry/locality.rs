@@ -9,14 +9,14 @@ use voile_model::mesh::traffic::{
     Algorithm, Distribute, LocalitySetting, NODE, PortTraffic, REGION, SUBZONE, ZONE,
 };
 use voile_traffic::balance::{Locality, Zones, distance, distance_by_labels};
-use voile_xds::wire::Workload;
+use voile_xds::wire::WireWorkload;
 
 use super::zones::{Callers, region_and_zone};
-use crate::plan::{EndpointPlan, Rank};
+use crate::plan::{EndpointPlan, EndpointRank};
 
 /// Location of our own workload, as far as known.
 #[derive(Clone, Copy)]
-pub(super) struct Whereabouts<'a> {
+pub(super) struct OwnLocality<'a> {
     /// `region/zone/subzone`.
     pub(super) locality: &'a str,
     pub(super) node: &'a str,
@@ -24,14 +24,14 @@ pub(super) struct Whereabouts<'a> {
 }
 
 /// Ranking of one destination's endpoints.
-pub(super) struct Ranking<'a> {
+pub(super) struct EndpointRanking<'a> {
     own: Locality,
     node: &'a str,
     labels: &'a Labels,
-    way: Way<'a>,
+    way: LocalityRule<'a>,
 }
 
-enum Way<'a> {
+enum LocalityRule<'a> {
     /// All are as near as each other.
     Flat,
     /// By locality.
@@ -41,7 +41,7 @@ enum Way<'a> {
     /// By shares of localities.
     Distribute(&'a Distribute),
     /// By labels, then by region; within our own region by the capacity of its zones.
-    Zones(&'a Words, Option<u32>),
+    Zones(&'a LocalitySettings, Option<u32>),
 }
 
 /// Regions that differ in who comes first: our own, the one that is named to come next, all others.
@@ -49,12 +49,12 @@ const REGIONS: u32 = 3;
 
 /// Parsed parts of a locality setting.
 #[derive(Default)]
-pub(super) struct Words {
+pub(super) struct LocalitySettings {
     failover: Vec<(String, String)>,
     priority: Vec<String>,
 }
 
-impl Words {
+impl LocalitySettings {
     pub(super) fn of(said: Option<&PortTraffic>) -> Self {
         let setting = said.and_then(|said| said.balancer.locality.as_ref());
         let failover = setting.map_or(&[][..], |setting| &setting.failover);
@@ -67,13 +67,13 @@ impl Words {
     }
 }
 
-impl<'a> Ranking<'a> {
+impl<'a> EndpointRanking<'a> {
     /// Ranking for a workload at this location. As in Istio, there is no failover without outlier detection or health checks,
     /// unless the service itself prefers near endpoints.
     pub(super) fn new(
-        at: Whereabouts<'a>,
+        at: OwnLocality<'a>,
         (said, asked): (Option<&'a PortTraffic>, bool),
-        words: &'a Words,
+        words: &'a LocalitySettings,
     ) -> Self {
         let own = at.locality;
         let setting = said.and_then(|said| said.balancer.locality.as_ref());
@@ -91,14 +91,14 @@ impl<'a> Ranking<'a> {
         let least = zone_aware.filter(|_| !said.is_some_and(decides_by_key));
         let distributes = setting.is_some_and(|setting| !setting.distribute.is_empty());
         let way = match shares {
-            _ if !enabled || (own.is_empty() && words.priority.is_empty()) => Way::Flat,
-            _ if zone_aware.is_some() && own.is_empty() => Way::Labels(&words.priority),
-            _ if zone_aware.is_some() => Way::Zones(words, least),
-            _ if always && nowhere => Way::Flat,
-            Some(shares) => Way::Distribute(shares),
-            None if !ejects || distributes => Way::Flat,
-            None if !words.priority.is_empty() => Way::Labels(&words.priority),
-            None => Way::Failover(&words.failover),
+            _ if !enabled || (own.is_empty() && words.priority.is_empty()) => LocalityRule::Flat,
+            _ if zone_aware.is_some() && own.is_empty() => LocalityRule::Labels(&words.priority),
+            _ if zone_aware.is_some() => LocalityRule::Zones(words, least),
+            _ if always && nowhere => LocalityRule::Flat,
+            Some(shares) => LocalityRule::Distribute(shares),
+            None if !ejects || distributes => LocalityRule::Flat,
+            None if !words.priority.is_empty() => LocalityRule::Labels(&words.priority),
+            None => LocalityRule::Failover(&words.failover),
         };
         Self {
             own: parsed(own),
@@ -109,35 +109,35 @@ impl<'a> Ranking<'a> {
     }
 
     /// Rank of this workload's endpoint; `None` if its locality has no share.
-    pub(super) fn rank(&self, workload: &Workload) -> Option<Rank> {
+    pub(super) fn rank(&self, workload: &WireWorkload) -> Option<EndpointRank> {
         let of = parsed(&workload.locality);
-        let by = |priority| Rank {
+        let by = |priority| EndpointRank {
             priority,
-            ..Rank::default()
+            ..EndpointRank::default()
         };
         Some(match &self.way {
-            Way::Flat => Rank::default(),
-            Way::Failover(failover) => by(distance(&self.own, &of, failover)),
-            Way::Labels(labels) => by(self.by_labels(labels, workload, &of)),
-            Way::Zones(words, _) => {
+            LocalityRule::Flat => EndpointRank::default(),
+            LocalityRule::Failover(failover) => by(distance(&self.own, &of, failover)),
+            LocalityRule::Labels(labels) => by(self.by_labels(labels, workload, &of)),
+            LocalityRule::Zones(words, _) => {
                 let distance = distance(&self.own, &of, &words.failover);
                 // Zones and subzones of our own region are alike.
                 let region = distance.saturating_sub(2);
                 by(self.by_labels(&words.priority, workload, &of) * REGIONS + region)
             }
-            Way::Distribute(shares) => {
+            LocalityRule::Distribute(shares) => {
                 let mut to = shares.to.iter();
                 let share = to.position(|(to, _)| covers(to, &workload.locality))?;
                 // Until all are known, by the share that it is part of.
-                Rank {
+                EndpointRank {
                     locality_weight: u32::try_from(share).ok()? + 1,
-                    ..Rank::default()
+                    ..EndpointRank::default()
                 }
             }
         })
     }
 
-    fn by_labels(&self, labels: &[String], workload: &Workload, of: &Locality) -> u32 {
+    fn by_labels(&self, labels: &[String], workload: &WireWorkload, of: &Locality) -> u32 {
         distance_by_labels(
             labels,
             |name| label(self.labels, (&self.own, self.node), name),
@@ -159,12 +159,12 @@ impl<'a> Ranking<'a> {
         callers: impl FnOnce() -> &'c Callers,
     ) -> Option<Box<Zones>> {
         match &self.way {
-            Way::Distribute(shares) => {
+            LocalityRule::Distribute(shares) => {
                 share(shares, endpoints, localities);
                 None
             }
-            Way::Zones(_, Some(least)) => self.zones(endpoints, localities, *least, callers()),
-            Way::Zones(_, None) | Way::Flat | Way::Failover(_) | Way::Labels(_) => None,
+            LocalityRule::Zones(_, Some(least)) => self.zones(endpoints, localities, *least, callers()),
+            LocalityRule::Zones(_, None) | LocalityRule::Flat | LocalityRule::Failover(_) | LocalityRule::Labels(_) => None,
         }
     }
 
@@ -195,7 +195,7 @@ impl<'a> Ranking<'a> {
         let numbers: BTreeMap<&str, u32> = order.iter().copied().zip(0..).collect();
         for (one, locality) in endpoints.iter_mut().zip(localities) {
             if meant(one) {
-                one.rank = Rank {
+                one.rank = EndpointRank {
                     priority,
                     locality: numbers[region_and_zone(locality).1],
                     locality_weight: 1,
@@ -233,7 +233,7 @@ fn share(shares: &Distribute, endpoints: &mut [EndpointPlan], localities: &[Arc<
         let key = (share, &**locality);
         let percent = shares.to[share as usize - 1].1;
         let part = u64::from(percent) * 100 * weights[&key];
-        endpoint.rank = Rank {
+        endpoint.rank = EndpointRank {
             priority: 0,
             locality: numbers[&key],
             locality_weight: u32::try_from(part.div_ceil(totals[&share].max(1)))

@@ -4,10 +4,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use voile_dns::{Meaning, Owner};
+use voile_dns::{LocalName, Owner};
 use voile_model::ServiceKey;
 use voile_proto::type_url;
-use voile_xds::wire::{NameMeaning, SEARCH, Service, Workload, is_virtual};
+use voile_xds::wire::{NameMeaning, SEARCH, Service, WireWorkload, is_virtual};
 
 use super::Registry;
 
@@ -30,7 +30,7 @@ pub(super) fn known_type(url: &str) -> Option<&'static str> {
 /// Users of name subscriptions. All users share one subscription: it begins with the first user and ends with the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Asker {
+pub(crate) enum NameSubscriptions {
     /// Applications that look a name up.
     Dns = 1,
     /// Clients that name a host on a captured connection.
@@ -54,7 +54,7 @@ fn embedded(address: IpAddr) -> IpAddr {
 impl Registry {
     /// Adds a user of a name. Returns `true` if it is the first, so that the control plane must be asked.
     #[must_use]
-    pub(crate) fn hold_name(&mut self, name: &Arc<str>, asker: Asker) -> bool {
+    pub(crate) fn hold_name(&mut self, name: &Arc<str>, asker: NameSubscriptions) -> bool {
         let holders = self.askers.entry(name.clone()).or_default();
         let first = *holders == 0;
         *holders |= asker as u8;
@@ -68,7 +68,7 @@ impl Registry {
     /// Removes a user of a name. Returns `true` if it was the last: the meaning is forgotten, and the caller must
     /// unsubscribe.
     #[must_use]
-    pub(crate) fn release_name(&mut self, name: &Arc<str>, asker: Asker) -> bool {
+    pub(crate) fn release_name(&mut self, name: &Arc<str>, asker: NameSubscriptions) -> bool {
         let Some(holders) = self.askers.get_mut(name) else {
             return false;
         };
@@ -105,18 +105,18 @@ impl Registry {
     }
 
     /// Meaning of the name asked for by [`search_name`]; `None` while the control plane has not answered.
-    pub(crate) fn meaning(&self, name: &Arc<str>) -> Option<Meaning> {
+    pub(crate) fn meaning(&self, name: &Arc<str>) -> Option<LocalName> {
         let Some(resource) = self.found.get(name) else {
             return self
                 .is_absent(type_url::ADDRESS, name)
-                .then_some(Meaning::Nobody);
+                .then_some(LocalName::Nobody);
         };
         let service = &self.services.get(resource)?.value;
         let behind = || self.behind(&service.key);
         Some(match service.meaning(behind) {
-            NameMeaning::Addresses(addresses) => Meaning::Addresses(addresses),
-            NameMeaning::Alias(alias) => Meaning::Alias(alias.to_string()),
-            NameMeaning::Outside => Meaning::Outside,
+            NameMeaning::Addresses(addresses) => LocalName::Addresses(addresses),
+            NameMeaning::Alias(alias) => LocalName::Alias(alias.to_string()),
+            NameMeaning::Outside => LocalName::Outside,
         })
     }
 
@@ -186,7 +186,7 @@ impl Registry {
             .any(|workload| workload.addresses.is_empty())
     }
 
-    fn behind(&self, key: &ServiceKey) -> impl Iterator<Item = &Workload> {
+    fn behind(&self, key: &ServiceKey) -> impl Iterator<Item = &WireWorkload> {
         let names = self.members.get(key);
         names.filter_map(|name| Some(&self.workloads.get(name)?.value))
     }

@@ -10,12 +10,12 @@ use voile_identity::{OutsideTlsError, TowardsOutside};
 use voile_model::ServiceKey;
 use voile_model::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
 use voile_transport::alpn;
-use voile_xds::wire::{Credential, Keeper};
+use voile_xds::wire::{Credential, RemoteGateway};
 
 use super::Registry;
 use super::files::{Read, of_origin};
 use crate::health::Watch;
-use crate::plan::{FarPlan, Origination, Same, ServicePlan, WorldTls};
+use crate::plan::{FarPlan, Origination, SharedPart, ServicePlan, WorldTls};
 
 /// All that decides what is spoken.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ struct Terms {
 
 /// TLS made from some terms.
 #[derive(Debug)]
-struct Made {
+struct MadeOrigination {
     made: Weak<Origination>,
     /// When it was last wanted: the higher, the later.
     turn: u64,
@@ -42,12 +42,12 @@ struct Made {
 }
 
 /// Target that a tunnel asks for, and the gateways of another network that lead there; none for a waypoint's.
-type Told = (Arc<str>, Vec<Keeper>);
+type Told = (Arc<str>, Vec<RemoteGateway>);
 
 /// TLS origination, kept as long as a plan uses it.
 #[derive(Debug, Default)]
 pub(crate) struct Originations {
-    made: RefCell<HashMap<Terms, Made>>,
+    made: RefCell<HashMap<Terms, MadeOrigination>>,
     /// Tunnels to waypoints, by their targets, and through other networks' gateways.
     told: RefCell<HashMap<Told, Weak<Origination>>>,
     /// Number of times that TLS was wanted.
@@ -58,7 +58,7 @@ pub(crate) struct Originations {
 const MANY: usize = 64;
 
 impl Originations {
-    fn of(&self, terms: Terms) -> Same<Origination> {
+    fn of(&self, terms: Terms) -> SharedPart<Origination> {
         let mut all = self.made.borrow_mut();
         let turn = 1 + self.turn.get();
         self.turn.set(turn);
@@ -66,10 +66,10 @@ impl Originations {
             && let Some(made) = known.made.upgrade()
         {
             if known.failed {
-                return Same(last_good(&terms, &all).unwrap_or(made));
+                return SharedPart(last_good(&terms, &all).unwrap_or(made));
             }
             known.turn = turn;
-            return Same(made);
+            return SharedPart(made);
         }
         let (made, failed) = match make(&terms) {
             Origination::Unmade(why) => (unmade(why, &terms, &all), true),
@@ -85,30 +85,30 @@ impl Originations {
         if all.len() >= MANY {
             all.retain(|_, held| held.made.strong_count() > 0);
         }
-        let held = Made {
+        let held = MadeOrigination {
             made: Arc::downgrade(&made),
             turn,
             failed,
         };
         all.insert(terms, held);
-        Same(made)
+        SharedPart(made)
     }
 
     /// Origination through a waypoint, whose tunnel asks for `called`.
-    pub(super) fn through(&self, called: &str) -> Same<Origination> {
+    pub(super) fn through(&self, called: &str) -> SharedPart<Origination> {
         self.told(called, Vec::new())
     }
 
     /// Origination through one of these gateways of another network; tunnels ask for `called`.
-    pub(super) fn far(&self, called: &str, gates: Vec<Keeper>) -> Same<Origination> {
+    pub(super) fn far(&self, called: &str, gates: Vec<RemoteGateway>) -> SharedPart<Origination> {
         self.told(called, gates)
     }
 
-    fn told(&self, called: &str, gates: Vec<Keeper>) -> Same<Origination> {
+    fn told(&self, called: &str, gates: Vec<RemoteGateway>) -> SharedPart<Origination> {
         let mut all = self.told.borrow_mut();
         let key = (Arc::from(called), gates);
         if let Some(known) = all.get(&key).and_then(Weak::upgrade) {
-            return Same(known);
+            return SharedPart(known);
         }
         if all.len() >= MANY {
             all.retain(|_, held| held.strong_count() > 0);
@@ -119,7 +119,7 @@ impl Originations {
             false => Origination::Far(FarPlan { gates, called }),
         });
         all.insert(key, Arc::downgrade(&made));
-        Same(made)
+        SharedPart(made)
     }
 }
 
@@ -129,7 +129,7 @@ impl Registry {
         &self,
         said: Option<&ClientTls>,
         service: &ServiceKey,
-    ) -> Option<Same<Origination>> {
+    ) -> Option<SharedPart<Origination>> {
         let terms = match said? {
             ClientTls::Disable | ClientTls::Mutual(None) => return None,
             ClientTls::Mutual(Some(name)) => Terms {
@@ -169,7 +169,7 @@ impl Registry {
 }
 
 /// Replacement for TLS that cannot be made.
-fn unmade(why: Arc<str>, terms: &Terms, all: &HashMap<Terms, Made>) -> Arc<Origination> {
+fn unmade(why: Arc<str>, terms: &Terms, all: &HashMap<Terms, MadeOrigination>) -> Arc<Origination> {
     match last_good(terms, all) {
         Some(good) => {
             tracing::warn!(%why, "what TLS is made of cannot be used; what was there before stays");
@@ -184,7 +184,7 @@ fn unmade(why: Arc<str>, terms: &Terms, all: &HashMap<Terms, Made>) -> Arc<Origi
 
 /// Last good TLS of the same terms. An unusable credential leaves it in force, and so does any problem with files. A removed
 /// credential leaves nothing.
-fn last_good(terms: &Terms, all: &HashMap<Terms, Made>) -> Option<Arc<Origination>> {
+fn last_good(terms: &Terms, all: &HashMap<Terms, MadeOrigination>) -> Option<Arc<Origination>> {
     let held = |terms: &Terms| {
         let files = terms.files.iter().any(Option::is_some);
         terms.credential.as_ref().map_or(files, Result::is_ok)
@@ -200,7 +200,7 @@ fn last_good(terms: &Terms, all: &HashMap<Terms, Made>) -> Option<Arc<Originatio
             && named == (&terms.said, &terms.name, &terms.names)
             && lists(other) == lists(terms)
     };
-    let good = |(other, held): (&Terms, &Made)| {
+    let good = |(other, held): (&Terms, &MadeOrigination)| {
         let made = (!held.failed && same(other)).then(|| held.made.upgrade())??;
         matches!(*made, Origination::World(_)).then_some((made, held.turn))
     };
@@ -211,9 +211,9 @@ fn last_good(terms: &Terms, all: &HashMap<Terms, Made>) -> Option<Arc<Originatio
 }
 
 /// Origination of destinations behind tunnels; always the same value, since equality compares pointers.
-pub(super) fn tunnel() -> Same<Origination> {
+pub(super) fn tunnel() -> SharedPart<Origination> {
     static TUNNEL: LazyLock<Arc<Origination>> = LazyLock::new(|| Arc::new(Origination::Tunnel));
-    Same(Arc::clone(&TUNNEL))
+    SharedPart(Arc::clone(&TUNNEL))
 }
 
 /// Destination of TLS passthrough of the mesh's own TLS. Only endpoints whose sidecar takes that TLS are available; bytes that
@@ -222,10 +222,10 @@ pub(super) fn unread(plan: &mut ServicePlan) {
     static UNREAD: LazyLock<Arc<Origination>> = LazyLock::new(|| Arc::new(Origination::Unread));
     for endpoint in &mut plan.endpoints {
         endpoint.available &= endpoint.is_sidecar();
-        endpoint.origination = Some(Same(Arc::clone(&UNREAD)));
+        endpoint.origination = Some(SharedPart(Arc::clone(&UNREAD)));
     }
     // A health check cannot use a client's TLS.
-    let asked = |Same(watch): &Same<Watch>| watch.checks.is_some();
+    let asked = |SharedPart(watch): &SharedPart<Watch>| watch.checks.is_some();
     if plan.traffic.watch.as_ref().is_some_and(asked) {
         plan.traffic.watch = None;
     }

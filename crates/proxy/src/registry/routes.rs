@@ -17,7 +17,7 @@ use voile_traffic::route::{
 };
 use voile_xds::wire::{
     ConnectionMatch, ConnectionRoute, OpenedRoutes, OutboundService, PackedRoutes, RequestMatch,
-    Route, RouteDestination, RouteTarget, Routes, ServicePolicy, Subset,
+    WireRoute, RouteDestination, RouteTarget, Routes, ServicePolicy, Subset,
 };
 
 use super::{Registry, retry_of, service_name};
@@ -65,7 +65,7 @@ pub(crate) struct CompiledRoutes {
     pub(crate) remembers: bool,
     pub(crate) connections: Connections,
     /// Rules by the numbers that the table returns.
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) rules: Vec<RouteActions>,
     /// Destinations of the rules, each once; or the missing destination.
     pub(crate) targets: Vec<Result<RouteTarget, Arc<str>>>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Connections {
 
 /// Destination of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Led {
+pub(crate) enum RouteLeg {
     /// No route is for it, and none is for others: to the service itself.
     Straight,
     /// Nowhere: routes ask for names of TLS, and it has none of them.
@@ -96,13 +96,13 @@ impl Connections {
         asked: Option<&str>,
         called: IpAddr,
         random: impl FnOnce() -> u64,
-    ) -> Led {
+    ) -> RouteLeg {
         let chosen = self.table.choose(asked, called);
         let share = chosen.and_then(|route| share(self.shares.get(route)?, random));
         match share {
-            Some((_, target)) => Led::To(target),
-            None if self.asks_for_names() => Led::Nowhere,
-            None => Led::Straight,
+            Some((_, target)) => RouteLeg::To(target),
+            None if self.asks_for_names() => RouteLeg::Nowhere,
+            None => RouteLeg::Straight,
         }
     }
 
@@ -114,7 +114,7 @@ impl Connections {
 
 /// Treatment of requests that take a route.
 #[derive(Debug)]
-pub(crate) struct Rule {
+pub(crate) struct RouteActions {
     /// For logs; may be empty.
     pub(crate) name: Arc<str>,
     /// Numbers of targets, each with the sum of the weights up to it.
@@ -129,7 +129,7 @@ pub(crate) struct Rule {
     pub(crate) missing_status: u16,
 }
 
-impl Rule {
+impl RouteActions {
     /// The numbers of all targets that it may lead to.
     pub(crate) fn targets(&self) -> impl Iterator<Item = usize> {
         self.shares.iter().map(|(_, target)| *target)
@@ -228,7 +228,7 @@ impl HeldRoutes {
 
     /// Routes in force if no readable ones ever came: fail closed.
     pub(super) fn unreadable(version: Arc<str>) -> Self {
-        let route = Route::to(vec![RouteDestination {
+        let route = WireRoute::to(vec![RouteDestination {
             to: Err(UNREADABLE.into()),
             weight: 1,
             headers: HeaderRules::default(),
@@ -326,7 +326,7 @@ fn compile(said: &OpenedRoutes, port: Port, own: &Labels) -> CompiledRoutes {
         let mirrors = route.mirrors.iter();
         let mirrors = mirrors.map(|mirror| (mirror.share, numbers.of(&mirror.to)));
         let mirrors = mirrors.collect();
-        rules.push(Rule {
+        rules.push(RouteActions {
             shares,
             retry: route.retry.as_ref().map(retry_of),
             timeout: route.timeout,

@@ -11,13 +11,13 @@ use voile_xds::wire::{
     PolicyReference, ProxyConfiguration, ReceivedTokens, decode_key_set, decode_tokens,
 };
 
-use super::Held;
+use super::Versioned;
 use crate::tokens::Tokens;
 
 /// Rules by name.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
-    held: BTreeMap<Arc<str>, Held<Received>>,
+    held: BTreeMap<Arc<str>, Versioned<ReceivedTokenRules>>,
     key_sets: BTreeMap<Arc<str>, Arc<str>>,
     /// Last compiled rules, and their inputs.
     compiled: RefCell<Option<(Inputs, Tokens)>>,
@@ -29,7 +29,7 @@ pub(crate) struct Rules {
 const MAX_APART: usize = 4096;
 
 #[derive(Debug, Clone)]
-enum Received {
+enum ReceivedTokenRules {
     Good(Arc<ReceivedTokens>),
     /// It cannot be read and never was good.
     Unreadable,
@@ -52,13 +52,13 @@ impl Rules {
         body: &[u8],
     ) -> Result<(), String> {
         let (value, result) = match decode_tokens(name, body) {
-            Ok(received) => (Received::Good(received.into()), Ok(())),
+            Ok(received) => (ReceivedTokenRules::Good(received.into()), Ok(())),
             Err(error) => {
                 let good = self.held.get(name).map(|held| held.value.clone());
-                (good.unwrap_or(Received::Unreadable), Err(error.to_string()))
+                (good.unwrap_or(ReceivedTokenRules::Unreadable), Err(error.to_string()))
             }
         };
-        self.held.insert(name.clone(), Held { version, value });
+        self.held.insert(name.clone(), Versioned { version, value });
         result
     }
 
@@ -157,14 +157,14 @@ impl Rules {
         let mut rules: Vec<(&TokenRule, Option<&str>)> = Vec::new();
         for wanted in references {
             match self.held.get(&wanted.name).map(|held| &held.value) {
-                Some(Received::Good(received)) => {
+                Some(ReceivedTokenRules::Good(received)) => {
                     let keys = received.key_sets.iter().map(|name| {
                         let name = name.as_ref()?;
                         self.key_sets.get(name).map(|keys| &**keys)
                     });
                     rules.extend(received.policy.rules.iter().zip(keys));
                 }
-                Some(Received::Unreadable) | None => return Tokens::shut(),
+                Some(ReceivedTokenRules::Unreadable) | None => return Tokens::shut(),
             }
         }
         // Tokens are tried in the order of their issuers, and among rules of one in the order given, as in Istio.

@@ -12,15 +12,15 @@ use std::time::Duration;
 use voile_model::Port;
 use voile_model::mesh::traffic::{self as said, HashKey, PortTraffic};
 use voile_traffic::balance::{Algorithm, Cookie, KeySource, SlowStart, Spread};
-use voile_traffic::{Limits, OutlierPolicy, RetryBudget, Standing, SuccessRate};
+use voile_traffic::{BreakerLimits, OutlierPolicy, RetryBudget, EndpointHealth, SuccessRate};
 use voile_transport::KeepAlive;
 use voile_transport::proxy_protocol::Version;
 use voile_xds::wire::{HealthCheck, OutboundService};
 
 use super::{Registry, origination, service_name};
-use crate::health::{CheckRecord, Checks, Gate, Tally, Watch};
+use crate::health::{CheckRecord, Checks, Gate, HealthTally, Watch};
 use crate::http::UpstreamTerms;
-use crate::plan::{BalancePlan, EndpointPlan, Measure, Same, ServicePlan, TrafficPlan};
+use crate::plan::{BalancePlan, EndpointPlan, Measure, SharedPart, ServicePlan, TrafficPlan};
 
 /// A port of a service, or of one of its subsets.
 type Destination = (Arc<str>, Port, Option<Arc<str>>);
@@ -30,14 +30,14 @@ type Destination = (Arc<str>, Port, Option<Arc<str>>);
 pub(crate) struct SharedHealth {
     watches: RefCell<BTreeMap<Destination, Weak<Watch>>>,
     gates: RefCell<BTreeMap<Destination, Weak<Gate>>>,
-    asked: RefCell<BTreeMap<(Arc<str>, Port), Asked>>,
+    asked: RefCell<BTreeMap<(Arc<str>, Port), CheckedEndpoints>>,
 }
 
 /// The endpoints of a port of a service, whole or in parts, as far as they are asked whether they are well.
 #[derive(Debug)]
-struct Asked {
+struct CheckedEndpoints {
     said: Arc<HealthCheck>,
-    tally: Arc<Tally>,
+    tally: Arc<HealthTally>,
     records: BTreeMap<Whereabouts, Weak<CheckRecord>>,
     /// Records from before the last change of the check's terms, unless the question itself changed.
     before: BTreeMap<Whereabouts, Weak<CheckRecord>>,
@@ -54,12 +54,12 @@ pub(crate) struct Findings {
     /// The HealthCheck.
     pub(crate) by: Arc<str>,
     /// Address, health, and last failure of each endpoint.
-    pub(crate) endpoints: Vec<(SocketAddr, Standing, Option<Box<str>>)>,
+    pub(crate) endpoints: Vec<(SocketAddr, EndpointHealth, Option<Box<str>>)>,
     pub(crate) good: u64,
     pub(crate) bad: u64,
 }
 
-impl Asked {
+impl CheckedEndpoints {
     /// Returns true if a plan still uses it.
     fn is_used(&self) -> bool {
         self.records.values().any(|held| held.strong_count() > 0)
@@ -76,7 +76,7 @@ impl SharedHealth {
         policy: Option<OutlierPolicy>,
         check: Option<&Arc<HealthCheck>>,
         endpoints: &[EndpointPlan],
-    ) -> Same<Watch> {
+    ) -> SharedPart<Watch> {
         let mut all = self.watches.borrow_mut();
         let before = all.get(of).and_then(Weak::upgrade);
         let addresses: Vec<_> = endpoints.iter().map(|one| one.address).collect();
@@ -85,13 +85,13 @@ impl SharedHealth {
             && same.endpoints == addresses
             && same.checks.as_ref().map(|checks| &checks.said) == check
         {
-            return Same(Arc::clone(same));
+            return SharedPart(Arc::clone(same));
         }
         let checks = check.map(|check| self.checks((&of.0, of.1), check, endpoints));
         let before = before.as_deref();
         let fresh = Arc::new(Watch::follow(policy, addresses, checks, before));
         insert(&mut all, of, &fresh);
-        Same(fresh)
+        SharedPart(fresh)
     }
 
     /// Health records of checked endpoints. Endpoints keep their records over edits, and subsets share the records of the whole
@@ -108,7 +108,7 @@ impl SharedHealth {
         }
         let asked = all
             .entry((Arc::clone(service), port))
-            .or_insert_with(|| Asked {
+            .or_insert_with(|| CheckedEndpoints {
                 said: Arc::clone(check),
                 tally: Arc::default(),
                 records: BTreeMap::new(),
@@ -144,7 +144,7 @@ impl SharedHealth {
     pub(crate) fn asked(&self) -> Vec<Findings> {
         let all = self.asked.borrow();
         let used = all.iter().filter(|(_, asked)| asked.is_used());
-        let one = |((service, port), asked): (&(Arc<str>, Port), &Asked)| {
+        let one = |((service, port), asked): (&(Arc<str>, Port), &CheckedEndpoints)| {
             let host = service.split_once('/').map_or(&**service, |(_, host)| host);
             let endpoints = asked.records.iter().filter_map(|((_, address), held)| {
                 let record = held.upgrade()?;
@@ -161,15 +161,15 @@ impl SharedHealth {
         used.map(one).collect()
     }
 
-    fn gate(&self, of: &Destination, limits: Limits) -> Same<Gate> {
+    fn gate(&self, of: &Destination, limits: BreakerLimits) -> SharedPart<Gate> {
         let mut all = self.gates.borrow_mut();
         let before = all.get(of).and_then(Weak::upgrade);
         if let Some(same) = before.filter(|before| before.limits == limits) {
-            return Same(same);
+            return SharedPart(same);
         }
         let fresh = Arc::new(Gate::new(limits));
         insert(&mut all, of, &fresh);
-        Same(fresh)
+        SharedPart(fresh)
     }
 
     /// Number of ejected endpoints at this moment, by destination as access logs name it.
@@ -241,7 +241,7 @@ impl Registry {
         endpoints: &[EndpointPlan],
     ) -> TrafficPlan {
         let pool = &said.pool;
-        let limits = Limits {
+        let limits = BreakerLimits {
             connections: pool.max_connections,
             // Pending requests have a limit only if connections do.
             pending: pool
@@ -260,7 +260,7 @@ impl Registry {
             balance: balance(said, check),
             key: said.balancer.key.as_ref().map(key_source),
             watch: watched.then(|| self.health.watch(&of(), outliers, check, endpoints)),
-            breaker: (limits != Limits::default()).then(|| self.health.gate(&of(), limits)),
+            breaker: (limits != BreakerLimits::default()).then(|| self.health.gate(&of(), limits)),
             origination: None,
             connect_timeout: pool.connect_timeout,
             tcp_idle: pool.tcp_idle,

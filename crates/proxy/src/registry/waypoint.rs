@@ -10,14 +10,14 @@ use voile_model::ServiceKey;
 use voile_model::mesh::waypoint::HBONE_PORT;
 use voile_traffic::{Conditions, RetryBudget, RetryPolicy};
 use voile_xds::wire::{
-    OutboundListener, OutboundService, PolicyReference, Protocol, ProxyConfiguration, ServerKind,
-    Service, Tunnel, Waypoint, WaypointAddress, WaypointDestination, WaypointTo, Workload,
+    OutboundListener, OutboundService, PolicyReference, WireProtocol, ProxyConfiguration, ServerKind,
+    Service, Tunnel, Waypoint, WaypointAddress, WaypointDestination, WaypointTo, WireWorkload,
 };
 
 use super::{Registry, peer};
 use crate::authorization::Authorization;
 use crate::plan::{
-    DoorPlan, EndpointPlan, GatewayPlan, Otherwise, OutboundPlan, ServerPlan, ServicePlan,
+    DoorPlan, EndpointPlan, GatewayPlan, PassthroughMode, OutboundPlan, ServerPlan, ServicePlan,
 };
 
 /// Name of the waypoint's listener.
@@ -54,7 +54,7 @@ impl Registry {
     }
 
     /// The same for a workload that is called by its own address.
-    pub(super) fn is_past_waypoint_of(&self, workload: &Workload) -> bool {
+    pub(super) fn is_past_waypoint_of(&self, workload: &WireWorkload) -> bool {
         let ours = || self.workloads_wanted().contains(&workload.uid);
         workload.waypoint.is_some() && !ours()
     }
@@ -139,7 +139,7 @@ impl Registry {
         let there = self.services.contains_key(key.to_string().as_str());
         let pods = self.members.get(key).filter(|_| there && !self.is_waypoint);
         let pods = pods.filter_map(|uid| self.workloads.get(uid));
-        let endpoint = |pod: &Workload| {
+        let endpoint = |pod: &WireWorkload| {
             let takes = pod.tunnel == Tunnel::Hbone && pod.away.is_none();
             let identity = pod.identity.clone().filter(|_| takes)?;
             Some(EndpointPlan {
@@ -170,11 +170,11 @@ impl Registry {
         let taking = taking.filter(|key| self.services.contains_key(&*key.to_string()));
         let pods = taking.into_iter().flat_map(|key| self.members.get(key));
         let pods = pods.filter_map(|uid| self.workloads.get(uid));
-        let serves = |pod: &Workload| {
+        let serves = |pod: &WireWorkload| {
             let ports = pod.services.get(&wanted.key);
             ports.is_some_and(|ports| ports.contains_key(&wanted.port))
         };
-        let endpoint = |pod: &Workload| {
+        let endpoint = |pod: &WireWorkload| {
             let served = taking != Some(&wanted.key) || serves(pod);
             let takes = served && pod.takes_tunnels() && pod.away.is_none();
             let address = pod.addresses.first().filter(|_| takes)?;
@@ -196,7 +196,7 @@ impl Registry {
             service: self.service_labels(&wanted.key),
             port: wanted.port.get(),
             subset: None,
-            protocol: Protocol::Tcp,
+            protocol: WireProtocol::Tcp,
             http2_upgrade: false,
             client_protocol: true,
             authorities: wanted.authorities.clone(),
@@ -206,9 +206,9 @@ impl Registry {
         OutboundPlan {
             name: Arc::clone(name),
             bind: (Ipv4Addr::UNSPECIFIED, HBONE_PORT).into(),
-            protocol: Protocol::Tcp,
+            protocol: WireProtocol::Tcp,
             services: vec![service],
-            otherwise: Otherwise::NoRoute,
+            otherwise: PassthroughMode::NoRoute,
             by_name: false,
         }
     }

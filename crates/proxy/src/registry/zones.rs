@@ -8,7 +8,7 @@ use std::sync::Arc;
 use voile_model::ServiceKey;
 use voile_model::mesh::traffic::PortTraffic;
 use voile_proto::type_url;
-use voile_xds::wire::{ServicePolicy, Workload, WorkloadType};
+use voile_xds::wire::{ServicePolicy, WireWorkload, WorkloadType};
 
 use super::Registry;
 
@@ -64,7 +64,7 @@ fn depends_on_callers(policy: &ServicePolicy) -> bool {
 
 /// Returns true if two workloads are replicas of one owner and one template. Workloads without an owner compare by their
 /// canonical names.
-fn are_alike(one: &Workload, other: &Workload) -> bool {
+fn are_alike(one: &WireWorkload, other: &WireWorkload) -> bool {
     let (ours, others) = (&one.labels, &other.labels);
     let same_name = match ours.workload_type {
         WorkloadType::Pod => {
@@ -116,7 +116,7 @@ impl Registry {
         (!self.zoned.is_empty()).then(|| self.callers())
     }
 
-    fn own_service(&self) -> Option<(&Workload, &ServiceKey)> {
+    fn own_service(&self) -> Option<(&WireWorkload, &ServiceKey)> {
         let uid = &self.configuration.as_ref()?.value.workload_uid;
         let own = &self.workloads.get(uid)?.value;
         Some((own, own.services.keys().next()?))
@@ -129,7 +129,7 @@ impl Registry {
         let mut zones = BTreeMap::<Box<str>, u32>::new();
         let others = self.members.get(service);
         let others = others.filter_map(|uid| Some(&self.workloads.get(uid)?.value));
-        let calls = |one: &&Workload| one.healthy && one.away.is_none() && are_alike(own, one);
+        let calls = |one: &&WireWorkload| one.healthy && one.away.is_none() && are_alike(own, one);
         for other in others.filter(calls) {
             let (other_region, zone) = region_and_zone(&other.locality);
             if other_region == region {

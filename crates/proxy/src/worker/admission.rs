@@ -12,7 +12,7 @@ use voile_xds::wire::MutualTls;
 
 /// Transport of an inbound connection, with the verified peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Arrival {
+pub(crate) enum ConnectionArrival {
     /// In mutual TLS, verified.
     MutualTls(Rc<Verified>),
     /// The same, through a tunnel of HBONE. Tunnels are accepted in every mode, as by node proxies: the caller's identity
@@ -33,12 +33,12 @@ pub(crate) struct Verified {
 /// Trust domains and revocation lists in force. Connections compare the pointer to learn if their permit
 /// still stands.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Belief {
+pub(crate) struct TrustState {
     pub(crate) trust: Trust,
     pub(crate) revocations: Option<Arc<Revocations>>,
 }
 
-impl Arrival {
+impl ConnectionArrival {
     /// Verified peer, if the client proved its identity.
     pub(crate) fn peer(&self) -> Option<&Verified> {
         match self {
@@ -48,45 +48,45 @@ impl Arrival {
     }
 }
 
-impl Belief {
+impl TrustState {
     fn is_revoked(&self, peer: &Verified) -> bool {
         let lists = self.revocations.as_ref();
         lists.is_some_and(|lists| peer.certificates.iter().any(|key| lists.includes(*key)))
     }
 }
 
-pub(crate) fn admit(mode: MutualTls, arrival: &Arrival, belief: &Belief) -> Result<Permit, Denial> {
+pub(crate) fn admit(mode: MutualTls, arrival: &ConnectionArrival, belief: &TrustState) -> Result<Permit, Denial> {
     let mode = match (mode, arrival) {
         (MutualTls::Strict, _) => Mode::Strict,
-        (MutualTls::Permissive, _) | (MutualTls::Disable, Arrival::Tunnel(_)) => Mode::Permissive,
+        (MutualTls::Permissive, _) | (MutualTls::Disable, ConnectionArrival::Tunnel(_)) => Mode::Permissive,
         (MutualTls::Disable, _) => Mode::Disable,
     };
     let facts = match arrival {
-        Arrival::MutualTls(peer) | Arrival::Tunnel(peer) if belief.is_revoked(peer) => {
+        ConnectionArrival::MutualTls(peer) | ConnectionArrival::Tunnel(peer) if belief.is_revoked(peer) => {
             ConnectionFacts::Revoked(&peer.identity)
         }
-        Arrival::MutualTls(peer) | Arrival::Tunnel(peer) => {
+        ConnectionArrival::MutualTls(peer) | ConnectionArrival::Tunnel(peer) => {
             ConnectionFacts::MutualTls(Some(&peer.identity))
         }
-        Arrival::Plaintext => ConnectionFacts::Plaintext,
+        ConnectionArrival::Plaintext => ConnectionFacts::Plaintext,
     };
     inbound(mode, facts, &belief.trust)
 }
 
 /// A connection's standing permit.
 pub(crate) struct Admission {
-    arrival: Arrival,
-    held: RefCell<Option<Held>>,
+    arrival: ConnectionArrival,
+    held: RefCell<Option<AdmittedConnection>>,
 }
 
-struct Held {
+struct AdmittedConnection {
     mode: MutualTls,
-    belief: Rc<Belief>,
+    belief: Rc<TrustState>,
     permit: Rc<Permit>,
 }
 
 impl Admission {
-    pub(crate) fn new(arrival: Arrival) -> Self {
+    pub(crate) fn new(arrival: ConnectionArrival) -> Self {
         Self {
             arrival,
             held: RefCell::new(None),
@@ -97,7 +97,7 @@ impl Admission {
     pub(crate) fn permit(
         &self,
         mode: MutualTls,
-        belief: &Rc<Belief>,
+        belief: &Rc<TrustState>,
     ) -> Result<Rc<Permit>, Denial> {
         let mut held = self.held.borrow_mut();
         if let Some(held) = held.as_ref()
@@ -108,7 +108,7 @@ impl Admission {
         }
         *held = None;
         let permit = Rc::new(admit(mode, &self.arrival, belief)?);
-        *held = Some(Held {
+        *held = Some(AdmittedConnection {
             mode,
             belief: Rc::clone(belief),
             permit: Rc::clone(&permit),
@@ -125,7 +125,7 @@ mod tests {
     fn a_permit_is_asked_for_anew_when_the_mode_changes_and_is_lost_with_it() {
         let belief = |domain: &str| {
             let domain = voile_identity::TrustDomain::new(domain).expect("a trust domain");
-            Rc::new(Belief {
+            Rc::new(TrustState {
                 trust: Trust::new(domain, Vec::new()),
                 revocations: None,
             })
@@ -134,11 +134,11 @@ mod tests {
         let identity = "spiffe://cluster.local/ns/shop/sa/client"
             .parse()
             .expect("an identity");
-        let verified = Admission::new(Arrival::MutualTls(Rc::new(Verified {
+        let verified = Admission::new(ConnectionArrival::MutualTls(Rc::new(Verified {
             identity,
             certificates: Box::default(),
         })));
-        let plain = Admission::new(Arrival::Plaintext);
+        let plain = Admission::new(ConnectionArrival::Plaintext);
         let cases = [
             (MutualTls::Permissive, true, true),
             (MutualTls::Strict, true, false),

@@ -1,5 +1,5 @@
 //! Authorization of inbound connections and requests by the policies in force. Attributes are borrowed from the
-//! connection. An allowed one holds a [`Leave`], which forwarding code demands; a policy change can take it back.
+//! connection. An allowed one holds a [`ForwardPermit`], which forwarding code demands; a policy change can take it back.
 
 mod request;
 
@@ -9,25 +9,25 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use voile_policy::Permit;
-use voile_policy::authorization::{Facts, Http, Outcome, Verdict};
-use voile_telemetry::access_log::Marks;
-use voile_xds::wire::Protocol;
+use voile_policy::authorization::{RequestFacts, HttpFacts, AuthorizationOutcome, Verdict};
+use voile_telemetry::access_log::PolicyMarks;
+use voile_xds::wire::WireProtocol;
 
-use super::authorizer::{About, Allowed, Answer, Authorizer, Question};
-use super::changes::Changes;
-use super::inbound::{self, Caller};
+use super::authorizer::{CheckSubject, AllowedChanges, AuthorizerResponse, Authorizer, AuthorizerRequest};
+use super::request_changes::PlanChanges;
+use super::inbound::{self, InboundCaller};
 use super::rate_limits::is_counted;
-use super::said::{Said, count_marks};
+use super::policy_audit::{AccessRecord, count_marks};
 use super::slots::InboundSlot;
 use super::{Worker, count};
 use crate::authorization::Authorization;
-use crate::http::{Amendment, DENIED, Head, Told, is_grpc};
-use request::Came;
-pub(crate) use request::{Asking, Granted, Judged, Seen, request};
+use crate::http::{HeadAmendment, DENIED, HttpHead, ExternalReply, is_grpc};
+use request::RequestStage;
+pub(crate) use request::{PendingCheck, GrantedRequest, JudgedRequest, RequestView, request};
 
 /// Leave to forward, as of one moment.
 #[derive(Debug)]
-pub(crate) struct Leave {
+pub(crate) struct ForwardPermit {
     /// Permit of peer authentication, if requests share it.
     _permit: Option<Rc<Permit>>,
     /// When it was last judged.
@@ -35,37 +35,37 @@ pub(crate) struct Leave {
     /// Seconds since 1970 when it was given to a request; tokens are judged again as of then.
     began: u32,
     /// Behind a thin pointer: every connection keeps room for it, and few have any.
-    aside: OnceCell<Box<Aside>>,
+    aside: OnceCell<Box<RareState>>,
 }
 
 /// Rare state, which few requests and connections have.
 #[derive(Debug, Default)]
-pub(crate) struct Aside {
+pub(crate) struct RareState {
     /// Which external service said yes; 0 is none. Its word holds as long as that one is asked.
     by: Cell<u32>,
     /// Changes that the external service made to the request.
-    amended: Amended,
+    amended: AmendedRequest,
     /// Audit and dry-run results of policies, for logs.
-    said: Option<Box<Said>>,
+    said: Option<Box<AccessRecord>>,
 }
 
 /// Request with the changes of the external service.
 #[derive(Debug, Default)]
-pub(crate) struct Amended {
-    changes: Changes,
+pub(crate) struct AmendedRequest {
+    changes: PlanChanges,
     /// None where it is as it came.
     path: Option<Box<str>>,
 }
 
-impl Amended {
+impl AmendedRequest {
     /// Adds the external service's amendments to a later judge's denial: they may hold a session's new cookie. A gRPC caller's
     /// answer stays one.
-    fn told(&self, mut denied: Denied, head: &Head<'_>) -> Denied {
+    fn told(&self, mut denied: Denied, head: &HttpHead<'_>) -> Denied {
         let kind = head.header("content-type");
         let grpc = kind.is_some_and(is_grpc);
         let amends = self.changes.amends().iter();
         let kept = amends.filter(|change| !(grpc && *change.name == *"content-type"));
-        let kept: Vec<Amendment> = kept.cloned().collect();
+        let kept: Vec<HeadAmendment> = kept.cloned().collect();
         if !kept.is_empty() {
             denied.told.get_or_insert_default().amends = kept;
         }
@@ -86,9 +86,9 @@ pub(crate) struct Denied {
     /// For people.
     pub(crate) reason: String,
     /// The words of an external service, for clients of HTTP.
-    pub(crate) told: Option<Box<Told>>,
+    pub(crate) told: Option<Box<ExternalReply>>,
     /// Audit and dry-run results of policies, for logs.
-    pub(super) said: Option<Box<Said>>,
+    pub(super) said: Option<Box<AccessRecord>>,
 }
 
 impl Denied {
@@ -104,7 +104,7 @@ impl Denied {
 
     /// Response of the denial, for the client. It names the deciding policy only at log level debug; other clients must not
     /// learn it.
-    pub(crate) fn take_told(&mut self) -> Option<Box<Told>> {
+    pub(crate) fn take_told(&mut self) -> Option<Box<ExternalReply>> {
         let mut told = self.told.take();
         let is_line = !self.details.is_empty() && !self.details.contains(char::is_control);
         if is_line && tracing::enabled!(tracing::Level::DEBUG) {
@@ -116,14 +116,14 @@ impl Denied {
     }
 
     /// Audit and dry-run results, which decide nothing.
-    pub(crate) fn marks(&self) -> Marks<'_> {
-        self.said.as_deref().map(Said::marks).unwrap_or_default()
+    pub(crate) fn marks(&self) -> PolicyMarks<'_> {
+        self.said.as_deref().map(AccessRecord::marks).unwrap_or_default()
     }
 }
 
 /// Decisions of one worker.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct DecisionCounters {
     allowed: Cell<u64>,
     denied: Cell<u64>,
     revoked: Cell<u64>,
@@ -141,7 +141,7 @@ pub(crate) struct Counters {
 
 /// A copy of them.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Figures {
+pub(crate) struct AuthorizationFigures {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
     pub(crate) revoked: u64,
@@ -150,12 +150,12 @@ pub(crate) struct Figures {
     pub(crate) would_allow: u64,
     pub(crate) would_deny: u64,
     pub(crate) would_ask: u64,
-    pub(crate) asked: Asked,
+    pub(crate) asked: ExternalChecks,
 }
 
 /// Counters of answers of external services.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Asked {
+pub(crate) struct ExternalChecks {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
     /// Not asked or not answered, and therefore denied.
@@ -164,9 +164,9 @@ pub(crate) struct Asked {
     pub(crate) failed_open: u64,
 }
 
-impl Counters {
-    pub(crate) fn figures(&self) -> Figures {
-        Figures {
+impl DecisionCounters {
+    pub(crate) fn figures(&self) -> AuthorizationFigures {
+        AuthorizationFigures {
             allowed: self.allowed.get(),
             denied: self.denied.get(),
             revoked: self.revoked.get(),
@@ -175,7 +175,7 @@ impl Counters {
             would_allow: self.would_allow.get(),
             would_deny: self.would_deny.get(),
             would_ask: self.would_ask.get(),
-            asked: Asked {
+            asked: ExternalChecks {
                 allowed: self.asked_allowed.get(),
                 denied: self.asked_denied.get(),
                 failed: self.asked_failed.get(),
@@ -185,7 +185,7 @@ impl Counters {
     }
 }
 
-impl Leave {
+impl ForwardPermit {
     fn new(worker: &Worker, permit: Option<Rc<Permit>>) -> Self {
         Self {
             _permit: permit,
@@ -196,9 +196,9 @@ impl Leave {
     }
 
     /// Audit and dry-run results, which decide nothing.
-    pub(crate) fn marks(&self) -> Marks<'_> {
+    pub(crate) fn marks(&self) -> PolicyMarks<'_> {
         let said = self.aside.get().and_then(|aside| aside.said.as_deref());
-        said.map(Said::marks).unwrap_or_default()
+        said.map(AccessRecord::marks).unwrap_or_default()
     }
 
     /// Which external service said yes; 0 is none.
@@ -207,11 +207,11 @@ impl Leave {
     }
 
     /// Notes what there is to note.
-    fn with(self, by: u32, amended: Amended, said: Option<Box<Said>>) -> Self {
+    fn with(self, by: u32, amended: AmendedRequest, said: Option<Box<AccessRecord>>) -> Self {
         if by == 0 && said.is_none() {
             return self;
         }
-        let aside = Aside {
+        let aside = RareState {
             by: Cell::new(by),
             amended,
             said,
@@ -233,7 +233,7 @@ impl Leave {
     }
 
     /// Ready when an opaque connection has lost it. It lives as long as the connection, so it keeps nothing but its place.
-    pub(crate) async fn lost(&self, worker: &Worker, slot: &InboundSlot, caller: &Caller) {
+    pub(crate) async fn lost(&self, worker: &Worker, slot: &InboundSlot, caller: &InboundCaller) {
         loop {
             let next = worker.judged.borrow().heard();
             if !self.stands(worker) {
@@ -248,22 +248,22 @@ impl Leave {
         }
     }
 
-    async fn still(&self, worker: &Worker, slot: &InboundSlot, caller: &Caller) -> bool {
+    async fn still(&self, worker: &Worker, slot: &InboundSlot, caller: &InboundCaller) -> bool {
         let judgement = worker.judgement.get();
         if inbound::permit(worker, slot, &caller.arrival, caller.remote).is_err() {
             return false;
         }
         let holds = match judge_connection(worker, slot, caller) {
             Err(_) => false,
-            Ok(Word::Said(_)) => true,
-            Ok(Word::Asks(asking)) if asking.authorizer.id() == self.by() => {
+            Ok(ConnectionVerdict::Said(_)) => true,
+            Ok(ConnectionVerdict::Asks(asking)) if asking.authorizer.id() == self.by() => {
                 match asking.outcome.verdict {
                     Verdict::Ask(ask) => ask.granted().is_ok(),
                     Verdict::Allowed(_) | Verdict::Denied(_) => false,
                 }
             }
             // Another external service decides now.
-            Ok(Word::Asks(asking)) => match asking.settled(worker, slot, caller).await {
+            Ok(ConnectionVerdict::Asks(asking)) => match asking.settled(worker, slot, caller).await {
                 Ok((by, _)) => {
                     self.aside.get_or_init(Box::default).by.set(by);
                     true
@@ -280,15 +280,15 @@ impl Leave {
         &self,
         worker: &Worker,
         slot: &InboundSlot,
-        caller: &Caller,
-        head: &Head<'_>,
+        caller: &InboundCaller,
+        head: &HttpHead<'_>,
     ) -> bool {
         let aside = self.aside.get().filter(|aside| aside.by.get() != 0);
         let came = match aside {
-            None => Came::Fresh,
-            Some(aside) => Came::Answered(aside.by.get(), &aside.amended),
+            None => RequestStage::Fresh,
+            Some(aside) => RequestStage::Answered(aside.by.get(), &aside.amended),
         };
-        let seen = Seen::new(head, came);
+        let seen = RequestView::new(head, came);
         // A request in flight cannot wait: without an earlier approval of the present service it ends.
         let judged = request::said(worker, slot, caller, &seen, self.began.into());
         let holds = judged.is_ok_and(|said| said.asks.is_none());
@@ -304,19 +304,19 @@ impl Leave {
 pub(crate) async fn connection(
     worker: &Worker,
     slot: &InboundSlot,
-    caller: &Caller,
+    caller: &InboundCaller,
     _: Permit,
-) -> Result<Leave, Denied> {
+) -> Result<ForwardPermit, Denied> {
     loop {
-        let leave = Leave::new(worker, None);
+        let leave = ForwardPermit::new(worker, None);
         let (by, said) = match judge_connection(worker, slot, caller)? {
-            Word::Said(said) => (0, said),
+            ConnectionVerdict::Said(said) => (0, said),
             // Boxed: it is rare, and every connection would pay for its size.
-            Word::Asks(asking) => Box::pin(asking.settled(worker, slot, caller)).await?,
+            ConnectionVerdict::Asks(asking) => Box::pin(asking.settled(worker, slot, caller)).await?,
         };
         // If the policies changed while the question was open, all is judged again.
         if leave.stands(worker) {
-            return Ok(leave.with(by, Amended::default(), said));
+            return Ok(leave.with(by, AmendedRequest::default(), said));
         }
     }
 }
@@ -325,9 +325,9 @@ pub(crate) async fn connection(
 pub(crate) fn rehearse(
     worker: &Worker,
     slot: &InboundSlot,
-    caller: &Caller,
+    caller: &InboundCaller,
     _: Permit,
-) -> Option<Leave> {
+) -> Option<ForwardPermit> {
     if !carries_bytes(worker, slot) {
         return None;
     }
@@ -337,13 +337,13 @@ pub(crate) fn rehearse(
         let facts = facts(caller, bind, caller.client().ip(), None);
         matches!(policies.decide(&facts, None).verdict, Verdict::Allowed(_))
     });
-    allowed.then(|| Leave::new(worker, None))
+    allowed.then(|| ForwardPermit::new(worker, None))
 }
 
 /// Verdict of the policies on a connection.
-enum Word {
+enum ConnectionVerdict {
     /// The connection may go on; audit and dry-run results for logs.
-    Said(Option<Box<Said>>),
+    Said(Option<Box<AccessRecord>>),
     /// An external service must be asked first.
     Asks(AskingOfConnection),
 }
@@ -351,10 +351,10 @@ enum Word {
 /// A connection that an external service must be asked about.
 struct AskingOfConnection {
     /// Outcome of the policies as of `judgement`; its verdict is to ask the external service.
-    outcome: Outcome,
+    outcome: AuthorizationOutcome,
     judgement: u32,
     authorizer: Rc<Authorizer>,
-    question: Question,
+    question: AuthorizerRequest,
 }
 
 impl AskingOfConnection {
@@ -363,8 +363,8 @@ impl AskingOfConnection {
         mut self,
         worker: &Worker,
         slot: &InboundSlot,
-        caller: &Caller,
-    ) -> Result<(u32, Option<Box<Said>>), Denied> {
+        caller: &InboundCaller,
+    ) -> Result<(u32, Option<Box<AccessRecord>>), Denied> {
         self.question.show(None);
         let answer = self.authorizer.ask(worker, self.question).await;
         let believed = believed(worker, &self.authorizer, answer);
@@ -391,35 +391,35 @@ const NOT_HTTP: &str = "protocol_is_not_http";
 /// not bypass rules that hold for requests only: rules about tokens, and rate limits.
 pub(super) fn carries_bytes(worker: &Worker, slot: &InboundSlot) -> bool {
     match slot.plan.borrow().protocol {
-        Protocol::Tcp | Protocol::Tls => true,
-        Protocol::Http | Protocol::Http2 | Protocol::Grpc => false,
-        Protocol::Auto => !slot.tokens(worker).is_ruled() && !is_counted(worker, slot),
+        WireProtocol::Tcp | WireProtocol::Tls => true,
+        WireProtocol::Http | WireProtocol::Http2 | WireProtocol::Grpc => false,
+        WireProtocol::Auto => !slot.tokens(worker).is_ruled() && !is_counted(worker, slot),
     }
 }
 
-fn judge_connection(worker: &Worker, slot: &InboundSlot, caller: &Caller) -> Result<Word, Denied> {
+fn judge_connection(worker: &Worker, slot: &InboundSlot, caller: &InboundCaller) -> Result<ConnectionVerdict, Denied> {
     if !carries_bytes(worker, slot) {
         count(&worker.counters.authorization.denied);
         return Err(Denied::new(403, NOT_HTTP, DENIED));
     }
     let policies = slot.policies(worker);
     let Some(policies) = policies.as_ref() else {
-        return Ok(Word::Said(None));
+        return Ok(ConnectionVerdict::Said(None));
     };
     let destination = slot.plan.borrow().bind;
     let facts = facts(caller, destination, caller.client().ip(), None);
     let outcome = policies.decide(&facts, None);
     if !matches!(outcome.verdict, Verdict::Ask(_)) {
-        return judged(worker, policies, caller, outcome).map(Word::Said);
+        return judged(worker, policies, caller, outcome).map(ConnectionVerdict::Said);
     }
-    let about = About {
+    let about = CheckSubject {
         caller,
         destination,
         request: None,
-        changes: &Changes::default(),
+        changes: &PlanChanges::default(),
     };
     let (authorizer, question) = whom(worker, policies, &outcome, &about)?;
-    Ok(Word::Asks(AskingOfConnection {
+    Ok(ConnectionVerdict::Asks(AskingOfConnection {
         outcome,
         judgement: worker.judgement.get(),
         authorizer,
@@ -429,29 +429,29 @@ fn judge_connection(worker: &Worker, slot: &InboundSlot, caller: &Caller) -> Res
 
 /// Turns the external service's answer into a decision. A denial is final. After an approval the DENY and ALLOW policies
 /// decide. A missing answer counts as the provider's settings say.
-fn believed(worker: &Worker, authorizer: &Authorizer, answer: Answer) -> Result<Allowed, Denied> {
+fn believed(worker: &Worker, authorizer: &Authorizer, answer: AuthorizerResponse) -> Result<AllowedChanges, Denied> {
     let counters = &worker.counters.authorization;
     let denied = |denied: Denied| {
         count(&counters.denied);
         Err(denied)
     };
     match answer {
-        Answer::Allowed(allowed) => {
+        AuthorizerResponse::Allowed(allowed) => {
             count(&counters.asked_allowed);
             Ok(*allowed)
         }
-        Answer::Denied { status, told } => {
+        AuthorizerResponse::Denied { status, told } => {
             count(&counters.asked_denied);
             denied(Denied {
                 told: Some(told),
                 ..Denied::new(status, ASKED_DENIED, DENIED)
             })
         }
-        Answer::Failed(_) if authorizer.fails_open() => {
+        AuthorizerResponse::Failed(_) if authorizer.fails_open() => {
             count(&counters.asked_failed_open);
-            Ok(Allowed::default())
+            Ok(AllowedChanges::default())
         }
-        Answer::Failed(_) | Answer::Unusable(_) => {
+        AuthorizerResponse::Failed(_) | AuthorizerResponse::Unusable(_) => {
             count(&counters.asked_failed);
             let status = authorizer.status_on_error();
             denied(Denied::new(status, ASKED_ERROR, DENIED))
@@ -468,9 +468,9 @@ const ASKED_ERROR: &str = "ext_authz_error";
 fn whom(
     worker: &Worker,
     policies: &Authorization,
-    outcome: &Outcome,
-    about: &About<'_>,
-) -> Result<(Rc<Authorizer>, Question), Denied> {
+    outcome: &AuthorizationOutcome,
+    about: &CheckSubject<'_>,
+) -> Result<(Rc<Authorizer>, AuthorizerRequest), Denied> {
     let authorizer = worker.authorizer.borrow().clone();
     let asked = authorizer.and_then(|authorizer| {
         let question = authorizer.question(worker, about)?;
@@ -501,12 +501,12 @@ pub(crate) fn count_revoked(worker: &Worker) {
 }
 
 fn facts<'a>(
-    caller: &'a Caller,
+    caller: &'a InboundCaller,
     destination: SocketAddr,
     remote_ip: IpAddr,
-    http: Option<Http<'a>>,
-) -> Facts<'a> {
-    Facts {
+    http: Option<HttpFacts<'a>>,
+) -> RequestFacts<'a> {
+    RequestFacts {
         // Only the verified certificate states the source's identity; headers that claim one are not read.
         source: caller.arrival.peer().map(|peer| &peer.identity),
         source_ip: caller.remote.ip(),
@@ -522,9 +522,9 @@ fn facts<'a>(
 fn judged(
     worker: &Worker,
     policies: &Authorization,
-    caller: &Caller,
-    outcome: Outcome,
-) -> Result<Option<Box<Said>>, Denied> {
+    caller: &InboundCaller,
+    outcome: AuthorizationOutcome,
+) -> Result<Option<Box<AccessRecord>>, Denied> {
     let counters = &worker.counters.authorization;
     let said = note(worker, policies, caller, &outcome);
     let verdict = match outcome.verdict {
@@ -551,11 +551,11 @@ fn judged(
 fn note(
     worker: &Worker,
     policies: &Authorization,
-    caller: &Caller,
-    outcome: &Outcome,
-) -> Option<Box<Said>> {
+    caller: &InboundCaller,
+    outcome: &AuthorizationOutcome,
+) -> Option<Box<AccessRecord>> {
     count_marks(worker, policies, caller, outcome);
     let told = worker.logs.get();
-    told.then(|| Said::of(policies, outcome).map(Box::new))
+    told.then(|| AccessRecord::of(policies, outcome).map(Box::new))
         .flatten()
 }

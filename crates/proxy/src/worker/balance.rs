@@ -12,42 +12,42 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use voile_traffic::balance::{Algorithm, Balancer, Cost, Group, Place, Placed, SlowStart, Tiers};
+use voile_traffic::balance::{Algorithm, Balancer, EndpointCost, EndpointGroup, EndpointLocality, RingEndpoint, SlowStart, EndpointTiers};
 
 use super::Worker;
 use super::endpoint::{Endpoint, InFlight};
 use crate::health::Watch;
-use crate::moment;
-use crate::plan::{BalancePlan, Measure, Rank};
+use crate::clock;
+use crate::plan::{BalancePlan, Measure, EndpointRank};
 
 /// See the module.
 pub(crate) struct Balance {
     plan: BalancePlan,
-    parts: RefCell<Parts>,
+    parts: RefCell<BalancedParts>,
     /// Time of the last computation of the shares, the outliers' number of changes then, and true if an
     /// endpoint was ejected.
     reckoned: Cell<(Duration, u64, bool)>,
 }
 
 /// Groups of endpoints over which requests are spread.
-struct Parts {
-    parts: Vec<Part>,
-    tiers: Tiers,
+struct BalancedParts {
+    parts: Vec<PriorityGroup>,
+    tiers: EndpointTiers,
     /// By the groups of `tiers`: the index of the part, and true if its ejected endpoints receive traffic,
     /// too.
     groups: Vec<(usize, bool)>,
 }
 
 /// Endpoints of one priority, or of one locality of it.
-struct Part {
-    rank: Rank,
+struct PriorityGroup {
+    rank: EndpointRank,
     members: Box<[u32]>,
     balancer: Balancer,
 }
 
 /// Requirements of one request on its endpoint.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Wish<'a> {
+pub(crate) struct EndpointPreference<'a> {
     /// Requests of one key keep together, where keys decide.
     pub(crate) key: Option<u64>,
     /// Pool keys of the endpoints that failed the request before.
@@ -60,16 +60,16 @@ pub(crate) struct Wish<'a> {
 
 /// Endpoints of a service, and the ejected ones among them.
 #[derive(Clone, Copy)]
-pub(crate) struct Among<'a> {
+pub(crate) struct ServiceEndpoints<'a> {
     pub(crate) endpoints: &'a [Rc<Endpoint>],
     pub(crate) watch: Option<&'a Watch>,
 }
 
 /// One part as a choice sees it.
-struct View<'a> {
-    of: Among<'a>,
+struct PartView<'a> {
+    of: ServiceEndpoints<'a>,
     members: &'a [u32],
-    wish: Wish<'a>,
+    wish: EndpointPreference<'a>,
     now: Duration,
     by_load: bool,
     /// So few are well that all are asked.
@@ -77,13 +77,13 @@ struct View<'a> {
     slow_start: Option<&'a SlowStart>,
 }
 
-impl View<'_> {
+impl PartView<'_> {
     fn endpoint(&self, place: usize) -> &Endpoint {
         &self.of.endpoints[self.members[place] as usize]
     }
 }
 
-impl Cost for View<'_> {
+impl EndpointCost for PartView<'_> {
     fn cost(&self, place: usize) -> f64 {
         let endpoint = self.endpoint(place);
         let (vitals, weight) = (endpoint.vitals().borrow(), endpoint.plan.weight);
@@ -119,8 +119,8 @@ const RECKON_IN_NEED: Duration = Duration::from_millis(10);
 
 impl Balance {
     /// Creates the balancers for a plan's endpoints.
-    pub(crate) fn new(worker: &Worker, plan: &BalancePlan, of: Among<'_>) -> Self {
-        let mut members = BTreeMap::<Rank, Vec<u32>>::new();
+    pub(crate) fn new(worker: &Worker, plan: &BalancePlan, of: ServiceEndpoints<'_>) -> Self {
+        let mut members = BTreeMap::<EndpointRank, Vec<u32>>::new();
         for (place, endpoint) in of.endpoints.iter().enumerate() {
             // An endpoint that may never receive requests has no share. An ejected endpoint returns later and
             // keeps its share.
@@ -129,18 +129,18 @@ impl Balance {
                 part.push(place as u32);
             }
         }
-        let part = |(rank, members): (&Rank, &Vec<u32>)| Part {
+        let part = |(rank, members): (&EndpointRank, &Vec<u32>)| PriorityGroup {
             rank: *rank,
             members: members.as_slice().into(),
             balancer: balancer(worker, plan.algorithm, members, of.endpoints),
         };
-        let parts: Vec<Part> = members.iter().map(part).collect();
-        let now = moment::now();
+        let parts: Vec<PriorityGroup> = members.iter().map(part).collect();
+        let now = clock::now();
         let (tiers, groups, sick) = tiers(plan, &parts, of, now);
         let changes = of.watch.map_or(0, Watch::changes);
         Self {
             plan: plan.clone(),
-            parts: RefCell::new(Parts {
+            parts: RefCell::new(BalancedParts {
                 parts,
                 tiers,
                 groups,
@@ -153,14 +153,14 @@ impl Balance {
     pub(crate) fn choose(
         &self,
         worker: &Worker,
-        of: Among<'_>,
-        wish: Wish<'_>,
+        of: ServiceEndpoints<'_>,
+        wish: EndpointPreference<'_>,
     ) -> Option<InFlight> {
         if let ([only], None) = (of.endpoints, of.watch) {
             let takes = only.plan.available && !wish.tried.contains(&only.key);
             return takes.then(|| InFlight::begin(only, 0, None));
         }
-        let now = moment::now();
+        let now = clock::now();
         let place = self.place(worker, of, wish, now).or_else(|| {
             // An endpoint may be back since the last computation. While none is, not every request computes the shares
             // again.
@@ -171,9 +171,9 @@ impl Balance {
         Some(InFlight::begin(chosen, place, Some(now)))
     }
 
-    fn place(&self, worker: &Worker, of: Among<'_>, wish: Wish<'_>, now: Duration) -> Option<u32> {
+    fn place(&self, worker: &Worker, of: ServiceEndpoints<'_>, wish: EndpointPreference<'_>, now: Duration) -> Option<u32> {
         let mut parts = self.parts.borrow_mut();
-        let Parts {
+        let BalancedParts {
             parts,
             tiers,
             groups,
@@ -188,10 +188,10 @@ impl Balance {
         let others = (0..groups.len()).filter(|group| *group != first);
         std::iter::once(first).chain(others).find_map(|group| {
             let (part, panics) = groups[group];
-            let Part {
+            let PriorityGroup {
                 members, balancer, ..
             } = &mut parts[part];
-            let view = View {
+            let view = PartView {
                 of,
                 members,
                 wish,
@@ -206,12 +206,12 @@ impl Balance {
     }
 
     /// Computes the shares again if an endpoint was ejected, or may be back. Not on a request's path.
-    pub(crate) fn refresh(&self, of: Among<'_>) {
-        self.reckon(of, moment::now(), RECKON_EVERY);
+    pub(crate) fn refresh(&self, of: ServiceEndpoints<'_>) {
+        self.reckon(of, clock::now(), RECKON_EVERY);
     }
 
     /// Computes the shares if they are due; returns true if it did.
-    fn reckon(&self, of: Among<'_>, now: Duration, every: Duration) -> bool {
+    fn reckon(&self, of: ServiceEndpoints<'_>, now: Duration, every: Duration) -> bool {
         let Some(watch) = of.watch else {
             return false;
         };
@@ -250,11 +250,11 @@ fn balancer(
         (name, endpoint.plan.weight)
     });
     let named: Vec<(String, u32)> = named.collect();
-    let placed = named.iter().map(|(name, weight)| Placed {
+    let placed = named.iter().map(|(name, weight)| RingEndpoint {
         name,
         weight: *weight,
     });
-    let placed: Vec<Placed<'_>> = placed.collect();
+    let placed: Vec<RingEndpoint<'_>> = placed.collect();
     Balancer::new(algorithm, &placed, || worker.random())
 }
 
@@ -262,10 +262,10 @@ fn balancer(
 /// ejected.
 fn tiers(
     plan: &BalancePlan,
-    parts: &[Part],
-    among: Among<'_>,
+    parts: &[PriorityGroup],
+    among: ServiceEndpoints<'_>,
     now: Duration,
-) -> (Tiers, Vec<(usize, bool)>, bool) {
+) -> (EndpointTiers, Vec<(usize, bool)>, bool) {
     // With a single part there is no need to count its healthy endpoints.
     let counts = parts.len() > 1 || plan.spread.panic_percent > 0;
     let out = |watch: &Watch, place: u32| watch.is_out(place, now);
@@ -274,7 +274,7 @@ fn tiers(
     let all: Vec<(usize, u32)> = (0..parts.len()).flat_map(of).collect();
     let places = all.iter().map(|(part, place)| {
         let rank = parts[*part].rank;
-        Place {
+        EndpointLocality {
             priority: rank.priority,
             locality: rank.locality,
             locality_weight: rank.locality_weight,
@@ -282,10 +282,10 @@ fn tiers(
             healthy: !out(*place),
         }
     });
-    let places: Vec<Place> = places.collect();
+    let places: Vec<EndpointLocality> = places.collect();
     let sick = places.iter().any(|place| !place.healthy);
-    let tiers = Tiers::new(&places, &plan.spread, plan.zones.as_deref());
-    let group = |group: &Group| {
+    let tiers = EndpointTiers::new(&places, &plan.spread, plan.zones.as_deref());
+    let group = |group: &EndpointGroup| {
         let first = group.members.first()?;
         Some((all[*first as usize].0, group.panics))
     };

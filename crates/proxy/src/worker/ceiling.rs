@@ -17,7 +17,7 @@ const ARRIVALS_PER_LOOK: u32 = 64;
 
 /// Distance to the ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
+pub(crate) enum MemoryPressure {
     /// Far.
     Free = 0,
     /// Idle connections are given up.
@@ -73,22 +73,22 @@ impl Ceiling {
         self.limit.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> MemoryPressure {
         match self.level.load(Ordering::Relaxed) {
-            0 => Level::Free,
-            1 => Level::Relieve,
-            _ => Level::Closed,
+            0 => MemoryPressure::Free,
+            1 => MemoryPressure::Relieve,
+            _ => MemoryPressure::Closed,
         }
     }
 
     /// Returns true if new work is refused at this moment.
     pub(crate) fn is_closed(&self) -> bool {
-        self.level() == Level::Closed
+        self.level() == MemoryPressure::Closed
     }
 
     /// Counts an arrival. Looks every so often, and always while work is refused. Returns the level if it looked and
     /// found memory short.
-    pub(crate) fn arrived(&self) -> Option<Level> {
+    pub(crate) fn arrived(&self) -> Option<MemoryPressure> {
         if self.limit.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -98,11 +98,11 @@ impl Ceiling {
         if !arrivals.is_multiple_of(ARRIVALS_PER_LOOK) && !self.is_closed() {
             return None;
         }
-        Some(self.look()).filter(|level| *level > Level::Free)
+        Some(self.look()).filter(|level| *level > MemoryPressure::Free)
     }
 
     /// Asks the kernel now.
-    pub(crate) fn look(&self) -> Level {
+    pub(crate) fn look(&self) -> MemoryPressure {
         let limit = self.limit.load(Ordering::Relaxed);
         let level = level(self.resident().unwrap_or(0), limit);
         self.level.store(level as u8, Ordering::Relaxed);
@@ -118,13 +118,13 @@ impl Ceiling {
     }
 }
 
-fn level(resident: u64, limit: u64) -> Level {
+fn level(resident: u64, limit: u64) -> MemoryPressure {
     let reached = |percent| resident >= limit / 100 * percent;
     match limit {
-        0 => Level::Free,
-        _ if reached(CLOSE_PERCENT) => Level::Closed,
-        _ if reached(RELIEVE_PERCENT) => Level::Relieve,
-        _ => Level::Free,
+        0 => MemoryPressure::Free,
+        _ if reached(CLOSE_PERCENT) => MemoryPressure::Closed,
+        _ if reached(RELIEVE_PERCENT) => MemoryPressure::Relieve,
+        _ => MemoryPressure::Free,
     }
 }
 
@@ -135,13 +135,13 @@ mod tests {
     #[test]
     fn levels_follow_the_share_of_the_limit() {
         for (resident, limit, expected) in [
-            (u64::MAX, 0, Level::Free),
-            (0, 1000, Level::Free),
-            (799, 1000, Level::Free),
-            (800, 1000, Level::Relieve),
-            (899, 1000, Level::Relieve),
-            (900, 1000, Level::Closed),
-            (5000, 1000, Level::Closed),
+            (u64::MAX, 0, MemoryPressure::Free),
+            (0, 1000, MemoryPressure::Free),
+            (799, 1000, MemoryPressure::Free),
+            (800, 1000, MemoryPressure::Relieve),
+            (899, 1000, MemoryPressure::Relieve),
+            (900, 1000, MemoryPressure::Closed),
+            (5000, 1000, MemoryPressure::Closed),
         ] {
             assert_eq!(level(resident, limit), expected, "{resident} of {limit}");
         }
@@ -153,14 +153,14 @@ mod tests {
         assert_eq!((none.arrived(), none.is_closed()), (None, false));
         let tiny = Ceiling::new(1000);
         let looks = (0..ARRIVALS_PER_LOOK).filter_map(|_| tiny.arrived());
-        assert_eq!(looks.collect::<Vec<_>>(), [Level::Closed]);
-        assert_eq!(tiny.arrived(), Some(Level::Closed));
+        assert_eq!(looks.collect::<Vec<_>>(), [MemoryPressure::Closed]);
+        assert_eq!(tiny.arrived(), Some(MemoryPressure::Closed));
         // It may be lifted and set again while the proxy runs.
         assert!(tiny.set(0) && !tiny.is_closed());
         assert_eq!(tiny.arrived(), None);
         assert!(tiny.set(1000) && !tiny.set(1000));
         let looks = (0..ARRIVALS_PER_LOOK).filter_map(|_| tiny.arrived());
-        assert_eq!(looks.last(), Some(Level::Closed));
+        assert_eq!(looks.last(), Some(MemoryPressure::Closed));
         let roomy = Ceiling::new(u64::MAX);
         let looks = (0..1000).filter_map(|_| roomy.arrived());
         assert_eq!(looks.count(), 0);

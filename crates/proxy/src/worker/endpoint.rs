@@ -15,18 +15,18 @@ use rustls::{AlertDescription, ClientConfig};
 use tokio::net::TcpStream;
 use voile_identity::revocation::keys_of;
 use voile_identity::{Identity, PeerError, identity_of, verify_expected};
-use voile_telemetry::{GRPC, Labels, Peer, Reporter, Security, SeriesId, Service, TCP};
-use voile_traffic::balance::Vitals;
+use voile_telemetry::{GRPC, Labels, PeerLabels, Reporter, Security, SeriesId, ServiceLabels, TCP};
+use voile_traffic::balance::EndpointVitals;
 use voile_transport::{
-    self as transport, ConnectError, HandshakeError, KeepAlive, Stream, TLS_HANDSHAKE_TIMEOUT,
+    self as transport, ConnectError, HandshakeError, KeepAlive, TransportStream, TLS_HANDSHAKE_TIMEOUT,
 };
 
-use super::introduction::Introduction;
-use super::shown::Shown;
+use super::proxy_protocol::ConnectionPreamble;
+use super::server_certificates::WorkerSnapshot;
 use super::{Tls, Worker, count, tunnels};
-use crate::http::{Answer, UNREACHED, UpstreamHttp};
-use crate::moment;
-use crate::plan::{EndpointPlan, NamePlan, Origination, Same, TrafficPlan, WorldTls};
+use crate::http::{UpstreamResponse, UNREACHED, UpstreamHttp};
+use crate::clock;
+use crate::plan::{EndpointPlan, NamePlan, Origination, SharedPart, TrafficPlan, WorldTls};
 
 /// See the module.
 pub(crate) struct Endpoint {
@@ -34,11 +34,11 @@ pub(crate) struct Endpoint {
     pub(crate) key: u32,
     pub(crate) plan: EndpointPlan,
     /// Load statistics of this worker; all endpoints at the same address share them.
-    vitals: Rc<RefCell<Vitals>>,
+    vitals: Rc<RefCell<EndpointVitals>>,
     /// Connections that this worker has to it.
     pub(crate) lines: Rc<Cell<u32>>,
     /// The certificates it was verified by.
-    shown: RefCell<Rc<Shown>>,
+    shown: RefCell<Rc<WorkerSnapshot>>,
     http: CachedSeries,
     grpc: CachedSeries,
     tcp: CachedSeries,
@@ -65,28 +65,28 @@ impl CachedSeries {
 
 /// Parameters of connections to a destination.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Manner {
+pub(crate) struct ConnectionManner {
     /// Connect timeout in the kernel.
     pub(crate) timeout: Duration,
     pub(crate) keep_alive: Option<KeepAlive>,
     /// PROXY protocol header that begins each connection.
-    introduction: Option<Introduction>,
+    introduction: Option<ConnectionPreamble>,
 }
 
-impl Manner {
+impl ConnectionManner {
     /// As a plan says, or else as the settings do.
     pub(crate) fn of(worker: &Worker, plan: &TrafficPlan) -> Self {
         let usual = || worker.settings.borrow().connect_timeout;
         Self {
             timeout: plan.connect_timeout.unwrap_or_else(usual),
             keep_alive: plan.keep_alive,
-            introduction: plan.introduces.map(Introduction::of_our_own),
+            introduction: plan.introduces.map(ConnectionPreamble::of_our_own),
         }
     }
 
     /// The same with the PROXY header of a client that called this address, if a header is wanted.
     pub(super) fn on_behalf(self, client: SocketAddr, called: impl FnOnce() -> SocketAddr) -> Self {
-        let of_client = |one: Introduction| one.on_behalf(client, called());
+        let of_client = |one: ConnectionPreamble| one.on_behalf(client, called());
         Self {
             introduction: self.introduction.map(of_client),
             ..self
@@ -117,12 +117,12 @@ impl InFlight {
     }
 
     /// The head of an answer came; one that asks to be left alone is, for as long as it says.
-    pub(crate) fn answers(&self, answer: Answer) {
+    pub(crate) fn answers(&self, answer: UpstreamResponse) {
         let Some(since) = self.since else {
             return;
         };
         let since = Duration::from_nanos(since.get());
-        let now = moment::now();
+        let now = clock::now();
         let mut vitals = self.endpoint.vitals.borrow_mut();
         vitals.observe(now.saturating_sub(since), now);
         if matches!(answer.status, 429 | 503) {
@@ -137,7 +137,7 @@ impl InFlight {
     /// Records that no answer came. Otherwise an endpoint that fails at once would look like the fastest.
     pub(crate) fn fails(&self) {
         if self.since.is_some() {
-            self.endpoint.vitals.borrow_mut().shy(None, moment::now());
+            self.endpoint.vitals.borrow_mut().shy(None, clock::now());
         }
     }
 }
@@ -255,13 +255,13 @@ impl Unreachable {
 
 /// Protocol inside TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Inside {
+pub(crate) enum InnerTraffic {
     Http,
     Http2,
     Bytes,
 }
 
-impl From<UpstreamHttp> for Inside {
+impl From<UpstreamHttp> for InnerTraffic {
     fn from(upstream: UpstreamHttp) -> Self {
         match upstream {
             UpstreamHttp::Http1 => Self::Http,
@@ -270,7 +270,7 @@ impl From<UpstreamHttp> for Inside {
     }
 }
 
-impl Inside {
+impl InnerTraffic {
     fn of_mesh(self, tls: &Tls) -> &Arc<ClientConfig> {
         match self {
             Self::Http => &tls.client_http,
@@ -288,16 +288,16 @@ fn asking(config: &ClientConfig) -> Arc<ClientConfig> {
 }
 
 /// Endpoints that were there before, found by where they are.
-pub(crate) struct Known<'a>(HashMap<Whereabouts<'a>, Vec<&'a Rc<Endpoint>>>);
+pub(crate) struct EarlierEndpoints<'a>(HashMap<EndpointAddress<'a>, Vec<&'a Rc<Endpoint>>>);
 
 /// Location of an endpoint: its name, if the endpoint is a name, or its address.
 #[derive(PartialEq, Eq, Hash)]
-enum Whereabouts<'a> {
+enum EndpointAddress<'a> {
     Name(&'a str, u16),
     Address(SocketAddr),
 }
 
-impl<'a> Whereabouts<'a> {
+impl<'a> EndpointAddress<'a> {
     fn of(plan: &'a EndpointPlan) -> Self {
         match &plan.name {
             Some(name) if name.logical => Self::Name(&name.host, plan.address.port()),
@@ -306,11 +306,11 @@ impl<'a> Whereabouts<'a> {
     }
 }
 
-impl<'a> Known<'a> {
+impl<'a> EarlierEndpoints<'a> {
     pub(crate) fn new(all: impl IntoIterator<Item = &'a Rc<Endpoint>>) -> Self {
         let mut known = HashMap::<_, Vec<_>>::new();
         for endpoint in all {
-            let there = known.entry(Whereabouts::of(&endpoint.plan)).or_default();
+            let there = known.entry(EndpointAddress::of(&endpoint.plan)).or_default();
             there.push(endpoint);
         }
         Self(known)
@@ -318,7 +318,7 @@ impl<'a> Known<'a> {
 
     /// The one at the same place, reached in the same way.
     fn like(&self, plan: &EndpointPlan) -> Option<&'a Rc<Endpoint>> {
-        let there = self.0.get(&Whereabouts::of(plan))?;
+        let there = self.0.get(&EndpointAddress::of(plan))?;
         let mut there = there.iter().copied();
         there.find(|known| {
             known.plan.expected == plan.expected && known.plan.origination == plan.origination
@@ -331,14 +331,14 @@ const MAX_TRIES: usize = 3;
 
 impl Endpoint {
     /// An endpoint for a plan: the same one if nothing changed, one with the same pool if only its standing did.
-    pub(crate) fn follow(worker: &Worker, old: &Known<'_>, plan: &EndpointPlan) -> Rc<Self> {
+    pub(crate) fn follow(worker: &Worker, old: &EarlierEndpoints<'_>, plan: &EndpointPlan) -> Rc<Self> {
         let before = old.like(plan);
         if let Some(before) = before.filter(|before| before.plan == *plan) {
             return Rc::clone(before);
         }
         let key = before.map_or_else(|| worker.fresh_key(), |before| before.key);
         let shown = before.map_or_else(|| worker.shown.begin(), |before| before.shown());
-        let fresh = || Rc::new(RefCell::new(Vitals::new(moment::now())));
+        let fresh = || Rc::new(RefCell::new(EndpointVitals::new(clock::now())));
         Rc::new(Self {
             key,
             plan: plan.clone(),
@@ -354,7 +354,7 @@ impl Endpoint {
     }
 
     /// Load statistics by which this worker balances.
-    pub(crate) fn vitals(&self) -> &RefCell<Vitals> {
+    pub(crate) fn vitals(&self) -> &RefCell<EndpointVitals> {
         &self.vitals
     }
 
@@ -362,7 +362,7 @@ impl Endpoint {
     pub(crate) fn http_series(
         &self,
         worker: &Worker,
-        service: &Service,
+        service: &ServiceLabels,
         protocol: &'static str,
     ) -> SeriesId {
         let cached = if protocol == GRPC {
@@ -375,7 +375,7 @@ impl Endpoint {
         })
     }
 
-    pub(crate) fn tcp_series(&self, worker: &Worker, service: &Service) -> SeriesId {
+    pub(crate) fn tcp_series(&self, worker: &Worker, service: &ServiceLabels) -> SeriesId {
         self.tcp
             .get(worker, || outbound_labels(worker, service, Some(self), TCP))
     }
@@ -384,11 +384,11 @@ impl Endpoint {
     pub(crate) async fn connect(
         &self,
         worker: &Worker,
-        inside: Inside,
-        manner: Manner,
-    ) -> Result<Stream, Unreachable> {
+        inside: InnerTraffic,
+        manner: ConnectionManner,
+    ) -> Result<TransportStream, Unreachable> {
         let limit = manner.timeout;
-        let origination = self.plan.origination.as_ref().map(|Same(one)| &**one);
+        let origination = self.plan.origination.as_ref().map(|SharedPart(one)| &**one);
         if let Some(Origination::Unmade(why)) = origination {
             return Err(Unreachable::unmade(why));
         }
@@ -405,13 +405,13 @@ impl Endpoint {
             introduction.make(&mut tcp, ends).await?;
         }
         if let Some(Origination::Unread) = origination {
-            return Ok(Stream::Tcp(tcp.into()));
+            return Ok(TransportStream::Tcp(tcp.into()));
         }
         if let Some(Origination::World(world)) = origination {
             return Box::pin(self.shake(worker, world, inside, tcp)).await;
         }
         let Some(expected) = &self.plan.expected else {
-            return Ok(Stream::Tcp(tcp.into()));
+            return Ok(TransportStream::Tcp(tcp.into()));
         };
         let (tls, name) = match origination {
             Some(Origination::Mesh(name)) => (asking(inside.of_mesh(&worker.tls)), name.clone()),
@@ -444,7 +444,7 @@ impl Endpoint {
     }
 
     /// A connection to where it is.
-    async fn reach(&self, worker: &Worker, manner: Manner) -> Result<TcpStream, Unreachable> {
+    async fn reach(&self, worker: &Worker, manner: ConnectionManner) -> Result<TcpStream, Unreachable> {
         let limit = manner.timeout;
         let tcp = match &self.plan.name {
             Some(name) if self.plan.address.ip().is_unspecified() => {
@@ -465,13 +465,13 @@ impl Endpoint {
         &self,
         worker: &Worker,
         world: &WorldTls,
-        inside: Inside,
+        inside: InnerTraffic,
         tcp: TcpStream,
-    ) -> Result<Stream, Unreachable> {
+    ) -> Result<TransportStream, Unreachable> {
         let config = Arc::clone(match inside {
-            Inside::Http => &world.http,
-            Inside::Http2 => &world.http2,
-            Inside::Bytes => &world.tcp,
+            InnerTraffic::Http => &world.http,
+            InnerTraffic::Http2 => &world.http2,
+            InnerTraffic::Bytes => &world.tcp,
         });
         let name = world.name.clone();
         let handshake = transport::connect_tls(config, name, tcp.into(), TLS_HANDSHAKE_TIMEOUT);
@@ -482,7 +482,7 @@ impl Endpoint {
     }
 
     /// Certificates by which the endpoint was verified so far, and the signal that ends its connections.
-    pub(crate) fn shown(&self) -> Rc<Shown> {
+    pub(crate) fn shown(&self) -> Rc<WorkerSnapshot> {
         Rc::clone(&self.shown.borrow())
     }
 
@@ -492,7 +492,7 @@ impl Endpoint {
     }
 
     /// Notes the certificates of a new connection; they may have been revoked during the handshake.
-    fn remember(&self, worker: &Worker, stream: &Stream) -> Result<(), PeerError> {
+    fn remember(&self, worker: &Worker, stream: &TransportStream) -> Result<(), PeerError> {
         let keys = keys_of(stream.peer_certificates());
         let belief = worker.belief.borrow();
         let lists = belief
@@ -552,7 +552,7 @@ pub(super) async fn connect_to(
 }
 
 /// Returns an error unless the peer's identity is one of the expected.
-pub(crate) fn verify(stream: &Stream, expected: &[Identity]) -> Result<(), PeerError> {
+pub(crate) fn verify(stream: &TransportStream, expected: &[Identity]) -> Result<(), PeerError> {
     verify_chain(stream.peer_certificates(), expected)
 }
 
@@ -568,12 +568,12 @@ pub(super) fn verify_chain(
 /// The client's side of a series. Without an endpoint the destination is unknown.
 pub(crate) fn outbound_labels(
     worker: &Worker,
-    service: &Service,
+    service: &ServiceLabels,
     endpoint: Option<&Endpoint>,
     protocol: &'static str,
 ) -> Labels {
     let expected = endpoint.and_then(|endpoint| endpoint.plan.expected.as_ref());
-    let mut source = Peer::clone(&worker.own.borrow());
+    let mut source = PeerLabels::clone(&worker.own.borrow());
     let mut destination = endpoint
         .map(|endpoint| endpoint.plan.peer.clone())
         .unwrap_or_default();

@@ -11,26 +11,26 @@ use rustls::{AlertDescription, ServerConfig};
 use tokio::net::TcpStream;
 use voile_identity::identity_of;
 use voile_identity::revocation::keys_of;
-use voile_model::mesh::telemetry::Side;
-use voile_telemetry::Service;
+use voile_model::mesh::telemetry::TelemetrySide;
+use voile_telemetry::ServiceLabels;
 use voile_traffic::AuthorityTable;
-use voile_transport::alpn::{self, Inner};
-use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
-use voile_xds::wire::{MutualTls, Protocol, ServerKind};
+use voile_transport::alpn::{self, InnerProtocol};
+use voile_transport::{self as transport, DetectedProtocol, TransportStream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
+use voile_xds::wire::{MutualTls, WireProtocol, ServerKind};
 
-use super::admission::{Arrival, Verified};
-use super::forwarded;
+use super::admission::{ConnectionArrival, Verified};
+use super::forwarded_client_cert;
 use super::gateway_http::GatewayRole;
 use super::gateway_tcp::bytes;
-use super::inbound::{Caller, behind};
-use super::logged::{self, TcpRecord};
-use super::slots::{Http, InboundSlot, OutboundSlot};
-use super::stop::Stop;
+use super::inbound::{InboundCaller, behind};
+use super::access_logs::{self, TcpRecord};
+use super::slots::{ListenerEngine, InboundSlot, OutboundSlot};
+use super::drain::Stop;
 use super::{Conversation, Worker, count, waypoint};
 use crate::http::serve_connection;
 use crate::http2;
 use crate::plan::{
-    DoorPlan, GatewayPlan, InboundPlan, Otherwise, OutboundPlan, ServerPlan, TlsPlan,
+    DoorPlan, GatewayPlan, InboundPlan, PassthroughMode, OutboundPlan, ServerPlan, TlsPlan,
 };
 
 /// A gateway's listener in force.
@@ -39,7 +39,7 @@ pub(crate) struct GatewaySlot {
     /// The place that policies are asked about.
     pub(crate) inbound: InboundSlot,
     servers: RefCell<Servers>,
-    pub(crate) http: Http<GatewayRole>,
+    pub(crate) http: ListenerEngine<GatewayRole>,
 }
 
 /// Servers of a gateway, and the connections that each takes.
@@ -52,35 +52,35 @@ struct Servers {
     /// For those that ask for another, or for none.
     any: Option<usize>,
     /// Set for a waypoint.
-    doors: Option<Box<Doors>>,
+    doors: Option<Box<TunnelTargets>>,
 }
 
 /// Destinations of a waypoint, by the target of a tunnel.
 #[derive(Default)]
-struct Doors {
+struct TunnelTargets {
     by_address: HashMap<SocketAddr, usize>,
     by_host: HashMap<(Arc<str>, u16), usize>,
     /// In the order of the plan.
-    all: Vec<Rc<Door>>,
+    all: Vec<Rc<WaypointDestination>>,
 }
 
 /// One destination of a waypoint, as its connections hold it.
-pub(super) struct Door {
+pub(super) struct WaypointDestination {
     /// Listener state by which policies are evaluated.
     pub(super) place: InboundSlot,
     /// The service's; none of a workload's.
     pub(super) host: Option<Arc<str>>,
-    http: Http<GatewayRole>,
+    http: ListenerEngine<GatewayRole>,
     /// Given when it is no longer behind this waypoint.
     pub(super) gone: Stop,
 }
 
-impl Door {
+impl WaypointDestination {
     fn new(worker: &Worker, plan: &InboundPlan, door: &DoorPlan) -> Self {
         Self {
             place: InboundSlot::of_door(worker, plan, door),
             host: door.host.as_ref().map(|(host, _)| Arc::clone(host)),
-            http: Http::new(worker, &worker.settings()),
+            http: ListenerEngine::new(worker, &worker.settings()),
             gone: Stop::default(),
         }
     }
@@ -98,13 +98,13 @@ impl Door {
     }
 }
 
-impl Doors {
+impl TunnelTargets {
     /// Adds a server, in its earlier state if there is one; returns true if other policies hold for it than
     /// before.
     fn add(
         &mut self,
         worker: &Worker,
-        before: Option<Rc<Door>>,
+        before: Option<Rc<WaypointDestination>>,
         server: &ServerPlan,
         door: &DoorPlan,
         renewed: bool,
@@ -126,7 +126,7 @@ impl Doors {
                 let changed = before.place.obey(door) || moved;
                 (before, changed)
             }
-            None => (Rc::new(Door::new(worker, &plan, door)), false),
+            None => (Rc::new(WaypointDestination::new(worker, &plan, door)), false),
         };
         self.all.push(door);
         changed
@@ -172,7 +172,7 @@ impl Servers {
             }
             let nowhere = OutboundPlan {
                 services: Vec::new(),
-                otherwise: Otherwise::NoRoute,
+                otherwise: PassthroughMode::NoRoute,
                 ..OutboundPlan::clone(&gone.plan.borrow())
             };
             gone.follow(worker, &nowhere, renewed);
@@ -193,13 +193,13 @@ const ANY: &str = "*";
 impl GatewaySlot {
     pub(crate) fn new(worker: &Worker, plan: &GatewayPlan) -> Self {
         // A server says itself whether it takes requests or bytes.
-        let inbound = inbound_plan(&plan.name, plan.bind, Protocol::Tcp);
+        let inbound = inbound_plan(&plan.name, plan.bind, WireProtocol::Tcp);
         let (servers, _) = Servers::default().follow(worker, plan, false);
         Self {
             plan: RefCell::new(Rc::new(plan.clone())),
             inbound: InboundSlot::new(worker, &inbound),
             servers: RefCell::new(servers),
-            http: Http::new(worker, &worker.settings()),
+            http: ListenerEngine::new(worker, &worker.settings()),
         }
     }
 
@@ -220,14 +220,14 @@ impl GatewaySlot {
 
     /// Closes what is idle, and gives back what can be had again.
     pub(crate) fn relieve(&self) {
-        self.each_http(Http::relieve);
+        self.each_http(ListenerEngine::relieve);
         let servers = self.servers.borrow();
         let doors = servers.doors.iter().flat_map(|doors| &doors.all);
         doors.for_each(|door| door.place.forget_tokens());
     }
 
     /// All its engines: one, and at a waypoint one for each destination.
-    pub(crate) fn each_http(&self, mut work: impl FnMut(&Http<GatewayRole>)) {
+    pub(crate) fn each_http(&self, mut work: impl FnMut(&ListenerEngine<GatewayRole>)) {
         work(&self.http);
         let servers = self.servers.borrow();
         let doors = servers.doors.iter().flat_map(|doors| &doors.all);
@@ -235,7 +235,7 @@ impl GatewaySlot {
     }
 
     /// Selects the server of a tunnel to this address.
-    pub(super) fn behind(&self, called: SocketAddr) -> Option<Taker> {
+    pub(super) fn behind(&self, called: SocketAddr) -> Option<MatchedServer> {
         let index = {
             let servers = self.servers.borrow();
             *servers.doors.as_ref()?.by_address.get(&called)?
@@ -244,7 +244,7 @@ impl GatewaySlot {
     }
 
     /// Selects the server of a tunnel to this name and port.
-    pub(super) fn named_behind(&self, host: &str, port: u16) -> Option<Taker> {
+    pub(super) fn named_behind(&self, host: &str, port: u16) -> Option<MatchedServer> {
         let index = {
             let servers = self.servers.borrow();
             let key = (host.into(), port);
@@ -261,12 +261,12 @@ impl GatewaySlot {
     }
 
     /// Selects the server of plaintext connections.
-    fn plain(&self) -> Option<Taker> {
+    fn plain(&self) -> Option<MatchedServer> {
         self.taker(0)
     }
 
     /// Selects the server for a TLS client that asks for this name.
-    pub(super) fn named(&self, name: Option<&str>) -> Option<Taker> {
+    pub(super) fn named(&self, name: Option<&str>) -> Option<MatchedServer> {
         self.taker(self.servers.borrow().named(name)?)
     }
 
@@ -278,12 +278,12 @@ impl GatewaySlot {
         takes.is_some_and(|way| !Rc::ptr_eq(way, own))
     }
 
-    fn taker(&self, index: usize) -> Option<Taker> {
+    fn taker(&self, index: usize) -> Option<MatchedServer> {
         let plan = self.plan.borrow();
         let server = plan.servers.get(index)?;
         let servers = self.servers.borrow();
         let doors = servers.doors.as_ref();
-        Some(Taker {
+        Some(MatchedServer {
             way: Rc::clone(servers.ways.get(index)?),
             door: doors.and_then(|doors| doors.all.get(index).cloned()),
             tls: server.tls.clone(),
@@ -293,7 +293,7 @@ impl GatewaySlot {
 }
 
 /// The place that policies are asked about.
-fn inbound_plan(name: &Arc<str>, bind: SocketAddr, protocol: Protocol) -> InboundPlan {
+fn inbound_plan(name: &Arc<str>, bind: SocketAddr, protocol: WireProtocol) -> InboundPlan {
     InboundPlan {
         name: Arc::clone(name),
         bind,
@@ -301,20 +301,20 @@ fn inbound_plan(name: &Arc<str>, bind: SocketAddr, protocol: Protocol) -> Inboun
         // A server that takes the mesh's own TLS takes nothing else.
         mutual_tls: MutualTls::Permissive,
         endpoint: bind,
-        service: Service::default(),
+        service: ServiceLabels::default(),
     }
 }
 
 /// A server that takes a connection.
-pub(super) struct Taker {
+pub(super) struct MatchedServer {
     pub(super) way: Rc<OutboundSlot>,
     /// Set for a waypoint's destination, which has policies of its own.
-    pub(super) door: Option<Rc<Door>>,
+    pub(super) door: Option<Rc<WaypointDestination>>,
     tls: Option<TlsPlan>,
     kind: ServerKind,
 }
 
-impl Taker {
+impl MatchedServer {
     /// Returns true if the server takes requests over TLS that was made by these terms.
     pub(super) fn takes_requests_by(&self, terms: &Arc<ServerConfig>) -> bool {
         let tls = self.tls.as_ref().filter(|tls| !tls.mesh);
@@ -360,7 +360,7 @@ async fn open(
     }
     let server = slot.plain()?;
     if server.kind == ServerKind::Bytes {
-        let stream = Stream::Tcp(tcp.into());
+        let stream = TransportStream::Tcp(tcp.into());
         return Some(bytes(worker, slot, server, stream, caller, None));
     }
     let mut prefix = Vec::new();
@@ -370,7 +370,7 @@ async fn open(
         () = tokio::time::sleep(limit) => return None,
         () = slot.http.idle_unwelcome() => return None,
     };
-    let stream = Stream::Tcp(TcpIo::new(tcp, prefix));
+    let stream = TransportStream::Tcp(TcpIo::new(tcp, prefix));
     Some(http(worker, slot, server, stream, caller, detected))
 }
 
@@ -379,14 +379,14 @@ async fn in_tls(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
     mut tcp: TcpStream,
-    mut caller: Caller,
+    mut caller: InboundCaller,
 ) -> Option<Conversation> {
     let mut prefix = Vec::new();
     let heard = transport::read_prefix(&mut tcp, &mut prefix, Some(TLS_HANDSHAKE_TIMEOUT));
-    let Detected::Tls(hello) = heard.await.ok()? else {
+    let DetectedProtocol::Tls(hello) = heard.await.ok()? else {
         let why = "not TLS, on a port that takes nothing else";
         refuse(&worker, &slot, &caller, why);
-        transport::linger(Stream::Tcp(TcpIo::new(tcp, prefix))).await;
+        transport::linger(TransportStream::Tcp(TcpIo::new(tcp, prefix))).await;
         return None;
     };
     let is_mesh = hello.is_mesh();
@@ -412,7 +412,7 @@ async fn in_tls(
     let name = name.unwrap_or_default();
     let io = TcpIo::new(tcp, prefix);
     let Some(tls) = server.tls.clone() else {
-        let stream = Stream::Tcp(io);
+        let stream = TransportStream::Tcp(io);
         return Some(bytes(worker, slot, server, stream, caller, Some(name)));
     };
     let stream = ended(&worker, &slot, &mut caller, tls, io).await?;
@@ -420,8 +420,8 @@ async fn in_tls(
         return Some(bytes(worker, slot, server, stream, caller, Some(name)));
     }
     let detected = match alpn::inner(stream.alpn()) {
-        Inner::Http2 => Detected::Http2,
-        Inner::Http1 | Inner::Opaque | Inner::Unnamed => Detected::Http1,
+        InnerProtocol::Http2 => DetectedProtocol::Http2,
+        InnerProtocol::Http1 | InnerProtocol::Opaque | InnerProtocol::Unnamed => DetectedProtocol::Http1,
     };
     Some(http(worker, slot, server, stream, caller, detected))
 }
@@ -430,10 +430,10 @@ async fn in_tls(
 pub(super) async fn ended(
     worker: &Worker,
     slot: &GatewaySlot,
-    caller: &mut Caller,
+    caller: &mut InboundCaller,
     tls: TlsPlan,
     io: TcpIo,
-) -> Option<Stream> {
+) -> Option<TransportStream> {
     let config = match tls.mesh {
         true => Some(Arc::clone(&worker.tls.server)),
         false => tls.config,
@@ -461,7 +461,7 @@ pub(super) async fn ended(
             return None;
         };
         caller.principal = identity.to_string();
-        caller.arrival = Arrival::MutualTls(Rc::new(Verified {
+        caller.arrival = ConnectionArrival::MutualTls(Rc::new(Verified {
             identity,
             certificates: keys_of(stream.peer_certificates()),
         }));
@@ -470,44 +470,44 @@ pub(super) async fn ended(
 }
 
 /// Counts a connection that got nowhere, and writes its line.
-pub(super) fn refuse(worker: &Worker, slot: &GatewaySlot, caller: &Caller, why: &str) {
+pub(super) fn refuse(worker: &Worker, slot: &GatewaySlot, caller: &InboundCaller, why: &str) {
     count(&worker.counters.refused);
     tracing::debug!(remote = %caller.client(), why, "connection refused");
     let (bind, side) = {
         let plan = slot.plan.borrow();
         let side = match plan.waypoint {
-            true => Side::Server,
-            false => Side::Client,
+            true => TelemetrySide::Server,
+            false => TelemetrySide::Client,
         };
         (plan.bind, side)
     };
-    if logged::is_on(worker, side) {
+    if access_logs::is_on(worker, side) {
         let record = TcpRecord {
             flags: "NR",
             details: "filter_chain_not_found",
             downstream_failure: why,
             ..TcpRecord::new(side, caller.downstream(bind))
         };
-        logged::tcp(worker, &record);
+        access_logs::tcp(worker, &record);
     }
 }
 
 pub(super) fn http(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
-    server: Taker,
-    stream: Stream,
-    mut caller: Caller,
-    detected: Detected,
+    server: MatchedServer,
+    stream: TransportStream,
+    mut caller: InboundCaller,
+    detected: DetectedProtocol,
 ) -> Conversation {
-    forwarded::note(&worker, &stream, &mut caller);
+    forwarded_client_cert::note(&worker, &stream, &mut caller);
     let engine = match &server.door {
         Some(door) => door.http.engine(),
         None => slot.http.engine(),
     };
     let role = GatewayRole::new(worker, slot, server, caller);
     match detected {
-        Detected::Http2 => {
+        DetectedProtocol::Http2 => {
             let role = Rc::new(role);
             Box::pin(async move {
                 http2::serve_connection(&engine, role, stream).await;
@@ -521,7 +521,7 @@ pub(super) fn http(
 }
 
 /// Reads the PROXY header of the balancer in front, if one is expected.
-async fn introduced(worker: &Worker, tcp: &mut TcpStream, remote: SocketAddr) -> Option<Caller> {
+async fn introduced(worker: &Worker, tcp: &mut TcpStream, remote: SocketAddr) -> Option<InboundCaller> {
     let (expected, limit) = {
         let settings = worker.settings.borrow();
         (settings.proxy_protocol, settings.header_timeout)

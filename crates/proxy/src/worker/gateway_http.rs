@@ -15,26 +15,26 @@ use voile_traffic::Attempt;
 use voile_xds::wire::MutualTls;
 
 use super::admission::Admission;
-use super::at_gateway::{AtGateway, Edge};
-use super::authorization::{self, Asking, Denied, Granted, Judged, Leave, count_revoked};
-use super::changes::Changes;
-use super::edge::{self, Arrived};
-use super::forwarded;
-use super::gateway::{Door, GatewaySlot, Taker};
-use super::inbound::Caller;
-use super::line::Line;
-use super::logged::{self, HttpContext};
-use super::notes::Notes;
+use super::gateway_context::{AtGateway, Edge};
+use super::authorization::{self, PendingCheck, Denied, GrantedRequest, JudgedRequest, ForwardPermit, count_revoked};
+use super::request_changes::PlanChanges;
+use super::untrusted_headers::{self, ArrivalPath};
+use super::forwarded_client_cert;
+use super::gateway::{WaypointDestination, GatewaySlot, MatchedServer};
+use super::inbound::InboundCaller;
+use super::upstream_connection::UpstreamLine;
+use super::access_logs::{self, HttpContext};
+use super::request_notes::RequestNotes;
 use super::outbound::black_hole;
-use super::outbound_http::{Delayed, OutboundRole, OutboundTicket, choose};
-use super::rate_limits::{self, Counting, Limited, TooMany};
+use super::outbound_http::{DelayedRequest, OutboundRole, OutboundTicket, choose};
+use super::rate_limits::{self, GlobalLimitCheck, LimitOutcome, TooMany};
 use super::slots::{InboundSlot, OutboundSlot};
-use super::through::Through;
-use super::vantage::Vantage;
-use super::{Admitted, Worker, counted};
+use super::waypoint_calls::TunnelCalls;
+use super::reporter::ReporterLabels;
+use super::{AdmittedRequest, Worker, request_series};
 use crate::http::{
-    Amendment, Answer, BodyWanted, ConnectFailure, DENIED, Exchange, Head, HttpRole, Pending,
-    Refusal, ResponseFlag, Route, Shown, Told,
+    HeadAmendment, UpstreamResponse, BodyWanted, ConnectFailure, DENIED, Exchange, HttpHead, HttpRole, Pending,
+    RoleRefusal, ResponseFlag, RequestRoute, BodyPrefix, ExternalReply,
 };
 
 /// One connection from outside.
@@ -43,8 +43,8 @@ pub(crate) struct GatewayRole {
     slot: Rc<GatewaySlot>,
     server: Rc<OutboundSlot>,
     /// Set for a waypoint's destination, which has policies of its own.
-    door: Option<Rc<Door>>,
-    caller: Caller,
+    door: Option<Rc<WaypointDestination>>,
+    caller: InboundCaller,
     admission: Admission,
     out: OutboundRole,
     edge: Edge,
@@ -55,21 +55,21 @@ pub(crate) struct GatewayRole {
 /// Decision on a request, with its leave.
 pub(crate) enum GatewayTicket {
     /// It goes on, by this leave.
-    Sent(OutboundTicket, Leave),
+    Sent(OutboundTicket, ForwardPermit),
     /// It may, and there is nowhere to go.
     Astray(Option<Box<OutboundTicket>>),
     /// It may not.
-    Denied(Box<Denied>, Option<Rc<Notes>>),
+    Denied(Box<Denied>, Option<Rc<RequestNotes>>),
 }
 
 /// A request that waits.
-pub(crate) enum Question {
+pub(crate) enum WaitingRequest {
     /// For an external service's word: it counts as admitted already.
-    Leave(Box<Asking>, Admitted),
+    Leave(Box<PendingCheck>, AdmittedRequest),
     /// For the rate limit service; the request has leave.
-    Count(Box<Counting>, Granted, Admitted),
+    Count(Box<GlobalLimitCheck>, GrantedRequest, AdmittedRequest),
     /// As its route says; it has leave.
-    Delayed(Delayed, Granted),
+    Delayed(DelayedRequest, GrantedRequest),
 }
 
 /// Scheme of plaintext requests.
@@ -91,10 +91,10 @@ impl GatewayRole {
     pub(crate) fn new(
         worker: Rc<Worker>,
         slot: Rc<GatewaySlot>,
-        server: Taker,
-        caller: Caller,
+        server: MatchedServer,
+        caller: InboundCaller,
     ) -> Self {
-        let Taker { way, door, .. } = server;
+        let MatchedServer { way, door, .. } = server;
         let server = way;
         let client: SocketAddr = caller.client();
         let out = OutboundRole::new(Rc::clone(&worker), Rc::clone(&server), None, client);
@@ -108,7 +108,7 @@ impl GatewayRole {
         };
         let through = door.as_ref().map(|door| {
             let caller = caller.clone();
-            Through::new(caller, Rc::clone(door))
+            TunnelCalls::new(caller, Rc::clone(door))
         });
         Self {
             out: out.of_gateway(AtGateway {
@@ -142,12 +142,12 @@ impl GatewayRole {
     }
 
     /// Vantage of its requests in telemetry.
-    fn vantage(&self) -> Vantage<'_> {
-        Vantage::at(self.inbound())
+    fn vantage(&self) -> ReporterLabels<'_> {
+        ReporterLabels::at(self.inbound())
     }
 
     /// Judges the request by the policies and its token.
-    fn judged(&self, head: &Head<'_>) -> Result<Judged, Denied> {
+    fn judged(&self, head: &HttpHead<'_>) -> Result<JudgedRequest, Denied> {
         let belief = self.worker.belief.borrow().clone();
         let refused = |why: String| Denied::new(403, "refused_by_policy", why);
         let belief = belief.ok_or_else(|| refused("no trust domain yet".to_owned()))?;
@@ -163,26 +163,26 @@ impl GatewayRole {
     /// To the endpoint of its route, with leave.
     fn way(
         &self,
-        head: &Head<'_>,
-        mut granted: Granted,
-    ) -> Result<Route<Self>, Box<Refusal<Self>>> {
+        head: &HttpHead<'_>,
+        mut granted: GrantedRequest,
+    ) -> Result<RequestRoute<Self>, Box<RoleRefusal<Self>>> {
         let host = self.door.as_ref().and_then(|door| door.host.as_deref());
         match rate_limits::limited(&self.worker, head, &mut granted, (&self.caller, host)) {
-            Limited::Free => self.onward(head, granted),
-            Limited::Refused(why) => Err(Box::new(self.too_many(head, *why))),
-            Limited::Ask(counting) => {
+            LimitOutcome::Free => self.onward(head, granted),
+            LimitOutcome::Refused(why) => Err(Box::new(self.too_many(head, *why))),
+            LimitOutcome::Ask(counting) => {
                 let admitted = self.worker.admit(None)?;
-                let question = Question::Count(counting, granted, admitted);
+                let question = WaitingRequest::Count(counting, granted, admitted);
                 Err(Box::new(self.undecided(head, question, None)))
             }
         }
     }
 
     /// A request that comes too often.
-    fn too_many(&self, head: &Head<'_>, TooMany(why): TooMany) -> Refusal<Self> {
+    fn too_many(&self, head: &HttpHead<'_>, TooMany(why): TooMany) -> RoleRefusal<Self> {
         let flag = rate_limits::flag(&why);
-        let notes = Notes::begin(&self.worker, self.vantage(), head);
-        Refusal {
+        let notes = RequestNotes::begin(&self.worker, self.vantage(), head);
+        RoleRefusal {
             flag,
             ..denied(why, notes)
         }
@@ -191,25 +191,25 @@ impl GatewayRole {
     /// A request that waits for an external service.
     fn undecided(
         &self,
-        head: &Head<'_>,
-        question: Question,
+        head: &HttpHead<'_>,
+        question: WaitingRequest,
         body: Option<BodyWanted>,
-    ) -> Refusal<Self> {
-        let notes = Notes::begin(&self.worker, self.vantage(), head);
+    ) -> RoleRefusal<Self> {
+        let notes = RequestNotes::begin(&self.worker, self.vantage(), head);
         let mut refusal = denied(Denied::new(403, UNDECIDED, DENIED), notes);
         refusal.pending = Some(Box::new(Pending { body, question }));
         refusal
     }
 
     /// The same once it does not come too often.
-    fn onward(&self, head: &Head<'_>, granted: Granted) -> Result<Route<Self>, Box<Refusal<Self>>> {
+    fn onward(&self, head: &HttpHead<'_>, granted: GrantedRequest) -> Result<RequestRoute<Self>, Box<RoleRefusal<Self>>> {
         // A client that called the service's address needs no authority.
         if !head.has_authority() && self.door.is_none() {
-            let refusal = Refusal::new(400, ResponseFlag::NoRoute, NO_HOST);
+            let refusal = RoleRefusal::new(400, ResponseFlag::NoRoute, NO_HOST);
             return Err(Box::new(astray(refusal)));
         }
         if let Some(told) = self.to_https(head) {
-            let mut refusal = Refusal::new(301, ResponseFlag::None, "https");
+            let mut refusal = RoleRefusal::new(301, ResponseFlag::None, "https");
             refusal.told = Some(Box::new(told));
             return Err(Box::new(refusal));
         }
@@ -219,13 +219,13 @@ impl GatewayRole {
             Err(mut refusal) => Err(Box::new(match refusal.pending.take() {
                 None if self.is_misdirected(head, &refusal) => {
                     let status = MISDIRECTED;
-                    astray(Refusal { status, ..refusal })
+                    astray(RoleRefusal { status, ..refusal })
                 }
                 None => astray(refusal),
                 // It is made to wait on purpose, by its route.
-                Some(delay) => Refusal {
+                Some(delay) => RoleRefusal {
                     pending: Some(Box::new(Pending {
-                        question: Question::Delayed(delay.question, granted),
+                        question: WaitingRequest::Delayed(delay.question, granted),
                         body: None,
                     })),
                     ..astray(refusal)
@@ -236,7 +236,7 @@ impl GatewayRole {
 
     /// Returns true if no route takes the request and its host belongs to another server, which TLS clients reach by that host's
     /// name. Clients send it on a connection that they opened for other hosts of the same certificate.
-    fn is_misdirected(&self, head: &Head<'_>, refusal: &Refusal<OutboundRole>) -> bool {
+    fn is_misdirected(&self, head: &HttpHead<'_>, refusal: &RoleRefusal<OutboundRole>) -> bool {
         matches!(refusal.flag, ResponseFlag::NoRoute)
             && self.edge.scheme == ENCRYPTED
             && self.door.is_none()
@@ -246,8 +246,8 @@ impl GatewayRole {
     }
 
     /// Sends the request to the endpoint of its route.
-    fn sent(&self, head: &Head<'_>, route: Route<OutboundRole>, granted: Granted) -> Route<Self> {
-        let Granted {
+    fn sent(&self, head: &HttpHead<'_>, route: RequestRoute<OutboundRole>, granted: GrantedRequest) -> RequestRoute<Self> {
+        let GrantedRequest {
             leave,
             path,
             changes,
@@ -259,7 +259,7 @@ impl GatewayRole {
             let besides = besides.get_or_insert_default();
             besides.path = besides.path.take().or(path);
         }
-        Route {
+        RequestRoute {
             key: route.key,
             connect_timeout: route.connect_timeout,
             upstream: route.upstream,
@@ -274,17 +274,17 @@ impl GatewayRole {
     }
 
     /// Fields about the client that the mesh receives.
-    fn told(&self, head: &Head<'_>) -> Changes {
+    fn told(&self, head: &HttpHead<'_>) -> PlanChanges {
         if self.door.is_some() {
             // Inside the mesh, proxies wrote the received fields; the engine removes the identity fields.
-            return Changes::default();
+            return PlanChanges::default();
         }
-        let arrived = Arrived {
+        let arrived = ArrivalPath {
             peer: self.caller.client().ip(),
             trusted: self.slot.plan.borrow().trusted_proxies,
             scheme: self.edge.scheme,
         };
-        let mut changes = edge::changes(head, arrived);
+        let mut changes = untrusted_headers::changes(head, arrived);
         if let Some(forwarded) = self.caller.forwarded() {
             forwarded.write(&self.worker, head, &mut changes);
         }
@@ -295,14 +295,14 @@ impl GatewayRole {
     }
 
     /// Amendment that announces HTTP/3 to a client over TCP.
-    fn offers_http3(&self) -> Option<Arc<Amendment>> {
+    fn offers_http3(&self) -> Option<Arc<HeadAmendment>> {
         let plan = self.slot.plan.borrow();
         let http3 = plan.http3.as_ref().filter(|_| !self.over_udp)?;
         Some(Arc::clone(&http3.offered))
     }
 
     /// Redirect to HTTPS, if the host is served over TLS only.
-    fn to_https(&self, head: &Head<'_>) -> Option<Told> {
+    fn to_https(&self, head: &HttpHead<'_>) -> Option<ExternalReply> {
         let plan = self.slot.plan.borrow();
         let redirects = &plan.servers.first()?.redirects;
         if redirects.is_empty() || self.edge.scheme != PLAIN {
@@ -319,16 +319,16 @@ impl GatewayRole {
         });
         let name = end.map_or(authority, |end| &authority[..end]);
         let path = head.path_and_query();
-        Some(Told {
+        Some(ExternalReply {
             lines: format!("location: https://{name}{path}\r\n").into_bytes(),
-            ..Told::without_body()
+            ..ExternalReply::without_body()
         })
     }
 }
 
 /// A refusal of the way out as ours.
-fn astray(refusal: Refusal<OutboundRole>) -> Refusal<GatewayRole> {
-    Refusal {
+fn astray(refusal: RoleRefusal<OutboundRole>) -> RoleRefusal<GatewayRole> {
+    RoleRefusal {
         status: refusal.status,
         reason: refusal.reason,
         flag: refusal.flag,
@@ -339,47 +339,47 @@ fn astray(refusal: Refusal<OutboundRole>) -> Refusal<GatewayRole> {
     }
 }
 
-fn denied(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<GatewayRole> {
+fn denied(mut denied: Denied, notes: Option<Rc<RequestNotes>>) -> RoleRefusal<GatewayRole> {
     let flag = match denied.status {
         400 => ResponseFlag::DownstreamProtocolError,
         _ => ResponseFlag::Unauthorized,
     };
-    let mut refusal = Refusal::new(denied.status, flag, denied.reason.clone());
+    let mut refusal = RoleRefusal::new(denied.status, flag, denied.reason.clone());
     refusal.told = denied.take_told();
     refusal.ticket = Some(GatewayTicket::Denied(denied.into(), notes));
     refusal
 }
 
 impl HttpRole for GatewayRole {
-    type Upstream = Line;
+    type Upstream = UpstreamLine;
     type Key = u32;
     type Ticket = GatewayTicket;
-    type Question = Question;
+    type Question = WaitingRequest;
 
-    fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
-        let notes = || Notes::begin(&self.worker, self.vantage(), head);
+    fn route(&self, head: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+        let notes = || RequestNotes::begin(&self.worker, self.vantage(), head);
         match self.judged(head).map_err(|why| denied(why, notes()))? {
-            Judged::Let(granted) => self.way(head, granted).map_err(|refusal| *refusal),
-            Judged::Ask(asking) => {
+            JudgedRequest::Let(granted) => self.way(head, granted).map_err(|refusal| *refusal),
+            JudgedRequest::Ask(asking) => {
                 let admitted = self.worker.admit(None)?;
                 let body = asking.body();
-                Err(self.undecided(head, Question::Leave(asking, admitted), body))
+                Err(self.undecided(head, WaitingRequest::Leave(asking, admitted), body))
             }
         }
     }
 
-    async fn ask(&self, question: &mut Question, body: Option<Shown>) {
+    async fn ask(&self, question: &mut WaitingRequest, body: Option<BodyPrefix>) {
         match question {
-            Question::Leave(asking, _) => asking.ask(&self.worker, body).await,
-            Question::Count(counting, ..) => counting.ask(&self.worker).await,
-            Question::Delayed(delayed, _) => self.out.ask(delayed, body).await,
+            WaitingRequest::Leave(asking, _) => asking.ask(&self.worker, body).await,
+            WaitingRequest::Count(counting, ..) => counting.ask(&self.worker).await,
+            WaitingRequest::Delayed(delayed, _) => self.out.ask(delayed, body).await,
         }
     }
 
-    fn answered(&self, head: &Head<'_>, question: Question) -> Result<Route<Self>, Refusal<Self>> {
+    fn answered(&self, head: &HttpHead<'_>, question: WaitingRequest) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
         let (asking, admitted) = match question {
-            Question::Leave(asking, admitted) => (asking, admitted),
-            Question::Count(counting, mut granted, admitted) => {
+            WaitingRequest::Leave(asking, admitted) => (asking, admitted),
+            WaitingRequest::Count(counting, mut granted, admitted) => {
                 // Its way out counts it from here on.
                 drop(admitted);
                 return match counting.settled(&mut granted) {
@@ -387,7 +387,7 @@ impl HttpRole for GatewayRole {
                     Err(why) => Err(self.too_many(head, *why)),
                 };
             }
-            Question::Delayed(delayed, granted) => {
+            WaitingRequest::Delayed(delayed, granted) => {
                 let route = self.out.answered(head, delayed).map_err(astray)?;
                 return Ok(self.sent(head, route, granted));
             }
@@ -400,12 +400,12 @@ impl HttpRole for GatewayRole {
             Ok(granted) => self.way(head, granted).map_err(|refusal| *refusal),
             Err(why) => Err(denied(
                 why,
-                Notes::begin(&self.worker, self.vantage(), head),
+                RequestNotes::begin(&self.worker, self.vantage(), head),
             )),
         }
     }
 
-    async fn connect(&self, route: &Route<Self>) -> Result<Line, ConnectFailure> {
+    async fn connect(&self, route: &RequestRoute<Self>) -> Result<UpstreamLine, ConnectFailure> {
         match &route.ticket {
             GatewayTicket::Sent(ticket, _) => self.out.dial(ticket, route.upstream).await,
             GatewayTicket::Astray(_) | GatewayTicket::Denied(..) => {
@@ -414,13 +414,13 @@ impl HttpRole for GatewayRole {
         }
     }
 
-    fn answers(&self, ticket: &GatewayTicket, answer: Answer) {
+    fn answers(&self, ticket: &GatewayTicket, answer: UpstreamResponse) {
         if let GatewayTicket::Sent(ticket, _) = ticket {
             self.out.answers(ticket, answer);
         }
     }
 
-    fn again(&self, route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
+    fn again(&self, route: &mut RequestRoute<Self>, last: Attempt, made: u32) -> Option<Duration> {
         let GatewayTicket::Sent(ticket, _) = &mut route.ticket else {
             return None;
         };
@@ -430,7 +430,7 @@ impl HttpRole for GatewayRole {
         Some(turn.wait)
     }
 
-    fn is_revoked<'h>(&self, ticket: &GatewayTicket, head: impl FnOnce() -> Head<'h>) -> bool {
+    fn is_revoked<'h>(&self, ticket: &GatewayTicket, head: impl FnOnce() -> HttpHead<'h>) -> bool {
         let GatewayTicket::Sent(ticket, leave) = ticket else {
             return false;
         };
@@ -445,7 +445,7 @@ impl HttpRole for GatewayRole {
     }
 
     fn is_unwelcome(&self) -> bool {
-        self.door.is_none() && forwarded::is_stale(&self.worker, &self.caller)
+        self.door.is_none() && forwarded_client_cert::is_stale(&self.worker, &self.caller)
     }
 
     /// A client with a certificate of the mesh is a proxy: a waypoint's caller, or a proxy from another
@@ -458,7 +458,7 @@ impl HttpRole for GatewayRole {
         self.caller.source()
     }
 
-    fn adds_to_own(&self) -> Option<Arc<Amendment>> {
+    fn adds_to_own(&self) -> Option<Arc<HeadAmendment>> {
         self.offers_http3()
     }
 
@@ -491,9 +491,9 @@ impl HttpRole for GatewayRole {
 }
 
 impl GatewayRole {
-    fn record_denied(&self, denied: &Denied, notes: Option<&Notes>, exchange: &Exchange<'_, Self>) {
+    fn record_denied(&self, denied: &Denied, notes: Option<&RequestNotes>, exchange: &Exchange<'_, Self>) {
         let worker = &*self.worker;
-        let protocol = counted::protocol(exchange);
+        let protocol = request_series::protocol(exchange);
         // A waypoint's destination is known before anything is judged.
         let table = self.server.table.borrow();
         let called = table.lone().filter(|_| self.door.is_some());
@@ -502,8 +502,8 @@ impl GatewayRole {
             None => self.out.series(&black_hole(), None, protocol),
         };
         let from = self.vantage();
-        counted::count(worker, from, series, exchange);
-        if logged::wants(worker, from, notes) {
+        request_series::count(worker, from, series, exchange);
+        if access_logs::wants(worker, from, notes) {
             let bind = self.inbound().plan.borrow().bind;
             let meant = called.map(|called| (called.plan.service.host.as_str(), called.plan.port));
             let meant = meant.filter(|(host, _)| !host.is_empty());
@@ -518,7 +518,7 @@ impl GatewayRole {
                 details: Some(&denied.details),
                 marks: denied.marks(),
             };
-            logged::http(worker, from, exchange, notes, &context);
+            access_logs::http(worker, from, exchange, notes, &context);
         }
     }
 }

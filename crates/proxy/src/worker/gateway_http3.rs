@@ -11,20 +11,20 @@ use voile_transport::TLS_HANDSHAKE_TIMEOUT;
 use super::gateway::{GatewaySlot, refuse};
 use super::gateway_http::GatewayRole;
 use super::inbound::behind;
-use super::{Worker, count, forwarded};
-use crate::http3::{self, Carried};
+use super::{Worker, count, forwarded_client_cert};
+use crate::http3::{self, CarriedConnection};
 
 /// A handshake's place among those of its port; dropping it gives the place back.
-pub(crate) struct Handshaking(Arc<AtomicUsize>);
+pub(crate) struct HandshakePermit(Arc<AtomicUsize>);
 
-impl Handshaking {
+impl HandshakePermit {
     pub(crate) fn begin(under_way: &Arc<AtomicUsize>) -> Self {
         under_way.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(under_way))
     }
 }
 
-impl Drop for Handshaking {
+impl Drop for HandshakePermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -34,7 +34,7 @@ impl Drop for Handshaking {
 pub(super) async fn serve(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
-    incoming: Box<(Incoming, Handshaking)>,
+    incoming: Box<(Incoming, HandshakePermit)>,
 ) {
     let opening = Box::pin(open(worker, slot, incoming));
     if let Some(conversation) = opening.await {
@@ -45,11 +45,11 @@ pub(super) async fn serve(
 async fn open(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
-    incoming: Box<(Incoming, Handshaking)>,
+    incoming: Box<(Incoming, HandshakePermit)>,
 ) -> Option<super::Conversation> {
     let (incoming, handshaking) = *incoming;
     let mut caller = behind(incoming.remote_address(), None);
-    let carried = match Carried::accept(incoming, TLS_HANDSHAKE_TIMEOUT).await {
+    let carried = match CarriedConnection::accept(incoming, TLS_HANDSHAKE_TIMEOUT).await {
         Ok(carried) => carried,
         Err(why) => {
             count(&worker.counters.handshake_failures_downstream);
@@ -71,7 +71,7 @@ async fn open(
         return None;
     };
     caller.suite = shown.suite;
-    forwarded::note_shown(&worker, || &carried.certificates, &mut caller);
+    forwarded_client_cert::note_shown(&worker, || &carried.certificates, &mut caller);
     let engine = slot.http.engine();
     let role = Rc::new(GatewayRole::new(worker, slot, server, caller).over_udp());
     Some(Box::pin(http3::serve(engine, role, carried.connection)))

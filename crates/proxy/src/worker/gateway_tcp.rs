@@ -9,35 +9,35 @@
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-use voile_transport::Stream;
+use voile_transport::TransportStream;
 
-use super::authorization::{self, Leave};
-use super::gateway::{GatewaySlot, Taker};
-use super::inbound::{self, Caller};
-use super::logged::{self, TcpRecord};
-use super::outbound::{AsClient, Client, black_hole, cluster, led, refuse, to_service};
+use super::authorization::{self, ForwardPermit};
+use super::gateway::{GatewaySlot, MatchedServer};
+use super::inbound::{self, InboundCaller};
+use super::access_logs::{self, TcpRecord};
+use super::outbound::{AsClient, OpaqueClient, black_hole, cluster, led, refuse, to_service};
 use super::slots::InboundSlot;
-use super::through::Through;
-use super::vantage::Vantage;
+use super::waypoint_calls::TunnelCalls;
+use super::reporter::ReporterLabels;
 use super::{Conversation, Worker};
 
 /// Serves a connection to its end. `asked` is the name that a client of TLS asks for, empty for none, and `None` without TLS.
 pub(super) fn bytes(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
-    server: Taker,
-    stream: Stream,
-    caller: Caller,
+    server: MatchedServer,
+    stream: TransportStream,
+    caller: InboundCaller,
     asked: Option<String>,
 ) -> Conversation {
     Box::pin(async move {
-        let Taker { way, door, .. } = server;
+        let MatchedServer { way, door, .. } = server;
         let inbound = door.as_ref().map(|door| &door.place);
         let inbound = inbound.unwrap_or(&slot.inbound);
         // Boxed: no gateway's connection has one.
         let through = door
             .as_ref()
-            .map(|door| Box::new(Through::new(caller.clone(), Rc::clone(door))));
+            .map(|door| Box::new(TunnelCalls::new(caller.clone(), Rc::clone(door))));
         let admitted = let_in(&worker, inbound, stream, &caller);
         let Some((stream, leave)) = Box::pin(admitted).await else {
             return;
@@ -54,7 +54,7 @@ pub(super) fn bytes(
                 },
             }
         };
-        let client = Client {
+        let client = OpaqueClient {
             remote: caller.client(),
             asked,
         };
@@ -86,7 +86,7 @@ pub(super) fn bytes(
             cluster: cluster(&led),
             marks: leave.marks(),
             ..TcpRecord::new(
-                Vantage::at(inbound),
+                ReporterLabels::at(inbound),
                 caller.downstream(inbound.plan.borrow().bind),
             )
         };
@@ -98,9 +98,9 @@ pub(super) fn bytes(
 async fn let_in(
     worker: &Worker,
     inbound: &InboundSlot,
-    stream: Stream,
-    caller: &Caller,
-) -> Option<(Stream, Leave)> {
+    stream: TransportStream,
+    caller: &InboundCaller,
+) -> Option<(TransportStream, ForwardPermit)> {
     let permit = inbound::permit(worker, inbound, &caller.arrival, caller.remote);
     let judged = match permit {
         Ok(permit) => authorization::connection(worker, inbound, caller, permit).await,
@@ -109,8 +109,8 @@ async fn let_in(
     match judged {
         Ok(leave) => Some((stream, leave)),
         Err(denied) => {
-            let from = Vantage::at(inbound);
-            if logged::is_on(worker, from) {
+            let from = ReporterLabels::at(inbound);
+            if access_logs::is_on(worker, from) {
                 let record = TcpRecord {
                     flags: "UAEX",
                     details: &denied.details,
@@ -118,7 +118,7 @@ async fn let_in(
                     marks: denied.marks(),
                     ..TcpRecord::new(from, caller.downstream(inbound.plan.borrow().bind))
                 };
-                logged::tcp(worker, &record);
+                access_logs::tcp(worker, &record);
             }
             stream.reset();
             None

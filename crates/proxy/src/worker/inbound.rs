@@ -13,25 +13,25 @@ use tokio::net::TcpStream;
 use voile_hbone::Tunnel;
 use voile_identity::identity_of;
 use voile_identity::revocation::keys_of;
-use voile_model::mesh::telemetry::Side;
+use voile_model::mesh::telemetry::TelemetrySide;
 use voile_policy::Permit;
-use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId};
-use voile_transport::alpn::{self, Inner};
+use voile_telemetry::{Labels, PeerLabels, Reporter, Security, SeriesId};
+use voile_transport::alpn::{self, InnerProtocol};
 use voile_transport::{
-    self as transport, Detected, Opening, RelayEnd, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo,
+    self as transport, DetectedProtocol, FirstSpeaker, RelayEnd, TransportStream, TLS_HANDSHAKE_TIMEOUT, TcpIo,
 };
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::admission::{Arrival, Verified, admit};
-use super::authorization::{self, Denied, Leave};
-use super::forwarded::{self, Forwarded};
+use super::admission::{ConnectionArrival, Verified, admit};
+use super::authorization::{self, Denied, ForwardPermit};
+use super::forwarded_client_cert::{self, Forwarded};
 use super::inbound_http::InboundRole;
-use super::late::{self, Ahead};
-use super::logged::{self, Downstream, TcpRecord};
-use super::peers::Known;
-use super::server_first::Place;
+use super::late_detection::{self, Ahead};
+use super::access_logs::{self, Downstream, TcpRecord};
+use super::peers::PeerEntry;
+use super::server_first::DestinationKey;
 use super::slots::InboundSlot;
-use super::stop::Stop;
+use super::drain::Stop;
 use super::{Conversation, Worker, count};
 use crate::http::{REVOKED, serve_connection};
 use crate::http2;
@@ -39,36 +39,36 @@ use crate::http2::sources::source_number;
 
 /// Protocol of an admitted connection's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum InboundBytes {
     Http,
     Http2,
     Opaque,
 }
 
 /// A connection whose nature is known.
-struct Identified {
-    stream: Stream,
-    caller: Caller,
-    kind: Kind,
+struct IdentifiedConnection {
+    stream: TransportStream,
+    caller: InboundCaller,
+    kind: InboundBytes,
     /// The application's connection, if it had to be opened already.
     ahead: Option<Ahead>,
 }
 
 /// Client of an inbound connection.
 #[derive(Debug, Clone)]
-pub(crate) struct Caller {
-    pub(crate) arrival: Arrival,
+pub(crate) struct InboundCaller {
+    pub(crate) arrival: ConnectionArrival,
     /// SPIFFE identity, empty in plaintext.
     pub(crate) principal: String,
     pub(crate) suite: Option<CipherSuite>,
     pub(crate) remote: SocketAddr,
     /// Facts that few connections bring, behind a thin pointer.
-    pub(crate) told: Option<Box<Told>>,
+    pub(crate) told: Option<Box<ProxyHeaderInfo>>,
 }
 
 /// Facts that a client, or the balancer in front of it, stated.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct ProxyHeaderInfo {
     /// SNI.
     pub(crate) server_name: Option<Box<str>>,
     /// Client for which the balancer connects.
@@ -77,7 +77,7 @@ pub(crate) struct Told {
     pub(crate) forwarded: Option<Forwarded>,
 }
 
-impl Caller {
+impl InboundCaller {
     /// Certificate facts that servers receive.
     pub(super) fn forwarded(&self) -> Option<&Forwarded> {
         self.told.as_ref()?.forwarded.as_ref()
@@ -100,8 +100,8 @@ impl Caller {
     }
 
     /// Notes what a client's own TLS asks for.
-    fn hear(&mut self, detected: Detected) {
-        if let Detected::Tls(hello) = detected
+    fn hear(&mut self, detected: DetectedProtocol) {
+        if let DetectedProtocol::Tls(hello) = detected
             && let Some(mut name) = hello.server_name
         {
             // In lower case, as rustls and Envoy have it, so that spelling cannot bypass an authorizer.
@@ -110,7 +110,7 @@ impl Caller {
         }
     }
 
-    pub(super) fn tell(&mut self, change: impl FnOnce(&mut Told)) {
+    pub(super) fn tell(&mut self, change: impl FnOnce(&mut ProxyHeaderInfo)) {
         change(self.told.get_or_insert_default());
     }
 
@@ -149,7 +149,7 @@ pub(super) async fn serve_tunnel(
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,
     tunnel: Tunnel,
-    caller: Caller,
+    caller: InboundCaller,
 ) {
     let opening = Box::pin(async move {
         let identified = tunnelled(&worker, &slot, tunnel, caller).await?;
@@ -164,9 +164,9 @@ pub(super) async fn serve_tunnel(
 async fn open(
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,
-    identified: Identified,
+    identified: IdentifiedConnection,
 ) -> Option<Conversation> {
-    let Identified {
+    let IdentifiedConnection {
         stream,
         caller,
         kind,
@@ -178,8 +178,8 @@ async fn open(
     let leave = match (kind, admitted) {
         (_, Err(denied)) => Err(denied),
         // Each request asks for itself.
-        (Kind::Http | Kind::Http2, Ok(_)) => Ok(None),
-        (Kind::Opaque, Ok(permit)) => {
+        (InboundBytes::Http | InboundBytes::Http2, Ok(_)) => Ok(None),
+        (InboundBytes::Opaque, Ok(permit)) => {
             let judged = authorization::connection(&worker, &slot, &caller, permit);
             unless_reset(&stream, judged).await?.map(Some)
         }
@@ -195,16 +195,16 @@ async fn open(
     };
     // The engine opens connections of its own, per request; `ahead` is of use only to a relay.
     Some(match (kind, leave) {
-        (Kind::Opaque, Some(leave)) => Box::pin(relay(worker, slot, stream, ahead, caller, leave)),
-        (Kind::Opaque, None) => return None,
-        (Kind::Http, _) => {
+        (InboundBytes::Opaque, Some(leave)) => Box::pin(relay(worker, slot, stream, ahead, caller, leave)),
+        (InboundBytes::Opaque, None) => return None,
+        (InboundBytes::Http, _) => {
             let engine = slot.http.engine();
             let role = InboundRole::new(worker, slot, caller);
             Box::pin(async move {
                 serve_connection(&engine, &role, stream, &[]).await;
             })
         }
-        (Kind::Http2, _) => {
+        (InboundBytes::Http2, _) => {
             let engine = slot.http.engine();
             let role = Rc::new(InboundRole::new(worker, slot, caller));
             Box::pin(async move {
@@ -216,7 +216,7 @@ async fn open(
 
 /// Waits for a word about a connection; `None` where its client broke it off meanwhile. One that only closed its sending
 /// side may still read.
-async fn unless_reset<T>(stream: &Stream, judged: impl Future<Output = T>) -> Option<T> {
+async fn unless_reset<T>(stream: &TransportStream, judged: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
         word = judged => Some(word),
@@ -227,7 +227,7 @@ async fn unless_reset<T>(stream: &Stream, judged: impl Future<Output = T>) -> Op
 pub(super) fn permit(
     worker: &Worker,
     slot: &InboundSlot,
-    arrival: &Arrival,
+    arrival: &ConnectionArrival,
     remote: SocketAddr,
 ) -> Result<Permit, String> {
     let mode = slot.plan.borrow().mutual_tls;
@@ -243,16 +243,16 @@ pub(super) fn permit(
 
 /// The line of a connection that never got as far as a request.
 fn refused(worker: &Worker, slot: &InboundSlot, denied: &Denied, downstream: Downstream<'_>) {
-    if logged::is_on(worker, Side::Server) {
+    if access_logs::is_on(worker, TelemetrySide::Server) {
         let record = TcpRecord {
             flags: "UAEX",
             details: &denied.details,
             termination: &denied.reason,
             marks: denied.marks(),
             cluster: &slot.cluster(),
-            ..TcpRecord::new(Side::Server, downstream)
+            ..TcpRecord::new(TelemetrySide::Server, downstream)
         };
-        logged::tcp(worker, &record);
+        access_logs::tcp(worker, &record);
     }
 }
 
@@ -262,7 +262,7 @@ async fn introduced(
     slot: &InboundSlot,
     mut tcp: TcpStream,
     remote: SocketAddr,
-) -> Option<Identified> {
+) -> Option<IdentifiedConnection> {
     let (expected, limit) = {
         let settings = worker.settings.borrow();
         (settings.proxy_protocol, settings.header_timeout)
@@ -284,21 +284,21 @@ async fn introduced(
     if client.is_some() {
         identified.caller.tell(|told| told.client = client);
     }
-    forwarded::note(worker, &identified.stream, &mut identified.caller);
+    forwarded_client_cert::note(worker, &identified.stream, &mut identified.caller);
     Some(identified)
 }
 
 /// Logs a connection whose balancer sent no PROXY header.
 fn unintroduced(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, why: &str) {
-    if logged::is_on(worker, Side::Server) {
+    if access_logs::is_on(worker, TelemetrySide::Server) {
         let record = TcpRecord {
             flags: "DPE",
             details: "proxy_protocol_error",
             termination: why,
             cluster: &slot.cluster(),
-            ..TcpRecord::new(Side::Server, slot.stranger(remote))
+            ..TcpRecord::new(TelemetrySide::Server, slot.stranger(remote))
         };
-        logged::tcp(worker, &record);
+        access_logs::tcp(worker, &record);
     }
 }
 
@@ -308,7 +308,7 @@ async fn identify(
     mut tcp: TcpStream,
     remote: SocketAddr,
     client: Option<SocketAddr>,
-) -> Option<Identified> {
+) -> Option<IdentifiedConnection> {
     let (mode, protocol) = {
         let plan = slot.plan.borrow();
         (plan.mutual_tls, plan.protocol)
@@ -316,16 +316,16 @@ async fn identify(
     if mode == MutualTls::Strict {
         return strict(worker, slot, tcp, remote).await;
     }
-    if mode == MutualTls::Disable && matches!(protocol, Protocol::Tcp | Protocol::Tls) {
-        return Some(plaintext(tcp.into(), remote, Kind::Opaque));
+    if mode == MutualTls::Disable && matches!(protocol, WireProtocol::Tcp | WireProtocol::Tls) {
+        return Some(plaintext(tcp.into(), remote, InboundBytes::Opaque));
     }
-    if mode == MutualTls::Disable && protocol == Protocol::Http {
+    if mode == MutualTls::Disable && protocol == WireProtocol::Http {
         let limit = worker.settings.borrow().header_timeout;
         let mut prefix = Vec::new();
         let spoke = transport::read_http(&mut tcp, &mut prefix);
         let kind = match tokio::time::timeout(limit, spoke).await.ok()?.ok()? {
-            Detected::Http2 => Kind::Http2,
-            _ => Kind::Http,
+            DetectedProtocol::Http2 => InboundBytes::Http2,
+            _ => InboundBytes::Http,
         };
         return Some(plaintext(TcpIo::new(tcp, prefix), remote, kind));
     }
@@ -336,14 +336,14 @@ async fn identify(
         .await
         .ok()?;
     let mut ahead = None;
-    if detected == Detected::Undecided {
+    if detected == DetectedProtocol::Undecided {
         if !protocol.is_http() {
-            let permit = permit(worker, slot, &Arrival::Plaintext, remote).ok()?;
+            let permit = permit(worker, slot, &ConnectionArrival::Plaintext, remote).ok()?;
             let leave = authorization::rehearse(worker, slot, &behind(remote, client), permit);
             let leave = leave.as_ref();
             let (whence, leave) = ((remote, place), (leave, None));
             (detected, ahead) =
-                late::detect(worker, slot, &mut tcp, &mut prefix, whence, leave).await?;
+                late_detection::detect(worker, slot, &mut tcp, &mut prefix, whence, leave).await?;
         } else if prefix.is_empty() {
             return None; // An HTTP client that has nothing to say has no claim to an answer.
         }
@@ -351,14 +351,14 @@ async fn identify(
     let kind = kind(&detected, protocol, &prefix);
     let io = TcpIo::new(tcp, prefix);
     Some(match detected {
-        Detected::Tls(hello) if mode == MutualTls::Permissive && hello.is_mesh() => {
-            worker.teach(place, Opening::Client);
+        DetectedProtocol::Tls(hello) if mode == MutualTls::Permissive && hello.is_mesh() => {
+            worker.teach(place, FirstSpeaker::Client);
             terminate(worker, slot, io, (remote, ahead)).await?
         }
         detected => {
             let Some(kind) = kind else {
                 not_spoken(worker, slot, remote, &detected);
-                transport::linger(Stream::Tcp(io)).await;
+                transport::linger(TransportStream::Tcp(io)).await;
                 return None;
             };
             let mut plain = plaintext(io, remote, kind);
@@ -370,33 +370,33 @@ async fn identify(
 }
 
 /// Selects the protocol by the first bytes outside the mesh's TLS; `None` closes the connection.
-fn kind(detected: &Detected, protocol: Protocol, prefix: &[u8]) -> Option<Kind> {
+fn kind(detected: &DetectedProtocol, protocol: WireProtocol, prefix: &[u8]) -> Option<InboundBytes> {
     Some(match detected {
         // The proxy cannot read inside, so rules about HTTP would be bypassed.
-        Detected::Tls(_) if protocol.is_http() => return None,
+        DetectedProtocol::Tls(_) if protocol.is_http() => return None,
         // TLS that is not ours belongs to the application.
-        Detected::Tls(_) => Kind::Opaque,
-        Detected::Http1 if protocol == Protocol::Auto => Kind::Http,
-        Detected::Http2 if protocol == Protocol::Auto || protocol.is_http() => Kind::Http2,
+        DetectedProtocol::Tls(_) => InboundBytes::Opaque,
+        DetectedProtocol::Http1 if protocol == WireProtocol::Auto => InboundBytes::Http,
+        DetectedProtocol::Http2 if protocol == WireProtocol::Auto || protocol.is_http() => InboundBytes::Http2,
         // RFC 9113 section 3.4: bytes that are no preface end the connection, unless they are a request of HTTP/1.1.
-        Detected::Opaque if protocol.is_http2() && !transport::begins_connect(prefix) => {
+        DetectedProtocol::Opaque if protocol.is_http2() && !transport::begins_connect(prefix) => {
             return None;
         }
         // A request for a tunnel is one: a server that grants none reads on, and policy must see what it reads.
-        Detected::Opaque if protocol == Protocol::Auto && transport::begins_connect(prefix) => {
-            Kind::Http
+        DetectedProtocol::Opaque if protocol == WireProtocol::Auto && transport::begins_connect(prefix) => {
+            InboundBytes::Http
         }
         // The engine answers other bytes on a declared HTTP port with its 400, and a slow client with its 408.
-        _ if protocol.is_http() => Kind::Http,
-        _ => Kind::Opaque,
+        _ if protocol.is_http() => InboundBytes::Http,
+        _ => InboundBytes::Opaque,
     })
 }
 
 /// Protocol inside a tunnel or TLS that ended here, by the port's declaration and the first bytes.
-struct Inspected {
+struct InspectedBytes {
     /// None: it is to be closed.
-    kind: Option<Kind>,
-    detected: Detected,
+    kind: Option<InboundBytes>,
+    detected: DetectedProtocol,
     /// Bytes that were read for it.
     prefix: Vec<u8>,
     ahead: Option<Ahead>,
@@ -407,28 +407,28 @@ async fn inspect(
     worker: &Worker,
     slot: &InboundSlot,
     stream: &mut impl transport::Readable,
-    caller: &Caller,
+    caller: &InboundCaller,
     mut ahead: Option<Ahead>,
-) -> Option<Inspected> {
+) -> Option<InspectedBytes> {
     let (protocol, place) = {
         let plan = slot.plan.borrow();
-        let place = Place::Inside(plan.bind, caller.remote.ip());
+        let place = DestinationKey::Inside(plan.bind, caller.remote.ip());
         (plan.protocol, place)
     };
     let mut prefix = Vec::new();
     let deadline = patience(worker, protocol, place);
     let read = transport::read_prefix(stream, &mut prefix, Some(deadline)).await;
     let mut detected = read.ok()?;
-    if detected == Detected::Undecided && !protocol.is_http() {
+    if detected == DetectedProtocol::Undecided && !protocol.is_http() {
         let permit = permit(worker, slot, &caller.arrival, caller.remote).ok()?;
         let leave = authorization::rehearse(worker, slot, caller, permit);
         let (leave, whence) = ((leave.as_ref(), ahead), (caller.remote, place));
-        let late = late::detect(worker, slot, stream, &mut prefix, whence, leave);
+        let late = late_detection::detect(worker, slot, stream, &mut prefix, whence, leave);
         (detected, ahead) = late.await?;
-    } else if detected == Detected::Undecided && prefix.is_empty() {
+    } else if detected == DetectedProtocol::Undecided && prefix.is_empty() {
         return None;
     }
-    Some(Inspected {
+    Some(InspectedBytes {
         kind: kind(&detected, protocol, &prefix),
         detected,
         prefix,
@@ -441,12 +441,12 @@ async fn tunnelled(
     worker: &Worker,
     slot: &InboundSlot,
     mut tunnel: Tunnel,
-    mut caller: Caller,
-) -> Option<Identified> {
+    mut caller: InboundCaller,
+) -> Option<IdentifiedConnection> {
     let protocol = slot.plan.borrow().protocol;
     let mut ahead = None;
-    let mut kind = Some(Kind::Opaque);
-    if !matches!(protocol, Protocol::Tcp | Protocol::Tls) {
+    let mut kind = Some(InboundBytes::Opaque);
+    if !matches!(protocol, WireProtocol::Tcp | WireProtocol::Tls) {
         let inspected = inspect(worker, slot, &mut tunnel, &caller, None).await?;
         (kind, ahead) = (inspected.kind, inspected.ahead);
         if kind.is_none() {
@@ -455,12 +455,12 @@ async fn tunnelled(
         caller.hear(inspected.detected);
         tunnel.unread(inspected.prefix);
     }
-    let stream = Stream::Tunnel(Box::new(tunnel));
+    let stream = TransportStream::Tunnel(Box::new(tunnel));
     let Some(kind) = kind else {
         transport::linger(stream).await;
         return None;
     };
-    Some(Identified {
+    Some(IdentifiedConnection {
         stream,
         caller,
         kind,
@@ -474,7 +474,7 @@ async fn strict(
     slot: &InboundSlot,
     mut tcp: TcpStream,
     remote: SocketAddr,
-) -> Option<Identified> {
+) -> Option<IdentifiedConnection> {
     let mut prefix = Vec::new();
     let first = transport::read_first(&mut tcp, &mut prefix, TLS_HANDSHAKE_TIMEOUT)
         .await
@@ -488,15 +488,15 @@ async fn strict(
             remote,
             "plaintext refused: PeerAuthentication is STRICT",
         );
-        transport::linger(Stream::Tcp(tcp.into())).await;
+        transport::linger(TransportStream::Tcp(tcp.into())).await;
         return None;
     }
     terminate(worker, slot, TcpIo::new(tcp, prefix), (remote, None)).await
 }
 
 /// Counts and logs foreign TLS on a declared HTTP port. A wrong preface is not logged.
-fn not_spoken(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, detected: &Detected) {
-    if matches!(detected, Detected::Tls(_)) {
+fn not_spoken(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, detected: &DetectedProtocol) {
+    if matches!(detected, DetectedProtocol::Tls(_)) {
         count(&worker.counters.refused);
         tracing::debug!(%remote, FOREIGN_TLS);
         no_chain(worker, slot, remote, FOREIGN_TLS);
@@ -507,26 +507,26 @@ const FOREIGN_TLS: &str = "TLS that is not the mesh's refused: the port is decla
 
 /// Logs, in Envoy's terms, a connection that no filter chain takes.
 fn no_chain(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, why: &str) {
-    if logged::is_on(worker, Side::Server) {
+    if access_logs::is_on(worker, TelemetrySide::Server) {
         let record = TcpRecord {
             flags: "NR",
             details: "filter_chain_not_found",
             termination: why,
             cluster: &slot.cluster(),
-            ..TcpRecord::new(Side::Server, slot.stranger(remote))
+            ..TcpRecord::new(TelemetrySide::Server, slot.stranger(remote))
         };
-        logged::tcp(worker, &record);
+        access_logs::tcp(worker, &record);
     }
 }
 
 /// Key under which the worker remembers if this caller waits for the server. A caller with mutual TLS does not wait, even if an
 /// earlier caller at its address did.
-fn from(slot: &InboundSlot, remote: SocketAddr) -> Place {
-    Place::Inbound(slot.plan.borrow().bind, remote.ip())
+fn from(slot: &InboundSlot, remote: SocketAddr) -> DestinationKey {
+    DestinationKey::Inbound(slot.plan.borrow().bind, remote.ip())
 }
 
 /// HTTP clients speak first, so there is no hurry to call a silent one opaque.
-fn patience(worker: &Worker, protocol: Protocol, place: Place) -> Duration {
+fn patience(worker: &Worker, protocol: WireProtocol, place: DestinationKey) -> Duration {
     let settings = worker.settings.borrow();
     match protocol {
         protocol if protocol.is_http() => settings.header_timeout,
@@ -537,9 +537,9 @@ fn patience(worker: &Worker, protocol: Protocol, place: Place) -> Duration {
 }
 
 /// Caller in plaintext.
-fn stranger(remote: SocketAddr) -> Caller {
-    Caller {
-        arrival: Arrival::Plaintext,
+fn stranger(remote: SocketAddr) -> InboundCaller {
+    InboundCaller {
+        arrival: ConnectionArrival::Plaintext,
         principal: String::new(),
         suite: None,
         remote,
@@ -548,7 +548,7 @@ fn stranger(remote: SocketAddr) -> Caller {
 }
 
 /// Caller in plaintext, for which a balancer connects.
-pub(super) fn behind(remote: SocketAddr, client: Option<SocketAddr>) -> Caller {
+pub(super) fn behind(remote: SocketAddr, client: Option<SocketAddr>) -> InboundCaller {
     let mut caller = stranger(remote);
     if client.is_some() {
         caller.tell(|told| told.client = client);
@@ -556,9 +556,9 @@ pub(super) fn behind(remote: SocketAddr, client: Option<SocketAddr>) -> Caller {
     caller
 }
 
-fn plaintext(io: TcpIo, remote: SocketAddr, kind: Kind) -> Identified {
-    Identified {
-        stream: Stream::Tcp(io),
+fn plaintext(io: TcpIo, remote: SocketAddr, kind: InboundBytes) -> IdentifiedConnection {
+    IdentifiedConnection {
+        stream: TransportStream::Tcp(io),
         caller: stranger(remote),
         kind,
         ahead: None,
@@ -571,18 +571,18 @@ async fn terminate(
     slot: &InboundSlot,
     io: TcpIo,
     (remote, ahead): (SocketAddr, Option<Ahead>),
-) -> Option<Identified> {
+) -> Option<IdentifiedConnection> {
     let refused = |error: &dyn std::fmt::Display| {
         count(&worker.counters.handshake_failures_downstream);
         tracing::debug!(%remote, %error, "handshake failed");
-        if logged::is_on(worker, Side::Server) {
+        if access_logs::is_on(worker, TelemetrySide::Server) {
             let record = TcpRecord {
                 downstream_failure: &error.to_string(),
                 termination: "tls_handshake_failed",
                 cluster: &slot.cluster(),
-                ..TcpRecord::new(Side::Server, slot.stranger(remote))
+                ..TcpRecord::new(TelemetrySide::Server, slot.stranger(remote))
             };
-            logged::tcp(worker, &record);
+            access_logs::tcp(worker, &record);
         }
     };
     let config = worker.tls.server.clone();
@@ -605,14 +605,14 @@ async fn terminate(
     let certificates = keys_of(stream.peer_certificates());
     let suite = stream.cipher_suite();
     let server_name = stream.server_name();
-    let told = server_name.map(|name| Told {
+    let told = server_name.map(|name| ProxyHeaderInfo {
         server_name: Some(name.into()),
-        ..Told::default()
+        ..ProxyHeaderInfo::default()
     });
-    let caller = Caller {
+    let caller = InboundCaller {
         suite,
         principal: identity.to_string(),
-        arrival: Arrival::MutualTls(Rc::new(Verified {
+        arrival: ConnectionArrival::MutualTls(Rc::new(Verified {
             identity,
             certificates,
         })),
@@ -626,16 +626,16 @@ async fn terminate(
 async fn spoken(
     worker: &Worker,
     slot: &InboundSlot,
-    mut stream: Stream,
-    caller: Caller,
+    mut stream: TransportStream,
+    caller: InboundCaller,
     ahead: Option<Ahead>,
-) -> Option<Identified> {
+) -> Option<IdentifiedConnection> {
     let protocol = slot.plan.borrow().protocol;
     let named = match (alpn::inner(stream.alpn()), protocol) {
-        (_, Protocol::Tcp | Protocol::Tls) => Some(Kind::Opaque),
-        (Inner::Http1, _) => Some(Kind::Http),
-        (Inner::Http2, _) => Some(Kind::Http2),
-        (Inner::Opaque | Inner::Unnamed, _) => None,
+        (_, WireProtocol::Tcp | WireProtocol::Tls) => Some(InboundBytes::Opaque),
+        (InnerProtocol::Http1, _) => Some(InboundBytes::Http),
+        (InnerProtocol::Http2, _) => Some(InboundBytes::Http2),
+        (InnerProtocol::Opaque | InnerProtocol::Unnamed, _) => None,
     };
     let (kind, ahead) = match named {
         Some(kind) => (kind, ahead),
@@ -651,7 +651,7 @@ async fn spoken(
             (kind, inspected.ahead)
         }
     };
-    Some(Identified {
+    Some(IdentifiedConnection {
         stream,
         caller,
         kind,
@@ -663,10 +663,10 @@ async fn spoken(
 fn relay(
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,
-    stream: Stream,
+    stream: TransportStream,
     ahead: Option<Ahead>,
-    caller: Caller,
-    leave: Leave,
+    caller: InboundCaller,
+    leave: ForwardPermit,
 ) -> impl Future<Output = ()> {
     let (start, started) = (SystemTime::now(), Instant::now());
     async move {
@@ -689,11 +689,11 @@ fn relay(
                 ((0, 0), "UF", error.to_string(), None)
             }
             Ok(upstream) => {
-                let upstream_local = match logged::is_on(worker, Side::Server) {
+                let upstream_local = match access_logs::is_on(worker, TelemetrySide::Server) {
                     true => upstream.local_addr().ok(),
                     false => None,
                 };
-                let upstream = Stream::Tcp(upstream.into());
+                let upstream = TransportStream::Tcp(upstream.into());
                 let idle = worker.settings.borrow().idle_timeout;
                 let mut revoked = false;
                 let stop = async {
@@ -717,7 +717,7 @@ fn relay(
         let mut shard = worker.shard.borrow_mut();
         shard.tcp_closed(series, flags, received, sent);
         drop(shard);
-        if logged::is_on(worker, Side::Server) {
+        if access_logs::is_on(worker, TelemetrySide::Server) {
             // Made only now: while bytes pass it would be held by every connection.
             let record = TcpRecord {
                 start,
@@ -731,9 +731,9 @@ fn relay(
                 upstream: Some(endpoint),
                 upstream_local,
                 cluster: &slot.cluster(),
-                ..TcpRecord::new(Side::Server, caller.downstream(slot.plan.borrow().bind))
+                ..TcpRecord::new(TelemetrySide::Server, caller.downstream(slot.plan.borrow().bind))
             };
-            logged::tcp(worker, &record);
+            access_logs::tcp(worker, &record);
         }
     }
 }
@@ -761,23 +761,23 @@ pub(crate) async fn either(one: &Stop, other: &Stop) {
 pub(crate) fn inbound_series(
     worker: &Worker,
     slot: &InboundSlot,
-    caller: &Caller,
+    caller: &InboundCaller,
     protocol: &'static str,
 ) -> SeriesId {
     let address = caller.remote.ip();
     let known = worker.peers.caller(address, &caller.principal);
     let mut source = match &known {
-        Known::Workload(peer) => Peer::clone(peer),
-        Known::Stranger | Known::Asked => Peer::default(),
+        PeerEntry::Workload(peer) => PeerLabels::clone(peer),
+        PeerEntry::Stranger | PeerEntry::Asked => PeerLabels::default(),
     };
     source.principal.clone_from(&caller.principal);
-    let mut destination = Peer::clone(&worker.own.borrow());
+    let mut destination = PeerLabels::clone(&worker.own.borrow());
     let security = match caller.arrival {
-        Arrival::MutualTls(_) | Arrival::Tunnel(_) => {
+        ConnectionArrival::MutualTls(_) | ConnectionArrival::Tunnel(_) => {
             destination.principal.clone_from(&worker.principal.borrow());
             Security::MutualTls
         }
-        Arrival::Plaintext => Security::None,
+        ConnectionArrival::Plaintext => Security::None,
     };
     let labels = Labels {
         reporter: Reporter::Destination,
@@ -788,7 +788,7 @@ pub(crate) fn inbound_series(
         security,
     };
     match known {
-        Known::Asked => worker.provisional.series(&worker.shard, address, &labels),
-        Known::Workload(_) | Known::Stranger => worker.shard.borrow_mut().series(&labels),
+        PeerEntry::Asked => worker.provisional.series(&worker.shard, address, &labels),
+        PeerEntry::Workload(_) | PeerEntry::Stranger => worker.shard.borrow_mut().series(&labels),
     }
 }

@@ -7,36 +7,36 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use voile_model::mesh::telemetry::Side;
+use voile_model::mesh::telemetry::TelemetrySide;
 use voile_policy::{DenialReason, Permit};
-use voile_telemetry::access_log::Marks;
+use voile_telemetry::access_log::PolicyMarks;
 use voile_telemetry::{GRPC, HTTP, SeriesId};
 use voile_traffic::Attempt;
-use voile_transport::{self as transport, Stream};
+use voile_transport::{self as transport, TransportStream};
 
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::admission::{Admission, Arrival};
-use super::authorization::{self, Asking, Denied, Granted, Judged, Leave};
-use super::counted;
-use super::forwarded;
-use super::inbound::{Caller, inbound_series};
-use super::logged::{self, HttpContext};
-use super::notes::Notes;
-use super::peers::Known;
-use super::rate_limits::{self, Counting, Limited, TooMany};
+use super::admission::{Admission, ConnectionArrival};
+use super::authorization::{self, PendingCheck, Denied, GrantedRequest, JudgedRequest, ForwardPermit};
+use super::request_series;
+use super::forwarded_client_cert;
+use super::inbound::{InboundCaller, inbound_series};
+use super::access_logs::{self, HttpContext};
+use super::request_notes::RequestNotes;
+use super::peers::PeerEntry;
+use super::rate_limits::{self, GlobalLimitCheck, LimitOutcome, TooMany};
 use super::slots::InboundSlot;
-use super::{Admitted, Worker};
+use super::{AdmittedRequest, Worker};
 use crate::http::{
-    BodyWanted, ConnectFailure, DENIED, Exchange, Head, HttpRole, HttpVersion, Pending, Refusal,
-    ResponseFlag, Route, Shown, UpstreamHttp,
+    BodyWanted, ConnectFailure, DENIED, Exchange, HttpHead, HttpRole, HttpVersion, Pending, RoleRefusal,
+    ResponseFlag, RequestRoute, BodyPrefix, UpstreamHttp,
 };
 
 /// One inbound connection.
 pub(crate) struct InboundRole {
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,
-    caller: Caller,
+    caller: InboundCaller,
     admission: Admission,
     series: Cell<SeriesId>,
     /// The same for gRPC calls, from the first one on.
@@ -64,14 +64,14 @@ impl Hash for ApplicationKey {
 
 /// State of a request that goes on, and its notes.
 pub(crate) struct InboundTicket {
-    _admitted: Option<Admitted>,
-    word: Word,
-    notes: Option<Rc<Notes>>,
+    _admitted: Option<AdmittedRequest>,
+    word: RequestDecision,
+    notes: Option<Rc<RequestNotes>>,
 }
 
 /// Decision on a request. An enum, since each connection keeps room for it.
-enum Word {
-    Leave(Leave),
+enum RequestDecision {
+    Leave(ForwardPermit),
     /// Why it was refused, where the engine has no word for it.
     Denied(Box<Denied>),
     /// There was no room for it.
@@ -80,9 +80,9 @@ enum Word {
 
 impl InboundTicket {
     /// Ticket of a request that is refused.
-    fn unadmitted(notes: Option<Rc<Notes>>) -> Self {
+    fn unadmitted(notes: Option<Rc<RequestNotes>>) -> Self {
         Self {
-            word: Word::Crowded,
+            word: RequestDecision::Crowded,
             _admitted: None,
             notes,
         }
@@ -90,25 +90,25 @@ impl InboundTicket {
 }
 
 /// A request that waits for an external service: it counts as admitted already.
-pub(crate) struct Question {
-    about: Waits,
-    admitted: Admitted,
-    notes: Option<Rc<Notes>>,
+pub(crate) struct PendingRequest {
+    about: PendingWork,
+    admitted: AdmittedRequest,
+    notes: Option<Rc<RequestNotes>>,
 }
 
 /// Answers for which the request waits.
-enum Waits {
+enum PendingWork {
     /// An external service's word.
-    Leave(Box<Asking>),
+    Leave(Box<PendingCheck>),
     /// It has leave; the rate limit service must be asked.
-    Count(Box<Counting>, Granted),
+    Count(Box<GlobalLimitCheck>, GrantedRequest),
 }
 
 /// Log detail of a request whose client did not wait for the external service.
 const UNDECIDED: &str = "ext_authz_undecided";
 
 impl InboundRole {
-    pub(crate) fn new(worker: Rc<Worker>, slot: Rc<InboundSlot>, caller: Caller) -> Self {
+    pub(crate) fn new(worker: Rc<Worker>, slot: Rc<InboundSlot>, caller: InboundCaller) -> Self {
         let series = inbound_series(&worker, &slot, &caller, HTTP);
         let authority = slot.plan.borrow().service.host.as_str().into();
         Self {
@@ -123,7 +123,7 @@ impl InboundRole {
     }
 
     /// Judges the request by peer authentication and then by the policies.
-    fn judged(&self, mode: MutualTls, head: &Head<'_>) -> Result<Judged, Denied> {
+    fn judged(&self, mode: MutualTls, head: &HttpHead<'_>) -> Result<JudgedRequest, Denied> {
         let permit = self.admitted(mode)?;
         authorization::request(&self.worker, &self.slot, &self.caller, head, permit)
     }
@@ -141,15 +141,15 @@ impl InboundRole {
     /// Applies the rate limits to a request that has leave.
     fn counted(
         &self,
-        head: &Head<'_>,
-        mut granted: Granted,
-        (admitted, notes): (Admitted, Option<Rc<Notes>>),
-    ) -> Result<Route<Self>, Box<Refusal<Self>>> {
+        head: &HttpHead<'_>,
+        mut granted: GrantedRequest,
+        (admitted, notes): (AdmittedRequest, Option<Rc<RequestNotes>>),
+    ) -> Result<RequestRoute<Self>, Box<RoleRefusal<Self>>> {
         match rate_limits::limited(&self.worker, head, &mut granted, (&self.caller, None)) {
-            Limited::Free => Ok(self.way(head, granted, (admitted, notes))),
-            Limited::Refused(why) => Err(Box::new(too_many(*why, notes))),
-            Limited::Ask(counting) => {
-                let about = Waits::Count(counting, granted);
+            LimitOutcome::Free => Ok(self.way(head, granted, (admitted, notes))),
+            LimitOutcome::Refused(why) => Err(Box::new(too_many(*why, notes))),
+            LimitOutcome::Ask(counting) => {
+                let about = PendingWork::Count(counting, granted);
                 Err(Box::new(undecided(about, None, (admitted, notes))))
             }
         }
@@ -158,11 +158,11 @@ impl InboundRole {
     /// To the one application, with leave.
     fn way(
         &self,
-        head: &Head<'_>,
-        granted: Granted,
-        (admitted, notes): (Admitted, Option<Rc<Notes>>),
-    ) -> Route<Self> {
-        let Granted {
+        head: &HttpHead<'_>,
+        granted: GrantedRequest,
+        (admitted, notes): (AdmittedRequest, Option<Rc<RequestNotes>>),
+    ) -> RequestRoute<Self> {
+        let GrantedRequest {
             leave,
             path,
             mut changes,
@@ -174,7 +174,7 @@ impl InboundRole {
         let observer = changes.observed(notes.clone());
         let protocol = self.slot.plan.borrow().protocol;
         let ticket = InboundTicket {
-            word: Word::Leave(leave),
+            word: RequestDecision::Leave(leave),
             _admitted: Some(admitted),
             notes,
         };
@@ -182,7 +182,7 @@ impl InboundRole {
             endpoint: self.slot.endpoint_key.get(),
             source: self.worker.kept_source(self.caller.remote),
         };
-        let mut route = Route::new(key, ticket);
+        let mut route = RequestRoute::new(key, ticket);
         route.observer = observer;
         if path.is_some() {
             route.besides().path = path;
@@ -215,18 +215,18 @@ impl InboundRole {
 }
 
 /// Selects the HTTP version for the server: the port's declared protocol, else the caller's version.
-pub(crate) fn upstream(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
+pub(crate) fn upstream(declared: WireProtocol, head: &HttpHead<'_>) -> UpstreamHttp {
     match (declared, head.version()) {
-        (Protocol::Http, _) => UpstreamHttp::Http1,
-        (Protocol::Http2 | Protocol::Grpc, _) | (_, HttpVersion::Http2 | HttpVersion::Http3) => {
+        (WireProtocol::Http, _) => UpstreamHttp::Http1,
+        (WireProtocol::Http2 | WireProtocol::Grpc, _) | (_, HttpVersion::Http2 | HttpVersion::Http3) => {
             UpstreamHttp::Http2
         }
         (_, HttpVersion::Http10 | HttpVersion::Http11) => UpstreamHttp::Http1,
     }
 }
 
-fn refusal(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole> {
-    let mut refusal = Refusal::new(
+fn refusal(mut denied: Denied, notes: Option<Rc<RequestNotes>>) -> RoleRefusal<InboundRole> {
+    let mut refusal = RoleRefusal::new(
         denied.status,
         match denied.status {
             400 => ResponseFlag::DownstreamProtocolError,
@@ -236,7 +236,7 @@ fn refusal(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole>
     );
     refusal.told = denied.take_told();
     refusal.ticket = Some(InboundTicket {
-        word: Word::Denied(denied.into()),
+        word: RequestDecision::Denied(denied.into()),
         _admitted: None,
         notes,
     });
@@ -245,12 +245,12 @@ fn refusal(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole>
 
 /// A request that waits.
 fn undecided(
-    about: Waits,
+    about: PendingWork,
     body: Option<BodyWanted>,
-    (admitted, notes): (Admitted, Option<Rc<Notes>>),
-) -> Refusal<InboundRole> {
+    (admitted, notes): (AdmittedRequest, Option<Rc<RequestNotes>>),
+) -> RoleRefusal<InboundRole> {
     let mut refusal = refusal(Denied::new(403, UNDECIDED, DENIED), notes.clone());
-    let question = Question {
+    let question = PendingRequest {
         about,
         admitted,
         notes,
@@ -260,9 +260,9 @@ fn undecided(
 }
 
 /// A request that comes too often.
-fn too_many(TooMany(denied): TooMany, notes: Option<Rc<Notes>>) -> Refusal<InboundRole> {
+fn too_many(TooMany(denied): TooMany, notes: Option<Rc<RequestNotes>>) -> RoleRefusal<InboundRole> {
     let flag = rate_limits::flag(&denied);
-    Refusal {
+    RoleRefusal {
         flag,
         ..refusal(denied, notes)
     }
@@ -272,77 +272,77 @@ fn too_many(TooMany(denied): TooMany, notes: Option<Rc<Notes>>) -> Refusal<Inbou
 const MAX_INBOUND_ATTEMPTS: u32 = 3;
 
 impl HttpRole for InboundRole {
-    type Upstream = Stream;
+    type Upstream = TransportStream;
     type Key = ApplicationKey;
     type Ticket = InboundTicket;
-    type Question = Question;
+    type Question = PendingRequest;
 
-    fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
+    fn route(&self, head: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
         let mode = self.slot.plan.borrow().mutual_tls;
-        let notes = Notes::begin(&self.worker, Side::Server, head);
+        let notes = RequestNotes::begin(&self.worker, TelemetrySide::Server, head);
         let mut judged = match self.judged(mode, head) {
             Ok(judged) => judged,
             Err(denied) => return Err(refusal(denied, notes)),
         };
         let limited = match &mut judged {
-            Judged::Let(granted) => {
+            JudgedRequest::Let(granted) => {
                 rate_limits::limited(&self.worker, head, granted, (&self.caller, None))
             }
-            Judged::Ask(_) => Limited::Free,
+            JudgedRequest::Ask(_) => LimitOutcome::Free,
         };
-        if let Limited::Refused(why) = limited {
+        if let LimitOutcome::Refused(why) = limited {
             return Err(too_many(*why, notes));
         }
         let admitted = self.worker.admit(None);
-        let admitted = admitted.map_err(|mut refusal: Refusal<Self>| {
+        let admitted = admitted.map_err(|mut refusal: RoleRefusal<Self>| {
             refusal.ticket = Some(InboundTicket::unadmitted(notes.clone()));
             refusal
         })?;
         let beside = (admitted, notes);
         match (judged, limited) {
-            (Judged::Let(granted), Limited::Ask(counting)) => {
-                Err(undecided(Waits::Count(counting, granted), None, beside))
+            (JudgedRequest::Let(granted), LimitOutcome::Ask(counting)) => {
+                Err(undecided(PendingWork::Count(counting, granted), None, beside))
             }
-            (Judged::Let(granted), _) => Ok(self.way(head, granted, beside)),
-            (Judged::Ask(asking), _) => {
+            (JudgedRequest::Let(granted), _) => Ok(self.way(head, granted, beside)),
+            (JudgedRequest::Ask(asking), _) => {
                 let body = asking.body();
-                Err(undecided(Waits::Leave(asking), body, beside))
+                Err(undecided(PendingWork::Leave(asking), body, beside))
             }
         }
     }
 
-    async fn ask(&self, question: &mut Question, body: Option<Shown>) {
+    async fn ask(&self, question: &mut PendingRequest, body: Option<BodyPrefix>) {
         match &mut question.about {
-            Waits::Leave(asking) => asking.ask(&self.worker, body).await,
-            Waits::Count(counting, _) => counting.ask(&self.worker).await,
+            PendingWork::Leave(asking) => asking.ask(&self.worker, body).await,
+            PendingWork::Count(counting, _) => counting.ask(&self.worker).await,
         }
     }
 
-    fn answered(&self, head: &Head<'_>, question: Question) -> Result<Route<Self>, Refusal<Self>> {
-        let Question {
+    fn answered(&self, head: &HttpHead<'_>, question: PendingRequest) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+        let PendingRequest {
             about,
             admitted,
             notes,
         } = question;
         match about {
-            Waits::Leave(asking) => {
+            PendingWork::Leave(asking) => {
                 let granted = asking.granted(&self.worker, &self.slot, &self.caller, head);
                 let granted = granted.map_err(|denied| refusal(denied, notes.clone()))?;
                 let counted = self.counted(head, granted, (admitted, notes));
                 counted.map_err(|refusal| *refusal)
             }
-            Waits::Count(counting, mut granted) => match counting.settled(&mut granted) {
+            PendingWork::Count(counting, mut granted) => match counting.settled(&mut granted) {
                 Ok(()) => Ok(self.way(head, granted, (admitted, notes))),
                 Err(why) => Err(too_many(*why, notes)),
             },
         }
     }
 
-    async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {
+    async fn connect(&self, route: &RequestRoute<Self>) -> Result<TransportStream, ConnectFailure> {
         let (endpoint, limit) = (self.slot.plan.borrow().endpoint, route.connect_timeout);
         let origin = self.worker.homeward(self.caller.remote);
         match transport::connect(endpoint, origin, limit).await {
-            Ok(tcp) => Ok(Stream::Tcp(tcp.into())),
+            Ok(tcp) => Ok(TransportStream::Tcp(tcp.into())),
             Err(error) => {
                 tracing::debug!(%error, "application not reached");
                 Err(ConnectFailure::new(
@@ -353,13 +353,13 @@ impl HttpRole for InboundRole {
     }
 
     /// The same application again, if it provably took nothing of the request.
-    fn again(&self, _: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
+    fn again(&self, _: &mut RequestRoute<Self>, last: Attempt, made: u32) -> Option<Duration> {
         let closed = matches!(last, Attempt::NotSent | Attempt::NotReceived);
         (closed && made < MAX_INBOUND_ATTEMPTS).then_some(Duration::ZERO)
     }
 
-    fn is_revoked<'h>(&self, ticket: &InboundTicket, head: impl FnOnce() -> Head<'h>) -> bool {
-        let Word::Leave(leave) = &ticket.word else {
+    fn is_revoked<'h>(&self, ticket: &InboundTicket, head: impl FnOnce() -> HttpHead<'h>) -> bool {
+        let RequestDecision::Leave(leave) = &ticket.word else {
             return false;
         };
         if leave.stands(&self.worker) {
@@ -375,7 +375,7 @@ impl HttpRole for InboundRole {
     }
 
     fn is_unwelcome(&self) -> bool {
-        if forwarded::is_stale(&self.worker, &self.caller) {
+        if forwarded_client_cert::is_stale(&self.worker, &self.caller) {
             return true;
         }
         let belief = self.worker.belief.borrow();
@@ -396,14 +396,14 @@ impl HttpRole for InboundRole {
     }
 
     fn may_serve_application(&self) -> bool {
-        matches!(self.caller.arrival, Arrival::Tunnel(_))
+        matches!(self.caller.arrival, ConnectionArrival::Tunnel(_))
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {
         let series = self.series(exchange.grpc.is_some());
-        counted::count(&self.worker, Side::Server, series, &exchange);
+        request_series::count(&self.worker, TelemetrySide::Server, series, &exchange);
         let notes = exchange.ticket.and_then(|ticket| ticket.notes.as_deref());
-        if logged::wants(&self.worker, Side::Server, notes) {
+        if access_logs::wants(&self.worker, TelemetrySide::Server, notes) {
             let plan = self.slot.plan.borrow();
             let host = match plan.service.host.as_str() {
                 "" => "inbound",
@@ -417,21 +417,21 @@ impl HttpRole for InboundRole {
                 cluster: &self.slot.cluster(),
                 operation: &format_args!("{host}:{}", plan.bind.port()),
                 peer: match &peer {
-                    Known::Workload(peer) => Some(peer),
-                    Known::Stranger | Known::Asked => None,
+                    PeerEntry::Workload(peer) => Some(peer),
+                    PeerEntry::Stranger | PeerEntry::Asked => None,
                 },
                 downstream: self.caller.downstream(plan.bind),
                 details: match exchange.ticket.map(|ticket| &ticket.word) {
-                    Some(Word::Denied(denied)) => Some(&denied.details),
+                    Some(RequestDecision::Denied(denied)) => Some(&denied.details),
                     _ => None,
                 },
                 marks: match exchange.ticket.map(|ticket| &ticket.word) {
-                    Some(Word::Leave(leave)) => leave.marks(),
-                    Some(Word::Denied(denied)) => denied.marks(),
-                    Some(Word::Crowded) | None => Marks::default(),
+                    Some(RequestDecision::Leave(leave)) => leave.marks(),
+                    Some(RequestDecision::Denied(denied)) => denied.marks(),
+                    Some(RequestDecision::Crowded) | None => PolicyMarks::default(),
                 },
             };
-            logged::http(&self.worker, Side::Server, &exchange, notes, &context);
+            access_logs::http(&self.worker, TelemetrySide::Server, &exchange, notes, &context);
         }
     }
 }

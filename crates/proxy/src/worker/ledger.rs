@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use voile_http2::HeadBudget;
 use voile_traffic::RetryBudget;
-use voile_xds::wire::Limits as Configured;
+use voile_xds::wire::WireLimits as Configured;
 
 use super::ceiling::{Ceiling, Level};
 use crate::http::ResponseFlag;
@@ -20,7 +20,7 @@ use crate::http2::limits::{HEADS_PART, MAX_HEADS_OF_ALL};
 
 /// Limits of a proxy; 0 is no limit of its own, and the configuration's holds.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Limits {
+pub struct ProxyLimits {
     /// Downstream connections.
     pub connections: u32,
     /// Requests in flight, of all clients to all destinations.
@@ -43,13 +43,13 @@ struct Lane(AtomicU32);
 
 /// One destination's counts.
 #[derive(Debug)]
-struct Tally {
+struct DestinationTally {
     active: Box<[Lane]>,
     /// Count of all workers: written only when a retry begins or ends.
     retrying: AtomicU32,
 }
 
-impl Tally {
+impl DestinationTally {
     fn new(lanes: usize) -> Arc<Self> {
         Arc::new(Self {
             active: (0..lanes).map(|_| Lane::default()).collect(),
@@ -70,7 +70,7 @@ struct InForce {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// Limits of the command line.
-    pub(crate) limits: Limits,
+    pub(crate) limits: ProxyLimits,
     /// The cgroup's memory limit; 0 is none.
     cgroup: u64,
     in_force: InForce,
@@ -78,8 +78,8 @@ pub(crate) struct Ledger {
     /// Large heads of all connections.
     pub(crate) heads: Arc<HeadBudget>,
     lanes: usize,
-    all: Arc<Tally>,
-    destinations: Mutex<HashMap<(String, u16), Weak<Tally>>>,
+    all: Arc<DestinationTally>,
+    destinations: Mutex<HashMap<(String, u16), Weak<DestinationTally>>>,
     /// Requests refused, by [`Overload`].
     refused: [AtomicU64; 5],
 }
@@ -138,7 +138,7 @@ impl Overload {
 
 impl Ledger {
     /// Makes the ledger of a proxy whose cgroup has the given memory limit, if any.
-    pub(crate) fn new(limits: Limits, cgroup: Option<u64>, workers: usize) -> Arc<Self> {
+    pub(crate) fn new(limits: ProxyLimits, cgroup: Option<u64>, workers: usize) -> Arc<Self> {
         let ledger = Self {
             limits,
             cgroup: cgroup.unwrap_or(0),
@@ -146,7 +146,7 @@ impl Ledger {
             ceiling: Ceiling::new(0),
             heads: Arc::new(HeadBudget::new(MAX_HEADS_OF_ALL)),
             lanes: workers,
-            all: Tally::new(workers),
+            all: DestinationTally::new(workers),
             destinations: Mutex::default(),
             refused: Default::default(),
         };
@@ -200,7 +200,7 @@ impl Ledger {
         self.in_force.connections.load(Ordering::Relaxed)
     }
 
-    fn destination(&self, host: &str, port: u16) -> Arc<Tally> {
+    fn destination(&self, host: &str, port: u16) -> Arc<DestinationTally> {
         let mut all = self
             .destinations
             .lock()
@@ -212,7 +212,7 @@ impl Ledger {
         if all.len() == all.capacity() {
             all.retain(|_, tally| tally.strong_count() > 0);
         }
-        let fresh = Tally::new(self.lanes);
+        let fresh = DestinationTally::new(self.lanes);
         all.insert(key, Arc::downgrade(&fresh));
         fresh
     }
@@ -251,22 +251,22 @@ fn heads_within(memory: u64) -> usize {
 
 /// A worker's place at the ledger.
 #[derive(Debug, Clone)]
-pub(crate) struct Seat {
+pub(crate) struct WorkerAccount {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) lane: usize,
 }
 
-impl Default for Seat {
+impl Default for WorkerAccount {
     /// The only worker of a proxy without limits.
     fn default() -> Self {
         Self {
-            ledger: Ledger::new(Limits::default(), None, 1),
+            ledger: Ledger::new(ProxyLimits::default(), None, 1),
             lane: 0,
         }
     }
 }
 
-impl Seat {
+impl WorkerAccount {
     /// The account of everything this proxy does.
     pub(crate) fn all(&self) -> Rc<Account> {
         Rc::new(Account {
@@ -311,7 +311,7 @@ impl Seat {
 /// One worker's hand on a destination's counts.
 #[derive(Debug)]
 pub(crate) struct Account {
-    tally: Arc<Tally>,
+    tally: Arc<DestinationTally>,
     lane: usize,
 }
 
@@ -329,13 +329,13 @@ impl Account {
     }
 
     /// Counts a request until what it gives is dropped.
-    pub(crate) fn begin(self: &Rc<Self>) -> Begun {
+    pub(crate) fn begin(self: &Rc<Self>) -> RequestInFlight {
         add(&self.tally.active[self.lane].0, 1);
-        Begun(Rc::clone(self))
+        RequestInFlight(Rc::clone(self))
     }
 
     /// Counts a retry, for which the budget must have room unless something else bounds it, until what it gives is dropped.
-    pub(crate) fn retry(self: &Rc<Self>, budget: Option<&RetryBudget>) -> Option<Retrying> {
+    pub(crate) fn retry(self: &Rc<Self>, budget: Option<&RetryBudget>) -> Option<RetryInFlight> {
         let one_more = |retrying: u32| {
             // Read again if another worker was faster: each decision uses the work in flight at that moment.
             let room = budget.is_none_or(|budget| budget.allows(self.active(), retrying));
@@ -343,7 +343,7 @@ impl Account {
         };
         let retrying = &self.tally.retrying;
         let taken = retrying.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        taken.ok().map(|_| Retrying(Rc::clone(self)))
+        taken.ok().map(|_| RetryInFlight(Rc::clone(self)))
     }
 }
 
@@ -355,9 +355,9 @@ fn add(counter: &AtomicU32, by: u32) {
 
 /// A request in flight.
 #[derive(Debug)]
-pub(crate) struct Begun(Rc<Account>);
+pub(crate) struct RequestInFlight(Rc<Account>);
 
-impl Drop for Begun {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         add(&self.0.tally.active[self.0.lane].0, u32::MAX);
     }
@@ -365,9 +365,9 @@ impl Drop for Begun {
 
 /// A retry in flight.
 #[derive(Debug)]
-pub(crate) struct Retrying(Rc<Account>);
+pub(crate) struct RetryInFlight(Rc<Account>);
 
-impl Drop for Retrying {
+impl Drop for RetryInFlight {
     fn drop(&mut self) {
         self.0.tally.retrying.fetch_sub(1, Ordering::Relaxed);
     }
@@ -391,10 +391,10 @@ mod tests {
             ((2, 0), Some(50), (3, 70), (2, 0)),
         ];
         for (own, cgroup, configured, expected) in table {
-            let limits = Limits {
+            let limits = ProxyLimits {
                 requests: own.0,
                 memory: own.1,
-                ..Limits::default()
+                ..ProxyLimits::default()
             };
             let ledger = Ledger::new(limits, cgroup, 1);
             ledger.obey(&Configured {
@@ -416,15 +416,15 @@ mod tests {
     #[test]
     fn workers_share_what_they_count_of_a_destination() {
         let ledger = Ledger::new(
-            Limits {
+            ProxyLimits {
                 requests: 3,
                 requests_per_destination: 2,
-                ..Limits::default()
+                ..ProxyLimits::default()
             },
             None,
             2,
         );
-        let seat = |lane| Seat {
+        let seat = |lane| WorkerAccount {
             ledger: Arc::clone(&ledger),
             lane,
         };
@@ -451,9 +451,9 @@ mod tests {
     }
 
     /// Seats of the workers of one proxy without limits.
-    fn seats(workers: usize) -> Vec<Seat> {
-        let ledger = Ledger::new(Limits::default(), None, workers);
-        let seat = |lane| Seat {
+    fn seats(workers: usize) -> Vec<WorkerAccount> {
+        let ledger = Ledger::new(ProxyLimits::default(), None, workers);
+        let seat = |lane| WorkerAccount {
             ledger: Arc::clone(&ledger),
             lane,
         };

@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::balance::Wish;
-use super::endpoint::{InFlight, Manner};
+use super::balance::EndpointPreference;
+use super::endpoint::{InFlight, ConnectionManner};
 use super::inbound_http::upstream;
-use super::line::Line;
+use super::upstream_connection::UpstreamLine;
 use super::outbound_http::OutboundRole;
 use super::slots::ServiceState;
 use super::{Worker, count};
 use crate::http::{
-    ConnectFailure, Exchange, Head, HttpRole, HttpWorker, Io, Refusal, ResponseFlag, Route,
+    ConnectFailure, Exchange, HttpHead, HttpRole, HttpWorker, Io, RoleRefusal, ResponseFlag, RequestRoute,
     UpstreamHttp, serve_connection,
 };
 
@@ -56,8 +56,8 @@ impl Mirrors {
             };
             count(&self.worker.counters.mirrored);
             self.worker.copies.set(under_way + 1);
-            let place = Place(Rc::clone(&self.worker));
-            let shadow = Shadow {
+            let place = MirrorPermit(Rc::clone(&self.worker));
+            let shadow = MirrorCopy {
                 worker: Rc::clone(&self.worker),
                 service: Rc::clone(service),
             };
@@ -73,9 +73,9 @@ impl Mirrors {
 }
 
 /// One of the copies under way.
-struct Place(Rc<Worker>);
+struct MirrorPermit(Rc<Worker>);
 
-impl Drop for Place {
+impl Drop for MirrorPermit {
     fn drop(&mut self) {
         self.0.copies.set(self.0.copies.get() - 1);
     }
@@ -154,13 +154,13 @@ impl Io for Copy {
 }
 
 /// Role of one copy, with a single destination and no retry. Copies are not counted or logged as requests.
-struct Shadow {
+struct MirrorCopy {
     worker: Rc<Worker>,
     service: Rc<ServiceState>,
 }
 
-impl HttpRole for Shadow {
-    type Upstream = Line;
+impl HttpRole for MirrorCopy {
+    type Upstream = UpstreamLine;
     type Key = u32;
     type Ticket = InFlight;
     type Question = Infallible;
@@ -170,14 +170,14 @@ impl HttpRole for Shadow {
         true
     }
 
-    fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
-        let Some(to) = self.service.choose(&self.worker, Wish::default()) else {
+    fn route(&self, head: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+        let Some(to) = self.service.choose(&self.worker, EndpointPreference::default()) else {
             let flag = ResponseFlag::NoHealthyUpstream;
-            return Err(Refusal::new(503, flag, "no healthy upstream"));
+            return Err(RoleRefusal::new(503, flag, "no healthy upstream"));
         };
         let (key, to_sidecar) = (to.endpoint.key, to.endpoint.plan.is_sidecar());
-        let mut route = Route::new(key, to);
-        route.connect_timeout = Manner::of(&self.worker, &self.service.plan.traffic).timeout;
+        let mut route = RequestRoute::new(key, to);
+        route.connect_timeout = ConnectionManner::of(&self.worker, &self.service.plan.traffic).timeout;
         route.upstream = upstream(self.service.plan.protocol, head);
         if self.service.plan.http2_upgrade && to_sidecar && !head.wants_upgrade() {
             route.upstream = UpstreamHttp::Http2;
@@ -186,13 +186,13 @@ impl HttpRole for Shadow {
         Ok(route)
     }
 
-    async fn connect(&self, route: &Route<Self>) -> Result<Line, ConnectFailure> {
+    async fn connect(&self, route: &RequestRoute<Self>) -> Result<UpstreamLine, ConnectFailure> {
         let inside = route.upstream.into();
         let endpoint = &route.ticket.endpoint;
-        let manner = Manner::of(&self.worker, &self.service.plan.traffic);
+        let manner = ConnectionManner::of(&self.worker, &self.service.plan.traffic);
         let connecting = Box::pin(endpoint.connect(&self.worker, inside, manner));
         let connected = connecting.await;
-        let line = connected.map(|stream| Line::new(stream, None, &endpoint.lines));
+        let line = connected.map(|stream| UpstreamLine::new(stream, None, &endpoint.lines));
         line.map_err(|unreachable| ConnectFailure::new(unreachable.public))
     }
 

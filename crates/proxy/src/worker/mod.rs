@@ -2,52 +2,52 @@
 //! message; a connection is one local task.
 
 mod admission;
-mod at_gateway;
+mod gateway_context;
 mod authorization;
 mod authorizer;
 mod balance;
-mod callee;
-mod captured;
+mod external_call;
+mod captured_listeners;
 mod ceiling;
-mod changes;
-mod checks;
-mod counted;
-mod edge;
-mod effects;
+mod request_changes;
+mod health_checks;
+mod request_series;
+mod untrusted_headers;
+mod route_effects;
 mod endpoint;
-mod forwarded;
+mod forwarded_client_cert;
 mod gateway;
 mod gateway_http;
 mod gateway_http3;
 mod gateway_tcp;
 mod inbound;
 mod inbound_http;
-mod introduction;
-mod late;
+mod proxy_protocol;
+mod late_detection;
 mod ledger;
-mod line;
-mod logged;
+mod upstream_connection;
+mod access_logs;
 mod mirror;
-mod names;
-mod notes;
-mod on_demand;
+mod requested_host;
+mod request_notes;
+mod dynamic_dns;
 mod outbound;
 mod outbound_http;
-mod outcome;
+mod upstream_outcome;
 mod peers;
 mod rate_limits;
 pub(crate) mod routes;
-mod said;
+mod policy_audit;
 mod server_first;
-mod shown;
+mod server_certificates;
 mod slots;
-mod stop;
+mod drain;
 #[cfg(test)]
 pub(crate) mod tests;
-mod through;
+mod waypoint_calls;
 mod tokens;
 mod tunnels;
-mod vantage;
+mod reporter;
 mod waypoint;
 
 use std::cell::{Cell, RefCell};
@@ -60,35 +60,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-pub(crate) use authorization::Figures as AuthorizationFigures;
+pub(crate) use authorization::AuthorizationFigures as AuthorizationFigures;
 use quinn::Incoming;
 use rustls::{ClientConfig, ServerConfig};
-pub(crate) use tokens::Figures as TokenFigures;
+pub(crate) use tokens::TokenFigures as TokenFigures;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
 use voile_hbone::Gateways;
-use voile_telemetry::{Peer, Shard, Snapshot};
+use voile_telemetry::{PeerLabels, Shard, Snapshot};
 use voile_transport::{self as transport, Origin};
 
 use crate::authorization::Authorization;
-use crate::http::{Buffers, HttpRole, Refusal, clock};
-use crate::plan::{AuthorizerPlan, LimiterPlan, ListenerId, OutboundPlan, Plan, Settings, Target};
+use crate::http::{Buffers, HttpRole, RoleRefusal, clock};
+use crate::plan::{AuthorizerPlan, LimiterPlan, ListenerId, OutboundPlan, ProxyPlan, Settings, CapturedDestination};
 use crate::rate_limits::RateLimits;
 use crate::recording::{Recording, Recordings};
-use admission::Belief;
+use admission::TrustState;
 use authorizer::Authorizer;
-pub(crate) use ceiling::Level;
+pub(crate) use ceiling::MemoryPressure;
 pub(crate) use endpoint::verify;
-pub(crate) use gateway_http3::Handshaking;
-pub use ledger::Limits;
-use ledger::{Account, Begun};
-pub(crate) use ledger::{Ledger, Overload, Seat};
+pub(crate) use gateway_http3::HandshakePermit;
+pub use ledger::ProxyLimits;
+use ledger::{Account, RequestInFlight};
+pub(crate) use ledger::{Ledger, Overload, WorkerAccount};
 use peers::{Peers, Provisional};
-use rate_limits::Limiting;
+use rate_limits::WorkerRateLimits;
 use server_first::ServersFirst;
-use shown::AllShown;
-use slots::Slots;
-use stop::Stop;
+use server_certificates::AllShown;
+use slots::WorkerListeners;
+use drain::Stop;
 
 /// TLS as both sides need it; certificates and trust are read anew in each handshake.
 #[derive(Debug, Clone)]
@@ -113,11 +113,11 @@ pub(crate) enum ToWorker {
     /// A client asks for an HTTP/3 connection.
     Http3 {
         listener: ListenerId,
-        incoming: Box<(Incoming, Handshaking)>,
+        incoming: Box<(Incoming, HandshakePermit)>,
     },
     /// Obey this from now on; listeners are named in the order of the plan.
     Plan {
-        plan: Arc<Plan>,
+        plan: Arc<ProxyPlan>,
         inbound: Vec<ListenerId>,
         outbound: Vec<ListenerId>,
         gateway: Vec<ListenerId>,
@@ -128,16 +128,16 @@ pub(crate) enum ToWorker {
     /// The answer about a stranger's address.
     Peer {
         address: IpAddr,
-        peer: Option<Box<Peer>>,
+        peer: Option<Box<PeerLabels>>,
     },
     /// Plan of a captured destination; `None` when it is let go.
     Destination {
-        to: Target,
+        to: CapturedDestination,
         plan: Option<Arc<OutboundPlan>>,
     },
     /// Another worker's lesson: does the server speak first there?
     ServerFirst {
-        place: server_first::Place,
+        place: server_first::DestinationKey,
         server_first: bool,
     },
     /// Say what was used since the last time.
@@ -158,7 +158,7 @@ pub(crate) enum ToWorker {
 #[derive(Debug, Default)]
 pub(crate) struct InUse {
     /// Captured destinations that are called, or were since the last question.
-    pub(crate) destinations: Vec<Target>,
+    pub(crate) destinations: Vec<CapturedDestination>,
     /// Addresses that called since then.
     pub(crate) strangers: Vec<IpAddr>,
 }
@@ -169,13 +169,13 @@ pub(crate) enum FromWorker {
     /// Asks for the workload at this address, for labels.
     Stranger(IpAddr),
     /// Where does this captured destination lead?
-    Destination(Target),
+    Destination(CapturedDestination),
     /// Idle connections should make room.
     MemoryShort,
     /// Most connections ended: their memory can go back to the kernel.
     Emptied,
     /// The control plane has not said in time where it leads.
-    Overdue(Target),
+    Overdue(CapturedDestination),
     /// Endpoints of this name are used; its addresses may have expired.
     Used(Arc<str>),
     /// Asks for the addresses of this name; a connection waits.
@@ -184,7 +184,7 @@ pub(crate) enum FromWorker {
     ResolveOutside(Arc<str>, oneshot::Sender<Resolved>),
     /// Lesson for the other workers: does the server speak first there?
     ServerFirst {
-        place: server_first::Place,
+        place: server_first::DestinationKey,
         server_first: bool,
     },
     /// A HealthCheck changed an endpoint's health, or the checked endpoints changed.
@@ -208,13 +208,13 @@ pub(crate) struct WorkerFigures {
     pub(crate) mirrored: u64,
     pub(crate) mirrors_dropped: u64,
     pub(crate) outliers_ejected: u64,
-    pub(crate) authorization: authorization::Figures,
-    pub(crate) tokens: tokens::Figures,
+    pub(crate) authorization: authorization::AuthorizationFigures,
+    pub(crate) tokens: tokens::TokenFigures,
 }
 
 /// Plain counters of one worker.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct WorkerCounters {
     pub(crate) accepted: Cell<u64>,
     pub(crate) handshake_failures_downstream: Cell<u64>,
     pub(crate) handshake_failures_upstream: Cell<u64>,
@@ -226,8 +226,8 @@ pub(crate) struct Counters {
     /// Copies not sent: too many under way, or the request too long to be kept.
     pub(crate) mirrors_dropped: Cell<u64>,
     pub(crate) outliers_ejected: Cell<u64>,
-    pub(crate) authorization: authorization::Counters,
-    pub(crate) tokens: tokens::Counters,
+    pub(crate) authorization: authorization::DecisionCounters,
+    pub(crate) tokens: tokens::TokenCounters,
 }
 
 pub(crate) fn count(counter: &Cell<u64>) {
@@ -239,13 +239,13 @@ pub(crate) struct Worker {
     pub(crate) tls: Tls,
     pub(crate) buffers: Buffers,
     pub(crate) shard: RefCell<Shard>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: WorkerCounters,
     pub(crate) peers: Peers,
     pub(crate) provisional: Provisional,
     pub(crate) settings: RefCell<Rc<Settings>>,
-    pub(crate) own: RefCell<Rc<Peer>>,
+    pub(crate) own: RefCell<Rc<PeerLabels>>,
     /// None until the first plan; without it no peer is trusted.
-    pub(crate) belief: RefCell<Option<Rc<Belief>>>,
+    pub(crate) belief: RefCell<Option<Rc<TrustState>>>,
     pub(crate) principal: RefCell<String>,
     pub(crate) recording: RefCell<Rc<Recording>>,
     /// Recordings of waypoint destinations that have their own.
@@ -260,13 +260,13 @@ pub(crate) struct Worker {
     /// Rules about tokens, and verified tokens.
     pub(crate) tokens: tokens::Tokens,
     /// Rate limits; none without any.
-    limiting: RefCell<Option<Rc<Limiting>>>,
+    limiting: RefCell<Option<Rc<WorkerRateLimits>>>,
     /// Changes whenever what was let in is to be judged again.
     pub(crate) judgement: Cell<u32>,
     /// When this proxy heard of the change that is in force now.
     pub(crate) changed_at: Cell<Instant>,
     /// Dry-run lines in the log.
-    pub(crate) rehearsals: said::Lines,
+    pub(crate) rehearsals: policy_audit::Lines,
     /// Given, and replaced, at the same time: for those who wait.
     pub(crate) judged: RefCell<Stop>,
     /// Given when the worker drains: listeners close, requests in flight finish.
@@ -277,7 +277,7 @@ pub(crate) struct Worker {
     pub(crate) shown: AllShown,
     load: Arc<AtomicUsize>,
     /// Our place at what all workers count together.
-    pub(crate) seat: Seat,
+    pub(crate) seat: WorkerAccount,
     /// Requests in flight through this proxy.
     all: Rc<Account>,
     /// Copies of requests under way.
@@ -297,9 +297,9 @@ pub(crate) struct Worker {
     /// Gateways of other networks that failed lately.
     gateways: Gateways,
     /// Health checkers of endpoints.
-    pub(crate) checkers: checks::Checkers,
+    pub(crate) checkers: health_checks::Checkers,
     /// Connections that are one client's alone.
-    pub(crate) introduced: introduction::Introduced,
+    pub(crate) introduced: proxy_protocol::PreamblePoolKey,
     /// For tasks of its own.
     me: Weak<Worker>,
 }
@@ -310,14 +310,14 @@ impl Worker {
         control: mpsc::UnboundedSender<FromWorker>,
         load: Arc<AtomicUsize>,
         capture: Redirected,
-        seat: Seat,
+        seat: WorkerAccount,
     ) -> Rc<Self> {
         let heads = Arc::clone(&seat.ledger.heads);
         Rc::new_cyclic(|me| Self {
             tls,
             buffers: Buffers::with_heads(Arc::clone(&seat.ledger.heads)),
             shard: RefCell::default(),
-            counters: Counters::default(),
+            counters: WorkerCounters::default(),
             peers: Peers::new(control.clone()),
             provisional: Provisional::default(),
             settings: RefCell::new(Rc::new(Settings::default())),
@@ -334,7 +334,7 @@ impl Worker {
             limiting: RefCell::default(),
             judgement: Cell::new(0),
             changed_at: Cell::new(Instant::now()),
-            rehearsals: said::Lines::default(),
+            rehearsals: policy_audit::Lines::default(),
             judged: RefCell::default(),
             draining: Cell::new(false),
             stop: Stop::default(),
@@ -352,8 +352,8 @@ impl Worker {
             servers_first: ServersFirst::default(),
             tunnels: Rc::new(tunnels::Pool::new(Some(heads))),
             gateways: Gateways::default(),
-            checkers: checks::Checkers::default(),
-            introduced: introduction::Introduced::default(),
+            checkers: health_checks::Checkers::default(),
+            introduced: proxy_protocol::PreamblePoolKey::default(),
             me: me.clone(),
         })
     }
@@ -384,16 +384,16 @@ impl Worker {
     pub(crate) fn admit<R: HttpRole>(
         &self,
         destination: Option<&Rc<Account>>,
-    ) -> Result<Admitted, Refusal<R>> {
+    ) -> Result<AdmittedRequest, RoleRefusal<R>> {
         if self.seat.ledger.arrived().is_some() {
             self.memory_is_short();
         }
         match self.seat.admit(&self.all, destination) {
-            Ok(()) => Ok(Admitted {
+            Ok(()) => Ok(AdmittedRequest {
                 _all: self.all.begin(),
                 _destination: destination.map(Account::begin),
             }),
-            Err(why) => Err(Refusal::new(503, why.flag(), why.reason())),
+            Err(why) => Err(RoleRefusal::new(503, why.flag(), why.reason())),
         }
     }
 
@@ -454,7 +454,7 @@ impl Worker {
     }
 
     /// Sets our workload's labels; every series is looked up again if they changed.
-    fn become_workload(&self, own: &Peer) {
+    fn become_workload(&self, own: &PeerLabels) {
         if **self.own.borrow() != *own {
             *self.own.borrow_mut() = Rc::new(own.clone());
             self.epoch.set(self.epoch.get().wrapping_add(1));
@@ -463,7 +463,7 @@ impl Worker {
 
     /// Replaces the trust only if it changed: connections compare the pointer to learn if their permit stands. Returns true if
     /// it did.
-    fn believe(&self, belief: Belief) -> bool {
+    fn believe(&self, belief: TrustState) -> bool {
         let changed = self.belief.borrow().as_deref() != Some(&belief);
         if changed {
             *self.belief.borrow_mut() = Some(Rc::new(belief));
@@ -493,8 +493,8 @@ impl Worker {
     /// Counts requests by other limits from now on; says whether they are.
     fn limit(&self, limits: Option<&Arc<RateLimits>>, limiters: &[LimiterPlan]) -> bool {
         let before = self.limiting.borrow().clone();
-        let now = Limiting::follow(self, before.as_ref(), limits, limiters);
-        let changed = !Limiting::is_same(before.as_ref(), now.as_ref());
+        let now = WorkerRateLimits::follow(self, before.as_ref(), limits, limiters);
+        let changed = !WorkerRateLimits::is_same(before.as_ref(), now.as_ref());
         *self.limiting.borrow_mut() = now;
         changed
     }
@@ -518,9 +518,9 @@ impl Worker {
 }
 
 /// A request that was let in, counted until it is dropped.
-pub(crate) struct Admitted {
-    _all: Begun,
-    _destination: Option<Begun>,
+pub(crate) struct AdmittedRequest {
+    _all: RequestInFlight,
+    _destination: Option<RequestInFlight>,
 }
 
 /// Number of connections from which on a worker gives memory back when three quarters of them have ended.
@@ -530,9 +530,9 @@ const MANY_CONNECTIONS: usize = 256;
 const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection's place in the worker's load; dropping it gives the place back.
-pub(crate) struct Place(Rc<Worker>);
+pub(crate) struct ConnectionPermit(Rc<Worker>);
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let left = self
             .0
@@ -560,18 +560,18 @@ pub(crate) struct Redirected {
 pub(crate) type Conversation = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Parts from which a worker is made.
-pub(crate) struct Birth {
+pub(crate) struct WorkerInputs {
     pub(crate) tls: Tls,
     pub(crate) inbox: mpsc::UnboundedReceiver<ToWorker>,
     pub(crate) control: mpsc::UnboundedSender<FromWorker>,
     pub(crate) capture: Redirected,
     /// Connections handed over and not yet ended; the accepting thread counts up, we count down.
     pub(crate) load: Arc<AtomicUsize>,
-    pub(crate) seat: Seat,
+    pub(crate) seat: WorkerAccount,
 }
 
 /// Runs a worker on this thread until it has drained.
-pub(crate) fn run(birth: Birth) -> std::io::Result<()> {
+pub(crate) fn run(birth: WorkerInputs) -> std::io::Result<()> {
     // Tasks on the runtime itself: a `LocalSet` would be a second scheduler inside the first.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -593,7 +593,7 @@ pub(crate) fn run(birth: Birth) -> std::io::Result<()> {
 
 /// Ends when the sender is gone (the control thread ends us) or when everything drained.
 async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>) {
-    let mut slots = Slots::default();
+    let mut slots = WorkerListeners::default();
     while let Some(message) = inbox.recv().await {
         match message {
             ToWorker::Accepted {
@@ -668,7 +668,7 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
 /// Turns of the runtime for the tasks that must stop, before everything is dropped.
 const LAST_TURNS: usize = 16;
 
-fn figures(worker: &Worker, slots: &Slots) -> WorkerFigures {
+fn figures(worker: &Worker, slots: &WorkerListeners) -> WorkerFigures {
     worker.shard.borrow_mut().expire(Instant::now());
     WorkerFigures {
         snapshot: worker.shard.borrow().snapshot(),
@@ -709,16 +709,16 @@ impl Worker {
 }
 
 /// A connection that was handed over.
-fn placed(worker: &Rc<Worker>) -> Place {
+fn placed(worker: &Rc<Worker>) -> ConnectionPermit {
     let held = worker.load.load(Ordering::Relaxed);
     worker.peak.set(worker.peak.get().max(held));
     count(&worker.counters.accepted);
-    Place(Rc::clone(worker))
+    ConnectionPermit(Rc::clone(worker))
 }
 
 fn accepted(
     worker: &Rc<Worker>,
-    slots: &Slots,
+    slots: &WorkerListeners,
     listener: ListenerId,
     stream: TcpStream,
     peer: SocketAddr,
@@ -729,7 +729,7 @@ fn accepted(
         ListenerId::TUNNELS => Some(None),
         _ => captured
             .contains(&listener)
-            .then(|| captured::original(worker, &stream)),
+            .then(|| captured_listeners::original(worker, &stream)),
     };
     // Latency before packets: requests and answers are small.
     let stream = stream

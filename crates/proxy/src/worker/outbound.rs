@@ -6,35 +6,35 @@ use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
 use tokio::net::TcpStream;
-use voile_model::mesh::telemetry::Side;
-use voile_telemetry::{SeriesId, Service, TCP};
-use voile_traffic::Outcome;
-use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
-use voile_xds::wire::Protocol;
+use voile_model::mesh::telemetry::TelemetrySide;
+use voile_telemetry::{SeriesId, ServiceLabels, TCP};
+use voile_traffic::UpstreamOutcome;
+use voile_transport::{self as transport, DetectedProtocol, TransportStream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
+use voile_xds::wire::WireProtocol;
 
 use super::authorization::count_revoked;
-use super::balance::Wish;
-use super::captured::Captured;
-use super::endpoint::{Endpoint, InFlight, Inside, Manner, Unreachable, outbound_labels};
+use super::balance::EndpointPreference;
+use super::captured_listeners::CapturedListeners;
+use super::endpoint::{Endpoint, InFlight, InnerTraffic, ConnectionManner, Unreachable, outbound_labels};
 use super::inbound::flags;
-use super::logged::{self, Downstream, TcpRecord};
-use super::names::host_name;
+use super::access_logs::{self, Downstream, TcpRecord};
+use super::requested_host::host_name;
 use super::outbound_http::OutboundRole;
-use super::routes::Way;
-use super::server_first::Place;
+use super::routes::TcpRoute;
+use super::server_first::DestinationKey;
 use super::slots::{OutboundSlot, ServiceState};
-use super::vantage::Vantage;
+use super::reporter::ReporterLabels;
 use super::{Conversation, Worker, count};
-use crate::health::Seated;
+use crate::health::ConnectionSeat;
 use crate::http::serve_connection;
 use crate::http2;
-use crate::plan::{Otherwise, Same, Target, TrafficPlan};
+use crate::plan::{PassthroughMode, SharedPart, CapturedDestination, TrafficPlan};
 
 /// Serves one connection to its end. Boxed twice, as in [`super::inbound::serve`].
 pub(crate) async fn serve(
     worker: Rc<Worker>,
     slot: Rc<OutboundSlot>,
-    names: Option<Rc<Captured>>,
+    names: Option<Rc<CapturedListeners>>,
     tcp: TcpStream,
     remote: SocketAddr,
 ) {
@@ -48,16 +48,16 @@ pub(crate) async fn serve(
 async fn open(
     worker: Rc<Worker>,
     mut slot: Rc<OutboundSlot>,
-    names: Option<Rc<Captured>>,
+    names: Option<Rc<CapturedListeners>>,
     mut tcp: TcpStream,
     remote: SocketAddr,
 ) -> Option<Conversation> {
     let heard = hear(&worker, &slot, &mut tcp).await?;
     // A connection of TLS has one name; of HTTP each request has its own.
-    if let (Some(names), Detected::Tls(hello)) = (&names, &heard.detected)
+    if let (Some(names), DetectedProtocol::Tls(hello)) = (&names, &heard.detected)
         && let Some(host) = hello.server_name.as_deref().and_then(host_name)
     {
-        let target = Target {
+        let target = CapturedDestination {
             to: slot.plan.borrow().bind,
             host: Some(host.into()),
         };
@@ -73,18 +73,18 @@ async fn open(
         }
     }
     let begun = heard.prefix.len() as u64;
-    let stream = Stream::Tcp(TcpIo::new(tcp, heard.prefix));
-    Some(if heard.detected == Detected::Http2 {
+    let stream = TransportStream::Tcp(TcpIo::new(tcp, heard.prefix));
+    Some(if heard.detected == DetectedProtocol::Http2 {
         let engine = slot.http.engine();
         let role = Rc::new(OutboundRole::new(worker, slot, names, remote));
         Box::pin(async move {
             http2::serve_connection(&engine, role, stream).await;
         })
-    } else if heard.detected == Detected::Opaque && slot.protocol().is_http2() {
+    } else if heard.detected == DetectedProtocol::Opaque && slot.protocol().is_http2() {
         // RFC 9113 section 3.4: bytes that are no preface end the connection, unless they are a request of
         // HTTP/1.1.
         Box::pin(transport::linger(stream))
-    } else if heard.detected == Detected::Http1 {
+    } else if heard.detected == DetectedProtocol::Http1 {
         let engine = slot.http.engine();
         let role = OutboundRole::new(worker, slot, names, remote);
         Box::pin(async move {
@@ -92,7 +92,7 @@ async fn open(
         })
     } else {
         let asked = match heard.detected {
-            Detected::Tls(hello) => Some(hello.server_name.unwrap_or_default()),
+            DetectedProtocol::Tls(hello) => Some(hello.server_name.unwrap_or_default()),
             _ => None,
         };
         let opaque = Opaque {
@@ -105,17 +105,17 @@ async fn open(
 }
 
 /// First bytes of a connection.
-struct Heard {
-    detected: Detected,
+struct FirstBytes {
+    detected: DetectedProtocol,
     prefix: Vec<u8>,
     /// Set if neither side has spoken, or the client sent no more than a word: the next speaker is remembered for
     /// this place.
-    watched: Option<Place>,
+    watched: Option<DestinationKey>,
 }
 
-impl Heard {
+impl FirstBytes {
     /// The port says it; not a byte is looked at.
-    fn declared(detected: Detected) -> Self {
+    fn declared(detected: DetectedProtocol) -> Self {
         Self {
             detected,
             prefix: Vec::new(),
@@ -126,43 +126,43 @@ impl Heard {
 
 /// Reads the client's first bytes as long as its port's protocol needs them. A silent client of an undeclared port
 /// becomes an opaque connection at the deadline, whatever it sends later.
-async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Option<Heard> {
+async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Option<FirstBytes> {
     let protocol = slot.protocol();
     let bind = slot.plan.borrow().bind;
-    let undeclared = protocol == Protocol::Auto;
+    let undeclared = protocol == WireProtocol::Auto;
     let limit = match protocol {
-        Protocol::Http | Protocol::Http2 | Protocol::Grpc => {
+        WireProtocol::Http | WireProtocol::Http2 | WireProtocol::Grpc => {
             return which_http(worker, slot, tcp).await;
         }
-        Protocol::Tcp => return Some(Heard::declared(Detected::Opaque)),
+        WireProtocol::Tcp => return Some(FirstBytes::declared(DetectedProtocol::Opaque)),
         // The server name selects nothing here.
-        Protocol::Tls if !slot.asks_for_names() => {
-            return Some(Heard::declared(Detected::Opaque));
+        WireProtocol::Tls if !slot.asks_for_names() => {
+            return Some(FirstBytes::declared(DetectedProtocol::Opaque));
         }
-        Protocol::Tls => TLS_HANDSHAKE_TIMEOUT,
-        Protocol::Auto => {
-            let place = Place::Outbound(bind);
+        WireProtocol::Tls => TLS_HANDSHAKE_TIMEOUT,
+        WireProtocol::Auto => {
+            let place = DestinationKey::Outbound(bind);
             if worker.servers_first.knows(place) {
-                return Some(Heard {
+                return Some(FirstBytes {
                     watched: Some(place),
-                    ..Heard::declared(Detected::Undecided)
+                    ..FirstBytes::declared(DetectedProtocol::Undecided)
                 });
             }
             worker.settings.borrow().detection_timeout
         }
     };
     let mut prefix = Vec::new();
-    let detected = match undeclared && worker.servers_first.knows(Place::Word(bind)) {
+    let detected = match undeclared && worker.servers_first.knows(DestinationKey::Word(bind)) {
         true => transport::read_opening(tcp, &mut prefix, limit).await,
         false => transport::read_prefix(tcp, &mut prefix, Some(limit)).await,
     };
     let detected = detected.ok()?;
-    let watched = match undeclared && detected == Detected::Undecided {
-        true if prefix.is_empty() => Some(Place::Outbound(bind)),
-        true if transport::is_word(&prefix) => Some(Place::Word(bind)),
+    let watched = match undeclared && detected == DetectedProtocol::Undecided {
+        true if prefix.is_empty() => Some(DestinationKey::Outbound(bind)),
+        true if transport::is_word(&prefix) => Some(DestinationKey::Word(bind)),
         _ => None,
     };
-    Some(Heard {
+    Some(FirstBytes {
         detected,
         prefix,
         watched,
@@ -170,7 +170,7 @@ async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Opti
 }
 
 /// Which version a client of declared HTTP speaks. It may have opened its connection long before it uses it.
-async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Option<Heard> {
+async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Option<FirstBytes> {
     let limit = worker.settings.borrow().idle_timeout;
     let declared = slot.protocol();
     let mut prefix = Vec::new();
@@ -180,12 +180,12 @@ async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -
         () = slot.http.idle_unwelcome() => return None,
     };
     let detected = match detected {
-        Detected::Http2 => Detected::Http2,
-        Detected::Opaque if declared.is_http2() => Detected::Opaque,
+        DetectedProtocol::Http2 => DetectedProtocol::Http2,
+        DetectedProtocol::Opaque if declared.is_http2() => DetectedProtocol::Opaque,
         // The engine answers bytes that are not HTTP with its 400.
-        _ => Detected::Http1,
+        _ => DetectedProtocol::Http1,
     };
-    Some(Heard {
+    Some(FirstBytes {
         detected,
         prefix,
         watched: None,
@@ -198,24 +198,24 @@ struct Opaque {
     /// The name that a client of TLS asks for, empty for none; `None` where it was not heard, or speaks something else.
     asked: Option<String>,
     /// Place that can learn from the connection, and the number of bytes that its client has sent.
-    watched: Option<(Place, u64)>,
+    watched: Option<(DestinationKey, u64)>,
 }
 
 /// Labels by which a connection is counted, with or without an endpoint.
-pub(super) trait Counted: Copy {
+pub(super) trait ConnectionLabels: Copy {
     /// Where.
-    fn series(&self, worker: &Worker, service: &Service, to: Option<&Rc<Endpoint>>) -> SeriesId;
+    fn series(&self, worker: &Worker, service: &ServiceLabels, to: Option<&Rc<Endpoint>>) -> SeriesId;
 
     /// Vantage of the connection in telemetry.
-    fn vantage(&self) -> Vantage<'_>;
+    fn vantage(&self) -> ReporterLabels<'_>;
 }
 
 /// As its client, which we are or speak for.
 #[derive(Clone, Copy)]
 pub(super) struct AsClient;
 
-impl Counted for AsClient {
-    fn series(&self, worker: &Worker, service: &Service, to: Option<&Rc<Endpoint>>) -> SeriesId {
+impl ConnectionLabels for AsClient {
+    fn series(&self, worker: &Worker, service: &ServiceLabels, to: Option<&Rc<Endpoint>>) -> SeriesId {
         let nobody = || {
             let labels = outbound_labels(worker, service, None, TCP);
             worker.shard.borrow_mut().series(&labels)
@@ -223,13 +223,13 @@ impl Counted for AsClient {
         to.map_or_else(nobody, |to| to.tcp_series(worker, service))
     }
 
-    fn vantage(&self) -> Vantage<'_> {
-        Side::Client.into()
+    fn vantage(&self) -> ReporterLabels<'_> {
+        TelemetrySide::Client.into()
     }
 }
 
 /// Result of an opaque connection.
-pub(super) struct Relayed {
+pub(super) struct RelayedConnection {
     series: SeriesId,
     flags: &'static str,
     failure: String,
@@ -243,7 +243,7 @@ pub(super) struct Relayed {
 fn relay(
     worker: Rc<Worker>,
     slot: Rc<OutboundSlot>,
-    stream: Stream,
+    stream: TransportStream,
     opaque: Opaque,
 ) -> impl Future<Output = ()> {
     let (start, started) = (SystemTime::now(), Instant::now());
@@ -252,7 +252,7 @@ fn relay(
         asked,
         watched,
     } = opaque;
-    let client = Client { remote, asked };
+    let client = OpaqueClient { remote, asked };
     async move {
         let worker = &worker;
         let led = led(worker, &slot, client.asked.as_deref());
@@ -274,7 +274,7 @@ fn relay(
             duration: started.elapsed(),
             server_name: client.asked.as_deref().unwrap_or_default(),
             cluster: cluster(&led),
-            ..TcpRecord::new(Side::Client, downstream)
+            ..TcpRecord::new(TelemetrySide::Client, downstream)
         };
         relayed.record(worker, record);
     }
@@ -289,9 +289,9 @@ pub(super) fn led(worker: &Worker, slot: &OutboundSlot, asked: Option<&str>) -> 
     let named = asked.filter(|name| !name.is_empty());
     let Some(service) = table.opaque(named) else {
         return Err(match table.otherwise {
-            Otherwise::NoRoute => "NR",
+            PassthroughMode::NoRoute => "NR",
             // Envoy's black hole is a cluster without endpoints.
-            Otherwise::BlackHole | Otherwise::Service(_) => "UH",
+            PassthroughMode::BlackHole | PassthroughMode::Service(_) => "UH",
         });
     };
     let Some(routes) = &service.routes else {
@@ -299,10 +299,10 @@ pub(super) fn led(worker: &Worker, slot: &OutboundSlot, asked: Option<&str>) -> 
     };
     let called = slot.plan.borrow().bind.ip();
     match routes.lead(worker, asked, called) {
-        Way::Straight => Ok(Rc::clone(service)),
-        Way::To(service) => Ok(service),
-        Way::Nowhere => Err("NR"),
-        Way::Missing(what) => {
+        TcpRoute::Straight => Ok(Rc::clone(service)),
+        TcpRoute::To(service) => Ok(service),
+        TcpRoute::Nowhere => Err("NR"),
+        TcpRoute::Missing(what) => {
             let service = &service.cluster;
             tracing::debug!(service, what = &*what, "the route leads nowhere");
             Err("NC")
@@ -318,7 +318,7 @@ pub(super) fn cluster(led: &Led) -> &str {
     }
 }
 
-impl Relayed {
+impl RelayedConnection {
     /// Counts it, and writes its line.
     pub(super) fn record(self, worker: &Worker, record: TcpRecord<'_>) {
         let (received, sent) = (self.received, self.sent);
@@ -334,7 +334,7 @@ impl Relayed {
             upstream_local: self.upstream_local,
             ..record
         };
-        logged::tcp(worker, &record);
+        access_logs::tcp(worker, &record);
     }
 }
 
@@ -345,7 +345,7 @@ fn by_source(traffic: &TrafficPlan, remote: SocketAddr) -> Option<u64> {
 }
 
 /// Client of a connection, and the name that it asks for, as of [`Opaque`].
-pub(super) struct Client {
+pub(super) struct OpaqueClient {
     pub(super) remote: SocketAddr,
     pub(super) asked: Option<String>,
 }
@@ -358,10 +358,10 @@ pub(super) struct Client {
 pub(super) fn to_service<'a>(
     worker: &'a Rc<Worker>,
     service: &'a ServiceState,
-    (stream, client, slot): (Stream, &'a Client, &'a OutboundSlot),
-    watched: Option<(Place, u64)>,
-    (ending, counted): (impl Future<Output = ()> + 'a, impl Counted + 'a),
-) -> impl Future<Output = Relayed> + 'a {
+    (stream, client, slot): (TransportStream, &'a OpaqueClient, &'a OutboundSlot),
+    watched: Option<(DestinationKey, u64)>,
+    (ending, counted): (impl Future<Output = ()> + 'a, impl ConnectionLabels + 'a),
+) -> impl Future<Output = RelayedConnection> + 'a {
     async move {
         // The way there is boxed, and gone when it is known.
         match Box::pin(reach(worker, service, (&stream, client, slot), counted)).await {
@@ -374,25 +374,25 @@ pub(super) fn to_service<'a>(
 }
 
 /// An endpoint that an opaque connection goes to.
-struct Reached {
-    connected: Stream,
+struct ReachedEndpoint {
+    connected: TransportStream,
     in_flight: InFlight,
     /// Boxed: few have a limit.
-    seated: Option<Box<Seated>>,
+    seated: Option<Box<ConnectionSeat>>,
 }
 
 /// Connects to an endpoint; on failure returns the result of the connection.
 async fn reach(
     worker: &Rc<Worker>,
     service: &ServiceState,
-    (stream, client, slot): (&Stream, &Client, &OutboundSlot),
-    counted: impl Counted,
-) -> Result<Reached, Relayed> {
+    (stream, client, slot): (&TransportStream, &OpaqueClient, &OutboundSlot),
+    counted: impl ConnectionLabels,
+) -> Result<ReachedEndpoint, RelayedConnection> {
     let traffic = &service.plan.traffic;
     // The circuit breaker counts a connection as long as it lasts.
     let seated = match &traffic.breaker {
         None => None,
-        Some(Same(gate)) => match gate.seat() {
+        Some(SharedPart(gate)) => match gate.seat() {
             None => return Err(refuse(worker, &service.plan.service, stream, "UO", counted)),
             Some(seated) => Some(Box::new(seated)),
         },
@@ -401,11 +401,11 @@ async fn reach(
         true => client.asked.as_deref().and_then(host_name),
         false => None,
     };
-    let wish = Wish {
+    let wish = EndpointPreference {
         key: by_source(traffic, client.remote),
         opaque: true,
         host: named.as_deref(),
-        ..Wish::default()
+        ..EndpointPreference::default()
     };
     let Some(in_flight) = service.choose(worker, wish) else {
         return Err(refuse(worker, &service.plan.service, stream, "UH", counted));
@@ -414,15 +414,15 @@ async fn reach(
     let series = counted.series(worker, &service.plan.service, Some(endpoint));
     worker.shard.borrow_mut().tcp_opened(series);
     let called = || slot.plan.borrow().bind;
-    let manner = Manner::of(worker, traffic).on_behalf(client.remote, called);
-    let connected = endpoint.connect(worker, Inside::Bytes, manner).await;
+    let manner = ConnectionManner::of(worker, traffic).on_behalf(client.remote, called);
+    let connected = endpoint.connect(worker, InnerTraffic::Bytes, manner).await;
     let outcome = match &connected {
-        Ok(_) => Outcome::Answered(200),
-        Err(_) => Outcome::Failed,
+        Ok(_) => UpstreamOutcome::Answered(200),
+        Err(_) => UpstreamOutcome::Failed,
     };
     service.report(worker, &in_flight, outcome);
     match connected {
-        Ok(connected) => Ok(Reached {
+        Ok(connected) => Ok(ReachedEndpoint {
             connected,
             in_flight,
             seated,
@@ -440,7 +440,7 @@ async fn reach(
             );
             stream.reset();
             in_flight.fails();
-            Err(Relayed {
+            Err(RelayedConnection {
                 series,
                 flags: if nobody { "UH" } else { "UF" },
                 failure: public.to_owned(),
@@ -457,22 +457,22 @@ async fn reach(
 fn carry<'a>(
     worker: &'a Rc<Worker>,
     service: &'a ServiceState,
-    reached: Reached,
-    stream: Stream,
+    reached: ReachedEndpoint,
+    stream: TransportStream,
     (watched, ending, counted): (
-        Option<(Place, u64)>,
+        Option<(DestinationKey, u64)>,
         impl Future<Output = ()> + 'a,
-        impl Counted + 'a,
+        impl ConnectionLabels + 'a,
     ),
-) -> impl Future<Output = Relayed> + 'a {
-    let Reached {
+) -> impl Future<Output = RelayedConnection> + 'a {
+    let ReachedEndpoint {
         connected,
         in_flight,
         seated,
     } = reached;
     let idle = service.plan.traffic.tcp_idle;
     let idle = idle.unwrap_or_else(|| worker.settings.borrow().idle_timeout);
-    let upstream_local = match logged::is_on(worker, counted.vantage()) {
+    let upstream_local = match access_logs::is_on(worker, counted.vantage()) {
         true => connected.local().map(Box::new),
         false => None,
     };
@@ -508,7 +508,7 @@ fn carry<'a>(
             count_revoked(worker);
         }
         drop(seated);
-        Relayed {
+        RelayedConnection {
             series: counted.series(worker, &service.plan.service, Some(endpoint)),
             flags,
             failure: failure.to_owned(),
@@ -523,15 +523,15 @@ fn carry<'a>(
 /// Ends a connection without an endpoint: the application sees a reset, not an empty answer.
 pub(super) fn refuse(
     worker: &Worker,
-    service: &Service,
-    stream: &Stream,
+    service: &ServiceLabels,
+    stream: &TransportStream,
     flags: &'static str,
-    counted: impl Counted,
-) -> Relayed {
+    counted: impl ConnectionLabels,
+) -> RelayedConnection {
     stream.reset();
     let series = counted.series(worker, service, None);
     worker.shard.borrow_mut().tcp_opened(series);
-    Relayed {
+    RelayedConnection {
         series,
         flags,
         failure: String::new(),
@@ -545,8 +545,8 @@ pub(super) fn refuse(
 /// Istio's name for where traffic ends that leads nowhere.
 const BLACK_HOLE: &str = "BlackHoleCluster";
 
-pub(crate) fn black_hole() -> Service {
-    Service {
+pub(crate) fn black_hole() -> ServiceLabels {
+    ServiceLabels {
         host: String::new(),
         name: BLACK_HOLE.to_owned(),
         namespace: String::new(),

@@ -7,41 +7,41 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use voile_model::mesh::telemetry::Side;
+use voile_model::mesh::telemetry::TelemetrySide;
 use voile_policy::claims::Claims;
-use voile_telemetry::access_log::Marks;
-use voile_telemetry::{SeriesId, Service};
-use voile_traffic::balance::Key;
-use voile_traffic::{Attempt, Held, Outcome, Resource, RetryPolicy};
-use voile_xds::wire::Protocol;
+use voile_telemetry::access_log::PolicyMarks;
+use voile_telemetry::{SeriesId, ServiceLabels};
+use voile_traffic::balance::HashKey;
+use voile_traffic::{Attempt, BreakerPermit, UpstreamOutcome, Resource, RetryPolicy};
+use voile_xds::wire::WireProtocol;
 
-use super::at_gateway::AtGateway;
+use super::gateway_context::AtGateway;
 use super::authorization::count_revoked;
-use super::balance::Wish;
-use super::captured::Captured;
-use super::changes::Changes;
-use super::effects::{Effects, refused};
-use super::endpoint::{Endpoint, InFlight, Manner, outbound_labels};
+use super::balance::EndpointPreference;
+use super::captured_listeners::CapturedListeners;
+use super::request_changes::PlanChanges;
+use super::route_effects::{RouteEffects, refused};
+use super::endpoint::{Endpoint, InFlight, ConnectionManner, outbound_labels};
 use super::inbound_http::upstream;
-use super::introduction;
-use super::ledger::Retrying;
-use super::line::{Line, seat};
-use super::logged::{self, Downstream, HttpContext};
+use super::proxy_protocol;
+use super::ledger::RetryInFlight;
+use super::upstream_connection::{UpstreamLine, seat};
+use super::access_logs::{self, Downstream, HttpContext};
 use super::mirror::Mirrors;
-use super::names::host_of;
-use super::notes::Notes;
+use super::requested_host::host_of;
+use super::request_notes::RequestNotes;
 use super::outbound::black_hole;
-use super::routes::{Acts, Asked, AtEdge, Chosen, Terms};
+use super::routes::{RouteActs, RequestAttributes, AtEdge, ChosenRoute, Terms};
 use super::slots::{OutboundSlot, ServiceState, Table};
-use super::vantage::Vantage;
-use super::{Admitted, Overload, Worker, count, counted, outcome};
-use crate::actions::Answered;
+use super::reporter::ReporterLabels;
+use super::{AdmittedRequest, Overload, Worker, count, request_series, upstream_outcome};
+use crate::actions::LocalResponse;
 use crate::http::{
-    self, Amendment, Answer, ConnectFailure, Exchange, Head, HttpRole, Observe, Pending, Refusal,
-    ResponseFlag, Revocation, Route, Shown, UpstreamHttp,
+    self, HeadAmendment, UpstreamResponse, ConnectFailure, Exchange, HttpHead, HttpRole, HeadObserver, Pending, RoleRefusal,
+    ResponseFlag, Revocation, RequestRoute, BodyPrefix, UpstreamHttp,
 };
 use crate::http2::sources::source_number;
-use crate::plan::{Otherwise, Same, Target, TrafficPlan};
+use crate::plan::{PassthroughMode, SharedPart, CapturedDestination, TrafficPlan};
 
 /// One connection of the application's.
 pub(crate) struct OutboundRole {
@@ -56,7 +56,7 @@ pub(crate) struct OutboundRole {
 
 /// Destinations of the host names in the requests of a connection.
 struct Names {
-    captured: Rc<Captured>,
+    captured: Rc<CapturedListeners>,
     /// By names as clients wrote them, the oldest first.
     meanings: RefCell<VecDeque<Meaning>>,
 }
@@ -73,20 +73,20 @@ pub(crate) struct OutboundTicket {
     service: Option<Rc<ServiceState>>,
     /// None if the service has no endpoint.
     endpoint: Option<InFlight>,
-    notes: Option<Rc<Notes>>,
-    _admitted: Option<Admitted>,
+    notes: Option<Rc<RequestNotes>>,
+    _admitted: Option<AdmittedRequest>,
     /// The route's, where it has one.
     route_name: Option<Rc<str>>,
     /// It was made to wait on purpose.
     delayed: bool,
     /// Boxed: few have any of it, and every connection would pay for its size.
-    kept: Option<Box<Kept>>,
+    kept: Option<Box<RetryState>>,
 }
 
 /// Rare state of a request: for a DestinationRule, or for retries.
 #[derive(Default)]
-struct Kept {
-    retrying: Option<Retrying>,
+struct RetryState {
+    retrying: Option<RetryInFlight>,
     /// Keys of the endpoints that failed before.
     tried: Vec<u32>,
     /// Attempts that were reported already.
@@ -94,29 +94,29 @@ struct Kept {
     /// Requests of one key keep together.
     key: Option<u64>,
     /// Its places among what may be under way.
-    _request: Option<Held>,
-    retry: Option<Held>,
+    _request: Option<BreakerPermit>,
+    retry: Option<BreakerPermit>,
 }
 
 /// A request that waits on purpose, and where it goes then.
-pub(crate) struct Delayed {
+pub(crate) struct DelayedRequest {
     wait: Duration,
-    way: Way,
+    way: RoutedCluster,
 }
 
 /// Result of routing a request.
-struct Way {
+struct RoutedCluster {
     service: Rc<ServiceState>,
     /// Authority of the called service, for a request without one.
     authority: Option<Rc<str>>,
     /// The port that was called.
     port: u16,
     terms: Terms,
-    notes: Option<Rc<Notes>>,
+    notes: Option<Rc<RequestNotes>>,
     delayed: bool,
 }
 
-impl Way {
+impl RoutedCluster {
     /// For what is answered here.
     fn ticket(self) -> OutboundTicket {
         OutboundTicket {
@@ -128,7 +128,7 @@ impl Way {
 }
 
 impl OutboundTicket {
-    fn new(service: Option<Rc<ServiceState>>, notes: Option<Rc<Notes>>) -> Self {
+    fn new(service: Option<Rc<ServiceState>>, notes: Option<Rc<RequestNotes>>) -> Self {
         Self {
             service,
             endpoint: None,
@@ -152,7 +152,7 @@ impl OutboundRole {
     pub(crate) fn new(
         worker: Rc<Worker>,
         slot: Rc<OutboundSlot>,
-        names: Option<Rc<Captured>>,
+        names: Option<Rc<CapturedListeners>>,
         remote: SocketAddr,
     ) -> Self {
         Self {
@@ -176,9 +176,9 @@ impl OutboundRole {
     }
 
     /// Vantage of its requests in telemetry.
-    fn vantage(&self) -> Vantage<'_> {
+    fn vantage(&self) -> ReporterLabels<'_> {
         let edge = self.edge.as_deref();
-        edge.map_or(Side::Client.into(), AtGateway::vantage)
+        edge.map_or(TelemetrySide::Client.into(), AtGateway::vantage)
     }
 
     /// The caller's side of the connection.
@@ -198,13 +198,13 @@ impl OutboundRole {
     /// The connections that our client's requests to an endpoint may travel on.
     fn pool_key(&self, endpoint: &Endpoint, traffic: &TrafficPlan) -> u32 {
         let called = || self.slot.plan.borrow().bind;
-        introduction::pool_key(&self.worker, (endpoint, traffic), self.remote, called)
+        proxy_protocol::pool_key(&self.worker, (endpoint, traffic), self.remote, called)
     }
 
     /// Metric series of a request to a service; `to` is the endpoint that took it, if any.
     pub(super) fn series(
         &self,
-        service: &Service,
+        service: &ServiceLabels,
         to: Option<&Rc<Endpoint>>,
         protocol: &'static str,
     ) -> SeriesId {
@@ -221,7 +221,7 @@ impl OutboundRole {
     }
 
     /// Facts about a request from outside. The gateway has refused ambiguous paths before.
-    fn at_edge<'t>(&self, head: &Head<'_>, claims: Option<&'t Claims>) -> Option<AtEdge<'t>> {
+    fn at_edge<'t>(&self, head: &HttpHead<'_>, claims: Option<&'t Claims>) -> Option<AtEdge<'t>> {
         let edge = self.edge.as_deref()?.edge;
         Some(AtEdge {
             path: edge.path(head).ok().flatten(),
@@ -231,7 +231,7 @@ impl OutboundRole {
     }
 
     /// Slot of the service that the request names, on an address without a service. A name's meaning is never guessed.
-    fn meant(&self, head: &Head<'_>) -> Result<Option<Rc<OutboundSlot>>, Overload> {
+    fn meant(&self, head: &HttpHead<'_>) -> Result<Option<Rc<OutboundSlot>>, Overload> {
         let Some(names) = &self.names else {
             return Ok(None);
         };
@@ -246,7 +246,7 @@ impl OutboundRole {
 }
 
 /// A lone service takes everything; several share a listener by authority.
-pub(super) fn choose<'a>(table: &'a Table, head: &Head<'_>) -> Option<&'a Rc<ServiceState>> {
+pub(super) fn choose<'a>(table: &'a Table, head: &HttpHead<'_>) -> Option<&'a Rc<ServiceState>> {
     if let Some(only) = table.lone() {
         return Some(only);
     }
@@ -259,21 +259,21 @@ pub(super) fn choose<'a>(table: &'a Table, head: &Head<'_>) -> Option<&'a Rc<Ser
 
 impl OutboundRole {
     /// Consistent-hash key of a request, and the amendment of its answer that sets the client's cookie for it.
-    fn key(&self, traffic: &TrafficPlan, head: &Head<'_>) -> (Option<u64>, Option<Changes>) {
+    fn key(&self, traffic: &TrafficPlan, head: &HttpHead<'_>) -> (Option<u64>, Option<PlanChanges>) {
         let Some(source) = &traffic.key else {
             return (None, None);
         };
-        match source.key(&Asked::new(head, None), self.remote.ip(), || {
+        match source.key(&RequestAttributes::new(head, None), self.remote.ip(), || {
             self.worker.random()
         }) {
-            Key::None => (None, None),
-            Key::Of(key) => (Some(key), None),
-            Key::New(key, line) => {
-                let mut changes = Changes::default();
-                changes.amend(Amendment {
+            HashKey::None => (None, None),
+            HashKey::Of(key) => (Some(key), None),
+            HashKey::New(key, line) => {
+                let mut changes = PlanChanges::default();
+                changes.amend(HeadAmendment {
                     name: "set-cookie".into(),
                     value: line.into_bytes().into(),
-                    manner: http::Manner::Append,
+                    manner: http::FieldPlacement::Append,
                 });
                 (Some(key), Some(changes))
             }
@@ -281,8 +281,8 @@ impl OutboundRole {
     }
 
     /// Reports the end of a request at an endpoint. `heard` tells if an answer came before.
-    fn ended(&self, service: &ServiceState, to: &InFlight, outcome: Outcome, heard: bool) {
-        if !heard && outcome::is_shy(outcome) {
+    fn ended(&self, service: &ServiceState, to: &InFlight, outcome: UpstreamOutcome, heard: bool) {
+        if !heard && upstream_outcome::is_shy(outcome) {
             to.fails();
         }
         service.report(&self.worker, to, outcome);
@@ -297,18 +297,18 @@ impl OutboundRole {
     fn lead(
         &self,
         service: &Rc<ServiceState>,
-        head: &Head<'_>,
+        head: &HttpHead<'_>,
         edge: Option<&AtEdge<'_>>,
     ) -> Result<(Rc<ServiceState>, Terms), Astray> {
         let Some(routes) = &service.routes else {
             return Ok((Rc::clone(service), Terms::default()));
         };
         match routes.choose(&self.worker, head, edge) {
-            Chosen::To(service, terms) => Ok((service, terms)),
-            Chosen::Here(terms) => Ok((Rc::clone(service), terms)),
-            Chosen::Straight => Ok((Rc::clone(service), Terms::default())),
-            Chosen::Nowhere => Err((404, ResponseFlag::NoRoute, UNROUTED.into())),
-            Chosen::Missing(what, status) => {
+            ChosenRoute::To(service, terms) => Ok((service, terms)),
+            ChosenRoute::Here(terms) => Ok((Rc::clone(service), terms)),
+            ChosenRoute::Straight => Ok((Rc::clone(service), Terms::default())),
+            ChosenRoute::Nowhere => Err((404, ResponseFlag::NoRoute, UNROUTED.into())),
+            ChosenRoute::Missing(what, status) => {
                 let reason = format!("the route leads nowhere: {what}");
                 Err((status, ResponseFlag::NoCluster, reason.into()))
             }
@@ -317,16 +317,16 @@ impl OutboundRole {
 }
 
 /// A request that is made to wait, whichever way it goes then.
-fn delayed(wait: Duration, mut way: Way) -> Refusal<OutboundRole> {
+fn delayed(wait: Duration, mut way: RoutedCluster) -> RoleRefusal<OutboundRole> {
     way.delayed = true;
     let ticket = OutboundTicket {
         delayed: true,
         ..OutboundTicket::new(Some(Rc::clone(&way.service)), way.notes.clone())
     };
-    let mut refusal = Refusal::new(503, ResponseFlag::DelayInjected, "fault_delay");
+    let mut refusal = RoleRefusal::new(503, ResponseFlag::DelayInjected, "fault_delay");
     refusal.ticket = Some(ticket);
     refusal.pending = Some(Box::new(Pending {
-        question: Delayed { wait, way },
+        question: DelayedRequest { wait, way },
         body: None,
     }));
     refusal
@@ -334,7 +334,7 @@ fn delayed(wait: Duration, mut way: Way) -> Refusal<OutboundRole> {
 
 impl OutboundRole {
     /// Does what the route says besides, and picks who takes the request.
-    fn proceed(&self, head: &Head<'_>, way: Way) -> Result<Route<Self>, Box<Refusal<Self>>> {
+    fn proceed(&self, head: &HttpHead<'_>, way: RoutedCluster) -> Result<RequestRoute<Self>, Box<RoleRefusal<Self>>> {
         let effects = match &way.terms.acts {
             None => None,
             Some(acts) => match self.act(acts, head, &way) {
@@ -355,7 +355,7 @@ impl OutboundRole {
         };
         let under_way = match &way.service.plan.traffic.breaker {
             None => None,
-            Some(Same(gate)) => match gate.take(Resource::Requests) {
+            Some(SharedPart(gate)) => match gate.take(Resource::Requests) {
                 None => return Err(Box::new(overflow(way))),
                 held => held,
             },
@@ -365,23 +365,23 @@ impl OutboundRole {
             true => head.authority().and_then(host_of),
             false => None,
         };
-        let wish = Wish {
+        let wish = EndpointPreference {
             key,
             host: named.as_deref(),
-            ..Wish::default()
+            ..EndpointPreference::default()
         };
         let Some(endpoint) = way.service.choose(&self.worker, wish) else {
             let mut refusal =
-                Refusal::new(503, ResponseFlag::NoHealthyUpstream, "no healthy upstream");
+                RoleRefusal::new(503, ResponseFlag::NoHealthyUpstream, "no healthy upstream");
             refusal.ticket = Some(way.ticket());
             return Err(Box::new(refusal));
         };
         let mut route = self.to(head, way, endpoint, admitted);
         if key.is_some() || under_way.is_some() {
-            route.ticket.kept = Some(Box::new(Kept {
+            route.ticket.kept = Some(Box::new(RetryState {
                 key,
                 _request: under_way,
-                ..Kept::default()
+                ..RetryState::default()
             }));
         }
         if let Some(effects) = effects {
@@ -401,14 +401,14 @@ impl OutboundRole {
     #[expect(clippy::result_large_err, reason = "the trait answers so")]
     pub(super) fn routed(
         &self,
-        head: &Head<'_>,
+        head: &HttpHead<'_>,
         claims: Option<&Claims>,
-    ) -> Result<Route<Self>, Refusal<Self>> {
-        let notes = Notes::begin(&self.worker, self.vantage(), head);
+    ) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+        let notes = RequestNotes::begin(&self.worker, self.vantage(), head);
         let meant = match self.meant(head) {
             Ok(meant) => meant,
             Err(why) => {
-                let mut refusal = Refusal::new(503, why.flag(), why.reason());
+                let mut refusal = RoleRefusal::new(503, why.flag(), why.reason());
                 refusal.ticket = notes.map(|notes| OutboundTicket::new(None, Some(notes)));
                 return Err(refusal);
             }
@@ -416,11 +416,11 @@ impl OutboundRole {
         let table = meant.as_ref().unwrap_or(&self.slot).table.borrow();
         let Some(service) = choose(&table, head) else {
             let (status, reason) = match table.otherwise {
-                Otherwise::BlackHole => (502, BLACK_HOLE),
+                PassthroughMode::BlackHole => (502, BLACK_HOLE),
                 _ if self.edge.is_some() => (404, NOT_SERVED),
-                Otherwise::NoRoute | Otherwise::Service(_) => (404, NO_ROUTE),
+                PassthroughMode::NoRoute | PassthroughMode::Service(_) => (404, NO_ROUTE),
             };
-            let mut refusal = Refusal::new(status, ResponseFlag::NoRoute, reason);
+            let mut refusal = RoleRefusal::new(status, ResponseFlag::NoRoute, reason);
             refusal.ticket = notes.map(|notes| OutboundTicket::new(None, Some(notes)));
             return Err(refusal);
         };
@@ -430,12 +430,12 @@ impl OutboundRole {
         let (service, terms) = match self.lead(called, head, edge.as_ref()) {
             Ok(led) => led,
             Err((status, flag, reason)) => {
-                let mut refusal = Refusal::new(status, flag, reason);
+                let mut refusal = RoleRefusal::new(status, flag, reason);
                 refusal.ticket = Some(OutboundTicket::new(Some(Rc::clone(called)), notes));
                 return Err(refusal);
             }
         };
-        let way = Way {
+        let way = RoutedCluster {
             service,
             authority,
             port: called.plan.port,
@@ -452,7 +452,7 @@ impl OutboundRole {
         }
     }
 
-    fn act(&self, acts: &Acts, head: &Head<'_>, way: &Way) -> Result<Effects, Box<Answered>> {
+    fn act(&self, acts: &RouteActs, head: &HttpHead<'_>, way: &RoutedCluster) -> Result<RouteEffects, Box<LocalResponse>> {
         let mirrors = |to| Mirrors {
             worker: Rc::clone(&self.worker),
             engine: self.slot.http.engine(),
@@ -464,8 +464,8 @@ impl OutboundRole {
     }
 
     /// The way to an endpoint.
-    fn to(&self, head: &Head<'_>, way: Way, endpoint: InFlight, admitted: Admitted) -> Route<Self> {
-        let Way {
+    fn to(&self, head: &HttpHead<'_>, way: RoutedCluster, endpoint: InFlight, admitted: AdmittedRequest) -> RequestRoute<Self> {
+        let RoutedCluster {
             service,
             authority,
             terms,
@@ -476,10 +476,10 @@ impl OutboundRole {
         let protocol = service.plan.protocol;
         let key = self.pool_key(&endpoint.endpoint, &service.plan.traffic);
         let to_sidecar = endpoint.endpoint.plan.is_sidecar();
-        let connect_timeout = Manner::of(&self.worker, &service.plan.traffic).timeout;
+        let connect_timeout = ConnectionManner::of(&self.worker, &service.plan.traffic).timeout;
         let terms_of_pool = service.plan.traffic.upstream;
         let (upgrades, as_client) = (service.plan.http2_upgrade, service.plan.client_protocol);
-        let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
+        let observer = notes.clone().map(|notes| notes as Rc<dyn HeadObserver>);
         let retry = terms.retry.unwrap_or_else(|| Rc::clone(&service.retry));
         let ticket = OutboundTicket {
             endpoint: Some(endpoint),
@@ -488,7 +488,7 @@ impl OutboundRole {
             delayed,
             ..OutboundTicket::new(Some(service), notes)
         };
-        let mut route = Route::new(key, ticket);
+        let mut route = RequestRoute::new(key, ticket);
         route.observer = observer;
         route.retry = Some(retry);
         if let Some(limit) = terms.timeout {
@@ -497,7 +497,7 @@ impl OutboundRole {
         route.terms = terms_of_pool;
         route.connect_timeout = connect_timeout;
         route.upstream = match as_client {
-            true => upstream(Protocol::Auto, head),
+            true => upstream(WireProtocol::Auto, head),
             false if self.edge.is_some() => behind_gateway(protocol, head),
             false => upstream(protocol, head),
         };
@@ -513,16 +513,16 @@ impl OutboundRole {
 
 /// HTTP version of a gateway to a port. Clients chose their version for the gateway and do not know the server: a port without a
 /// declaration of HTTP/2 gets HTTP/1.1, except for gRPC, which needs HTTP/2. Istio's gateways do the same, except for gRPC.
-fn behind_gateway(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
+fn behind_gateway(declared: WireProtocol, head: &HttpHead<'_>) -> UpstreamHttp {
     match declared {
-        Protocol::Http | Protocol::Http2 | Protocol::Grpc => upstream(declared, head),
+        WireProtocol::Http | WireProtocol::Http2 | WireProtocol::Grpc => upstream(declared, head),
         _ if head.is_grpc() => UpstreamHttp::Http2,
         _ => UpstreamHttp::Http1,
     }
 }
 
 /// Destination of a retry.
-pub(super) struct Turn {
+pub(super) struct RetryTarget {
     pub(super) key: u32,
     pub(super) to_sidecar: bool,
     pub(super) wait: Duration,
@@ -535,7 +535,7 @@ impl OutboundRole {
         ticket: &mut OutboundTicket,
         retry: &RetryPolicy,
         (last, made): (Attempt, u32),
-    ) -> Option<Turn> {
+    ) -> Option<RetryTarget> {
         let service = Rc::clone(ticket.service.as_ref()?);
         if !retry.wishes(last, made) {
             return None;
@@ -546,7 +546,7 @@ impl OutboundRole {
         }
         let account = &service.account;
         let (held, retrying) = match &service.plan.traffic.breaker {
-            Some(Same(gate)) if gate.limits.retries.is_some() => match gate.take(Resource::Retries)
+            Some(SharedPart(gate)) if gate.limits.retries.is_some() => match gate.take(Resource::Retries)
             {
                 None => return self.over_budget(),
                 held => (held, account.retry(None)),
@@ -560,17 +560,17 @@ impl OutboundRole {
         kept.retry = held;
         let failed = ticket.endpoint.as_ref();
         kept.tried.extend(failed.map(|to| to.endpoint.key));
-        let wish = Wish {
+        let wish = EndpointPreference {
             key: kept.key,
             tried: &kept.tried,
             host: failed.and_then(|to| to.endpoint.plan.host_on_demand()),
-            ..Wish::default()
+            ..EndpointPreference::default()
         };
         let (to, untried) = service.choose_other(&self.worker, wish)?;
         let key = self.pool_key(&to.endpoint, &service.plan.traffic);
         let to_sidecar = to.endpoint.plan.is_sidecar();
         if let Some(failed) = ticket.endpoint.replace(to) {
-            self.ended(&service, &failed, outcome::of_attempt(last), false);
+            self.ended(&service, &failed, upstream_outcome::of_attempt(last), false);
             kept.reported = made;
         }
         kept.retrying = Some(retrying);
@@ -580,7 +580,7 @@ impl OutboundRole {
             true => Duration::ZERO,
             false => retry.backoff(made, self.worker.random()),
         };
-        Some(Turn {
+        Some(RetryTarget {
             key,
             to_sidecar,
             wait,
@@ -592,7 +592,7 @@ impl OutboundRole {
         &self,
         ticket: &OutboundTicket,
         upstream: UpstreamHttp,
-    ) -> Result<Line, ConnectFailure> {
+    ) -> Result<UpstreamLine, ConnectFailure> {
         let Some(in_flight) = &ticket.endpoint else {
             return Err(ConnectFailure::new("no healthy upstream"));
         };
@@ -603,11 +603,11 @@ impl OutboundRole {
         let endpoint = &in_flight.endpoint;
         let seated = seat(traffic, endpoint, upstream).await?;
         let called = || self.slot.plan.borrow().bind;
-        let manner = Manner::of(&self.worker, traffic).on_behalf(self.remote, called);
+        let manner = ConnectionManner::of(&self.worker, traffic).on_behalf(self.remote, called);
         let inside = upstream.into();
         let connecting = Box::pin(endpoint.connect(&self.worker, inside, manner));
         let connected = connecting.await;
-        let line = connected.map(|stream| Line::new(stream, seated, &endpoint.lines));
+        let line = connected.map(|stream| UpstreamLine::new(stream, seated, &endpoint.lines));
         line.map_err(|unreachable| {
             let service = service.map(|service| service.cluster.as_str());
             let error = unreachable.detail;
@@ -625,9 +625,9 @@ impl OutboundRole {
 }
 
 /// Refuses a request for which there is no room.
-fn overflow(way: Way) -> Refusal<OutboundRole> {
+fn overflow(way: RoutedCluster) -> RoleRefusal<OutboundRole> {
     let reason = "upstream overflow: as many requests as may are under way to this destination";
-    let mut refusal = Refusal::new(503, ResponseFlag::UpstreamOverflow, reason);
+    let mut refusal = RoleRefusal::new(503, ResponseFlag::UpstreamOverflow, reason);
     refusal.ticket = Some(way.ticket());
     refusal
 }
@@ -646,12 +646,12 @@ const BLACK_HOLE: &str =
     "the mesh knows no such destination, and its outboundTrafficPolicy is REGISTRY_ONLY";
 
 impl HttpRole for OutboundRole {
-    type Upstream = Line;
+    type Upstream = UpstreamLine;
     type Key = u32;
     type Ticket = OutboundTicket;
-    type Question = Delayed;
+    type Question = DelayedRequest;
 
-    fn unknown(&self, head: &Head<'_>) -> Option<Rc<str>> {
+    fn unknown(&self, head: &HttpHead<'_>) -> Option<Rc<str>> {
         let meanings = self.names.as_ref()?.meanings.borrow();
         let authority = head.authority()?;
         let known = meanings
@@ -667,7 +667,7 @@ impl HttpRole for OutboundRole {
         let meant = match host_of(&name) {
             None => Ok(None),
             Some(host) => {
-                let target = Target {
+                let target = CapturedDestination {
                     to: self.slot.plan.borrow().bind,
                     host: Some(host.into()),
                 };
@@ -683,31 +683,31 @@ impl HttpRole for OutboundRole {
         meanings.push_back((name, meant));
     }
 
-    fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
+    fn route(&self, head: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
         self.routed(head, None)
     }
 
-    async fn ask(&self, question: &mut Delayed, _: Option<Shown>) {
+    async fn ask(&self, question: &mut DelayedRequest, _: Option<BodyPrefix>) {
         tokio::time::sleep(question.wait).await;
     }
 
-    fn answered(&self, head: &Head<'_>, question: Delayed) -> Result<Route<Self>, Refusal<Self>> {
+    fn answered(&self, head: &HttpHead<'_>, question: DelayedRequest) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
         self.proceed(head, question.way).map_err(|refusal| *refusal)
     }
 
     /// Elsewhere if the policy wishes it and the destination's budget allows it; the endpoint that failed comes last.
-    fn again(&self, route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
+    fn again(&self, route: &mut RequestRoute<Self>, last: Attempt, made: u32) -> Option<Duration> {
         let retry = Rc::clone(route.retry.as_ref()?);
         let turn = self.turn(&mut route.ticket, &retry, (last, made))?;
         (route.key, route.to_sidecar) = (turn.key, turn.to_sidecar);
         Some(turn.wait)
     }
 
-    async fn connect(&self, route: &Route<Self>) -> Result<Line, ConnectFailure> {
+    async fn connect(&self, route: &RequestRoute<Self>) -> Result<UpstreamLine, ConnectFailure> {
         self.dial(&route.ticket, route.upstream).await
     }
 
-    fn answers(&self, ticket: &OutboundTicket, answer: Answer) {
+    fn answers(&self, ticket: &OutboundTicket, answer: UpstreamResponse) {
         if let Some(to) = &ticket.endpoint {
             to.answers(answer);
         }
@@ -716,7 +716,7 @@ impl HttpRole for OutboundRole {
     const REVOCATION: Revocation = Revocation::SERVER;
 
     /// Returns true if the workload's certificate was revoked.
-    fn is_revoked<'h>(&self, ticket: &OutboundTicket, _: impl FnOnce() -> Head<'h>) -> bool {
+    fn is_revoked<'h>(&self, ticket: &OutboundTicket, _: impl FnOnce() -> HttpHead<'h>) -> bool {
         let revoked = ticket.is_cut();
         if revoked {
             count_revoked(&self.worker);
@@ -730,7 +730,7 @@ impl HttpRole for OutboundRole {
 
     fn record(&self, exchange: Exchange<'_, Self>) {
         let worker = &*self.worker;
-        let protocol = counted::protocol(&exchange);
+        let protocol = request_series::protocol(&exchange);
         let ticket = exchange.ticket;
         let delayed = ticket.is_some_and(|ticket| ticket.delayed);
         let exchange = match exchange.flag {
@@ -751,36 +751,36 @@ impl HttpRole for OutboundRole {
             None => self.series(&black_hole(), None, protocol),
         };
         let from = self.vantage();
-        counted::count(worker, from, series, &exchange);
+        request_series::count(worker, from, series, &exchange);
         if let (Some(service), Some(to)) = (service, endpoint) {
             // A retry that was planned and never made reports nothing.
             let kept = ticket.and_then(|ticket| ticket.kept.as_deref());
             let reported = kept.map_or(0, |kept| kept.reported);
-            let outcome = outcome::of_exchange(&exchange);
+            let outcome = upstream_outcome::of_exchange(&exchange);
             if let Some(outcome) = outcome.filter(|_| exchange.attempts > reported) {
-                let heard = outcome == Outcome::Answered(exchange.status);
+                let heard = outcome == UpstreamOutcome::Answered(exchange.status);
                 self.ended(service, to, outcome, heard);
             }
-            if let Some(Same(gate)) = &service.plan.traffic.breaker {
+            if let Some(SharedPart(gate)) = &service.plan.traffic.breaker {
                 gate.freed();
             }
         }
         let notes = ticket.and_then(|ticket| ticket.notes.as_deref());
-        if logged::wants(worker, from, notes) {
+        if access_logs::wants(worker, from, notes) {
             let (host, port) = service.map_or(("unknown", 0), |service| {
                 (service.plan.service.host.as_str(), service.plan.port)
             });
             let context = HttpContext {
                 route: ticket.and_then(|ticket| ticket.route_name.as_deref()),
                 details: None,
-                marks: Marks::default(),
+                marks: PolicyMarks::default(),
                 upstream: endpoint.map(|to| to.endpoint.plan.address),
                 cluster: service.map_or("", |service| service.cluster.as_str()),
                 operation: &format_args!("{host}:{port}"),
                 peer: endpoint.map(|to| &to.endpoint.plan.peer),
                 downstream: self.downstream(),
             };
-            logged::http(worker, from, &exchange, notes, &context);
+            access_logs::http(worker, from, &exchange, notes, &context);
         }
     }
 }

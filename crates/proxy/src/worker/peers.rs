@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use tokio::sync::mpsc;
-use voile_telemetry::{Labels, Peer, SeriesId, Shard};
+use voile_telemetry::{Labels, PeerLabels, SeriesId, Shard};
 
 use super::FromWorker;
 
@@ -16,13 +16,13 @@ pub(crate) const MAX_PEERS: usize = 4096;
 
 /// State of an address.
 #[derive(Clone)]
-pub(crate) enum Known {
+pub(crate) enum PeerEntry {
     /// Asked, not answered.
     Asked,
     /// Answered: not a workload of the mesh.
     Stranger,
     /// A workload; with its identity, where it has one.
-    Workload(Rc<Peer>),
+    Workload(Rc<PeerLabels>),
 }
 
 /// Returns true if two identities may be the same workload, whatever their trust domains. An unknown identity matches every
@@ -37,15 +37,15 @@ fn account(identity: &str) -> Option<&str> {
 }
 
 /// An address that called.
-struct Met {
-    known: Known,
+struct KnownPeer {
+    known: PeerEntry,
     /// Since the last question.
     used: Cell<bool>,
 }
 
 /// See the module.
 pub(crate) struct Peers {
-    known: RefCell<HashMap<IpAddr, Met>>,
+    known: RefCell<HashMap<IpAddr, KnownPeer>>,
     order: RefCell<VecDeque<IpAddr>>,
     unknown: mpsc::UnboundedSender<FromWorker>,
 }
@@ -60,29 +60,29 @@ impl Peers {
     }
 
     /// Returns the state of an address; asks about an unknown one.
-    pub(crate) fn get(&self, address: IpAddr) -> Known {
+    pub(crate) fn get(&self, address: IpAddr) -> PeerEntry {
         if let Some(met) = self.known.borrow().get(&address) {
             met.used.set(true);
             return met.known.clone();
         }
-        self.remember(address, Known::Asked);
+        self.remember(address, PeerEntry::Asked);
         // Without a receiver the process is ending, and no scrape will come.
         let _ = self.unknown.send(FromWorker::Stranger(address));
-        Known::Asked
+        PeerEntry::Asked
     }
 
     /// State of a caller at this address with this principal, empty in plaintext. If the principal is not the address's own, the
     /// caller comes through that workload, as from another network: only its identity is known.
-    pub(crate) fn caller(&self, address: IpAddr, principal: &str) -> Known {
+    pub(crate) fn caller(&self, address: IpAddr, principal: &str) -> PeerEntry {
         match self.get(address) {
-            Known::Workload(peer) if !may_be(&peer.principal, principal) => Known::Stranger,
+            PeerEntry::Workload(peer) if !may_be(&peer.principal, principal) => PeerEntry::Stranger,
             known => known,
         }
     }
 
     /// The answer.
-    pub(crate) fn learn(&self, address: IpAddr, peer: Option<Peer>) {
-        let known = peer.map_or(Known::Stranger, |peer| Known::Workload(Rc::new(peer)));
+    pub(crate) fn learn(&self, address: IpAddr, peer: Option<PeerLabels>) {
+        let known = peer.map_or(PeerEntry::Stranger, |peer| PeerEntry::Workload(Rc::new(peer)));
         self.remember(address, known);
     }
 
@@ -90,7 +90,7 @@ impl Peers {
     pub(crate) fn used(&self) -> Vec<IpAddr> {
         let known = self.known.borrow();
         let used = known.iter().filter(|(_, met)| {
-            let waits = matches!(met.known, Known::Asked);
+            let waits = matches!(met.known, PeerEntry::Asked);
             met.used.replace(false) || waits
         });
         used.map(|(address, _)| *address).collect()
@@ -113,14 +113,14 @@ impl Peers {
         order.shrink_to_fit();
     }
 
-    fn remember(&self, address: IpAddr, known: Known) {
+    fn remember(&self, address: IpAddr, known: PeerEntry) {
         let mut all = self.known.borrow_mut();
         if let Some(met) = all.get_mut(&address) {
             met.known = known;
             return;
         }
         let used = Cell::new(true);
-        if all.insert(address, Met { known, used }).is_none() {
+        if all.insert(address, KnownPeer { known, used }).is_none() {
             let mut order = self.order.borrow_mut();
             order.push_back(address);
             if order.len() > MAX_PEERS
@@ -157,7 +157,7 @@ impl Provisional {
     }
 
     /// The answer came: the series of this address take their labels.
-    pub(crate) fn settle(&self, shard: &RefCell<Shard>, address: IpAddr, peer: Option<&Peer>) {
+    pub(crate) fn settle(&self, shard: &RefCell<Shard>, address: IpAddr, peer: Option<&PeerLabels>) {
         let mut shard = shard.borrow_mut();
         self.0.borrow_mut().retain(|(theirs, id)| {
             if *theirs == address {
@@ -165,7 +165,7 @@ impl Provisional {
                     let peer = peer.filter(|one| may_be(&one.principal, &labels.source.principal));
                     if let Some(peer) = peer {
                         let principal = std::mem::take(&mut labels.source.principal);
-                        labels.source = Peer {
+                        labels.source = PeerLabels {
                             principal,
                             ..peer.clone()
                         };

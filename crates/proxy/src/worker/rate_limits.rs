@@ -9,25 +9,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use voile_model::{Port, ServiceKey};
-use voile_traffic::route::{Request, RouteTable, is_authority};
-use voile_traffic::{Quota, Verdict};
+use voile_traffic::route::{RouteInput, RouteTable, is_authority};
+use voile_traffic::{Quota, LimitVerdict};
 
 use super::Worker;
-use super::authorization::{Denied, Granted};
-use super::callee::Callee;
-use super::changes::Changes;
-use super::inbound::Caller;
-use super::routes::{Asked, joined};
+use super::authorization::{Denied, GrantedRequest};
+use super::external_call::Callee;
+use super::request_changes::PlanChanges;
+use super::inbound::InboundCaller;
+use super::routes::{RequestAttributes, joined};
 use super::slots::InboundSlot;
 use crate::authorization::forwarded_for;
-use crate::http::{Amendment, Head, Manner, ResponseFlag, Told};
-use crate::moment;
+use crate::http::{HeadAmendment, HttpHead, FieldPlacement, ResponseFlag, ExternalReply};
+use crate::clock;
 use crate::plan::LimiterPlan;
 use crate::rate_limits::{RateLimits, Sender};
-pub(crate) use global::Counting;
+pub(crate) use global::GlobalLimitCheck;
 
 /// The limits as one worker asks them.
-pub(crate) struct Limiting {
+pub(crate) struct WorkerRateLimits {
     shared: Arc<RateLimits>,
     /// One for each resource; expressions remember their way, each worker's its own.
     tables: Rc<[RouteTable]>,
@@ -46,7 +46,7 @@ const EXHAUSTED: u16 = 8;
 /// Details of a request whose path a later reader may understand differently.
 const UNREADABLE_PATH: &str = "path_normalization_failed";
 
-impl Limiting {
+impl WorkerRateLimits {
     /// The same as before, if it is.
     pub(crate) fn follow(
         worker: &Worker,
@@ -97,10 +97,10 @@ impl Limiting {
     /// service must be asked.
     fn judge(
         self: &Rc<Self>,
-        head: &Head<'_>,
-        granted: &mut Granted,
-        (caller, host): (&Caller, Option<&str>),
-    ) -> Result<Option<Box<Counting>>, Denied> {
+        head: &HttpHead<'_>,
+        granted: &mut GrantedRequest,
+        (caller, host): (&InboundCaller, Option<&str>),
+    ) -> Result<Option<Box<GlobalLimitCheck>>, Denied> {
         let path = granted.path.as_deref();
         let path = path.unwrap_or_else(|| head.path_and_query());
         let normalized = self.shared.normalization.normalize(path.as_bytes());
@@ -108,7 +108,7 @@ impl Limiting {
         let normalized = normalized.map_err(unreadable)?;
         let path = std::str::from_utf8(&normalized).unwrap_or(path);
         let asked = GoingOn {
-            asked: Asked::of_path(head, path),
+            asked: RequestAttributes::of_path(head, path),
             head,
             changes: &granted.changes,
         };
@@ -120,8 +120,8 @@ impl Limiting {
                 trusted => forwarded_for(head, trusted).unwrap_or(peer),
             },
         };
-        let now = moment::now();
-        let mut said = Said::default();
+        let now = clock::now();
+        let mut said = RateLimitHeaders::default();
         let mut questions = Vec::new();
         let resources = self.shared.resources.iter().zip(&*self.tables);
         for (place, (resource, table)) in resources.enumerate() {
@@ -148,7 +148,7 @@ impl Limiting {
             }
         }
         if !questions.is_empty() {
-            return Ok(Some(Box::new(Counting::new(self, questions, said))));
+            return Ok(Some(Box::new(GlobalLimitCheck::new(self, questions, said))));
         }
         said.tell(granted);
         Ok(None)
@@ -157,12 +157,12 @@ impl Limiting {
 
 /// Request in its forwarded form: values of an external service or a token replace the client's.
 struct GoingOn<'a> {
-    asked: Asked<'a>,
-    head: &'a Head<'a>,
-    changes: &'a Changes,
+    asked: RequestAttributes<'a>,
+    head: &'a HttpHead<'a>,
+    changes: &'a PlanChanges,
 }
 
-impl Request for GoingOn<'_> {
+impl RouteInput for GoingOn<'_> {
     fn method(&self) -> &[u8] {
         self.asked.method()
     }
@@ -196,20 +196,20 @@ impl Request for GoingOn<'_> {
 
 /// Fields for the client, each one line for all limits.
 #[derive(Default)]
-struct Said {
+struct RateLimitHeaders {
     policy: String,
     left: String,
     /// Retry-After of the last limit.
     retry_after: u64,
 }
 
-impl Said {
+impl RateLimitHeaders {
     fn policy(&mut self, policy: &str) {
         apart(&mut self.policy);
         self.policy.push_str(policy);
     }
 
-    fn left(&mut self, name: &str, verdict: Verdict) {
+    fn left(&mut self, name: &str, verdict: LimitVerdict) {
         apart(&mut self.left);
         self.left.push_str(&verdict.field(name));
         self.retry_after = verdict.retry_after();
@@ -221,15 +221,15 @@ impl Said {
         self.left.push_str(&quota.field(name));
     }
 
-    fn tell(self, granted: &mut Granted) {
+    fn tell(self, granted: &mut GrantedRequest) {
         if self.left.is_empty() {
             return;
         }
         for (name, value) in [(POLICY, self.policy), (LEFT, self.left)] {
-            granted.changes.amend(Amendment {
+            granted.changes.amend(HeadAmendment {
                 name: name.into(),
                 value: value.into_bytes().into(),
-                manner: Manner::Append,
+                manner: FieldPlacement::Append,
             });
         }
     }
@@ -248,10 +248,10 @@ impl Said {
 
     fn refusal(self, resource: &str, rule: &str) -> Denied {
         let details = format!("local_rate_limited[{resource}/{}]", rule.replace(' ', "_"));
-        let told = Told {
+        let told = ExternalReply {
             lines: self.lines(self.retry_after),
             grpc_status: Some(EXHAUSTED),
-            ..Told::default()
+            ..ExternalReply::default()
         };
         Denied {
             told: Some(Box::new(told)),
@@ -271,18 +271,18 @@ pub(crate) struct TooMany(pub(super) Denied);
 
 impl TooMany {
     /// Keeps the external service's amendments of the response, for example the cookie of a session.
-    fn keep_amends(&mut self, granted: &Granted) {
+    fn keep_amends(&mut self, granted: &GrantedRequest) {
         let told = self.0.told.get_or_insert_default();
         told.amends = granted.changes.amends().to_vec();
     }
 }
 
 /// Decision of the rate limits on a request that has leave.
-pub(super) enum Limited {
+pub(super) enum LimitOutcome {
     /// It may go on.
     Free,
     /// A rate limit service must be asked first.
-    Ask(Box<Counting>),
+    Ask(Box<GlobalLimitCheck>),
     /// It comes too often.
     Refused(Box<TooMany>),
 }
@@ -310,21 +310,21 @@ pub(super) fn is_counted(worker: &Worker, slot: &InboundSlot) -> bool {
 /// Applies the rate limits to a request that has leave; does nothing without limits. At a waypoint, `host` is the called service.
 pub(super) fn limited(
     worker: &Worker,
-    head: &Head<'_>,
-    granted: &mut Granted,
-    (caller, host): (&Caller, Option<&str>),
-) -> Limited {
+    head: &HttpHead<'_>,
+    granted: &mut GrantedRequest,
+    (caller, host): (&InboundCaller, Option<&str>),
+) -> LimitOutcome {
     let limiting = worker.limiting.borrow();
     let Some(limiting) = limiting.as_ref() else {
-        return Limited::Free;
+        return LimitOutcome::Free;
     };
     match limiting.judge(head, granted, (caller, host)) {
-        Ok(None) => Limited::Free,
-        Ok(Some(counting)) => Limited::Ask(counting),
+        Ok(None) => LimitOutcome::Free,
+        Ok(Some(counting)) => LimitOutcome::Ask(counting),
         Err(denied) => {
             let mut refused = TooMany(denied);
             refused.keep_amends(granted);
-            Limited::Refused(Box::new(refused))
+            LimitOutcome::Refused(Box::new(refused))
         }
     }
 }

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use voile_policy::claims::{Claim, Claims};
 use voile_traffic::RetryPolicy;
-use voile_traffic::route::{Request, RouteTable, is_authority};
+use voile_traffic::route::{RouteInput, RouteTable, is_authority};
 
 use super::Worker;
-use super::endpoint::Known;
+use super::endpoint::EarlierEndpoints;
 use super::slots::ServiceState;
 use crate::actions::Actions;
-use crate::http::Head;
+use crate::http::HttpHead;
 use crate::plan::RoutesPlan;
-use crate::registry::routes::{CompiledRoutes, Led};
+use crate::registry::routes::{CompiledRoutes, RouteLeg};
 
 /// See the module.
 pub(crate) struct RoutesState {
@@ -38,7 +38,7 @@ struct RuleState {
 }
 
 /// Destination of one request.
-pub(crate) enum Chosen {
+pub(crate) enum ChosenRoute {
     /// No route is for it.
     Nowhere,
     /// A route whose destination does not exist: the missing destination and the status of the response.
@@ -52,7 +52,7 @@ pub(crate) enum Chosen {
 }
 
 /// Destination of one connection that is not HTTP.
-pub(crate) enum Way {
+pub(crate) enum TcpRoute {
     /// No routes for connections: to the service itself.
     Straight,
     /// No route is for it.
@@ -83,12 +83,12 @@ pub(crate) struct Terms {
     /// Timeout of an answer.
     pub(crate) timeout: Option<Duration>,
     /// Further actions on the request; boxed, since most routes have none.
-    pub(crate) acts: Option<Box<Acts>>,
+    pub(crate) acts: Option<Box<RouteActs>>,
 }
 
 /// Further actions on one request.
 #[derive(Clone)]
-pub(crate) struct Acts {
+pub(crate) struct RouteActs {
     pub(crate) actions: Rc<Actions>,
     /// Which of the route's destinations takes it.
     pub(crate) share: usize,
@@ -137,7 +137,7 @@ impl RoutesState {
                     // Subsets share the endpoints of the whole service: their connections, and the load in
                     // flight.
                     let alike = states().filter(|state| state.is_service(wanted));
-                    let endpoints = Known::new(alike.flat_map(|state| &state.endpoints));
+                    let endpoints = EarlierEndpoints::new(alike.flat_map(|state| &state.endpoints));
                     Rc::new(ServiceState::new(worker, &endpoints, None, wanted))
                 },
                 Rc::clone,
@@ -160,20 +160,20 @@ impl RoutesState {
     pub(crate) fn choose(
         &self,
         worker: &Worker,
-        head: &Head<'_>,
+        head: &HttpHead<'_>,
         edge: Option<&AtEdge<'_>>,
-    ) -> Chosen {
+    ) -> ChosenRoute {
         let table = self.own.as_deref();
         let Some(table) = table.or(self.compiled.table.as_ref()) else {
-            return Chosen::Straight;
+            return ChosenRoute::Straight;
         };
-        let Some(chosen) = table.choose_match(&Asked::new(head, edge)) else {
-            return Chosen::Nowhere;
+        let Some(chosen) = table.choose_match(&RequestAttributes::new(head, edge)) else {
+            return ChosenRoute::Nowhere;
         };
         let share = self.compiled.rules[chosen.route].share(|| worker.random());
         let rule = &self.rules[chosen.route];
         let acts = rule.actions.as_ref().map(|actions| {
-            Box::new(Acts {
+            Box::new(RouteActs {
                 actions: Rc::clone(actions),
                 share: share.map_or(0, |(share, _)| share),
                 matched: chosen.matched,
@@ -187,25 +187,25 @@ impl RoutesState {
             acts,
         };
         match share.map(|(_, target)| &self.targets[target]) {
-            None => Chosen::Here(terms),
+            None => ChosenRoute::Here(terms),
             Some(Err(missing)) => {
                 let status = self.compiled.rules[chosen.route].missing_status;
-                Chosen::Missing(Arc::clone(missing), status)
+                ChosenRoute::Missing(Arc::clone(missing), status)
             }
-            Some(Ok(service)) => Chosen::To(Rc::clone(service), terms),
+            Some(Ok(service)) => ChosenRoute::To(Rc::clone(service), terms),
         }
     }
 
     /// Selects the route of a connection to `called`. `asked` is the name that a TLS client asks for, empty
     /// for none.
-    pub(crate) fn lead(&self, worker: &Worker, asked: Option<&str>, called: IpAddr) -> Way {
+    pub(crate) fn lead(&self, worker: &Worker, asked: Option<&str>, called: IpAddr) -> TcpRoute {
         let connections = &self.compiled.connections;
         match connections.lead(asked, called, || worker.random()) {
-            Led::Straight => Way::Straight,
-            Led::Nowhere => Way::Nowhere,
-            Led::To(target) => match &self.targets[target] {
-                Ok(service) => Way::To(Rc::clone(service)),
-                Err(missing) => Way::Missing(Arc::clone(missing)),
+            RouteLeg::Straight => TcpRoute::Straight,
+            RouteLeg::Nowhere => TcpRoute::Nowhere,
+            RouteLeg::To(target) => match &self.targets[target] {
+                Ok(service) => TcpRoute::To(Rc::clone(service)),
+                Err(missing) => TcpRoute::Missing(Arc::clone(missing)),
             },
         }
     }
@@ -225,16 +225,16 @@ impl RoutesState {
 }
 
 /// A head as decisions about traffic ask it.
-pub(crate) struct Asked<'a> {
-    head: &'a Head<'a>,
+pub(crate) struct RequestAttributes<'a> {
+    head: &'a HttpHead<'a>,
     path: &'a str,
     scheme: &'a str,
     claims: Option<&'a Claims>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestAttributes<'a> {
     /// `edge` has the facts that replace the request's own at a gateway.
-    pub(crate) fn new(head: &'a Head<'a>, edge: Option<&'a AtEdge<'a>>) -> Self {
+    pub(crate) fn new(head: &'a HttpHead<'a>, edge: Option<&'a AtEdge<'a>>) -> Self {
         let path = edge.and_then(|edge| edge.path.as_deref());
         Self {
             head,
@@ -245,9 +245,9 @@ impl<'a> Asked<'a> {
     }
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestAttributes<'a> {
     /// With another path and query than came.
-    pub(crate) fn of_path(head: &'a Head<'a>, path: &'a str) -> Self {
+    pub(crate) fn of_path(head: &'a HttpHead<'a>, path: &'a str) -> Self {
         Self {
             path,
             ..Self::new(head, None)
@@ -255,7 +255,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-impl Request for Asked<'_> {
+impl RouteInput for RequestAttributes<'_> {
     fn method(&self) -> &[u8] {
         self.head.method().as_bytes()
     }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-use voile_transport::Opening;
+use voile_transport::FirstSpeaker;
 
 use super::{FromWorker, Worker};
 
@@ -16,7 +16,7 @@ const MAX_PLACES: usize = 1024;
 
 /// Destination of connections of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
+pub(crate) enum DestinationKey {
     /// To our application, by the called address and the caller's. A caller that waited for the server once has no sidecar.
     /// Callers with a sidecar are unaffected; their ClientHello may be late.
     Inbound(SocketAddr, IpAddr),
@@ -32,17 +32,17 @@ pub(crate) enum Place {
 /// See the module.
 #[derive(Default)]
 pub(crate) struct ServersFirst {
-    places: RefCell<HashSet<Place>>,
-    order: RefCell<VecDeque<Place>>,
+    places: RefCell<HashSet<DestinationKey>>,
+    order: RefCell<VecDeque<DestinationKey>>,
 }
 
 impl ServersFirst {
-    pub(crate) fn knows(&self, place: Place) -> bool {
+    pub(crate) fn knows(&self, place: DestinationKey) -> bool {
         self.places.borrow().contains(&place)
     }
 
     /// Stores a worker's lesson.
-    pub(crate) fn learn(&self, place: Place, server_first: bool) {
+    pub(crate) fn learn(&self, place: DestinationKey, server_first: bool) {
         let (mut places, mut order) = (self.places.borrow_mut(), self.order.borrow_mut());
         if !server_first {
             places.remove(&place);
@@ -60,22 +60,22 @@ impl ServersFirst {
 
 /// Lesson of a connection's first bytes about its destination, given the present belief; `None` if there is
 /// nothing new.
-pub(crate) fn lesson(place: Place, known: bool, opening: Opening) -> Option<bool> {
-    let word = matches!(place, Place::Word(_));
+pub(crate) fn lesson(place: DestinationKey, known: bool, opening: FirstSpeaker) -> Option<bool> {
+    let word = matches!(place, DestinationKey::Word(_));
     match (known, opening) {
-        (false, Opening::Server) => Some(true),
+        (false, FirstSpeaker::Server) => Some(true),
         // A client that says more after its word says nothing about its server.
-        (true, Opening::Client) => (!word).then_some(false),
+        (true, FirstSpeaker::Client) => (!word).then_some(false),
         // A server of HTTP that speaks first ran out of patience; that says nothing about the next connection. One that
         // answers a word does.
-        (true, Opening::HttpServer) => word.then_some(false),
-        (false, Opening::HttpServer | Opening::Client) | (true, Opening::Server) => None,
+        (true, FirstSpeaker::HttpServer) => word.then_some(false),
+        (false, FirstSpeaker::HttpServer | FirstSpeaker::Client) | (true, FirstSpeaker::Server) => None,
     }
 }
 
 impl Worker {
     /// Learns from how a connection began, and lets the others know.
-    pub(crate) fn teach(&self, place: Place, opening: Opening) {
+    pub(crate) fn teach(&self, place: DestinationKey, opening: FirstSpeaker) {
         if let Some(server_first) = lesson(place, self.servers_first.knows(place), opening) {
             self.servers_first.learn(place, server_first);
             self.tell(FromWorker::ServerFirst {
@@ -92,22 +92,22 @@ mod tests {
 
     #[test]
     fn memory_follows_who_spoke_first_and_is_bounded() {
-        let silence = Place::Outbound(([192, 0, 2, 1], 25).into());
-        let word = Place::Word(([192, 0, 2, 1], 25).into());
+        let silence = DestinationKey::Outbound(([192, 0, 2, 1], 25).into());
+        let word = DestinationKey::Word(([192, 0, 2, 1], 25).into());
         let cases = [
-            (silence, false, Opening::Server, true),
-            (silence, true, Opening::Server, true),
-            (silence, false, Opening::Client, false),
-            (silence, true, Opening::Client, false),
-            (silence, false, Opening::HttpServer, false),
-            (silence, true, Opening::HttpServer, true),
-            (word, false, Opening::Server, true),
-            (word, true, Opening::Server, true),
+            (silence, false, FirstSpeaker::Server, true),
+            (silence, true, FirstSpeaker::Server, true),
+            (silence, false, FirstSpeaker::Client, false),
+            (silence, true, FirstSpeaker::Client, false),
+            (silence, false, FirstSpeaker::HttpServer, false),
+            (silence, true, FirstSpeaker::HttpServer, true),
+            (word, false, FirstSpeaker::Server, true),
+            (word, true, FirstSpeaker::Server, true),
             // Actions of clients teach nothing.
-            (word, false, Opening::Client, false),
-            (word, true, Opening::Client, true),
-            (word, false, Opening::HttpServer, false),
-            (word, true, Opening::HttpServer, false),
+            (word, false, FirstSpeaker::Client, false),
+            (word, true, FirstSpeaker::Client, true),
+            (word, false, FirstSpeaker::HttpServer, false),
+            (word, true, FirstSpeaker::HttpServer, false),
         ];
         for (place, before, opening, after) in cases {
             let all = ServersFirst::default();
@@ -120,7 +120,7 @@ mod tests {
         let all = ServersFirst::default();
         let place = |port: usize| {
             let port = u16::try_from(port).expect("a port");
-            Place::Inbound(([192, 0, 2, 1], port).into(), [192, 0, 2, 2].into())
+            DestinationKey::Inbound(([192, 0, 2, 1], port).into(), [192, 0, 2, 2].into())
         };
         (1..=MAX_PLACES + 10).for_each(|port| all.learn(place(port), true));
         assert!(!all.knows(place(10)) && all.knows(place(11)));

@@ -12,53 +12,53 @@ use quinn::Incoming;
 use tokio::net::TcpStream;
 use voile_identity::Revocations;
 use voile_policy::Trust;
-use voile_traffic::{AuthorityTable, Ejection, Outcome, Reason, RetryPolicy};
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_traffic::{AuthorityTable, Ejection, UpstreamOutcome, EjectionReason, RetryPolicy};
+use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::admission::Belief;
-use super::balance::{Among, Balance, Wish};
-use super::captured::{self, Captured};
-use super::checks::Checker;
-use super::endpoint::{Endpoint, InFlight, Known};
+use super::admission::TrustState;
+use super::balance::{ServiceEndpoints, Balance, EndpointPreference};
+use super::captured_listeners::{self, CapturedListeners};
+use super::health_checks::Checker;
+use super::endpoint::{Endpoint, InFlight, EarlierEndpoints};
 use super::gateway::GatewaySlot;
 use super::inbound_http::InboundRole;
 use super::ledger::Account;
-use super::logged::Downstream;
-use super::on_demand::OnDemand;
+use super::access_logs::Downstream;
+use super::dynamic_dns::OnDemand;
 use super::outbound_http::OutboundRole;
 use super::routes::RoutesState;
-use super::stop::Stop;
+use super::drain::Stop;
 use super::tokens::Tokens;
 use super::{
-    FromWorker, Handshaking, Place, Worker, count, gateway, gateway_http3, inbound, outbound,
+    FromWorker, HandshakePermit, ConnectionPermit, Worker, count, gateway, gateway_http3, inbound, outbound,
     tunnels,
 };
 use crate::authorization::Authorization;
 use crate::health::Watch;
 use crate::http::limits::UPSTREAM_IDLE;
 use crate::http::{Drain, HttpRole, HttpTimeouts, HttpWorker};
-use crate::moment;
+use crate::clock;
 use crate::plan::{
-    DoorPlan, InboundPlan, ListenerId, Otherwise, OutboundPlan, Plan, Same, ServicePlan, Settings,
-    Target,
+    DoorPlan, InboundPlan, ListenerId, PassthroughMode, OutboundPlan, ProxyPlan, SharedPart, ServicePlan, Settings,
+    CapturedDestination,
 };
 use crate::recording::Recording;
 
 /// An inbound listener in force.
 pub(crate) struct InboundSlot {
     pub(crate) plan: RefCell<Rc<InboundPlan>>,
-    pub(crate) http: Http<InboundRole>,
+    pub(crate) http: ListenerEngine<InboundRole>,
     /// Changes with the application's address, so that its pool does.
     pub(crate) endpoint_key: Cell<u32>,
     /// Given when connections that arrived in plaintext are no longer welcome.
     pub(crate) no_plaintext: RefCell<Stop>,
     /// Set for a listener with settings of its own.
-    own: Option<Box<Own>>,
+    own: Option<Box<OwnSettings>>,
 }
 
 /// Settings of one listener alone.
 #[derive(Default)]
-struct Own {
+struct OwnSettings {
     policies: RefCell<Option<Authorization>>,
     tokens: Tokens,
     /// The service that it is the destination of, if it is one's.
@@ -71,14 +71,14 @@ struct Own {
 pub(crate) struct OutboundSlot {
     pub(crate) plan: RefCell<Rc<OutboundPlan>>,
     pub(crate) table: RefCell<Rc<Table>>,
-    pub(crate) http: Http<OutboundRole>,
+    pub(crate) http: ListenerEngine<OutboundRole>,
 }
 
 /// Destinations of an outbound listener.
 pub(crate) struct Table {
     pub(crate) services: Vec<Rc<ServiceState>>,
     pub(crate) by_authority: AuthorityTable<usize>,
-    pub(crate) otherwise: Otherwise,
+    pub(crate) otherwise: PassthroughMode,
     by_name: bool,
 }
 
@@ -106,12 +106,12 @@ pub(crate) struct ServiceState {
 }
 
 /// A listener's HTTP engine: its own pool, so that removing a listener empties it.
-pub(crate) struct Http<R: HttpRole> {
+pub(crate) struct ListenerEngine<R: HttpRole> {
     engine: RefCell<Rc<HttpWorker<R>>>,
     drain: Drain,
 }
 
-impl<R: HttpRole + 'static> Http<R> {
+impl<R: HttpRole + 'static> ListenerEngine<R> {
     pub(super) fn new(worker: &Worker, settings: &Settings) -> Self {
         let drain = Drain::new();
         Self {
@@ -194,19 +194,19 @@ fn engine<R: HttpRole + 'static>(
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Slots {
+pub(crate) struct WorkerListeners {
     inbound: HashMap<ListenerId, Rc<InboundSlot>>,
     outbound: HashMap<ListenerId, Rc<OutboundSlot>>,
     gateway: HashMap<ListenerId, Rc<GatewaySlot>>,
-    pub(crate) captured: Rc<Captured>,
+    pub(crate) captured: Rc<CapturedListeners>,
 }
 
-impl Slots {
+impl WorkerListeners {
     /// Obeys a plan; its listeners are named in its order.
     pub(crate) fn apply(
         &mut self,
         worker: &Worker,
-        plan: &Plan,
+        plan: &ProxyPlan,
         [inbound, outbound, gateway]: [&[ListenerId]; 3],
     ) {
         let renewed = **worker.settings.borrow() != plan.settings;
@@ -221,14 +221,14 @@ impl Slots {
         }
         worker.become_workload(&plan.own);
         let aliases = plan.trust_domain_aliases.clone();
-        let mut judge = worker.believe(Belief {
+        let mut judge = worker.believe(TrustState {
             trust: Trust::new(plan.trust_domain.clone(), aliases),
             revocations: plan.revocations.clone(),
         });
         if judge {
             self.doubt_servers(worker, plan.revocations.as_deref());
         }
-        let limits = plan.rate_limits.as_ref().map(|Same(limits)| limits);
+        let limits = plan.rate_limits.as_ref().map(|SharedPart(limits)| limits);
         judge |= worker.limit(limits, &plan.limiters);
         judge |= worker.obey_policies(plan.authorization.as_ref());
         judge |= worker.ask_of(plan.authorizer.as_ref());
@@ -240,7 +240,7 @@ impl Slots {
         self.gateway.retain(|id, slot| {
             let stays = gateway.contains(id);
             if !stays {
-                slot.each_http(Http::leave);
+                slot.each_http(ListenerEngine::leave);
             }
             stays
         });
@@ -284,7 +284,7 @@ impl Slots {
         }
         self.outbound.values().for_each(|slot| slot.http.doubt());
         let gateways = self.gateway.values();
-        gateways.for_each(|slot| slot.each_http(Http::doubt));
+        gateways.for_each(|slot| slot.each_http(ListenerEngine::doubt));
         self.captured.doubt_servers();
     }
 
@@ -295,12 +295,12 @@ impl Slots {
             .values()
             .for_each(|slot| slot.http.judge_again());
         let gateways = self.gateway.values();
-        gateways.for_each(|slot| slot.each_http(Http::judge_again));
+        gateways.for_each(|slot| slot.each_http(ListenerEngine::judge_again));
         self.captured.judge_again();
     }
 
     /// Applies the answer about a captured destination.
-    pub(crate) fn learn(&self, worker: &Worker, to: Target, plan: Option<Arc<OutboundPlan>>) {
+    pub(crate) fn learn(&self, worker: &Worker, to: CapturedDestination, plan: Option<Arc<OutboundPlan>>) {
         self.captured.learn(worker, to, plan.as_deref());
         worker.tell_of_checks(plan);
     }
@@ -313,12 +313,12 @@ impl Slots {
         to: Option<SocketAddr>,
         stream: TcpStream,
         peer: SocketAddr,
-        place: Place,
+        place: ConnectionPermit,
     ) {
         let (worker, captured) = (Rc::clone(worker), Rc::clone(&self.captured));
         if id == ListenerId::CAPTURED_INBOUND {
             tokio::task::spawn_local(async move {
-                captured::serve_inbound(worker, captured, to, stream, peer).await;
+                captured_listeners::serve_inbound(worker, captured, to, stream, peer).await;
                 drop(place);
             });
         } else if id == ListenerId::TUNNELS {
@@ -328,7 +328,7 @@ impl Slots {
             });
         } else {
             tokio::task::spawn_local(async move {
-                captured::serve_outbound(worker, captured, to, stream, peer).await;
+                captured_listeners::serve_outbound(worker, captured, to, stream, peer).await;
                 drop(place);
             });
         }
@@ -341,7 +341,7 @@ impl Slots {
         id: ListenerId,
         stream: TcpStream,
         peer: SocketAddr,
-        place: Place,
+        place: ConnectionPermit,
     ) {
         let worker = Rc::clone(worker);
         if let Some(slot) = self.inbound.get(&id).cloned() {
@@ -368,8 +368,8 @@ impl Slots {
         &self,
         worker: &Rc<Worker>,
         id: ListenerId,
-        incoming: Box<(Incoming, Handshaking)>,
-        place: Place,
+        incoming: Box<(Incoming, HandshakePermit)>,
+        place: ConnectionPermit,
     ) {
         if let Some(slot) = self.gateway.get(&id).cloned() {
             let worker = Rc::clone(worker);
@@ -418,7 +418,7 @@ impl Slots {
 }
 
 /// Lets the connections of a removed listener finish; says `false` for `retain`.
-fn leave<R: HttpRole + 'static>(http: &Http<R>) -> bool {
+fn leave<R: HttpRole + 'static>(http: &ListenerEngine<R>) -> bool {
     http.leave();
     false
 }
@@ -442,7 +442,7 @@ impl InboundSlot {
     pub(crate) fn new(worker: &Worker, plan: &InboundPlan) -> Self {
         Self {
             plan: RefCell::new(Rc::new(plan.clone())),
-            http: Http::new(worker, &worker.settings()),
+            http: ListenerEngine::new(worker, &worker.settings()),
             endpoint_key: Cell::new(worker.fresh_key()),
             no_plaintext: RefCell::default(),
             own: None,
@@ -539,7 +539,7 @@ impl OutboundSlot {
                 &Table::empty(plan.otherwise),
                 plan,
             ))),
-            http: Http::new(worker, &worker.settings()),
+            http: ListenerEngine::new(worker, &worker.settings()),
         }
     }
 
@@ -558,7 +558,7 @@ impl OutboundSlot {
         }
     }
 
-    pub(crate) fn protocol(&self) -> Protocol {
+    pub(crate) fn protocol(&self) -> WireProtocol {
         self.plan.borrow().protocol
     }
 
@@ -572,7 +572,7 @@ impl OutboundSlot {
 
 impl Table {
     /// Leads nowhere.
-    fn empty(otherwise: Otherwise) -> Self {
+    fn empty(otherwise: PassthroughMode) -> Self {
         Self {
             services: Vec::new(),
             by_authority: AuthorityTable::default(),
@@ -611,8 +611,8 @@ impl Table {
     /// Service of a request that names none of several services.
     pub(crate) fn otherwise(&self) -> Option<&Rc<ServiceState>> {
         match self.otherwise {
-            Otherwise::Service(index) => self.services.get(index),
-            Otherwise::NoRoute | Otherwise::BlackHole => None,
+            PassthroughMode::Service(index) => self.services.get(index),
+            PassthroughMode::NoRoute | PassthroughMode::BlackHole => None,
         }
     }
 
@@ -676,7 +676,7 @@ impl ServiceState {
         let parts = parts.into_iter().flat_map(RoutesState::targets);
         let alike = before.into_iter().chain(parts);
         let alike = alike.filter(|state| state.is_service(plan));
-        let old = Known::new(alike.flat_map(|state| &state.endpoints));
+        let old = EarlierEndpoints::new(alike.flat_map(|state| &state.endpoints));
         Rc::new(Self::new(
             worker,
             &old,
@@ -698,7 +698,7 @@ impl ServiceState {
     /// `old`: endpoints whose connections and load are taken over; `before`: earlier state, for its routes.
     pub(super) fn new(
         worker: &Worker,
-        old: &Known<'_>,
+        old: &EarlierEndpoints<'_>,
         before: Option<&Self>,
         plan: &ServicePlan,
     ) -> Self {
@@ -706,7 +706,7 @@ impl ServiceState {
         let endpoints = plan.endpoints.iter();
         let endpoints = endpoints.map(|endpoint| Endpoint::follow(worker, old, endpoint));
         let endpoints: Vec<_> = endpoints.collect();
-        let among = Among {
+        let among = ServiceEndpoints {
             endpoints: &endpoints,
             watch: watch(plan),
         };
@@ -742,9 +742,9 @@ impl ServiceState {
     }
 
     /// Selects another endpoint for a retry, or the same if there is no other; returns true for another.
-    pub(crate) fn choose_other(&self, worker: &Worker, wish: Wish<'_>) -> Option<(InFlight, bool)> {
+    pub(crate) fn choose_other(&self, worker: &Worker, wish: EndpointPreference<'_>) -> Option<(InFlight, bool)> {
         let other = self.choose(worker, wish).map(|other| (other, true));
-        let any = Wish { tried: &[], ..wish };
+        let any = EndpointPreference { tried: &[], ..wish };
         other.or_else(|| self.choose(worker, any).map(|again| (again, false)))
     }
 
@@ -754,7 +754,7 @@ impl ServiceState {
     }
 
     /// Selects the endpoint of the next request.
-    pub(crate) fn choose(&self, worker: &Worker, wish: Wish<'_>) -> Option<InFlight> {
+    pub(crate) fn choose(&self, worker: &Worker, wish: EndpointPreference<'_>) -> Option<InFlight> {
         if let Some(on_demand) = &self.on_demand {
             return on_demand.choose(worker, wish);
         }
@@ -764,15 +764,15 @@ impl ServiceState {
         self.balance.choose(worker, self.among(), wish)
     }
 
-    fn among(&self) -> Among<'_> {
-        Among {
+    fn among(&self) -> ServiceEndpoints<'_> {
+        ServiceEndpoints {
             endpoints: &self.endpoints,
             watch: watch(&self.plan),
         }
     }
 
     /// Reports the end of a request at an endpoint.
-    pub(crate) fn report(&self, worker: &Worker, to: &InFlight, outcome: Outcome) {
+    pub(crate) fn report(&self, worker: &Worker, to: &InFlight, outcome: UpstreamOutcome) {
         let Some(watch) = watch(&self.plan) else {
             return;
         };
@@ -780,12 +780,12 @@ impl ServiceState {
         if self.on_demand.is_some() {
             return;
         }
-        for Ejection { place, reason } in watch.report(to.place, outcome, moment::now()) {
+        for Ejection { place, reason } in watch.report(to.place, outcome, clock::now()) {
             count(&worker.counters.outliers_ejected);
             let endpoint = watch.endpoints[place];
             let after = match reason {
-                Reason::InARow => format!("{outcome:?}"),
-                Reason::SuccessRate => "succeeding less often than the others".to_owned(),
+                EjectionReason::InARow => format!("{outcome:?}"),
+                EjectionReason::SuccessRate => "succeeding less often than the others".to_owned(),
             };
             tracing::warn!(cluster = self.cluster, %endpoint, %after, "outlier ejected");
         }
@@ -794,5 +794,5 @@ impl ServiceState {
 }
 
 fn watch(plan: &ServicePlan) -> Option<&Watch> {
-    plan.traffic.watch.as_ref().map(|Same(watch)| &**watch)
+    plan.traffic.watch.as_ref().map(|SharedPart(watch)| &**watch)
 }

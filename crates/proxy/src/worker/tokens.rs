@@ -9,14 +9,14 @@ use smallvec::SmallVec;
 use voile_model::mesh::TokenRule;
 use voile_policy::claims::Claims;
 use voile_policy::tokens::{
-    Cache, Outcome, Refusal, Request, Rules, Verified, masked_params, without_cookies,
+    Cache, TokenOutcome, TokenRefusal, TokenRequest, Rules, Verified, masked_params, without_cookies,
     without_params,
 };
 
-use super::authorization::{Denied, Seen};
-use super::changes::Changes;
+use super::authorization::{Denied, RequestView};
+use super::request_changes::PlanChanges;
 use super::{Worker, count};
-use crate::http::{Head, Told};
+use crate::http::{HttpHead, ExternalReply};
 use crate::tokens;
 
 /// Scheme in the challenge for a token: requests come out of TLS here.
@@ -38,7 +38,7 @@ struct InForce {
 
 /// Requests of one worker.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct TokenCounters {
     verified: Cell<u64>,
     refused: Cell<u64>,
     none: Cell<u64>,
@@ -46,15 +46,15 @@ pub(crate) struct Counters {
 
 /// A copy of them.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Figures {
+pub(crate) struct TokenFigures {
     pub(crate) verified: u64,
     pub(crate) refused: u64,
     pub(crate) none: u64,
 }
 
-impl Counters {
-    pub(crate) fn figures(&self) -> Figures {
-        Figures {
+impl TokenCounters {
+    pub(crate) fn figures(&self) -> TokenFigures {
+        TokenFigures {
             verified: self.verified.get(),
             refused: self.refused.get(),
             none: self.none.get(),
@@ -97,14 +97,14 @@ impl Tokens {
 }
 
 /// Verified token of a request, and the changes that remove its secrets.
-pub(super) struct Presented {
+pub(super) struct PresentedTokens {
     verified: Option<Verified>,
-    changes: Changes,
+    changes: PlanChanges,
     /// Parameters that go from the query.
     params: SmallVec<[Box<str>; 1]>,
 }
 
-impl Presented {
+impl PresentedTokens {
     /// The claims of a good token.
     pub(super) fn claims(&self) -> Option<&Claims> {
         self.verified.as_ref().map(Verified::claims)
@@ -116,7 +116,7 @@ impl Presented {
     }
 
     /// Changes of the request's head.
-    pub(super) fn changes(&self) -> &Changes {
+    pub(super) fn changes(&self) -> &PlanChanges {
         &self.changes
     }
 
@@ -125,7 +125,7 @@ impl Presented {
         self,
         stands: &str,
         path: Option<Box<str>>,
-    ) -> (Option<Box<str>>, Changes) {
+    ) -> (Option<Box<str>>, PlanChanges) {
         if self.params.is_empty() {
             return (path, self.changes);
         }
@@ -150,16 +150,16 @@ pub(super) fn now(tokens: &Tokens) -> u64 {
 }
 
 /// Changes of a request whose token nothing has verified: fields that only tokens may write are removed.
-pub(super) fn unforged(tokens: &Tokens) -> Changes {
+pub(super) fn unforged(tokens: &Tokens) -> PlanChanges {
     let held = tokens.rules.borrow();
     held.as_ref()
-        .map_or_else(Changes::default, |held| without(&held.owned))
+        .map_or_else(PlanChanges::default, |held| without(&held.owned))
 }
 
 /// Path for logs and spans, without the tokens in its query. Also without rules: `access_token` is a token by its name (RFC
 /// 6750), and a caller's sidecar does not know the rules of the called service.
-pub(super) fn told_path<'a>(tokens: Option<&Tokens>, head: Option<&Head<'a>>) -> Cow<'a, str> {
-    let path = head.map(Head::path_and_query).unwrap_or_default();
+pub(super) fn told_path<'a>(tokens: Option<&Tokens>, head: Option<&HttpHead<'a>>) -> Cow<'a, str> {
+    let path = head.map(HttpHead::path_and_query).unwrap_or_default();
     if !path.contains('?') {
         return Cow::Borrowed(path);
     }
@@ -178,10 +178,10 @@ pub(super) fn told_path<'a>(tokens: Option<&Tokens>, head: Option<&Head<'a>>) ->
 }
 
 /// Result of a token's verification. Nothing if no rule holds.
-pub(super) type Examined = Result<Option<Presented>, Denied>;
+pub(super) type Examined = Result<Option<PresentedTokens>, Denied>;
 
 /// Looks at a request's token by these rules, as of a moment.
-pub(super) fn examine(worker: &Worker, tokens: &Tokens, seen: &Seen<'_>, now: u64) -> Examined {
+pub(super) fn examine(worker: &Worker, tokens: &Tokens, seen: &RequestView<'_>, now: u64) -> Examined {
     let held = tokens.rules.borrow();
     let Some(held) = held.as_ref() else {
         return Ok(None);
@@ -189,7 +189,7 @@ pub(super) fn examine(worker: &Worker, tokens: &Tokens, seen: &Seen<'_>, now: u6
     let Some(rules) = held.tokens.rules() else {
         return Err(unreadable());
     };
-    let request = Request {
+    let request = TokenRequest {
         method: seen.head.method().as_bytes(),
         path: seen.path().as_bytes(),
         headers: seen,
@@ -200,13 +200,13 @@ pub(super) fn examine(worker: &Worker, tokens: &Tokens, seen: &Seen<'_>, now: u6
         rules.examine(&request, now, cache)
     };
     match outcome {
-        Outcome::NoToken => Ok(Some(Presented {
+        TokenOutcome::NoToken => Ok(Some(PresentedTokens {
             verified: None,
             changes: without(&held.owned),
             params: SmallVec::new(),
         })),
-        Outcome::Verified(verified) => Ok(Some(presented(rules, &held.owned, seen, verified))),
-        Outcome::Refused(refusal) => Err(denied(worker, refusal, seen)),
+        TokenOutcome::Verified(verified) => Ok(Some(presented(rules, &held.owned, seen, verified))),
+        TokenOutcome::Refused(refusal) => Err(denied(worker, refusal, seen)),
     }
 }
 
@@ -215,15 +215,15 @@ pub(super) fn tally(worker: &Worker, examined: &Examined) {
     let counters = &worker.counters.tokens;
     match examined {
         Ok(None) => {}
-        Ok(Some(Presented { verified: None, .. })) => count(&counters.none),
+        Ok(Some(PresentedTokens { verified: None, .. })) => count(&counters.none),
         Ok(Some(_)) => count(&counters.verified),
         Err(_) => count(&counters.refused),
     }
 }
 
 /// Removes the fields that only tokens may write.
-fn without(owned: &[Cow<'static, str>]) -> Changes {
-    let mut changes = Changes::default();
+fn without(owned: &[Cow<'static, str>]) -> PlanChanges {
+    let mut changes = PlanChanges::default();
     for name in owned {
         changes.leave_out(name.clone());
     }
@@ -233,9 +233,9 @@ fn without(owned: &[Cow<'static, str>]) -> Changes {
 fn presented(
     rules: &Rules,
     owned: &[Cow<'static, str>],
-    seen: &Seen<'_>,
+    seen: &RequestView<'_>,
     verified: Verified,
-) -> Presented {
+) -> PresentedTokens {
     let said = verified.edits(rules);
     let mut changes = without(owned);
     for name in &said.remove {
@@ -257,7 +257,7 @@ fn presented(
     }
     let params = said.params.iter().map(|name| Box::from(*name)).collect();
     drop(said);
-    Presented {
+    PresentedTokens {
         changes,
         params,
         verified: Some(verified),
@@ -272,7 +272,7 @@ fn kept_name(name: &str) -> Cow<'static, str> {
     }
 }
 
-fn denied(worker: &Worker, refusal: Refusal, seen: &Seen<'_>) -> Denied {
+fn denied(worker: &Worker, refusal: TokenRefusal, seen: &RequestView<'_>) -> Denied {
     let authority = seen.head.authority().unwrap_or_default().as_bytes();
     let policies = worker.authorization.borrow();
     // As it would go on.
@@ -282,9 +282,9 @@ fn denied(worker: &Worker, refusal: Refusal, seen: &Seen<'_>) -> Denied {
     let path = path.unwrap_or(Cow::Borrowed(seen.path()));
     let path = path.as_bytes();
     let (status, text) = (refusal.status(), refusal.text());
-    let mut told = Told {
+    let mut told = ExternalReply {
         body: Some(text.clone().into_bytes()),
-        ..Told::default()
+        ..ExternalReply::default()
     };
     if status == 401 {
         let challenge = refusal.challenge(SCHEME, authority, path);

@@ -14,40 +14,40 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use voile_hbone::{
-    ATTEMPT, CONFIG, Lease, NoTunnel, Owner, PORT, Request, Tunnel, Unopened, Wire,
+    ATTEMPT, CONFIG, Lease, NoTunnel, Owner, PORT, TunnelRequest, Tunnel, TunnelOpenError, Wire,
     serve as serve_wire,
 };
-use voile_http2::{Connection, Fields, Link, Reason, RecvStream, SendStream};
+use voile_http2::{Connection, Fields, Link, ErrorCode, RecvStream, SendStream};
 use voile_identity::revocation::keys_of;
 use voile_identity::{Identity, PeerError, identity_of};
-use voile_transport::{self as transport, Carried, Stream, TLS_HANDSHAKE_TIMEOUT, alpn};
+use voile_transport::{self as transport, TunnelledStream, TransportStream, TLS_HANDSHAKE_TIMEOUT, alpn};
 
-use super::admission::{Arrival, Verified};
-use super::captured::Captured;
+use super::admission::{ConnectionArrival, Verified};
+use super::captured_listeners::CapturedListeners;
 use super::endpoint::{Endpoint, Unreachable, connect_to, verify_chain};
-use super::inbound::{self, Caller};
-use super::shown::Shown;
+use super::inbound::{self, InboundCaller};
+use super::server_certificates::WorkerSnapshot;
 use super::{Worker, count};
 use crate::http2::sources::source_number;
-use crate::plan::{FarPlan, Origination, Same};
+use crate::plan::{FarPlan, Origination, SharedPart};
 
 /// Message for clients if TLS failed.
 const TLS_ERROR: &str = "upstream TLS error";
 
 /// Key of equal tunnels. All tunnels of a sidecar have one client, its own workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct SidecarTunnelKey {
     expected: Vec<Identity>,
     to: SocketAddr,
 }
 
 /// The connections to node proxies.
-pub(crate) type Pool = voile_hbone::Pool<Key, Unreachable>;
+pub(crate) type Pool = voile_hbone::Pool<SidecarTunnelKey, Unreachable>;
 
 /// Ends a connection when its peer is no longer trusted, and with the worker.
-struct Of(Rc<Shown>);
+struct TunnelOwner(Rc<WorkerSnapshot>);
 
-impl Owner for Of {
+impl Owner for TunnelOwner {
     async fn leaving(&self) {
         self.0.cut().await;
     }
@@ -60,37 +60,37 @@ pub(crate) async fn connect(
     worker: &Worker,
     endpoint: &Endpoint,
     limit: Duration,
-) -> Result<Stream, Unreachable> {
+) -> Result<TransportStream, Unreachable> {
     let plan = &endpoint.plan;
     let expected = plan.expected.clone().unwrap_or_default();
     if expected.is_empty() || plan.address.ip().is_unspecified() {
         let why = format!("{}: nobody is known who would answer", plan.address);
         return Err(Unreachable::new("upstream connect error", why));
     }
-    let key = |expected| Key {
+    let key = |expected| SidecarTunnelKey {
         expected,
         to: SocketAddr::new(plan.address.ip(), PORT),
     };
-    let tunnel = match plan.origination.as_ref().map(|Same(one)| &**one) {
+    let tunnel = match plan.origination.as_ref().map(|SharedPart(one)| &**one) {
         // Boxed: few calls leave their network.
         Some(Origination::Far(far)) => Box::pin(connect_far(worker, far, &expected, limit)).await?,
         Some(Origination::Through(called)) => open(worker, &key(expected), called, limit).await?,
         _ => open(worker, &key(expected), &plan.address, limit).await?,
     };
-    Ok(Stream::Tunnel(Box::new(tunnel)))
+    Ok(TransportStream::Tunnel(Box::new(tunnel)))
 }
 
 /// Tunnel to a target, on a connection to the expected peer.
 async fn open(
     worker: &Worker,
-    key: &Key,
+    key: &SidecarTunnelKey,
     called: &dyn Display,
     limit: Duration,
 ) -> Result<Tunnel, Unreachable> {
     let mut first = true;
     loop {
         let shown = worker.shown.begin();
-        let owner = Of(Rc::clone(&shown));
+        let owner = TunnelOwner(Rc::clone(&shown));
         let dialling = || dial(worker, key, &shown, limit);
         let lease = Box::pin(worker.tunnels.lease(owner, key.clone(), dialling)).await?;
         match ask(worker, &lease, called).await {
@@ -112,7 +112,7 @@ async fn connect_far(
     limit: Duration,
 ) -> Result<Tunnel, Unreachable> {
     let outer = enter(worker, far, limit).await?;
-    let at = Carried::peer(&outer);
+    let at = TunnelledStream::peer(&outer);
     // The name is neither sent nor compared; identities are.
     let name = ServerName::IpAddress(at.ip().into());
     let config = Arc::clone(&worker.tls.tunnel_client);
@@ -123,7 +123,7 @@ async fn connect_far(
     let shown = worker.shown.begin();
     let proven = (within.alpn(), within.peer_certificates());
     admit(worker, proven, expected, &behind, &shown)?;
-    let lease = worker.tunnels.alone(Of(shown), within.into());
+    let lease = worker.tunnels.alone(TunnelOwner(shown), within.into());
     let asked = ask(worker, &lease, &far.called).await;
     let halves = asked.map_err(|error| unopened(&far.called, error))?;
     Ok(Tunnel::new(halves, at, None, Some(lease)))
@@ -138,7 +138,7 @@ async fn enter(worker: &Worker, far: &FarPlan, limit: Duration) -> Result<Tunnel
     let mut last = nobody();
     for (turn, place) in order.iter().enumerate() {
         let gate = &far.gates[*place];
-        let key = Key {
+        let key = SidecarTunnelKey {
             expected: vec![gate.identity.clone()],
             to: gate.at,
         };
@@ -169,9 +169,9 @@ async fn enter(worker: &Worker, far: &FarPlan, limit: Duration) -> Result<Tunnel
     Err(last)
 }
 
-fn unopened(to: &dyn Display, error: Unopened) -> Unreachable {
+fn unopened(to: &dyn Display, error: TunnelOpenError) -> Unreachable {
     let public = match error {
-        Unopened::Denied => "upstream refused by its policy",
+        TunnelOpenError::Denied => "upstream refused by its policy",
         _ => "upstream connect error",
     };
     Unreachable::new(public, format!("{to}: {error}"))
@@ -182,7 +182,7 @@ async fn ask(
     worker: &Worker,
     lease: &Lease,
     called: &dyn Display,
-) -> Result<(RecvStream, SendStream), Unopened> {
+) -> Result<(RecvStream, SendStream), TunnelOpenError> {
     let mut head = worker.tunnels.blocks().block();
     say(worker, &mut head, called);
     voile_hbone::open(lease, head).await
@@ -196,7 +196,7 @@ fn say(worker: &Worker, head: &mut Fields, to: &dyn Display) {
         ("service.name", own.canonical_service.as_str()),
         ("service.version", own.canonical_revision.as_str()),
     ];
-    let caller = voile_hbone::Caller {
+    let caller = voile_hbone::TunnelCaller {
         client: None,
         baggage: &baggage,
         host: None,
@@ -206,10 +206,10 @@ fn say(worker: &Worker, head: &mut Fields, to: &dyn Display) {
 
 async fn dial(
     worker: &Worker,
-    key: &Key,
-    shown: &Shown,
+    key: &SidecarTunnelKey,
+    shown: &WorkerSnapshot,
     limit: Duration,
-) -> Result<Stream, Unreachable> {
+) -> Result<TransportStream, Unreachable> {
     let tcp = connect_to(worker, key.to, limit).await?;
     // The name is neither sent nor compared; identities are.
     let name = ServerName::IpAddress(key.to.ip().into());
@@ -237,7 +237,7 @@ fn admit(
     (protocol, chain): (Option<&[u8]>, &[CertificateDer<'_>]),
     expected: &[Identity],
     at: &dyn Display,
-    shown: &Shown,
+    shown: &WorkerSnapshot,
 ) -> Result<(), Unreachable> {
     if protocol != Some(alpn::PLAIN_HTTP2) {
         return Err(refused(worker, TLS_ERROR, at, &"it does not speak h2"));
@@ -264,9 +264,9 @@ fn believed(
 }
 
 /// Caller of one connection.
-struct Calling {
+struct TunnelCalling {
     worker: Rc<Worker>,
-    captured: Rc<Captured>,
+    captured: Rc<CapturedListeners>,
     peer: Rc<Verified>,
     suite: Option<rustls::CipherSuite>,
     remote: SocketAddr,
@@ -276,7 +276,7 @@ struct Calling {
 /// Serves the tunnels of one connection.
 pub(crate) async fn serve(
     worker: Rc<Worker>,
-    captured: Rc<Captured>,
+    captured: Rc<CapturedListeners>,
     tcp: TcpStream,
     remote: SocketAddr,
 ) {
@@ -301,7 +301,7 @@ pub(crate) async fn serve(
         Ok(identity) => identity,
         Err(error) => return refused(&error),
     };
-    let calling = Rc::new(Calling {
+    let calling = Rc::new(TunnelCalling {
         peer: Rc::new(Verified {
             identity,
             certificates: keys_of(stream.peer_certificates()),
@@ -320,20 +320,20 @@ pub(crate) async fn serve(
     let leaving = calling.captured.leaving.heard();
     tokio::select! {
         _ = serve_wire(&mut wire, &link, leaving, |request| tunnel(Rc::clone(&calling), request)) => {}
-        () = worker.stop.heard() => link.borrow().abort(Reason::NO_ERROR),
+        () = worker.stop.heard() => link.borrow().abort(ErrorCode::NO_ERROR),
     }
     wire.close().await;
     link.borrow().closed();
 }
 
 /// Serves one tunnel. Returns true if it was accepted.
-async fn tunnel(calling: Rc<Calling>, request: Request) -> bool {
+async fn tunnel(calling: Rc<TunnelCalling>, request: TunnelRequest) -> bool {
     const BAD: u16 = 400;
     const DENIED: u16 = 401;
     const UNAVAILABLE: u16 = 503;
     let worker = &calling.worker;
     let (remote, own_ports) = (calling.remote, &worker.capture.ports);
-    let refused = |request: Request, status, reason: &dyn Display| {
+    let refused = |request: TunnelRequest, status, reason: &dyn Display| {
         count(&worker.counters.refused);
         tracing::debug!(%remote, status, %reason, "tunnel refused");
         request.refuse(status);
@@ -357,8 +357,8 @@ async fn tunnel(calling: Rc<Calling>, request: Request) -> bool {
     let Some(slot) = calling.captured.own(worker, to) else {
         return refused(request, UNAVAILABLE, &"nothing is known of this workload");
     };
-    let caller = Caller {
-        arrival: Arrival::Tunnel(Rc::clone(&calling.peer)),
+    let caller = InboundCaller {
+        arrival: ConnectionArrival::Tunnel(Rc::clone(&calling.peer)),
         principal: calling.peer.identity.to_string(),
         suite: calling.suite,
         remote,

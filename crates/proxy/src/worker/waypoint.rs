@@ -14,15 +14,15 @@ use std::time::Duration;
 use rustls::AlertDescription;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use voile_hbone::{CONFIG, Request, Tunnel, Wire};
+use voile_hbone::{CONFIG, TunnelRequest, Tunnel, Wire};
 use voile_http2::{Connection, Fields, Link};
-use voile_transport::{self as transport, Detected, Stream, TcpIo, alpn};
-use voile_xds::wire::Protocol;
+use voile_transport::{self as transport, DetectedProtocol, TransportStream, TcpIo, alpn};
+use voile_xds::wire::WireProtocol;
 
 use super::authorization;
-use super::gateway::{GatewaySlot, Taker, ended, http, refuse};
+use super::gateway::{GatewaySlot, MatchedServer, ended, http, refuse};
 use super::gateway_tcp::bytes;
-use super::inbound::{self, Caller};
+use super::inbound::{self, InboundCaller};
 use super::{Conversation, Worker};
 use crate::plan::TlsPlan;
 
@@ -38,7 +38,7 @@ pub(super) async fn tunnels(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
     tcp: TcpStream,
-    mut caller: Caller,
+    mut caller: InboundCaller,
 ) -> Option<Conversation> {
     let tls = TlsPlan {
         credential: "".into(),
@@ -60,7 +60,7 @@ pub(super) async fn tunnels(
 }
 
 /// Serves the tunnels of one connection, until it ends or everything must.
-async fn carry(worker: Rc<Worker>, slot: Rc<GatewaySlot>, stream: Stream, caller: Rc<Caller>) {
+async fn carry(worker: Rc<Worker>, slot: Rc<GatewaySlot>, stream: TransportStream, caller: Rc<InboundCaller>) {
     let local = stream.local();
     let mut connection = Connection::server(&CONFIG, worker.tunnels.blocks().clone());
     connection.set_source(caller.source());
@@ -83,8 +83,8 @@ async fn carry(worker: Rc<Worker>, slot: Rc<GatewaySlot>, stream: Stream, caller
 async fn tunnel(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
-    request: Request,
-    (caller, local): (&Caller, Option<SocketAddr>),
+    request: TunnelRequest,
+    (caller, local): (&InboundCaller, Option<SocketAddr>),
 ) -> bool {
     let taker = match meant(&slot, request.head()) {
         Ok(taker) => taker,
@@ -116,7 +116,7 @@ async fn tunnel(
 }
 
 /// Selects the destination of a tunnel.
-fn meant(slot: &GatewaySlot, head: &Fields) -> Result<Taker, (u16, &'static str)> {
+fn meant(slot: &GatewaySlot, head: &Fields) -> Result<MatchedServer, (u16, &'static str)> {
     if head.method() != "CONNECT" || head.protocol().is_some() || head.is_cut() {
         return Err((BAD_REQUEST, "not a CONNECT"));
     }
@@ -136,9 +136,9 @@ fn meant(slot: &GatewaySlot, head: &Fields) -> Result<Taker, (u16, &'static str)
 async fn inside(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
-    taker: Taker,
+    taker: MatchedServer,
     mut tunnel: Tunnel,
-    caller: Caller,
+    caller: InboundCaller,
 ) -> Option<Conversation> {
     let protocol = taker.way.protocol();
     let takes_bytes = taker
@@ -150,11 +150,11 @@ async fn inside(
         // On a port for requests only, a silent client may still send one.
         match !takes_bytes {
             true => (settings.idle_timeout, None),
-            false => (settings.detection_timeout, Some(Detected::Opaque)),
+            false => (settings.detection_timeout, Some(DetectedProtocol::Opaque)),
         }
     };
     let detected = match protocol {
-        Protocol::Tcp | Protocol::Tls => Detected::Opaque,
+        WireProtocol::Tcp | WireProtocol::Tls => DetectedProtocol::Opaque,
         _ => {
             let mut heard = Vec::new();
             let detected = tokio::select! {
@@ -165,19 +165,19 @@ async fn inside(
             tunnel.unread(heard);
             match is_connect {
                 // A server that grants no tunnel reads on, and policy must see what it reads.
-                true => Detected::Http1,
+                true => DetectedProtocol::Http1,
                 false => detected,
             }
         }
     };
-    let stream = Stream::Tunnel(Box::new(tunnel));
+    let stream = TransportStream::Tunnel(Box::new(tunnel));
     Some(match detected {
-        Detected::Http2 => http(worker, slot, taker, stream, caller, Detected::Http2),
+        DetectedProtocol::Http2 => http(worker, slot, taker, stream, caller, DetectedProtocol::Http2),
         // The engine answers other bytes on a declared HTTP port with its 400: a client cannot bypass policies about
         // requests with another protocol.
-        _ if protocol.is_http() => http(worker, slot, taker, stream, caller, Detected::Http1),
-        Detected::Http1 => http(worker, slot, taker, stream, caller, Detected::Http1),
-        Detected::Tls(hello) => {
+        _ if protocol.is_http() => http(worker, slot, taker, stream, caller, DetectedProtocol::Http1),
+        DetectedProtocol::Http1 => http(worker, slot, taker, stream, caller, DetectedProtocol::Http1),
+        DetectedProtocol::Tls(hello) => {
             let name = hello.server_name.map(|name| name.to_ascii_lowercase());
             let name = name.unwrap_or_default();
             bytes(worker, slot, taker, stream, caller, Some(name))
@@ -187,7 +187,7 @@ async fn inside(
 }
 
 /// Reads until the protocol is known; `None` if the client sends nothing in time, or closes.
-async fn hear(tunnel: &mut Tunnel, heard: &mut Vec<u8>, patience: Duration) -> Option<Detected> {
+async fn hear(tunnel: &mut Tunnel, heard: &mut Vec<u8>, patience: Duration) -> Option<DetectedProtocol> {
     let hearing = async {
         loop {
             if let Some(detected) = transport::detect(heard) {
@@ -195,8 +195,8 @@ async fn hear(tunnel: &mut Tunnel, heard: &mut Vec<u8>, patience: Duration) -> O
             }
             match tunnel.read_buf(heard).await {
                 Ok(1..) => {}
-                Ok(0) if !heard.is_empty() => return Some(Detected::Opaque),
-                Ok(0) | Err(_) => return Some(Detected::Silent),
+                Ok(0) if !heard.is_empty() => return Some(DetectedProtocol::Opaque),
+                Ok(0) | Err(_) => return Some(DetectedProtocol::Silent),
             }
         }
     };

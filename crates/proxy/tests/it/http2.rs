@@ -8,8 +8,8 @@ use std::time::Duration;
 use http::Request;
 use tokio::net::{TcpListener, TcpStream};
 use voile_proxy::http::{
-    Buffers, ConnectFailure, Drain, Exchange, Head, HttpRole, HttpTimeouts, HttpWorker, Refusal,
-    Route, UpstreamHttp,
+    Buffers, ConnectFailure, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts, HttpWorker, RoleRefusal,
+    RequestRoute, UpstreamHttp,
 };
 
 use crate::http::stage::{eventually, play};
@@ -25,13 +25,13 @@ impl HttpRole for Role {
     type Ticket = ();
     type Question = ();
 
-    fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
-        let mut route = Route::new((), ());
+    fn route(&self, _: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+        let mut route = RequestRoute::new((), ());
         route.upstream = UpstreamHttp::Http2;
         Ok(route)
     }
 
-    async fn connect(&self, _: &Route<Self>) -> Result<TcpStream, ConnectFailure> {
+    async fn connect(&self, _: &RequestRoute<Self>) -> Result<TcpStream, ConnectFailure> {
         let stream = TcpStream::connect(self.upstream).await;
         stream.map_err(|_| ConnectFailure::new("connect"))
     }

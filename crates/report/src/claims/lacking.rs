@@ -87,7 +87,7 @@ fn too_few(figure: &str, cell: &Summary) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::tests::record;
-    use super::super::{Where, judge};
+    use super::super::{CellSelector, judge};
     use super::*;
     use crate::summarise::summarise;
 
@@ -161,13 +161,13 @@ mod tests {
             }
             record
         };
-        let envoy = || Where {
+        let envoy = || CellSelector {
             contestant: Some("envoy".to_owned()),
-            ..Where::default()
+            ..CellSelector::default()
         };
-        let at = |connections: u32| Where {
+        let at = |connections: u32| CellSelector {
             connections: Some(connections),
-            ..Where::default()
+            ..CellSelector::default()
         };
         let slope = || Claim {
             steeper_over: vec![2, 16, 64],
@@ -235,9 +235,9 @@ mod tests {
             record.runs.extend(baseline);
             let claim = Claim {
                 figure: "added_us.p50".to_owned(),
-                cell: Where {
+                cell: CellSelector {
                     connections: Some(16),
-                    ..Where::default()
+                    ..CellSelector::default()
                 },
                 ..Claim::default()
             };

@@ -9,7 +9,7 @@ use crate::html;
 use crate::page::{begin, end, table, words};
 use crate::plots::Plot;
 use crate::record::Estimate;
-use crate::svg::{Frame, Point, Scale, Series, lines};
+use crate::svg::{Frame, PlotPoint, Scale, Series, lines};
 use crate::words::escape;
 
 /// Dimension of a curve, and the mesh's size along it.
@@ -45,12 +45,12 @@ impl ControlPlaneRecord {
         let sizes: Vec<&Size> = all.iter().filter(alike).collect();
         let plot = |(key, title): &(&str, &str)| {
             let mut unit = "";
-            let mut points: Vec<Point> = sizes
+            let mut points: Vec<PlotPoint> = sizes
                 .iter()
                 .filter_map(|size| {
                     let figure = size.figure(key)?;
                     unit = &figure.unit;
-                    Some(Point {
+                    Some(PlotPoint {
                         x: amount(size),
                         y: Estimate {
                             median: figure.seen,

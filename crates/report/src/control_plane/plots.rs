@@ -5,7 +5,7 @@ use super::{ControlPlaneRecord, Figure};
 use crate::page::with_plots;
 use crate::plots::{Plot, Section};
 use crate::record::Estimate;
-use crate::svg::{Bar, bars};
+use crate::svg::{PlotBar, bars};
 
 /// Values that are so many times apart are not drawn by one scale: the small one would be no bar.
 const APART: f64 = 50.0;
@@ -62,12 +62,12 @@ impl ControlPlaneRecord {
             let label = format!("{}, {}", figure.measure, figure.what);
             Some(bar(label, class, share))
         };
-        let shares: Vec<Bar> = self.figures.iter().filter_map(share).collect();
+        let shares: Vec<PlotBar> = self.figures.iter().filter_map(share).collect();
         if shares.is_empty() {
             return None;
         }
         let asked = bar("what is asked".to_owned(), "c-other", 1.0);
-        let rows: Vec<Bar> = std::iter::once(asked).chain(shares).collect();
+        let rows: Vec<PlotBar> = std::iter::once(asked).chain(shares).collect();
         let title = "What was seen, as a share of what was asked".to_owned();
         let svg = bars(&title, &rows, |share| format!("{share:.2}"));
         Some(Plot::new("asked", title, svg))
@@ -115,14 +115,14 @@ fn once<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(&'a str, &'a 
     found
 }
 
-fn bar(label: String, class: &'static str, value: f64) -> Bar {
+fn bar(label: String, class: &'static str, value: f64) -> PlotBar {
     let value = Estimate {
         median: value,
         low: None,
         high: None,
         rounds: 1,
     };
-    Bar {
+    PlotBar {
         label,
         class,
         value,
@@ -142,7 +142,7 @@ fn drawn(kind: &str, title: &str, unit: &str, mut rows: Vec<(&str, f64)>) -> Vec
             continue;
         }
         let all = near.into_iter();
-        let all: Vec<Bar> = all
+        let all: Vec<PlotBar> = all
             .map(|(label, value)| bar(label.to_owned(), "c-voile", value))
             .collect();
         let svg = bars(title, &all, shower(unit));

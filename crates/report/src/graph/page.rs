@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::parts::{Both, Part};
+use super::parts::{PairedFigure, GraphFigures};
 use super::{CLAIMED_RATE, CLAIMED_SIDECARS, GraphRecord};
 use crate::html;
 use crate::page::{begin, end, table, words};
@@ -249,12 +249,12 @@ impl GraphRecord {
 }
 
 /// Both sides of a figure.
-fn two(part: &Part, figure: &str, show: fn(f64) -> String) -> [String; 2] {
-    let Both { without, with, .. } = part.figure(figure);
+fn two(part: &GraphFigures, figure: &str, show: fn(f64) -> String) -> [String; 2] {
+    let PairedFigure { without, with, .. } = part.figure(figure);
     [one(without, show), one(with, show)]
 }
 
-fn added(part: &Part, figure: &str) -> String {
+fn added(part: &GraphFigures, figure: &str) -> String {
     one(part.figure(figure).added, duration)
 }
 

@@ -11,7 +11,7 @@ use crate::words::{duration, interval};
 
 /// A figure on both sides, over the rounds that are valid on both.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Both {
+pub(super) struct PairedFigure {
     pub(super) without: Option<Estimate>,
     pub(super) with: Option<Estimate>,
     /// Within rounds.
@@ -19,13 +19,13 @@ pub(super) struct Both {
 }
 
 /// One service or one call over rounds, by its figures.
-pub(super) struct Part {
+pub(super) struct GraphFigures {
     pub(super) name: String,
-    figures: BTreeMap<&'static str, Both>,
+    figures: BTreeMap<&'static str, PairedFigure>,
 }
 
-impl Part {
-    pub(super) fn figure(&self, name: &str) -> Both {
+impl GraphFigures {
+    pub(super) fn figure(&self, name: &str) -> PairedFigure {
         self.figures.get(name).copied().unwrap_or_default()
     }
 }
@@ -53,12 +53,12 @@ const OF_EDGES: [Figure<EdgeSlice>; 5] = [
 
 impl GraphRecord {
     /// Every service, those first that the graph names first.
-    pub(super) fn service_parts(&self) -> Vec<Part> {
+    pub(super) fn service_parts(&self) -> Vec<GraphFigures> {
         self.parts(&|slice| &slice.services, &OF_SERVICES)
     }
 
     /// Every call.
-    pub(super) fn edge_parts(&self) -> Vec<Part> {
+    pub(super) fn edge_parts(&self) -> Vec<GraphFigures> {
         self.parts(&|slice| &slice.edges, &OF_EDGES)
     }
 
@@ -66,12 +66,12 @@ impl GraphRecord {
         &self,
         of: &dyn Fn(&GraphSlice) -> &BTreeMap<String, T>,
         figures: &[Figure<T>],
-    ) -> Vec<Part> {
+    ) -> Vec<GraphFigures> {
         let names: BTreeSet<&String> = self.slices.iter().flat_map(|one| of(one).keys()).collect();
         let mut names: Vec<&String> = names.into_iter().collect();
         // `svc-10` after `svc-9`.
         names.sort_by_key(|name| natural(name));
-        let part = |name: &String| Part {
+        let part = |name: &String| GraphFigures {
             name: name.clone(),
             figures: figures
                 .iter()
@@ -87,7 +87,7 @@ impl GraphRecord {
     }
 
     /// Returns the figure on both sides. A figure that only one side has (sidecars) has a value for that side alone.
-    fn both(&self, figure: &dyn Fn(&GraphSlice) -> Option<f64>) -> Both {
+    fn both(&self, figure: &dyn Fn(&GraphSlice) -> Option<f64>) -> PairedFigure {
         let over = |mesh: bool| {
             let valid = self.valid_rounds();
             let slices = self.slices.iter().filter(|one| one.mesh == mesh);
@@ -102,7 +102,7 @@ impl GraphRecord {
             .iter()
             .map(|(with, without)| with - without)
             .collect();
-        Both {
+        PairedFigure {
             without: over(false),
             with: over(true),
             added: estimate(&added),

@@ -1,12 +1,12 @@
 //! Plots of a graph's record: end to end, then each service, then each call, with the mesh beside without.
 
-use super::parts::{Both, Part};
+use super::parts::{PairedFigure, GraphFigures};
 use super::{GraphRecord, GraphSlice};
 use crate::page::with_plots;
 use crate::plots::{Plot, Section};
 use crate::record::Estimate;
 use crate::statistics::estimate;
-use crate::svg::{Bar, Frame, Point, Scale, Series, bars, lines};
+use crate::svg::{PlotBar, Frame, PlotPoint, Scale, Series, bars, lines};
 use crate::words::{bytes, duration, micro};
 
 /// Largest number of services or calls in a plot. Longer plots are unreadable: the dearest are drawn, the table has all.
@@ -66,11 +66,11 @@ impl GraphRecord {
             sides(word, &self.pairs(&of))
         });
         let machine = sides("machine", &self.pairs(&|slice| Some(slice.machine_us)));
-        let cpu: Vec<Bar> = cpu
+        let cpu: Vec<PlotBar> = cpu
             .chain(machine)
             .filter(|bar| bar.value.median > 0.0)
             .collect();
-        let latency: Vec<Bar> = latency.collect();
+        let latency: Vec<PlotBar> = latency.collect();
         let mut plots = Vec::new();
         if !latency.is_empty() {
             let title = format!("latency at the entry point, {}/s", self.rate);
@@ -95,7 +95,7 @@ impl GraphRecord {
                     .slices
                     .iter()
                     .filter(|slice| slice.mesh == mesh && read(slice) > 0.0)
-                    .map(|slice| Point {
+                    .map(|slice| PlotPoint {
                         x: f64::from(slice.round),
                         y: Estimate {
                             median: read(slice),
@@ -132,10 +132,10 @@ fn section(title: &'static str, words: &'static str, plots: Vec<Plot>) -> Sectio
 }
 
 /// A bar for each side, over rounds.
-fn sides(word: &str, pairs: &[(f64, f64)]) -> Vec<Bar> {
+fn sides(word: &str, pairs: &[(f64, f64)]) -> Vec<PlotBar> {
     let side = |label: &str, class, pick: fn(&(f64, f64)) -> f64| {
         let value = estimate(&pairs.iter().map(pick).collect::<Vec<_>>())?;
-        Some(Bar {
+        Some(PlotBar {
             label: format!("{word} {label}"),
             class,
             value,
@@ -152,16 +152,16 @@ fn sides(word: &str, pairs: &[(f64, f64)]) -> Vec<Bar> {
 fn drawn(
     kind: &str,
     title: &str,
-    parts: &[Part],
+    parts: &[GraphFigures],
     figure: &str,
     show: fn(f64) -> String,
 ) -> Option<Plot> {
-    let weight = |part: &&Part| {
-        let Both { without, with, .. } = part.figure(figure);
+    let weight = |part: &&GraphFigures| {
+        let PairedFigure { without, with, .. } = part.figure(figure);
         let middle = |side: Option<Estimate>| side.map_or(0.0, |side| side.median);
         middle(without).max(middle(with))
     };
-    let mut chosen: Vec<&Part> = parts.iter().filter(|part| weight(part) > 0.0).collect();
+    let mut chosen: Vec<&GraphFigures> = parts.iter().filter(|part| weight(part) > 0.0).collect();
     let all = chosen.len();
     if all > MOST {
         chosen.sort_by(|one, other| weight(other).total_cmp(&weight(one)));
@@ -170,7 +170,7 @@ fn drawn(
     let rows = chosen.iter().flat_map(|part| {
         let both = part.figure(figure);
         let bar = |value: Option<Estimate>, class, label: String| {
-            Some(Bar {
+            Some(PlotBar {
                 label,
                 class,
                 value: value?,
@@ -194,7 +194,7 @@ fn drawn(
             ),
         ]
     });
-    let rows: Vec<Bar> = rows.flatten().collect();
+    let rows: Vec<PlotBar> = rows.flatten().collect();
     if rows.is_empty() {
         return None;
     }
@@ -210,7 +210,7 @@ fn drawn(
     Some(plot)
 }
 
-fn of_services(parts: &[Part]) -> Vec<Plot> {
+fn of_services(parts: &[GraphFigures]) -> Vec<Plot> {
     let plots = [
         drawn(
             "service",
@@ -244,7 +244,7 @@ fn of_services(parts: &[Part]) -> Vec<Plot> {
     plots.into_iter().flatten().collect()
 }
 
-fn of_calls(parts: &[Part]) -> Vec<Plot> {
+fn of_calls(parts: &[GraphFigures]) -> Vec<Plot> {
     let plots = [
         drawn("call", "mean time of a call", parts, "mean_us", duration),
         drawn("call", "p99 of a call", parts, "p99_us", duration),

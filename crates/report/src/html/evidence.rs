@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::record::{Environment, Record, Verdict};
+use crate::record::{Environment, Record, CheckVerdict};
 use crate::words::{escape, interval, path_title, title};
 
 pub(super) fn write(page: &mut String, record: &Record) {
@@ -62,10 +62,10 @@ fn proofs(page: &mut String, record: &Record) {
                 .filter(|check| check.verdict == verdict)
                 .count()
         };
-        let (failed, open) = (count(Verdict::Failed), count(Verdict::NotProven));
+        let (failed, open) = (count(CheckVerdict::Failed), count(CheckVerdict::NotProven));
         let mut result = format!(
             "<span class=\"good\">{} proven</span>",
-            count(Verdict::Proven)
+            count(CheckVerdict::Proven)
         );
         if open > 0 {
             let _ = write!(result, ", {open} not proven here");
@@ -92,9 +92,9 @@ fn proofs(page: &mut String, record: &Record) {
         );
         for check in &proof.checks {
             let (class, word) = match check.verdict {
-                Verdict::Proven => ("good", "proven"),
-                Verdict::NotProven => ("soft", "not proven"),
-                Verdict::Failed => ("bad", "FAILED"),
+                CheckVerdict::Proven => ("good", "proven"),
+                CheckVerdict::NotProven => ("soft", "not proven"),
+                CheckVerdict::Failed => ("bad", "FAILED"),
             };
             let _ = writeln!(
                 page,

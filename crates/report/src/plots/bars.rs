@@ -1,14 +1,14 @@
 //! One cell's figures beside each other: latency, CPU and memory as bars with intervals.
 
 use super::{Plot, Section, groups};
-use crate::record::{Kind, Record, Summary};
-use crate::svg::{Bar, Colours, bars};
+use crate::record::{ValueKind, Record, Summary};
+use crate::svg::{PlotBar, Colours, bars};
 use crate::words::{bytes, core_share, gigabits, micro, per_second, small_bytes};
 
 pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
     let mut groups = groups(record);
     let others = groups.clone();
-    groups.retain(|(_, cells)| cells.iter().any(|cell| cell.kind == Kind::Latency));
+    groups.retain(|(_, cells)| cells.iter().any(|cell| cell.kind == ValueKind::Latency));
     let each = |kind: &str, figures: &[(&str, &str)], show: fn(f64) -> String| -> Vec<Plot> {
         let drawn = groups.iter().filter_map(|(title, cells)| {
             let rows = rows(cells, figures, colours);
@@ -94,10 +94,10 @@ fn other_kinds(groups: &[(String, Vec<&Summary>)], colours: &Colours) -> Section
     let mut plots = Vec::new();
     for (title, cells) in groups {
         let drawn: &[Drawn] = match cells.first().map(|cell| cell.kind) {
-            Some(Kind::Saturation) => &saturation,
-            Some(Kind::Bulk) => &bulk,
-            Some(Kind::Idle) => &idle,
-            Some(Kind::Latency) | None => &[],
+            Some(ValueKind::Saturation) => &saturation,
+            Some(ValueKind::Bulk) => &bulk,
+            Some(ValueKind::Idle) => &idle,
+            Some(ValueKind::Latency) | None => &[],
         };
         for (word, figure, show) in drawn {
             let rows = rows(cells, &[("", figure)], colours);
@@ -116,12 +116,12 @@ fn other_kinds(groups: &[(String, Vec<&Summary>)], colours: &Colours) -> Section
     }
 }
 
-fn rows(cells: &[&Summary], figures: &[(&str, &str)], colours: &Colours) -> Vec<Bar> {
+fn rows(cells: &[&Summary], figures: &[(&str, &str)], colours: &Colours) -> Vec<PlotBar> {
     figures
         .iter()
         .flat_map(|(word, name)| {
             cells.iter().filter_map(move |summary| {
-                Some(Bar {
+                Some(PlotBar {
                     label: format!("{} {word}", summary.contestant)
                         .trim_end()
                         .to_owned(),

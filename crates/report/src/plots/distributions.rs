@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 
 use super::{Plot, Section, groups, who};
-use crate::record::{Latency, Merged, Record, Summary};
+use crate::record::{Latency, MergedHistogram, Record, Summary};
 use crate::svg::{Colours, Curve, curves, shapes};
 
 /// Points of a percentile curve per factor of ten of rarity: smooth to the eye at this size.
@@ -66,7 +66,7 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
 }
 
 /// A histogram that cannot be read has no curve; the record may come from anywhere.
-fn histogram(merged: &Merged) -> Option<Histogram<u64>> {
+fn histogram(merged: &MergedHistogram) -> Option<Histogram<u64>> {
     let bytes = base64::engine::general_purpose::STANDARD
         .decode(merged.hdr.trim())
         .ok()?;

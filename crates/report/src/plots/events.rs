@@ -1,9 +1,9 @@
 //! Plots of changes under load: a slice's time line with the events on the mesh, and their effect on users.
 
 use super::{Plot, Section, who};
-use crate::events::{Event, Interval};
-use crate::record::{CellKey, Estimate, Record, Run};
-use crate::svg::{Colours, Frame, Mark, Point, Scale, Series, lines};
+use crate::events::{SliceEvent, Interval};
+use crate::record::{CellKey, Estimate, Record, SliceRun};
+use crate::svg::{Colours, Frame, PlotMark, PlotPoint, Scale, Series, lines};
 use crate::words::{duration, load_title};
 
 pub(super) fn section(record: &Record, colours: &Colours) -> Option<Section> {
@@ -14,7 +14,7 @@ pub(super) fn section(record: &Record, colours: &Colours) -> Option<Section> {
         .iter()
         .filter(|run| !run.series.is_empty() && !run.control);
     // One slice of each cell: the first that counts, or the first at all.
-    let (valid, rest): (Vec<&Run>, Vec<&Run>) = lined.partition(|run| run.valid);
+    let (valid, rest): (Vec<&SliceRun>, Vec<&SliceRun>) = lined.partition(|run| run.valid);
     for run in valid.into_iter().chain(rest) {
         let cell = run.key();
         if !cells.contains(&cell) {
@@ -31,7 +31,7 @@ pub(super) fn section(record: &Record, colours: &Colours) -> Option<Section> {
     })
 }
 
-fn plot(run: &Run, cell: &CellKey, colours: &Colours) -> Plot {
+fn plot(run: &SliceRun, cell: &CellKey, colours: &Colours) -> Plot {
     let class = colours.class(&cell.contestant);
     let series = |label: &str, dash, value: fn(&Interval) -> Option<f64>| Series {
         label: label.to_owned(),
@@ -41,7 +41,7 @@ fn plot(run: &Run, cell: &CellKey, colours: &Colours) -> Plot {
             .series
             .iter()
             .filter_map(|interval| {
-                Some(Point {
+                Some(PlotPoint {
                     x: interval.at_seconds + interval.seconds / 2.0,
                     y: Estimate {
                         median: value(interval)?,
@@ -56,11 +56,11 @@ fn plot(run: &Run, cell: &CellKey, colours: &Colours) -> Plot {
         series("p50", 0, |interval| interval.p50_us),
         series("longest", 1, |interval| interval.max_us),
     ];
-    let marks: Vec<Mark> = run
+    let marks: Vec<PlotMark> = run
         .events
         .iter()
         .enumerate()
-        .map(|(number, event)| Mark {
+        .map(|(number, event)| PlotMark {
             at: event.at_seconds,
             sign: (number + 1).to_string(),
             words: event.action.clone(),
@@ -85,7 +85,7 @@ fn plot(run: &Run, cell: &CellKey, colours: &Colours) -> Plot {
     plot
 }
 
-fn told_of(number: usize, event: &Event) -> String {
+fn told_of(number: usize, event: &SliceEvent) -> String {
     if let Some(why) = &event.failure {
         return format!("{number}: {} could not be done: {why}.", event.action);
     }
@@ -121,23 +121,23 @@ mod tests {
             max_us: Some(if at == 5 { 90_000.0 } else { 400.0 }),
             ..Interval::default()
         };
-        let done = Event {
+        let done = SliceEvent {
             action: "restart-proxy".to_owned(),
             at_seconds: 0.5,
             effect_seconds: Some(0.012),
             failed: 3,
             slow: 9,
             slow_factor: 10.0,
-            ..Event::default()
+            ..SliceEvent::default()
         };
         let mut record = Record::default();
-        record.runs.push(Run {
+        record.runs.push(SliceRun {
             contestant: "voile".to_owned(),
             mode: "both".to_owned(),
             valid: true,
             series: (0..10).map(interval).collect(),
             events: vec![done],
-            ..Run::default()
+            ..SliceRun::default()
         });
         let colours = Colours::of(std::iter::empty());
         let section = section(&record, &colours).expect("it has a time line");

@@ -8,8 +8,8 @@ mod time;
 
 use std::collections::BTreeSet;
 
-use crate::record::{CellKey, Control, Kind, Record, Summary};
-use crate::svg::{Bar, Colours, dots};
+use crate::record::{CellKey, Control, ValueKind, Record, Summary};
+use crate::svg::{PlotBar, Colours, dots};
 use crate::words;
 
 /// One plot.
@@ -129,9 +129,9 @@ fn who(cell: &CellKey) -> String {
 /// A cell's name, short enough for a plot's margin: contestant, path, and load in figures.
 pub(crate) fn brief(cell: &CellKey) -> String {
     let load = match cell.kind {
-        Kind::Latency => format!("{}×{}/s", cell.connections, cell.rate),
-        Kind::Saturation | Kind::Bulk => format!("{}×max", cell.connections),
-        Kind::Idle => format!("{} idle", cell.connections),
+        ValueKind::Latency => format!("{}×{}/s", cell.connections, cell.rate),
+        ValueKind::Saturation | ValueKind::Bulk => format!("{}×max", cell.connections),
+        ValueKind::Idle => format!("{} idle", cell.connections),
     };
     let protocol = match cell.protocol.as_str() {
         "http1" | "" => String::new(),
@@ -150,7 +150,7 @@ fn control(control: &Control, colours: &Colours) -> Section {
     let rows: Vec<_> = control
         .ratios
         .iter()
-        .map(|(name, ratio)| Bar {
+        .map(|(name, ratio)| PlotBar {
             label: short(name),
             class,
             value: *ratio,

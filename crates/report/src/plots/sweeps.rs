@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Plot, Section, who};
-use crate::record::{CellKey, Kind, Record, Summary};
-use crate::svg::{Colours, Frame, Point, Scale, Series, lines};
+use crate::record::{CellKey, ValueKind, Record, Summary};
+use crate::svg::{Colours, Frame, PlotPoint, Scale, Series, lines};
 use crate::words::{bytes, cores, duration, protocol};
 
 /// A plotted figure of latency, CPU or memory: a word for the title, the figure, the formatter.
@@ -49,7 +49,7 @@ const CONTROL: [Drawn; 1] = [("RSS of the control plane", "control.rss_bytes", b
 
 /// Dimension of a sweep.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Along {
+enum SweepAxis {
     Connections,
     Rate,
     /// Along generated objects of the mesh.
@@ -63,17 +63,17 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
         .iter()
         .flat_map(|summary| summary.shape.generated.keys())
         .collect();
-    let meshes = kinds.into_iter().map(|kind| Along::Generated(kind.clone()));
-    for along in [Along::Connections, Along::Rate].into_iter().chain(meshes) {
+    let meshes = kinds.into_iter().map(|kind| SweepAxis::Generated(kind.clone()));
+    for along in [SweepAxis::Connections, SweepAxis::Rate].into_iter().chain(meshes) {
         let along = &along;
         let sweeps = sweeps(record, along);
         let (latency, costs) = match along {
-            Along::Connections => (
+            SweepAxis::Connections => (
                 "Latency against connections",
                 "CPU and memory against connections",
             ),
-            Along::Rate => ("Latency against rate", "CPU and memory against rate"),
-            Along::Generated(_) => (
+            SweepAxis::Rate => ("Latency against rate", "CPU and memory against rate"),
+            SweepAxis::Generated(_) => (
                 "Latency against the size of the configuration",
                 "CPU and memory against the size of the configuration",
             ),
@@ -95,7 +95,7 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
             title: costs,
             words: "Of each sidecar by itself: cores from its processes' CPU clocks, resident memory at the end of a slice.",
             plots: draw(&match along {
-                Along::Generated(_) => [&CPU[..], &MEMORY[..], &CONTROL[..]].concat(),
+                SweepAxis::Generated(_) => [&CPU[..], &MEMORY[..], &CONTROL[..]].concat(),
                 _ => [&CPU[..], &MEMORY[..]].concat(),
             }),
             folded: false,
@@ -106,15 +106,15 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
 }
 
 /// Groups of cells that differ only in path and in the swept property, by their common properties, in words.
-fn sweeps<'a>(record: &'a Record, along: &Along) -> BTreeMap<String, Vec<&'a Summary>> {
+fn sweeps<'a>(record: &'a Record, along: &SweepAxis) -> BTreeMap<String, Vec<&'a Summary>> {
     let mut groups: BTreeMap<String, Vec<&Summary>> = BTreeMap::new();
     let cells = record.summary.iter();
-    for summary in cells.filter(|s| s.kind == Kind::Latency && s.runs_valid > 0) {
+    for summary in cells.filter(|s| s.kind == ValueKind::Latency && s.runs_valid > 0) {
         let key = summary.key();
         let fixed = match along {
-            Along::Connections => format!("{}/s", key.rate),
-            Along::Rate => format!("{} connections", key.connections),
-            Along::Generated(_) => format!("{}/s, {} connections", key.rate, key.connections),
+            SweepAxis::Connections => format!("{}/s", key.rate),
+            SweepAxis::Rate => format!("{} connections", key.connections),
+            SweepAxis::Generated(_) => format!("{}/s, {} connections", key.rate, key.connections),
         };
         let load = format!(
             "{}, {fixed}, {} arrival",
@@ -130,21 +130,21 @@ fn sweeps<'a>(record: &'a Record, along: &Along) -> BTreeMap<String, Vec<&'a Sum
 const WIDE: f64 = 50.0;
 
 /// Position of a cell along the sweep, and the key that it shares with the other cells of its line.
-fn placed(along: &Along, key: CellKey) -> (f64, CellKey) {
+fn placed(along: &SweepAxis, key: CellKey) -> (f64, CellKey) {
     let x = match along {
-        Along::Connections => f64::from(key.connections),
-        Along::Rate => f64::from(key.rate),
-        Along::Generated(kind) => f64::from(key.shape.generated.get(kind).copied().unwrap_or(0)),
+        SweepAxis::Connections => f64::from(key.connections),
+        SweepAxis::Rate => f64::from(key.rate),
+        SweepAxis::Generated(kind) => f64::from(key.shape.generated.get(kind).copied().unwrap_or(0)),
     };
     let mut path = match along {
-        Along::Connections | Along::Rate => CellKey {
+        SweepAxis::Connections | SweepAxis::Rate => CellKey {
             rate: 0,
             connections: 0,
             ..key
         },
-        Along::Generated(_) => key,
+        SweepAxis::Generated(_) => key,
     };
-    if let Along::Generated(kind) = along {
+    if let SweepAxis::Generated(kind) = along {
         path.shape.generated.remove(kind);
     }
     (x, path)
@@ -152,8 +152,8 @@ fn placed(along: &Along, key: CellKey) -> (f64, CellKey) {
 
 /// Selects a logarithmic axis for a wide sweep over generated objects, and then removes the point of 0. Reports if the axis is
 /// logarithmic.
-fn widened(along: &Along, paths: &mut [(CellKey, Series)]) -> bool {
-    let along_mesh = matches!(along, Along::Generated(_));
+fn widened(along: &SweepAxis, paths: &mut [(CellKey, Series)]) -> bool {
+    let along_mesh = matches!(along, SweepAxis::Generated(_));
     let wide = along_mesh && is_wide(paths.iter().flat_map(|(_, series)| &series.points));
     for (_, series) in paths.iter_mut().filter(|_| wide) {
         series.points.retain(|point| point.x > 0.0);
@@ -161,7 +161,7 @@ fn widened(along: &Along, paths: &mut [(CellKey, Series)]) -> bool {
     wide
 }
 
-fn is_wide<'a>(points: impl Iterator<Item = &'a Point>) -> bool {
+fn is_wide<'a>(points: impl Iterator<Item = &'a PlotPoint>) -> bool {
     let numbers = points.map(|point| point.x).filter(|x| *x > 0.0);
     let (low, high) = numbers.fold((f64::INFINITY, 0.0_f64), |(low, high), x| {
         (low.min(x), high.max(x))
@@ -172,7 +172,7 @@ fn is_wide<'a>(points: impl Iterator<Item = &'a Point>) -> bool {
 /// One figure of one sweep; none if no path has the figure at two positions.
 fn plot(
     (word, figure, show): &Drawn,
-    along: &Along,
+    along: &SweepAxis,
     load: &str,
     cells: &[&Summary],
     colours: &Colours,
@@ -184,7 +184,7 @@ fn plot(
         };
         let key = summary.key();
         let (x, path) = placed(along, key);
-        let point = Point {
+        let point = PlotPoint {
             x,
             y: *estimate,
             invalid: false,
@@ -215,10 +215,10 @@ fn plot(
         series.points.sort_by(|a, b| a.x.total_cmp(&b.x));
     }
     let (across, x) = match along {
-        Along::Connections => ("connections", Scale::Log),
-        Along::Rate => ("requests per second", Scale::Linear),
-        Along::Generated(kind) if wide => (kind.as_str(), Scale::Log),
-        Along::Generated(kind) => (kind.as_str(), Scale::Linear),
+        SweepAxis::Connections => ("connections", Scale::Log),
+        SweepAxis::Rate => ("requests per second", Scale::Linear),
+        SweepAxis::Generated(kind) if wide => (kind.as_str(), Scale::Log),
+        SweepAxis::Generated(kind) => (kind.as_str(), Scale::Linear),
     };
     let title = format!("{word}: {load}");
     let frame = Frame {

@@ -2,8 +2,8 @@
 //! this plot shows a machine or a contestant that slows down.
 
 use super::{Plot, Section, who};
-use crate::record::{CellKey, Estimate, Kind, Record, Run};
-use crate::svg::{Colours, Frame, Mark, Point, Scale, Series, lines};
+use crate::record::{CellKey, Estimate, ValueKind, Record, SliceRun};
+use crate::svg::{Colours, Frame, PlotMark, PlotPoint, Scale, Series, lines};
 use crate::words::{self, duration};
 
 /// Largest number of drawn cells: more lines cannot be distinguished. The heaviest path comes first.
@@ -25,10 +25,10 @@ pub(super) fn section(record: &Record, colours: &Colours) -> Option<Section> {
 fn plot(record: &Record, colours: &Colours, word: &str, p99: bool) -> Option<Plot> {
     // One load only: that of the A/A control, or of the heaviest path.
     let load = load(record)?;
-    let runs: Vec<(CellKey, &Run)> = record
+    let runs: Vec<(CellKey, &SliceRun)> = record
         .runs
         .iter()
-        .filter(|run| run.kind == Kind::Latency && !run.control)
+        .filter(|run| run.kind == ValueKind::Latency && !run.control)
         .map(|run| (run.key(), run))
         .filter(|(key, _)| key.same_load(&load))
         .collect();
@@ -36,7 +36,7 @@ fn plot(record: &Record, colours: &Colours, word: &str, p99: bool) -> Option<Plo
     for cell in cells(&runs) {
         let class = colours.class(&cell.contestant);
         let of_cell = runs.iter().filter(|(key, _)| *key == cell);
-        let points: Vec<Point> = of_cell.filter_map(|(_, run)| point(run, p99)).collect();
+        let points: Vec<PlotPoint> = of_cell.filter_map(|(_, run)| point(run, p99)).collect();
         if points.is_empty() {
             continue;
         }
@@ -67,7 +67,7 @@ fn plot(record: &Record, colours: &Colours, word: &str, p99: bool) -> Option<Plo
 }
 
 /// Those that are drawn, the heaviest path first.
-fn cells(runs: &[(CellKey, &Run)]) -> Vec<CellKey> {
+fn cells(runs: &[(CellKey, &SliceRun)]) -> Vec<CellKey> {
     let mut cells: Vec<CellKey> = Vec::new();
     for (key, _) in runs {
         if !cells.contains(key) {
@@ -86,10 +86,10 @@ fn cells(runs: &[(CellKey, &Run)]) -> Vec<CellKey> {
     cells
 }
 
-fn point(run: &Run, p99: bool) -> Option<Point> {
+fn point(run: &SliceRun, p99: bool) -> Option<PlotPoint> {
     let latency = &run.latency_us;
     let median = if p99 { latency.p99 } else { latency.p50 }?;
-    Some(Point {
+    Some(PlotPoint {
         x: run.started_seconds,
         y: Estimate {
             median,
@@ -100,13 +100,13 @@ fn point(run: &Run, p99: bool) -> Option<Point> {
 }
 
 /// Marks at the times when all processes were started anew.
-fn repeats(record: &Record) -> Vec<Mark> {
-    let mut marks: Vec<Mark> = Vec::new();
+fn repeats(record: &Record) -> Vec<PlotMark> {
+    let mut marks: Vec<PlotMark> = Vec::new();
     let mut last = 1;
     for run in record.runs.iter().filter(|run| run.repeat > 1) {
         if run.repeat != last {
             last = run.repeat;
-            marks.push(Mark {
+            marks.push(PlotMark {
                 at: run.started_seconds,
                 sign: String::new(),
                 words: format!("run {last}: processes started anew"),
@@ -119,12 +119,12 @@ fn repeats(record: &Record) -> Vec<Mark> {
 fn load(record: &Record) -> Option<CellKey> {
     let control = record.control.as_ref().map(|control| control.cell.clone());
     let of_runs = || {
-        let latency = record.runs.iter().filter(|run| run.kind == Kind::Latency);
+        let latency = record.runs.iter().filter(|run| run.kind == ValueKind::Latency);
         latency
-            .map(Run::key)
+            .map(SliceRun::key)
             .max_by_key(|key| (key.mode == "both", key.tls, key.connections))
     };
     control
-        .filter(|cell| cell.kind == Kind::Latency)
+        .filter(|cell| cell.kind == ValueKind::Latency)
         .or_else(of_runs)
 }

@@ -13,14 +13,14 @@ const BIG_LETTER: f64 = 7.6;
 const ROW: f64 = 24.0;
 
 /// One bar: its label, its colour class, its value.
-pub(crate) struct Bar {
+pub(crate) struct PlotBar {
     pub(crate) label: String,
     pub(crate) class: &'static str,
     pub(crate) value: Estimate,
 }
 
 /// Horizontal bars with their intervals.
-pub(crate) fn bars(title: &str, rows: &[Bar], show: fn(f64) -> String) -> String {
+pub(crate) fn bars(title: &str, rows: &[PlotBar], show: fn(f64) -> String) -> String {
     let most = rows
         .iter()
         .map(|row| {
@@ -80,7 +80,7 @@ fn whisker(svg: &mut String, low: f64, high: f64, y: f64) {
 }
 
 /// Ratios with intervals around 1.
-pub(crate) fn dots(title: &str, rows: &[Bar]) -> String {
+pub(crate) fn dots(title: &str, rows: &[PlotBar]) -> String {
     let reach = rows
         .iter()
         .flat_map(|row| [Some(row.value.median), row.value.low, row.value.high])

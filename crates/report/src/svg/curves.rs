@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::axis::log_ticks;
 use super::lines::tick;
-use super::{DASHES, Key, LETTER, TOP, WIDTH, legend, open};
+use super::{DASHES, LegendEntry, LETTER, TOP, WIDTH, legend, open};
 use crate::words::{duration, escape};
 
 /// A line: its name, and its points, either (share of samples, microseconds) or (microseconds, share of the highest).
@@ -129,10 +129,10 @@ fn finish(
         BOTTOM + 34.0,
         escape(across)
     );
-    let keys: Vec<Key<'_>> = curves
+    let keys: Vec<LegendEntry<'_>> = curves
         .iter()
         .enumerate()
-        .map(|(at, curve)| Key {
+        .map(|(at, curve)| LegendEntry {
             label: &curve.label,
             class: curve.class,
             dash: dash(curves, at),

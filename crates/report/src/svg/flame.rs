@@ -17,13 +17,13 @@ const FEWEST_LETTERS: usize = 3;
 
 /// A function in the place that its callers give it.
 #[derive(Default)]
-struct Node {
+struct FlameNode {
     name: u32,
     samples: u64,
-    calls: Vec<Node>,
+    calls: Vec<FlameNode>,
 }
 
-impl Node {
+impl FlameNode {
     fn add(&mut self, stack: &[u32], samples: u64) {
         self.samples += samples;
         let Some((first, rest)) = stack.split_first() else {
@@ -53,7 +53,7 @@ impl Node {
 
 /// Draws it.
 pub(crate) fn flame(title: &str, flame: &Flame) -> String {
-    let mut root = Node::default();
+    let mut root = FlameNode::default();
     for stack in &flame.stacks {
         root.add(&stack.functions, stack.samples);
     }
@@ -64,7 +64,7 @@ pub(crate) fn flame(title: &str, flame: &Flame) -> String {
         r#"<svg class="flame" viewBox="0 0 {WIDE} {height:.0}" role="img" aria-label="{0}" xmlns="http://www.w3.org/2000/svg"><title>{0}</title>"#,
         escape(title)
     );
-    let all = Drawing {
+    let all = FlameDrawing {
         flame,
         unit,
         floor: height - 2.0,
@@ -76,16 +76,16 @@ pub(crate) fn flame(title: &str, flame: &Flame) -> String {
     svg
 }
 
-struct Drawing<'a> {
+struct FlameDrawing<'a> {
     flame: &'a Flame,
     unit: f64,
     floor: f64,
     all: f64,
 }
 
-impl Drawing<'_> {
-    fn calls(&self, svg: &mut String, node: &Node, mut x: f64, row: usize) {
-        let mut calls: Vec<(&str, &Node)> = node
+impl FlameDrawing<'_> {
+    fn calls(&self, svg: &mut String, node: &FlameNode, mut x: f64, row: usize) {
+        let mut calls: Vec<(&str, &FlameNode)> = node
             .calls
             .iter()
             .map(|call| {
@@ -104,7 +104,7 @@ impl Drawing<'_> {
         }
     }
 
-    fn frame(&self, svg: &mut String, node: &Node, name: &str, x: f64, row: usize) {
+    fn frame(&self, svg: &mut String, node: &FlameNode, name: &str, x: f64, row: usize) {
         let width = node.samples as f64 * self.unit;
         let y = self.floor - (row + 1) as f64 * ROW;
         let share = node.samples as f64 / self.all * 100.0;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::axis::Axis;
-use super::{DASHES, Key, TOP, WIDTH, legend, marker, open};
+use super::{DASHES, LegendEntry, TOP, WIDTH, legend, marker, open};
 use crate::record::Estimate;
 use crate::words::escape;
 
@@ -17,7 +17,7 @@ pub(crate) enum Scale {
 }
 
 /// One point of a series.
-pub(crate) struct Point {
+pub(crate) struct PlotPoint {
     pub(crate) x: f64,
     pub(crate) y: Estimate,
     /// Drawn as a cross and not part of the line: a slice that does not count.
@@ -30,11 +30,11 @@ pub(crate) struct Series {
     pub(crate) class: &'static str,
     /// Number of the dash pattern, which distinguishes series of one colour.
     pub(crate) dash: usize,
-    pub(crate) points: Vec<Point>,
+    pub(crate) points: Vec<PlotPoint>,
 }
 
 /// Something that happened at a place of the horizontal axis.
-pub(crate) struct Mark {
+pub(crate) struct PlotMark {
     pub(crate) at: f64,
     /// Written beside its line: a number that a table under the plot explains, or nothing.
     pub(crate) sign: String,
@@ -65,7 +65,7 @@ const APART: f64 = 5.0;
 const CLOSE: f64 = 26.0;
 
 /// Draws them.
-pub(crate) fn lines(frame: &Frame<'_>, series: &[Series], marks: &[Mark]) -> String {
+pub(crate) fn lines(frame: &Frame<'_>, series: &[Series], marks: &[PlotMark]) -> String {
     let points = || series.iter().flat_map(|series| series.points.iter());
     let x = Axis::of(
         points()
@@ -82,7 +82,7 @@ pub(crate) fn lines(frame: &Frame<'_>, series: &[Series], marks: &[Mark]) -> Str
         }),
         frame.y,
     );
-    let place = Place { x, y };
+    let place = LabelPosition { x, y };
     let mut body = String::new();
     place.grid(&mut body, frame, series);
     for mark in marks {
@@ -106,10 +106,10 @@ pub(crate) fn lines(frame: &Frame<'_>, series: &[Series], marks: &[Mark]) -> Str
         };
         place.series(&mut body, one, (frame.joined, at), apart);
     }
-    let keys: Vec<Key<'_>> = series
+    let keys: Vec<LegendEntry<'_>> = series
         .iter()
         .enumerate()
-        .map(|(at, series)| Key {
+        .map(|(at, series)| LegendEntry {
             label: &series.label,
             class: series.class,
             dash: series.dash,
@@ -121,12 +121,12 @@ pub(crate) fn lines(frame: &Frame<'_>, series: &[Series], marks: &[Mark]) -> Str
     open(frame.title, top + height + 4.0) + &body + "</svg>"
 }
 
-struct Place {
+struct LabelPosition {
     x: Axis,
     y: Axis,
 }
 
-impl Place {
+impl LabelPosition {
     fn across(&self, value: f64) -> f64 {
         // Half of the distance between series stays free at both ends.
         let (left, width) = (LEFT + 14.0, WIDTH - LEFT - EDGE - 28.0);
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn lines_have_points_intervals_marks_and_a_legend() {
-        let point = |x, median| Point {
+        let point = |x, median| PlotPoint {
             x,
             y: Estimate {
                 median,
@@ -286,7 +286,7 @@ mod tests {
                 label: "two".to_owned(),
                 class: "c-envoy",
                 dash: 1,
-                points: vec![Point {
+                points: vec![PlotPoint {
                     invalid: true,
                     ..point(2.0, 100.0)
                 }],
@@ -301,7 +301,7 @@ mod tests {
             joined: true,
             each: true,
         };
-        let marks = [Mark {
+        let marks = [PlotMark {
             at: 10.0,
             sign: "1".to_owned(),
             words: "a <restart>".to_owned(),

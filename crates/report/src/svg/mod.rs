@@ -16,10 +16,10 @@ use std::fmt::Write as _;
 
 use crate::words::escape;
 
-pub(crate) use bars::{Bar, bars, dots};
+pub(crate) use bars::{PlotBar, bars, dots};
 pub(crate) use curves::{Curve, curves, shapes};
 pub(crate) use flame::flame;
-pub(crate) use lines::{Frame, Mark, Point, Scale, Series, lines};
+pub(crate) use lines::{Frame, PlotMark, PlotPoint, Scale, Series, lines};
 
 /// As [`crate::picture`] expects it.
 pub(crate) const WIDTH: f64 = 460.0;
@@ -75,7 +75,7 @@ fn known(contestant: &str) -> Option<&'static str> {
 }
 
 /// One entry of a legend.
-struct Key<'a> {
+struct LegendEntry<'a> {
     label: &'a str,
     class: &'static str,
     dash: usize,
@@ -87,7 +87,7 @@ struct Key<'a> {
 const DASHES: [&str; 4] = ["", "d1", "d2", "d3"];
 
 /// A legend under a plot, in as many rows as it takes; returns its height.
-fn legend(svg: &mut String, keys: &[Key<'_>], left: f64, top: f64) -> f64 {
+fn legend(svg: &mut String, keys: &[LegendEntry<'_>], left: f64, top: f64) -> f64 {
     let (mut x, mut y) = (left, top);
     for key in keys {
         let width = 30.0 + LETTER * key.label.chars().count() as f64 + 10.0;

@@ -1,8 +1,8 @@
 //! The drawings keep their promises: self-contained, escaped, invalid runs listed and nowhere drawn.
 
-use voile_report::record::{Kind, Record};
+use voile_report::record::{ValueKind, Record};
 use voile_report::summarise::summarise;
-use voile_report::targets::{Reached, Verdict};
+use voile_report::targets::{TargetResult, TargetVerdict};
 use voile_report::{csv, html, table};
 
 const FIXTURE: &str = include_str!("../fixture/record.json");
@@ -117,14 +117,14 @@ fn an_empty_record_is_drawn_too() {
 #[test]
 fn verdicts_stand_on_the_page_and_columns_are_those_that_were_measured() {
     let mut record = fixture();
-    record.verdicts = vec![Verdict {
+    record.verdicts = vec![TargetVerdict {
         row: "cheaper <than> all".to_owned(),
         cell: "HTTP/1.1".to_owned(),
         figure: "sidecar.cpu_us_per_request".to_owned(),
         wanted: "≤ 0.9 × nginx".to_owned(),
         seen: "0.71× nginx".to_owned(),
         beside: String::new(),
-        outcome: Reached::Reached,
+        outcome: TargetResult::Reached,
     }];
     let page = html::render(&record);
     for part in [
@@ -140,7 +140,7 @@ fn verdicts_stand_on_the_page_and_columns_are_those_that_were_measured() {
         "{text}"
     );
     for summary in &mut record.summary {
-        summary.kind = Kind::Saturation;
+        summary.kind = ValueKind::Saturation;
         summary.figures.retain(|name, _| name == "achieved_rps");
     }
     let text = table::render(&record);

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use voile_report::record::{Record, Run};
+use voile_report::record::{Record, SliceRun};
 use voile_report::summarise::summarise;
 
 /// Slowdown that the test adds to the second half.
@@ -33,7 +33,7 @@ fn runs(joined: u32) -> Vec<Record> {
                 .runs
                 .iter()
                 .filter(|run| repeats.contains(&run.repeat));
-            let runs: Vec<Run> = of_it.cloned().collect();
+            let runs: Vec<SliceRun> = of_it.cloned().collect();
             all.push(Record {
                 runs,
                 experiment: record.experiment.clone(),

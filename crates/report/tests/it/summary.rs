@@ -1,16 +1,16 @@
 //! From runs to figures, with known answers.
 
-use voile_report::record::{Latency, Process, Record, Run};
+use voile_report::record::{Latency, Process, Record, SliceRun};
 use voile_report::summarise::summarise;
 use voile_report::table;
 
-fn run(contestant: &str, mode: &str, round: u32, p50: f64, cpu: f64) -> Run {
+fn run(contestant: &str, mode: &str, round: u32, p50: f64, cpu: f64) -> SliceRun {
     let sidecar = |role: &str, cpu| Process {
         role: role.to_owned(),
         cpu_us_per_request: cpu,
         ..Process::default()
     };
-    Run {
+    SliceRun {
         contestant: contestant.to_owned(),
         mode: mode.to_owned(),
         arrival: "uniform".to_owned(),
@@ -30,7 +30,7 @@ fn run(contestant: &str, mode: &str, round: u32, p50: f64, cpu: f64) -> Run {
         } else {
             Vec::new()
         },
-        ..Run::default()
+        ..SliceRun::default()
     }
 }
 
@@ -97,7 +97,7 @@ fn the_second_half_of_the_control_is_compared_with_the_first_and_part_of_nothing
     let mut record = record();
     for round in 1..=8 {
         let slow = f64::from(round);
-        record.runs.push(Run {
+        record.runs.push(SliceRun {
             control: true,
             ..run("voile", "both", round, 300.0 * slow, 10.0 * slow)
         });

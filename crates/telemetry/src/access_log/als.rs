@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prost::Message;
-use voile_model::log_format::Direction;
+use voile_model::log_format::HeaderSource;
 use voile_proto::access_log as wire;
 
-use super::Wants;
-use super::entry::{Entry, Http};
+use super::LogNeeds;
+use super::entry::{AccessLogEntry, HttpLogFields};
 use crate::outbox::Outbox;
 
 /// Longest text of an entry, in bytes: a path of 60 KB is not worth the cost of sending.
@@ -56,8 +56,8 @@ impl AlsLog {
         }
     }
 
-    pub(super) fn wants(&self) -> Wants {
-        Wants {
+    pub(super) fn wants(&self) -> LogNeeds {
+        LogNeeds {
             response: self.requests,
             upstream_local: true,
             request_id: self.requests,
@@ -66,7 +66,7 @@ impl AlsLog {
         }
     }
 
-    pub(super) fn write(&self, entry: &Entry<'_>) {
+    pub(super) fn write(&self, entry: &AccessLogEntry<'_>) {
         match &entry.http {
             Some(http) if self.requests => {
                 let made = self.request(entry, http);
@@ -88,9 +88,9 @@ impl AlsLog {
         }
     }
 
-    fn request(&self, entry: &Entry<'_>, http: &Http<'_>) -> wire::HttpAccessLogEntry {
+    fn request(&self, entry: &AccessLogEntry<'_>, http: &HttpLogFields<'_>) -> wire::HttpAccessLogEntry {
         let field = |name| {
-            let value = http.fields.field(Direction::Request, name);
+            let value = http.fields.field(HeaderSource::Request, name);
             value.map(lossy).unwrap_or_default()
         };
         let several = |direction, names: &[Arc<str>]| -> BTreeMap<String, String> {
@@ -125,14 +125,14 @@ impl AlsLog {
                 original_path: field("x-envoy-original-path"),
                 request_headers_bytes: http.request_head,
                 request_body_bytes: entry.received,
-                request_headers: several(Direction::Request, &self.headers.request),
+                request_headers: several(HeaderSource::Request, &self.headers.request),
             }),
             response: Some(wire::HttpResponseProperties {
                 response_code: (http.code != 0).then(|| http.code.into()),
                 response_headers_bytes: http.response_head,
                 response_body_bytes: entry.sent,
-                response_headers: several(Direction::Response, &self.headers.response),
-                response_trailers: several(Direction::Trailer, &self.headers.trailers),
+                response_headers: several(HeaderSource::Response, &self.headers.response),
+                response_trailers: several(HeaderSource::Trailer, &self.headers.trailers),
                 response_code_details: entry.details.to_owned(),
             }),
         }
@@ -176,7 +176,7 @@ fn duration(duration: Duration) -> prost_types::Duration {
     }
 }
 
-fn common(entry: &Entry<'_>) -> wire::AccessLogCommon {
+fn common(entry: &AccessLogEntry<'_>) -> wire::AccessLogCommon {
     let http = entry.http.as_ref();
     let san = |uri: &str| wire::CertificateProperties {
         subject_alt_name: vec![wire::certificate_properties::SubjectAltName {

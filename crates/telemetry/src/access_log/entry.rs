@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
-use voile_model::log_format::Direction;
+use voile_model::log_format::HeaderSource;
 
 /// Headers by name.
 pub trait Fields {
     /// The first value of a field; the name is in lower case.
-    fn field(&self, direction: Direction, name: &str) -> Option<&[u8]>;
+    fn field(&self, direction: HeaderSource, name: &str) -> Option<&[u8]>;
 }
 
 /// No headers at all.
@@ -16,7 +16,7 @@ pub trait Fields {
 pub struct NoFields;
 
 impl Fields for NoFields {
-    fn field(&self, _: Direction, _: &str) -> Option<&[u8]> {
+    fn field(&self, _: HeaderSource, _: &str) -> Option<&[u8]> {
         None
     }
 }
@@ -36,7 +36,7 @@ pub struct TlsFacts<'a> {
 
 /// Attributes that only requests have.
 #[derive(Clone, Copy)]
-pub struct Http<'a> {
+pub struct HttpLogFields<'a> {
     /// `GET`; empty when the head could not be read.
     pub method: &'a str,
     /// Path with query.
@@ -67,9 +67,9 @@ pub struct Http<'a> {
 
 /// See the module. Empty texts are unknown or do not apply.
 #[derive(Clone, Copy)]
-pub struct Entry<'a> {
+pub struct AccessLogEntry<'a> {
     /// `None` for opaque connections.
-    pub http: Option<Http<'a>>,
+    pub http: Option<HttpLogFields<'a>>,
     /// When it began.
     pub start: SystemTime,
     /// From begin to end.
@@ -105,39 +105,39 @@ pub struct Entry<'a> {
     /// The TLS session of the caller's side.
     pub tls: Option<TlsFacts<'a>>,
     /// Results of policies that decide nothing.
-    pub marks: Marks<'a>,
+    pub marks: PolicyMarks<'a>,
 }
 
 /// Results of policies that decide nothing: those with AUDIT, and those in dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Marks<'a> {
+pub struct PolicyMarks<'a> {
     /// True if an AUDIT policy marks it.
     pub audited: bool,
     /// Result of the ALLOW policies in dry run.
-    pub allow: Option<Rehearsed<'a>>,
+    pub allow: Option<DryRunEntry<'a>>,
     /// Result of the DENY policies in dry run.
-    pub deny: Option<Rehearsed<'a>>,
+    pub deny: Option<DryRunEntry<'a>>,
 }
 
 /// Result of one action's policies in dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rehearsed<'a> {
+pub struct DryRunEntry<'a> {
     /// True if they would have allowed it.
     pub allowed: bool,
     /// The rule that matched; empty when none did.
     pub rule: &'a str,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> AccessLogEntry<'a> {
     /// The value of a header, `:method` and the like included.
-    pub(crate) fn header(&self, direction: Direction, name: &str) -> Option<&'a [u8]> {
+    pub(crate) fn header(&self, direction: HeaderSource, name: &str) -> Option<&'a [u8]> {
         let http = self.http?;
         let text = |text: &'a str| (!text.is_empty()).then_some(text.as_bytes());
         match (direction, name) {
-            (Direction::Request, ":method") => text(http.method),
-            (Direction::Request, ":path") => text(http.path),
-            (Direction::Request, ":authority" | "host") => text(http.authority),
-            (Direction::Request, ":scheme") => text(self.scheme()),
+            (HeaderSource::Request, ":method") => text(http.method),
+            (HeaderSource::Request, ":path") => text(http.path),
+            (HeaderSource::Request, ":authority" | "host") => text(http.authority),
+            (HeaderSource::Request, ":scheme") => text(self.scheme()),
             (_, name) if name.starts_with(':') => None,
             (direction, name) => http.fields.field(direction, name),
         }

@@ -31,7 +31,7 @@ pub struct FileLog {
 
 /// The writing thread. Dropping this leaves it to itself.
 #[derive(Debug)]
-pub struct Writing {
+pub struct WriterThread {
     ended: Receiver<()>,
     thread: std::thread::Thread,
 }
@@ -41,12 +41,12 @@ impl FileLog {
     ///
     /// # Errors
     /// When the file cannot be opened or the thread not started.
-    pub fn start(path: &str) -> io::Result<(Self, Writing)> {
+    pub fn start(path: &str) -> io::Result<(Self, WriterThread)> {
         let reopen = Arc::new(AtomicBool::new(false));
         let target = match path {
-            "/dev/stdout" => Target::Stream(Box::new(io::stdout())),
-            "/dev/stderr" => Target::Stream(Box::new(io::stderr())),
-            path => Target::File {
+            "/dev/stdout" => LogTarget::Stream(Box::new(io::stdout())),
+            "/dev/stderr" => LogTarget::Stream(Box::new(io::stderr())),
+            path => LogTarget::File {
                 file: append(path)?,
                 path: path.into(),
                 reopen: Arc::clone(&reopen),
@@ -58,7 +58,7 @@ impl FileLog {
             .name("access-log".to_owned())
             .spawn(move || write_lines(inbox, target, &at_end))?;
         let thread = handle.thread().clone();
-        Ok((Self { lines, reopen }, Writing { ended, thread }))
+        Ok((Self { lines, reopen }, WriterThread { ended, thread }))
     }
 
     /// Queues a line, or drops it when there is no room.
@@ -79,7 +79,7 @@ impl FileLog {
     }
 }
 
-impl Writing {
+impl WriterThread {
     /// Waits until everything is written: at most [`LAST_LINES`], and only of use once every [`FileLog`] is dropped.
     /// Says whether it is.
     #[must_use]
@@ -89,7 +89,7 @@ impl Writing {
     }
 }
 
-enum Target {
+enum LogTarget {
     Stream(Box<dyn Write + Send>),
     File {
         file: File,
@@ -98,7 +98,7 @@ enum Target {
     },
 }
 
-impl Target {
+impl LogTarget {
     fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         self.follow()?;
         match self {
@@ -127,7 +127,7 @@ fn append(path: impl AsRef<std::path::Path>) -> io::Result<File> {
 }
 
 /// Writes the queued lines in one go, then waits for more; ends when every sender is gone.
-fn write_lines(mut inbox: Inbox<String>, mut target: Target, _at_end: &SyncSender<()>) {
+fn write_lines(mut inbox: Inbox<String>, mut target: LogTarget, _at_end: &SyncSender<()>) {
     let mut bytes = String::new();
     while let Ok(first) = inbox.wait() {
         std::thread::park_timeout(GATHER_LINES);

@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use voile_model::log_filter::{
     Attribute, Comparison, Expression, Literal, LogFilter, Operand, Search,
 };
-use voile_model::log_format::Direction;
+use voile_model::log_format::HeaderSource;
 
-use super::entry::{Entry, FLAGS};
+use super::entry::{AccessLogEntry, FLAGS};
 
 enum Value<'a> {
     Text(Cow<'a, [u8]>),
@@ -20,11 +20,11 @@ enum Value<'a> {
 
 /// Returns true if an entry is to be logged.
 #[must_use]
-pub fn passes(filter: &LogFilter, entry: &Entry<'_>) -> bool {
+pub fn passes(filter: &LogFilter, entry: &AccessLogEntry<'_>) -> bool {
     truth(filter.expression(), entry) == Some(true)
 }
 
-fn truth(expression: &Expression, entry: &Entry<'_>) -> Option<bool> {
+fn truth(expression: &Expression, entry: &AccessLogEntry<'_>) -> Option<bool> {
     match expression {
         Expression::Or(all) => any(all, entry, true),
         Expression::And(all) => any(all, entry, false),
@@ -66,7 +66,7 @@ fn truth(expression: &Expression, entry: &Entry<'_>) -> Option<bool> {
 }
 
 /// `decisive` if any is; else no answer if any has none.
-fn any(all: &[Expression], entry: &Entry<'_>, decisive: bool) -> Option<bool> {
+fn any(all: &[Expression], entry: &AccessLogEntry<'_>, decisive: bool) -> Option<bool> {
     let mut answer = Some(!decisive);
     for one in all {
         match truth(one, entry) {
@@ -99,7 +99,7 @@ fn literal(literal: &Literal) -> Value<'_> {
     }
 }
 
-fn value<'a>(operand: &'a Operand, entry: &Entry<'a>) -> Option<Value<'a>> {
+fn value<'a>(operand: &'a Operand, entry: &AccessLogEntry<'a>) -> Option<Value<'a>> {
     match operand {
         Operand::Literal(found) => Some(literal(found)),
         Operand::Header(direction, name) => entry.header(*direction, name).map(bytes),
@@ -127,7 +127,7 @@ fn address(address: SocketAddr) -> Value<'static> {
     Value::Text(Cow::Owned(address.to_string().into_bytes()))
 }
 
-fn of_entry<'a>(attribute: Attribute, entry: &Entry<'a>) -> Option<Value<'a>> {
+fn of_entry<'a>(attribute: Attribute, entry: &AccessLogEntry<'a>) -> Option<Value<'a>> {
     let tls = entry.tls.unwrap_or_default();
     match attribute {
         Attribute::ConnectionMtls => Some(Value::Bool(!tls.peer.is_empty())),
@@ -157,9 +157,9 @@ fn of_entry<'a>(attribute: Attribute, entry: &Entry<'a>) -> Option<Value<'a>> {
     }
 }
 
-fn of_request<'a>(attribute: Attribute, entry: &Entry<'a>) -> Option<Value<'a>> {
+fn of_request<'a>(attribute: Attribute, entry: &AccessLogEntry<'a>) -> Option<Value<'a>> {
     let http = entry.http?;
-    let field = |name| entry.header(Direction::Request, name).map(bytes);
+    let field = |name| entry.header(HeaderSource::Request, name).map(bytes);
     match attribute {
         Attribute::RequestPath => text(http.path),
         Attribute::RequestUrlPath => text(http.path.split('?').next()?),

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use time::OffsetDateTime;
 use voile_model::log_format::{
-    Command, Direction, Fact, JsonNode, Layout, LogFormat, Piece, TimeLayout, TimePart, What,
+    FormatCommand, HeaderSource, Fact, JsonNode, LineLayout, LogFormat, LinePiece, TimeLayout, TimePart, CommandValue,
 };
 
-use super::entry::{Entry, FLAGS, Rehearsed, grpc_name};
+use super::entry::{AccessLogEntry, FLAGS, DryRunEntry, grpc_name};
 
 /// The value of one command.
 enum Value<'a> {
@@ -39,8 +39,8 @@ impl Renderer {
     #[must_use]
     pub fn new(format: LogFormat, omit_empty: bool) -> Self {
         let mut environment: Vec<(Arc<str>, String)> = Vec::new();
-        for Command { what, .. } in format.commands() {
-            if let What::Environment(name) = what
+        for FormatCommand { what, .. } in format.commands() {
+            if let CommandValue::Environment(name) = what
                 && let Ok(value) = std::env::var(&**name)
             {
                 environment.push((Arc::clone(name), value));
@@ -60,16 +60,16 @@ impl Renderer {
 
     /// The line of an entry, with its end.
     #[must_use]
-    pub fn line(&self, entry: &Entry<'_>) -> String {
+    pub fn line(&self, entry: &AccessLogEntry<'_>) -> String {
         let mut out = String::with_capacity(512);
         match self.format.layout() {
-            Layout::Text(pieces) => {
+            LineLayout::Text(pieces) => {
                 self.text(pieces, entry, &mut out);
                 if !out.ends_with('\n') {
                     out.push('\n');
                 }
             }
-            Layout::Json(node) => {
+            LineLayout::Json(node) => {
                 self.json(node, entry, &mut out);
                 out.push('\n');
             }
@@ -77,11 +77,11 @@ impl Renderer {
         out
     }
 
-    fn text(&self, pieces: &[Piece], entry: &Entry<'_>, out: &mut String) {
+    fn text(&self, pieces: &[LinePiece], entry: &AccessLogEntry<'_>, out: &mut String) {
         for piece in pieces {
             match piece {
-                Piece::Text(text) => out.push_str(text),
-                Piece::Command(command) => {
+                LinePiece::Text(text) => out.push_str(text),
+                LinePiece::Command(command) => {
                     let from = out.len();
                     write_value(&self.value(command, entry), out);
                     if out.len() == from {
@@ -96,7 +96,7 @@ impl Renderer {
     }
 
     /// False when nothing was written because there is nothing to say.
-    fn json(&self, node: &JsonNode, entry: &Entry<'_>, out: &mut String) -> bool {
+    fn json(&self, node: &JsonNode, entry: &AccessLogEntry<'_>, out: &mut String) -> bool {
         match node {
             JsonNode::Verbatim(text) => out.push_str(text),
             JsonNode::Object(fields) => {
@@ -135,8 +135,8 @@ impl Renderer {
     }
 
     /// One command alone keeps its type; several pieces are a text.
-    fn json_text(&self, pieces: &[Piece], entry: &Entry<'_>, out: &mut String) -> bool {
-        if let [Piece::Command(command)] = pieces {
+    fn json_text(&self, pieces: &[LinePiece], entry: &AccessLogEntry<'_>, out: &mut String) -> bool {
+        if let [LinePiece::Command(command)] = pieces {
             let value = self.value(command, entry);
             match value {
                 Value::Absent if self.omit_empty => return false,
@@ -156,8 +156,8 @@ impl Renderer {
         let mut text = String::new();
         for piece in pieces {
             match piece {
-                Piece::Text(literal) => text.push_str(literal),
-                Piece::Command(command) => {
+                LinePiece::Text(literal) => text.push_str(literal),
+                LinePiece::Command(command) => {
                     let from = text.len();
                     write_value(&self.value(command, entry), &mut text);
                     if text.len() == from && !self.omit_empty {
@@ -171,11 +171,11 @@ impl Renderer {
         true
     }
 
-    fn value<'a>(&'a self, command: &'a Command, entry: &Entry<'a>) -> Value<'a> {
+    fn value<'a>(&'a self, command: &'a FormatCommand, entry: &AccessLogEntry<'a>) -> Value<'a> {
         match &command.what {
-            What::StartTime(layout) => Value::Time(entry.start, layout),
-            What::EmitTime(layout) => Value::Time(SystemTime::now(), layout),
-            What::Header {
+            CommandValue::StartTime(layout) => Value::Time(entry.start, layout),
+            CommandValue::EmitTime(layout) => Value::Time(SystemTime::now(), layout),
+            CommandValue::Header {
                 direction,
                 name,
                 or,
@@ -191,11 +191,11 @@ impl Renderer {
                     found => found.unwrap_or(Value::Absent),
                 }
             }
-            What::Environment(name) => {
+            CommandValue::Environment(name) => {
                 let found = self.environment.iter().find(|(known, _)| known == name);
                 found.map_or(Value::Absent, |(_, value)| Value::Text(value))
             }
-            What::Query(name) => {
+            CommandValue::Query(name) => {
                 let query = entry
                     .http
                     .and_then(|http| Some(http.path.split_once('?')?.1));
@@ -206,15 +206,15 @@ impl Renderer {
                 });
                 some_text(found.unwrap_or_default())
             }
-            What::Fact(Fact::Hostname) => some_text(&self.hostname),
-            What::Fact(fact) => fact_of(*fact, entry),
+            CommandValue::Fact(Fact::Hostname) => some_text(&self.hostname),
+            CommandValue::Fact(fact) => fact_of(*fact, entry),
         }
     }
 }
 
 /// Returns a header. Envoy's service time is not a real header: it is the measured duration.
-fn header<'a>(entry: &Entry<'a>, direction: Direction, name: &str) -> Option<Value<'a>> {
-    if direction == Direction::Response && name == "x-envoy-upstream-service-time" {
+fn header<'a>(entry: &AccessLogEntry<'a>, direction: HeaderSource, name: &str) -> Option<Value<'a>> {
+    if direction == HeaderSource::Response && name == "x-envoy-upstream-service-time" {
         let measured = entry.http.and_then(|http| http.response_duration);
         return measured.map(milliseconds);
     }
@@ -232,16 +232,16 @@ fn some_text(text: &str) -> Value<'_> {
     }
 }
 
-fn rehearsed(said: Option<Rehearsed<'_>>) -> Value<'_> {
+fn rehearsed(said: Option<DryRunEntry<'_>>) -> Value<'_> {
     match said {
         None => Value::Absent,
-        Some(Rehearsed { allowed: true, .. }) => Value::Text("allowed"),
-        Some(Rehearsed { allowed: false, .. }) => Value::Text("denied"),
+        Some(DryRunEntry { allowed: true, .. }) => Value::Text("allowed"),
+        Some(DryRunEntry { allowed: false, .. }) => Value::Text("denied"),
     }
 }
 
 /// Everything that takes no argument. Facts of requests are absent for opaque connections.
-fn fact_of<'a>(fact: Fact, entry: &Entry<'a>) -> Value<'a> {
+fn fact_of<'a>(fact: Fact, entry: &AccessLogEntry<'a>) -> Value<'a> {
     let or_absent = |value: Option<Value<'a>>| value.unwrap_or(Value::Absent);
     let tls = entry.tls.unwrap_or_default();
     match fact {
@@ -298,7 +298,7 @@ fn fact_of<'a>(fact: Fact, entry: &Entry<'a>) -> Value<'a> {
     }
 }
 
-fn http_fact<'a>(fact: Fact, entry: &Entry<'a>) -> Option<Value<'a>> {
+fn http_fact<'a>(fact: Fact, entry: &AccessLogEntry<'a>) -> Option<Value<'a>> {
     let http = entry.http?;
     Some(match fact {
         Fact::Method => some_text(http.method),

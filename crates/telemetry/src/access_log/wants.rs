@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use voile_model::log_format::{Command, Direction, Fact, LogFormat, What};
+use voile_model::log_format::{FormatCommand, HeaderSource, Fact, LogFormat, CommandValue};
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Wants {
+pub struct LogNeeds {
     /// Times within the request, or anything of the response.
     pub response: bool,
     /// Our end of the upstream connection.
@@ -20,7 +20,7 @@ pub struct Wants {
     pub trailer_fields: Vec<Arc<str>>,
 }
 
-impl Wants {
+impl LogNeeds {
     /// Merges the notes of both.
     #[must_use]
     pub fn or(mut self, other: &Self) -> Self {
@@ -45,14 +45,14 @@ impl Wants {
         !(self.response || self.upstream_local || self.request_id)
     }
 
-    pub(super) fn field(&mut self, direction: Direction, name: &Arc<str>) {
+    pub(super) fn field(&mut self, direction: HeaderSource, name: &Arc<str>) {
         match direction {
-            Direction::Request => self.request_id |= &**name == "x-request-id",
-            Direction::Response => {
+            HeaderSource::Request => self.request_id |= &**name == "x-request-id",
+            HeaderSource::Response => {
                 self.response = true;
                 self.response_fields.push(Arc::clone(name));
             }
-            Direction::Trailer => {
+            HeaderSource::Trailer => {
                 self.response = true;
                 self.trailer_fields.push(Arc::clone(name));
             }
@@ -61,9 +61,9 @@ impl Wants {
 
     pub(super) fn of_format(format: &LogFormat) -> Self {
         let mut wants = Self::default();
-        for Command { what, .. } in format.commands() {
+        for FormatCommand { what, .. } in format.commands() {
             match what {
-                What::Header {
+                CommandValue::Header {
                     direction,
                     name,
                     or,
@@ -72,14 +72,14 @@ impl Wants {
                     wants.field(*direction, name);
                     or.iter().for_each(|name| wants.field(*direction, name));
                 }
-                What::Fact(
+                CommandValue::Fact(
                     Fact::UpstreamLocal | Fact::UpstreamLocalAddress | Fact::UpstreamLocalPort,
                 ) => wants.upstream_local = true,
-                What::Fact(
+                CommandValue::Fact(
                     Fact::ResponseDuration | Fact::ResponseTxDuration | Fact::RequestDuration,
                 ) => wants.response = true,
-                What::Fact(_) | What::StartTime(_) | What::EmitTime(_) => {}
-                What::Environment(_) | What::Query(_) => {}
+                CommandValue::Fact(_) | CommandValue::StartTime(_) | CommandValue::EmitTime(_) => {}
+                CommandValue::Environment(_) | CommandValue::Query(_) => {}
             }
         }
         wants

@@ -9,7 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use voile_proto::access_log as wire;
 use wire::stream_access_logs_message::LogEntries;
 
-use super::{Dial, GATHER, MAX_BATCH, channel, pause};
+use super::{CollectorDialer, GATHER, MAX_BATCH, channel, pause};
 use crate::access_log::als::AlsRecord;
 use crate::generated::access_log_service::access_log_service_client::AccessLogServiceClient;
 use crate::outbox::Inbox;
@@ -28,7 +28,7 @@ pub struct Sender {
     pub log_name: String,
 }
 
-struct Open {
+struct OpenAlsStream {
     messages: mpsc::Sender<wire::StreamAccessLogsMessage>,
     call: JoinHandle<Result<(), tonic::Status>>,
     /// Records of the last message. Nothing confirms a message; of a stream that broke, this one is taken for lost.
@@ -36,8 +36,8 @@ struct Open {
 }
 
 /// Sends records until no sender is left.
-pub async fn run(mut inbox: Inbox<AlsRecord>, dial: Arc<dyn Dial>, sender: Sender) {
-    let mut open: Option<Open> = None;
+pub async fn run(mut inbox: Inbox<AlsRecord>, dial: Arc<dyn CollectorDialer>, sender: Sender) {
+    let mut open: Option<OpenAlsStream> = None;
     let mut failures = 0;
     while let Some(records) = inbox.batch(GATHER, MAX_BATCH).await {
         let count = records.len() as u64;
@@ -93,7 +93,7 @@ pub async fn run(mut inbox: Inbox<AlsRecord>, dial: Arc<dyn Dial>, sender: Sende
     }
 }
 
-async fn begin(dial: &Arc<dyn Dial>) -> Result<Open, String> {
+async fn begin(dial: &Arc<dyn CollectorDialer>) -> Result<OpenAlsStream, String> {
     let channel = channel::open(dial).await?;
     let (messages, stream) = mpsc::channel(1);
     let call = tokio::spawn(async move {
@@ -104,7 +104,7 @@ async fn begin(dial: &Arc<dyn Dial>) -> Result<Open, String> {
         }
         answer.map(|_| ())
     });
-    Ok(Open {
+    Ok(OpenAlsStream {
         messages,
         call,
         last: 0,

@@ -1,4 +1,4 @@
-//! tonic over connections that a [`Dial`] makes.
+//! tonic over connections that a [`CollectorDialer`] makes.
 
 use std::future::Future;
 use std::io;
@@ -10,14 +10,14 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use tonic::transport::{Channel, Endpoint};
 
-use super::{Connection, Dial};
+use super::{CollectorStream, CollectorDialer};
 
-/// Hands tonic the connections of a [`Dial`].
+/// Hands tonic the connections of a [`CollectorDialer`].
 #[derive(Clone)]
-pub struct Connector(Arc<dyn Dial>);
+pub struct Connector(Arc<dyn CollectorDialer>);
 
 impl tower_service::Service<Uri> for Connector {
-    type Response = TokioIo<Box<dyn Connection>>;
+    type Response = TokioIo<Box<dyn CollectorStream>>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
@@ -32,7 +32,7 @@ impl tower_service::Service<Uri> for Connector {
 }
 
 /// Opens an HTTP/2 connection.
-pub(super) async fn open(dial: &Arc<dyn Dial>) -> Result<Channel, String> {
+pub(super) async fn open(dial: &Arc<dyn CollectorDialer>) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{}", dial.authority()))
         .map_err(|error| error.to_string())?
         .tcp_nodelay(true);

@@ -15,7 +15,7 @@ use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use tonic::transport::Channel;
 use voile_proto::trace as wire;
 
-use super::{CALL_TIMEOUT, Dial, GATHER, MAX_BATCH, channel, pause};
+use super::{CALL_TIMEOUT, CollectorDialer, GATHER, MAX_BATCH, channel, pause};
 use crate::generated::trace_service::trace_service_client::TraceServiceClient;
 use crate::outbox::Inbox;
 
@@ -39,7 +39,7 @@ pub struct Settings {
 }
 
 /// Why a batch was not taken.
-enum Refused {
+enum BatchError {
     /// It may be taken later.
     Now(String),
     /// It will never be taken.
@@ -47,8 +47,8 @@ enum Refused {
 }
 
 /// Sends spans until no sender is left.
-pub async fn run(mut inbox: Inbox<wire::Span>, dial: Arc<dyn Dial>, settings: Settings) {
-    let mut client = Client {
+pub async fn run(mut inbox: Inbox<wire::Span>, dial: Arc<dyn CollectorDialer>, settings: Settings) {
+    let mut client = CollectorClient {
         dial,
         channel: None,
         http: None,
@@ -77,7 +77,7 @@ pub async fn run(mut inbox: Inbox<wire::Span>, dial: Arc<dyn Dial>, settings: Se
                     failures = 0;
                     break;
                 }
-                Err(Refused::Now(error)) if attempt < MAX_ATTEMPTS => {
+                Err(BatchError::Now(error)) if attempt < MAX_ATTEMPTS => {
                     tracing::debug!(
                         collector = client.dial.authority(),
                         error,
@@ -88,7 +88,7 @@ pub async fn run(mut inbox: Inbox<wire::Span>, dial: Arc<dyn Dial>, settings: Se
                     failures += 1;
                     attempt += 1;
                 }
-                Err(Refused::Now(error) | Refused::ForGood(error)) => {
+                Err(BatchError::Now(error) | BatchError::ForGood(error)) => {
                     tracing::debug!(collector = client.dial.authority(), error, "spans dropped");
                     client.forget();
                     inbox.lost(count);
@@ -100,13 +100,13 @@ pub async fn run(mut inbox: Inbox<wire::Span>, dial: Arc<dyn Dial>, settings: Se
     }
 }
 
-struct Client {
-    dial: Arc<dyn Dial>,
+struct CollectorClient {
+    dial: Arc<dyn CollectorDialer>,
     channel: Option<TraceServiceClient<Channel>>,
     http: Option<SendRequest<Full<Bytes>>>,
 }
 
-impl Client {
+impl CollectorClient {
     fn forget(&mut self) {
         self.channel = None;
         self.http = None;
@@ -117,7 +117,7 @@ impl Client {
         &mut self,
         request: &wire::ExportTraceServiceRequest,
         settings: &Settings,
-    ) -> Result<u64, Refused> {
+    ) -> Result<u64, BatchError> {
         let limit = settings.timeout.unwrap_or(CALL_TIMEOUT);
         let call = async {
             match &settings.http_path {
@@ -127,18 +127,18 @@ impl Client {
         };
         tokio::time::timeout(limit, call)
             .await
-            .unwrap_or_else(|_| Err(Refused::Now(format!("no answer in {limit:?}"))))
+            .unwrap_or_else(|_| Err(BatchError::Now(format!("no answer in {limit:?}"))))
     }
 
     async fn grpc(
         &mut self,
         request: &wire::ExportTraceServiceRequest,
         settings: &Settings,
-    ) -> Result<u64, Refused> {
+    ) -> Result<u64, BatchError> {
         let client = match &mut self.channel {
             Some(client) => client,
             None => {
-                let channel = channel::open(&self.dial).await.map_err(Refused::Now)?;
+                let channel = channel::open(&self.dial).await.map_err(BatchError::Now)?;
                 self.channel.insert(TraceServiceClient::new(channel))
             }
         };
@@ -162,8 +162,8 @@ impl Client {
                 | Code::OutOfRange
                 | Code::Unavailable
                 | Code::DataLoss
-                | Code::Unknown => Refused::Now(reason),
-                _ => Refused::ForGood(reason),
+                | Code::Unknown => BatchError::Now(reason),
+                _ => BatchError::ForGood(reason),
             }
         })?;
         let partial = answer.into_inner().partial_success.unwrap_or_default();
@@ -175,8 +175,8 @@ impl Client {
         path: &str,
         request: &wire::ExportTraceServiceRequest,
         settings: &Settings,
-    ) -> Result<u64, Refused> {
-        let failed = |error: &dyn std::fmt::Display| Refused::Now(error.to_string());
+    ) -> Result<u64, BatchError> {
+        let failed = |error: &dyn std::fmt::Display| BatchError::Now(error.to_string());
         if self.http.as_ref().is_none_or(SendRequest::is_closed) {
             let stream = self.dial.dial().await.map_err(|error| failed(&error))?;
             let (sender, connection) = http1::handshake(TokioIo::new(stream))
@@ -195,9 +195,9 @@ impl Client {
         }
         let call = call
             .body(Full::new(Bytes::from(request.encode_to_vec())))
-            .map_err(|error| Refused::ForGood(error.to_string()))?;
+            .map_err(|error| BatchError::ForGood(error.to_string()))?;
         let Some(sender) = &mut self.http else {
-            return Err(Refused::Now("no connection".to_owned()));
+            return Err(BatchError::Now("no connection".to_owned()));
         };
         sender.ready().await.map_err(|error| failed(&error))?;
         let answer = sender
@@ -218,8 +218,8 @@ impl Client {
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => Err(Refused::Now(status.to_string())),
-            status => Err(Refused::ForGood(status.to_string())),
+            | StatusCode::GATEWAY_TIMEOUT => Err(BatchError::Now(status.to_string())),
+            status => Err(BatchError::ForGood(status.to_string())),
         }
     }
 }

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{label_text, outcome_labels};
-use crate::labels::{Reporter, Service};
-use crate::shard::{Outcome, Series, TcpOutcome};
+use crate::labels::{Reporter, ServiceLabels};
+use crate::shard::{SeriesOutcome, Series, TcpOutcome};
 
 /// Projection of one metric of one reporter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct MetricShape {
     /// It is not shown.
     pub off: bool,
     /// Labels that say this, or that go.
@@ -21,31 +21,31 @@ pub struct Shape {
 /// All shapes that are not as usual.
 #[derive(Debug, Clone, Default)]
 pub struct Projection {
-    shapes: HashMap<(Reporter, &'static str), Shape>,
+    shapes: HashMap<(Reporter, &'static str), MetricShape>,
     /// Of services behind a waypoint that have shapes of their own: all of theirs, as usual or not.
-    behind_waypoint: HashMap<Service, HashMap<&'static str, Shape>>,
+    behind_waypoint: HashMap<ServiceLabels, HashMap<&'static str, MetricShape>>,
 }
 
 impl Projection {
     /// Gives a metric its shape; the name is as exposed.
-    pub fn set(&mut self, reporter: Reporter, metric: &'static str, shape: Shape) {
-        if shape != Shape::default() {
+    pub fn set(&mut self, reporter: Reporter, metric: &'static str, shape: MetricShape) {
+        if shape != MetricShape::default() {
             self.shapes.insert((reporter, metric), shape);
         }
     }
 
     /// The same for a waypoint's counts of a service, in place of the waypoint's usual shape of the metric.
-    pub fn set_behind_waypoint(&mut self, service: &Service, metric: &'static str, shape: Shape) {
+    pub fn set_behind_waypoint(&mut self, service: &ServiceLabels, metric: &'static str, shape: MetricShape) {
         let shapes = self.behind_waypoint.entry(service.clone()).or_default();
         shapes.insert(metric, shape);
     }
 
-    fn shape(&self, series: &Series, metric: &'static str) -> Option<&Shape> {
+    fn shape(&self, series: &Series, metric: &'static str) -> Option<&MetricShape> {
         let labels = &series.labels;
         if labels.reporter == Reporter::Waypoint
             && let Some(own) = self.behind_waypoint.get(&labels.service)
         {
-            return own.get(metric).filter(|shape| **shape != Shape::default());
+            return own.get(metric).filter(|shape| **shape != MetricShape::default());
         }
         match self.shapes.is_empty() {
             true => None,
@@ -57,10 +57,10 @@ impl Projection {
     pub(super) fn outcomes<'a>(
         &self,
         metric: &'static str,
-        all: impl Iterator<Item = (&'a Series, &'a Outcome)>,
-    ) -> Vec<(String, Cow<'a, Outcome>)> {
+        all: impl Iterator<Item = (&'a Series, &'a SeriesOutcome)>,
+    ) -> Vec<(String, Cow<'a, SeriesOutcome>)> {
         let mut samples = Vec::new();
-        let mut changed: BTreeMap<String, Outcome> = BTreeMap::new();
+        let mut changed: BTreeMap<String, SeriesOutcome> = BTreeMap::new();
         for (series, outcome) in all {
             let labels = outcome_labels(&series.labels, outcome);
             match self.shape(series, metric) {
@@ -110,7 +110,7 @@ impl Projection {
 }
 
 /// Labels in Istio's order, then the new ones by name.
-fn text(labels: &[(&'static str, Cow<'_, str>)], shape: Option<&Shape>) -> String {
+fn text(labels: &[(&'static str, Cow<'_, str>)], shape: Option<&MetricShape>) -> String {
     let Some(shape) = shape else {
         return label_text(labels.iter().map(|(name, value)| (*name, &**value)));
     };

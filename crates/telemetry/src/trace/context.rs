@@ -69,7 +69,7 @@ hex!(SpanId);
 
 /// In which forms a context came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Forms {
+struct ContextForms {
     w3c: bool,
     b3_single: bool,
     b3_multi: bool,
@@ -90,19 +90,19 @@ pub enum Decision {
 
 /// Trace context of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Incoming {
+pub struct IncomingContext {
     trace: Option<(TraceId, SpanId)>,
     decision: Option<Decision>,
     state: Option<String>,
-    forms: Forms,
+    forms: ContextForms,
     request_id: Option<String>,
 }
 
-impl Incoming {
+impl IncomingContext {
     /// Reads a request's fields, once over all of them.
     #[must_use]
     pub fn read<'a>(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Self {
-        let mut seen = Seen::default();
+        let mut seen = TraceFields::default();
         for (name, value) in fields {
             seen.field(name, value);
         }
@@ -132,7 +132,7 @@ impl Incoming {
 
 /// Raw values, and how often each was there.
 #[derive(Default)]
-struct Seen<'a> {
+struct TraceFields<'a> {
     traceparent: Option<&'a [u8]>,
     traceparents: u32,
     tracestate: String,
@@ -144,7 +144,7 @@ struct Seen<'a> {
     request_id: Option<&'a [u8]>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> TraceFields<'a> {
     fn field(&mut self, name: &str, value: &'a [u8]) {
         let is = |known: &str| name.eq_ignore_ascii_case(known);
         // By length first: most fields of a request are none of these.
@@ -170,10 +170,10 @@ impl<'a> Seen<'a> {
         }
     }
 
-    fn judge(self) -> Incoming {
-        let mut incoming = Incoming {
+    fn judge(self) -> IncomingContext {
+        let mut incoming = IncomingContext {
             request_id: self.request_id.and_then(believable_id),
-            ..Incoming::default()
+            ..IncomingContext::default()
         };
         self.b3_multi(&mut incoming);
         if let Some(value) = self.b3 {
@@ -192,7 +192,7 @@ impl<'a> Seen<'a> {
         incoming
     }
 
-    fn b3_multi(&self, incoming: &mut Incoming) {
+    fn b3_multi(&self, incoming: &mut IncomingContext) {
         let trace = self.trace.and_then(trace_id);
         let span = self.span.and_then(hex_bytes::<8>).and_then(span_id);
         if let (Some((trace, short)), Some(span)) = (trace, span) {
@@ -212,7 +212,7 @@ impl<'a> Seen<'a> {
 }
 
 /// `TRACE-SPAN[-SAMPLED[-PARENT]]`, or only the decision.
-fn b3_single(value: &[u8], incoming: &mut Incoming) {
+fn b3_single(value: &[u8], incoming: &mut IncomingContext) {
     let decision = |text: &[u8]| match text {
         b"1" => Some(Decision::Yes),
         b"0" => Some(Decision::No),
@@ -328,18 +328,18 @@ pub struct Context {
     debug: bool,
     /// tracestate, passed on as it came.
     pub state: Option<String>,
-    forms: Forms,
+    forms: ContextForms,
 }
 
 impl Context {
     /// Continues the caller's context, or begins a new one: with the caller's decision, else with `sampled`.
     #[must_use]
-    pub fn follow(incoming: &Incoming, sampled: bool, mut random: impl FnMut() -> u64) -> Self {
+    pub fn follow(incoming: &IncomingContext, sampled: bool, mut random: impl FnMut() -> u64) -> Self {
         let mut forms = incoming.forms;
         let (trace, parent) = match incoming.trace {
             Some((trace, span)) => (trace, Some(span)),
             None => {
-                forms = Forms {
+                forms = ContextForms {
                     w3c: true,
                     short: false,
                     ..forms

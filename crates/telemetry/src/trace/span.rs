@@ -4,15 +4,15 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use voile_model::log_format::Direction;
-use voile_model::mesh::telemetry::{CustomTag, Side};
+use voile_model::log_format::HeaderSource;
+use voile_model::mesh::telemetry::{CustomTag, TelemetrySide};
 use voile_proto::trace as wire;
 use wire::span::SpanKind;
 use wire::status::StatusCode;
 
 use super::context::Context;
-use crate::Peer;
-use crate::access_log::{Entry, Http};
+use crate::PeerLabels;
+use crate::access_log::{AccessLogEntry, HttpLogFields};
 
 /// Default for the longest path in a span, in bytes. Istio's default.
 const MAX_PATH_BYTES: usize = 256;
@@ -27,7 +27,7 @@ pub type HeaderTag = (Arc<str>, Arc<str>, Option<Arc<str>>);
 #[derive(Debug, Clone)]
 pub struct SpanSettings {
     /// The side.
-    pub side: Side,
+    pub side: TelemetrySide,
     /// Longest path.
     pub max_path: Option<NonZeroUsize>,
     /// Tags of the environment, resolved, and of literals.
@@ -42,7 +42,7 @@ impl SpanSettings {
     /// Sorts custom tags by where their values come from; the environment is read now.
     #[must_use]
     pub fn new(
-        side: Side,
+        side: TelemetrySide,
         tags: impl IntoIterator<Item = (Arc<str>, CustomTag)>,
         max_path: Option<NonZeroUsize>,
         istio_tags: bool,
@@ -77,19 +77,19 @@ impl SpanSettings {
 /// Attributes of a request for its span, besides its entry.
 pub struct SpanFacts<'a> {
     /// The entry.
-    pub entry: &'a Entry<'a>,
+    pub entry: &'a AccessLogEntry<'a>,
     /// Its request's part.
-    pub http: &'a Http<'a>,
+    pub http: &'a HttpLogFields<'a>,
     /// Its place in its trace.
     pub context: &'a Context,
     /// `host:port/*` of the destination.
     pub operation: String,
     /// Our workload.
-    pub own: &'a Peer,
+    pub own: &'a PeerLabels,
     /// `sidecar~…`.
     pub node_id: &'a str,
     /// Calling and called workload, as far as they are known.
-    pub ends: [Option<&'a Peer>; 2],
+    pub ends: [Option<&'a PeerLabels>; 2],
 }
 
 fn text(value: impl Into<String>) -> Option<wire::AnyValue> {
@@ -138,8 +138,8 @@ pub fn span(facts: &SpanFacts<'_>, settings: &SpanSettings) -> wire::Span {
             .unwrap_or_default(),
         name: facts.operation.clone(),
         kind: match settings.side {
-            Side::Client => SpanKind::Client,
-            Side::Server => SpanKind::Server,
+            TelemetrySide::Client => SpanKind::Client,
+            TelemetrySide::Server => SpanKind::Server,
         }
         .into(),
         start_time_unix_nano: nanoseconds(entry.start),
@@ -156,7 +156,7 @@ pub fn span(facts: &SpanFacts<'_>, settings: &SpanSettings) -> wire::Span {
 fn attributes(facts: &SpanFacts<'_>, settings: &SpanSettings) -> Vec<wire::KeyValue> {
     let SpanFacts { entry, http, .. } = facts;
     let field = |name: &str| {
-        let value = entry.header(Direction::Request, name);
+        let value = entry.header(HeaderSource::Request, name);
         let value = String::from_utf8_lossy(value.unwrap_or_default());
         clipped(&value, MAX_TAG_BYTES).to_owned()
     };
@@ -234,7 +234,7 @@ fn istio(facts: &SpanFacts<'_>, tags: &mut Vec<wire::KeyValue>) {
 
 /// Returns the resource that all spans of a proxy share. `service.name` is Istio's: canonical service and namespace.
 #[must_use]
-pub fn resource(own: &Peer, detect_environment: bool) -> wire::Resource {
+pub fn resource(own: &PeerLabels, detect_environment: bool) -> wire::Resource {
     let name = format!("{}.{}", own.canonical_service, own.namespace);
     let mut attributes = vec![
         tag("service.name", name),

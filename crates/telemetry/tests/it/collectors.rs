@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 use voile_proto::{access_log as als_wire, trace as trace_wire};
 use voile_telemetry::access_log::als::AlsHeaders;
 use voile_telemetry::access_log::{AlsLog, Logger, Sink};
-use voile_telemetry::export::{Connection, Dial, Dialing, als, spans};
+use voile_telemetry::export::{CollectorStream, CollectorDialer, Dialing, als, spans};
 use voile_telemetry::generated::access_log_service::access_log_service_server::{
     AccessLogService, AccessLogServiceServer,
 };
@@ -31,12 +31,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 struct To(SocketAddr);
 
-impl Dial for To {
+impl CollectorDialer for To {
     fn dial(&self) -> Dialing {
         let address = self.0;
         Box::pin(async move {
             let stream: io::Result<TcpStream> = TcpStream::connect(address).await;
-            stream.map(|stream| Box::new(stream) as Box<dyn Connection>)
+            stream.map(|stream| Box::new(stream) as Box<dyn CollectorStream>)
         })
     }
 

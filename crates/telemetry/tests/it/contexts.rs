@@ -1,12 +1,12 @@
 //! Trace context: incoming and outgoing headers. Random numbers are 1, 2, 3, …
 
-use voile_telemetry::trace::{Context, Incoming, context_lines, request_id};
+use voile_telemetry::trace::{Context, IncomingContext, context_lines, request_id};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
 
-fn incoming(fields: &[(&str, &str)]) -> Incoming {
-    Incoming::read(fields.iter().map(|(name, value)| (*name, value.as_bytes())))
+fn incoming(fields: &[(&str, &str)]) -> IncomingContext {
+    IncomingContext::read(fields.iter().map(|(name, value)| (*name, value.as_bytes())))
 }
 
 /// The lines that go on, and whether the trace is sampled; chance says yes.

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use voile_model::log_filter::LogFilter;
-use voile_model::log_format::{Direction, LogFormat};
+use voile_model::log_format::{HeaderSource, LogFormat};
 use voile_telemetry::access_log::{
-    Entry, Fields, FileLog, Http, Logger, Marks, NoFields, Rehearsed, Renderer, Sink, TlsFacts,
+    AccessLogEntry, Fields, FileLog, HttpLogFields, Logger, PolicyMarks, NoFields, DryRunEntry, Renderer, Sink, TlsFacts,
     passes,
 };
 
@@ -14,14 +14,14 @@ use voile_telemetry::access_log::{
 struct Sent;
 
 impl Fields for Sent {
-    fn field(&self, direction: Direction, name: &str) -> Option<&[u8]> {
+    fn field(&self, direction: HeaderSource, name: &str) -> Option<&[u8]> {
         Some(match (direction, name) {
-            (Direction::Request, "user-agent") => b"a \"quoted\"\\ one\nGET / forged",
-            (Direction::Request, "x-bytes") => b"\xff\x00caf\xc3\xa9",
-            (Direction::Request, "x-request-id") => b"r-1",
-            (Direction::Request, "x-empty") => b"",
-            (Direction::Response, "content-type") => b"text/plain",
-            (Direction::Trailer, "grpc-message") => b"late",
+            (HeaderSource::Request, "user-agent") => b"a \"quoted\"\\ one\nGET / forged",
+            (HeaderSource::Request, "x-bytes") => b"\xff\x00caf\xc3\xa9",
+            (HeaderSource::Request, "x-request-id") => b"r-1",
+            (HeaderSource::Request, "x-empty") => b"",
+            (HeaderSource::Response, "content-type") => b"text/plain",
+            (HeaderSource::Trailer, "grpc-message") => b"late",
             _ => return None,
         })
     }
@@ -31,8 +31,8 @@ fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-pub(crate) fn request(look: impl FnOnce(&Entry<'_>)) {
-    let http = Http {
+pub(crate) fn request(look: impl FnOnce(&AccessLogEntry<'_>)) {
+    let http = HttpLogFields {
         method: "POST",
         path: "/books?id=7&empty=&id=8",
         authority: "shop.example",
@@ -47,7 +47,7 @@ pub(crate) fn request(look: impl FnOnce(&Entry<'_>)) {
         attempts: 2,
         trace_id: "0af7651916cd43dd8448eb211c80319c",
     };
-    look(&Entry {
+    look(&AccessLogEntry {
         http: Some(http),
         start: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
         duration: Duration::from_micros(12_900),
@@ -71,10 +71,10 @@ pub(crate) fn request(look: impl FnOnce(&Entry<'_>)) {
             peer: "spiffe://td/ns/a/sa/b",
             own: "spiffe://td/ns/c/sa/d",
         }),
-        marks: Marks {
+        marks: PolicyMarks {
             audited: true,
             allow: None,
-            deny: Some(Rehearsed {
+            deny: Some(DryRunEntry {
                 allowed: false,
                 rule: "ns[shop]-policy[deny]-rule[0]",
             }),
@@ -82,9 +82,9 @@ pub(crate) fn request(look: impl FnOnce(&Entry<'_>)) {
     });
 }
 
-fn opaque(look: impl FnOnce(&Entry<'_>)) {
+fn opaque(look: impl FnOnce(&AccessLogEntry<'_>)) {
     request(|entry| {
-        look(&Entry {
+        look(&AccessLogEntry {
             http: None,
             flags: "-",
             details: "",
@@ -92,7 +92,7 @@ fn opaque(look: impl FnOnce(&Entry<'_>)) {
             route: "",
             upstream: None,
             tls: None,
-            marks: Marks::default(),
+            marks: PolicyMarks::default(),
             ..*entry
         });
     });
@@ -475,5 +475,5 @@ fn a_file_gets_every_line_that_passes_and_follows_its_name() {
 
 #[test]
 fn no_fields_have_no_values() {
-    assert_eq!(NoFields.field(Direction::Request, "host"), None);
+    assert_eq!(NoFields.field(HeaderSource::Request, "host"), None);
 }

@@ -8,22 +8,22 @@ mod pages;
 use std::time::{Duration, Instant};
 
 use voile_telemetry::{
-    IDLE_SERIES, Labels, Peer, Projection, Reporter, Scrape, Security, Service, Shape, Shard,
+    IDLE_SERIES, Labels, PeerLabels, Projection, Reporter, Scrape, Security, ServiceLabels, MetricShape, Shard,
 };
 
 fn labels(client: &str) -> Labels {
     Labels {
         reporter: Reporter::Destination,
-        source: Peer {
+        source: PeerLabels {
             workload: client.to_owned(),
-            ..Peer::default()
+            ..PeerLabels::default()
         },
-        destination: Peer {
+        destination: PeerLabels {
             workload: "server".to_owned(),
             canonical_service: "server".to_owned(),
-            ..Peer::default()
+            ..PeerLabels::default()
         },
-        service: Service {
+        service: ServiceLabels {
             host: "server.shop.svc.cluster.local".to_owned(),
             name: "server".to_owned(),
             namespace: "shop".to_owned(),
@@ -251,14 +251,14 @@ fn overrides_change_what_is_shown_and_series_that_become_the_same_are_added_up()
         ("region", Some("eu\"1")),
     ];
     let changed = |(name, value): (&str, Option<&str>)| (name.into(), value.map(Into::into));
-    let shape = Shape {
+    let shape = MetricShape {
         off: false,
         labels: changes.map(changed).into(),
     };
     projection.set(Reporter::Destination, "istio_requests_total", shape);
-    let off = Shape {
+    let off = MetricShape {
         off: true,
-        ..Shape::default()
+        ..MetricShape::default()
     };
     projection.set(Reporter::Destination, "istio_request_bytes", off);
     scrape.project(projection);
@@ -290,9 +290,9 @@ fn what_a_waypoint_counts_for_a_service_has_the_shape_of_that_service_in_place_o
     let mut shard = Shard::default();
     let of = |reporter, host: &str| Labels {
         reporter,
-        service: Service {
+        service: ServiceLabels {
             host: host.to_owned(),
-            ..Service::default()
+            ..ServiceLabels::default()
         },
         ..labels("a")
     };
@@ -302,7 +302,7 @@ fn what_a_waypoint_counts_for_a_service_has_the_shape_of_that_service_in_place_o
     count(&mut shard, &of(Reporter::Destination, "apart"), 200, 1);
     let mut scrape = Scrape::default();
     scrape.add(shard.snapshot());
-    let said = |value: &str| Shape {
+    let said = |value: &str| MetricShape {
         off: false,
         labels: [("region".into(), Some(value.into()))].into(),
     };
@@ -311,7 +311,7 @@ fn what_a_waypoint_counts_for_a_service_has_the_shape_of_that_service_in_place_o
     projection.set(Reporter::Waypoint, name, said("all"));
     let service = |host| of(Reporter::Waypoint, host).service;
     projection.set_behind_waypoint(&service("apart"), name, said("own"));
-    projection.set_behind_waypoint(&service("plain"), name, Shape::default());
+    projection.set_behind_waypoint(&service("plain"), name, MetricShape::default());
     scrape.project(projection);
     let page = scrape.render();
     let region = |reporter: &str, host: &str| {

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 use voile_telemetry::admin::{
-    ADMIN_HEADER_TIMEOUT, Answer, MAX_ADMIN_CONNECTIONS, serve, serve_local,
+    ADMIN_HEADER_TIMEOUT, PageResponse, MAX_ADMIN_CONNECTIONS, serve, serve_local,
 };
 
 /// A request whose body never comes.
@@ -25,7 +25,7 @@ fn with_page<F: Future<Output = ()>>(client: impl FnOnce(std::net::SocketAddr) -
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         tokio::task::spawn_local(serve(listener, |_| async {
-            Answer::text(StatusCode::OK, "fine")
+            PageResponse::text(StatusCode::OK, "fine")
         }));
         client(address).await;
     });
@@ -86,7 +86,7 @@ fn a_page_of_another_site_changes_nothing_and_reads_nothing_secret() {
         for local in [false, true] {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             addresses.push(listener.local_addr().expect("an address"));
-            let fine = |_| async { Answer::text(StatusCode::OK, "fine") };
+            let fine = |_| async { PageResponse::text(StatusCode::OK, "fine") };
             match local {
                 true => drop(tokio::task::spawn_local(serve_local(listener, fine))),
                 false => drop(tokio::task::spawn_local(serve(listener, fine))),

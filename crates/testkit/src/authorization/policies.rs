@@ -1,6 +1,6 @@
 //! Random policies, made of values as users write them.
 
-use voile_policy::authorization::{Action, Attribute, Policy, PolicyName, Rule, Term, Terms};
+use voile_policy::authorization::{Action, Attribute, Policy, PolicyName, PolicyRule, Term, Terms};
 
 use super::Random;
 use super::words::{
@@ -67,7 +67,7 @@ fn policy(random: &mut Random, scope: Scope, number: usize) -> Policy {
 }
 
 /// A random rule.
-pub fn rule(random: &mut Random, scope: Scope) -> Rule {
+pub fn rule(random: &mut Random, scope: Scope) -> PolicyRule {
     let parts = |random: &mut Random, all: &[fn(&mut Random) -> Attribute]| -> Vec<Terms> {
         let count = match random.below(6) {
             0..=2 => 1,
@@ -86,7 +86,7 @@ pub fn rule(random: &mut Random, scope: Scope) -> Rule {
         };
         (0..count).map(|_| part()).collect()
     };
-    let mut rule = Rule {
+    let mut rule = PolicyRule {
         from: parts(random, SOURCE),
         to: parts(random, OPERATION),
         when: Vec::new(),

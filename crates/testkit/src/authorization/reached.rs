@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use voile_policy::authorization::{Action, Attribute, Cidr, Pattern, Policy, Rule, Term, Text};
+use voile_policy::authorization::{Action, Attribute, Cidr, Pattern, Policy, PolicyRule, Term, Text};
 
 use super::policies::{attribute, value};
 use super::{Random, Scope};
@@ -122,7 +122,7 @@ impl Reached {
         }
     }
 
-    fn rule(&mut self, rule: &Rule) {
+    fn rule(&mut self, rule: &PolicyRule) {
         for (place, all) in [("from", &rule.from), ("to", &rule.to)] {
             all.iter().flatten().for_each(|term| self.term(place, term));
         }
@@ -221,15 +221,15 @@ fn values() -> impl Iterator<Item = String> {
 pub fn alone(
     random: &mut Random,
     scope: Scope,
-    mut meet: impl FnMut(&Rule) -> usize,
-) -> Vec<(String, Rule)> {
+    mut meet: impl FnMut(&PolicyRule) -> usize,
+) -> Vec<(String, PolicyRule)> {
     /// Many times what it takes.
     const DRAWN: usize = 1_000_000;
     /// So many are tried before the best of them is taken; one that so many meet is taken at once.
     const TRIED: usize = 30;
     const ENOUGH: usize = 3;
     let mut wanted: BTreeMap<String, usize> = values().map(|part| (part, 0)).collect();
-    let mut best = BTreeMap::<String, (usize, Rule)>::new();
+    let mut best = BTreeMap::<String, (usize, PolicyRule)>::new();
     for _ in 0..DRAWN {
         if wanted.is_empty() {
             break;
@@ -252,7 +252,7 @@ pub fn alone(
     best.map(|(part, (_, rule))| (part, rule)).collect()
 }
 
-fn asking_one_thing(random: &mut Random, scope: Scope) -> (String, Rule) {
+fn asking_one_thing(random: &mut Random, scope: Scope) -> (String, PolicyRule) {
     let place = random.of(&["from", "to", "when"]);
     let attribute = attribute(random, place);
     let side = random.of(&SIDES);
@@ -264,7 +264,7 @@ fn asking_one_thing(random: &mut Random, scope: Scope) -> (String, Rule) {
     let term = Term::parse(attribute, "shop", any, none).expect("the generator's own");
     let pattern = term.any.first().or(term.none.first()).expect("one value");
     let part = part(place, &term.attribute, side, pattern);
-    let mut rule = Rule::default();
+    let mut rule = PolicyRule::default();
     match place {
         "from" => rule.from.push(vec![term]),
         "to" => rule.to.push(vec![term]),

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Map, Value, json};
 use voile_model::Identity;
-use voile_policy::authorization::{Facts, Http};
+use voile_policy::authorization::{RequestFacts, HttpFacts};
 use voile_policy::claims::Claims;
 
 use super::words::{
@@ -47,15 +47,15 @@ pub struct SentHttp {
 
 impl Sent {
     /// Facts that a proxy would know of it.
-    pub fn facts(&self) -> Facts<'_> {
-        let http = self.http.as_ref().map(|http| Http {
+    pub fn facts(&self) -> RequestFacts<'_> {
+        let http = self.http.as_ref().map(|http| HttpFacts {
             authority: Some(http.authority.as_bytes()),
             method: http.method.as_bytes(),
             path: http.path.as_bytes(),
             headers: &http.headers,
             claims: http.claims.as_ref(),
         });
-        Facts {
+        RequestFacts {
             source: self.source.as_ref(),
             source_ip: self.source_ip,
             remote_ip: self.remote_ip,

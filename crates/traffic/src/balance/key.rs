@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::hash::xxh64;
-use crate::route::{Request, query_parameter};
+use crate::route::{RouteInput, query_parameter};
 
 /// Source of the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct Cookie {
 
 /// Key of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Key {
+pub enum HashKey {
     /// Requests with this key go to one endpoint.
     Of(u64),
     /// Nothing: any endpoint will do.
@@ -49,15 +49,15 @@ impl KeySource {
     #[must_use]
     pub fn key(
         &self,
-        request: &(impl Request + ?Sized),
+        request: &(impl RouteInput + ?Sized),
         source: IpAddr,
         random: impl FnOnce() -> u64,
-    ) -> Key {
-        let of = |value: &[u8]| Key::Of(xxh64(value, 0));
+    ) -> HashKey {
+        let of = |value: &[u8]| HashKey::Of(xxh64(value, 0));
         match self {
-            Self::Header(name) => request.header(name).map_or(Key::None, |value| of(&value)),
+            Self::Header(name) => request.header(name).map_or(HashKey::None, |value| of(&value)),
             Self::Query(name) => {
-                query_parameter(request.query(), name.as_bytes()).map_or(Key::None, of)
+                query_parameter(request.query(), name.as_bytes()).map_or(HashKey::None, of)
             }
             Self::SourceIp => of(source.to_string().as_bytes()),
             Self::Cookie(cookie) => {
@@ -93,9 +93,9 @@ impl Cookie {
         })
     }
 
-    fn give_out(&self, random: impl FnOnce() -> u64) -> Key {
+    fn give_out(&self, random: impl FnOnce() -> u64) -> HashKey {
         let Some(ttl) = self.ttl else {
-            return Key::None;
+            return HashKey::None;
         };
         let value = format!("{:016x}", random());
         let mut line = format!("{}=\"{value}\"", self.name);
@@ -108,6 +108,6 @@ impl Cookie {
             line += attribute;
         }
         line += "; HttpOnly";
-        Key::New(xxh64(value.as_bytes(), 0), line)
+        HashKey::New(xxh64(value.as_bytes(), 0), line)
     }
 }

@@ -17,7 +17,7 @@ pub const MAGLEV_SIZE: u32 = 65_537;
 
 /// An endpoint to be placed: its name, the same everywhere (its address and port), and its weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placed<'n> {
+pub struct RingEndpoint<'n> {
     /// The name that is hashed.
     pub name: &'n str,
     /// Its share of the keys; 0 counts as 1.
@@ -36,16 +36,16 @@ impl Ring {
     /// there are, as it does with Envoy, where all others get more places when one leaves and take keys from each other.
     /// Only where there would be more than [`MAX_RING`] in all, each has half as many, or a quarter…
     #[must_use]
-    pub fn new(endpoints: &[Placed<'_>], least: u64) -> Self {
-        let weight = |endpoint: &Placed<'_>| u64::from(endpoint.weight.max(1));
+    pub fn new(endpoints: &[RingEndpoint<'_>], least: u64) -> Self {
+        let weight = |endpoint: &RingEndpoint<'_>| u64::from(endpoint.weight.max(1));
         let unit = endpoints
             .iter()
             .map(weight)
             .fold(0, greatest_common_divisor);
         let each = least.div_ceil(4).clamp(1, MAX_RING);
-        let whole = |endpoint: &Placed<'_>| weight(endpoint) / unit * each;
+        let whole = |endpoint: &RingEndpoint<'_>| weight(endpoint) / unit * each;
         let mut halvings = 0;
-        let own = |endpoint: &Placed<'_>, halvings: u32| (whole(endpoint) >> halvings).max(1);
+        let own = |endpoint: &RingEndpoint<'_>, halvings: u32| (whole(endpoint) >> halvings).max(1);
         while halvings < u64::BITS - 1
             && endpoints
                 .iter()
@@ -106,7 +106,7 @@ struct Permutation {
 impl Maglev {
     /// Fills a table of a prime size.
     #[must_use]
-    pub fn new(endpoints: &[Placed<'_>], size: u32) -> Self {
+    pub fn new(endpoints: &[RingEndpoint<'_>], size: u32) -> Self {
         let mut owners = vec![
             NOBODY;
             if endpoints.is_empty() {
@@ -121,7 +121,7 @@ impl Maglev {
             .max();
         let heaviest = f64::from(heaviest.unwrap_or(1));
         let modulus = u64::from(size);
-        let of = |endpoint: &Placed<'_>| Permutation {
+        let of = |endpoint: &RingEndpoint<'_>| Permutation {
             offset: xxh64(endpoint.name.as_bytes(), 0) % modulus,
             skip: xxh64(endpoint.name.as_bytes(), 1) % (modulus - 1) + 1,
             next: 0,

@@ -10,11 +10,11 @@ use crate::share::below;
 /// Endpoints in turn, by weight. A worker's own: choosing moves it on.
 #[derive(Debug, Clone)]
 pub struct Rotation {
-    state: State,
+    state: RotationState,
 }
 
 #[derive(Debug, Clone)]
-enum State {
+enum RotationState {
     Even {
         of: usize,
         next: usize,
@@ -40,7 +40,7 @@ impl Rotation {
         let state = if even {
             let of = weights.len();
             let next = below(random(), of as u64) as usize;
-            State::Even { of, next }
+            RotationState::Even { of, next }
         } else {
             let periods = weights
                 .iter()
@@ -49,7 +49,7 @@ impl Rotation {
             let queue = periods.iter().enumerate();
             let queue =
                 queue.map(|(place, period)| Reverse((below(random(), *period), place as u32)));
-            State::Weighted {
+            RotationState::Weighted {
                 queue: queue.collect(),
                 periods,
             }
@@ -60,8 +60,8 @@ impl Rotation {
     /// Selects the next endpoint in rotation among those available; `None` if there is none.
     pub fn choose(&mut self, is_available: impl Fn(usize) -> bool) -> Option<usize> {
         let places = match &self.state {
-            State::Even { of, .. } => *of,
-            State::Weighted { periods, .. } => periods.len(),
+            RotationState::Even { of, .. } => *of,
+            RotationState::Weighted { periods, .. } => periods.len(),
         };
         // With weights an endpoint may have several turns before every other had one, so that these turns are not
         // enough.
@@ -72,12 +72,12 @@ impl Rotation {
 
     fn turn(&mut self) -> usize {
         match &mut self.state {
-            State::Even { of, next } => {
+            RotationState::Even { of, next } => {
                 let turn = *next;
                 *next = if turn + 1 == *of { 0 } else { turn + 1 };
                 turn
             }
-            State::Weighted { periods, queue } => {
+            RotationState::Weighted { periods, queue } => {
                 let mut first = queue
                     .peek_mut()
                     .expect("invariant: weights that differ are two or more");

@@ -7,7 +7,7 @@ use crate::share::Weights;
 
 /// Priority, locality, weight and health of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct EndpointLocality {
     /// 0 is asked first.
     pub priority: u32,
     /// Its locality, by number.
@@ -41,7 +41,7 @@ impl Default for Spread {
 
 /// Endpoints among which one is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
+pub struct EndpointGroup {
     /// Their places in the list that was given, ascending.
     pub members: Box<[u32]>,
     /// True if unhealthy endpoints are members because too few are healthy.
@@ -50,22 +50,22 @@ pub struct Group {
 
 /// Groups by their shares. Made anew when endpoints come, go, fall ill or get well.
 #[derive(Debug, Clone)]
-pub struct Tiers {
-    groups: Box<[Group]>,
+pub struct EndpointTiers {
+    groups: Box<[EndpointGroup]>,
     shares: Weights,
 }
 
 /// Endpoints of one level, or of one locality of it.
 #[derive(Debug, Clone, Default)]
-struct Level {
+struct PriorityLevel {
     priority: u32,
     members: Vec<u32>,
     healthy: Vec<u32>,
     weight: u32,
 }
 
-impl Level {
-    fn add(&mut self, member: usize, place: &Place) {
+impl PriorityLevel {
+    fn add(&mut self, member: usize, place: &EndpointLocality) {
         self.priority = place.priority;
         self.members.push(member as u32);
         self.weight = self.weight.max(place.locality_weight);
@@ -80,9 +80,9 @@ impl Level {
         (healthy / self.members.len().max(1) as u64).min(100)
     }
 
-    fn group(&self, panics: bool) -> Group {
+    fn group(&self, panics: bool) -> EndpointGroup {
         let members = if panics { &self.members } else { &self.healthy };
-        Group {
+        EndpointGroup {
             members: members.as_slice().into(),
             panics,
         }
@@ -92,15 +92,15 @@ impl Level {
 /// Parts of a share, so that localities' fractions of it are not rounded away.
 const PARTS: u64 = 1_000_000;
 
-impl Tiers {
+impl EndpointTiers {
     /// Spreads requests over endpoints, where callers are told apart by zones.
     #[must_use]
-    pub fn new(places: &[Place], spread: &Spread, zones: Option<&Zones>) -> Self {
-        let mut levels = std::collections::BTreeMap::<u32, Level>::new();
+    pub fn new(places: &[EndpointLocality], spread: &Spread, zones: Option<&Zones>) -> Self {
+        let mut levels = std::collections::BTreeMap::<u32, PriorityLevel>::new();
         for (member, place) in places.iter().enumerate() {
             levels.entry(place.priority).or_default().add(member, place);
         }
-        let levels: Vec<Level> = levels.into_values().collect();
+        let levels: Vec<PriorityLevel> = levels.into_values().collect();
         let (mut groups, mut shares) = (Vec::new(), Vec::new());
         for (level, load) in levels.iter().zip(loads(&levels, spread)) {
             let panics = is_panic(level, &levels, spread);
@@ -128,7 +128,7 @@ impl Tiers {
 
     /// The groups, in order of priority.
     #[must_use]
-    pub fn groups(&self) -> &[Group] {
+    pub fn groups(&self) -> &[EndpointGroup] {
         &self.groups
     }
 
@@ -140,14 +140,14 @@ impl Tiers {
 }
 
 /// Returns the share of each level, in hundredths; all of them 0 when no endpoint may be selected.
-fn loads(levels: &[Level], spread: &Spread) -> Vec<u64> {
+fn loads(levels: &[PriorityLevel], spread: &Spread) -> Vec<u64> {
     let carries: Vec<u64> = levels.iter().map(|level| level.carries(spread)).collect();
     let total = carries.iter().sum::<u64>().min(100);
     if total == 0 {
         // No endpoint is healthy. If panic is allowed, each level gets a share by its size.
         let panic = u64::from(spread.panic_percent > 0);
         let all: usize = levels.iter().map(|level| level.members.len()).sum();
-        let size = |level: &Level| panic * 100 * level.members.len() as u64;
+        let size = |level: &PriorityLevel| panic * 100 * level.members.len() as u64;
         return levels
             .iter()
             .map(|level| size(level).div_ceil(all.max(1) as u64))
@@ -162,18 +162,18 @@ fn loads(levels: &[Level], spread: &Spread) -> Vec<u64> {
     loads.collect()
 }
 
-fn is_panic(level: &Level, levels: &[Level], spread: &Spread) -> bool {
+fn is_panic(level: &PriorityLevel, levels: &[PriorityLevel], spread: &Spread) -> bool {
     let total: u64 = levels.iter().map(|level| level.carries(spread)).sum();
     let healthy = level.healthy.len() * 100;
     total < 100 && healthy < level.members.len() * spread.panic_percent as usize
 }
 
 /// The groups of one level, with their weights.
-fn localities(places: &[Place], level: &Level, panics: bool, spread: &Spread) -> Vec<(Group, u64)> {
+fn localities(places: &[EndpointLocality], level: &PriorityLevel, panics: bool, spread: &Spread) -> Vec<(EndpointGroup, u64)> {
     if level.weight == 0 {
         return vec![(level.group(panics), 1)];
     }
-    let part = |locality: Level| {
+    let part = |locality: PriorityLevel| {
         let carries = if panics {
             100
         } else {
@@ -184,8 +184,8 @@ fn localities(places: &[Place], level: &Level, panics: bool, spread: &Spread) ->
     apart(places, level).into_values().map(part).collect()
 }
 
-fn apart(places: &[Place], level: &Level) -> std::collections::BTreeMap<u32, Level> {
-    let mut by_locality = std::collections::BTreeMap::<u32, Level>::new();
+fn apart(places: &[EndpointLocality], level: &PriorityLevel) -> std::collections::BTreeMap<u32, PriorityLevel> {
+    let mut by_locality = std::collections::BTreeMap::<u32, PriorityLevel>::new();
     for member in &level.members {
         let place = &places[*member as usize];
         let locality = by_locality.entry(place.locality).or_default();
@@ -195,11 +195,11 @@ fn apart(places: &[Place], level: &Level) -> std::collections::BTreeMap<u32, Lev
 }
 
 /// The groups of one level whose localities are zones, our own first, with their shares.
-fn by_zone(places: &[Place], level: &Level, panics: bool, zones: &Zones) -> Vec<(Group, u64)> {
+fn by_zone(places: &[EndpointLocality], level: &PriorityLevel, panics: bool, zones: &Zones) -> Vec<(EndpointGroup, u64)> {
     let mut apart = apart(places, level);
     let numbers = 0..u32::try_from(zones.callers.len()).unwrap_or(u32::MAX);
     let groups = numbers.map(|zone| apart.remove(&zone).unwrap_or_default().group(panics));
-    let groups: Vec<Group> = groups.collect();
+    let groups: Vec<EndpointGroup> = groups.collect();
     let weight = |member: &u32| u64::from(places[*member as usize].weight);
     let weights = groups
         .iter()

@@ -3,7 +3,7 @@
 use super::alias::Alias;
 
 /// Properties of an endpoint for a choice, by its place.
-pub trait Cost {
+pub trait EndpointCost {
     /// Returns the cost of one more request to the endpoint; less is better.
     fn cost(&self, place: usize) -> f64;
     /// Returns true if the endpoint may be selected now.
@@ -30,7 +30,7 @@ impl TwoChoices {
     }
 
     /// The better of two; the only one there is; `None` when none is available.
-    pub fn choose(&self, of: &impl Cost, mut random: impl FnMut() -> u64) -> Option<usize> {
+    pub fn choose(&self, of: &impl EndpointCost, mut random: impl FnMut() -> u64) -> Option<usize> {
         let first = self.draw(of, &mut random, None)?;
         match self.weights.len() {
             1 => Some(first),
@@ -42,14 +42,14 @@ impl TwoChoices {
     }
 
     /// Selects one by weight, whatever its cost.
-    pub fn any(&self, of: &impl Cost, mut random: impl FnMut() -> u64) -> Option<usize> {
+    pub fn any(&self, of: &impl EndpointCost, mut random: impl FnMut() -> u64) -> Option<usize> {
         self.draw(of, &mut random, None)
     }
 
     /// One by weight and warmth, unlike `other`. A second one is not sought among all: the first is good enough then.
     fn draw(
         &self,
-        of: &impl Cost,
+        of: &impl EndpointCost,
         random: &mut impl FnMut() -> u64,
         other: Option<usize>,
     ) -> Option<usize> {

@@ -48,7 +48,7 @@ impl SlowStart {
 
 /// See the module. Times are those since any fixed moment.
 #[derive(Debug, Clone)]
-pub struct Vitals {
+pub struct EndpointVitals {
     in_flight: u32,
     /// Nanoseconds, as of `at`.
     estimate: f64,
@@ -59,7 +59,7 @@ pub struct Vitals {
     since: Duration,
 }
 
-impl Vitals {
+impl EndpointVitals {
     /// Of an endpoint that is there since now.
     #[must_use]
     pub fn new(now: Duration) -> Self {
@@ -162,18 +162,18 @@ fn decay(passed: Duration) -> f64 {
 mod tests {
     use std::time::Duration;
 
-    use super::{MAX_PENALTY, PENALTY, SlowStart, Vitals};
+    use super::{MAX_PENALTY, PENALTY, SlowStart, EndpointVitals};
 
     const MS: Duration = Duration::from_millis(1);
     const S: Duration = Duration::from_secs(1);
 
-    fn ms(vitals: &Vitals, now: Duration) -> u64 {
+    fn ms(vitals: &EndpointVitals, now: Duration) -> u64 {
         (vitals.latency(now) / 1e6).round() as u64
     }
 
     #[test]
     fn a_slow_answer_counts_at_once_a_fast_one_by_and_by() {
-        let mut vitals = Vitals::new(S);
+        let mut vitals = EndpointVitals::new(S);
         assert_eq!(ms(&vitals, S), 30, "what is believed at first");
         vitals.observe(500 * MS, S);
         assert_eq!(ms(&vitals, S), 500);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn who_asks_to_be_left_alone_costs_what_is_left_of_that_time() {
-        let mut vitals = Vitals::new(S);
+        let mut vitals = EndpointVitals::new(S);
         let free = vitals.cost(1, S);
         vitals.shy(Some(10 * S), S);
         assert_eq!((vitals.cost(1, S) - free) as u64, 10_000_000_000);
@@ -207,7 +207,7 @@ mod tests {
             "a shorter time shortens nothing"
         );
         assert!(vitals.cost(1, 11 * S) < free);
-        let mut vitals = Vitals::new(S);
+        let mut vitals = EndpointVitals::new(S);
         vitals.shy(None, S);
         assert_eq!(
             ((vitals.cost(1, S) - free) / 1e9).round() as u64,
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn load_multiplies_the_cost_by_what_is_in_flight_for_the_weight() {
-        let mut vitals = Vitals::new(S);
+        let mut vitals = EndpointVitals::new(S);
         let free = vitals.cost(2, S);
         (0..6).for_each(|_| vitals.begin());
         assert_eq!((vitals.cost(2, S) / free).round() as u32, 4);
@@ -261,10 +261,10 @@ mod tests {
                 "{age}"
             );
             assert_eq!(
-                (Vitals::new(S).warmth(Some(&rule), (age + 1) * S) * 100.0).round() as u32,
+                (EndpointVitals::new(S).warmth(Some(&rule), (age + 1) * S) * 100.0).round() as u32,
                 percent
             );
         }
-        assert_eq!(Vitals::new(S).warmth(None, S), 1.0);
+        assert_eq!(EndpointVitals::new(S).warmth(None, S), 1.0);
     }
 }

@@ -8,13 +8,13 @@
 
 use std::collections::BTreeMap;
 
-use super::matching::{ClaimMatch, FieldMatch, Request, TextMatch, ValueMatch, query_parameter};
+use super::matching::{ClaimMatch, FieldMatch, RouteInput, TextMatch, ValueMatch, query_parameter};
 use super::regex::{MAX_SET, Regex, RegexSet};
 use super::texts::Texts;
 
 /// Condition of a match, besides the key of its index.
 #[derive(Debug, Clone)]
-pub(super) enum Condition {
+pub(super) enum MatchCondition {
     Method(TextMatch),
     Scheme(TextMatch),
     Authority(TextMatch),
@@ -26,8 +26,8 @@ pub(super) enum Condition {
     Path(Regex),
 }
 
-impl Condition {
-    fn holds<R: Request + ?Sized>(&self, request: &R) -> bool {
+impl MatchCondition {
+    fn holds<R: RouteInput + ?Sized>(&self, request: &R) -> bool {
         match self {
             Self::Method(text) => text.matches(request.method()),
             Self::Scheme(text) => text.matches(request.scheme()),
@@ -41,16 +41,16 @@ impl Condition {
     }
 
     /// Returns the exact value that it wants, and its key.
-    fn exact(&self) -> Option<(Key, &str)> {
+    fn exact(&self) -> Option<(MatchKey, &str)> {
         match self {
-            Self::Method(TextMatch::Exact(exact)) => Some((Key::Method, exact)),
-            Self::Scheme(TextMatch::Exact(exact)) => Some((Key::Scheme, exact)),
-            Self::Authority(TextMatch::Exact(exact)) => Some((Key::Authority, exact)),
+            Self::Method(TextMatch::Exact(exact)) => Some((MatchKey::Method, exact)),
+            Self::Scheme(TextMatch::Exact(exact)) => Some((MatchKey::Scheme, exact)),
+            Self::Authority(TextMatch::Exact(exact)) => Some((MatchKey::Authority, exact)),
             Self::Header(field) => {
-                exact_value(field).map(|exact| (Key::Header(field.name.clone()), exact))
+                exact_value(field).map(|exact| (MatchKey::Header(field.name.clone()), exact))
             }
             Self::Query(field) => {
-                exact_value(field).map(|exact| (Key::Query(field.name.clone()), exact))
+                exact_value(field).map(|exact| (MatchKey::Query(field.name.clone()), exact))
             }
             _ => None,
         }
@@ -66,17 +66,17 @@ fn exact_value(field: &FieldMatch) -> Option<&str> {
 
 /// One alternative of a route.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct RouteCandidate {
     pub(super) route: u32,
     /// Which of the route's.
     pub(super) alternative: u32,
     /// Bytes of the path that a prefix stands for; none: the whole path.
     pub(super) matched: Option<u32>,
-    pub(super) conditions: Vec<Condition>,
+    pub(super) conditions: Vec<MatchCondition>,
 }
 
-impl Entry {
-    fn matches<R: Request + ?Sized>(&self, request: &R) -> bool {
+impl RouteCandidate {
+    fn matches<R: RouteInput + ?Sized>(&self, request: &R) -> bool {
         self.conditions
             .iter()
             .all(|condition| condition.holds(request))
@@ -85,7 +85,7 @@ impl Entry {
 
 /// Part of a request that has the value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
+enum MatchKey {
     Method,
     Scheme,
     Authority,
@@ -95,20 +95,20 @@ enum Key {
 
 /// Entries found by a value.
 #[derive(Debug, Clone)]
-struct Split {
-    key: Key,
+struct ValueSplit {
+    key: MatchKey,
     values: Texts<false>,
     under: Box<[Candidates]>,
 }
 
-impl Split {
-    fn find<R: Request + ?Sized>(&self, request: &R) -> Option<&Candidates> {
+impl ValueSplit {
+    fn find<R: RouteInput + ?Sized>(&self, request: &R) -> Option<&Candidates> {
         let number = match &self.key {
-            Key::Method => self.values.get(request.method()),
-            Key::Scheme => self.values.get(request.scheme()),
-            Key::Authority => self.values.get(request.authority()),
-            Key::Header(name) => self.values.get(&request.header(name)?),
-            Key::Query(name) => self
+            MatchKey::Method => self.values.get(request.method()),
+            MatchKey::Scheme => self.values.get(request.scheme()),
+            MatchKey::Authority => self.values.get(request.authority()),
+            MatchKey::Header(name) => self.values.get(&request.header(name)?),
+            MatchKey::Query(name) => self
                 .values
                 .get(query_parameter(request.query(), name.as_bytes())?),
         };
@@ -118,7 +118,7 @@ impl Split {
 
 /// Expressions that are asked at once, with their entries.
 #[derive(Debug, Clone)]
-struct Set {
+struct ExpressionSet {
     regexes: RegexSet,
     entries: Box<[u32]>,
 }
@@ -130,8 +130,8 @@ pub(super) struct Candidates {
     first: u32,
     /// Looked at one by one.
     alone: Box<[u32]>,
-    sets: Box<[Set]>,
-    splits: Box<[Split]>,
+    sets: Box<[ExpressionSet]>,
+    splits: Box<[ValueSplit]>,
 }
 
 impl Default for Candidates {
@@ -150,7 +150,7 @@ const MANY: usize = 8;
 
 impl Candidates {
     /// Arranges entries, numbered ascending. Removes the conditions that the index already checks.
-    pub(super) fn new(mut of: Vec<u32>, entries: &mut [Entry]) -> Self {
+    pub(super) fn new(mut of: Vec<u32>, entries: &mut [RouteCandidate]) -> Self {
         let first = of.first().copied().unwrap_or(u32::MAX);
         let plain = |id: &u32| entries[*id as usize].conditions.is_empty();
         if let Some(at) = of.iter().position(plain) {
@@ -172,7 +172,7 @@ impl Candidates {
     }
 
     /// Looks for an entry that matches and precedes `best`, which it then is.
-    pub(super) fn look<R: Request + ?Sized>(&self, entries: &[Entry], request: &R, best: &mut u32) {
+    pub(super) fn look<R: RouteInput + ?Sized>(&self, entries: &[RouteCandidate], request: &R, best: &mut u32) {
         if self.first >= *best {
             return;
         }
@@ -201,10 +201,10 @@ impl Candidates {
 }
 
 /// Takes the expressions that ask nothing else and makes sets of them, unless there are only a few.
-fn take_sets(of: &mut Vec<u32>, entries: &[Entry]) -> Vec<Set> {
+fn take_sets(of: &mut Vec<u32>, entries: &[RouteCandidate]) -> Vec<ExpressionSet> {
     const FEW: usize = 2;
     let regex = |id: &u32| match &*entries[*id as usize].conditions {
-        [Condition::Path(regex)] => Some(regex.clone()),
+        [MatchCondition::Path(regex)] => Some(regex.clone()),
         _ => None,
     };
     let of_regexes: Vec<u32> = of
@@ -217,7 +217,7 @@ fn take_sets(of: &mut Vec<u32>, entries: &[Entry]) -> Vec<Set> {
         let regexes: Vec<Regex> = some.iter().filter_map(regex).collect();
         if let Some(regexes) = RegexSet::new(&regexes) {
             let entries = some.into();
-            sets.push(Set { regexes, entries });
+            sets.push(ExpressionSet { regexes, entries });
             of.retain(|id| some.binary_search(id).is_err());
         }
     }
@@ -225,11 +225,11 @@ fn take_sets(of: &mut Vec<u32>, entries: &[Entry]) -> Vec<Set> {
 }
 
 /// Returns the key for which most entries want an exact value, if many do.
-fn commonest(of: &[u32], entries: &[Entry]) -> Option<Key> {
-    let mut wanted: BTreeMap<Key, usize> = BTreeMap::new();
+fn commonest(of: &[u32], entries: &[RouteCandidate]) -> Option<MatchKey> {
+    let mut wanted: BTreeMap<MatchKey, usize> = BTreeMap::new();
     for id in of {
         let conditions = entries[*id as usize].conditions.iter();
-        for (key, _) in conditions.filter_map(Condition::exact) {
+        for (key, _) in conditions.filter_map(MatchCondition::exact) {
             *wanted.entry(key).or_default() += 1;
         }
     }
@@ -238,11 +238,11 @@ fn commonest(of: &[u32], entries: &[Entry]) -> Option<Key> {
 }
 
 /// Takes the entries that want an exact value of this.
-fn take_split(key: Key, of: &mut Vec<u32>, entries: &mut [Entry]) -> Split {
+fn take_split(key: MatchKey, of: &mut Vec<u32>, entries: &mut [RouteCandidate]) -> ValueSplit {
     let mut by_value: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     of.retain(|id| {
         let conditions = &mut entries[*id as usize].conditions;
-        let wants = |condition: &Condition| condition.exact().is_some_and(|(of, _)| of == key);
+        let wants = |condition: &MatchCondition| condition.exact().is_some_and(|(of, _)| of == key);
         let Some(at) = conditions.iter().position(wants) else {
             return true;
         };
@@ -251,7 +251,7 @@ fn take_split(key: Key, of: &mut Vec<u32>, entries: &mut [Entry]) -> Split {
         by_value.entry(value.to_owned()).or_default().push(*id);
         false
     });
-    Split {
+    ValueSplit {
         key,
         values: Texts::new(by_value.keys().map(String::as_bytes)),
         under: by_value

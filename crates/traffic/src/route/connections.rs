@@ -25,22 +25,22 @@ pub struct ConnectionMatch {
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionTable {
     /// By name: its own entries and those of the names around it, the closest first.
-    by_name: AuthorityTable<Vec<Entry>>,
+    by_name: AuthorityTable<Vec<ConnectionRoute>>,
     /// For TLS with other names, and none.
-    any_name: Vec<Entry>,
+    any_name: Vec<ConnectionRoute>,
     /// For connections without TLS.
-    nameless: Vec<Entry>,
+    nameless: Vec<ConnectionRoute>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
+struct ConnectionRoute {
     subnet: Option<(IpAddr, u8)>,
     /// Closeness of its name: its length, and more if it is no pattern.
     closeness: usize,
     route: usize,
 }
 
-impl Entry {
+impl ConnectionRoute {
     fn takes(&self, called: IpAddr) -> bool {
         self.subnet.is_none_or(|subnet| contains(subnet, called))
     }
@@ -58,7 +58,7 @@ impl ConnectionTable {
     pub fn new(routes: &[Vec<ConnectionMatch>]) -> Self {
         let everything = [ConnectionMatch::default()];
         let mut table = Self::default();
-        let mut named: Vec<(&str, Entry)> = Vec::new();
+        let mut named: Vec<(&str, ConnectionRoute)> = Vec::new();
         for (route, alternatives) in routes.iter().enumerate() {
             let alternatives = match alternatives.as_slice() {
                 [] => &everything[..],
@@ -70,7 +70,7 @@ impl ConnectionTable {
                     some => some.iter().copied().map(Some).collect(),
                 };
                 for subnet in subnets {
-                    let entry = |closeness| Entry {
+                    let entry = |closeness| ConnectionRoute {
                         subnet,
                         closeness,
                         route,
@@ -92,12 +92,12 @@ impl ConnectionTable {
         for name in names {
             let around = named.iter().filter(|(other, _)| covers(other, name));
             let around = around.map(|(_, entry)| entry.clone());
-            let mut entries: Vec<Entry> = around.chain(table.any_name.iter().cloned()).collect();
-            entries.sort_by_key(Entry::rank);
+            let mut entries: Vec<ConnectionRoute> = around.chain(table.any_name.iter().cloned()).collect();
+            entries.sort_by_key(ConnectionRoute::rank);
             table.by_name.insert(name, entries);
         }
-        table.any_name.sort_by_key(Entry::rank);
-        table.nameless.sort_by_key(Entry::rank);
+        table.any_name.sort_by_key(ConnectionRoute::rank);
+        table.nameless.sort_by_key(ConnectionRoute::rank);
         table
     }
 

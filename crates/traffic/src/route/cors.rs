@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::matching::{Request, TextMatch};
+use super::matching::{RouteInput, TextMatch};
 
 /// Origin whose pages may send requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub type CorsField = (&'static str, String);
 impl Cors {
     /// Decides on a request.
     #[must_use]
-    pub fn decide(&self, request: &(impl Request + ?Sized)) -> CorsDecision {
+    pub fn decide(&self, request: &(impl RouteInput + ?Sized)) -> CorsDecision {
         let origin = request.header("origin").filter(|origin| !origin.is_empty());
         let Some(origin) = origin else {
             return CorsDecision::Pass;

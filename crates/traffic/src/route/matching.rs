@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::regex::{Regex, RegexError};
 
 /// View of a request for the route table. Nothing of it is copied.
-pub trait Request {
+pub trait RouteInput {
     /// `GET`; case counts.
     fn method(&self) -> &[u8];
     /// `http` or `https`.
@@ -91,12 +91,12 @@ impl FieldMatch {
         }
     }
 
-    pub(super) fn holds_of_header(&self, request: &(impl Request + ?Sized)) -> bool {
+    pub(super) fn holds_of_header(&self, request: &(impl RouteInput + ?Sized)) -> bool {
         self.holds(request.header(&self.name).as_deref())
     }
 
     /// Of `withoutHeaders`: a header that is missing counts as empty there, as Istio has Envoy read it.
-    pub(super) fn excludes(&self, request: &(impl Request + ?Sized)) -> bool {
+    pub(super) fn excludes(&self, request: &(impl RouteInput + ?Sized)) -> bool {
         let found = request.header(&self.name);
         match &self.value {
             ValueMatch::Is(text) => text.matches(found.as_deref().unwrap_or_default()),
@@ -104,7 +104,7 @@ impl FieldMatch {
         }
     }
 
-    pub(super) fn holds_of_parameter(&self, request: &(impl Request + ?Sized)) -> bool {
+    pub(super) fn holds_of_parameter(&self, request: &(impl RouteInput + ?Sized)) -> bool {
         self.holds(query_parameter(request.query(), self.name.as_bytes()))
     }
 }
@@ -121,7 +121,7 @@ pub struct ClaimMatch {
 }
 
 impl ClaimMatch {
-    pub(super) fn holds(&self, request: &(impl Request + ?Sized)) -> bool {
+    pub(super) fn holds(&self, request: &(impl RouteInput + ?Sized)) -> bool {
         let has = |is: &dyn Fn(Option<&[u8]>) -> bool| request.claim(&self.path, is);
         let found = match &self.value {
             ValueMatch::Present => has(&|_| true),
@@ -237,7 +237,7 @@ pub struct Match {
 impl Match {
     /// Returns true if a request matches.
     #[must_use]
-    pub fn matches(&self, request: &(impl Request + ?Sized)) -> bool {
+    pub fn matches(&self, request: &(impl RouteInput + ?Sized)) -> bool {
         let holds = |wanted: &Option<TextMatch>, text: &[u8]| {
             wanted.as_ref().is_none_or(|wanted| wanted.matches(text))
         };

@@ -7,7 +7,7 @@ use super::matching::{Match, PathMatch, without_slash};
 
 /// A match of a rule, with the tie-breakers between equals.
 #[derive(Debug, Clone)]
-pub struct Ranked<T> {
+pub struct RankedMatch<T> {
     /// Match of the rule.
     pub wanted: Match,
     /// Creation time of the route, in any unit; routes without one come last.
@@ -20,7 +20,7 @@ pub struct Ranked<T> {
 
 /// Sorts matches: an exact path, then the longest prefix, then an expression (Istio's place for it); a method; most
 /// headers; most query parameters; the oldest route; the first by name; and in one route the order in which they stand.
-pub fn by_precedence<T>(matches: &mut [Ranked<T>]) {
+pub fn by_precedence<T>(matches: &mut [RankedMatch<T>]) {
     matches.sort_by(|left, right| {
         specific(&right.wanted)
             .cmp(&specific(&left.wanted))

@@ -8,24 +8,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::candidates::{Candidates, Entry};
-use super::matching::{Request, ends_segment};
-use super::texts::{Running, Texts};
+use super::candidates::{Candidates, RouteCandidate};
+use super::matching::{RouteInput, ends_segment};
+use super::texts::{RunningHash, Texts};
 
 /// Entries under a key: entries that match wherever the key ends, and entries that want a segment to end there.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Under<T> {
+pub(super) struct PrefixEntries<T> {
     pub(super) anywhere: T,
     pub(super) segment: T,
 }
 
 /// Node of a key.
 #[derive(Debug, Clone)]
-struct Node {
+struct PrefixNode {
     length: u32,
     /// The next shorter key that this one begins with; itself at the root.
     shorter: u32,
-    under: Under<Candidates>,
+    under: PrefixEntries<Candidates>,
 }
 
 /// See the module.
@@ -38,16 +38,16 @@ pub(super) struct Prefixes<const FOLD: bool> {
     /// By number of a text: the longest key that it begins with.
     longest: Box<[u32]>,
     /// Keys, in order of their texts; the first is the empty one.
-    nodes: Box<[Node]>,
+    nodes: Box<[PrefixNode]>,
 }
 
 /// Of keys in order, the empty one first: each one's next shorter, and all texts with the longest key of each.
-struct Plan<'k> {
+struct PrefixPlan<'k> {
     shorter: Vec<u32>,
     longest: BTreeMap<&'k [u8], u32>,
 }
 
-impl<'k> Plan<'k> {
+impl<'k> PrefixPlan<'k> {
     fn new(keys: &[&'k [u8]], lengths: &[u32]) -> Self {
         let mut texts: BTreeSet<&[u8]> = keys.iter().copied().collect();
         for key in keys {
@@ -100,23 +100,23 @@ fn markers(lengths: &[u32], length: usize) -> impl Iterator<Item = usize> {
 impl<const FOLD: bool> Prefixes<FOLD> {
     /// Indexes the entries under each key, in order of precedence. `build` makes candidates of entries.
     pub(super) fn new(
-        mut keys: BTreeMap<Vec<u8>, Under<Vec<u32>>>,
+        mut keys: BTreeMap<Vec<u8>, PrefixEntries<Vec<u32>>>,
         mut build: impl FnMut(Vec<u32>) -> Candidates,
     ) -> Self {
         keys.entry(Vec::new()).or_default();
         let texts: Vec<&[u8]> = keys.keys().map(Vec::as_slice).collect();
         let lengths: BTreeSet<u32> = texts.iter().map(|text| text.len() as u32).collect();
         let lengths: Vec<u32> = lengths.into_iter().filter(|length| *length > 0).collect();
-        let Plan { shorter, longest } = Plan::new(&texts, &lengths);
+        let PrefixPlan { shorter, longest } = PrefixPlan::new(&texts, &lengths);
         let table = Texts::new(longest.keys().copied());
         let longest = longest.into_values().collect();
         let nodes = keys
             .into_iter()
             .zip(shorter)
-            .map(|((key, under), shorter)| Node {
+            .map(|((key, under), shorter)| PrefixNode {
                 length: key.len() as u32,
                 shorter,
-                under: Under {
+                under: PrefixEntries {
                     anywhere: build(under.anywhere),
                     segment: build(under.segment),
                 },
@@ -132,7 +132,7 @@ impl<const FOLD: bool> Prefixes<FOLD> {
     /// The longest key that a path begins with.
     fn longest(&self, path: &[u8]) -> u32 {
         let mut found = 0;
-        let mut base = Running::default();
+        let mut base = RunningHash::default();
         let (mut low, mut high) = (0, self.lengths.len());
         while low < high {
             let middle = low + (high - low) / 2;
@@ -159,9 +159,9 @@ impl<const FOLD: bool> Prefixes<FOLD> {
     }
 
     /// Looks among all that lie under beginnings of the request's path for one that precedes `best`.
-    pub(super) fn look<R: Request + ?Sized>(
+    pub(super) fn look<R: RouteInput + ?Sized>(
         &self,
-        entries: &[Entry],
+        entries: &[RouteCandidate],
         request: &R,
         path: &[u8],
         best: &mut u32,

@@ -1,6 +1,6 @@
 //! Redirects: the `Location` of the answer, by Istio's and by Gateway API's rules on schemes and ports.
 
-use super::matching::Request;
+use super::matching::RouteInput;
 use super::rewrite::PathRewrite;
 
 /// Statuses of a redirect.
@@ -62,7 +62,7 @@ impl Redirect {
     #[must_use]
     pub fn location(
         &self,
-        request: &(impl Request + ?Sized),
+        request: &(impl RouteInput + ?Sized),
         matched: Option<usize>,
         listener: u16,
     ) -> Option<Vec<u8>> {
@@ -90,7 +90,7 @@ impl Redirect {
 
     fn write_authority(
         &self,
-        request: &(impl Request + ?Sized),
+        request: &(impl RouteInput + ?Sized),
         scheme: &[u8],
         listener: u16,
         out: &mut Vec<u8>,

@@ -42,11 +42,11 @@ const SET_CACHE: usize = 8 << 20;
 pub struct Regex {
     written: Arc<str>,
     hir: Arc<Hir>,
-    compiled: Compiled,
+    compiled: CompiledRegex,
 }
 
 #[derive(Clone)]
-enum Compiled {
+enum CompiledRegex {
     Small(Arc<Small>),
     Large(meta::Regex),
 }
@@ -95,12 +95,12 @@ impl Regex {
         let whole = [Hir::look(Look::Start), parsed, Hir::look(Look::End)];
         let hir = Arc::new(Hir::concat(whole.into()));
         let compiled = match small {
-            Some(small) => Compiled::Small(Arc::new(small)),
+            Some(small) => CompiledRegex::Small(Arc::new(small)),
             None => {
                 let large = meta::Builder::new()
                     .configure(config(WhichCaptures::Implicit, MAX_PROGRAM, CACHE))
                     .build_from_hir(&hir);
-                Compiled::Large(large.map_err(|error| too_large(written, &error))?)
+                CompiledRegex::Large(large.map_err(|error| too_large(written, &error))?)
             }
         };
         let written = written.into();
@@ -115,8 +115,8 @@ impl Regex {
     #[must_use]
     pub fn is_match(&self, text: &[u8]) -> bool {
         match &self.compiled {
-            Compiled::Small(small) => small.is_match(text),
-            Compiled::Large(large) => {
+            CompiledRegex::Small(small) => small.is_match(text),
+            CompiledRegex::Large(large) => {
                 let input = Input::new(text).anchored(Anchored::Yes).earliest(true);
                 large.search_half(&input).is_some()
             }
@@ -397,7 +397,7 @@ mod tests {
         for _ in 0..2_000 {
             let pattern = drawn(&mut random, 2);
             let regex = Regex::new(&pattern).expect("good");
-            assert!(matches!(regex.compiled, Compiled::Small(_)), "{pattern}");
+            assert!(matches!(regex.compiled, CompiledRegex::Small(_)), "{pattern}");
             let large = large(&regex);
             for _ in 0..20 {
                 let letters = ["a", "b", "/", "é", "-", "7", "A", "\n"];
@@ -417,7 +417,7 @@ mod tests {
     #[test]
     fn an_expression_of_many_states_is_none_the_worse() {
         let regex = Regex::new(r"/(\pL{1,4}-){3}x").expect("good");
-        assert!(matches!(regex.compiled, Compiled::Large(_)));
+        assert!(matches!(regex.compiled, CompiledRegex::Large(_)));
         assert!(regex.is_match("/aé-b-c-x".as_bytes()));
         assert!(!regex.is_match(b"/a-b-x"));
     }

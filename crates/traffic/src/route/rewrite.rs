@@ -58,12 +58,12 @@ pub struct RegexRewrite {
     pattern: Arc<str>,
     substitution: Arc<str>,
     compiled: meta::Regex,
-    parts: Arc<[Part]>,
+    parts: Arc<[RewritePiece]>,
 }
 
 /// A piece of a substitution.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum RewritePiece {
     Text(String),
     Group(usize),
 }
@@ -108,8 +108,8 @@ impl RegexRewrite {
             copied = whole.end;
             for part in &*self.parts {
                 match part {
-                    Part::Text(text) => out.extend_from_slice(text.as_bytes()),
-                    Part::Group(number) => {
+                    RewritePiece::Text(text) => out.extend_from_slice(text.as_bytes()),
+                    RewritePiece::Group(number) => {
                         let group = found.get_group(*number);
                         out.extend_from_slice(group.map_or(&[], |group| &path[group.range()]));
                     }
@@ -135,7 +135,7 @@ impl fmt::Debug for RegexRewrite {
 }
 
 /// Reads a substitution for an expression with so many groups, the whole match counted.
-fn parts(substitution: &str, groups: usize) -> Result<Vec<Part>, String> {
+fn parts(substitution: &str, groups: usize) -> Result<Vec<RewritePiece>, String> {
     let (mut parts, mut text) = (Vec::new(), String::new());
     let mut letters = substitution.chars();
     while let Some(letter) = letters.next() {
@@ -151,9 +151,9 @@ fn parts(substitution: &str, groups: usize) -> Result<Vec<Part>, String> {
                         ));
                     }
                     if !text.is_empty() {
-                        parts.push(Part::Text(std::mem::take(&mut text)));
+                        parts.push(RewritePiece::Text(std::mem::take(&mut text)));
                     }
-                    parts.push(Part::Group(number));
+                    parts.push(RewritePiece::Group(number));
                 }
                 _ => return Err(r"a backslash stands before a digit or a backslash".to_owned()),
             },
@@ -164,7 +164,7 @@ fn parts(substitution: &str, groups: usize) -> Result<Vec<Part>, String> {
         }
     }
     if !text.is_empty() {
-        parts.push(Part::Text(text));
+        parts.push(RewritePiece::Text(text));
     }
     Ok(parts)
 }

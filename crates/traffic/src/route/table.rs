@@ -4,15 +4,15 @@
 
 use std::collections::BTreeMap;
 
-use super::candidates::{Candidates, Condition, Entry};
-use super::matching::{Match, PathMatch, Request, without_slash};
-use super::prefixes::{Prefixes, Under};
+use super::candidates::{Candidates, MatchCondition, RouteCandidate};
+use super::matching::{Match, PathMatch, RouteInput, without_slash};
+use super::prefixes::{Prefixes, PrefixEntries};
 use super::texts::Texts;
 
 /// Returns the first route in order with a matching alternative, by trying each: the definition of
 /// [`RouteTable::choose`].
 #[must_use]
-pub fn naive<R: Request + ?Sized>(routes: &[Vec<Match>], request: &R) -> Option<usize> {
+pub fn naive<R: RouteInput + ?Sized>(routes: &[Vec<Match>], request: &R) -> Option<usize> {
     routes
         .iter()
         .position(|alternatives| alternatives.iter().any(|wanted| wanted.matches(request)))
@@ -20,7 +20,7 @@ pub fn naive<R: Request + ?Sized>(routes: &[Vec<Match>], request: &R) -> Option<
 
 /// The chosen route, and its matching part of the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Chosen {
+pub struct SelectedRoute {
     /// Its place.
     pub route: usize,
     /// The place of the alternative that matched, among the route's.
@@ -34,7 +34,7 @@ pub struct Chosen {
 #[derive(Debug, Clone)]
 pub struct RouteTable {
     /// Every alternative of every route, in order.
-    entries: Box<[Entry]>,
+    entries: Box<[RouteCandidate]>,
     exact_case: Paths<false>,
     any_case: Paths<true>,
 }
@@ -50,9 +50,9 @@ struct Paths<const FOLD: bool> {
 
 /// Numbers of entries, by the text that finds their path.
 #[derive(Default)]
-struct Sorted {
+struct SortedEntries {
     whole: BTreeMap<Vec<u8>, Vec<u32>>,
-    beginnings: BTreeMap<Vec<u8>, Under<Vec<u32>>>,
+    beginnings: BTreeMap<Vec<u8>, PrefixEntries<Vec<u32>>>,
 }
 
 impl RouteTable {
@@ -60,7 +60,7 @@ impl RouteTable {
     #[must_use]
     pub fn new(routes: impl IntoIterator<Item = Vec<Match>>) -> Self {
         let mut entries = Vec::new();
-        let (mut exact_case, mut any_case) = (Sorted::default(), Sorted::default());
+        let (mut exact_case, mut any_case) = (SortedEntries::default(), SortedEntries::default());
         for (route, alternatives) in routes.into_iter().enumerate() {
             for (alternative, wanted) in alternatives.into_iter().enumerate() {
                 let sorted = match wanted.ignore_case {
@@ -69,7 +69,7 @@ impl RouteTable {
                 };
                 let id = entries.len() as u32;
                 sorted.add(id, &wanted);
-                entries.push(Entry {
+                entries.push(RouteCandidate {
                     route: route as u32,
                     alternative: alternative as u32,
                     matched: matched(&wanted.path),
@@ -88,20 +88,20 @@ impl RouteTable {
 
     /// The first route of which some alternative matches.
     #[must_use]
-    pub fn choose<R: Request + ?Sized>(&self, request: &R) -> Option<usize> {
+    pub fn choose<R: RouteInput + ?Sized>(&self, request: &R) -> Option<usize> {
         Some(self.choose_match(request)?.route)
     }
 
     /// The same, with the alternative that matched, which rewriting a prefix asks for.
     #[must_use]
-    pub fn choose_match<R: Request + ?Sized>(&self, request: &R) -> Option<Chosen> {
+    pub fn choose_match<R: RouteInput + ?Sized>(&self, request: &R) -> Option<SelectedRoute> {
         let path = request.path();
         let mut best = u32::MAX;
         self.exact_case
             .look(&self.entries, request, path, &mut best);
         self.any_case.look(&self.entries, request, path, &mut best);
         let entry = self.entries.get(best as usize)?;
-        Some(Chosen {
+        Some(SelectedRoute {
             route: entry.route as usize,
             alternative: entry.alternative as usize,
             matched: entry.matched.map(|matched| matched as usize),
@@ -109,7 +109,7 @@ impl RouteTable {
     }
 }
 
-impl Sorted {
+impl SortedEntries {
     fn add(&mut self, id: u32, wanted: &Match) {
         let key = |text: &str| match wanted.ignore_case {
             true => text.to_ascii_lowercase().into_bytes(),
@@ -126,7 +126,7 @@ impl Sorted {
         }
     }
 
-    fn under(&mut self, key: Vec<u8>) -> &mut Under<Vec<u32>> {
+    fn under(&mut self, key: Vec<u8>) -> &mut PrefixEntries<Vec<u32>> {
         self.beginnings.entry(key).or_default()
     }
 }
@@ -141,30 +141,30 @@ fn matched(path: &PathMatch) -> Option<u32> {
 }
 
 /// Returns the conditions of a match besides a path that the index finds; the cheapest come first.
-fn conditions(wanted: Match) -> Vec<Condition> {
+fn conditions(wanted: Match) -> Vec<MatchCondition> {
     let mut conditions = Vec::new();
-    conditions.extend(wanted.method.map(Condition::Method));
-    conditions.extend(wanted.scheme.map(Condition::Scheme));
-    conditions.extend(wanted.authority.map(Condition::Authority));
-    conditions.extend(wanted.headers.into_iter().map(Condition::Header));
+    conditions.extend(wanted.method.map(MatchCondition::Method));
+    conditions.extend(wanted.scheme.map(MatchCondition::Scheme));
+    conditions.extend(wanted.authority.map(MatchCondition::Authority));
+    conditions.extend(wanted.headers.into_iter().map(MatchCondition::Header));
     conditions.extend(
         wanted
             .without_headers
             .into_iter()
-            .map(Condition::WithoutHeader),
+            .map(MatchCondition::WithoutHeader),
     );
-    conditions.extend(wanted.query.into_iter().map(Condition::Query));
+    conditions.extend(wanted.query.into_iter().map(MatchCondition::Query));
     let claims = wanted.claims.into_iter().map(Box::new);
-    conditions.extend(claims.map(Condition::Claim));
+    conditions.extend(claims.map(MatchCondition::Claim));
     if let PathMatch::Regex(regex) = wanted.path {
-        conditions.push(Condition::Path(regex));
+        conditions.push(MatchCondition::Path(regex));
     }
     conditions.shrink_to_fit();
     conditions
 }
 
 impl<const FOLD: bool> Paths<FOLD> {
-    fn new(sorted: Sorted, entries: &mut [Entry]) -> Self {
+    fn new(sorted: SortedEntries, entries: &mut [RouteCandidate]) -> Self {
         let whole = Texts::new(sorted.whole.keys().map(Vec::as_slice));
         let under_whole = sorted.whole.into_values();
         let under_whole = under_whole.map(|of| Candidates::new(of, entries)).collect();
@@ -177,9 +177,9 @@ impl<const FOLD: bool> Paths<FOLD> {
         }
     }
 
-    fn look<R: Request + ?Sized>(
+    fn look<R: RouteInput + ?Sized>(
         &self,
-        entries: &[Entry],
+        entries: &[RouteCandidate],
         request: &R,
         path: &[u8],
         best: &mut u32,

@@ -10,12 +10,12 @@ const CASE: u64 = 0x2020_2020_2020_2020;
 
 /// The hash of a text's whole words so far.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Running {
+pub(super) struct RunningHash {
     state: u64,
     taken: usize,
 }
 
-impl Running {
+impl RunningHash {
     /// Takes the whole words of `text[..length]` that were not taken yet.
     pub(super) fn advance<const FOLD: bool>(&mut self, text: &[u8], length: usize) {
         let (words, _) = text[self.taken..length].as_chunks::<WORD>();
@@ -102,7 +102,7 @@ impl<const FOLD: bool> Texts<FOLD> {
     }
 
     fn hash(text: &[u8]) -> u32 {
-        let mut running = Running::default();
+        let mut running = RunningHash::default();
         running.advance::<FOLD>(text, text.len());
         running.finish::<FOLD>(text, text.len())
     }
@@ -139,7 +139,7 @@ fn same<const FOLD: bool>(known: &[u8], text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Running, Texts};
+    use super::{RunningHash, Texts};
 
     #[test]
     fn every_text_is_found_under_its_number_and_no_other_is() {
@@ -176,12 +176,12 @@ mod tests {
     fn beginnings_hash_as_wholes_do_from_wherever_they_are_taken_up() {
         let text = b"/api/v1/resources/0001/parts/xyz";
         for halt in 0..=text.len() {
-            let mut halted = Running::default();
+            let mut halted = RunningHash::default();
             halted.advance::<true>(text, halt);
             for length in halt..=text.len() {
                 let mut ahead = halted;
                 ahead.advance::<true>(text, length);
-                let mut whole = Running::default();
+                let mut whole = RunningHash::default();
                 whole.advance::<true>(&text[..length], length);
                 assert_eq!(
                     ahead.finish::<true>(text, length),

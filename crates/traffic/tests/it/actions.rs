@@ -1,7 +1,7 @@
 //! Actions of a chosen route: precedence of rules, redirects, CORS.
 
 use voile_traffic::route::{
-    Cors, CorsDecision, Origin, PathRewrite, Ranked, Redirect, RedirectPort, Regex, TextMatch,
+    Cors, CorsDecision, Origin, PathRewrite, RankedMatch, Redirect, RedirectPort, Regex, TextMatch,
     by_precedence,
 };
 
@@ -32,10 +32,10 @@ fn rules_are_asked_in_gateway_apis_order() {
     ];
     let mut random = fastrand::Rng::with_seed(1);
     for _ in 0..50 {
-        let mut rules: Vec<Ranked<usize>> = wanted
+        let mut rules: Vec<RankedMatch<usize>> = wanted
             .iter()
             .enumerate()
-            .map(|(of, (words, created, name))| Ranked {
+            .map(|(of, (words, created, name))| RankedMatch {
                 wanted: route(words),
                 created: *created,
                 name: (*name).to_owned(),

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use voile_traffic::balance::{
-    Algorithm, Balancer, Cookie, Cost, Key, KeySource, Locality, MAGLEV_SIZE, MIN_RING, Place,
-    Placed, SlowStart, Spread, Tiers, Vitals, distance, distance_by_labels,
+    Algorithm, Balancer, Cookie, EndpointCost, HashKey, KeySource, Locality, MAGLEV_SIZE, MIN_RING, EndpointLocality,
+    RingEndpoint, SlowStart, Spread, EndpointTiers, EndpointVitals, distance, distance_by_labels,
 };
 
 use super::sent::Sent;
 
 /// Endpoints of a test: vitals, weights, unavailable ones, time.
 pub(crate) struct Endpoints {
-    pub(crate) vitals: RefCell<Vec<Vitals>>,
+    pub(crate) vitals: RefCell<Vec<EndpointVitals>>,
     pub(crate) weights: Vec<u32>,
     pub(crate) gone: Vec<bool>,
     pub(crate) slow_start: Option<SlowStart>,
@@ -25,7 +25,7 @@ pub(crate) struct Endpoints {
 impl Endpoints {
     pub(crate) fn new(weights: &[u32]) -> Self {
         Self {
-            vitals: RefCell::new(vec![Vitals::new(Duration::ZERO); weights.len()]),
+            vitals: RefCell::new(vec![EndpointVitals::new(Duration::ZERO); weights.len()]),
             weights: weights.to_vec(),
             gone: vec![false; weights.len()],
             slow_start: None,
@@ -43,7 +43,7 @@ impl Endpoints {
         let names = self.names();
         let of = names.iter().zip(&self.weights);
         let of: Vec<_> = of
-            .map(|(name, weight)| Placed {
+            .map(|(name, weight)| RingEndpoint {
                 name,
                 weight: *weight,
             })
@@ -70,7 +70,7 @@ impl Endpoints {
     }
 }
 
-impl Cost for Endpoints {
+impl EndpointCost for Endpoints {
     fn cost(&self, place: usize) -> f64 {
         self.vitals.borrow()[place].cost(self.weights[place], self.now)
     }
@@ -164,9 +164,9 @@ fn a_slow_endpoint_is_asked_seldom_and_who_says_retry_after_is_left_alone() {
 fn a_new_endpoint_gets_its_share_by_and_by() {
     let mut endpoints = Endpoints::new(&[1; 4]);
     endpoints.now = Duration::from_secs(1_000);
-    endpoints.vitals.borrow_mut()[0] = Vitals::new(endpoints.now);
+    endpoints.vitals.borrow_mut()[0] = EndpointVitals::new(endpoints.now);
     for (place, vitals) in endpoints.vitals.borrow_mut().iter_mut().enumerate().skip(1) {
-        *vitals = Vitals::new(Duration::from_secs(place as u64));
+        *vitals = EndpointVitals::new(Duration::from_secs(place as u64));
         vitals.observe(Duration::from_millis(30), endpoints.now);
     }
     endpoints.slow_start = Some(SlowStart {
@@ -234,7 +234,7 @@ fn when_an_endpoint_leaves_only_its_keys_move_and_a_few_of_maglevs() {
             let rest: Vec<usize> = (0..size).filter(|place| *place != left).collect();
             let placed: Vec<_> = rest
                 .iter()
-                .map(|place| Placed {
+                .map(|place| RingEndpoint {
                     name: &names[*place],
                     weight: 1,
                 })
@@ -269,8 +269,8 @@ fn when_an_endpoint_leaves_only_its_keys_move_and_a_few_of_maglevs() {
     }
 }
 
-fn place(priority: u32, locality: u32, locality_weight: u32, healthy: bool) -> Place {
-    Place {
+fn place(priority: u32, locality: u32, locality_weight: u32, healthy: bool) -> EndpointLocality {
+    EndpointLocality {
         priority,
         locality,
         locality_weight,
@@ -289,7 +289,7 @@ fn shares(levels: &[(u32, u32, u32, usize, usize)], panic_percent: u32) -> Vec<u
         panic_percent,
         ..Spread::default()
     };
-    let tiers = Tiers::new(&places, &spread, None);
+    let tiers = EndpointTiers::new(&places, &spread, None);
     let mut random = Rng::with_seed(6);
     let mut counts = vec![0; levels.len()];
     const DRAWS: u32 = 20_000;
@@ -358,12 +358,12 @@ fn the_sick_are_asked_only_where_the_well_of_all_levels_do_not_suffice() {
         (2, 5, 50, [true, false]),
         (1, 4, 0, [false, false]),
     ] {
-        let places: Vec<Place> = level(0, first).chain(level(1, second)).collect();
+        let places: Vec<EndpointLocality> = level(0, first).chain(level(1, second)).collect();
         let spread = Spread {
             panic_percent,
             ..Spread::default()
         };
-        let tiers = Tiers::new(&places, &spread, None);
+        let tiers = EndpointTiers::new(&places, &spread, None);
         let panics: Vec<bool> = tiers.groups().iter().map(|group| group.panics).collect();
         assert_eq!(panics, wanted, "{first} {second} {panic_percent}");
     }
@@ -431,7 +431,7 @@ fn a_requests_key_is_of_its_header_cookie_source_or_parameter() {
     let header = KeySource::Header("x-user".to_owned());
     let query = KeySource::Query("user".to_owned());
     let ann = key(&header, &Sent::get("/").with("x-user", "ann"));
-    assert!(matches!(ann, Key::Of(_)));
+    assert!(matches!(ann, HashKey::Of(_)));
     assert_ne!(ann, key(&header, &Sent::get("/").with("x-user", "bob")));
     for same in [
         key(&query, &Sent::get("/?a=b&user=ann")),
@@ -446,23 +446,23 @@ fn a_requests_key_is_of_its_header_cookie_source_or_parameter() {
     // The authority is no header here, but by its name it is.
     let host = KeySource::Header("host".to_owned());
     let by_host = key(&host, &Sent::get("/"));
-    assert!(matches!(by_host, Key::Of(_)), "{by_host:?}");
+    assert!(matches!(by_host, HashKey::Of(_)), "{by_host:?}");
     assert_eq!(
         key(&KeySource::Header(":authority".to_owned()), &Sent::get("/")),
         by_host
     );
-    assert_eq!(key(&header, &Sent::get("/")), Key::None);
-    assert_eq!(key(&query, &Sent::get("/")), Key::None);
+    assert_eq!(key(&header, &Sent::get("/")), HashKey::None);
+    assert_eq!(key(&query, &Sent::get("/")), HashKey::None);
     assert_eq!(
         key(&cookie(None), &Sent::get("/").with("cookie", "bat=x")),
-        Key::None
+        HashKey::None
     );
     assert!(matches!(
         key(&KeySource::SourceIp, &Sent::get("/")),
-        Key::Of(_)
+        HashKey::Of(_)
     ));
     let given = key(&cookie(Some(Duration::from_secs(60))), &Sent::get("/"));
-    let Key::New(new, line) = given else {
+    let HashKey::New(new, line) = given else {
         panic!("{given:?}");
     };
     assert_eq!(
@@ -472,7 +472,7 @@ fn a_requests_key_is_of_its_header_cookie_source_or_parameter() {
     let back = Sent::get("/").with("cookie", "at=0000000000000abc");
     assert_eq!(
         key(&cookie(None), &back),
-        Key::Of(new),
+        HashKey::Of(new),
         "what was given out leads to the same place"
     );
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use voile_traffic::{CheckPolicy, Checked, FIRST_WITHIN, Standing};
+use voile_traffic::{CheckPolicy, CheckedEndpoint, FIRST_WITHIN, EndpointHealth};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -28,16 +28,16 @@ fn the_first_answer_decides_and_then_so_many_in_a_row() {
         (1, 2, "+-+-+-", "++++++"),
         (2, 3, "-----++---+", "------+++--"),
     ] {
-        let (policy, checked) = (policy(healthy, unhealthy), Checked::default());
-        assert_eq!(checked.standing(), Standing::Unasked);
+        let (policy, checked) = (policy(healthy, unhealthy), CheckedEndpoint::default());
+        assert_eq!(checked.standing(), EndpointHealth::Unasked);
         assert!(!checked.is_unwell(), "who was not asked takes traffic");
-        let mut before = Standing::Unasked;
+        let mut before = EndpointHealth::Unasked;
         let stood = answers.chars().map(|answer| {
             let news = checked.heard(&policy, answer == '+');
             let now = checked.standing();
-            let takes = |standing| standing != Standing::Unwell;
+            let takes = |standing| standing != EndpointHealth::Unwell;
             assert_eq!(news.is_some(), takes(before) != takes(now), "{answers}");
-            assert_eq!(checked.is_unwell(), now == Standing::Unwell);
+            assert_eq!(checked.is_unwell(), now == EndpointHealth::Unwell);
             before = now;
             if takes(now) { '+' } else { '-' }
         });
@@ -48,20 +48,20 @@ fn the_first_answer_decides_and_then_so_many_in_a_row() {
 
 #[test]
 fn what_is_asked_otherwise_stands_as_it_stood() {
-    let (policy, old) = (policy(2, 2), Checked::default());
+    let (policy, old) = (policy(2, 2), CheckedEndpoint::default());
     old.heard(&policy, false);
-    let new = Checked::follow(&old);
-    assert_eq!(new.standing(), Standing::Unwell);
+    let new = CheckedEndpoint::follow(&old);
+    assert_eq!(new.standing(), EndpointHealth::Unwell);
     // But it begins to count.
     old.heard(&policy, true);
-    assert_eq!(Checked::follow(&old).heard(&policy, true), None);
+    assert_eq!(CheckedEndpoint::follow(&old).heard(&policy, true), None);
 }
 
 #[test]
 fn a_question_is_put_once_when_it_is_due_and_the_first_within_a_second() {
     let policy = policy(1, 1);
     for lot in [1 << 40, 1 << 62, 1 << 63, u64::MAX] {
-        let checked = Checked::default();
+        let checked = CheckedEndpoint::default();
         let first = checked.claim(&policy, 5 * S, lot).expect_err("not at once");
         assert!(first > 5 * S && first <= 5 * S + FIRST_WITHIN, "{first:?}");
         assert_eq!(
@@ -87,7 +87,7 @@ fn many_that_begin_together_are_asked_at_different_times() {
     };
     let mut random = fastrand::Rng::with_seed(7);
     let firsts = (0..1_000).map(|_| {
-        let first = Checked::default().claim(&policy, S, random.u64(..));
+        let first = CheckedEndpoint::default().claim(&policy, S, random.u64(..));
         first.expect_err("not at once")
     });
     let mut tenths = [0; 10];
@@ -104,7 +104,7 @@ fn many_that_begin_together_are_asked_at_different_times() {
 
 #[test]
 fn of_workers_that_come_at_once_one_asks() {
-    let (policy, checked) = (policy(1, 1), Checked::default());
+    let (policy, checked) = (policy(1, 1), CheckedEndpoint::default());
     let first = checked.claim(&policy, S, 0).expect_err("not at once");
     for round in 1..=200 {
         let now = first + round * 20 * S;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use voile_traffic::{
-    Breaker, Bucket, Ejection, KeyedBuckets, LimitKey, Limits, Outcome, OutlierPolicy, Outliers,
-    Rate, Reason, Resource, SuccessRate, unsuccessful,
+    Breaker, Bucket, Ejection, KeyedBuckets, LimitKey, BreakerLimits, UpstreamOutcome, OutlierPolicy, Outliers,
+    Rate, EjectionReason, Resource, SuccessRate, unsuccessful,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -53,8 +53,8 @@ fn an_endpoint_is_put_out_after_so_many_bad_answers_in_a_row() {
     for (policy, statuses, wanted) in table {
         let outliers = Outliers::new(policy.clone(), 2);
         let outcome = |status: &u16| match status {
-            0 => Outcome::Failed,
-            status => Outcome::Answered(*status),
+            0 => UpstreamOutcome::Failed,
+            status => UpstreamOutcome::Answered(*status),
         };
         let out = statuses
             .iter()
@@ -67,7 +67,7 @@ fn an_endpoint_is_put_out_after_so_many_bad_answers_in_a_row() {
 
 fn fail(outliers: &Outliers, place: usize, now: Duration) {
     for _ in 0..5 {
-        outliers.report(place, Outcome::Answered(500), now);
+        outliers.report(place, UpstreamOutcome::Answered(500), now);
     }
 }
 
@@ -143,7 +143,7 @@ fn never_more_are_out_than_may_be_while_workers_report_at_once() {
                     let mut random = Rng::with_seed(round * 4 + seed);
                     for step in 0..200_u32 {
                         let now = S + step * MS / 10;
-                        outliers.report(random.usize(..20), Outcome::Failed, now);
+                        outliers.report(random.usize(..20), UpstreamOutcome::Failed, now);
                     }
                 });
             }
@@ -191,11 +191,11 @@ fn who_succeeds_far_less_often_than_the_others_is_put_out_by_the_interval() {
     for request in 0..1_000 {
         let bad = request % 10 == 3 && request % 20 == 3;
         let status = if bad { 500 } else { 200 };
-        let out = outliers.report(request % 10, Outcome::Answered(status), S);
+        let out = outliers.report(request % 10, UpstreamOutcome::Answered(status), S);
         assert_eq!(out, []);
     }
-    let out = outliers.report(0, Outcome::Answered(200), 10 * S);
-    let reason = Reason::SuccessRate;
+    let out = outliers.report(0, UpstreamOutcome::Answered(200), 10 * S);
+    let reason = EjectionReason::SuccessRate;
     let third = Ejection { place: 3, reason };
     assert_eq!(out, [third], "the interval is over");
     assert_eq!(
@@ -205,9 +205,9 @@ fn who_succeeds_far_less_often_than_the_others_is_put_out_by_the_interval() {
     // Counts begin anew with each interval: these are too few to be judged by.
     for request in 0..500 {
         let status = if request % 10 == 0 { 500 } else { 200 };
-        outliers.report(request % 10, Outcome::Answered(status), 11 * S);
+        outliers.report(request % 10, UpstreamOutcome::Answered(status), 11 * S);
     }
-    assert_eq!(outliers.report(1, Outcome::Answered(200), 21 * S), []);
+    assert_eq!(outliers.report(1, UpstreamOutcome::Answered(200), 21 * S), []);
 }
 
 #[test]
@@ -251,12 +251,12 @@ fn as_many_of_those_that_succeed_less_often_are_put_out_as_is_said() {
         for interval in 1..=1_000 {
             let now = interval * 10 * S + interval * Duration::from_nanos(7_919);
             // The first answer of the next interval triggers the comparison of earlier counts.
-            put_out += outliers.report(0, Outcome::Answered(200), now).len();
+            put_out += outliers.report(0, UpstreamOutcome::Answered(200), now).len();
             for (place, status) in [(0, 200), (1, 200), (2, 500)] {
-                outliers.report(place, Outcome::Answered(status), now + S);
+                outliers.report(place, UpstreamOutcome::Answered(status), now + S);
             }
         }
-        put_out += outliers.report(0, Outcome::Answered(200), 20_000 * S).len();
+        put_out += outliers.report(0, UpstreamOutcome::Answered(200), 20_000 * S).len();
         assert!((least..=most).contains(&put_out), "{percent}: {put_out}");
     }
 }
@@ -280,7 +280,7 @@ fn who_always_succeeds_is_never_put_out_whenever_workers_compare() {
             scope.spawn(|| {
                 for request in 0..200_000 {
                     let now = S + clock.fetch_add(1, Relaxed) * Duration::from_micros(100);
-                    let out = outliers.report(request % 4, Outcome::Answered(200), now);
+                    let out = outliers.report(request % 4, UpstreamOutcome::Answered(200), now);
                     assert_eq!(out, []);
                 }
             });
@@ -310,7 +310,7 @@ fn what_was_counted_of_who_stays_counts_when_others_come_and_go() {
         let each = (0..requests).flat_map(|_| 0..5);
         let answered = each.flat_map(|place| {
             let status = if place == 4 { 503 } else { 200 };
-            outliers.report(place, Outcome::Answered(status), now)
+            outliers.report(place, UpstreamOutcome::Answered(status), now)
         });
         answered.count()
     };
@@ -318,16 +318,16 @@ fn what_was_counted_of_who_stays_counts_when_others_come_and_go() {
     let was = [Some(0), Some(1), Some(2), Some(3), Some(4), None];
     let new = Outliers::follow(by_rates(usual_rates()), &was, &old);
     assert_eq!(ask(&new, 60, 2 * S), 0);
-    let out = new.report(5, Outcome::Answered(200), 10 * S);
+    let out = new.report(5, UpstreamOutcome::Answered(200), 10 * S);
     assert_eq!(out.iter().map(|one| one.place).collect::<Vec<_>>(), [4]);
 }
 
 #[test]
 fn a_breaker_never_lets_more_through_than_its_limit() {
-    let breaker = Breaker::new(Limits {
+    let breaker = Breaker::new(BreakerLimits {
         requests: Some(3),
         retries: Some(0),
-        ..Limits::default()
+        ..BreakerLimits::default()
     });
     assert!(breaker.take(Resource::Retries).is_none());
     let free: Vec<_> = (0..1_000)

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use voile_traffic::route::{Request, is_authority};
+use voile_traffic::route::{RouteInput, is_authority};
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ impl Sent {
     }
 }
 
-impl Request for Sent {
+impl RouteInput for Sent {
     fn method(&self) -> &[u8] {
         self.method.as_bytes()
     }

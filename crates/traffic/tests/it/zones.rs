@@ -1,13 +1,13 @@
 //! Requests stay in their zone as far as that leaves every endpoint with the same load: tables, and a property over all callers.
 
 use fastrand::Rng;
-use voile_traffic::balance::{Place, Spread, Tiers, Zones};
+use voile_traffic::balance::{EndpointLocality, Spread, EndpointTiers, Zones};
 
 /// Points of chance at which shares are read.
 const POINTS: u64 = 10_000;
 
 /// Returns the share of each zone, in tenths of a percent, for a caller in the first of them.
-fn shares(tiers: &Tiers, places: &[Place], zones: usize) -> Vec<u64> {
+fn shares(tiers: &EndpointTiers, places: &[EndpointLocality], zones: usize) -> Vec<u64> {
     let mut counts = vec![0; zones];
     for point in 0..POINTS {
         let chosen = tiers.choose(point * (u64::MAX / POINTS) + 1);
@@ -22,10 +22,10 @@ fn shares(tiers: &Tiers, places: &[Place], zones: usize) -> Vec<u64> {
 }
 
 /// So many of each zone are well, of so many, each with the weight of its zone.
-fn places(zones: &[(usize, usize, u32)]) -> Vec<Place> {
+fn places(zones: &[(usize, usize, u32)]) -> Vec<EndpointLocality> {
     let mut places = Vec::new();
     for (locality, (well, all, weight)) in zones.iter().enumerate() {
-        places.extend((0..*all).map(|n| Place {
+        places.extend((0..*all).map(|n| EndpointLocality {
             priority: 3,
             locality: locality as u32,
             locality_weight: 1,
@@ -86,7 +86,7 @@ fn a_zone_keeps_what_its_endpoints_can_take() {
     ];
     for (endpoints, callers, elsewhere, least, wanted) in table {
         let (places, zones) = (places(endpoints), asking(callers, *elsewhere, *least));
-        let tiers = Tiers::new(&places, &Spread::default(), Some(&zones));
+        let tiers = EndpointTiers::new(&places, &Spread::default(), Some(&zones));
         let found = shares(&tiers, &places, endpoints.len());
         assert_eq!(found, *wanted, "{endpoints:?} {zones:?}");
     }
@@ -100,7 +100,7 @@ fn zones_are_of_one_level_and_the_next_takes_what_that_cannot() {
     beyond.locality = 2;
     places.extend([beyond; 4]);
     let zones = asking(&[1, 1], 0, 1);
-    let tiers = Tiers::new(&places, &Spread::default(), Some(&zones));
+    let tiers = EndpointTiers::new(&places, &Spread::default(), Some(&zones));
     // A quarter is well, and carries 35 of 100.
     assert_eq!(shares(&tiers, &places, 3), [350, 0, 650]);
     // Too few: all zones are treated alike, since health is unknown.
@@ -109,7 +109,7 @@ fn zones_are_of_one_level_and_the_next_takes_what_that_cannot() {
         ..Spread::default()
     };
     places.truncate(8);
-    let tiers = Tiers::new(&places, &spread, Some(&zones));
+    let tiers = EndpointTiers::new(&places, &spread, Some(&zones));
     assert!(tiers.groups().iter().all(|group| group.panics));
     assert_eq!(shares(&tiers, &places, 2), [500, 500]);
 }
@@ -117,7 +117,7 @@ fn zones_are_of_one_level_and_the_next_takes_what_that_cannot() {
 #[test]
 fn a_zone_that_is_not_needed_stands_by() {
     let places = places(&[(2, 2, 1), (2, 2, 1)]);
-    let tiers = Tiers::new(&places, &Spread::default(), Some(&asking(&[1, 1], 0, 1)));
+    let tiers = EndpointTiers::new(&places, &Spread::default(), Some(&asking(&[1, 1], 0, 1)));
     let members: Vec<&[u32]> = tiers.groups().iter().map(|group| &*group.members).collect();
     assert_eq!(members, [&[0, 1][..], &[2, 3]], "our own zone comes first");
 }
@@ -160,7 +160,7 @@ fn every_endpoint_has_the_same_load_and_no_zone_keeps_less_than_it_could() {
             }
             let (order, of, zones) = seen(own, &zones);
             let places = places(&of);
-            let tiers = Tiers::new(&places, &Spread::default(), Some(&zones));
+            let tiers = EndpointTiers::new(&places, &Spread::default(), Some(&zones));
             let brought = f64::from(*callers) / f64::from(all);
             let shares = shares(&tiers, &places, of.len());
             let share = |place: usize| shares[place] as f64 / 1_000.0;

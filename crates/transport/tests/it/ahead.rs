@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use voile_transport::{News, Stream, TcpIo};
+use voile_transport::{SocketEvents, TransportStream, TcpIo};
 
 /// A record of TLS.
 const RECORD: usize = 16_406;
@@ -15,7 +15,7 @@ async fn what_lies_here_is_readable_though_nothing_more_comes() {
     let address = listener.local_addr().expect("an address");
     let mut sender = TcpStream::connect(address).await.expect("a listener");
     let (accepted, _) = listener.accept().await.expect("a caller");
-    let mut stream = Stream::Tcp(TcpIo::from(accepted));
+    let mut stream = TransportStream::Tcp(TcpIo::from(accepted));
     stream.read_ahead();
     // Enough to begin with it, then less than it reads at a time; and silence.
     let all: Vec<u8> = (0..7 * RECORD + 5).map(|index| index as u8).collect();
@@ -30,18 +30,18 @@ async fn what_lies_here_is_readable_though_nothing_more_comes() {
         heard.extend_from_slice(&room[..count]);
         if heard.len() < all.len() {
             assert!(stream.is_readable(), "after {} bytes", heard.len());
-            assert_eq!(stream.news(), News::Bytes, "after {} bytes", heard.len());
+            assert_eq!(stream.news(), SocketEvents::Bytes, "after {} bytes", heard.len());
             seen_here |= !has_bytes(&stream);
         }
     }
     assert!(heard == all);
     assert!(seen_here, "nothing was read ahead");
-    assert_eq!(stream.news(), News::None);
+    assert_eq!(stream.news(), SocketEvents::None);
 }
 
 /// Returns true if the kernel holds bytes for the stream. Bytes that it does not hold were read.
-fn has_bytes(stream: &Stream) -> bool {
-    let Stream::Tcp(io) = stream else {
+fn has_bytes(stream: &TransportStream) -> bool {
+    let TransportStream::Tcp(io) = stream else {
         return false;
     };
     let mut byte = [0; 1];

@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use voile_transport::{News, Stream};
+use voile_transport::{SocketEvents, TransportStream};
 
 /// Action of a peer between the exchange before and the bytes in question, and after them.
 #[derive(Debug, Clone, Copy)]
@@ -31,14 +31,14 @@ async fn pair() -> (TcpStream, TcpStream) {
 /// Gives (news before writing, proof after the end).
 async fn play(peer: Peer, writes: usize) -> (bool, bool) {
     let (client, mut server) = pair().await;
-    let mut client = Stream::Tcp(client.into());
+    let mut client = TransportStream::Tcp(client.into());
     // An exchange before, so that the connection is not new.
     client.write_all(b"first").await.expect("write");
     server.read_exact(&mut [0; 5]).await.expect("read");
     server.write_all(b"answer").await.expect("write");
     client.read_exact(&mut [0; 6]).await.expect("read");
     let mark = client.written();
-    assert_eq!(client.news(), News::None);
+    assert_eq!(client.news(), SocketEvents::None);
     let mut server = Some(server);
     match peer {
         Peer::ClosesFirst => server = None,
@@ -48,7 +48,7 @@ async fn play(peer: Peer, writes: usize) -> (bool, bool) {
         }
         _ => {}
     }
-    let news = client.news() == News::End;
+    let news = client.news() == SocketEvents::End;
     for _ in 0..writes {
         // Fails once the peer's reset is here.
         let _ = client.write_all(b"bytes").await;

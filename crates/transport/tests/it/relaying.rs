@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{LocalSet, spawn_local};
-use voile_transport::{Detected, RelayEnd, Stream, TcpIo, read_prefix, relay};
+use voile_transport::{DetectedProtocol, RelayEnd, TransportStream, TcpIo, read_prefix, relay};
 
 const FOREVER: Duration = Duration::from_secs(20);
 
@@ -16,8 +16,8 @@ async fn pair() -> (TcpStream, TcpStream) {
     (client.expect("connect"), server.expect("accept").0)
 }
 
-fn stream(tcp: TcpStream) -> Stream {
-    Stream::Tcp(tcp.into())
+fn stream(tcp: TcpStream) -> TransportStream {
+    TransportStream::Tcp(tcp.into())
 }
 
 #[tokio::test]
@@ -147,12 +147,12 @@ async fn what_detection_read_comes_out_first() {
     let detected = read_prefix(&mut accepted, &mut prefix, Some(FOREVER))
         .await
         .expect("detect");
-    assert_eq!(detected, Detected::Opaque);
+    assert_eq!(detected, DetectedProtocol::Opaque);
     assert!(!prefix.is_empty());
     client.write_all(b" and more").await.expect("write");
     drop(client);
     let mut all = String::new();
-    Stream::Tcp(TcpIo::new(accepted, prefix))
+    TransportStream::Tcp(TcpIo::new(accepted, prefix))
         .read_to_string(&mut all)
         .await
         .expect("read");
@@ -166,5 +166,5 @@ async fn a_silent_client_is_told_apart_after_the_deadline() {
     let detected = read_prefix(&mut accepted, &mut prefix, Some(Duration::from_millis(100)))
         .await
         .expect("detect");
-    assert_eq!((detected, prefix.len()), (Detected::Undecided, 0));
+    assert_eq!((detected, prefix.len()), (DetectedProtocol::Undecided, 0));
 }

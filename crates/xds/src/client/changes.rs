@@ -10,7 +10,7 @@ use super::subscriptions::Subscriptions;
 
 /// Wish for one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
+enum WantedChange {
     Wanted,
     Unwanted,
     /// Let go, and then asked for: it must be answered anew.
@@ -19,9 +19,9 @@ enum Wish {
 
 /// Changes that nobody has sent yet, by type and name.
 #[derive(Debug, Default)]
-pub struct Changes(BTreeMap<(Arc<str>, Arc<str>), Wish>);
+pub struct PendingChanges(BTreeMap<(Arc<str>, Arc<str>), WantedChange>);
 
-impl Changes {
+impl PendingChanges {
     /// Number of names with a change.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -37,16 +37,16 @@ impl Changes {
         self.0
             .entry((type_url.clone(), name))
             .and_modify(|wish| {
-                if *wish == Wish::Unwanted {
-                    *wish = Wish::WantedAgain;
+                if *wish == WantedChange::Unwanted {
+                    *wish = WantedChange::WantedAgain;
                 }
             })
-            .or_insert(Wish::Wanted);
+            .or_insert(WantedChange::Wanted);
     }
 
     /// Wants it no more, and has forgotten what it held of it.
     pub fn let_go(&mut self, type_url: &Arc<str>, name: Arc<str>) {
-        self.0.insert((type_url.clone(), name), Wish::Unwanted);
+        self.0.insert((type_url.clone(), name), WantedChange::Unwanted);
     }
 
     /// Makes them so; the requests to send, if there is a stream.
@@ -56,9 +56,9 @@ impl Changes {
         for ((type_url, name), wish) in self.0 {
             let (subscribe, unsubscribe) = by_type.entry(type_url).or_default();
             match wish {
-                Wish::Wanted => subscribe.push(name),
-                Wish::Unwanted => unsubscribe.push(name),
-                Wish::WantedAgain => {
+                WantedChange::Wanted => subscribe.push(name),
+                WantedChange::Unwanted => unsubscribe.push(name),
+                WantedChange::WantedAgain => {
                     unsubscribe.push(name.clone());
                     subscribe.push(name);
                 }

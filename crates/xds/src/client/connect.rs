@@ -11,7 +11,7 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use voile_proto::discovery::Node;
 
-use super::replicas::Way;
+use super::replicas::ControlPlaneReplica;
 
 /// TCP and TLS together; a control plane slower than this is as good as gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -131,14 +131,14 @@ pub enum ClientError {
 }
 
 /// Every way to a control plane there is now. A name that stands for nothing is a way all the same: trying it says why.
-pub(super) async fn ways(addresses: &[String]) -> Vec<Way> {
+pub(super) async fn ways(addresses: &[String]) -> Vec<ControlPlaneReplica> {
     let mut ways = Vec::new();
     for address in addresses {
         let resolved = match place(address) {
             Some((host, port)) => lookup(&host, port).await,
             None => Vec::new(),
         };
-        let way = |resolved: Option<SocketAddr>| Way {
+        let way = |resolved: Option<SocketAddr>| ControlPlaneReplica {
             address: address.clone(),
             resolved,
         };
@@ -180,7 +180,7 @@ async fn lookup(host: &str, port: u16) -> Vec<SocketAddr> {
 }
 
 /// Endpoint to connect to: the address itself, or an address that its name resolves to. The authority remains the name.
-fn endpoint(way: &Way) -> Result<Endpoint, String> {
+fn endpoint(way: &ControlPlaneReplica) -> Result<Endpoint, String> {
     let written: Uri = way.address.parse().map_err(|error| format!("{error}"))?;
     let Some(resolved) = way.resolved else {
         return Endpoint::from_shared(way.address.clone()).map_err(|error| error.to_string());
@@ -193,7 +193,7 @@ fn endpoint(way: &Way) -> Result<Endpoint, String> {
 /// Opens a connection; the metadata to send along with it. Less patience is had where there are `others` to try.
 pub(super) async fn connect(
     config: &ClientConfig,
-    way: &Way,
+    way: &ControlPlaneReplica,
     others: bool,
     credentials: &Arc<dyn CredentialSource>,
 ) -> Result<(Channel, Option<MetadataValue<tonic::metadata::Ascii>>), ClientError> {

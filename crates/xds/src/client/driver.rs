@@ -16,9 +16,9 @@ use voile_proto::proxy::HealthFindings;
 use voile_proto::type_url;
 
 use super::backoff::Backoff;
-use super::changes::Changes;
+use super::changes::PendingChanges;
 use super::connect::{ClientConfig, ClientError, CredentialSource, connect, ways};
-use super::patience::{ANSWER_TIMEOUT, Patience};
+use super::response_timeout::{ANSWER_TIMEOUT, ResponseTimeout};
 use super::replicas::Replicas;
 use super::state::ClientState;
 use super::subscriptions::{Rejection, Subscriptions, Update};
@@ -45,17 +45,17 @@ pub struct SubscribeError;
 /// A handle on the client. The client ends when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub struct XdsClient {
-    inner: Arc<Inner>,
+    inner: Arc<DriverInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct DriverInner {
     commands: Arc<Commands>,
     state: watch::Receiver<ClientState>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Inner {
+impl Drop for DriverInner {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -70,19 +70,19 @@ pub type Health = Result<(), String>;
 /// Changes nobody has sent yet.
 #[derive(Debug, Default)]
 struct Commands {
-    changes: Mutex<Changes>,
-    health: Mutex<Told>,
+    changes: Mutex<PendingChanges>,
+    health: Mutex<StreamState>,
     news: Notify,
 }
 
 /// A message that each stream sends once, if there is one.
 #[derive(Debug)]
-struct Once<T> {
+struct StreamHello<T> {
     word: Option<T>,
     told: bool,
 }
 
-impl<T> Default for Once<T> {
+impl<T> Default for StreamHello<T> {
     fn default() -> Self {
         Self {
             word: None,
@@ -91,7 +91,7 @@ impl<T> Default for Once<T> {
     }
 }
 
-impl<T> Once<T> {
+impl<T> StreamHello<T> {
     fn take(&mut self) -> Option<&T> {
         let untold = !std::mem::replace(&mut self.told, true);
         self.word.as_ref().filter(|_| untold)
@@ -107,14 +107,14 @@ impl<T> Once<T> {
 
 /// Messages to the open stream's server besides subscriptions.
 #[derive(Debug, Default)]
-struct Told {
+struct StreamState {
     /// Health of the application, as far as it is known.
-    health: Once<Health>,
+    health: StreamHello<Health>,
     /// Findings of HealthChecks.
-    findings: Once<HealthFindings>,
+    findings: StreamHello<HealthFindings>,
 }
 
-impl Told {
+impl StreamState {
     /// Requests for the messages not yet sent on this stream.
     fn requests(&mut self) -> Vec<DeltaDiscoveryRequest> {
         let request = |type_url: &str, error_detail: Option<Status>| DeltaDiscoveryRequest {
@@ -155,7 +155,7 @@ impl Told {
 }
 
 impl Commands {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Changes> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, PendingChanges> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -182,7 +182,7 @@ impl Commands {
         news
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+    fn told(&self) -> std::sync::MutexGuard<'_, StreamState> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -228,7 +228,7 @@ impl XdsClient {
             answered: None,
         };
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(DriverInner {
                 commands,
                 state,
                 task: runtime.spawn(async move {
@@ -396,7 +396,7 @@ impl Driver {
         };
         self.connected();
         let commands = self.commands.clone();
-        let mut patience = Patience::default();
+        let mut patience = ResponseTimeout::default();
         let mut asked = self.subscriptions.turn();
         if self.subscriptions.wanted() > 0 {
             patience.asked(asked, Instant::now());

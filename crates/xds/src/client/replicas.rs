@@ -8,14 +8,14 @@ use std::net::SocketAddr;
 
 /// A way to one control plane: an address as written, and one of those that its name stands for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Way {
+pub(super) struct ControlPlaneReplica {
     /// `https://host:port`, as written.
     pub(super) address: String,
     /// Of a name; a written address needs none.
     pub(super) resolved: Option<SocketAddr>,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for ControlPlaneReplica {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.resolved {
             None => f.write_str(&self.address),
@@ -28,22 +28,22 @@ impl fmt::Display for Way {
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
     /// Those that failed since one was last left in good order, or since all had failed.
-    failed: BTreeSet<Way>,
+    failed: BTreeSet<ControlPlaneReplica>,
     /// The one that is asked.
-    current: Option<Way>,
+    current: Option<ControlPlaneReplica>,
     /// Ways that have not failed and are not asked.
     others: usize,
 }
 
 impl Replicas {
     /// Draws one of those that have not failed; one of all, when all have. `random` is 0 to 1.
-    pub(super) fn draw(&mut self, ways: &[Way], random: f64) -> Option<Way> {
+    pub(super) fn draw(&mut self, ways: &[ControlPlaneReplica], random: f64) -> Option<ControlPlaneReplica> {
         // Forgets failed addresses that the name no longer resolves to.
         self.failed.retain(|way| ways.contains(way));
         if ways.iter().all(|way| self.failed.contains(way)) {
             self.failed.clear();
         }
-        let good: Vec<&Way> = ways
+        let good: Vec<&ControlPlaneReplica> = ways
             .iter()
             .filter(|way| !self.failed.contains(*way))
             .collect();
@@ -75,15 +75,15 @@ impl Replicas {
 mod tests {
     use super::*;
 
-    fn ways(names: &[&str]) -> Vec<Way> {
-        let way = |name: &&str| Way {
+    fn ways(names: &[&str]) -> Vec<ControlPlaneReplica> {
+        let way = |name: &&str| ControlPlaneReplica {
             address: (*name).to_owned(),
             resolved: None,
         };
         names.iter().map(way).collect()
     }
 
-    fn drawn(replicas: &mut Replicas, ways: &[Way], random: f64) -> String {
+    fn drawn(replicas: &mut Replicas, ways: &[ControlPlaneReplica], random: f64) -> String {
         replicas.draw(ways, random).expect("a way").address
     }
 

@@ -67,7 +67,7 @@ pub struct Rejection {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Kind {
+struct SubscribedType {
     wanted: BTreeSet<Arc<str>>,
     /// Version of each resource in force.
     held: BTreeMap<Arc<str>, Arc<str>>,
@@ -93,7 +93,7 @@ struct Kind {
 
 /// A name that was asked for and of which nothing was said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Unanswered<'a> {
+pub struct UnansweredName<'a> {
     /// Turn at which the name was asked for.
     pub turn: u64,
     /// Its type.
@@ -106,7 +106,7 @@ pub struct Unanswered<'a> {
 #[derive(Debug, Clone)]
 pub struct Subscriptions {
     node: Node,
-    kinds: BTreeMap<Arc<str>, Kind>,
+    kinds: BTreeMap<Arc<str>, SubscribedType>,
     open: bool,
     /// Times that something was asked for.
     turn: u64,
@@ -350,9 +350,9 @@ impl Subscriptions {
     }
 
     /// The name that has waited longest for an answer on the open stream.
-    pub fn unanswered(&self) -> Option<Unanswered<'_>> {
+    pub fn unanswered(&self) -> Option<UnansweredName<'_>> {
         let all = self.kinds.iter().flat_map(|(type_url, kind)| {
-            kind.unanswered.iter().map(|(name, turn)| Unanswered {
+            kind.unanswered.iter().map(|(name, turn)| UnansweredName {
                 turn: *turn,
                 type_url,
                 name,
@@ -367,7 +367,7 @@ impl Subscriptions {
     }
 }
 
-impl Kind {
+impl SubscribedType {
     /// A name to go along with names that are let go. istiod takes a request that only lets go of Addresses for a question
     /// about all of them, and answers that all are gone; one that is held and asked for besides costs one answer.
     fn company(&self) -> Option<Arc<str>> {
@@ -379,7 +379,7 @@ impl Kind {
 /// First requests for a type on a new stream. A server does not send held resources again, but the caller of a name asked for
 /// since the last answer may hold nothing of it. Those names go into a request of their own, which a server must answer. They
 /// are not declared as held either: istiod takes held names as already asked for, and does not answer a request for them.
-fn first_requests(node: &Node, type_url: &str, kind: &Kind) -> Vec<DeltaDiscoveryRequest> {
+fn first_requests(node: &Node, type_url: &str, kind: &SubscribedType) -> Vec<DeltaDiscoveryRequest> {
     if kind.held.is_empty() || kind.owed.is_empty() {
         return vec![first_request(node, type_url, kind, &kind.wanted)];
     }
@@ -395,7 +395,7 @@ fn first_requests(node: &Node, type_url: &str, kind: &Kind) -> Vec<DeltaDiscover
 fn first_request(
     node: &Node,
     type_url: &str,
-    kind: &Kind,
+    kind: &SubscribedType,
     names: &BTreeSet<Arc<str>>,
 ) -> DeltaDiscoveryRequest {
     let mut request = DeltaDiscoveryRequest {

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::stream::Ended;
+use super::stream::StreamEndReason;
 
 /// Largest message that is taken of anybody, in bytes: ten thousand names of some hundred bytes and as many versions.
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -168,7 +168,7 @@ impl Accounts {
         identity: &Arc<str>,
         allowance: &Allowance,
         now: Instant,
-    ) -> Result<Share, Ended> {
+    ) -> Result<StreamBudget, StreamEndReason> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() > FEW && !all.contains_key(identity) {
             let least = Allowance::default();
@@ -192,14 +192,14 @@ impl Accounts {
         drop(all);
         let mut balance = account.balance();
         if balance.streams >= allowance.streams() {
-            return Err(Ended::TooMuch(format!(
+            return Err(StreamEndReason::TooMuch(format!(
                 "more than {} streams of one identity",
                 allowance.streams()
             )));
         }
         balance.streams += 1;
         drop(balance);
-        let mut share = Share { account, held: 0 };
+        let mut share = StreamBudget { account, held: 0 };
         share.hold(0, 0, allowance)?;
         share.work(OPEN_WORK, allowance, now)?;
         Ok(share)
@@ -208,22 +208,22 @@ impl Accounts {
 
 /// One stream's share of its identity's account. Dropping it gives back what it holds.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct StreamBudget {
     account: Arc<Account>,
     held: usize,
 }
 
-impl Share {
+impl StreamBudget {
     /// The stream has so many bytes kept for its caller, and so many of a message that is not whole.
     pub(super) fn hold(
         &mut self,
         kept: usize,
         unfinished: usize,
         allowance: &Allowance,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), StreamEndReason> {
         let most = allowance.stream_bytes();
         if kept > most {
-            return Err(Ended::TooMuch(format!(
+            return Err(StreamEndReason::TooMuch(format!(
                 "asks for and holds more than a stream may: {kept} of {most} bytes"
             )));
         }
@@ -232,7 +232,7 @@ impl Share {
         let all = balance.held - self.held + bytes;
         let most = allowance.identity_bytes();
         if all > most && bytes > self.held {
-            return Err(Ended::TooMuch(format!(
+            return Err(StreamEndReason::TooMuch(format!(
                 "streams of its identity ask for and hold more than they may: {all} of {most} bytes"
             )));
         }
@@ -247,11 +247,11 @@ impl Share {
         names: usize,
         allowance: &Allowance,
         now: Instant,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), StreamEndReason> {
         let mut balance = self.account.balance();
         balance.earn(allowance, now);
         if balance.work > allowance.burst() {
-            return Err(Ended::TooMuch(
+            return Err(StreamEndReason::TooMuch(
                 "its identity asks for more in a short time than it may: come again later"
                     .to_owned(),
             ));
@@ -272,7 +272,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for StreamBudget {
     fn drop(&mut self) {
         let mut balance = self.account.balance();
         balance.streams -= 1;

@@ -8,19 +8,19 @@ use tonic::Status;
 use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Node};
 
 use super::driver::status_of;
-use super::frame::{Due, Entry, Nonce, Told};
-use super::interest::Membership;
+use super::frame::{DueResponse, ResponseEntry, Nonce, TailoredResource};
+use super::subscription_index::Membership;
 use super::names::Names;
-use super::refused::RefusedNames;
+use super::denied_names::RefusedNames;
 use super::sotw::{Absent, SotwStream};
-use super::stream::{Ended, Event, Held, MAX_NAME_BYTES, Stream, unspeakable};
+use super::stream::{StreamEndReason, RequestEvent, SentResource, MAX_NAME_BYTES, DiscoveryStream, unspeakable};
 use super::{Resource, Snapshot};
 
 /// One caller's stream, by whichever protocol.
 pub(super) trait Conversation<C>: Send + 'static {
     type Request: Message + Default + 'static;
     /// Form of a resource in a response.
-    type Entry: Entry;
+    type Entry: ResponseEntry;
 
     fn caller(&self) -> &C;
     fn caller_mut(&mut self) -> &mut C;
@@ -37,7 +37,7 @@ pub(super) trait Conversation<C>: Send + 'static {
     /// The sources changed then.
     fn changed_at(&mut self, at: Instant);
     /// Resources that the caller holds.
-    fn held(&self) -> Vec<Held>;
+    fn held(&self) -> Vec<SentResource>;
     /// Says by what the stream is to be woken; whether there is anything new among it.
     fn become_known(&mut self, member: &mut Membership) -> bool;
     /// When the caller's silence becomes too long.
@@ -46,8 +46,8 @@ pub(super) trait Conversation<C>: Send + 'static {
     fn soonest(&self) -> Option<Instant>;
     /// When something is to be said that waits for an answer until then.
     fn resumes(&self) -> Option<Instant>;
-    fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended>;
-    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>>;
+    fn receive(&mut self, request: Self::Request, now: Instant) -> Result<RequestEvent, StreamEndReason>;
+    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DueResponse<Self::Entry>>;
     /// Returns true if something must be looked at: the caller's state may be out of date.
     fn is_due(&self) -> bool;
     /// Bytes that are kept for what the caller said, and for what it was told.
@@ -63,14 +63,14 @@ pub(super) trait Conversation<C>: Send + 'static {
     fn unserved(
         request: &Self::Request,
         version: Arc<str>,
-    ) -> Result<Option<Due<Self::Entry>>, Status>;
+    ) -> Result<Option<DueResponse<Self::Entry>>, Status>;
     /// Types of which what is refused is not what it was, and what it is now.
     fn refusals(&mut self) -> Vec<(Arc<str>, Absent)>;
 }
 
-impl<C: Send + 'static> Conversation<C> for Stream<C> {
+impl<C: Send + 'static> Conversation<C> for DiscoveryStream<C> {
     type Request = DeltaDiscoveryRequest;
-    type Entry = Told;
+    type Entry = TailoredResource;
 
     fn caller(&self) -> &C {
         self.caller()
@@ -108,7 +108,7 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
         self.changed_at(at);
     }
 
-    fn held(&self) -> Vec<Held> {
+    fn held(&self) -> Vec<SentResource> {
         self.held()
     }
 
@@ -132,11 +132,11 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
         self.resumes()
     }
 
-    fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended> {
+    fn receive(&mut self, request: Self::Request, now: Instant) -> Result<RequestEvent, StreamEndReason> {
         self.receive(request, now)
     }
 
-    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>> {
+    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DueResponse<Self::Entry>> {
         self.due(snapshot, now)
     }
 
@@ -163,7 +163,7 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
     fn unserved(
         request: &Self::Request,
         version: Arc<str>,
-    ) -> Result<Option<Due<Self::Entry>>, Status> {
+    ) -> Result<Option<DueResponse<Self::Entry>>, Status> {
         let asks = request.response_nonce.is_empty();
         let removed = &request.resource_names_subscribe;
         unserved(&request.type_url, asks, version, removed)
@@ -216,7 +216,7 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
         self.changed_at(at);
     }
 
-    fn held(&self) -> Vec<Held> {
+    fn held(&self) -> Vec<SentResource> {
         self.held()
     }
 
@@ -240,11 +240,11 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
         self.resumes()
     }
 
-    fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended> {
+    fn receive(&mut self, request: Self::Request, now: Instant) -> Result<RequestEvent, StreamEndReason> {
         self.receive(request, now)
     }
 
-    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>> {
+    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DueResponse<Self::Entry>> {
         self.due(snapshot, now)
     }
 
@@ -271,7 +271,7 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
     fn unserved(
         request: &Self::Request,
         version: Arc<str>,
-    ) -> Result<Option<Due<Self::Entry>>, Status> {
+    ) -> Result<Option<DueResponse<Self::Entry>>, Status> {
         let asks = request.response_nonce.is_empty();
         let removed = &[];
         unserved(&request.type_url, asks, version, removed)
@@ -288,16 +288,16 @@ fn unserved<E>(
     asks: bool,
     version: Arc<str>,
     removed: &[String],
-) -> Result<Option<Due<E>>, Status> {
+) -> Result<Option<DueResponse<E>>, Status> {
     if type_url.is_empty() {
-        let violation = Ended::Violation("a request without a type".to_owned());
+        let violation = StreamEndReason::Violation("a request without a type".to_owned());
         return Err(status_of(&violation));
     }
     if type_url.len() > MAX_NAME_BYTES {
         return Err(status_of(&unspeakable(type_url)));
     }
     let named = removed.iter().filter(|name| *name != "*");
-    Ok(asks.then(|| Due {
+    Ok(asks.then(|| DueResponse {
         version,
         type_url: type_url.into(),
         // No response that is kept has this number.

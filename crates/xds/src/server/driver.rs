@@ -18,12 +18,12 @@ use voile_proto::discovery::Node;
 use voile_proto::type_url;
 
 use super::Snapshot;
-use super::budget::{Allowance, BYTES_OF_WORK, MESSAGE_WORK, REFUSAL_WORK, Share};
+use super::budget::{Allowance, BYTES_OF_WORK, MESSAGE_WORK, REFUSAL_WORK, StreamBudget};
 use super::conversation::Conversation;
 use super::frame::{self, HEAD_BYTES};
-use super::interest::{CALLER, Membership, News};
+use super::subscription_index::{CALLER, Membership, StreamNews};
 use super::sotw::Absent;
-use super::stream::{Ended, Event};
+use super::stream::{StreamEndReason, RequestEvent};
 
 /// When to look at the clock where nothing ends: never so late that it cannot be reckoned with.
 const SOMETIME: Duration = Duration::from_secs(24 * 3600);
@@ -75,7 +75,7 @@ pub trait Observer<C>: Send + Sync + 'static {
     /// The caller tells what its HealthChecks found (a `HealthFindings`): all of it, each time.
     fn findings(&self, _id: StreamId, _details: &[u8]) {}
     /// A request arrived.
-    fn event(&self, id: StreamId, type_url: &str, event: &Event);
+    fn event(&self, id: StreamId, type_url: &str, event: &RequestEvent);
     /// A response was sent.
     fn sent(&self, id: StreamId, type_url: &str, resources: usize, removed: usize);
     /// Every stream has looked at what was published last, and said what there was to say of it.
@@ -89,7 +89,7 @@ pub trait Observer<C>: Send + Sync + 'static {
 
 /// A stream as its connection serves it. With an error, or when `poll` is ready, it is over, and the status is its last word.
 /// Dropping it ends it.
-pub trait Served {
+pub trait ServedStream {
     /// Takes what the caller said next, in whatever pieces it comes; adds to `out` what is to be said then.
     ///
     /// # Errors
@@ -104,9 +104,9 @@ pub trait Served {
 }
 
 /// State that a stream begins with.
-pub(super) struct Begun {
+pub(super) struct StreamStart {
     /// Its share of its identity's budget.
-    pub(super) share: Share,
+    pub(super) share: StreamBudget,
     /// The address that its caller connects from.
     pub(super) peer: Option<IpAddr>,
     /// Lifetime of the stream.
@@ -116,13 +116,13 @@ pub(super) struct Begun {
 pub(super) type Snapshots<C> = watch::Receiver<Arc<dyn Snapshot<C>>>;
 
 /// One stream, served.
-pub(super) struct Session<C: 'static, S: Conversation<C>> {
+pub(super) struct StreamSession<C: 'static, S: Conversation<C>> {
     id: StreamId,
     member: Membership,
     stream: S,
     snapshots: Snapshots<C>,
     observer: Arc<dyn Observer<C>>,
-    begun: Begun,
+    begun: StreamStart,
     /// Work for what its caller said that is not counted yet: answers alone are little, and thousands come at once.
     uncounted: usize,
     /// When it ends because the caller left the mesh.
@@ -147,14 +147,14 @@ pub(super) struct Session<C: 'static, S: Conversation<C>> {
     reason: Option<String>,
 }
 
-impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
+impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> StreamSession<C, S> {
     pub(super) fn new(
         id: StreamId,
         member: Membership,
         stream: S,
         snapshots: Snapshots<C>,
         observer: Arc<dyn Observer<C>>,
-        begun: Begun,
+        begun: StreamStart,
     ) -> Self {
         observer.opened(id, stream.caller());
         Self {
@@ -319,7 +319,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
     fn end_of(&mut self, now: Instant) -> Option<Status> {
         let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
         if is_over(self.stream.deadline()) {
-            return Some(status_of(&Ended::Silent));
+            return Some(status_of(&StreamEndReason::Silent));
         }
         if let Some(life) = self.begun.life.filter(|life| life.until <= now) {
             return Some(Status::unauthenticated(life.reason));
@@ -370,7 +370,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             self.member.begin();
         }
         self.observer.event(self.id, &type_url, &event);
-        if let Event::Refused { .. } = event {
+        if let RequestEvent::Refused { .. } = event {
             self.uncounted += REFUSAL_WORK;
         }
         // The request's work is counted before its names are looked at.
@@ -403,7 +403,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
     }
 
     /// Notes what must be looked at again.
-    fn take_news(&mut self, news: News) {
+    fn take_news(&mut self, news: StreamNews) {
         if news.everything {
             self.unsure = true;
             self.stream.changed();
@@ -455,7 +455,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
     }
 }
 
-impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Served for Session<C, S> {
+impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> ServedStream for StreamSession<C, S> {
     fn hear(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Status> {
         let heard = self.collect(bytes, out);
         heard.inspect_err(|status| self.part(status.message()))
@@ -476,18 +476,18 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Served for Session<C,
     }
 }
 
-impl<C: 'static, S: Conversation<C>> Drop for Session<C, S> {
+impl<C: 'static, S: Conversation<C>> Drop for StreamSession<C, S> {
     fn drop(&mut self) {
         let reason = self.reason.as_deref().unwrap_or(GONE);
         self.observer.closed(self.id, reason);
     }
 }
 
-pub(super) fn status_of(ended: &Ended) -> Status {
+pub(super) fn status_of(ended: &StreamEndReason) -> Status {
     let code = match ended {
-        Ended::TooMuch(_) => Code::ResourceExhausted,
-        Ended::Violation(_) => Code::InvalidArgument,
-        Ended::Silent => Code::DeadlineExceeded,
+        StreamEndReason::TooMuch(_) => Code::ResourceExhausted,
+        StreamEndReason::Violation(_) => Code::InvalidArgument,
+        StreamEndReason::Silent => Code::DeadlineExceeded,
     };
     Status::new(code, ended.to_string())
 }

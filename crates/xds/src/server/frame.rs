@@ -33,7 +33,7 @@ const ANY_VALUE: u32 = 2;
 
 /// A resource as one caller is told of it.
 #[derive(Debug, Clone)]
-pub(super) struct Told {
+pub(super) struct TailoredResource {
     pub(super) resource: Arc<Resource>,
     /// The version as this caller sees it.
     pub(super) version: Arc<str>,
@@ -77,7 +77,7 @@ impl fmt::Display for Nonce {
 
 /// A response that is due; what it says is shared until it is written.
 #[derive(Debug)]
-pub(super) struct Due<R> {
+pub(super) struct DueResponse<R> {
     pub(super) version: Arc<str>,
     pub(super) type_url: Arc<str>,
     pub(super) nonce: Nonce,
@@ -87,7 +87,7 @@ pub(super) struct Due<R> {
 }
 
 /// Form of a resource in a response: with its name and version (delta), or its content alone (state of the world).
-pub(super) trait Entry {
+pub(super) trait ResponseEntry {
     fn length(&self, type_url: &str) -> usize;
     fn write(&self, type_url: &str, out: &mut Vec<u8>);
 }
@@ -136,13 +136,13 @@ fn put_any(type_url: &str, body: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-impl Told {
+impl TailoredResource {
     fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.resource.aliases.iter().chain(&self.asked)
     }
 }
 
-impl Entry for Told {
+impl ResponseEntry for TailoredResource {
     fn length(&self, type_url: &str) -> usize {
         let any = any_length(type_url, &self.resource.body);
         let names = self.names();
@@ -165,7 +165,7 @@ impl Entry for Told {
     }
 }
 
-impl Entry for Arc<Resource> {
+impl ResponseEntry for Arc<Resource> {
     fn length(&self, type_url: &str) -> usize {
         any_length(type_url, &self.body)
     }
@@ -175,7 +175,7 @@ impl Entry for Arc<Resource> {
     }
 }
 
-impl<R: Entry> Due<R> {
+impl<R: ResponseEntry> DueResponse<R> {
     fn length(&self) -> usize {
         let resources = self.resources.iter();
         let removed = self.removed.iter();
@@ -209,7 +209,7 @@ impl<R: Entry> Due<R> {
 }
 
 /// Adds a response, as gRPC frames it. The first takes as much room as it needs, and mostly there is no second.
-pub(super) fn put<R: Entry>(due: &Due<R>, out: &mut Vec<u8>) {
+pub(super) fn put<R: ResponseEntry>(due: &DueResponse<R>, out: &mut Vec<u8>) {
     let length = due.length();
     out.reserve(HEAD_BYTES + length);
     out.push(0);
@@ -264,9 +264,9 @@ fn any(type_url: &str, resource: &Resource) -> Any {
     }
 }
 
-impl From<Due<Told>> for DeltaDiscoveryResponse {
-    fn from(due: Due<Told>) -> Self {
-        let resource = |told: &Told| discovery::Resource {
+impl From<DueResponse<TailoredResource>> for DeltaDiscoveryResponse {
+    fn from(due: DueResponse<TailoredResource>) -> Self {
+        let resource = |told: &TailoredResource| discovery::Resource {
             version: told.version.to_string(),
             name: told.resource.name.to_string(),
             aliases: told.names().map(ToString::to_string).collect(),
@@ -283,8 +283,8 @@ impl From<Due<Told>> for DeltaDiscoveryResponse {
     }
 }
 
-impl From<Due<Arc<Resource>>> for DiscoveryResponse {
-    fn from(due: Due<Arc<Resource>>) -> Self {
+impl From<DueResponse<Arc<Resource>>> for DiscoveryResponse {
+    fn from(due: DueResponse<Arc<Resource>>) -> Self {
         let resources = due.resources.iter();
         Self {
             version_info: due.version.to_string(),
@@ -321,8 +321,8 @@ mod tests {
         })
     }
 
-    fn due<R>(resources: Vec<R>, removed: &[&str]) -> Due<R> {
-        Due {
+    fn due<R>(resources: Vec<R>, removed: &[&str]) -> DueResponse<R> {
+        DueResponse {
             version: "snapshot".into(),
             type_url: "type.googleapis.com/thing".into(),
             nonce: Nonce(17),
@@ -347,8 +347,8 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(5);
         for round in 0..200 {
             let resources: Vec<_> = (0..round % 4).map(|_| resource(&mut random)).collect();
-            let told = |asked: &[&str]| -> Vec<Told> {
-                let told = |resource: &Arc<Resource>| Told {
+            let told = |asked: &[&str]| -> Vec<TailoredResource> {
+                let told = |resource: &Arc<Resource>| TailoredResource {
                     resource: resource.clone(),
                     version: "as seen".into(),
                     asked: asked.iter().map(|name| Arc::from(*name)).collect(),

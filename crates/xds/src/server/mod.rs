@@ -6,13 +6,13 @@
 mod budget;
 mod by_type;
 mod conversation;
-mod doubts;
+mod rejected_routes;
 mod driver;
 mod frame;
-mod interest;
+mod subscription_index;
 mod names;
-mod places;
-mod refused;
+mod type_bits;
+mod denied_names;
 mod service;
 mod sotw;
 mod stream;
@@ -27,12 +27,12 @@ pub use budget::{
     Allowance, HELD_PER_RESOURCE, HELD_PER_STREAM, HELD_PER_WORKLOAD, MAX_HELD_PER_IDENTITY,
     MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES_EVER, STREAMS_PER_IDENTITY, STREAMS_PER_WORKLOAD,
 };
-pub use driver::{Admission, BoundedLife, DEPARTED, Observer, Served, StreamId};
-pub use interest::{CALLER, Interest, Publishing, Touched};
+pub use driver::{Admission, BoundedLife, DEPARTED, Observer, ServedStream, StreamId};
+pub use subscription_index::{CALLER, SubscriptionIndex, Publishing, ChangedNames};
 pub use names::Names;
 pub use service::Streams;
 pub use sotw::{Absent, SotwStream};
-pub use stream::{Ended, Event, Held, Rejections, Stream};
+pub use stream::{StreamEndReason, RequestEvent, SentResource, Rejections, DiscoveryStream};
 
 /// One resource, encoded once and shared by all streams.
 #[derive(Debug, Clone, PartialEq, Eq)]

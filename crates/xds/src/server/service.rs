@@ -12,11 +12,11 @@ use tonic::metadata::MetadataValue;
 use super::budget::Accounts;
 use super::conversation::Conversation;
 use super::driver::{
-    Begun, BoundedLife, Observer, Served, Session, Snapshots, StreamId, status_of,
+    StreamStart, BoundedLife, Observer, ServedStream, StreamSession, Snapshots, StreamId, status_of,
 };
-use super::interest::Interest;
+use super::subscription_index::SubscriptionIndex;
 use super::sotw::SotwStream;
-use super::stream::Stream;
+use super::stream::DiscoveryStream;
 
 const SOTW: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
@@ -28,7 +28,7 @@ const IDENTITY: &str = "identity";
 /// The streams of the aggregated discovery service, for callers of type `C`.
 pub struct Streams<C> {
     snapshots: Snapshots<C>,
-    interest: Arc<Interest>,
+    interest: Arc<SubscriptionIndex>,
     observer: Arc<dyn Observer<C>>,
     opened: Arc<AtomicU64>,
     accounts: Accounts,
@@ -50,7 +50,7 @@ impl<C: Clone + Send + Sync + 'static> Streams<C> {
     /// Serves what comes through `snapshots`, and looks at it whenever `interest` says so.
     pub fn new(
         snapshots: Snapshots<C>,
-        interest: Arc<Interest>,
+        interest: Arc<SubscriptionIndex>,
         observer: Arc<dyn Observer<C>>,
     ) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl<C: Clone + Send + Sync + 'static> Streams<C> {
         headers: &HeaderMap,
         (caller, peer): (C, Option<IpAddr>),
         life: Option<BoundedLife>,
-    ) -> Result<Box<dyn Served>, Status> {
+    ) -> Result<Box<dyn ServedStream>, Status> {
         may_be_read(headers)?;
         if ![DELTA, SOTW].contains(&path) {
             return Err(Status::unimplemented("discovery has no such method"));
@@ -86,16 +86,16 @@ impl<C: Clone + Send + Sync + 'static> Streams<C> {
         let (account, allowance) = (snapshot.account(&caller), snapshot.allowance(&caller));
         let share = self.accounts.open(&account, &allowance, now);
         let share = share.map_err(|ended| status_of(&ended))?;
-        let begun = Begun { share, peer, life };
+        let begun = StreamStart { share, peer, life };
         Ok(match path {
-            DELTA => self.begin(Stream::new(caller), begun),
+            DELTA => self.begin(DiscoveryStream::new(caller), begun),
             _ => self.begin(SotwStream::new(caller), begun),
         })
     }
 
-    fn begin<S: Conversation<C>>(&self, stream: S, begun: Begun) -> Box<dyn Served> {
+    fn begin<S: Conversation<C>>(&self, stream: S, begun: StreamStart) -> Box<dyn ServedStream> {
         let id = StreamId(self.opened.fetch_add(1, Ordering::Relaxed));
-        Box::new(Session::new(
+        Box::new(StreamSession::new(
             id,
             self.interest.join(id.0),
             stream,

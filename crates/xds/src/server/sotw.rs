@@ -17,11 +17,11 @@ use voile_proto::type_url;
 
 use super::budget::{NAME_BYTES, SENT_BYTES};
 use super::by_type::ByType;
-use super::doubts::{Doubts, Keep};
-use super::frame::{Due, Nonce};
-use super::refused::RefusedNames;
+use super::rejected_routes::{RefusalLog, KeepRule};
+use super::frame::{DueResponse, Nonce};
+use super::denied_names::RefusedNames;
 use super::stream::{
-    ACK_DEADLINE, Ended, Event, Held, InFlight, LEADING, MAX_NAME_BYTES, MAX_NAMES,
+    ACK_DEADLINE, StreamEndReason, RequestEvent, SentResource, InFlight, LEADING, MAX_NAME_BYTES, MAX_NAMES,
     MAX_RESPONSE_BYTES, MAX_TYPES, NAMING, WARMING, unnamed, unspeakable,
 };
 use super::{Resolution, Resource, Snapshot};
@@ -38,7 +38,7 @@ pub(super) type Known = BTreeMap<Arc<str>, BTreeSet<Arc<str>>>;
 pub type Absent = BTreeMap<Arc<str>, Option<String>>;
 
 #[derive(Debug, Clone, Default)]
-struct Kind {
+struct SotwType {
     names: BTreeSet<Arc<str>>,
     /// Bytes of these names.
     name_bytes: usize,
@@ -71,11 +71,11 @@ struct Kind {
 #[derive(Debug, Clone)]
 pub struct SotwStream<C> {
     caller: C,
-    kinds: ByType<Kind>,
+    kinds: ByType<SotwType>,
     responses: u64,
     /// The last request asked for something.
     asks: bool,
-    doubts: Doubts,
+    doubts: RefusalLog,
     /// Types by which it has ever been woken.
     known: BTreeSet<Arc<str>>,
 }
@@ -88,7 +88,7 @@ impl<C: 'static> SotwStream<C> {
             kinds: ByType::default(),
             responses: 0,
             asks: false,
-            doubts: Doubts::default(),
+            doubts: RefusalLog::default(),
             known: BTreeSet::new(),
         }
     }
@@ -111,10 +111,10 @@ impl<C: 'static> SotwStream<C> {
     }
 
     /// All that the caller was sent and still asks for.
-    pub fn held(&self) -> Vec<Held> {
+    pub fn held(&self) -> Vec<SentResource> {
         let mut all = Vec::new();
         for (of, kind) in self.kinds.iter() {
-            all.extend(kind.sent.values().map(|one| Held {
+            all.extend(kind.sent.values().map(|one| SentResource {
                 type_url: of.clone(),
                 name: one.name.clone(),
                 version: one.version.clone(),
@@ -125,7 +125,7 @@ impl<C: 'static> SotwStream<C> {
 
     /// See `Conversation`.
     pub(super) fn kept_bytes(&self) -> usize {
-        let kept = |kind: &Kind| {
+        let kept = |kind: &SotwType| {
             let asked = kind.name_bytes + kind.names.len() * NAME_BYTES;
             asked + kind.sent.len() * SENT_BYTES
         };
@@ -202,13 +202,13 @@ impl<C: 'static> SotwStream<C> {
     ///
     /// # Errors
     /// The stream is to end.
-    pub fn receive(&mut self, request: DiscoveryRequest, now: Instant) -> Result<Event, Ended> {
+    pub fn receive(&mut self, request: DiscoveryRequest, now: Instant) -> Result<RequestEvent, StreamEndReason> {
         if request.type_url.is_empty() {
-            return Err(Ended::Violation("a request without a type".to_owned()));
+            return Err(StreamEndReason::Violation("a request without a type".to_owned()));
         }
         let first = self.kinds.get(&request.type_url).is_none();
         if first && self.kinds.len() >= MAX_TYPES {
-            return Err(Ended::TooMuch(format!("more than {MAX_TYPES} types")));
+            return Err(StreamEndReason::TooMuch(format!("more than {MAX_TYPES} types")));
         }
         if first && request.type_url.len() > MAX_NAME_BYTES {
             return Err(unspeakable(&request.type_url));
@@ -223,19 +223,19 @@ impl<C: 'static> SotwStream<C> {
         self.doubt(&request, in_flight.is_some());
         let Some(in_flight) = in_flight else {
             return Ok(match request.response_nonce.is_empty() {
-                true => Event::Subscribed,
-                false => Event::Stale,
+                true => RequestEvent::Subscribed,
+                false => RequestEvent::Stale,
             });
         };
         Ok(match request.error_detail {
-            None => Event::Acknowledged {
+            None => RequestEvent::Acknowledged {
                 version: in_flight.version,
                 took: now.saturating_duration_since(in_flight.sent_at),
                 changed: in_flight.changed,
                 // An answer is about all of its type.
                 rejected: None,
             },
-            Some(status) => Event::Refused {
+            Some(status) => RequestEvent::Refused {
                 rejected: unnamed(&status.message),
                 reason: status.message,
             },
@@ -273,7 +273,7 @@ impl<C: 'static> SotwStream<C> {
         &mut self,
         snapshot: &dyn Snapshot<C>,
         now: Instant,
-    ) -> Option<Due<Arc<Resource>>> {
+    ) -> Option<DueResponse<Arc<Resource>>> {
         let waits = self.resumes().is_some_and(|at| now < at);
         let names_travel = self.names_travel();
         let mut kept = false;
@@ -283,7 +283,7 @@ impl<C: 'static> SotwStream<C> {
                 continue;
             }
             let keep = names_travel && **type_url == *type_url::CLUSTER;
-            let keep = Keep::of(keep, type_url, Some(&self.doubts));
+            let keep = KeepRule::of(keep, type_url, Some(&self.doubts));
             let Some(resources) = kind.due(snapshot, &self.caller, (type_url, keep)) else {
                 kept |= kind.dirty;
                 if !kind.dirty {
@@ -305,7 +305,7 @@ impl<C: 'static> SotwStream<C> {
                 let told = resources.iter().map(|one| one.name.clone()).collect();
                 self.doubts.tell(type_url, told);
             }
-            return Some(Due {
+            return Some(DueResponse {
                 version,
                 type_url: type_url.clone(),
                 nonce,
@@ -333,16 +333,16 @@ impl<C: 'static> SotwStream<C> {
     }
 }
 
-impl Kind {
-    fn subscribe(&mut self, first: bool, request: &DiscoveryRequest) -> Result<(), Ended> {
+impl SotwType {
+    fn subscribe(&mut self, first: bool, request: &DiscoveryRequest) -> Result<(), StreamEndReason> {
         let asked = &request.resource_names;
         if asked.len() > MAX_NAMES {
-            return Err(Ended::TooMuch(format!(
+            return Err(StreamEndReason::TooMuch(format!(
                 "asks for more than {MAX_NAMES} names"
             )));
         }
         if let Some(name) = asked.iter().find(|name| name.len() > MAX_NAME_BYTES) {
-            return Err(Ended::TooMuch(format!("a name of {} bytes", name.len())));
+            return Err(StreamEndReason::TooMuch(format!("a name of {} bytes", name.len())));
         }
         // The protocol's old form of a wildcard: nothing was ever named.
         self.named |= !asked.is_empty();
@@ -372,7 +372,7 @@ impl Kind {
         &mut self,
         snapshot: &dyn Snapshot<C>,
         caller: &C,
-        (type_url, keep): (&str, Keep<'_>),
+        (type_url, keep): (&str, KeepRule<'_>),
     ) -> Option<Vec<Arc<Resource>>> {
         let mut wanted = self.look(snapshot, caller, type_url);
         self.dirty = false;
@@ -383,7 +383,7 @@ impl Kind {
         for (name, one) in kept {
             if let Entry::Vacant(gone) = wanted.entry(name.clone()) {
                 gone.insert(one.clone());
-                self.dirty |= keep == Keep::Everything;
+                self.dirty |= keep == KeepRule::Everything;
             }
         }
         let is_new = |resource: &Arc<Resource>| {

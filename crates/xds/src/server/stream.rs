@@ -14,20 +14,20 @@ use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use voile_proto::type_url;
 
 use super::by_type::ByType;
-use super::doubts::{Doubts, Keep};
-use super::frame::{Due, Nonce, Told};
+use super::rejected_routes::{RefusalLog, KeepRule};
+use super::frame::{DueResponse, Nonce, TailoredResource};
 use super::names::Names;
-use super::places::Places;
-use super::refused::RefusedNames;
+use super::type_bits::PermitCount;
+use super::denied_names::RefusedNames;
 use super::{Resolution, Resource, Snapshot};
 
-mod found;
-mod kept;
+mod resolved_names;
+mod stream_budget;
 mod order;
 mod partial;
 mod rejected;
 
-use found::hold;
+use resolved_names::hold;
 pub(super) use order::{LEADING, NAMING};
 use order::{LED_TO, NAMED, ROUTES};
 use rejected::Rejected;
@@ -55,7 +55,7 @@ pub(super) const WARMING: Duration = Duration::from_secs(2);
 
 /// Why we end a stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Ended {
+pub enum StreamEndReason {
     /// It asks for more than we give anybody.
     #[error("{0}")]
     TooMuch(String),
@@ -68,13 +68,13 @@ pub enum Ended {
 }
 
 /// Error for a type with a longer name, which events and logs would have to remember.
-pub(super) fn unspeakable(type_url: &str) -> Ended {
-    Ended::TooMuch(format!("the name of a type of {} bytes", type_url.len()))
+pub(super) fn unspeakable(type_url: &str) -> StreamEndReason {
+    StreamEndReason::TooMuch(format!("the name of a type of {} bytes", type_url.len()))
 }
 
 /// Meaning of a request, for status pages and counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum RequestEvent {
     /// A first request, or more or fewer names.
     Subscribed,
     /// The response in flight was applied.
@@ -110,7 +110,7 @@ pub(super) struct InFlight {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Kind {
+struct StreamType {
     names: BTreeSet<Arc<str>>,
     /// Bytes of these names.
     name_bytes: usize,
@@ -154,7 +154,7 @@ struct Kind {
 
 /// A resource that a caller holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct SentResource {
     /// Its type.
     pub type_url: Arc<str>,
     /// Its name.
@@ -164,13 +164,13 @@ pub struct Held {
 }
 
 /// Resources new or changed, and names gone.
-type Differences = (Vec<Wanted>, Vec<Arc<str>>);
+type Differences = (Vec<WantedResource>, Vec<Arc<str>>);
 
 /// Result of a stream's names.
 #[derive(Default)]
-struct Found {
+struct RequestChanges {
     /// Everything the caller should hold, by name.
-    wanted: BTreeMap<Arc<str>, Wanted>,
+    wanted: BTreeMap<Arc<str>, WantedResource>,
     /// Names asked for that stand for nothing.
     absent: BTreeSet<Arc<str>>,
     /// Of these, those that a fresh name stands for: said even if they were said before.
@@ -183,7 +183,7 @@ struct Found {
 
 /// A resource the caller should hold.
 #[derive(Debug, Clone)]
-struct Wanted {
+struct WantedResource {
     resource: Arc<Resource>,
     /// A fresh name stands for it: it is sent even if it was sent before.
     owed: bool,
@@ -192,7 +192,7 @@ struct Wanted {
     asked: Vec<Arc<str>>,
 }
 
-impl Wanted {
+impl WantedResource {
     /// The version as this caller sees it: what else the resource answers is part of what it was told.
     fn version(&self) -> Arc<str> {
         if self.asked.is_empty() {
@@ -203,8 +203,8 @@ impl Wanted {
         format!("{}+{:x}", self.resource.version, hasher.finish()).into()
     }
 
-    fn told(self) -> Told {
-        Told {
+    fn told(self) -> TailoredResource {
+        TailoredResource {
             version: self.version(),
             resource: self.resource,
             asked: self.asked,
@@ -214,33 +214,33 @@ impl Wanted {
 
 /// The server's side of one stream.
 #[derive(Debug, Clone)]
-pub struct Stream<C> {
+pub struct DiscoveryStream<C> {
     caller: C,
-    kinds: ByType<Kind>,
+    kinds: ByType<StreamType>,
     responses: u64,
     /// The last request asked for something.
     asks: bool,
     /// Types of which something must be looked at.
-    due: Places,
+    due: PermitCount,
     /// Types with a response in flight.
-    travelling: Places,
+    travelling: PermitCount,
     /// Types by what they have to do with others.
-    named: Places,
-    naming: Places,
-    leading: Places,
-    routes: Places,
-    led_to: Places,
+    named: PermitCount,
+    naming: PermitCount,
+    leading: PermitCount,
+    routes: PermitCount,
+    led_to: PermitCount,
     /// Of these two, those of which something is asked for by what Addresses say: a host, or an address.
-    by_address: Places,
+    by_address: PermitCount,
     /// Made for who is told of what leads to clusters.
-    doubts: Option<Box<Doubts>>,
+    doubts: Option<Box<RefusalLog>>,
     /// Some type's `depends_anew` is set.
     depends_anew: bool,
     /// When the first of those responses in flight was sent that were so when there were none: not after any of them.
     sent_since: Option<Instant>,
 }
 
-impl<C: 'static> Stream<C> {
+impl<C: 'static> DiscoveryStream<C> {
     /// A stream on which nothing was said yet.
     pub fn new(caller: C) -> Self {
         Self {
@@ -248,14 +248,14 @@ impl<C: 'static> Stream<C> {
             kinds: ByType::default(),
             responses: 0,
             asks: false,
-            due: Places::default(),
-            travelling: Places::default(),
-            named: Places::default(),
-            naming: Places::default(),
-            leading: Places::default(),
-            routes: Places::default(),
-            led_to: Places::default(),
-            by_address: Places::default(),
+            due: PermitCount::default(),
+            travelling: PermitCount::default(),
+            named: PermitCount::default(),
+            naming: PermitCount::default(),
+            leading: PermitCount::default(),
+            routes: PermitCount::default(),
+            led_to: PermitCount::default(),
+            by_address: PermitCount::default(),
             doubts: None,
             depends_anew: false,
             sent_since: None,
@@ -309,15 +309,15 @@ impl<C: 'static> Stream<C> {
     }
 
     /// All that the caller was sent or said it holds: type, name, version.
-    pub fn held(&self) -> Vec<Held> {
-        let held = |(of, kind): (&Arc<str>, &Kind)| {
+    pub fn held(&self) -> Vec<SentResource> {
+        let held = |(of, kind): (&Arc<str>, &StreamType)| {
             let of = of.clone();
-            let one = move |(name, version): (&Arc<str>, &Arc<str>)| Held {
+            let one = move |(name, version): (&Arc<str>, &Arc<str>)| SentResource {
                 type_url: of.clone(),
                 name: name.clone(),
                 version: version.clone(),
             };
-            let mut held: Vec<Held> = kind.sent.iter().map(one).collect();
+            let mut held: Vec<SentResource> = kind.sent.iter().map(one).collect();
             held.sort_unstable_by(|one, other| one.name.cmp(&other.name));
             held
         };
@@ -334,7 +334,7 @@ impl<C: 'static> Stream<C> {
     pub(super) fn depends_anew_on(
         &mut self,
     ) -> impl Iterator<Item = (&Arc<str>, &BTreeSet<Arc<str>>)> {
-        let changed = |kind: &mut Kind| std::mem::take(&mut kind.depends_anew);
+        let changed = |kind: &mut StreamType| std::mem::take(&mut kind.depends_anew);
         let any = std::mem::take(&mut self.depends_anew);
         let kinds = any.then_some(&mut self.kinds).into_iter();
         kinds
@@ -370,9 +370,9 @@ impl<C: 'static> Stream<C> {
         &mut self,
         request: DeltaDiscoveryRequest,
         now: Instant,
-    ) -> Result<Event, Ended> {
+    ) -> Result<RequestEvent, StreamEndReason> {
         if request.type_url.is_empty() {
-            return Err(Ended::Violation("a request without a type".to_owned()));
+            return Err(StreamEndReason::Violation("a request without a type".to_owned()));
         }
         let changes = [
             &request.resource_names_subscribe,
@@ -386,7 +386,7 @@ impl<C: 'static> Stream<C> {
                 place
             }
             Err(_) if self.kinds.len() >= MAX_TYPES => {
-                return Err(Ended::TooMuch(format!("more than {MAX_TYPES} types")));
+                return Err(StreamEndReason::TooMuch(format!("more than {MAX_TYPES} types")));
             }
             Err(_) if request.type_url.len() > MAX_NAME_BYTES => {
                 return Err(unspeakable(&request.type_url));
@@ -401,7 +401,7 @@ impl<C: 'static> Stream<C> {
         };
         let (_, kind) = self.kinds.at_mut(place);
         let event = match request.response_nonce.is_empty() {
-            true => Event::Subscribed,
+            true => RequestEvent::Subscribed,
             false => kind.answer(request, now),
         };
         self.doubt(place, &event);
@@ -448,7 +448,7 @@ impl<C: 'static> Stream<C> {
     }
 
     /// The same, to be written.
-    pub(super) fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Told>> {
+    pub(super) fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DueResponse<TailoredResource>> {
         let due = self.find(snapshot, now);
         if due.is_some() {
             self.sent_since.get_or_insert(now);
@@ -463,10 +463,10 @@ impl<C: 'static> Stream<C> {
         snapshot: &dyn Snapshot<C>,
         keep: bool,
         now: Instant,
-    ) -> Option<Due<Told>> {
+    ) -> Option<DueResponse<TailoredResource>> {
         let (of, kind) = self.kinds.at_mut(place);
         let doubts = self.doubts.as_deref();
-        let about = (of, Keep::of(keep, of, doubts));
+        let about = (of, KeepRule::of(keep, of, doubts));
         let response = kind.respond(snapshot, &self.caller, about, &mut self.responses, now);
         if let Some(due) = response.as_ref().filter(|_| self.leading.has(place)) {
             let told = due.resources.iter().map(|one| &one.resource.name);
@@ -478,16 +478,16 @@ impl<C: 'static> Stream<C> {
     }
 }
 
-impl Kind {
+impl StreamType {
     /// The next response about it; `keep` what is gone.
     fn respond<C: 'static>(
         &mut self,
         snapshot: &dyn Snapshot<C>,
         caller: &C,
-        (type_url, keep): (&Arc<str>, Keep<'_>),
+        (type_url, keep): (&Arc<str>, KeepRule<'_>),
         responses: &mut u64,
         now: Instant,
-    ) -> Option<Due<Told>> {
+    ) -> Option<DueResponse<TailoredResource>> {
         let due = self.due(snapshot, caller, type_url, keep);
         // The responses still to come tell of that change no later than this one.
         let more = self.is_due();
@@ -507,7 +507,7 @@ impl Kind {
         type_url: &Arc<str>,
         (version, changed): (Arc<str>, Option<Instant>),
         (responses, now): (&mut u64, Instant),
-    ) -> Due<Told> {
+    ) -> DueResponse<TailoredResource> {
         *responses += 1;
         let nonce = Nonce(*responses);
         let told = resources.iter().map(|one| &one.resource.name);
@@ -519,11 +519,11 @@ impl Kind {
             changed,
             retries,
         });
-        Due {
+        DueResponse {
             version,
             type_url: type_url.clone(),
             nonce,
-            resources: resources.into_iter().map(Wanted::told).collect(),
+            resources: resources.into_iter().map(WantedResource::told).collect(),
             removed,
         }
     }
@@ -533,9 +533,9 @@ impl Kind {
         self.dirty || !self.touched.is_empty()
     }
 
-    fn first(&mut self, request: &DeltaDiscoveryRequest) -> Result<(), Ended> {
+    fn first(&mut self, request: &DeltaDiscoveryRequest) -> Result<(), StreamEndReason> {
         if request.initial_resource_versions.len() > MAX_NAMES {
-            return Err(Ended::TooMuch(format!(
+            return Err(StreamEndReason::TooMuch(format!(
                 "holds more than {MAX_NAMES} resources"
             )));
         }
@@ -544,7 +544,7 @@ impl Kind {
             name.len() > MAX_NAME_BYTES || version.len() > MAX_VERSION_BYTES
         };
         if held.clone().any(|one| too_long(&one)) {
-            return Err(Ended::TooMuch(format!(
+            return Err(StreamEndReason::TooMuch(format!(
                 "holds a name of more than {MAX_NAME_BYTES} or a version of more than {MAX_VERSION_BYTES} bytes"
             )));
         }
@@ -562,11 +562,11 @@ impl Kind {
         Ok(())
     }
 
-    fn subscribe(&mut self, first: bool, request: &DeltaDiscoveryRequest) -> Result<(), Ended> {
+    fn subscribe(&mut self, first: bool, request: &DeltaDiscoveryRequest) -> Result<(), StreamEndReason> {
         let was_dirty = std::mem::take(&mut self.dirty);
         for name in &request.resource_names_subscribe {
             if name.len() > MAX_NAME_BYTES {
-                return Err(Ended::TooMuch(format!("a name of {} bytes", name.len())));
+                return Err(StreamEndReason::TooMuch(format!("a name of {} bytes", name.len())));
             }
             self.dirty = true;
             if name == "*" {
@@ -600,23 +600,23 @@ impl Kind {
         self.asked |= self.dirty || first;
         self.dirty |= was_dirty || first;
         match self.names.len() > MAX_NAMES {
-            true => Err(Ended::TooMuch(format!(
+            true => Err(StreamEndReason::TooMuch(format!(
                 "asks for more than {MAX_NAMES} names"
             ))),
             false => Ok(()),
         }
     }
 
-    fn answer(&mut self, request: DeltaDiscoveryRequest, now: Instant) -> Event {
+    fn answer(&mut self, request: DeltaDiscoveryRequest, now: Instant) -> RequestEvent {
         let Some(in_flight) = self
             .in_flight
             .take_if(|f| f.nonce.is(&request.response_nonce))
         else {
-            return Event::Stale;
+            return RequestEvent::Stale;
         };
         self.rejected.accept(&in_flight.retries);
         match request.error_detail {
-            None => Event::Acknowledged {
+            None => RequestEvent::Acknowledged {
                 version: in_flight.version,
                 took: now.saturating_duration_since(in_flight.sent_at),
                 changed: in_flight.changed,
@@ -624,7 +624,7 @@ impl Kind {
             },
             Some(status) => {
                 self.rejected.refuse(&status.message, &self.sent);
-                Event::Refused {
+                RequestEvent::Refused {
                     reason: status.message,
                     rejected: self.rejected.all(),
                 }
@@ -638,9 +638,9 @@ impl Kind {
         snapshot: &dyn Snapshot<C>,
         caller: &C,
         type_url: &str,
-        keep: Keep<'_>,
+        keep: KeepRule<'_>,
     ) -> Option<Differences> {
-        let Found {
+        let RequestChanges {
             wanted,
             absent,
             owed_absent,
@@ -678,7 +678,7 @@ impl Kind {
                 .filter(|name| !self.told_absent.contains(*name) || owed_absent.contains(*name))
                 .cloned(),
         );
-        let kept = keep == Keep::Everything && !removed.is_empty();
+        let kept = keep == KeepRule::Everything && !removed.is_empty();
         removed.retain(|name| !keep.includes(name));
         if !kept {
             self.told_absent = absent;
@@ -704,7 +704,7 @@ impl Kind {
     }
 
     /// These are told: no name that stands for them waits for an answer.
-    fn no_longer_owe(&mut self, told: &[Wanted]) {
+    fn no_longer_owe(&mut self, told: &[WantedResource]) {
         for one in told {
             let names = one.resource.aliases.iter().chain(&one.asked);
             for name in names.chain([&one.resource.name]) {
@@ -716,9 +716,9 @@ impl Kind {
     /// Of what it should hold, what it was not told, as far as that fits into so many bytes; and whether there is more of it.
     fn untold(
         &self,
-        wanted: &BTreeMap<Arc<str>, Wanted>,
+        wanted: &BTreeMap<Arc<str>, WantedResource>,
         most: Option<usize>,
-    ) -> (Vec<Wanted>, bool) {
+    ) -> (Vec<WantedResource>, bool) {
         let mut bytes = 0;
         let mut untold = Vec::new();
         for (name, one) in wanted {
@@ -736,10 +736,10 @@ impl Kind {
     }
 
     /// All resources that the caller should hold now.
-    fn wanted<C: 'static>(&self, snapshot: &dyn Snapshot<C>, caller: &C, type_url: &str) -> Found {
-        let mut all = Found {
+    fn wanted<C: 'static>(&self, snapshot: &dyn Snapshot<C>, caller: &C, type_url: &str) -> RequestChanges {
+        let mut all = RequestChanges {
             searches: self.wildcard,
-            ..Found::default()
+            ..RequestChanges::default()
         };
         if self.wildcard {
             all.depends_on.insert("*".into());

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use voile_model::mesh::action::{
-    Abort, AbortStatus, Answer, Cors, Delay, Fault, HeaderEdits, HeaderRules, Origin, OriginMatch,
-    PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, Rewrite, Share,
+    Abort, AbortStatus, DirectResponse, Cors, Delay, Fault, HeaderEdits, HeaderRules, Origin, OriginMatch,
+    PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, Rewrite, RequestShare,
 };
 use voile_proto::proxy as wire;
 
@@ -24,11 +24,11 @@ fn said(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-pub(super) fn answer(message: &wire::RouteAnswer) -> Result<Answer, WireError> {
+pub(super) fn answer(message: &wire::RouteAnswer) -> Result<DirectResponse, WireError> {
     let status = status("answer.status", message.status)?;
     let Some(redirect) = &message.redirect else {
         let body = message.body.as_slice().into();
-        return Ok(Answer::Direct { status, body });
+        return Ok(DirectResponse::Direct { status, body });
     };
     let port = match u16::try_from(redirect.port) {
         Ok(0) => match wire::redirect::PortOf::try_from(redirect.port_of) {
@@ -46,17 +46,17 @@ pub(super) fn answer(message: &wire::RouteAnswer) -> Result<Answer, WireError> {
         port,
         path: path_rewrite("answer.redirect.path", redirect.path.as_ref())?,
     };
-    Ok(Answer::Redirect { to, status })
+    Ok(DirectResponse::Redirect { to, status })
 }
 
-pub(super) fn encode_answer(answer: &Answer) -> wire::RouteAnswer {
+pub(super) fn encode_answer(answer: &DirectResponse) -> wire::RouteAnswer {
     match answer {
-        Answer::Direct { status, body } => wire::RouteAnswer {
+        DirectResponse::Direct { status, body } => wire::RouteAnswer {
             status: (*status).into(),
             redirect: None,
             body: body.to_vec(),
         },
-        Answer::Redirect { to, status } => {
+        DirectResponse::Redirect { to, status } => {
             use wire::redirect::PortOf;
             let (port, port_of) = match to.port {
                 RedirectPort::Request => (0, PortOf::Request),
@@ -177,7 +177,7 @@ pub(super) fn fault(message: &wire::Fault) -> Result<Fault, WireError> {
     use wire::fault_abort::With;
     let delay = message.delay.as_ref().map(|delay| Delay {
         fixed: Duration::from_millis(delay.fixed_ms.into()),
-        share: Share::of_millionths(delay.millionths),
+        share: RequestShare::of_millionths(delay.millionths),
     });
     let abort = match &message.abort {
         None => None,
@@ -191,7 +191,7 @@ pub(super) fn fault(message: &wire::Fault) -> Result<Fault, WireError> {
                     return Err(WireError::new("fault.abort", "says no status"));
                 }
             },
-            share: Share::of_millionths(abort.millionths),
+            share: RequestShare::of_millionths(abort.millionths),
         }),
     };
     Ok(Fault { delay, abort })

@@ -11,7 +11,7 @@ use voile_model::{Hostname, Identity, Labels, Namespace, Port, ServiceKey};
 use voile_proto::workload as wire;
 
 use super::{
-    Away, Protocol, WaypointAddress, WireError, address, hostname, namespace, port, service_key,
+    RemoteWorkload, WireProtocol, WaypointAddress, WireError, address, hostname, namespace, port, service_key,
     trust_domain,
 };
 
@@ -23,7 +23,7 @@ use super::{
 )]
 pub enum Address {
     /// Something that runs.
-    Workload(Workload),
+    Workload(WireWorkload),
     /// Something that can be called.
     Service(Service),
 }
@@ -91,7 +91,7 @@ pub struct ApplicationTunnel {
 
 /// Something that runs at an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Workload {
+pub struct WireWorkload {
     /// Its name on the wire.
     pub uid: Arc<str>,
     /// Its own name (of the Pod).
@@ -103,7 +103,7 @@ pub struct Workload {
     /// Its DNS name, when it has no address.
     pub hostname: Option<Hostname>,
     /// On which network it is, where that is not ours.
-    pub away: Option<Box<Away>>,
+    pub away: Option<Box<RemoteWorkload>>,
     /// Identity that it must prove. `None` only if the tunnel is `None`.
     pub identity: Option<Identity>,
     /// Tunnel protocol of calls to it.
@@ -132,23 +132,23 @@ pub struct Workload {
 
 /// Address of one service port at one workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Endpoint {
+pub struct WireEndpoint {
     /// Its address.
     pub address: IpAddr,
     /// Its port.
     pub port: Port,
 }
 
-impl Workload {
+impl WireWorkload {
     /// Address of this workload for a port of a service; `None` if it does not serve the port, or has no address.
-    pub fn endpoint(&self, service: &ServiceKey, port: Port) -> Option<Endpoint> {
+    pub fn endpoint(&self, service: &ServiceKey, port: Port) -> Option<WireEndpoint> {
         let port = *self.services.get(service)?.get(&port)?;
         let address = *self.addresses.first()?;
-        Some(Endpoint { address, port })
+        Some(WireEndpoint { address, port })
     }
 }
 
-impl Workload {
+impl WireWorkload {
     /// Returns true if it is on another network behind a gateway: its own addresses then lead nowhere, or to another workload.
     #[must_use]
     pub fn is_behind_gateway(&self) -> bool {
@@ -206,7 +206,7 @@ pub struct ServicePort {
     /// The workloads' port; `None` when it differs from workload to workload (see [`Workload::services`]).
     pub target: Option<Port>,
     /// Protocol of the port.
-    pub protocol: Protocol,
+    pub protocol: WireProtocol,
 }
 
 impl Address {
@@ -214,7 +214,7 @@ impl Address {
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         match wire::Address::decode(bytes)?.r#type {
             Some(wire::address::Type::Workload(workload)) => {
-                Ok(Self::Workload(Workload::check(&workload)?))
+                Ok(Self::Workload(WireWorkload::check(&workload)?))
             }
             Some(wire::address::Type::Service(service)) => {
                 Ok(Self::Service(Service::check(&service)?))
@@ -224,7 +224,7 @@ impl Address {
     }
 }
 
-impl Workload {
+impl WireWorkload {
     /// Checks a message.
     pub fn check(message: &wire::Workload) -> Result<Self, WireError> {
         if message.uid.is_empty() {
@@ -259,7 +259,7 @@ impl Workload {
             namespace,
             addresses,
             hostname,
-            away: Away::read(message).map(Box::new),
+            away: RemoteWorkload::read(message).map(Box::new),
             tunnel,
             services,
             weight: message.capacity.unwrap_or(1),
@@ -443,7 +443,7 @@ impl Service {
                     0 => None,
                     number => Some(port(&format!("{field}.target_port"), number)?),
                 },
-                protocol: Protocol::from_workload(entry.app_protocol),
+                protocol: WireProtocol::from_workload(entry.app_protocol),
             });
         }
         let passthrough = message.load_balancing.as_ref().is_some_and(|balancing| {

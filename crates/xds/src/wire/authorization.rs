@@ -7,8 +7,8 @@ use std::sync::Arc;
 use prost::Message;
 use voile_model::ResourceName;
 use voile_model::mesh::authorization::{
-    Action, AuthorizationPolicy, AuthorizationProvider, Condition, Matches, OperationMatch,
-    PolicyTarget, Rule, SourceMatch,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, WhenCondition, Matches, OperationMatch,
+    PolicyTarget, AuthorizationRule, SourceMatch,
     values::{self, ConditionError},
 };
 use voile_model::source::Source;
@@ -20,10 +20,10 @@ use super::{WireError, namespace, shown};
 #[must_use]
 pub fn encode_authorization(policy: &AuthorizationPolicy) -> wire::AuthorizationPolicy {
     let (action, provider) = match &policy.action {
-        Action::Allow => (wire::AuthorizationAction::Allow, ""),
-        Action::Deny => (wire::AuthorizationAction::Deny, ""),
-        Action::Audit => (wire::AuthorizationAction::Audit, ""),
-        Action::Custom(provider) => (wire::AuthorizationAction::Custom, &*provider.name),
+        AuthorizationAction::Allow => (wire::AuthorizationAction::Allow, ""),
+        AuthorizationAction::Deny => (wire::AuthorizationAction::Deny, ""),
+        AuthorizationAction::Audit => (wire::AuthorizationAction::Audit, ""),
+        AuthorizationAction::Custom(provider) => (wire::AuthorizationAction::Custom, &*provider.name),
     };
     wire::AuthorizationPolicy {
         action: action.into(),
@@ -33,7 +33,7 @@ pub fn encode_authorization(policy: &AuthorizationPolicy) -> wire::Authorization
     }
 }
 
-fn encode_rule(rule: &Rule) -> wire::AuthorizationRule {
+fn encode_rule(rule: &AuthorizationRule) -> wire::AuthorizationRule {
     let source = |from: &SourceMatch| wire::AuthorizationSource {
         principals: encode(&from.principals),
         request_principals: encode(&from.request_principals),
@@ -56,40 +56,40 @@ fn encode_rule(rule: &Rule) -> wire::AuthorizationRule {
     }
 }
 
-fn encode_condition(condition: &Condition) -> wire::AuthorizationCondition {
+fn encode_condition(condition: &WhenCondition) -> wire::AuthorizationCondition {
     let brackets = |head: &str, names: &[Arc<str>]| {
         names
             .iter()
             .fold(head.to_owned(), |key, name| format!("{key}[{name}]"))
     };
     let (key, matches) = match condition {
-        Condition::Header(name, matches) => (
+        WhenCondition::Header(name, matches) => (
             brackets("request.headers", std::slice::from_ref(name)),
             encode(matches),
         ),
-        Condition::RequestClaim(path, matches) => {
+        WhenCondition::RequestClaim(path, matches) => {
             (brackets("request.auth.claims", path), encode(matches))
         }
-        Condition::SourceIp(matches) => ("source.ip".to_owned(), encode(matches)),
-        Condition::RemoteIp(matches) => ("remote.ip".to_owned(), encode(matches)),
-        Condition::SourceNamespace(matches) => ("source.namespace".to_owned(), encode(matches)),
-        Condition::SourceServiceAccount(matches) => {
+        WhenCondition::SourceIp(matches) => ("source.ip".to_owned(), encode(matches)),
+        WhenCondition::RemoteIp(matches) => ("remote.ip".to_owned(), encode(matches)),
+        WhenCondition::SourceNamespace(matches) => ("source.namespace".to_owned(), encode(matches)),
+        WhenCondition::SourceServiceAccount(matches) => {
             ("source.serviceAccount".to_owned(), encode(matches))
         }
-        Condition::SourcePrincipal(matches) => ("source.principal".to_owned(), encode(matches)),
-        Condition::SourceTrustDomain(matches) => ("source.trustDomain".to_owned(), encode(matches)),
-        Condition::RequestPrincipal(matches) => {
+        WhenCondition::SourcePrincipal(matches) => ("source.principal".to_owned(), encode(matches)),
+        WhenCondition::SourceTrustDomain(matches) => ("source.trustDomain".to_owned(), encode(matches)),
+        WhenCondition::RequestPrincipal(matches) => {
             ("request.auth.principal".to_owned(), encode(matches))
         }
-        Condition::RequestAudiences(matches) => {
+        WhenCondition::RequestAudiences(matches) => {
             ("request.auth.audiences".to_owned(), encode(matches))
         }
-        Condition::RequestPresenter(matches) => {
+        WhenCondition::RequestPresenter(matches) => {
             ("request.auth.presenter".to_owned(), encode(matches))
         }
-        Condition::DestinationIp(matches) => ("destination.ip".to_owned(), encode(matches)),
-        Condition::DestinationPort(matches) => ("destination.port".to_owned(), encode(matches)),
-        Condition::ServerName(matches) => ("connection.sni".to_owned(), encode(matches)),
+        WhenCondition::DestinationIp(matches) => ("destination.ip".to_owned(), encode(matches)),
+        WhenCondition::DestinationPort(matches) => ("destination.port".to_owned(), encode(matches)),
+        WhenCondition::ServerName(matches) => ("connection.sni".to_owned(), encode(matches)),
     };
     wire::AuthorizationCondition { key, matches }
 }
@@ -118,13 +118,13 @@ pub fn decode_authorization(name: &str, bytes: &[u8]) -> Result<AuthorizationPol
     };
     use wire::AuthorizationAction as Word;
     let action = match Word::try_from(message.action) {
-        Ok(Word::Allow) => Action::Allow,
-        Ok(Word::Deny) => Action::Deny,
-        Ok(Word::Audit) => Action::Audit,
+        Ok(Word::Allow) => AuthorizationAction::Allow,
+        Ok(Word::Deny) => AuthorizationAction::Deny,
+        Ok(Word::Audit) => AuthorizationAction::Audit,
         Ok(Word::Custom) if message.provider.is_empty() => {
             return Err(WireError::new("provider", "missing"));
         }
-        Ok(Word::Custom) => Action::Custom(provider()),
+        Ok(Word::Custom) => AuthorizationAction::Custom(provider()),
         Ok(Word::NoAction) | Err(_) => return Err(super::unknown_value("action", message.action)),
     };
     let own = name.namespace.to_string();
@@ -152,7 +152,7 @@ fn decode_rule(
     rule: &wire::AuthorizationRule,
     own: &str,
     source: &Source,
-) -> Result<Rule, WireError> {
+) -> Result<AuthorizationRule, WireError> {
     let from = |from: &wire::AuthorizationSource| {
         Ok(SourceMatch {
             principals: decode("principals", &from.principals, values::string)?,
@@ -182,7 +182,7 @@ fn decode_rule(
             paths: decode("paths", &to.paths, values::path)?,
         })
     };
-    Ok(Rule {
+    Ok(AuthorizationRule {
         source: source.clone(),
         from: each("from", &rule.from, from)?,
         to: each("to", &rule.to, to)?,
@@ -204,7 +204,7 @@ fn each<W, T>(
 fn decode_condition(
     when: &wire::AuthorizationCondition,
     own: &str,
-) -> Result<Condition, WireError> {
+) -> Result<WhenCondition, WireError> {
     let matches = when.matches.clone().unwrap_or_default();
     if matches.values.is_empty() && matches.not_values.is_empty() {
         return Err(WireError::new("matches", "missing"));

@@ -7,11 +7,11 @@ use voile_model::{Hostname, Namespace, Port, ServiceKey};
 use voile_proto::proxy as wire;
 
 use super::configuration::MutualTls;
-use super::{Protocol, WireError, address, hostname, namespace, port, service_key, socket};
+use super::{WireProtocol, WireError, address, hostname, namespace, port, service_key, socket};
 
 /// The inbound half of transparent capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Capture {
+pub struct InboundCapture {
     /// Mode of workload ports that are not listed.
     pub mutual_tls: MutualTls,
     /// By workload port.
@@ -85,7 +85,7 @@ impl AddressRange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturedPort {
     /// Protocol of the port.
-    pub protocol: Protocol,
+    pub protocol: WireProtocol,
     /// Mutual TLS mode of the port.
     pub mutual_tls: MutualTls,
     /// The service whose target port this is, and the service's port; for metrics only.
@@ -94,7 +94,7 @@ pub struct CapturedPort {
     pub endpoint: Option<SocketAddr>,
 }
 
-impl Capture {
+impl InboundCapture {
     /// Returns true if the workload may reach a service.
     pub fn reaches(&self, service: &ServiceKey) -> bool {
         let Some(reachable) = &self.reachable else {
@@ -157,7 +157,7 @@ impl CapturedPort {
             some => Some(socket("endpoint", some.as_ref())?),
         };
         Ok(Self {
-            protocol: Protocol::from_proxy("protocol", message.protocol)?,
+            protocol: WireProtocol::from_proxy("protocol", message.protocol)?,
             mutual_tls: MutualTls::check("mutual_tls", message.mutual_tls)?,
             service,
             endpoint,

@@ -13,7 +13,7 @@ use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
 use super::{
-    Authorizer, Capture, Gateway, HealthCheck, HealthProbe, Protocol, RateLimit, Telemetry,
+    Authorizer, InboundCapture, Gateway, HealthCheck, HealthProbe, WireProtocol, RateLimit, Telemetry,
     Waypoint, WireError, address, labels_of, port, service_key, socket, trust_domain,
 };
 
@@ -33,16 +33,16 @@ pub struct ProxyConfiguration {
     /// Treatment of traffic to undeclared hosts.
     pub outbound_policy: OutboundPolicy,
     /// Timeouts.
-    pub connection: Connection,
+    pub connection: ConnectionTimeouts,
     /// Address upstream sockets bind; `None` lets the kernel choose.
     pub source_address: Option<IpAddr>,
     /// Treatment of connections that the kernel redirects here; `None` from a control plane that knows no
     /// capture.
-    pub capture: Option<Capture>,
+    pub capture: Option<InboundCapture>,
     /// Telemetry of the traffic.
     pub telemetry: Telemetry,
     /// Limits of the proxy.
-    pub limits: Limits,
+    pub limits: WireLimits,
     /// Policies that hold for it; all of them, or nothing is obeyed.
     pub authorization_policies: Vec<PolicyReference>,
     /// Normalization of paths before they are compared.
@@ -86,7 +86,7 @@ pub struct PolicyReference {
 
 /// Limits of a proxy, and the time for which it follows unused services; 0 is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Limits {
+pub struct WireLimits {
     /// Downstream connections.
     pub connections: u32,
     /// Requests in flight, of all clients to all destinations.
@@ -127,7 +127,7 @@ pub struct InboundListener {
     /// Address of the listener.
     pub bind: SocketAddr,
     /// Protocol of the listener.
-    pub protocol: Protocol,
+    pub protocol: WireProtocol,
     /// Mutual TLS mode of the listener.
     pub mutual_tls: MutualTls,
     /// Address of the application.
@@ -146,7 +146,7 @@ pub struct OutboundListener {
     /// Address of the listener.
     pub bind: SocketAddr,
     /// Protocol of the listener.
-    pub protocol: Protocol,
+    pub protocol: WireProtocol,
     /// Services that it can reach. HTTP selects by authority; TCP, and a lone service, takes the first.
     pub services: Vec<OutboundService>,
 }
@@ -164,7 +164,7 @@ pub struct OutboundService {
 
 /// Timeouts; `None` leaves the proxy's named default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Connection {
+pub struct ConnectionTimeouts {
     /// TCP connect.
     pub connect_timeout: Option<Duration>,
     /// Waiting for first bytes.
@@ -224,7 +224,7 @@ impl ProxyConfiguration {
             capture: match &message.capture {
                 None => None,
                 Some(capture) => {
-                    Some(Capture::check(capture).map_err(|error| error.within("capture"))?)
+                    Some(InboundCapture::check(capture).map_err(|error| error.within("capture"))?)
                 }
             },
             telemetry: Telemetry::check(message.telemetry.as_ref())?,
@@ -366,7 +366,7 @@ impl InboundListener {
         Ok(Self {
             name: message.name.as_str().into(),
             bind: socket("bind", message.bind.as_ref())?,
-            protocol: Protocol::from_proxy("protocol", message.protocol)?,
+            protocol: WireProtocol::from_proxy("protocol", message.protocol)?,
             mutual_tls: MutualTls::check("mutual_tls", message.mutual_tls)?,
             endpoint: socket("endpoint", message.endpoint.as_ref())?,
             service,
@@ -385,7 +385,7 @@ impl OutboundListener {
         Ok(Self {
             name: message.name.as_str().into(),
             bind: socket("bind", message.bind.as_ref())?,
-            protocol: Protocol::from_proxy("protocol", message.protocol)?,
+            protocol: WireProtocol::from_proxy("protocol", message.protocol)?,
             services,
         })
     }
@@ -471,8 +471,8 @@ fn details(message: Option<wire::ClientCertificateDetails>) -> ClientCertificate
     }
 }
 
-fn limits(message: &wire::Limits) -> Limits {
-    Limits {
+fn limits(message: &wire::Limits) -> WireLimits {
+    WireLimits {
         connections: message.connections,
         requests: message.requests,
         requests_per_destination: message.requests_per_destination,
@@ -486,8 +486,8 @@ fn milliseconds(said: u32) -> Option<Duration> {
     (said != 0).then(|| Duration::from_millis(said.into()))
 }
 
-fn connection(message: &wire::ConnectionSettings) -> Connection {
-    Connection {
+fn connection(message: &wire::ConnectionSettings) -> ConnectionTimeouts {
+    ConnectionTimeouts {
         connect_timeout: milliseconds(message.connect_timeout_ms),
         detection_timeout: milliseconds(message.detection_timeout_ms),
         idle_timeout: milliseconds(message.idle_timeout_ms),

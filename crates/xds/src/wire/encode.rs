@@ -9,23 +9,23 @@ use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::{proxy, workload as wire};
 
 use super::address::{APP, GATEWAY_EXTENSION, LABELS_EXTENSION, VERSION};
-use super::{Protocol, address_bytes};
+use super::{WireProtocol, address_bytes};
 
 /// The proxy's protocol for a protocol of the model; `None` for UDP, which no proxy touches.
-pub fn protocol_of(protocol: mesh::Protocol) -> Option<Protocol> {
+pub fn protocol_of(protocol: mesh::Protocol) -> Option<WireProtocol> {
     Some(match protocol {
-        mesh::Protocol::Auto => Protocol::Auto,
-        mesh::Protocol::Http => Protocol::Http,
-        mesh::Protocol::Http2 => Protocol::Http2,
-        mesh::Protocol::Grpc => Protocol::Grpc,
-        mesh::Protocol::Tcp => Protocol::Tcp,
-        mesh::Protocol::Tls => Protocol::Tls,
+        mesh::Protocol::Auto => WireProtocol::Auto,
+        mesh::Protocol::Http => WireProtocol::Http,
+        mesh::Protocol::Http2 => WireProtocol::Http2,
+        mesh::Protocol::Grpc => WireProtocol::Grpc,
+        mesh::Protocol::Tcp => WireProtocol::Tcp,
+        mesh::Protocol::Tls => WireProtocol::Tls,
         mesh::Protocol::Udp => return None,
     })
 }
 
 /// A service as `istio.workload.Service`.
-pub fn encode_service(service: &mesh::Service) -> wire::Service {
+pub fn encode_service(service: &mesh::MeshService) -> wire::Service {
     let single = |address| wire::NetworkAddress {
         network: String::new(),
         address: address_bytes(address),
@@ -66,7 +66,7 @@ pub fn encode_service(service: &mesh::Service) -> wire::Service {
 }
 
 /// Endpoint preference of a node proxy, or a ztunnel.
-fn load_balancing(service: &mesh::Service) -> Option<wire::LoadBalancing> {
+fn load_balancing(service: &mesh::MeshService) -> Option<wire::LoadBalancing> {
     use wire::load_balancing::{Mode, Scope};
     const SCOPES: [Scope; 5] = [
         Scope::Network,
@@ -89,7 +89,7 @@ fn load_balancing(service: &mesh::Service) -> Option<wire::LoadBalancing> {
 }
 
 /// Returns true if traffic goes to the address that the client named.
-fn is_passthrough(service: &mesh::Service) -> bool {
+fn is_passthrough(service: &mesh::MeshService) -> bool {
     service.resolution == Resolution::Passthrough && !service.headless
 }
 

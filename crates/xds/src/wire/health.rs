@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use voile_model::mesh::{Probe, Question, Workload, WorkloadGroup};
+use voile_model::mesh::{Probe, ProbeAction, Workload, WorkloadGroup};
 use voile_proto::proxy as wire;
 
 use super::{WireError, address, address_bytes, port};
@@ -44,7 +44,7 @@ impl HealthProbe {
             ..wire::HealthProbe::default()
         };
         match &probe.question {
-            Question::Http {
+            ProbeAction::Http {
                 port,
                 tls,
                 path,
@@ -61,17 +61,17 @@ impl HealthProbe {
                     headers: headers.iter().map(header).collect(),
                 });
             }
-            Question::Tcp { port } => {
+            ProbeAction::Tcp { port } => {
                 let port = port.get().into();
                 message.tcp = Some(wire::TcpProbe { port });
             }
-            Question::Grpc { port, service } => {
+            ProbeAction::Grpc { port, service } => {
                 message.grpc = Some(wire::GrpcProbe {
                     port: port.get().into(),
                     service: service.to_string(),
                 });
             }
-            Question::Exec { command } => {
+            ProbeAction::Exec { command } => {
                 let command = command.iter().map(ToString::to_string).collect();
                 message.exec = Some(wire::ExecProbe { command });
             }
@@ -107,7 +107,7 @@ impl HealthProbe {
     }
 }
 
-fn question(message: &wire::HealthProbe) -> Result<Question, WireError> {
+fn question(message: &wire::HealthProbe) -> Result<ProbeAction, WireError> {
     match (&message.http, &message.tcp, &message.grpc, &message.exec) {
         (Some(http), None, None, None) => {
             let header = |one: &wire::ProbeHeader| {
@@ -115,21 +115,21 @@ fn question(message: &wire::HealthProbe) -> Result<Question, WireError> {
                     (one.name.as_str().into(), one.value.as_str().into());
                 (name, value)
             };
-            Ok(Question::Http {
+            Ok(ProbeAction::Http {
                 port: port("http.port", http.port)?,
                 tls: http.tls,
                 path: http.path.as_str().into(),
                 headers: http.headers.iter().map(header).collect(),
             })
         }
-        (None, Some(tcp), None, None) => Ok(Question::Tcp {
+        (None, Some(tcp), None, None) => Ok(ProbeAction::Tcp {
             port: port("tcp.port", tcp.port)?,
         }),
-        (None, None, Some(grpc), None) => Ok(Question::Grpc {
+        (None, None, Some(grpc), None) => Ok(ProbeAction::Grpc {
             port: port("grpc.port", grpc.port)?,
             service: grpc.service.as_str().into(),
         }),
-        (None, None, None, Some(exec)) if !exec.command.is_empty() => Ok(Question::Exec {
+        (None, None, None, Some(exec)) if !exec.command.is_empty() => Ok(ProbeAction::Exec {
             command: exec
                 .command
                 .iter()

@@ -6,14 +6,14 @@ mod action;
 mod address;
 mod authorization;
 mod authorizer;
-mod away;
+mod remote_networks;
 mod capture;
 mod configuration;
 mod encode;
 mod gateway;
 mod health;
 mod health_check;
-mod named;
+mod host_names;
 mod policy;
 mod rate_limit;
 mod routes;
@@ -28,17 +28,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use address::{
-    Address, ApplicationTunnel, Endpoint, Service, ServicePort, TelemetryLabels, Tunnel, Workload,
+    Address, ApplicationTunnel, WireEndpoint, Service, ServicePort, TelemetryLabels, Tunnel, WireWorkload,
     WorkloadType,
 };
 pub use authorization::{decode_authorization, encode_authorization};
 pub use authorizer::{Authorizer, AuthorizerHttp};
-pub use away::{
-    Away, Entrance, Keeper, encode_network_gateway, encode_network_gateways, parse_away_address,
+pub use remote_networks::{
+    RemoteWorkload, NetworkEntrance, RemoteGateway, encode_network_gateway, encode_network_gateways, parse_away_address,
 };
-pub use capture::{AddressRange, Capture, CapturedPort, ReachableHosts};
+pub use capture::{AddressRange, InboundCapture, CapturedPort, ReachableHosts};
 pub use configuration::{
-    ClientCertificateDetails, Connection, ForwardClientCertificate, InboundListener, Limits,
+    ClientCertificateDetails, ConnectionTimeouts, ForwardClientCertificate, InboundListener, WireLimits,
     MutualTls, OutboundListener, OutboundPolicy, OutboundService, PathNormalization,
     PolicyReference, ProxyConfiguration,
 };
@@ -49,11 +49,11 @@ pub use gateway::{
 };
 pub use health::HealthProbe;
 pub use health_check::HealthCheck;
-pub use named::{NameMeaning, SEARCH, is_virtual, parse_search, search_name, search_name_of};
+pub use host_names::{NameMeaning, SEARCH, is_virtual, parse_search, search_name, search_name_of};
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
 pub use rate_limit::{GlobalLimits, LimitRule, RateLimit};
 pub use routes::{
-    ConnectionMatch, ConnectionRoute, Mirror, OpenedRoutes, PackedRoutes, RequestMatch, Route,
+    ConnectionMatch, ConnectionRoute, Mirror, OpenedRoutes, PackedRoutes, RequestMatch, WireRoute,
     RouteDestination, RouteTarget, Routes,
 };
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
@@ -108,7 +108,7 @@ impl From<prost::DecodeError> for WireError {
 
 /// Protocol of a port, as the proxy needs to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
+pub enum WireProtocol {
     /// Not said: found out from the first bytes.
     Auto,
     /// HTTP/1.x.
@@ -123,7 +123,7 @@ pub enum Protocol {
     Tls,
 }
 
-impl Protocol {
+impl WireProtocol {
     /// HTTP of either version was declared: the client speaks first.
     #[must_use]
     pub fn is_http(self) -> bool {

@@ -10,7 +10,7 @@ use voile_model::{Labels, Port};
 use voile_proto::proxy as wire;
 
 use super::traffic::check_traffic;
-use super::{Protocol, WireError, labels_of, milliseconds, port};
+use super::{WireProtocol, WireError, labels_of, milliseconds, port};
 
 /// Policy of calls to a service, or to a workload at its own address, port by port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -52,7 +52,7 @@ pub struct SubsetPort {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortPolicy {
     /// Protocol of the port.
-    pub protocol: Protocol,
+    pub protocol: WireProtocol,
     /// Workloads (uid) to be spoken to in plaintext although they have a sidecar.
     pub plaintext_workloads: BTreeSet<Arc<str>>,
     /// HTTP/1.1 travels to this port's sidecars as HTTP/2.
@@ -161,7 +161,7 @@ impl ServicePolicy {
             let field = format!("ports[{index}]");
             let number = port(&format!("{field}.port"), entry.port)?;
             let policy = PortPolicy {
-                protocol: Protocol::from_proxy(&format!("{field}.protocol"), entry.protocol)?,
+                protocol: WireProtocol::from_proxy(&format!("{field}.protocol"), entry.protocol)?,
                 plaintext_workloads: entry
                     .plaintext_workloads
                     .iter()

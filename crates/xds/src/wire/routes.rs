@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use prost::Message;
 use prost::bytes::Bytes;
-use voile_model::mesh::action::{Answer, Cors, Fault, HeaderRules, Rewrite, Share};
+use voile_model::mesh::action::{DirectResponse, Cors, Fault, HeaderRules, Rewrite, RequestShare};
 use voile_model::mesh::{AddressRange, HttpRoute, TextMatch};
 use voile_model::{Labels, Port, ServiceKey};
 use voile_proto::proxy as wire;
@@ -21,7 +21,7 @@ use super::{
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Routes {
     /// Of requests, in order. None where there are connections: requests go to the service itself.
-    pub routes: Vec<Route>,
+    pub routes: Vec<WireRoute>,
     /// Of what is no HTTP; the closest counts.
     pub connections: Vec<ConnectionRoute>,
 }
@@ -50,7 +50,7 @@ pub struct ConnectionMatch {
 
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
+pub struct WireRoute {
     /// For logs; may be empty.
     pub name: Arc<str>,
     /// One of these; none matches everything.
@@ -62,7 +62,7 @@ pub struct Route {
     /// Retry policy; `None` is the destination's policy.
     pub retry: Option<RetryPolicy>,
     /// Answer that the proxy gives itself.
-    pub answer: Option<Answer>,
+    pub answer: Option<DirectResponse>,
     /// Rewrite of the request's path or authority.
     pub rewrite: Option<Rewrite>,
     /// Changes of headers, after those of the destination.
@@ -77,7 +77,7 @@ pub struct Route {
     pub missing_status: u16,
 }
 
-impl Route {
+impl WireRoute {
     /// A route for everything, to these.
     #[must_use]
     pub fn to(destinations: Vec<RouteDestination>) -> Self {
@@ -104,7 +104,7 @@ pub struct Mirror {
     /// Target, or the missing part of it.
     pub to: Result<RouteTarget, Arc<str>>,
     /// Share of requests that are copied.
-    pub share: Share,
+    pub share: RequestShare,
 }
 
 /// Conditions on a request: all must hold.
@@ -183,7 +183,7 @@ impl Routes {
     /// The message.
     #[must_use]
     pub fn encode(&self) -> wire::Routes {
-        let one = |route: &Route| wire::Route {
+        let one = |route: &WireRoute| wire::Route {
             name: route.name.to_string(),
             matches: route.matches.iter().map(encode_match).collect(),
             destinations: route.destinations.iter().map(encode_destination).collect(),
@@ -258,7 +258,7 @@ pub struct OpenedRoutes(wire::PackedRoutes);
 
 impl OpenedRoutes {
     /// Those of requests, in order, each checked where it is reached.
-    pub fn routes(&self) -> impl Iterator<Item = Result<Route, WireError>> {
+    pub fn routes(&self) -> impl Iterator<Item = Result<WireRoute, WireError>> {
         self.0.routes.iter().enumerate().map(|(index, bytes)| {
             let message = wire::Route::decode(bytes.clone()).map_err(WireError::from);
             let checked = message.and_then(|message| route(&message));
@@ -337,7 +337,7 @@ fn encode_connection(one: &ConnectionRoute) -> wire::ConnectionRoute {
     }
 }
 
-fn route(message: &wire::Route) -> Result<Route, WireError> {
+fn route(message: &wire::Route) -> Result<WireRoute, WireError> {
     let mut matches = Vec::with_capacity(message.matches.len());
     for (index, one) in message.matches.iter().enumerate() {
         matches.push(request_match(one).map_err(|e| e.within(&format!("matches[{index}]")))?);
@@ -357,7 +357,7 @@ fn route(message: &wire::Route) -> Result<Route, WireError> {
     }
     let timeout =
         (message.timeout_ms > 0).then(|| Duration::from_millis(message.timeout_ms.into()));
-    Ok(Route {
+    Ok(WireRoute {
         name: message.name.as_str().into(),
         matches,
         destinations,
@@ -465,7 +465,7 @@ fn mirror(message: &wire::Mirror) -> Result<Mirror, WireError> {
     let to = to.ok_or_else(|| WireError::new("to", "missing"))?;
     Ok(Mirror {
         to: destination(to)?.to,
-        share: Share::of_millionths(message.millionths),
+        share: RequestShare::of_millionths(message.millionths),
     })
 }
 

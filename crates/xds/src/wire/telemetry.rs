@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use voile_model::log_filter::LogFilter;
 use voile_model::log_format::LogFormat;
-use voile_model::mesh::telemetry::{CustomTag, Metric, Share, Side, TagOverride};
+use voile_model::mesh::telemetry::{CustomTag, Metric, SamplingShare, TelemetrySide, TagOverride};
 use voile_model::{Port, ServiceKey};
 use voile_proto::proxy as wire;
 
@@ -31,7 +31,7 @@ pub struct Telemetry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessLog {
     /// The side.
-    pub side: Side,
+    pub side: TelemetrySide,
     /// The provider's name, for people.
     pub provider: Arc<str>,
     /// Filter of the entries; `None` is everything.
@@ -94,7 +94,7 @@ pub struct Tracing {
     /// Path of OTLP over HTTP; `None` is gRPC.
     pub http_path: Option<Arc<str>>,
     /// Of requests whose caller decided nothing.
-    pub sampling: Share,
+    pub sampling: SamplingShare,
     /// True if spans are sent.
     pub report: bool,
     /// Tags by name, each with what it says where its source has nothing.
@@ -115,7 +115,7 @@ pub struct MetricOverride {
     /// Exposed name; `None` is all.
     pub metric: Option<Arc<str>>,
     /// The side.
-    pub side: Side,
+    pub side: TelemetrySide,
     /// True if the metric is off; `None` leaves it.
     pub disabled: Option<bool>,
     /// Labels.
@@ -138,8 +138,8 @@ impl Telemetry {
             let field = format!("telemetry.tracing[{index}]");
             let side = side(one.side).map_err(|error| error.within(&field))?;
             let place = match side {
-                Side::Client => &mut telemetry.client_tracing,
-                Side::Server => &mut telemetry.server_tracing,
+                TelemetrySide::Client => &mut telemetry.client_tracing,
+                TelemetrySide::Server => &mut telemetry.server_tracing,
             };
             let checked = tracing(one).map_err(|error| error.within(&field))?;
             if place.replace(checked).is_some() {
@@ -167,7 +167,7 @@ impl Telemetry {
 
     /// State of one metric of one side: true if it is off, and the changes of its labels.
     #[must_use]
-    pub fn metric(&self, side: Side, exposed: &str) -> (bool, BTreeMap<Arc<str>, TagOverride>) {
+    pub fn metric(&self, side: TelemetrySide, exposed: &str) -> (bool, BTreeMap<Arc<str>, TagOverride>) {
         let (mut off, mut tags) = (false, BTreeMap::new());
         for change in self.metrics.iter().filter(|change| change.side == side) {
             if change.metric.as_deref().is_none_or(|name| name == exposed) {
@@ -180,7 +180,7 @@ impl Telemetry {
 
     /// Returns true if all metrics of a side are off, so that nothing need be counted.
     #[must_use]
-    pub fn metrics_are_off(&self, side: Side) -> bool {
+    pub fn metrics_are_off(&self, side: TelemetrySide) -> bool {
         Metric::NAMES
             .iter()
             .all(|(.., exposed)| self.metric(side, exposed).0)
@@ -188,18 +188,18 @@ impl Telemetry {
 
     /// Spans of one side.
     #[must_use]
-    pub fn tracing(&self, side: Side) -> Option<&Tracing> {
+    pub fn tracing(&self, side: TelemetrySide) -> Option<&Tracing> {
         match side {
-            Side::Client => self.client_tracing.as_ref(),
-            Side::Server => self.server_tracing.as_ref(),
+            TelemetrySide::Client => self.client_tracing.as_ref(),
+            TelemetrySide::Server => self.server_tracing.as_ref(),
         }
     }
 }
 
-fn side(value: i32) -> Result<Side, WireError> {
+fn side(value: i32) -> Result<TelemetrySide, WireError> {
     match wire::Side::try_from(value) {
-        Ok(wire::Side::Client) => Ok(Side::Client),
-        Ok(wire::Side::Server) => Ok(Side::Server),
+        Ok(wire::Side::Client) => Ok(TelemetrySide::Client),
+        Ok(wire::Side::Server) => Ok(TelemetrySide::Server),
         Ok(wire::Side::NoSide) | Err(_) => Err(super::unknown_value("side", value)),
     }
 }
@@ -271,7 +271,7 @@ fn collector(message: Option<&wire::Collector>) -> Result<Collector, WireError> 
 }
 
 fn tracing(message: &wire::Tracing) -> Result<Tracing, WireError> {
-    let sampling = Share::from_millionths(message.sampling_millionths)
+    let sampling = SamplingShare::from_millionths(message.sampling_millionths)
         .ok_or_else(|| WireError::new("sampling_millionths", "more than all"))?;
     let mut custom_tags = BTreeMap::new();
     for tag in &message.custom_tags {

@@ -11,7 +11,7 @@ use voile_proto::proxy as wire;
 use voile_proto::workload;
 
 use super::configuration::{OutboundService, PolicyReference, references};
-use super::{Protocol, Telemetry, WireError, address, hostname, namespace, socket};
+use super::{WireProtocol, Telemetry, WireError, address, hostname, namespace, socket};
 
 /// Waypoint configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct WaypointDestination {
     /// Addresses that tunnels ask for.
     pub called: Vec<SocketAddr>,
     /// Protocol of the destination.
-    pub protocol: Protocol,
+    pub protocol: WireProtocol,
     /// The service or workload.
     pub to: WaypointTo,
     /// Policies that hold for it; all of them, or nothing is obeyed.
@@ -130,7 +130,7 @@ impl WaypointDestination {
             telemetry: (message.telemetry as usize).checked_sub(1),
             name: message.name.as_str().into(),
             called,
-            protocol: Protocol::from_proxy("protocol", message.protocol)?,
+            protocol: WireProtocol::from_proxy("protocol", message.protocol)?,
             to,
             authorization_policies: references(
                 "authorization_policies",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Resource};
-use voile_xds::client::{Changes, Rejection, Subscriptions};
+use voile_xds::client::{PendingChanges, Rejection, Subscriptions};
 
 const TYPE: &str = "type.googleapis.com/test";
 
@@ -221,7 +221,7 @@ fn a_name_let_go_and_asked_for_again_at_once_is_asked_for_again() {
     ];
     for (said, subscribed, unsubscribed) in table {
         let mut client = client();
-        let mut changes = Changes::default();
+        let mut changes = PendingChanges::default();
         for (wanted, name) in *said {
             match wanted {
                 true => changes.want(&TYPE.into(), (*name).into()),
@@ -236,7 +236,7 @@ fn a_name_let_go_and_asked_for_again_at_once_is_asked_for_again() {
         assert_eq!(gone, unsubscribed, "{said:?}");
     }
     for quiet in [vec![(want, "a")], vec![(want, "z"), (let_go, "z")]] {
-        let mut changes = Changes::default();
+        let mut changes = PendingChanges::default();
         for (wanted, name) in quiet {
             match wanted {
                 true => changes.want(&TYPE.into(), name.into()),
@@ -257,7 +257,7 @@ fn names_that_nobody_answered_are_asked_for_apart_when_the_stream_comes_back() {
         &[],
     );
     client.closed();
-    let mut changes = Changes::default();
+    let mut changes = PendingChanges::default();
     changes.let_go(&TYPE.into(), "a".into());
     changes.want(&TYPE.into(), "a".into());
     assert_eq!(changes.apply(&mut client), []);

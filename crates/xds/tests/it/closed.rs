@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Status};
 use voile_proto::type_url::{CLUSTER, ROUTES};
-use voile_xds::server::{Event, Resolution, Resource, Snapshot, SotwStream, Stream};
+use voile_xds::server::{RequestEvent, Resolution, Resource, Snapshot, SotwStream, DiscoveryStream};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 /// The only routes there are.
@@ -89,7 +89,7 @@ impl Snapshot<()> for World {
 
 /// The server's end.
 enum Told {
-    Delta(Stream<()>),
+    Delta(DiscoveryStream<()>),
     Whole(SotwStream<()>),
 }
 
@@ -138,7 +138,7 @@ impl Told {
                 stream.receive(request, now)
             }
         };
-        assert_eq!(heard.expect("a plain question"), Event::Subscribed);
+        assert_eq!(heard.expect("a plain question"), RequestEvent::Subscribed);
     }
 
     /// Takes or refuses what was said.
@@ -167,8 +167,8 @@ impl Told {
         };
         let heard = heard.expect("a plain answer");
         let is_so = match takes {
-            true => matches!(heard, Event::Acknowledged { .. }),
-            false => matches!(heard, Event::Refused { .. }),
+            true => matches!(heard, RequestEvent::Acknowledged { .. }),
+            false => matches!(heard, RequestEvent::Refused { .. }),
         };
         assert!(is_so, "{heard:?}");
     }
@@ -248,7 +248,7 @@ impl Play {
 
     /// The stream breaks, and another begins: Envoy asks for all types before it answers anything.
     fn come_back(&mut self) {
-        self.told = Told::Delta(Stream::new(()));
+        self.told = Told::Delta(DiscoveryStream::new(()));
         self.unanswered.clear();
         self.unasked = vec![CLUSTER, ROUTES];
     }
@@ -406,7 +406,7 @@ fn no_route_ever_leads_to_a_cluster_that_is_not_there() {
     let mut seen = Seen::default();
     for number in 0..4_000 {
         let told = match number % 2 {
-            0 => Told::Delta(Stream::new(())),
+            0 => Told::Delta(DiscoveryStream::new(())),
             _ => Told::Whole(SotwStream::new(())),
         };
         let mut play = Play::new(told, &mut random);

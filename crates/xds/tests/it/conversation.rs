@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
-use voile_xds::client::{Changes, Subscriptions};
-use voile_xds::server::{Names, Stream};
+use voile_xds::client::{PendingChanges, Subscriptions};
+use voile_xds::server::{Names, DiscoveryStream};
 
 use crate::server::{TYPE, Things};
 
@@ -26,13 +26,13 @@ impl Luck {
 
 struct World {
     client: Subscriptions,
-    server: Stream<()>,
+    server: DiscoveryStream<()>,
     to_server: VecDeque<DeltaDiscoveryRequest>,
     to_client: VecDeque<DeltaDiscoveryResponse>,
     things: Things,
     wanted: BTreeSet<Arc<str>>,
     /// Said, and not yet taken in by the client.
-    changes: Changes,
+    changes: PendingChanges,
     held: BTreeMap<Arc<str>, Arc<str>>,
     /// Resource that each wanted name resolved to; `None` for one that does not exist.
     answers: BTreeMap<Arc<str>, Option<Arc<str>>>,
@@ -44,12 +44,12 @@ impl World {
     fn new(luck: &mut Luck) -> Self {
         let mut world = Self {
             client: Subscriptions::new(Node::default()),
-            server: Stream::new(()),
+            server: DiscoveryStream::new(()),
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
             things: things(luck),
             wanted: BTreeSet::new(),
-            changes: Changes::default(),
+            changes: PendingChanges::default(),
             held: BTreeMap::new(),
             answers: BTreeMap::new(),
             absent: Vec::new(),
@@ -166,7 +166,7 @@ impl World {
     fn reconnect(&mut self) {
         self.client.closed();
         self.turn();
-        self.server = Stream::new(());
+        self.server = DiscoveryStream::new(());
         self.to_server = self.client.open().into();
         self.to_client.clear();
     }

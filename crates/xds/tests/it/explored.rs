@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
-use voile_xds::client::{Changes, Rejection, Subscriptions};
-use voile_xds::server::{Resolution, Resource, Snapshot, Stream};
+use voile_xds::client::{PendingChanges, Rejection, Subscriptions};
+use voile_xds::server::{Resolution, Resource, Snapshot, DiscoveryStream};
 
 use crate::explorer::{System, explore};
 
@@ -127,7 +127,7 @@ struct Play {
     now: Instant,
     world: World,
     client: Subscriptions,
-    server: Stream<()>,
+    server: DiscoveryStream<()>,
     requests: VecDeque<DeltaDiscoveryRequest>,
     responses: VecDeque<DeltaDiscoveryResponse>,
     wanted: BTreeSet<&'static str>,
@@ -150,7 +150,7 @@ impl Play {
                 (WORKLOAD, Body::One),
             ])),
             client: Subscriptions::new(Node::default()),
-            server: Stream::new(()),
+            server: DiscoveryStream::new(()),
             requests: VecDeque::new(),
             responses: VecDeque::new(),
             wanted: BTreeSet::new(),
@@ -164,13 +164,13 @@ impl Play {
 
     fn reopen(&mut self) {
         self.client.closed();
-        self.server = Stream::new(());
+        self.server = DiscoveryStream::new(());
         self.responses.clear();
         self.told.clear();
         self.requests = self.client.open().into();
     }
 
-    fn wish(&mut self, changes: Changes) {
+    fn wish(&mut self, changes: PendingChanges) {
         self.requests.extend(changes.apply(&mut self.client));
     }
 
@@ -353,7 +353,7 @@ impl System for Play {
 
     fn take(&mut self, step: Step) -> Result<(), String> {
         let of: Arc<str> = TYPE.into();
-        let mut changes = Changes::default();
+        let mut changes = PendingChanges::default();
         match step {
             Step::Want(name) => {
                 self.wanted.insert(name);

@@ -8,13 +8,13 @@ use voile_proto::type_url::{
     ADDRESS, AUTHORIZATION, CLUSTER, ENDPOINTS, KEY_SET, LISTENER, ROUTES, SERVICE_POLICY,
     SERVICE_ROUTES,
 };
-use voile_xds::server::{Event, Names, SotwStream, Stream};
+use voile_xds::server::{RequestEvent, Names, SotwStream, DiscoveryStream};
 
 use crate::server::{Things, shown};
 
 /// A caller that asked for one thing of each of several types.
 struct Talk {
-    stream: Stream<()>,
+    stream: DiscoveryStream<()>,
     now: Instant,
     /// Types and nonces of the responses not answered yet.
     unanswered: Vec<(String, String)>,
@@ -22,7 +22,7 @@ struct Talk {
 
 impl Talk {
     fn new(asks: &[(&str, &str)]) -> Self {
-        let (mut stream, now) = (Stream::new(()), Instant::now());
+        let (mut stream, now) = (DiscoveryStream::new(()), Instant::now());
         for (type_url, name) in asks {
             let request = DeltaDiscoveryRequest {
                 type_url: (*type_url).to_owned(),
@@ -30,7 +30,7 @@ impl Talk {
                 ..DeltaDiscoveryRequest::default()
             };
             let event = stream.receive(request, now).expect("a plain question");
-            assert_eq!(event, Event::Subscribed);
+            assert_eq!(event, RequestEvent::Subscribed);
         }
         Self {
             stream,
@@ -52,7 +52,7 @@ impl Talk {
             ..DeltaDiscoveryRequest::default()
         };
         let event = self.stream.receive(request, self.now);
-        assert_eq!(event, Ok(Event::Subscribed));
+        assert_eq!(event, Ok(RequestEvent::Subscribed));
     }
 
     /// Everything that it is told before it answers anything.
@@ -75,7 +75,7 @@ impl Talk {
                 ..DeltaDiscoveryRequest::default()
             };
             let event = self.stream.receive(request, self.now);
-            assert!(matches!(event, Ok(Event::Acknowledged { .. })), "{event:?}");
+            assert!(matches!(event, Ok(RequestEvent::Acknowledged { .. })), "{event:?}");
         }
     }
 
@@ -89,7 +89,7 @@ impl Talk {
                 ..DeltaDiscoveryRequest::default()
             };
             let event = self.stream.receive(request, self.now);
-            assert!(matches!(event, Ok(Event::Refused { .. })), "{event:?}");
+            assert!(matches!(event, Ok(RequestEvent::Refused { .. })), "{event:?}");
         }
     }
 }
@@ -407,7 +407,7 @@ impl Whole {
         let (mut stream, now) = (SotwStream::new(()), Instant::now());
         for (type_url, names) in asks {
             let event = stream.receive(request(type_url, names), now);
-            assert_eq!(event, Ok(Event::Subscribed));
+            assert_eq!(event, Ok(RequestEvent::Subscribed));
         }
         Self {
             stream,
@@ -438,7 +438,7 @@ impl Whole {
     fn acknowledge(&mut self) {
         for request in std::mem::take(&mut self.unanswered) {
             let event = self.stream.receive(request, self.now);
-            assert!(matches!(event, Ok(Event::Acknowledged { .. })), "{event:?}");
+            assert!(matches!(event, Ok(RequestEvent::Acknowledged { .. })), "{event:?}");
         }
     }
 }

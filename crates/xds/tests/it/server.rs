@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Status};
-use voile_xds::server::{Ended, Event, Resolution, Resource, Snapshot, Stream};
+use voile_xds::server::{StreamEndReason, RequestEvent, Resolution, Resource, Snapshot, DiscoveryStream};
 
 pub(crate) const TYPE: &str = "type.googleapis.com/test";
 
@@ -96,7 +96,7 @@ pub(crate) fn shown(response: &DeltaDiscoveryResponse) -> String {
 }
 
 struct Conversation {
-    stream: Stream<()>,
+    stream: DiscoveryStream<()>,
     now: Instant,
     last: String,
 }
@@ -104,7 +104,7 @@ struct Conversation {
 impl Conversation {
     fn new(first: DeltaDiscoveryRequest) -> Self {
         let mut conversation = Self {
-            stream: Stream::new(()),
+            stream: DiscoveryStream::new(()),
             now: Instant::now(),
             last: String::new(),
         };
@@ -112,7 +112,7 @@ impl Conversation {
         conversation
     }
 
-    fn say(&mut self, request: DeltaDiscoveryRequest) -> Event {
+    fn say(&mut self, request: DeltaDiscoveryRequest) -> RequestEvent {
         self.stream.receive(request, self.now).unwrap()
     }
 
@@ -129,7 +129,7 @@ impl Conversation {
 
     fn acknowledge(&mut self) {
         let event = self.say(answer(&self.last.clone(), None));
-        assert!(matches!(event, Event::Acknowledged { .. }), "{event:?}");
+        assert!(matches!(event, RequestEvent::Acknowledged { .. }), "{event:?}");
     }
 
     fn change(&mut self, things: &Things) -> String {
@@ -218,13 +218,13 @@ fn one_response_is_in_flight_and_stale_answers_change_nothing() {
     let newer = Things::new(&["a: a@2"]);
     assert_eq!(talk.change(&newer), "nothing", "the first was not answered");
     for nonce in ["0", "2", "nonsense"] {
-        assert_eq!(talk.say(answer(nonce, None)), Event::Stale);
+        assert_eq!(talk.say(answer(nonce, None)), RequestEvent::Stale);
         assert_eq!(talk.hear(&newer), "nothing", "{nonce}");
     }
     talk.acknowledge();
     assert_eq!(talk.hear(&newer), "+a@2");
     let first = talk.say(answer("1", None));
-    assert_eq!(first, Event::Stale, "the same answer twice");
+    assert_eq!(first, RequestEvent::Stale, "the same answer twice");
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_refused_version_is_not_sent_again_but_the_next_is() {
     let event = talk.say(answer("1", Some("a: bad")));
     assert_eq!(
         event,
-        Event::Refused {
+        RequestEvent::Refused {
             reason: "a: bad".to_owned(),
             rejected: Some(BTreeMap::from([("a".into(), "bad".to_owned())]).into()),
         }
@@ -247,8 +247,8 @@ fn a_refused_version_is_not_sent_again_but_the_next_is() {
 #[test]
 fn an_acknowledgement_lifts_the_refusal_of_what_it_is_about_and_no_other() {
     let mut talk = Conversation::new(ask(&["a", "b"], &[]));
-    let rejected = |event: Event| match event {
-        Event::Acknowledged { rejected, .. } | Event::Refused { rejected, .. } => {
+    let rejected = |event: RequestEvent| match event {
+        RequestEvent::Acknowledged { rejected, .. } | RequestEvent::Refused { rejected, .. } => {
             let all = rejected.iter().flat_map(|all| all.keys());
             all.map(ToString::to_string).collect::<Vec<_>>()
         }
@@ -352,7 +352,7 @@ fn silence_has_a_deadline_and_only_after_a_response() {
 fn callers_that_ask_for_too_much_are_ended() {
     let now = Instant::now();
     let end = |requests: Vec<DeltaDiscoveryRequest>| {
-        let mut stream = Stream::new(());
+        let mut stream = DiscoveryStream::new(());
         requests
             .into_iter()
             .find_map(|request| stream.receive(request, now).err())
@@ -364,20 +364,20 @@ fn callers_that_ask_for_too_much_are_ended() {
     assert_eq!(end((0..16).map(typed).collect()), None);
     assert!(matches!(
         end((0..17).map(typed).collect()),
-        Some(Ended::TooMuch(_))
+        Some(StreamEndReason::TooMuch(_))
     ));
     let long = "x".repeat(5000);
     assert!(matches!(
         end(vec![ask(&[&long], &[])]),
-        Some(Ended::TooMuch(_))
+        Some(StreamEndReason::TooMuch(_))
     ));
     let many = DeltaDiscoveryRequest {
         resource_names_subscribe: (0..100_001).map(|n| n.to_string()).collect(),
         ..ask(&[], &[])
     };
-    assert!(matches!(end(vec![many]), Some(Ended::TooMuch(_))));
+    assert!(matches!(end(vec![many]), Some(StreamEndReason::TooMuch(_))));
     assert!(matches!(
         end(vec![DeltaDiscoveryRequest::default()]),
-        Some(Ended::Violation(_))
+        Some(StreamEndReason::Violation(_))
     ));
 }

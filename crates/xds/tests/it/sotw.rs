@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use voile_proto::discovery::{DiscoveryRequest, DiscoveryResponse, Status};
 use voile_proto::type_url::{ENDPOINTS, LISTENER};
-use voile_xds::server::{Ended, Event, Resolution, Resource, Snapshot, SotwStream};
+use voile_xds::server::{StreamEndReason, RequestEvent, Resolution, Resource, Snapshot, SotwStream};
 
 const NAMES: [&str; 2] = ["a", "b"];
 
@@ -351,21 +351,21 @@ fn strange_requests_end_the_stream_or_change_nothing() {
     let mut stream = SotwStream::new(());
     let violation = stream.receive(request(Vec::new(), "", ""), now);
     assert!(
-        matches!(violation, Err(Ended::Violation(_))),
+        matches!(violation, Err(StreamEndReason::Violation(_))),
         "{violation:?}"
     );
     let long = stream.receive(request(vec!["x".repeat(5000)], LISTENER, ""), now);
-    assert!(matches!(long, Err(Ended::TooMuch(_))), "{long:?}");
+    assert!(matches!(long, Err(StreamEndReason::TooMuch(_))), "{long:?}");
     let many = (0..100_001).map(|number| number.to_string()).collect();
     let many = stream.receive(request(many, LISTENER, ""), now);
-    assert!(matches!(many, Err(Ended::TooMuch(_))), "{many:?}");
+    assert!(matches!(many, Err(StreamEndReason::TooMuch(_))), "{many:?}");
     let mut stream = SotwStream::new(());
     for number in 0..16 {
         let taken = stream.receive(request(Vec::new(), &format!("type{number}"), ""), now);
-        assert_eq!(taken, Ok(Event::Subscribed));
+        assert_eq!(taken, Ok(RequestEvent::Subscribed));
     }
     let types = stream.receive(request(Vec::new(), "one more", ""), now);
-    assert!(matches!(types, Err(Ended::TooMuch(_))), "{types:?}");
+    assert!(matches!(types, Err(StreamEndReason::TooMuch(_))), "{types:?}");
     let stale = stream.receive(request(Vec::new(), "type0", "never said"), now);
-    assert_eq!(stale, Ok(Event::Stale));
+    assert_eq!(stale, Ok(RequestEvent::Stale));
 }

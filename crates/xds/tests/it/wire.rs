@@ -6,14 +6,14 @@ use std::time::Duration;
 use prost::Message;
 use voile_model::Labels;
 use voile_model::mesh::action::{
-    Abort, AbortStatus, Answer, Cors, Delay, Fault, HeaderEdits, HeaderRules, Origin, OriginMatch,
-    PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, Rewrite, Share,
+    Abort, AbortStatus, DirectResponse, Cors, Delay, Fault, HeaderEdits, HeaderRules, Origin, OriginMatch,
+    PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, Rewrite, RequestShare,
 };
 use voile_model::mesh::{AddressRange, TextMatch};
 use voile_proto::{proxy, workload};
 use voile_xds::wire::{
-    Address, ConnectionMatch, ConnectionRoute, Mirror, MutualTls, Protocol, ProxyConfiguration,
-    RequestMatch, RetryPolicy, Route, RouteDestination, RouteTarget, Routes, ServicePolicy, Tunnel,
+    Address, ConnectionMatch, ConnectionRoute, Mirror, MutualTls, WireProtocol, ProxyConfiguration,
+    RequestMatch, RetryPolicy, WireRoute, RouteDestination, RouteTarget, Routes, ServicePolicy, Tunnel,
     decode_key_set, decode_tokens, encode_labels, encode_network_gateways, encode_service,
     encode_tokens, encode_workload, parse_service_key,
 };
@@ -49,7 +49,7 @@ fn model_to_wire_and_back_keeps_what_the_proxy_needs() {
         .map(|member| (member.service.key.clone(), member.ports))
         .collect();
     let message = encode_workload(pod, &members, &mesh.config.trust_domain);
-    let back = voile_xds::wire::Workload::check(&message).unwrap();
+    let back = voile_xds::wire::WireWorkload::check(&message).unwrap();
     assert_eq!((&*back.uid, &*back.name), (&*pod.uid, &*pod.key.name));
     assert_eq!(back.addresses, pod.addresses);
     assert_eq!(back.identity, Some(pod.identity(&mesh.config.trust_domain)));
@@ -77,7 +77,7 @@ fn model_to_wire_and_back_keeps_what_the_proxy_needs() {
         .collect();
     assert_eq!(
         ports,
-        [(80, None, Protocol::Http), (81, Some(9000), Protocol::Tcp)]
+        [(80, None, WireProtocol::Http), (81, Some(9000), WireProtocol::Tcp)]
     );
 }
 
@@ -116,7 +116,7 @@ fn a_workload_on_another_network_is_behind_its_gateway_or_nobody_knows_where() {
             network_gateway,
             ..good_workload()
         };
-        voile_xds::wire::Workload::check(&message).expect("good")
+        voile_xds::wire::WireWorkload::check(&message).expect("good")
     };
     // Of our own network's gateway whoever is here has no use.
     let near = read("", good());
@@ -162,7 +162,7 @@ fn gateways_of_a_network_are_told_with_who_they_must_be_and_no_more_than_eight()
             extensions,
             ..good_workload()
         };
-        let read = voile_xds::wire::Workload::check(&message).expect("good");
+        let read = voile_xds::wire::WireWorkload::check(&message).expect("good");
         read.away.expect("elsewhere").keepers
     };
     let read = keepers(told.clone());
@@ -216,11 +216,11 @@ fn workloads_that_make_no_sense_are_refused_by_field() {
         }),
         ("workload_type: -1 is not", |w| w.workload_type = -1),
     ];
-    assert!(voile_xds::wire::Workload::check(&good_workload()).is_ok());
+    assert!(voile_xds::wire::WireWorkload::check(&good_workload()).is_ok());
     for (wanted, change) in spoil {
         let mut message = good_workload();
         change(&mut message);
-        let error = voile_xds::wire::Workload::check(&message)
+        let error = voile_xds::wire::WireWorkload::check(&message)
             .unwrap_err()
             .to_string();
         assert!(error.starts_with(wanted), "{error}");
@@ -244,7 +244,7 @@ fn workloads_that_make_no_sense_are_refused_by_field() {
     ] {
         let mut message = good_workload();
         message.services.insert(name.to_owned(), ports);
-        let error = voile_xds::wire::Workload::check(&message).unwrap_err();
+        let error = voile_xds::wire::WireWorkload::check(&message).unwrap_err();
         assert_eq!(error.to_string(), wanted);
     }
 }
@@ -466,7 +466,7 @@ fn rules_about_tokens_that_make_no_sense_are_refused_by_field() {
 }
 
 /// A route that does all that a route may do to requests.
-fn acting() -> Route {
+fn acting() -> WireRoute {
     let regex = RegexRewrite::new("a(b)", r"\1").expect("an expression");
     let text = |text: &str| OriginMatch::Exact(text.to_owned());
     let origins = [
@@ -479,7 +479,7 @@ fn acting() -> Route {
         Origin::Any,
         Origin::Within("https://".to_owned(), ".e".to_owned()),
     ];
-    Route {
+    WireRoute {
         rewrite: Some(Rewrite {
             path: Some(PathRewrite::Regex(regex)),
             authority: Some("there".into()),
@@ -487,11 +487,11 @@ fn acting() -> Route {
         fault: Some(Fault {
             delay: Some(Delay {
                 fixed: Duration::from_secs(1),
-                share: Share::ALL,
+                share: RequestShare::ALL,
             }),
             abort: Some(Abort {
                 with: AbortStatus::Grpc(0),
-                share: Share::of_millionths(1),
+                share: RequestShare::of_millionths(1),
             }),
         }),
         cors: Some(Arc::new(Cors {
@@ -509,22 +509,22 @@ fn acting() -> Route {
         })),
         mirrors: vec![Mirror {
             to: Err("nobody".into()),
-            share: Share::of_millionths(500_000),
+            share: RequestShare::of_millionths(500_000),
         }],
-        ..Route::to(Vec::new())
+        ..WireRoute::to(Vec::new())
     }
 }
 
-fn redirecting(port: RedirectPort, path: PathRewrite) -> Route {
+fn redirecting(port: RedirectPort, path: PathRewrite) -> WireRoute {
     let to = Redirect {
         scheme: Some("https".to_owned()),
         host: Some("there".to_owned()),
         port,
         path: Some(path),
     };
-    Route {
-        answer: Some(Answer::Redirect { to, status: 307 }),
-        ..Route::to(Vec::new())
+    WireRoute {
+        answer: Some(DirectResponse::Redirect { to, status: 307 }),
+        ..WireRoute::to(Vec::new())
     }
 }
 
@@ -599,7 +599,7 @@ fn routes_come_back_as_they_went() {
     };
     let routes = Routes {
         routes: vec![
-            Route {
+            WireRoute {
                 name: "first".into(),
                 matches: vec![everything(), RequestMatch::default()],
                 destinations: vec![
@@ -617,13 +617,13 @@ fn routes_come_back_as_they_went() {
                 headers: headers.clone(),
                 ..acting()
             },
-            Route::to(vec![to(Ok(target(Some("v2"), None)), 1)]),
-            Route {
-                answer: Some(Answer::Direct {
+            WireRoute::to(vec![to(Ok(target(Some("v2"), None)), 1)]),
+            WireRoute {
+                answer: Some(DirectResponse::Direct {
                     status: 418,
                     body: b"\xfftea".as_slice().into(),
                 }),
-                ..Route::to(Vec::new())
+                ..WireRoute::to(Vec::new())
             },
             redirecting(
                 RedirectPort::Exact(8080),
@@ -794,7 +794,7 @@ fn a_workload_brings_its_labels_and_says_no_more_than_it_must() {
             extensions: extension.into_iter().collect(),
             ..good_workload()
         };
-        let back = voile_xds::wire::Workload::check(&message).expect("a workload");
+        let back = voile_xds::wire::WireWorkload::check(&message).expect("a workload");
         assert_eq!(back.own_labels, labels);
     }
 }

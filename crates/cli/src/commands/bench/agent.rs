@@ -8,7 +8,7 @@ use voile_lab::{AgentAddress, AgentSettings, Token};
 use super::{Done, failed, program, usage};
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct BenchAgentArgs {
     /// Listen address: one that the near end can reach. Servers and sidecars listen on it, too, at ports of their own.
     #[arg(long, default_value = "127.0.0.1:15070", value_name = "ADDR")]
     listen: SocketAddr,
@@ -31,7 +31,7 @@ pub(super) struct Args {
     voile: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> Done {
+pub(super) fn run(args: &BenchAgentArgs) -> Done {
     if let IpAddr::V6(v6) = args.listen.ip()
         && v6.is_unicast_link_local()
     {

@@ -9,7 +9,7 @@ use voile_report::control_plane::ControlPlaneRecord;
 use super::{Done, command, failed, interrupted, program, say};
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct BenchControlPlaneArgs {
     /// A tenth of everything: 100 services, 200 workloads, 200 proxies, ten seconds of churn each. A minute.
     #[arg(long)]
     quick: bool,
@@ -128,7 +128,7 @@ fn curves(own: MeshSize) -> Vec<MeshSize> {
     [&services[..], &workloads[..], &proxies[..], &churn[..]].concat()
 }
 
-impl Args {
+impl BenchControlPlaneArgs {
     fn settings(&self) -> Result<voile_lab::ControlPlaneSettings, (u8, String)> {
         let part = |given: Option<u32>, whole: u32| match (given, self.quick) {
             (Some(given), _) => given,
@@ -174,7 +174,7 @@ impl Args {
     }
 }
 
-pub(super) fn run(args: &Args) -> Done {
+pub(super) fn run(args: &BenchControlPlaneArgs) -> Done {
     let settings = args.settings()?;
     voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
     let asked = &voile_host::interrupt::asked;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Done, command, failed, interrupted, program, say};
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct BenchGraphArgs {
     /// The graph.
     file: PathBuf,
     /// Requests a second at the first entry point; `auto` looks for the most that both sides carry with p99 below 100 ms, and
@@ -56,7 +56,7 @@ enum Isolation {
     Netns,
 }
 
-pub(super) fn run(args: &Args) -> Done {
+pub(super) fn run(args: &BenchGraphArgs) -> Done {
     let settings = voile_lab::GraphSettings {
         voile: program(args.voile.as_deref())?,
         graph: args.file.clone(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Done, command, control_plane, failed, interrupted, program, say, usage};
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct BenchNodesArgs {
     /// Ten workloads, 200 connections at once, 100 new ones a second, ten new workloads. Half a minute.
     #[arg(long)]
     quick: bool,
@@ -45,7 +45,7 @@ pub(super) struct Args {
     voile: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> Done {
+pub(super) fn run(args: &BenchNodesArgs) -> Done {
     let number = |given: Option<u32>, whole: u32, few: u32| {
         given.unwrap_or(if args.quick { few } else { whole })
     };

@@ -6,7 +6,7 @@ use super::{Done, command, failed, interrupted, program, say};
 
 /// Policies, rounds.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct BenchPolicyArgs {
     /// Numbers of rules in one policy.
     #[arg(long, value_delimiter = ',', default_value = "10,100,1000,10000", value_parser = clap::value_parser!(u32).range(1..=99_000), value_name = "N,…")]
     rules: Vec<u32>,
@@ -36,7 +36,7 @@ pub(super) struct Args {
     voile: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> Done {
+pub(super) fn run(args: &BenchPolicyArgs) -> Done {
     let settings = voile_lab::DecisionSettings {
         voile: program(args.voile.as_deref())?,
         rules: args.rules.clone(),

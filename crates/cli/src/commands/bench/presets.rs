@@ -2,21 +2,21 @@
 
 use voile_report::record::Record;
 
-use super::several::{Below, run_all};
-use super::{Choices, Done, usage};
+use super::several::{RecordFolders, run_all};
+use super::{BenchOptions, Done, usage};
 
 /// Options of a preset.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct BenchPresetArgs {
     /// Fewer rounds, loads and seconds: a few minutes.
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
-    run: Choices,
+    run: BenchOptions,
 }
 
 /// Runs one preset, or all.
-pub(super) fn run(name: Option<&'static str>, args: &Args) -> Done {
+pub(super) fn run(name: Option<&'static str>, args: &BenchPresetArgs) -> Done {
     let names = name.map_or_else(voile_lab::presets, |name| vec![name]);
     let definitions = names
         .into_iter()
@@ -24,7 +24,7 @@ pub(super) fn run(name: Option<&'static str>, args: &Args) -> Done {
         .collect::<Result<Vec<_>, _>>()
         .map_err(usage)?;
     let several = definitions.len() > 1;
-    let below = several.then(Below::all);
+    let below = several.then(RecordFolders::all);
     let (records, done) = run_all(definitions, &args.run, below)?;
     let has_claims = |record: &&Record| several && !record.experiment.claims.is_empty();
     for record in records.iter().filter(has_claims) {

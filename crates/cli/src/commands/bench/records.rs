@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use voile_report::gate::{self, Asked, Outcome};
+use voile_report::gate::{self, GateOptions, GateOutcome};
 use voile_report::plots::Plot;
 use voile_report::record::Record;
 use voile_report::summarise::summarise;
@@ -130,8 +130,8 @@ pub(super) fn history(args: &HistoryArgs) -> Done {
 /// 0 without a proven regression, 1 with one, 2 on records that cannot be judged.
 pub(super) fn gate(args: &GateArgs) -> ExitCode {
     match judge(args) {
-        Ok(Outcome::Regression) => ExitCode::FAILURE,
-        Ok(Outcome::Within | Outcome::CannotTell) => ExitCode::SUCCESS,
+        Ok(GateOutcome::Regression) => ExitCode::FAILURE,
+        Ok(GateOutcome::Within | GateOutcome::CannotTell) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("voile bench gate: {why}");
             ExitCode::from(USAGE)
@@ -139,11 +139,11 @@ pub(super) fn gate(args: &GateArgs) -> ExitCode {
     }
 }
 
-fn judge(args: &GateArgs) -> Result<Outcome, String> {
-    let mut asked = Asked {
+fn judge(args: &GateArgs) -> Result<GateOutcome, String> {
+    let mut asked = GateOptions {
         contestant: args.contestant.clone(),
         beside: args.beside.clone(),
-        ..Asked::default()
+        ..GateOptions::default()
     };
     for (figure, bound) in &args.bounds {
         match figure {

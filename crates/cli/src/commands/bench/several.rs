@@ -4,15 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use voile_lab::{Definition, Keeping};
+use voile_lab::{Definition, RecordKeeping};
 use voile_report::record::Record;
 
-use super::{Choices, Done, Ran, experiment, failed, keeping, overridden, usage};
+use super::{BenchOptions, Done, FinishedExperiment, experiment, failed, keeping, overridden, usage};
 
 /// A folder with a record's folder in it for each experiment, by its name.
-pub(super) struct Below(PathBuf);
+pub(super) struct RecordFolders(PathBuf);
 
-impl Below {
+impl RecordFolders {
     /// That of all presets, where the user names none.
     pub(super) fn all() -> Self {
         Self(voile_lab::default_folder("all", &voile_lab::now()))
@@ -20,22 +20,22 @@ impl Below {
 
     /// Selects the folder for the record of that experiment, or returns its record if that is
     /// complete.
-    fn keeping(&self, definition: &Definition, run: &Choices) -> Result<Kept, (u8, String)> {
+    fn keeping(&self, definition: &Definition, run: &BenchOptions) -> Result<KeptRecord, (u8, String)> {
         let folder = self.0.join(&definition.name);
         if run.resume.is_none() || !is_record(&folder) {
-            return Ok(Kept::Wanted(Keeping::New(folder)));
+            return Ok(KeptRecord::Wanted(RecordKeeping::New(folder)));
         }
         let mut record = voile_lab::read(&folder).map_err(failed)?;
         if record.experiment.rounds_whole < definition.rounds * run.repeat {
-            return Ok(Kept::Wanted(Keeping::Resume(folder)));
+            return Ok(KeptRecord::Wanted(RecordKeeping::Resume(folder)));
         }
         voile_report::summarise::summarise(&mut record);
-        Ok(Kept::Whole(Box::new(record)))
+        Ok(KeptRecord::Whole(Box::new(record)))
     }
 }
 
-enum Kept {
-    Wanted(Keeping),
+enum KeptRecord {
+    Wanted(RecordKeeping),
     Whole(Box<Record>),
 }
 
@@ -46,9 +46,9 @@ fn is_record(folder: &Path) -> bool {
 /// The folder of all of them, as the command line names it.
 fn below(
     definitions: &[Definition],
-    run: &Choices,
-    usual: Option<Below>,
-) -> Result<Option<Below>, (u8, String)> {
+    run: &BenchOptions,
+    usual: Option<RecordFolders>,
+) -> Result<Option<RecordFolders>, (u8, String)> {
     if let Some(folder) = run.out.as_ref().or(run.resume.as_ref()) {
         let shown = folder.display();
         if is_record(folder) {
@@ -64,7 +64,7 @@ fn below(
                 "{shown} holds no record of these experiments"
             )));
         }
-        return Ok(Some(Below(folder.clone())));
+        return Ok(Some(RecordFolders(folder.clone())));
     }
     Ok(usual)
 }
@@ -80,8 +80,8 @@ fn told(name: &str, why: &str, goes_on: Option<&Path>) -> String {
 /// Runs each experiment. A failure of one of several is reported and does not stop the others.
 pub(super) fn run_all(
     definitions: Vec<Definition>,
-    run: &Choices,
-    usual: Option<Below>,
+    run: &BenchOptions,
+    usual: Option<RecordFolders>,
 ) -> Result<(Vec<Record>, Done), (u8, String)> {
     let number = definitions.len();
     let definitions: Vec<Definition> = definitions
@@ -98,11 +98,11 @@ pub(super) fn run_all(
         let name = definition.name.clone();
         let kept = match &below {
             Some(below) => below.keeping(&definition, run)?,
-            None => Kept::Wanted(keeping(run)),
+            None => KeptRecord::Wanted(keeping(run)),
         };
         let keeping = match kept {
-            Kept::Wanted(keeping) => keeping,
-            Kept::Whole(record) => {
+            KeptRecord::Wanted(keeping) => keeping,
+            KeptRecord::Whole(record) => {
                 println!("{name} is whole and left as it is");
                 records.push(*record);
                 continue;
@@ -112,8 +112,8 @@ pub(super) fn run_all(
             eprintln!("{name}: experiment {} of {number}", at + 1);
         }
         match experiment(definition, run, keeping, goes_on) {
-            Ok(Ran::Planned(takes)) => planned += takes,
-            Ok(Ran::Measured(record)) => records.push(*record),
+            Ok(FinishedExperiment::Planned(takes)) => planned += takes,
+            Ok(FinishedExperiment::Measured(record)) => records.push(*record),
             Err((code, why)) if number > 1 && !voile_host::interrupt::asked() => {
                 eprintln!("voile bench: {name}: {why}");
                 failure = Some((code, format!("{name} failed")));

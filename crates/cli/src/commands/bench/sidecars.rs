@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Done, command, control_plane, failed, interrupted, program, say};
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct BenchSidecarsArgs {
     /// Fifty sidecars, meshes of 10 and 100 services, two starts in each. Half a minute.
     #[arg(long)]
     quick: bool,
@@ -80,7 +80,7 @@ const ROTATING_TTL: Duration = Duration::from_secs(120);
 /// So long every one of them is renewed at least once.
 const ROTATING_LOAD: Duration = Duration::from_secs(90);
 
-pub(super) fn run(args: &Args) -> Done {
+pub(super) fn run(args: &BenchSidecarsArgs) -> Done {
     let quick = |whole: u64, quick: u64| if args.quick { quick } else { whole };
     let number = |whole: u32, few: u32| if args.quick { few } else { whole };
     let load_for = match args.rotate {

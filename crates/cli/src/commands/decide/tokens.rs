@@ -17,7 +17,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use voile_model::Source;
 use voile_model::mesh::{KeySource, TokenRule};
-use voile_policy::tokens::{Cache, Given, Outcome, Request, Rules};
+use voile_policy::tokens::{Cache, RuleKeys, TokenOutcome, TokenRequest, Rules};
 
 use super::{COUNTED, begin_counting, end_counting};
 
@@ -129,7 +129,7 @@ impl Algorithm {
 
 /// Kind of request that a turn measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum TokenQuestion {
     /// Only the signature is checked; no request is decided.
     Bare,
     /// A token never seen before.
@@ -140,11 +140,11 @@ pub(super) enum Turn {
     None,
 }
 
-impl Turn {
+impl TokenQuestion {
     pub(super) const ALL: [Self; 4] = [Self::Bare, Self::Cold, Self::Warm, Self::None];
 }
 
-impl fmt::Display for Turn {
+impl fmt::Display for TokenQuestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Bare => "bare",
@@ -159,7 +159,7 @@ impl fmt::Display for Turn {
 type Lines = Vec<(&'static str, String)>;
 
 /// One request with a token: its header, what is signed, the signature.
-struct Signed {
+struct SignedRequest {
     lines: Lines,
     message: String,
     signature: Vec<u8>,
@@ -173,7 +173,7 @@ fn usual() -> Lines {
 
 /// Token caches of a worker. In the full one an unseen token pushes out another, as in a proxy that has run for a
 /// while.
-struct Memories {
+struct TokenCaches {
     full: Cache,
     known: Cache,
 }
@@ -186,7 +186,7 @@ pub(super) struct Issuers {
     /// Of keys and rules as they were written, bytes.
     pub(super) bytes: usize,
     verifying: ParsedPublicKey,
-    tokens: Vec<Signed>,
+    tokens: Vec<SignedRequest>,
     /// Of a request without a token.
     usual: Lines,
 }
@@ -242,7 +242,7 @@ impl Issuers {
             KeySource::Uri(_) | KeySource::Discovery => 0,
         });
         let bytes = bytes.sum();
-        let given = rules.iter().map(|rule| Given { rule, keys: None });
+        let given = rules.iter().map(|rule| RuleKeys { rule, keys: None });
         let began = Instant::now();
         let compiled = Rules::new(given, None);
         let compile_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -258,22 +258,22 @@ impl Issuers {
     }
 
     /// One decision, and whether it is the one that is wanted.
-    fn made(&self, headers: &Lines, turn: Turn, cache: &mut Cache) {
-        let request = Request {
+    fn made(&self, headers: &Lines, turn: TokenQuestion, cache: &mut Cache) {
+        let request = TokenRequest {
             method: b"GET",
             path: b"/api/v1/things?page=2",
             headers,
         };
         let outcome = self.rules.examine(black_box(&request), NOW, cache);
         let good = match turn {
-            Turn::None => matches!(outcome, Outcome::NoToken),
-            _ => matches!(outcome, Outcome::Verified(_)),
+            TokenQuestion::None => matches!(outcome, TokenOutcome::NoToken),
+            _ => matches!(outcome, TokenOutcome::Verified(_)),
         };
         assert!(good, "invariant: tokens are made for their rules");
         drop(black_box(outcome));
     }
 
-    fn check(&self, token: &Signed) {
+    fn check(&self, token: &SignedRequest) {
         let held = self
             .verifying
             .verify_sig(black_box(token.message.as_bytes()), &token.signature);
@@ -281,45 +281,45 @@ impl Issuers {
     }
 
     /// One of a turn for each token, in order.
-    fn pass(&self, turn: Turn, memories: &mut Memories) {
+    fn pass(&self, turn: TokenQuestion, memories: &mut TokenCaches) {
         let cache = match turn {
-            Turn::Cold => &mut memories.full,
-            Turn::Bare | Turn::Warm | Turn::None => &mut memories.known,
+            TokenQuestion::Cold => &mut memories.full,
+            TokenQuestion::Bare | TokenQuestion::Warm | TokenQuestion::None => &mut memories.known,
         };
         for token in &self.tokens {
             match turn {
-                Turn::Bare => self.check(token),
-                Turn::None => self.made(&self.usual, turn, cache),
-                Turn::Cold | Turn::Warm => self.made(&token.lines, turn, cache),
+                TokenQuestion::Bare => self.check(token),
+                TokenQuestion::None => self.made(&self.usual, turn, cache),
+                TokenQuestion::Cold | TokenQuestion::Warm => self.made(&token.lines, turn, cache),
             }
         }
     }
 
     /// One memory that is full, and one that knows every token.
-    fn memories(&self) -> Memories {
-        let mut memories = Memories {
+    fn memories(&self) -> TokenCaches {
+        let mut memories = TokenCaches {
             full: Cache::with_limit(CACHE_SEED, FULL_CACHE_BYTES),
             known: Cache::new(CACHE_SEED),
         };
-        self.pass(Turn::Cold, &mut memories);
-        self.pass(Turn::Warm, &mut memories);
+        self.pass(TokenQuestion::Cold, &mut memories);
+        self.pass(TokenQuestion::Warm, &mut memories);
         memories
     }
 
     /// Time of each turn in ns. The turns alternate within each round, so that a busy machine slows all
     /// alike.
-    pub(super) fn timed(&self) -> [(Turn, f64); 4] {
+    pub(super) fn timed(&self) -> [(TokenQuestion, f64); 4] {
         let mut memories = self.memories();
         let mut took = [const { Vec::new() }; 4];
         for _ in 0..BATCHES {
-            for (turn, took) in Turn::ALL.iter().zip(&mut took) {
+            for (turn, took) in TokenQuestion::ALL.iter().zip(&mut took) {
                 let began = Instant::now();
                 self.pass(*turn, &mut memories);
                 took.push(began.elapsed().as_secs_f64() * 1e9 / self.tokens.len() as f64);
             }
         }
         let mut took = took.into_iter();
-        Turn::ALL.map(|turn| {
+        TokenQuestion::ALL.map(|turn| {
             let mut all = took.next().unwrap_or_default();
             all.sort_unstable_by(f64::total_cmp);
             (turn, all[BATCHES / 2])
@@ -327,9 +327,9 @@ impl Issuers {
     }
 
     /// Each turn for a counter, in order; they are not timed.
-    pub(super) fn counted(&self) -> [(Turn, f64); 4] {
+    pub(super) fn counted(&self) -> [(TokenQuestion, f64); 4] {
         let mut memories = self.memories();
-        Turn::ALL.map(|turn| {
+        TokenQuestion::ALL.map(|turn| {
             begin_counting();
             self.pass(turn, &mut memories);
             end_counting();
@@ -339,7 +339,7 @@ impl Issuers {
 }
 
 /// An ordinary token, another for each number.
-fn signed(algorithm: Algorithm, issuer: &str, number: usize) -> Signed {
+fn signed(algorithm: Algorithm, issuer: &str, number: usize) -> SignedRequest {
     let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let head = part(json!({ "alg": algorithm.name(), "typ": "JWT", "kid": "k" }));
     let claims = part(json!({
@@ -352,7 +352,7 @@ fn signed(algorithm: Algorithm, issuer: &str, number: usize) -> Signed {
     let line = format!("Bearer {message}.{}", URL_SAFE_NO_PAD.encode(&signature));
     let mut lines = usual();
     lines.push(("authorization", line));
-    Signed {
+    SignedRequest {
         lines,
         message,
         signature,

@@ -4,10 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use voile_envoy::{Capture, Seat, Way, WrittenKeys};
+use voile_envoy::{InterceptMode, EnvoyIdentity, ControlPlaneAddress, WrittenKeys};
 use voile_model::{Namespace, WorkloadKey};
 
-use super::{Problem, Said, checked};
+use super::{Problem, ExportedText, checked};
 
 /// Everything inline.
 #[derive(Debug, clap::Args)]
@@ -19,12 +19,12 @@ use super::{Problem, Said, checked};
     errors, there is no such workload, or a limit was met (but `workload-address`, which is usual): then nothing is printed, unless\n\
     --partial; 2 when the folder cannot be read or the arguments are wrong."
 )]
-pub(super) struct Whole {
+pub(super) struct StaticBootstrapArgs {
     /// Folders of YAML, taken together as one mesh
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     #[command(flatten)]
-    place: Place,
+    place: EnvoyTarget,
     /// Print what can be said although limits were met; the exit code stays 1
     #[arg(long)]
     partial: bool,
@@ -37,7 +37,7 @@ pub(super) struct Whole {
 )]
 pub(super) struct Bootstrap {
     #[command(flatten)]
-    place: Place,
+    place: EnvoyTarget,
     /// The workload's address
     #[arg(long)]
     address: IpAddr,
@@ -68,13 +68,13 @@ pub(super) struct Secrets {
 
 /// Which Envoy.
 #[derive(Debug, clap::Args)]
-struct Place {
+struct EnvoyTarget {
     /// The workload that it stands for
     #[arg(long, value_name = "NAMESPACE/NAME")]
     workload: String,
     /// Capture of connections
     #[arg(long, value_enum, default_value = "redirect")]
-    capture: Captured,
+    capture: CaptureArgs,
     /// The folder with its certificates, as Envoy is to find it
     #[arg(long, value_name = "DIR", default_value = "/var/run/secrets/voile")]
     certificates: String,
@@ -84,14 +84,14 @@ struct Place {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Captured {
+enum CaptureArgs {
     /// Clients connect to the Sidecar resource's listeners
     None,
     /// The kernel redirects them to 15001 and 15006, by Istio's rules
     Redirect,
 }
 
-impl Place {
+impl EnvoyTarget {
     fn key(&self) -> Result<WorkloadKey, Problem> {
         let wrong = || Problem::Arguments(format!("`{}` is no NAMESPACE/NAME", self.workload));
         let (namespace, name) = self.workload.split_once('/').ok_or_else(wrong)?;
@@ -99,15 +99,15 @@ impl Place {
         Ok(WorkloadKey::new(namespace, name))
     }
 
-    fn capture(&self) -> Capture {
+    fn capture(&self) -> InterceptMode {
         match self.capture {
-            Captured::None => Capture::None,
-            Captured::Redirect => Capture::Redirect,
+            CaptureArgs::None => InterceptMode::None,
+            CaptureArgs::Redirect => InterceptMode::Redirect,
         }
     }
 
-    fn seat<'a>(&'a self, workload: &'a WorkloadKey, gateway: bool, address: IpAddr) -> Seat<'a> {
-        Seat {
+    fn seat<'a>(&'a self, workload: &'a WorkloadKey, gateway: bool, address: IpAddr) -> EnvoyIdentity<'a> {
+        EnvoyIdentity {
             workload,
             gateway,
             address,
@@ -118,8 +118,8 @@ impl Place {
     }
 }
 
-impl Whole {
-    pub(super) fn said(&self) -> Result<Said, Problem> {
+impl StaticBootstrapArgs {
+    pub(super) fn said(&self) -> Result<ExportedText, Problem> {
         let key = self.place.key()?;
         let mesh = checked(&self.directories)?;
         let workload = mesh
@@ -144,7 +144,7 @@ impl Whole {
             .place
             .seat(&key, workload.gateway, address)
             .whole(&made);
-        Ok(Said {
+        Ok(ExportedText {
             text: format!("{bootstrap:#}"),
             limits,
             is_whole: !unusual,
@@ -153,7 +153,7 @@ impl Whole {
 }
 
 impl Bootstrap {
-    pub(super) fn said(&self) -> Result<Said, Problem> {
+    pub(super) fn said(&self) -> Result<ExportedText, Problem> {
         let key = self.place.key()?;
         let wrong = || Problem::Arguments(format!("`{}` is not https://HOST:PORT", self.control));
         let place = self.control.strip_prefix("https://").ok_or_else(wrong)?;
@@ -170,7 +170,7 @@ impl Bootstrap {
                 Some(std::fs::read_to_string(file).map_err(unread)?)
             }
         };
-        let way = Way {
+        let way = ControlPlaneAddress {
             host,
             port: port.parse().map_err(|_| wrong())?,
             token: token.as_deref().map(str::trim),
@@ -180,12 +180,12 @@ impl Bootstrap {
             .place
             .seat(&key, self.gateway, self.address)
             .served(&way);
-        Ok(Said::all(format!("{bootstrap:#}")))
+        Ok(ExportedText::all(format!("{bootstrap:#}")))
     }
 }
 
 impl Secrets {
-    pub(super) fn said(&self) -> Result<Said, Problem> {
+    pub(super) fn said(&self) -> Result<ExportedText, Problem> {
         let folder = self.certificates.display().to_string();
         let unwritten = |error: std::io::Error| {
             Problem::Arguments(format!("cannot write into {folder}: {error}"))
@@ -195,6 +195,6 @@ impl Secrets {
             std::fs::write(&new, text).map_err(unwritten)?;
             std::fs::rename(&new, self.certificates.join(name)).map_err(unwritten)?;
         }
-        Ok(Said::all(String::new()))
+        Ok(ExportedText::all(String::new()))
     }
 }

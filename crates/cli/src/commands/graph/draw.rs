@@ -11,7 +11,7 @@ use voile_graph::draw;
 /// The SVG is one file that needs nothing else, and follows the reader's light or dark theme. Hovering over a service shows
 /// its script. Boxes name replicas, work and errors; dashed lines are calls that are not always made.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct GraphDrawArgs {
     /// The graph.
     file: PathBuf,
     /// Output file; without it, standard output.
@@ -33,7 +33,7 @@ enum Format {
     Dot,
 }
 
-pub(super) fn run(args: &Args) -> super::Outcome {
+pub(super) fn run(args: &GraphDrawArgs) -> super::Outcome {
     let graph = super::read(&args.file)?;
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy();
     let title = args.title.as_deref().unwrap_or(&name);

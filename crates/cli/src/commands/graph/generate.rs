@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use voile_graph::generate::{Plan, Shape, generate};
-use voile_graph::{Command, Protocol, Share, size, to_yaml};
+use voile_graph::generate::{GraphShape, ShapeKind, generate};
+use voile_graph::{ScriptStep, ServiceProtocol, Probability, size, to_yaml};
 
 /// Make a graph of a chosen shape, as YAML on standard output.
 ///
@@ -12,10 +12,10 @@ use voile_graph::{Command, Protocol, Share, size, to_yaml};
 ///   voile graph generate tree --services 19 --branches 9,1 --request-size 128 --response-size "1 KB"
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
-pub(super) struct Args {
+pub(super) struct GraphGenerateArgs {
     /// The shape.
     #[arg(value_enum)]
-    shape: Word,
+    shape: ShapeOption,
     /// Services.
     #[arg(long, value_name = "N", default_value_t = 10)]
     services: usize,
@@ -39,7 +39,7 @@ pub(super) struct Args {
     grpc: bool,
     /// The share of requests that each service fails: 0.1%, or 0.001.
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
-    error_rate: Share,
+    error_rate: Probability,
     /// CPU time that each service uses before it calls others.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     cpu: Option<Duration>,
@@ -49,7 +49,7 @@ pub(super) struct Args {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Word {
+enum ShapeOption {
     /// Each service calls several others at the same time, level by level.
     Tree,
     /// Each service calls the next.
@@ -70,7 +70,7 @@ fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}`: expected a size of at most 1 GiB such as 128 or 10 KB"))
 }
 
-fn share(text: &str) -> Result<Share, String> {
+fn share(text: &str) -> Result<Probability, String> {
     voile_graph::parse_share(text).ok_or_else(|| {
         format!("`{text}`: expected a percentage such as 0.1%, or a number from 0 to 1")
     })
@@ -81,27 +81,27 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}`: expected a duration such as 200us or 5ms"))
 }
 
-pub(super) fn run(args: &Args) -> super::Outcome {
-    let plan = Plan {
+pub(super) fn run(args: &GraphGenerateArgs) -> super::Outcome {
+    let plan = GraphShape {
         shape: match args.shape {
-            Word::Tree => Shape::Tree(args.branches.clone()),
-            Word::Chain => Shape::Chain,
-            Word::Star => Shape::Star,
-            Word::Mesh => Shape::Mesh,
-            Word::Multitier => Shape::Multitier,
-            Word::Realistic => Shape::Realistic,
+            ShapeOption::Tree => ShapeKind::Tree(args.branches.clone()),
+            ShapeOption::Chain => ShapeKind::Chain,
+            ShapeOption::Star => ShapeKind::Star,
+            ShapeOption::Mesh => ShapeKind::Mesh,
+            ShapeOption::Multitier => ShapeKind::Multitier,
+            ShapeOption::Realistic => ShapeKind::Realistic,
         },
         services: args.services,
         request_size: args.request_size,
         response_size: args.response_size,
         replicas: args.replicas,
         protocol: if args.grpc {
-            Protocol::Grpc
+            ServiceProtocol::Grpc
         } else {
-            Protocol::Http
+            ServiceProtocol::Http
         },
         error_rate: args.error_rate,
-        work: [args.cpu.map(Command::Cpu), args.sleep.map(Command::Sleep)]
+        work: [args.cpu.map(ScriptStep::Cpu), args.sleep.map(ScriptStep::Sleep)]
             .into_iter()
             .flatten()
             .collect(),

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use voile_graph::mesh::{self, Mtls, Options};
+use voile_graph::mesh::{self, Mtls, MeshOptions};
 
 /// Lay a graph out as a folder that `voile up` runs.
 ///
 /// For each service a file with ServiceAccount, ConfigMap (its piece of the graph), Service, Deployment and Sidecar; and
 /// mesh.yaml with what holds for all. Entry points are published from --node-port on. Then: voile up DIR
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct GraphMeshArgs {
     /// The graph.
     file: PathBuf,
     /// The folder; it is made, and must be empty if it is there.
@@ -55,7 +55,7 @@ enum Mode {
     Disable,
 }
 
-pub(super) fn run(args: &Args) -> super::Outcome {
+pub(super) fn run(args: &GraphMeshArgs) -> super::Outcome {
     let graph = super::read(&args.file)?;
     if !voile_model::names::is_dns_label(&args.namespace) {
         return Err(format!("`{}` is no name of a namespace", args.namespace));
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> super::Outcome {
     {
         return Err("--client is a rate above 0".to_owned());
     }
-    let options = Options {
+    let options = MeshOptions {
         namespace: args.namespace.clone(),
         mtls: match args.mtls {
             Mode::Strict => Mtls::Strict,

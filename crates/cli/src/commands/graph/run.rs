@@ -11,7 +11,7 @@ use voile_synthetic::RunOptions;
 /// Standard output gets a line for each entry point (its name, a tab, its URL) once all is ready. Ctrl-C leaves nothing
 /// behind.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct GraphRunArgs {
     /// The graph.
     file: PathBuf,
     /// Threads of each process.
@@ -26,7 +26,7 @@ pub(super) struct Args {
     once_ready: Option<String>,
 }
 
-pub(super) fn run(args: Args) -> super::Outcome {
+pub(super) fn run(args: GraphRunArgs) -> super::Outcome {
     let graph = super::read(&args.file)?;
     let options = RunOptions {
         graph,

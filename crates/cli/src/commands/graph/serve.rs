@@ -17,7 +17,7 @@ use voile_synthetic::{ServeOptions, serve};
 /// Callees are called by HTTP/1.1 or gRPC as their `type` says, at --at, else at $NAME_SERVICE_HOST:$NAME_SERVICE_PORT, else
 /// at NAME:8080 by DNS. Ends on SIGTERM or SIGINT, answering requests begun.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct GraphServeArgs {
     /// The graph; without it, the text in $VOILE_GRAPH, or the file that isotope's $CONFIG_PATH names.
     #[arg(long, value_name = "FILE")]
     graph: Option<PathBuf>,
@@ -63,7 +63,7 @@ fn at(text: &str) -> Result<(String, Vec<SocketAddr>), String> {
     Ok((name.to_owned(), addresses))
 }
 
-pub(super) fn run(args: Args) -> super::Outcome {
+pub(super) fn run(args: GraphServeArgs) -> super::Outcome {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let graph = match (args.graph, variable("VOILE_GRAPH"), variable("CONFIG_PATH")) {
         (Some(path), _, _) => super::read_quietly(&path)?,

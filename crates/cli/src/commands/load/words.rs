@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use voile_load::{Protocol, Resolve, Target, parse_duration};
+use voile_load::{LoadProtocol, Resolve, LoadTarget, parse_duration};
 
 /// Examples of the most common uses.
 pub(super) const EXAMPLES: &str = "Examples:
@@ -64,13 +64,13 @@ pub(super) enum ProtocolName {
 }
 
 impl ProtocolName {
-    pub(super) fn spoken(self) -> Protocol {
+    pub(super) fn spoken(self) -> LoadProtocol {
         match self {
-            Self::Http1 | Self::Http10 => Protocol::Http1,
-            Self::Http2 => Protocol::Http2,
-            Self::Grpc => Protocol::Grpc,
-            Self::TcpRr | Self::TcpCrr => Protocol::TcpRr,
-            Self::TcpBulk => Protocol::TcpBulk,
+            Self::Http1 | Self::Http10 => LoadProtocol::Http1,
+            Self::Http2 => LoadProtocol::Http2,
+            Self::Grpc => LoadProtocol::Grpc,
+            Self::TcpRr | Self::TcpCrr => LoadProtocol::TcpRr,
+            Self::TcpBulk => LoadProtocol::TcpBulk,
         }
     }
 }
@@ -95,13 +95,13 @@ pub(super) enum Format {
     Fortio,
 }
 
-pub(super) fn parse_target(text: &str, resolve: Resolve) -> Result<(f64, Target), String> {
+pub(super) fn parse_target(text: &str, resolve: Resolve) -> Result<(f64, LoadTarget), String> {
     let weight = text.split_once('=').and_then(|(weight, url)| {
         let weight = weight.parse::<f64>().ok()?;
         Some((weight, url))
     });
     let (weight, url) = weight.unwrap_or((1.0, text));
-    Ok((weight, Target::resolved(url, resolve)?))
+    Ok((weight, LoadTarget::resolved(url, resolve)?))
 }
 
 pub(super) fn interval(text: &str) -> Result<Duration, String> {

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use voile_node::{Outside, RunError, Subscription};
-use voile_telemetry::logging::Level;
+use voile_node::{ExternalNames, RunError, Subscription};
+use voile_telemetry::logging::LogLevelHandle;
 
-use super::{Args, CaptureMode, Subscribe};
+use super::{ProxyArgs, CaptureMode, Subscribe};
 
-pub(super) fn run(args: Args, log: Level) -> ExitCode {
+pub(super) fn run(args: ProxyArgs, log: LogLevelHandle) -> ExitCode {
     let options = match options(args, log) {
         Ok(options) => options,
         Err(error) => {
@@ -29,7 +29,7 @@ pub(super) fn run(args: Args, log: Level) -> ExitCode {
 }
 
 /// First given option that has no meaning here. It is refused, since the user expects an effect.
-fn meaningless(args: &Args) -> Option<&'static str> {
+fn meaningless(args: &ProxyArgs) -> Option<&'static str> {
     let given = [
         ("--workload-group", args.workload_group.is_some()),
         ("--join-token-file", args.join_token_file.is_some()),
@@ -51,7 +51,7 @@ fn meaningless(args: &Args) -> Option<&'static str> {
     found.map(|(name, _)| *name)
 }
 
-fn options(args: Args, log: Level) -> Result<voile_node::Options, String> {
+fn options(args: ProxyArgs, log: LogLevelHandle) -> Result<voile_node::NodeOptions, String> {
     if let Some(option) = meaningless(&args) {
         return Err(format!("{option} means nothing with --role node"));
     }
@@ -65,7 +65,7 @@ fn options(args: Args, log: Level) -> Result<voile_node::Options, String> {
     let token_file = args
         .token_file
         .ok_or("--role node needs --token-file: a token that is bound to its own pod")?;
-    Ok(voile_node::Options {
+    Ok(voile_node::NodeOptions {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         own_account: args.service_account,
@@ -82,9 +82,9 @@ fn options(args: Args, log: Level) -> Result<voile_node::Options, String> {
         token_file,
         keeps_source: args.keep_source,
         outside: match args.resolver {
-            None | Some(voile_proxy::Outside::System) => Outside::System,
-            Some(voile_proxy::Outside::Server(server)) => Outside::Server(server),
-            Some(voile_proxy::Outside::Nowhere) => Outside::Nowhere,
+            None | Some(voile_proxy::ExternalResolver::System) => ExternalNames::System,
+            Some(voile_proxy::ExternalResolver::Server(server)) => ExternalNames::Server(server),
+            Some(voile_proxy::ExternalResolver::Nowhere) => ExternalNames::Nowhere,
         },
         admin: args.admin,
         metrics: args.metrics,

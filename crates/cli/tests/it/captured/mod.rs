@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
-use voile_host::netns::rules::{Capture, Rules, Tool, apply};
+use voile_host::netns::rules::{PodCapture, Rules, Tool, apply};
 
 use crate::mesh::{Process, get, peer_authentication, put, wait_until};
 
@@ -96,12 +96,12 @@ impl Captured {
             let gateways: [IpAddr; 2] = [WORLD.into(), beside(WORLD).into()];
             let made = bridge.add_pod(&both(address), &gateways).expect("a pod");
             let rules = Rules {
-                capture: Some(Capture {
+                capture: Some(PodCapture {
                     control: vec![(WORLD, XDS).into(), (WORLD, BETWEEN).into()],
                     // Servers of strangers ask who their clients are, and would wait for this machine's own resolver.
                     dns: Some(15053),
                     keeps_source,
-                    ..Capture::default()
+                    ..PodCapture::default()
                 }),
                 services: Vec::new(),
                 ..Rules::default()

@@ -13,7 +13,7 @@ use fastrand::Rng;
 use serde_json::{Value, json};
 use voile_control::translate::translate;
 use voile_model::{Labels, Mesh, Namespace, Port, SourceFile};
-use voile_proxy::Foretold;
+use voile_proxy::PredictedRoutes;
 
 use super::process::Envoy;
 use crate::mesh::{free_port, local, own_net};
@@ -107,7 +107,7 @@ fn requests_take_the_routes_that_envoy_would_send_them_by() {
 /// Services with routes, as both read them.
 struct Round {
     text: String,
-    ours: Vec<Foretold>,
+    ours: Vec<PredictedRoutes>,
     seed: u64,
     port: u16,
     at: SocketAddr,
@@ -167,7 +167,7 @@ impl Round {
     }
 }
 
-fn ours(mesh: &Mesh, services: usize, port: u16) -> Vec<Foretold> {
+fn ours(mesh: &Mesh, services: usize, port: u16) -> Vec<PredictedRoutes> {
     let (snapshot, problems) = translate(mesh, None);
     assert!(problems.is_empty(), "{problems:?}");
     let namespace = Namespace::new("shop").expect("a name");
@@ -176,7 +176,7 @@ fn ours(mesh: &Mesh, services: usize, port: u16) -> Vec<Foretold> {
     let of = |number: usize| {
         let name = format!("shop/{}.shop.svc.cluster.local", drawn::host(number));
         let told = snapshot.routes_told(&name, &namespace).expect("routes");
-        Foretold::read(told, port, &labels).expect("routes that we read")
+        PredictedRoutes::read(told, port, &labels).expect("routes that we read")
     };
     (0..services).map(of).collect()
 }

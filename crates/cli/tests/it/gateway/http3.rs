@@ -8,7 +8,7 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use voile_http3::Code;
-use voile_load::Anybody;
+use voile_load::UnverifiedServer;
 
 use super::quic::{self, Answer, Dialed, dial, head};
 use super::tls::{PORT, curl, https};
@@ -32,7 +32,7 @@ pub(crate) fn client(alpn: &[u8], shows: Option<(&Keys, &str)>) -> Arc<ClientCon
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("TLS 1.3")
         .dangerous()
-        .with_custom_certificate_verifier(Anybody::by(provider));
+        .with_custom_certificate_verifier(UnverifiedServer::by(provider));
     let mut config = match shows {
         None => config.with_no_client_auth(),
         Some((keys, name)) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream};
-use voile_http3::{Code, Event, Frames, data_head};
+use voile_http3::{Code, FrameEvent, Frames, data_head};
 
 use super::http3::{as_anybody, client, get_at, simple, start};
 use super::quic::{self, Dialed, head, read};
@@ -44,7 +44,7 @@ impl Listening {
         }
     }
 
-    async fn next(&mut self) -> Option<Event> {
+    async fn next(&mut self) -> Option<FrameEvent> {
         loop {
             if let Some(event) = self.frames.next(&mut self.chunk).expect("frames") {
                 return Some(event);
@@ -80,7 +80,7 @@ async fn echoed(send: &mut SendStream, heard: &mut Listening, text: &str) {
     let mut got = Vec::new();
     while got.len() < expected.len() {
         match heard.next().await {
-            Some(Event::Data(data)) => got.extend_from_slice(&data),
+            Some(FrameEvent::Data(data)) => got.extend_from_slice(&data),
             other => panic!("{other:?}"),
         }
     }
@@ -115,13 +115,13 @@ fn calls_talk_both_ways_over_http3_and_whoever_gives_one_up_is_heard() {
         let (mut send, recv) = begin(&to, "/echo").await;
         let mut heard = Listening::to(recv);
         say(&mut send, "one").await;
-        assert!(matches!(heard.next().await, Some(Event::Block { .. })));
-        assert_eq!(heard.next().await, Some(Event::Data(message("one"))));
+        assert!(matches!(heard.next().await, Some(FrameEvent::Block { .. })));
+        assert_eq!(heard.next().await, Some(FrameEvent::Data(message("one"))));
         for text in ["two", "three"] {
             echoed(&mut send, &mut heard, text).await;
         }
         send.finish().expect("finished");
-        let Some(Event::Block { bytes, .. }) = heard.next().await else {
+        let Some(FrameEvent::Block { bytes, .. }) = heard.next().await else {
             panic!("no trailers");
         };
         let trailers = voile_http3::decode(&bytes, true, 10_000).expect("trailers");
@@ -166,7 +166,7 @@ fn a_gateway_that_leaves_says_so_finishes_what_it_has_and_takes_no_more() {
         assert!(refused.is_err(), "{refused:?}");
         echoed(&mut send, &mut heard, "two").await;
         send.finish().expect("finished");
-        assert!(matches!(heard.next().await, Some(Event::Block { .. })));
+        assert!(matches!(heard.next().await, Some(FrameEvent::Block { .. })));
         assert_eq!(heard.next().await, None);
         assert_eq!(ended(&to).await, Some(Code::NO_ERROR));
     });
@@ -185,8 +185,8 @@ async fn told_to_leave(to: &Dialed) -> Listening {
         frames: Frames::of_control(),
         chunk: Bytes::new(),
     };
-    assert_eq!(said.next().await, Some(Event::Settings));
-    assert_eq!(said.next().await, Some(Event::Goaway));
+    assert_eq!(said.next().await, Some(FrameEvent::Settings));
+    assert_eq!(said.next().await, Some(FrameEvent::Goaway));
     said
 }
 

@@ -15,7 +15,7 @@ use quinn_proto::{ConnectError, ConnectionId, Side, TransportError, TransportErr
 use rustls::pki_types::CertificateDer;
 use rustls::quic::{ClientConnection, KeyChange, Secrets, Version};
 use voile_http2::Fields;
-use voile_http3::{Event, Frames, data_head, decode, encode, head_frame, settings};
+use voile_http3::{FrameEvent, Frames, data_head, decode, encode, head_frame, settings};
 use voile_transport::quic::{first_suite, keys, packets};
 
 /// A head beyond this is no test's.
@@ -191,8 +191,8 @@ pub(super) async fn read(recv: &mut RecvStream) -> Result<Answer, String> {
         let mut bytes: Bytes = chunk.bytes;
         while let Some(event) = frames.next(&mut bytes).map_err(|code| code.to_string())? {
             match event {
-                Event::Data(data) => answer.body.extend_from_slice(&data),
-                Event::Block { bytes, whole } => {
+                FrameEvent::Data(data) => answer.body.extend_from_slice(&data),
+                FrameEvent::Block { bytes, whole } => {
                     let fields = decode(&bytes, whole, MOST).expect("a block").fields;
                     match (answer.status, fields.status()) {
                         (0, early @ 100..200) => answer.early.push(early),

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use voile_host::netns::Namespace;
-use voile_host::netns::rules::{Capture, Rules};
+use voile_host::netns::rules::{PodCapture, Rules};
 
 use super::{Node, mesh, pod};
 use crate::captured::{listen, local};
@@ -170,9 +170,9 @@ impl Stage {
                     Kind::None => mesh.pod_with(name, address, Rules::default()),
                     Kind::Sidecar => {
                         let rules = Rules {
-                            capture: Some(Capture {
+                            capture: Some(PodCapture {
                                 control: vec![(WORLD, XDS).into()],
-                                ..Capture::default()
+                                ..PodCapture::default()
                             }),
                             ..Rules::default()
                         };

@@ -4,7 +4,7 @@
 use http::{Method, Request};
 use serde_json::json;
 use voile_host::netns::Namespace;
-use voile_host::netns::rules::Capture;
+use voile_host::netns::rules::PodCapture;
 
 use super::hostile::{answered, calls_by};
 use super::mixed::sidecar;
@@ -219,9 +219,9 @@ const CUT: Duration = Duration::from_secs(20);
 /// Its network, and its sidecar.
 fn sided(mesh: &mut Mesh) -> Pod {
     let rules = Rules {
-        capture: Some(Capture {
+        capture: Some(PodCapture {
             control: vec![(WORLD, XDS).into()],
-            ..Capture::default()
+            ..PodCapture::default()
         }),
         ..Rules::default()
     };

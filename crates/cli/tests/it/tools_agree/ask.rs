@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use voile_model::mesh::{Mesh, PodTemplate, Service};
+use voile_model::mesh::{Mesh, PodTemplate, MeshService};
 use voile_model::{Identity, Namespace};
 
 use crate::mesh::{Answer, exchange};
@@ -125,7 +125,7 @@ impl<'a> Running<'a> {
 
     /// Callers of this service: a pod for each workload with a proxy, and plaintext if the service is
     /// published.
-    pub(super) fn callers(&self, mesh: &Mesh, service: &Service) -> Vec<Asking> {
+    pub(super) fn callers(&self, mesh: &Mesh, service: &MeshService) -> Vec<Asking> {
         let mut all = Vec::new();
         for pod in &self.pods {
             let Some(template) = template(mesh, pod) else {
@@ -199,7 +199,7 @@ impl Asking {
 
 impl Pod {
     /// Address at which the pod finds a service, if it does.
-    fn finds(&self, service: &Service) -> Option<SocketAddr> {
+    fn finds(&self, service: &MeshService) -> Option<SocketAddr> {
         let word = |text: &str| text.to_ascii_uppercase().replace(['-', '.'], "_");
         let (name, namespace) = (word(&service.name), word(service.key.namespace.as_str()));
         let key = match *service.key.namespace.as_str() == *self.namespace {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
-use voile_host::netns::rules::{Capture, MARK_INWARD, MARK_OUTWARD, Rules, Tool, apply};
+use voile_host::netns::rules::{PodCapture, MARK_INWARD, MARK_OUTWARD, Rules, Tool, apply};
 
 use crate::captured::{connect, listen, local};
 use crate::mesh::{Process, get, peer, wait_until};
@@ -151,9 +151,9 @@ impl Mesh {
     /// A network whose connections are turned to a proxy's ports.
     pub(crate) fn pod(&self, name: &'static str, address: Ipv4Addr) -> Pod {
         let rules = Rules {
-            capture: Some(Capture {
+            capture: Some(PodCapture {
                 control: vec![(WORLD, XDS).into()],
-                ..Capture::default()
+                ..PodCapture::default()
             }),
             ..Rules::default()
         };

@@ -6,10 +6,10 @@ use super::*;
 use crate::groups::tests::{claim, group_of};
 
 /// A control plane's hand on the folder.
-fn files(folder: &Path) -> Files {
-    Files {
+fn files(folder: &Path) -> GroupFiles {
+    GroupFiles {
         folder: folder.to_path_buf(),
-        holder: Holder::new(folder).expect("a folder"),
+        holder: ReplicaName::new(folder).expect("a folder"),
         grace: Duration::from_secs(10),
         orphans: BTreeMap::new(),
     }
@@ -21,21 +21,21 @@ fn wanted(
     group: &WorkloadGroup,
     well: Option<bool>,
     before: Option<&str>,
-) -> Wanted {
+) -> WantedDocument {
     let health = well.map(|well| match well {
         true => Ok(()),
         false => Err("no".to_owned()),
     });
-    Wanted {
-        entry: Some(Entry::of(group, claim, health.as_ref())),
+    WantedDocument {
+        entry: Some(GroupDocument::of(group, claim, health.as_ref())),
         claim: claim.clone(),
         before: before.map(str::to_owned),
     }
 }
 
-fn there(files: &Files, name: &str) -> Option<Entry> {
+fn there(files: &GroupFiles, name: &str) -> Option<GroupDocument> {
     let text = files.file(name).read().expect("the folder is there")?;
-    Entry::parse(&text)
+    GroupDocument::parse(&text)
 }
 
 #[test]
@@ -98,14 +98,14 @@ fn members_of_who_runs_stay_and_those_of_who_ended_have_a_minute_to_come() {
     let folder = tempfile::tempdir().expect("a folder");
     let (one, mut other) = (files(folder.path()), files(folder.path()));
     let [left, comes] = ["10.0.0.7", "10.0.0.8"].map(claim);
-    let put = |files: &Files, claim: &Claim| {
+    let put = |files: &GroupFiles, claim: &Claim| {
         let file = files.put(wanted(claim, &group_of(claim), None, None));
         file.expect("it is taken in").expect("a file")
     };
     let names = [put(&one, &left), put(&one, &comes)];
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
-    let found = |files: &Files| names.each_ref().map(|name| there(files, name).is_some());
+    let found = |files: &GroupFiles| names.each_ref().map(|name| there(files, name).is_some());
     for seconds in [0, 100, 200] {
         let (seen, next) = other.look(at(seconds));
         assert_eq!(seen.len(), 2);
@@ -141,9 +141,9 @@ fn a_group_that_is_for_another_account_by_now_has_no_such_member() {
         group.service_account = account.into();
         let group = Arc::new(group.clone());
         groups.groups = Arc::new([(claim.group.clone(), group)].into_iter().collect());
-        let mut roll = Roll::new(Duration::ZERO, Instant::now());
+        let mut roll = MemberList::new(Duration::ZERO, Instant::now());
         roll.joins(1, claim.clone(), oneshot::channel().0, Instant::now());
-        let desk = Desk {
+        let desk = RegistrarThread {
             roll,
             snapshot: Arc::new(groups.clone()),
             ending: false,

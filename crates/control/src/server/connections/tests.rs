@@ -9,14 +9,14 @@ use tokio::task::LocalSet;
 use tonic::Status;
 use tonic::body::Body;
 use voile_http2::{Config, Fields, RecvStream, ResponseFuture, SendStream};
-use voile_xds::server::Served;
+use voile_xds::server::ServedStream;
 
 use super::*;
 use crate::server::budget::{
     MAX_NEWCOMER_SAYS, MAX_QUESTION, MAX_REFUSALS, MAX_RESTING_PER_CALLER, NEWCOMERS, RESTING,
 };
-use crate::server::newcomers::{Lane, Resting};
-use crate::server::places::Source;
+use crate::server::newcomers::{Lane, RestingConnection};
+use crate::server::lane_shares::Source;
 use crate::server::routes::Answered;
 use crate::server::socket::Socket;
 
@@ -32,7 +32,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 struct Talkative;
 
 impl Discovery for Talkative {
-    fn open(&self, request: Request<()>) -> Result<Box<dyn Served>, Status> {
+    fn open(&self, request: Request<()>) -> Result<Box<dyn ServedStream>, Status> {
         match request.headers().get("authorization") {
             Some(_) => Ok(Box::new(Self)),
             None => Err(Status::unauthenticated("who calls?")),
@@ -40,7 +40,7 @@ impl Discovery for Talkative {
     }
 }
 
-impl Served for Talkative {
+impl ServedStream for Talkative {
     fn hear(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Status> {
         out.extend([b'.'; ANSWER]);
         match bytes {
@@ -82,21 +82,21 @@ impl GrpcService for Counting {
 }
 
 /// The server's end of this.
-async fn connection(far: TcpStream) -> Connection<Socket, Talkative, Counting> {
+async fn connection(far: TcpStream) -> DiscoveryConnection<Socket, Talkative, Counting> {
     connection_in(far, Lane::new(&RESTING))
 }
 
 /// The same, with a place in that lane while it follows no stream.
-fn connection_in(far: TcpStream, lane: Lane) -> Connection<Socket, Talkative, Counting> {
+fn connection_in(far: TcpStream, lane: Lane) -> DiscoveryConnection<Socket, Talkative, Counting> {
     let source = Source::from(far.peer_addr().expect("its address").ip());
     let place = Lane::new(&NEWCOMERS).place_now(source.clone());
-    let stream = Guarded::new(Socket::from(far), place, Resting { lane, source });
+    let stream = GuardedConnection::new(Socket::from(far), place, RestingConnection { lane, source });
     let entrance = stream.connect_info();
-    let shared = Shared::new(Routes {
+    let shared = ConnectionsState::new(Routes {
         discovery: Talkative,
         certificates: Some(Counting),
     });
-    Connection::new(stream, entrance, shared)
+    DiscoveryConnection::new(stream, entrance, shared)
 }
 
 /// The other end.

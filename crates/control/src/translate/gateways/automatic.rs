@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use voile_model::mesh::action::HeaderRules;
-use voile_model::mesh::intent::{Server, ServerTlsMode};
+use voile_model::mesh::routing_intent::{DeclaredServer, ServerTlsMode};
 use voile_model::mesh::{
-    Client, Location, Mesh, Resolution, Service, ServicePort, Transport, Workload,
+    RuleClient, Location, Mesh, Resolution, MeshService, ServicePort, Transport, Workload,
 };
 use voile_model::{Hostname, Port};
 use voile_xds::wire::{
@@ -19,7 +19,7 @@ use voile_xds::wire::{
 use super::Servers;
 
 /// Returns true if the server routes connections by name alone.
-pub(super) fn is(server: &Server) -> bool {
+pub(super) fn is(server: &DeclaredServer) -> bool {
     let tls = server.tls.as_ref();
     tls.is_some_and(|tls| tls.mode == ServerTlsMode::AutoPassthrough)
 }
@@ -62,9 +62,9 @@ fn led_to<'m>(
     mesh: &'m Mesh,
     workload: &Workload,
     servers: &Servers<'_>,
-) -> BTreeMap<&'m Hostname, &'m Service> {
+) -> BTreeMap<&'m Hostname, &'m MeshService> {
     let own = &workload.key.namespace;
-    let served = |service: &Service| {
+    let served = |service: &MeshService| {
         let mut hosts = servers.iter().flat_map(|(_, server)| &server.hosts);
         let namespace = &service.key.namespace;
         hosts.any(|one| {
@@ -72,7 +72,7 @@ fn led_to<'m>(
             open && one.host.covers(&service.key.hostname)
         })
     };
-    let mut found: BTreeMap<&Hostname, &Service> = BTreeMap::new();
+    let mut found: BTreeMap<&Hostname, &MeshService> = BTreeMap::new();
     for service in mesh.services.values() {
         let seen = service.visibility.includes(own) && is_of_the_mesh(service);
         if !seen || !served(service) {
@@ -87,7 +87,7 @@ fn led_to<'m>(
 }
 
 /// Returns true if a workload of the mesh may answer for the service by a name that a client can ask for.
-fn is_of_the_mesh(service: &Service) -> bool {
+fn is_of_the_mesh(service: &MeshService) -> bool {
     service.location == Location::MeshInternal
         && !matches!(service.resolution, Resolution::Alias(_))
         && !service.key.hostname.is_wildcard()
@@ -98,21 +98,21 @@ fn is_carried(port: &ServicePort) -> bool {
 }
 
 /// The whole, and the parts that the gateway's DestinationRule makes of it.
-fn parts(mesh: &Mesh, workload: &Workload, service: &Service) -> Vec<Option<Arc<str>>> {
-    let rule = mesh.destination_rule(service, Client::of(workload));
+fn parts(mesh: &Mesh, workload: &Workload, service: &MeshService) -> Vec<Option<Arc<str>>> {
+    let rule = mesh.destination_rule(service, RuleClient::of(workload));
     let said = rule.into_iter().flat_map(|rule| rule.subsets.keys());
     let said = said.cloned().map(Some);
     std::iter::once(None).chain(said).collect()
 }
 
 /// As Istio's proxies ask for it.
-fn name(service: &Service, port: Port, part: Option<&str>) -> Arc<str> {
+fn name(service: &MeshService, port: Port, part: Option<&str>) -> Arc<str> {
     let host = &service.key.hostname;
     format!("outbound_.{port}_.{}_.{host}", part.unwrap_or_default()).into()
 }
 
 fn route(
-    service: &Service,
+    service: &MeshService,
     port: Port,
     part: Option<Arc<str>>,
     name: &Arc<str>,

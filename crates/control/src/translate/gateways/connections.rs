@@ -4,18 +4,18 @@
 use std::sync::Arc;
 
 use voile_model::Hostname;
-use voile_model::mesh::intent::{Server, ServerTlsMode};
-use voile_model::mesh::{Mesh, Place, VirtualService, Workload};
+use voile_model::mesh::routing_intent::{DeclaredServer, ServerTlsMode};
+use voile_model::mesh::{Mesh, RouteAttachment, VirtualService, Workload};
 use voile_xds::wire::{ConnectionMatch, ConnectionRoute, PackedRoutes, Routes};
 
-use super::super::routes::Answers;
+use super::super::routes::RouteResponses;
 use super::Servers;
 
 /// Routes of servers that are one: all of plaintext, or one of TLS.
 pub(super) fn routes(
     mesh: &Mesh,
     workload: &Workload,
-    answers: &Answers<'_>,
+    answers: &RouteResponses<'_>,
     servers: &Servers<'_>,
 ) -> PackedRoutes {
     let client = &workload.key.namespace;
@@ -26,7 +26,7 @@ pub(super) fn routes(
             if !routed.any(|one| Arc::ptr_eq(one, service)) {
                 continue;
             }
-            let place = Place::Gateway(&gateway.name);
+            let place = RouteAttachment::Gateway(&gateway.name);
             let mode = server.tls.as_ref().map(|tls| tls.mode);
             let layer = match mode {
                 Some(ServerTlsMode::Passthrough) => &service.tls,
@@ -45,7 +45,7 @@ pub(super) fn routes(
 /// A route as far as its VirtualService may route what the server takes: for the names that both have.
 fn here(
     route: ConnectionRoute,
-    server: &Server,
+    server: &DeclaredServer,
     service: &VirtualService,
 ) -> Option<ConnectionRoute> {
     let hosts: Vec<&Hostname> = server.hosts_of(service).collect();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use voile_model::ResourceName;
 use voile_model::mesh::traffic::{ClientTls, TlsOrigin};
-use voile_model::mesh::{Client, DestinationRule, Mesh, PolicyLevel, Workload};
+use voile_model::mesh::{RuleClient, DestinationRule, Mesh, PolicyLevel, Workload};
 use voile_xds::wire::Credential;
 
 use super::{believed, certificate};
@@ -20,7 +20,7 @@ pub(super) fn for_servers(
     let services = mesh.led_to_from_outside(client, &workload.labels);
     let rules = services
         .iter()
-        .filter_map(|service| mesh.destination_rule(service, Client::of(workload)));
+        .filter_map(|service| mesh.destination_rule(service, RuleClient::of(workload)));
     let origins = rules.flat_map(|rule| origins(rule));
     let named: BTreeSet<(Arc<str>, bool)> = origins
         .filter_map(|origin| Some((origin.credential.clone()?, origin.mutual)))

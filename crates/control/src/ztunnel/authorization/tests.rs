@@ -4,13 +4,13 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use voile_model::Identity;
-use voile_policy::authorization::{Cidr, Facts, PolicyName, naive};
+use voile_policy::authorization::{Cidr, RequestFacts, PolicyName, naive};
 
 use super::*;
 
 /// ztunnel's reading of a policy, from its source: rules are alternatives, clauses must all hold, a match that says nothing
 /// never does.
-fn matches(policy: &wire::Authorization, facts: &Facts<'_>) -> bool {
+fn matches(policy: &wire::Authorization, facts: &RequestFacts<'_>) -> bool {
     policy.rules.iter().any(|rule| {
         rule.clauses.iter().all(|clause| {
             clause.matches.is_empty() || clause.matches.iter().any(|one| match_holds(one, facts))
@@ -18,7 +18,7 @@ fn matches(policy: &wire::Authorization, facts: &Facts<'_>) -> bool {
     })
 }
 
-fn match_holds(one: &wire::Match, facts: &Facts<'_>) -> bool {
+fn match_holds(one: &wire::Match, facts: &RequestFacts<'_>) -> bool {
     let id = facts.source.map(ToString::to_string).unwrap_or_default();
     let namespace = facts.source.map(|id| id.namespace.to_string());
     let namespace = namespace.unwrap_or_default();
@@ -81,7 +81,7 @@ fn term(attribute: Attribute, any: &[&str], none: &[&str]) -> Term {
     Term::parse(attribute, "shop", any, none).expect("values")
 }
 
-fn policy(action: Action, rules: Vec<Rule>) -> Policy {
+fn policy(action: Action, rules: Vec<PolicyRule>) -> Policy {
     Policy {
         name: PolicyName {
             namespace: "shop".into(),
@@ -131,9 +131,9 @@ impl Dice {
         terms
     }
 
-    fn rule(&mut self) -> Rule {
+    fn rule(&mut self) -> PolicyRule {
         let (from, to) = (self.below(3), self.below(3));
-        Rule {
+        PolicyRule {
             from: (0..from).map(|_| self.terms(&sources())).collect(),
             to: (0..to).map(|_| self.terms(&operations())).collect(),
             when: self.terms(&sources()),
@@ -188,12 +188,12 @@ fn callers() -> Vec<Option<Identity>> {
 }
 
 /// Each connection with its HTTP request left out: that is what a node proxy sees.
-fn connections(mut see: impl FnMut(&Facts<'_>)) {
+fn connections(mut see: impl FnMut(&RequestFacts<'_>)) {
     for source in callers() {
         for from in ["10.1.0.7", "192.0.2.1", "fd00::1"] {
             for port in [80, 8080, 9000] {
                 let from: IpAddr = from.parse().expect("an address");
-                see(&Facts {
+                see(&RequestFacts {
                     source: source.as_ref(),
                     source_ip: from,
                     remote_ip: from,
@@ -244,10 +244,10 @@ fn a_translated_policy_means_the_same_or_is_stricter_and_says_so() {
 }
 
 /// `policy` as one line of what is said: problems, then whether a caller of `shop/b` on port 80 is matched.
-fn shown(action: Action, rule: Rule) -> (Vec<String>, bool) {
+fn shown(action: Action, rule: PolicyRule) -> (Vec<String>, bool) {
     let said = authorization(&policy(action, vec![rule]), wire::Scope::Global);
     let caller = callers().swap_remove(1);
-    let facts = Facts {
+    let facts = RequestFacts {
         source: caller.as_ref(),
         source_ip: Ipv4Addr::new(10, 1, 0, 7).into(),
         remote_ip: Ipv4Addr::new(10, 1, 0, 7).into(),
@@ -262,7 +262,7 @@ fn shown(action: Action, rule: Rule) -> (Vec<String>, bool) {
 fn what_only_requests_can_tell_fails_closed_and_is_named() {
     let method = || vec![term(Attribute::Method, &["GET"], &[])];
     let port = || vec![term(Attribute::DestinationPort, &["80"], &[])];
-    let with = |from: Vec<Terms>, to: Vec<Terms>| Rule {
+    let with = |from: Vec<Terms>, to: Vec<Terms>| PolicyRule {
         from,
         to,
         when: Vec::new(),
@@ -304,7 +304,7 @@ fn what_only_requests_can_tell_fails_closed_and_is_named() {
         !denied && problems[0].contains("audits nothing"),
         "{problems:?}"
     );
-    let (problems, allowed) = shown(Action::Allow, Rule::default());
+    let (problems, allowed) = shown(Action::Allow, PolicyRule::default());
     assert!(
         allowed && problems.is_empty(),
         "a rule that asks nothing matches everything"

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use voile_policy::tokens::{
-    Cache, Edits, Outcome, Reason, Request, Rules, without_cookies, without_params,
+    Cache, TokenEdits, TokenOutcome, TokenErrorReason, TokenRequest, Rules, without_cookies, without_params,
 };
 use voile_testkit::tokens::Carrying;
 
@@ -37,7 +37,7 @@ pub(super) enum Became {
         status: u16,
         text: String,
         /// Ours only.
-        reason: Option<Reason>,
+        reason: Option<TokenErrorReason>,
     },
     /// It reaches the application.
     Passed(Passed),
@@ -110,22 +110,22 @@ pub(super) fn ours(rules: &Rules, sent: &Carrying, now: u64, cache: &mut Cache) 
     // A codec takes the blanks around values away.
     let lines = sent.headers.iter();
     let lines: Vec<(&str, &str)> = lines.map(|(name, value)| (&**name, value.trim())).collect();
-    let request = Request {
+    let request = TokenRequest {
         method: sent.method.as_bytes(),
         path: sent.target.as_bytes(),
         headers: &lines,
     };
     let outcome = rules.examine(&request, now, cache);
     let (edits, claims) = match &outcome {
-        Outcome::Refused(refusal) => {
+        TokenOutcome::Refused(refusal) => {
             return Became::Refused {
                 status: refusal.status(),
                 text: refusal.text(),
                 reason: Some(refusal.reason),
             };
         }
-        Outcome::NoToken => (Edits::default(), Value::Null),
-        Outcome::Verified(good) => (good.edits(rules), good.claims().to_map().into()),
+        TokenOutcome::NoToken => (TokenEdits::default(), Value::Null),
+        TokenOutcome::Verified(good) => (good.edits(rules), good.claims().to_map().into()),
     };
     let goes = |name: &str| {
         let owned = rules.owned_headers().iter().any(|owned| **owned == *name);

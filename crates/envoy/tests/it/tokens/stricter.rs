@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use voile_policy::tokens::Reason;
+use voile_policy::tokens::TokenErrorReason;
 use voile_testkit::tokens::{Carrying, DrawnRule};
 
 use super::became::{Became, COMPARED, Passed};
@@ -106,7 +106,7 @@ impl Case<'_> {
     }
 
     /// Why a request may be refused here that Envoy lets pass.
-    fn refused_by_us(&self, reason: Reason) -> Option<&'static str> {
+    fn refused_by_us(&self, reason: TokenErrorReason) -> Option<&'static str> {
         if self.odd("the same place twice") {
             return Some("all parameters and cookies of a name are looked at");
         }
@@ -114,23 +114,23 @@ impl Case<'_> {
         let several = self.odd("another token");
         let any = several || self.rules.len() > 1;
         let why =
-            |reasons: &[Reason], odd: &str| self.odd(odd) && (any || reasons.contains(&reason));
+            |reasons: &[TokenErrorReason], odd: &str| self.odd(odd) && (any || reasons.contains(&reason));
         let unfit = [
-            Reason::Algorithm,
-            Reason::NoUsableKey,
-            Reason::NoKey,
-            Reason::Signature,
+            TokenErrorReason::Algorithm,
+            TokenErrorReason::NoUsableKey,
+            TokenErrorReason::NoKey,
+            TokenErrorReason::Signature,
         ];
         let encoding = [
-            Reason::HeaderEncoding,
-            Reason::PayloadEncoding,
-            Reason::SignatureEncoding,
+            TokenErrorReason::HeaderEncoding,
+            TokenErrorReason::PayloadEncoding,
+            TokenErrorReason::SignatureEncoding,
         ];
         if why(&unfit, "a secret") {
             Some("a secret that both sides know verifies nothing")
-        } else if why(&[Reason::Critical], "crit") {
+        } else if why(&[TokenErrorReason::Critical], "crit") {
             Some("what crit asks for is not understood")
-        } else if why(&[Reason::Form], "a spoilt form") {
+        } else if why(&[TokenErrorReason::Form], "a spoilt form") {
             Some("a token has three parts")
         } else if why(&encoding, "a spoilt form") || why(&encoding, "a blank behind the token") {
             Some("base64 has one spelling")
@@ -138,7 +138,7 @@ impl Case<'_> {
             Some("the algorithm is the key's")
         } else if why(&unfit, "a spoilt signature") {
             Some("a signature has its length")
-        } else if why(&[Reason::Expired], "an odd time") {
+        } else if why(&[TokenErrorReason::Expired], "an odd time") {
             Some("a time of 0 is a time")
         } else if several && self.may_strip() {
             Some(NOTHING_AWAY)

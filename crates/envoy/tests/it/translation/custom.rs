@@ -9,7 +9,7 @@ use voile_model::mesh::{
     BodyInCheck, ExtAuthzProvider, ExtAuthzTransport, HttpAuthorizer, ProviderService,
 };
 use voile_model::{Hostname, Port};
-use voile_policy::authorization::{Action, Rule};
+use voile_policy::authorization::{Action, PolicyRule};
 
 use super::{HTTP, policy};
 
@@ -34,7 +34,7 @@ fn config(provider: &ExtAuthzProvider) -> Value {
 
 #[test]
 fn a_providers_rules_are_shadows_that_its_filter_looks_for() {
-    let custom = |name: &str| policy(Action::Custom(name.into()), vec![Rule::default()]);
+    let custom = |name: &str| policy(Action::Custom(name.into()), vec![PolicyRule::default()]);
     let rules = HTTP.custom_rules(&[custom("ext"), custom("other")], "ext");
     let rules = rules.expect("rules");
     assert_eq!(rules["action"], "DENY");

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use super::{Family, If, Rule, Rules, Then, marking, output, prerouting, untracked};
+use super::{AddressFamily, If, FirewallRule, Rules, RuleVerdict, marking, output, prerouting, untracked};
 
 /// Returns the input of `iptables-restore` (and, `v6`, of `ip6tables-restore`). The table is replaced as a whole.
 #[must_use]
 pub fn restore(rules: &Rules, v6: bool) -> String {
-    let family = if v6 { Family::V6 } else { Family::V4 };
+    let family = if v6 { AddressFamily::V6 } else { AddressFamily::V4 };
     let mut text = String::new();
     let early = untracked(rules);
     if !early.is_empty() {
@@ -28,8 +28,8 @@ pub fn restore(rules: &Rules, v6: bool) -> String {
     text
 }
 
-fn chain(text: &mut String, chain: &str, rules: Vec<Rule>) {
-    for Rule(conditions, then) in rules {
+fn chain(text: &mut String, chain: &str, rules: Vec<FirewallRule>) {
+    for FirewallRule(conditions, then) in rules {
         let _ = write!(text, "-A {chain}");
         // A port needs its protocol before it; REDIRECT and DNAT need one too.
         for condition in &conditions {
@@ -37,12 +37,12 @@ fn chain(text: &mut String, chain: &str, rules: Vec<Rule>) {
             text.push_str(&self::condition(condition));
         }
         let _ = match then {
-            Then::Leave => writeln!(text, " -j RETURN"),
-            Then::Forget => writeln!(text, " -j CT --notrack"),
-            Then::MarkPacket(mark) => writeln!(text, " -j MARK --set-mark {mark:#x}"),
-            Then::MarkConnection(mark) => writeln!(text, " -j CONNMARK --set-mark {mark:#x}"),
-            Then::Redirect(port) => writeln!(text, " -j REDIRECT --to-ports {port}"),
-            Then::Send(target) => writeln!(text, " -j DNAT --to-destination {target}"),
+            RuleVerdict::Leave => writeln!(text, " -j RETURN"),
+            RuleVerdict::Forget => writeln!(text, " -j CT --notrack"),
+            RuleVerdict::MarkPacket(mark) => writeln!(text, " -j MARK --set-mark {mark:#x}"),
+            RuleVerdict::MarkConnection(mark) => writeln!(text, " -j CONNMARK --set-mark {mark:#x}"),
+            RuleVerdict::Redirect(port) => writeln!(text, " -j REDIRECT --to-ports {port}"),
+            RuleVerdict::Send(target) => writeln!(text, " -j DNAT --to-destination {target}"),
         };
     }
 }

@@ -3,13 +3,13 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use super::{Family, If, Range, Rule, Rules, Then, marking, output, prerouting, untracked};
+use super::{AddressFamily, If, Range, FirewallRule, Rules, RuleVerdict, marking, output, prerouting, untracked};
 
 /// Returns the input of `nft -f -`, for IPv4 and, with `v6`, for IPv6.
 #[must_use]
 pub fn script(rules: &Rules, v6: bool) -> String {
     let mut text = String::new();
-    let families: &[_] = &[(Family::V4, "ip"), (Family::V6, "ip6")];
+    let families: &[_] = &[(AddressFamily::V4, "ip"), (AddressFamily::V6, "ip6")];
     for &(family, name) in &families[..=usize::from(v6)] {
         let (out, incoming) = (output(rules, family), prerouting(rules, family));
         // Naming it first makes the deletion valid where there was none.
@@ -54,21 +54,21 @@ pub fn script(rules: &Rules, v6: bool) -> String {
     text
 }
 
-fn chain(text: &mut String, name: &str, kind: &str, family: &str, rules: &[Rule]) {
+fn chain(text: &mut String, name: &str, kind: &str, family: &str, rules: &[FirewallRule]) {
     let _ = write!(text, "\tchain {name} {{\n\t\ttype {kind}; policy accept;\n");
-    for Rule(conditions, then) in rules {
+    for FirewallRule(conditions, then) in rules {
         text.push_str("\t\t");
         for condition in conditions {
             text.push_str(&self::condition(condition, family));
             text.push(' ');
         }
         let _ = match then {
-            Then::Leave => writeln!(text, "return"),
-            Then::Forget => writeln!(text, "notrack"),
-            Then::MarkPacket(mark) => writeln!(text, "meta mark set {mark:#x}"),
-            Then::MarkConnection(mark) => writeln!(text, "ct mark set {mark:#x}"),
-            Then::Redirect(port) => writeln!(text, "redirect to :{port}"),
-            Then::Send(target) => writeln!(text, "dnat to {target}"),
+            RuleVerdict::Leave => writeln!(text, "return"),
+            RuleVerdict::Forget => writeln!(text, "notrack"),
+            RuleVerdict::MarkPacket(mark) => writeln!(text, "meta mark set {mark:#x}"),
+            RuleVerdict::MarkConnection(mark) => writeln!(text, "ct mark set {mark:#x}"),
+            RuleVerdict::Redirect(port) => writeln!(text, "redirect to :{port}"),
+            RuleVerdict::Send(target) => writeln!(text, "dnat to {target}"),
         };
     }
     text.push_str("\t}\n");

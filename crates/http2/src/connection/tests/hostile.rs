@@ -308,7 +308,7 @@ fn a_body_in_single_bytes_or_behind_padding_holds_no_more_than_its_window() {
 fn an_answer_that_has_no_body_has_none() {
     let not_modified = [(":status", "304"), ("content-length", "9")];
     let long = [OK[0], ("content-length", "9")];
-    let violation = Some(Some(Err(Failure::Violation(Reason::PROTOCOL_ERROR))));
+    let violation = Some(Some(Err(Failure::Violation(ErrorCode::PROTOCOL_ERROR))));
     let cases = [
         (
             "HEAD, an end",
@@ -346,7 +346,7 @@ fn an_answer_that_has_no_body_has_none() {
             violation,
         ),
         ("200, too little", "GET", &long[..], data(1, true, b"x"), {
-            Some(Some(Err(Failure::Violation(Reason::PROTOCOL_ERROR))))
+            Some(Some(Err(Failure::Violation(ErrorCode::PROTOCOL_ERROR))))
         }),
     ];
     for (what, method, head, body, expected) in cases {

@@ -87,7 +87,7 @@ fn said(link: &Link) -> Vec<String> {
         lines.push(match head.kind {
             kind::DATA => format!("DATA {id} {}{end}", head.length),
             kind::HEADERS => format!("HEADERS {id}{end}"),
-            kind::RST_STREAM => format!("RST {id} {}", Reason(number(payload))),
+            kind::RST_STREAM => format!("RST {id} {}", ErrorCode(number(payload))),
             kind::SETTINGS if !end.is_empty() => "SETTINGS ack".to_owned(),
             kind::SETTINGS => "SETTINGS".to_owned(),
             kind::PING => format!("PING{end}"),
@@ -95,7 +95,7 @@ fn said(link: &Link) -> Vec<String> {
                 format!(
                     "GOAWAY {} {}",
                     number(payload),
-                    Reason(number(&payload[4..]))
+                    ErrorCode(number(&payload[4..]))
                 )
             }
             kind::WINDOW_UPDATE => format!("WINDOW {id} {}", number(payload)),
@@ -372,18 +372,18 @@ fn a_body_ends_with_trailers_a_length_or_an_error() {
         (
             "short",
             data(1, true, b""),
-            Some(Err(Failure::Violation(Reason::PROTOCOL_ERROR))),
+            Some(Err(Failure::Violation(ErrorCode::PROTOCOL_ERROR))),
         ),
         (
             "long",
             data(1, true, b"55"),
-            Some(Err(Failure::Violation(Reason::PROTOCOL_ERROR))),
+            Some(Err(Failure::Violation(ErrorCode::PROTOCOL_ERROR))),
         ),
         ("right", data(1, true, b"5"), Some(Ok(()))),
         (
             "reset",
             number_frame(kind::RST_STREAM, 1, 8),
-            Some(Err(Failure::Reset(Reason::CANCEL))),
+            Some(Err(Failure::Reset(ErrorCode::CANCEL))),
         ),
     ];
     for (what, bytes, expected) in cases {
@@ -473,7 +473,7 @@ fn goodbye_is_said_twice_and_streams_in_flight_finish() {
                 .expect("sent"),
         );
     }
-    assert_eq!(link.borrow().end(), Some(End::Clean));
+    assert_eq!(link.borrow().end(), Some(Http2End::Clean));
     let client = client();
     let (mut response, _send) = ask(&client, true);
     client.borrow().leave();
@@ -481,7 +481,7 @@ fn goodbye_is_said_twice_and_streams_in_flight_finish() {
     assert_eq!(client.borrow().end(), None);
     hear(&client, &headers(1, true, &OK));
     assert!(now(|cx| response.poll_head(cx)).is_some());
-    assert_eq!(client.borrow().end(), Some(End::Clean));
+    assert_eq!(client.borrow().end(), Some(Http2End::Clean));
     assert_eq!(said(&client), ["HEADERS 1 end", "GOAWAY 0 NO_ERROR"]);
 }
 
@@ -501,7 +501,7 @@ fn an_end_of_the_socket_fails_what_is_not_over() {
     assert!(matches!(now(|cx| body.poll_data(cx)), Some(None)));
     let failed = now(|cx| half.poll_head(cx)).expect("an end");
     assert_eq!(failed.err(), Some(Failure::Connection));
-    assert_eq!(link.borrow().end(), Some(End::Closed));
+    assert_eq!(link.borrow().end(), Some(Http2End::Closed));
 }
 
 #[test]
@@ -521,7 +521,7 @@ fn bad_beginnings_are_refused() {
         let link = Link::new(Connection::server(&CONFIG, Pool::new()));
         hear(&link, &bytes);
         let end = link.borrow().end();
-        assert_eq!(end, Some(End::Error(Reason::PROTOCOL_ERROR)), "{what}");
+        assert_eq!(end, Some(Http2End::Error(ErrorCode::PROTOCOL_ERROR)), "{what}");
     }
     let link = Link::new(Connection::client(&CONFIG, Pool::new()));
     hear(
@@ -530,6 +530,6 @@ fn bad_beginnings_are_refused() {
     );
     assert_eq!(
         link.borrow().end(),
-        Some(End::Error(Reason::FRAME_SIZE_ERROR))
+        Some(Http2End::Error(ErrorCode::FRAME_SIZE_ERROR))
     );
 }

@@ -318,7 +318,7 @@ fn what_a_server_says_reaches_the_stream_it_is_for() {
     let early = headers(1, false, &[(":status", "103")]);
     let ok = headers(1, false, &OK);
     let long = headers(1, false, &[OK[0], ("content-length", "5")]);
-    let violation = Some(Err(Failure::Violation(Reason::PROTOCOL_ERROR)));
+    let violation = Some(Err(Failure::Violation(ErrorCode::PROTOCOL_ERROR)));
     let go_away = |last: u32| frame(kind::GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat());
     type Case = (&'static str, Vec<u8>, Option<Result<u16, Failure>>);
     let cases: Vec<Case> = vec![
@@ -332,7 +332,7 @@ fn what_a_server_says_reaches_the_stream_it_is_for() {
         (
             "interim heads without end",
             early.repeat(4),
-            Some(Err(Failure::Violation(Reason::ENHANCE_YOUR_CALM))),
+            Some(Err(Failure::Violation(ErrorCode::ENHANCE_YOUR_CALM))),
         ),
         (
             "an interim head with an end",
@@ -355,7 +355,7 @@ fn what_a_server_says_reaches_the_stream_it_is_for() {
         (
             "a reset",
             number_frame(kind::RST_STREAM, 1, 2),
-            Some(Err(Failure::Reset(Reason::INTERNAL_ERROR))),
+            Some(Err(Failure::Reset(ErrorCode::INTERNAL_ERROR))),
         ),
         (
             "a refusal",
@@ -371,12 +371,12 @@ fn what_a_server_says_reaches_the_stream_it_is_for() {
         (
             "an answer to nobody",
             headers(3, true, &OK),
-            Some(Err(Failure::Violation(Reason::PROTOCOL_ERROR))),
+            Some(Err(Failure::Violation(ErrorCode::PROTOCOL_ERROR))),
         ),
         (
             "a push",
             frame(5, 4, 1, &[0, 0, 0, 2, 0x88]),
-            Some(Err(Failure::Violation(Reason::PROTOCOL_ERROR))),
+            Some(Err(Failure::Violation(ErrorCode::PROTOCOL_ERROR))),
         ),
     ];
     for (what, bytes, expected) in cases {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::super::{Expected, Recorded, SERVER, lines};
+use super::super::{ExpectedOutput, RecordedOutput, SERVER, lines};
 use crate::definition::{AccessLog, PeerFeatures};
 
 /// Ends of a connection manager's own fields and of a TCP proxy's, as the templates write them.
@@ -284,10 +284,10 @@ pub(super) fn recorded(
     (role, name): (&str, &str),
     protocol: &str,
     statistics: &dyn Fn() -> BTreeMap<String, u64>,
-) -> Vec<Recorded> {
+) -> Vec<RecordedOutput> {
     let mut all = Vec::new();
-    let mut add = |what: String, count: u64, expected: Expected| {
-        all.push(Recorded {
+    let mut add = |what: String, count: u64, expected: ExpectedOutput| {
+        all.push(RecordedOutput {
             what,
             count,
             expected,
@@ -304,12 +304,12 @@ pub(super) fn recorded(
                 "entries that the {role} sent to the access log service, by its statistics"
             );
             let count = counted("access_logs.grpc_access_log.logs_written");
-            add(words, count, Expected::OneOf(1));
+            add(words, count, ExpectedOutput::OneOf(1));
         }
         Some(_) => {
             let count = lines(&folder.join(format!("{name}-access.log")));
             let words = format!("lines in the {role}'s access log");
-            add(words, count, Expected::OneOf(1));
+            add(words, count, ExpectedOutput::OneOf(1));
         }
         None => {}
     }
@@ -317,7 +317,7 @@ pub(super) fn recorded(
         let words = format!("spans that the {role} sent, by its statistics");
         let one_of = 100 / u64::from(percent.max(1));
         let count = counted("tracing.opentelemetry.spans_sent");
-        add(words, count, Expected::OneOf(one_of));
+        add(words, count, ExpectedOutput::OneOf(one_of));
     }
     if features.asks && protocol != "tcp" && role == SERVER {
         let words = format!("questions that the {role} got a yes to, by its statistics");
@@ -327,12 +327,12 @@ pub(super) fn recorded(
             .iter()
             .filter(|(name, _)| name.starts_with("http.") && name.ends_with("ext_authz.ok"));
         let count = of_listeners.map(|(_, count)| count).sum();
-        add(words, count, Expected::OneOf(1));
+        add(words, count, ExpectedOutput::OneOf(1));
     }
     if features.detection && protocol != "tcp" {
         let words = format!("connections whose protocol the {role} detected, by its statistics");
         let found = ["http11_found", "http2_found", "alpn_found"].map(counted);
-        add(words, found.iter().sum(), Expected::Some);
+        add(words, found.iter().sum(), ExpectedOutput::Some);
     }
     all
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::super::voile::output;
-use super::super::{CONTROL, Expected, Recorded};
-use crate::definition::{FORGED, Hit, PeerFeatures, PolicyAction, Refusal, generated_resources};
-use crate::plan::{Outfit, Way};
+use super::super::{CONTROL, ExpectedOutput, RecordedOutput};
+use crate::definition::{FORGED, MatchedRule, PeerFeatures, PolicyAction, RefusalKind, generated_resources};
+use crate::plan::{ContestantSetup, RequestPath};
 use crate::target::Lab;
 
 /// Deadline of the translation. A hundred thousand rules take some seconds.
@@ -80,7 +80,7 @@ fn export(lab: &Lab<'_>, config: &Path, layer: &str) -> Result<Vec<String>, Stri
 }
 
 /// The name of the listener that a way's requests come in by.
-fn listener(way: &Way) -> String {
+fn listener(way: &RequestPath) -> String {
     let protocol = match way.ports() {
         "http1" => "",
         "grpc" => "grpc_",
@@ -93,7 +93,7 @@ fn listener(way: &Way) -> String {
 fn inserted(
     template: &str,
     contestant: &str,
-    ways: &[Way],
+    ways: &[RequestPath],
     filters: &BTreeMap<&str, Vec<String>>,
 ) -> Result<String, String> {
     if !template.contains(ANCHORED) {
@@ -144,9 +144,9 @@ fn inserted(
 
 /// Number of requests that the filters have judged as the outfit requires, by Envoy's statistics. Empty if no statistic shows it.
 pub(in crate::contestants) fn judged(
-    outfit: &Outfit,
+    outfit: &ContestantSetup,
     statistics: &BTreeMap<String, u64>,
-) -> Vec<Recorded> {
+) -> Vec<RecordedOutput> {
     let tokens = match outfit.token.as_str() {
         FORGED => ("jwt_authn.denied", "requests refused for their token"),
         "" => ("jwt_authn.allowed", "requests without a token"),
@@ -155,25 +155,25 @@ pub(in crate::contestants) fn judged(
     let all = [outfit.believes().then_some(tokens), by_policies(outfit)];
     let one = |(ends, what): (&str, &str)| {
         let counted = statistics.iter().filter(|(name, _)| name.ends_with(ends));
-        Recorded {
+        RecordedOutput {
             what: format!("{what}, by the server-sidecar's statistics"),
             count: counted.map(|(_, count)| count).sum(),
-            expected: Expected::OneOf(1),
+            expected: ExpectedOutput::OneOf(1),
         }
     };
     all.into_iter().flatten().map(one).collect()
 }
 
 /// Counter of policy decisions: the end of the counter's name, and the counted requests.
-fn by_policies(outfit: &Outfit) -> Option<(&'static str, &'static str)> {
+fn by_policies(outfit: &ContestantSetup) -> Option<(&'static str, &'static str)> {
     // A request whose token is refused reaches no policy.
-    if !outfit.has_policies() || outfit.refusal() == Some(Refusal::Unknown) {
+    if !outfit.has_policies() || outfit.refusal() == Some(RefusalKind::Unknown) {
         return None;
     }
     match outfit.meeting() {
         Some(meeting) if meeting.action == PolicyAction::DryRun => {
             let what = "requests that dry-run policies would have refused";
-            (meeting.hit != Hit::Miss).then_some(("shadow_denied", what))
+            (meeting.hit != MatchedRule::Miss).then_some(("shadow_denied", what))
         }
         Some(meeting) if meeting.denies() => {
             Some(("rbac.denied", "requests that policies refused"))
@@ -187,13 +187,13 @@ mod tests {
     use super::super::SERVER_TEMPLATE;
     use super::*;
 
-    fn way(tls: bool, protocol: &str) -> Way {
-        Way {
+    fn way(tls: bool, protocol: &str) -> RequestPath {
+        RequestPath {
             contestant: "envoy".to_owned(),
             mode: "both".to_owned(),
             tls,
             protocol: protocol.to_owned(),
-            outfit: Outfit::default(),
+            outfit: ContestantSetup::default(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Routes by number in Envoy's configuration: the client's route tables, of the listeners that the lab's ways go through.
 
 use crate::definition::{PeerFeatures, Routes};
-use crate::plan::Way;
+use crate::plan::RequestPath;
 
 /// Said of an Envoy with routes.
 pub(super) const TERMS: &str = "routes by number in its route table, the same in the same order as in the VirtualService, which is how Istio gives them to it";
@@ -20,7 +20,7 @@ pub(super) fn with(
     template: &str,
     routes: Routes,
     features: &PeerFeatures,
-    ways: &[Way],
+    ways: &[RequestPath],
 ) -> Result<String, String> {
     if features.detection {
         return Err("the lab has no routes for an Envoy that detects protocols".to_owned());
@@ -47,7 +47,7 @@ pub(super) fn with(
 }
 
 /// The name of the listener that a way's requests go out by.
-fn listener(way: &Way) -> String {
+fn listener(way: &RequestPath) -> String {
     let protocol = match way.ports() {
         "grpc" => "grpc_",
         _ => "",
@@ -77,15 +77,15 @@ mod tests {
     use super::super::CLIENT_TEMPLATE;
     use super::*;
     use crate::definition::Generated;
-    use crate::plan::Outfit;
+    use crate::plan::ContestantSetup;
 
-    fn way(mode: &str, tls: bool, protocol: &str) -> Way {
-        Way {
+    fn way(mode: &str, tls: bool, protocol: &str) -> RequestPath {
+        RequestPath {
             contestant: "envoy".to_owned(),
             mode: mode.to_owned(),
             tls,
             protocol: protocol.to_owned(),
-            outfit: Outfit::default(),
+            outfit: ContestantSetup::default(),
         }
     }
 

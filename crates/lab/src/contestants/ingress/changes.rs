@@ -1,17 +1,17 @@
 //! Events of an experiment at Voile's gateway, made by the means that its users have.
 
-use voile_host::child::Supervised;
+use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
-use super::{HTTP, Ingress, Running};
+use super::{HTTP, Ingress, RunningIngress};
 use crate::contestants::INGRESS;
 use crate::contestants::generations::Generations;
-use crate::contestants::retired::Retired;
-use crate::contestants::served::SECOND;
+use crate::contestants::retired_processes::RetiredProcesses;
+use crate::contestants::agent_services::SECOND;
 use crate::contestants::voile::{kill, second};
-use crate::definition::Action;
-use crate::events::{Held, Page, READY_PATH, Renewal, Sign};
-use crate::plan::Way;
+use crate::definition::EventAction;
+use crate::events::{ListenerOwners, Page, READY_PATH, Renewal, EffectEvidence};
+use crate::plan::RequestPath;
 use crate::process::Process;
 use crate::target::{Echo, Lab, STOP_GRACE};
 
@@ -20,22 +20,22 @@ const BINDING: &str = "selector: {matchLabels: {app: gateway}}";
 
 /// Changes since the gateway was started.
 #[derive(Debug)]
-pub(super) struct Changes {
+pub(super) struct IngressChanges {
     /// Another pair of servers, where events lead to one, and whether it is led to.
     second: Option<(Echo, Vec<Process>)>,
     moved: bool,
     policies: Generations,
     /// Processes that a new one took over from, and that finish what they have.
-    retired: Retired,
+    retired: RetiredProcesses,
 }
 
-impl Changes {
+impl IngressChanges {
     pub(super) fn none(second: Option<(Echo, Vec<Process>)>) -> Self {
         Self {
             second,
             moved: false,
             policies: Generations::bound(BINDING),
-            retired: Retired::default(),
+            retired: RetiredProcesses::default(),
         }
     }
 
@@ -58,21 +58,21 @@ impl Changes {
 impl Ingress {
     pub(super) fn change(
         &self,
-        running: &mut Running,
+        running: &mut RunningIngress,
         lab: &Lab<'_>,
-        action: &Action,
-        way: &Way,
-    ) -> Result<Sign, String> {
+        action: &EventAction,
+        way: &RequestPath,
+    ) -> Result<EffectEvidence, String> {
         let config = running.folder.join("config");
         let seen = way.protocol == "http1";
         match action {
-            Action::Hook(_) => Err("a hook is the lab's own".to_owned()),
-            Action::PushPolicy | Action::ChangePolicies(_) | Action::MoveEndpoints if !seen => {
+            EventAction::Hook(_) => Err("a hook is the lab's own".to_owned()),
+            EventAction::PushPolicy | EventAction::ChangePolicies(_) | EventAction::MoveEndpoints if !seen => {
                 Err("its effect is seen over HTTP/1.1".to_owned())
             }
-            Action::PushPolicy => running.changes.policies.push(&config),
-            Action::ChangePolicies(count) => running.changes.policies.change(&config, *count),
-            Action::MoveEndpoints => {
+            EventAction::PushPolicy => running.changes.policies.push(&config),
+            EventAction::ChangePolicies(count) => running.changes.policies.change(&config, *count),
+            EventAction::MoveEndpoints => {
                 let changes = &mut running.changes;
                 if changes.second.is_none() {
                     changes.second = Some(second(lab, &running.folder)?);
@@ -80,14 +80,14 @@ impl Ingress {
                 changes.moved = !changes.moved;
                 let moved = changes.moved;
                 running.write_mesh(lab)?;
-                Ok(Sign::From(moved.then(|| SECOND.to_owned())))
+                Ok(EffectEvidence::From(moved.then(|| SECOND.to_owned())))
             }
             // Traffic from outside is plaintext here, so no peer sees the certificate.
-            Action::RotateCertificates => Renewal::ask(vec![(Page::Here(running.admin), None)]),
-            Action::KillControlPlane => kill(&mut running.control),
-            Action::RestartProxy | Action::UpgradeProxy => {
-                let ended = *action == Action::RestartProxy;
-                let held = (!ended).then(|| Held {
+            EventAction::RotateCertificates => Renewal::ask(vec![(Page::Here(running.admin), None)]),
+            EventAction::KillControlPlane => kill(&mut running.control),
+            EventAction::RestartProxy | EventAction::UpgradeProxy => {
+                let ended = *action == EventAction::RestartProxy;
+                let held = (!ended).then(|| ListenerOwners {
                     inside: None,
                     port: running.ports.get(HTTP).copied().unwrap_or_default(),
                     by: running.gateway.group_pids(),
@@ -103,7 +103,7 @@ impl Ingress {
     }
 
     /// Starts a process in the gateway's place; gives the one before it.
-    fn launch(&self, running: &mut Running, lab: &Lab<'_>) -> Result<Supervised, String> {
+    fn launch(&self, running: &mut RunningIngress, lab: &Lab<'_>) -> Result<SupervisedChild, String> {
         let (gateway, pages) =
             self.start_gateway(lab, &running.folder, running.told_by.control())?;
         running.tells_at(pages);
@@ -111,7 +111,7 @@ impl Ingress {
     }
 
     /// Starts again what was killed, and lets the mesh be what it was.
-    pub(super) fn make_good(&self, running: &mut Running, lab: &Lab<'_>) -> Result<(), String> {
+    pub(super) fn make_good(&self, running: &mut RunningIngress, lab: &Lab<'_>) -> Result<(), String> {
         let (config, state) = (running.folder.join("config"), running.folder.join("state"));
         running.changes.policies.forget(&config)?;
         if std::mem::take(&mut running.changes.moved) {
@@ -132,7 +132,7 @@ impl Ingress {
     }
 }
 
-impl Running {
+impl RunningIngress {
     /// The mesh as it is to be now.
     pub(super) fn write_mesh(&self, lab: &Lab<'_>) -> Result<(), String> {
         let text = Ingress::resources(&self.changes.echo(lab), &self.ports)?;

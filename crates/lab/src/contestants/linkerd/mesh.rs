@@ -30,7 +30,7 @@ pub(super) fn workload(pod: &str) -> String {
 }
 
 /// Paths of the files, and the tokens.
-pub(super) struct Files {
+pub(super) struct LinkerdFiles {
     folder: PathBuf,
     root: PathBuf,
     root_key: PathBuf,
@@ -39,7 +39,7 @@ pub(super) struct Files {
 }
 
 /// Addresses of control plane, servers and stage.
-pub(super) struct Places {
+pub(super) struct LinkerdAddresses {
     pub(super) control: SocketAddr,
     pub(super) server: IpAddr,
     /// The server without a sidecar.
@@ -48,7 +48,7 @@ pub(super) struct Places {
     pub(super) stage: SocketAddr,
 }
 
-impl Files {
+impl LinkerdFiles {
     /// Writes all but the mesh; also gives certificates with the server's name and with another, for the impostor's trial.
     pub(super) fn write(folder: &Path) -> Result<(Self, Leaf, Leaf), String> {
         let (root, root_key) = certificates::anchor(folder)?;
@@ -87,8 +87,8 @@ impl Files {
 
     /// Writes the file from which the control plane answers. In plaintext an endpoint looks like one without a proxy: it has no
     /// name, and its server's sidecar accepts any client.
-    pub(super) fn write_mesh(&self, places: &Places) -> Result<PathBuf, String> {
-        let Places {
+    pub(super) fn write_mesh(&self, places: &LinkerdAddresses) -> Result<PathBuf, String> {
+        let LinkerdAddresses {
             control,
             server,
             direct,
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn each_proxy_has_its_own_key_and_token_and_the_mesh_names_both() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (files, right, wrong) = Files::write(folder.path()).expect("written");
+        let (files, right, wrong) = LinkerdFiles::write(folder.path()).expect("written");
         assert_ne!(files.tokens[0], files.tokens[1]);
         for pod in ["client", "server"] {
             for file in ["csr.der", "key.p8", "token"] {
@@ -202,7 +202,7 @@ mod tests {
         }
         assert!(right.certificate.is_file() && wrong.key.is_file());
         let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
-        let file = files.write_mesh(&Places {
+        let file = files.write_mesh(&LinkerdAddresses {
             control: at("10.210.0.1:1"),
             server: at("10.210.2.3:0").ip(),
             direct: Echo {

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use voile_host::netns::Namespace;
-use voile_zds::{Agents, Channel, Told, Who};
+use voile_zds::{Agents, Channel, AgentMessage, PodIdentity};
 
 /// A pod of the node.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ pub(crate) struct NodePod {
 
 /// Answers of the proxy about its pods. If two proxies speak with the agent, the answers are those of the later one.
 #[derive(Debug, Default)]
-struct Answers {
+struct AgentAnswers {
     serves: BTreeSet<String>,
     /// The last pod that it refused, and why.
     refusal: Option<String>,
@@ -34,7 +34,7 @@ struct Answers {
 pub(crate) struct Agent {
     /// All pods so far; none once the agent ends.
     pods: Option<watch::Sender<Vec<NodePod>>>,
-    answers: Arc<Mutex<Answers>>,
+    answers: Arc<Mutex<AgentAnswers>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -49,7 +49,7 @@ impl Agent {
             Agents::listen(path)?
         };
         let (pods, told) = watch::channel(pods);
-        let answers = Arc::<Mutex<Answers>>::default();
+        let answers = Arc::<Mutex<AgentAnswers>>::default();
         let heard = Arc::clone(&answers);
         let thread = std::thread::Builder::new()
             .name("node-agent".to_owned())
@@ -90,7 +90,7 @@ impl Drop for Agent {
 
 /// Tells every proxy that connects about all pods. A proxy that is about to take over connects while its predecessor still
 /// serves.
-async fn run(agents: &Agents, told: watch::Receiver<Vec<NodePod>>, answers: Arc<Mutex<Answers>>) {
+async fn run(agents: &Agents, told: watch::Receiver<Vec<NodePod>>, answers: Arc<Mutex<AgentAnswers>>) {
     let mut ended = told.clone();
     let mut conversations = JoinSet::new();
     loop {
@@ -101,12 +101,12 @@ async fn run(agents: &Agents, told: watch::Receiver<Vec<NodePod>>, answers: Arc<
         // A proxy that says something strange, or hangs up, may come again.
         let Ok(channel) = proxy else { continue };
         let (mut told, answers) = (told.clone(), Arc::clone(&answers));
-        *lock(&answers) = Answers::default();
+        *lock(&answers) = AgentAnswers::default();
         conversations.spawn(async move { converse(&channel, &mut told, &answers).await });
     }
 }
 
-fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
+fn lock(answers: &Mutex<AgentAnswers>) -> MutexGuard<'_, AgentAnswers> {
     answers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -119,7 +119,7 @@ async fn gone(told: &mut watch::Receiver<Vec<NodePod>>) {
 async fn converse(
     channel: &Channel,
     told: &mut watch::Receiver<Vec<NodePod>>,
-    answers: &Mutex<Answers>,
+    answers: &Mutex<AgentAnswers>,
 ) -> io::Result<()> {
     let mut known = 0;
     let mut complete = false;
@@ -138,7 +138,7 @@ async fn converse(
         }
         if !std::mem::replace(&mut complete, true) {
             // The proxy may refuse only a pod.
-            let _ = channel.tell(&Told::Complete).await?;
+            let _ = channel.tell(&AgentMessage::Complete).await?;
         }
         tokio::select! {
             changed = told.changed() => if changed.is_err() {
@@ -149,10 +149,10 @@ async fn converse(
     }
 }
 
-fn add(pod: &NodePod) -> io::Result<Told> {
-    Ok(Told::Add {
+fn add(pod: &NodePod) -> io::Result<AgentMessage> {
+    Ok(AgentMessage::Add {
         uid: pod.name.clone(),
-        who: Who {
+        who: PodIdentity {
             name: pod.name.clone(),
             namespace: super::NAMESPACE.to_owned(),
             service_account: pod.account.clone(),
@@ -182,8 +182,8 @@ mod tests {
             .enable_io()
             .build()
             .expect("a runtime");
-        let heard = |told: Option<Told>| match told {
-            Some(Told::Add { uid, who, .. }) => format!("{uid} {}", who.service_account),
+        let heard = |told: Option<AgentMessage>| match told {
+            Some(AgentMessage::Add { uid, who, .. }) => format!("{uid} {}", who.service_account),
             told => format!("{told:?}"),
         };
         runtime.block_on(async {

@@ -3,21 +3,21 @@
 
 use std::net::SocketAddr;
 
-use voile_host::child::Supervised;
+use voile_host::child::SupervisedChild;
 use voile_host::netns::rules::{NodeCapture, Rules};
 use voile_host::ready::Probe;
 
-use super::waypoint::Before;
-use super::{ADMIN, NODE_ACCOUNT, Node, NodePlan, Nodes, Program, Running};
+use super::waypoint::WaypointProgram;
+use super::{ADMIN, NODE_ACCOUNT, StartedNode, NodePlan, Nodes, Program, RunningNodes};
 use crate::contestants::generations::Generations;
-use crate::contestants::retired::Retired;
-use crate::contestants::served::SECOND;
+use crate::contestants::retired_processes::RetiredProcesses;
+use crate::contestants::agent_services::SECOND;
 use crate::contestants::voile::kill;
 use crate::contestants::{HBONE, WAYPOINT};
-use crate::definition::Action;
-use crate::events::{Door, Held, Page, Renewal, Sign, TUNNELS_ALPN};
+use crate::definition::EventAction;
+use crate::events::{CertificateListener, ListenerOwners, Page, Renewal, EffectEvidence, TUNNELS_ALPN};
 use crate::network::{HTTP_PORT, Network, Pod, TCP_PORT};
-use crate::plan::Way;
+use crate::plan::RequestPath;
 use crate::target::Lab;
 
 /// Target of the changed policies: the waypoint.
@@ -46,12 +46,12 @@ status:
 ";
 
 /// Another server, in a pod of its own.
-pub(super) struct Second {
+pub(super) struct SecondServer {
     pub(super) pod: Pod,
-    pub(super) echo: Supervised,
+    pub(super) echo: SupervisedChild,
 }
 
-impl Second {
+impl SecondServer {
     pub(super) fn start(lab: &Lab<'_>, network: &Network, prefix: &str) -> Result<Self, String> {
         let rules = Rules {
             node: Some(NodeCapture::default()),
@@ -69,7 +69,7 @@ impl Second {
 
 /// Changes since the proxies were started.
 #[derive(Debug)]
-pub(super) struct Changes {
+pub(super) struct NodeChanges {
     /// True if the server's pod accepts plaintext, too.
     permissive: bool,
     /// True if the service leads to the second server.
@@ -77,16 +77,16 @@ pub(super) struct Changes {
     /// Policies of the waypoint.
     policies: Generations,
     /// Processes that a new one took over from, and that finish what they have.
-    retired: Retired,
+    retired: RetiredProcesses,
 }
 
-impl Changes {
+impl NodeChanges {
     pub(super) fn none() -> Self {
         Self {
             permissive: false,
             moved: false,
             policies: Generations::bound(BINDING),
-            retired: Retired::default(),
+            retired: RetiredProcesses::default(),
         }
     }
 
@@ -104,30 +104,30 @@ impl Changes {
 
 impl Nodes {
     /// Reason why the event cannot be made with these programs, or cannot be observed on that path.
-    fn impossible(&self, action: &Action, way: &Way) -> Option<String> {
+    fn impossible(&self, action: &EventAction, way: &RequestPath) -> Option<String> {
         let word = action.word();
         let is_ours = matches!(self.program, Program::Voile(_));
         match (action, &self.before) {
-            (Action::Hook(_), _) => Some("a hook is the lab's own".to_owned()),
-            (Action::KillControlPlane | Action::RestartProxy, _) => None,
-            (_, Some(Before::Envoy(_))) => Some(format!(
+            (EventAction::Hook(_), _) => Some("a hook is the lab's own".to_owned()),
+            (EventAction::KillControlPlane | EventAction::RestartProxy, _) => None,
+            (_, Some(WaypointProgram::Envoy(_))) => Some(format!(
                 "the lab cannot do {word} to {}'s waypoint, which is configured by files",
                 self.name
             )),
-            (Action::ChangePolicies(_), None) => Some(
+            (EventAction::ChangePolicies(_), None) => Some(
                 "node proxies read no paths, by which policies are told from those before them"
                     .to_owned(),
             ),
-            (Action::MoveEndpoints, _)
-            | (Action::PushPolicy | Action::ChangePolicies(_), Some(_))
+            (EventAction::MoveEndpoints, _)
+            | (EventAction::PushPolicy | EventAction::ChangePolicies(_), Some(_))
                 if way.protocol != "http1" =>
             {
                 Some("its effect is seen over HTTP/1.1".to_owned())
             }
-            (Action::UpgradeProxy, _) if !is_ours => {
+            (EventAction::UpgradeProxy, _) if !is_ours => {
                 Some("the lab starts no second ztunnel beside one that serves".to_owned())
             }
-            (Action::RotateCertificates, _) if !is_ours => {
+            (EventAction::RotateCertificates, _) if !is_ours => {
                 Some("ztunnel renews its certificates by itself and takes no order to".to_owned())
             }
             _ => None,
@@ -136,48 +136,48 @@ impl Nodes {
 
     pub(super) fn change(
         &self,
-        running: &mut Running,
+        running: &mut RunningNodes,
         lab: &Lab<'_>,
-        action: &Action,
-        way: &Way,
-    ) -> Result<Sign, String> {
+        action: &EventAction,
+        way: &RequestPath,
+    ) -> Result<EffectEvidence, String> {
         if let Some(why) = self.impossible(action, way) {
             return Err(why);
         }
         let config = running.ground.config();
         let policies = &mut running.changes.policies;
         match action {
-            Action::ChangePolicies(count) => policies.change(&config, *count),
-            Action::PushPolicy if self.before.is_some() => policies.push(&config),
+            EventAction::ChangePolicies(count) => policies.change(&config, *count),
+            EventAction::PushPolicy if self.before.is_some() => policies.push(&config),
             // The load, which is sealed, need not notice.
-            Action::PushPolicy => {
+            EventAction::PushPolicy => {
                 running.changes.permissive = !running.changes.permissive;
                 running.ground.write_mesh(&running.changes)?;
                 let server = SocketAddr::new(running.pods.server(), HTTP_PORT);
-                Ok(Sign::Plaintext(server, running.changes.permissive))
+                Ok(EffectEvidence::Plaintext(server, running.changes.permissive))
             }
-            Action::MoveEndpoints => {
+            EventAction::MoveEndpoints => {
                 running.changes.moved = !running.changes.moved;
                 running.ground.write_mesh(&running.changes)?;
                 let moved = running.changes.moved;
-                Ok(Sign::From(moved.then(|| SECOND.to_owned())))
+                Ok(EffectEvidence::From(moved.then(|| SECOND.to_owned())))
             }
-            Action::RotateCertificates => Self::rotate(running),
-            Action::KillControlPlane => kill(&mut running.control),
-            Action::RestartProxy if running.waypoint.is_some() => {
+            EventAction::RotateCertificates => Self::rotate(running),
+            EventAction::KillControlPlane => kill(&mut running.control),
+            EventAction::RestartProxy if running.waypoint.is_some() => {
                 self.replace_waypoint(running, lab, true)
             }
-            Action::UpgradeProxy if running.waypoint.is_some() => {
+            EventAction::UpgradeProxy if running.waypoint.is_some() => {
                 self.replace_waypoint(running, lab, false)
             }
-            Action::RestartProxy => self.replace_node(running, lab, true),
+            EventAction::RestartProxy => self.replace_node(running, lab, true),
             _ => self.replace_node(running, lab, false),
         }
     }
 
     /// Each proxy on the way fetches other certificates for other keys.
-    fn rotate(running: &Running) -> Result<Sign, String> {
-        let tunnels = |address, whose| Door {
+    fn rotate(running: &RunningNodes) -> Result<EffectEvidence, String> {
+        let tunnels = |address, whose| CertificateListener {
             address: SocketAddr::new(address, HBONE),
             protocols: TUNNELS_ALPN,
             whose,
@@ -198,13 +198,13 @@ impl Nodes {
     /// connections stay with the old process, so restarting ends processes that were taken over from, too.
     fn replace_node(
         &self,
-        running: &mut Running,
+        running: &mut RunningNodes,
         lab: &Lab<'_>,
         ended: bool,
-    ) -> Result<Sign, String> {
+    ) -> Result<EffectEvidence, String> {
         let inside = running.ground.inside(&running.pods, lab);
         let control = running.ports.control();
-        let Running {
+        let RunningNodes {
             ground,
             nodes,
             pods,
@@ -217,11 +217,11 @@ impl Nodes {
             if ended {
                 changes.retired.end_with(&mut node.process);
             }
-            let new = Node::launch(&inside, &self.program, plan)?;
+            let new = StartedNode::launch(&inside, &self.program, plan)?;
             Ok(std::mem::replace(&mut node.process, new))
         };
         let before = self.planned(&inside, ground, (OF_SERVER, control), launch)?;
-        let held = (!ended).then(|| Held {
+        let held = (!ended).then(|| ListenerOwners {
             inside: Some(pods.networks().1),
             port: HBONE,
             by: old,
@@ -233,15 +233,15 @@ impl Nodes {
     /// The same of the waypoint.
     fn replace_waypoint(
         &self,
-        running: &mut Running,
+        running: &mut RunningNodes,
         lab: &Lab<'_>,
         ended: bool,
-    ) -> Result<Sign, String> {
+    ) -> Result<EffectEvidence, String> {
         let inside = running.ground.inside(&running.pods, lab);
         let (server, control) = (running.pods.server(), running.ports.control());
         let not = || format!("there is no {WAYPOINT}");
         let old = running.waypoint.as_mut().ok_or_else(not)?;
-        let held = (!ended).then(|| Held {
+        let held = (!ended).then(|| ListenerOwners {
             inside: None,
             port: HBONE,
             by: old.process.group_pids(),
@@ -260,7 +260,7 @@ impl Nodes {
     }
 
     /// Starts again what was killed, and lets the mesh be what it was.
-    pub(super) fn make_good(&self, running: &mut Running, lab: &Lab<'_>) -> Result<(), String> {
+    pub(super) fn make_good(&self, running: &mut RunningNodes, lab: &Lab<'_>) -> Result<(), String> {
         let (config, state) = (running.ground.config(), running.ground.state());
         let changes = &mut running.changes;
         changes.policies.forget(&config)?;

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use voile_host::child::Supervised;
+use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use super::{ADMIN, METRICS, READINESS};
@@ -13,7 +13,7 @@ use crate::contestants::envoy::statistics;
 use crate::contestants::listeners::{SERVER_ID, fill};
 use crate::contestants::pair::{STATUS_PORT, write};
 use crate::contestants::voile::{self, metric, tell};
-use crate::contestants::{HBONE, Hop, Instance, Spot, WAYPOINT, certificates};
+use crate::contestants::{HBONE, Hop, Instance, WatchPoint, WAYPOINT, certificates};
 use crate::definition::Variant;
 use crate::events::READY_PATH;
 use crate::find;
@@ -39,13 +39,13 @@ pub(super) fn mesh(nodes: &str) -> String {
 
 /// Program of the waypoint.
 #[derive(Clone)]
-pub(crate) enum Before {
+pub(crate) enum WaypointProgram {
     Voile(Variant),
-    Envoy(find::Peer),
+    Envoy(find::PeerProgram),
 }
 
 /// Input for the start of a waypoint.
-pub(super) struct Told<'a> {
+pub(super) struct WaypointSettings<'a> {
     pub(super) pod: &'a Pod,
     pub(super) control: SocketAddr,
     /// State folder of the control plane: its root and the root's key.
@@ -58,7 +58,7 @@ pub(super) struct Told<'a> {
 
 /// A started waypoint.
 pub(super) struct Waypoint {
-    pub(super) process: Supervised,
+    pub(super) process: SupervisedChild,
     pub(super) ready: Probe,
     pub(super) pod: Pod,
     /// Admin address of Voile's waypoint; Envoy takes no orders.
@@ -68,13 +68,13 @@ pub(super) struct Waypoint {
     counts: fn(&str, SocketAddr, &str) -> Result<u64, String>,
 }
 
-impl Before {
+impl WaypointProgram {
     /// Starts it in its pod.
     pub(super) fn start(
         &self,
         lab: &Lab<'_>,
         name: &str,
-        told: &Told<'_>,
+        told: &WaypointSettings<'_>,
         token: Option<&Path>,
     ) -> Result<Waypoint, String> {
         match self {
@@ -105,13 +105,13 @@ impl Before {
 fn own(
     lab: &Lab<'_>,
     (name, program): (&str, &Path),
-    told: &Told<'_>,
+    told: &WaypointSettings<'_>,
     token: &Path,
 ) -> Result<Waypoint, String> {
     let pages = [ADMIN, METRICS, READINESS].map(|port| SocketAddr::new(told.pod.address, port));
     let spec = tell(
         lab.process(WAYPOINT, name, program)?,
-        &voile::Told {
+        &voile::SidecarSettings {
             account: ACCOUNT,
             control: told.control,
             root: &told.state.join("root-cert.pem"),
@@ -142,7 +142,7 @@ fn own(
 fn stranger(
     lab: &Lab<'_>,
     (name, program): (&str, &Path),
-    told: &Told<'_>,
+    told: &WaypointSettings<'_>,
 ) -> Result<Waypoint, String> {
     let root = told.state.join("root-cert.pem");
     let key = told.state.join("root-key.pem");
@@ -207,9 +207,9 @@ impl Waypoint {
             to: WAYPOINT,
             address: SocketAddr::new(self.pod.address, HBONE),
             tls: true,
-            spot: Some(Spot {
+            spot: Some(WatchPoint {
                 namespace: self.pod.namespace.clone(),
-                device: Spot::ETHERNET,
+                device: WatchPoint::ETHERNET,
                 listener: Some(HBONE),
             }),
         }

@@ -3,17 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
-use voile_host::child::Supervised;
+use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
-use super::{CLIENT, Running, SERVER, Sidecar, Voile};
-use crate::agent::What;
+use super::{CLIENT, RunningVoile, SERVER, VoileSidecar, Voile};
+use crate::agent::AgentProgram;
 use crate::contestants::generations::Generations;
-use crate::contestants::served::SECOND;
-use crate::definition::Action;
-use crate::events::{Door, Held, Page, Renewal, SIDECARS_ALPN, Sign};
+use crate::contestants::agent_services::SECOND;
+use crate::definition::EventAction;
+use crate::events::{CertificateListener, ListenerOwners, Page, Renewal, SIDECARS_ALPN, EffectEvidence};
 use crate::network::INBOUND;
-use crate::plan::Way;
+use crate::plan::RequestPath;
 use crate::process::Process;
 use crate::target::{Echo, HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
 
@@ -29,7 +29,7 @@ pub(in crate::contestants) fn second(
     folder: &Path,
 ) -> Result<(Echo, Vec<Process>), String> {
     if let Some(far) = lab.far {
-        let what = What::Echo {
+        let what = AgentProgram::Echo {
             sink: false,
             second: true,
         };
@@ -60,7 +60,7 @@ pub(in crate::contestants) fn second(
 
 /// Changes since the contestant was started.
 #[derive(Debug)]
-pub(super) struct Changes {
+pub(super) struct SidecarChanges {
     /// True if the server's mutual port accepts plaintext, too.
     permissive: bool,
     /// The second pair of servers, once there is one, and whether the service leads there.
@@ -72,7 +72,7 @@ pub(super) struct Changes {
     retired: Vec<Process>,
 }
 
-impl Changes {
+impl SidecarChanges {
     pub(super) fn none() -> Self {
         Self {
             permissive: false,
@@ -85,10 +85,10 @@ impl Changes {
 }
 
 /// Kills a control plane without warning.
-pub(in crate::contestants) fn kill(control: &mut Supervised) -> Result<Sign, String> {
+pub(in crate::contestants) fn kill(control: &mut SupervisedChild) -> Result<EffectEvidence, String> {
     control.signal(Signal::KILL);
     match control.wait(STOP_GRACE) {
-        Some(_) => Ok(Sign::AtOnce(
+        Some(_) => Ok(EffectEvidence::AtOnce(
             "the control plane's end by SIGKILL".to_owned(),
         )),
         None => Err("the control plane did not end by SIGKILL".to_owned()),
@@ -103,7 +103,7 @@ impl Voile {
             .join(file)
     }
 
-    fn running(&mut self) -> Result<&mut Running, String> {
+    fn running(&mut self) -> Result<&mut RunningVoile, String> {
         self.running
             .as_mut()
             .ok_or_else(|| "Voile does not run".to_owned())
@@ -112,63 +112,63 @@ impl Voile {
     pub(super) fn change(
         &mut self,
         lab: &Lab<'_>,
-        action: &Action,
-        way: &Way,
-    ) -> Result<Sign, String> {
+        action: &EventAction,
+        way: &RequestPath,
+    ) -> Result<EffectEvidence, String> {
         let server = way.mode != "clientonly";
         match action {
-            Action::PushPolicy if !server => {
+            EventAction::PushPolicy if !server => {
                 Err("its effect is seen at the server's sidecar".to_owned())
             }
-            Action::ChangePolicies(_) if way.protocol != "http1" || !server => {
+            EventAction::ChangePolicies(_) if way.protocol != "http1" || !server => {
                 Err("its effect is seen over HTTP/1.1, at the server's sidecar".to_owned())
             }
-            Action::MoveEndpoints if way.protocol != "http1" || !server => {
+            EventAction::MoveEndpoints if way.protocol != "http1" || !server => {
                 Err("its effect is seen over HTTP/1.1, behind the server's sidecar".to_owned())
             }
-            Action::RestartProxy | Action::UpgradeProxy if !server => {
+            EventAction::RestartProxy | EventAction::UpgradeProxy if !server => {
                 Err("there is no server's sidecar on this way".to_owned())
             }
-            Action::UpgradeProxy | Action::RotateCertificates if self.stock.is_some() => {
+            EventAction::UpgradeProxy | EventAction::RotateCertificates if self.stock.is_some() => {
                 let name = &self.variant.name;
                 Err(format!("the lab cannot do {} to {name}: its processes and certificates are those that it was started with", action.word()))
             }
-            Action::PushPolicy => self.push_policy(lab),
-            Action::ChangePolicies(count) => {
+            EventAction::PushPolicy => self.push_policy(lab),
+            EventAction::ChangePolicies(count) => {
                 let config = self.config(lab, "");
                 self.running()?.changes.policies.change(&config, *count)
             }
-            Action::UpgradeProxy if lab.far.is_some() => {
+            EventAction::UpgradeProxy if lab.far.is_some() => {
                 Err("the old process and the new would take over in one folder, and an agent gives each its own".to_owned())
             }
             // Inside, the server is in the sidecar's own pod, as in Kubernetes: there is no other to lead to.
-            Action::MoveEndpoints if lab.network.is_some() => {
+            EventAction::MoveEndpoints if lab.network.is_some() => {
                 Err("the sidecar's server is moved in isolation \"loopback\" only".to_owned())
             }
-            Action::MoveEndpoints => self.move_endpoints(lab),
-            Action::RestartProxy => self.restart(lab),
-            Action::UpgradeProxy => self.upgrade(lab),
-            Action::KillControlPlane => kill(&mut self.running()?.control),
-            Action::RotateCertificates => self.rotate(way),
-            Action::Hook(_) => Err("a hook is the lab's own".to_owned()),
+            EventAction::MoveEndpoints => self.move_endpoints(lab),
+            EventAction::RestartProxy => self.restart(lab),
+            EventAction::UpgradeProxy => self.upgrade(lab),
+            EventAction::KillControlPlane => kill(&mut self.running()?.control),
+            EventAction::RotateCertificates => self.rotate(way),
+            EventAction::Hook(_) => Err("a hook is the lab's own".to_owned()),
         }
     }
 
     /// The server's mutual port takes plaintext, too, or no longer: the load, which is sealed or goes elsewhere, need not
     /// notice.
-    fn push_policy(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {
+    fn push_policy(&mut self, lab: &Lab<'_>) -> Result<EffectEvidence, String> {
         let running = self.running()?;
         running.changes.permissive = !running.changes.permissive;
         let open = running.changes.permissive;
         let address = (running.ports.server, running.ports.services["MUTUAL_PORT"]).into();
         self.write_mesh(lab)?;
-        Ok(Sign::Plaintext(address, open))
+        Ok(EffectEvidence::Plaintext(address, open))
     }
 
     /// Every sidecar on the way fetches another certificate for another key.
-    fn rotate(&mut self, way: &Way) -> Result<Sign, String> {
+    fn rotate(&mut self, way: &RequestPath) -> Result<EffectEvidence, String> {
         let running = self.running()?;
-        let door = Door {
+        let door = CertificateListener {
             address: (running.ports.server, running.ports.services["MUTUAL_PORT"]).into(),
             protocols: SIDECARS_ALPN,
             whose: "the server's sidecar",
@@ -177,7 +177,7 @@ impl Voile {
             !(way.mode == "clientonly" && sidecar.role == SERVER
                 || way.mode == "serveronly" && sidecar.role == CLIENT)
         });
-        let page = |sidecar: &Sidecar| match &sidecar.process {
+        let page = |sidecar: &VoileSidecar| match &sidecar.process {
             Process::Here(_) => Page::Here(sidecar.admin),
             Process::There(process) => Page::There(process.asked()),
         };
@@ -185,7 +185,7 @@ impl Voile {
         Renewal::ask(sidecars.collect())
     }
 
-    fn move_endpoints(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {
+    fn move_endpoints(&mut self, lab: &Lab<'_>) -> Result<EffectEvidence, String> {
         let folder = lab.folder.join(&self.variant.name);
         let running = self.running()?;
         if running.changes.second.is_none() {
@@ -194,7 +194,7 @@ impl Voile {
         running.changes.moved = !running.changes.moved;
         let moved = running.changes.moved;
         self.write_mesh(lab)?;
-        Ok(Sign::From(moved.then(|| SECOND.to_owned())))
+        Ok(EffectEvidence::From(moved.then(|| SECOND.to_owned())))
     }
 
     /// The mesh as it is to be now.
@@ -214,14 +214,14 @@ impl Voile {
     }
 
     /// By what a sidecar that was just started is seen to be ready.
-    fn sign(new: &Sidecar) -> Sign {
+    fn sign(new: &VoileSidecar) -> EffectEvidence {
         match &new.process {
-            Process::Here(_) => Sign::Ready(new.readiness, new.ready_path.to_owned()),
-            Process::There(process) => Sign::ReadyThere(process.asked()),
+            Process::Here(_) => EffectEvidence::Ready(new.readiness, new.ready_path.to_owned()),
+            Process::There(process) => EffectEvidence::ReadyThere(process.asked()),
         }
     }
 
-    fn restart(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {
+    fn restart(&mut self, lab: &Lab<'_>) -> Result<EffectEvidence, String> {
         let at = self.server_sidecar()?;
         let ports = {
             let running = self.running()?;
@@ -235,7 +235,7 @@ impl Voile {
         Ok(sign)
     }
 
-    fn upgrade(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {
+    fn upgrade(&mut self, lab: &Lab<'_>) -> Result<EffectEvidence, String> {
         let at = self.server_sidecar()?;
         let ports = self.running()?.ports.clone();
         let state = lab.folder.join(&self.variant.name).join("state");
@@ -248,13 +248,13 @@ impl Voile {
             Some(_) => INBOUND,
             None => running.ports.services["MUTUAL_PORT"],
         };
-        let held = Held {
+        let held = ListenerOwners {
             inside: None,
             port,
             by: old.process.instance(SERVER).pids,
         };
         running.changes.retired.push(old.process);
-        Ok(Sign::TakenOver(readiness, held))
+        Ok(EffectEvidence::TakenOver(readiness, held))
     }
 
     fn server_sidecar(&mut self) -> Result<usize, String> {

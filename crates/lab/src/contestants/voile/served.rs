@@ -6,13 +6,13 @@ use std::path::Path;
 use voile_host::child::Spec;
 use voile_host::ready::{Probe, http_get};
 
-use super::{LOCAL, Ports, SERVER, Sidecar, Voile, local_port};
-use crate::agent::{Far, VoileOrder, What};
-use crate::contestants::served::{Served, place};
-use crate::contestants::{Expected, Recorded};
-use crate::definition::{FORGED, Hit, PolicyAction, Refusal};
+use super::{LOCAL, Ports, SERVER, VoileSidecar, Voile, local_port};
+use crate::agent::{AgentConnection, VoileOrder, AgentProgram};
+use crate::contestants::agent_services::{ServedProcess, place};
+use crate::contestants::{ExpectedOutput, RecordedOutput};
+use crate::definition::{FORGED, MatchedRule, PolicyAction, RefusalKind};
 use crate::events::READY_PATH;
-use crate::plan::Outfit;
+use crate::plan::ContestantSetup;
 use crate::process::Process;
 use crate::target::Lab;
 
@@ -30,7 +30,7 @@ pub(in crate::contestants) const CONNECTIONS: &str = "istio_tcp_connections_open
 /// The series of questions that were answered with yes.
 const ASKED: &str = "voile_authorization_asked_total{verdict=\"allowed\"}";
 /// Input for the start of a sidecar.
-pub(in crate::contestants) struct Told<'a> {
+pub(in crate::contestants) struct SidecarSettings<'a> {
     pub(in crate::contestants) account: &'a str,
     pub(in crate::contestants) control: SocketAddr,
     pub(in crate::contestants) root: &'a Path,
@@ -41,7 +41,7 @@ pub(in crate::contestants) struct Told<'a> {
 }
 
 /// Its command line.
-pub(in crate::contestants) fn tell(spec: Spec, told: &Told<'_>) -> Spec {
+pub(in crate::contestants) fn tell(spec: Spec, told: &SidecarSettings<'_>) -> Spec {
     let [admin, metrics, readiness] = told.pages.map(|page| page.to_string());
     spec.args(["proxy", "--workload", told.account])
         .args(["--control", &format!("https://{}", told.control)])
@@ -55,7 +55,7 @@ pub(in crate::contestants) fn tell(spec: Spec, told: &Told<'_>) -> Spec {
 }
 
 /// A port that is free on both ends.
-pub(super) fn far_port(far: &Far, near: IpAddr) -> Result<u16, String> {
+pub(super) fn far_port(far: &AgentConnection, near: IpAddr) -> Result<u16, String> {
     const AT_ONCE: u16 = 4;
     for _ in 0..25 {
         for port in far.ports(AT_ONCE)? {
@@ -75,11 +75,11 @@ impl Voile {
     pub(super) fn send(
         &self,
         lab: &Lab<'_>,
-        far: &Far,
+        far: &AgentConnection,
         state: &Path,
         ports: &Ports,
         token_file: &Path,
-    ) -> Result<Sidecar, String> {
+    ) -> Result<VoileSidecar, String> {
         let read = |path: &Path| {
             std::fs::read_to_string(path).map_err(|e| format!("reading {}: {e}", path.display()))
         };
@@ -90,9 +90,9 @@ impl Voile {
             root: read(&state.join("root-cert.pem"))?,
             token: read(token_file)?,
         };
-        let (process, _) = far.start(lab, What::Voile(Box::new(order)))?;
+        let (process, _) = far.start(lab, AgentProgram::Voile(Box::new(order)))?;
         let nowhere = SocketAddr::new(LOCAL, 0);
-        Ok(Sidecar {
+        Ok(VoileSidecar {
             process: Process::There(process),
             role: SERVER,
             admin: nowhere,
@@ -129,9 +129,9 @@ impl Voile {
 const LOG_SERVICE: &str = "accessLogging:";
 const SAMPLING: &str = "sampling: ";
 
-impl Sidecar {
+impl VoileSidecar {
     /// Entries and spans that it has sent, where its resources want them.
-    pub(super) fn sent(&self, resources: &str, protocol: &str) -> Result<Vec<Recorded>, String> {
+    pub(super) fn sent(&self, resources: &str, protocol: &str) -> Result<Vec<RecordedOutput>, String> {
         let Process::Here(process) = &self.process else {
             return Ok(Vec::new());
         };
@@ -150,10 +150,10 @@ impl Sidecar {
         ] {
             let Some(percent) = percent else { continue };
             let text = exposition(process.name(), self.metrics)?;
-            all.push(Recorded {
+            all.push(RecordedOutput {
                 what: format!("{}, by its metrics", what.replace("{}", self.role)),
                 count: counted(&text, counter, ""),
-                expected: Expected::OneOf(100 / std::cmp::max(percent, 1_u64)),
+                expected: ExpectedOutput::OneOf(100 / std::cmp::max(percent, 1_u64)),
             });
         }
         Ok(all)
@@ -161,16 +161,16 @@ impl Sidecar {
 
     /// Number of requests that the policies have judged as the outfit requires, and number of checked tokens. Empty if no metric
     /// shows it.
-    pub(super) fn judged(&self, outfit: &Outfit) -> Result<Vec<Recorded>, String> {
+    pub(super) fn judged(&self, outfit: &ContestantSetup) -> Result<Vec<RecordedOutput>, String> {
         let Process::Here(process) = &self.process else {
             return Ok(Vec::new());
         };
         let text = exposition(process.name(), self.metrics)?;
         let counters = [token_counter(outfit), policy_counter(outfit)];
-        let one = |(counter, verdict, what): Counter| Recorded {
+        let one = |(counter, verdict, what): Counter| RecordedOutput {
             what: format!("{what}, by the {}'s metrics", self.role),
             count: counted(&text, counter, verdict),
-            expected: Expected::OneOf(1),
+            expected: ExpectedOutput::OneOf(1),
         };
         Ok(counters.into_iter().flatten().map(one).collect())
     }
@@ -180,7 +180,7 @@ impl Sidecar {
 type Counter = (&'static str, &'static str, &'static str);
 
 /// Counter that grows with the tokens of requests.
-fn token_counter(outfit: &Outfit) -> Option<Counter> {
+fn token_counter(outfit: &ContestantSetup) -> Option<Counter> {
     let (verdict, what) = match outfit.token.as_str() {
         "" => ("verdict=\"none\"", "requests without a token"),
         FORGED => ("verdict=\"refused\"", "tokens refused"),
@@ -190,16 +190,16 @@ fn token_counter(outfit: &Outfit) -> Option<Counter> {
 }
 
 /// Counter that grows with policy decisions.
-fn policy_counter(outfit: &Outfit) -> Option<Counter> {
+fn policy_counter(outfit: &ContestantSetup) -> Option<Counter> {
     // A request whose token is refused reaches no policy.
-    if !outfit.has_policies() || outfit.refusal() == Some(Refusal::Unknown) {
+    if !outfit.has_policies() || outfit.refusal() == Some(RefusalKind::Unknown) {
         return None;
     }
     match outfit.meeting() {
         Some(meeting) if meeting.action == PolicyAction::DryRun => {
             let what = "requests that dry-run policies would have refused";
             let found = (SHADOWED, "verdict=\"denied\"", what);
-            (meeting.hit != Hit::Miss).then_some(found)
+            (meeting.hit != MatchedRule::Miss).then_some(found)
         }
         Some(meeting) if meeting.denies() => {
             let what = "requests that policies refused";
@@ -217,11 +217,11 @@ pub(in crate::contestants) fn serve(
     lab: &Lab<'_>,
     order: &VoileOrder,
     program: &Path,
-) -> Result<Served, String> {
+) -> Result<ServedProcess, String> {
     let root = place(lab.folder, "root-cert.pem", &order.root)?;
     let token = place(lab.folder, "server.token", &order.token)?;
     let pages = [local_port()?, local_port()?, local_port()?];
-    let told = Told {
+    let told = SidecarSettings {
         account: "lab/server",
         control: order.control,
         root: &root,
@@ -232,7 +232,7 @@ pub(in crate::contestants) fn serve(
     let name = format!("{}-server", order.contestant);
     let spec = tell(lab.process(SERVER, &name, program)?, &told);
     let [admin, metrics, readiness] = pages;
-    Ok(Served {
+    Ok(ServedProcess {
         process: spec.start().map_err(|e| e.to_string())?,
         probe: Probe::Http(readiness, "/healthz/ready".to_owned()),
         count: Box::new(move |protocol| metric(&name, metrics, protocol, None).map(Some)),
@@ -266,7 +266,7 @@ pub(in crate::contestants) fn metric(
     name: &str,
     page: SocketAddr,
     protocol: &str,
-    refused: Option<Refusal>,
+    refused: Option<RefusalKind>,
 ) -> Result<u64, String> {
     let counter = if protocol == "tcp" {
         CONNECTIONS
@@ -278,8 +278,8 @@ pub(in crate::contestants) fn metric(
 }
 
 /// Labels of requests that were answered well, or refused; every connection is carried.
-fn labels(protocol: &str, refused: Option<Refusal>) -> String {
-    let [http, grpc] = refused.map_or(["2", "0"], Refusal::statuses);
+fn labels(protocol: &str, refused: Option<RefusalKind>) -> String {
+    let [http, grpc] = refused.map_or(["2", "0"], RefusalKind::statuses);
     match protocol {
         "tcp" => String::new(),
         "grpc" => format!("grpc_response_status=\"{grpc}\""),
@@ -322,10 +322,10 @@ mod tests {
             istio_requests_totally{x=\"y\"} 100\nistio_request_bytes_count{} 9\n";
         for (protocol, refused, expected) in [
             ("http1", None, 38),
-            ("http1", Some(Refusal::Forbidden), 2),
-            ("http1", Some(Refusal::Unknown), 4),
+            ("http1", Some(RefusalKind::Forbidden), 2),
+            ("http1", Some(RefusalKind::Unknown), 4),
             ("grpc", None, 5),
-            ("grpc", Some(Refusal::Forbidden), 30),
+            ("grpc", Some(RefusalKind::Forbidden), 30),
         ] {
             let found = counted(text, REQUESTS, &labels(protocol, refused));
             assert_eq!(found, expected, "{protocol} {refused:?}");

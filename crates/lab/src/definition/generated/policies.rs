@@ -3,10 +3,10 @@
 
 use std::fmt::Write as _;
 
-use super::{Action, Hit, Meeting};
+use super::{GeneratedAction, MatchedRule, PolicyEffect};
 
 /// Writes policies: the number of counted objects, and the effect on the requests.
-pub(crate) type Write = fn(u32, Option<Meeting>) -> String;
+pub(crate) type Write = fn(u32, Option<PolicyEffect>) -> String;
 
 /// Attributes of the requests of every experiment: caller, path, source address (loopback and the lab's own networks).
 const CLIENT: &str = "cluster.local/ns/lab/sa/client";
@@ -15,11 +15,11 @@ const PATH: &str = "/";
 const ADDRESSES: &str = "0.0.0.0/1";
 
 /// An AuthorizationPolicy of that name with these rules at the server; an ALLOW policy by default.
-fn policy(name: &str, meeting: Option<Meeting>, rules: &str) -> String {
+fn policy(name: &str, meeting: Option<PolicyEffect>, rules: &str) -> String {
     let (action, annotations) = match meeting.map(|meeting| meeting.action) {
-        None | Some(Action::Allow) => ("ALLOW", ""),
-        Some(Action::Deny) => ("DENY", ""),
-        Some(Action::DryRun) => ("DENY", "  annotations:\n    istio.io/dry-run: \"true\"\n"),
+        None | Some(GeneratedAction::Allow) => ("ALLOW", ""),
+        Some(GeneratedAction::Deny) => ("DENY", ""),
+        Some(GeneratedAction::DryRun) => ("DENY", "  annotations:\n    istio.io/dry-run: \"true\"\n"),
     };
     format!(
         "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata:\n  name: {name}\n  namespace: lab\n{annotations}spec:\n  \
@@ -36,14 +36,14 @@ pub(super) fn passing() -> String {
 /// So many objects in order. The one that shall meet the requests is made by `met`, the others by `other`.
 fn each<T>(
     number: u32,
-    meeting: Option<Meeting>,
+    meeting: Option<PolicyEffect>,
     met: impl Fn() -> T,
     other: impl Fn(u32) -> T,
 ) -> Vec<T> {
     let hit = match meeting.map(|meeting| meeting.hit) {
-        Some(Hit::First) => Some(0),
-        Some(Hit::Last) => number.checked_sub(1),
-        Some(Hit::Miss) | None => None,
+        Some(MatchedRule::First) => Some(0),
+        Some(MatchedRule::Last) => number.checked_sub(1),
+        Some(MatchedRule::Miss) | None => None,
     };
     let one = |at| if Some(at) == hit { met() } else { other(at) };
     (0..number).map(one).collect()
@@ -53,7 +53,7 @@ fn each<T>(
 fn one_policy(
     (kind, place): (&str, &str),
     number: u32,
-    meeting: Option<Meeting>,
+    meeting: Option<PolicyEffect>,
     met: &str,
     other: impl Fn(u32) -> String,
 ) -> String {
@@ -67,7 +67,7 @@ fn one_policy(
 fn many_policies(
     kind: &str,
     number: u32,
-    meeting: Option<Meeting>,
+    meeting: Option<PolicyEffect>,
     met: &str,
     other: impl Fn(u32) -> String,
 ) -> String {
@@ -96,42 +96,42 @@ const FROM_TOKENS: &str = "  - from:\n    - source:\n        requestPrincipals: 
 const FROM_ADDRESSES: &str = "  - from:\n    - source:\n        ipBlocks: ";
 const TO_PATHS: &str = "  - to:\n    - operation:\n        paths: ";
 
-pub(super) fn principals(number: u32, meeting: Option<Meeting>) -> String {
+pub(super) fn principals(number: u32, meeting: Option<PolicyEffect>) -> String {
     let kind = ("principals", FROM_PRINCIPALS);
     one_policy(kind, number, meeting, CLIENT, caller)
 }
 
 /// Principals of tokens. The principal that meets the requests is that of their own tokens.
-pub(super) fn request_principals(number: u32, meeting: Option<Meeting>, principal: &str) -> String {
+pub(super) fn request_principals(number: u32, meeting: Option<PolicyEffect>, principal: &str) -> String {
     let kind = ("request-principals", FROM_TOKENS);
     let other = |at| format!("https://issuer-000000.generated.example/caller-{at}");
     one_policy(kind, number, meeting, principal, other)
 }
 
-pub(super) fn namespaces(number: u32, meeting: Option<Meeting>) -> String {
+pub(super) fn namespaces(number: u32, meeting: Option<PolicyEffect>) -> String {
     let kind = ("namespaces", FROM_NAMESPACES);
     let other = |at| format!("generated-{at}");
     one_policy(kind, number, meeting, CLIENT_NAMESPACE, other)
 }
 
-pub(super) fn paths(number: u32, meeting: Option<Meeting>) -> String {
+pub(super) fn paths(number: u32, meeting: Option<PolicyEffect>) -> String {
     let kind = ("paths", TO_PATHS);
     let other = |at| format!("/generated/{at}");
     one_policy(kind, number, meeting, PATH, other)
 }
 
-pub(super) fn source_ips(number: u32, meeting: Option<Meeting>) -> String {
+pub(super) fn source_ips(number: u32, meeting: Option<PolicyEffect>) -> String {
     let kind = ("source-ips", FROM_ADDRESSES);
     one_policy(kind, number, meeting, ADDRESSES, address)
 }
 
-pub(super) fn path_policies(number: u32, meeting: Option<Meeting>) -> String {
+pub(super) fn path_policies(number: u32, meeting: Option<PolicyEffect>) -> String {
     let rule = |path: &str| format!("{TO_PATHS}[\"{path}\"]\n");
     let other = |at| rule(&format!("/generated/{at}"));
     many_policies("path", number, meeting, &rule(PATH), other)
 }
 
-pub(super) fn source_ip_policies(number: u32, meeting: Option<Meeting>) -> String {
+pub(super) fn source_ip_policies(number: u32, meeting: Option<PolicyEffect>) -> String {
     let rule = |block: &str| format!("{FROM_ADDRESSES}[\"{block}\"]\n");
     let other = |at| rule(&address(at));
     many_policies("source-ip", number, meeting, &rule(ADDRESSES), other)
@@ -144,13 +144,13 @@ fn from_to(principal: &str, path: &str) -> String {
     )
 }
 
-pub(super) fn mixed_policies(number: u32, meeting: Option<Meeting>) -> String {
+pub(super) fn mixed_policies(number: u32, meeting: Option<PolicyEffect>) -> String {
     let other = |at| from_to(&caller(at), &format!("/generated/{at}/*"));
     many_policies("mixed", number, meeting, &from_to(CLIENT, PATH), other)
 }
 
 /// One policy of so many rules, each with a caller, an operation and a condition.
-pub(super) fn rules(number: u32, meeting: Option<Meeting>) -> String {
+pub(super) fn rules(number: u32, meeting: Option<PolicyEffect>) -> String {
     let when = |list: &str, value: &str| {
         format!("    when:\n    - key: request.headers[x-generated]\n      {list}: [\"{value}\"]\n")
     };

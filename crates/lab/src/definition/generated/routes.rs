@@ -10,7 +10,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Generated, HITS, Hit};
+use super::{Generated, HITS, MatchedRule};
 
 /// Where routes lead that no request of the experiment takes: a service without endpoints.
 pub(crate) const ELSEWHERE: &str = "elsewhere.lab.svc.cluster.local";
@@ -42,7 +42,7 @@ const KINDS: [(&str, By); 3] = [
 pub(crate) struct Routes {
     by: By,
     number: u32,
-    hit: Hit,
+    hit: MatchedRule,
 }
 
 /// What a request asks for, where that is not `/`.
@@ -92,9 +92,9 @@ impl Routes {
     /// Number of the route that takes the requests.
     fn takes(self) -> Option<u32> {
         match self.hit {
-            Hit::First => Some(0),
-            Hit::Last => self.number.checked_sub(1),
-            Hit::Miss => None,
+            MatchedRule::First => Some(0),
+            MatchedRule::Last => self.number.checked_sub(1),
+            MatchedRule::Miss => None,
         }
     }
 
@@ -128,8 +128,8 @@ impl Routes {
     /// What the experiment's requests ask for.
     pub(crate) fn taken(self) -> Asks {
         self.asks(match self.hit {
-            Hit::First | Hit::Last => TAKEN,
-            Hit::Miss => "no-route",
+            MatchedRule::First | MatchedRule::Last => TAKEN,
+            MatchedRule::Miss => "no-route",
         })
     }
 
@@ -137,7 +137,7 @@ impl Routes {
     pub(crate) fn strays(self) -> Vec<Stray> {
         let of_others = u64::from(self.number - u32::from(self.takes().is_some()));
         let tried = of_others.min(u64::from(TRIED));
-        let first = u64::from(self.hit == Hit::First);
+        let first = u64::from(self.hit == MatchedRule::First);
         // From the first of them to the last.
         let at = |step| first + step * (of_others - 1) / (tried - 1).max(1);
         let by_others = (0..tried).map(|step| {
@@ -152,7 +152,7 @@ impl Routes {
                 },
             }
         });
-        let by_none = (self.hit != Hit::Miss).then(|| Stray {
+        let by_none = (self.hit != MatchedRule::Miss).then(|| Stray {
             claim: format!("a request that no route takes is answered {NO_ROUTE}"),
             asks: Asks {
                 answered: Some(NO_ROUTE),

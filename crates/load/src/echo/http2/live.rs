@@ -2,9 +2,9 @@
 //! watching health.
 
 use super::{INTERNAL, SERVING, UNIMPLEMENTED, end_call, path, reflection};
-use crate::echo::plan::Plan;
+use crate::echo::plan::ResponsePlan;
 use crate::grpc;
-use crate::http2::Server;
+use crate::http2::Http2Server;
 
 /// Reports if the method is a live stream: echo stream, health watch or reflection.
 pub(super) fn speaks(path: &[u8]) -> bool {
@@ -18,7 +18,7 @@ fn reflects(path: &[u8]) -> bool {
 }
 
 /// Answers the messages that have come.
-pub(super) fn answer(server: &mut Server, lane: usize, plan: &Plan) {
+pub(super) fn answer(server: &mut Http2Server, lane: usize, plan: &ResponsePlan) {
     let failing = plan.grpc_status.pick(fastrand::f64);
     if failing != 0 && !server.begun(lane) {
         return end_call(server, lane, failing, "as asked for");

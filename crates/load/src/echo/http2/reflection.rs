@@ -7,7 +7,7 @@ use prost::Message as _;
 use prost_reflect::DescriptorPool;
 
 use crate::reflection::{
-    Answer, Asked, Extensions, Files, Question, Refusal, SERVED, Service, Services, Told,
+    ReflectionResponse, ReflectionRequest, Extensions, DescriptorFiles, ReflectionQuestion, ReflectionError, SERVED, ReflectedService, Services, ReflectionReply,
 };
 
 /// gRPC status of an unknown name.
@@ -20,29 +20,29 @@ static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
 
 /// The answer to a question; none if it is no question.
 pub(super) fn answer(question: &[u8]) -> Option<Vec<u8>> {
-    let question = Question::decode(question).ok()?;
+    let question = ReflectionQuestion::decode(question).ok()?;
     let told = match question.asked.clone()? {
-        Asked::File(name) => file(POOL.get_file_by_name(&name), &name),
-        Asked::Symbol(name) => file(containing(&name), &name),
-        Asked::Services(_) => {
-            let services = POOL.services().map(|service| Service {
+        ReflectionRequest::File(name) => file(POOL.get_file_by_name(&name), &name),
+        ReflectionRequest::Symbol(name) => file(containing(&name), &name),
+        ReflectionRequest::Services(_) => {
+            let services = POOL.services().map(|service| ReflectedService {
                 name: service.full_name().to_owned(),
             });
-            Told::Services(Services {
+            ReflectionReply::Services(Services {
                 services: services.collect(),
             })
         }
-        Asked::Extensions(of) if POOL.get_message_by_name(&of).is_some() => {
-            Told::Extensions(Extensions {
+        ReflectionRequest::Extensions(of) if POOL.get_message_by_name(&of).is_some() => {
+            ReflectionReply::Extensions(Extensions {
                 of,
                 numbers: Vec::new(),
             })
         }
-        Asked::Extensions(of) | Asked::Extension(crate::reflection::Extension { of, .. }) => {
+        ReflectionRequest::Extensions(of) | ReflectionRequest::Extension(crate::reflection::Extension { of, .. }) => {
             unknown(&of)
         }
     };
-    let answer = Answer {
+    let answer = ReflectionResponse {
         host: question.host.clone(),
         question: Some(question),
         told: Some(told),
@@ -70,20 +70,20 @@ fn containing(name: &str) -> Option<prost_reflect::FileDescriptor> {
         .then(|| owner.parent_file())
 }
 
-fn file(found: Option<prost_reflect::FileDescriptor>, name: &str) -> Told {
+fn file(found: Option<prost_reflect::FileDescriptor>, name: &str) -> ReflectionReply {
     // None of the files needs another.
     found.map_or_else(
         || unknown(name),
         |file| {
-            Told::Files(Files {
+            ReflectionReply::Files(DescriptorFiles {
                 files: vec![file.encode_to_vec()],
             })
         },
     )
 }
 
-fn unknown(name: &str) -> Told {
-    Told::Refusal(Refusal {
+fn unknown(name: &str) -> ReflectionReply {
+    ReflectionReply::Refusal(ReflectionError {
         code: NOT_FOUND,
         message: format!("{name} is not served here"),
     })

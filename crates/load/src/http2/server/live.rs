@@ -4,10 +4,10 @@
 //! Head ─▶ live ─▶ Piece, Piece … ─ take_messages ─▶ (echo, reflection) ─ speak ─▶ out ─ as windows allow ─▶ DATA … trailers
 //! ```
 
-use super::{Decimal, Server, State, lowered};
+use super::{Decimal, Http2Server, ServerStreamState, lowered};
 use crate::grpc;
 
-impl Server {
+impl Http2Server {
     /// Takes the whole messages that have come, prefixes and all.
     pub(crate) fn take_messages(&mut self, lane: usize) -> Vec<u8> {
         let stream = self.stream(lane);
@@ -75,7 +75,7 @@ impl Server {
     }
 }
 
-impl State {
+impl ServerStreamState {
     /// Sends what a live stream has to say, as its windows allow.
     pub(super) fn push(&mut self, lane: usize) {
         let id = self.ids[lane];

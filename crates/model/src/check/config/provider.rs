@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::check::telemetry::header_name;
 use crate::check::values;
 use crate::codes;
-use crate::decode::{Report, Spanned};
+use crate::decode::{Report, SpannedValue};
 use crate::log_format::{FormatError, LogFormat};
 use crate::mesh::authorization::StringMatch;
 use crate::mesh::{
@@ -41,7 +41,7 @@ pub(super) fn provider(written: &written::Telemetry, report: &Report) -> Option<
 
 /// Reports the error of a format at its location.
 pub(super) fn format<T>(
-    text: &Spanned<T>,
+    text: &SpannedValue<T>,
     parsed: Result<LogFormat, FormatError>,
     report: &Report,
 ) -> Option<LogFormat> {
@@ -86,7 +86,7 @@ fn file_log(written: &written::FileLog, report: &Report) -> Option<FileLogProvid
 
 /// A service that proxies call on their own account.
 pub(in crate::check) fn service(
-    written: &written::Service,
+    written: &written::WrittenProviderService,
     report: &Report,
 ) -> Option<ProviderService> {
     let name = report.required(written.service.as_ref(), &written.at, "service");
@@ -155,7 +155,7 @@ fn body_in_check(written: &written::BodyInCheck, report: &Report) -> Option<Body
         );
         return None;
     };
-    let flag = |flag: &Option<Spanned<bool>>| flag.as_ref().is_some_and(|flag| flag.value);
+    let flag = |flag: &Option<SpannedValue<bool>>| flag.as_ref().is_some_and(|flag| flag.value);
     Some(BodyInCheck {
         max_bytes,
         allow_partial: flag(&written.allow_partial),
@@ -209,7 +209,7 @@ fn http_authorizer(written: &written::HttpAuthorizer, report: &Report) -> Option
     })
 }
 
-fn als_of(written: &written::Als, log_name: &str, report: &Report) -> Option<AlsProvider> {
+fn als_of(written: &written::WrittenAls, log_name: &str, report: &Report) -> Option<AlsProvider> {
     let names = |texts: &[Text]| -> Vec<Arc<str>> {
         texts
             .iter()
@@ -271,7 +271,7 @@ fn open_telemetry(
 }
 
 /// A length of tags.
-pub(super) fn tag_length(number: &Spanned<i64>, report: &Report) -> Option<u32> {
+pub(super) fn tag_length(number: &SpannedValue<i64>, report: &Report) -> Option<u32> {
     let length = u32::try_from(number.value).ok();
     let length = length.filter(|length| (1..=MAX_TAG_LENGTH).contains(&i64::from(*length)));
     if length.is_none() {

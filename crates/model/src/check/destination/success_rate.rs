@@ -4,7 +4,7 @@
 use std::iter::once;
 
 use crate::codes;
-use crate::decode::{At, Report};
+use crate::decode::{FieldPath, Report};
 use crate::mesh::DestinationRule;
 use crate::mesh::traffic::SuccessRate;
 use crate::text::{clip, suggest};
@@ -20,7 +20,7 @@ const ENFORCING: &str = "enforcing_success_rate";
 const ANYWHERE: [&str; 2] = ["generated-from", "ignore"];
 
 /// The success rate settings in a rule's annotations and the location of the first; `None` without such annotations.
-pub(super) fn read(annotations: &TextMap, report: &Report) -> Option<(SuccessRate, At)> {
+pub(super) fn read(annotations: &TextMap, report: &Report) -> Option<(SuccessRate, FieldPath)> {
     let mut rate = SuccessRate::default();
     let mut first = None;
     for (key, value) in annotations {
@@ -61,7 +61,7 @@ fn unknown(key: &Text, name: &str, report: &Report) {
 }
 
 /// Applies the comparison to every outlier detection of a rule.
-pub(super) fn compare(rule: &mut DestinationRule, rate: SuccessRate, at: &At, report: &Report) {
+pub(super) fn compare(rule: &mut DestinationRule, rate: SuccessRate, at: &FieldPath, report: &Report) {
     let parts = rule.subsets.values_mut().map(|part| &mut part.policy);
     let policies = once(&mut rule.policy).chain(parts);
     let levels =

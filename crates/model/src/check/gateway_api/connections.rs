@@ -5,14 +5,14 @@ use super::route::{read, rule_name, shared};
 use crate::codes;
 use crate::decode::{Cursor, Fields, Report};
 use crate::mesh::action::HeaderRules;
-use crate::mesh::gateway_api::{ConnectionRule, Route, RouteKind};
+use crate::mesh::gateway_api::{ConnectionRule, GatewayApiRoute, RouteKind};
 use crate::names::Namespace;
 
-pub(super) fn tls_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Route> {
+pub(super) fn tls_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<GatewayApiRoute> {
     connections(RouteKind::Tls, meta, fields, report)
 }
 
-pub(super) fn tcp_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Route> {
+pub(super) fn tcp_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<GatewayApiRoute> {
     connections(RouteKind::Tcp, meta, fields, report)
 }
 
@@ -21,7 +21,7 @@ fn connections(
     meta: Meta,
     fields: &mut Fields<'_>,
     report: &Report,
-) -> Option<Route> {
+) -> Option<GatewayApiRoute> {
     let at = meta.at.clone();
     let (route, rules) = read(kind, meta, fields, report, rule)?;
     if rules.len() != 1 {
@@ -33,7 +33,7 @@ fn connections(
         let help = "nothing tells the connections of several rules apart: keep one";
         report.error(codes::CONTRADICTION, &at, message, help);
     }
-    Some(Route {
+    Some(GatewayApiRoute {
         connections: rules,
         ..route
     })

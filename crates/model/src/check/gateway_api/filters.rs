@@ -6,10 +6,10 @@ use voile_traffic::route::REDIRECT_STATUSES;
 
 use super::{SERVICE, at_most, not_done, port, reference};
 use crate::codes;
-use crate::decode::{At, Cursor, Fields, Report};
+use crate::decode::{FieldPath, Cursor, Fields, Report};
 use crate::mesh::action::{
-    Answer, Cors, HeaderEdits, HeaderRules, Origin, PathRewrite, Redirect, RedirectPort, Rewrite,
-    Share,
+    DirectResponse, Cors, HeaderEdits, HeaderRules, Origin, PathRewrite, Redirect, RedirectPort, Rewrite,
+    RequestShare,
 };
 use crate::mesh::gateway_api::BackendTo;
 use crate::names::Namespace;
@@ -24,8 +24,8 @@ const CORS_MAX_AGE: i64 = 5;
 #[derive(Debug, Default)]
 pub(super) struct Filters {
     pub(super) headers: HeaderRules,
-    pub(super) mirrors: Vec<(BackendTo, Share)>,
-    pub(super) redirect: Option<Answer>,
+    pub(super) mirrors: Vec<(BackendTo, RequestShare)>,
+    pub(super) redirect: Option<DirectResponse>,
     pub(super) rewrite: Option<Rewrite>,
     pub(super) cors: Option<Arc<Cors>>,
     /// Something replaces the prefix that matched, of which there must be one.
@@ -33,7 +33,7 @@ pub(super) struct Filters {
 }
 
 /// Context of the filters under check.
-pub(super) struct Reading<'a> {
+pub(super) struct FilterReader<'a> {
     pub(super) own: &'a Namespace,
     pub(super) report: &'a Report,
     /// HTTPRoute's, of which GRPCRoute has some.
@@ -55,7 +55,7 @@ const NOT_DONE: [(&str, &str); 2] = [
     ("ExternalAuth", "externalAuth"),
 ];
 
-impl Reading<'_> {
+impl FilterReader<'_> {
     /// `filters` of a rule.
     pub(super) fn of_rule(&self, rule: &mut Fields<'_>) -> Filters {
         let mut filters = Filters::default();
@@ -182,7 +182,7 @@ impl Reading<'_> {
         edits
     }
 
-    fn mirror(&self, mut fields: Fields<'_>) -> Option<(BackendTo, Share)> {
+    fn mirror(&self, mut fields: Fields<'_>) -> Option<(BackendTo, RequestShare)> {
         let at = fields.at().clone();
         let report = self.report;
         let backend = report.required(fields.inner("backendRef"), &at, "backendRef");
@@ -199,7 +199,7 @@ impl Reading<'_> {
             fraction.finish();
             let number = |value: i64| u32::try_from(value).unwrap_or(u32::MAX);
             let under = denominator.map_or(100, |one| number(one.value));
-            Share::of(number(numerator.map_or(0, |one| one.value)), under)
+            RequestShare::of(number(numerator.map_or(0, |one| one.value)), under)
         });
         fields.finish();
         let share = match (percent, fraction) {
@@ -208,9 +208,9 @@ impl Reading<'_> {
                 report.error(codes::CONTRADICTION, &at, message, "keep one");
                 return None;
             }
-            (Some(percent), None) => Share::percent(percent.value as f64),
+            (Some(percent), None) => RequestShare::percent(percent.value as f64),
             (None, Some(fraction)) => fraction,
-            (None, None) => Ok(Share::ALL),
+            (None, None) => Ok(RequestShare::ALL),
         };
         if let Err(error) = &share {
             let help = "from nothing to all of it";
@@ -219,7 +219,7 @@ impl Reading<'_> {
         Some((to?, share.ok()?))
     }
 
-    fn redirect(&self, mut fields: Fields<'_>, replaces: &mut bool) -> Option<Answer> {
+    fn redirect(&self, mut fields: Fields<'_>, replaces: &mut bool) -> Option<DirectResponse> {
         let report = self.report;
         let scheme = fields.text("scheme");
         let schemes = [("http", "http"), ("https", "https")];
@@ -255,7 +255,7 @@ impl Reading<'_> {
             port,
             path,
         };
-        Some(Answer::Redirect { to, status })
+        Some(DirectResponse::Redirect { to, status })
     }
 
     fn precise(&self, text: &Text) -> Option<String> {
@@ -343,7 +343,7 @@ impl Reading<'_> {
     }
 
     /// Checks the words that the proxy writes into response headers.
-    fn tokens(&self, at: &At, cors: &Cors) {
+    fn tokens(&self, at: &FieldPath, cors: &Cors) {
         let plain = |byte: u8| byte.is_ascii_graphic() && byte != b',';
         let lists = [&cors.methods, &cors.headers, &cors.expose];
         let wrong = |word: &&String| word.is_empty() || !word.bytes().all(plain);

@@ -7,7 +7,7 @@ use super::{GATEWAY, SECRET, at_most, not_done, reference};
 use crate::codes;
 use crate::decode::{Cursor, Fields, Report};
 use crate::mesh::gateway_api::{
-    Admission, GROUP, Gateway, GatewayClass, Grant, LabelSelector, Listener, ListenerSet,
+    Admission, GROUP, Gateway, GatewayClass, ReferenceGrant, LabelSelector, Listener, ListenerSet,
     ListenerTls, Operator,
 };
 use crate::mesh::network::GATEWAY_ACCOUNT;
@@ -316,7 +316,7 @@ fn label_selector(mut fields: Fields<'_>, report: &Report) -> LabelSelector {
     }
 }
 
-pub(super) fn grant(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Grant> {
+pub(super) fn grant(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<ReferenceGrant> {
     let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
     let at = spec.at().clone();
     let from = spec.list("from", |cursor| {
@@ -342,7 +342,7 @@ pub(super) fn grant(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Opt
         report.required(None::<()>, &at, "to");
     }
     spec.finish();
-    Some(Grant {
+    Some(ReferenceGrant {
         from,
         to,
         name: meta.name,

@@ -1,13 +1,13 @@
 //! Check of GRPCRoute: methods are paths, all else is HTTPRoute's.
 
 use super::super::values::Meta;
-use super::filters::Reading;
-use super::matches::{self, Criteria, How};
+use super::filters::FilterReader;
+use super::matches::{self, Criteria, MatchMethod};
 use super::route::{backends, everything, plain, requests, rule_name};
 use super::{at_most, says_nothing};
 use crate::codes;
 use crate::decode::{Cursor, Fields, Report};
-use crate::mesh::gateway_api::{Route, RouteKind, Rule};
+use crate::mesh::gateway_api::{GatewayApiRoute, RouteKind, RouteRule};
 use crate::mesh::{Criterion, HttpMatch, HttpRoute, Subject, TextMatch};
 use crate::names::Namespace;
 
@@ -16,13 +16,13 @@ const MAX_MATCHES: usize = 64;
 /// Pattern for any service, or any method, if only the other is given.
 const ANY: &str = "[^/]+";
 
-pub(super) fn route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Route> {
+pub(super) fn route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<GatewayApiRoute> {
     requests(RouteKind::Grpc, meta, fields, report, rule)
 }
 
-fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Rule> {
+fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<RouteRule> {
     let mut fields = cursor.fields()?;
-    let reading = Reading {
+    let reading = FilterReader {
         own,
         report,
         http: false,
@@ -39,7 +39,7 @@ fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Rule> {
     fields.without_effect(&[("sessionPersistence", "each request goes to any endpoint")]);
     fields.finish();
     let mirrors = filters.mirrors.clone();
-    Some(Rule {
+    Some(RouteRule {
         route: HttpRoute {
             name,
             ..plain(matches, filters, cursor.at(), report)
@@ -79,17 +79,17 @@ fn method(mut fields: Fields<'_>, report: &Report) -> Option<TextMatch> {
         says_nothing(text, ": it is empty", report)?;
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         match how {
-            How::Exact if !text.value.bytes().all(plain) => {
+            MatchMethod::Exact if !text.value.bytes().all(plain) => {
                 let help = "letters, digits, `_`, and in a service dots";
                 report.bad(text, " as a service or a method", help);
                 return None;
             }
-            How::Regex => drop(matches::expression(text, report)?),
-            How::Exact => {}
+            MatchMethod::Regex => drop(matches::expression(text, report)?),
+            MatchMethod::Exact => {}
         }
     }
     let word = |text: &Option<crate::written::Text>| match text {
-        Some(text) if how == How::Exact => text.value.replace('.', r"\."),
+        Some(text) if how == MatchMethod::Exact => text.value.replace('.', r"\."),
         Some(text) => format!("(?:{})", text.value),
         None => ANY.to_owned(),
     };
@@ -100,11 +100,11 @@ fn method(mut fields: Fields<'_>, report: &Report) -> Option<TextMatch> {
             report.error(codes::MISSING, &at, message, help);
             None
         }
-        (How::Exact, Some(service), Some(method)) => {
+        (MatchMethod::Exact, Some(service), Some(method)) => {
             let path = format!("/{}/{}", service.value, method.value);
             Some(TextMatch::Exact(path.into()))
         }
-        (How::Exact, Some(service), None) => {
+        (MatchMethod::Exact, Some(service), None) => {
             Some(TextMatch::Prefix(format!("/{}/", service.value).into()))
         }
         _ => {

@@ -22,17 +22,17 @@ pub(super) type Criteria = BTreeMap<Subject, Criterion>;
 
 /// The way a text is compared.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum How {
+pub(super) enum MatchMethod {
     Exact,
     Regex,
 }
 
 /// `type` of a match.
-pub(super) fn how(fields: &mut Fields<'_>, report: &Report) -> How {
-    let words = [("Exact", How::Exact), ("RegularExpression", How::Regex)];
+pub(super) fn how(fields: &mut Fields<'_>, report: &Report) -> MatchMethod {
+    let words = [("Exact", MatchMethod::Exact), ("RegularExpression", MatchMethod::Regex)];
     let said = fields.text("type");
     let said = said.and_then(|text| report.one_of(&text, &words));
-    said.unwrap_or(How::Exact)
+    said.unwrap_or(MatchMethod::Exact)
 }
 
 /// An expression, if it is one.
@@ -131,8 +131,8 @@ pub(super) fn named(
             continue;
         };
         let text = match how {
-            How::Exact => TextMatch::Exact(value.value.clone()),
-            How::Regex => match expression(&value, report) {
+            MatchMethod::Exact => TextMatch::Exact(value.value.clone()),
+            MatchMethod::Regex => match expression(&value, report) {
                 Some(text) => text,
                 None => continue,
             },

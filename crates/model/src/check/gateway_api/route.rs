@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::values::{self, Meta};
-use super::filters::{Filters, Reading, backend_to};
+use super::filters::{Filters, FilterReader, backend_to};
 use super::{GATEWAY, at_most, matches, port, reference, says_nothing};
 use crate::check::DEFAULT_ATTEMPTS;
 use crate::codes;
-use crate::decode::{At, Cursor, Fields, Report};
+use crate::decode::{FieldPath, Cursor, Fields, Report};
 use crate::mesh::action::HeaderRules;
-use crate::mesh::gateway_api::{Backend, Parent, Route, RouteKind, Rule};
+use crate::mesh::gateway_api::{Backend, Parent, GatewayApiRoute, RouteKind, RouteRule};
 use crate::mesh::{Criterion, HttpMatch, HttpRoute, RetryPolicy, Subject, TextMatch};
 use crate::names::{Hostname, Namespace};
 use crate::source::Source;
@@ -23,7 +23,7 @@ const MAX_RULES: usize = 16;
 const MAX_MATCHES: usize = 64;
 const MAX_BACKENDS: usize = 16;
 
-pub(super) fn http_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Route> {
+pub(super) fn http_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<GatewayApiRoute> {
     let mut route = requests(RouteKind::Http, meta, fields, report, rule)?;
     let spec = fields.inner("spec");
     if let Some(mut spec) = spec.filter(|_| route.rules.is_empty())
@@ -32,7 +32,7 @@ pub(super) fn http_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -
         // The schema's own: everything, to nowhere.
         let mut nothing = plain(Vec::new(), Filters::default(), spec.at(), report);
         nothing.matches.push(everything(report.source(spec.at())));
-        route.rules.push(Rule {
+        route.rules.push(RouteRule {
             route: nothing,
             backends: Vec::new(),
             mirrors: Vec::new(),
@@ -48,10 +48,10 @@ pub(super) fn requests(
     meta: Meta,
     fields: &mut Fields<'_>,
     report: &Report,
-    rule: impl Fn(&Cursor<'_>, &Namespace, &Report) -> Option<Rule>,
-) -> Option<Route> {
+    rule: impl Fn(&Cursor<'_>, &Namespace, &Report) -> Option<RouteRule>,
+) -> Option<GatewayApiRoute> {
     let (route, rules) = read(kind, meta, fields, report, rule)?;
-    Some(Route { rules, ..route })
+    Some(GatewayApiRoute { rules, ..route })
 }
 
 /// Reads a route, and its rules by `rule`.
@@ -61,7 +61,7 @@ pub(super) fn read<T>(
     fields: &mut Fields<'_>,
     report: &Report,
     rule: impl Fn(&Cursor<'_>, &Namespace, &Report) -> Option<T>,
-) -> Option<(Route, Vec<T>)> {
+) -> Option<(GatewayApiRoute, Vec<T>)> {
     let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
     let own = meta.name.namespace.clone();
     let hostnames = match kind {
@@ -77,7 +77,7 @@ pub(super) fn read<T>(
     let named = "a route is for the Gateways that `parentRefs` names";
     spec.without_effect(&[("useDefaultGateways", named)]);
     spec.finish();
-    let route = Route {
+    let route = GatewayApiRoute {
         kind,
         hostnames,
         parents,
@@ -116,10 +116,10 @@ fn parents(spec: &mut Fields<'_>, own: &Namespace, report: &Report) -> Vec<Paren
     parents
 }
 
-fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Rule> {
+fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<RouteRule> {
     let mut fields = cursor.fields()?;
     let at = cursor.at();
-    let reading = Reading {
+    let reading = FilterReader {
         own,
         report,
         http: true,
@@ -149,7 +149,7 @@ fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Rule> {
         report.error(codes::CONTRADICTION, at, message, help);
     }
     let mirrors = filters.mirrors.clone();
-    Some(Rule {
+    Some(RouteRule {
         route: HttpRoute {
             name,
             timeout,
@@ -231,7 +231,7 @@ fn one_prefix(matches: &[HttpMatch]) -> bool {
 pub(super) fn plain(
     matches: Vec<HttpMatch>,
     filters: Filters,
-    at: &At,
+    at: &FieldPath,
     report: &Report,
 ) -> HttpRoute {
     HttpRoute {
@@ -253,7 +253,7 @@ pub(super) fn plain(
 }
 
 /// `backendRefs` that requests go to.
-pub(super) fn backends(rule: &mut Fields<'_>, reading: &Reading<'_>) -> Vec<Backend> {
+pub(super) fn backends(rule: &mut Fields<'_>, reading: &FilterReader<'_>) -> Vec<Backend> {
     shared(rule, reading.own, reading.report, |fields| {
         reading.of_backend(fields)
     })

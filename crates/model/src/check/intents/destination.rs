@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::destination::whole;
 use super::super::values::{self, Meta};
 use crate::decode::Report;
-use crate::mesh::intent::{ClientTls, ClientTlsMode, Destination, DestinationSubset};
+use crate::mesh::routing_intent::{ClientTls, ClientTlsMode, Destination, DestinationSubset};
 use crate::names::Port;
 use crate::written::destination as written;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{At, Cursor, Fields, Report};
-use crate::mesh::intent::{
-    Gateway, Server, ServerFiles, ServerHost, ServerTls, ServerTlsMode, TlsVersion,
+use crate::decode::{FieldPath, Cursor, Fields, Report};
+use crate::mesh::routing_intent::{
+    Gateway, DeclaredServer, ServerFiles, ServerHost, ServerTls, ServerTlsMode, TlsVersion,
 };
 use crate::names::{Hostname, Namespace, Port};
 use crate::source::Source;
@@ -120,7 +120,7 @@ pub(super) fn of_istio(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> 
     })
 }
 
-fn server(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Server> {
+fn server(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<DeclaredServer> {
     let mut fields = cursor.fields()?;
     let at = fields.at().clone();
     let port = report.required(fields.inner("port"), &at, "port");
@@ -150,7 +150,7 @@ fn server(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Serve
         tls.files = None;
     }
     let name = name.or(port_name);
-    Some(Server {
+    Some(DeclaredServer {
         source: report.source(&at),
         name: name.unwrap_or_else(|| "".into()),
         port: number,
@@ -201,7 +201,7 @@ fn passes_through(mode: ServerTlsMode) -> bool {
 }
 
 /// Checks that the TLS settings fit the protocol.
-fn encryption(protocol: &str, tls: Option<&ServerTls>, nameless: bool, at: &At, report: &Report) {
+fn encryption(protocol: &str, tls: Option<&ServerTls>, nameless: bool, at: &FieldPath, report: &Report) {
     let encrypted = ENCRYPTED.contains(&protocol);
     let ends_here = |mode| {
         use ServerTlsMode::{Mutual, OptionalMutual, Simple};

@@ -6,12 +6,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use voile_traffic::route::REDIRECT_STATUSES;
 
-use super::Reading;
+use super::RuleReader;
 use crate::codes;
-use crate::decode::{At, Cursor, Fields, Spanned};
+use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
 use crate::mesh::action::{
-    Abort, AbortStatus, Answer, Cors, Delay, Fault, HeaderEdits, HeaderRules, Mirror, Origin,
-    OriginMatch, PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, Rewrite, Share,
+    Abort, AbortStatus, DirectResponse, Cors, Delay, Fault, HeaderEdits, HeaderRules, Mirror, Origin,
+    OriginMatch, PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, Rewrite, RequestShare,
 };
 use crate::text::clip;
 use crate::written::Text;
@@ -43,15 +43,15 @@ const GRPC_STATUSES: [&str; 17] = [
 /// Allowed statuses of a direct response.
 const STATUSES: std::ops::RangeInclusive<i64> = 200..=599;
 
-impl Reading<'_> {
+impl RuleReader<'_> {
     /// `redirect` or `directResponse`.
-    pub(super) fn answer(&self, fields: &mut Fields<'_>) -> Option<Answer> {
+    pub(super) fn answer(&self, fields: &mut Fields<'_>) -> Option<DirectResponse> {
         let redirect = fields.inner("redirect").map(|one| self.redirect(one));
         let direct = fields.inner("directResponse").map(|one| self.direct(one));
         redirect.or(direct).flatten()
     }
 
-    fn redirect(&self, mut fields: Fields<'_>) -> Option<Answer> {
+    fn redirect(&self, mut fields: Fields<'_>) -> Option<DirectResponse> {
         let at = fields.at().clone();
         let uri = fields.text("uri").and_then(|text| self.path(&text, true));
         let prefix = fields.text("prefixRewrite");
@@ -90,7 +90,7 @@ impl Reading<'_> {
         }
         let port = port.and_then(|number| self.report.port(&number));
         let path = uri.map(PathRewrite::Full);
-        Some(Answer::Redirect {
+        Some(DirectResponse::Redirect {
             to: Redirect {
                 scheme: scheme.map(str::to_owned),
                 host: authority.map(|text| text.to_string()),
@@ -103,7 +103,7 @@ impl Reading<'_> {
         })
     }
 
-    fn redirect_status(&self, code: &Spanned<i64>) -> Option<u16> {
+    fn redirect_status(&self, code: &SpannedValue<i64>) -> Option<u16> {
         let status = u16::try_from(code.value).ok();
         let status = status.filter(|status| REDIRECT_STATUSES.contains(status));
         if status.is_none() {
@@ -114,7 +114,7 @@ impl Reading<'_> {
         status
     }
 
-    fn direct(&self, mut fields: Fields<'_>) -> Option<Answer> {
+    fn direct(&self, mut fields: Fields<'_>) -> Option<DirectResponse> {
         let at = fields.at().clone();
         let status = self
             .report
@@ -139,13 +139,13 @@ impl Reading<'_> {
             body
         });
         fields.finish();
-        Some(Answer::Direct {
+        Some(DirectResponse::Direct {
             status: self.status(&status?)?,
             body: body.unwrap_or_default().into(),
         })
     }
 
-    fn status(&self, number: &Spanned<i64>) -> Option<u16> {
+    fn status(&self, number: &SpannedValue<i64>) -> Option<u16> {
         let fits = STATUSES.contains(&number.value);
         if !fits {
             let message = format!("{} is no status that a request is answered", number.value);
@@ -175,7 +175,7 @@ impl Reading<'_> {
         self.report.parsed(text, "an authority", read, help)
     }
 
-    fn at_most_one<A, B>(&self, at: &At, one: &str, other: &str, said: (&Option<A>, &Option<B>)) {
+    fn at_most_one<A, B>(&self, at: &FieldPath, one: &str, other: &str, said: (&Option<A>, &Option<B>)) {
         if said.0.is_some() && said.1.is_some() {
             let message = format!("`{one}` and `{other}` say the same thing");
             self.report
@@ -329,8 +329,8 @@ impl Reading<'_> {
         fields: &mut Fields<'_>,
         name: &'static str,
         once: &'static str,
-        missing: Option<Share>,
-    ) -> Option<Share> {
+        missing: Option<RequestShare>,
+    ) -> Option<RequestShare> {
         let at = fields.at().clone();
         let whole = fields.integer(once);
         let said = fields.inner(name).map(|mut inner| {
@@ -338,17 +338,17 @@ impl Reading<'_> {
             let value = inner.number("value");
             let at = inner.at().clone();
             inner.finish();
-            value.unwrap_or(Spanned { value: 0.0, at })
+            value.unwrap_or(SpannedValue { value: 0.0, at })
         });
         self.at_most_one(&at, name, once, (&said, &whole));
-        let whole = whole.map(|number| Spanned {
+        let whole = whole.map(|number| SpannedValue {
             value: number.value as f64,
             at: number.at,
         });
         let Some(number) = said.or(whole) else {
             return missing.or_else(|| self.report.required(None, &at, name));
         };
-        let share = Share::percent(number.value);
+        let share = RequestShare::percent(number.value);
         if let Err(error) = &share {
             let help = "write a number from 0 to 100";
             self.report
@@ -390,7 +390,7 @@ impl Reading<'_> {
     }
 
     /// Checks the words that the proxy writes into response headers.
-    fn tokens(&self, at: &At, cors: &Cors) {
+    fn tokens(&self, at: &FieldPath, cors: &Cors) {
         let lists = [&cors.methods, &cors.headers, &cors.expose];
         let plain = |byte: u8| byte.is_ascii_graphic() && byte != b',';
         let good = |word: &&String| !word.is_empty() && word.bytes().all(plain);
@@ -426,7 +426,7 @@ impl Reading<'_> {
             let mut mirror = cursor.fields()?;
             let to = mirror.get("destination");
             let to = self.report.required(to, cursor.at(), "destination");
-            let share = self.share(&mut mirror, "percentage", "percent", Some(Share::ALL));
+            let share = self.share(&mut mirror, "percentage", "percent", Some(RequestShare::ALL));
             mirror.finish();
             Some(Mirror {
                 to: self.destination(&to?)?,
@@ -439,17 +439,17 @@ impl Reading<'_> {
     }
 
     /// `mirrorPercentage`, or the whole number that there was before it.
-    fn mirrored(&self, fields: &mut Fields<'_>) -> Option<Share> {
+    fn mirrored(&self, fields: &mut Fields<'_>) -> Option<RequestShare> {
         let oldest = fields.integer("mirror_percent");
         let share = self.share(
             fields,
             "mirrorPercentage",
             "mirrorPercent",
-            Some(Share::ALL),
+            Some(RequestShare::ALL),
         );
         match oldest {
             None => share,
-            Some(number) => Share::percent(number.value as f64).ok(),
+            Some(number) => RequestShare::percent(number.value as f64).ok(),
         }
     }
 }

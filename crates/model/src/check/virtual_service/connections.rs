@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Reading, whole};
+use super::{RuleReader, whole};
 use crate::codes;
 use crate::decode::{Cursor, Fields};
 use crate::mesh::action::HeaderRules;
@@ -17,7 +17,7 @@ use crate::text::clip;
 /// Most names, or ranges, of one match: each is an entry of a table.
 const MAX_ALTERNATIVES: usize = 1_000;
 
-impl Reading<'_> {
+impl RuleReader<'_> {
     /// One of `tls`: each match names the servers that are asked for, which must be among the hosts.
     pub(super) fn tls(
         &self,

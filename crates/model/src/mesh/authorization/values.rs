@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Condition, Matches, PathMatch, ServiceAccountName, StringMatch};
+use super::{WhenCondition, Matches, PathMatch, ServiceAccountName, StringMatch};
 use crate::mesh::AddressRange;
 
 /// Longest value that is taken, in bytes: more than any path or name a proxy lets in, little enough to index.
@@ -175,40 +175,40 @@ pub fn condition<'a>(
     values: &[&'a str],
     not_values: &[&'a str],
     own: &str,
-) -> Result<Condition, ConditionError> {
+) -> Result<WhenCondition, ConditionError> {
     let account = |value: &'a str| service_account(value, own);
     Ok(match key {
-        "source.ip" => Condition::SourceIp(matches(values, not_values, address_range)?),
-        "remote.ip" => Condition::RemoteIp(matches(values, not_values, address_range)?),
-        "source.namespace" => Condition::SourceNamespace(matches(values, not_values, namespace)?),
+        "source.ip" => WhenCondition::SourceIp(matches(values, not_values, address_range)?),
+        "remote.ip" => WhenCondition::RemoteIp(matches(values, not_values, address_range)?),
+        "source.namespace" => WhenCondition::SourceNamespace(matches(values, not_values, namespace)?),
         "source.serviceAccount" => {
-            Condition::SourceServiceAccount(matches(values, not_values, account)?)
+            WhenCondition::SourceServiceAccount(matches(values, not_values, account)?)
         }
-        "source.principal" => Condition::SourcePrincipal(matches(values, not_values, string)?),
+        "source.principal" => WhenCondition::SourcePrincipal(matches(values, not_values, string)?),
         "source.trustDomain" => {
-            Condition::SourceTrustDomain(matches(values, not_values, trust_domain)?)
+            WhenCondition::SourceTrustDomain(matches(values, not_values, trust_domain)?)
         }
         "request.auth.principal" => {
-            Condition::RequestPrincipal(matches(values, not_values, string)?)
+            WhenCondition::RequestPrincipal(matches(values, not_values, string)?)
         }
         "request.auth.audiences" => {
-            Condition::RequestAudiences(matches(values, not_values, string)?)
+            WhenCondition::RequestAudiences(matches(values, not_values, string)?)
         }
         "request.auth.presenter" => {
-            Condition::RequestPresenter(matches(values, not_values, string)?)
+            WhenCondition::RequestPresenter(matches(values, not_values, string)?)
         }
-        "destination.ip" => Condition::DestinationIp(matches(values, not_values, address_range)?),
-        "destination.port" => Condition::DestinationPort(matches(values, not_values, port)?),
-        "connection.sni" => Condition::ServerName(matches(values, not_values, string)?),
+        "destination.ip" => WhenCondition::DestinationIp(matches(values, not_values, address_range)?),
+        "destination.port" => WhenCondition::DestinationPort(matches(values, not_values, port)?),
+        "connection.sni" => WhenCondition::ServerName(matches(values, not_values, string)?),
         _ => {
             let path = bracketed(key).map_err(ConditionError::Key)?;
             match path {
                 ("request.headers", path) if path.len() == 1 => {
                     let name = header_name(&path[0]).map_err(ConditionError::Key)?;
-                    Condition::Header(name, matches(values, not_values, string)?)
+                    WhenCondition::Header(name, matches(values, not_values, string)?)
                 }
                 ("request.auth.claims", path) => {
-                    Condition::RequestClaim(path, matches(values, not_values, string)?)
+                    WhenCondition::RequestClaim(path, matches(values, not_values, string)?)
                 }
                 _ => return Err(ConditionError::Key(unknown_key(key))),
             }

@@ -6,19 +6,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::DestinationRule;
-use crate::mesh::{Mesh, Service, Visibility, Workload};
+use crate::mesh::{Mesh, MeshService, Visibility, Workload};
 use crate::names::{Labels, Namespace};
 
 /// A client, as far as rules distinguish clients. The default is a client that no rule names.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Client<'a> {
+pub struct RuleClient<'a> {
     /// Its namespace.
     pub namespace: Option<&'a Namespace>,
     /// Its labels; without labels no selector matches.
     pub labels: Option<&'a Labels>,
 }
 
-impl<'a> Client<'a> {
+impl<'a> RuleClient<'a> {
     /// A workload.
     #[must_use]
     pub fn of(workload: &'a Workload) -> Self {
@@ -43,8 +43,8 @@ impl Mesh {
     /// pattern; of one host one that selects the client, else one that names its namespace, and then the oldest.
     pub fn destination_rule(
         &self,
-        service: &Service,
-        client: Client<'_>,
+        service: &MeshService,
+        client: RuleClient<'_>,
     ) -> Option<&Arc<DestinationRule>> {
         let root = &self.config.root_namespace;
         let of = |namespace: &Namespace, kept_in: bool| {
@@ -70,7 +70,7 @@ impl Mesh {
     }
 
     /// Namespaces whose clients may get another rule than clients that no rule names.
-    pub fn namespaces_apart(&self, service: &Service) -> BTreeSet<&Namespace> {
+    pub fn namespaces_apart(&self, service: &MeshService) -> BTreeSet<&Namespace> {
         let own = [&service.key.namespace, &self.config.root_namespace];
         let mut apart = BTreeSet::new();
         for rule in self.destination_rules.covering(&service.key.hostname) {
@@ -90,12 +90,12 @@ impl Mesh {
     /// The rules that some clients of a namespace obey because they are selected, the first that selects a client first.
     pub fn selecting_rules(
         &self,
-        service: &Service,
+        service: &MeshService,
         namespace: &Namespace,
     ) -> Vec<&Arc<DestinationRule>> {
         let holds = |rule: &&Arc<DestinationRule>| {
             let of = rule.name.namespace == *namespace && rule.selector.is_some();
-            let client = Client {
+            let client = RuleClient {
                 namespace: Some(namespace),
                 labels: rule.selector.as_ref(),
             };
@@ -109,14 +109,14 @@ impl Mesh {
     }
 
     /// All rules that some client obeys when it calls a service, in the order in which they go before each other.
-    pub fn destination_rules_of(&self, service: &Service) -> Vec<&Arc<DestinationRule>> {
+    pub fn destination_rules_of(&self, service: &MeshService) -> Vec<&Arc<DestinationRule>> {
         let apart = self.namespaces_apart(service).into_iter();
         let apart = apart.flat_map(|namespace| {
             let mut all = self.selecting_rules(service, namespace);
-            all.extend(self.destination_rule(service, Client::within(Some(namespace))));
+            all.extend(self.destination_rule(service, RuleClient::within(Some(namespace))));
             all
         });
-        let general = self.destination_rule(service, Client::default());
+        let general = self.destination_rule(service, RuleClient::default());
         let obeyed: Vec<_> = apart.chain(general).collect();
         let is_obeyed =
             |rule: &&Arc<DestinationRule>| obeyed.iter().any(|one| Arc::ptr_eq(one, rule));
@@ -128,7 +128,7 @@ impl Mesh {
 
     /// Returns true if the service has a subset of this name for the client. Without the client's labels, one client of
     /// its namespace with the subset is enough.
-    pub fn has_subset(&self, service: &Service, name: &str, client: Client<'_>) -> bool {
+    pub fn has_subset(&self, service: &MeshService, name: &str, client: RuleClient<'_>) -> bool {
         let has = |rule: &Arc<DestinationRule>| rule.subsets.contains_key(name);
         if self.destination_rule(service, client).is_some_and(has) {
             return true;
@@ -143,7 +143,7 @@ impl Mesh {
 
 impl DestinationRule {
     /// Returns true if the rule applies to the client.
-    fn is_for(&self, client: Client<'_>) -> bool {
+    fn is_for(&self, client: RuleClient<'_>) -> bool {
         let seen = match (&self.visibility, client.namespace) {
             (Visibility::Public, _) => true,
             (visibility, Some(namespace)) => visibility.includes(namespace),

@@ -9,10 +9,10 @@ use crate::names::Hostname;
 
 /// DestinationRules, the oldest first. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct DestinationRules(Arc<Known>);
+pub struct DestinationRules(Arc<RulesByHost>);
 
 #[derive(Debug, Clone, Default)]
-struct Known {
+struct RulesByHost {
     all: Vec<Arc<DestinationRule>>,
     /// Those for a very name.
     named: HashMap<Hostname, Vec<Arc<DestinationRule>>>,
@@ -46,7 +46,7 @@ impl DestinationRules {
     }
 }
 
-impl Known {
+impl RulesByHost {
     /// The list that holds a rule.
     fn alike(&mut self, rule: &DestinationRule) -> &mut Vec<Arc<DestinationRule>> {
         match rule.host.is_wildcard() {

@@ -1,15 +1,15 @@
 //! The providers of telemetry and of authorization, as written.
 
-use crate::decode::{At, Cursor, Fields, Spanned};
+use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
 use crate::written::{Text, TextMap};
-use crate::yaml::Node;
+use crate::yaml::YamlNode;
 
 /// One of them.
 #[derive(Debug)]
 pub(crate) enum Telemetry {
     File(FileLog),
-    HttpAls(Als),
-    TcpAls(Als),
+    HttpAls(WrittenAls),
+    TcpAls(WrittenAls),
     OpenTelemetry(OpenTelemetry),
     Prometheus,
     ExtAuthz(Box<ExtAuthz>),
@@ -18,9 +18,9 @@ pub(crate) enum Telemetry {
 /// `envoyExtAuthzHttp` and `envoyExtAuthzGrpc`.
 #[derive(Debug)]
 pub(crate) struct ExtAuthz {
-    pub(crate) service: Service,
+    pub(crate) service: WrittenProviderService,
     pub(crate) timeout: Option<Text>,
-    pub(crate) fail_open: Option<Spanned<bool>>,
+    pub(crate) fail_open: Option<SpannedValue<bool>>,
     pub(crate) status_on_error: Option<Text>,
     pub(crate) body: Option<BodyInCheck>,
     /// There when it is asked over HTTP.
@@ -30,10 +30,10 @@ pub(crate) struct ExtAuthz {
 /// `includeRequestBodyInCheck`.
 #[derive(Debug)]
 pub(crate) struct BodyInCheck {
-    pub(crate) at: At,
-    pub(crate) max_bytes: Option<Spanned<i64>>,
-    pub(crate) allow_partial: Option<Spanned<bool>>,
-    pub(crate) pack_as_bytes: Option<Spanned<bool>>,
+    pub(crate) at: FieldPath,
+    pub(crate) max_bytes: Option<SpannedValue<i64>>,
+    pub(crate) allow_partial: Option<SpannedValue<bool>>,
+    pub(crate) pack_as_bytes: Option<SpannedValue<bool>>,
 }
 
 /// Fields of `envoyExtAuthzHttp` alone.
@@ -52,22 +52,22 @@ pub(crate) struct HttpAuthorizer {
 pub(crate) struct FileLog {
     pub(crate) path: Option<Text>,
     pub(crate) text: Option<Text>,
-    pub(crate) labels: Option<Spanned<Node>>,
-    pub(crate) omit_empty: Option<Spanned<bool>>,
+    pub(crate) labels: Option<SpannedValue<YamlNode>>,
+    pub(crate) omit_empty: Option<SpannedValue<bool>>,
 }
 
 /// `service` and `port`.
 #[derive(Debug)]
-pub(crate) struct Service {
-    pub(crate) at: At,
+pub(crate) struct WrittenProviderService {
+    pub(crate) at: FieldPath,
     pub(crate) service: Option<Text>,
-    pub(crate) port: Option<Spanned<i64>>,
+    pub(crate) port: Option<SpannedValue<i64>>,
 }
 
 /// `envoyHttpAls` and `envoyTcpAls`.
 #[derive(Debug)]
-pub(crate) struct Als {
-    pub(crate) service: Service,
+pub(crate) struct WrittenAls {
+    pub(crate) service: WrittenProviderService,
     pub(crate) log_name: Option<Text>,
     pub(crate) request_headers: Vec<Text>,
     pub(crate) response_headers: Vec<Text>,
@@ -77,7 +77,7 @@ pub(crate) struct Als {
 /// A header for a collector.
 #[derive(Debug)]
 pub(crate) struct Header {
-    pub(crate) at: At,
+    pub(crate) at: FieldPath,
     pub(crate) name: Option<Text>,
     pub(crate) value: Option<Text>,
     pub(crate) variable: Option<Text>,
@@ -86,9 +86,9 @@ pub(crate) struct Header {
 /// `opentelemetry`.
 #[derive(Debug)]
 pub(crate) struct OpenTelemetry {
-    pub(crate) at: At,
-    pub(crate) service: Service,
-    pub(crate) max_tag_length: Option<Spanned<i64>>,
+    pub(crate) at: FieldPath,
+    pub(crate) service: WrittenProviderService,
+    pub(crate) max_tag_length: Option<SpannedValue<i64>>,
     /// There when `http` is.
     pub(crate) path: Option<Option<Text>>,
     pub(crate) has_grpc: bool,
@@ -104,10 +104,10 @@ impl Telemetry {
             return Some(Self::File(FileLog::read(inner)));
         }
         if let Some(inner) = fields.inner("envoyHttpAls") {
-            return Some(Self::HttpAls(Als::read(inner)));
+            return Some(Self::HttpAls(WrittenAls::read(inner)));
         }
         if let Some(inner) = fields.inner("envoyTcpAls") {
-            return Some(Self::TcpAls(Als::read(inner)));
+            return Some(Self::TcpAls(WrittenAls::read(inner)));
         }
         if let Some(inner) = fields.inner("opentelemetry") {
             return Some(Self::OpenTelemetry(OpenTelemetry::read(inner)));
@@ -127,7 +127,7 @@ impl Telemetry {
 impl ExtAuthz {
     fn read(mut fields: Fields<'_>, http: bool) -> Self {
         let read = Self {
-            service: Service::read(&mut fields),
+            service: WrittenProviderService::read(&mut fields),
             timeout: fields.text("timeout"),
             fail_open: fields.boolean("failOpen"),
             status_on_error: fields.text("statusOnError"),
@@ -178,7 +178,7 @@ impl FileLog {
         let path = fields.text("path");
         if let Some(mut format) = fields.inner("logFormat") {
             text = format.text("text");
-            labels = format.get("labels").map(|cursor| Spanned {
+            labels = format.get("labels").map(|cursor| SpannedValue {
                 value: cursor.node.clone(),
                 at: cursor.at,
             });
@@ -195,7 +195,7 @@ impl FileLog {
     }
 }
 
-impl Service {
+impl WrittenProviderService {
     /// Reads host and port of a service that a provider names.
     pub(crate) fn read(fields: &mut Fields<'_>) -> Self {
         Self {
@@ -206,10 +206,10 @@ impl Service {
     }
 }
 
-impl Als {
+impl WrittenAls {
     fn read(mut fields: Fields<'_>) -> Self {
         let read = Self {
-            service: Service::read(&mut fields),
+            service: WrittenProviderService::read(&mut fields),
             log_name: fields.text("logName"),
             request_headers: fields.texts("additionalRequestHeadersToLog"),
             response_headers: fields.texts("additionalResponseHeadersToLog"),
@@ -238,7 +238,7 @@ impl Header {
 impl OpenTelemetry {
     fn read(mut fields: Fields<'_>) -> Self {
         let at = fields.at().clone();
-        let service = Service::read(&mut fields);
+        let service = WrittenProviderService::read(&mut fields);
         let max_tag_length = fields.integer("maxTagLength");
         let (mut path, mut timeout, mut headers, mut has_grpc) = (None, None, Vec::new(), false);
         if let Some(mut http) = fields.inner("http") {

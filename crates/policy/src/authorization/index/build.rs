@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 use super::addresses::AddressTable;
 use super::compile::Compiler;
 use super::hash;
-use super::named::{Entry, Tables};
-use super::rules::{Dim, Matcher, NONE, Rule, Span, Term};
-use super::store::{DECIDED, HeaderNames, NUMBER, Node, Posting, Run, SINGLE, Store, Table};
-use super::table::{How, NOTHING, Slots, TextTable};
+use super::named::{NamedValueIndex, Tables};
+use super::rules::{Dimension, Matcher, NONE, IndexedRule, Span, Term};
+use super::store::{DECIDED, HeaderNames, NUMBER, IndexNode, RulePosting, BlockRun, SINGLE, Store, Table};
+use super::table::{TextMatch, NOTHING, HashSlots, TextTable};
 use super::templates::TemplateTable;
 use super::texts::TextId;
 use crate::authorization::lines::are_joined;
@@ -55,7 +55,7 @@ impl Matcher {
     }
 }
 
-impl Dim {
+impl Dimension {
     /// Returns true if `*` also matches an empty text.
     pub(super) fn counts_empty(self) -> bool {
         let header = matches!(self.kind(), super::rules::DimKind::Header(_));
@@ -65,22 +65,22 @@ impl Dim {
 
 /// Lookup key of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Key {
-    dim: Dim,
+struct IndexKey {
+    dim: Dimension,
     matcher: Matcher,
     /// True if a found key proves that the value matches; otherwise it may match.
     exact: bool,
 }
 
 /// A list that a rule is registered by: attribute and set.
-type Anchor = (Dim, u32);
+type Anchor = (Dimension, u32);
 
 impl Compiler {
     /// A node over rules in ascending order; its number.
     pub(super) fn node(&mut self, rules: &[u32]) -> u32 {
         let mut budget = rules.len() * MAX_SPREAD + 4096;
         let mut known = HashMap::new();
-        Building {
+        IndexBuilder {
             compiler: self,
             budget: &mut budget,
             known: &mut known,
@@ -112,7 +112,7 @@ impl Compiler {
                 u32::from(*number),
             )
         });
-        headers.table = Slots::new(slots);
+        headers.table = HashSlots::new(slots);
         let mut store = self.store;
         store.headers = headers;
         store.texts = self.interner.finish();
@@ -144,15 +144,15 @@ impl Compiler {
     }
 
     /// A node's tables.
-    fn tables(&mut self, by_dim: BTreeMap<Dim, Vec<(Matcher, u32)>>) -> Tables {
+    fn tables(&mut self, by_dim: BTreeMap<Dimension, Vec<(Matcher, u32)>>) -> Tables {
         let (mut fixed, mut named) = (Vec::new(), Vec::new());
         for (dim, entries) in by_dim {
             match (dim.is_fixed(), entries.as_slice()) {
                 (true, _) => fixed.push((dim, self.table(&entries))),
                 (false, [(matcher, registered)]) => {
-                    named.push((dim, Entry::One(*matcher, *registered)));
+                    named.push((dim, NamedValueIndex::One(*matcher, *registered)));
                 }
-                (false, _) => named.push((dim, Entry::More(Box::new(self.table(&entries))))),
+                (false, _) => named.push((dim, NamedValueIndex::More(Box::new(self.table(&entries))))),
             }
         }
         Tables::new(fixed, named)
@@ -166,9 +166,9 @@ impl Compiler {
         let (mut exists, mut line) = (NOTHING, NOTHING);
         for (matcher, registered) in entries {
             match *matcher {
-                Matcher::Whole(text) => texts.push((How::Whole, text, *registered)),
-                Matcher::Beginning(text) => texts.push((How::Beginning, text, *registered)),
-                Matcher::End(text) => texts.push((How::End, text, *registered)),
+                Matcher::Whole(text) => texts.push((TextMatch::Whole, text, *registered)),
+                Matcher::Beginning(text) => texts.push((TextMatch::Beginning, text, *registered)),
+                Matcher::End(text) => texts.push((TextMatch::End, text, *registered)),
                 Matcher::Exists => exists = *registered,
                 Matcher::Line => line = *registered,
                 Matcher::Block(block) => {
@@ -194,8 +194,8 @@ impl Compiler {
     }
 
     /// The key a matcher is found by.
-    fn key(&mut self, dim: Dim, matcher: Matcher) -> Key {
-        let inexact = |dim, matcher| Key {
+    fn key(&mut self, dim: Dimension, matcher: Matcher) -> IndexKey {
+        let inexact = |dim, matcher| IndexKey {
             dim,
             matcher,
             exact: false,
@@ -217,14 +217,14 @@ impl Compiler {
                 (Matcher::Whole(issuer), Matcher::Whole(subject)) => {
                     let texts = self.interner.texts();
                     let pair = [texts.get(issuer), texts.get(subject)].join(&0);
-                    inexact(Dim::ISSUER_SUBJECT, Matcher::Whole(self.interner.id(&pair)))
+                    inexact(Dimension::ISSUER_SUBJECT, Matcher::Whole(self.interner.id(&pair)))
                 }
                 (issuer, subject) if issuer.reach() > subject.reach() => {
-                    inexact(Dim::SUBJECT, subject)
+                    inexact(Dimension::SUBJECT, subject)
                 }
-                (issuer, _) => inexact(Dim::ISSUER, issuer),
+                (issuer, _) => inexact(Dimension::ISSUER, issuer),
             },
-            _ => Key {
+            _ => IndexKey {
                 dim,
                 matcher,
                 exact: true,
@@ -234,37 +234,37 @@ impl Compiler {
 }
 
 /// One node in the making, and those below it.
-struct Building<'a> {
+struct IndexBuilder<'a> {
     compiler: &'a mut Compiler,
     /// Rules that nodes may still hold.
     budget: &'a mut usize,
     /// Nodes by their rules and the attributes that are used up.
-    known: &'a mut HashMap<(Vec<u32>, Vec<Dim>), u32>,
+    known: &'a mut HashMap<(Vec<u32>, Vec<Dimension>), u32>,
 }
 
 /// Exclusions of a node's rest: tables, and the sets that their values stand for.
-type Exclusions = (Tables, Box<[Box<[Run]>]>);
+type Exclusions = (Tables, Box<[Box<[BlockRun]>]>);
 
 /// Matchers of an attribute, in an order.
-type ByMatcher<V> = BTreeMap<(Dim, (u8, u32)), V>;
+type ByMatcher<V> = BTreeMap<(Dimension, (u8, u32)), V>;
 
 /// A value that rules are found by: whether finding it decides, the attribute of the lists it is in, and those.
-struct Leads {
+struct ValueLeads {
     matcher: Matcher,
     exact: bool,
-    dim: Dim,
+    dim: Dimension,
     sets: Vec<u32>,
 }
 
 /// Rules by the lists they are registered by.
 type Registered = BTreeMap<Anchor, Vec<u32>>;
 
-impl Building<'_> {
+impl IndexBuilder<'_> {
     fn store(&mut self) -> &mut Store {
         &mut self.compiler.store
     }
 
-    fn node(&mut self, rules: &[u32], used: &[Dim]) -> u32 {
+    fn node(&mut self, rules: &[u32], used: &[Dimension]) -> u32 {
         let key = (rules.to_vec(), used.to_vec());
         if let Some(known) = self.known.get(&key) {
             return *known;
@@ -274,7 +274,7 @@ impl Building<'_> {
         let tables = self.tables(&registered, used);
         let (exclusions, excluded) = self.exclusions(&rest);
         let number = self.compiler.store.nodes.len() as u32;
-        self.store().nodes.push(Node {
+        self.store().nodes.push(IndexNode {
             tables,
             rest: rest.into(),
             exclusions,
@@ -285,7 +285,7 @@ impl Building<'_> {
     }
 
     /// Chooses the lists under which each rule is registered. Rules without a suitable list are the rest.
-    fn register(&mut self, rules: &[u32], used: &[Dim]) -> (Registered, Vec<u32>) {
+    fn register(&mut self, rules: &[u32], used: &[Dimension]) -> (Registered, Vec<u32>) {
         let costs = self.costs(rules, used);
         let mut registered = Registered::new();
         let mut rest = Vec::new();
@@ -308,7 +308,7 @@ impl Building<'_> {
 
     /// Cost of registering rules by each possible list. It counts the rules that share the list's most shared value,
     /// weighted by that value's reach; then the length of the list.
-    fn costs(&mut self, rules: &[u32], used: &[Dim]) -> HashMap<Anchor, u64> {
+    fn costs(&mut self, rules: &[u32], used: &[Dimension]) -> HashMap<Anchor, u64> {
         let store = &self.compiler.store;
         let mut sets: HashMap<Anchor, u64> = HashMap::new();
         for number in rules {
@@ -320,7 +320,7 @@ impl Building<'_> {
                 }
             }
         }
-        let mut shared: HashMap<(Dim, Matcher), u64> = HashMap::new();
+        let mut shared: HashMap<(Dimension, Matcher), u64> = HashMap::new();
         for ((dim, set), count) in &sets {
             for matcher in self.compiler.matchers_of(*set) {
                 *shared.entry((*dim, *matcher)).or_default() += count;
@@ -337,15 +337,15 @@ impl Building<'_> {
     }
 
     /// Tables for what rules are registered by.
-    fn tables(&mut self, registered: &Registered, used: &[Dim]) -> Tables {
+    fn tables(&mut self, registered: &Registered, used: &[Dimension]) -> Tables {
         // A value leads to the rules of all lists that contain it; values in the same lists share their postings.
-        let mut lists: ByMatcher<Leads> = BTreeMap::new();
+        let mut lists: ByMatcher<ValueLeads> = BTreeMap::new();
         for (dim, set) in registered.keys() {
             let matchers = self.compiler.matchers_of(*set).to_vec();
             for matcher in matchers {
                 let key = self.compiler.key(*dim, matcher);
                 let entry = lists.entry((key.dim, key.matcher.order()));
-                let leads = entry.or_insert_with(|| Leads {
+                let leads = entry.or_insert_with(|| ValueLeads {
                     matcher: key.matcher,
                     exact: key.exact,
                     dim: *dim,
@@ -357,10 +357,10 @@ impl Building<'_> {
                 }
             }
         }
-        let mut postings: HashMap<(Vec<u32>, bool, Dim), u32> = HashMap::new();
-        let mut by_dim: BTreeMap<Dim, Vec<(Matcher, u32)>> = BTreeMap::new();
+        let mut postings: HashMap<(Vec<u32>, bool, Dimension), u32> = HashMap::new();
+        let mut by_dim: BTreeMap<Dimension, Vec<(Matcher, u32)>> = BTreeMap::new();
         for ((key_dim, _), leads) in lists {
-            let Leads { exact, dim, .. } = leads;
+            let ValueLeads { exact, dim, .. } = leads;
             let known = postings.get(&(leads.sets.clone(), exact, dim)).copied();
             let posting = match known {
                 Some(known) => known,
@@ -380,7 +380,7 @@ impl Building<'_> {
     }
 
     /// The posting of one value.
-    fn posting(&mut self, rules: &[u32], exact: bool, dim: Dim, used: &[Dim]) -> u32 {
+    fn posting(&mut self, rules: &[u32], exact: bool, dim: Dimension, used: &[Dimension]) -> u32 {
         let candidate = |store: &Store, number: u32| {
             let decided = exact && asks_one_list(store, store.rules[number as usize]);
             number | if decided { DECIDED } else { 0 }
@@ -404,7 +404,7 @@ impl Building<'_> {
             store.candidates.extend(candidates);
         }
         let len = store.candidates.len() as u32 - start;
-        store.postings.push(Posting {
+        store.postings.push(RulePosting {
             first: rules[0],
             list: Span { start, len },
             node,
@@ -435,8 +435,8 @@ impl Building<'_> {
                 }
             }
         }
-        let mut by_dim: BTreeMap<Dim, Vec<(Matcher, u32)>> = BTreeMap::new();
-        let mut excluded: Vec<Box<[Run]>> = Vec::new();
+        let mut by_dim: BTreeMap<Dimension, Vec<(Matcher, u32)>> = BTreeMap::new();
+        let mut excluded: Vec<Box<[BlockRun]>> = Vec::new();
         let mut known: HashMap<Vec<u32>, u32> = HashMap::new();
         for ((dim, _), (matcher, places)) in places {
             let number = *known.entry(places).or_insert_with_key(|places| {
@@ -450,7 +450,7 @@ impl Building<'_> {
 }
 
 /// The rules of several lists, ascending, each once.
-fn union(sets: &[u32], dim: Dim, registered: &Registered) -> Vec<u32> {
+fn union(sets: &[u32], dim: Dimension, registered: &Registered) -> Vec<u32> {
     let lists = sets.iter().filter_map(|set| registered.get(&(dim, *set)));
     let mut all: Vec<u32> = lists.flatten().copied().collect();
     all.sort_unstable();
@@ -460,7 +460,7 @@ fn union(sets: &[u32], dim: Dim, registered: &Registered) -> Vec<u32> {
 
 /// Places in blocks of 64. Places after the last one count as excluded, so that the last block can be excluded as a
 /// whole.
-fn runs(places: &[u32], total: usize) -> Box<[Run]> {
+fn runs(places: &[u32], total: usize) -> Box<[BlockRun]> {
     let mut words: BTreeMap<u32, u64> = BTreeMap::new();
     for place in places {
         *words.entry(place / 64).or_default() |= 1 << (place % 64);
@@ -469,11 +469,11 @@ fn runs(places: &[u32], total: usize) -> Box<[Run]> {
     if let Some(word) = words.get_mut(&last) {
         *word |= u64::MAX << (total % 64);
     }
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<BlockRun> = Vec::new();
     for (block, excluded) in words {
         match runs.last_mut() {
             Some(run) if run.end == block && run.excluded == excluded => run.end += 1,
-            _ => runs.push(Run {
+            _ => runs.push(BlockRun {
                 start: block,
                 end: block + 1,
                 excluded,
@@ -505,13 +505,13 @@ fn positive(store: &Store, part: u32) -> impl Iterator<Item = Term> {
         .filter(|term| !term.negated)
 }
 
-fn parts_of(store: &Store, rule: Rule) -> impl Iterator<Item = u32> {
+fn parts_of(store: &Store, rule: IndexedRule) -> impl Iterator<Item = u32> {
     let both = parts(store, rule.from).iter().chain(parts(store, rule.to));
     both.copied().chain([rule.when])
 }
 
 /// The terms that must hold whichever source and operation do.
-fn unconditional(store: &Store, rule: Rule) -> impl Iterator<Item = Term> {
+fn unconditional(store: &Store, rule: IndexedRule) -> impl Iterator<Item = Term> {
     let only = |alternatives| match parts(store, alternatives) {
         [one] => terms(store, *one),
         _ => &[],
@@ -524,13 +524,13 @@ fn unconditional(store: &Store, rule: Rule) -> impl Iterator<Item = Term> {
 }
 
 /// Returns true if the rule tests one list of values of one attribute.
-fn asks_one_list(store: &Store, rule: Rule) -> bool {
+fn asks_one_list(store: &Store, rule: IndexedRule) -> bool {
     let many = |alternatives| parts(store, alternatives).len() > 1;
     !many(rule.from) && !many(rule.to) && unconditional(store, rule).count() == 1
 }
 
 /// The cheapest way to register a rule: by one list of its conditions, or by a list of each source, or of each operation.
-fn best(store: &Store, rule: Rule, costs: &HashMap<Anchor, u64>) -> Option<Vec<Anchor>> {
+fn best(store: &Store, rule: IndexedRule, costs: &HashMap<Anchor, u64>) -> Option<Vec<Anchor>> {
     let cheapest = |part: u32| {
         let anchors = positive(store, part).map(|term| (term.dim, term.set));
         anchors

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::build::LONG_LIST;
-use super::rules::{Alternatives, Dim, MAX_NAMES, Matcher, NONE, Rule, Set, Span, Term};
+use super::rules::{Alternatives, Dimension, MAX_NAMES, Matcher, NONE, IndexedRule, ValueSet, Span, Term};
 use super::store::Store;
 use super::texts::{Interner, TextId};
 use crate::authorization::attribute::Attribute;
@@ -23,7 +23,7 @@ pub(super) struct Compiler {
     /// Templates by their texts.
     pub(super) templates: HashMap<TextId, PathTemplate>,
     /// The lists by their contents.
-    sets: HashMap<(Dim, Vec<Matcher>), u32>,
+    sets: HashMap<(Dimension, Vec<Matcher>), u32>,
     parts: HashMap<Vec<Term>, u32>,
     alternatives: HashMap<Vec<u32>, u32>,
     blocks: HashMap<Cidr, u32>,
@@ -44,7 +44,7 @@ impl Compiler {
     /// The constraints of a rule; `None` if no request can match it.
     pub(super) fn shape(
         &mut self,
-        rule: &policy::Rule,
+        rule: &policy::PolicyRule,
         action: &Action,
         http: bool,
     ) -> Option<Shape> {
@@ -58,7 +58,7 @@ impl Compiler {
     /// Keeps a rule; its number.
     pub(super) fn rule(&mut self, shape: Shape, place: RuleRef) -> u32 {
         let (from, to, when) = shape;
-        self.store.rules.push(Rule {
+        self.store.rules.push(IndexedRule {
             from,
             to,
             when,
@@ -130,7 +130,7 @@ impl Compiler {
     }
 
     pub(super) fn matchers_of(&self, set: u32) -> &[Matcher] {
-        let Set { start, len, .. } = self.store.sets[set as usize];
+        let ValueSet { start, len, .. } = self.store.sets[set as usize];
         Span { start, len }.of(&self.store.matchers)
     }
 
@@ -185,7 +185,7 @@ impl Compiler {
         Some(all)
     }
 
-    fn set(&mut self, dim: Dim, mut matchers: Vec<Matcher>) -> u32 {
+    fn set(&mut self, dim: Dimension, mut matchers: Vec<Matcher>) -> u32 {
         matchers.sort_unstable_by_key(Matcher::order);
         matchers.dedup();
         if let Some(known) = self.sets.get(&(dim, matchers.clone())) {
@@ -195,7 +195,7 @@ impl Compiler {
             true => self.membership(&matchers).unwrap_or(NONE),
             false => NONE,
         };
-        let set = Set {
+        let set = ValueSet {
             start: next(self.store.matchers.len()),
             len: next(matchers.len()),
             table,
@@ -207,7 +207,7 @@ impl Compiler {
         number
     }
 
-    fn dim(&mut self, attribute: &Attribute) -> Option<Dim> {
+    fn dim(&mut self, attribute: &Attribute) -> Option<Dimension> {
         let uses = &mut self.store.uses;
         Some(match attribute {
             Attribute::SourcePrincipal
@@ -216,36 +216,36 @@ impl Compiler {
             | Attribute::SourceTrustDomain => {
                 uses.peer = true;
                 match attribute {
-                    Attribute::SourcePrincipal => Dim::PRINCIPAL,
-                    Attribute::SourceNamespace => Dim::NAMESPACE,
-                    Attribute::SourceServiceAccount => Dim::ACCOUNT,
-                    _ => Dim::TRUST_DOMAIN,
+                    Attribute::SourcePrincipal => Dimension::PRINCIPAL,
+                    Attribute::SourceNamespace => Dimension::NAMESPACE,
+                    Attribute::SourceServiceAccount => Dimension::ACCOUNT,
+                    _ => Dimension::TRUST_DOMAIN,
                 }
             }
-            Attribute::SourceIp => Dim::SOURCE_IP,
-            Attribute::RemoteIp => Dim::REMOTE_IP,
-            Attribute::DestinationIp => Dim::DESTINATION_IP,
-            Attribute::DestinationPort => Dim::PORT,
+            Attribute::SourceIp => Dimension::SOURCE_IP,
+            Attribute::RemoteIp => Dimension::REMOTE_IP,
+            Attribute::DestinationIp => Dimension::DESTINATION_IP,
+            Attribute::DestinationPort => Dimension::PORT,
             Attribute::Sni => {
                 uses.sni = true;
-                Dim::SNI
+                Dimension::SNI
             }
             Attribute::Host => {
                 uses.host = true;
-                Dim::HOST
+                Dimension::HOST
             }
-            Attribute::Method => Dim::METHOD,
-            Attribute::Path => Dim::PATH,
+            Attribute::Method => Dimension::METHOD,
+            Attribute::Path => Dimension::PATH,
             Attribute::RequestPrincipal => {
                 uses.token = true;
-                Dim::TOKEN
+                Dimension::TOKEN
             }
-            Attribute::RequestAudiences => Dim::claim(self.claim(&["aud".into()])?),
-            Attribute::RequestPresenter => Dim::claim(self.claim(&["azp".into()])?),
-            Attribute::RequestClaim(path) => Dim::claim(self.claim(path)?),
+            Attribute::RequestAudiences => Dimension::claim(self.claim(&["aud".into()])?),
+            Attribute::RequestPresenter => Dimension::claim(self.claim(&["azp".into()])?),
+            Attribute::RequestClaim(path) => Dimension::claim(self.claim(path)?),
             Attribute::RequestHeader(name) => {
                 uses.headers = true;
-                Dim::header(self.header(name)?)
+                Dimension::header(self.header(name)?)
             }
             Attribute::Unanswerable(_) => return None,
         })
@@ -278,7 +278,7 @@ impl Compiler {
         self.headers.iter().map(|(name, number)| (name, *number))
     }
 
-    fn matcher(&mut self, dim: Dim, pattern: &Pattern) -> Option<Matcher> {
+    fn matcher(&mut self, dim: Dimension, pattern: &Pattern) -> Option<Matcher> {
         Some(match pattern {
             Pattern::Text(text) => self.text(dim, text),
             Pattern::ServiceAccount { namespace, name } => Matcher::Whole(
@@ -301,8 +301,8 @@ impl Compiler {
                 Matcher::Template(text)
             }
             Pattern::RequestPrincipal(principal) => {
-                let issuer = self.text(Dim::ISSUER, &principal.issuer);
-                let subject = self.text(Dim::SUBJECT, &principal.subject);
+                let issuer = self.text(Dimension::ISSUER, &principal.issuer);
+                let subject = self.text(Dimension::SUBJECT, &principal.subject);
                 let tokens = &mut self.store.tokens;
                 Matcher::Token(*self.tokens.entry((issuer, subject)).or_insert_with(|| {
                     tokens.push((issuer, subject));
@@ -313,10 +313,10 @@ impl Compiler {
         })
     }
 
-    fn text(&mut self, dim: Dim, text: &Text) -> Matcher {
+    fn text(&mut self, dim: Dimension, text: &Text) -> Matcher {
         let exists = dim.counts_empty();
         let mut id = |text: &str| match dim {
-            Dim::HOST => self.interner.id(text.to_ascii_lowercase().as_bytes()),
+            Dimension::HOST => self.interner.id(text.to_ascii_lowercase().as_bytes()),
             _ => self.interner.id(text.as_bytes()),
         };
         match text {

@@ -8,13 +8,13 @@ const WORD: usize = size_of::<u64>();
 
 /// The state after the whole words of a beginning (or end).
 #[derive(Clone, Copy)]
-pub(super) struct State {
+pub(super) struct PrefixHash {
     words: u64,
     /// Bytes that are in it.
     taken: usize,
 }
 
-impl State {
+impl PrefixHash {
     pub(super) fn new(seed: u32) -> Self {
         Self {
             words: u64::from(seed),
@@ -73,7 +73,7 @@ fn partial(bytes: &[u8]) -> u64 {
 }
 
 fn finish(words: u64, tail: u64, length: usize) -> u32 {
-    let mixed = State::fold(words, tail ^ (length as u64) << 56);
+    let mixed = PrefixHash::fold(words, tail ^ (length as u64) << 56);
     (mixed ^ mixed >> 29).wrapping_mul(MULTIPLIER).to_le_bytes()[4..]
         .first_chunk()
         .map_or(0, |high| u32::from_le_bytes(*high))
@@ -81,7 +81,7 @@ fn finish(words: u64, tail: u64, length: usize) -> u32 {
 
 /// The hash of a whole text.
 pub(super) fn whole(seed: u32, bytes: &[u8]) -> u32 {
-    State::new(seed).beginning(bytes, bytes.len())
+    PrefixHash::new(seed).beginning(bytes, bytes.len())
 }
 
 /// This bit tells a small letter from its capital.
@@ -91,7 +91,7 @@ const CASE: u64 = 0x2020_2020_2020_2020;
 pub(super) fn whole_any_case(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks();
     let words = words.iter().fold(0, |words, word| {
-        State::fold(words, u64::from_le_bytes(*word) | CASE)
+        PrefixHash::fold(words, u64::from_le_bytes(*word) | CASE)
     });
     let tail = match rest {
         [] => 0,
@@ -120,7 +120,7 @@ impl Hasher for TextHasher {
 
 #[cfg(test)]
 mod tests {
-    use super::{State, whole, whole_any_case};
+    use super::{PrefixHash, whole, whole_any_case};
 
     #[test]
     fn case_counts_for_nothing_and_all_else_does() {
@@ -140,15 +140,15 @@ mod tests {
     #[test]
     fn beginnings_and_ends_hash_as_wholes_do() {
         let text = b"/api/v1/resources/0001/parts/xyz";
-        let mut beginnings = State::new(7);
-        let mut ends = State::new(7);
+        let mut beginnings = PrefixHash::new(7);
+        let mut ends = PrefixHash::new(7);
         for length in 0..=text.len() {
             assert_eq!(
                 beginnings.beginning(text, length),
                 whole(7, &text[..length])
             );
             let end = &text[text.len() - length..];
-            assert_eq!(ends.end(text, length), State::new(7).end(end, length));
+            assert_eq!(ends.end(text, length), PrefixHash::new(7).end(end, length));
         }
     }
 }

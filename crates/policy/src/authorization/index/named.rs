@@ -2,7 +2,7 @@
 //! claims may be asked for by ten thousand names, and a request has a handful of them: among many, those it has are found.
 
 use super::prepared::Prepared;
-use super::rules::{Dim, Matcher};
+use super::rules::{Dimension, Matcher};
 use super::store::{Store, Table};
 
 /// So many headers and claims are tried one after another.
@@ -13,30 +13,30 @@ const VACANT: u16 = u16::MAX;
 /// Index from values to registered numbers, by attribute.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    fixed: Box<[(Dim, Table)]>,
+    fixed: Box<[(Dimension, Table)]>,
     /// Headers and claims, ascending.
-    names: Box<[Dim]>,
-    named: Box<[Entry]>,
+    names: Box<[Dimension]>,
+    named: Box<[NamedValueIndex]>,
     /// Index of each name in `names`, by a hash of its number; empty while there are few names.
     places: Box<[u16]>,
 }
 
 /// Values registered for one header or claim.
 #[derive(Debug)]
-pub(super) enum Entry {
+pub(super) enum NamedValueIndex {
     /// One value, which is compared: most names are asked for with one.
     One(Matcher, u32),
     More(Box<Table>),
 }
 
-fn home(name: Dim, mask: usize) -> usize {
+fn home(name: Dimension, mask: usize) -> usize {
     (u32::from(name.0).wrapping_mul(0x9e37_79b1) >> 16) as usize & mask
 }
 
 impl Tables {
     /// Tables of fixed attributes, and of headers and claims in ascending order.
-    pub(super) fn new(fixed: Vec<(Dim, Table)>, named: Vec<(Dim, Entry)>) -> Self {
-        let (names, named): (Vec<Dim>, Vec<Entry>) = named.into_iter().unzip();
+    pub(super) fn new(fixed: Vec<(Dimension, Table)>, named: Vec<(Dimension, NamedValueIndex)>) -> Self {
+        let (names, named): (Vec<Dimension>, Vec<NamedValueIndex>) = named.into_iter().unzip();
         let places = match names.len() > FEW_NAMES {
             true => places(&names),
             false => Box::default(),
@@ -67,7 +67,7 @@ impl Tables {
         }
     }
 
-    fn place(&self, name: Dim) -> Option<usize> {
+    fn place(&self, name: Dimension) -> Option<usize> {
         let mask = self.places.len() - 1;
         let mut at = home(name, mask);
         loop {
@@ -85,7 +85,7 @@ impl Tables {
     /// Bytes held on the heap.
     pub(super) fn memory(&self) -> usize {
         let fixed = self.fixed.iter().map(|(_, table)| table.memory());
-        let named = self.named.iter().map(Entry::memory);
+        let named = self.named.iter().map(NamedValueIndex::memory);
         size_of_val(&*self.fixed)
             + size_of_val(&*self.names)
             + size_of_val(&*self.named)
@@ -95,7 +95,7 @@ impl Tables {
 }
 
 /// At least twice as many places as names, so that the next vacant one is near.
-fn places(names: &[Dim]) -> Box<[u16]> {
+fn places(names: &[Dimension]) -> Box<[u16]> {
     let size = (names.len() * 2).next_power_of_two();
     let mut places = vec![VACANT; size].into_boxed_slice();
     // Names have numbers of 15 bits, so that a place never looks vacant.
@@ -109,8 +109,8 @@ fn places(names: &[Dim]) -> Box<[u16]> {
     places
 }
 
-impl Entry {
-    fn each(&self, store: &Store, dim: Dim, facts: &Prepared<'_>, found: &mut impl FnMut(u32)) {
+impl NamedValueIndex {
+    fn each(&self, store: &Store, dim: Dimension, facts: &Prepared<'_>, found: &mut impl FnMut(u32)) {
         match self {
             Self::More(table) => table.each(store, dim, facts, found),
             Self::One(matcher, registered) => facts.each_text(dim, &mut |text| {

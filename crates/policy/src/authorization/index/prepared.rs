@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 use voile_model::Identity;
 
-use super::rules::{Dim, DimKind};
+use super::rules::{Dimension, DimKind};
 use super::store::Store;
-use crate::authorization::facts::{Facts, Http, without_query};
+use crate::authorization::facts::{RequestFacts, HttpFacts, without_query};
 use crate::authorization::lines::joined;
 use crate::claims::Claim;
 
@@ -21,7 +21,7 @@ type Bytes = SmallVec<[u8; ROOM]>;
 
 /// Which values the rules of an engine ask for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Uses {
+pub(super) struct UsedValues {
     pub(super) peer: bool,
     pub(super) host: bool,
     pub(super) sni: bool,
@@ -30,18 +30,18 @@ pub(super) struct Uses {
 }
 
 /// A reading of the namespace: where it lies in the principal.
-struct Reading {
+struct NamespaceSpan {
     start: u32,
     end: u32,
 }
 
 /// The values of one request.
 pub(super) struct Prepared<'a> {
-    facts: &'a Facts<'a>,
+    facts: &'a RequestFacts<'a>,
     /// `TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`; empty without a peer.
     principal: Bytes,
     trust_domain: usize,
-    readings: SmallVec<[Reading; 2]>,
+    readings: SmallVec<[NamespaceSpan; 2]>,
     host: Option<Bytes>,
     sni: Bytes,
     port: [u8; 2],
@@ -60,7 +60,7 @@ pub(super) struct Prepared<'a> {
 const NS: &[u8] = b"/ns/";
 
 impl<'a> Prepared<'a> {
-    pub(super) fn new(store: &Store, facts: &'a Facts<'a>) -> Self {
+    pub(super) fn new(store: &Store, facts: &'a RequestFacts<'a>) -> Self {
         let mut prepared = Self {
             facts,
             principal: Bytes::new(),
@@ -107,7 +107,7 @@ impl<'a> Prepared<'a> {
             .extend_from_slice(peer.service_account.as_bytes());
         let mut read = |start: usize, end: usize| {
             let (start, end) = (start as u32, end as u32);
-            self.readings.push(Reading { start, end });
+            self.readings.push(NamespaceSpan { start, end });
         };
         read(start, end);
         read(start, second);
@@ -122,7 +122,7 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    fn http(&mut self, store: &Store, uses: Uses, http: Http<'a>) {
+    fn http(&mut self, store: &Store, uses: UsedValues, http: HttpFacts<'a>) {
         if let (true, Some(host)) = (uses.host, http.authority) {
             let lower = host.iter().map(u8::to_ascii_lowercase);
             self.host = Some(lower.collect());
@@ -148,7 +148,7 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    fn headers(&mut self, store: &Store, http: Http<'a>) {
+    fn headers(&mut self, store: &Store, http: HttpFacts<'a>) {
         let pseudo = [
             (&b":authority"[..], http.authority),
             (b"host", http.authority),
@@ -178,21 +178,21 @@ impl<'a> Prepared<'a> {
     }
 
     /// The headers and claims it has that some rule asks for.
-    pub(super) fn named(&self) -> impl Iterator<Item = Dim> {
+    pub(super) fn named(&self) -> impl Iterator<Item = Dimension> {
         let lines = self.headers.iter().enumerate();
         let first = lines.filter(|(at, (number, _))| {
             let before = &self.headers[..*at];
             before.iter().all(|(known, _)| known != number)
         });
-        let headers = first.map(|(_, (number, _))| Dim::header(*number));
-        headers.chain(self.claims.iter().map(|(number, _)| Dim::claim(*number)))
+        let headers = first.map(|(_, (number, _))| Dimension::header(*number));
+        headers.chain(self.claims.iter().map(|(number, _)| Dimension::claim(*number)))
     }
 
     /// The address of an attribute; IPv4 if possible.
-    pub(super) fn address(&self, dim: Dim) -> IpAddr {
+    pub(super) fn address(&self, dim: Dimension) -> IpAddr {
         let address = match dim {
-            Dim::SOURCE_IP => self.facts.source_ip,
-            Dim::REMOTE_IP => self.facts.remote_ip,
+            Dimension::SOURCE_IP => self.facts.source_ip,
+            Dimension::REMOTE_IP => self.facts.remote_ip,
             _ => self.facts.destination.ip(),
         };
         address.to_canonical()
@@ -205,30 +205,30 @@ impl<'a> Prepared<'a> {
     }
 
     /// The one text a fixed attribute stands for.
-    pub(super) fn text(&self, dim: Dim) -> Option<&[u8]> {
+    pub(super) fn text(&self, dim: Dimension) -> Option<&[u8]> {
         let of_peer = |start: usize, end: usize| {
             let some = !self.principal.is_empty();
             some.then(|| &self.principal[start..end])
         };
         match dim {
-            Dim::PRINCIPAL => of_peer(0, self.principal.len()),
-            Dim::ACCOUNT => of_peer(self.trust_domain + NS.len(), self.principal.len()),
-            Dim::TRUST_DOMAIN => of_peer(0, self.trust_domain),
-            Dim::PORT => Some(&self.port),
-            Dim::SNI => Some(&self.sni),
-            Dim::HOST => self.host.as_deref(),
-            Dim::METHOD => Some(self.facts.http?.method),
-            Dim::PATH => self.path,
-            Dim::ISSUER => self.issuer,
-            Dim::SUBJECT => self.subject,
-            Dim::ISSUER_SUBJECT => self.pair.as_deref(),
+            Dimension::PRINCIPAL => of_peer(0, self.principal.len()),
+            Dimension::ACCOUNT => of_peer(self.trust_domain + NS.len(), self.principal.len()),
+            Dimension::TRUST_DOMAIN => of_peer(0, self.trust_domain),
+            Dimension::PORT => Some(&self.port),
+            Dimension::SNI => Some(&self.sni),
+            Dimension::HOST => self.host.as_deref(),
+            Dimension::METHOD => Some(self.facts.http?.method),
+            Dimension::PATH => self.path,
+            Dimension::ISSUER => self.issuer,
+            Dimension::SUBJECT => self.subject,
+            Dimension::ISSUER_SUBJECT => self.pair.as_deref(),
             _ => None,
         }
     }
 
     /// Every text an attribute stands for: a claim may be a list, a header several lines, a namespace has several readings.
-    pub(super) fn each_text(&self, dim: Dim, found: &mut impl FnMut(&[u8])) {
-        if dim == Dim::NAMESPACE {
+    pub(super) fn each_text(&self, dim: Dimension, found: &mut impl FnMut(&[u8])) {
+        if dim == Dimension::NAMESPACE {
             return self.namespaces().for_each(found);
         }
         let number = match dim.kind() {

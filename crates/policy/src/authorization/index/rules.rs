@@ -11,9 +11,9 @@ use crate::authorization::{cidr::Cidr, glob};
 
 /// An attribute by its number: fixed ones, and one for each header and each claim that some rule asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Dim(pub(super) u16);
+pub(super) struct Dimension(pub(super) u16);
 
-impl Dim {
+impl Dimension {
     pub(super) const PRINCIPAL: Self = Self(0);
     pub(super) const NAMESPACE: Self = Self(1);
     pub(super) const ACCOUNT: Self = Self(2);
@@ -87,7 +87,7 @@ pub(super) enum Matcher {
 
 /// A list of values; long ones are tables.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Set {
+pub(super) struct ValueSet {
     pub(super) start: u32,
     pub(super) len: u32,
     pub(super) table: u32,
@@ -96,7 +96,7 @@ pub(super) struct Set {
 /// One attribute against one list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Term {
-    pub(super) dim: Dim,
+    pub(super) dim: Dimension,
     pub(super) negated: bool,
     pub(super) set: u32,
 }
@@ -126,7 +126,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// One rule.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rule {
+pub(super) struct IndexedRule {
     /// Alternatives by number, `NONE` for always.
     pub(super) from: u32,
     pub(super) to: u32,
@@ -161,7 +161,7 @@ impl Store {
             .all(|term| self.set_matches(term.dim, term.set, facts) != term.negated)
     }
 
-    fn set_matches(&self, dim: Dim, set: u32, facts: &Prepared<'_>) -> bool {
+    fn set_matches(&self, dim: Dimension, set: u32, facts: &Prepared<'_>) -> bool {
         let set = &self.sets[set as usize];
         if set.table != NONE {
             let mut found = false;
@@ -179,7 +179,7 @@ impl Store {
     }
 
     /// Returns true if one of the request's values matches.
-    fn matches(&self, dim: Dim, matcher: Matcher, facts: &Prepared<'_>) -> bool {
+    fn matches(&self, dim: Dimension, matcher: Matcher, facts: &Prepared<'_>) -> bool {
         if let Matcher::Block(block) = matcher {
             let block: &Cidr = &self.blocks[block as usize];
             return block.contains(facts.address(dim));

@@ -9,9 +9,9 @@
 use super::addresses::AddressTable;
 use super::claims::ClaimNames;
 use super::named::Tables;
-use super::prepared::{Prepared, Uses};
-use super::rules::{Alternatives, Dim, Matcher, NONE, Rule, Set, Span, Term};
-use super::table::{NOTHING, Slots, TextTable};
+use super::prepared::{Prepared, UsedValues};
+use super::rules::{Alternatives, Dimension, Matcher, NONE, IndexedRule, ValueSet, Span, Term};
+use super::table::{NOTHING, HashSlots, TextTable};
 use super::templates::TemplateTable;
 use super::texts::Texts;
 use crate::authorization::cidr::Cidr;
@@ -24,19 +24,19 @@ pub(super) struct Store {
     pub(super) matchers: Vec<Matcher>,
     pub(super) blocks: Vec<Cidr>,
     pub(super) tokens: Vec<(Matcher, Matcher)>,
-    pub(super) sets: Vec<Set>,
+    pub(super) sets: Vec<ValueSet>,
     pub(super) terms: Vec<Term>,
     pub(super) parts: Vec<Span>,
     pub(super) part_lists: Vec<u32>,
     pub(super) alternatives: Vec<Alternatives>,
-    pub(super) rules: Vec<Rule>,
+    pub(super) rules: Vec<IndexedRule>,
     pub(super) tables: Vec<Table>,
-    pub(super) postings: Vec<Posting>,
+    pub(super) postings: Vec<RulePosting>,
     pub(super) candidates: Vec<u32>,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<IndexNode>,
     pub(super) headers: HeaderNames,
     pub(super) claims: ClaimNames,
-    pub(super) uses: Uses,
+    pub(super) uses: UsedValues,
 }
 
 /// A posting that is one rule: the rest of it is the rule's number.
@@ -48,7 +48,7 @@ pub(super) const NUMBER: u32 = DECIDED - 1;
 
 /// The rules under one value.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Posting {
+pub(super) struct RulePosting {
     /// The first of them.
     pub(super) first: u32,
     /// In ascending order, in `candidates`…
@@ -59,17 +59,17 @@ pub(super) struct Posting {
 
 /// An index over some rules.
 #[derive(Debug, Default)]
-pub(super) struct Node {
+pub(super) struct IndexNode {
     pub(super) tables: Tables,
     /// Rules that no value leads to, ascending.
     pub(super) rest: Box<[u32]>,
     pub(super) exclusions: Tables,
-    pub(super) excluded: Box<[Box<[Run]>]>,
+    pub(super) excluded: Box<[Box<[BlockRun]>]>,
 }
 
 /// The same 64 rules' places, excluded or not, for a number of blocks in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct BlockRun {
     pub(super) start: u32,
     pub(super) end: u32,
     pub(super) excluded: u64,
@@ -90,14 +90,14 @@ impl Table {
     pub(super) fn each(
         &self,
         store: &Store,
-        dim: Dim,
+        dim: Dimension,
         facts: &Prepared<'_>,
         found: &mut impl FnMut(u32),
     ) {
         if let Some(addresses) = &self.addresses {
             return addresses.each(facts.address(dim), found);
         }
-        if dim == Dim::NAMESPACE {
+        if dim == Dimension::NAMESPACE {
             return self.namespaces(store, facts, found);
         }
         if !dim.is_fixed() {
@@ -149,7 +149,7 @@ impl Table {
 /// The headers that rules ask for, by name.
 #[derive(Debug, Default)]
 pub(super) struct HeaderNames {
-    pub(super) table: Slots,
+    pub(super) table: HashSlots,
     /// Which lengths occur; the last bit stands for all longer ones.
     pub(super) lengths: u64,
     pub(super) longest: usize,
@@ -216,11 +216,11 @@ impl Store {
     }
 
     /// The rules no value leads to.
-    fn rest(&self, node: &Node, facts: &Prepared<'_>, best: &mut u32) {
+    fn rest(&self, node: &IndexNode, facts: &Prepared<'_>, best: &mut u32) {
         if node.rest.first().is_none_or(|first| *first >= *best) {
             return;
         }
-        let mut excluded: smallvec::SmallVec<[&[Run]; 8]> = smallvec::SmallVec::new();
+        let mut excluded: smallvec::SmallVec<[&[BlockRun]; 8]> = smallvec::SmallVec::new();
         node.exclusions.each(self, facts, &mut |set| {
             excluded.push(&node.excluded[set as usize]);
         });
@@ -236,7 +236,7 @@ impl Store {
     }
 
     /// The same, without those that are excluded: block by block of 64, stretches that are wholly excluded in one step.
-    fn rest_but(&self, node: &Node, excluded: &mut [&[Run]], facts: &Prepared<'_>, best: &mut u32) {
+    fn rest_but(&self, node: &IndexNode, excluded: &mut [&[BlockRun]], facts: &Prepared<'_>, best: &mut u32) {
         let blocks = node.rest.len().div_ceil(64) as u32;
         let mut block = 0;
         while block < blocks {
@@ -289,13 +289,13 @@ impl Store {
             + size_of_val(&*self.postings)
             + size_of_val(&*self.candidates);
         let table = |table: &Table| size_of::<Table>() + table.memory();
-        let node = |node: &Node| {
+        let node = |node: &IndexNode| {
             let tables = node.tables.memory() + node.exclusions.memory();
             let runs = node
                 .excluded
                 .iter()
                 .map(|runs| size_of_val(&**runs) + size_of::<usize>() * 2);
-            size_of::<Node>() + size_of_val(&*node.rest) + tables + runs.sum::<usize>()
+            size_of::<IndexNode>() + size_of_val(&*node.rest) + tables + runs.sum::<usize>()
         };
         let tables: usize = self.tables.iter().map(table).sum();
         let claims = self.claims.memory();

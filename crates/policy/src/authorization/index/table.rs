@@ -2,7 +2,7 @@
 //! one hash for each length that occurs among them: never more than the value has bytes, usually a handful. This bound
 //! is a trie's, with fewer steps, and does not depend on the number of texts.
 
-use super::hash::{self, State};
+use super::hash::{self, PrefixHash};
 use super::texts::{TextId, Texts};
 
 const SEED: u32 = 0;
@@ -12,13 +12,13 @@ const EMPTY: TextId = TextId::MAX;
 pub(super) const NOTHING: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct HashSlot {
     hash: u32,
     text: TextId,
     value: u32,
 }
 
-impl Slot {
+impl HashSlot {
     /// Distance of this slot from its home position.
     fn way(&self, at: usize, mask: usize) -> usize {
         at.wrapping_sub(self.hash as usize) & mask
@@ -27,12 +27,12 @@ impl Slot {
 
 /// A hash table of texts that are kept elsewhere.
 #[derive(Debug, Default)]
-pub(super) struct Slots {
+pub(super) struct HashSlots {
     /// A power of two of them, at most three quarters in use; or none.
-    slots: Box<[Slot]>,
+    slots: Box<[HashSlot]>,
 }
 
-impl Slots {
+impl HashSlots {
     /// A table of texts (each once), given with their hashes.
     pub(super) fn new(entries: impl ExactSizeIterator<Item = (u32, TextId, u32)>) -> Self {
         if entries.len() == 0 {
@@ -40,14 +40,14 @@ impl Slots {
         }
         let size = (entries.len() * 4 / 3 + 1).next_power_of_two();
         let mask = size - 1;
-        let empty = Slot {
+        let empty = HashSlot {
             hash: 0,
             text: EMPTY,
             value: NOTHING,
         };
         let mut slots = vec![empty; size].into_boxed_slice();
         for (hash, text, value) in entries {
-            let mut carried = Slot { hash, text, value };
+            let mut carried = HashSlot { hash, text, value };
             let (mut at, mut way) = (hash as usize & mask, 0);
             // Robin Hood hashing: an entry close to its home position yields its slot to an entry farther from home.
             // All distances stay short, and a search for a missing text ends early.
@@ -92,17 +92,17 @@ impl Slots {
 /// Texts of one kind of comparison and what is registered under each.
 #[derive(Debug, Default)]
 pub(super) struct TextTable {
-    whole: Slots,
-    beginnings: Slots,
+    whole: HashSlots,
+    beginnings: HashSlots,
     /// The lengths that occur, ascending.
     beginning_lengths: Box<[u32]>,
-    ends: Slots,
+    ends: HashSlots,
     end_lengths: Box<[u32]>,
 }
 
 /// The way a registered text is compared with a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum How {
+pub(super) enum TextMatch {
     Whole,
     Beginning,
     End,
@@ -120,7 +120,7 @@ fn lengths(texts: &Texts, entries: &[(TextId, u32)]) -> Box<[u32]> {
 
 impl TextTable {
     /// A table of texts, each once for a comparison.
-    pub(super) fn new(texts: &Texts, entries: &[(How, TextId, u32)]) -> Self {
+    pub(super) fn new(texts: &Texts, entries: &[(TextMatch, TextId, u32)]) -> Self {
         let of = |how| {
             let entries = entries.iter().filter(move |entry| entry.0 == how);
             entries
@@ -131,15 +131,15 @@ impl TextTable {
             |(text, value): &(TextId, u32)| (hash::whole(SEED, texts.get(*text)), *text, *value);
         let by_end = |(text, value): &(TextId, u32)| {
             let bytes = texts.get(*text);
-            (State::new(SEED).end(bytes, bytes.len()), *text, *value)
+            (PrefixHash::new(SEED).end(bytes, bytes.len()), *text, *value)
         };
-        let (whole, beginnings, ends) = (of(How::Whole), of(How::Beginning), of(How::End));
+        let (whole, beginnings, ends) = (of(TextMatch::Whole), of(TextMatch::Beginning), of(TextMatch::End));
         Self {
-            whole: Slots::new(whole.iter().map(by_beginning)),
+            whole: HashSlots::new(whole.iter().map(by_beginning)),
             beginning_lengths: lengths(texts, &beginnings),
-            beginnings: Slots::new(beginnings.iter().map(by_beginning)),
+            beginnings: HashSlots::new(beginnings.iter().map(by_beginning)),
             end_lengths: lengths(texts, &ends),
-            ends: Slots::new(ends.iter().map(by_end)),
+            ends: HashSlots::new(ends.iter().map(by_end)),
         }
     }
 
@@ -154,7 +154,7 @@ impl TextTable {
 
     /// Reports everything registered under a prefix of the value, shortest first.
     pub(super) fn beginnings(&self, texts: &Texts, value: &[u8], found: &mut impl FnMut(u32)) {
-        let mut state = State::new(SEED);
+        let mut state = PrefixHash::new(SEED);
         for length in &self.beginning_lengths {
             let Some(beginning) = value.get(..*length as usize) else {
                 return;
@@ -171,7 +171,7 @@ impl TextTable {
 
     /// Reports everything registered under a suffix of the value, shortest first.
     pub(super) fn ends(&self, texts: &Texts, value: &[u8], found: &mut impl FnMut(u32)) {
-        let mut state = State::new(SEED);
+        let mut state = PrefixHash::new(SEED);
         for length in &self.end_lengths {
             let Some(start) = value.len().checked_sub(*length as usize) else {
                 return;

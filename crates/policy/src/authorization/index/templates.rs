@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::hash;
-use super::table::{NOTHING, Slots};
+use super::table::{NOTHING, HashSlots};
 use super::texts::{Interner, TextId, Texts};
 use crate::authorization::template::{PathTemplate, stands_for};
 
@@ -13,7 +13,7 @@ use crate::authorization::template::{PathTemplate, stands_for};
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy)]
-struct Node {
+struct TemplateNode {
     parent: u32,
     /// Node below `{*}`.
     one: u32,
@@ -25,7 +25,7 @@ struct Node {
     after_any: u32,
 }
 
-impl Node {
+impl TemplateNode {
     fn below(parent: u32) -> Self {
         Self {
             parent,
@@ -40,21 +40,21 @@ impl Node {
 /// The templates of one table.
 #[derive(Debug)]
 pub(super) struct TemplateTable {
-    nodes: Box<[Node]>,
+    nodes: Box<[TemplateNode]>,
     /// Literal segments: hashed with the number of the node they lead away from.
-    literals: Slots,
+    literals: HashSlots,
     has_any: bool,
 }
 
 struct Builder<'a> {
     interner: &'a mut Interner,
-    nodes: Vec<Node>,
+    nodes: Vec<TemplateNode>,
     literals: HashMap<(u32, TextId), u32>,
 }
 
 impl Builder<'_> {
     fn node(&mut self, parent: u32) -> u32 {
-        self.nodes.push(Node::below(parent));
+        self.nodes.push(TemplateNode::below(parent));
         (self.nodes.len() - 1) as u32
     }
 
@@ -106,7 +106,7 @@ impl TemplateTable {
     pub(super) fn new(interner: &mut Interner, entries: &[(PathTemplate, u32)]) -> Self {
         let mut builder = Builder {
             interner,
-            nodes: vec![Node::below(NONE)],
+            nodes: vec![TemplateNode::below(NONE)],
             literals: HashMap::new(),
         };
         for (template, registered) in entries {
@@ -117,7 +117,7 @@ impl TemplateTable {
         let slots =
             slots.map(|((from, text), to)| (hash::whole(*from, texts.get(*text)), *text, *to));
         Self {
-            literals: Slots::new(slots),
+            literals: HashSlots::new(slots),
             has_any: entries.iter().any(|(template, _)| template.after.is_some()),
             nodes: builder.nodes.into(),
         }
@@ -133,7 +133,7 @@ impl TemplateTable {
             true => path.iter().rposition(odd),
             false => None,
         };
-        let walk = Walk {
+        let walk = TemplateWalk {
             table: self,
             texts,
             path,
@@ -147,7 +147,7 @@ impl TemplateTable {
     }
 }
 
-struct Walk<'a> {
+struct TemplateWalk<'a> {
     table: &'a TemplateTable,
     texts: &'a Texts,
     path: &'a [u8],
@@ -155,7 +155,7 @@ struct Walk<'a> {
     last_odd: Option<usize>,
 }
 
-impl Walk<'_> {
+impl TemplateWalk<'_> {
     fn literal(&self, from: u32, segment: &[u8]) -> Option<u32> {
         let leads = |text, to: u32| {
             self.table.nodes[to as usize].parent == from && self.texts.get(text) == segment

@@ -6,7 +6,7 @@ use std::env;
 
 use serde_json::json;
 use voile_model::mesh::TokenRule;
-use voile_policy::tokens::{Cache, Request, Rules};
+use voile_policy::tokens::{Cache, TokenRequest, Rules};
 
 use super::{NOW, P256, claims, compiled, header_place, rule, said};
 use crate::cost::{COUNTED, GROWTH_PERCENT, ORDERS, begin_counting, count, end_counting};
@@ -129,7 +129,7 @@ fn subject() {
                 Rule::OwnPlaces => ("x-token-0500", &*value),
             });
         }
-        let request = Request {
+        let request = TokenRequest {
             method: b"GET",
             path: b"/api/v1/things?page=2&sort=name",
             headers: &lines,

@@ -317,7 +317,7 @@ fn a_request_carries_a_bounded_number_of_tokens() {
 #[test]
 fn a_refusal_tells_no_secrets_and_breaks_no_header() {
     let rules = compiled(&[believing(&ED)]);
-    let voile_policy::tokens::Outcome::Refused(refusal) =
+    let voile_policy::tokens::TokenOutcome::Refused(refusal) =
         asked(&rules, &mut Cache::new(1), "/x?access_token=secret", &[])
     else {
         panic!("refused")

@@ -1,7 +1,7 @@
 //! Semantics of token rules: places, issuers, audiences, times, claims, and the request that the application gets.
 
 use serde_json::{Value, json};
-use voile_policy::tokens::{Cache, Outcome, Request};
+use voile_policy::tokens::{Cache, TokenOutcome, TokenRequest};
 
 use super::{
     ED, NOW, OTHER_RSA, P256, P384, P521, RSA, asked, asked_at, bearer, believing, claim_output,
@@ -137,13 +137,13 @@ fn a_browsers_question_before_the_request_needs_no_token() {
         ("OPTIONS", vec![origin, bad], false),
         ("OPTIONS", vec![("origin", ""), asks, bad], false),
     ] {
-        let request = Request {
+        let request = TokenRequest {
             method: method.as_bytes(),
             path: b"/",
             headers: &headers,
         };
         let outcome = rules.examine(&request, NOW, &mut Cache::new(1));
-        assert_eq!(matches!(outcome, Outcome::NoToken), passes, "{headers:?}");
+        assert_eq!(matches!(outcome, TokenOutcome::NoToken), passes, "{headers:?}");
     }
 }
 
@@ -274,7 +274,7 @@ fn claims_are_what_authorization_asks() {
     let line = format!("Bearer {token}");
     let mut cache = Cache::new(1);
     let outcome = asked(&rules, &mut cache, "/", &[("authorization", &line)]);
-    let Outcome::Verified(verified) = outcome else {
+    let TokenOutcome::Verified(verified) = outcome else {
         panic!("{outcome:?}")
     };
     let wanted = json!({
@@ -302,7 +302,7 @@ fn the_application_gets_what_the_rule_says_and_nobody_else_can_write_it() {
     let mut cache = Cache::new(1);
     for _ in 0..2 {
         let outcome = asked(&rules, &mut cache, "/", &lines);
-        let Outcome::Verified(verified) = outcome else {
+        let TokenOutcome::Verified(verified) = outcome else {
             panic!("{outcome:?}")
         };
         let edits = verified.edits(&rules);
@@ -330,7 +330,7 @@ fn the_application_gets_what_the_rule_says_and_nobody_else_can_write_it() {
     own.forward_original = true;
     let rules = compiled(&[own]);
     let outcome = asked(&rules, &mut Cache::new(1), "/", &lines);
-    let Outcome::Verified(verified) = outcome else {
+    let TokenOutcome::Verified(verified) = outcome else {
         panic!("{outcome:?}")
     };
     assert!(verified.edits(&rules).remove.is_empty());

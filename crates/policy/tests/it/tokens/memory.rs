@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use serde_json::{Value, json};
-use voile_policy::tokens::{CACHE_BYTES, Cache, Given, Rules};
+use voile_policy::tokens::{CACHE_BYTES, Cache, RuleKeys, Rules};
 
 use super::{ED, NOW, asked, believing, claims, compiled, rule, said};
 
@@ -163,7 +163,7 @@ fn what_is_asked_for_again_stays_and_the_rest_goes() {
         let outcome = asked(&rules, cache, "/", &[("authorization", line)]);
         assert!(said(&outcome).starts_with("a/"), "{}", said(&outcome));
         match outcome {
-            voile_policy::tokens::Outcome::Verified(verified) => verified.token().clone(),
+            voile_policy::tokens::TokenOutcome::Verified(verified) => verified.token().clone(),
             _ => unreachable!(),
         }
     };
@@ -219,7 +219,7 @@ fn a_thousand_issuers_with_keys_of_their_own_take_little() {
         .collect();
     let given = || {
         let rules = all.iter();
-        rules.map(|rule| Given { rule, keys: None })
+        rules.map(|rule| RuleKeys { rule, keys: None })
     };
     let before = held();
     let rules = Rules::new(given(), None);

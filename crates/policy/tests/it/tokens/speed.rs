@@ -13,7 +13,7 @@ use aws_lc_rs::signature::{
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
-use voile_policy::tokens::{Cache, Request};
+use voile_policy::tokens::{Cache, TokenRequest};
 use voile_testkit::tokens::SigningKey;
 
 use crate::cost::{COUNTED, ORDERS, begin_counting, count, end_counting};
@@ -133,8 +133,8 @@ fn headers(line: &str) -> Vec<(&str, &str)> {
     ]
 }
 
-fn request<'a>(headers: &'a Vec<(&'a str, &'a str)>) -> Request<'a> {
-    Request {
+fn request<'a>(headers: &'a Vec<(&'a str, &'a str)>) -> TokenRequest<'a> {
+    TokenRequest {
         method: b"GET",
         path: b"/api/v1/things?page=2",
         headers,

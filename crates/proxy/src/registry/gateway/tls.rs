@@ -8,7 +8,7 @@ use voile_identity::{OutsideTls, OutsideTlsError};
 use voile_transport::alpn;
 use voile_xds::wire::{GatewayFiles, GatewayTls};
 
-use super::super::files::{Content, Files, Read};
+use super::super::files::{FileContent, FileStore, Read};
 use crate::plan::TlsPlan;
 
 /// ALPN protocols of requests, preferred first.
@@ -22,14 +22,14 @@ pub(super) struct Tls {
     /// Why it is not as it was told.
     trouble: Option<String>,
     /// Content of the files at the last attempt, if TLS is made of files.
-    tried: Option<Box<Held>>,
+    tried: Option<Box<TlsFiles>>,
     /// Last good parts, of which `config` is made.
-    good: Option<Box<Parts>>,
+    good: Option<Box<TlsParts>>,
 }
 
 /// Content of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Held {
+struct TlsFiles {
     certificate: Read,
     key: Read,
     authorities: Option<Read>,
@@ -38,10 +38,10 @@ struct Held {
 
 /// Parts of a TLS configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Parts {
-    pair: (Content, Content),
-    authorities: Option<Content>,
-    revocations: Option<Content>,
+struct TlsParts {
+    pair: (FileContent, FileContent),
+    authorities: Option<FileContent>,
+    revocations: Option<FileContent>,
 }
 
 impl Tls {
@@ -143,11 +143,11 @@ impl Tls {
 
     /// Reads the files again. Each part falls back to its last good content by itself. An authority that is no longer trusted
     /// therefore goes, even if the certificate beside it cannot be read. Returns true if anything changed.
-    pub(super) fn look(&mut self, files: &Files, server: &str) -> bool {
+    pub(super) fn look(&mut self, files: &FileStore, server: &str) -> bool {
         let Some(paths) = self.said.files.clone() else {
             return false;
         };
-        let now = Held {
+        let now = TlsFiles {
             certificate: files.of(&paths.certificate),
             key: files.of(&paths.key),
             authorities: paths.authorities.as_ref().map(|path| files.of(path)),
@@ -175,7 +175,7 @@ impl Tls {
     }
 
     /// Makes TLS from the usable files and the last good parts.
-    fn try_parts(&mut self, now: &Held, paths: &GatewayFiles) -> Result<(), String> {
+    fn try_parts(&mut self, now: &TlsFiles, paths: &GatewayFiles) -> Result<(), String> {
         let first = match now.parts() {
             Ok(parts) => match self.make(parts) {
                 Ok(()) => return Ok(()),
@@ -187,12 +187,12 @@ impl Tls {
         // problem.
         let pair = now.certificate.clone().ok().zip(now.key.clone().ok());
         if let (Some(pair), Some(good)) = (pair, self.good.as_deref().cloned()) {
-            self.make(Parts { pair, ..good }).ok();
+            self.make(TlsParts { pair, ..good }).ok();
         }
         let believed = now.authorities.clone().and_then(Result::ok);
         if let (Some(_), Some(good)) = (&believed, self.good.as_deref().cloned()) {
             let authorities = believed;
-            self.make(Parts {
+            self.make(TlsParts {
                 authorities,
                 ..good
             })
@@ -201,7 +201,7 @@ impl Tls {
         let lists = now.revocations.clone().and_then(Result::ok);
         if let (Some(_), Some(good)) = (&lists, self.good.as_deref().cloned()) {
             let revocations = lists;
-            self.make(Parts {
+            self.make(TlsParts {
                 revocations,
                 ..good
             })
@@ -210,7 +210,7 @@ impl Tls {
         Err(first)
     }
 
-    fn make(&mut self, parts: Parts) -> Result<(), OutsideTlsError> {
+    fn make(&mut self, parts: TlsParts) -> Result<(), OutsideTlsError> {
         if self.config.is_some() && self.good.as_deref() == Some(&parts) {
             return Ok(());
         }
@@ -223,9 +223,9 @@ impl Tls {
     }
 }
 
-impl Held {
-    fn parts(&self) -> Result<Parts, Arc<str>> {
-        Ok(Parts {
+impl TlsFiles {
+    fn parts(&self) -> Result<TlsParts, Arc<str>> {
+        Ok(TlsParts {
             pair: (self.certificate.clone()?, self.key.clone()?),
             authorities: self.authorities.clone().transpose()?,
             revocations: self.revocations.clone().transpose()?,

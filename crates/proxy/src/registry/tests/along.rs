@@ -15,7 +15,7 @@ const BOTH: [&str; 2] = [type_url::SERVICE_ROUTES, type_url::SERVICE_POLICY];
 struct Caller {
     registry: Registry,
     subscriptions: Subscriptions,
-    target: Target,
+    target: CapturedDestination,
 }
 
 impl Caller {

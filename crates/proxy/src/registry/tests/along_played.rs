@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
-use voile_xds::client::{Changes, Subscriptions};
-use voile_xds::server::{Resolution, Resource, Snapshot, Stream};
+use voile_xds::client::{PendingChanges, Subscriptions};
+use voile_xds::server::{Resolution, Resource, Snapshot, DiscoveryStream};
 
 use super::*;
-use crate::registry::along::ALONG;
+use crate::registry::path_questions::ALONG;
 
 /// Addresses that may be called.
 const ADDRESSES: [&str; 3] = ["10.96.0.1", "10.96.0.2", "10.96.0.3"];
@@ -123,12 +123,12 @@ fn port_policy() -> proxy::ServicePolicy {
 /// A proxy, as its control thread is, and its control plane.
 struct Play {
     world: World,
-    server: Stream<()>,
+    server: DiscoveryStream<()>,
     up: VecDeque<DeltaDiscoveryRequest>,
     down: VecDeque<DeltaDiscoveryResponse>,
     registry: Registry,
     subscriptions: Subscriptions,
-    changes: Changes,
+    changes: PendingChanges,
     called: BTreeSet<usize>,
     /// Asked for by their own names.
     named: BTreeSet<Arc<str>>,
@@ -136,7 +136,7 @@ struct Play {
     early: usize,
 }
 
-fn target(address: usize) -> Target {
+fn target(address: usize) -> CapturedDestination {
     at(format!("{}:80", ADDRESSES[address])
         .parse()
         .expect("an address"))
@@ -154,12 +154,12 @@ impl Play {
         }
         let mut play = Self {
             world,
-            server: Stream::new(()),
+            server: DiscoveryStream::new(()),
             up: VecDeque::new(),
             down: VecDeque::new(),
             registry: Registry::default(),
             subscriptions: Subscriptions::new(Node::default()),
-            changes: Changes::default(),
+            changes: PendingChanges::default(),
             called: BTreeSet::new(),
             named: BTreeSet::new(),
             early: 0,
@@ -193,7 +193,7 @@ impl Play {
         self.subscriptions.closed();
         self.turn();
         self.world.knows = luck.below(4) > 0;
-        self.server = Stream::new(());
+        self.server = DiscoveryStream::new(());
         self.up = self.subscriptions.open().into();
         self.down.clear();
     }
@@ -268,7 +268,7 @@ impl Play {
             let name: Arc<str> = full_name(SERVICES[number]).into();
             let shown = format!("seed {seed}: {name} at {address}");
             assert_eq!(service.routes.is_some(), routed, "{shown}: its routes");
-            let speaks = service.protocol == Protocol::Http;
+            let speaks = service.protocol == WireProtocol::Http;
             assert_eq!(speaks, spoken, "{shown}: its policy");
             let early = !self.registry.is_absent(type_url::SERVICE_ROUTES, &name);
             self.early += usize::from(!routed && early);

@@ -1,11 +1,11 @@
 //! Policies as the control plane sends them: none of a set is obeyed before all are held, they are compiled once for all
 //! workers, and a change compiles them again.
 
-use voile_policy::authorization::{Facts, Http, NoHeaders, Verdict};
+use voile_policy::authorization::{RequestFacts, HttpFacts, NoHeaders, Verdict};
 
 use super::*;
-use crate::plan::Plan;
-use crate::registry::Compiled;
+use crate::plan::ProxyPlan;
+use crate::registry::CompiledPolicies;
 
 /// A policy that allows paths of one stem.
 fn allow(name: &str, stem: &str, rules: usize) -> (String, Vec<u8>) {
@@ -69,7 +69,7 @@ fn registry() -> Registry {
     registry
 }
 
-fn plan(registry: &Registry) -> Plan {
+fn plan(registry: &Registry) -> ProxyPlan {
     registry.plan().expect("a closed state")
 }
 
@@ -124,7 +124,7 @@ fn many_policies_are_work_for_another_thread_and_few_are_not() {
         registry.work().expect("work")
     };
     obey(&mut registry, &[&many, &few]);
-    let done: Compiled = stale.done();
+    let done: CompiledPolicies = stale.done();
     registry.authorization.keep(done);
     assert!(registry.work().is_some());
     // A caller that cannot wait any longer compiles them itself.
@@ -151,13 +151,13 @@ fn a_policy_that_cannot_be_read_leaves_the_last_good_one_and_denies_all_where_th
     let passes = |registry: &Registry, path: &str| {
         let policies = plan(registry).authorization.expect("policies");
         let local = "127.0.0.1".parse().expect("an address");
-        let facts = Facts {
+        let facts = RequestFacts {
             source: None,
             source_ip: local,
             remote_ip: local,
             destination: (local, 80).into(),
             sni: None,
-            http: Some(Http {
+            http: Some(HttpFacts {
                 authority: Some(b"shop"),
                 method: b"GET",
                 path: path.as_bytes(),

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use prost::Message;
 use voile_model::Port;
 use voile_proto::{proxy, type_url};
-use voile_traffic::Standing;
+use voile_traffic::EndpointHealth;
 use voile_xds::wire::{OutboundService, Subset, SubsetPort, parse_service_key};
 
 use super::{SHOP, at, mesh, put};
 use crate::health::{Checks, Watch};
-use crate::plan::{Same, ServicePlan};
+use crate::plan::{SharedPart, ServicePlan};
 use crate::registry::Registry;
 
 /// A HealthCheck of the service's host; `path` is asked.
@@ -52,7 +52,7 @@ fn web(registry: &Registry) -> ServicePlan {
 }
 
 fn watch(plan: &ServicePlan) -> Arc<Watch> {
-    let Same(watch) = plan.traffic.watch.as_ref().expect("a watch");
+    let SharedPart(watch) = plan.traffic.watch.as_ref().expect("a watch");
     Arc::clone(watch)
 }
 
@@ -61,7 +61,7 @@ fn checks(watch: &Watch) -> &Checks {
 }
 
 /// Health of the endpoint at this address.
-fn stands(plan: &ServicePlan, address: &str) -> Standing {
+fn stands(plan: &ServicePlan, address: &str) -> EndpointHealth {
     let mut all = plan.endpoints.iter();
     let place = all.position(|one| one.address.to_string() == address);
     let place = place.expect("it is there");
@@ -101,7 +101,7 @@ fn the_first_that_is_for_the_host_the_port_and_the_namespace_holds() {
         ask(&mut registry, said.clone());
         let plan = web(&registry);
         let held = plan.traffic.watch.as_ref();
-        let name = held.map(|Same(watch)| &*checks(watch).said.name);
+        let name = held.map(|SharedPart(watch)| &*checks(watch).said.name);
         assert_eq!(name, holds, "{said:?}");
     }
 }
@@ -113,7 +113,7 @@ fn what_is_known_is_carried_on_until_something_else_is_asked() {
     let first = web(&registry);
     assert_eq!(web(&registry).traffic, first.traffic, "asked again");
     hears(&first, "10.0.0.2:8080", false);
-    let now = crate::moment::now();
+    let now = crate::clock::now();
     let takes_none = |plan: &ServicePlan| {
         let watch = watch(plan);
         let all = (0..).zip(&plan.endpoints);
@@ -143,7 +143,7 @@ fn what_is_known_is_carried_on_until_something_else_is_asked() {
     // It is asked something else.
     ask(&mut registry, vec![check("a", "/other")]);
     let fourth = web(&registry);
-    assert_eq!(stands(&fourth, "10.0.0.2:8080"), Standing::Unasked);
+    assert_eq!(stands(&fourth, "10.0.0.2:8080"), EndpointHealth::Unasked);
     assert_eq!(takes_none(&fourth), [""; 0]);
     let shown = registry.health.asked();
     assert_eq!(shown.len(), 1);
@@ -176,7 +176,7 @@ fn a_part_of_a_service_is_not_asked_for_itself() {
     let part = registry.part(&wanted, &"v1".into(), &subset);
     assert_ne!(part.traffic.watch, whole.traffic.watch);
     hears(&whole, "10.0.0.1:8080", false);
-    assert_eq!(stands(&part, "10.0.0.1:8080"), Standing::Unwell);
+    assert_eq!(stands(&part, "10.0.0.1:8080"), EndpointHealth::Unwell);
     // Both terms change, one after the other, and no record is lost in between.
     let slower = proxy::HealthCheck {
         interval_ms: 9_000,
@@ -184,8 +184,8 @@ fn a_part_of_a_service_is_not_asked_for_itself() {
     };
     ask(&mut registry, vec![slower]);
     let again = registry.part(&wanted, &"v1".into(), &subset);
-    assert_eq!(stands(&again, "10.0.0.1:8080"), Standing::Unwell);
-    assert_eq!(stands(&web(&registry), "10.0.0.1:8080"), Standing::Unwell);
+    assert_eq!(stands(&again, "10.0.0.1:8080"), EndpointHealth::Unwell);
+    assert_eq!(stands(&web(&registry), "10.0.0.1:8080"), EndpointHealth::Unwell);
     let changes = watch(&again).changes();
     hears(&web(&registry), "10.0.0.1:8080", true);
     assert_ne!(

@@ -12,14 +12,14 @@ use voile_testkit::TestAuthority;
 use super::put;
 use crate::plan::{Origination, TlsPlan};
 use crate::registry::Registry;
-use crate::registry::files::{Content, Read};
+use crate::registry::files::{FileContent, Read};
 
 const PATH: &str = "/etc/certs/ca.crt";
 
 /// TLS to a server, with a file of authorities of this content, or without the file.
 fn made(registry: &mut Registry, held: Option<&str>) -> Arc<Origination> {
     let wanted = BTreeSet::from([PATH.into()]);
-    let read = held.map(|text| Content(text.as_bytes().into()));
+    let read = held.map(|text| FileContent(text.as_bytes().into()));
     let read = read.ok_or_else(|| "No such file".into());
     registry.files_read(&wanted, BTreeMap::from([(PATH.into(), read)]));
     let origin = TlsOrigin {
@@ -120,7 +120,7 @@ fn server(registry: &mut Registry, said: &[u8], files: &[(&str, &str)]) -> (Arc<
     let wanted = registry.files_wanted();
     let held = files
         .iter()
-        .map(|(path, text)| (Arc::from(*path), Ok(Content(text.as_bytes().into()))));
+        .map(|(path, text)| (Arc::from(*path), Ok(FileContent(text.as_bytes().into()))));
     let held: BTreeMap<Arc<str>, Read> = held.collect();
     let read = wanted.iter().map(|path| {
         let nothing = || Err("No such file".into());

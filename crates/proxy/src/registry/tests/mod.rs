@@ -17,10 +17,10 @@ use std::net::SocketAddr;
 
 use prost::Message;
 use voile_proto::{proxy, type_url, workload};
-use voile_xds::wire::{Protocol, address_bytes, search_name};
+use voile_xds::wire::{WireProtocol, address_bytes, search_name};
 
 use super::{Registry, address_name};
-use crate::plan::{Origination, Otherwise, OutboundPlan, Same, Target};
+use crate::plan::{Origination, PassthroughMode, OutboundPlan, SharedPart, CapturedDestination};
 
 const SHOP: &str = "shop";
 
@@ -155,8 +155,8 @@ fn own_policy(registry: &mut Registry, uid: &str, declared: bool, others: bool) 
 }
 
 /// The address itself, without a named host.
-fn at(to: SocketAddr) -> Target {
-    Target { to, host: None }
+fn at(to: SocketAddr) -> CapturedDestination {
+    CapturedDestination { to, host: None }
 }
 
 fn nobody(registry: &mut Registry, address: &str) {
@@ -216,13 +216,13 @@ fn shown(plan: Option<&OutboundPlan>) -> String {
                     .join("+"),
             };
             let how = match &endpoint.origination {
-                Some(Same(one)) if matches!(**one, Origination::Tunnel) => " by tunnel",
+                Some(SharedPart(one)) if matches!(**one, Origination::Tunnel) => " by tunnel",
                 _ => "",
             };
             text += &format!(" {}={whom}{how}", endpoint.address);
         }
     }
-    if let Otherwise::Service(index @ 1..) = plan.otherwise {
+    if let PassthroughMode::Service(index @ 1..) = plan.otherwise {
         text += &format!(" otherwise {index}");
     }
     text
@@ -350,7 +350,7 @@ fn an_answer_waits_for_the_policy_of_its_service_and_for_a_configuration() {
     );
     registry.absent.insert((type_url::SERVICE_POLICY, name));
     let protocol = registry.destination(&at(to)).map(|plan| plan.protocol);
-    assert_eq!(protocol, Some(Protocol::Auto), "what the service says");
+    assert_eq!(protocol, Some(WireProtocol::Auto), "what the service says");
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn a_name_leads_to_its_service_at_an_address_of_nobodys() {
             }
             let unknown = search_name("unknown.test");
             registry.absent.insert((type_url::ADDRESS, unknown));
-            let target = Target {
+            let target = CapturedDestination {
                 to: "203.0.113.9:80".parse().expect("an address"),
                 host: Some(host.into()),
             };
@@ -537,7 +537,7 @@ fn what_a_sidecar_resource_does_not_list_is_nobody() {
             &[search_name("web.test")],
         );
         nobody(&mut registry, "10.96.0.1");
-        let by_name = Target {
+        let by_name = CapturedDestination {
             to: "203.0.113.9:80".parse().expect("an address"),
             host: Some("web.test".into()),
         };
@@ -572,7 +572,7 @@ fn retries_are_what_the_control_plane_says_and_else_the_proxys_own() {
 
     use crate::registry::retry;
     let port = |retry| PortPolicy {
-        protocol: Protocol::Http,
+        protocol: WireProtocol::Http,
         plaintext_workloads: std::collections::BTreeSet::new(),
         http2_upgrade: false,
         client_protocol: false,

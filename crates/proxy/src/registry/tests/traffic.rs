@@ -11,16 +11,16 @@ use voile_model::mesh::traffic::{
     Distribute, LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic,
 };
 use voile_proto::{proxy, type_url, workload};
-use voile_traffic::Outcome;
-use voile_xds::wire::{Away, Workload};
+use voile_traffic::UpstreamOutcome;
+use voile_xds::wire::{RemoteWorkload, WireWorkload};
 
 use super::{SHOP, at, mesh, put};
-use crate::plan::{EndpointPlan, Rank, Same, ServicePlan};
+use crate::plan::{EndpointPlan, EndpointRank, SharedPart, ServicePlan};
 use crate::registry::Registry;
-use crate::registry::locality::{Ranking, Whereabouts, Words};
+use crate::registry::locality::{EndpointRanking, OwnLocality, LocalitySettings};
 use crate::registry::zones::Callers;
 
-pub(super) fn somewhere(locality: &str, version: &str) -> Workload {
+pub(super) fn somewhere(locality: &str, version: &str) -> WireWorkload {
     let mut parts = locality.split('/').map(str::to_owned);
     let mut next = || parts.next().unwrap_or_default();
     let message = workload::Workload {
@@ -35,11 +35,11 @@ pub(super) fn somewhere(locality: &str, version: &str) -> Workload {
         }),
         ..workload::Workload::default()
     };
-    Workload::check(&message).expect("a workload")
+    WireWorkload::check(&message).expect("a workload")
 }
 
-pub(super) fn standing<'a>(locality: &'a str, labels: &'a Labels) -> Whereabouts<'a> {
-    Whereabouts {
+pub(super) fn standing<'a>(locality: &'a str, labels: &'a Labels) -> OwnLocality<'a> {
+    OwnLocality {
         locality,
         node: "",
         labels,
@@ -60,9 +60,9 @@ pub(super) fn said(locality: impl Into<Option<LocalitySetting>>, ejects: bool) -
 #[test]
 fn the_nearest_come_first_where_endpoints_are_asked_whether_they_are_well() {
     let (said, labels) = (said(None, false), Labels::NONE);
-    let words = Words::of(Some(&said));
+    let words = LocalitySettings::of(Some(&said));
     for (asked, expected) in [(false, [0, 0, 0]), (true, [0, 1, 3])] {
-        let ranking = Ranking::new(standing("eu/a/1", &labels), (Some(&said), asked), &words);
+        let ranking = EndpointRanking::new(standing("eu/a/1", &labels), (Some(&said), asked), &words);
         let rank = |locality| ranking.rank(&somewhere(locality, "v1")).expect("a rank");
         let ranks = ["eu/a/1", "eu/a/2", "us/a/1"].map(|locality| rank(locality).priority);
         assert_eq!(ranks, expected, "{asked}");
@@ -112,8 +112,8 @@ fn the_nearest_come_first_where_somebody_is_put_out() {
             [0, 0, 1, 2, 2],
         ),
     ] {
-        let words = Words::of(Some(&said));
-        let ranking = Ranking::new(standing(own, &labels), (Some(&said), false), &words);
+        let words = LocalitySettings::of(Some(&said));
+        let ranking = EndpointRanking::new(standing(own, &labels), (Some(&said), false), &words);
         let found = all.map(|(locality, version)| {
             let rank = ranking.rank(&somewhere(locality, version));
             rank.expect("a place").priority
@@ -129,7 +129,7 @@ fn a_service_that_prefers_who_is_near_does_so_though_nobody_is_put_out() {
         workload.locality = place.into();
         workload.node = node.into();
         workload.away = (!network.is_empty()).then(|| {
-            Box::new(Away {
+            Box::new(RemoteWorkload {
                 network: network.into(),
                 gateway: None,
                 keepers: Vec::new(),
@@ -148,12 +148,12 @@ fn a_service_that_prefers_who_is_near_does_so_though_nobody_is_put_out() {
     ];
     // Our own network's name is on our label only, and makes no endpoint far.
     let labels: Labels = [(NETWORK, "west")].into_iter().collect();
-    let own = Whereabouts {
+    let own = OwnLocality {
         locality: "eu/a/1",
         node: "n1",
         labels: &labels,
     };
-    let here = |locality, node| Whereabouts {
+    let here = |locality, node| OwnLocality {
         locality,
         node,
         ..own
@@ -166,8 +166,8 @@ fn a_service_that_prefers_who_is_near_does_so_though_nobody_is_put_out() {
         (here("", ""), SameZone, [0; 7]),
     ] {
         let said = said(distribution.setting(), false);
-        let words = Words::of(Some(&said));
-        let ranking = Ranking::new(own, (Some(&said), false), &words);
+        let words = LocalitySettings::of(Some(&said));
+        let ranking = EndpointRanking::new(own, (Some(&said), false), &words);
         let rank = |workload| ranking.rank(workload).expect("a place").priority;
         let found = all.each_ref().map(rank);
         assert_eq!(found, expected, "{} {distribution:?}", own.locality);
@@ -194,8 +194,8 @@ fn localities_divide_their_share_by_what_their_endpoints_weigh() {
         ..LocalitySetting::default()
     };
     let (said, labels) = (said(setting, false), Labels::NONE);
-    let words = Words::of(Some(&said));
-    let ranking = Ranking::new(standing("eu/a/1", &labels), (Some(&said), false), &words);
+    let words = LocalitySettings::of(Some(&said));
+    let ranking = EndpointRanking::new(standing("eu/a/1", &labels), (Some(&said), false), &words);
     let plan = EndpointPlan {
         name: None,
         address: "10.0.0.1:80".parse().expect("an address"),
@@ -203,7 +203,7 @@ fn localities_divide_their_share_by_what_their_endpoints_weigh() {
         weight: 1,
         available: true,
         origination: None,
-        rank: Rank::default(),
+        rank: EndpointRank::default(),
         peer: Default::default(),
     };
     let (mut endpoints, mut localities) = (Vec::new(), Vec::new());
@@ -285,16 +285,16 @@ fn what_workers_share_is_one_thing_and_carries_on_when_endpoints_go() {
     let first = web(&registry);
     assert_eq!(web(&registry).traffic, first.traffic, "asked again");
     let watch = |plan: &ServicePlan| plan.traffic.watch.clone().expect("a watch");
-    let Same(before) = watch(&first);
+    let SharedPart(before) = watch(&first);
     let now = Duration::from_secs(5);
     let last = (first.endpoints.len() - 1) as u32;
-    let put_out = before.report(last, Outcome::Answered(500), now);
+    let put_out = before.report(last, UpstreamOutcome::Answered(500), now);
     assert_eq!(put_out[0].place, last as usize);
     let sick = first.endpoints[last as usize].address;
     registry.remove_workload(&"one".into());
     let second = web(&registry);
     assert!(second.endpoints.len() < first.endpoints.len());
-    let Same(after) = watch(&second);
+    let SharedPart(after) = watch(&second);
     let place = second.endpoints.iter().position(|one| one.address == sick);
     assert!(after.is_out(place.expect("it is there") as u32, now));
     assert_eq!(after.out(now), Some(1));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use voile_model::mesh::workload::TUNNEL;
-use voile_xds::wire::{Away, WaypointAddress, parse_service_key, socket_address};
+use voile_xds::wire::{RemoteWorkload, WaypointAddress, parse_service_key, socket_address};
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn led(registry: &Registry, to: &str) -> Option<Vec<String>> {
     let all = all.filter(|one| one.available).map(|one| {
         let expected = one.expected.iter().flatten();
         let whom: Vec<String> = expected.map(ToString::to_string).collect();
-        let told = one.origination.as_ref().map(|Same(one)| &**one);
+        let told = one.origination.as_ref().map(|SharedPart(one)| &**one);
         match told {
             Some(Origination::Through(called)) => {
                 format!("{} as {} for {called}", one.address, whom.join("+"))
@@ -150,7 +150,7 @@ fn what_comes_from_other_networks_goes_on_to_near_pods_that_take_tunnels_or_to_t
     }
     take_tunnels_by_label(&mut registry, &["taking", "bare"]);
     let far = registry.workloads.get_mut("far").expect("there");
-    far.value.away = Some(Box::new(Away {
+    far.value.away = Some(Box::new(RemoteWorkload {
         network: "west".into(),
         gateway: None,
         keepers: Vec::new(),
@@ -161,7 +161,7 @@ fn what_comes_from_other_networks_goes_on_to_near_pods_that_take_tunnels_or_to_t
         let server = &plan.servers[0];
         let door = server.door.as_ref().expect("by name");
         assert_eq!(door.host, Some(("web.test".into(), 80)));
-        assert!(door.called.is_empty() && server.way.protocol == Protocol::Tcp);
+        assert!(door.called.is_empty() && server.way.protocol == WireProtocol::Tcp);
         let all = server.way.services.iter().flat_map(|one| &one.endpoints);
         let shown = all.map(|one| {
             let bare = one.expected.is_none() && one.origination.is_none();

@@ -9,9 +9,9 @@ use voile_xds::wire::address_bytes;
 
 use super::traffic::{obey, said, somewhere, standing, web};
 use super::{SHOP, configure, put, service};
-use crate::plan::{EndpointPlan, Rank, ServicePlan};
+use crate::plan::{EndpointPlan, EndpointRank, ServicePlan};
 use crate::registry::Registry;
-use crate::registry::locality::{Ranking, Words};
+use crate::registry::locality::{EndpointRanking, LocalitySettings};
 use crate::registry::zones::Callers;
 
 fn by_zone(least: u32) -> LocalitySetting {
@@ -69,8 +69,8 @@ fn our_region_comes_first_whatever_its_zones_and_labels_come_before_regions() {
         ("", said(failover(), false), [0; 5]),
         ("", said(version(), false), [1, 1, 0, 0, 1]),
     ] {
-        let words = Words::of(Some(&said));
-        let ranking = Ranking::new(standing(own, &labels), (Some(&said), false), &words);
+        let words = LocalitySettings::of(Some(&said));
+        let ranking = EndpointRanking::new(standing(own, &labels), (Some(&said), false), &words);
         let found = all.map(|(locality, version)| {
             let rank = ranking.rank(&somewhere(locality, version));
             rank.expect("a place").priority
@@ -85,8 +85,8 @@ fn settled(
     endpoints: &[&str],
     callers: &Callers,
 ) -> (Vec<u32>, Option<Box<Zones>>) {
-    let (labels, words) = (Labels::NONE, Words::of(Some(said)));
-    let ranking = Ranking::new(standing("eu/a/1", &labels), (Some(said), false), &words);
+    let (labels, words) = (Labels::NONE, LocalitySettings::of(Some(said)));
+    let ranking = EndpointRanking::new(standing("eu/a/1", &labels), (Some(said), false), &words);
     let localities: Vec<_> = endpoints
         .iter()
         .map(|place| place.trim_start_matches('-').into())
@@ -105,7 +105,7 @@ fn settled(
     };
     let mut endpoints: Vec<_> = endpoints.iter().map(plan).collect();
     let zones = ranking.settle(&mut endpoints, &localities, || callers);
-    let part = |rank: Rank| match rank.locality_weight {
+    let part = |rank: EndpointRank| match rank.locality_weight {
         0 => 9,
         _ => rank.locality,
     };

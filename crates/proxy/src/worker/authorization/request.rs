@@ -10,45 +10,45 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use voile_policy::Permit;
-use voile_policy::authorization::{Headers, Http, Outcome, Verdict};
+use voile_policy::authorization::{Headers, HttpFacts, AuthorizationOutcome, Verdict};
 use voile_policy::tokens::Verified;
 
-use super::super::authorizer::{About, Answer, Authorizer, Question};
-use super::super::changes::Changes;
-use super::super::inbound::Caller;
-use super::super::said;
+use super::super::authorizer::{CheckSubject, AuthorizerResponse, Authorizer, AuthorizerRequest};
+use super::super::request_changes::PlanChanges;
+use super::super::inbound::InboundCaller;
+use super::super::policy_audit;
 use super::super::slots::InboundSlot;
-use super::super::tokens::{self, Presented};
+use super::super::tokens::{self, PresentedTokens};
 use super::super::{Worker, count};
-use super::{Amended, Denied, Leave, believed, facts, judged, note, whom};
+use super::{AmendedRequest, Denied, ForwardPermit, believed, facts, judged, note, whom};
 use crate::authorization::Authorization;
-use crate::http::{BodyWanted, DENIED, Head, REVOKED, Shown};
+use crate::http::{BodyWanted, DENIED, HttpHead, REVOKED, BodyPrefix};
 
 /// Progress of a request with the external service.
 #[derive(Clone, Copy)]
-pub(super) enum Came<'a> {
+pub(super) enum RequestStage<'a> {
     /// No external service was asked yet.
     Fresh,
     /// This external service said yes, and made this of it.
-    Answered(u32, &'a Amended),
+    Answered(u32, &'a AmendedRequest),
 }
 
 /// Request in its present form: as it came, or with the changes of the external service.
 #[derive(Clone, Copy)]
-pub(crate) struct Seen<'a> {
-    pub(crate) head: &'a Head<'a>,
-    came: Came<'a>,
+pub(crate) struct RequestView<'a> {
+    pub(crate) head: &'a HttpHead<'a>,
+    came: RequestStage<'a>,
 }
 
-impl<'a> Seen<'a> {
-    pub(super) fn new(head: &'a Head<'a>, came: Came<'a>) -> Self {
+impl<'a> RequestView<'a> {
+    pub(super) fn new(head: &'a HttpHead<'a>, came: RequestStage<'a>) -> Self {
         Self { head, came }
     }
 
-    fn amended(&self) -> Option<&'a Amended> {
+    fn amended(&self) -> Option<&'a AmendedRequest> {
         match self.came {
-            Came::Fresh => None,
-            Came::Answered(_, amended) => Some(amended),
+            RequestStage::Fresh => None,
+            RequestStage::Answered(_, amended) => Some(amended),
         }
     }
 
@@ -71,7 +71,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-impl Headers for Seen<'_> {
+impl Headers for RequestView<'_> {
     fn each<'a>(&'a self, show: &mut dyn FnMut(&'a [u8], &'a [u8])) {
         let changes = self.amended().map(|amended| &amended.changes);
         let head = self.head;
@@ -81,8 +81,8 @@ impl Headers for Seen<'_> {
 
 /// The field lines of a head with changes.
 struct Lines<'a> {
-    head: &'a Head<'a>,
-    changes: Option<&'a Changes>,
+    head: &'a HttpHead<'a>,
+    changes: Option<&'a PlanChanges>,
 }
 
 impl<'a> Lines<'a> {
@@ -109,44 +109,44 @@ impl Headers for Lines<'_> {
 }
 
 /// Verdict of the policies on a request.
-pub(crate) enum Judged {
+pub(crate) enum JudgedRequest {
     /// It may go on, like this.
-    Let(Granted),
+    Let(GrantedRequest),
     /// An external service must be asked first.
-    Ask(Box<Asking>),
+    Ask(Box<PendingCheck>),
 }
 
 /// A request that may go on.
-pub(crate) struct Granted {
-    pub(crate) leave: Leave,
+pub(crate) struct GrantedRequest {
+    pub(crate) leave: ForwardPermit,
     pub(crate) path: Option<Box<str>>,
-    pub(crate) changes: Changes,
+    pub(crate) changes: PlanChanges,
     /// The good token that came with it.
     pub(crate) token: Option<Verified>,
 }
 
 /// A request that an external service must be asked about.
-pub(crate) struct Asking {
+pub(crate) struct PendingCheck {
     permit: Rc<Permit>,
     began: u64,
     /// External service to ask, as of `judgement`.
-    asks: Asks,
+    asks: FirstCheck,
     judgement: u32,
     authorizer: Rc<Authorizer>,
     /// Until it is asked.
-    question: Option<Question>,
+    question: Option<AuthorizerRequest>,
     /// Once it was.
-    answer: Option<Answer>,
+    answer: Option<AuthorizerResponse>,
 }
 
-impl Asking {
+impl PendingCheck {
     /// Limit of the body that the question includes.
     pub(crate) fn body(&self) -> Option<BodyWanted> {
         self.authorizer.body()
     }
 
     /// Puts the question.
-    pub(crate) async fn ask(&mut self, worker: &Worker, body: Option<Shown>) {
+    pub(crate) async fn ask(&mut self, worker: &Worker, body: Option<BodyPrefix>) {
         if let Some(mut question) = self.question.take() {
             question.show(body);
             self.answer = Some(self.authorizer.ask(worker, question).await);
@@ -158,19 +158,19 @@ impl Asking {
         self,
         worker: &Worker,
         slot: &InboundSlot,
-        caller: &Caller,
-        head: &Head<'_>,
-    ) -> Result<Granted, Denied> {
+        caller: &InboundCaller,
+        head: &HttpHead<'_>,
+    ) -> Result<GrantedRequest, Denied> {
         let mut asks = self.asks;
         if self.judgement != worker.judgement.get() {
-            let seen = Seen::new(head, Came::Fresh);
+            let seen = RequestView::new(head, RequestStage::Fresh);
             let said = said(worker, slot, caller, &seen, self.began)?;
             match said.asks {
                 Some(now) => asks = now,
                 None => return Ok(said.granted(worker, self.permit, self.began)),
             }
         }
-        let unasked = || Answer::Unusable("nobody was asked".into());
+        let unasked = || AuthorizerResponse::Unusable("nobody was asked".into());
         let answer = self.answer.unwrap_or_else(unasked);
         let allowed = believed(worker, &self.authorizer, answer).map_err(|denied| {
             let policies = slot.policies(worker);
@@ -179,9 +179,9 @@ impl Asking {
             Denied { said, ..denied }
         })?;
         let (changes, path) = allowed.applied(head, asks.path);
-        let amended = Amended { changes, path };
+        let amended = AmendedRequest { changes, path };
         let by = self.authorizer.id();
-        let seen = Seen::new(head, Came::Answered(by, &amended));
+        let seen = RequestView::new(head, RequestStage::Answered(by, &amended));
         let said = said(worker, slot, caller, &seen, self.began);
         let mut said = said.map_err(|denied| amended.told(denied, head))?;
         said.path = said.path.or_else(|| amended.path.clone());
@@ -196,25 +196,25 @@ impl Asking {
 pub(crate) fn request(
     worker: &Worker,
     slot: &InboundSlot,
-    caller: &Caller,
-    head: &Head<'_>,
+    caller: &InboundCaller,
+    head: &HttpHead<'_>,
     permit: Rc<Permit>,
-) -> Result<Judged, Denied> {
+) -> Result<JudgedRequest, Denied> {
     let began = tokens::now(slot.tokens(worker));
-    let seen = Seen::new(head, Came::Fresh);
+    let seen = RequestView::new(head, RequestStage::Fresh);
     let mut said = said(worker, slot, caller, &seen, began)?;
     let policies = slot.policies(worker);
     let (Some(asks), Some(policies)) = (said.asks.take(), policies.as_ref()) else {
-        return Ok(Judged::Let(said.granted(worker, permit, began)));
+        return Ok(JudgedRequest::Let(said.granted(worker, permit, began)));
     };
-    let about = About {
+    let about = CheckSubject {
         caller,
         destination: slot.plan.borrow().bind,
         request: Some((head, asks.path.as_deref().unwrap_or_else(|| seen.path()))),
         changes: &tokens::unforged(slot.tokens(worker)),
     };
     let (authorizer, question) = whom(worker, policies, &asks.outcome, &about)?;
-    Ok(Judged::Ask(Box::new(Asking {
+    Ok(JudgedRequest::Ask(Box::new(PendingCheck {
         permit,
         began,
         asks,
@@ -226,36 +226,36 @@ pub(crate) fn request(
 }
 
 /// External service that a request asks first.
-pub(super) struct Asks {
+pub(super) struct FirstCheck {
     /// Outcome of the policies; its verdict is to ask the external service.
-    outcome: Outcome,
+    outcome: AuthorizationOutcome,
     /// The path that is asked about, if that is not the one that came.
     path: Option<Box<str>>,
 }
 
 /// Verdict of a token and the policies on a request.
 #[derive(Default)]
-pub(super) struct Said {
+pub(super) struct RequestVerdict {
     /// The path that it goes on with, if that is not the one that it stands with.
     path: Option<Box<str>>,
     /// All that is changed of the head that came.
-    changes: Changes,
+    changes: PlanChanges,
     /// The good token.
     token: Option<Verified>,
     /// Audit and dry-run results, for logs.
-    beside: Option<Box<said::Said>>,
+    beside: Option<Box<policy_audit::AccessRecord>>,
     /// Question to put first: the fields above do not count before its answer.
-    pub(super) asks: Option<Asks>,
+    pub(super) asks: Option<FirstCheck>,
 }
 
-impl Said {
-    fn granted(self, worker: &Worker, permit: Rc<Permit>, began: u64) -> Granted {
-        let leave = Leave {
+impl RequestVerdict {
+    fn granted(self, worker: &Worker, permit: Rc<Permit>, began: u64) -> GrantedRequest {
+        let leave = ForwardPermit {
             began: u32::try_from(began).unwrap_or(u32::MAX),
-            ..Leave::new(worker, Some(permit))
+            ..ForwardPermit::new(worker, Some(permit))
         };
-        Granted {
-            leave: leave.with(0, Amended::default(), self.beside),
+        GrantedRequest {
+            leave: leave.with(0, AmendedRequest::default(), self.beside),
             path: self.path,
             changes: self.changes,
             token: self.token,
@@ -267,10 +267,10 @@ impl Said {
 pub(super) fn said(
     worker: &Worker,
     slot: &InboundSlot,
-    caller: &Caller,
-    seen: &Seen<'_>,
+    caller: &InboundCaller,
+    seen: &RequestView<'_>,
     began: u64,
-) -> Result<Said, Denied> {
+) -> Result<RequestVerdict, Denied> {
     let examined = tokens::examine(worker, slot.tokens(worker), seen, began);
     let policies = slot.policies(worker);
     let Some(policies) = policies.as_ref() else {
@@ -278,7 +278,7 @@ pub(super) fn said(
         return Ok(passed(seen, None, examined?, None));
     };
     // A bad token does not prevent the question: the external service sees it, and may replace it.
-    let may_ask = policies.provider().is_some() && matches!(seen.came, Came::Fresh);
+    let may_ask = policies.provider().is_some() && matches!(seen.came, RequestStage::Fresh);
     if !may_ask {
         tokens::tally(worker, &examined);
     }
@@ -289,14 +289,14 @@ pub(super) fn said(
     let presented = examined.as_ref().ok().and_then(Option::as_ref);
     let (path, outcome) = look(slot, caller, seen, presented, policies)?;
     match (&outcome.verdict, seen.came) {
-        (Verdict::Ask(_), Came::Fresh) => {
-            let asks = Some(Asks { outcome, path });
-            return Ok(Said {
+        (Verdict::Ask(_), RequestStage::Fresh) => {
+            let asks = Some(FirstCheck { outcome, path });
+            return Ok(RequestVerdict {
                 asks,
-                ..Said::default()
+                ..RequestVerdict::default()
             });
         }
-        (Verdict::Ask(_), Came::Answered(by, _)) if !asks_now(worker, by) => {
+        (Verdict::Ask(_), RequestStage::Answered(by, _)) if !asks_now(worker, by) => {
             count(&worker.counters.authorization.denied);
             return Err(Denied::new(403, REVOKED, DENIED));
         }
@@ -318,20 +318,20 @@ fn asks_now(worker: &Worker, by: u32) -> bool {
 
 /// A request that goes on, with this path where policies read another than came.
 fn passed(
-    seen: &Seen<'_>,
+    seen: &RequestView<'_>,
     path: Option<Box<str>>,
-    presented: Option<Presented>,
-    beside: Option<Box<said::Said>>,
-) -> Said {
+    presented: Option<PresentedTokens>,
+    beside: Option<Box<policy_audit::AccessRecord>>,
+) -> RequestVerdict {
     let (token, (path, changes)) = match presented {
-        None => (None, (path, Changes::default())),
+        None => (None, (path, PlanChanges::default())),
         Some(mut presented) => (presented.take(), presented.applied(seen.path(), path)),
     };
     let changes = match seen.amended() {
         None => changes,
         Some(amended) => amended.changes.clone().then(changes),
     };
-    Said {
+    RequestVerdict {
         path,
         changes,
         token,
@@ -344,11 +344,11 @@ fn passed(
 /// path of the request.
 fn look(
     slot: &InboundSlot,
-    caller: &Caller,
-    seen: &Seen<'_>,
-    presented: Option<&Presented>,
+    caller: &InboundCaller,
+    seen: &RequestView<'_>,
+    presented: Option<&PresentedTokens>,
     policies: &Authorization,
-) -> Result<(Option<Box<str>>, Outcome), Denied> {
+) -> Result<(Option<Box<str>>, AuthorizationOutcome), Denied> {
     let bind = slot.plan.borrow().bind;
     let Some(path) = policies.normalized(seen.path()) else {
         let why = "path_normalization_failed";
@@ -373,7 +373,7 @@ fn look(
         changes: None,
     };
     let http = |headers, claims| {
-        let http = Http {
+        let http = HttpFacts {
             authority: seen.head.authority().map(str::as_bytes),
             method: seen.head.method_meant().as_bytes(),
             path: path.as_bytes(),
@@ -382,7 +382,7 @@ fn look(
         };
         facts(caller, bind, remote, Some(http))
     };
-    let now = http(&goes_on, presented.and_then(Presented::claims));
+    let now = http(&goes_on, presented.and_then(PresentedTokens::claims));
     // The received form matters only if an external service may be asked, and only if it differs.
     let before = goes_on.changes.map(|_| http(&came, None));
     let outcome = policies.decide(&now, before.as_ref());

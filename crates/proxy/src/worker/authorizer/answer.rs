@@ -7,8 +7,8 @@ use voile_proto::external_authorization as wire;
 use voile_xds::wire::AuthorizerHttp;
 use wire::check_response::HttpResponse;
 
-use super::super::changes::Changes;
-use crate::http::{Amendment, Head, Manner, Told};
+use super::super::request_changes::PlanChanges;
+use crate::http::{HeadAmendment, HttpHead, FieldPlacement, ExternalReply};
 use crate::http2::travels;
 
 /// Most bytes of fields that one approval may add to a request, and to its answer: the rest of the head that
@@ -35,11 +35,11 @@ const OURS: &str = "x-voile-";
 
 /// Checked answer of an external service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum AuthorizerResponse {
     /// Yes.
-    Allowed(Box<Allowed>),
+    Allowed(Box<AllowedChanges>),
     /// No, in these words.
-    Denied { status: u16, told: Box<Told> },
+    Denied { status: u16, told: Box<ExternalReply> },
     /// No service could be asked, or none answered.
     Failed(Box<str>),
     /// The answer cannot be applied. It never lets a request pass.
@@ -48,20 +48,20 @@ pub(crate) enum Answer {
 
 /// Changes that an approval makes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Allowed {
+pub(crate) struct AllowedChanges {
     /// Fields of the request, in place of its own.
     set: Vec<(Box<str>, Box<[u8]>)>,
     /// Fields beside its own, where it has any of that name.
     append: Vec<(Box<str>, Box<[u8]>)>,
     /// Fields that do not go on.
     remove: Vec<Box<str>>,
-    amends: Vec<Amendment>,
+    amends: Vec<HeadAmendment>,
     /// Query parameters, in place of its own.
     parameters: Vec<(Box<str>, Box<str>)>,
     without_parameters: Vec<Box<str>>,
 }
 
-impl Answer {
+impl AuthorizerResponse {
     pub(super) fn failed(why: impl Into<Box<str>>) -> Self {
         Self::Failed(why.into())
     }
@@ -112,47 +112,47 @@ fn name_of(option: &wire::HeaderValueOption) -> String {
 }
 
 /// A CheckResponse.
-pub(super) fn of_grpc(said: wire::CheckResponse) -> Answer {
+pub(super) fn of_grpc(said: wire::CheckResponse) -> AuthorizerResponse {
     let code = said.status.as_ref().map_or(0, |status| status.code);
     match (code, said.http_response) {
         (0, Some(HttpResponse::OkResponse(ok))) => match allowed(&ok) {
-            Ok(allowed) => Answer::Allowed(Box::new(allowed)),
-            Err(why) => Answer::Unusable(why),
+            Ok(allowed) => AuthorizerResponse::Allowed(Box::new(allowed)),
+            Err(why) => AuthorizerResponse::Unusable(why),
         },
-        (0, _) => Answer::Allowed(Box::default()),
-        (_, Some(HttpResponse::ErrorResponse(_))) => Answer::failed("the service could not decide"),
+        (0, _) => AuthorizerResponse::Allowed(Box::default()),
+        (_, Some(HttpResponse::ErrorResponse(_))) => AuthorizerResponse::failed("the service could not decide"),
         (_, Some(HttpResponse::DeniedResponse(no))) => denied(&no),
-        (_, _) => Answer::Denied {
+        (_, _) => AuthorizerResponse::Denied {
             status: 403,
-            told: Box::new(Told {
+            told: Box::new(ExternalReply {
                 body: Some(Vec::new()),
-                ..Told::default()
+                ..ExternalReply::default()
             }),
         },
     }
 }
 
-fn denied(no: &wire::DeniedHttpResponse) -> Answer {
+fn denied(no: &wire::DeniedHttpResponse) -> AuthorizerResponse {
     let code = no.status.as_ref().map_or(0, |status| status.code);
     let status = match STATUSES.contains(&code) {
         true => u16::try_from(code).unwrap_or(403),
         false => 403,
     };
-    let mut told = Told {
+    let mut told = ExternalReply {
         body: Some(no.body.clone().into_bytes()),
-        ..Told::default()
+        ..ExternalReply::default()
     };
     // A denial stays one, whatever its further content.
     for (name, value) in no.headers.iter().filter_map(field) {
         write(&mut told, &name, &value);
     }
-    Answer::Denied {
+    AuthorizerResponse::Denied {
         status,
         told: Box::new(told),
     }
 }
 
-fn write(told: &mut Told, name: &str, value: &[u8]) {
+fn write(told: &mut ExternalReply, name: &str, value: &[u8]) {
     if told.lines.len() + name.len() + value.len() <= MAX_CHANGED_BYTES {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
             told.lines.extend_from_slice(part);
@@ -160,8 +160,8 @@ fn write(told: &mut Told, name: &str, value: &[u8]) {
     }
 }
 
-fn allowed(ok: &wire::OkHttpResponse) -> Result<Allowed, Box<str>> {
-    let mut allowed = Allowed::default();
+fn allowed(ok: &wire::OkHttpResponse) -> Result<AllowedChanges, Box<str>> {
+    let mut allowed = AllowedChanges::default();
     let mut bytes = 0;
     let refused = |option| format!("a yes that would write `{}`", name_of(option));
     for option in &ok.headers {
@@ -177,12 +177,12 @@ fn allowed(ok: &wire::OkHttpResponse) -> Result<Allowed, Box<str>> {
         bytes += name.len() + value.len();
         use wire::AppendAction as Action;
         let manner = match (option.append, option.append_action()) {
-            (Some(true), _) | (None, Action::AppendIfExistsOrAdd) => Manner::Append,
-            (Some(false), _) | (None, Action::OverwriteIfExistsOrAdd) => Manner::Overwrite,
-            (None, Action::AddIfAbsent) => Manner::IfAbsent,
-            (None, Action::OverwriteIfExists) => Manner::IfPresent,
+            (Some(true), _) | (None, Action::AppendIfExistsOrAdd) => FieldPlacement::Append,
+            (Some(false), _) | (None, Action::OverwriteIfExistsOrAdd) => FieldPlacement::Overwrite,
+            (None, Action::AddIfAbsent) => FieldPlacement::IfAbsent,
+            (None, Action::OverwriteIfExists) => FieldPlacement::IfPresent,
         };
-        allowed.amends.push(Amendment {
+        allowed.amends.push(HeadAmendment {
             name,
             value,
             manner,
@@ -235,13 +235,13 @@ pub(super) fn of_http<'f>(
     status: u16,
     fields: impl Iterator<Item = (&'f str, &'f [u8])>,
     body: Vec<u8>,
-) -> Answer {
+) -> AuthorizerResponse {
     // Fields of one connection do not travel further; the provider's lists choose among the rest.
     let lawful =
         fields.filter_map(|(name, value)| Some((lawful_name(name)?, lawful_value(value)?)));
     match status {
         200 => {
-            let mut allowed = Allowed::default();
+            let mut allowed = AllowedChanges::default();
             let mut bytes = 0;
             for (name, value) in lawful {
                 if &*name == TO_REMOVE {
@@ -253,10 +253,10 @@ pub(super) fn of_http<'f>(
                 }
                 bytes += name.len() + value.len();
                 if any(&http.downstream_on_allow, &name) {
-                    allowed.amends.push(Amendment {
+                    allowed.amends.push(HeadAmendment {
                         name: name.clone(),
                         value: value.clone(),
-                        manner: Manner::Append,
+                        manner: FieldPlacement::Append,
                     });
                 }
                 if any(&http.upstream_on_allow, &name) {
@@ -264,15 +264,15 @@ pub(super) fn of_http<'f>(
                 }
             }
             match bytes > MAX_CHANGED_BYTES {
-                true => Answer::Unusable("a yes that would write too much".into()),
-                false => Answer::Allowed(Box::new(allowed)),
+                true => AuthorizerResponse::Unusable("a yes that would write too much".into()),
+                false => AuthorizerResponse::Allowed(Box::new(allowed)),
             }
         }
-        500.. => Answer::Failed(format!("answered {status}").into()),
+        500.. => AuthorizerResponse::Failed(format!("answered {status}").into()),
         _ => {
-            let mut told = Told {
+            let mut told = ExternalReply {
                 body: Some(body),
-                ..Told::default()
+                ..ExternalReply::default()
             };
             let always = ["www-authenticate", "location"];
             for (name, value) in lawful {
@@ -283,7 +283,7 @@ pub(super) fn of_http<'f>(
                     write(&mut told, &name, &value);
                 }
             }
-            Answer::Denied {
+            AuthorizerResponse::Denied {
                 status: match status {
                     201.. => status,
                     _ => 403,
@@ -294,15 +294,15 @@ pub(super) fn of_http<'f>(
     }
 }
 
-impl Allowed {
+impl AllowedChanges {
     /// Applies the approval to this request. `path` is the request's path if it differs from the path that
     /// came.
     pub(crate) fn applied(
         self,
-        head: &Head<'_>,
+        head: &HttpHead<'_>,
         path: Option<Box<str>>,
-    ) -> (Changes, Option<Box<str>>) {
-        let mut changes = Changes::default();
+    ) -> (PlanChanges, Option<Box<str>>) {
+        let mut changes = PlanChanges::default();
         for name in self.remove {
             changes.leave_out(String::from(name));
         }
@@ -422,13 +422,13 @@ mod tests {
             ("location", b"/in"),
         ];
         let answer = |status| of_http(&http, status, fields.into_iter(), b"no".to_vec());
-        let Answer::Allowed(allowed) = answer(200) else {
+        let AuthorizerResponse::Allowed(allowed) = answer(200) else {
             panic!("{:?}", answer(200));
         };
         assert_eq!(allowed.set, [("x-user-id".into(), (*b"1").into())]);
         assert!(allowed.amends.is_empty() && allowed.remove.is_empty());
         for (status, told) in [(302, 302), (401, 401), (204, 204), (403, 403), (101, 403)] {
-            let Answer::Denied {
+            let AuthorizerResponse::Denied {
                 status: said,
                 told: words,
             } = answer(status)
@@ -438,14 +438,14 @@ mod tests {
             assert_eq!(said, told);
             assert_eq!(words.lines, b"x-why: 2\r\nlocation: /in\r\n");
         }
-        assert!(matches!(answer(500), Answer::Failed(_)));
+        assert!(matches!(answer(500), AuthorizerResponse::Failed(_)));
         let all = of_http(
             &AuthorizerHttp::default(),
             403,
             fields.into_iter(),
             Vec::new(),
         );
-        let Answer::Denied { told, .. } = all else {
+        let AuthorizerResponse::Denied { told, .. } = all else {
             panic!("{all:?}");
         };
         assert_eq!(told.fields().count(), 4, "all but the connection's own");

@@ -11,14 +11,14 @@ mod question;
 use std::rc::Rc;
 use std::time::Duration;
 
-pub(crate) use answer::{Allowed, Answer};
+pub(crate) use answer::{AllowedChanges, AuthorizerResponse};
 pub(super) use answer::{lawful_name, lawful_value};
 use question::OverHttp;
-pub(crate) use question::{About, Question};
+pub(crate) use question::{CheckSubject, AuthorizerRequest};
 
 use super::Worker;
-use super::callee::{Callee, Dialer, Unanswered};
-use crate::http::{Route, UpstreamHttp};
+use super::external_call::{Callee, Dialer, CallFailure};
+use crate::http::{RequestRoute, UpstreamHttp};
 use crate::plan::AuthorizerPlan;
 
 /// Timeout of an answer if the provider states none: Istio's ten minutes.
@@ -87,27 +87,27 @@ impl Authorizer {
     }
 
     /// Puts a question, within the provider's timeout.
-    pub(crate) async fn ask(&self, worker: &Worker, question: Question) -> Answer {
+    pub(crate) async fn ask(&self, worker: &Worker, question: AuthorizerRequest) -> AuthorizerResponse {
         let limit = self.plan.settings.timeout.unwrap_or(ANSWER_TIMEOUT);
         let over_http2 = self.plan.service.protocol.is_http2();
         let upstream = match &question {
-            Question::Http(_) if !over_http2 => UpstreamHttp::Http1,
-            Question::Grpc(..) | Question::Http(_) => UpstreamHttp::Http2,
+            AuthorizerRequest::Http(_) if !over_http2 => UpstreamHttp::Http1,
+            AuthorizerRequest::Grpc(..) | AuthorizerRequest::Http(_) => UpstreamHttp::Http2,
         };
         let question = &question;
         let asked = self.callee.ask(
             worker,
             (limit, upstream),
             async |dialer, route| match question {
-                Question::Grpc(asked, _) => {
+                AuthorizerRequest::Grpc(asked, _) => {
                     let called = self.callee.call((dialer, route), METHOD, &**asked);
                     called.await.map(answer::of_grpc)
                 }
-                Question::Http(asked) => self.ask_over_http((dialer, route), asked).await,
+                AuthorizerRequest::Http(asked) => self.ask_over_http((dialer, route), asked).await,
             },
         );
-        let answer = asked.await.unwrap_or_else(Answer::failed);
-        if let Answer::Failed(why) | Answer::Unusable(why) = &answer {
+        let answer = asked.await.unwrap_or_else(AuthorizerResponse::failed);
+        if let AuthorizerResponse::Failed(why) | AuthorizerResponse::Unusable(why) = &answer {
             tracing::debug!(provider = self.name(), %why, "not decided");
         }
         answer
@@ -115,16 +115,16 @@ impl Authorizer {
 
     async fn ask_over_http<'w>(
         &self,
-        through: (&Dialer<'w>, &Route<Dialer<'w>>),
+        through: (&Dialer<'w>, &RequestRoute<Dialer<'w>>),
         asked: &OverHttp,
-    ) -> Result<Answer, Unanswered> {
+    ) -> Result<AuthorizerResponse, CallFailure> {
         let lines = &self.callee.lines;
         let answered = lines.exchange(through, &asked.bytes, asked.is_head).await;
         let mut answered = answered?;
         let (head, body) = answered.parts();
         Ok(match &self.plan.settings.http {
             Some(http) => answer::of_http(http, head.status(), head.headers(), body),
-            None => Answer::failed("asked over HTTP without being so"),
+            None => AuthorizerResponse::failed("asked over HTTP without being so"),
         })
     }
 }

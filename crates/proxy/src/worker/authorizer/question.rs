@@ -10,12 +10,12 @@ use voile_proto::external_authorization as wire;
 use voile_xds::wire::AuthorizerHttp;
 
 use super::super::Worker;
-use super::super::inbound::Caller;
+use super::super::inbound::InboundCaller;
 use super::answer::is_told;
 use super::{Authorizer, answer};
-use crate::http::{BodyWanted, Head, HttpVersion, Shown};
+use crate::http::{BodyWanted, HttpHead, HttpVersion, BodyPrefix};
 use crate::http2::travels;
-use crate::worker::changes::Changes;
+use crate::worker::request_changes::PlanChanges;
 
 /// Field that says if the shown body is cut; Envoy's name.
 const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
@@ -24,18 +24,18 @@ const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
 const NO_AUTHORITY: &str = "localhost";
 
 /// Subject of a question.
-pub(crate) struct About<'a> {
-    pub(crate) caller: &'a Caller,
+pub(crate) struct CheckSubject<'a> {
+    pub(crate) caller: &'a InboundCaller,
     /// Address that the caller called.
     pub(crate) destination: SocketAddr,
     /// The request, and the path that it goes on with; none for an opaque connection.
-    pub(crate) request: Option<(&'a Head<'a>, &'a str)>,
+    pub(crate) request: Option<(&'a HttpHead<'a>, &'a str)>,
     /// Changes that the token made to the request.
-    pub(crate) changes: &'a Changes,
+    pub(crate) changes: &'a PlanChanges,
 }
 
 /// A question. It is complete after [`Question::show`].
-pub(crate) enum Question {
+pub(crate) enum AuthorizerRequest {
     Grpc(Box<wire::CheckRequest>, bool),
     Http(OverHttp),
 }
@@ -58,11 +58,11 @@ impl Authorizer {
     }
 
     /// The question about a request or connection; `None` where it has no words for it.
-    pub(crate) fn question(&self, worker: &Worker, about: &About<'_>) -> Option<Question> {
+    pub(crate) fn question(&self, worker: &Worker, about: &CheckSubject<'_>) -> Option<AuthorizerRequest> {
         match &self.plan.settings.http {
             Some(http) => {
                 let (head, path) = about.request?;
-                over_http(http, (head, about.changes), path).map(Question::Http)
+                over_http(http, (head, about.changes), path).map(AuthorizerRequest::Http)
             }
             None => {
                 let packed = self
@@ -74,15 +74,15 @@ impl Authorizer {
                 let asked = wire::CheckRequest {
                     attributes: Some(attributes),
                 };
-                Some(Question::Grpc(Box::new(asked), packed))
+                Some(AuthorizerRequest::Grpc(Box::new(asked), packed))
             }
         }
     }
 }
 
-impl Question {
+impl AuthorizerRequest {
     /// Shows what there is of a body, and completes the question.
-    pub(crate) fn show(&mut self, body: Option<Shown>) {
+    pub(crate) fn show(&mut self, body: Option<BodyPrefix>) {
         match self {
             Self::Grpc(asked, packed) => {
                 if let Some(body) = body
@@ -98,7 +98,7 @@ impl Question {
     }
 }
 
-fn show(http: &mut wire::HttpRequest, body: Shown, packed: bool) {
+fn show(http: &mut wire::HttpRequest, body: BodyPrefix, packed: bool) {
     let partial = (!body.whole).to_string();
     http.headers.insert(PARTIAL_BODY.to_owned(), partial);
     if body.whole {
@@ -118,7 +118,7 @@ fn text(bytes: &[u8]) -> String {
     }
 }
 
-fn attributes(worker: &Worker, about: &About<'_>) -> wire::AttributeContext {
+fn attributes(worker: &Worker, about: &CheckSubject<'_>) -> wire::AttributeContext {
     let caller = about.caller;
     let own = match caller.principal.is_empty() {
         // In plaintext the caller has not seen our identity.
@@ -153,14 +153,14 @@ fn peer(address: SocketAddr, principal: String) -> wire::Peer {
 
 fn request(
     worker: &Worker,
-    (head, changes): (&Head<'_>, &Changes),
+    (head, changes): (&HttpHead<'_>, &PlanChanges),
     path: &str,
 ) -> wire::HttpRequest {
     let method = head.method_meant();
     let host = head.authority().unwrap_or_default();
     let scheme = match head {
-        Head::Http2(fields) => fields.scheme().unwrap_or("http"),
-        Head::Http1(_) => "http",
+        HttpHead::Http2(fields) => fields.scheme().unwrap_or("http"),
+        HttpHead::Http1(_) => "http",
     };
     let said = head.header("x-request-id").map(text);
     let mut headers = headers(head, changes);
@@ -187,7 +187,7 @@ fn request(
 }
 
 /// Every field but those that claim what only we can know; several lines of one name are one value.
-fn headers(head: &Head<'_>, changes: &Changes) -> BTreeMap<String, String> {
+fn headers(head: &HttpHead<'_>, changes: &PlanChanges) -> BTreeMap<String, String> {
     let mut all = BTreeMap::<String, String>::new();
     for (name, value) in changes.seen(head) {
         let name = name.to_ascii_lowercase();
@@ -207,7 +207,7 @@ fn headers(head: &Head<'_>, changes: &Changes) -> BTreeMap<String, String> {
 }
 
 /// Bytes of the body, as far as the head tells.
-fn size(head: &Head<'_>) -> i64 {
+fn size(head: &HttpHead<'_>) -> i64 {
     let said = head.header("content-length");
     let said = said.and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
     let streamed = matches!(head.version(), HttpVersion::Http2 | HttpVersion::Http3);
@@ -218,7 +218,7 @@ fn size(head: &Head<'_>) -> i64 {
 /// A request like this one; CONNECT has none.
 fn over_http(
     http: &AuthorizerHttp,
-    (head, changes): (&Head<'_>, &Changes),
+    (head, changes): (&HttpHead<'_>, &PlanChanges),
     path: &str,
 ) -> Option<OverHttp> {
     if path.is_empty() {
@@ -270,7 +270,7 @@ fn over_http(
 }
 
 impl OverHttp {
-    fn show(&mut self, body: Option<Shown>) {
+    fn show(&mut self, body: Option<BodyPrefix>) {
         if let Some(body) = &body {
             let line = format!("{PARTIAL_BODY}: {}\r\n", !body.whole);
             self.bytes.extend_from_slice(line.as_bytes());

@@ -13,16 +13,16 @@ use std::time::Duration;
 use voile_model::mesh::rate_limit::DescriptorValue;
 use voile_proto::rate_limit as wire;
 use voile_traffic::Quota;
-use voile_traffic::route::Request;
+use voile_traffic::route::RouteInput;
 use wire::rate_limit_response::rate_limit::Unit;
 use wire::rate_limit_response::{Code, DescriptorStatus};
 
 use super::super::Worker;
-use super::super::authorization::{Denied, Granted};
+use super::super::authorization::{Denied, GrantedRequest};
 use super::super::authorizer::{lawful_name, lawful_value};
-use super::{EXHAUSTED, Limiting, Said, TooMany};
-use crate::http::{Amendment, Manner, Told, UpstreamHttp};
-use crate::rate_limits::{Resource, Rule, Sender};
+use super::{EXHAUSTED, WorkerRateLimits, RateLimitHeaders, TooMany};
+use crate::http::{HeadAmendment, FieldPlacement, ExternalReply, UpstreamHttp};
+use crate::rate_limits::{Resource, RateLimitRule, Sender};
 
 /// Envoy's method.
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -39,13 +39,13 @@ const LIMITED: &str = "request_rate_limited";
 const UNANSWERED: &str = "rate_limiter_error";
 
 /// A request that waits for the rate limit service.
-pub(crate) struct Counting {
-    limiting: Rc<Limiting>,
+pub(crate) struct GlobalLimitCheck {
+    limiting: Rc<WorkerRateLimits>,
     /// Numbers of the resource and its rule, and their question; in order.
     questions: Vec<(usize, usize, wire::RateLimitRequest)>,
-    said: Said,
+    said: RateLimitHeaders,
     /// Fields added to the request and its response.
-    added: Added,
+    added: AddedFields,
     refused: Option<Box<TooMany>>,
 }
 
@@ -54,7 +54,7 @@ type Field = (Box<str>, Box<[u8]>);
 
 /// Fields that answers add.
 #[derive(Default)]
-struct Added {
+struct AddedFields {
     request: Vec<Field>,
     answer: Vec<Field>,
 }
@@ -62,8 +62,8 @@ struct Added {
 /// Question of a rule about a request that passed the rule's local limits; `None` if the rule describes
 /// nothing.
 pub(super) fn question(
-    (resource, rule): (&Resource, &Rule),
-    request: &impl Request,
+    (resource, rule): (&Resource, &RateLimitRule),
+    request: &impl RouteInput,
     sender: Sender<'_>,
 ) -> Option<wire::RateLimitRequest> {
     let global = resource.global.as_ref()?;
@@ -104,17 +104,17 @@ fn text(value: &[u8]) -> String {
     }
 }
 
-impl Counting {
+impl GlobalLimitCheck {
     pub(super) fn new(
-        limiting: &Rc<Limiting>,
+        limiting: &Rc<WorkerRateLimits>,
         questions: Vec<(usize, usize, wire::RateLimitRequest)>,
-        said: Said,
+        said: RateLimitHeaders,
     ) -> Self {
         Self {
             limiting: Rc::clone(limiting),
             questions,
             said,
-            added: Added::default(),
+            added: AddedFields::default(),
             refused: None,
         }
     }
@@ -136,10 +136,10 @@ impl Counting {
     /// Applies the answer to one question.
     fn hear(
         &mut self,
-        (resource, rule): (&Resource, &Rule),
+        (resource, rule): (&Resource, &RateLimitRule),
         answered: Result<wire::RateLimitResponse, Box<str>>,
     ) -> Result<(), Denied> {
-        let read = answered.and_then(|answer| Heard::of(&answer));
+        let read = answered.and_then(|answer| LimitResponse::of(&answer));
         let heard = match read {
             Ok(heard) => heard,
             Err(why) => {
@@ -167,11 +167,11 @@ impl Counting {
             return Ok(());
         }
         rule.count_refused();
-        let mut told = Told {
+        let mut told = ExternalReply {
             lines: self.said.lines(heard.retry_after),
             body: (!heard.body.is_empty()).then_some(heard.body),
             grpc_status: Some(EXHAUSTED),
-            ..Told::default()
+            ..ExternalReply::default()
         };
         for (name, value) in std::mem::take(&mut self.added.answer) {
             // The proxy writes its own fields about limits once only.
@@ -188,7 +188,7 @@ impl Counting {
     }
 
     /// Result of the questions.
-    pub(crate) fn settled(self, granted: &mut Granted) -> Result<(), Box<TooMany>> {
+    pub(crate) fn settled(self, granted: &mut GrantedRequest) -> Result<(), Box<TooMany>> {
         if let Some(mut refused) = self.refused {
             refused.keep_amends(granted);
             return Err(refused);
@@ -198,10 +198,10 @@ impl Counting {
             granted.changes.leave_out(String::from(name));
         }
         for (name, value) in self.added.answer {
-            granted.changes.amend(Amendment {
+            granted.changes.amend(HeadAmendment {
                 name,
                 value,
-                manner: Manner::Append,
+                manner: FieldPlacement::Append,
             });
         }
         self.said.tell(granted);
@@ -209,7 +209,7 @@ impl Counting {
     }
 }
 
-impl Limiting {
+impl WorkerRateLimits {
     async fn ask(
         &self,
         worker: &Worker,
@@ -231,7 +231,7 @@ impl Limiting {
 }
 
 /// An answer, as far as it is believed.
-struct Heard {
+struct LimitResponse {
     over: bool,
     /// Quotas that the answer reports, for clients.
     quotas: Vec<Quota>,
@@ -241,7 +241,7 @@ struct Heard {
     body: Vec<u8>,
 }
 
-impl Heard {
+impl LimitResponse {
     /// Reads an answer. An answer without a decision, or with forbidden fields, counts as none.
     fn of(said: &wire::RateLimitResponse) -> Result<Self, Box<str>> {
         let over = match said.overall_code() {

@@ -9,7 +9,7 @@ use h2::server::SendResponse;
 use http::{Method, Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use voile_xds::wire::Protocol;
+use voile_xds::wire::WireProtocol;
 
 use super::conversions::{client_with_settings, two_sidecars};
 use super::http2::{client, read};
@@ -98,13 +98,13 @@ async fn new_tunnel(request: Request<RecvStream>, mut respond: SendResponse<Byte
 
 /// Listeners for all pairs of versions: the declared protocol, its server, and HTTP/2 between sidecars by policy.
 async fn ways(stage: &Stage) -> [SocketAddr; 3] {
-    let plain = two_sidecars(stage, Protocol::Http, old_proxy().await).await;
-    let new = two_sidecars(stage, Protocol::Http2, new_proxy().await).await;
+    let plain = two_sidecars(stage, WireProtocol::Http, old_proxy().await).await;
+    let new = two_sidecars(stage, WireProtocol::Http2, new_proxy().await).await;
     stage.http2_upgrade.set(true);
     [
         plain,
         new,
-        two_sidecars(stage, Protocol::Http, old_proxy().await).await,
+        two_sidecars(stage, WireProtocol::Http, old_proxy().await).await,
     ]
 }
 

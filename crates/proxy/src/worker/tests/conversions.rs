@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use voile_telemetry::Peer;
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_telemetry::PeerLabels;
+use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::http2::{application, client, read};
 use super::{Stage, hear, listen, play, say};
@@ -16,7 +16,7 @@ use crate::plan::{EndpointPlan, Settings};
 
 pub(super) async fn two_sidecars(
     stage: &Stage,
-    protocol: Protocol,
+    protocol: WireProtocol,
     application: SocketAddr,
 ) -> SocketAddr {
     let inbound = stage
@@ -30,7 +30,7 @@ pub(super) async fn two_sidecars(
         available: true,
         origination: None,
         rank: Default::default(),
-        peer: Peer::default(),
+        peer: PeerLabels::default(),
     };
     stage.outbound(protocol, to).await
 }
@@ -64,7 +64,7 @@ fn an_http2_client_of_an_http_port_is_served_by_an_http1_server() {
         )
         .await;
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http, application).await;
         let mut client = client(address).await;
         for _ in 0..3 {
             let request = Request::post("http://server/a?b=c")
@@ -120,7 +120,7 @@ fn heads_without_bodies_cross_both_ways() {
         play(|| async move {
             let application = old_application(heard, answer).await;
             let stage = Stage::new(Settings::default());
-            let address = two_sidecars(&stage, Protocol::Http, application).await;
+            let address = two_sidecars(&stage, WireProtocol::Http, application).await;
             let mut client = client(address).await;
             let request = request.body(()).expect("a request");
             let (response, _) = client.send_request(request, true).expect("sent");
@@ -155,7 +155,7 @@ fn a_large_body_crosses_from_http2_to_http1_and_back() {
             let _ = from.read(&mut [0]).await;
         });
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http, application).await;
         let mut client = client(address).await;
         let request = Request::post("http://server/big")
             .header("content-length", SIZE)
@@ -205,7 +205,7 @@ fn an_http1_client_of_an_http2_port_is_served_by_an_http2_server() {
         })
         .await;
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http2, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http2, application).await;
         let mut stream = TcpStream::connect(address).await.expect("connected");
         let answer = "HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n\
                       HTTP/1.1 201 Created\r\nx-two: 2\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n";
@@ -237,7 +237,7 @@ fn http1_travels_as_http2_where_the_policy_says_so_and_comes_out_as_it_went_in()
         .await;
         let stage = Stage::new(Settings::default());
         stage.http2_upgrade.set(true);
-        let address = two_sidecars(&stage, Protocol::Http, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http, application).await;
         let mut stream = TcpStream::connect(address).await.expect("connected");
         for _ in 0..3 {
             let request = "GET /a HTTP/1.1\r\nHost: server\r\nX-One: 1\r\n\r\n";
@@ -271,7 +271,7 @@ fn a_server_that_did_not_read_the_handshake_switches_nothing() {
                 let _ = stream.read_to_end(&mut Vec::new()).await;
             });
             let stage = Stage::new(Settings::default());
-            let address = two_sidecars(&stage, Protocol::Http, application).await;
+            let address = two_sidecars(&stage, WireProtocol::Http, application).await;
             let mut client = client_with_settings(address).await;
             let request = Request::builder()
                 .method(Method::CONNECT)
@@ -309,7 +309,7 @@ fn a_websocket_crosses_from_http1_over_http2_streams() {
             to.shutdown().await.expect("closed");
         });
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http, application).await;
         let mut client = client_with_settings(address).await;
         let mut request = Request::builder()
             .method(Method::CONNECT)
@@ -353,7 +353,7 @@ fn a_server_that_answers_a_handshake_without_switching_opens_no_tunnel() {
             }
         });
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http, application).await;
         let mut client = client_with_settings(address).await;
         for expected in [502, 502, 404] {
             let request = Request::builder()
@@ -394,9 +394,9 @@ fn what_a_client_speaks_is_spoken_on_where_the_policy_says_so() {
             available: true,
             origination: None,
             rank: Default::default(),
-            peer: Peer::default(),
+            peer: PeerLabels::default(),
         };
-        let address = stage.outbound(Protocol::Http2, to).await;
+        let address = stage.outbound(WireProtocol::Http2, to).await;
         let mut stream = TcpStream::connect(address).await.expect("connected");
         say(&mut stream, request.as_bytes()).await;
         hear(&mut stream, answer.as_bytes()).await;
@@ -413,9 +413,9 @@ fn what_a_client_speaks_is_spoken_on_where_the_policy_says_so() {
             available: true,
             origination: None,
             rank: Default::default(),
-            peer: Peer::default(),
+            peer: PeerLabels::default(),
         };
-        let address = stage.outbound(Protocol::Http, to).await;
+        let address = stage.outbound(WireProtocol::Http, to).await;
         let mut client = client(address).await;
         let request = Request::get("http://server/").body(()).expect("a request");
         let (response, _) = client.send_request(request, true).expect("sent");

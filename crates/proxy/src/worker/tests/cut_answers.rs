@@ -10,7 +10,7 @@ use h2::client::SendRequest;
 use http::{Method, Request};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::frames::{DATA, END_STREAM, GO_AWAY, HEADERS, PREFACE, SETTINGS, frame, headers, until};
 use super::http2::{client, read};
@@ -97,7 +97,7 @@ fn an_http2_answer_cut_at_any_byte_never_looks_whole_and_is_not_made_twice() {
                     let server = server(go_away, cut, Rc::clone(&asked)).await;
                     let stage = Stage::new(Settings::default());
                     let address = stage
-                        .inbound(Protocol::Http2, MutualTls::Disable, server)
+                        .inbound(WireProtocol::Http2, MutualTls::Disable, server)
                         .await;
                     let mut client = client(address).await;
                     let case = format!("{method}, GOAWAY {go_away}, cut at {cut}");

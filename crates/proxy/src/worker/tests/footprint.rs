@@ -13,9 +13,9 @@ use rustls::pki_types::ServerName;
 use tokio::io::AsyncReadExt;
 use tokio::sync::oneshot;
 use voile_identity::{mesh_client_config, mesh_server_config};
-use voile_telemetry::Peer;
-use voile_transport::{Stream, accept_tls, alpn, connect_tls};
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_telemetry::PeerLabels;
+use voile_transport::{TransportStream, accept_tls, alpn, connect_tls};
+use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::frames::{END_STREAM, PREFACE, SETTINGS, frame, until};
 use super::instructions::{Asking, Traffic};
@@ -153,7 +153,7 @@ fn allocations_under(
             available: true,
             origination: None,
             rank: Default::default(),
-            peer: Peer::default(),
+            peer: PeerLabels::default(),
         };
         let outbound = stage.outbound(protocol, to).await;
         let (warm, is_warm) = oneshot::channel();
@@ -265,7 +265,7 @@ async fn encrypted_application(stage: &Stage) -> SocketAddr {
 }
 
 /// Reads until `end`.
-async fn hear_all(stream: &mut Stream, end: &[u8]) {
+async fn hear_all(stream: &mut TransportStream, end: &[u8]) {
     let mut got = Vec::new();
     while !got.ends_with(end) {
         let read = stream.read_buf(&mut got).await.expect("bytes");
@@ -274,8 +274,8 @@ async fn hear_all(stream: &mut Stream, end: &[u8]) {
 }
 
 /// A request on a new connection.
-async fn say_request(stream: &mut Stream, protocol: Protocol) {
-    if protocol != Protocol::Grpc {
+async fn say_request(stream: &mut TransportStream, protocol: WireProtocol) {
+    if protocol != WireProtocol::Grpc {
         return say(stream, REQUEST).await;
     }
     let hello = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
@@ -283,8 +283,8 @@ async fn say_request(stream: &mut Stream, protocol: Protocol) {
 }
 
 /// Its answer.
-async fn hear_answer(stream: &mut Stream, protocol: Protocol) {
-    if protocol != Protocol::Grpc {
+async fn hear_answer(stream: &mut TransportStream, protocol: WireProtocol) {
+    if protocol != WireProtocol::Grpc {
         return hear_all(stream, b"done").await;
     }
     let ended = until(stream, |frame| {
@@ -293,9 +293,9 @@ async fn hear_answer(stream: &mut Stream, protocol: Protocol) {
     ended.await.expect("an answer");
 }
 
-fn application_of(protocol: Protocol) -> SocketAddr {
+fn application_of(protocol: WireProtocol) -> SocketAddr {
     match protocol {
-        Protocol::Grpc => super::instructions::application(Traffic::Grpc),
+        WireProtocol::Grpc => super::instructions::application(Traffic::Grpc),
         _ => application(),
     }
 }
@@ -312,7 +312,7 @@ async fn open_on_demand(
     asked: &mpsc::Receiver<(usize, oneshot::Sender<()>)>,
     entry: SocketAddr,
     config: Option<&Arc<ClientConfig>>,
-    protocol: Protocol,
+    protocol: WireProtocol,
 ) {
     let mut open = Vec::new();
     while let Ok((count, done)) = asked.recv() {
@@ -327,7 +327,7 @@ async fn open_on_demand(
             let tcp = tcp.expect("connected");
             let name = ServerName::try_from("peer.invalid").expect("a name");
             let mut stream = match config {
-                None => Stream::Tcp(tcp.into()),
+                None => TransportStream::Tcp(tcp.into()),
                 Some(config) => connect_tls(Arc::clone(config), name, tcp.into(), PATIENCE)
                     .await
                     .expect("the handshake"),
@@ -347,7 +347,7 @@ async fn open_on_demand(
 /// Memory on the worker's thread of each connection that carried one exchange and is idle: our own memory, without the
 /// allocator's overhead. It is the same whatever is built along, unless a crate enables tokio's `rt-multi-thread`. With
 /// it a handle on the runtime is 16 bytes and not 8, and each socket and timer has one or two.
-async fn idle_bytes(role: Role, protocol: Protocol, mode: MutualTls, settings: Settings) -> i64 {
+async fn idle_bytes(role: Role, protocol: WireProtocol, mode: MutualTls, settings: Settings) -> i64 {
     let stage = Stage::new(settings);
     let encrypted = mode == MutualTls::Strict;
     let entry = match role {
@@ -369,14 +369,14 @@ async fn idle_bytes(role: Role, protocol: Protocol, mode: MutualTls, settings: S
                 available: true,
                 origination: None,
                 rank: Default::default(),
-                peer: Peer::default(),
+                peer: PeerLabels::default(),
             };
             stage.outbound(protocol, to).await
         }
     };
     let inner = match protocol {
-        Protocol::Tcp => alpn::TCP,
-        Protocol::Grpc => alpn::HTTP2,
+        WireProtocol::Tcp => alpn::TCP,
+        WireProtocol::Grpc => alpn::HTTP2,
         _ => alpn::HTTP11,
     };
     let store = stage.authority.store("shop", "client");
@@ -404,7 +404,7 @@ async fn idle_bytes(role: Role, protocol: Protocol, mode: MutualTls, settings: S
 #[test]
 fn an_idle_connection_is_small() {
     use MutualTls::{Disable, Permissive, Strict};
-    use Protocol::{Auto, Grpc, Http, Tcp};
+    use WireProtocol::{Auto, Grpc, Http, Tcp};
     let table = [
         (Role::Client, Tcp, Disable, 2_370),
         (Role::Client, Auto, Disable, 3_060),

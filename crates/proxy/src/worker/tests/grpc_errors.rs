@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use http::Request;
 use tokio::io::AsyncWriteExt;
-use voile_xds::wire::Protocol;
+use voile_xds::wire::WireProtocol;
 
 use super::conversions::two_sidecars;
 use super::http2::{client, read};
@@ -56,7 +56,7 @@ fn a_grpc_caller_of_an_http_port_is_told_in_grpc() {
                 None => listen().await.local_addr().expect("an address"),
             };
             let stage = Stage::new(Settings::default());
-            let address = two_sidecars(&stage, Protocol::Http, application).await;
+            let address = two_sidecars(&stage, WireProtocol::Http, application).await;
             let mut client = client(address).await;
             for content_type in ["application/grpc", "application/grpc+proto"] {
                 let call = Request::post("http://server/pkg.Service/Call")
@@ -97,7 +97,7 @@ fn a_head_beyond_the_limit_is_refused_in_its_own_protocol() {
         play(|| async move {
             let stage = Stage::new(Settings::default());
             let application = listen().await.local_addr().expect("an address");
-            let address = two_sidecars(&stage, Protocol::Grpc, application).await;
+            let address = two_sidecars(&stage, WireProtocol::Grpc, application).await;
             let mut client = client(address).await;
             let call = Request::post("http://server/pkg.Service/Call")
                 .header("x-long", "x".repeat(70_000))
@@ -121,7 +121,7 @@ fn a_head_beyond_the_limit_is_refused_in_its_own_protocol() {
 /// A caller's deadline is the server's to keep: it passes as it was set, to servers of both versions.
 #[test]
 fn a_deadline_passes_untouched() {
-    for protocol in [Protocol::Http2, Protocol::Grpc] {
+    for protocol in [WireProtocol::Http2, WireProtocol::Grpc] {
         play(|| async move {
             let application = super::http2::application(|request, mut respond| async move {
                 assert_eq!(request.headers()["grpc-timeout"], "1500m");

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use voile_transport::{Stream, alpn};
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_transport::{TransportStream, alpn};
+use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::{Stage, listen, play_for};
 use crate::plan::Settings;
@@ -46,12 +46,12 @@ const OFFERS: [(&str, &[&[u8]]); 7] = [
     ("istio-h2", &[alpn::HTTP2]),
 ];
 
-const DECLARED: [Protocol; 5] = [
-    Protocol::Http,
-    Protocol::Http2,
-    Protocol::Grpc,
-    Protocol::Auto,
-    Protocol::Tcp,
+const DECLARED: [WireProtocol; 5] = [
+    WireProtocol::Http,
+    WireProtocol::Http2,
+    WireProtocol::Grpc,
+    WireProtocol::Auto,
+    WireProtocol::Tcp,
 ];
 
 impl Said {
@@ -82,14 +82,14 @@ fn client_hello() -> Vec<u8> {
 }
 
 /// Expected treatment of bytes by the port's declaration; `version` is ALPN's choice, if that is an HTTP version.
-fn expected(declared: Protocol, ruled: bool, version: Option<Said>, said: Said) -> Verdict {
+fn expected(declared: WireProtocol, ruled: bool, version: Option<Said>, said: Said) -> Verdict {
     match (declared, version, said) {
-        (Protocol::Tcp, _, _) => Relayed,
+        (WireProtocol::Tcp, _, _) => Relayed,
         // The version that was chosen must be spoken.
         (_, Some(version), said) if version == said => Requests,
         (_, Some(_), _) => Refused,
         (_, None, Said::Http1 | Said::Http2) => Requests,
-        (Protocol::Auto, None, _) if !ruled => Relayed,
+        (WireProtocol::Auto, None, _) if !ruled => Relayed,
         (_, None, _) => Refused,
     }
 }
@@ -151,7 +151,7 @@ async fn verdict(
     }
 }
 
-async fn told(stream: &mut Stream, said: Said) {
+async fn told(stream: &mut TransportStream, said: Said) {
     // A proxy that refuses may be gone before all was sent.
     let _ = stream.write_all(&said.bytes()).await;
     let _ = stream.flush().await;
@@ -165,7 +165,7 @@ fn settings() -> Settings {
 }
 
 /// One declaration, with rules about tokens or without, against every offer and every kind of bytes.
-async fn every_client_of(declared: Protocol, mode: MutualTls, ruled: bool) -> Vec<String> {
+async fn every_client_of(declared: WireProtocol, mode: MutualTls, ruled: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     for (offer, protocols) in OFFERS {
         for said in SAID {
@@ -201,7 +201,7 @@ fn alpn_chooses_a_version_of_http_and_nothing_else() {
         }
         // Rules about tokens select an undeclared port: bytes that are not HTTP are denied there, and a declared port is
         // as before.
-        for declared in [Protocol::Auto, Protocol::Tcp] {
+        for declared in [WireProtocol::Auto, WireProtocol::Tcp] {
             wrong.extend(every_client_of(declared, MutualTls::Strict, true).await);
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -223,7 +223,7 @@ fn plaintext_and_foreign_tls_are_treated_by_the_declaration_too() {
                         stage.worker.tokens.obey(Some(&Tokens::new(&[], None)));
                     }
                     let tcp = TcpStream::connect(inbound).await.expect("connected");
-                    let mut stream = Stream::Tcp(tcp.into());
+                    let mut stream = TransportStream::Tcp(tcp.into());
                     told(&mut stream, said).await;
                     let found = verdict(&mut stream, &application, said).await;
                     let expected = expected(declared, ruled, None, said);
@@ -251,7 +251,7 @@ fn silence_does_not_lead_past_the_engine() {
             let application = listen().await;
             let endpoint = application.local_addr().expect("an address");
             let inbound = stage
-                .inbound(Protocol::Auto, MutualTls::Strict, endpoint)
+                .inbound(WireProtocol::Auto, MutualTls::Strict, endpoint)
                 .await;
             if ruled {
                 stage.worker.tokens.obey(Some(&Tokens::new(&[], None)));
@@ -282,7 +282,7 @@ fn a_server_that_speaks_first_inside_mutual_tls_is_heard() {
         let application = listen().await;
         let endpoint = application.local_addr().expect("an address");
         let inbound = stage
-            .inbound(Protocol::Auto, MutualTls::Permissive, endpoint)
+            .inbound(WireProtocol::Auto, MutualTls::Permissive, endpoint)
             .await;
         for turn in 0..3 {
             let tcp = TcpStream::connect(inbound).await.expect("connected");
@@ -324,7 +324,7 @@ fn half_a_request_and_careless_spellings_do_not_lead_past_the_engine() {
             let application = listen().await;
             let endpoint = application.local_addr().expect("an address");
             let inbound = stage
-                .inbound(Protocol::Auto, MutualTls::Permissive, endpoint)
+                .inbound(WireProtocol::Auto, MutualTls::Permissive, endpoint)
                 .await;
             let mut client = TcpStream::connect(inbound).await.expect("connected");
             client.write_all(first.as_bytes()).await.expect("said");

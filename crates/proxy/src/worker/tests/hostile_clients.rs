@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use http::Response;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GO_AWAY, HEADERS, PREFACE,
@@ -35,7 +35,7 @@ async fn proxy(stage: &Stage) -> SocketAddr {
     })
     .await;
     stage
-        .inbound(Protocol::Http2, MutualTls::Disable, application)
+        .inbound(WireProtocol::Http2, MutualTls::Disable, application)
         .await
 }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use voile_xds::wire::Protocol;
+use voile_xds::wire::WireProtocol;
 
 use super::conversions::two_sidecars;
 use super::frames::{
@@ -55,7 +55,7 @@ async fn attempt(bytes: &[u8]) -> (Vec<u8>, bool) {
     let heard = Rc::default();
     let application = listener(&heard).await;
     let stage = Stage::new(Settings::default());
-    let address = two_sidecars(&stage, Protocol::Http, application).await;
+    let address = two_sidecars(&stage, WireProtocol::Http, application).await;
     let mut stream = TcpStream::connect(address).await.expect("connected");
     let all = [PREFACE, &frame(SETTINGS, 0, 0, &[]), bytes].concat();
     say(&mut stream, &all).await;

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use tokio::sync::oneshot;
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::footprint::{held, take_most};
 use super::frames::{
@@ -160,7 +160,7 @@ fn most(answer: Answer, pieces: fn(u32) -> Vec<u8>) -> i64 {
         let stage = Stage::new(Settings::default());
         let application = application(answer);
         let address = stage
-            .inbound(Protocol::Http2, MutualTls::Disable, application)
+            .inbound(WireProtocol::Http2, MutualTls::Disable, application)
             .await;
         let before = held();
         take_most();

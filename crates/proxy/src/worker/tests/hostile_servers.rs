@@ -9,7 +9,7 @@ use h2::client::SendRequest;
 use http::Request;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::frames::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PING, PREFACE,
@@ -290,7 +290,7 @@ fn whatever_a_server_says_its_caller_gets_an_end_and_the_next_caller_an_answer()
             let stage = Stage::new(Settings::default());
             let server = server(script, 1).await;
             let address = stage
-                .inbound(Protocol::Http2, MutualTls::Disable, server)
+                .inbound(WireProtocol::Http2, MutualTls::Disable, server)
                 .await;
             let mut client = client(address).await;
             if endless {
@@ -361,7 +361,7 @@ fn settings_that_change_under_way_are_acknowledged_and_obeyed() {
         });
         let stage = Stage::new(Settings::default());
         let address = stage
-            .inbound(Protocol::Http2, MutualTls::Disable, application)
+            .inbound(WireProtocol::Http2, MutualTls::Disable, application)
             .await;
         let mut client = client(address).await;
         assert_eq!(ask(&mut client).await, "200");

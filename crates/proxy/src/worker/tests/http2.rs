@@ -9,8 +9,8 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Request, Response};
 use tokio::net::TcpStream;
-use voile_telemetry::Peer;
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_telemetry::PeerLabels;
+use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::{Stage, listen, play};
 use crate::plan::{EndpointPlan, Settings};
@@ -47,7 +47,7 @@ pub(super) async fn client(address: SocketAddr) -> SendRequest<Bytes> {
 
 /// Two sidecars in front of an application; gives where its callers connect.
 async fn two_sidecars(stage: &Stage, mode: MutualTls, application: SocketAddr) -> SocketAddr {
-    let inbound = stage.inbound(Protocol::Grpc, mode, application).await;
+    let inbound = stage.inbound(WireProtocol::Grpc, mode, application).await;
     let expected = vec![stage.authority.identity("shop", "server")];
     let to = EndpointPlan {
         name: None,
@@ -57,9 +57,9 @@ async fn two_sidecars(stage: &Stage, mode: MutualTls, application: SocketAddr) -
         available: true,
         origination: None,
         rank: Default::default(),
-        peer: Peer::default(),
+        peer: PeerLabels::default(),
     };
-    stage.outbound(Protocol::Grpc, to).await
+    stage.outbound(WireProtocol::Grpc, to).await
 }
 
 fn call(path: &str) -> Request<()> {

@@ -2,10 +2,10 @@
 
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use voile_telemetry::Peer;
+use voile_telemetry::PeerLabels;
 use voile_testkit::{ShownCertificate, TestAuthority, hostile_server_config};
-use voile_transport::{HandshakeError, Stream, accept_tls};
-use voile_xds::wire::Protocol;
+use voile_transport::{HandshakeError, TransportStream, accept_tls};
+use voile_xds::wire::WireProtocol;
 
 use super::{PATIENCE, Stage, hear, listen, play, say};
 use crate::plan::{EndpointPlan, Settings};
@@ -21,9 +21,9 @@ async fn is_spoken_to(stage: &Stage, certificate: &ShownCertificate) -> bool {
         available: true,
         origination: None,
         rank: Default::default(),
-        peer: Peer::default(),
+        peer: PeerLabels::default(),
     };
-    let outbound = stage.outbound(Protocol::Tcp, to).await;
+    let outbound = stage.outbound(WireProtocol::Tcp, to).await;
     let mut client = TcpStream::connect(outbound).await.expect("connected");
     say(&mut client, b"secret").await;
     let (tcp, _) = server.accept().await.expect("called");
@@ -104,7 +104,7 @@ fn a_server_with_any_identity_but_the_expected_one_learns_nothing() {
 }
 
 /// Alert that a peer reads instead of a first byte; it may come as early as the end of the handshake.
-async fn read_alert(shaken: Result<Stream, HandshakeError>) -> Option<rustls::Error> {
+async fn read_alert(shaken: Result<TransportStream, HandshakeError>) -> Option<rustls::Error> {
     let mut stream = match shaken {
         Ok(stream) => stream,
         Err(HandshakeError::Refused(error)) => return Some(error),
@@ -130,9 +130,9 @@ fn whoever_is_refused_after_the_handshake_reads_access_denied() {
             available: true,
             origination: None,
             rank: Default::default(),
-            peer: Peer::default(),
+            peer: PeerLabels::default(),
         };
-        let outbound = stage.outbound(Protocol::Tcp, to).await;
+        let outbound = stage.outbound(WireProtocol::Tcp, to).await;
         let mut client = TcpStream::connect(outbound).await.expect("connected");
         say(&mut client, b"secret").await;
         let (tcp, _) = server.accept().await.expect("called");
@@ -142,10 +142,10 @@ fn whoever_is_refused_after_the_handshake_reads_access_denied() {
 
         let mode = voile_xds::wire::MutualTls::Strict;
         let application = listen().await.local_addr().expect("an address");
-        let inbound = stage.inbound(Protocol::Tcp, mode, application).await;
+        let inbound = stage.inbound(WireProtocol::Tcp, mode, application).await;
         // The certificate is in order, and the policy does not know its trust domain any more.
         let elsewhere = voile_identity::TrustDomain::new("elsewhere.example").expect("a name");
-        let belief = crate::worker::admission::Belief {
+        let belief = crate::worker::admission::TrustState {
             trust: voile_policy::Trust::new(elsewhere, Vec::new()),
             revocations: None,
         };
@@ -163,7 +163,7 @@ fn a_renewed_certificate_is_shown_in_the_next_handshake_and_open_connections_go_
         let application = listen().await;
         let endpoint = application.local_addr().expect("an address");
         let mode = voile_xds::wire::MutualTls::Strict;
-        let inbound = stage.inbound(Protocol::Tcp, mode, endpoint).await;
+        let inbound = stage.inbound(WireProtocol::Tcp, mode, endpoint).await;
         let mut shown = Vec::new();
         let mut open = Vec::new();
         for round in 0..3 {

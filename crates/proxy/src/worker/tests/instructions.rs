@@ -13,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
-use voile_telemetry::Peer;
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_telemetry::PeerLabels;
+use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::Stage;
 use super::frames::{self, ACK, DATA, END_STREAM, PREFACE, SETTINGS};
@@ -104,11 +104,11 @@ fn reply(number: u32) -> Vec<u8> {
 }
 
 impl Traffic {
-    pub(super) fn protocol(self) -> Protocol {
+    pub(super) fn protocol(self) -> WireProtocol {
         match self {
-            Self::Http => Protocol::Http,
-            Self::Tcp => Protocol::Tcp,
-            Self::Grpc => Protocol::Grpc,
+            Self::Http => WireProtocol::Http,
+            Self::Tcp => WireProtocol::Tcp,
+            Self::Grpc => WireProtocol::Grpc,
         }
     }
 
@@ -330,7 +330,7 @@ fn end_counting() {
     std::hint::black_box(());
 }
 
-async fn carry(protocol: Protocol, mode: MutualTls, application: SocketAddr, desk: SocketAddr) {
+async fn carry(protocol: WireProtocol, mode: MutualTls, application: SocketAddr, desk: SocketAddr) {
     let stage = Stage::new(Settings::default());
     let inbound = stage.inbound(protocol, mode, application).await;
     let expected = vec![stage.authority.identity("shop", "server")];
@@ -342,7 +342,7 @@ async fn carry(protocol: Protocol, mode: MutualTls, application: SocketAddr, des
         available: true,
         origination: None,
         rank: Default::default(),
-        peer: Peer::default(),
+        peer: PeerLabels::default(),
     };
     let entry = stage.outbound(protocol, to).await;
     let mut desk = tokio::net::TcpStream::connect(desk)

@@ -9,12 +9,12 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use voile_identity::mesh_client_config;
 use voile_transport::alpn;
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::{Stage, hear, listen, play, say};
 use crate::plan::Settings;
 
-const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Auto];
+const PROTOCOLS: [WireProtocol; 2] = [WireProtocol::Tcp, WireProtocol::Auto];
 
 fn hasty() -> Settings {
     Settings {
@@ -25,7 +25,7 @@ fn hasty() -> Settings {
 
 /// A client that has sent nothing until the deadline, and the application's end of the connection that was
 /// opened for it.
-async fn silent_client(stage: &Stage, protocol: Protocol) -> (TcpStream, TcpStream, TcpListener) {
+async fn silent_client(stage: &Stage, protocol: WireProtocol) -> (TcpStream, TcpStream, TcpListener) {
     let application = listen().await;
     let endpoint = application.local_addr().expect("an address");
     let inbound = stage
@@ -58,7 +58,7 @@ fn a_late_handshake_is_answered_and_not_given_to_the_application() {
 fn a_late_handshake_for_http_is_served_as_http_on_an_auto_port() {
     play(|| async {
         let stage = Stage::new(hasty());
-        let (client, mut unused, application) = silent_client(&stage, Protocol::Auto).await;
+        let (client, mut unused, application) = silent_client(&stage, WireProtocol::Auto).await;
         let mut client = stage.shake(client, alpn::HTTP11).await.expect("answered");
         say(&mut client, b"GET /late HTTP/1.1\r\nHost: a\r\n\r\n").await;
         let (mut server, _) = application
@@ -77,7 +77,7 @@ fn a_late_handshake_for_http_is_served_as_http_on_an_auto_port() {
 fn a_late_plaintext_request_is_served_as_http_on_an_auto_port() {
     play(|| async {
         let stage = Stage::new(hasty());
-        let (mut client, _unused, application) = silent_client(&stage, Protocol::Auto).await;
+        let (mut client, _unused, application) = silent_client(&stage, WireProtocol::Auto).await;
         say(&mut client, b"GET /late HTTP/1.1\r\nHost: a\r\n\r\n").await;
         let (mut server, _) = application
             .accept()
@@ -93,7 +93,7 @@ fn a_late_plaintext_request_is_served_as_http_on_an_auto_port() {
 fn late_bytes_that_only_begin_like_a_handshake_go_to_the_application() {
     play(|| async {
         let stage = Stage::new(hasty());
-        let (mut client, mut server, _) = silent_client(&stage, Protocol::Tcp).await;
+        let (mut client, mut server, _) = silent_client(&stage, WireProtocol::Tcp).await;
         // A handshake record, but no ClientHello in it.
         say(&mut client, &[22, 3, 1]).await;
         say(&mut client, &[0, 2, 99, 99]).await;
@@ -105,7 +105,7 @@ fn late_bytes_that_only_begin_like_a_handshake_go_to_the_application() {
 fn a_late_hello_in_pieces_is_waited_for_and_no_piece_reaches_the_application() {
     play(|| async {
         let stage = Stage::new(hasty());
-        let (mut client, mut server, _) = silent_client(&stage, Protocol::Tcp).await;
+        let (mut client, mut server, _) = silent_client(&stage, WireProtocol::Tcp).await;
         let store = stage.authority.store("shop", "client");
         let config = mesh_client_config(&store, &[alpn::TCP]).expect("a configuration");
         let name = ServerName::try_from("peer.invalid").expect("a name");
@@ -163,7 +163,7 @@ fn late_plaintext_goes_to_the_connection_that_is_open() {
 fn an_application_that_hangs_up_ends_a_client_that_never_spoke() {
     play(|| async {
         let stage = Stage::new(hasty());
-        let (mut client, server, _) = silent_client(&stage, Protocol::Tcp).await;
+        let (mut client, server, _) = silent_client(&stage, WireProtocol::Tcp).await;
         drop(server);
         assert_eq!(
             client.read(&mut [0]).await.expect("closed in good order"),
@@ -181,7 +181,7 @@ fn a_client_that_never_speaks_on_an_http_port_is_closed_after_the_header_timeout
                 ..Settings::default()
             });
             let nobody = listen().await.local_addr().expect("an address");
-            let inbound = stage.inbound(Protocol::Http, mode, nobody).await;
+            let inbound = stage.inbound(WireProtocol::Http, mode, nobody).await;
             let mut client = TcpStream::connect(inbound).await.expect("connected");
             let read = client.read(&mut [0]).await;
             assert_eq!(read.expect("closed in good order"), 0);

@@ -15,11 +15,11 @@ use voile_xds::wire::address_bytes;
 
 use super::footprint::held;
 use super::{PATIENCE, Stage, play, play_for};
-use crate::plan::{Settings, Target};
+use crate::plan::{Settings, CapturedDestination};
 use crate::registry::{Registry, address_name};
 use crate::worker::FromWorker;
-use crate::worker::captured::Captured;
-use crate::worker::peers::{Known, Peers};
+use crate::worker::captured_listeners::CapturedListeners;
+use crate::worker::peers::{PeerEntry, Peers};
 
 /// Services used once.
 const SERVICES: u32 = 10_000;
@@ -37,8 +37,8 @@ fn address(number: u32) -> IpAddr {
     Ipv4Addr::from(0x0a60_0000 + number).into()
 }
 
-fn at(number: u32) -> Target {
-    Target {
+fn at(number: u32) -> CapturedDestination {
+    CapturedDestination {
         to: SocketAddr::new(address(number), 80),
         host: None,
     }
@@ -202,7 +202,7 @@ fn of_ten_thousand_services_that_were_used_once_nothing_is_left() {
     // Some seconds of work; a busy machine may take its time.
     play_for(PATIENCE * 15, || async {
         let stage = Stage::new(Settings::default());
-        let captured = Rc::new(Captured::default());
+        let captured = Rc::new(CapturedListeners::default());
         let mut mesh = Held::new();
         let before = held();
         for number in 0..SERVICES {
@@ -242,7 +242,7 @@ fn what_is_used_or_open_when_it_would_be_let_go_stays_and_is_asked_for_again() {
     play(|| async {
         let (control, mut heard) = mpsc::unbounded_channel();
         let stage = Stage::heard(Settings::default(), control);
-        let captured = Rc::new(Captured::default());
+        let captured = Rc::new(CapturedListeners::default());
         let mut mesh = Held::new();
         mesh.learn(1);
         let plan = mesh.registry.destination(&at(1)).expect("it is known");
@@ -320,7 +320,7 @@ fn strangers_that_call_no_more_are_forgotten_and_those_that_call_just_now_are_as
     let peers = Peers::new(control);
     let [idle, busy, waits] = [1, 2, 3].map(address);
     for address in [idle, busy, waits] {
-        assert!(matches!(peers.get(address), Known::Asked));
+        assert!(matches!(peers.get(address), PeerEntry::Asked));
     }
     peers.learn(idle, None);
     peers.learn(busy, None);
@@ -335,11 +335,11 @@ fn strangers_that_call_no_more_are_forgotten_and_those_that_call_just_now_are_as
     let used = || peers.used().into_iter().collect::<BTreeSet<_>>();
     assert_eq!(used(), BTreeSet::from([idle, busy, waits]));
     assert_eq!(used(), BTreeSet::from([waits]), "nobody has answered");
-    assert!(matches!(peers.get(busy), Known::Stranger));
+    assert!(matches!(peers.get(busy), PeerEntry::Stranger));
     peers.forget(&BTreeSet::from([idle, busy]));
     assert_eq!(asked(), BTreeMap::from([(busy, 1)]));
-    assert!(matches!(peers.get(busy), Known::Stranger), "meanwhile");
-    assert!(matches!(peers.get(idle), Known::Asked), "a new question");
+    assert!(matches!(peers.get(busy), PeerEntry::Stranger), "meanwhile");
+    assert!(matches!(peers.get(idle), PeerEntry::Asked), "a new question");
     assert_eq!(asked(), BTreeMap::from([(idle, 1)]));
 }
 
@@ -350,10 +350,10 @@ fn whoever_proves_to_be_somebody_else_than_who_is_at_its_address_is_a_stranger()
     let at = |principal: &str| {
         peers.learn(
             address(1),
-            Some(voile_telemetry::Peer {
+            Some(voile_telemetry::PeerLabels {
                 workload: "gate".to_owned(),
                 principal: principal.to_owned(),
-                ..voile_telemetry::Peer::default()
+                ..voile_telemetry::PeerLabels::default()
             }),
         );
     };
@@ -369,7 +369,7 @@ fn whoever_proves_to_be_somebody_else_than_who_is_at_its_address_is_a_stranger()
         (gate, "gate", false),
     ] {
         at(known);
-        let found = matches!(peers.caller(address(1), shown), Known::Workload(_));
+        let found = matches!(peers.caller(address(1), shown), PeerEntry::Workload(_));
         assert_eq!(found, is_it, "{shown} where {known} is");
     }
 }

@@ -36,16 +36,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use voile_identity::{CertificateStore, mesh_client_config, mesh_server_config};
-use voile_telemetry::{Peer, Service};
+use voile_telemetry::{PeerLabels, ServiceLabels};
 use voile_testkit::TestAuthority;
 use voile_transport::alpn;
-use voile_transport::{HandshakeError, Stream, connect_tls};
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_transport::{HandshakeError, TransportStream, connect_tls};
+use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::slots::Slots;
-use super::{Place, Redirected, Tls, Worker};
+use super::slots::WorkerListeners;
+use super::{ConnectionPermit, Redirected, Tls, Worker};
 use crate::plan::{
-    EndpointPlan, InboundPlan, ListenerId, OutboundPlan, Plan, ServicePlan, Settings,
+    EndpointPlan, InboundPlan, ListenerId, OutboundPlan, ProxyPlan, ServicePlan, Settings,
 };
 
 /// Far more than anything here takes; a test that reaches it has failed.
@@ -104,7 +104,7 @@ impl Stage {
                 ports: Vec::new(),
                 keeps_source: false,
             },
-            super::Seat::default(),
+            super::WorkerAccount::default(),
         );
         Self {
             authority,
@@ -117,11 +117,11 @@ impl Stage {
         }
     }
 
-    fn plan(&self) -> Plan {
-        Plan {
+    fn plan(&self) -> ProxyPlan {
+        ProxyPlan {
             rate_limits: None,
             limiters: Vec::new(),
-            own: Peer::default(),
+            own: PeerLabels::default(),
             inbound: Vec::new(),
             outbound: Vec::new(),
             gateway: Vec::new(),
@@ -140,7 +140,7 @@ impl Stage {
     /// An inbound listener in front of `endpoint`; gives its address.
     pub(super) async fn inbound(
         &self,
-        protocol: Protocol,
+        protocol: WireProtocol,
         mutual_tls: MutualTls,
         endpoint: SocketAddr,
     ) -> SocketAddr {
@@ -153,14 +153,14 @@ impl Stage {
             protocol,
             mutual_tls,
             endpoint,
-            service: Service::default(),
+            service: ServiceLabels::default(),
         });
         self.serve(listener, &plan, &[ListenerId(1)], &[]);
         bind
     }
 
     /// An outbound listener that leads to one workload, with any expected identity.
-    pub(super) async fn outbound(&self, protocol: Protocol, to: EndpointPlan) -> SocketAddr {
+    pub(super) async fn outbound(&self, protocol: WireProtocol, to: EndpointPlan) -> SocketAddr {
         let mut plan = self.plan();
         let listener = listen().await;
         let bind = listener.local_addr().expect("an address");
@@ -174,7 +174,7 @@ impl Stage {
                 retry: Default::default(),
                 retry_budget: Default::default(),
                 traffic: Default::default(),
-                service: Service::default(),
+                service: ServiceLabels::default(),
                 port: bind.port(),
                 protocol,
                 http2_upgrade: self.http2_upgrade.get(),
@@ -182,7 +182,7 @@ impl Stage {
                 authorities: vec!["server".into()],
                 endpoints: vec![to],
             }],
-            otherwise: crate::plan::Otherwise::NoRoute,
+            otherwise: crate::plan::PassthroughMode::NoRoute,
             by_name: false,
         });
         self.serve(listener, &plan, &[], &[ListenerId(1)]);
@@ -192,17 +192,17 @@ impl Stage {
     fn serve(
         &self,
         listener: TcpListener,
-        plan: &Plan,
+        plan: &ProxyPlan,
         inbound: &[ListenerId],
         outbound: &[ListenerId],
     ) {
-        let mut slots = Slots::default();
+        let mut slots = WorkerListeners::default();
         slots.apply(&self.worker, plan, [inbound, outbound, &[]]);
         let worker = Rc::clone(&self.worker);
         tokio::task::spawn_local(async move {
             while let Ok((stream, peer)) = listener.accept().await {
                 stream.set_nodelay(true).expect("an open socket");
-                let place = Place(Rc::clone(&worker));
+                let place = ConnectionPermit(Rc::clone(&worker));
                 slots.serve(&worker, ListenerId(1), stream, peer, place);
             }
         });
@@ -213,7 +213,7 @@ impl Stage {
         &self,
         tcp: TcpStream,
         protocol: &[u8],
-    ) -> Result<Stream, HandshakeError> {
+    ) -> Result<TransportStream, HandshakeError> {
         self.shake_offering(tcp, &[protocol]).await
     }
 
@@ -222,7 +222,7 @@ impl Stage {
         &self,
         tcp: TcpStream,
         protocols: &[&[u8]],
-    ) -> Result<Stream, HandshakeError> {
+    ) -> Result<TransportStream, HandshakeError> {
         let store = self.authority.store("shop", "client");
         let config = mesh_client_config(&store, protocols).expect("a configuration");
         let name = ServerName::try_from("peer.invalid").expect("a name");

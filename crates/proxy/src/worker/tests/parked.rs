@@ -4,16 +4,16 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use super::{Stage, play};
-use crate::plan::{Settings, Target};
+use crate::plan::{Settings, CapturedDestination};
 use crate::worker::Overload;
-use crate::worker::captured::{Captured, MAX_PARKED};
+use crate::worker::captured_listeners::{CapturedListeners, MAX_PARKED};
 
 #[test]
 fn so_many_wait_for_word_and_no_more_and_their_places_are_free_again() {
     play(|| async {
         let stage = Stage::new(Settings::default());
-        let captured = Rc::new(Captured::default());
-        let target = |number: usize| Target {
+        let captured = Rc::new(CapturedListeners::default());
+        let target = |number: usize| CapturedDestination {
             to: SocketAddr::from(([192, 0, 2, (number % 200) as u8], 80)),
             host: number.is_multiple_of(3).then(|| "a.test".into()),
         };

@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use voile_telemetry::{Peer, Service};
+use voile_telemetry::{PeerLabels, ServiceLabels};
 use voile_traffic::{Conditions, RetryBudget, RetryPolicy};
-use voile_xds::wire::Protocol;
+use voile_xds::wire::WireProtocol;
 
 use super::{Stage, listen, play};
-use crate::plan::{EndpointPlan, ListenerId, Otherwise, OutboundPlan, ServicePlan, Settings};
+use crate::plan::{EndpointPlan, ListenerId, PassthroughMode, OutboundPlan, ServicePlan, Settings};
 
 const POST: &[u8] =
     b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
@@ -71,7 +71,7 @@ async fn listener(
             available: true,
             origination: None,
             rank: Default::default(),
-            peer: Peer::default(),
+            peer: PeerLabels::default(),
         });
     }
     let listener = listen().await;
@@ -80,7 +80,7 @@ async fn listener(
     plan.outbound.push(OutboundPlan {
         name: "out".into(),
         bind,
-        protocol: Protocol::Http,
+        protocol: WireProtocol::Http,
         services: vec![ServicePlan {
             subset: None,
             routes: None,
@@ -89,13 +89,13 @@ async fn listener(
             client_protocol: false,
             retry_budget,
             traffic: Default::default(),
-            service: Service::default(),
+            service: ServiceLabels::default(),
             port: 80,
-            protocol: Protocol::Http,
+            protocol: WireProtocol::Http,
             authorities: vec!["a".into()],
             endpoints,
         }],
-        otherwise: Otherwise::NoRoute,
+        otherwise: PassthroughMode::NoRoute,
         by_name: false,
     });
     stage.serve(listener, &plan, &[], &[ListenerId(1)]);

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use voile_telemetry::Peer;
-use voile_xds::wire::{MutualTls, Protocol};
+use voile_telemetry::PeerLabels;
+use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::{Stage, hear, listen, play, say};
 use crate::plan::{EndpointPlan, Settings};
-use crate::worker::server_first::Place;
+use crate::worker::server_first::DestinationKey;
 
 const MODES: [MutualTls; 3] = [MutualTls::Strict, MutualTls::Permissive, MutualTls::Disable];
 
@@ -29,7 +29,7 @@ async fn listeners(
     application: &TcpListener,
 ) -> (SocketAddr, SocketAddr) {
     let endpoint = application.local_addr().expect("an address");
-    let inbound = stage.inbound(Protocol::Auto, mode, endpoint).await;
+    let inbound = stage.inbound(WireProtocol::Auto, mode, endpoint).await;
     let expected = vec![stage.authority.identity("shop", "server")];
     let to = EndpointPlan {
         name: None,
@@ -39,14 +39,14 @@ async fn listeners(
         available: true,
         origination: None,
         rank: Default::default(),
-        peer: Peer::default(),
+        peer: PeerLabels::default(),
     };
-    (stage.outbound(Protocol::Auto, to).await, inbound)
+    (stage.outbound(WireProtocol::Auto, to).await, inbound)
 }
 
 /// Key of callers from this address.
-fn near(inbound: SocketAddr) -> Place {
-    Place::Inbound(inbound, inbound.ip())
+fn near(inbound: SocketAddr) -> DestinationKey {
+    DestinationKey::Inbound(inbound, inbound.ip())
 }
 
 /// A greeting, an answer, and the end, through the listener.
@@ -68,14 +68,14 @@ fn only_the_first_connection_to_a_server_that_speaks_first_waits() {
             let (outbound, inbound) = listeners(&stage, mode, &application).await;
             let is_known = |place| stage.worker.servers_first.knows(place);
             greeted(outbound, &application).await;
-            assert!(is_known(Place::Outbound(outbound)), "{mode:?}");
+            assert!(is_known(DestinationKey::Outbound(outbound)), "{mode:?}");
             // In mutual TLS the server's side learns nothing.
             assert_eq!(is_known(near(inbound)), mode == MutualTls::Disable);
             if mode == MutualTls::Permissive {
                 greeted(inbound, &application).await;
                 assert!(is_known(near(inbound)), "without a sidecar");
                 // One caller teaches nothing about others, whose ClientHello may be late.
-                let far = Place::Inbound(inbound, [127, 0, 0, 2].into());
+                let far = DestinationKey::Inbound(inbound, [127, 0, 0, 2].into());
                 assert!(!is_known(far));
             }
             // A connection that waited now would wait for longer than the test lasts.
@@ -98,7 +98,7 @@ fn a_client_that_speaks_first_after_all_is_carried_and_detection_begins_anew() {
             let stage = Stage::new(patient(Duration::from_millis(5)));
             let application = listen().await;
             let (outbound, _) = listeners(&stage, mode, &application).await;
-            let place = Place::Outbound(outbound);
+            let place = DestinationKey::Outbound(outbound);
             stage.worker.servers_first.learn(place, true);
             // HTTP on that memory goes through as bytes, whole and in order.
             let mut client = TcpStream::connect(outbound).await.expect("connected");
@@ -122,7 +122,7 @@ fn an_http_server_that_loses_patience_is_not_taken_for_one_that_speaks_first() {
         let (mut server, _) = application.accept().await.expect("called");
         say(&mut server, b"HTTP/1.1 408 Request Timeout\r\n\r\n").await;
         hear(&mut client, b"HTTP/1.1 408 Request Timeout\r\n\r\n").await;
-        assert!(!stage.worker.servers_first.knows(Place::Outbound(outbound)));
+        assert!(!stage.worker.servers_first.knows(DestinationKey::Outbound(outbound)));
     });
 }
 
@@ -143,7 +143,7 @@ fn only_the_first_word_to_a_server_that_answers_words_waits() {
             let stage = Stage::new(patient(Duration::from_millis(5)));
             let application = listen().await;
             let (outbound, _) = listeners(&stage, mode, &application).await;
-            let is_known = || stage.worker.servers_first.knows(Place::Word(outbound));
+            let is_known = || stage.worker.servers_first.knows(DestinationKey::Word(outbound));
             // An answer in HTTP says that it was no word for its server.
             asked(outbound, &application, b"HTTP/1.1 400 Bad Request\r\n").await;
             assert!(!is_known(), "{mode:?}");
@@ -178,6 +178,6 @@ fn what_clients_say_after_a_word_teaches_nothing() {
         hear(&mut server, b"T / HTTP/1.1\r\n\r\n").await;
         say(&mut server, b"anything").await;
         hear(&mut client, b"anything").await;
-        assert!(!stage.worker.servers_first.knows(Place::Word(outbound)));
+        assert!(!stage.worker.servers_first.knows(DestinationKey::Word(outbound)));
     });
 }

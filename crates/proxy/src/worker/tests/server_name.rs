@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
-use voile_telemetry::{Peer, Service};
-use voile_xds::wire::Protocol;
+use voile_telemetry::{PeerLabels, ServiceLabels};
+use voile_xds::wire::WireProtocol;
 
 use super::{Stage, hear, listen, play, say};
-use crate::plan::{EndpointPlan, ListenerId, Otherwise, OutboundPlan, ServicePlan, Settings};
+use crate::plan::{EndpointPlan, ListenerId, PassthroughMode, OutboundPlan, ServicePlan, Settings};
 
 /// `bytes` after their length, in so many bytes.
 fn vector(bytes: &[u8], width: usize) -> Vec<u8> {
@@ -45,7 +45,7 @@ fn hello(name: Option<&str>, size: usize) -> Vec<u8> {
 async fn listener(
     stage: &Stage,
     names: &[&str],
-    otherwise: Otherwise,
+    otherwise: PassthroughMode,
 ) -> (SocketAddr, Vec<TcpListener>) {
     let mut applications = Vec::new();
     let mut services = Vec::new();
@@ -57,12 +57,12 @@ async fn listener(
             retry: Default::default(),
             retry_budget: Default::default(),
             traffic: Default::default(),
-            service: Service {
+            service: ServiceLabels {
                 host: (*name).to_owned(),
-                ..Service::default()
+                ..ServiceLabels::default()
             },
             port: 443,
-            protocol: Protocol::Tls,
+            protocol: WireProtocol::Tls,
             http2_upgrade: false,
             client_protocol: false,
             authorities: vec![(*name).into()],
@@ -74,7 +74,7 @@ async fn listener(
                 available: true,
                 origination: None,
                 rank: Default::default(),
-                peer: Peer::default(),
+                peer: PeerLabels::default(),
             }],
         });
         applications.push(application);
@@ -85,7 +85,7 @@ async fn listener(
     plan.outbound.push(OutboundPlan {
         name: "out".into(),
         bind,
-        protocol: Protocol::Tls,
+        protocol: WireProtocol::Tls,
         services,
         otherwise,
         by_name: false,
@@ -120,7 +120,7 @@ fn the_server_name_picks_the_service_however_the_hello_is_cut() {
         for (record, segment) in CUTS {
             play(|| async {
                 let stage = Stage::new(Settings::default());
-                let (bind, applications) = listener(&stage, &names, Otherwise::Service(2)).await;
+                let (bind, applications) = listener(&stage, &names, PassthroughMode::Service(2)).await;
                 let mut client = TcpStream::connect(bind).await.expect("connected");
                 client.set_nodelay(true).expect("open");
                 let bytes = hello(name, record);
@@ -139,7 +139,7 @@ fn the_server_name_picks_the_service_however_the_hello_is_cut() {
 
 #[test]
 fn a_name_that_nobody_has_is_refused_where_there_is_nowhere_else() {
-    for otherwise in [Otherwise::NoRoute, Otherwise::BlackHole] {
+    for otherwise in [PassthroughMode::NoRoute, PassthroughMode::BlackHole] {
         play(|| async {
             let stage = Stage::new(Settings::default());
             let names = ["one.test", "two.test"];

@@ -11,7 +11,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use voile_xds::wire::Protocol;
+use voile_xds::wire::WireProtocol;
 
 use super::conversions::{client_with_settings, two_sidecars};
 use super::frames::{self, ACK, SETTINGS, frame};
@@ -99,7 +99,7 @@ async fn connected(address: SocketAddr) -> TcpStream {
 fn an_http1_client_talks_to_an_http2_server_on_fresh_and_on_old_connections() {
     play(|| async {
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http2, application(echo).await).await;
+        let address = two_sidecars(&stage, WireProtocol::Http2, application(echo).await).await;
         for _ in 0..3 {
             let mut stream = connected(address).await;
             for word in ["one", "two"] {
@@ -120,7 +120,7 @@ fn much_flows_both_ways_at_once() {
     const SIZE: usize = 3_000_000;
     play(|| async {
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http2, application(echo).await).await;
+        let address = two_sidecars(&stage, WireProtocol::Http2, application(echo).await).await;
         let (mut from, mut to) = connected(address).await.into_split();
         let sent: Vec<u8> = (0..SIZE).map(|at| (at % 241) as u8).collect();
         let expected = [&sent[..], b"goodbye"].concat();
@@ -151,7 +151,7 @@ fn a_server_that_ends_first_still_hears_its_client() {
         })
         .await;
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http2, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http2, application).await;
         let mut stream = connected(address).await;
         let mut all = Vec::new();
         stream.read_to_end(&mut all).await.expect("an end");
@@ -175,7 +175,7 @@ fn a_refused_handshake_is_an_ordinary_answer() {
         })
         .await;
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http2, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http2, application).await;
         let mut stream = TcpStream::connect(address).await.expect("connected");
         // The connection lives on.
         for _ in 0..2 {
@@ -210,7 +210,7 @@ fn a_reset_passes_in_both_directions() {
         })
         .await;
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http2, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http2, application).await;
         let mut stream = connected(address).await;
         say(&mut stream, b"reset me").await;
         let error = stream.read(&mut [0]).await.expect_err("a reset");
@@ -233,7 +233,7 @@ fn a_server_without_extended_connect_is_never_asked_for_it() {
         })
         .await;
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http2, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http2, application).await;
         let mut stream = TcpStream::connect(address).await.expect("connected");
         for _ in 0..2 {
             say(&mut stream, HANDSHAKE.as_bytes()).await;
@@ -270,7 +270,7 @@ fn settings_that_dawdle_are_waited_for() {
             let _ = frames::until(&mut stream, |_| false).await;
         });
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http2, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http2, application).await;
         let mut stream = TcpStream::connect(address).await.expect("connected");
         say(&mut stream, HANDSHAKE.as_bytes()).await;
         hear(&mut stream, b"HTTP/1.1 101 Switching Protocols\r\n").await;
@@ -296,7 +296,7 @@ fn settings_that_never_come_are_not_waited_for_forever() {
             ..Settings::default()
         };
         let stage = Stage::new(settings);
-        let address = two_sidecars(&stage, Protocol::Http2, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http2, application).await;
         let mut stream = TcpStream::connect(address).await.expect("connected");
         say(&mut stream, HANDSHAKE.as_bytes()).await;
         hear(&mut stream, b"HTTP/1.1 503 Service Unavailable\r\n").await;
@@ -320,7 +320,7 @@ fn a_handshake_without_its_key_is_an_ordinary_request() {
             })
             .await;
             let stage = Stage::new(Settings::default());
-            let address = two_sidecars(&stage, Protocol::Http2, application).await;
+            let address = two_sidecars(&stage, WireProtocol::Http2, application).await;
             let mut stream = TcpStream::connect(address).await.expect("connected");
             let request = format!(
                 "{method} /chat HTTP/1.1\r\nHost: server\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}\r\n"
@@ -344,7 +344,7 @@ fn extended_connect() -> Request<()> {
 fn an_http2_client_reaches_an_http2_server_with_path_and_protocol() {
     play(|| async {
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http2, application(echo).await).await;
+        let address = two_sidecars(&stage, WireProtocol::Http2, application(echo).await).await;
         let mut client = client_with_settings(address).await;
         for _ in 0..2 {
             let (response, mut send) = client
@@ -372,7 +372,7 @@ fn an_http2_client_of_a_server_without_extended_connect_is_told_so() {
         })
         .await;
         let stage = Stage::new(Settings::default());
-        let address = two_sidecars(&stage, Protocol::Http2, application).await;
+        let address = two_sidecars(&stage, WireProtocol::Http2, application).await;
         let mut client = client_with_settings(address).await;
         let (response, _send) = client
             .send_request(extended_connect(), false)

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::thread;
 
 use voile_proxy::http::{
-    Buffers, ConnectFailure, Drain, Exchange, Head, HttpRole, HttpTimeouts, HttpWorker, Refusal,
-    Route, serve_connection,
+    Buffers, ConnectFailure, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts, HttpWorker, RoleRefusal,
+    RequestRoute, serve_connection,
 };
 
 struct Counting;
@@ -62,11 +62,11 @@ impl HttpRole for QuietRole {
     type Ticket = ();
     type Question = ();
 
-    fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
-        Ok(Route::new(self.upstream, ()))
+    fn route(&self, _: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+        Ok(RequestRoute::new(self.upstream, ()))
     }
 
-    async fn connect(&self, route: &Route<Self>) -> Result<tokio::net::TcpStream, ConnectFailure> {
+    async fn connect(&self, route: &RequestRoute<Self>) -> Result<tokio::net::TcpStream, ConnectFailure> {
         let stream = tokio::net::TcpStream::connect(route.key).await;
         stream.map_err(|_| ConnectFailure::new("connect"))
     }

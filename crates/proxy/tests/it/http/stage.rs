@@ -13,11 +13,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 use voile_proxy::http::{
-    Buffers, ConnectFailure, ConnectionEnd, Drain, Exchange, Head, HttpRole, HttpTimeouts,
-    HttpWorker, Io, Refusal, ResponseFlag, Route, serve_connection,
+    Buffers, ConnectFailure, ConnectionEnd, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts,
+    HttpWorker, Io, RoleRefusal, ResponseFlag, RequestRoute, serve_connection,
 };
 use voile_traffic::{Attempt, RetryPolicy};
-use voile_transport::{News, Stream};
+use voile_transport::{SocketEvents, TransportStream};
 
 /// Far more than anything here takes; a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -75,7 +75,7 @@ pub(crate) struct Manner {
 
 /// A stream that may be made blind to the kernel's word.
 pub(crate) struct Upstream {
-    stream: Stream,
+    stream: TransportStream,
     blind: bool,
 }
 
@@ -120,9 +120,9 @@ impl Io for Upstream {
         self.stream.abort();
     }
 
-    fn news(&mut self) -> News {
+    fn news(&mut self) -> SocketEvents {
         match self.blind {
-            true => News::None,
+            true => SocketEvents::None,
             false => self.stream.news(),
         }
     }
@@ -149,15 +149,15 @@ impl HttpRole for StageRole {
     type Ticket = ();
     type Question = ();
 
-    fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
+    fn route(&self, head: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
         if head.path() == "/refused" {
-            return Err(Refusal::new(
+            return Err(RoleRefusal::new(
                 403,
                 ResponseFlag::Unauthorized,
                 "RBAC: access denied",
             ));
         }
-        let mut route = Route::new(0, ());
+        let mut route = RequestRoute::new(0, ());
         route.default_authority = Some("fallback".into());
         route.connect_timeout = Duration::from_secs(5);
         route.to_sidecar = self.manner.to_sidecar;
@@ -165,7 +165,7 @@ impl HttpRole for StageRole {
         Ok(route)
     }
 
-    fn again(&self, _route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
+    fn again(&self, _route: &mut RequestRoute<Self>, last: Attempt, made: u32) -> Option<Duration> {
         let wishes = self.manner.retry.as_ref()?.wishes(last, made);
         wishes.then_some(Duration::ZERO)
     }
@@ -174,13 +174,13 @@ impl HttpRole for StageRole {
         self.manner.serves_sidecar
     }
 
-    async fn connect(&self, _route: &Route<Self>) -> Result<Upstream, ConnectFailure> {
+    async fn connect(&self, _route: &RequestRoute<Self>) -> Result<Upstream, ConnectFailure> {
         self.connects.set(self.connects.get() + 1);
         let stream = TcpStream::connect(self.upstream.get()).await;
         let stream = stream.map_err(|_| ConnectFailure::new("connection_refused"))?;
         stream.set_nodelay(true).unwrap();
         Ok(Upstream {
-            stream: Stream::Tcp(stream.into()),
+            stream: TransportStream::Tcp(stream.into()),
             blind: self.manner.blind,
         })
     }
@@ -280,7 +280,7 @@ impl Stage {
                 stream.set_nodelay(true).unwrap();
                 let (worker, role, ends) = (worker.clone(), role.clone(), ends.clone());
                 tokio::task::spawn_local(async move {
-                    let stream = Stream::Tcp(stream.into());
+                    let stream = TransportStream::Tcp(stream.into());
                     let end = serve_connection(&worker, &*role, stream, b"").await;
                     ends.borrow_mut().push(end);
                 });

@@ -11,11 +11,11 @@ use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use voile_proxy::http::{
-    Buffers, ConnectFailure, Drain, Exchange, Head, HttpRole, HttpTimeouts, HttpWorker, Refusal,
-    Route, serve_connection,
+    Buffers, ConnectFailure, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts, HttpWorker, RoleRefusal,
+    RequestRoute, serve_connection,
 };
 use voile_testkit::{TestAuthority, hostile_client_config, hostile_server_config};
-use voile_transport::{Stream, accept_tls, connect_tls};
+use voile_transport::{TransportStream, accept_tls, connect_tls};
 
 use super::stage::{PATIENCE, play, read_until};
 
@@ -27,22 +27,22 @@ struct HopRole {
 }
 
 impl HttpRole for HopRole {
-    type Upstream = Stream;
+    type Upstream = TransportStream;
     type Key = ();
     type Ticket = ();
     type Question = ();
 
-    fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
-        Ok(Route::new((), ()))
+    fn route(&self, _: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+        Ok(RequestRoute::new((), ()))
     }
 
-    async fn connect(&self, _: &Route<Self>) -> Result<Stream, ConnectFailure> {
+    async fn connect(&self, _: &RequestRoute<Self>) -> Result<TransportStream, ConnectFailure> {
         let tcp = TcpStream::connect(self.upstream)
             .await
             .map_err(|_| ConnectFailure::new("tcp"))?;
         tcp.set_nodelay(true).unwrap();
         let Some(config) = self.tls.clone() else {
-            return Ok(Stream::Tcp(tcp.into()));
+            return Ok(TransportStream::Tcp(tcp.into()));
         };
         let name = ServerName::try_from("peer.invalid").unwrap();
         let tls = connect_tls(config, name, tcp.into(), LIMIT).await;
@@ -70,7 +70,7 @@ async fn hop(
             tokio::task::spawn_local(async move {
                 let stream = match accept {
                     Some(config) => accept_tls(config, tcp.into(), LIMIT).await.unwrap(),
-                    None => Stream::Tcp(tcp.into()),
+                    None => TransportStream::Tcp(tcp.into()),
                 };
                 serve_connection(&worker, &*role, stream, b"").await;
             });

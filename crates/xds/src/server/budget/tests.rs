@@ -88,7 +88,7 @@ fn streams_bytes_and_work_are_the_identitys_and_come_back_when_streams_end() {
     let now = Instant::now();
     let one = allowance(1, 0);
     let open = |who: &str, at| accounts.open(&who.into(), &one, at);
-    let mut all: Vec<Share> = (0..one.streams())
+    let mut all: Vec<StreamBudget> = (0..one.streams())
         .map(|_| open("a", now).expect("a stream"))
         .collect();
     assert!(open("a", now).is_err(), "one more");

@@ -7,7 +7,7 @@ use tonic::codegen::http::HeaderMap;
 use voile_proto::discovery::DeltaDiscoveryRequest;
 
 use super::*;
-use crate::server::{Interest, Resolution, Resource, Streams};
+use crate::server::{SubscriptionIndex, Resolution, Resource, Streams};
 
 const DELTA: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
@@ -41,14 +41,14 @@ struct Nobody;
 impl Observer<()> for Nobody {
     fn opened(&self, _: StreamId, (): &()) {}
     fn named(&self, _: StreamId, _: &str) {}
-    fn event(&self, _: StreamId, _: &str, _: &Event) {}
+    fn event(&self, _: StreamId, _: &str, _: &RequestEvent) {}
     fn sent(&self, _: StreamId, _: &str, _: usize, _: usize) {}
     fn closed(&self, _: StreamId, _: &str) {}
 }
 
 /// A caller's end of a stream.
 struct Talk {
-    stream: Box<dyn Served>,
+    stream: Box<dyn ServedStream>,
     _snapshots: watch::Sender<Arc<dyn Snapshot<()>>>,
 }
 
@@ -56,7 +56,7 @@ impl Talk {
     fn new() -> Self {
         let all: Arc<dyn Snapshot<()>> = Arc::new(Everywhere);
         let (sender, snapshots) = watch::channel(all);
-        let streams = Streams::new(snapshots, Arc::<Interest>::default(), Arc::new(Nobody));
+        let streams = Streams::new(snapshots, Arc::<SubscriptionIndex>::default(), Arc::new(Nobody));
         let stream = streams.open(DELTA, &HeaderMap::new(), ((), None), None);
         Self {
             stream: stream.expect("a stream"),

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use voile_proto::type_url;
 
-use super::{Due, Event, Snapshot, Stream, Told, WARMING};
-use crate::server::places::Places;
+use super::{DueResponse, RequestEvent, Snapshot, DiscoveryStream, TailoredResource, WARMING};
+use crate::server::type_bits::PermitCount;
 
 /// Types that are named, and types that name them. A new resource is acknowledged before a resource that names it is sent. A
 /// removed one stays until all that named it is acknowledged without it. A node proxy skips policies it does not know, so between
@@ -22,17 +22,17 @@ pub(in super::super) const LEADING: [&str; 2] = [type_url::LISTENER, type_url::R
 pub(super) const ROUTES: &str = type_url::SERVICE_ROUTES;
 pub(super) const LED_TO: &str = type_url::SERVICE_POLICY;
 
-impl<C: 'static> Stream<C> {
-    pub(super) fn find(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Told>> {
+impl<C: 'static> DiscoveryStream<C> {
+    pub(super) fn find(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DueResponse<TailoredResource>> {
         for place in self.due.and(self.routes).without(self.travelling).iter() {
             let response = self.respond(place, snapshot, false, now);
             if response.is_some() {
                 return response;
             }
         }
-        let travel = |places: Places| !places.and(self.travelling).is_empty();
+        let travel = |places: PermitCount| !places.and(self.travelling).is_empty();
         let names_travel = !self.naming.and(self.travelling.or(self.due)).is_empty();
-        let mut waits = Places::default();
+        let mut waits = PermitCount::default();
         if travel(self.routes) {
             waits = waits.or(self.naming).or(self.led_to);
         }
@@ -66,7 +66,7 @@ impl<C: 'static> Stream<C> {
         place: usize,
         snapshot: &dyn Snapshot<C>,
         now: Instant,
-    ) -> Option<Due<Told>> {
+    ) -> Option<DueResponse<TailoredResource>> {
         let (of, kind) = self.kinds.at_mut(place);
         let new = kind.introduced(snapshot, &self.caller, of)?;
         let about = (snapshot.version(), None);
@@ -86,11 +86,11 @@ impl<C: 'static> Stream<C> {
     }
 
     /// Notes that a type that leads to clusters was acknowledged or refused.
-    pub(super) fn doubt(&mut self, place: usize, event: &Event) {
+    pub(super) fn doubt(&mut self, place: usize, event: &RequestEvent) {
         let taken = match event {
-            Event::Acknowledged { .. } => true,
-            Event::Refused { .. } => false,
-            Event::Subscribed | Event::Stale => return,
+            RequestEvent::Acknowledged { .. } => true,
+            RequestEvent::Refused { .. } => false,
+            RequestEvent::Subscribed | RequestEvent::Stale => return,
         };
         let Some(doubts) = self.doubts.as_mut().filter(|_| self.leading.has(place)) else {
             return;

@@ -5,22 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{
-    Differences, Keep, Kind, MAX_RESPONSE_BYTES, Names, Resolution, Resource, Snapshot, Wanted,
+    Differences, KeepRule, StreamType, MAX_RESPONSE_BYTES, Names, Resolution, Resource, Snapshot, WantedResource,
 };
 
-impl Kind {
+impl StreamType {
     /// Differences to send now; `None` if there are none. Names in `keep` are not reported as removed.
     pub(super) fn due<C: 'static>(
         &mut self,
         snapshot: &dyn Snapshot<C>,
         caller: &C,
         type_url: &str,
-        keep: Keep<'_>,
+        keep: KeepRule<'_>,
     ) -> Option<Differences> {
         if !self.is_due() {
             return None;
         }
-        if self.dirty || keep != Keep::Nothing {
+        if self.dirty || keep != KeepRule::Nothing {
             return self.differences(snapshot, caller, type_url, keep);
         }
         match self.partial(snapshot, caller, type_url) {
@@ -120,7 +120,7 @@ impl Kind {
             for resource in found {
                 if self.sent.get(&resource.name) != Some(&resource.version) {
                     bytes += resource.body.len();
-                    added.push(Wanted {
+                    added.push(WantedResource {
                         resource,
                         owed: false,
                         asked: Vec::new(),
@@ -139,7 +139,7 @@ impl Kind {
             }
         }
         gone.retain(|name| self.sent.remove(name).is_some());
-        added.sort_by(|one: &Wanted, other| one.resource.name.cmp(&other.resource.name));
+        added.sort_by(|one: &WantedResource, other| one.resource.name.cmp(&other.resource.name));
         added.dedup_by(|one, other| one.resource.name == other.resource.name);
         for one in &added {
             let resource = &one.resource;
@@ -165,10 +165,10 @@ impl Kind {
 }
 
 /// Resource at this index of a new name's answer.
-fn introduce(name: &Arc<str>, index: usize, resource: Arc<Resource>) -> (Arc<str>, Wanted) {
+fn introduce(name: &Arc<str>, index: usize, resource: Arc<Resource>) -> (Arc<str>, WantedResource) {
     let named = resource.name == *name || resource.aliases.contains(name);
     let asked = (!named && index == 0).then(|| name.clone());
-    let one = Wanted {
+    let one = WantedResource {
         owed: false,
         asked: asked.into_iter().collect(),
         resource,

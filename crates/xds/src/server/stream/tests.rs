@@ -28,7 +28,7 @@ impl Snapshot<()> for Everywhere {
     fn introduce(&self, (): &mut (), _: &Node) {}
 }
 
-fn ask(stream: &mut Stream<()>, of: &str, nonce: &str, now: Instant) {
+fn ask(stream: &mut DiscoveryStream<()>, of: &str, nonce: &str, now: Instant) {
     let names = match nonce {
         "" => vec!["a".to_owned()],
         _ => Vec::new(),
@@ -46,11 +46,11 @@ fn ask(stream: &mut Stream<()>, of: &str, nonce: &str, now: Instant) {
 fn the_soonest_end_is_never_after_the_end_and_is_it_once_looked_up() {
     let begun = Instant::now();
     let at = |seconds: u64| begun + Duration::from_secs(seconds);
-    let mut stream = Stream::new(());
+    let mut stream = DiscoveryStream::new(());
     for of in ["one", "two"] {
         ask(&mut stream, of, "", begun);
     }
-    let told = |stream: &mut Stream<()>, seconds| {
+    let told = |stream: &mut DiscoveryStream<()>, seconds| {
         let due = stream.next(&Everywhere(1), at(seconds));
         due.map(|due| (due.type_url, due.nonce))
     };
@@ -126,7 +126,7 @@ fn who_takes_an_answer_for_all_there_is_gets_all_of_it_and_others_piece_by_piece
         (true, &[], &[3]),
         (true, &["d"], &[0]),
     ] {
-        let mut stream = Stream::new(());
+        let mut stream = DiscoveryStream::new(());
         let request = DeltaDiscoveryRequest {
             type_url: "one".to_owned(),
             resource_names_subscribe: names.iter().map(ToString::to_string).collect(),

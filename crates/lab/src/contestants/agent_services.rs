@@ -1,0 +1,222 @@
+//! Processes that an agent starts for a near end: servers, relays, and the server's side of each contestant. They use the same
+//! templates and the same code as on one machine. Received values are checked before they are written or run.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::path::PathBuf;
+
+use voile_host::child::SupervisedChild;
+use voile_host::ports::free_port;
+use voile_host::ready::Probe;
+
+use super::{SERVER, envoy, haproxy, nginx, pair, pipy, voile};
+use crate::agent::{PeerOrder, VoileOrder};
+use crate::definition::PeerFeatures;
+use crate::find::FoundPeers;
+use crate::target::{HTTP, Lab, TCP, TCP_SINK};
+
+/// A certificate, a key, a token: nothing of that kind is longer.
+const MAX_TEXT_BYTES: usize = 64 << 10;
+/// Letters of a contestant's name, which names files, too.
+const MAX_NAME: usize = 48;
+
+type Count = Box<dyn Fn(&str) -> Result<Option<u64>, String>>;
+
+/// A process, and how it is asked.
+pub(crate) struct ServedProcess {
+    pub(crate) process: SupervisedChild,
+    pub(crate) probe: Probe,
+    /// Requests that the process has carried by its own count; none if it keeps no count.
+    pub(crate) count: Count,
+    /// TLS parameters that the process reports.
+    pub(crate) tls: Box<dyn Fn() -> Option<String>>,
+    /// Address of the page that reports the certificate and takes the order to renew it; none if the process has no such page.
+    pub(crate) certificates: Option<SocketAddr>,
+    /// Removes what it leaves outside its folder.
+    pub(crate) tidy: Box<dyn Fn()>,
+}
+
+impl ServedProcess {
+    /// A process that reports nothing.
+    fn silent(process: SupervisedChild, probe: Probe) -> Self {
+        Self {
+            process,
+            probe,
+            count: Box::new(|_| Ok(None)),
+            tls: Box::new(|| None),
+            certificates: None,
+            tidy: Box::new(|| {}),
+        }
+    }
+}
+
+/// The name that the second server's answers carry.
+pub(crate) const SECOND: &str = "second";
+
+fn port(at: IpAddr) -> Result<SocketAddr, String> {
+    free_port(at).map_err(|e| format!("a port on the agent's machine: {e}"))
+}
+
+/// The server: HTTP in all its versions, and TCP.
+pub(crate) fn echo(
+    lab: &Lab<'_>,
+    at: IpAddr,
+    sink: bool,
+    second: bool,
+) -> Result<(ServedProcess, Vec<SocketAddr>), String> {
+    let (http, tcp) = (port(at)?, port(at)?);
+    let serves = if sink { TCP_SINK } else { TCP };
+    let spec = lab.process("server", "echo", &lab.voile)?.args([
+        "echo",
+        HTTP,
+        &http.to_string(),
+        serves,
+        &tcp.to_string(),
+    ]);
+    let spec = spec.args(second.then_some(["--name", SECOND]).into_iter().flatten());
+    let process = spec.start().map_err(|e| e.to_string())?;
+    let probe = Probe::Http(http, "/?size=1".to_owned());
+    Ok((ServedProcess::silent(process, probe), vec![http, tcp]))
+}
+
+/// A bare relay before the server.
+pub(crate) fn relay(
+    lab: &Lab<'_>,
+    at: IpAddr,
+    tcp: bool,
+) -> Result<(ServedProcess, Vec<SocketAddr>), String> {
+    let listen = port(at)?;
+    let (name, to) = if tcp {
+        ("relay-tcp-server", lab.echo.tcp)
+    } else {
+        ("relay-server", lab.echo.http)
+    };
+    let spec = lab.process(SERVER, name, &lab.voile)?.args([
+        "relay",
+        "--listen",
+        &listen.to_string(),
+        "--to",
+        &to.to_string(),
+        "--workers",
+        &lab.workers.to_string(),
+    ]);
+    let process = spec.start().map_err(|e| e.to_string())?;
+    Ok((ServedProcess::silent(process, Probe::Tcp(listen)), vec![listen]))
+}
+
+/// The server's sidecar of a peer that is configured by files.
+pub(crate) fn peer(
+    lab: &Lab<'_>,
+    at: IpAddr,
+    order: &PeerOrder,
+    found: &FoundPeers,
+) -> Result<ServedProcess, String> {
+    for text in [&order.root, &order.certificate, &order.key] {
+        pem(text)?;
+    }
+    let there = |how: String| format!("on the agent's machine: {how}");
+    let (program, features) = PeerFeatures::of(&order.contestant)
+        .map_err(|_| "the agent knows no such peer".to_owned())?;
+    match program {
+        "envoy" => {
+            let found = found.envoy.clone().map_err(there)?;
+            pair::serve(envoy::Envoy::new(found, features), lab, at, order)
+        }
+        "nginx" => {
+            let found = found.nginx.clone().map_err(there)?;
+            pair::serve(nginx::Nginx::new(found, features), lab, at, order)
+        }
+        "haproxy" => {
+            let found = found.haproxy.clone().map_err(there)?;
+            pair::serve(haproxy::Haproxy::new(found, features), lab, at, order)
+        }
+        "pipy" => {
+            let found = found.other("pipy").map_err(there)?;
+            pair::serve(pipy::Pipy::new(found), lab, at, order)
+        }
+        _ => Err("the agent knows no such peer".to_owned()),
+    }
+}
+
+/// Voile's sidecar, which gets its configuration from the near end's control plane.
+pub(crate) fn voile(
+    lab: &Lab<'_>,
+    order: &VoileOrder,
+    builds: &[(String, PathBuf)],
+) -> Result<ServedProcess, String> {
+    name(&order.contestant)?;
+    pem(&order.root)?;
+    let graphic = order.token.bytes().all(|byte| byte.is_ascii_graphic());
+    if order.token.len() > MAX_TEXT_BYTES || !graphic {
+        return Err("a workload's token is one word of ASCII".to_owned());
+    }
+    let program = if order.other_build {
+        let build = builds.iter().find(|(name, _)| *name == order.contestant);
+        let (_, path) = build.ok_or_else(|| {
+            format!(
+                "the agent has no other build called {0}: start it with --contestant {0}=PATH",
+                order.contestant
+            )
+        })?;
+        path.as_path()
+    } else {
+        &lab.voile
+    };
+    voile::serve(lab, order, program)
+}
+
+/// Names of contestants become names of files.
+fn name(name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '+';
+    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {
+        return Err("a contestant's name has letters, digits, '-' and '+'".to_owned());
+    }
+    Ok(())
+}
+
+/// Only what a certificate or key can be.
+fn pem(text: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_graphic() || c == ' ' || c == '\n' || c == '\r';
+    if text.len() > MAX_TEXT_BYTES || !text.starts_with("-----BEGIN ") || !text.chars().all(plain) {
+        return Err("certificates and keys travel as PEM".to_owned());
+    }
+    Ok(())
+}
+
+/// Names that a template may ask for are the only ones that ports may have.
+pub(super) fn known(
+    ports: &BTreeMap<String, u16>,
+    is_known: impl Fn(&str) -> bool,
+) -> Result<(), String> {
+    match ports.keys().find(|name| !is_known(name)) {
+        Some(_) => Err("a listener has a name that no template knows".to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// Writes what was checked into the session's folder.
+pub(super) fn place(folder: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
+    let path = folder.join(name);
+    std::fs::write(&path, text).map_err(|e| format!("writing {}: {e}", path.display()))?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_leave_the_folder_or_the_template_is_refused() {
+        for wrong in ["", "../x", "a/b", "a b", "a\0", &"a".repeat(MAX_NAME + 1)] {
+            assert!(name(wrong).is_err(), "{wrong:?}");
+        }
+        name("voile+no-metrics").expect("a contestant");
+        for wrong in ["", "load_module /tmp/x.so;", "-----BEGIN X-----\n\0"] {
+            assert!(pem(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(pem(&format!("-----BEGIN {}", "a".repeat(MAX_TEXT_BYTES))).is_err());
+        let ports = BTreeMap::from([("PORT}".to_owned(), 1)]);
+        assert!(known(&ports, |name| name == "PORT").is_err());
+    }
+}

@@ -1,0 +1,180 @@
+//! A stream that waits for an external service's answer. The proxy holds as much of its body as the question needs, and
+//! drops the question of a client that gives the stream up.
+
+use std::future::{Future, poll_fn};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use voile_http2::{Fields, RecvStream};
+
+use super::flight::client_gone;
+use super::stream_copy::Cause;
+use super::stream::{ClientCall, StreamRecord};
+use crate::http::external_check::{BodyWanted, TakenBody, Pending, BodyPrefix};
+use crate::http::timer::Timer;
+use crate::http::{BODY_TOO_LARGE, HttpHead, HttpRole, HttpTimeouts, RoleRefusal, ResponseFlag, RequestRoute};
+
+/// Reason for dropping a question, or its answer.
+enum StreamConsultError {
+    Client(Cause),
+    TooLarge,
+    Idle,
+}
+
+/// Has the role ask about a request that it does not let pass at once, and decide. Interruptions are answered here.
+pub(super) async fn consult<R: HttpRole>(
+    timeouts: HttpTimeouts,
+    role: &R,
+    mut refusal: RoleRefusal<R>,
+    (parts, body): (&Fields, &mut RecvStream),
+    (call, tally): (&mut ClientCall, &mut StreamRecord),
+) -> Result<RequestRoute<R>, RoleRefusal<R>> {
+    // After one service approves, the role may have another question.
+    while let Some(pending) = refusal.pending.take() {
+        match once(timeouts, role, *pending, (parts, body), (call, tally)).await {
+            None => break,
+            Some(Ok(route)) => return Ok(route),
+            Some(Err(decided)) => refusal = decided,
+        }
+    }
+    Err(refusal)
+}
+
+/// Has the role ask once; nothing where it was answered here.
+async fn once<R: HttpRole>(
+    timeouts: HttpTimeouts,
+    role: &R,
+    Pending {
+        mut question,
+        body: wanted,
+    }: Pending<R::Question>,
+    (parts, body): (&Fields, &mut RecvStream),
+    (call, tally): (&mut ClientCall, &mut StreamRecord),
+) -> Option<Result<RequestRoute<R>, RoleRefusal<R>>> {
+    // The held part of the body is not read again.
+    let mut held = call.held.take().map(|held| *held).unwrap_or_default();
+    let asked = ask(
+        timeouts,
+        role,
+        &mut question,
+        wanted,
+        (&mut held, body),
+        call,
+    )
+    .await;
+    tally.request_body = held.bytes as u64;
+    match asked {
+        Ok(()) => {
+            call.held = (!held.chunks.is_empty()).then(|| Box::new(held));
+            Some(role.answered(&HttpHead::Http2(parts), question))
+        }
+        Err(why) => {
+            use ResponseFlag as Flag;
+            match why {
+                StreamConsultError::Client(cause) => client_gone(cause, tally),
+                StreamConsultError::TooLarge => {
+                    let flag = Flag::DownstreamProtocolError;
+                    let why = (BODY_TOO_LARGE, BODY_TOO_LARGE);
+                    call.answer(role, 413, flag, why, tally);
+                }
+                StreamConsultError::Idle => {
+                    let details = "stream_idle_timeout";
+                    let why = (details, details);
+                    call.answer(role, 408, Flag::StreamIdleTimeout, why, tally);
+                }
+            }
+            None
+        }
+    }
+}
+
+async fn ask<R: HttpRole>(
+    timeouts: HttpTimeouts,
+    role: &R,
+    question: &mut R::Question,
+    wanted: Option<BodyWanted>,
+    (held, body): (&mut TakenBody, &mut RecvStream),
+    call: &mut ClientCall,
+) -> Result<(), StreamConsultError> {
+    let shown = match wanted.filter(|_| !call.is_tunnel && !body.is_end_stream()) {
+        None => None,
+        Some(wanted) => Some(hold(timeouts, wanted, held, body, call).await?),
+    };
+    let mut asking = std::pin::pin!(role.ask(question, shown));
+    poll_fn(|cx| match asking.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(Ok(())),
+        Poll::Pending => call
+            .poll_gone(cx)
+            .map(|cause| Err(StreamConsultError::Client(cause))),
+    })
+    .await
+}
+
+/// Reads the body up to the wanted size. The sender gets its window back at once, since that size bounds the held
+/// bytes.
+async fn hold(
+    timeouts: HttpTimeouts,
+    wanted: BodyWanted,
+    held: &mut TakenBody,
+    body: &mut RecvStream,
+    call: &mut ClientCall,
+) -> Result<BodyPrefix, StreamConsultError> {
+    let (mut timer, mut moved, mut before) = (Timer::default(), Instant::now(), 0);
+    poll_fn(|cx| {
+        if let Poll::Ready(taken) = held.poll(cx, body, wanted.max) {
+            return Poll::Ready(taken.map_err(StreamConsultError::Client));
+        }
+        if let Poll::Ready(cause) = call.poll_gone(cx) {
+            return Poll::Ready(Err(StreamConsultError::Client(cause)));
+        }
+        if held.bytes != before {
+            (moved, before) = (Instant::now(), held.bytes);
+        }
+        let mut deadline = moved + timeouts.stream_idle;
+        if timeouts.min_body_rate > 0 {
+            let earned = held.bytes as u64 / u64::from(timeouts.min_body_rate);
+            let whole = call.started + timeouts.body_grace + Duration::from_secs(earned);
+            deadline = deadline.min(whole);
+        }
+        match timer.passed(cx, deadline) {
+            true => Poll::Ready(Err(StreamConsultError::Idle)),
+            false => Poll::Pending,
+        }
+    })
+    .await?;
+    let whole = held.whole && held.bytes <= wanted.max;
+    if !(whole || wanted.partial) {
+        return Err(StreamConsultError::TooLarge);
+    }
+    let mut bytes = held.chunks.concat();
+    bytes.truncate(wanted.max);
+    Ok(BodyPrefix { bytes, whole })
+}
+
+impl TakenBody {
+    /// Ready when there is more than so many bytes, or all.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut RecvStream,
+        max: usize,
+    ) -> Poll<Result<(), Cause>> {
+        while self.bytes <= max {
+            match ready!(body.poll_data(cx)) {
+                Some(chunk) => {
+                    let chunk = chunk?;
+                    body.release_capacity(chunk.len());
+                    self.bytes += chunk.len();
+                    if !chunk.is_empty() {
+                        self.chunks.push(chunk);
+                    }
+                }
+                None => {
+                    self.whole = true;
+                    break;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
