@@ -4,8 +4,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use voile_policy::authorization::{
-    Action, Attribute, Engine, RequestFacts, HttpFacts, PathNormalization, Policy, PolicyName, PolicyRule, Term,
-    naive,
+    Action, Attribute, Engine, HttpFacts, PathNormalization, Policy, PolicyName, PolicyRule,
+    RequestFacts, Term, naive,
 };
 
 /// A request's path in each mode.

@@ -1,8 +1,8 @@
 //! Heads: read in pieces they mean the same as whole, and a forwarded head reads as the received one.
 
 use voile_http1::{
-    RequestSummary, Framing, MAX_HEAD_BYTES, MAX_HEADERS, Progress, Reject, RequestEdit, RequestHead,
-    RequestIndex, ResponseEdit, ResponseIndex, Version,
+    Framing, MAX_HEAD_BYTES, MAX_HEADERS, Progress, Reject, RequestEdit, RequestHead, RequestIndex,
+    RequestSummary, ResponseEdit, ResponseIndex, Version,
 };
 
 /// Result of reading a head, and the number of bytes it needed.

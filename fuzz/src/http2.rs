@@ -3,7 +3,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use voile_http2::{Config, Connection, Http2End, Failure, Fields, Link, PREFACE, Pool};
+use voile_http2::{Config, Connection, Failure, Fields, Http2End, Link, PREFACE, Pool};
 
 const CONFIG: Config = Config {
     stream_window: 20_000,

@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use voile_model::log_filter::LogFilter;
 use voile_model::log_format::{HeaderSource, LogFormat};
-use voile_telemetry::access_log::{AccessLogEntry, Fields, HttpLogFields, PolicyMarks, Renderer, TlsFacts, passes};
+use voile_telemetry::access_log::{
+    AccessLogEntry, Fields, HttpLogFields, PolicyMarks, Renderer, TlsFacts, passes,
+};
 
 /// Longest complaint, in bytes: it quotes no more of a format than a person reads.
 const MAX_COMPLAINT: usize = 4096;

@@ -11,7 +11,7 @@ use serde_json::json;
 use voile_model::Source;
 use voile_model::mesh::{ClaimOutput, HeaderPlace, KeySource, TokenRule};
 use voile_policy::tokens::{
-    Cache, RuleKeys, KeySet, TokenOutcome, TokenRequest, Rules, without_cookies, without_params,
+    Cache, KeySet, RuleKeys, Rules, TokenOutcome, TokenRequest, without_cookies, without_params,
 };
 
 /// 2026-01-01: when every request comes.

@@ -34,7 +34,8 @@ pub(crate) fn context(data: &[u8]) {
         let id = request_id(incoming.request_id(), traced, &mut random);
         let lines = context_lines(Some(&context), Some(&id));
         let read = read(&lines);
-        let again = IncomingContext::read(read.iter().map(|(name, value)| (*name, value.as_bytes())));
+        let again =
+            IncomingContext::read(read.iter().map(|(name, value)| (*name, value.as_bytes())));
         let next = Context::follow(&again, !sampled, &mut random);
         assert_eq!(next.trace, context.trace, "{lines}");
         assert_eq!(next.parent, Some(context.span), "{lines}");

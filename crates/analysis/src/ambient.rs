@@ -4,7 +4,8 @@
 
 use voile_model::Diagnostic;
 use voile_model::mesh::authorization::{
-    AuthorizationAction, AuthorizationPolicy, WhenCondition, OperationMatch, AuthorizationRule, SourceMatch,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, OperationMatch, SourceMatch,
+    WhenCondition,
 };
 
 use crate::codes;
@@ -47,7 +48,9 @@ pub(crate) fn check(
         return say(&policy.source, message);
     }
     let consequence = match &policy.action {
-        AuthorizationAction::Deny => "the rule denies there without asking that, so more than is written",
+        AuthorizationAction::Deny => {
+            "the rule denies there without asking that, so more than is written"
+        }
         _ => "the rule allows nothing there",
     };
     for rule in &policy.rules {

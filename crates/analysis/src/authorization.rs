@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use voile_model::mesh::authorization::{
-    AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, WhenCondition, Matches, OperationMatch,
-    PathMatch, PolicyTarget, AuthorizationRule, SourceMatch, StringMatch, TargetReference,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, AuthorizationRule, Matches,
+    OperationMatch, PathMatch, PolicyTarget, SourceMatch, StringMatch, TargetReference,
+    WhenCondition,
 };
-use voile_model::mesh::routing_intent::{Gateway, DeclaredServer, ServerTlsMode};
-use voile_model::mesh::{ExtAuthzProvider, ExtAuthzTransport, Mesh, Protocol, Provider, MeshService};
+use voile_model::mesh::routing_intent::{DeclaredServer, Gateway, ServerTlsMode};
+use voile_model::mesh::{
+    ExtAuthzProvider, ExtAuthzTransport, Mesh, MeshService, Protocol, Provider,
+};
 use voile_model::{Diagnostic, Labels, Namespace, Port, Source};
 use voile_policy::{Mode, inherited};
 
@@ -328,7 +331,8 @@ impl PolicyChecker<'_> {
             ];
             lists.contains(&false)
         };
-        let who = rule.from.iter().any(named) || rule.when.iter().any(WhenCondition::wants_identity);
+        let who =
+            rule.from.iter().any(named) || rule.when.iter().any(WhenCondition::wants_identity);
         let others = rule.from.iter().any(|from| excluded(from) && !named(from));
         let modes = self
             .selected

@@ -12,7 +12,7 @@ use voile_policy::Mode;
 use crate::codes;
 use crate::mutual_tls::mode_at;
 use crate::subject::Subject;
-use crate::view::{ResolvedName, ClientView};
+use crate::view::{ClientView, ResolvedName};
 
 /// Longest text in which hosts are looked for, in bytes: a configuration in an argument is not a list of hosts.
 const MAX_TEXT_BYTES: usize = 4096;
@@ -158,7 +158,11 @@ fn hosts(text: &str) -> Vec<(Hostname, Option<Port>)> {
 }
 
 /// The service that an application means by a name: as it is, or below its own namespace or the cluster's domain.
-fn called<'a>(view: &ClientView<'a>, name: &Hostname, from: &Namespace) -> Option<&'a Arc<MeshService>> {
+fn called<'a>(
+    view: &ClientView<'a>,
+    name: &Hostname,
+    from: &Namespace,
+) -> Option<&'a Arc<MeshService>> {
     let text = name.as_str();
     let searched = match text.split('.').count() {
         1 => format!("{text}.{from}.svc.{CLUSTER_DOMAIN}"),

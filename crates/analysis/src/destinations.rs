@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use voile_model::mesh::routing_intent::Destination;
-use voile_model::mesh::{RuleClient, DestinationRule, Mesh, Protocol, MeshService, Visibility};
+use voile_model::mesh::{DestinationRule, Mesh, MeshService, Protocol, RuleClient, Visibility};
 use voile_model::{Diagnostic, Hostname, ResourceName, Source};
 
 use crate::codes;
@@ -56,7 +56,12 @@ fn no_host(name: &ResourceName, host: &Hostname) -> String {
 }
 
 /// Reports subsets without workloads.
-fn subsets(view: &ClientView<'_>, rule: &Destination, service: &MeshService, found: &mut Vec<Diagnostic>) {
+fn subsets(
+    view: &ClientView<'_>,
+    rule: &Destination,
+    service: &MeshService,
+    found: &mut Vec<Diagnostic>,
+) {
     let behind = view.behind(service);
     for subset in &rule.subsets {
         let workloads = behind.iter().map(|subject| subject.labels);

@@ -1,7 +1,8 @@
 //! EndpointSlices: is there a Service that takes them, and is each endpoint called?
 
 use voile_model::mesh::{
-    EndpointAddress, EndpointSlice, Mesh, Resolution, MeshService, SliceEndpoint, SliceKind, EndpointStanding,
+    EndpointAddress, EndpointSlice, EndpointStanding, Mesh, MeshService, Resolution, SliceEndpoint,
+    SliceKind,
 };
 use voile_model::{CLUSTER_DOMAIN, Diagnostic, Hostname, ServiceKey};
 

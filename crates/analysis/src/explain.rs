@@ -10,12 +10,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use voile_model::mesh::{
-    AuthorizationPolicy, Mesh, PodTemplate, Protocol, MeshService, ServicePort, token_rules,
+    AuthorizationPolicy, Mesh, MeshService, PodTemplate, Protocol, ServicePort, token_rules,
 };
 use voile_model::{Identity, Labels, Namespace, Port, Source};
 use voile_policy::authorization::{
-    Action, Attribute, Denial, DryRun, RequestFacts, HttpFacts, AuthorizationOutcome, PathNormalization, Policy, DenialReason,
-    RuleRef, Term, TrustDomains, Verdict, naive, provider_of,
+    Action, Attribute, AuthorizationOutcome, Denial, DenialReason, DryRun, HttpFacts,
+    PathNormalization, Policy, RequestFacts, RuleRef, Term, TrustDomains, Verdict, naive,
+    provider_of,
 };
 use voile_policy::{ConnectionFacts, Mode, Trust, effective_at, inbound};
 
@@ -84,7 +85,11 @@ pub struct DecidingPolicy {
 /// A service by what people call it: `web`, `web.shop`, `shop/web`, `web.shop.svc.cluster.local`. The namespace is for a
 /// name without one.
 #[must_use]
-pub fn service_called<'a>(mesh: &'a Mesh, name: &str, own: &Namespace) -> Option<&'a Arc<MeshService>> {
+pub fn service_called<'a>(
+    mesh: &'a Mesh,
+    name: &str,
+    own: &Namespace,
+) -> Option<&'a Arc<MeshService>> {
     let (namespace, name) = match name.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
         None => (None, name),
@@ -407,7 +412,12 @@ impl Explanation {
     }
 }
 
-fn judge(held: &WorkloadPolicies<'_>, facts: &RequestFacts<'_>, outcome: AuthorizationOutcome, explanation: &mut Explanation) {
+fn judge(
+    held: &WorkloadPolicies<'_>,
+    facts: &RequestFacts<'_>,
+    outcome: AuthorizationOutcome,
+    explanation: &mut Explanation,
+) {
     let denial = match outcome.verdict {
         Verdict::Allowed(permit) => {
             if permit.rule().is_some() {
@@ -519,7 +529,9 @@ fn unmatched(held: &WorkloadPolicies<'_>, rule: RuleRef, reason: DenialReason) -
         false => {
             let what = match reason {
                 DenialReason::Provider => "somebody is asked",
-                DenialReason::DenyRule | DenialReason::NotAllowed | DenialReason::SeveralProviders => "it denies",
+                DenialReason::DenyRule
+                | DenialReason::NotAllowed
+                | DenialReason::SeveralProviders => "it denies",
             };
             vec![format!("{what} while {}", terms.join("; and "))]
         }
@@ -534,7 +546,8 @@ fn nearest(held: &WorkloadPolicies<'_>, facts: &RequestFacts<'_>) -> Vec<String>
         .iter()
         .zip(&held.written)
         .filter(|(policy, written)| {
-            !policy.dry_run && written.action == voile_model::mesh::authorization::AuthorizationAction::Allow
+            !policy.dry_run
+                && written.action == voile_model::mesh::authorization::AuthorizationAction::Allow
         });
     let mut found: Vec<(usize, String)> = allows
         .flat_map(|(policy, written)| {

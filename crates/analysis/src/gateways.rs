@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use voile_model::mesh::routing_intent::{Gateway, DeclaredServer};
+use voile_model::mesh::routing_intent::{DeclaredServer, Gateway};
 use voile_model::mesh::{Mesh, Secret};
 use voile_model::{Diagnostic, Hostname, Labels, Namespace, ResourceName, Source};
 
@@ -265,7 +265,11 @@ fn shared_certificates(gateways: &[&Arc<Gateway>], found: &mut Vec<Diagnostic>) 
 
 /// One port and host of the same workloads, twice.
 fn conflicts(gateways: &[&Arc<Gateway>], found: &mut Vec<Diagnostic>) {
-    type Place<'a> = (&'a Labels, u16, &'a voile_model::mesh::routing_intent::ServerHost);
+    type Place<'a> = (
+        &'a Labels,
+        u16,
+        &'a voile_model::mesh::routing_intent::ServerHost,
+    );
     let mut taken: BTreeMap<Place<'_>, (&Gateway, &DeclaredServer)> = BTreeMap::new();
     for gateway in gateways {
         for server in &gateway.servers {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use voile_model::Diagnostic;
-use voile_model::mesh::routing_intent::{Gateway, DeclaredServer, ServerTlsMode};
-use voile_model::mesh::{HealthCheck, PodTemplate, MeshService};
+use voile_model::mesh::routing_intent::{DeclaredServer, Gateway, ServerTlsMode};
+use voile_model::mesh::{HealthCheck, MeshService, PodTemplate};
 
 use crate::codes;
 use crate::services::shown;

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use voile_model::mesh::routing_intent::{ClientTls, ClientTlsMode, Destination};
-use voile_model::mesh::{Location, Mesh, MutualTlsMode, MeshService, Transport, believed, certificate};
+use voile_model::mesh::{
+    Location, Mesh, MeshService, MutualTlsMode, Transport, believed, certificate,
+};
 use voile_model::{Diagnostic, Namespace, Port, ResourceName};
 use voile_policy::{Mode, inherited};
 

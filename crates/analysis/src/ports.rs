@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use voile_model::mesh::{
-    Mesh, Protocol, Resolution, MeshService, ServiceOrigin, ServicePort, Transport,
+    Mesh, MeshService, Protocol, Resolution, ServiceOrigin, ServicePort, Transport,
 };
 use voile_model::{Diagnostic, Port};
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use voile_model::mesh::Mesh;
 use voile_model::mesh::authorization::{
-    AuthorizationAction, AuthorizationPolicy, WhenCondition, Matches, PolicyTarget, ServiceAccountName, SourceMatch,
-    StringMatch,
+    AuthorizationAction, AuthorizationPolicy, Matches, PolicyTarget, ServiceAccountName,
+    SourceMatch, StringMatch, WhenCondition,
 };
 use voile_model::{Diagnostic, Source};
 
@@ -50,7 +50,9 @@ fn unknown(policy: &AuthorizationPolicy, at: &Source, what: &str, excluded: bool
     let effect = match (&policy.action, excluded) {
         (AuthorizationAction::Allow, false) => "that lets nobody in",
         (AuthorizationAction::Deny, false) => "that keeps nobody out",
-        (AuthorizationAction::Audit | AuthorizationAction::Custom(_), false) => "that applies to nobody",
+        (AuthorizationAction::Audit | AuthorizationAction::Custom(_), false) => {
+            "that applies to nobody"
+        }
         (_, true) => "that excepts nobody",
     };
     let said = format!("AuthorizationPolicy {}: {what}; {effect}", policy.name);

@@ -2,8 +2,8 @@
 //! passes is what most authors of these resources do not expect.
 
 use voile_model::mesh::authorization::{
-    AuthorizationAction, AuthorizationPolicy, WhenCondition, Matches, PolicyTarget, AuthorizationRule, SourceMatch, StringMatch,
-    TargetReference,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Matches, PolicyTarget,
+    SourceMatch, StringMatch, TargetReference, WhenCondition,
 };
 use voile_model::mesh::{
     KeySource, Mesh, RequestAuthentication, TokenRule, UNREADABLE_KEYS, token_rules,
@@ -121,7 +121,9 @@ fn asks(mesh: &Mesh, subject: &Subject<'_>) -> bool {
                 | WhenCondition::RequestClaim(..)
         )
     };
-    let looks = |rule: &AuthorizationRule| rule.from.iter().any(of_source) || rule.when.iter().any(of_condition);
+    let looks = |rule: &AuthorizationRule| {
+        rule.from.iter().any(of_source) || rule.when.iter().any(of_condition)
+    };
     policies.iter().any(|policy| {
         // A policy that denies every request needs no token either.
         let shut = policy.action == AuthorizationAction::Allow && policy.rules.is_empty();

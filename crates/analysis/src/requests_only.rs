@@ -2,7 +2,7 @@
 //! rule a port that declares no protocol carries requests only. A port declared `tcp` or `tls` has no requests.
 
 use voile_model::mesh::authorization::PolicyTarget;
-use voile_model::mesh::{Protocol, MeshService};
+use voile_model::mesh::{MeshService, Protocol};
 use voile_model::{Diagnostic, Port, ResourceName, Source};
 
 use crate::codes;

@@ -1,6 +1,6 @@
 //! Checks Services: endpoints, and the ports that they serve.
 
-use voile_model::mesh::{Protocol, Resolution, MeshService, ServicePort, TargetPort};
+use voile_model::mesh::{MeshService, Protocol, Resolution, ServicePort, TargetPort};
 use voile_model::{Diagnostic, Labels};
 
 use crate::codes;

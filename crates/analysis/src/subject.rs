@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use voile_model::mesh::workload::sidecar_takes_tunnels;
 use voile_model::mesh::{
-    Mesh, PodTemplate, MeshService, TargetPort, Workload, WorkloadGroup, WorkloadKind,
+    Mesh, MeshService, PodTemplate, TargetPort, Workload, WorkloadGroup, WorkloadKind,
 };
 use voile_model::{Labels, Namespace, Port, Source};
 

@@ -304,7 +304,10 @@ mod tests {
     fn who_left_before_or_during_a_restart_has_left_after_it() {
         let state = tempfile::tempdir().expect("a folder");
         let register = Register::new(state.path());
-        assert_eq!(register.load(), (MeshMembers::default(), DepartedWorkloads::default()));
+        assert_eq!(
+            register.load(),
+            (MeshMembers::default(), DepartedWorkloads::default())
+        );
         let end = Instant::now() + Duration::from_secs(100);
         let (first, second) = (present(&["a", "b", "c"]), present(&["b", "c"]));
         let departed = DepartedWorkloads::default().follow(&first, &second, end);
@@ -332,10 +335,16 @@ mod tests {
         let (ours, theirs) = (Register::new(state.path()), Register::new(state.path()));
         let end = Instant::now() + Duration::from_secs(100);
         let (with, without) = (present(&["a", "b", "c"]), present(&["b", "c"]));
-        theirs.keep(&without, &DepartedWorkloads::default().follow(&with, &without, end));
+        theirs.keep(
+            &without,
+            &DepartedWorkloads::default().follow(&with, &without, end),
+        );
         // We never saw `a`, and `c` left before ours.
         let now = present(&["b"]);
-        ours.keep(&now, &DepartedWorkloads::default().follow(&without, &now, end));
+        ours.keep(
+            &now,
+            &DepartedWorkloads::default().follow(&without, &now, end),
+        );
         let (known, departed) = Register::new(state.path()).load();
         assert_eq!(known, now);
         assert_eq!(left(&departed), ["a", "c"]);

@@ -7,14 +7,16 @@
 //! `Control::start` runs all of it; a broken edit is reported and never reaches a proxy.
 
 mod departed_workloads;
+mod effective_policies;
 mod error;
+mod foreign_proxies;
 mod groups;
 mod keys;
 mod last_good;
-mod effective_policies;
 mod options;
-mod reload;
+mod provenance;
 mod quiet_work;
+mod reload;
 mod revocations;
 mod server;
 mod shards;
@@ -23,21 +25,19 @@ pub mod source;
 mod state_file;
 mod state_watch;
 mod status;
-mod foreign_proxies;
 #[cfg(test)]
 mod tests;
 pub mod translate;
 mod virtual_addresses;
-mod provenance;
 mod workload_counts;
 mod ztunnel;
 
 pub use error::ControlError;
 pub use keys::{KeyOptions, REFRESH as KEY_REFRESH};
-pub use options::{FAREWELL, ControlOptions, WORKLOAD_GRACE};
+pub use options::{ControlOptions, FAREWELL, WORKLOAD_GRACE};
 pub use quiet_work::{Report, Reporter};
 pub use server::{
     Addresses, Control, RESTING_BYTES_OF_ALL, RESTING_BYTES_PER_CALLER, UNPROVEN_BYTES,
 };
-pub use snapshot::{SnapshotCaller, MeshSnapshot};
+pub use snapshot::{MeshSnapshot, SnapshotCaller};
 pub use ztunnel::NodeAccount;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde::Serialize;
-use voile_model::mesh::{Mesh, PeerAuthentication, Routing, MeshService, Workload};
+use voile_model::mesh::{Mesh, MeshService, PeerAuthentication, Routing, Workload};
 use voile_model::{Namespace, ResourceName, Source, WorkloadKey};
 use voile_policy::selecting;
 use voile_proto::type_url;

@@ -12,26 +12,26 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use voile_identity::TrustStore;
-use voile_model::check::{MeshPatch, Checker, CheckOutcome};
+use voile_model::check::{CheckOutcome, Checker, MeshPatch};
 use voile_model::mesh::{Mesh, Workload};
 use voile_model::{Diagnostic, SourceFile};
-use voile_xds::server::{SubscriptionIndex, Snapshot, ChangedNames};
+use voile_xds::server::{ChangedNames, Snapshot, SubscriptionIndex};
 
 use crate::departed_workloads::{DepartedWorkloads, MeshMembers, Register};
 use crate::error::ControlError;
 use crate::keys::{Keys, Texts};
 use crate::last_good::LastGood;
 use crate::options::FAREWELL;
-use crate::quiet_work::{LastRead, Pending, Reporter, ReloadScheduler};
+use crate::quiet_work::{LastRead, Pending, ReloadScheduler, Reporter};
 use crate::revocations::RevocationFile;
-use crate::snapshot::{SnapshotCaller, MeshSnapshot};
+use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 use crate::source::Source;
 use crate::status::Status;
 use crate::status::gateway_api::Written;
 use crate::translate::{translate_with, update};
 use crate::virtual_addresses::{AssignedAddresses, VirtualAddresses};
 use crate::workload_counts::WorkloadCounts;
-use crate::ztunnel::{NodeAccount, AmbientWorkloads};
+use crate::ztunnel::{AmbientWorkloads, NodeAccount};
 
 /// Legal, and nearly always a mistake: a folder that was not mounted, or the wrong one.
 const NOTHING: &str =

@@ -18,21 +18,21 @@ use voile_xds::server::{Allowance, DEPARTED, Resolution, Resource, Snapshot};
 use voile_xds::wire::{Address, CLUSTER, parse_search};
 
 use crate::departed_workloads::DepartedWorkloads;
-use crate::effective_policies::{Names as Obeys, EffectivePolicies};
-use crate::shards::{Shards, ShardWeight};
-use crate::foreign_proxies::envoy::{Envoys, EnvoyNode};
+use crate::effective_policies::{EffectivePolicies, Names as Obeys};
+use crate::foreign_proxies::envoy::{EnvoyNode, Envoys};
 use crate::foreign_proxies::{self, TranslationCache};
+use crate::shards::{ShardWeight, Shards};
 use crate::translate::KeySets;
-use crate::translate::names::Names;
 use crate::translate::address_counts::AddressCounts;
+use crate::translate::names::Names;
 use crate::workload_counts::WorkloadCounts;
-use crate::ztunnel::{NodePolicy, AmbientWorkloads};
+use crate::ztunnel::{AmbientWorkloads, NodePolicy};
 
 mod allowance;
+mod changed_names;
 mod exported;
 mod name_lookup;
 mod recent_lookups;
-mod changed_names;
 
 use recent_lookups::RecentLookups;
 
@@ -388,8 +388,9 @@ impl MeshSnapshot {
 
     /// Returns true if both snapshots have the same identities and pods.
     pub(crate) fn has_same_callers(&self, other: &Self) -> bool {
-        let same =
-            |one: &OwnedConfiguration, other: &OwnedConfiguration| one.owner == other.owner && one.pod == other.pod;
+        let same = |one: &OwnedConfiguration, other: &OwnedConfiguration| {
+            one.owner == other.owner && one.pod == other.pod
+        };
         let (ours, others) = (&self.configurations, &other.configurations);
         ours.differences(others, same).is_empty() && self.invited == other.invited
     }
@@ -591,7 +592,9 @@ impl Snapshot<SnapshotCaller> for MeshSnapshot {
                 }
                 _ => Resolution::Unknown,
             },
-            type_url::SERVICE_POLICY | type_url::SERVICE_ROUTES if name_lookup::is_question(name) => {
+            type_url::SERVICE_POLICY | type_url::SERVICE_ROUTES
+                if name_lookup::is_question(name) =>
+            {
                 self.of_meant(caller, type_url, name)
             }
             type_url::SERVICE_POLICY | type_url::SERVICE_ROUTES => {
@@ -610,7 +613,8 @@ impl Snapshot<SnapshotCaller> for MeshSnapshot {
                     None => Resolution::Unknown,
                 }
             }
-            _ => foreign_proxies::resolve(self, caller, type_url, name).unwrap_or(Resolution::Unknown),
+            _ => foreign_proxies::resolve(self, caller, type_url, name)
+                .unwrap_or(Resolution::Unknown),
         }
     }
 
@@ -701,26 +705,36 @@ impl Snapshot<SnapshotCaller> for MeshSnapshot {
             SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) => {
                 let by_certificate = !caller.certificates.is_empty();
                 let both = by_certificate.then(|| BY_CERTIFICATE.into());
-                both.into_iter().chain([DepartedWorkloads::called(caller)]).collect()
+                both.into_iter()
+                    .chain([DepartedWorkloads::called(caller)])
+                    .collect()
             }
         }
     }
 
     fn farewell(&self, caller: &SnapshotCaller) -> Option<Instant> {
         match caller {
-            SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) if self.is_revoked(caller) => {
+            SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _)
+                if self.is_revoked(caller) =>
+            {
                 Some(Instant::now())
             }
-            SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) => self.departed.farewell(caller),
+            SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) => {
+                self.departed.farewell(caller)
+            }
         }
     }
 
     fn parting(&self, caller: &SnapshotCaller) -> Status {
         match caller {
-            SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) if self.is_revoked(caller) => {
+            SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _)
+                if self.is_revoked(caller) =>
+            {
                 Status::unauthenticated(REVOKED)
             }
-            SnapshotCaller::Known(_) | SnapshotCaller::Envoy(..) => Status::permission_denied(DEPARTED),
+            SnapshotCaller::Known(_) | SnapshotCaller::Envoy(..) => {
+                Status::permission_denied(DEPARTED)
+            }
         }
     }
 }

@@ -24,18 +24,21 @@ use voile_model::Identity;
 use voile_model::mesh::Mesh;
 use voile_proto::discovery::Node;
 use voile_telemetry::{MetricFamily, ProcessFigures, Scrape};
-use voile_xds::server::{Absent, Admission, RequestEvent, SentResource, SubscriptionIndex, Observer, StreamId, ChangedNames};
+use voile_xds::server::{
+    Absent, Admission, ChangedNames, Observer, RequestEvent, SentResource, StreamId,
+    SubscriptionIndex,
+};
 
-use crate::groups::Registrar;
-use crate::keys::{KeyStatus, Keys};
-use crate::snapshot::{SnapshotCaller, MeshSnapshot};
 use crate::foreign_proxies::EnvoyLimits;
 use crate::foreign_proxies::envoy::Envoys;
+use crate::groups::Registrar;
+use crate::keys::{KeyStatus, Keys};
 use crate::provenance::{ExplainedResource, ResourceIndex};
+use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 pub(crate) use documents::Documents;
 use histogram::LatencyHistogram;
 use in_force::{InForce, in_force, is_everywhere};
-pub(crate) use journal::{JournalEvent, Journal};
+pub(crate) use journal::{Journal, JournalEvent};
 use proxies::{Proxies, ProxyView};
 
 /// Upper bounds of the push-time buckets, in seconds; the last bucket is everything.

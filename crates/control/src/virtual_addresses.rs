@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use voile_model::check::Turn;
-use voile_model::mesh::{Resolution, MeshService, ServiceOrigin};
+use voile_model::mesh::{MeshService, Resolution, ServiceOrigin};
 use voile_model::{Mesh, ServiceKey};
 
 use crate::state_file::StateFile;
@@ -171,7 +171,11 @@ impl AssignedAddresses {
     }
 
     /// Makes what is known to have changed in a mesh what has changed with addresses given: these before, and `now`.
-    pub(crate) fn correct(&self, now: &Self, changed: &mut BTreeMap<ServiceKey, Turn<MeshService>>) {
+    pub(crate) fn correct(
+        &self,
+        now: &Self,
+        changed: &mut BTreeMap<ServiceKey, Turn<MeshService>>,
+    ) {
         for (key, (old, new)) in &mut *changed {
             for (service, given) in [(old, self), (new, now)] {
                 if let (Some(service), Some(with)) = (service, given.0.get(key)) {
@@ -258,7 +262,8 @@ mod tests {
 
     /// All services of a mesh with their addresses.
     fn all(addresses: &mut VirtualAddresses, mesh: &Mesh) -> BTreeMap<String, Vec<IpAddr>> {
-        let entry = |service: &Arc<MeshService>| (service.key.to_string(), service.addresses.clone());
+        let entry =
+            |service: &Arc<MeshService>| (service.key.to_string(), service.addresses.clone());
         let mesh = addresses.give(mesh).applied(mesh).expect("some need one");
         mesh.services.values().map(entry).collect()
     }

@@ -3,8 +3,8 @@
 //! certificates a node proxy may ask for. Decision 0022.
 
 mod authorization;
-mod peer;
 mod node_proxies;
+mod peer;
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use voile_proto::authorization as wire;
 use voile_proto::workload::{Address, TunnelProtocol, Workload as Told, address};
 use voile_xds::server::Resource;
 
-pub use node_proxies::NodeAccount;
 pub(crate) use node_proxies::AmbientWorkloads;
+pub use node_proxies::NodeAccount;
 
 use crate::shards::Shards;
 use crate::snapshot::resource;

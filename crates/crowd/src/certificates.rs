@@ -76,12 +76,18 @@ pub(crate) async fn hold(askers: &Arc<CertificateRequesters>, number: usize) -> 
     }
 }
 
-fn lock(askers: &CertificateRequesters) -> std::sync::MutexGuard<'_, Vec<Arc<WorkloadCertificate>>> {
+fn lock(
+    askers: &CertificateRequesters,
+) -> std::sync::MutexGuard<'_, Vec<Arc<WorkloadCertificate>>> {
     askers.held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `connections` that ask one after the other for `time`, by mutual TLS: each as a proxy that holds a certificate, in turn.
-pub(crate) async fn certify(askers: &Arc<CertificateRequesters>, connections: usize, time: Duration) -> CertificateResult {
+pub(crate) async fn certify(
+    askers: &Arc<CertificateRequesters>,
+    connections: usize,
+    time: Duration,
+) -> CertificateResult {
     let held = lock(askers).clone();
     let mut tasks = JoinSet::new();
     let began = Instant::now();
@@ -110,7 +116,10 @@ pub(crate) async fn certify(askers: &Arc<CertificateRequesters>, connections: us
 }
 
 /// Every proxy that holds a certificate renews it once, spread over that time: by it, over a connection of its own.
-pub(crate) async fn rotate(askers: &Arc<CertificateRequesters>, time: Duration) -> CertificateResult {
+pub(crate) async fn rotate(
+    askers: &Arc<CertificateRequesters>,
+    time: Duration,
+) -> CertificateResult {
     let held = lock(askers).clone();
     let mut tasks = JoinSet::new();
     let (began, all) = (Instant::now(), held.len().max(1));

@@ -53,15 +53,17 @@ pub fn plan(
     let (common, rest) = all.split_at(shared);
     let own = services - shared;
     let parts = there.into_iter().take(proxies).enumerate();
-    let part = |(number, workload): (usize, &std::sync::Arc<voile_model::mesh::Workload>)| SimulatedProxy {
-        namespace: workload.key.namespace.to_string(),
-        service_account: workload.service_account.to_string(),
-        pod: workload.key.name.to_string(),
-        services: common
-            .iter()
-            .chain((0..own).map(|at| &rest[(number * own + at) % rest.len()]))
-            .cloned()
-            .collect(),
+    let part = |(number, workload): (usize, &std::sync::Arc<voile_model::mesh::Workload>)| {
+        SimulatedProxy {
+            namespace: workload.key.namespace.to_string(),
+            service_account: workload.service_account.to_string(),
+            pod: workload.key.name.to_string(),
+            services: common
+                .iter()
+                .chain((0..own).map(|at| &rest[(number * own + at) % rest.len()]))
+                .cloned()
+                .collect(),
+        }
     };
     Ok(parts.map(part).collect())
 }

@@ -40,7 +40,10 @@ impl DnsUpstream {
         }
         let _waiting = WaitingQuery::begin(self)?;
         let permit = tokio::time::timeout(self.patience, self.turns.acquire()).await;
-        permit.ok()?.ok().map(|permit| QueryTurn { _permit: permit })
+        permit
+            .ok()?
+            .ok()
+            .map(|permit| QueryTurn { _permit: permit })
     }
 }
 

@@ -6,11 +6,11 @@
 //! Resolver: hosts file, then Upstreams ─▶ Table: last good addresses by name, time an argument
 //! ```
 
-mod question;
 mod exchange;
-mod hosts;
 mod forwarder;
+mod hosts;
 pub mod message;
+mod question;
 mod resolver;
 mod responder;
 mod server;
@@ -19,13 +19,13 @@ mod told;
 mod upstream;
 mod watched;
 
-pub use question::{DnsQuestion, LookupAction};
-pub use exchange::{ExchangeError, DnsTransport, Within};
+pub use exchange::{DnsTransport, ExchangeError, Within};
 pub use forwarder::{DnsUpstream, QueryTurn};
 pub use message::{Query, QueryKind, ReceivedMessage};
-pub use resolver::{Family, ResolvedAddresses, LookupError, Resolver, addresses_in};
+pub use question::{DnsQuestion, LookupAction};
+pub use resolver::{Family, LookupError, ResolvedAddresses, Resolver, addresses_in};
 pub use responder::{DnsCounters, LocalName, Names, Owner, Responder, TTL_SECONDS};
 pub use server::{AnswerSource, QueryLimits, SocketPair, serve};
-pub use table::{TableChange, NameState, Table};
+pub use table::{NameState, Table, TableChange};
 pub use told::told;
 pub use upstream::{ForwardError, Upstreams};

@@ -88,7 +88,11 @@ pub struct Responder<N> {
 impl<N: Names> Responder<N> {
     /// Creates a responder. It asks `names` first, then `resolver` for aliases that the names have, and `upstreams`
     /// as `line` allows.
-    pub fn new(names: N, (upstreams, resolver): (Rc<Upstreams>, Rc<Resolver>), line: DnsUpstream) -> Self {
+    pub fn new(
+        names: N,
+        (upstreams, resolver): (Rc<Upstreams>, Rc<Resolver>),
+        line: DnsUpstream,
+    ) -> Self {
         Self {
             names,
             upstreams,

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::resolver::{ResolvedAddresses, LookupError};
+use crate::resolver::{LookupError, ResolvedAddresses};
 
 /// Pause after a first failure before a used name is asked for again; doubled with each further one.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -134,7 +134,8 @@ impl Table {
     /// Returns three numbers: known names, those of them whose answer could not be renewed, and names that were asked
     /// for and are not known.
     pub fn counts(&self) -> (usize, usize, usize) {
-        let count = |fits: fn(&NameEntry) -> bool| self.names.values().filter(|one| fits(one)).count();
+        let count =
+            |fits: fn(&NameEntry) -> bool| self.names.values().filter(|one| fits(one)).count();
         (
             count(|one| matches!(one.state, NameState::Known(_))),
             count(|one| one.stale),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use domain::base::Message;
 use domain::base::iana::Rcode;
 
-use crate::exchange::{ExchangeError, SocketFactory, DnsTransport, Within, exchange};
+use crate::exchange::{DnsTransport, ExchangeError, SocketFactory, Within, exchange};
 use crate::watched::Watched;
 
 /// Time limit of one server, if there are several.

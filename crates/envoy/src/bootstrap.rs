@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use voile_model::WorkloadKey;
 
 use crate::json::{duration, from_control, host, socket};
-use crate::proxy::{InterceptMode, Configuration, IDENTITY, ROOT, identity_secret, root_secret};
+use crate::proxy::{Configuration, IDENTITY, InterceptMode, ROOT, identity_secret, root_secret};
 
 /// The cluster that is the control plane.
 const CONTROL: &str = "voile-control";

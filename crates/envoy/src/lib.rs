@@ -15,14 +15,15 @@ mod rbac;
 mod token;
 
 pub use bootstrap::{
-    CERTIFICATES, GATEWAY_NODE, INTERCEPTION_MODE, SIDECAR_NODE, EnvoyIdentity, ControlPlaneAddress, secret_files,
+    CERTIFICATES, ControlPlaneAddress, EnvoyIdentity, GATEWAY_NODE, INTERCEPTION_MODE,
+    SIDECAR_NODE, secret_files,
 };
 pub use custom::{CUSTOM_PREFIX, custom_filter};
 pub use filters::{WorkloadFilters, cluster_of};
 pub use limit::{Limit, LimitName};
 pub use proxy::{
-    Callee, InterceptMode, Configuration, IDENTITY, Keys, ROOT, DependencyScope, Translator, WrittenKeys,
-    identity_secret, root_secret, translate,
+    Callee, Configuration, DependencyScope, IDENTITY, InterceptMode, Keys, ROOT, Translator,
+    WrittenKeys, identity_secret, root_secret, translate,
 };
 pub use rbac::{Layer, PeerIdentity, Translation};
 pub use token::token_filter;

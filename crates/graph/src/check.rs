@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use voile_model::{Diagnostic, Severity};
 
 use crate::codes;
-use crate::model::{Graph, FieldLocation, GraphService};
+use crate::model::{FieldLocation, Graph, GraphService};
 use crate::weigh::{calls, circles, growth, weigh};
 
 /// Most requests that one request may cause in all: beyond it a graph is a mistake, not a load.
@@ -70,7 +70,12 @@ pub fn check(graph: &Graph) -> Vec<Diagnostic> {
     problems
 }
 
-fn at(severity: Severity, code: &'static str, place: &FieldLocation, message: String) -> Diagnostic {
+fn at(
+    severity: Severity,
+    code: &'static str,
+    place: &FieldLocation,
+    message: String,
+) -> Diagnostic {
     let problem = match severity {
         Severity::Error => Diagnostic::error(code, place.source.clone(), message),
         Severity::Warning => Diagnostic::warning(code, place.source.clone(), message),

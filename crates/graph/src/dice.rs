@@ -113,8 +113,17 @@ mod tests {
                 .map(|n| dice.hit(n, Decision::Fail, half))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(rolls(ProcessRandom::new(1, "a")), rolls(ProcessRandom::new(1, "a")));
-        assert_ne!(rolls(ProcessRandom::new(1, "a")), rolls(ProcessRandom::new(2, "a")));
-        assert_ne!(rolls(ProcessRandom::new(1, "a")), rolls(ProcessRandom::new(1, "b")));
+        assert_eq!(
+            rolls(ProcessRandom::new(1, "a")),
+            rolls(ProcessRandom::new(1, "a"))
+        );
+        assert_ne!(
+            rolls(ProcessRandom::new(1, "a")),
+            rolls(ProcessRandom::new(2, "a"))
+        );
+        assert_ne!(
+            rolls(ProcessRandom::new(1, "a")),
+            rolls(ProcessRandom::new(1, "b"))
+        );
     }
 }

@@ -7,7 +7,7 @@ mod svg;
 pub use dot::dot;
 pub use svg::svg;
 
-use crate::model::{ServiceCall, ScriptStep, Graph, Memory, GraphService, Probability, Step};
+use crate::model::{Graph, GraphService, Memory, Probability, ScriptStep, ServiceCall, Step};
 use crate::size;
 use crate::written::duration;
 

@@ -2,7 +2,9 @@
 
 mod mesh;
 
-use crate::model::{ServiceCall, ScriptStep, Graph, ServiceProtocol, GraphService, Probability, Step};
+use crate::model::{
+    Graph, GraphService, Probability, ScriptStep, ServiceCall, ServiceProtocol, Step,
+};
 
 /// Plan of a graph to generate.
 #[derive(Debug, Clone)]
@@ -97,7 +99,10 @@ fn tree(plan: &GraphShape, branches: &[usize]) -> Result<Graph, String> {
             if name.len() > voile_model::names::MAX_LABEL_BYTES {
                 return Err(format!("names of {} levels would be too long", level + 2));
             }
-            calls.push(ScriptStep::Call(ServiceCall::to(services.len(), plan.request_size)));
+            calls.push(ScriptStep::Call(ServiceCall::to(
+                services.len(),
+                plan.request_size,
+            )));
             parents.push_back((services.len(), level + 1));
             services.push(GraphService::named(name));
         }

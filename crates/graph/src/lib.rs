@@ -21,6 +21,9 @@ mod read;
 mod written;
 
 pub use check::check;
-pub use model::{ServiceCall, ScriptStep, Graph, Memory, FieldLocation, ServiceProtocol, GraphService, Probability, Step};
+pub use model::{
+    FieldLocation, Graph, GraphService, Memory, Probability, ScriptStep, ServiceCall,
+    ServiceProtocol, Step,
+};
 pub use read::{parse_share, read};
 pub use written::to_yaml;

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use crate::model::{Graph, ServiceProtocol, GraphService};
+use crate::model::{Graph, GraphService, ServiceProtocol};
 use crate::written::{quoted, to_yaml};
 
 /// The port of every service, as isotope's.

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use voile_model::codes as model_codes;
 use voile_model::names::{is_dns_label, is_dns_subdomain};
-use voile_model::reading::{FieldPath, Cursor, Fields, Report, SpannedValue, clip, one_document};
+use voile_model::reading::{Cursor, FieldPath, Fields, Report, SpannedValue, clip, one_document};
 use voile_model::{Diagnostic, SourceFile};
 
 use crate::codes;
-use crate::model::{Graph, FieldLocation, ServiceProtocol, GraphService, Step};
+use crate::model::{FieldLocation, Graph, GraphService, ServiceProtocol, Step};
 pub use values::parse_share;
 use values::{duration, integer, memory, share, size};
 
@@ -143,7 +143,10 @@ fn defaults(cursor: Option<Cursor<'_>>, names: &Names) -> Option<Defaults> {
 fn shared(fields: &mut Fields<'_>, service: &mut GraphService, request_size: u64, names: &Names) {
     let report = fields.report();
     if let Some(protocol) = fields.text("type") {
-        let words = [("http", ServiceProtocol::Http), ("grpc", ServiceProtocol::Grpc)];
+        let words = [
+            ("http", ServiceProtocol::Http),
+            ("grpc", ServiceProtocol::Grpc),
+        ];
         service.protocol = report.one_of(&protocol, &words).unwrap_or(service.protocol);
     }
     if let Some(rate) = fields.get("errorRate").and_then(|at| share(&at)) {

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::model::{ServiceCall, ScriptStep, Graph, Memory, ServiceProtocol, GraphService, Probability, Step};
+use crate::model::{
+    Graph, GraphService, Memory, Probability, ScriptStep, ServiceCall, ServiceProtocol, Step,
+};
 use crate::size;
 
 /// Writes the graph in isotope's format, with Voile's own additions.
@@ -48,7 +50,10 @@ struct Defaults {
 
 impl Defaults {
     fn write(&self, text: &mut String) -> std::fmt::Result {
-        if self.request_size == 0 && self.response_size == 0 && self.protocol == ServiceProtocol::Http {
+        if self.request_size == 0
+            && self.response_size == 0
+            && self.protocol == ServiceProtocol::Http
+        {
             return Ok(());
         }
         writeln!(text, "defaults:")?;
@@ -64,7 +69,12 @@ impl Defaults {
         Ok(())
     }
 
-    fn service(&self, text: &mut String, graph: &Graph, service: &GraphService) -> std::fmt::Result {
+    fn service(
+        &self,
+        text: &mut String,
+        graph: &Graph,
+        service: &GraphService,
+    ) -> std::fmt::Result {
         writeln!(text, "- name: {}", quoted(&service.name))?;
         if let Some(namespace) = &service.namespace {
             writeln!(text, "  namespace: {}", quoted(namespace))?;

@@ -7,15 +7,15 @@
 
 mod gateways;
 mod heads;
+mod keepalive;
 mod open;
 mod pool;
-mod keepalive;
 mod serve;
 mod tunnel;
 mod wire;
 
 pub use gateways::{ATTEMPT, Gateways};
-pub use heads::{TunnelCaller, NoTunnel, connect, named, target};
+pub use heads::{NoTunnel, TunnelCaller, connect, named, target};
 pub use open::{TunnelOpenError, open};
 pub use pool::{Lease, Owner, Pool};
 pub use serve::{TunnelRequest, serve};

@@ -42,7 +42,10 @@ impl TunnelOpenError {
 ///
 /// # Errors
 /// When the other proxy does not want it, or is not there.
-pub async fn open(lease: &Lease, head: Fields) -> Result<(RecvStream, SendStream), TunnelOpenError> {
+pub async fn open(
+    lease: &Lease,
+    head: Fields,
+) -> Result<(RecvStream, SendStream), TunnelOpenError> {
     let sent = lease.link().send_request(head, false);
     let (mut answer, send) = sent.ok_or(TunnelOpenError::Over)?;
     let answered = poll_fn(|cx| answer.poll_head(cx));

@@ -17,7 +17,7 @@ use tokio::time::Sleep;
 use voile_http2::{Connection, HeadBudget, Link};
 use voile_transport::TransportStream;
 
-use crate::keepalive::{KeepaliveAction, KeepaliveTimeouts, Keepalive};
+use crate::keepalive::{Keepalive, KeepaliveAction, KeepaliveTimeouts};
 use crate::wire::{CONFIG, MAX_STREAMS, Wire, blocks};
 
 /// Time for which an idle connection is kept: ztunnel's figure.

@@ -6,7 +6,9 @@ use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
 
-use voile_http2::{Http2End, Failure, Fields, Link, ErrorCode, RecvStream, SendResponse, SendStream};
+use voile_http2::{
+    ErrorCode, Failure, Fields, Http2End, Link, RecvStream, SendResponse, SendStream,
+};
 
 use crate::wire::Wire;
 
@@ -129,7 +131,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::LocalSet;
     use voile_http2::Connection;
-    use voile_transport::{TransportStream, TcpIo};
+    use voile_transport::{TcpIo, TransportStream};
 
     use super::*;
     use crate::pool::tests::TestKey;

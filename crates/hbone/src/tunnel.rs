@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_http2::{ErrorCode, RecvStream, SendStream};
-use voile_transport::{TunnelledStream, SocketEvents, Readable};
+use voile_transport::{Readable, SocketEvents, TunnelledStream};
 
 use crate::pool::Lease;
 

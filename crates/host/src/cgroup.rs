@@ -115,7 +115,12 @@ impl Cgroup {
     }
 
     /// The group's folder where that controller is, made where it is not there yet.
-    fn below(&mut self, place: &ControllerPath, controller: &str, name: &str) -> io::Result<PathBuf> {
+    fn below(
+        &mut self,
+        place: &ControllerPath,
+        controller: &str,
+        name: &str,
+    ) -> io::Result<PathBuf> {
         if place.v2 {
             enable(&place.base, controller)?;
         }

@@ -187,7 +187,11 @@ impl SupervisedChild {
     )]
     fn reap(&mut self) {
         let _ = kill_process_group(self.rustix_pid(), Signal::KILL);
-        self.exit = Some(self.child.wait().map_or(ChildExit::Signal(0), ChildExit::from));
+        self.exit = Some(
+            self.child
+                .wait()
+                .map_or(ChildExit::Signal(0), ChildExit::from),
+        );
         for reader in self.readers.drain(..) {
             // A process that left the group may still hold the pipe; its lines are not worth hanging for.
             let deadline = Instant::now() + Duration::from_millis(200);

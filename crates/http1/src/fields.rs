@@ -281,7 +281,8 @@ impl Fields {
     fn nominate(&mut self, bytes: &[u8], option: &[u8]) {
         for field in &mut self.entries[..self.len] {
             // Fields with a meaning of their own keep their own rule.
-            if field.known == KnownField::Other && field.name.of(bytes).eq_ignore_ascii_case(option) {
+            if field.known == KnownField::Other && field.name.of(bytes).eq_ignore_ascii_case(option)
+            {
                 field.nominated = true;
             }
         }

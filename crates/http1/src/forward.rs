@@ -145,12 +145,16 @@ impl RequestHead<'_> {
         match field.known {
             KnownField::Other if field.nominated => ForwardedLine::Drop,
             KnownField::ContentLength if self.is_connect() => ForwardedLine::Drop,
-            KnownField::Other | KnownField::ContentLength | KnownField::TransferEncoding => ForwardedLine::Keep,
+            KnownField::Other | KnownField::ContentLength | KnownField::TransferEncoding => {
+                ForwardedLine::Keep
+            }
             KnownField::Host if self.index.target.authority.is_some() => ForwardedLine::Drop,
             KnownField::Host => ForwardedLine::Keep,
             KnownField::Expect if self.expects_continue() => ForwardedLine::Keep,
             KnownField::Upgrade if self.wants_upgrade() => ForwardedLine::Keep,
-            KnownField::Te if list(value).any(is_trailers) => ForwardedLine::Replace(b"TE: trailers\r\n"),
+            KnownField::Te if list(value).any(is_trailers) => {
+                ForwardedLine::Replace(b"TE: trailers\r\n")
+            }
             _ => ForwardedLine::Drop,
         }
     }
@@ -199,7 +203,9 @@ impl ResponseHead<'_> {
         match field.known {
             KnownField::Other if field.nominated => ForwardedLine::Drop,
             // RFC 9112 section 6.1 and RFC 9110 section 8.6: neither belongs into 1xx, 204 or 2xx to CONNECT.
-            KnownField::ContentLength | KnownField::TransferEncoding if bodiless => ForwardedLine::Drop,
+            KnownField::ContentLength | KnownField::TransferEncoding if bodiless => {
+                ForwardedLine::Drop
+            }
             KnownField::TransferEncoding if client == Version::Http10 => ForwardedLine::Drop,
             KnownField::Upgrade if matches!(self.status(), 101 | 426) => ForwardedLine::Keep,
             KnownField::Other

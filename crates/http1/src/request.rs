@@ -4,7 +4,7 @@ use crate::bytes::{METHOD, TARGET};
 use crate::fields::{Fields, KnownField, Span, list};
 use crate::framing::{self, Framing, Version};
 use crate::reject::Reject;
-use crate::scan::{HeadScanner, StartLineKind, ScannedLine};
+use crate::scan::{HeadScanner, ScannedLine, StartLineKind};
 use crate::target::{self, RequestTarget};
 
 /// State of reading a head.

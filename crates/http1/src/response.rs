@@ -4,7 +4,7 @@ use crate::fields::{ConnectionOptions, Field, Fields, KnownField, UNPROCESSED, l
 use crate::framing::{self, Framing, Version};
 use crate::reject::Reject;
 use crate::request::Progress;
-use crate::scan::{HeadScanner, StartLineKind, ScannedLine};
+use crate::scan::{HeadScanner, ScannedLine, StartLineKind};
 
 /// Properties of the request that decide how to read its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -121,7 +121,12 @@ impl HeadScanner {
     }
 
     /// Refuses control characters in an incomplete start line, so that a TLS hello or a port scan is answered at once.
-    fn check_start_bytes(&self, bytes: &[u8], end: usize, kind: StartLineKind) -> Result<(), Reject> {
+    fn check_start_bytes(
+        &self,
+        bytes: &[u8],
+        end: usize,
+        kind: StartLineKind,
+    ) -> Result<(), Reject> {
         let limit = self.line_start + MAX_REQUEST_LINE_BYTES + 2;
         let from = self.scanned.max(self.line_start);
         let fresh = &bytes[from..end.min(limit).max(from)];

@@ -17,9 +17,9 @@ mod hpack;
 mod pool;
 
 pub use budget::{HeadBudget, USUAL_HEAD};
-pub use connection::{Config, Connection, Http2End, Failure};
+pub use connection::{Config, Connection, Failure, Http2End};
 pub use fields::Fields;
-pub use frame::{PREFACE, ErrorCode};
+pub use frame::{ErrorCode, PREFACE};
 pub use handle::{Link, RecvStream, ResponseFuture, SendResponse, SendStream};
 pub use hpack::unhuffman;
 pub use pool::{Pool, ROOM_BYTES};

@@ -30,7 +30,9 @@ pub mod tls;
 pub mod token;
 mod verifier;
 
-pub use authenticator::{Authenticator, AuthenticatedCaller, MeshAuthenticator, PeerCertificates, CallerProof};
+pub use authenticator::{
+    AuthenticatedCaller, Authenticator, CallerProof, MeshAuthenticator, PeerCertificates,
+};
 pub use authority::{
     Authority, AuthorityError, DEFAULT_TTL, IssueError, IssuedCertificate, MAX_TTL, MIN_TTL,
     ServerCertificate,

@@ -8,7 +8,9 @@ use tonic::{Request, Response, Status};
 use voile_model::Identity;
 use voile_proto::certificate::{IstioCertificateRequest, IstioCertificateResponse};
 
-use crate::authenticator::{Authenticator, AuthenticatedCaller, CallerProof, bearer, peer_certificates};
+use crate::authenticator::{
+    AuthenticatedCaller, Authenticator, CallerProof, bearer, peer_certificates,
+};
 use crate::authority::{Authority, IssueError};
 use crate::csr::{CsrError, MAX_CSR_BYTES};
 use crate::generated::certificate_service::istio_certificate_service_server::IstioCertificateService;

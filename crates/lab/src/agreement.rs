@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use voile_host::child::{Spec, SupervisedChild};
 use voile_report::agreement::{Agreement, AgreementScene, Slice};
-use voile_report::record::{ValueKind, Latency};
+use voile_report::record::{Latency, ValueKind};
 
-use crate::contestants::{Hop, CellRoute};
+use crate::contestants::{CellRoute, Hop};
 use crate::definition::Asks;
 use crate::environment::{environment, head, warnings};
 use crate::find::PeerProgram;
@@ -213,7 +213,12 @@ fn stages(slow: SocketAddr, stalling: SocketAddr, slice: Duration) -> [Agreement
     ]
 }
 
-fn scene(lab: &Lab<'_>, settings: &AgreementSettings, stage: &AgreementStage, server: &SupervisedChild) -> AgreementScene {
+fn scene(
+    lab: &Lab<'_>,
+    settings: &AgreementSettings,
+    stage: &AgreementStage,
+    server: &SupervisedChild,
+) -> AgreementScene {
     let (stalls, wide) = (stage.name == "stall", stage.name == "wide-buckets");
     let pacing = if stage.arrival == "uniform" {
         "requests spread evenly"
@@ -394,7 +399,11 @@ fn ours(lab: &Lab<'_>, stage: &AgreementStage) -> Result<Slice, BrokenSlice> {
     })
 }
 
-fn theirs(lab: &Lab<'_>, settings: &AgreementSettings, stage: &AgreementStage) -> Result<Slice, BrokenSlice> {
+fn theirs(
+    lab: &Lab<'_>,
+    settings: &AgreementSettings,
+    stage: &AgreementStage,
+) -> Result<Slice, BrokenSlice> {
     let out = told_at(lab);
     let _ = std::fs::remove_file(&out);
     let mut child = fortio(lab, settings, stage)

@@ -5,9 +5,9 @@ mod events;
 mod features;
 mod generated;
 mod hooks;
-mod suggestions;
-mod peers;
 mod isolation;
+mod peers;
+mod suggestions;
 mod targets;
 mod written;
 
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::Spanned;
-use voile_report::record::{ValueKind, FigureTarget};
+use voile_report::record::{FigureTarget, ValueKind};
 
 use crate::find::ENVOY_XDS;
 use crate::plan::Cell;
@@ -25,12 +25,13 @@ use cells::CellOptions;
 pub use events::{EventAction, ScheduledEvent};
 pub use generated::Generated;
 pub(crate) use generated::{
-    GeneratedAction as PolicyAction, Asks, FORGED, FRESH, MatchedRule, PolicyEffect, RefusalKind, Routes, Stray, believed,
-    carried, endpoints, has_policies, meeting, refusal, resources as generated_resources,
+    Asks, FORGED, FRESH, GeneratedAction as PolicyAction, MatchedRule, PolicyEffect, RefusalKind,
+    Routes, Stray, believed, carried, endpoints, has_policies, meeting, refusal,
+    resources as generated_resources,
 };
 pub use hooks::Hook;
-pub(crate) use peers::{AccessLog, PeerFeatures};
 pub use isolation::{CpuSet, Isolation, SidecarLimits};
+pub(crate) use peers::{AccessLog, PeerFeatures};
 use written::{ComplaintLocation, Written, WrittenValidity};
 
 /// The definition that `voile bench quick` runs, part of the program so that it runs from anywhere.

@@ -7,7 +7,7 @@ use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 use voile_report::record::Check;
 
-use crate::contestants::{Hop, Instance, CellRoute};
+use crate::contestants::{CellRoute, Hop, Instance};
 use crate::origin_servers::OriginServers;
 use crate::process::Process;
 use crate::proof::check;
@@ -83,7 +83,10 @@ pub(crate) fn all_hops(lab: &Lab<'_>, route: &CellRoute) -> Vec<Hop> {
 }
 
 /// Merges the captures of all endpoints into one hop, and checks the spread of requests over the endpoints.
-pub(crate) fn as_one_hop(lab: &Lab<'_>, mut seen: Vec<HopCapture>) -> (Vec<HopCapture>, Option<Check>) {
+pub(crate) fn as_one_hop(
+    lab: &Lab<'_>,
+    mut seen: Vec<HopCapture>,
+) -> (Vec<HopCapture>, Option<Check>) {
     let Some(first) = seen.len().checked_sub(lab.endpoints.len()) else {
         return (seen, None);
     };

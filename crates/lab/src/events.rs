@@ -9,10 +9,10 @@ use voile_host::child::SupervisedChild;
 use voile_host::netns::Namespace;
 use voile_host::ready::{http_get, http_post};
 use voile_load::samples::Samples;
-use voile_report::events::{SliceEvent as Happened, Interval};
+use voile_report::events::{Interval, SliceEvent as Happened};
 
 use crate::agent::RemoteProcess;
-use crate::contestants::{Contestant, CellRoute};
+use crate::contestants::{CellRoute, Contestant};
 use crate::definition::{EventAction, ScheduledEvent};
 use crate::generator::{BrokenSlice, Generated, wait_until};
 use crate::hooks;
@@ -126,7 +126,9 @@ impl Renewal {
     }
 
     /// Tells each of these to fetch another certificate for another key.
-    pub(crate) fn ask(all: Vec<(Page, Option<CertificateListener>)>) -> Result<EffectEvidence, String> {
+    pub(crate) fn ask(
+        all: Vec<(Page, Option<CertificateListener>)>,
+    ) -> Result<EffectEvidence, String> {
         let mut renewals = Vec::new();
         for (page, door) in all {
             renewals.push(Self::now(page, door)?);

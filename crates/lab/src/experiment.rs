@@ -6,22 +6,22 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use voile_load::samples::Samples;
-use voile_report::record::{CellKey, Experiment, FORMAT, ValueKind, MergedHistogram, Record};
+use voile_report::record::{CellKey, Experiment, FORMAT, MergedHistogram, Record, ValueKind};
 use voile_report::summarise::summarise;
 
 use crate::agent::{AgentAddress, AgentConnection};
-use crate::process_bounds;
 use crate::calibration::calibrate;
-use crate::running_setup::{Clock, RunningSetup, ExperimentPart};
-use crate::definition::{EventAction, Definition, ScheduledEvent, Isolation};
+use crate::definition::{Definition, EventAction, Isolation, ScheduledEvent};
 use crate::environment::{environment, now, warnings};
 use crate::find::FoundPeers;
 use crate::folder::{default_folder, placeless};
 use crate::gate;
-use crate::origin_servers::OriginServerSet;
 use crate::hooks;
 use crate::idle::possible;
-use crate::record_writer::{RecordKeeping, Ledger, differs};
+use crate::origin_servers::OriginServerSet;
+use crate::process_bounds;
+use crate::record_writer::{Ledger, RecordKeeping, differs};
+use crate::running_setup::{Clock, ExperimentPart, RunningSetup};
 use crate::slice::merge_histogram;
 
 /// Settings of a run.
@@ -377,7 +377,10 @@ fn new_record(settings: &Settings, far: Option<&AgentConnection>) -> Result<Reco
     if let Some(far) = far {
         note_far(&mut record, settings, far)?;
     }
-    let most = definition.cells.iter().filter(|c| c.kind == ValueKind::Idle);
+    let most = definition
+        .cells
+        .iter()
+        .filter(|c| c.kind == ValueKind::Idle);
     if let Some(asked) = most.map(|cell| cell.connections).max() {
         let open = possible(asked);
         if open < asked {

@@ -200,29 +200,44 @@ pub fn redraw(folder: &Path) -> Result<RedrawnFiles, String> {
         record.conclude();
         write(&folder.join("report.html"), &record.to_html())?;
         write(&folder.join("report.md"), &record.to_markdown())?;
-        return Ok(RedrawnFiles::Comparison(record.in_words(), record.sections()));
+        return Ok(RedrawnFiles::Comparison(
+            record.in_words(),
+            record.sections(),
+        ));
     }
     if let Some(mut record) = other::<Decisions>(folder, "decisions.json")? {
         record.conclude();
         write(&folder.join("report.html"), &record.to_html())?;
         write(&folder.join("report.md"), &record.to_markdown())?;
-        return Ok(RedrawnFiles::Comparison(record.in_words(), record.sections()));
+        return Ok(RedrawnFiles::Comparison(
+            record.in_words(),
+            record.sections(),
+        ));
     }
     if let Some(record) = other::<GraphRecord>(folder, "graph.json")? {
         crate::graph::draw_graph(&record, folder)?;
-        return Ok(RedrawnFiles::Comparison(record.in_words(), record.sections()));
+        return Ok(RedrawnFiles::Comparison(
+            record.in_words(),
+            record.sections(),
+        ));
     }
     for name in [CONTROL_PLANE, SIDECARS, NODES] {
         if let Some(record) = other::<ControlPlaneRecord>(folder, name)? {
             draw_figures(&record, folder)?;
-            return Ok(RedrawnFiles::Comparison(record.in_words(), record.sections()));
+            return Ok(RedrawnFiles::Comparison(
+                record.in_words(),
+                record.sections(),
+            ));
         }
     }
     if let Some(mut record) = other::<Agreement>(folder, "agreement.json")? {
         record.conclude();
         write(&folder.join("report.html"), &record.to_html())?;
         write(&folder.join("report.md"), &record.to_markdown())?;
-        return Ok(RedrawnFiles::Comparison(record.in_words(), record.sections()));
+        return Ok(RedrawnFiles::Comparison(
+            record.in_words(),
+            record.sections(),
+        ));
     }
     let mut record = read(folder)?;
     summarise(&mut record);

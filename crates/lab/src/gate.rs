@@ -1,6 +1,6 @@
 //! The validity gate: reasons why a slice does not count. Each is a sentence that the report shows.
 
-use voile_report::record::{ValueKind, SliceRun};
+use voile_report::record::{SliceRun, ValueKind};
 
 use crate::definition::{Definition, Validity};
 use crate::generator::Generated;
@@ -64,7 +64,11 @@ fn planned(run: &SliceRun, generated: &Generated) -> f64 {
 }
 
 /// Reasons why the slice does not count; empty if it counts.
-pub(crate) fn reasons(definition: &Definition, run: &SliceRun, generated: &Generated) -> Vec<String> {
+pub(crate) fn reasons(
+    definition: &Definition,
+    run: &SliceRun,
+    generated: &Generated,
+) -> Vec<String> {
     let validity = &definition.validity;
     let mut reasons = Vec::new();
     let lateness = std::time::Duration::from_micros(generated.lateness_us.p99);

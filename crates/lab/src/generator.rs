@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use voile_host::child::{Output, Spec, SupervisedChild};
-use voile_report::record::{ValueKind, Latency};
+use voile_report::record::{Latency, ValueKind};
 
 use crate::contestants::CellRoute;
 use crate::definition::{Asks, RefusalKind, carried};
@@ -158,7 +158,9 @@ impl GeneratorRequest {
             None => words(&["--payload-size", &size]),
         };
         let mut arguments = match (self.protocol.as_str(), self.kind) {
-            ("tcp", ValueKind::Bulk) => words(&[&format!("tcp://{entry}"), "--protocol", "tcp-bulk"]),
+            ("tcp", ValueKind::Bulk) => {
+                words(&[&format!("tcp://{entry}"), "--protocol", "tcp-bulk"])
+            }
             ("tcp", _) if self.sink => {
                 let mut body = self.marker.clone().unwrap_or_default().into_bytes();
                 body.resize(SINK_BYTES, b'.');

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use voile_host::child::{Output, Spec};
 use voile_host::sampler::Usage;
-use voile_report::generators::{OtherGenerator, Generators, GeneratorTurn, GeneratorScene};
+use voile_report::generators::{GeneratorScene, GeneratorTurn, Generators, OtherGenerator};
 
 use crate::environment::{environment, head, warnings};
 use crate::find::{self, PeerProgram};
@@ -403,7 +403,13 @@ impl ScenePace {
     }
 }
 
-fn ours(scene: &str, pace: ScenePace, threads: usize, http: SocketAddr, tcp: SocketAddr) -> Vec<String> {
+fn ours(
+    scene: &str,
+    pace: ScenePace,
+    threads: usize,
+    http: SocketAddr,
+    tcp: SocketAddr,
+) -> Vec<String> {
     let delay = if pace == ScenePace::Most {
         String::new()
     } else {

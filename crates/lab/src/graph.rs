@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use voile_host::machine::CoreTime;
-use voile_report::graph::{SustainedRates, EdgeSlice, GraphRecord, GraphSlice, ServiceSlice};
+use voile_report::graph::{EdgeSlice, GraphRecord, GraphSlice, ServiceSlice, SustainedRates};
 
 use crate::definition::Isolation;
 use crate::environment::{environment, head, warnings};

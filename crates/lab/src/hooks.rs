@@ -114,8 +114,15 @@ pub(crate) fn spec(lab: &Lab<'_>, name: &str, contestant: &str, command: &[Strin
 
 /// Runs a command to its end, within its bound. If it takes longer, or the user asks to end, it ends with all processes that it
 /// started.
-pub(crate) fn run(lab: &Lab<'_>, name: &str, spec: Spec, bound: Duration) -> Result<(), BrokenSlice> {
-    let mut child = spec.start().map_err(|e| BrokenSlice::Failed(e.to_string()))?;
+pub(crate) fn run(
+    lab: &Lab<'_>,
+    name: &str,
+    spec: Spec,
+    bound: Duration,
+) -> Result<(), BrokenSlice> {
+    let mut child = spec
+        .start()
+        .map_err(|e| BrokenSlice::Failed(e.to_string()))?;
     let until = std::time::Instant::now() + bound;
     if !wait_until(&mut child, until, lab)? {
         return Err(BrokenSlice::Failed(format!(
@@ -125,7 +132,10 @@ pub(crate) fn run(lab: &Lab<'_>, name: &str, spec: Spec, bound: Duration) -> Res
     }
     match child.try_exit() {
         Some(exit) if exit.is_success() => Ok(()),
-        Some(exit) => Err(BrokenSlice::Failed(format!("it {exit}{}", lab.log_end(name)))),
+        Some(exit) => Err(BrokenSlice::Failed(format!(
+            "it {exit}{}",
+            lab.log_end(name)
+        ))),
         None => Err(BrokenSlice::Failed("its end was lost".to_owned())),
     }
 }

@@ -55,7 +55,10 @@ pub(crate) fn impostor(stage: &IdentityProbe, folder: &Path) -> Check {
 fn judge(right: &ObservedTraffic, wrong: &ObservedTraffic, wanted: &str) -> (CheckVerdict, String) {
     if !wrong.got.is_empty() {
         let bytes = wrong.got.len();
-        return (CheckVerdict::Failed, format!("the impostor got {bytes} bytes"));
+        return (
+            CheckVerdict::Failed,
+            format!("the impostor got {bytes} bytes"),
+        );
     }
     let told = format!(
         "the impostor got nothing and was told: {}; the client: {}",
@@ -78,7 +81,12 @@ fn judge(right: &ObservedTraffic, wrong: &ObservedTraffic, wanted: &str) -> (Che
     (CheckVerdict::NotProven, evidence)
 }
 
-fn attempt(stage: &IdentityProbe, leaf: &Leaf, folder: &Path, marker: &str) -> Result<ObservedTraffic, String> {
+fn attempt(
+    stage: &IdentityProbe,
+    leaf: &Leaf,
+    folder: &Path,
+    marker: &str,
+) -> Result<ObservedTraffic, String> {
     let networks = stage.networks.as_ref();
     let failed = |e: io::Error| format!("entering a pod's network: {e}");
     let start = || OpensslServer::start(stage, leaf, folder);
@@ -114,7 +122,11 @@ fn last_words(line: &str) -> String {
 }
 
 /// Sends one request through the sidecar, until it is answered or arrived.
-fn ask(stage: &IdentityProbe, marker: &str, arrived: &(dyn Fn() -> bool + Sync)) -> io::Result<String> {
+fn ask(
+    stage: &IdentityProbe,
+    marker: &str,
+    arrived: &(dyn Fn() -> bool + Sync),
+) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&stage.entry, BOUND)?;
     stream.set_read_timeout(Some(LOOK_EVERY))?;
     let host = stage.host.as_deref().unwrap_or("server");

@@ -12,12 +12,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use voile_host::machine::descriptor_limit;
 use voile_host::isolation::ProcessIsolation;
+use voile_host::machine::descriptor_limit;
 use voile_host::sampler::{ProcessResources, Usage};
 use voile_report::record::SliceRun;
 
-use crate::contestants::{CLIENT, CLIENT_NODE, Contestant, Instance, CellRoute, WAYPOINT, is_proxy};
+use crate::contestants::{
+    CLIENT, CLIENT_NODE, CellRoute, Contestant, Instance, WAYPOINT, is_proxy,
+};
 use crate::generator::BrokenSlice;
 use crate::plan::{Cell, RequestPath};
 use crate::target::Lab;

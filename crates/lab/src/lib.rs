@@ -7,11 +7,9 @@
 
 mod agent;
 mod agreement;
-mod process_bounds;
 mod calibration;
 mod contestants;
 mod control_plane;
-mod running_setup;
 mod decisions;
 mod definition;
 mod endpoints;
@@ -24,23 +22,25 @@ mod gate;
 mod generator;
 mod generators;
 mod graph;
-mod origin_servers;
 mod hooks;
-mod idle;
 mod identity_proof;
-mod record_writer;
+mod idle;
 mod network;
 mod node_crowd;
+mod origin_servers;
 mod path_privacy;
 mod plan;
 mod preset;
 mod process;
+mod process_bounds;
 mod profile;
 mod proof;
+mod record_writer;
+mod running_setup;
 mod sidecars;
 mod slice;
-mod unrouted_proof;
 mod target;
+mod unrouted_proof;
 mod wire;
 
 pub use agent::{AgentAddress, AgentSettings, Token, any_frame, serve_agent};
@@ -50,8 +50,8 @@ pub use control_plane::{
 };
 pub use decisions::{DecisionSettings, decisions_json, measure_decisions, write_decisions};
 pub use definition::{
-    EventAction, CpuSet, Definition, DefinitionError, ScheduledEvent, Generated, Hook, Isolation, SidecarLimits, Only,
-    Overrides, Variant, quick,
+    CpuSet, Definition, DefinitionError, EventAction, Generated, Hook, Isolation, Only, Overrides,
+    ScheduledEvent, SidecarLimits, Variant, quick,
 };
 pub use environment::now;
 pub use experiment::{ExperimentOutcome, Settings, can_run, run};
@@ -59,9 +59,9 @@ pub use find::{FoundPeers, Nginx, PeerProgram, fortio, peers, program_of};
 pub use folder::{Format, RedrawnFiles, default_folder, read, redraw, write_plots};
 pub use generators::{GeneratorSettings, generators, measure_generators, write_generators};
 pub use graph::{GraphSettings, measure_graph, write_graph};
-pub use record_writer::RecordKeeping;
 pub use node_crowd::{NodeCrowdSettings, measure_node_crowd, write_node_crowd};
 pub use path_privacy::without as without_places;
 pub use plan::{Cell, SlicePlan};
 pub use preset::{preset, presets};
+pub use record_writer::RecordKeeping;
 pub use sidecars::{SidecarSettings, measure_sidecars, write_sidecars};

@@ -12,10 +12,10 @@ use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use voile_host::child::SupervisedChild;
+use voile_host::isolation::{Privileges, ProcessIsolation};
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{Rules, Tool, apply};
-use voile_host::isolation::{ProcessIsolation, Privileges};
 
 use crate::contestants::Instance;
 use crate::target::{Echo, HTTP, Lab, TCP};

@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::agent::{AgentConnection, AgentProgram};
-use crate::process_bounds::ProcessBounds;
 use crate::contestants::Instance;
-use crate::definition::{EventAction, Definition, Isolation};
+use crate::definition::{Definition, EventAction, Isolation};
 use crate::endpoints;
-use crate::network::{self, Network, FabricVisit};
+use crate::network::{self, FabricVisit, Network};
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
+use crate::process_bounds::ProcessBounds;
 use crate::target::{Echo, HTTP, Lab, TCP, TCP_SINK, start_echo_bound};
 
 /// Servers that contestants lead to.

@@ -4,9 +4,9 @@
 use serde::Deserialize;
 use voile_report::claims::Claim;
 
-use crate::process_bounds;
 use crate::definition::{Definition, Isolation, WAYPOINT_MODE};
 use crate::network::Network;
+use crate::process_bounds;
 
 /// Name, definition, quick definition.
 type Committed = (&'static str, &'static str, &'static str);
@@ -49,7 +49,10 @@ pub fn presets() -> Vec<&'static str> {
 /// If there is no preset of that name.
 pub fn preset(name: &str, quick: bool) -> Result<Definition, String> {
     let mut definition = as_committed(name, quick)?;
-    if let (Some(limits), Err(why)) = (definition.limits, process_bounds::possible(&definition, false)) {
+    if let (Some(limits), Err(why)) = (
+        definition.limits,
+        process_bounds::possible(&definition, false),
+    ) {
         definition.limits = None;
         let limits = limits.in_words();
         definition

@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use voile_host::cgroup::{self, Cgroup, Throttling};
 use voile_host::child::Spec;
-use voile_host::machine::cores_here;
 use voile_host::isolation::ProcessIsolation;
+use voile_host::machine::cores_here;
 
 use crate::agent::ProcessBound;
 use crate::contestants::{Instance, is_proxy};
@@ -58,7 +58,10 @@ impl ProcessBounds {
     }
 
     /// The same bounds, with places for some roles.
-    pub(crate) fn with_places<const N: usize>(&self, places: [(&'static str, ProcessIsolation); N]) -> Self {
+    pub(crate) fn with_places<const N: usize>(
+        &self,
+        places: [(&'static str, ProcessIsolation); N],
+    ) -> Self {
         let mut bounds = self.clone();
         bounds.places.extend(places);
         bounds

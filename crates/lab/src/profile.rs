@@ -8,14 +8,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use voile_host::child::SupervisedChild;
 use voile_report::profile::{HopSeen, Profile};
-use voile_report::record::{ValueKind, SliceRun};
+use voile_report::record::{SliceRun, ValueKind};
 
-use crate::contestants::{Hop, Instance, CellRoute};
+use crate::contestants::{CellRoute, Hop, Instance};
 use crate::generator::{BrokenSlice, GeneratorRequest, wait_until};
 use crate::plan::Cell;
 use crate::slice::measure;
 use crate::target::Lab;
-use crate::wire::{PacketCapture, MAX_ANSWERS, HopCapture, Window};
+use crate::wire::{HopCapture, MAX_ANSWERS, PacketCapture, Window};
 
 /// The most cells of one experiment that are looked at.
 pub(crate) const MAX_CELLS: usize = 24;

@@ -9,19 +9,20 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use voile_host::netns::Namespace;
-use voile_report::record::{Check, PathProof, CheckVerdict};
+use voile_report::record::{Check, CheckVerdict, PathProof};
 
 use crate::contestants::{
-    GeneratorTraffic, Contestant, Counts, ExpectedOutput, Hop, Instance, RecordedOutput, CellRoute, SERVER,
+    CellRoute, Contestant, Counts, ExpectedOutput, GeneratorTraffic, Hop, Instance, RecordedOutput,
+    SERVER,
 };
 use crate::definition::{RefusalKind, WAYPOINT_MODE};
 use crate::endpoints;
 use crate::generator::{BrokenSlice, Generated, GeneratorRequest, finish_load, start_load};
 use crate::identity_proof::impostor;
 use crate::plan::RequestPath;
-use crate::unrouted_proof::strays;
 use crate::target::Lab;
-use crate::wire::{PacketCapture, Hello, HopCapture};
+use crate::unrouted_proof::strays;
+use crate::wire::{Hello, HopCapture, PacketCapture};
 
 /// Time for proxies to show an answered request in their counters.
 const COUNT_BOUND: Duration = Duration::from_secs(2);
@@ -348,7 +349,9 @@ fn features_on(
             .zip(&now)
             .map(|(before, now)| written(before, now, sent))
             .collect();
-        let all = checks.iter().all(|check| check.verdict == CheckVerdict::Proven);
+        let all = checks
+            .iter()
+            .all(|check| check.verdict == CheckVerdict::Proven);
         if all || Instant::now() >= deadline || (lab.stopped)() {
             return checks;
         }
@@ -366,7 +369,9 @@ fn written(before: &RecordedOutput, now: &RecordedOutput, sent: u64) -> Check {
     let evidence = format!("{grown} more after {sent} sent");
     match now.expected {
         ExpectedOutput::Some => check(claim, now.count > 0, format!("{} by now", now.count)),
-        ExpectedOutput::OneOf(1) | ExpectedOutput::Labelled => check(claim, grown >= sent, evidence),
+        ExpectedOutput::OneOf(1) | ExpectedOutput::Labelled => {
+            check(claim, grown >= sent, evidence)
+        }
         // Few are not none; many are another feature.
         ExpectedOutput::OneOf(_) if grown > sent / 10 => check(claim, false, evidence),
         ExpectedOutput::OneOf(_) if grown > 0 => check(claim, true, evidence),

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use voile_host::child::SupervisedChild;
 use voile_report::profile::Profile;
-use voile_report::record::{Contestant as Listed, ValueKind, PathProof, Record, SliceRun};
+use voile_report::record::{Contestant as Listed, PathProof, Record, SliceRun, ValueKind};
 
-use crate::contestants::{GeneratorTraffic, Contestant, Counts, is_proxy, named};
+use crate::contestants::{Contestant, Counts, GeneratorTraffic, is_proxy, named};
 use crate::definition::{Definition, ScheduledEvent};
 use crate::events;
 use crate::find::FoundPeers;
 use crate::gate;
 use crate::generator::{BrokenSlice, GeneratorRequest};
-use crate::origin_servers::OriginServerSet;
 use crate::hooks::{self, HookPhase};
 use crate::idle::{anew, watch};
-use crate::plan::{Cell, ContestantSetup, SlicePlan, PlannedSlice, RequestPath, is_started_anew};
+use crate::origin_servers::OriginServerSet;
+use crate::plan::{Cell, ContestantSetup, PlannedSlice, RequestPath, SlicePlan, is_started_anew};
 use crate::profile;
 use crate::proof::{failures, prove};
 use crate::slice::{CLOCK_SET, measure};
@@ -214,7 +214,8 @@ impl<'a> RunningSetup<'a> {
     }
 
     pub(crate) fn prove_all(&mut self, record: &mut Record) {
-        let ways: BTreeSet<RequestPath> = self.definition.cells.iter().map(RequestPath::of).collect();
+        let ways: BTreeSet<RequestPath> =
+            self.definition.cells.iter().map(RequestPath::of).collect();
         let mut running = std::mem::take(&mut self.running);
         for (outfit, contestant) in &mut running {
             let own_name = contestant.name().to_owned();
@@ -247,7 +248,12 @@ impl<'a> RunningSetup<'a> {
         });
     }
 
-    fn prove_one(&mut self, contestant: &mut dyn Contestant, way: &RequestPath, record: &mut Record) {
+    fn prove_one(
+        &mut self,
+        contestant: &mut dyn Contestant,
+        way: &RequestPath,
+        record: &mut Record,
+    ) {
         let Ok((lab, _)) = self.halls.lab(&way.outfit) else {
             return;
         };
@@ -424,7 +430,11 @@ impl<'a> RunningSetup<'a> {
     }
 
     /// Takes one slice; a generator that brings nothing makes an invalid one. An error means that the user asked to end.
-    fn slice(&mut self, planned: &PlannedSlice, record: &Record) -> Result<TakenSlice, BrokenSlice> {
+    fn slice(
+        &mut self,
+        planned: &PlannedSlice,
+        record: &Record,
+    ) -> Result<TakenSlice, BrokenSlice> {
         if self.halls.stopped() {
             return Err(BrokenSlice::Stopped);
         }
@@ -499,8 +509,8 @@ impl<'a> RunningSetup<'a> {
             ..lab
         };
         let variants = &self.definition.variants;
-        let mut contestant =
-            named(&cell.contestant, &way.outfit, variants, self.found).map_err(BrokenSlice::Failed)?;
+        let mut contestant = named(&cell.contestant, &way.outfit, variants, self.found)
+            .map_err(BrokenSlice::Failed)?;
         anew(&lab, contestant.as_mut(), |contestant| {
             if cell.kind != ValueKind::Idle {
                 return self.measured(&lab, contestant, planned, sequence, record);
@@ -615,7 +625,9 @@ impl<'a> RunningSetup<'a> {
     pub(crate) fn profile_all(&mut self, record: &mut Record) {
         record.profiles.clear();
         let mut cells: Vec<&Cell> = self.definition.cells.iter().collect();
-        cells.retain(|cell| !is_started_anew(cell) && !self.broken.contains_key(&RequestPath::of(cell)));
+        cells.retain(|cell| {
+            !is_started_anew(cell) && !self.broken.contains_key(&RequestPath::of(cell))
+        });
         let all = cells.len();
         cells.retain(|cell| ContestantSetup::of(cell).endpoints().is_none());
         if cells.len() < all {
@@ -659,7 +671,8 @@ impl<'a> RunningSetup<'a> {
         let found = running.find(|(outfit, contestant)| {
             *outfit == way.outfit && contestant.name() == cell.contestant
         });
-        let (_, contestant) = found.ok_or_else(|| BrokenSlice::Failed("it does not run".to_owned()))?;
+        let (_, contestant) =
+            found.ok_or_else(|| BrokenSlice::Failed("it does not run".to_owned()))?;
         contestant.alive(&lab).map_err(BrokenSlice::Failed)?;
         let route = contestant
             .route(&lab, &way)

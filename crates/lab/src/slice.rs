@@ -19,9 +19,11 @@ use voile_load::samples::Samples;
 use voile_report::record::{MachineSplit, MachineUse, Process, SliceRun};
 
 use crate::agent::FarLook;
-use crate::contestants::{Instance, CellRoute};
+use crate::contestants::{CellRoute, Instance};
 use crate::events;
-use crate::generator::{BrokenSlice, Generated, GeneratorRequest, finish_load, prepare_load, wait_until};
+use crate::generator::{
+    BrokenSlice, Generated, GeneratorRequest, finish_load, prepare_load, wait_until,
+};
 use crate::plan::Cell;
 use crate::target::Lab;
 
@@ -110,7 +112,9 @@ pub(crate) fn measure(
     let untouched = cold.then(|| SliceReading::take(&instances, lab, Edge::Begin));
     let untouched = untouched.transpose()?;
     let (began, began_wall) = (Instant::now(), SystemTime::now());
-    let mut load = spec.start().map_err(|e| BrokenSlice::Failed(e.to_string()))?;
+    let mut load = spec
+        .start()
+        .map_err(|e| BrokenSlice::Failed(e.to_string()))?;
     instances.pop();
     instances.push(Instance::here("load".to_owned(), "load", vec![load.pid()]));
     let window_starts = began + order.warmup + LEAD.min(order.duration / 4);

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentConnection;
-use crate::process_bounds::ProcessBounds;
 use crate::contestants::{Hop, WatchPoint};
 use crate::network::Network;
 use crate::plan::{ContestantSetup, RequestPath};
+use crate::process_bounds::ProcessBounds;
 use crate::proof::listener_owner;
 
 use voile_host::child::{Output, Spec, SupervisedChild};
@@ -102,7 +102,10 @@ impl<'a> Lab<'a> {
     }
 
     /// The same, where processes of these roles start in these places.
-    pub(crate) fn with_places<const N: usize>(&self, places: [(&'static str, ProcessIsolation); N]) -> Self {
+    pub(crate) fn with_places<const N: usize>(
+        &self,
+        places: [(&'static str, ProcessIsolation); N],
+    ) -> Self {
         Lab {
             voile: self.voile.clone(),
             endpoints: self.endpoints.clone(),
@@ -154,7 +157,11 @@ impl Lab<'_> {
     }
 
     /// Waits until the process answers. The error has the end of its log.
-    pub(crate) fn wait_ready(&self, child: &mut SupervisedChild, probe: &Probe) -> Result<(), String> {
+    pub(crate) fn wait_ready(
+        &self,
+        child: &mut SupervisedChild,
+        probe: &Probe,
+    ) -> Result<(), String> {
         wait_ready(child, probe, READY_BOUND, self.stopped)
             .map_err(|e| format!("{e}{}", self.log_end(child.name())))
     }

@@ -32,7 +32,12 @@ pub(crate) fn strays(
     all.map(|stray| astray(lab, route, order, stray)).collect()
 }
 
-fn astray(lab: &Lab<'_>, route: &CellRoute, order: &GeneratorRequest, stray: Stray) -> Result<Check, BrokenSlice> {
+fn astray(
+    lab: &Lab<'_>,
+    route: &CellRoute,
+    order: &GeneratorRequest,
+    stray: Stray,
+) -> Result<Check, BrokenSlice> {
     let order = GeneratorRequest {
         asks: stray.asks,
         marker: None,

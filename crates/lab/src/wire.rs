@@ -317,7 +317,12 @@ fn received_at(socket: &OwnedFd) -> Option<u64> {
 }
 
 /// `copies`: the device shows each packet twice, going out and coming in.
-fn receive(socket: &OwnedFd, mut watch: Watch, copies: bool, stop: &AtomicU64) -> (Vec<HopCapture>, u64) {
+fn receive(
+    socket: &OwnedFd,
+    mut watch: Watch,
+    copies: bool,
+    stop: &AtomicU64,
+) -> (Vec<HopCapture>, u64) {
     let mut buffer = vec![0u8; PACKET_BYTES];
     let mut told_at = None;
     loop {

@@ -9,7 +9,7 @@ use rcgen::{
 };
 use rustls_pki_types::CertificateSigningRequestDer;
 
-use crate::mesh::{Mesh, LinkerdWorkload};
+use crate::mesh::{LinkerdWorkload, Mesh};
 use crate::messages::identity::{CertifyRequest, CertifyResponse};
 
 /// Life of a certificate: longer than any experiment, since a renewal would disturb the measured figures.
@@ -53,7 +53,8 @@ impl Authority {
     /// # Errors
     /// When one of them is none, or they do not fit.
     pub fn new(root: &str, key: &str) -> Result<Self, CertificationError> {
-        let broken = |e: rcgen::Error| CertificationError(format!("the trust anchor cannot be used: {e}"));
+        let broken =
+            |e: rcgen::Error| CertificationError(format!("the trust anchor cannot be used: {e}"));
         let key = KeyPair::from_pem(key).map_err(broken)?;
         let issuer = Issuer::from_ca_cert_pem(root, key).map_err(broken)?;
         Ok(Self {
@@ -69,7 +70,8 @@ impl Authority {
 
     /// Certificate and key of a server of that name, PEM.
     pub(crate) fn server(&self, name: &str) -> Result<(String, String), CertificationError> {
-        let failed = |e: rcgen::Error| CertificationError(format!("making the control plane's own: {e}"));
+        let failed =
+            |e: rcgen::Error| CertificationError(format!("making the control plane's own: {e}"));
         let key = KeyPair::generate().map_err(failed)?;
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![named(name)?];

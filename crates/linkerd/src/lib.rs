@@ -15,5 +15,5 @@ mod server;
 mod service;
 
 pub use authority::{Authority, CertificationError};
-pub use mesh::{LinkerdEndpoint, Mesh, LinkerdService, LinkerdWorkload};
+pub use mesh::{LinkerdEndpoint, LinkerdService, LinkerdWorkload, Mesh};
 pub use server::{ServeError, ServingState, run};

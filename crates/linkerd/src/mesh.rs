@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::messages::destination::{
-    Change, DestinationProfile, DnsLike, H2, LinkerdProtocolHint, NoEndpoints, Opaque, OpaqueTransport,
-    ProtocolHint, Strategy, TlsIdentity, Update, WeightedAddr, WeightedAddrSet,
+    Change, DestinationProfile, DnsLike, H2, LinkerdProtocolHint, NoEndpoints, Opaque,
+    OpaqueTransport, ProtocolHint, Strategy, TlsIdentity, Update, WeightedAddr, WeightedAddrSet,
 };
 use crate::messages::meta::Metadata;
 use crate::messages::net::IpNetwork;
@@ -139,9 +139,9 @@ impl LinkerdService {
             backend: Some(backend),
         }];
         outbound::Distribution {
-            kind: Some(outbound::TrafficDistribution::FirstAvailable(outbound::FirstAvailable {
-                backends,
-            })),
+            kind: Some(outbound::TrafficDistribution::FirstAvailable(
+                outbound::FirstAvailable { backends },
+            )),
         }
     }
 
@@ -188,7 +188,7 @@ impl LinkerdService {
 }
 
 impl LinkerdEndpoint {
-    /// A meshed one takes all HTTP as HTTP/2, as Linkerd has it by default, and opaque bytes at its proxy's own port.
+    /// A meshed one takes all HTTP/2, as Linkerd has it by default, and opaque bytes at its proxy's own port.
     fn weighted(&self, opaque: Option<u16>) -> WeightedAddr {
         let hint = match opaque {
             None => ProtocolHint {
@@ -264,7 +264,10 @@ impl Mesh {
     }
 
     /// Returns the policy for calls of that target; None if it is no service.
-    pub(crate) fn policy(&self, target: &outbound::OutboundTarget) -> Option<outbound::OutboundPolicy> {
+    pub(crate) fn policy(
+        &self,
+        target: &outbound::OutboundTarget,
+    ) -> Option<outbound::OutboundPolicy> {
         let service = match target {
             outbound::OutboundTarget::Addr(address) => self.at(address.socket()?),
             outbound::OutboundTarget::Authority(name) => self.named(name),
@@ -324,18 +327,19 @@ mod tests {
 
     fn mesh() -> Mesh {
         let at = |text: &str| text.parse().expect("an address");
-        let service = |name: &str, address: &str, endpoints: &[(&str, Option<&str>)]| LinkerdService {
-            name: name.to_owned(),
-            address: at(address),
-            endpoints: endpoints
-                .iter()
-                .map(|(address, identity)| LinkerdEndpoint {
-                    address: at(address),
-                    identity: identity.map(str::to_owned),
-                })
-                .collect(),
-            opaque: (name == "bytes").then_some(4143),
-        };
+        let service =
+            |name: &str, address: &str, endpoints: &[(&str, Option<&str>)]| LinkerdService {
+                name: name.to_owned(),
+                address: at(address),
+                endpoints: endpoints
+                    .iter()
+                    .map(|(address, identity)| LinkerdEndpoint {
+                        address: at(address),
+                        identity: identity.map(str::to_owned),
+                    })
+                    .collect(),
+                opaque: (name == "bytes").then_some(4143),
+            };
         Mesh {
             listen: at("127.0.0.1:0"),
             name: "control.mesh".to_owned(),
@@ -433,7 +437,8 @@ mod tests {
         let server = mesh.server("lab/server", 9081).expect("it is known");
         let opaque = inbound::InboundProtocol::Opaque(inbound::Opaque {});
         assert_eq!(server.protocol.and_then(|p| p.kind), Some(opaque));
-        let named = outbound::OutboundTarget::Authority("bytes.lab.svc.cluster.local:90".to_owned());
+        let named =
+            outbound::OutboundTarget::Authority("bytes.lab.svc.cluster.local:90".to_owned());
         let policy = mesh.policy(&named).and_then(|policy| policy.protocol);
         let kind = policy.and_then(|protocol| protocol.kind);
         assert!(
@@ -456,7 +461,8 @@ mod tests {
             outbound::OutboundTarget::Addr(address.into())
         };
         let policy = mesh.policy(&target("[fd00::1]:81")).expect("a service");
-        let named = outbound::OutboundTarget::Authority("sealed.lab.svc.cluster.local:81".to_owned());
+        let named =
+            outbound::OutboundTarget::Authority("sealed.lab.svc.cluster.local:81".to_owned());
         assert_eq!(mesh.policy(&named), Some(policy.clone()));
         let text = format!("{policy:?}");
         let asked = "path: \"sealed.lab.svc.cluster.local:81\"";

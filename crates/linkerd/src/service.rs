@@ -142,7 +142,10 @@ impl Services {
     }
 }
 
-fn port(mesh: &Mesh, asked: &PortSpec) -> (String, Option<crate::messages::inbound::InboundServer>) {
+fn port(
+    mesh: &Mesh,
+    asked: &PortSpec,
+) -> (String, Option<crate::messages::inbound::InboundServer>) {
     let known = u16::try_from(asked.port).ok();
     let server = known.and_then(|port| mesh.server(&asked.workload, port));
     (

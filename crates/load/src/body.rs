@@ -183,7 +183,9 @@ impl Body {
                     sink(rest);
                     rest.len()
                 }
-                BodyState::ChunkLine | BodyState::ChunkEnd | BodyState::Trailer => self.between_chunks(rest)?,
+                BodyState::ChunkLine | BodyState::ChunkEnd | BodyState::Trailer => {
+                    self.between_chunks(rest)?
+                }
                 BodyState::Whole => 0,
             };
         }

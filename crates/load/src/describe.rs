@@ -9,9 +9,12 @@ use prost_reflect::prost_types::{FileDescriptorProto, FileDescriptorSet};
 use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor};
 
 use crate::grpc;
-use crate::http2::{Http2Caller, CallError};
+use crate::http2::{CallError, Http2Caller};
 use crate::options::LoadTarget;
-use crate::reflection::{ReflectionResponse, ReflectionRequest, DescriptorFiles, ReflectionQuestion, SERVED, ReflectionReply};
+use crate::reflection::{
+    DescriptorFiles, ReflectionQuestion, ReflectionReply, ReflectionRequest, ReflectionResponse,
+    SERVED,
+};
 use crate::tls::Tls;
 
 /// The most files that a service may need: more is a server that plays with us.
@@ -29,7 +32,11 @@ impl Method {
     ///
     /// # Errors
     /// Says what is missing: the file, reflection, the service or the method.
-    pub fn find(target: &LoadTarget, tls: Option<&Tls>, file: Option<&Path>) -> Result<Self, String> {
+    pub fn find(
+        target: &LoadTarget,
+        tls: Option<&Tls>,
+        file: Option<&Path>,
+    ) -> Result<Self, String> {
         let path = target.path.split('?').next().unwrap_or_default();
         let named = path.trim_start_matches('/').split_once('/');
         let (service, method) = named
@@ -111,7 +118,8 @@ fn ask(target: &LoadTarget, tls: Option<&Tls>, service: &str) -> Result<Descript
     let mut why = String::new();
     for path in grpc::REFLECTION {
         // A connection for each: a server that does not know the one may have closed it.
-        let mut caller = Http2Caller::connect(target, tls).map_err(|trouble| trouble.to_string())?;
+        let mut caller =
+            Http2Caller::connect(target, tls).map_err(|trouble| trouble.to_string())?;
         let symbol = ReflectionRequest::Symbol(service.to_owned());
         match question(&mut caller, path, target, symbol) {
             Ok(files) => return gather(&mut caller, path, target, files),

@@ -41,11 +41,11 @@ mod worker;
 
 pub use condition::LoadCondition;
 pub use duration::parse_duration;
-pub use options::{Bulk, LoadOptions, LoadProtocol, Resolve, Scheme, LoadTarget};
+pub use options::{Bulk, LoadOptions, LoadProtocol, LoadTarget, Resolve, Scheme};
 pub use outcome::LoadResult;
 pub use profile::ProfileSegment;
 pub use run::run;
 pub use schedule::ArrivalPattern;
 pub use stop::Stop;
-pub use tls::{UnverifiedServer, Tls, TlsOptions, shown_certificate};
+pub use tls::{Tls, TlsOptions, UnverifiedServer, shown_certificate};
 pub use view::Progress;

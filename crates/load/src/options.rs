@@ -10,9 +10,9 @@ use std::time::Duration;
 use crate::condition::LoadCondition;
 use crate::grpc;
 use crate::http2::RequestShape;
-use crate::profile::{ProfileSegment, Profile};
+use crate::profile::{Profile, ProfileSegment};
 use crate::schedule::ArrivalPattern;
-pub use crate::target::{Bulk, LoadProtocol, Resolve, Scheme, LoadTarget};
+pub use crate::target::{Bulk, LoadProtocol, LoadTarget, Resolve, Scheme};
 use crate::tls::Tls;
 use crate::trace::RecordedRequest;
 use crate::wire::{PreparedRequest, websocket};
@@ -308,7 +308,8 @@ impl LoadOptions {
         let lengths: Option<Duration> = parts.iter().map(|part| part.length).sum();
         self.duration = lengths.unwrap_or(self.duration);
         let each = self.duration.as_secs_f64() / parts.len().max(1) as f64;
-        let length = |part: &ProfileSegment| part.length.map_or(each, |length| length.as_secs_f64());
+        let length =
+            |part: &ProfileSegment| part.length.map_or(each, |length| length.as_secs_f64());
         let count: f64 = parts.iter().map(|part| part.mean() * length(part)).sum();
         self.rate = count / self.duration.as_secs_f64().max(f64::MIN_POSITIVE);
         // One part at one rate is what a run without parts is.
@@ -407,7 +408,8 @@ impl LoadOptions {
                 "streams: {name} carries one request per connection"
             ));
         }
-        if (self.protocol.multiplexed() || self.protocol == LoadProtocol::WebSocket) && !self.keepalive
+        if (self.protocol.multiplexed() || self.protocol == LoadProtocol::WebSocket)
+            && !self.keepalive
         {
             return Err(format!("no-keepalive: {name} keeps its connections"));
         }
@@ -426,7 +428,9 @@ impl LoadOptions {
             ));
         }
         if self.interleave.is_some()
-            && (self.protocol != LoadProtocol::Grpc || self.messages != (1, 1) || !self.more.is_empty())
+            && (self.protocol != LoadProtocol::Grpc
+                || self.messages != (1, 1)
+                || !self.more.is_empty())
         {
             return Err("interleave: goes with gRPC, one target, and without messages".to_owned());
         }
@@ -663,7 +667,9 @@ impl LoadOptions {
         if self.more.len() >= MAX_TARGETS {
             return Err(format!("targets: at most {MAX_TARGETS}"));
         }
-        if self.protocol == LoadProtocol::TcpBulk && (!self.more.is_empty() || !self.sizes.is_empty()) {
+        if self.protocol == LoadProtocol::TcpBulk
+            && (!self.more.is_empty() || !self.sizes.is_empty())
+        {
             return Err("tcp-bulk has one target and no payloads".to_owned());
         }
         let needed = self.places().len() * self.threads;
@@ -750,7 +756,9 @@ impl LoadOptions {
             LoadProtocol::Http1 => {}
             LoadProtocol::Http2 | LoadProtocol::Grpc => return Vec::new(),
             LoadProtocol::WebSocket => return websocket::message(&self.body),
-            LoadProtocol::TcpRr | LoadProtocol::TcpBulk | LoadProtocol::Udp => return self.body.clone(),
+            LoadProtocol::TcpRr | LoadProtocol::TcpBulk | LoadProtocol::Udp => {
+                return self.body.clone();
+            }
         }
         let version = if self.http10 { "1.0" } else { "1.1" };
         let mut head = format!("{} {} HTTP/{version}\r\n", self.method, self.target.path);

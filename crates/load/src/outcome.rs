@@ -343,7 +343,11 @@ impl LoadResult {
                 "more than {bound}% of requests failed: {errors} of {scheduled}"
             ));
         }
-        let unsent = tally.errors.get(&RequestOutcome::Unsent).copied().unwrap_or(0);
+        let unsent = tally
+            .errors
+            .get(&RequestOutcome::Unsent)
+            .copied()
+            .unwrap_or(0);
         if unsent > 0 {
             reasons.push(format!(
                 "{unsent} due requests never found a free connection"
@@ -561,8 +565,9 @@ mod tests {
     #[test]
     fn a_punctual_run_is_valid() {
         assert_eq!(judged(|_| {}), Vec::<String>::new());
-        let one_in_a_hundred =
-            |tally: &mut RunTally| (0..10).for_each(|_| tally.finish(failed(RequestOutcome::Reset)));
+        let one_in_a_hundred = |tally: &mut RunTally| {
+            (0..10).for_each(|_| tally.finish(failed(RequestOutcome::Reset)))
+        };
         assert_eq!(judged(one_in_a_hundred), Vec::<String>::new());
     }
 
@@ -602,7 +607,8 @@ mod tests {
             slow[0].starts_with("the rate was missed by more than 1%: 500.0"),
             "{slow:?}"
         );
-        let failing = judged(|tally| (0..50).for_each(|_| tally.finish(failed(RequestOutcome::Reset))));
+        let failing =
+            judged(|tally| (0..50).for_each(|_| tally.finish(failed(RequestOutcome::Reset))));
         assert!(
             failing
                 .concat()

@@ -9,7 +9,7 @@ use crate::outcome::LoadResult;
 use crate::stop::Stop;
 use crate::tally::RunTally;
 use crate::threads;
-use crate::view::{self, Progress, LoadView};
+use crate::view::{self, LoadView, Progress};
 use crate::worker::{Live, LoadWorker};
 
 /// Columns and lines where no terminal says how many it has.

@@ -300,7 +300,8 @@ mod tests {
 
     #[test]
     fn a_second_without_answers_has_no_histogram_and_no_panic() {
-        let text = LoadView::default().draw(&Live::default(), Duration::ZERO, Duration::ZERO, (80, 40));
+        let text =
+            LoadView::default().draw(&Live::default(), Duration::ZERO, Duration::ZERO, (80, 40));
         assert_eq!(text.matches('\n').count(), 4, "{text:?}");
     }
 }

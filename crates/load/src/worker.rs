@@ -28,7 +28,7 @@ use crate::schedule::{ArrivalPattern, Schedule, Spread};
 use crate::stop::Stop;
 use crate::tally::{FinishedRequest, OfTarget, RequestOutcome, RunTally};
 use crate::threads::Generator;
-use crate::wire::{HttpResponse, WireEvent, Wire, wire};
+use crate::wire::{HttpResponse, Wire, WireEvent, wire};
 
 /// One read of a response: a 64 KiB socket buffer's worth.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -479,7 +479,13 @@ impl LoadWorker {
     }
 
     /// Counts the request of a lane and lets the lane take another.
-    fn finish(&mut self, lane: usize, outcome: RequestOutcome, answer: Option<HttpResponse>, done: u64) {
+    fn finish(
+        &mut self,
+        lane: usize,
+        outcome: RequestOutcome,
+        answer: Option<HttpResponse>,
+        done: u64,
+    ) {
         let Some(request) = self.lanes[lane].request.take() else {
             return;
         };

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use voile_model::Mesh;
-use voile_model::mesh::{Container, EnvFrom, EnvValue, MeshConfig, Probes, ProbeAction, Restart};
+use voile_model::mesh::{Container, EnvFrom, EnvValue, MeshConfig, ProbeAction, Probes, Restart};
 
-use crate::loopback_block::ControlPlace;
 use crate::expand::PodPlan;
+use crate::loopback_block::ControlPlace;
 use crate::node;
 use crate::pod_network::outside_resolver;
 use crate::process::Recipe;
@@ -222,7 +222,12 @@ fn probers(pod: &PodPlan) -> Option<String> {
     (!all.is_empty()).then(|| Value::Object(all).to_string())
 }
 
-fn ours(around: &ApplicationContext<'_>, name: String, command: &str, args: &[(&str, String)]) -> Recipe {
+fn ours(
+    around: &ApplicationContext<'_>,
+    name: String,
+    command: &str,
+    args: &[(&str, String)],
+) -> Recipe {
     let mut line = vec![command.to_owned()];
     line.extend(
         args.iter()

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use voile_model::ResourceName;
 use voile_model::mesh::{
     CaptureMode, ContainerPort, DefaultEndpoint, EgressListener, EndpointHost, IngressListener,
-    ListenerPort, PodTemplate, Protocol, MeshService, Transport,
+    ListenerPort, MeshService, PodTemplate, Protocol, Transport,
 };
 
 use crate::addresses::{GATEWAY, PodIsolation, beside};
-use crate::expand::{POD_LABEL, RunPlan, PodPlan, SidecarPlan};
+use crate::expand::{POD_LABEL, PodPlan, RunPlan, SidecarPlan};
 use crate::node;
 
 /// Says which of the user's resources a generated one stands for.
@@ -53,7 +53,9 @@ pub fn render(
         let sidecar = said.and_then(|plan| match layout {
             PodIsolation::Loopback(_) => Some(sidecar(pod, plan, listeners(pod))),
             // Without one of the user's everything is captured, and nothing need be said.
-            PodIsolation::Namespaces => plan.from.as_ref().map(|_| sidecar(pod, plan, bounds(plan))),
+            PodIsolation::Namespaces => {
+                plan.from.as_ref().map(|_| sidecar(pod, plan, bounds(plan)))
+            }
         });
         for document in [
             Some(pod_document(pod, phase, layout, plan.by_node)),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use voile_model::mesh::{
     CaptureMode, ControllerKind, EgressHost, EgressListener, EgressNamespace, EndpointHost,
-    IngressListener, PodTemplate, Resolution, MeshService, ServiceOrigin, ServicePort, Sidecar,
+    IngressListener, MeshService, PodTemplate, Resolution, ServiceOrigin, ServicePort, Sidecar,
     TargetPort, Transport,
 };
 use voile_model::names::is_dns_label;

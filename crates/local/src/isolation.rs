@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use voile_host::enclosure::{self, InsideSocket, EnclosureSide};
+use voile_host::enclosure::{self, EnclosureSide, InsideSocket};
 use voile_model::Mesh;
 use voile_model::mesh::{Location, WorkloadKind};
 
@@ -12,7 +12,7 @@ use crate::addresses::PodIsolation;
 use crate::loopback_block::{Block, ControlPlace};
 use crate::pod_network::{MeshNetwork, check};
 use crate::run_folder::RunFolder;
-use crate::runner::{Dataplane, RunnerOptions, UpError, SignalMessages, run};
+use crate::runner::{Dataplane, RunnerOptions, SignalMessages, UpError, run};
 
 /// Isolation that the user asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@
 
 pub mod addresses;
 pub mod application;
-pub mod loopback_block;
+mod connection_limit;
 mod contained;
 pub mod control_page;
 mod datagrams;
@@ -21,6 +21,7 @@ pub mod documents;
 mod egress;
 pub mod expand;
 pub mod isolation;
+pub mod loopback_block;
 mod node;
 pub mod observer;
 pub mod pod_network;
@@ -29,13 +30,12 @@ pub mod probing;
 pub mod process;
 pub mod relay;
 pub mod rollout;
-mod connection_limit;
 pub mod run_folder;
 pub mod runner;
 pub mod scrape;
 pub mod variables;
 pub mod view;
 
-pub use loopback_block::MAX_CONTROL_PLANES;
 pub use isolation::{WantedIsolation, start};
-pub use runner::{Dataplane, RunnerOptions, TOKEN_TTL, UpError, SignalMessages, serve_by_node};
+pub use loopback_block::MAX_CONTROL_PLANES;
+pub use runner::{Dataplane, RunnerOptions, SignalMessages, TOKEN_TTL, UpError, serve_by_node};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use voile_host::netns::Namespace;
-use voile_zds::{Agents, Channel, AgentMessage, PodIdentity};
+use voile_zds::{AgentMessage, Agents, Channel, PodIdentity};
 
 /// Namespace of the node proxy itself.
 pub(crate) const NAMESPACE: &str = "istio-system";

@@ -7,20 +7,20 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 
 use voile_host::enclosure::{InsideSocket, SocketKind};
+use voile_host::isolation::{Privileges, ProcessIsolation};
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{
-    PodCapture, NodeCapture, Range, Rules, PortScope, Tool, VirtualAddress, WayOut, apply,
+    NodeCapture, PodCapture, PortScope, Range, Rules, Tool, VirtualAddress, WayOut, apply,
 };
-use voile_host::isolation::{ProcessIsolation, Privileges};
 use voile_model::mesh::{AddressRange, CaptureScope, Transport};
 use voile_model::{Mesh, Port, ResourceName};
 
 use crate::addresses::{GATEWAY, NAME_SERVER, PREFIX_V4, PREFIX_V6, beside};
 use crate::application::DNS_PORT;
-use crate::loopback_block::{ControlPlace, MAX_CONTROL_PLANES};
 use crate::egress::{self, Gate};
-use crate::expand::{RunPlan, PodPlan, endpoints_of};
+use crate::expand::{PodPlan, RunPlan, endpoints_of};
+use crate::loopback_block::{ControlPlace, MAX_CONTROL_PLANES};
 
 /// Port at which the mesh's own namespace takes connections that leave the mesh.
 const EGRESS_PORT: u16 = 15004;
@@ -158,7 +158,9 @@ impl MeshNetwork {
 
     /// The same of UDP.
     pub fn receive(&self, address: SocketAddr) -> io::Result<UdpSocket> {
-        let socket = self.inside.outward(SocketKind::Datagrams, address.is_ipv6())?;
+        let socket = self
+            .inside
+            .outward(SocketKind::Datagrams, address.is_ipv6())?;
         rustix::net::bind(&socket, &address)?;
         Ok(socket.into())
     }

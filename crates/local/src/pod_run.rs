@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use voile_host::netns::Namespace;
 use voile_model::{Mesh, ResourceName};
 
-use crate::expand::{RunPlan, PodPlan};
+use crate::expand::{PodPlan, RunPlan};
 use crate::observer::{Observation, ObservedProxy};
 use crate::pod_network::PodNetwork;
 use crate::probing::Probing;

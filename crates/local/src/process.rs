@@ -339,7 +339,10 @@ impl Process {
             let _ = fs::remove_file(&recipe.log);
         }
         // An application that opens /dev/stdout again opens the log.
-        let confinement = recipe.place.as_ref().and_then(ProcessIsolation::confinement);
+        let confinement = recipe
+            .place
+            .as_ref()
+            .and_then(ProcessIsolation::confinement);
         if let Some(user) = confinement.and_then(Confinement::user) {
             let _ = fs::OpenOptions::new()
                 .create(true)

@@ -211,8 +211,8 @@ mod tests {
     fn connections_take_turns_skip_the_dead_and_survive_half_close() {
         let runtime = RelayThread::start().expect("a thread");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let relay =
-            PortRelay::start(runtime.handle(), listener, Some(Ipv4Addr::LOCALHOST)).expect("a relay");
+        let relay = PortRelay::start(runtime.handle(), listener, Some(Ipv4Addr::LOCALHOST))
+            .expect("a relay");
         assert_eq!(
             ask(relay.address()),
             "",

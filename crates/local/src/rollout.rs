@@ -146,11 +146,14 @@ impl PodRoster {
             .retain(|name, _| mesh.deployments.contains_key(name));
         for (name, deployment) in &mesh.deployments {
             let essence = essence(&deployment.template);
-            let group = self.groups.entry(name.clone()).or_insert_with(|| ReplicaGroup {
-                wanted: deployment.clone(),
-                essence: essence.clone(),
-                replicas: Vec::new(),
-            });
+            let group = self
+                .groups
+                .entry(name.clone())
+                .or_insert_with(|| ReplicaGroup {
+                    wanted: deployment.clone(),
+                    essence: essence.clone(),
+                    replicas: Vec::new(),
+                });
             for replica in &mut group.replicas {
                 if replica.essence == essence {
                     // Written elsewhere, or with other words for its sidecar.

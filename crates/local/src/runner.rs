@@ -31,11 +31,11 @@ use voile_watch::FolderWatch;
 
 use crate::addresses::{AddressError, Addresses};
 use crate::application::{ApplicationContext, container, control, pod_id, sidecar};
-use crate::loopback_block::NoBlock;
 use crate::contained::confinement;
 use crate::documents::render;
-use crate::expand::{RunPlan, PodPlan};
+use crate::expand::{PodPlan, RunPlan};
 use crate::isolation::HostCapabilities;
+use crate::loopback_block::NoBlock;
 use crate::node;
 use crate::observer::{Observation, Observer};
 use crate::pod_network::{PodNetwork, resolver};
@@ -658,7 +658,11 @@ impl Runner {
         Ok(pod)
     }
 
-    fn application_place(&self, network: &PodNetwork, plan: &PodPlan) -> io::Result<ProcessIsolation> {
+    fn application_place(
+        &self,
+        network: &PodNetwork,
+        plan: &PodPlan,
+    ) -> io::Result<ProcessIsolation> {
         let (namespace, captured) = (plan.name.namespace.as_str(), network.is_captured());
         let Some(text) = resolver(namespace, captured, self.options.egress) else {
             return network.application_place(None);

@@ -237,7 +237,10 @@ other{} 3
             (10.0, 1.0, Some(0.9))
         );
         assert_eq!((figures.p50, figures.p99), (Some(1.0), Some(5.0)));
-        assert_eq!(InboundCounters::default().over(Duration::ZERO), ScrapedRates::default());
+        assert_eq!(
+            InboundCounters::default().over(Duration::ZERO),
+            ScrapedRates::default()
+        );
     }
 
     #[test]

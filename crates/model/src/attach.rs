@@ -11,6 +11,7 @@
 //! ```
 
 mod backend_tls;
+mod conditions;
 mod connections;
 mod default_gateways;
 mod deployment;
@@ -18,13 +19,12 @@ mod listeners;
 mod lower;
 mod routes;
 mod rules;
-mod conditions;
 mod waypoints;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::mesh::gateway_api::{Admission, Gateway, ConditionReason, Reference, RefusedCondition};
+use crate::mesh::gateway_api::{Admission, ConditionReason, Gateway, Reference, RefusedCondition};
 use crate::mesh::{Mesh, MeshService, ServiceOrigin};
 use crate::names::{Labels, Namespace};
 use crate::source::Source;
@@ -145,7 +145,12 @@ impl Mesh {
     }
 }
 
-fn refusal(reason: ConditionReason, source: &Source, field: &str, said: String) -> RefusedCondition {
+fn refusal(
+    reason: ConditionReason,
+    source: &Source,
+    field: &str,
+    said: String,
+) -> RefusedCondition {
     RefusedCondition {
         reason,
         source: source.clone(),
@@ -155,7 +160,10 @@ fn refusal(reason: ConditionReason, source: &Source, field: &str, said: String) 
 }
 
 /// The Gateway of ours that is meant.
-fn meant<'o, 'm>(opened: &'o [OpenGateway<'m>], to: &Reference) -> Option<(usize, &'o OpenGateway<'m>)> {
+fn meant<'o, 'm>(
+    opened: &'o [OpenGateway<'m>],
+    to: &Reference,
+) -> Option<(usize, &'o OpenGateway<'m>)> {
     let is_it = |gateway: &Gateway| gateway.name == to.name;
     let mut all = opened.iter().enumerate();
     all.find(|(_, open)| is_it(open.gateway))

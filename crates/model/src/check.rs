@@ -14,12 +14,12 @@ mod controller;
 mod destination;
 mod document;
 mod endpoint_slice;
+mod fail_closed;
 mod gateway_api;
 mod health_check;
 mod intents;
 mod istio_metadata;
 mod kinds;
-mod read_files;
 mod kubernetes;
 mod last_good;
 mod merge;
@@ -27,10 +27,10 @@ mod networking;
 mod pod;
 mod probe;
 mod rate_limit;
+mod read_files;
 mod request_authentication;
 mod security;
 mod service_entry;
-mod fail_closed;
 mod sidecar;
 mod slices;
 mod telemetry;
@@ -40,7 +40,7 @@ mod values;
 mod virtual_service;
 mod workload_group;
 
-pub use checker::{MeshPatch, Checker, CheckOutcome, Patch, ResourceReach, Turn};
+pub use checker::{CheckOutcome, Checker, MeshPatch, Patch, ResourceReach, Turn};
 pub(crate) use config::DEFAULT_ATTEMPTS;
 pub use networking::{GROUP, HEALTH_CHECKED};
 
@@ -56,9 +56,9 @@ use crate::mesh::gateway_api as api;
 use crate::mesh::routing_intent::{Gateway, RoutingIntent};
 use crate::mesh::{
     AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, EndpointSlice, HealthCheck,
-    MeshConfig, NamespaceResource, PeerAuthentication, Pod, ProxyConfig, RateLimit,
-    RequestAuthentication, Secret, MeshService, ServiceAccount, Sidecar, Telemetry, VirtualService,
-    Workload, WorkloadGroup,
+    MeshConfig, MeshService, NamespaceResource, PeerAuthentication, Pod, ProxyConfig, RateLimit,
+    RequestAuthentication, Secret, ServiceAccount, Sidecar, Telemetry, VirtualService, Workload,
+    WorkloadGroup,
 };
 use crate::names::{Namespace, ResourceName};
 use crate::source::{Source, SourceFile};

@@ -11,7 +11,7 @@ pub use report::{FieldPath, Report, SpannedValue};
 
 use crate::codes;
 use crate::text::clip;
-use crate::yaml::{YamlNode, ResolvedScalar, Scalar, Value};
+use crate::yaml::{ResolvedScalar, Scalar, Value, YamlNode};
 
 /// A node and the way to it.
 #[derive(Clone)]

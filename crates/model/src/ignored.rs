@@ -8,7 +8,7 @@ use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::source::{Source, SourceFile};
 use crate::text::clip;
-use crate::yaml::{self, Document, YamlNode, SourcePosition, Value};
+use crate::yaml::{self, Document, SourcePosition, Value, YamlNode};
 
 /// The annotation.
 pub const ANNOTATION: &str = "voile.dev/ignore";

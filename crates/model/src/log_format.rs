@@ -12,7 +12,7 @@ mod time;
 use std::fmt;
 use std::sync::Arc;
 
-pub use command::{FormatCommand, HeaderSource, Fact, FactKind, CommandValue};
+pub use command::{CommandValue, Fact, FactKind, FormatCommand, HeaderSource};
 pub use json::JsonNode;
 pub use time::{TimeLayout, TimePart};
 

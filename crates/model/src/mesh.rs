@@ -7,11 +7,10 @@ pub mod capture;
 pub mod config;
 mod delegate;
 mod destination;
-mod gateway_ingress;
 pub mod endpoint_slice;
 pub mod gateway_api;
+mod gateway_ingress;
 pub mod health_check;
-pub mod routing_intent;
 pub mod network;
 pub mod peer_authentication;
 mod probe;
@@ -19,6 +18,7 @@ pub mod rate_limit;
 mod relations;
 pub mod request_authentication;
 mod route;
+pub mod routing_intent;
 pub mod service;
 pub mod sidecar;
 pub mod telemetry;
@@ -40,16 +40,16 @@ pub use config::{
     ProxySettings, ProxyTracing, RetryPolicy,
 };
 pub use destination::{
-    RuleClient, DestinationRule, DestinationRules, PolicyLevel, Subset, TrafficPolicy,
+    DestinationRule, DestinationRules, PolicyLevel, RuleClient, Subset, TrafficPolicy,
 };
-pub use gateway_ingress::{TrustedCertificates, HostRouting, believed, certificate, gateway_name};
 pub use endpoint_slice::{
-    EndpointSlice, EndpointSlices, EndpointSubset, Readiness, SliceEndpoint, SliceKind, SlicePort,
-    EndpointStanding,
+    EndpointSlice, EndpointSlices, EndpointStanding, EndpointSubset, Readiness, SliceEndpoint,
+    SliceKind, SlicePort,
 };
+pub use gateway_ingress::{HostRouting, TrustedCertificates, believed, certificate, gateway_name};
 pub use health_check::HealthCheck;
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
-pub use probe::{Probe, Probes, ProbeAction};
+pub use probe::{Probe, ProbeAction, Probes};
 pub use rate_limit::RateLimit;
 pub use relations::{POD_LABEL, ReachableService, ServiceWorkload, WorkloadService};
 pub use request_authentication::{
@@ -57,13 +57,14 @@ pub use request_authentication::{
     token_rules,
 };
 pub use route::{
-    CLAIMS, Criteria, Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, RouteDestinationKind, ServicesByHost, MESH,
-    RouteAttachment, RouteDestination, Routing, Subject, TextMatch, VirtualService, WeightedDestination,
-    claim, holding,
+    CLAIMS, Criteria, Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, MESH,
+    RouteAttachment, RouteDestination, RouteDestinationKind, Routing, ServicesByHost, Subject,
+    TextMatch, VirtualService, WeightedDestination, claim, holding,
 };
 pub use service::{
-    AddressRange, ServiceEntryEndpoint, EndpointAddress, Location, Protocol, Resolution, MeshService,
-    ServiceOrigin, ServicePort, TargetPort, TrafficDistribution, Transport, Visibility,
+    AddressRange, EndpointAddress, Location, MeshService, Protocol, Resolution,
+    ServiceEntryEndpoint, ServiceOrigin, ServicePort, TargetPort, TrafficDistribution, Transport,
+    Visibility,
 };
 pub use sidecar::{
     CaptureMode, DefaultEndpoint, EgressHost, EgressListener, EgressNamespace, EndpointHost,
@@ -72,9 +73,10 @@ pub use sidecar::{
 pub use telemetry::Telemetry;
 pub use traffic::{ConnectionPool, LoadBalancer, OutlierDetection, PortTraffic};
 pub use workload::{
-    ClientCertificateDetails, Container, ContainerPort, ControllerKind, Deployment, EnvFrom,
-    EnvValue, ForwardClientCertificate, Forwards, PodNumbering, Pod, PodPhase, PodTemplate, Restart,
-    SecurityContext, CountOrPercent, Strategy, TEMPLATES, Topology, Workload, WorkloadKind, WorkloadType,
+    ClientCertificateDetails, Container, ContainerPort, ControllerKind, CountOrPercent, Deployment,
+    EnvFrom, EnvValue, ForwardClientCertificate, Forwards, Pod, PodNumbering, PodPhase,
+    PodTemplate, Restart, SecurityContext, Strategy, TEMPLATES, Topology, Workload, WorkloadKind,
+    WorkloadType,
 };
 pub use workload_group::{HealthProbe, WorkloadGroup};
 

@@ -1,7 +1,7 @@
 //! Reading YAML that is no resource of a mesh (a service graph, say) with the manners of resources: every complaint has its
 //! place, its field and what would be right; unknown fields are errors; hostile documents meet the same limits.
 
-pub use crate::decode::{FieldPath, Cursor, Fields, NodeForm, IntegerOrText, Report, SpannedValue};
+pub use crate::decode::{Cursor, FieldPath, Fields, IntegerOrText, NodeForm, Report, SpannedValue};
 pub use crate::text::{clip, suggest};
 
 use crate::codes;

@@ -9,7 +9,7 @@ mod node;
 mod split;
 
 pub(crate) use build::parse_document;
-pub(crate) use node::{MappingKey, YamlNode, SourcePosition, ResolvedScalar, Scalar, Value};
+pub(crate) use node::{MappingKey, ResolvedScalar, Scalar, SourcePosition, Value, YamlNode};
 pub(crate) use split::{Document, split};
 
 /// Largest document, in bytes: what a Kubernetes API server takes in one request.

@@ -21,14 +21,14 @@ use voile_identity::{
 use voile_telemetry::{DnsFigures, OnDemandFigures};
 use voile_transport::handover::{InheritedSockets, Lent};
 use voile_transport::{ACCEPT_PAUSE, AcceptFailure, Listener, SpareDescriptor};
-use voile_zds::{Channel, AgentMessage, PodIdentity};
+use voile_zds::{AgentMessage, Channel, PodIdentity};
 
 use crate::dispatch::Dispatcher;
 use crate::dns::{Directory, PodDns, Sockets};
 use crate::names::NameLookup;
-use crate::pod::{IdentityKeys, PodLife, Pod, Renewal, addresses};
-use crate::verified_peers::REVOKED;
+use crate::pod::{IdentityKeys, Pod, PodLife, Renewal, addresses};
 use crate::route::OWN_PORTS;
+use crate::verified_peers::REVOKED;
 use crate::worker::{ControlPlaneClient, PodListener};
 
 /// The node proxy's own pod, among those that the agent names. No agent calls a pod so.
@@ -115,7 +115,11 @@ struct Conversation {
 }
 
 impl NodePods {
-    pub(crate) fn new(means: ServingContext, path: PathBuf, inherited: InheritedSockets) -> io::Result<Rc<Self>> {
+    pub(crate) fn new(
+        means: ServingContext,
+        path: PathBuf,
+        inherited: InheritedSockets,
+    ) -> io::Result<Rc<Self>> {
         Ok(Rc::new(Self {
             means,
             path,
@@ -271,7 +275,11 @@ impl NodePods {
         Ok(())
     }
 
-    fn obey(self: &Rc<Self>, conversation: &mut Conversation, told: AgentMessage) -> Result<(), String> {
+    fn obey(
+        self: &Rc<Self>,
+        conversation: &mut Conversation,
+        told: AgentMessage,
+    ) -> Result<(), String> {
         match told {
             AgentMessage::Add { uid, .. } | AgentMessage::Remove(uid) if uid == ITSELF => {
                 Err("a pod without a uid".to_owned())
@@ -312,7 +320,12 @@ impl NodePods {
         }
     }
 
-    fn add(self: &Rc<Self>, uid: String, who: &PodIdentity, inside: Namespace) -> Result<(), String> {
+    fn add(
+        self: &Rc<Self>,
+        uid: String,
+        who: &PodIdentity,
+        inside: Namespace,
+    ) -> Result<(), String> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             format!(
                 "pod {}/{} ({uid}): {what}: {error}",

@@ -11,7 +11,7 @@ use voile_memory::TextSettling;
 use voile_transport::MAX_CONNECTIONS;
 
 use crate::pod::Pod;
-use crate::worker::{PodListener, NodeCounters, Homes, Job};
+use crate::worker::{Homes, Job, NodeCounters, PodListener};
 
 /// Connections of one worker whose end is worth freeing memory.
 const MANY_CONNECTIONS: usize = 64;

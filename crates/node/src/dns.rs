@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot, watch};
 use voile_dns::{
-    DnsQuestion, QueryLimits, DnsCounters, DnsUpstream, LocalName, Names, Owner, Resolver, Responder, SocketPair, Upstreams,
+    DnsCounters, DnsQuestion, DnsUpstream, LocalName, Names, Owner, QueryLimits, Resolver,
+    Responder, SocketPair, Upstreams,
 };
 use voile_model::Namespace;
 use voile_model::names::{is_service_name, pod_of_service};
@@ -25,7 +26,7 @@ use voile_xds::wire::{NameMeaning, search_name_of};
 use crate::agents::role;
 use crate::names::{Lookups, Resolved};
 use crate::pod::Pod;
-use crate::registry::{ServedService, SearchResult, Subscription, RegistryView};
+use crate::registry::{RegistryView, SearchResult, ServedService, Subscription};
 use crate::worker::ControlPlaneClient;
 
 /// Port at the pod's loopback addresses to which its DNS queries are redirected.

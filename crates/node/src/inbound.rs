@@ -12,23 +12,23 @@ use std::time::Instant;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use voile_hbone::{CONFIG, NoTunnel, TunnelRequest, Wire, named, serve, target};
-use voile_http2::{Connection, Http2End, Link, ErrorCode};
+use voile_http2::{Connection, ErrorCode, Http2End, Link};
 use voile_identity::Identity;
 use voile_model::{Hostname, Namespace, Port, ServiceKey};
 use voile_telemetry::{Reporter, Security};
 use voile_transport::{
-    TransportStream, TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls, alpn, proxy_protocol, reset,
+    TLS_HANDSHAKE_TIMEOUT, TcpIo, TransportStream, accept_tls, alpn, proxy_protocol, reset,
 };
 
 use crate::outbound::CONNECT;
 use crate::plaintext::{PlainArrival, call, carry};
-use crate::pod::{PodLife, Pod};
-use crate::verified_peers::ProvenPeer;
+use crate::pod::{Pod, PodLife};
 use crate::records::{ConnectionParties, Record};
-use crate::registry::{Resident, RegistryView};
+use crate::registry::{RegistryView, Resident};
 use crate::route::OWN_PORTS;
-use crate::tunnel::{self, TunnelEnd as TunnelEnd};
-use crate::worker::{ClosedReason, Watched, NodeWorker, own};
+use crate::tunnel::{self, TunnelEnd};
+use crate::verified_peers::ProvenPeer;
+use crate::worker::{ClosedReason, NodeWorker, Watched, own};
 
 /// The peer proxy of one tunnel connection, and the workload that calls through it.
 pub(crate) struct CallingProxy {
@@ -43,7 +43,12 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 /// Serves the tunnels of one connection.
-pub(crate) async fn tunnels(worker: &Rc<NodeWorker>, pod: &Arc<Pod>, tcp: TcpStream, peer: SocketAddr) {
+pub(crate) async fn tunnels(
+    worker: &Rc<NodeWorker>,
+    pod: &Arc<Pod>,
+    tcp: TcpStream,
+    peer: SocketAddr,
+) {
     PlainArrival::prepare(&tcp);
     let arrival = PlainArrival {
         worker,
@@ -101,7 +106,11 @@ pub(crate) async fn tunnels(worker: &Rc<NodeWorker>, pod: &Arc<Pod>, tcp: TcpStr
 }
 
 /// One tunnel. Says whether it carried anything.
-pub(crate) async fn tunnel(worker: Rc<NodeWorker>, calling: Rc<CallingProxy>, mut request: TunnelRequest) -> bool {
+pub(crate) async fn tunnel(
+    worker: Rc<NodeWorker>,
+    calling: Rc<CallingProxy>,
+    mut request: TunnelRequest,
+) -> bool {
     let (worker, calling) = (&*worker, &*calling);
     let began = Instant::now();
     let called = match target(request.head(), calling.local, &OWN_PORTS) {
@@ -196,7 +205,12 @@ impl CalledTarget {
 
     /// The address that is asked for, of a waypoint of another program: a PROXY header has no room for a name, so of a service that is
     /// asked for by its name it is the service's own.
-    fn address(&self, own: &Resident, here: IpAddr, view: &RegistryView) -> Result<SocketAddr, Nowhere> {
+    fn address(
+        &self,
+        own: &Resident,
+        here: IpAddr,
+        view: &RegistryView,
+    ) -> Result<SocketAddr, Nowhere> {
         let number = match self {
             Self::At(asked) | Self::Elsewhere(asked) => return Ok(*asked),
             Self::Named(_, number) => *number,
@@ -218,7 +232,12 @@ impl CalledTarget {
 
     /// Resolves the target of a tunnel. A waypoint that takes no tunnels itself is called at its loopback address,
     /// which only this proxy can reach. A PROXY header tells it the client and the destination.
-    fn way(&self, own: &Resident, here: IpAddr, view: &RegistryView) -> Result<TunnelTarget, Nowhere> {
+    fn way(
+        &self,
+        own: &Resident,
+        here: IpAddr,
+        view: &RegistryView,
+    ) -> Result<TunnelTarget, Nowhere> {
         let Some(tunnel) = own.workload.application_tunnel else {
             if let Self::Elsewhere(_) = self {
                 return Err((BAD_REQUEST, "it is not the address of this workload"));
@@ -327,7 +346,9 @@ async fn admit<'a>(
         Err(closed) => {
             record.close(closed.flags(), (0, 0), Some(closed.to_string()));
             return Err(match closed {
-                ClosedReason::Denied(_) | ClosedReason::Revoked(_) | ClosedReason::Door(_) => DENIED,
+                ClosedReason::Denied(_) | ClosedReason::Revoked(_) | ClosedReason::Door(_) => {
+                    DENIED
+                }
                 ClosedReason::Nobody(_) => UNAVAILABLE,
             });
         }
@@ -589,7 +610,11 @@ mod tests {
                 is("10.244.0.3:80", "127.0.0.1:80", Some("10.96.0.1:80")),
             ),
             (proxy(15008), CalledTarget::Elsewhere(vip), Err(400)),
-            (proxy(0), CalledTarget::Elsewhere(at("10.96.0.1:15001")), Err(400)),
+            (
+                proxy(0),
+                CalledTarget::Elsewhere(at("10.96.0.1:15001")),
+                Err(400),
+            ),
             (
                 Some((Protocol::None, 8080)),
                 CalledTarget::Elsewhere(vip),

@@ -8,24 +8,24 @@
 //! ```
 
 mod agents;
+mod connect_heads;
 mod dispatch;
 mod dns;
-mod listener_handover;
-mod connect_heads;
 mod inbound;
+mod listener_handover;
 mod names;
-mod same_node;
-mod view_updates;
 mod outbound;
 mod pages;
 mod plaintext;
 mod pod;
 mod policy;
-mod verified_peers;
 mod records;
 mod registry;
 mod route;
+mod same_node;
 mod tunnel;
+mod verified_peers;
+mod view_updates;
 mod worker;
 
 use std::cell::Cell;
@@ -53,15 +53,15 @@ use voile_xds::client::{ClientConfig, Handler, TokenFile, Update, XdsClient};
 use voile_zds::PodIdentity;
 
 use agents::{NodePods, ServingContext};
-use dispatch::{WorkerLoad, Dispatcher, Handle};
+use dispatch::{Dispatcher, Handle, WorkerLoad};
 use dns::Directory;
 pub use dns::ExternalNames;
-use listener_handover::{NodeListeners, Legacy, NodeSuccessor};
+use listener_handover::{Legacy, NodeListeners, NodeSuccessor};
 use names::NameLookup;
-use view_updates::ViewUpdates;
 use pages::PageSources;
 pub use registry::Subscription;
 use registry::{Registry, RegistryView};
+use view_updates::ViewUpdates;
 use worker::ControlPlaneClient;
 
 /// Interval at which a draining proxy checks if all connections have ended.
@@ -279,7 +279,11 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
 }
 
 /// Creates the agency that serves the agent's pods, and the proxy's own pod where that is wanted.
-fn agency(options: &NodeOptions, means: ServingContext, inherited: InheritedSockets) -> Result<Rc<NodePods>, RunError> {
+fn agency(
+    options: &NodeOptions,
+    means: ServingContext,
+    inherited: InheritedSockets,
+) -> Result<Rc<NodePods>, RunError> {
     let agency = NodePods::new(means, options.agent.clone(), inherited)?;
     if let Some(account) = &options.own_account {
         let who = PodIdentity {

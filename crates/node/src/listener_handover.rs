@@ -16,7 +16,7 @@ use voile_transport::handover::{
 };
 
 use crate::agents::role;
-use crate::pages::{self, Sockets, PageSources};
+use crate::pages::{self, PageSources, Sockets};
 use crate::pod::CERTIFICATE_PATIENCE;
 use crate::{NodeOptions, RunError};
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, oneshot};
-use voile_dns::{DnsQuestion, ResolvedAddresses, LookupError, Resolver, NameState, Table};
+use voile_dns::{DnsQuestion, LookupError, NameState, ResolvedAddresses, Resolver, Table};
 use voile_telemetry::OnDemandFigures;
 
 use crate::pod::Pod;

@@ -16,18 +16,18 @@ use voile_http2::{RecvStream, SendStream};
 use voile_identity::{Identity, verify_expected};
 use voile_telemetry::{Reporter, Security};
 use voile_transport::{
-    ConnectError, HandshakeError, TransportStream, TLS_HANDSHAKE_TIMEOUT, TcpIo, alpn, connect_tls,
+    ConnectError, HandshakeError, TLS_HANDSHAKE_TIMEOUT, TcpIo, TransportStream, alpn, connect_tls,
     connect_tls_within, reset,
 };
 
-use crate::same_node;
 use crate::plaintext::{PlainArrival, call, carry};
-use crate::pod::{PodLife, Pod};
-use crate::verified_peers::{PeerBond, ProvenPeer, REVOKED};
+use crate::pod::{Pod, PodLife};
 use crate::records::{ConnectionParties, Record};
-use crate::registry::{Resident, RegistryView};
+use crate::registry::{RegistryView, Resident};
 use crate::route::{ConnectionPurpose, Draw, NetworkGateway, RouteError, RouteTarget, decide};
+use crate::same_node;
 use crate::tunnel::{self, TunnelEnd};
+use crate::verified_peers::{PeerBond, ProvenPeer, REVOKED};
 use crate::worker::{NodeWorker, own};
 
 /// Stands for no idle limit of a relay: the kernel's keep-alive notices a peer that is gone.
@@ -181,7 +181,10 @@ async fn begin<'a>(
     };
     let record = record(worker, pod, (client, source), &target, began);
     if let Some(there) = same_node::home(worker, &target) {
-        return Some((OutboundPath::Home(there, Arc::clone(source), target.to), record));
+        return Some((
+            OutboundPath::Home(there, Arc::clone(source), target.to),
+            record,
+        ));
     }
     if target.expected.is_none() {
         let (server, record) = call(pod, tcp, (target.to, None), record).await?;
@@ -530,7 +533,9 @@ mod tests {
             ),
             (
                 "into a pod, in plaintext",
-                size(|w: &'static Rc<NodeWorker>, p: &'static Arc<Pod>, t, c| plaintext(w, p, t, c)),
+                size(|w: &'static Rc<NodeWorker>, p: &'static Arc<Pod>, t, c| {
+                    plaintext(w, p, t, c)
+                }),
                 1_900,
             ),
             (

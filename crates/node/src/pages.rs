@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinHandle};
-use voile_telemetry::admin::{PageResponse, PageRequest, serve, serve_local};
+use voile_telemetry::admin::{PageRequest, PageResponse, serve, serve_local};
 use voile_telemetry::logging::LogLevelHandle;
 use voile_telemetry::{MetricFamily, ProcessFigures, Scrape};
 use voile_xds::wire::WireWorkload;

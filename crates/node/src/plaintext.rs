@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
-use voile_transport::{RelayEnd, TransportStream, TcpIo, original_destination, relay, reset};
+use voile_transport::{RelayEnd, TcpIo, TransportStream, original_destination, relay, reset};
 
 use crate::outbound::{CONNECT, NO_IDLE_LIMIT};
 use crate::pod::{Pod, keep_alive};

@@ -167,7 +167,11 @@ impl Policies {
     }
 
     /// Authorizes a connection, or returns the reason of its denial.
-    pub(crate) fn judge(&self, judged: &JudgedConnection<'_>, caller: &PeerAttributes<'_>) -> Result<(), Denial> {
+    pub(crate) fn judge(
+        &self,
+        judged: &JudgedConnection<'_>,
+        caller: &PeerAttributes<'_>,
+    ) -> Result<(), Denial> {
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         let mut all: Vec<(&Arc<str>, &Policy)> = Vec::new();
         for name in judged.named {
@@ -189,7 +193,9 @@ impl Policies {
         if let Some((name, _)) = all.iter().find(refuses) {
             return Err(Denial::By(Arc::clone(name)));
         }
-        let mut allowing = all.iter().filter(|(_, p)| p.action == NodePolicyAction::Allow);
+        let mut allowing = all
+            .iter()
+            .filter(|(_, p)| p.action == NodePolicyAction::Allow);
         let mut allowing = allowing.by_ref().peekable();
         match allowing.peek().is_none() || allowing.any(|(_, policy)| policy.matches(caller)) {
             true => Ok(()),

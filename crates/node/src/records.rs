@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use voile_identity::Identity;
-use voile_telemetry::{Labels, Locality, PeerLabels, Reporter, Security, SeriesId, ServiceLabels, TCP};
+use voile_telemetry::{
+    Labels, Locality, PeerLabels, Reporter, Security, SeriesId, ServiceLabels, TCP,
+};
 
 use crate::registry::{Resident, ServedService};
 use crate::worker::NodeWorker;
@@ -91,7 +93,11 @@ struct ConnectionOutcome {
 
 impl<'a> Record<'a> {
     /// It begins.
-    pub(crate) fn open(worker: &'a NodeWorker, parties: &ConnectionParties<'_>, began: Instant) -> Self {
+    pub(crate) fn open(
+        worker: &'a NodeWorker,
+        parties: &ConnectionParties<'_>,
+        began: Instant,
+    ) -> Self {
         let labels = Labels {
             reporter: parties.reporter,
             source: peer(parties.source.0, parties.source.1),

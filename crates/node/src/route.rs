@@ -11,7 +11,7 @@ use voile_model::{Hostname, Port, ServiceKey};
 use voile_proto::workload::load_balancing::Scope;
 use voile_xds::wire::{NetworkEntrance, RemoteGateway, Tunnel, WaypointAddress, WireWorkload};
 
-use crate::registry::{Resident, ServedService, RegistryView};
+use crate::registry::{RegistryView, Resident, ServedService};
 
 /// Ports of a pod that are the node proxy's: to call them through it would be a loop.
 pub(crate) const OWN_PORTS: [u16; 3] = [15001, 15006, PORT];
@@ -151,11 +151,13 @@ pub(crate) fn decide(
     draw: Draw<'_>,
 ) -> Result<ConnectionPurpose, RouteError> {
     let services = view.services(to.ip());
-    let ours = |served: &&Arc<ServedService>| served.service.key.namespace == source.workload.namespace;
+    let ours =
+        |served: &&Arc<ServedService>| served.service.key.namespace == source.workload.namespace;
     if let Some(served) = services.iter().find(ours).or(services.first()) {
         if let Some(waypoint) = before(source, served.service.waypoint.as_ref()) {
             let whom = || format!("service {}", served.service.key);
-            return through(view, source, to, (waypoint, Some(served)), draw, whom).map(ConnectionPurpose::At);
+            return through(view, source, to, (waypoint, Some(served)), draw, whom)
+                .map(ConnectionPurpose::At);
         }
         if !served.service.passthrough {
             return endpoint(view, source, served, to, draw);
@@ -205,7 +207,13 @@ fn endpoint(
     to: SocketAddr,
     draw: Draw<'_>,
 ) -> Result<ConnectionPurpose, RouteError> {
-    let (resident, port) = drawn(view, source, served, (to.port(), ConnectionReach::Anywhere), draw)?;
+    let (resident, port) = drawn(
+        view,
+        source,
+        served,
+        (to.port(), ConnectionReach::Anywhere),
+        draw,
+    )?;
     let found = &resident.workload;
     let target = match (&found.away, found.addresses.first(), &found.hostname) {
         (None, Some(address), _) => {
@@ -267,7 +275,11 @@ fn far(
 
 /// Returns the gateways of a workload's network. The first is the workload that the control plane reports at the
 /// entrance; the others come with it.
-fn gates(view: &RegistryView, workload: &WireWorkload, entrance: &NetworkEntrance) -> Vec<RemoteGateway> {
+fn gates(
+    view: &RegistryView,
+    workload: &WireWorkload,
+    entrance: &NetworkEntrance,
+) -> Vec<RemoteGateway> {
     let keeper = view.keeper(entrance).map(|keeper| &keeper.workload);
     let keeper = keeper.filter(|keeper| keeper.tunnel == Tunnel::Hbone);
     let first = keeper.and_then(|keeper| keeper.identity.clone());
@@ -294,12 +306,17 @@ fn entrance(resident: &Resident) -> Option<&NetworkEntrance> {
 }
 
 /// Returns the entrances of other networks whose gateways must be known before a connection can be decided.
-pub(crate) fn entrances(view: &RegistryView, source: &Resident, to: SocketAddr) -> Vec<NetworkEntrance> {
+pub(crate) fn entrances(
+    view: &RegistryView,
+    source: &Resident,
+    to: SocketAddr,
+) -> Vec<NetworkEntrance> {
     if !view.knows_others() {
         return Vec::new();
     }
     let services = view.services(to.ip());
-    let ours = |served: &&Arc<ServedService>| served.service.key.namespace == source.workload.namespace;
+    let ours =
+        |served: &&Arc<ServedService>| served.service.key.namespace == source.workload.namespace;
     let served = services.iter().find(ours).or(services.first());
     let behind = served.map_or(&[][..], |served| view.behind(&served.service.key));
     let mut found: Vec<NetworkEntrance> = Vec::new();
@@ -332,7 +349,8 @@ pub(crate) fn waypoint<'a>(
     to: SocketAddr,
 ) -> Option<&'a WaypointAddress> {
     let services = view.services(to.ip());
-    let ours = |served: &&Arc<ServedService>| served.service.key.namespace == source.workload.namespace;
+    let ours =
+        |served: &&Arc<ServedService>| served.service.key.namespace == source.workload.namespace;
     let waypoint = match services.iter().find(ours).or(services.first()) {
         Some(served) => served.service.waypoint.as_ref(),
         None => view.workload(to.ip())?.workload.waypoint.as_ref(),

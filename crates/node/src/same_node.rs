@@ -10,15 +10,15 @@ use std::time::Instant;
 
 use tokio::net::TcpStream;
 use voile_telemetry::{Reporter, Security};
-use voile_transport::{RelayEnd, TransportStream, TcpIo, relay, reset};
+use voile_transport::{RelayEnd, TcpIo, TransportStream, relay, reset};
 
 use crate::outbound::{CERT_REVOKED, CONNECT, IDENTITY_ERROR, NO_IDLE_LIMIT};
-use crate::pod::{PodLife, Pod};
-use crate::verified_peers::{ProvenPeer, REVOKED};
+use crate::pod::{Pod, PodLife};
 use crate::records::{ConnectionParties, Record};
 use crate::registry::Resident;
 use crate::route::RouteTarget;
-use crate::worker::{Watched, NodeWorker, own};
+use crate::verified_peers::{ProvenPeer, REVOKED};
+use crate::worker::{NodeWorker, Watched, own};
 
 /// Returns the destination pod if it is on this node, takes connections, and has an expected identity.
 pub(crate) fn home(worker: &NodeWorker, target: &RouteTarget) -> Option<Arc<Pod>> {
@@ -40,7 +40,10 @@ pub(crate) fn home(worker: &NodeWorker, target: &RouteTarget) -> Option<Arc<Pod>
 /// A pod of ours by the certificate that is held for it.
 fn proven(pod: &Pod) -> Option<ProvenPeer> {
     let held = pod.badge.store.current()?;
-    Some(ProvenPeer::by(&pod.badge.identity, &held.certified_key().cert))
+    Some(ProvenPeer::by(
+        &pod.badge.identity,
+        &held.certified_key().cert,
+    ))
 }
 
 /// Carries a connection of one pod to the other.

@@ -23,10 +23,10 @@ use voile_xds::client::XdsClient;
 use crate::dispatch::Load;
 use crate::names::{NameLookup, Resolved};
 use crate::outbound::{CERT_REVOKED, DENY, Pool};
-use crate::pod::{PodLife, Pod};
-use crate::policy::{PeerAttributes, Denial, JudgedConnection};
+use crate::pod::{Pod, PodLife};
+use crate::policy::{Denial, JudgedConnection, PeerAttributes};
+use crate::registry::{DiscoveryRequest, Registry, RegistryView, Resident, Subscription};
 use crate::verified_peers::{PeerBonds, ProvenPeer};
-use crate::registry::{Registry, Resident, Subscription, RegistryView, DiscoveryRequest};
 
 /// Time that a connection waits to learn which workload has an address. The control plane answers in milliseconds. If
 /// it is away, the worker does not guess.
@@ -230,7 +230,11 @@ pub(crate) fn judge(
 }
 
 /// Returns the pod's own workload, if the control plane and the agent agree on its name and identity.
-pub(crate) fn own<'a>(view: &'a RegistryView, pod: &Pod, address: IpAddr) -> Option<&'a Arc<Resident>> {
+pub(crate) fn own<'a>(
+    view: &'a RegistryView,
+    pod: &Pod,
+    address: IpAddr,
+) -> Option<&'a Arc<Resident>> {
     let identity = &pod.badge.identity;
     view.workload(address).filter(|resident| {
         let found = &resident.workload;
@@ -385,7 +389,11 @@ impl NodeWorker {
         Some(both.unwrap_or(view))
     }
 
-    async fn known_within(&self, patience: Duration, addresses: &[IpAddr]) -> Option<Rc<WorkerView>> {
+    async fn known_within(
+        &self,
+        patience: Duration,
+        addresses: &[IpAddr],
+    ) -> Option<Rc<WorkerView>> {
         let knows = |view: &RegistryView| {
             let mut all = addresses.iter();
             view.is_told && all.all(|address| self.is_known(view, *address))
@@ -413,7 +421,11 @@ impl NodeWorker {
     }
 
     /// Waits for a view that satisfies `knows`.
-    async fn once(&self, patience: Duration, knows: impl Fn(&RegistryView) -> bool) -> Option<Rc<WorkerView>> {
+    async fn once(
+        &self,
+        patience: Duration,
+        knows: impl Fn(&RegistryView) -> bool,
+    ) -> Option<Rc<WorkerView>> {
         let _place = Parked::among(&self.parked)?;
         let mut changes = self.changes.clone();
         let answered = changes.wait_for(|view| knows(view));

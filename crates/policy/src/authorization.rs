@@ -25,11 +25,14 @@ mod weigh;
 
 pub use attribute::{Attribute, KeyError};
 pub use cidr::{Cidr, CidrError};
-pub use facts::{RequestFacts, Headers, HttpFacts, NoHeaders};
+pub use facts::{Headers, HttpFacts, NoHeaders, RequestFacts};
 pub use index::Engine;
 pub use paths::{PathError, PathNormalization};
 pub use pattern::{Pattern, RequestPrincipal, Text, ValueError};
 pub use policy::{Action, Policy, PolicyName, PolicyRule, Term, Terms, provider_of};
 pub use template::{PathTemplate, TemplateError};
 pub use trust::TrustDomains;
-pub use verdict::{CustomCheck, Denial, DryRun, DryRunVerdict, AuthorizationOutcome, Permit, DenialReason, RuleRef, Verdict};
+pub use verdict::{
+    AuthorizationOutcome, CustomCheck, Denial, DenialReason, DryRun, DryRunVerdict, Permit,
+    RuleRef, Verdict,
+};

@@ -158,7 +158,9 @@ impl Claims {
         let (first, more) = (at as u32 + 1, words.len() as u32);
         for node in &mut self.nodes {
             match node {
-                ClaimNode::List { end } | ClaimNode::Object { end, .. } if *end >= first => *end += more,
+                ClaimNode::List { end } | ClaimNode::Object { end, .. } if *end >= first => {
+                    *end += more
+                }
                 _ => {}
             }
         }

@@ -42,7 +42,12 @@ pub fn effective(mesh: &Mesh, workload: &Workload, port: Port) -> EffectiveMode 
 }
 
 /// As `effective`, for a workload that is not yet running.
-pub fn effective_at(mesh: &Mesh, namespace: &Namespace, labels: &Labels, port: Port) -> EffectiveMode {
+pub fn effective_at(
+    mesh: &Mesh,
+    namespace: &Namespace,
+    labels: &Labels,
+    port: Port,
+) -> EffectiveMode {
     if let Some(policy) = selecting(mesh, namespace, labels)
         && let Some(mode) = policy.port_modes.get(&port).and_then(|entry| entry.mode)
     {

@@ -31,6 +31,6 @@ pub use limits::{
     CACHE_BYTES, CLOCK_SKEW_SECONDS, MAX_CLAIM_VALUES, MAX_DEPTH, MAX_KEY_SET_BYTES, MAX_KEYS,
     MAX_OUTPUT_BYTES, MAX_SIGNATURE_CHECKS, MAX_TOKEN_BYTES, MAX_TOKENS,
 };
-pub use outcome::{TokenOutcome, TokenErrorReason, TokenRefusal, Verified};
+pub use outcome::{TokenErrorReason, TokenOutcome, TokenRefusal, Verified};
 pub use places::TokenRequest;
 pub use rules::{RuleKeys, Rules};

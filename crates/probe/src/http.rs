@@ -53,7 +53,11 @@ pub(crate) fn get(
     )))
 }
 
-fn ask(server: &ProbeServer, place: &RedirectTarget, headers: &[(String, String)]) -> io::Result<ProbeHead> {
+fn ask(
+    server: &ProbeServer,
+    place: &RedirectTarget,
+    headers: &[(String, String)],
+) -> io::Result<ProbeHead> {
     let mut stream = server.stream(place.port, place.tls)?;
     let mut address = server.address;
     address.set_port(place.port);

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use voile_model::mesh::action::{
-    Abort, AbortStatus, DirectResponse, Cors, Delay, HeaderEdits, HeaderRules, PathRewrite, Rewrite, RequestShare,
+    Abort, AbortStatus, Cors, Delay, DirectResponse, HeaderEdits, HeaderRules, PathRewrite,
+    RequestShare, Rewrite,
 };
 use voile_traffic::route::{CorsDecision, CorsField, HeaderEdit, RouteInput};
 use voile_xds::wire::WireRoute;
 
-use crate::http::{HeadAmendment, FieldPlacement, ResponseFlag, ExternalReply};
+use crate::http::{ExternalReply, FieldPlacement, HeadAmendment, ResponseFlag};
 
 /// See the module. Most routes have none.
 #[derive(Debug, Clone)]

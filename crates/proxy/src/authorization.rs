@@ -9,8 +9,8 @@ use std::sync::Arc;
 use voile_model::TrustDomain;
 use voile_model::mesh::AuthorizationPolicy;
 use voile_policy::authorization::{
-    Action, Denial, Engine, RequestFacts, AuthorizationOutcome, PathNormalization, Policy, PolicyName, PolicyRule, RuleRef,
-    TrustDomains, provider_of,
+    Action, AuthorizationOutcome, Denial, Engine, PathNormalization, Policy, PolicyName,
+    PolicyRule, RequestFacts, RuleRef, TrustDomains, provider_of,
 };
 
 use crate::http::HttpHead;
@@ -95,7 +95,11 @@ impl Authorization {
 
     /// Decides by the policies. If the request no longer matches `came`, CUSTOM rules are evaluated in both
     /// readings.
-    pub(crate) fn decide(&self, facts: &RequestFacts<'_>, came: Option<&RequestFacts<'_>>) -> AuthorizationOutcome {
+    pub(crate) fn decide(
+        &self,
+        facts: &RequestFacts<'_>,
+        came: Option<&RequestFacts<'_>>,
+    ) -> AuthorizationOutcome {
         self.0.engine.decide_with(facts, came)
     }
 

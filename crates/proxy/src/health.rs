@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use voile_traffic::{
-    Breaker, CheckPolicy, CheckedEndpoint, Ejection, BreakerPermit, BreakerLimits, UpstreamOutcome, OutlierPolicy, Outliers,
-    Resource, EndpointHealth,
+    Breaker, BreakerLimits, BreakerPermit, CheckPolicy, CheckedEndpoint, Ejection, EndpointHealth,
+    OutlierPolicy, Outliers, Resource, UpstreamOutcome,
 };
 use voile_xds::wire::HealthCheck;
 
@@ -111,7 +111,11 @@ impl Checks {
     }
 
     /// Stores a result; returns the endpoint's health if it changed for load balancing.
-    pub(crate) fn heard(&self, place: usize, answer: &Result<(), Box<str>>) -> Option<EndpointHealth> {
+    pub(crate) fn heard(
+        &self,
+        place: usize,
+        answer: &Result<(), Box<str>>,
+    ) -> Option<EndpointHealth> {
         let record = &self.records[place];
         *record.said() = answer.as_ref().err().cloned();
         let counter = match answer {
@@ -176,7 +180,12 @@ impl Watch {
     }
 
     /// Counts the end of a request; returns the ejected endpoints.
-    pub(crate) fn report(&self, place: u32, outcome: UpstreamOutcome, now: Duration) -> Vec<Ejection> {
+    pub(crate) fn report(
+        &self,
+        place: u32,
+        outcome: UpstreamOutcome,
+        now: Duration,
+    ) -> Vec<Ejection> {
         let Some(outliers) = &self.outliers else {
             return Vec::new();
         };

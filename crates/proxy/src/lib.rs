@@ -12,20 +12,22 @@
 
 mod actions;
 mod authorization;
+mod clock;
 mod control;
-mod predicted_routes;
 mod health;
 pub mod http;
 pub mod http2;
 mod http3;
-mod clock;
 mod plan;
+mod predicted_routes;
 mod rate_limits;
 mod recording;
 mod registry;
 mod tokens;
 mod worker;
 
-pub use control::{CapturePorts, Membership, ProxyOptions, ExternalResolver, Probers, RunError, run};
-pub use predicted_routes::{PredictedRoutes, PredictedRoute};
+pub use control::{
+    CapturePorts, ExternalResolver, Membership, Probers, ProxyOptions, RunError, run,
+};
+pub use predicted_routes::{PredictedRoute, PredictedRoutes};
 pub use worker::ProxyLimits;

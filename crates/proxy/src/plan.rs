@@ -15,13 +15,13 @@ use voile_traffic::balance::{Algorithm, KeySource, SlowStart, Spread, Zones};
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_transport::{KeepAlive, proxy_protocol};
 use voile_xds::wire::{
-    Authorizer, ClientCertificateDetails, Collector, ForwardClientCertificate, RemoteGateway, MutualTls,
-    WireProtocol, ProxyConfiguration, ServerKind, Telemetry, protocol_of,
+    Authorizer, ClientCertificateDetails, Collector, ForwardClientCertificate, MutualTls,
+    ProxyConfiguration, RemoteGateway, ServerKind, Telemetry, WireProtocol, protocol_of,
 };
 
 use crate::authorization::Authorization;
 use crate::health::{Gate, Watch};
-use crate::http::{HeadAmendment, FieldPlacement, UpstreamTerms};
+use crate::http::{FieldPlacement, HeadAmendment, UpstreamTerms};
 use crate::rate_limits::RateLimits;
 use crate::registry::outside;
 use crate::registry::routes::CompiledRoutes;

@@ -15,7 +15,7 @@ use voile_model::mesh::rate_limit::{Descriptor, Limit, LimitBy};
 use voile_model::{Port, ServiceKey};
 use voile_policy::authorization::PathNormalization;
 use voile_traffic::route::{Match, RouteInput, RouteTable};
-use voile_traffic::{Bucket, KeyedBuckets, LimitKey, Rate, LimitVerdict};
+use voile_traffic::{Bucket, KeyedBuckets, LimitKey, LimitVerdict, Rate};
 use voile_xds::wire::{GlobalLimits, LimitRule, ProxyConfiguration, RateLimit};
 
 use crate::registry::routes::matching;
@@ -277,7 +277,11 @@ fn resource(said: &RateLimit, known: &mut EarlierCounters) -> Result<Resource, S
     })
 }
 
-fn rule(resource: &Arc<str>, said: &LimitRule, known: &mut EarlierCounters) -> Result<RateLimitRule, String> {
+fn rule(
+    resource: &Arc<str>,
+    said: &LimitRule,
+    known: &mut EarlierCounters,
+) -> Result<RateLimitRule, String> {
     let own = (Arc::clone(resource), Arc::clone(&said.name));
     let mut limits = Vec::with_capacity(said.limits.len());
     let mut policies = Vec::with_capacity(said.limits.len());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use voile_model::mesh::telemetry::TelemetrySide;
 use voile_proto::trace::Span;
-use voile_telemetry::access_log::{Logger, LogNeeds};
+use voile_telemetry::access_log::{LogNeeds, Logger};
 use voile_telemetry::outbox::Outbox;
 use voile_telemetry::trace::SpanSettings;
 

@@ -1,18 +1,18 @@
 //! Resources from the control plane, as they came, and their translation to a [`ProxyPlan`]. Pure: no socket, no clock.
 
-pub(crate) mod path_questions;
 mod authorization;
-mod remote_networks;
 mod capture;
 mod client_rules;
 mod destination;
+mod dns_endpoints;
 pub(crate) mod files;
 mod gateway;
 mod index;
 mod locality;
-mod dns_endpoints;
 pub(crate) mod names;
 mod origination;
+pub(crate) mod path_questions;
+mod remote_networks;
 pub(crate) mod routes;
 #[cfg(test)]
 mod tests;
@@ -37,21 +37,21 @@ use voile_telemetry as telemetry;
 use voile_xds::client::{Rejection, Update};
 use voile_xds::wire::{
     Address, Collector, InboundListener, OutboundListener, OutboundService, PolicyReference,
-    PortPolicy, WireProtocol, ProxyConfiguration, Service, ServicePolicy, Subset, Telemetry, Tunnel,
-    WireWorkload,
+    PortPolicy, ProxyConfiguration, Service, ServicePolicy, Subset, Telemetry, Tunnel,
+    WireProtocol, WireWorkload,
 };
 
 use crate::authorization::Authorization;
 use crate::plan::{
-    AuthorizerPlan, EndpointPlan, InboundPlan, LimiterPlan, PassthroughMode, OutboundPlan, ProxyPlan, SharedPart,
-    ServicePlan, Settings, TelemetryPlan, TrafficPlan,
+    AuthorizerPlan, EndpointPlan, InboundPlan, LimiterPlan, OutboundPlan, PassthroughMode,
+    ProxyPlan, ServicePlan, Settings, SharedPart, TelemetryPlan, TrafficPlan,
 };
 use crate::rate_limits::RateLimits;
-pub(crate) use authorization::{CompiledPolicies, Inputs, CompilationWork};
+pub(crate) use authorization::{CompilationWork, CompiledPolicies, Inputs};
 use destination::NEVER_CAPTURED;
 pub(crate) use destination::{is_service, outside};
 use index::Index;
-use locality::{EndpointRanking, OwnLocality, LocalitySettings};
+use locality::{EndpointRanking, LocalitySettings, OwnLocality};
 use routes::{HeldBack, HeldRoutes};
 pub(crate) use traffic::Findings;
 
@@ -160,8 +160,9 @@ impl Registry {
         for name in &update.removed {
             self.remove(kind, name);
         }
-        let asked_along =
-            |name: &Arc<str>| path_questions::ALONG.contains(&kind) && path_questions::is_question(name);
+        let asked_along = |name: &Arc<str>| {
+            path_questions::ALONG.contains(&kind) && path_questions::is_question(name)
+        };
         let absent = update.absent.iter().filter(|name| !asked_along(name));
         self.absent.extend(absent.map(|name| (kind, name.clone())));
         self.hear_along(kind, update);
@@ -186,7 +187,8 @@ impl Registry {
                     for range in &value.ranges {
                         self.services_by_range.insert(*range, name.clone());
                     }
-                    self.services.insert(name.clone(), Versioned { version, value });
+                    self.services
+                        .insert(name.clone(), Versioned { version, value });
                 }
                 Address::Workload(value) => {
                     self.remove_workload(name);
@@ -199,7 +201,8 @@ impl Registry {
                             self.far_members.insert(service.clone(), name);
                         }
                     }
-                    self.workloads.insert(name.clone(), Versioned { version, value });
+                    self.workloads
+                        .insert(name.clone(), Versioned { version, value });
                 }
             },
             type_url::SERVICE_POLICY => self.add_policy(name, version, body)?,

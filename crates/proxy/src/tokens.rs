@@ -35,7 +35,9 @@ impl Tokens {
     pub(crate) fn new(rules: &[(&TokenRule, Option<&str>)], before: Option<&Self>) -> Self {
         let before = before.and_then(Self::rules);
         let given = rules.iter().map(|&(rule, keys)| RuleKeys { rule, keys });
-        Self(Arc::new(CompiledTokenRules::Rules(Rules::new(given, before).into())))
+        Self(Arc::new(CompiledTokenRules::Rules(
+            Rules::new(given, before).into(),
+        )))
     }
 
     /// Refuses every request.

@@ -12,7 +12,7 @@ use crate::page::{begin, end, table, with_plots, words};
 use crate::plots::{Plot, Section};
 use crate::record::{Estimate, Latency};
 use crate::statistics::{estimate, paired_ratio};
-use crate::svg::{PlotBar, Frame, PlotPoint, Scale, Series, bars, lines};
+use crate::svg::{Frame, PlotBar, PlotPoint, Scale, Series, bars, lines};
 use crate::words::{duration, escape, interval, ratio};
 
 /// Largest distance from 1 of the ratio of medians.

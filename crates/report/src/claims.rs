@@ -350,7 +350,12 @@ impl Claim {
     }
 
     /// The ratio to another cell's figure, by round.
-    fn ratios(&self, key: &CellKey, other: &CellSelector, cells: &Cells) -> Option<BTreeMap<u32, f64>> {
+    fn ratios(
+        &self,
+        key: &CellKey,
+        other: &CellSelector,
+        cells: &Cells,
+    ) -> Option<BTreeMap<u32, f64>> {
         let (ours, theirs) = (cells.get(key)?, cells.get(&other.beside(key))?);
         let by_round = ours.iter().filter_map(|(round, figures)| {
             let other = theirs
@@ -557,7 +562,10 @@ mod tests {
             high: Some(0.334),
             ..Claim::default()
         };
-        assert_eq!(verdicts(record(2.0, 2.0), third.clone()), [ClaimVerdict::Holds]);
+        assert_eq!(
+            verdicts(record(2.0, 2.0), third.clone()),
+            [ClaimVerdict::Holds]
+        );
         let less = Claim {
             ratio_to: None,
             more_than: Some(envoy),
@@ -580,7 +588,10 @@ mod tests {
             high: Some(2.0),
             ..Claim::default()
         };
-        assert_eq!(verdicts(record(2.0, 2.0), steady.clone()), [ClaimVerdict::Holds]);
+        assert_eq!(
+            verdicts(record(2.0, 2.0), steady.clone()),
+            [ClaimVerdict::Holds]
+        );
         assert_eq!(verdicts(record(2.0, 9.0), steady), [ClaimVerdict::More]);
     }
 

@@ -1,7 +1,7 @@
 //! Columns of the tables, in the terminal and on the page. A table shows only columns with figures, so that saturation, bulk and
 //! idle cells show their own figures, and no column is empty.
 
-use crate::record::{Estimate, ValueKind, Record, Summary};
+use crate::record::{Estimate, Record, Summary, ValueKind};
 use crate::words::{bytes, core_share, duration, gigabits, micro, per_second, small_bytes};
 
 /// One column.

@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 use crate::plots::Plot;
 use crate::record::{CellKey, Estimate, Record};
 use crate::side_by_side::{
-    ComparedFigure, FIGURES, cells, comparable, depends_on_speed, differences, measure, same_machine,
-    values,
+    ComparedFigure, FIGURES, cells, comparable, depends_on_speed, differences, measure,
+    same_machine, values,
 };
 use crate::statistics::unpaired_ratio;
-use crate::svg::{PlotBar, Colours, dots};
+use crate::svg::{Colours, PlotBar, dots};
 use crate::table::{Row, aligned, heading};
 use crate::words::{self, escape, interval, ratio};
 

@@ -271,7 +271,12 @@ impl Decisions {
                 row.push(finding.instructions.map_or_else(|| "–".to_owned(), ratio));
             }
             row.push(finding.asked.clone());
-            row.push(finding.outcome.map_or("", TargetResult::in_words).to_owned());
+            row.push(
+                finding
+                    .outcome
+                    .map_or("", TargetResult::in_words)
+                    .to_owned(),
+            );
             rows.push(row);
         }
         rows
@@ -600,8 +605,16 @@ mod tests {
             ..cell(issuers, 1, hit, ns)
         };
         for (cold, warm, asked) in [
-            (22_000.0, 700.0, [TargetResult::Reached, TargetResult::Reached]),
-            (26_000.0, 2_100.0, [TargetResult::Missed, TargetResult::Missed]),
+            (
+                22_000.0,
+                700.0,
+                [TargetResult::Reached, TargetResult::Reached],
+            ),
+            (
+                26_000.0,
+                2_100.0,
+                [TargetResult::Missed, TargetResult::Missed],
+            ),
         ] {
             let mut cells = vec![cell(10, 1, "miss", 50.0), cell(10_000, 1, "miss", 50.0)];
             for issuers in [1, 1_000] {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::record::{Control, Estimate, ValueKind, Record, Summary};
+use crate::record::{Control, Estimate, Record, Summary, ValueKind};
 use crate::words::{bytes, duration, interval, load_title, ratio};
 
 /// Figures of the control that the text mentions, and their names for the reader.
@@ -101,7 +101,8 @@ fn features(record: &Record) -> Vec<String> {
 
 fn feature(record: &Record, name: &str) -> Option<String> {
     // Without its last set, as far as that was measured beside it.
-    let of_it = |s: &&Summary| s.contestant == name && s.kind == ValueKind::Latency && s.runs_valid > 0;
+    let of_it =
+        |s: &&Summary| s.contestant == name && s.kind == ValueKind::Latency && s.runs_valid > 0;
     let base = name
         .match_indices('+')
         .rev()

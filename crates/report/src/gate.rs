@@ -84,7 +84,11 @@ struct Test {
 ///
 /// # Errors
 /// When they cannot be judged: another profile, load or machine, nothing in common, too few rounds.
-pub fn judge(base: &Record, new: &Record, asked: &GateOptions) -> Result<Vec<JudgedFigure>, String> {
+pub fn judge(
+    base: &Record,
+    new: &Record,
+    asked: &GateOptions,
+) -> Result<Vec<JudgedFigure>, String> {
     let seed = base.experiment.seed;
     let judged = tests(base, new, asked)?.into_iter().filter_map(|test| {
         let ratio = unpaired_ratio(&test.after, &test.before, seed)?;

@@ -212,35 +212,36 @@ impl Generators {
     /// Plots of the record: the compared figure of each scene, and the cost of a request.
     #[must_use]
     pub fn sections(&self) -> Vec<Section> {
-        let drawn = |kind: &str, figure_of: &dyn Fn(&GeneratorScene) -> Option<String>| -> Vec<Plot> {
-            let scenes = self.scenes.iter().filter_map(|scene| {
-                let figure = figure_of(scene)?;
-                let (show, what) = shown(&figure);
-                let others = scene.bounds.iter().map(|bound| bound.of.as_str());
-                let rows = std::iter::once("voile")
-                    .chain(others)
-                    .filter_map(|generator| {
-                        let rounds = self.rounds(scene, generator, &figure);
-                        let value = estimate(&rounds.values().copied().collect::<Vec<_>>())?;
-                        let class = if generator == "voile" {
-                            "c-voile"
-                        } else {
-                            "c-other"
-                        };
-                        let label = generator.to_owned();
-                        Some(PlotBar {
-                            label,
-                            class,
-                            value,
-                        })
-                    });
-                let rows: Vec<PlotBar> = rows.collect();
-                let title = format!("{what}: {}", scene.title);
-                let svg = (!rows.is_empty()).then(|| bars(&title, &rows, show))?;
-                Some(Plot::new(kind, title, svg))
-            });
-            scenes.collect()
-        };
+        let drawn =
+            |kind: &str, figure_of: &dyn Fn(&GeneratorScene) -> Option<String>| -> Vec<Plot> {
+                let scenes = self.scenes.iter().filter_map(|scene| {
+                    let figure = figure_of(scene)?;
+                    let (show, what) = shown(&figure);
+                    let others = scene.bounds.iter().map(|bound| bound.of.as_str());
+                    let rows = std::iter::once("voile")
+                        .chain(others)
+                        .filter_map(|generator| {
+                            let rounds = self.rounds(scene, generator, &figure);
+                            let value = estimate(&rounds.values().copied().collect::<Vec<_>>())?;
+                            let class = if generator == "voile" {
+                                "c-voile"
+                            } else {
+                                "c-other"
+                            };
+                            let label = generator.to_owned();
+                            Some(PlotBar {
+                                label,
+                                class,
+                                value,
+                            })
+                        });
+                    let rows: Vec<PlotBar> = rows.collect();
+                    let title = format!("{what}: {}", scene.title);
+                    let svg = (!rows.is_empty()).then(|| bars(&title, &rows, show))?;
+                    Some(Plot::new(kind, title, svg))
+                });
+                scenes.collect()
+            };
         let section = |title, words, plots| Section {
             title,
             words,

@@ -132,8 +132,9 @@ fn draw(records: &[&Record], multiples: bool) -> Vec<FigureHistory> {
 /// Finds the most likely change of each line, and keeps those that are significant together. Then finds the changes on both
 /// sides.
 fn find_changes(lines: &mut [FigureHistory]) {
-    let medians =
-        |line: &FigureHistory| -> Vec<f64> { line.points.iter().map(|point| point.1.median).collect() };
+    let medians = |line: &FigureHistory| -> Vec<f64> {
+        line.points.iter().map(|point| point.1.median).collect()
+    };
     let first: Vec<_> = lines
         .iter()
         .enumerate()

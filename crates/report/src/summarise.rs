@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::record::{CellKey, Control, Estimate, ValueKind, Latency, Record, SliceRun, Summary};
+use crate::record::{CellKey, Control, Estimate, Latency, Record, SliceRun, Summary, ValueKind};
 use crate::statistics::{estimate, paired_ratio, ratio_of_medians};
 use crate::targets::verdicts;
 

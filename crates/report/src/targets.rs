@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{CellKey, Estimate, Record, Summary, FigureTarget};
+use crate::record::{CellKey, Estimate, FigureTarget, Record, Summary};
 use crate::statistics::{estimate, paired_ratio};
 use crate::summarise::by_cell;
 use crate::words::{Unit, interval, load_title, ratio, unit};

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use voile_graph::ServiceProtocol;
 
-use crate::body::{PayloadBody, Payload};
+use crate::body::{Payload, PayloadBody};
 use crate::grpc;
 use crate::places::CalleeAddress;
 use crate::server::Local;

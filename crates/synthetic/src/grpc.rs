@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
 
-use crate::body::{PayloadBody, Payload};
+use crate::body::{Payload, PayloadBody};
 
 /// The method that runs a script.
 pub(crate) const METHOD: &str = "/voile.graph.v1.Service/Call";

@@ -11,7 +11,7 @@ use hyper::body::{Body as _, Incoming};
 use voile_graph::Probability;
 use voile_graph::dice::{Decision, ProcessRandom};
 
-use crate::body::{PayloadBody, Payload};
+use crate::body::{Payload, PayloadBody};
 use crate::call::{BodyReadError, drain};
 use crate::grpc;
 use crate::metrics::Metrics;
@@ -108,7 +108,11 @@ impl Handler {
     async fn outcome(&self, request: Request<Incoming>, number: u64) -> ScriptOutcome {
         if self.in_flight.get() > MAX_IN_FLIGHT {
             let reason = format!("more than {MAX_IN_FLIGHT} requests at a time");
-            return ScriptOutcome::Failed(StatusCode::SERVICE_UNAVAILABLE, grpc::UNAVAILABLE, reason);
+            return ScriptOutcome::Failed(
+                StatusCode::SERVICE_UNAVAILABLE,
+                grpc::UNAVAILABLE,
+                reason,
+            );
         }
         let inherited = trace::inherited(request.headers());
         let mut body = request.into_body();
@@ -119,9 +123,15 @@ impl Handler {
                 Ok(()) => {}
                 Err(BodyReadError::TooLarge) => {
                     let reason = format!("the request has more than {MAX_REQUEST_BYTES} bytes");
-                    return ScriptOutcome::Failed(StatusCode::PAYLOAD_TOO_LARGE, grpc::EXHAUSTED, reason);
+                    return ScriptOutcome::Failed(
+                        StatusCode::PAYLOAD_TOO_LARGE,
+                        grpc::EXHAUSTED,
+                        reason,
+                    );
                 }
-                Err(BodyReadError::Broken) => return failed("the request's body broke off".to_owned()),
+                Err(BodyReadError::Broken) => {
+                    return failed("the request's body broke off".to_owned());
+                }
             }
         }
         if self.dice.hit(number, Decision::Fail, self.error_rate) {

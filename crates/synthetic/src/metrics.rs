@@ -111,7 +111,10 @@ impl Metrics {
         Self {
             incoming: AtomicU64::new(0),
             outgoing: outgoing.collect(),
-            durations: CODES.iter().map(|_| FixedHistogram::new(&DURATIONS)).collect(),
+            durations: CODES
+                .iter()
+                .map(|_| FixedHistogram::new(&DURATIONS))
+                .collect(),
             sizes: CODES.iter().map(|_| FixedHistogram::new(&SIZES)).collect(),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use voile_graph::mesh::{PORT, variable};
-use voile_graph::{ServiceCall, Graph, GraphService};
+use voile_graph::{Graph, GraphService, ServiceCall};
 
 /// Address of a callee.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use http::HeaderMap;
 use voile_graph::dice::{Decision, ProcessRandom};
-use voile_graph::{ScriptStep, Graph, ServiceProtocol, Probability, Step};
+use voile_graph::{Graph, Probability, ScriptStep, ServiceProtocol, Step};
 
 use crate::body::Payload;
 use crate::call::{Callee, Callees, Reason};

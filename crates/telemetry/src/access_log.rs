@@ -19,7 +19,9 @@ use std::sync::Arc;
 use voile_model::log_filter::LogFilter;
 
 pub use als::AlsLog;
-pub use entry::{AccessLogEntry, Fields, HttpLogFields, PolicyMarks, NoFields, DryRunEntry, TlsFacts};
+pub use entry::{
+    AccessLogEntry, DryRunEntry, Fields, HttpLogFields, NoFields, PolicyMarks, TlsFacts,
+};
 pub use file::{FileLog, LAST_LINES, WriterThread};
 pub use filter::passes;
 pub use render::Renderer;

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-pub use projection::{Projection, MetricShape};
+pub use projection::{MetricShape, Projection};
 
 use crate::histogram::Histogram;
 use crate::labels::{GRPC, Labels};
-use crate::shard::{SeriesOutcome, Series, Snapshot, TcpOutcome};
+use crate::shard::{Series, SeriesOutcome, Snapshot, TcpOutcome};
 
 /// A metric of our own beside Istio's: one family, its samples by labels.
 #[derive(Debug, Clone)]
@@ -270,7 +270,10 @@ fn merge(mine: &mut Series, theirs: &Series) {
     }
 }
 
-fn outcome_labels<'a>(labels: &'a Labels, outcome: &SeriesOutcome) -> Vec<(&'static str, Cow<'a, str>)> {
+fn outcome_labels<'a>(
+    labels: &'a Labels,
+    outcome: &SeriesOutcome,
+) -> Vec<(&'static str, Cow<'a, str>)> {
     let status = outcome.grpc_status.map(|status| status.to_string());
     let own = [
         ("response_code", Cow::Owned(outcome.code.to_string())),

@@ -19,9 +19,11 @@ mod process;
 mod shard;
 pub mod trace;
 
-pub use exposition::{MetricFamily, Projection, Scrape, MetricShape, escape_label, open_metrics};
+pub use exposition::{MetricFamily, MetricShape, Projection, Scrape, escape_label, open_metrics};
 pub use histogram::Histogram;
-pub use labels::{GRPC, HTTP, Labels, Locality, PeerLabels, Reporter, Security, ServiceLabels, TCP, UNKNOWN};
+pub use labels::{
+    GRPC, HTTP, Labels, Locality, PeerLabels, Reporter, Security, ServiceLabels, TCP, UNKNOWN,
+};
 pub use names::{DnsFigures, OnDemandFigures};
 pub use process::ProcessFigures;
 pub use shard::{IDLE_SERIES, MAX_OUTCOMES, MAX_SERIES, SeriesId, Shard, Snapshot};

@@ -14,11 +14,13 @@ mod zones;
 
 pub use alias::Alias;
 pub use key::{Cookie, HashKey, KeySource};
-pub use ring::{MAGLEV_SIZE, MAX_RING, MIN_RING, Maglev, RingEndpoint, Ring};
+pub use ring::{MAGLEV_SIZE, MAX_RING, MIN_RING, Maglev, Ring, RingEndpoint};
 pub use rotation::Rotation;
-pub use tiers::{EndpointGroup, Locality, EndpointLocality, Spread, EndpointTiers, distance, distance_by_labels};
+pub use tiers::{
+    EndpointGroup, EndpointLocality, EndpointTiers, Locality, Spread, distance, distance_by_labels,
+};
 pub use two::{EndpointCost, TwoChoices};
-pub use vitals::{EWMA_DECAY, EWMA_INITIAL, MAX_PENALTY, PENALTY, SlowStart, EndpointVitals};
+pub use vitals::{EWMA_DECAY, EWMA_INITIAL, EndpointVitals, MAX_PENALTY, PENALTY, SlowStart};
 pub use zones::Zones;
 
 /// Algorithm that selects an endpoint of a group.
@@ -98,7 +100,10 @@ impl Balancer {
             }
             (BalancingPolicy::Ring(ring), Some(key)) => ring.choose(key, available),
             (BalancingPolicy::Maglev(maglev), Some(key)) => maglev.choose(key, available),
-            (BalancingPolicy::Random | BalancingPolicy::Ring(_) | BalancingPolicy::Maglev(_), _) => self.weights.any(of, random),
+            (
+                BalancingPolicy::Random | BalancingPolicy::Ring(_) | BalancingPolicy::Maglev(_),
+                _,
+            ) => self.weights.any(of, random),
         }
     }
 }

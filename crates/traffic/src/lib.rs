@@ -13,11 +13,13 @@ pub mod route;
 mod share;
 
 pub use authority::{AuthorityTable, MAX_AUTHORITY};
-pub use breaker::{Breaker, BreakerPermit, BreakerLimits, Resource};
-pub use check::{CheckPolicy, CheckedEndpoint, FIRST_WITHIN, EndpointHealth};
+pub use breaker::{Breaker, BreakerLimits, BreakerPermit, Resource};
+pub use check::{CheckPolicy, CheckedEndpoint, EndpointHealth, FIRST_WITHIN};
 pub use hash::xxh64;
-pub use limit::{Bucket, KeyedBuckets, LimitKey, Quota, Rate, RateError, LimitVerdict};
-pub use outlier::{Ejection, UpstreamOutcome, OutlierPolicy, Outliers, EjectionReason, SuccessRate, unsuccessful};
+pub use limit::{Bucket, KeyedBuckets, LimitKey, LimitVerdict, Quota, Rate, RateError};
+pub use outlier::{
+    Ejection, EjectionReason, OutlierPolicy, Outliers, SuccessRate, UpstreamOutcome, unsuccessful,
+};
 pub use retry::{
     Attempt, BACKOFF_BASE, BACKOFF_CAP, BUDGET_MIN, BUDGET_PERCENT, Conditions, DEFAULT_RETRIES,
     RetryBudget, RetryPolicy,

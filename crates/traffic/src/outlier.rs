@@ -218,7 +218,10 @@ impl Outliers {
             |counter: &AtomicU32, most: u32| most > 0 && counter.fetch_add(1, Relaxed) + 1 >= most;
         let policy = &self.policy;
         if policy.success_rate.is_some() {
-            let good = !matches!(outcome, UpstreamOutcome::Failed | UpstreamOutcome::Answered(500..));
+            let good = !matches!(
+                outcome,
+                UpstreamOutcome::Failed | UpstreamOutcome::Answered(500..)
+            );
             let one = ONE_REQUEST + u64::from(good);
             record.tally.fetch_add(one, Relaxed);
         }

@@ -28,4 +28,4 @@ pub use precedence::{RankedMatch, by_precedence};
 pub use redirect::{REDIRECT_STATUSES, Redirect, RedirectPort};
 pub use regex::{MAX_PATTERN, MAX_PROGRAM, Regex, RegexError};
 pub use rewrite::{PathRewrite, RegexRewrite};
-pub use table::{SelectedRoute, RouteTable, naive};
+pub use table::{RouteTable, SelectedRoute, naive};

@@ -125,7 +125,8 @@ mod tests {
             reads: 0,
             largest: 0,
         };
-        let (mut ahead, mut all, mut room) = (ReadAheadStream::default(), Vec::new(), vec![0; piece]);
+        let (mut ahead, mut all, mut room) =
+            (ReadAheadStream::default(), Vec::new(), vec![0; piece]);
         loop {
             let mut buf = ReadBuf::new(&mut room);
             let read = ahead.poll_read(&mut buf, |buf| socket.read(buf));

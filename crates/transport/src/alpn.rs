@@ -40,7 +40,9 @@ pub enum InnerProtocol {
 #[must_use]
 pub fn inner(negotiated: Option<&[u8]>) -> InnerProtocol {
     match negotiated {
-        Some(name) if name == HTTP11 || name == HTTP10 || name == PLAIN_HTTP11 => InnerProtocol::Http1,
+        Some(name) if name == HTTP11 || name == HTTP10 || name == PLAIN_HTTP11 => {
+            InnerProtocol::Http1
+        }
         Some(name) if name == HTTP2 || name == PLAIN_HTTP2 => InnerProtocol::Http2,
         Some(_) => InnerProtocol::Opaque,
         None => InnerProtocol::Unnamed,

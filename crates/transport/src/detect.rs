@@ -139,7 +139,9 @@ fn request_line(bytes: &[u8]) -> Option<DetectedProtocol> {
     let target = without_blank(rest, BLANK);
     match rest.first() {
         None => return more,
-        Some(byte) if method.is_empty() || !BLANK.contains(byte) => return Some(DetectedProtocol::Opaque),
+        Some(byte) if method.is_empty() || !BLANK.contains(byte) => {
+            return Some(DetectedProtocol::Opaque);
+        }
         Some(_) if method == TUNNEL => return Some(DetectedProtocol::Opaque),
         Some(_) => {}
     }
@@ -227,7 +229,9 @@ pub async fn read_http(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<
         // The first bytes of a request: the engine waits for the rest.
         None => Ok(DetectedProtocol::Http1),
         // CONNECT is a request as any other, where HTTP is expected.
-        Some(DetectedProtocol::Opaque) if begins_connect(&bytes[..count]) => Ok(DetectedProtocol::Http1),
+        Some(DetectedProtocol::Opaque) if begins_connect(&bytes[..count]) => {
+            Ok(DetectedProtocol::Http1)
+        }
         Some(detected) => Ok(detected),
     }
 }
@@ -255,7 +259,10 @@ pub async fn read_first(
     Ok(prefix.first().copied())
 }
 
-async fn read_until_sure(tcp: &mut impl Readable, prefix: &mut Vec<u8>) -> io::Result<DetectedProtocol> {
+async fn read_until_sure(
+    tcp: &mut impl Readable,
+    prefix: &mut Vec<u8>,
+) -> io::Result<DetectedProtocol> {
     loop {
         if let Some(answer) = detect(prefix) {
             return Ok(answer);

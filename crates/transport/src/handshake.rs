@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConfig, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::stream::{ServerTls, TransportStream, TcpIo};
+use crate::stream::{ServerTls, TcpIo, TransportStream};
 
 /// Why there is no TLS connection.
 #[derive(Debug, thiserror::Error)]

@@ -30,8 +30,8 @@ pub use client_hello::{ClientHello, HelloError, message as client_hello};
 pub use close::{LingeringConnection, linger, reset};
 pub use connect::{ConnectError, KeepAlive, connect, open, prepare};
 pub use detect::{
-    DetectedProtocol, Readable, TLS_HANDSHAKE_RECORD, begins_connect, detect, is_word, may_become_request,
-    read_first, read_http, read_opening, read_prefix, readable,
+    DetectedProtocol, Readable, TLS_HANDSHAKE_RECORD, begins_connect, detect, is_word,
+    may_become_request, read_first, read_http, read_opening, read_prefix, readable,
 };
 pub use handshake::{HandshakeError, accept_tls, connect_tls};
 pub use limits::*;
@@ -45,5 +45,5 @@ pub use redirected::{
     original_destination,
 };
 pub use relay::{FirstSpeaker, RelayEnd, RelayOutcome, relay, relay_watched, yield_turn};
-pub use stream::{TunnelledStream, SocketEvents, ServerTls, TransportStream, TcpIo};
+pub use stream::{ServerTls, SocketEvents, TcpIo, TransportStream, TunnelledStream};
 pub use within::{NestedTls, connect_tls_within};

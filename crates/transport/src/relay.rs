@@ -167,7 +167,11 @@ impl RefusedUpstream {
     }
 
     /// Drops incoming bytes. Ready when nothing more is to be dropped.
-    fn poll(&mut self, cx: &mut Context<'_>, downstream: &mut TransportStream) -> Poll<io::Result<()>> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        downstream: &mut TransportStream,
+    ) -> Poll<io::Result<()>> {
         while !self.over {
             ready!(downstream.poll_readable(cx))?;
             let mut buffer = Buffer::take(Class::default());
@@ -250,12 +254,12 @@ impl ByteRelay {
 /// Returns the end of the relay, once its two directions decide it.
 fn ended(up: Poll<Result<(), RelayError>>, down: Poll<Result<(), RelayError>>) -> Poll<RelayEnd> {
     match (up, down) {
-        (Poll::Ready(Err(RelayError::Reading(e))), _) | (_, Poll::Ready(Err(RelayError::Writing(e)))) => {
+        (Poll::Ready(Err(RelayError::Reading(e))), _)
+        | (_, Poll::Ready(Err(RelayError::Writing(e)))) => {
             Poll::Ready(RelayEnd::DownstreamFailed(e))
         }
-        (Poll::Ready(Err(RelayError::Writing(e))), _) | (_, Poll::Ready(Err(RelayError::Reading(e)))) => {
-            Poll::Ready(RelayEnd::UpstreamFailed(e))
-        }
+        (Poll::Ready(Err(RelayError::Writing(e))), _)
+        | (_, Poll::Ready(Err(RelayError::Reading(e)))) => Poll::Ready(RelayEnd::UpstreamFailed(e)),
         (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(RelayEnd::Finished),
         _ => Poll::Pending,
     }
@@ -346,7 +350,9 @@ impl RelayDirection {
                     );
                     let count = count.map_err(RelayError::Writing)?;
                     if count == 0 {
-                        return Poll::Ready(Err(RelayError::Writing(io::ErrorKind::WriteZero.into())));
+                        return Poll::Ready(Err(RelayError::Writing(
+                            io::ErrorKind::WriteZero.into(),
+                        )));
                     }
                     *written += count;
                     if *written == *filled {
@@ -370,7 +376,11 @@ impl RelayDirection {
         }
     }
 
-    fn poll_fill(&mut self, cx: &mut Context<'_>, from: &mut TransportStream) -> Poll<io::Result<()>> {
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut TransportStream,
+    ) -> Poll<io::Result<()>> {
         ready!(from.poll_readable(cx))?;
         let mut buffer = Buffer::take(self.class);
         let mut read = ReadBuf::new(buffer.bytes_mut());

@@ -16,7 +16,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::detect::Readable;
 use crate::handshake::HandshakeError;
-use crate::stream::{TunnelledStream, SocketEvents, TransportStream};
+use crate::stream::{SocketEvents, TransportStream, TunnelledStream};
 
 /// See the module.
 #[derive(Debug)]

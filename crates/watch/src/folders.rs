@@ -489,7 +489,10 @@ impl FolderWatch {
         read
     }
 
-    fn read(&mut self, reading: &mut FolderReading<'_>) -> Result<Vec<Arc<SourceFile>>, WatchError> {
+    fn read(
+        &mut self,
+        reading: &mut FolderReading<'_>,
+    ) -> Result<Vec<Arc<SourceFile>>, WatchError> {
         let mut found = Vec::new();
         let mut links = false;
         let was_away = self.away.take().is_some();

@@ -6,8 +6,8 @@
 //! proxy ─ hello ─► agent ─ Add (with a namespace) … SnapshotSent ─► proxy ─ yes, or why not ─► agent ─ Add, Del …
 //! ```
 
-mod packets;
 mod messages;
+mod packets;
 
-pub use packets::{Agents, Channel};
 pub use messages::{AgentMessage, PodIdentity};
+pub use packets::{Agents, Channel};

@@ -249,6 +249,9 @@ mod tests {
         assert!(
             matches!(AgentMessage::decode(&[0x2a, 3, 0x0a, 1, b'u'], None), Ok(AgentMessage::Keep(uid)) if uid == "u")
         );
-        assert!(matches!(AgentMessage::decode(&[0x1a, 0], None), Ok(AgentMessage::Complete)));
+        assert!(matches!(
+            AgentMessage::decode(&[0x1a, 0], None),
+            Ok(AgentMessage::Complete)
+        ));
     }
 }

@@ -4,12 +4,15 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use voile_model::mesh::{Mesh, Protocol, MeshService, ServicePort};
+use voile_model::mesh::{Mesh, MeshService, Protocol, ServicePort};
 use voile_model::{Identity, Port, ResourceName};
-use voile_policy::authorization::{Action, RequestFacts, Policy, PolicyRule, Term, naive, provider_of};
+use voile_policy::authorization::{
+    Action, Policy, PolicyRule, RequestFacts, Term, naive, provider_of,
+};
 
 use super::{
-    WorkloadPolicies, enforced_protocol, is_known, is_opaque, mode, refused_at_the_door, said, waypoint,
+    WorkloadPolicies, enforced_protocol, is_known, is_opaque, mode, refused_at_the_door, said,
+    waypoint,
 };
 use crate::subject::{Subject, behind, subjects};
 
@@ -103,7 +106,11 @@ pub fn who_can(mesh: &Mesh, service: &MeshService) -> Vec<Access> {
 }
 
 /// Decides by the ALLOW policies: without any, always.
-fn allowed<'p>(policies: impl Iterator<Item = &'p Policy>, facts: &RequestFacts<'_>, http: bool) -> MatchCertainty {
+fn allowed<'p>(
+    policies: impl Iterator<Item = &'p Policy>,
+    facts: &RequestFacts<'_>,
+    http: bool,
+) -> MatchCertainty {
     let mut allows = policies
         .filter(|policy| policy.action == Action::Allow)
         .peekable();
@@ -133,7 +140,10 @@ fn at_waypoint(
     match waypoint::entrance(mesh, name, service, caller.identity()) {
         Err((why, _)) => CallerAccess::Nothing(why),
         Ok(gateway) => {
-            let held = WorkloadPolicies::of_policies(mesh, mesh.authorization_aimed_at(gateway, Some(service)));
+            let held = WorkloadPolicies::of_policies(
+                mesh,
+                mesh.authorization_aimed_at(gateway, Some(service)),
+            );
             answer(&held, caller, (port.protocol, port.number))
         }
     }
@@ -156,7 +166,11 @@ fn at_workload(
 }
 
 /// Decides by the policies for a caller whose connection is accepted.
-fn answer(held: &WorkloadPolicies<'_>, caller: &CallerGroup, (protocol, port): (Protocol, Port)) -> CallerAccess {
+fn answer(
+    held: &WorkloadPolicies<'_>,
+    caller: &CallerGroup,
+    (protocol, port): (Protocol, Port),
+) -> CallerAccess {
     let nowhere = Ipv4Addr::UNSPECIFIED.into();
     let facts = RequestFacts {
         source: caller.identity(),
@@ -196,7 +210,9 @@ fn answer(held: &WorkloadPolicies<'_>, caller: &CallerGroup, (protocol, port): (
     }
     match allowed(enforced(), &facts, http) {
         MatchCertainty::Always => {}
-        MatchCertainty::Never => return CallerAccess::Nothing("no ALLOW rule can match".to_owned()),
+        MatchCertainty::Never => {
+            return CallerAccess::Nothing("no ALLOW rule can match".to_owned());
+        }
         MatchCertainty::When(rules) => {
             let one = rules.join(" or ");
             conditions.push(match rules.len() {

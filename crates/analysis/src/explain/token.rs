@@ -8,7 +8,8 @@ use voile_model::Source;
 use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule, token_rules};
 use voile_policy::claims::Claims;
 use voile_policy::tokens::{
-    Cache, TokenEdits, RuleKeys, TokenOutcome, TokenErrorReason, TokenRequest, Rules, Verified, without_cookies,
+    Cache, RuleKeys, Rules, TokenEdits, TokenErrorReason, TokenOutcome, TokenRequest, Verified,
+    without_cookies,
 };
 
 use super::AccessQuestion;
@@ -231,7 +232,11 @@ fn issuer(token: &str) -> Option<String> {
 }
 
 /// Changes that would make the token acceptable.
-fn otherwise(reason: TokenErrorReason, written: &[Written<'_>], rule: Option<&Written<'_>>) -> Vec<String> {
+fn otherwise(
+    reason: TokenErrorReason,
+    written: &[Written<'_>],
+    rule: Option<&Written<'_>>,
+) -> Vec<String> {
     const SHOWN: usize = 5; // more is no answer
     match (reason, rule) {
         (TokenErrorReason::Issuer, _) => {

@@ -8,8 +8,8 @@ use voile_model::{Identity, ResourceName};
 use voile_policy::Mode;
 
 use super::{
-    DecidingPolicy, Explanation, WorkloadPolicies, AccessQuestion, ask, is_opaque, limits, refused_at_the_door,
-    requests_alone, token,
+    AccessQuestion, DecidingPolicy, Explanation, WorkloadPolicies, ask, is_opaque, limits,
+    refused_at_the_door, requests_alone, token,
 };
 
 /// The waypoint that accepts a caller's connection to a service. An error has the reason for its absence, and the
@@ -74,7 +74,8 @@ pub(super) fn at(
             return explanation;
         }
     };
-    let held = WorkloadPolicies::of_policies(mesh, mesh.authorization_aimed_at(gateway, Some(service)));
+    let held =
+        WorkloadPolicies::of_policies(mesh, mesh.authorization_aimed_at(gateway, Some(service)));
     // Without a running waypoint its Pods are unknown, so policies that select Pods by label are left out.
     let is_its =
         |one: &&Arc<Workload>| mesh.waypoint_run_by(one).is_some_and(|by| by.name == *name);

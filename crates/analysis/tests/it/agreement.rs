@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use voile_analysis::explain::{CallerAccess, CallerGroup, AccessQuestion, explain, who_can};
+use voile_analysis::explain::{AccessQuestion, CallerAccess, CallerGroup, explain, who_can};
 use voile_model::mesh::{Mesh, MeshService, ServicePort};
 use voile_model::{SourceFile, check};
 

@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use voile_lab::{AgreementSettings, Definition, RecordKeeping, ExperimentOutcome, Overrides, SlicePlan, Settings};
+use voile_lab::{
+    AgreementSettings, Definition, ExperimentOutcome, Overrides, RecordKeeping, Settings, SlicePlan,
+};
 use voile_report::record::Record;
 
 /// Measure what a mesh costs on this machine.
@@ -408,7 +410,9 @@ fn experiment(
             println!("  {} times, about {} s in all", run.repeat, all.as_secs());
         }
         let looking = SlicePlan::looking(&definition) * u32::from(run.profile);
-        return Ok(FinishedExperiment::Planned(plan.duration() * run.repeat + looking));
+        return Ok(FinishedExperiment::Planned(
+            plan.duration() * run.repeat + looking,
+        ));
     }
     let voile = program(run.voile.as_deref())?;
     voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;

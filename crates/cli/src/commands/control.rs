@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
-use voile_control::{Control, KeyOptions, NodeAccount, ControlOptions, Report, Reporter};
+use voile_control::{Control, ControlOptions, KeyOptions, NodeAccount, Report, Reporter};
 use voile_identity::{RootFingerprint, RootPolicy};
 use voile_model::Severity;
 use voile_model::mesh::AddressRange;

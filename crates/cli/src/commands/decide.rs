@@ -119,7 +119,12 @@ enum MatchingRule {
 impl MatchingRule {
     const ALL: [Self; 4] = [Self::First, Self::Last, Self::Miss, Self::Any];
 
-    fn requests(self, kind: RuleShape, rules: usize, random: &mut fastrand::Rng) -> Vec<SampleRequest> {
+    fn requests(
+        self,
+        kind: RuleShape,
+        rules: usize,
+        random: &mut fastrand::Rng,
+    ) -> Vec<SampleRequest> {
         let mut any = || random.usize(..rules);
         let hits = match self {
             Self::First => vec![Some(0)],
@@ -227,7 +232,8 @@ fn decide(args: &DecideArgs) -> std::io::Result<()> {
         match (made, hit) {
             (CompiledSet::Policies(kind, engine), Some(hit)) => {
                 let requests = hit.requests(*kind, size.rules, &mut random);
-                let facts: Vec<RequestFacts<'_>> = requests.iter().map(SampleRequest::facts).collect();
+                let facts: Vec<RequestFacts<'_>> =
+                    requests.iter().map(SampleRequest::facts).collect();
                 let ns = match args.count {
                     true => counted(engine, &facts, hit),
                     false => timed(engine, &facts, hit),

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use voile_load::echo::{Echo, EchoOptions, ServerTls, ServerTlsOptions, Stall};
-use voile_load::{Scheme, Stop, LoadTarget, parse_duration};
+use voile_load::{LoadTarget, Scheme, Stop, parse_duration};
 
 /// Serve HTTP/1.1, HTTP/2 and gRPC answers of chosen size, delay and status.
 ///

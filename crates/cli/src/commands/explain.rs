@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use voile_analysis::explain::{self, PresentedToken, DecidingPolicy, Explanation, AccessQuestion, TokenSaid};
+use voile_analysis::explain::{
+    self, AccessQuestion, DecidingPolicy, Explanation, PresentedToken, TokenSaid,
+};
 use voile_model::{Identity, Mesh, Namespace};
 
 use super::up::Dataplane;
@@ -230,8 +232,9 @@ fn token(one: &TokenSaid) -> serde_json::Value {
 }
 
 fn text(one: &Explanation) -> String {
-    let decides =
-        |asked: &DecidingPolicy| (&asked.policy, asked.rule) == (&one.decided.policy, one.decided.rule);
+    let decides = |asked: &DecidingPolicy| {
+        (&asked.policy, asked.rule) == (&one.decided.policy, one.decided.rule)
+    };
     let verdict = match one.allowed {
         true => "ALLOWED",
         // The external service's decision is not known here.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use voile_analysis::explain;
-use voile_envoy::{Layer, WorkloadFilters, PeerIdentity, Translation};
+use voile_envoy::{Layer, PeerIdentity, Translation, WorkloadFilters};
 use voile_model::mesh::{KeySource, Provider, RequestAuthentication, TokenRule, token_rules};
 use voile_model::{Mesh, Namespace};
 use voile_policy::tokens::KeySet;
@@ -112,7 +112,9 @@ impl ExportedText {
 
 pub(crate) fn run(args: &ExportArgs) -> ExitCode {
     let (command, said) = match &args.what {
-        ExportFormat::EnvoyFilters(filters) => ("envoy-filters", filters.text().map(ExportedText::all)),
+        ExportFormat::EnvoyFilters(filters) => {
+            ("envoy-filters", filters.text().map(ExportedText::all))
+        }
         ExportFormat::Envoy(whole) => ("envoy", whole.said()),
         ExportFormat::EnvoyBootstrap(bootstrap) => ("envoy-bootstrap", bootstrap.said()),
         ExportFormat::EnvoySecrets(secrets) => ("envoy-secrets", secrets.said()),

@@ -101,7 +101,9 @@ fn read(words: &[String]) -> Result<FortioFlags, String> {
         if let FlagHandling::Refused(instead) = taken {
             return Err(format!("-{name}: {instead}"));
         }
-        if let FlagHandling::Switch | FlagHandling::NoSwitch | FlagHandling::RefusedSwitch(_) = taken {
+        if let FlagHandling::Switch | FlagHandling::NoSwitch | FlagHandling::RefusedSwitch(_) =
+            taken
+        {
             let on = given.as_deref().map_or(Ok(true), |text| match text {
                 "true" | "1" | "t" => Ok(true),
                 "false" | "0" | "f" => Ok(false),

@@ -164,7 +164,9 @@ fn json(graph: &Graph) -> String {
     });
     let chance = |service: &voile_graph::GraphService| {
         service.error_rate != Probability::NONE
-            || service.calls().any(|call| call.probability != Probability::ALL)
+            || service
+                .calls()
+                .any(|call| call.probability != Probability::ALL)
     };
     let away: Vec<String> = away(graph).collect();
     let checked = serde_json::json!({

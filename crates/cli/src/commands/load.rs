@@ -14,8 +14,8 @@ use voile_load::grpc::ANY_MESSAGES;
 use voile_load::options::{DEFAULT_TCP_BYTES, ReplayedTrace, UNTIL_STOPPED, parse_sizes, pattern};
 use voile_load::trace::{MAX_RECORDED, Trace};
 use voile_load::{
-    ArrivalPattern, Bulk, LoadCondition, LoadOptions, ProfileSegment, Progress, LoadProtocol, Resolve, Stop, LoadTarget,
-    TlsOptions, bulk, capacity, describe::Method, parse_duration, read,
+    ArrivalPattern, Bulk, LoadCondition, LoadOptions, LoadProtocol, LoadTarget, ProfileSegment,
+    Progress, Resolve, Stop, TlsOptions, bulk, capacity, describe::Method, parse_duration, read,
 };
 
 use words::{

@@ -315,7 +315,9 @@ fn options(
         workers: args.workers,
         drain_timeout: args.drain_timeout,
         dns: args.dns.0,
-        resolver: args.resolver.unwrap_or(voile_proxy::ExternalResolver::System),
+        resolver: args
+            .resolver
+            .unwrap_or(voile_proxy::ExternalResolver::System),
         handover: args.handover,
         handover_drain_timeout: args.handover_drain_timeout,
         service_idle: (!args.service_idle_timeout.is_zero()).then_some(args.service_idle_timeout),

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
 use voile_load::Stop;
-use voile_load::relay::{TcpRelay, RelayOptions};
+use voile_load::relay::{RelayOptions, TcpRelay};
 
 /// Relay TCP bytes between two addresses: the least that a process in the path can cost, the lab's floor.
 ///

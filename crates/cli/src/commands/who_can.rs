@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use voile_analysis::explain::{self, Access, CallerAccess, CallerGroup};
 use voile_model::Namespace;
 
-use super::explain::{Output, DataPlanes, mesh};
+use super::explain::{DataPlanes, Output, mesh};
 
 /// The service.
 #[derive(Debug, clap::Args)]

@@ -13,7 +13,7 @@ use tokio::net::TcpStream as AsyncTcp;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use voile_identity::{CertificateClient, CertificateStore, ClientSettings, mesh_client_config};
-use voile_transport::{TransportStream, TcpIo, connect_tls};
+use voile_transport::{TcpIo, TransportStream, connect_tls};
 
 use crate::access_log::{file, lines, log_to};
 use crate::authorization::echo_application;

@@ -6,8 +6,10 @@ mod ask;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use voile_analysis::explain::{CallerAccess, CallerGroup, Explanation, AccessQuestion, explain, who_can};
-use voile_model::mesh::{AuthorizationPolicy, Mesh, Protocol, MeshService, ServicePort, Transport};
+use voile_analysis::explain::{
+    AccessQuestion, CallerAccess, CallerGroup, Explanation, explain, who_can,
+};
+use voile_model::mesh::{AuthorizationPolicy, Mesh, MeshService, Protocol, ServicePort, Transport};
 use voile_model::{Identity, check, files};
 
 use crate::mesh::{put, wait_until};

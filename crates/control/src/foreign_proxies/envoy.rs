@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use prost_types::value::Kind;
 use voile_envoy::{
-    CERTIFICATES, InterceptMode, GATEWAY_NODE, IDENTITY, INTERCEPTION_MODE, ROOT, SIDECAR_NODE,
+    CERTIFICATES, GATEWAY_NODE, IDENTITY, INTERCEPTION_MODE, InterceptMode, ROOT, SIDECAR_NODE,
     Translator,
 };
 use voile_model::check::MeshPatch;
@@ -24,7 +24,7 @@ use voile_xds::server::{Resolution, Resource};
 
 use self::shared::{ResourceSetPart, SharedResources};
 use crate::keys::{Origin, Texts, key_set};
-use crate::snapshot::{SnapshotCaller, MeshSnapshot};
+use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 
 /// Envoy's name for itself in a node.
 const AGENT: &str = "envoy";
@@ -249,7 +249,9 @@ impl Envoys {
         let told = self.translated(snapshot, (&key, known, seat), before.as_deref());
         let told = match (told, before) {
             (Err(WithheldReason::NotNow), Some(before)) => return Ok(before),
-            (Err(WithheldReason::Gone), Some(before)) if snapshot.departed.includes(&known.identity) => {
+            (Err(WithheldReason::Gone), Some(before))
+                if snapshot.departed.includes(&known.identity) =>
+            {
                 return Ok(before);
             }
             (told, _) => told.map(Arc::new).map_err(|reason| reason.say(&name)),
@@ -273,7 +275,11 @@ impl Envoys {
     fn translated(
         &self,
         snapshot: &MeshSnapshot,
-        (key, known, seat): (&WorkloadKey, &voile_identity::AuthenticatedCaller, &Arc<EnvoyNode>),
+        (key, known, seat): (
+            &WorkloadKey,
+            &voile_identity::AuthenticatedCaller,
+            &Arc<EnvoyNode>,
+        ),
         before: Option<&EnvoyResources>,
     ) -> Result<EnvoyResources, WithheldReason> {
         // Other Envoys wait for this lock, and then find the shared resources made.
@@ -296,7 +302,9 @@ impl Envoys {
         if let Some(address) = seat.address
             && !workload.addresses.contains(&address)
         {
-            return Err(WithheldReason::Refused(format!("{address} is not its address")));
+            return Err(WithheldReason::Refused(format!(
+                "{address} is not its address"
+            )));
         }
         if workload.gateway != seat.gateway {
             let (is, says) = match seat.gateway {
@@ -329,7 +337,10 @@ impl Envoys {
 }
 
 /// Which workload the caller is, as far as it proved it.
-fn who(known: &voile_identity::AuthenticatedCaller, seat: &EnvoyNode) -> Result<WorkloadKey, String> {
+fn who(
+    known: &voile_identity::AuthenticatedCaller,
+    seat: &EnvoyNode,
+) -> Result<WorkloadKey, String> {
     let unsaid =
         "node.id does not say which workload this is (sidecar~ADDRESS~NAME.NAMESPACE~DOMAIN)";
     let (namespace, name) = seat.workload.as_ref().ok_or(unsaid)?;
@@ -371,7 +382,11 @@ impl WithheldReason {
 }
 
 /// Logs new limits of the translation.
-fn say(name: &str, before: Option<Result<Arc<EnvoyResources>, String>>, told: &Result<Arc<EnvoyResources>, String>) {
+fn say(
+    name: &str,
+    before: Option<Result<Arc<EnvoyResources>, String>>,
+    told: &Result<Arc<EnvoyResources>, String>,
+) {
     match (before, told) {
         (Some(Err(before)), Err(reason)) if before == *reason => {}
         (_, Err(reason)) => tracing::warn!(workload = name, "an Envoy is told nothing: {reason}"),

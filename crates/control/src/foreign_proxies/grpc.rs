@@ -18,7 +18,7 @@ mod routes;
 
 use destination::Destination;
 
-use crate::snapshot::{SnapshotCaller, MeshSnapshot};
+use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 
 /// Prefix of a server's listener name in Istio's bootstraps and ours; the server's address follows.
 const SERVER: &str = "xds.istio.io/grpc/lds/inbound/";
@@ -84,9 +84,9 @@ pub(super) fn resolve(
             let whole = Destination::of(snapshot, caller, (service, port, None));
             // Routes that cannot be said are not taken back from a client that has others, a listener is.
             let said = || routes::of(snapshot, caller, ((service, port, None), host), &routes);
-            whole
-                .and_then(|_| said())
-                .and_then(|_| super::translation_cache::resource(name, &grpc::client_listener(name, &routes)))
+            whole.and_then(|_| said()).and_then(|_| {
+                super::translation_cache::resource(name, &grpc::client_listener(name, &routes))
+            })
         }
         GrpcRequest::Nowhere(part) => snapshot.made.once(part, "", name, || {
             Ok(Destination::nobody().message(part, name))
@@ -113,7 +113,9 @@ pub(super) fn resolve(
                     let of = format!("{service}:{port}|{}", subset.unwrap_or_default());
                     snapshot.made.once(part, &of, name, make)
                 }
-                false => make().and_then(|message| super::translation_cache::resource(name, &message)),
+                false => {
+                    make().and_then(|message| super::translation_cache::resource(name, &message))
+                }
             }
         }
     };
@@ -166,7 +168,10 @@ fn own_name(caller: &SnapshotCaller) -> Option<Arc<str>> {
 }
 
 /// The caller's own configuration, if it is a workload with one, and that workload's identity.
-fn configuration(snapshot: &MeshSnapshot, caller: &SnapshotCaller) -> Result<ProxyConfiguration, String> {
+fn configuration(
+    snapshot: &MeshSnapshot,
+    caller: &SnapshotCaller,
+) -> Result<ProxyConfiguration, String> {
     let SnapshotCaller::Known(known) = caller else {
         return Err("a caller without credentials asks for it".to_owned());
     };

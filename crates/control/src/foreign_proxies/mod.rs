@@ -9,7 +9,7 @@ mod translation_cache;
 use voile_proto::discovery::Node;
 use voile_xds::server::Resolution;
 
-use crate::snapshot::{SnapshotCaller, MeshSnapshot};
+use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 use envoy::MAX_WORKLOAD;
 pub(crate) use limits::EnvoyLimits;
 pub(crate) use translation_cache::TranslationCache;

@@ -14,7 +14,7 @@ use voile_proto::discovery::Node;
 use voile_xds::wire::CLUSTER;
 
 use super::member_address::may_claim;
-use crate::snapshot::{SnapshotCaller, MeshSnapshot};
+use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 
 /// Field of a node's metadata that names the group, as Istio's agent writes it.
 const GROUP: &str = "AUTO_REGISTER_GROUP";
@@ -111,7 +111,11 @@ impl Claim {
     }
 
     /// Checks the claim against the current mesh.
-    pub(super) fn check(&self, caller: &SnapshotCaller, snapshot: &MeshSnapshot) -> Result<(), Status> {
+    pub(super) fn check(
+        &self,
+        caller: &SnapshotCaller,
+        snapshot: &MeshSnapshot,
+    ) -> Result<(), Status> {
         let Self { group, .. } = self;
         let Some(found) = snapshot.groups.get(group) else {
             return Err(Status::permission_denied(format!(

@@ -190,7 +190,9 @@ impl MemberList {
             self.changed.remove(&key);
             return Some(MemberAction::Write(key));
         }
-        self.look_at.take_if(|at| *at <= now).map(|_| MemberAction::Look)
+        self.look_at
+            .take_if(|at| *at <= now)
+            .map(|_| MemberAction::Look)
     }
 
     /// When something is to be done next, if nobody says anything before.

@@ -9,11 +9,11 @@
 
 mod claim;
 mod entry;
-mod replica_lock;
 mod member_address;
+mod members;
 mod quota;
 mod registrar;
-mod members;
+mod replica_lock;
 
 pub(crate) use registrar::Registrar;
 

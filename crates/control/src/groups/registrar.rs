@@ -18,9 +18,9 @@ use voile_xds::server::{Admission, StreamId};
 use super::FOLDER;
 use super::claim::{Claim, taken};
 use super::entry::{GroupDocument, MAX_COMPLAINT};
+use super::members::{Key, MemberAction, MemberList};
 use super::replica_lock::ReplicaName;
-use super::members::{MemberAction, Key, MemberList};
-use crate::snapshot::{SnapshotCaller, MeshSnapshot};
+use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 use crate::state_file::{Change, StateFile};
 
 /// Time in which members of an ended control plane must reach another one, or the same one after its restart. A proxy waits at
@@ -323,11 +323,12 @@ impl GroupFiles {
 
     fn remove_if(&self, name: &str, may: impl FnOnce(&GroupDocument) -> bool) {
         let removed =
-            self.file(name)
-                .change(|there| match there.as_deref().and_then(GroupDocument::parse) {
+            self.file(name).change(
+                |there| match there.as_deref().and_then(GroupDocument::parse) {
                     Some(entry) if may(&entry) => (Change::Remove, Some(entry.called())),
                     _ => (Change::Leave, None),
-                });
+                },
+            );
         match removed {
             Ok(None) => {}
             Ok(Some(workload)) => tracing::info!(workload, "has left the mesh"),

@@ -15,9 +15,9 @@ use voile_proto::discovery::{Locality, Node};
 
 use super::claim::Claim;
 use super::entry::GroupDocument;
+use super::members::{CALM, MAX_MEMBERS, MemberAction, MemberList};
 use super::quota::{JOIN_BURST, JOINS_PER_SECOND, MAX_MEMBERS_OF_GROUP, MAX_MEMBERS_OF_IDENTITY};
 use super::registrar::ORPHANED;
-use super::members::{MemberAction, CALM, MAX_MEMBERS, MemberList};
 use crate::snapshot::SnapshotCaller;
 use crate::translate::translate;
 

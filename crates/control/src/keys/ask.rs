@@ -50,7 +50,11 @@ pub(super) struct Document {
 }
 
 /// Gets a document within a time, redirects included.
-pub(super) async fn get(outside: &FetchContext, url: &str, limit: Duration) -> Result<Document, String> {
+pub(super) async fn get(
+    outside: &FetchContext,
+    url: &str,
+    limit: Duration,
+) -> Result<Document, String> {
     let place = KeySetUrl::parse(url)?;
     match tokio::time::timeout(limit, follow(outside, place)).await {
         Ok(answer) => answer,

@@ -8,8 +8,8 @@
 //! ```
 
 mod ask;
-mod key_set_folder;
 mod fetch_schedule;
+mod key_set_folder;
 mod key_set_url;
 mod read;
 #[cfg(test)]
@@ -382,7 +382,11 @@ impl Keys {
     }
 }
 
-async fn fetch(outside: &FetchContext, origin: &Origin, limit: Duration) -> Result<Arc<str>, String> {
+async fn fetch(
+    outside: &FetchContext,
+    origin: &Origin,
+    limit: Duration,
+) -> Result<Arc<str>, String> {
     let uri = match origin {
         Origin::Uri(uri) => uri.to_string(),
         Origin::Discovery(issuer) => {

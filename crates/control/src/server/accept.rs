@@ -21,10 +21,10 @@ use voile_identity::authority::SERVER_TTL;
 use voile_identity::tls::{control_server_config, peer_identity};
 
 use super::budget::{MEMBERS, NEWCOMERS, RESTING, WAITING};
-use super::first_bytes::{GREETING_ROOM, ConnectionGreeting};
+use super::first_bytes::{ConnectionGreeting, GREETING_ROOM};
+use super::lane_shares::Source;
 use super::newcomers::{GuardedConnection, Lane, NewcomerDeadline, RestingConnection};
 use super::over;
-use super::lane_shares::Source;
 use super::socket::Socket;
 use crate::error::ControlError;
 use crate::status::Status;
@@ -212,7 +212,9 @@ async fn in_plaintext_until_dropped(
         let (stream, from) = entry.next(&listener).await;
         let (entry, accepted) = (entry.clone(), accepted.clone());
         spawn_local(async move {
-            if let Some((stream, probation)) = entry.greeted(ConnectionGreeting::Http2, stream, from).await {
+            if let Some((stream, probation)) =
+                entry.greeted(ConnectionGreeting::Http2, stream, from).await
+            {
                 let mut socket = Socket::from(stream);
                 if socket.detach().is_ok() {
                     let resting = entry.resting(from.ip().into());
@@ -311,7 +313,11 @@ impl AcceptLanes {
             Err(_) => (from.ip().into(), probation),
         };
         stream.get_mut().0.detach().ok()?;
-        Some(GuardedConnection::new(stream, probation, self.resting(source)))
+        Some(GuardedConnection::new(
+            stream,
+            probation,
+            self.resting(source),
+        ))
     }
 
     fn resting(&self, source: Source) -> RestingConnection {

@@ -82,7 +82,12 @@ impl Authenticator for CertifiedMembers {
         self.staff.borrow().may_stand_for(caller, asked)
     }
 
-    fn certified(&self, caller: &voile_identity::AuthenticatedCaller, subject: &Identity, until: SystemTime) {
+    fn certified(
+        &self,
+        caller: &voile_identity::AuthenticatedCaller,
+        subject: &Identity,
+        until: SystemTime,
+    ) {
         self.status.certified(caller, subject, until);
     }
 }
@@ -114,7 +119,9 @@ pub(super) fn required(
             .authenticate(request.metadata(), &peer, SystemTime::now())
             .inspect_err(|refusal| refused(&status, request.remote_addr(), refusal))?;
         request.extensions_mut().insert(life(caller.until, age));
-        request.extensions_mut().insert(SnapshotCaller::Known(caller));
+        request
+            .extensions_mut()
+            .insert(SnapshotCaller::Known(caller));
         Ok(request)
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::codegen::{Body as _, Bytes};
 use tonic::{Code, Status};
-use voile_http2::{Fields, ErrorCode, RecvStream, SendResponse, SendStream};
+use voile_http2::{ErrorCode, Fields, RecvStream, SendResponse, SendStream};
 use voile_xds::server::ServedStream;
 
 use super::budget::{MAX_QUESTION, QUESTION_DEADLINE};
@@ -262,7 +262,11 @@ pub(super) fn begin<D: Discovery, C: GrpcService>(
     })))
 }
 
-fn follow(stream: Box<dyn ServedStream>, body: RecvStream, mut respond: SendResponse) -> Option<ServerCall> {
+fn follow(
+    stream: Box<dyn ServedStream>,
+    body: RecvStream,
+    mut respond: SendResponse,
+) -> Option<ServerCall> {
     let mut head = respond.block();
     head.push_status(200);
     head.push("content-type", GRPC);

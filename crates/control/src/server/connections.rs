@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::server::Connected;
-use voile_http2::{Connection as Http2, Link, Pool, ErrorCode};
+use voile_http2::{Connection as Http2, ErrorCode, Link, Pool};
 use voile_memory::give_back;
 
 use super::budget::{
@@ -140,7 +140,11 @@ where
     D: Discovery,
     C: GrpcService,
 {
-    fn new(stream: GuardedConnection<S>, entrance: ConnectionInfo, shared: Rc<ConnectionsState<D, C>>) -> Self {
+    fn new(
+        stream: GuardedConnection<S>,
+        entrance: ConnectionInfo,
+        shared: Rc<ConnectionsState<D, C>>,
+    ) -> Self {
         Self {
             stream,
             entrance,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, LocalSet};
 use voile_identity::{CertificateService, MeshAuthenticator};
-use voile_xds::server::{SubscriptionIndex, Streams};
+use voile_xds::server::{Streams, SubscriptionIndex};
 
 use super::accept::{self, AcceptThread, ListeningPorts};
 use super::authenticate::{self, Certificates, CertifiedMembers};

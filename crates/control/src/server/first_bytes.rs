@@ -108,7 +108,11 @@ mod tests {
             (ConnectionGreeting::Tls, &record[..4], Some(5)),
             (ConnectionGreeting::Tls, &record, Some(261)),
             (ConnectionGreeting::Tls, &[HANDSHAKE, MAJOR, 1, 0, 0], None),
-            (ConnectionGreeting::Tls, &[HANDSHAKE, MAJOR, 1, 0x40, 1], None),
+            (
+                ConnectionGreeting::Tls,
+                &[HANDSHAKE, MAJOR, 1, 0x40, 1],
+                None,
+            ),
             (ConnectionGreeting::Tls, b"GET / HTTP/1.1", None),
             (ConnectionGreeting::Tls, &[HANDSHAKE, 2], None),
             (ConnectionGreeting::Http2, b"", Some(24)),

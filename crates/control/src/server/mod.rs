@@ -7,9 +7,9 @@ mod calls;
 mod connections;
 mod discovery;
 mod first_bytes;
+mod lane_shares;
 mod monitoring;
 mod newcomers;
-mod lane_shares;
 mod routes;
 mod socket;
 
@@ -29,15 +29,15 @@ use voile_identity::{
 };
 use voile_model::TrustDomain;
 use voile_watch::FolderWatch;
-use voile_xds::server::{SubscriptionIndex, Snapshot, Streams};
+use voile_xds::server::{Snapshot, Streams, SubscriptionIndex};
 
 use crate::error::ControlError;
 use crate::groups::{self, Registrar};
 use crate::keys::Keys;
 use crate::options::ControlOptions;
-use crate::reload::{RememberedState, Publisher, Reload};
 use crate::quiet_work::Reporter;
-use crate::snapshot::{SnapshotCaller, MeshSnapshot};
+use crate::reload::{Publisher, Reload, RememberedState};
+use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 use crate::source::Source;
 use crate::state_watch;
 use crate::status::Status;

@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
-use voile_telemetry::admin::{PageResponse, PageRequest, serve_private};
+use voile_telemetry::admin::{PageRequest, PageResponse, serve_private};
 
 use crate::error::ControlError;
 use crate::status::Status;
@@ -56,7 +56,10 @@ impl Drop for Monitoring {
     }
 }
 
-pub(super) fn start(listener: TcpListener, known: MonitoringSources) -> Result<Monitoring, ControlError> {
+pub(super) fn start(
+    listener: TcpListener,
+    known: MonitoringSources,
+) -> Result<Monitoring, ControlError> {
     let failed = |error: std::io::Error| ControlError::Setup(format!("monitoring: {error}"));
     let listener = listener.into_std().map_err(failed)?;
     let (stop, stopped) = oneshot::channel::<()>();

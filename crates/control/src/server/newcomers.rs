@@ -286,7 +286,11 @@ pub(super) struct GuardedConnection<S> {
 
 impl<S> GuardedConnection<S> {
     /// Its place may have been given on another thread.
-    pub(super) fn new(stream: S, mut probation: NewcomerDeadline, resting: RestingConnection) -> Self {
+    pub(super) fn new(
+        stream: S,
+        mut probation: NewcomerDeadline,
+        resting: RestingConnection,
+    ) -> Self {
         probation.timer = None;
         Self {
             stream,

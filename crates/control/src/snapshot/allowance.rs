@@ -6,7 +6,7 @@ use std::sync::Arc;
 use voile_proto::type_url;
 use voile_xds::server::Allowance;
 
-use super::{SnapshotCaller, MeshSnapshot};
+use super::{MeshSnapshot, SnapshotCaller};
 
 /// The types that anybody is told anything of.
 pub(super) const SERVED: [&str; 14] = [

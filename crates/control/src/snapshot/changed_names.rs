@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use voile_proto::type_url;
-use voile_xds::server::{CALLER, Resource, ChangedNames};
+use voile_xds::server::{CALLER, ChangedNames, Resource};
 use voile_xds::wire::CLUSTER;
 
 use super::{BY_CERTIFICATE, ByNamespace, MeshSnapshot};
 use crate::effective_policies::Names as Obeys;
-use crate::shards::Shards;
 use crate::foreign_proxies::envoy::TYPES;
+use crate::shards::Shards;
 use crate::ztunnel::NodePolicy;
 
 impl MeshSnapshot {
@@ -48,7 +48,8 @@ impl MeshSnapshot {
             touched.touch(type_url::REVOCATION_LISTS, type_url::REVOCATIONS.into());
             touched.touch(CALLER, BY_CERTIFICATE.into());
         }
-        let same = |one: &super::OwnedConfiguration, other: &super::OwnedConfiguration| one == other;
+        let same =
+            |one: &super::OwnedConfiguration, other: &super::OwnedConfiguration| one == other;
         for name in self.configurations.differences(&old.configurations, same) {
             touched.touch(type_url::PROXY_CONFIGURATION, name);
         }

@@ -8,7 +8,7 @@ use voile_model::Hostname;
 use voile_proto::workload as wire;
 use voile_xds::server::Resource;
 
-use super::{SnapshotCaller, MeshSnapshot, resource};
+use super::{MeshSnapshot, SnapshotCaller, resource};
 
 impl MeshSnapshot {
     /// Returns true if a service is exported to the caller's namespace.

@@ -7,7 +7,7 @@ use voile_proto::type_url;
 use voile_xds::server::Resolution;
 use voile_xds::wire::{CLUSTER, parse_search};
 
-use super::{SnapshotCaller, MeshSnapshot};
+use super::{MeshSnapshot, SnapshotCaller};
 
 /// Returns true if a request names a policy or routes by an address or a host, and not by the resource's own name.
 pub(super) fn is_question(name: &str) -> bool {
@@ -17,7 +17,12 @@ pub(super) fn is_question(name: &str) -> bool {
 impl MeshSnapshot {
     /// Resources of a type for all services that the question means. If none of them has one, the answer lists their names as
     /// lacking.
-    pub(super) fn of_meant(&self, caller: &SnapshotCaller, type_url: &str, question: &str) -> Resolution {
+    pub(super) fn of_meant(
+        &self,
+        caller: &SnapshotCaller,
+        type_url: &str,
+        question: &str,
+    ) -> Resolution {
         let (mut found, mut lacking) = (Vec::new(), Vec::new());
         for name in self.meant(caller, question) {
             // Of a workload nothing is routed.

@@ -6,7 +6,9 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use voile_model::mesh::Mesh;
-use voile_model::mesh::gateway_api::{CONTROLLERS, StatusCondition, GROUP, PartConditions, ResourceConditions};
+use voile_model::mesh::gateway_api::{
+    CONTROLLERS, GROUP, PartConditions, ResourceConditions, StatusCondition,
+};
 
 use crate::state_file::StateFile;
 

@@ -79,7 +79,8 @@ impl Types {
 /// A map in the order of its names.
 impl Serialize for Types {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let sorted: BTreeMap<&str, &PushedType> = self.0.iter().map(|(of, kind)| (&**of, kind)).collect();
+        let sorted: BTreeMap<&str, &PushedType> =
+            self.0.iter().map(|(of, kind)| (&**of, kind)).collect();
         sorted.serialize(serializer)
     }
 }
@@ -459,7 +460,9 @@ impl Proxies {
             stream,
             identity: proxy.caller.to_string(),
             pod: match &proxy.caller {
-                SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) => caller.pod.as_deref(),
+                SnapshotCaller::Known(caller) | SnapshotCaller::Envoy(caller, _) => {
+                    caller.pod.as_deref()
+                }
             },
             node: &proxy.node,
             connected_at: proxy.connected_at,

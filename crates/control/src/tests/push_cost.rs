@@ -16,9 +16,9 @@ use voile_model::{Identity, SourceFile};
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION, SERVICE_POLICY, SERVICE_ROUTES};
 use voile_testkit::instructions::{COUNTED, ORDERS, begin_counting, count, end_counting};
-use voile_xds::server::{SubscriptionIndex, ServedStream, Snapshot, Streams};
+use voile_xds::server::{ServedStream, Snapshot, Streams, SubscriptionIndex};
 
-use crate::snapshot::{SnapshotCaller, MeshSnapshot};
+use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 use crate::status::Status;
 use crate::translate::translate;
 
@@ -173,7 +173,10 @@ fn subject() {
     let mut last = Arc::new(snapshot("v0", None));
     let first: Arc<dyn Snapshot<SnapshotCaller>> = last.clone();
     let (publish, snapshots) = watch::channel(first);
-    let (interest, status) = (Arc::new(SubscriptionIndex::default()), Arc::new(Status::default()));
+    let (interest, status) = (
+        Arc::new(SubscriptionIndex::default()),
+        Arc::new(Status::default()),
+    );
     let streams = Streams::new(snapshots, interest.clone(), status);
     let mut proxies = proxies(&streams, COUNTED);
     for (round, counted) in [("v1", false), ("v2", true)] {

@@ -12,7 +12,7 @@ use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource, Snapshot};
 
 use crate::keys::Texts;
-use crate::snapshot::{SnapshotCaller, MeshSnapshot};
+use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 use crate::translate::translate;
 
 /// Pods of one service, and what holds for all of them.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use prost::Message;
 use voile_model::mesh::waypoint::InboundBinding;
 use voile_model::mesh::{
-    EndpointAddress, Location, Mesh, Resolution, MeshService, TargetPort, Workload,
+    EndpointAddress, Location, Mesh, MeshService, Resolution, TargetPort, Workload,
 };
 use voile_model::{Hostname, Port, Ranges, ServiceKey};
 use voile_proto::workload as wire;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use voile_model::masked;
-use voile_model::mesh::{Mesh, Resolution, MeshService, Workload};
+use voile_model::mesh::{Mesh, MeshService, Resolution, Workload};
 use voile_proto::proxy::AddressRange;
 use voile_xds::wire::address_bytes;
 

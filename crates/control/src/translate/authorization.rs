@@ -55,7 +55,9 @@ pub(super) fn authorizers(
         .filter(|policy| !policy.dry_run)
         .filter_map(|policy| match &policy.action {
             AuthorizationAction::Custom(provider) => Some(provider.name.clone()),
-            AuthorizationAction::Allow | AuthorizationAction::Deny | AuthorizationAction::Audit => None,
+            AuthorizationAction::Allow | AuthorizationAction::Deny | AuthorizationAction::Audit => {
+                None
+            }
         })
         .collect();
     let mut found = Vec::new();

@@ -105,7 +105,9 @@ fn from_ingress(workload: &Workload, sidecar: &Sidecar) -> BTreeMap<Port, Declar
         let (port, endpoint) = listeners::ingress_endpoint(listener, own);
         let called = SocketAddr::new(own, port.get());
         let endpoint = (endpoint != called).then_some(endpoint);
-        ports.entry(port).or_insert(DeclaredPort { protocol, endpoint });
+        ports
+            .entry(port)
+            .or_insert(DeclaredPort { protocol, endpoint });
     }
     ports
 }

@@ -12,14 +12,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use voile_model::mesh::routing_intent::{
-    Gateway, DeclaredServer, ServerFiles, ServerTls, ServerTlsMode, TlsVersion,
+    DeclaredServer, Gateway, ServerFiles, ServerTls, ServerTlsMode, TlsVersion,
 };
-use voile_model::mesh::{HostRouting, Mesh, RouteAttachment, TextMatch, Workload, believed, certificate};
+use voile_model::mesh::{
+    HostRouting, Mesh, RouteAttachment, TextMatch, Workload, believed, certificate,
+};
 use voile_model::{Hostname, Namespace, Port, ResourceName, Source};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{
     self as checked, GatewayFiles, GatewayListener, GatewayServer, GatewayTls, PackedRoutes,
-    RequestMatch, WireRoute, Routes, ServerKind, VirtualHost,
+    RequestMatch, Routes, ServerKind, VirtualHost, WireRoute,
 };
 
 use super::routes::RouteResponses;

@@ -3,6 +3,7 @@
 //! changes are known, only their dependents are made again (`update`).
 
 mod address;
+pub(crate) mod address_counts;
 mod authorization;
 mod capture;
 mod gateways;
@@ -10,7 +11,6 @@ mod health_checks;
 mod listeners;
 pub(crate) mod names;
 mod network;
-pub(crate) mod address_counts;
 mod policy;
 mod rate_limits;
 mod routes;
@@ -32,8 +32,8 @@ use voile_proto::proxy as wire;
 use voile_xds::server::Resource;
 use voile_xds::wire::{HealthProbe, address_bytes, encode_authorization, labels_on_wire};
 
-use crate::keys::Texts;
 use crate::effective_policies::{EffectivePoliciesBuilder, Names};
+use crate::keys::Texts;
 use crate::shards::Shards;
 use crate::snapshot::{ByNamespace, MeshSnapshot, OwnedConfiguration, resource};
 use crate::ztunnel::{self, NodePolicy};

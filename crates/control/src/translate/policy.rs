@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use voile_model::mesh::{
-    RuleClient, ConnectionPool, DestinationRule, Location, Mesh, Protocol as Written, Resolution,
-    CaptureSelection, MeshService, Subset, Workload,
+    CaptureSelection, ConnectionPool, DestinationRule, Location, Mesh, MeshService,
+    Protocol as Written, Resolution, RuleClient, Subset, Workload,
 };
 use voile_model::{Namespace, Port};
 use voile_policy::{Mode, effective, is_taken};

@@ -1,7 +1,7 @@
 //! The RateLimits that hold for a workload, as its proxy is told them.
 
 use voile_model::mesh::rate_limit::{self as model, MAX_RATE_LIMITS};
-use voile_model::mesh::{Mesh, ProviderService, MeshService, Workload};
+use voile_model::mesh::{Mesh, MeshService, ProviderService, Workload};
 use voile_model::{Port, ServiceKey};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{GlobalLimits, LimitRule, RateLimit};

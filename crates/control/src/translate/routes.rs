@@ -7,15 +7,15 @@ use std::sync::Arc;
 use prost::Message;
 use voile_model::mesh::action::HeaderRules;
 use voile_model::mesh::{
-    AddressRange, RuleClient, Criteria, Criterion, HttpMatch, HttpRoute, LayerFourRoute, ServicesByHost, Mesh,
-    RouteAttachment, RouteDestination as Written, Routing, MeshService, Subject, TextMatch, VirtualService,
-    Visibility, holding,
+    AddressRange, Criteria, Criterion, HttpMatch, HttpRoute, LayerFourRoute, Mesh, MeshService,
+    RouteAttachment, RouteDestination as Written, Routing, RuleClient, ServicesByHost, Subject,
+    TextMatch, VirtualService, Visibility, holding,
 };
 use voile_model::{Hostname, Labels, Namespace, Port};
 use voile_xds::server::Resource;
 use voile_xds::wire::{
-    ConnectionMatch, ConnectionRoute, Mirror, RequestMatch, RetryPolicy, WireRoute, RouteDestination,
-    RouteTarget, Routes,
+    ConnectionMatch, ConnectionRoute, Mirror, RequestMatch, RetryPolicy, RouteDestination,
+    RouteTarget, Routes, WireRoute,
 };
 
 use super::SnapshotBuilder;
@@ -97,7 +97,12 @@ impl RouteResponses<'_> {
             let routes = Routes {
                 routes: self.routes(one, namespace, RouteAttachment::Mesh).collect(),
                 connections: self
-                    .connections(one, one.tls.iter().chain(&one.tcp), namespace, RouteAttachment::Mesh)
+                    .connections(
+                        one,
+                        one.tls.iter().chain(&one.tcp),
+                        namespace,
+                        RouteAttachment::Mesh,
+                    )
                     .collect(),
             };
             let body = routes.encode().encode_to_vec();

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use voile_model::log_filter::LogFilter;
 use voile_model::log_format::LogFormat;
 use voile_model::mesh::telemetry::{
-    CustomTag, LoggingRule, SamplingShare, TelemetrySide, TagOverride, Telemetry, TracingRule,
+    CustomTag, LoggingRule, SamplingShare, TagOverride, Telemetry, TelemetrySide, TracingRule,
 };
 use voile_model::mesh::{
-    AlsProvider, FileLogProvider, Mesh, OpenTelemetryProvider, OtlpTransport, Provider,
-    ProviderService, MeshService, Workload,
+    AlsProvider, FileLogProvider, Mesh, MeshService, OpenTelemetryProvider, OtlpTransport,
+    Provider, ProviderService, Workload,
 };
 use voile_proto::proxy as wire;
 
@@ -82,7 +82,13 @@ impl<'m> SharedTelemetry<'m> {
         let known = self.unusual.iter().position(same);
         let index = known.unwrap_or_else(|| {
             let (mut made, mut more) = (wire::Telemetry::default(), Vec::new());
-            tell(self.mesh, &holding, TelemetrySide::Server, &mut made, &mut more);
+            tell(
+                self.mesh,
+                &holding,
+                TelemetrySide::Server,
+                &mut made,
+                &mut more,
+            );
             more.retain(|problem| !problems.contains(problem));
             problems.extend(more);
             self.made.push(made);
@@ -289,7 +295,10 @@ impl<'a> Spans<'a> {
             self.provider = Some(first.name.clone());
         }
         self.disabled = rule.disable_span_reporting.unwrap_or(self.disabled);
-        self.sampling = rule.sampling.map(SamplingShare::millionths).or(self.sampling);
+        self.sampling = rule
+            .sampling
+            .map(SamplingShare::millionths)
+            .or(self.sampling);
         self.tags = rule.custom_tags.as_ref().or(self.tags);
         self.use_request_id = rule.use_request_id.or(self.use_request_id);
         self.istio_tags = rule.istio_tags.or(self.istio_tags);
@@ -382,7 +391,11 @@ fn custom_tag((name, tag): (&Arc<str>, &CustomTag)) -> wire::CustomTag {
 }
 
 /// Overrides of the metrics that are scraped; those for other providers have nobody to change.
-fn metrics(mesh: &Mesh, resources: &[&Arc<Telemetry>], side: TelemetrySide) -> Vec<wire::MetricOverride> {
+fn metrics(
+    mesh: &Mesh,
+    resources: &[&Arc<Telemetry>],
+    side: TelemetrySide,
+) -> Vec<wire::MetricOverride> {
     let scraped = |name: &Arc<str>| mesh.config.provider(name) == Some(Provider::Prometheus);
     let defaults = &mesh.config.default_providers.metrics;
     let mut ours = defaults.is_empty() || defaults.iter().any(scraped);

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use voile_model::check::{MeshPatch, ResourceReach, Turn};
 use voile_model::mesh::{
-    CaptureMode, Mesh, Provider, Resolution, MeshService, Sidecar, Visibility, Workload,
+    CaptureMode, Mesh, MeshService, Provider, Resolution, Sidecar, Visibility, Workload,
 };
 use voile_model::{Hostname, Namespace, ServiceKey, WorkloadKey};
 

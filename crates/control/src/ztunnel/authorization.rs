@@ -2,7 +2,9 @@
 //! makes the policy stricter, never wider, and is reported: an ALLOW rule goes, a DENY rule reaches further. (Istio's own
 //! translation lets a DENY rule of HTTP attributes alone match nothing.)
 
-use voile_policy::authorization::{Action, Attribute, Pattern, Policy, PolicyRule, Term, Terms, Text};
+use voile_policy::authorization::{
+    Action, Attribute, Pattern, Policy, PolicyRule, Term, Terms, Text,
+};
 use voile_proto::authorization as wire;
 use voile_proto::authorization::string_match::MatchType;
 use voile_xds::wire::address_bytes;

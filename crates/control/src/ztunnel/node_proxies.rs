@@ -146,7 +146,10 @@ impl AmbientWorkloads {
     }
 
     /// The workloads that a node proxy serves, by uid: its pod, or those of its node.
-    pub(crate) fn served_by(&self, caller: &AuthenticatedCaller) -> impl Iterator<Item = &Arc<str>> {
+    pub(crate) fn served_by(
+        &self,
+        caller: &AuthenticatedCaller,
+    ) -> impl Iterator<Item = &Arc<str>> {
         let pod = caller.pod.as_ref();
         let key = pod.map(|pod| WorkloadKey::new(caller.identity.namespace.clone(), pod.as_str()));
         let node = match self.serves_node(caller) {
@@ -164,7 +167,11 @@ impl AmbientWorkloads {
     }
 
     /// Checks that the caller may have a certificate in the name of `asked`.
-    pub(crate) fn may_stand_for(&self, caller: &AuthenticatedCaller, asked: &Identity) -> Result<(), String> {
+    pub(crate) fn may_stand_for(
+        &self,
+        caller: &AuthenticatedCaller,
+        asked: &Identity,
+    ) -> Result<(), String> {
         let who = &caller.identity;
         if *asked == *who {
             return Ok(());

@@ -10,7 +10,7 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
-use voile_dns::{AnswerSource, QueryLimits, DnsTransport, SocketPair, serve};
+use voile_dns::{AnswerSource, DnsTransport, QueryLimits, SocketPair, serve};
 
 use super::load::question;
 

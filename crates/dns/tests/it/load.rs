@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::UdpSocket;
 use tokio::task::LocalSet;
-use voile_dns::{AnswerSource, QueryLimits, DnsUpstream, DnsTransport, Upstreams, message, serve};
+use voile_dns::{AnswerSource, DnsTransport, DnsUpstream, QueryLimits, Upstreams, message, serve};
 
 const AT_ONCE: usize = 64;
 const WAITING: usize = 1024;

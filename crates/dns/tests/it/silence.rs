@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 
-use voile_dns::{ForwardError, DnsTransport, Resolver, Upstreams};
+use voile_dns::{DnsTransport, ForwardError, Resolver, Upstreams};
 
 /// `web` A IN.
 const QUESTION: &[u8] =

@@ -133,7 +133,11 @@ pub fn untold(about: &str, said: &PortTraffic, crowd: DestinationEndpoints) -> B
     found.into_iter().map(limit).collect()
 }
 
-fn of_balancer(said: &LoadBalancer, crowd: DestinationEndpoints, found: &mut Vec<(LimitName, String)>) {
+fn of_balancer(
+    said: &LoadBalancer,
+    crowd: DestinationEndpoints,
+    found: &mut Vec<(LimitName, String)>,
+) {
     let LoadBalancer {
         algorithm,
         key,

@@ -5,8 +5,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use voile_model::mesh::action::{
-    AbortStatus, DirectResponse, Cors, Fault, HeaderEdits, HeaderRules, Origin, OriginMatch, PathRewrite,
-    Redirect, RedirectPort, Rewrite,
+    AbortStatus, Cors, DirectResponse, Fault, HeaderEdits, HeaderRules, Origin, OriginMatch,
+    PathRewrite, Redirect, RedirectPort, Rewrite,
 };
 use voile_model::mesh::{Criterion, HttpMatch, HttpRoute, Subject, TextMatch};
 

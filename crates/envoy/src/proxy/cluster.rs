@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use voile_model::mesh::traffic::{ClientTls, PortTraffic};
 use voile_model::mesh::{
-    DestinationRule, EndpointAddress, Location, Mesh, Resolution, MeshService, ServicePort,
+    DestinationRule, EndpointAddress, Location, Mesh, MeshService, Resolution, ServicePort,
     ServiceWorkload, TargetPort, Workload,
 };
 use voile_model::{Hostname, Labels, Port};
@@ -176,7 +176,11 @@ impl<'a> ClusterTarget<'a> {
         Some((LimitName::ProxyProtocol, why.to_owned()))
     }
 
-    fn found(&self, behind: &[PortBackend], limits: &mut BTreeSet<Limit>) -> Option<EndpointDiscovery> {
+    fn found(
+        &self,
+        behind: &[PortBackend],
+        limits: &mut BTreeSet<Limit>,
+    ) -> Option<EndpointDiscovery> {
         let mut limit = |name, why: &str| {
             limits.insert(Limit::new(
                 name,
@@ -360,7 +364,11 @@ impl<'a> ClusterTarget<'a> {
         effective(self.mesh, workload, port).mode != Mode::Strict
     }
 
-    fn member(&self, member: &ServiceWorkload, limits: &mut BTreeSet<Limit>) -> Option<PortBackend> {
+    fn member(
+        &self,
+        member: &ServiceWorkload,
+        limits: &mut BTreeSet<Limit>,
+    ) -> Option<PortBackend> {
         let workload = &member.workload;
         let port = *member.ports.get(&self.port.number)?;
         if !workload.ready || !self.is_called(workload, port, limits) {

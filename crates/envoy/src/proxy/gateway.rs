@@ -11,7 +11,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use voile_model::mesh::routing_intent::{Gateway, DeclaredServer, ServerFiles, ServerTlsMode, TlsVersion};
+use voile_model::mesh::routing_intent::{
+    DeclaredServer, Gateway, ServerFiles, ServerTlsMode, TlsVersion,
+};
 use voile_model::mesh::{HostRouting, RouteAttachment, Workload, believed, certificate};
 use voile_model::{Hostname, Namespace, Port, ResourceName, Source};
 
@@ -103,7 +105,11 @@ fn asks(server: &DeclaredServer) -> bool {
 }
 
 /// TLS that ends here by these secrets: what is shown, and who is believed.
-fn ended(server: &DeclaredServer, (shown, believed): (&[String], Option<&str>), alpn: &[&str]) -> Value {
+fn ended(
+    server: &DeclaredServer,
+    (shown, believed): (&[String], Option<&str>),
+    alpn: &[&str],
+) -> Value {
     let mode = server.tls.as_ref().map(|tls| tls.mode);
     let demands = mode == Some(ServerTlsMode::Mutual);
     let believed = believed.map(|name| (name, demands));

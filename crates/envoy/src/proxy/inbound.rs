@@ -206,7 +206,10 @@ impl InboundListeners<'_> {
         made: &mut Made,
     ) -> Vec<Value> {
         let kinds = FilterChainKind::of(protocol);
-        if kinds.iter().any(|kind| kind.carried == ClusterTraffic::Opaque) {
+        if kinds
+            .iter()
+            .any(|kind| kind.carried == ClusterTraffic::Opaque)
+        {
             for about in &self.security.custom {
                 let why = "it asks a provider, which stock Envoy is not told to do about bytes; what it matches is denied there";
                 made.limit(LimitName::CustomOverTcp, about, why);
@@ -351,7 +354,10 @@ impl FilterChainKind {
         };
         match protocol {
             Protocol::Auto => vec![
-                among(ClusterTraffic::Http1, Some(&["http/1.0", "http/1.1", "h2c"])),
+                among(
+                    ClusterTraffic::Http1,
+                    Some(&["http/1.0", "http/1.1", "h2c"]),
+                ),
                 among(ClusterTraffic::Opaque, None),
             ],
             Protocol::Http => alone(ClusterTraffic::Http1),

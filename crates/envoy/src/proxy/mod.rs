@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use voile_model::mesh::{
-    RuleClient, DestinationRule, KeySource, ServicesByHost, Mesh, RequestAuthentication, Routing, MeshService,
-    Subject, TokenRule, Workload,
+    DestinationRule, KeySource, Mesh, MeshService, RequestAuthentication, Routing, RuleClient,
+    ServicesByHost, Subject, TokenRule, Workload,
 };
 use voile_model::{Labels, Namespace, Port, ResourceName, ServiceKey};
 
@@ -270,7 +270,12 @@ impl<'m> Translator<'m> {
     /// Resources of one workload: its inbound listeners, its authorization provider, and its limits; of a gateway all its
     /// listeners and destinations.
     #[must_use]
-    pub fn own(&self, workload: &Workload, capture: InterceptMode, keys: &dyn Keys) -> Configuration {
+    pub fn own(
+        &self,
+        workload: &Workload,
+        capture: InterceptMode,
+        keys: &dyn Keys,
+    ) -> Configuration {
         let mesh = self.mesh;
         let mut made = Made::default();
         let peer = match workload.gateway {

@@ -63,7 +63,11 @@ impl PortProtocol {
             Self::One(ClusterTraffic::Http2) => &[ClusterTraffic::Http2],
             Self::One(ClusterTraffic::Opaque) => &[ClusterTraffic::Opaque],
             Self::AnyHttp => &[ClusterTraffic::Http1, ClusterTraffic::Http2],
-            Self::Anything => &[ClusterTraffic::Http1, ClusterTraffic::Http2, ClusterTraffic::Opaque],
+            Self::Anything => &[
+                ClusterTraffic::Http1,
+                ClusterTraffic::Http2,
+                ClusterTraffic::Opaque,
+            ],
         }
     }
 

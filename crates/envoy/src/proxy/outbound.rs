@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use voile_model::Port;
 use voile_model::mesh::traffic::PortTraffic;
 use voile_model::mesh::{
-    CaptureMode, DestinationRule, ServicesByHost, Mesh, OutboundPolicy, Protocol, Resolution, Routing,
-    MeshService, ServicePort, Sidecar,
+    CaptureMode, DestinationRule, Mesh, MeshService, OutboundPolicy, Protocol, Resolution, Routing,
+    ServicePort, ServicesByHost, Sidecar,
 };
 
 use super::cluster::domains;
 use super::manager::{self, Routes, TrafficDirection};
 use super::names::{self, ClusterTraffic, PortProtocol};
-use super::{Callee, InterceptMode, Made, DependencyScope, actions, routes, traffic};
+use super::{Callee, DependencyScope, InterceptMode, Made, actions, routes, traffic};
 use crate::json::{authority, duration, host, socket, typed};
 use crate::limit::LimitName;
 use crate::matching;
@@ -217,7 +217,10 @@ impl<'a> Outbound<'a> {
             let Some(hop) = self.hop(&service, number, names) else {
                 continue;
             };
-            let bytes = matches!(hop.spoken, PortProtocol::Anything | PortProtocol::One(ClusterTraffic::Opaque));
+            let bytes = matches!(
+                hop.spoken,
+                PortProtocol::Anything | PortProtocol::One(ClusterTraffic::Opaque)
+            );
             // No request to this address bypasses the service's waypoint, whatever its host.
             let behind = self.mesh.waypoint_of(&service).is_some();
             let otherwise = match behind {
@@ -429,7 +432,9 @@ impl<'a> Outbound<'a> {
         let rest = match (own, opaque.first(), exit.otherwise) {
             (true, Some(first), _) => Some(otherwise(carrying(first))),
             (_, _, PassthroughPolicy::Passed) => Some(otherwise(manager::tcp(self.mesh, PASSED))),
-            (_, _, PassthroughPolicy::Refused) => Some(otherwise(manager::tcp(self.mesh, BLACK_HOLE))),
+            (_, _, PassthroughPolicy::Refused) => {
+                Some(otherwise(manager::tcp(self.mesh, BLACK_HOLE)))
+            }
             (_, _, PassthroughPolicy::NoRoute) => None,
         };
         if own && opaque.len() <= 1 {
@@ -458,11 +463,23 @@ impl<'a> Outbound<'a> {
         (chains.filter(has_names).collect(), rest)
     }
 
-    fn manager(&self, exit: &OutboundListener, name: &str, carried: ClusterTraffic, made: &mut Made) -> Value {
+    fn manager(
+        &self,
+        exit: &OutboundListener,
+        name: &str,
+        carried: ClusterTraffic,
+        made: &mut Made,
+    ) -> Value {
         let routes = self.routes(exit, name, carried, made);
         made.routes.insert(name.to_owned(), routes);
         let routes = Routes::Named(name.to_owned());
-        manager::http(self.mesh, TrafficDirection::Out, name, routes, &actions::filters())
+        manager::http(
+            self.mesh,
+            TrafficDirection::Out,
+            name,
+            routes,
+            &actions::filters(),
+        )
     }
 
     /// The route of a service of which nothing is written.
@@ -478,7 +495,13 @@ impl<'a> Outbound<'a> {
         json!({ "name": "default", "match": { "prefix": "/" }, "route": action })
     }
 
-    fn routes(&self, exit: &OutboundListener, name: &str, carried: ClusterTraffic, made: &mut Made) -> Value {
+    fn routes(
+        &self,
+        exit: &OutboundListener,
+        name: &str,
+        carried: ClusterTraffic,
+        made: &mut Made,
+    ) -> Value {
         let mut hosts = Vec::new();
         let lone = exit.bound && exit.hops.len() == 1;
         let mut everything = lone;

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use voile_model::Port;
 use voile_model::mesh::traffic::HashKey;
 use voile_model::mesh::{
-    Criterion, DestinationRule, HttpMatch, HttpRoute, RouteDestinationKind, RouteAttachment, RouteDestination, ServicePort,
-    Subject, TextMatch, VirtualService, holding,
+    Criterion, DestinationRule, HttpMatch, HttpRoute, RouteAttachment, RouteDestination,
+    RouteDestinationKind, ServicePort, Subject, TextMatch, VirtualService, holding,
 };
 
 use super::names::{self, ClusterTraffic, PortProtocol};

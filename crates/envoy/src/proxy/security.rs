@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use voile_model::mesh::{
-    DestinationRule, ExtAuthzProvider, ExtAuthzTransport, Mesh, Provider, ProviderService,
-    RequestAuthentication, MeshService, ServicePort, TokenRule, Workload, token_rules,
+    DestinationRule, ExtAuthzProvider, ExtAuthzTransport, Mesh, MeshService, Provider,
+    ProviderService, RequestAuthentication, ServicePort, TokenRule, Workload, token_rules,
 };
 use voile_policy::authorization::{Action, Policy, TrustDomains};
 use voile_policy::tokens::KeySet;
 
 use super::names::ClusterTraffic;
-use super::{Keys, ClusterTarget};
+use super::{ClusterTarget, Keys};
 use crate::limit::{Limit, LimitName};
 use crate::{CUSTOM_PREFIX, Layer, PeerIdentity, Translation, custom_filter, token_filter};
 
@@ -262,13 +262,16 @@ impl ProviderCheck {
             return Vec::new();
         };
         let base = super::names::outbound(self.port.number, None, &self.service.key.hostname);
-        [("~asked-h2", ClusterTraffic::Http2), ("~asked", ClusterTraffic::Http1)]
-            .into_iter()
-            .filter_map(|(ends, carried)| {
-                let name = format!("{base}{ends}");
-                Some((name.clone(), target.cluster_as(&name, carried, limits)?))
-            })
-            .collect()
+        [
+            ("~asked-h2", ClusterTraffic::Http2),
+            ("~asked", ClusterTraffic::Http1),
+        ]
+        .into_iter()
+        .filter_map(|(ends, carried)| {
+            let name = format!("{base}{ends}");
+            Some((name.clone(), target.cluster_as(&name, carried, limits)?))
+        })
+        .collect()
     }
 }
 

@@ -9,8 +9,8 @@ use std::thread;
 use base64::Engine as _;
 use serde_json::{Value, json};
 use voile_policy::authorization::{
-    Action, DryRunVerdict, Engine, RequestFacts, AuthorizationOutcome, PathNormalization, Policy, PolicyName, DenialReason,
-    PolicyRule, RuleRef, Verdict,
+    Action, AuthorizationOutcome, DenialReason, DryRunVerdict, Engine, PathNormalization, Policy,
+    PolicyName, PolicyRule, RequestFacts, RuleRef, Verdict,
 };
 use voile_policy::claims::Claims;
 use voile_testkit::authorization::{Random, Scope, Sent, SentHttp, alone, policies, request};

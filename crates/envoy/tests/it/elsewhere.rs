@@ -3,7 +3,7 @@
 //! way. Likewise a gateway's HTTP/3 port, on which no Envoy listens.
 
 use serde_json::{Value, json};
-use voile_envoy::{InterceptMode, Configuration, WrittenKeys, translate};
+use voile_envoy::{Configuration, InterceptMode, WrittenKeys, translate};
 use voile_model::{Namespace, SourceFile, WorkloadKey};
 
 /// A client, and a service of two pods without a proxy.
@@ -300,7 +300,10 @@ fn who_has_a_node_proxy_is_called_in_plaintext_where_it_takes_that_and_named() {
         ),
     ];
     for (more, policy, wanted, is_limit) in rows {
-        let made = told(&(both.clone() + more + &rule(policy)), InterceptMode::Redirect);
+        let made = told(
+            &(both.clone() + more + &rule(policy)),
+            InterceptMode::Redirect,
+        );
         assert_eq!(called(&made, WEB), wanted, "{more} {policy}");
         let named = limits(&made, "tunnel");
         assert_eq!(

@@ -2,7 +2,7 @@
 //! leads.
 
 use serde_json::{Value, json};
-use voile_envoy::{InterceptMode, Configuration, WrittenKeys, translate};
+use voile_envoy::{Configuration, InterceptMode, WrittenKeys, translate};
 use voile_model::{Namespace, SourceFile, WorkloadKey};
 
 /// A gateway before a service of HTTP, of HTTP/2, and of whatever comes; and Secrets, whole and not.

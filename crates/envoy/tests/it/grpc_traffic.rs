@@ -110,7 +110,11 @@ fn who_takes_a_call_is_said_in_grpcs_words_or_named() {
     for (policy, wanted, named) in rows {
         let said = traffic(&policy);
         assert_eq!(balancers(&made(&said)), wanted, "{policy}");
-        assert_eq!(limits(&said, DestinationEndpoints::default()), named, "{policy}");
+        assert_eq!(
+            limits(&said, DestinationEndpoints::default()),
+            named,
+            "{policy}"
+        );
     }
 }
 
@@ -124,7 +128,10 @@ fn a_ring_has_as_many_places_as_is_said_up_to_what_grpc_allows() {
     let vast = traffic(&hash(
         "httpHeaderName: user, ringHash: {minimumRingSize: 4097}",
     ));
-    assert_eq!(limits(&vast, DestinationEndpoints::default()), ["consistent-hash"]);
+    assert_eq!(
+        limits(&vast, DestinationEndpoints::default()),
+        ["consistent-hash"]
+    );
 }
 
 #[test]
@@ -136,7 +143,10 @@ fn so_many_calls_may_be_under_way_as_is_said_and_otherwise_as_many_as_there_are(
         let said = traffic(policy);
         let thresholds = &made(&said)["circuit_breakers"]["thresholds"];
         assert_eq!(*thresholds, json!([{ "max_requests": wanted }]), "{policy}");
-        assert!(limits(&said, DestinationEndpoints::default()).is_empty(), "{policy}");
+        assert!(
+            limits(&said, DestinationEndpoints::default()).is_empty(),
+            "{policy}"
+        );
     }
 }
 
@@ -171,7 +181,11 @@ fn what_grpc_has_no_word_for_is_named_with_the_fields_that_say_it() {
     ];
     for (policy, name, why) in rows {
         let said = traffic(policy);
-        assert_eq!(limits(&said, DestinationEndpoints::default()), [name], "{policy}");
+        assert_eq!(
+            limits(&said, DestinationEndpoints::default()),
+            [name],
+            "{policy}"
+        );
         let found = untold("port 80", &said, DestinationEndpoints::default());
         let text = found.first().expect("a limit").to_string();
         assert!(text.starts_with(&format!("{name}: port 80: ")), "{text}");

@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use serde_json::json;
 use voile_envoy::{Layer, PeerIdentity, Translation};
 use voile_policy::authorization::{
-    Action, Attribute, Engine, RequestFacts, HttpFacts, Policy, PolicyName, PolicyRule, Term, Verdict,
+    Action, Attribute, Engine, HttpFacts, Policy, PolicyName, PolicyRule, RequestFacts, Term,
+    Verdict,
 };
 
 use crate::stock::{self, Call, Certificates, Envoy, plain_listener, typed};

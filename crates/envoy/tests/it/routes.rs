@@ -1,7 +1,7 @@
 //! VirtualServices as Envoy's routes: names, order and matchers, and clusters of the parts of services.
 
 use serde_json::{Value, json};
-use voile_envoy::{InterceptMode, Configuration, WrittenKeys, translate};
+use voile_envoy::{Configuration, InterceptMode, WrittenKeys, translate};
 use voile_model::{Namespace, SourceFile, WorkloadKey};
 
 /// Two services of which one has parts, and a client with a listener for port 80 of both.
@@ -62,7 +62,12 @@ fn with(http: &str, more: &str) -> Configuration {
     let error = diagnostics.iter().find(|one| one.is_error());
     assert!(error.is_none(), "{error:?}");
     let key = WorkloadKey::new(Namespace::new("shop").expect("a name"), "client");
-    translate(&mesh, &mesh.workloads[&key], InterceptMode::None, &WrittenKeys)
+    translate(
+        &mesh,
+        &mesh.workloads[&key],
+        InterceptMode::None,
+        &WrittenKeys,
+    )
 }
 
 fn checked(http: &str) -> Configuration {

@@ -1,7 +1,7 @@
 //! `trafficPolicy` of DestinationRules as Envoy's clusters, routes and filters of bytes: each field, or a limit by name.
 
 use serde_json::{Value, json};
-use voile_envoy::{InterceptMode, Configuration, WrittenKeys, translate};
+use voile_envoy::{Configuration, InterceptMode, WrittenKeys, translate};
 use voile_model::{Namespace, SourceFile, WorkloadKey};
 
 const MESH: &str = r#"
@@ -62,7 +62,12 @@ fn translated(mesh: &str, rule: &str) -> Configuration {
     let error = diagnostics.iter().find(|one| one.is_error());
     assert!(error.is_none(), "{rule}: {error:?}");
     let key = WorkloadKey::new(Namespace::new("shop").expect("a name"), "client");
-    translate(&mesh, &mesh.workloads[&key], InterceptMode::None, &WrittenKeys)
+    translate(
+        &mesh,
+        &mesh.workloads[&key],
+        InterceptMode::None,
+        &WrittenKeys,
+    )
 }
 
 /// The same, of which Envoy can do everything.

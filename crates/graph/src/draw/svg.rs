@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::layout::{GraphLayout, EdgePath, layout};
+use super::layout::{EdgePath, GraphLayout, layout};
 use super::{beside, facts, grouped, told};
 use crate::model::{Graph, GraphService};
 use crate::weigh::weigh;
@@ -116,7 +116,14 @@ fn middle(row: f64) -> f64 {
     TITLE + MARGIN + row * ROW + BOX / 2.0
 }
 
-fn node(text: &mut String, graph: &Graph, service: &GraphService, column: &Column, y: f64, entry: bool) {
+fn node(
+    text: &mut String,
+    graph: &Graph,
+    service: &GraphService,
+    column: &Column,
+    y: f64,
+    entry: bool,
+) {
     let facts = facts(service);
     let class = match (entry, service.protocol) {
         (true, _) => "entry",
@@ -158,7 +165,13 @@ fn node(text: &mut String, graph: &Graph, service: &GraphService, column: &Colum
     text.push_str("</g>\n");
 }
 
-fn call(text: &mut String, graph: &Graph, layout: &GraphLayout, columns: &[Column], line: &EdgePath) {
+fn call(
+    text: &mut String,
+    graph: &Graph,
+    layout: &GraphLayout,
+    columns: &[Column],
+    line: &EdgePath,
+) {
     let groups = grouped(&graph.services[line.from]);
     let calls = groups.iter().find(|(callee, _)| *callee == line.to);
     let beside = calls.map(|(_, calls)| beside(calls)).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The shapes that are more than trees: everybody calls everybody; and the two that are left to chance.
 
 use super::{GraphShape, together};
-use crate::model::{ServiceCall, ScriptStep, Graph, GraphService, Probability, Step};
+use crate::model::{Graph, GraphService, Probability, ScriptStep, ServiceCall, Step};
 
 /// Names of the tiers, by their task.
 const TIERS: [&str; 5] = ["web", "api", "logic", "data", "store"];

@@ -9,7 +9,7 @@ use voile_model::reading::{Cursor, Fields, NodeForm, Report, SpannedValue, clip}
 use super::values::{duration, probability, size};
 use super::{Names, place, unknown};
 use crate::codes;
-use crate::model::{ServiceCall, ScriptStep, Probability, Step};
+use crate::model::{Probability, ScriptStep, ServiceCall, Step};
 
 /// Longest pause of a script.
 const MAX_SLEEP: Duration = Duration::from_secs(3600);

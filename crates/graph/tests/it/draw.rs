@@ -1,7 +1,7 @@
 //! Pictures: every service and call is there once, boxes do not lie on each other, and names cannot break out.
 
 use voile_graph::generate::{GraphShape, ShapeKind, generate};
-use voile_graph::{Graph, ServiceProtocol, Probability, draw};
+use voile_graph::{Graph, Probability, ServiceProtocol, draw};
 
 use crate::good;
 

@@ -2,7 +2,7 @@
 
 use voile_graph::generate::{GraphShape, ShapeKind, generate};
 use voile_graph::weigh::weigh;
-use voile_graph::{ServiceProtocol, Probability, check, to_yaml};
+use voile_graph::{Probability, ServiceProtocol, check, to_yaml};
 
 use crate::{good, said};
 

@@ -1,8 +1,8 @@
 //! The model accepts the folder of a mesh without a complaint, for every graph.
 
 use voile_graph::generate::{GraphShape, ShapeKind, generate};
-use voile_graph::mesh::{Mtls, MeshOptions, mesh};
-use voile_graph::{Graph, ServiceProtocol, Probability};
+use voile_graph::mesh::{MeshOptions, Mtls, mesh};
+use voile_graph::{Graph, Probability, ServiceProtocol};
 use voile_model::SourceFile;
 
 use crate::{good, said};

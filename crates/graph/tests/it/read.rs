@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use voile_graph::{ScriptStep, Memory, ServiceProtocol, Probability, Step};
+use voile_graph::{Memory, Probability, ScriptStep, ServiceProtocol, Step};
 
 use crate::{good, read, said};
 
@@ -54,7 +54,10 @@ fn every_field_of_isotope_and_of_its_readme_is_read() {
     let [a, b] = &graph.services[..] else {
         panic!("two services");
     };
-    assert_eq!((a.protocol, b.protocol), (ServiceProtocol::Http, ServiceProtocol::Grpc));
+    assert_eq!(
+        (a.protocol, b.protocol),
+        (ServiceProtocol::Http, ServiceProtocol::Grpc)
+    );
     assert_eq!((a.entry, b.entry), (true, false));
     assert_eq!((a.replicas, b.replicas), (1, 2));
     assert_eq!((a.response_size, b.response_size), (128, 16384));

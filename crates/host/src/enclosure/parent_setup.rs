@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use super::EnclosureError;
 use super::signals::{self, BlockedSignals};
 use super::socket::{SocketKind, SocketMessage, receive, send, send_with};
-use crate::child::{DROP_GRACE, ChildExit, Output, Spec, SupervisedChild};
+use crate::child::{ChildExit, DROP_GRACE, Output, Spec, SupervisedChild};
 
 /// Exit code after a signal, less the signal's number: the shells' way.
 const SIGNALLED: i32 = 128;
@@ -35,7 +35,9 @@ impl OutsideSetup {
         blocked: BlockedSignals,
     ) -> Result<Self, EnclosureError> {
         let set_up = match receive(&socket) {
-            Ok((SocketMessage::Ready, _)) => blocked.descriptor().map_err(|error| error.to_string()),
+            Ok((SocketMessage::Ready, _)) => {
+                blocked.descriptor().map_err(|error| error.to_string())
+            }
             Ok((SocketMessage::Failed(reason), _)) => Err(reason),
             Ok((word, _)) => Err(format!("unexpected {word:?}")),
             Err(_) => Err("it ended while it was set up".to_owned()),

@@ -176,7 +176,8 @@ impl InsideSocket {
     /// # Errors
     /// As binding there fails.
     pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
-        self.ask(&SocketMessage::Listen(address)).map(TcpListener::from)
+        self.ask(&SocketMessage::Listen(address))
+            .map(TcpListener::from)
     }
 
     /// A socket of the host's network that is not connected, and never waits; where it is used makes no difference.
@@ -213,7 +214,10 @@ impl InsideSocket {
     pub fn run(&self, command: &str, variables: Vec<(String, String)>) -> io::Result<()> {
         self.with(|ours| {
             ours.ended = None;
-            send(&ours.socket, &SocketMessage::Run(command.to_owned(), variables))
+            send(
+                &ours.socket,
+                &SocketMessage::Run(command.to_owned(), variables),
+            )
         })
     }
 

@@ -336,7 +336,10 @@ fn captured_output(capture: &PodCapture, family: AddressFamily, list: &mut Vec<F
         }
     }
     for port in &capture.outbound_ports {
-        list.push(rule([If::TcpPort(*port)], RuleVerdict::Redirect(capture.outbound)));
+        list.push(rule(
+            [If::TcpPort(*port)],
+            RuleVerdict::Redirect(capture.outbound),
+        ));
     }
     match &capture.outbound_ranges {
         PortScope::AllBut(_) => list.push(rule([If::Tcp], RuleVerdict::Redirect(capture.outbound))),
@@ -393,7 +396,10 @@ fn prerouting(rules: &Rules, family: AddressFamily) -> Vec<FirewallRule> {
         return list;
     }
     for turn in &rules.turned_in {
-        list.push(rule([If::TcpPort(turn.port)], RuleVerdict::Redirect(turn.to)));
+        list.push(rule(
+            [If::TcpPort(turn.port)],
+            RuleVerdict::Redirect(turn.to),
+        ));
     }
     let Some(capture) = &rules.capture else {
         return if rules.turned_in.is_empty() {

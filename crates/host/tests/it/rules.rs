@@ -1,7 +1,7 @@
 //! The redirect rules as text: every kind of rule, for both tools and both families.
 
 use voile_host::netns::rules::{
-    PodCapture, NodeCapture, Range, Rules, PortScope, PortRedirect, VirtualAddress, restore, script,
+    NodeCapture, PodCapture, PortRedirect, PortScope, Range, Rules, VirtualAddress, restore, script,
 };
 
 fn range(text: &str) -> Range {

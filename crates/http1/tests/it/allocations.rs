@@ -3,7 +3,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use voile_http1::{RequestSummary, Body, RequestEdit, RequestIndex, ResponseEdit, ResponseIndex, Version};
+use voile_http1::{
+    Body, RequestEdit, RequestIndex, RequestSummary, ResponseEdit, ResponseIndex, Version,
+};
 
 struct Counting;
 

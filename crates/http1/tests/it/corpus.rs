@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use voile_http1::{RequestSummary, Body, Framing, Progress, RequestIndex, ResponseIndex};
+use voile_http1::{Body, Framing, Progress, RequestIndex, RequestSummary, ResponseIndex};
 
 struct Case {
     file: &'static str,

@@ -1,7 +1,7 @@
 //! Heads that go on to the next hop, as tables of heads in, heads out.
 
 use voile_http1::{
-    RequestSummary, Progress, RequestEdit, RequestIndex, ResponseEdit, ResponseIndex, Version,
+    Progress, RequestEdit, RequestIndex, RequestSummary, ResponseEdit, ResponseIndex, Version,
 };
 
 fn request(input: &str, edit: &RequestEdit<'_>) -> String {

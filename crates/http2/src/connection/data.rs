@@ -2,8 +2,8 @@
 //! halves, so that small messages cost no frames.
 
 use super::receive::PendingData;
-use super::{Connection, ClosedStream, HalfState, ConnectionSide};
-use crate::frame::{DEFAULT_MAX_FRAME, FrameHead, ErrorCode, flag, kind};
+use super::{ClosedStream, Connection, ConnectionSide, HalfState};
+use crate::frame::{DEFAULT_MAX_FRAME, ErrorCode, FrameHead, flag, kind};
 
 /// Largest room made for expected data: each of a connection's streams may hold it for a single byte.
 const MAX_EXPECTED_BYTES: usize = 64 * 1024;
@@ -30,7 +30,9 @@ impl Connection {
             None => match (self.ids.gone(id), self.side) {
                 (Some(ClosedStream::Over), _) => return Err(ErrorCode::STREAM_CLOSED),
                 (None, ConnectionSide::Server) => Err(ErrorCode::STREAM_CLOSED),
-                (Some(ClosedStream::ResetByUs), _) | (None, ConnectionSide::Client) => Err(ErrorCode::NO_ERROR),
+                (Some(ClosedStream::ResetByUs), _) | (None, ConnectionSide::Client) => {
+                    Err(ErrorCode::NO_ERROR)
+                }
             },
         };
         match wanted {

@@ -1,10 +1,10 @@
 //! Received header blocks: collected, decoded in order for all streams, checked, and given to their stream.
 
 use super::receive::Block;
-use super::{Connection, ClosedStream, HalfState, ShutdownState, ConnectionSide, Stream};
+use super::{ClosedStream, Connection, ConnectionSide, HalfState, ShutdownState, Stream};
 use crate::budget::USUAL_HEAD;
 use crate::fields::Fields;
-use crate::frame::{FrameHead, ErrorCode, flag, kind, number};
+use crate::frame::{ErrorCode, FrameHead, flag, kind, number};
 use crate::head::{self, CheckedHead, HeadKind};
 
 impl Connection {
@@ -16,7 +16,9 @@ impl Connection {
         }
         let mut own_parent = false;
         if head.has(flag::PRIORITY) {
-            let (priority, rest) = text.split_at_checked(5).ok_or(ErrorCode::FRAME_SIZE_ERROR)?;
+            let (priority, rest) = text
+                .split_at_checked(5)
+                .ok_or(ErrorCode::FRAME_SIZE_ERROR)?;
             own_parent = number(priority) & 0x7fff_ffff == head.stream;
             text = rest;
         }
@@ -41,7 +43,11 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn continuation(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ErrorCode> {
+    pub(super) fn continuation(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<(), ErrorCode> {
         let mut block = self.input.block.take().ok_or(ErrorCode::PROTOCOL_ERROR)?;
         if block.stream != head.stream {
             self.input.block = Some(block);
@@ -74,7 +80,13 @@ impl Connection {
     }
 
     /// Takes a whole block. It is always decoded, because the table that both ends share depends on it.
-    fn block(&mut self, id: u32, end: bool, own_parent: bool, text: &[u8]) -> Result<(), ErrorCode> {
+    fn block(
+        &mut self,
+        id: u32,
+        end: bool,
+        own_parent: bool,
+        text: &[u8],
+    ) -> Result<(), ErrorCode> {
         let mut fields = self.pool.block();
         let limit = self.config.max_header_list as usize;
         let decoded = self.decoder.decode(text, &mut fields, limit);
@@ -123,8 +135,11 @@ impl Connection {
         if matches!(self.leaving, ShutdownState::After(_)) {
             // It was told that this one is not looked at.
             self.last_peer = before.max(id);
-            self.ids
-                .close(id, ClosedStream::ResetByUs, self.config.max_remembered_resets);
+            self.ids.close(
+                id,
+                ClosedStream::ResetByUs,
+                self.config.max_remembered_resets,
+            );
             return Ok(());
         }
         if checked.is_none() {
@@ -162,7 +177,11 @@ impl Connection {
         }
         let mut stream = Stream::new(id, self.peer.window, self.config.stream_window);
         stream.budgeted = budgeted;
-        stream.recv = if end { HalfState::Ended } else { HalfState::Open };
+        stream.recv = if end {
+            HalfState::Ended
+        } else {
+            HalfState::Open
+        };
         stream.expected = length;
         stream.heads = size;
         self.heads += size;
@@ -211,7 +230,13 @@ impl Connection {
     }
 
     /// A head on a stream that is open.
-    fn head(&mut self, key: usize, fields: Fields, end: bool, whole: bool) -> Result<(), ErrorCode> {
+    fn head(
+        &mut self,
+        key: usize,
+        fields: Fields,
+        end: bool,
+        whole: bool,
+    ) -> Result<(), ErrorCode> {
         let stream = &mut self.streams[key];
         if stream.recv == HalfState::Ended {
             return Err(ErrorCode::STREAM_CLOSED);

@@ -1,7 +1,7 @@
 //! Ends of streams: a clean end, a reset, the end of their connection, or no handle left.
 
 use super::stream::HalfState;
-use super::{Connection, Failure, ClosedStream, ShutdownState, ConnectionSide};
+use super::{ClosedStream, Connection, ConnectionSide, Failure, ShutdownState};
 use crate::frame::{ErrorCode, kind};
 
 impl Drop for Connection {
@@ -68,7 +68,10 @@ impl Connection {
 
     pub(super) fn close_if_done(&mut self, key: usize) {
         let stream = &self.streams[key];
-        if stream.send == HalfState::Ended && stream.recv == HalfState::Ended && stream.queue.is_empty() {
+        if stream.send == HalfState::Ended
+            && stream.recv == HalfState::Ended
+            && stream.queue.is_empty()
+        {
             self.forgive();
             self.close(key, ClosedStream::Over);
         }
@@ -165,9 +168,11 @@ impl Connection {
         self.write(kind::RST_STREAM, 0, id, &reason.0.to_be_bytes());
         match self.ids.get(id) {
             Some(key) => self.fail(key, Failure::Violation(reason), ClosedStream::ResetByUs),
-            None => self
-                .ids
-                .close(id, ClosedStream::ResetByUs, self.config.max_remembered_resets),
+            None => self.ids.close(
+                id,
+                ClosedStream::ResetByUs,
+                self.config.max_remembered_resets,
+            ),
         }
         self.provoked += 1;
         if self.provoked > self.config.max_provoked_resets {

@@ -19,7 +19,7 @@ use std::task::{Context, Waker};
 use slab::Slab;
 
 use crate::fields::Fields;
-use crate::frame::{self, DEFAULT_MAX_FRAME, DEFAULT_WINDOW, PREFACE, ErrorCode, kind, setting};
+use crate::frame::{self, DEFAULT_MAX_FRAME, DEFAULT_WINDOW, ErrorCode, PREFACE, kind, setting};
 use crate::hpack::{Decoder, Encoder};
 use crate::pool::Pool;
 use ids::{ClosedStream, Ids};
@@ -366,7 +366,9 @@ impl Connection {
                 ConnectionSide::Server => {
                     matches!(self.leaving, ShutdownState::After(_)) && self.accepting.is_empty()
                 }
-                ConnectionSide::Client => self.leaving != ShutdownState::No && self.opening.is_empty(),
+                ConnectionSide::Client => {
+                    self.leaving != ShutdownState::No && self.opening.is_empty()
+                }
             };
             if done {
                 if self.side == ConnectionSide::Client {

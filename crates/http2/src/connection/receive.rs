@@ -1,9 +1,9 @@
 //! Bytes to frames. Bodies pass in the pieces in which they come. Other frames are read in place when they are whole,
 //! and collected when they are not, so that an idle connection holds no buffer.
 
-use super::{Connection, Failure, GOODBYE, ClosedStream, ShutdownState, ConnectionSide};
+use super::{ClosedStream, Connection, ConnectionSide, Failure, GOODBYE, ShutdownState};
 use crate::frame::{
-    DEFAULT_MAX_FRAME, FrameHead, HEAD_BYTES, MAX_WINDOW, PREFACE, ErrorCode, flag, kind, number,
+    DEFAULT_MAX_FRAME, ErrorCode, FrameHead, HEAD_BYTES, MAX_WINDOW, PREFACE, flag, kind, number,
 };
 
 /// A header block that is being collected.

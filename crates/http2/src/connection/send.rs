@@ -9,7 +9,7 @@ use super::stream::Queued;
 use super::{Connection, Failure, HalfState, Stream};
 use crate::fields::Fields;
 use crate::frame::{
-    self, DEFAULT_MAX_FRAME, FrameHead, HEAD_BYTES, MAX_WINDOW, ErrorCode, flag, kind,
+    self, DEFAULT_MAX_FRAME, ErrorCode, FrameHead, HEAD_BYTES, MAX_WINDOW, flag, kind,
 };
 
 /// Less room than this is not worth a frame of its own while something else is being written.
@@ -102,7 +102,11 @@ impl Connection {
         let mut stream = Stream::new(0, self.peer.window, self.config.stream_window);
         stream.accepted = true;
         stream.bodiless = request.method() == "HEAD";
-        stream.send = if end { HalfState::Ended } else { HalfState::Open };
+        stream.send = if end {
+            HalfState::Ended
+        } else {
+            HalfState::Open
+        };
         let key = self.streams.insert(stream);
         if self.opening.is_empty() && self.open_local < self.peer.max_streams {
             self.begin_now(key, request, end);
@@ -153,7 +157,11 @@ impl Connection {
         }
         let stream = &mut self.streams[key];
         if head.status() >= 200 {
-            stream.send = if end { HalfState::Ended } else { HalfState::Open };
+            stream.send = if end {
+                HalfState::Ended
+            } else {
+                HalfState::Open
+            };
         }
         self.write_block(id, &head, end);
         self.pool.give_block(head);

@@ -81,7 +81,11 @@ impl Encoder {
             out.push(0x80 | both);
             return;
         }
-        let way = if never { FieldEncoding::Never } else { way(name, value) };
+        let way = if never {
+            FieldEncoding::Never
+        } else {
+            way(name, value)
+        };
         let mut way = way;
         if way == FieldEncoding::Indexed {
             let hash = hash(name, value);

@@ -17,9 +17,9 @@ use voile_identity::client::Credential;
 use voile_identity::generated::certificate_service::istio_certificate_service_client::IstioCertificateServiceClient;
 use voile_identity::state::StateDir;
 use voile_identity::{
-    Authenticator, AuthenticatedCaller, CertificateService, Identity, JoinTokens, Keys, MeshAuthenticator,
-    TOKEN_AUDIENCE, TokenKey, TokenSubject, TrustStore, WorkloadCertificate, control_endpoint,
-    request_certificate,
+    AuthenticatedCaller, Authenticator, CertificateService, Identity, JoinTokens, Keys,
+    MeshAuthenticator, TOKEN_AUDIENCE, TokenKey, TokenSubject, TrustStore, WorkloadCertificate,
+    control_endpoint, request_certificate,
 };
 use voile_proto::certificate::IstioCertificateRequest;
 use voile_testkit::TestAuthority;

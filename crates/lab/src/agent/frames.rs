@@ -7,7 +7,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::messages::{AgentReply, FRAME_BYTES, GREETING_BYTES, Hello, TokenProof, AgentRequest, AgentWelcome};
+use super::messages::{
+    AgentReply, AgentRequest, AgentWelcome, FRAME_BYTES, GREETING_BYTES, Hello, TokenProof,
+};
 
 /// Sends one frame of at most so many bytes.
 pub(super) fn write(

@@ -20,8 +20,8 @@ use serde::de::DeserializeOwned;
 use voile_load::UnverifiedServer;
 
 use super::frames;
-use super::token::{BINDING_BYTES, SessionEnd, Token};
 use super::messages::{GREETING_BYTES, TokenProof};
+use super::token::{BINDING_BYTES, SessionEnd, Token};
 
 /// Deadline of the whole greeting.
 pub(super) const GREETING: Duration = Duration::from_secs(10);

@@ -9,20 +9,20 @@
 //! The protocol is a closed set of typed requests: no command line, no program's name, no path. The agent fills in its own
 //! templates and runs only programs that it finds itself. It ends all of them with the connection.
 
-mod remote;
 mod frames;
 mod link;
+mod messages;
+mod remote;
 mod serve;
 mod session;
 mod token;
-mod messages;
 
-pub use remote::AgentAddress;
-pub(crate) use remote::{RemoteProcess, AgentConnection, FarLook, FarProcess};
 pub use frames::any_frame;
+pub(crate) use messages::{AgentProgram, PeerOrder, ProcessBound, VoileOrder};
+pub use remote::AgentAddress;
+pub(crate) use remote::{AgentConnection, FarLook, FarProcess, RemoteProcess};
 pub use serve::{AgentSettings, serve_agent};
 pub use token::Token;
-pub(crate) use messages::{ProcessBound, PeerOrder, VoileOrder, AgentProgram};
 
 #[cfg(test)]
 mod tests;

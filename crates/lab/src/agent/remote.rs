@@ -13,11 +13,12 @@ use voile_report::profile::Flame;
 use voile_report::record::{Calibration, Environment};
 
 use super::link::{Link, TimedSocket};
+use super::messages::{
+    AgentProgram, AgentReply, AgentRequest, AgentWelcome, ClockReading, FRAME_BYTES, Hello,
+    PROTOCOL, StartCommand, StartedProcess,
+};
 use super::serve::{LET_IN, boot, profile};
 use super::token::Token;
-use super::messages::{
-    AgentReply, FRAME_BYTES, Hello, ClockReading, PROTOCOL, AgentRequest, StartCommand, StartedProcess, AgentWelcome, AgentProgram,
-};
 use crate::contestants::Instance;
 use crate::target::{Echo, Lab};
 use crate::wire::HopCapture;
@@ -181,7 +182,9 @@ impl AgentConnection {
         }
         let mut link = self.0.link.borrow_mut();
         link.within(Some(bound));
-        let answer = link.send(request).and_then(|()| link.receive::<AgentReply>());
+        let answer = link
+            .send(request)
+            .and_then(|()| link.receive::<AgentReply>());
         let why = match answer {
             Ok(Some(AgentReply::Failed(why))) => return Err(why),
             Ok(Some(answer)) => return Ok(answer),
@@ -286,7 +289,8 @@ impl AgentConnection {
     pub(crate) fn watch(&self, listeners: &[SocketAddr], marker: &str) -> Result<(), String> {
         let hops = listeners.iter().enumerate();
         let hops = hops.map(|(at, address)| (*address, at == 0)).collect();
-        self.ask(&AgentRequest::Watch(hops, marker.to_owned())).map(drop)
+        self.ask(&AgentRequest::Watch(hops, marker.to_owned()))
+            .map(drop)
     }
 
     /// Has the agent sample where the CPU time of those goes that are there.

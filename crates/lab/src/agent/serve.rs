@@ -14,9 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::ServerConfig;
 
 use super::link::{GREETING, Link, TimedSocket, server_config};
+use super::messages::{AgentWelcome, FRAME_BYTES, Hello, PROTOCOL};
 use super::session::AgentSession;
 use super::token::Token;
-use super::messages::{FRAME_BYTES, Hello, PROTOCOL, AgentWelcome};
 use crate::environment::environment;
 use crate::find::{FoundPeers, voile_version};
 

@@ -13,13 +13,16 @@ use voile_host::sampler::{ProcessResources, Usage};
 use voile_report::profile::Flame;
 
 use super::link::{Link, hung_up};
+use super::messages::{
+    AgentProgram, AgentReply, AgentRequest, ClockReading, FRAME_BYTES, ProcessBound, StartCommand,
+    StartedProcess,
+};
 use super::serve::{AgentSettings, SILENCE};
-use super::messages::{AgentReply, ProcessBound, FRAME_BYTES, ClockReading, AgentRequest, StartCommand, StartedProcess, AgentProgram};
-use crate::process_bounds::ProcessBounds;
 use crate::calibration::calibrate;
 use crate::contestants::Instance;
 use crate::contestants::agent_services::{self, ServedProcess};
 use crate::events::Page;
+use crate::process_bounds::ProcessBounds;
 use crate::profile::perf::{self, Sampling};
 use crate::proof::listener_owner;
 use crate::target::{Echo, Lab, STOP_GRACE};
@@ -251,7 +254,11 @@ impl<'a> AgentSession<'a> {
         }
     }
 
-    fn start(&mut self, start: &StartCommand, socket: &TcpStream) -> Result<StartedProcess, String> {
+    fn start(
+        &mut self,
+        start: &StartCommand,
+        socket: &TcpStream,
+    ) -> Result<StartedProcess, String> {
         let echo = self.admit(start)?;
         self.started += 1;
         let number = self.started;
@@ -269,7 +276,9 @@ impl<'a> AgentSession<'a> {
             &stopped,
         );
         let (mut served, addresses) = match &start.what {
-            AgentProgram::Echo { sink, second } => agent_services::echo(&lab, self.at, *sink, *second)?,
+            AgentProgram::Echo { sink, second } => {
+                agent_services::echo(&lab, self.at, *sink, *second)?
+            }
             AgentProgram::Relay { tcp } => agent_services::relay(&lab, self.at, *tcp)?,
             AgentProgram::Peer(order) => (
                 agent_services::peer(&lab, self.at, order, &self.settings.found)?,

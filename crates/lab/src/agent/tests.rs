@@ -6,11 +6,12 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
 use super::link::{Link, TimedSocket};
+use super::messages::{
+    AgentProgram, AgentReply, AgentRequest, AgentWelcome, FRAME_BYTES, Hello, PROTOCOL,
+    ProcessBound, StartCommand, VoileOrder,
+};
 use super::serve::{AgentSettings, profile, serve_agent};
 use super::token::Token;
-use super::messages::{
-    AgentReply, ProcessBound, FRAME_BYTES, Hello, PROTOCOL, AgentRequest, StartCommand, VoileOrder, AgentWelcome, AgentProgram,
-};
 use crate::find::peers;
 use crate::target::Echo;
 
@@ -250,7 +251,8 @@ fn strange_sidecars() -> Vec<(AgentRequest, &'static str)> {
             "as PEM",
         ),
     ];
-    let request = |order| AgentRequest::Start(Box::new(start(AgentProgram::Voile(Box::new(order)))));
+    let request =
+        |order| AgentRequest::Start(Box::new(start(AgentProgram::Voile(Box::new(order)))));
     orders
         .into_iter()
         .map(|(order, words)| (request(order), words))

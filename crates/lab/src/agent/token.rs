@@ -102,7 +102,12 @@ impl Token {
     }
 
     /// Returns true if the other end knows the token. Takes the same time for every wrong proof.
-    pub(super) fn proves(&self, end: SessionEnd, binding: &[u8; BINDING_BYTES], proof: &[u8]) -> bool {
+    pub(super) fn proves(
+        &self,
+        end: SessionEnd,
+        binding: &[u8; BINDING_BYTES],
+        proof: &[u8],
+    ) -> bool {
         hmac::verify(&self.key(), &said(end, binding), proof).is_ok()
     }
 }
@@ -128,9 +133,18 @@ mod tests {
         let (binding, elsewhere) = ([1; BINDING_BYTES], [2; BINDING_BYTES]);
         let proof = one.prove(SessionEnd::Near, &binding);
         assert!(one.proves(SessionEnd::Near, &binding, &proof));
-        assert!(!one.proves(SessionEnd::Agent, &binding, &proof), "sent back");
-        assert!(!one.proves(SessionEnd::Near, &elsewhere, &proof), "passed on");
-        assert!(!other.proves(SessionEnd::Near, &binding, &proof), "wrong token");
+        assert!(
+            !one.proves(SessionEnd::Agent, &binding, &proof),
+            "sent back"
+        );
+        assert!(
+            !one.proves(SessionEnd::Near, &elsewhere, &proof),
+            "passed on"
+        );
+        assert!(
+            !other.proves(SessionEnd::Near, &binding, &proof),
+            "wrong token"
+        );
         assert!(!one.proves(SessionEnd::Near, &binding, &proof[1..]), "cut");
         assert!(!one.proves(SessionEnd::Near, &binding, &[]), "nothing");
         assert_eq!(format!("{one:?}"), "Token", "a log never shows it");

@@ -102,7 +102,10 @@ pub(crate) fn relay(
         &lab.workers.to_string(),
     ]);
     let process = spec.start().map_err(|e| e.to_string())?;
-    Ok((ServedProcess::silent(process, Probe::Tcp(listen)), vec![listen]))
+    Ok((
+        ServedProcess::silent(process, Probe::Tcp(listen)),
+        vec![listen],
+    ))
 }
 
 /// The server's sidecar of a peer that is configured by files.

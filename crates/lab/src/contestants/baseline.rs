@@ -1,6 +1,6 @@
 //! No proxy at all: the cost of the same client and server by themselves.
 
-use super::{Contestant, Counts, Instance, CellRoute};
+use super::{CellRoute, Contestant, Counts, Instance};
 use crate::plan::RequestPath;
 use crate::target::Lab;
 

@@ -4,11 +4,13 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use voile_host::child::{SupervisedChild, stop_all};
-use voile_host::netns::Namespace;
-use voile_host::netns::rules::{PodCapture, NodeCapture, Range, Rules, PortScope, PortRedirect};
 use voile_host::isolation::ProcessIsolation;
+use voile_host::netns::Namespace;
+use voile_host::netns::rules::{NodeCapture, PodCapture, PortRedirect, PortScope, Range, Rules};
 
-use super::{CLIENT, CLIENT_NODE, CONTROL, Hop, Instance, CellRoute, SERVER, SERVER_NODE, WatchPoint};
+use super::{
+    CLIENT, CLIENT_NODE, CONTROL, CellRoute, Hop, Instance, SERVER, SERVER_NODE, WatchPoint,
+};
 use crate::definition::WAYPOINT_MODE;
 use crate::network::{self, INBOUND, Network, OUTBOUND, Pod};
 use crate::plan::RequestPath;
@@ -39,7 +41,10 @@ pub(super) enum Redirection {
         outbound: PortScope<Range>,
     },
     /// Each port at a listener of its own: of the client's sidecar, and of the server's.
-    Turned { out: Vec<PortRedirect>, inward: Vec<PortRedirect> },
+    Turned {
+        out: Vec<PortRedirect>,
+        inward: Vec<PortRedirect>,
+    },
     /// Redirects as Istio's CNI agent does it in a pod that the proxy of its node serves.
     Node,
 }
@@ -172,13 +177,21 @@ impl CapturedPods {
             to: self.roles[0],
             address: (Ipv4Addr::LOCALHOST, calls.client_listener).into(),
             tls: false,
-            spot: on(&self.client, WatchPoint::LOOPBACK, Some(calls.client_listener)),
+            spot: on(
+                &self.client,
+                WatchPoint::LOOPBACK,
+                Some(calls.client_listener),
+            ),
         };
         let server = |tls| Hop {
             to: self.roles[1],
             address: (self.server.address, calls.pod_port).into(),
             tls,
-            spot: on(&self.server, WatchPoint::ETHERNET, Some(calls.server_listener)),
+            spot: on(
+                &self.server,
+                WatchPoint::ETHERNET,
+                Some(calls.server_listener),
+            ),
         };
         let echo = Hop {
             to: "server",

@@ -18,7 +18,7 @@ use voile_host::ready::{Probe, http_get};
 
 use super::RecordedOutput;
 use super::listeners::{CaptureMethod, fill};
-use super::pair::{BASE_ID, SidecarProgram, PairSide, Values, status_address, write};
+use super::pair::{BASE_ID, PairSide, SidecarProgram, Values, status_address, write};
 use crate::definition::PeerFeatures;
 use crate::find;
 use crate::network::{INBOUND, OUTBOUND};

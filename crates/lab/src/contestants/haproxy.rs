@@ -11,7 +11,7 @@ use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use super::listeners::fill;
-use super::pair::{SidecarProgram, PairSide, Values, write};
+use super::pair::{PairSide, SidecarProgram, Values, write};
 use super::{ExpectedOutput, RecordedOutput, lines};
 use crate::definition::PeerFeatures;
 use crate::find;

@@ -14,9 +14,11 @@ use voile_host::ready::Probe;
 use self::changes::IngressChanges;
 use super::listeners::fill;
 use super::voile::{Ports, SidecarSettings, Voile, metric, second, tell};
-use super::{CONTROL, Contestant, Counts, Hop, INGRESS, Instance, CellRoute, changed, peers_folder};
+use super::{
+    CONTROL, CellRoute, Contestant, Counts, Hop, INGRESS, Instance, changed, peers_folder,
+};
 use crate::definition::{EventAction, Variant};
-use crate::events::{READY_PATH, EffectEvidence};
+use crate::events::{EffectEvidence, READY_PATH};
 use crate::plan::RequestPath;
 use crate::target::{Echo, Lab, STOP_GRACE};
 
@@ -212,7 +214,12 @@ impl Contestant for Ingress {
         Ok(Some(BTreeMap::from([(INGRESS, count)])))
     }
 
-    fn act(&mut self, lab: &Lab<'_>, action: &EventAction, way: &RequestPath) -> Result<EffectEvidence, String> {
+    fn act(
+        &mut self,
+        lab: &Lab<'_>,
+        action: &EventAction,
+        way: &RequestPath,
+    ) -> Result<EffectEvidence, String> {
         changed(
             self,
             |one| &mut one.running,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use voile_host::child::{SupervisedChild, stop_all};
-use voile_host::netns::rules::{Range, PortScope};
+use voile_host::netns::rules::{PortScope, Range};
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get};
 
@@ -19,8 +19,8 @@ use super::captured::{Calls, CapturedPods, Redirection};
 use super::certificates::Leaf;
 use super::voile::counted;
 use super::{
-    CLIENT, CONTROL, Contestant, Counts, ExpectedOutput, Instance, RecordedOutput, CellRoute, SERVER, IdentityProbe,
-    peers_folder,
+    CLIENT, CONTROL, CellRoute, Contestant, Counts, ExpectedOutput, IdentityProbe, Instance,
+    RecordedOutput, SERVER, peers_folder,
 };
 use crate::find;
 use crate::identity_proof::TUNNEL_OPENING;

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use voile_host::netns::rules::PortRedirect;
 use voile_host::ports::free_port;
 
+use super::agent_services::known;
 use super::captured::{Calls, CapturedPods, Redirection};
 use super::certificates::{self, Leaf};
 use super::pair::{POD_ADDRESS, PairSide, Values};
-use super::agent_services::known;
-use super::{CLIENT, Hop, IMPOSTOR, Instance, CellRoute, SERVER, IdentityProbe};
+use super::{CLIENT, CellRoute, Hop, IMPOSTOR, IdentityProbe, Instance, SERVER};
 use crate::agent::AgentConnection;
 use crate::network::{HTTP_PORT, INBOUND, Network, OUTBOUND, TCP_PORT};
 use crate::plan::RequestPath;
@@ -190,7 +190,10 @@ impl Listeners {
     /// Free ports on 127.NET.0.1 for the client's sidecar and 127.NET.0.2 for the server's, or on the agent's address.
     pub(super) fn choose(net: u8, far: Option<&AgentConnection>) -> Result<Self, String> {
         let client = IpAddr::V4(Ipv4Addr::new(127, net, 0, 1));
-        let server = far.map_or(IpAddr::V4(Ipv4Addr::new(127, net, 0, 2)), AgentConnection::address);
+        let server = far.map_or(
+            IpAddr::V4(Ipv4Addr::new(127, net, 0, 2)),
+            AgentConnection::address,
+        );
         let mut ports = BTreeMap::new();
         let mut there = match far {
             Some(far) => far.ports(PROTOCOLS.len() as u16 * OF_SERVER)?,

@@ -1,6 +1,7 @@
 //! Contestants: data planes between client and server. The lab starts them by command line and uses no other interface of their
 //! programs.
 
+pub(crate) mod agent_services;
 mod baseline;
 mod captured;
 pub(crate) mod certificates;
@@ -17,7 +18,6 @@ mod pipy;
 mod planes;
 mod relay;
 mod retired_processes;
-pub(crate) mod agent_services;
 mod voile;
 mod ztunnel;
 
@@ -28,8 +28,8 @@ use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use voile_host::netns::Namespace;
 use voile_host::isolation::ProcessIsolation;
+use voile_host::netns::Namespace;
 
 use self::certificates::Leaf;
 use self::nodes::waypoint::WaypointProgram;
@@ -279,7 +279,12 @@ pub(crate) trait Contestant {
 
     /// Expected growth of the proxy's own count; none if the generator does not know the counted thing. Connections that another
     /// proxy made count as many as that proxy needed.
-    fn expected_of(&self, way: &RequestPath, _role: &str, carried: GeneratorTraffic) -> Option<u64> {
+    fn expected_of(
+        &self,
+        way: &RequestPath,
+        _role: &str,
+        carried: GeneratorTraffic,
+    ) -> Option<u64> {
         Some(match self.counts_requests(way) {
             true => carried.requests,
             false => carried.connections,
@@ -323,7 +328,12 @@ pub(crate) trait Contestant {
     }
 
     /// Makes an event of an experiment happen on that path. Returns the sign of its effect, or the reason why it cannot be done.
-    fn act(&mut self, _lab: &Lab<'_>, action: &EventAction, _way: &RequestPath) -> Result<EffectEvidence, String> {
+    fn act(
+        &mut self,
+        _lab: &Lab<'_>,
+        action: &EventAction,
+        _way: &RequestPath,
+    ) -> Result<EffectEvidence, String> {
         let name = self.name();
         Err(format!("the lab cannot do {} to {name}", action.word()))
     }

@@ -9,7 +9,7 @@ use voile_host::child::SupervisedChild;
 use voile_host::ready::{Probe, http_get};
 
 use super::listeners::fill;
-use super::pair::{SidecarProgram, PairSide, Values, status_address, write};
+use super::pair::{PairSide, SidecarProgram, Values, status_address, write};
 use super::{ExpectedOutput, RecordedOutput, lines};
 use crate::definition::{AccessLog, PeerFeatures};
 use crate::find::{Nginx as Found, StreamModule};
@@ -208,7 +208,13 @@ impl SidecarProgram for Nginx {
         Ok(Some(all.saturating_sub(looks)))
     }
 
-    fn recorded(&self, folder: &Path, side: PairSide, _page: &Page, _protocol: &str) -> Vec<RecordedOutput> {
+    fn recorded(
+        &self,
+        folder: &Path,
+        side: PairSide,
+        _page: &Page,
+        _protocol: &str,
+    ) -> Vec<RecordedOutput> {
         let count = || lines(&folder.join(format!("{}-access.log", side.word())));
         let log = self.features.log.map(|_| RecordedOutput {
             what: format!("lines in the {}'s access log", side.role()),

@@ -18,23 +18,23 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use voile_host::child::{Spec, SupervisedChild, stop_all};
+use voile_host::isolation::{Privileges, ProcessIsolation};
 use voile_host::netns::rules::Rules;
-use voile_host::isolation::{ProcessIsolation, Privileges};
 use voile_host::ready::{Probe, http_get};
 
 use self::agent::{Agent, NodePod};
 use self::changes::{NodeChanges, SecondServer};
-use self::waypoint::{WaypointProgram, GRPC_PORT, Waypoint};
+use self::waypoint::{GRPC_PORT, Waypoint, WaypointProgram};
+use super::agent_services::SECOND;
 use super::captured::{Calls, CapturedPods, Redirection};
 use super::listeners::fill;
-use super::agent_services::SECOND;
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
 use super::{
-    CLIENT_NODE, CONTROL, GeneratorTraffic, Contestant, Counts, HBONE, Instance, CellRoute, SERVER_NODE, IdentityProbe,
-    WAYPOINT, changed, peers_folder,
+    CLIENT_NODE, CONTROL, CellRoute, Contestant, Counts, GeneratorTraffic, HBONE, IdentityProbe,
+    Instance, SERVER_NODE, WAYPOINT, changed, peers_folder,
 };
 use crate::definition::{EventAction, Variant};
-use crate::events::{READY_PATH, EffectEvidence};
+use crate::events::{EffectEvidence, READY_PATH};
 use crate::find;
 use crate::network::{GATEWAY, HTTP_PORT, OUTBOUND, Pod, TCP_PORT};
 use crate::plan::RequestPath;
@@ -121,7 +121,11 @@ impl StartedNode {
     }
 
     /// Starts the program alone: there is an agent already.
-    fn launch(lab: &Lab<'_>, program: &Program, plan: &NodePlan<'_>) -> Result<SupervisedChild, String> {
+    fn launch(
+        lab: &Lab<'_>,
+        program: &Program,
+        plan: &NodePlan<'_>,
+    ) -> Result<SupervisedChild, String> {
         let name = format!("{}-{}", plan.prefix, plan.node);
         let spec = match program {
             Program::Voile(variant) => {
@@ -477,7 +481,9 @@ impl Contestant for Nodes {
         let own = || network.add_pod(&Rules::default());
         let networks = [own()?, own()?];
         let middle = self.before.as_ref().map(|_| own()).transpose()?;
-        let second = lab.moves.then(|| SecondServer::start(lab, network, &prefix));
+        let second = lab
+            .moves
+            .then(|| SecondServer::start(lab, network, &prefix));
         let second = second.transpose()?;
         let (mesh, values) = Self::mesh(&pods, &networks, middle.as_ref(), second.as_ref());
         let ground = NodeInputs {
@@ -521,7 +527,8 @@ impl Contestant for Nodes {
             .into_iter()
             .enumerate()
         {
-            let start = |plan: &NodePlan<'_>| StartedNode::start(&inside, &self.program, plan, pods);
+            let start =
+                |plan: &NodePlan<'_>| StartedNode::start(&inside, &self.program, plan, pods);
             let node = self.planned(&inside, &running.ground, (at, control), start)?;
             running.nodes.push(node);
         }
@@ -621,7 +628,12 @@ impl Contestant for Nodes {
         IdentityProbe::of_tunnel(&folder, (STAGE_VIRTUAL, HTTP_PORT).into(), client)
     }
 
-    fn act(&mut self, lab: &Lab<'_>, action: &EventAction, way: &RequestPath) -> Result<EffectEvidence, String> {
+    fn act(
+        &mut self,
+        lab: &Lab<'_>,
+        action: &EventAction,
+        way: &RequestPath,
+    ) -> Result<EffectEvidence, String> {
         changed(
             self,
             |one| &mut one.running,

@@ -10,13 +10,14 @@ use voile_host::child::{SupervisedChild, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
-use super::certificates;
-use super::listeners::{Listeners, CaptureMethod};
 use super::agent_services::{self, ServedProcess};
+use super::certificates;
+use super::listeners::{CaptureMethod, Listeners};
 use super::{
-    CLIENT, Contestant, Counts, INGRESS, Instance, RecordedOutput, CellRoute, SERVER, IdentityProbe, peers_folder,
+    CLIENT, CellRoute, Contestant, Counts, INGRESS, IdentityProbe, Instance, RecordedOutput,
+    SERVER, peers_folder,
 };
-use crate::agent::{AgentConnection, PeerOrder, AgentProgram};
+use crate::agent::{AgentConnection, AgentProgram, PeerOrder};
 use crate::definition::EventAction;
 use crate::events::EffectEvidence;
 use crate::plan::{ContestantSetup, RequestPath};
@@ -298,7 +299,12 @@ impl<P: SidecarProgram> Contestant for Pair<P> {
         Some(route)
     }
 
-    fn act(&mut self, lab: &Lab<'_>, action: &EventAction, way: &RequestPath) -> Result<EffectEvidence, String> {
+    fn act(
+        &mut self,
+        lab: &Lab<'_>,
+        action: &EventAction,
+        way: &RequestPath,
+    ) -> Result<EffectEvidence, String> {
         let upgrade = *action == EventAction::UpgradeProxy && P::UPGRADES;
         if *action != EventAction::RestartProxy && !upgrade {
             let word = action.word();
@@ -496,7 +502,12 @@ pub(super) fn status_address(lab: &Lab<'_>, values: &Values) -> Result<SocketAdd
 }
 
 /// Has the server's sidecar started at the agent's, from the same listeners.
-fn send(far: &AgentConnection, lab: &Lab<'_>, name: &str, listeners: &Listeners) -> Result<Process, String> {
+fn send(
+    far: &AgentConnection,
+    lab: &Lab<'_>,
+    name: &str,
+    listeners: &Listeners,
+) -> Result<Process, String> {
     let (root, leaf) = listeners.of_server()?;
     let read = |path: &Path| {
         std::fs::read_to_string(path).map_err(|e| format!("reading {}: {e}", path.display()))

@@ -8,7 +8,7 @@ use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use super::listeners::fill;
-use super::pair::{SidecarProgram, PairSide, Values, write};
+use super::pair::{PairSide, SidecarProgram, Values, write};
 use crate::find;
 use crate::target::Lab;
 

@@ -1,7 +1,9 @@
 //! A program in several roles, as one contestant: its sidecars, its node proxies, its gateway. Each role is a contestant of its
 //! own. It starts only if the experiment has cells of its modes, so no unmeasured processes share the machine.
 
-use super::{GeneratorTraffic, Contestant, Counts, Instance, RecordedOutput, CellRoute, IdentityProbe};
+use super::{
+    CellRoute, Contestant, Counts, GeneratorTraffic, IdentityProbe, Instance, RecordedOutput,
+};
 use crate::definition::EventAction;
 use crate::events::EffectEvidence;
 use crate::plan::RequestPath;
@@ -143,7 +145,12 @@ impl Contestant for Planes {
         self.of_mode(&way.mode).stage(lab, way)
     }
 
-    fn act(&mut self, lab: &Lab<'_>, action: &EventAction, way: &RequestPath) -> Result<EffectEvidence, String> {
+    fn act(
+        &mut self,
+        lab: &Lab<'_>,
+        action: &EventAction,
+        way: &RequestPath,
+    ) -> Result<EffectEvidence, String> {
         let plane = self.of_mode_mut(&way.mode);
         plane.contestant.act(lab, action, way)
     }

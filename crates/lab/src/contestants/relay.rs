@@ -6,8 +6,8 @@ use voile_host::child::stop_all;
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
-use super::listeners::{Listeners, CaptureMethod};
-use super::{CLIENT, Contestant, Counts, Hop, Instance, CellRoute, SERVER};
+use super::listeners::{CaptureMethod, Listeners};
+use super::{CLIENT, CellRoute, Contestant, Counts, Hop, Instance, SERVER};
 use crate::agent::AgentProgram;
 use crate::network::{HTTP_PORT, Network, TCP_PORT};
 use crate::plan::RequestPath;

@@ -1,11 +1,11 @@
 //! Voile as its users run it: a live control plane that reads a folder, two sidecars with tokens, everything else default. Stock
 //! Envoys may stand in the sidecars' places, configured by the same control plane out of the same folder.
 
-mod numbered_resources;
 mod changes;
+mod numbered_resources;
 mod served;
-mod stock_envoy;
 mod sidecar_paths;
+mod stock_envoy;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,20 +20,20 @@ use super::captured::{CapturedPods, Redirection};
 use super::envoy;
 use super::listeners::fill;
 use super::{
-    CLIENT, CONTROL, Contestant, Counts, ExpectedOutput, Instance, RecordedOutput, CellRoute, SERVER, IdentityProbe, lines,
-    peers_folder,
+    CLIENT, CONTROL, CellRoute, Contestant, Counts, ExpectedOutput, IdentityProbe, Instance,
+    RecordedOutput, SERVER, lines, peers_folder,
 };
 use crate::agent::AgentConnection;
 use crate::definition::{EventAction, Variant};
-use crate::events::{READY_PATH, EffectEvidence};
+use crate::events::{EffectEvidence, READY_PATH};
 use crate::find;
 use crate::network::GATEWAY;
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
 use crate::target::{Echo, Lab, STOP_GRACE};
-use numbered_resources::host;
 use changes::SidecarChanges;
 pub(super) use changes::{kill, second};
+use numbered_resources::host;
 pub(crate) use served::counted;
 pub(super) use served::{CONNECTIONS, serve};
 pub(super) use served::{SidecarSettings, metric, tell};
@@ -542,7 +542,12 @@ impl Contestant for Voile {
         self.running.as_ref()?.route(lab, way)
     }
 
-    fn act(&mut self, lab: &Lab<'_>, action: &EventAction, way: &RequestPath) -> Result<EffectEvidence, String> {
+    fn act(
+        &mut self,
+        lab: &Lab<'_>,
+        action: &EventAction,
+        way: &RequestPath,
+    ) -> Result<EffectEvidence, String> {
         let placed = self.placed(lab);
         self.change(placed.as_ref().unwrap_or(lab), action, way)
     }

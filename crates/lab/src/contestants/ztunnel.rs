@@ -13,7 +13,8 @@ use super::captured::{Calls, CapturedPods, Redirection};
 use super::listeners::fill;
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
 use super::{
-    CLIENT, CONTROL, Contestant, Counts, HBONE, Instance, CellRoute, SERVER, IdentityProbe, peers_folder,
+    CLIENT, CONTROL, CellRoute, Contestant, Counts, HBONE, IdentityProbe, Instance, SERVER,
+    peers_folder,
 };
 use crate::definition::Variant;
 use crate::find;

@@ -75,7 +75,12 @@ impl MeasurementState<'_> {
         let since = now_ns();
         let objects = self.size.services + self.size.workloads + proxies;
         let more = Duration::from_secs_f64(f64::from(objects) / READ_A_SECOND);
-        self.crowd = Some(ProxyCrowd::start(spec, &self.scratch, more * 10, self.stopped)?);
+        self.crowd = Some(ProxyCrowd::start(
+            spec,
+            &self.scratch,
+            more * 10,
+            self.stopped,
+        )?);
         self.until_synced(since)?;
         let used = self.used()?.since(before).cpu_ns as f64 / f64::from(proxies);
         let held = self.held()?;

@@ -10,12 +10,12 @@ use voile_report::shape::COLD;
 
 use super::features::{self, FEATURES};
 use super::generated::{
-    self, FORGED, Generated, HITS, MatchedRule, KINDS, MOST, SAME, TOKENS, USUAL_HIT, VERDICTS, believed,
-    refusal,
+    self, FORGED, Generated, HITS, KINDS, MOST, MatchedRule, SAME, TOKENS, USUAL_HIT, VERDICTS,
+    believed, refusal,
 };
 use super::hooks::NONE;
-use super::suggestions::meant;
 use super::peers;
+use super::suggestions::meant;
 use super::written::{ComplaintLocation, Written, WrittenCells, WrittenControl};
 use super::{
     ARRIVALS, CONTESTANTS, DefinitionError, GATEWAYS, MAX_CONNECTIONS, MAX_RATE, MAX_SIZE_BYTES,
@@ -205,7 +205,10 @@ fn note(missing: &mut Vec<String>, words: String) {
     }
 }
 
-fn features(place: &ComplaintLocation<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
+fn features(
+    place: &ComplaintLocation<'_>,
+    group: &WrittenCells,
+) -> Result<Vec<String>, DefinitionError> {
     let Some(features) = &group.features else {
         return Ok(vec!["default".to_owned()]);
     };
@@ -403,7 +406,10 @@ fn on_processes(
 }
 
 /// Start modes of the group: processes that run all the time, processes that start anew for each slice, or both in turn.
-fn starts(place: &ComplaintLocation<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
+fn starts(
+    place: &ComplaintLocation<'_>,
+    group: &WrittenCells,
+) -> Result<Vec<String>, DefinitionError> {
     let Some(starts) = &group.starts else {
         return Ok(vec![String::new()]);
     };
@@ -537,7 +543,8 @@ fn cannot_be_routed(cell: &CellKey) -> Option<String> {
         1 if cell.kind == ValueKind::Idle && cell.connections > 0 => {
             "kind \"idle\" opens connections by requests that no route takes: connections = [0]"
         }
-        1 if generated::PolicyEffect::of(verdict).is_some_and(|meeting| meeting.hit != MatchedRule::Miss)
+        1 if generated::PolicyEffect::of(verdict)
+            .is_some_and(|meeting| meeting.hit != MatchedRule::Miss)
             && has(&["paths", "path_policies", "policies", "rules"]) =>
         {
             "requests that routes take have paths of their own, which rules with paths do not meet"
@@ -621,7 +628,10 @@ fn cannot_be_judged(cell: &CellKey) -> Option<String> {
 }
 
 /// Generated objects of each mesh of the group; an empty entry has none.
-fn meshes(place: &ComplaintLocation<'_>, group: &WrittenCells) -> Result<Vec<Generated>, DefinitionError> {
+fn meshes(
+    place: &ComplaintLocation<'_>,
+    group: &WrittenCells,
+) -> Result<Vec<Generated>, DefinitionError> {
     let mut meshes = vec![Generated::new()];
     for (kind, _) in &KINDS {
         let Some(numbers) = group.numbers(kind) else {
@@ -662,7 +672,10 @@ fn protocols(
         .collect()
 }
 
-fn arrivals(place: &ComplaintLocation<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
+fn arrivals(
+    place: &ComplaintLocation<'_>,
+    group: &WrittenCells,
+) -> Result<Vec<String>, DefinitionError> {
     // Only a schedule has an arrival.
     let arrivals = group
         .arrivals
@@ -677,7 +690,10 @@ fn arrivals(place: &ComplaintLocation<'_>, group: &WrittenCells) -> Result<Vec<S
         .collect()
 }
 
-fn workers(place: &ComplaintLocation<'_>, group: &WrittenCells) -> Result<Vec<Option<u32>>, DefinitionError> {
+fn workers(
+    place: &ComplaintLocation<'_>,
+    group: &WrittenCells,
+) -> Result<Vec<Option<u32>>, DefinitionError> {
     let Some(workers) = &group.workers else {
         return Ok(vec![None]);
     };

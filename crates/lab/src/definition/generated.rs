@@ -38,17 +38,32 @@ pub(super) enum GeneratedPolicies {
 /// Kinds of generated objects.
 pub(super) const KINDS: [(&str, GeneratedPolicies); 16] = [
     ("services", GeneratedPolicies::Others(services)),
-    ("policies", GeneratedPolicies::Policies(policies::mixed_policies)),
-    ("path_policies", GeneratedPolicies::Policies(policies::path_policies)),
+    (
+        "policies",
+        GeneratedPolicies::Policies(policies::mixed_policies),
+    ),
+    (
+        "path_policies",
+        GeneratedPolicies::Policies(policies::path_policies),
+    ),
     (
         "source_ip_policies",
         GeneratedPolicies::Policies(policies::source_ip_policies),
     ),
     ("rules", GeneratedPolicies::Policies(policies::rules)),
-    ("principals", GeneratedPolicies::Policies(policies::principals)),
-    ("namespaces", GeneratedPolicies::Policies(policies::namespaces)),
+    (
+        "principals",
+        GeneratedPolicies::Policies(policies::principals),
+    ),
+    (
+        "namespaces",
+        GeneratedPolicies::Policies(policies::namespaces),
+    ),
     ("paths", GeneratedPolicies::Policies(policies::paths)),
-    ("source_ips", GeneratedPolicies::Policies(policies::source_ips)),
+    (
+        "source_ips",
+        GeneratedPolicies::Policies(policies::source_ips),
+    ),
     (
         REQUEST_PRINCIPALS,
         GeneratedPolicies::AboutTokens(policies::request_principals),
@@ -97,15 +112,27 @@ pub(super) const VERDICTS: [(&str, PolicyEffect); 9] = {
         PolicyEffect { action, hit }
     }
     [
-        ("allow-first", one(GeneratedAction::Allow, MatchedRule::First)),
+        (
+            "allow-first",
+            one(GeneratedAction::Allow, MatchedRule::First),
+        ),
         ("allow-last", one(GeneratedAction::Allow, MatchedRule::Last)),
         ("allow-miss", one(GeneratedAction::Allow, MatchedRule::Miss)),
         ("deny-first", one(GeneratedAction::Deny, MatchedRule::First)),
         ("deny-last", one(GeneratedAction::Deny, MatchedRule::Last)),
         ("deny-miss", one(GeneratedAction::Deny, MatchedRule::Miss)),
-        ("dry-run-first", one(GeneratedAction::DryRun, MatchedRule::First)),
-        ("dry-run-last", one(GeneratedAction::DryRun, MatchedRule::Last)),
-        ("dry-run-miss", one(GeneratedAction::DryRun, MatchedRule::Miss)),
+        (
+            "dry-run-first",
+            one(GeneratedAction::DryRun, MatchedRule::First),
+        ),
+        (
+            "dry-run-last",
+            one(GeneratedAction::DryRun, MatchedRule::Last),
+        ),
+        (
+            "dry-run-miss",
+            one(GeneratedAction::DryRun, MatchedRule::Miss),
+        ),
     ]
 };
 
@@ -181,7 +208,10 @@ fn makes(kind: &str) -> Option<&'static GeneratedPolicies> {
 /// Returns true if the kind is AuthorizationPolicies.
 fn are_policies(kind: &str) -> bool {
     let make = makes(kind);
-    matches!(make, Some(GeneratedPolicies::Policies(_) | GeneratedPolicies::AboutTokens(_)))
+    matches!(
+        make,
+        Some(GeneratedPolicies::Policies(_) | GeneratedPolicies::AboutTokens(_))
+    )
 }
 
 /// Returns true if the mesh has generated AuthorizationPolicies.
@@ -230,7 +260,12 @@ pub(crate) fn resources(generated: &Generated, verdict: &str) -> String {
                 text += &write(*number, meeting, &tokens::principal(generated));
             }
             Some(GeneratedPolicies::Others(write)) => text += &write(*number),
-            Some(GeneratedPolicies::Issuers | GeneratedPolicies::Routes | GeneratedPolicies::Endpoints) | None => {}
+            Some(
+                GeneratedPolicies::Issuers
+                | GeneratedPolicies::Routes
+                | GeneratedPolicies::Endpoints,
+            )
+            | None => {}
         }
     }
     // Policies about request principals need an issuer, even if the definition asks for none.

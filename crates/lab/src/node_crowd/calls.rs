@@ -79,7 +79,12 @@ pub(super) struct NewConnectionResults {
 
 /// Opens so many connections a second for so long, from all pods in turn; each is answered once and closed. Latency counts from
 /// the due time, so a proxy that falls behind shows it.
-pub(super) fn schedule(pods: &[Namespace], rate: u32, time: Duration, to: SocketAddr) -> NewConnectionResults {
+pub(super) fn schedule(
+    pods: &[Namespace],
+    rate: u32,
+    time: Duration,
+    to: SocketAddr,
+) -> NewConnectionResults {
     let due = (f64::from(rate) * time.as_secs_f64()) as u64;
     let (next, began) = (AtomicU64::new(0), Instant::now());
     // Twice the time is enough for a proxy that can keep up at all.

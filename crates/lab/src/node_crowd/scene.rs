@@ -5,16 +5,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use voile_host::child::{SupervisedChild, stop_all};
+use voile_host::isolation::{Privileges, ProcessIsolation};
 use voile_host::netns::Namespace;
 use voile_host::netns::rules::{NodeCapture, Rules};
-use voile_host::isolation::{ProcessIsolation, Privileges};
 use voile_host::sampler::{ProcessResources, Usage};
 use voile_report::control_plane::ControlPlaneRecord;
 
 use super::NodeCrowdSettings;
 use super::calls::{call, open, percentile, schedule};
 use crate::contestants::nodes::agent::NodePod;
-use crate::contestants::nodes::{NODE_ACCOUNT, StartedNode, NodePlan, Program};
+use crate::contestants::nodes::{NODE_ACCOUNT, NodePlan, Program, StartedNode};
 use crate::contestants::{CLIENT_NODE, SERVER_NODE};
 use crate::control_plane::Progress;
 use crate::network::{GATEWAY, Network, Pod, TCP_PORT};

@@ -15,7 +15,7 @@ use voile_host::sampler::{ProcessResources, cpu_ns};
 use voile_report::control_plane::ControlPlaneRecord;
 
 use super::control::{Control, SidecarReport, port};
-use super::mesh::{ACCOUNT, MeshSize, MAX_PODS, NAMESPACE};
+use super::mesh::{ACCOUNT, MAX_PODS, MeshSize, NAMESPACE};
 use super::{SidecarSettings, megabytes, rest};
 use crate::contestants::counted;
 use crate::control_plane::{Progress, make_room};

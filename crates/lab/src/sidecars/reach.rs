@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use voile_host::child::{Spec, SupervisedChild};
 use voile_host::netns::Namespace;
-use voile_host::netns::rules::{PodCapture, Rules, PortScope};
+use voile_host::netns::rules::{PodCapture, PortScope, Rules};
 use voile_host::ready::Probe;
 use voile_host::sampler::ProcessResources;
 use voile_report::control_plane::ControlPlaneRecord;
@@ -82,7 +82,12 @@ pub(super) fn measure(
 }
 
 /// Adds a mesh's figures; the first mesh is the reference for the others.
-fn add(record: &mut ControlPlaneRecord, services: u32, seen: &ReachedMesh, smallest: &mut Option<f64>) {
+fn add(
+    record: &mut ControlPlaneRecord,
+    services: u32,
+    seen: &ReachedMesh,
+    smallest: &mut Option<f64>,
+) {
     let what = format!("a sidecar that uses {USED} of {services} services");
     let rss = middle(&seen.rss);
     record.add(&what, "RSS, median of its starts", (rss, "MB"), None);
@@ -229,8 +234,8 @@ impl<'a> Mesh<'a> {
                 }
             }
             rest(SETTLE, self.lab.stopped)?;
-            let held =
-                ProcessResources::of(client.pid()).map_err(|e| format!("a sidecar's memory: {e}"))?;
+            let held = ProcessResources::of(client.pid())
+                .map_err(|e| format!("a sidecar's memory: {e}"))?;
             seen.rss.push(megabytes(held.rss_bytes));
             client.stop(STOP_GRACE);
         }

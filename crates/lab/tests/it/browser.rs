@@ -125,7 +125,7 @@ fn other_records(committed: &[std::path::PathBuf]) -> Vec<(&'static str, String)
 }
 
 fn graph() -> voile_report::graph::GraphRecord {
-    use voile_report::graph::{EdgeSlice, GraphRecord, GraphSlice, ServiceSlice, LatencySummary};
+    use voile_report::graph::{EdgeSlice, GraphRecord, GraphSlice, LatencySummary, ServiceSlice};
     let took = |us: f64| LatencySummary {
         mean_us: us,
         p50_us: Some(us * 0.9),

@@ -114,7 +114,7 @@ pub struct OpaqueTransport {
 /// The hints that this control plane sends.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Oneof)]
 pub enum LinkerdProtocolHint {
-    /// All HTTP as HTTP/2.
+    /// All HTTP/2.
     #[prost(message, tag = "1")]
     H2(H2),
     /// Opaque bytes, without protocol detection.
@@ -126,7 +126,7 @@ pub enum LinkerdProtocolHint {
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Opaque {}
 
-/// All HTTP as HTTP/2.
+/// All HTTP/2.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct H2 {}
 

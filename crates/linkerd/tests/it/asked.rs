@@ -11,9 +11,9 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use voile_linkerd::messages::identity::{CertifyRequest, CertifyResponse};
-use voile_linkerd::messages::inbound::{Permit, PortSpec, InboundServer};
+use voile_linkerd::messages::inbound::{InboundServer, Permit, PortSpec};
 use voile_linkerd::messages::{destination, outbound};
-use voile_linkerd::{Mesh, LinkerdService, ServingState, LinkerdWorkload};
+use voile_linkerd::{LinkerdService, LinkerdWorkload, Mesh, ServingState};
 
 pub(crate) const CERTIFY: &str = "/io.linkerd.proxy.identity.Identity/Certify";
 const WATCH_PORT: &str = "/io.linkerd.proxy.inbound.InboundServerPolicies/WatchPort";

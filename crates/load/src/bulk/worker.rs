@@ -410,7 +410,11 @@ impl BulkWorker {
             self.count.by_sink += u64::from(connection.taken.is_some());
             self.count.each.push(connection.measured);
             if waits(connection) {
-                *self.count.errors.entry(RequestOutcome::Unanswered).or_default() += 1;
+                *self
+                    .count
+                    .errors
+                    .entry(RequestOutcome::Unanswered)
+                    .or_default() += 1;
             }
         }
         self.count.end = self.timeline.end;

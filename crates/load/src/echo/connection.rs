@@ -127,7 +127,10 @@ impl EchoConnection {
 
     /// Between requests, with no request begun: the server may close the connection without harm.
     pub(crate) fn idle(&self) -> bool {
-        self.http2.is_none() && self.phase == ConnectionPhase::Head && self.input.is_empty() && self.flushed()
+        self.http2.is_none()
+            && self.phase == ConnectionPhase::Head
+            && self.input.is_empty()
+            && self.flushed()
     }
 
     fn flushed(&self) -> bool {

@@ -16,7 +16,7 @@ use super::request;
 use super::worker::{ClosedConnection, EchoWorker, token};
 use crate::clock::unix_now;
 use crate::grpc;
-use crate::http2::{RequestProgress, ResponseBody, Reply, Http2Server, ServerStream};
+use crate::http2::{Http2Server, Reply, RequestProgress, ResponseBody, ServerStream};
 
 /// Unsent bytes beyond which no more requests are read: a client must read its answers.
 const MAX_UNSENT_BYTES: usize = 512 * 1024;
@@ -174,7 +174,12 @@ impl EchoWorker {
     }
 
     /// The services called for a stream have answered.
-    pub(super) fn answer_calls(connection: &mut EchoConnection, id: u32, body: Vec<u8>, failed: bool) {
+    pub(super) fn answer_calls(
+        connection: &mut EchoConnection,
+        id: u32,
+        body: Vec<u8>,
+        failed: bool,
+    ) {
         let Some(server) = &mut connection.http2 else {
             return;
         };

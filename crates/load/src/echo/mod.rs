@@ -32,7 +32,7 @@ use crate::stop::Stop;
 pub(crate) use raw::ACK_BYTES;
 use raw::RawServiceKind;
 
-pub use plan::{WeightedValue, MAX_DELAY, MAX_SIZE, ResponsePlan};
+pub use plan::{MAX_DELAY, MAX_SIZE, ResponsePlan, WeightedValue};
 pub(crate) use request::takes_gzip;
 pub use tls::{ServerTls, ServerTlsOptions};
 

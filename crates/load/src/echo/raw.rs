@@ -162,7 +162,11 @@ fn keep(
 }
 
 impl RawConnection {
-    fn new(stream: TcpStream, kind: RawServiceKind, tls: Option<&Arc<ServerConfig>>) -> io::Result<Self> {
+    fn new(
+        stream: TcpStream,
+        kind: RawServiceKind,
+        tls: Option<&Arc<ServerConfig>>,
+    ) -> io::Result<Self> {
         let pipe = match (kind, tls) {
             (RawServiceKind::Sealed, Some(tls)) => Pipe::sealed(stream, tls)?,
             _ => Pipe::plain(stream),

@@ -48,7 +48,10 @@ pub(crate) struct EchoRequestHead<'a> {
 pub(crate) struct RequestRefusal(pub(crate) u16, pub(crate) &'static str);
 
 /// Parses a head; none when it is not all there. `describe` also keeps the fields as text, `trace` the trace context.
-pub(crate) fn parse(bytes: &[u8], trace: bool) -> Result<Option<EchoRequestHead<'_>>, RequestRefusal> {
+pub(crate) fn parse(
+    bytes: &[u8],
+    trace: bool,
+) -> Result<Option<EchoRequestHead<'_>>, RequestRefusal> {
     let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut []);
     let length = match request.parse_with_uninit_headers(bytes, &mut fields) {
@@ -65,7 +68,8 @@ pub(crate) fn parse(bytes: &[u8], trace: bool) -> Result<Option<EchoRequestHead<
     };
     let http11 = request.version == Some(1);
     let fields = &*request.headers;
-    let framing = Framing::of(fields, http11).map_err(|_| RequestRefusal(400, "ambiguous body length"))?;
+    let framing =
+        Framing::of(fields, http11).map_err(|_| RequestRefusal(400, "ambiguous body length"))?;
     let hosts = fields
         .iter()
         .filter(|field| field.name.eq_ignore_ascii_case("host"))

@@ -64,7 +64,11 @@ impl Frames {
         }
     }
 
-    fn frame(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Option<(usize, FrameMeaning)>, u16> {
+    fn frame(
+        &mut self,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(usize, FrameMeaning)>, u16> {
         let Some((head, length)) = head(bytes)? else {
             return Ok(None);
         };
@@ -103,7 +107,11 @@ impl Frames {
         }
         Ok(Some((
             used,
-            if last { FrameMeaning::Message } else { FrameMeaning::Nothing },
+            if last {
+                FrameMeaning::Message
+            } else {
+                FrameMeaning::Nothing
+            },
         )))
     }
 

@@ -10,12 +10,12 @@ use crate::accept::Inbox;
 use crate::clock::{SECOND, Timer, now, sharpen_timers};
 use crate::echo::EchoOptions;
 use crate::echo::calls::{Callers, Job, Replies};
-use crate::echo::connection::{EchoConnection, KEPT_BYTES, ConnectionPhase, PendingResponse};
+use crate::echo::connection::{ConnectionPhase, EchoConnection, KEPT_BYTES, PendingResponse};
 use crate::echo::pipe::Pipe;
 use crate::echo::plan::{Defaults, MAX_DELAY, ResponsePlan};
 use crate::echo::request::{self, RequestRefusal};
 use crate::echo::websocket::FrameMeaning;
-use crate::http2::{PREFACE, Http2Server};
+use crate::http2::{Http2Server, PREFACE};
 use crate::poll::{Poll, Readiness};
 use crate::stop::Stop;
 
@@ -227,7 +227,12 @@ impl EchoWorker {
             if connection.http2.is_some() {
                 return self.drive_http2(slot, connection, buffer);
             }
-            if !connection.flush()? || matches!(connection.phase, ConnectionPhase::Waiting | ConnectionPhase::Calling) {
+            if !connection.flush()?
+                || matches!(
+                    connection.phase,
+                    ConnectionPhase::Waiting | ConnectionPhase::Calling
+                )
+            {
                 return Ok(());
             }
             if connection.closing {

@@ -124,7 +124,9 @@ impl Http2Caller {
         let mut body = Vec::new();
         grpc::put_message(&mut body, message);
         if body.len() > self.core.room(self.core.initial, body.len()) {
-            return Err(CallError::Broken("a question longer than a frame".to_owned()));
+            return Err(CallError::Broken(
+                "a question longer than a frame".to_owned(),
+            ));
         }
         self.core.put_data(&body, id, true);
         let mut answer = ResponseProgress::default();
@@ -151,7 +153,12 @@ impl Http2Caller {
         }
     }
 
-    fn hear(&mut self, mut bytes: &[u8], id: u32, answer: &mut ResponseProgress) -> Result<(), CallError> {
+    fn hear(
+        &mut self,
+        mut bytes: &[u8],
+        id: u32,
+        answer: &mut ResponseProgress,
+    ) -> Result<(), CallError> {
         loop {
             let (used, frame) = self.frames.next(bytes)?;
             bytes = &bytes[used..];

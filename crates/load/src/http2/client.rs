@@ -9,7 +9,7 @@ use super::frame::Frames;
 use super::{Malformed, PREFACE};
 use crate::grpc::Messages;
 use crate::tally::RequestOutcome;
-use crate::wire::{HttpResponse, WireEvent, PreparedRequest};
+use crate::wire::{HttpResponse, PreparedRequest, WireEvent};
 
 /// The last stream a connection may have; the next request needs another connection.
 const LAST_STREAM: u32 = 0x7fff_ffff;

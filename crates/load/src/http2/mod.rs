@@ -17,9 +17,9 @@ mod server;
 pub(crate) mod tests;
 
 pub(crate) use crate::body::Malformed;
-pub(crate) use caller::{Http2Caller, CallError};
+pub(crate) use caller::{CallError, Http2Caller};
 pub(crate) use client::{Http2Client, RequestShape};
-pub(crate) use server::{RequestProgress, ResponseBody, Reply, Http2Server, ServerStream};
+pub(crate) use server::{Http2Server, Reply, RequestProgress, ResponseBody, ServerStream};
 
 /// Connection preface of a client (RFC 9113, section 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

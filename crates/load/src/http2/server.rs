@@ -426,7 +426,11 @@ impl ServerStreamState {
             ResponseBody::Pattern(size) => size,
         };
         let bare = stream.method == b"HEAD" || matches!(reply.status, 204 | 304);
-        stream.content = if bare { ResponseBody::None } else { reply.content };
+        stream.content = if bare {
+            ResponseBody::None
+        } else {
+            reply.content
+        };
         let empty = bare || length == 0;
         // A gRPC answer without a message is its trailers alone.
         let early = reply.grpc.filter(|_| empty);

@@ -5,8 +5,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::{RequestProgress, Http2Client, ResponseBody, PREFACE, Reply, Http2Server, RequestShape};
-use crate::wire::{HttpResponse, WireEvent, PreparedRequest};
+use super::{
+    Http2Client, Http2Server, PREFACE, Reply, RequestProgress, RequestShape, ResponseBody,
+};
+use crate::wire::{HttpResponse, PreparedRequest, WireEvent};
 
 struct Counting;
 
@@ -62,7 +64,12 @@ fn requests(shape: RequestShape) -> Arc<[PreparedRequest]> {
 }
 
 impl Pair {
-    fn new(shape: RequestShape, lanes: usize, piece: usize, reply: fn(&mut Http2Server, usize)) -> Self {
+    fn new(
+        shape: RequestShape,
+        lanes: usize,
+        piece: usize,
+        reply: fn(&mut Http2Server, usize),
+    ) -> Self {
         Self {
             client: Http2Client::new(requests(shape), lanes),
             server: Http2Server::new(false),

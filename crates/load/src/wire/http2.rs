@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{WireEvent, PreparedRequest, Wire};
+use super::{PreparedRequest, Wire, WireEvent};
 use crate::body::Malformed;
 use crate::http2::Http2Client;
 

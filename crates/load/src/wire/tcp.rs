@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{HttpResponse, WireEvent, PreparedRequest, Wire};
+use super::{HttpResponse, PreparedRequest, Wire, WireEvent};
 use crate::body::Malformed;
 
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{HttpResponse, WireEvent, PreparedRequest, Wire};
+use super::{HttpResponse, PreparedRequest, Wire, WireEvent};
 use crate::body::Malformed;
 use crate::options::LoadOptions;
 use crate::response::MAX_HEAD_BYTES;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use voile_load::bulk::{self, BulkResult};
 use voile_load::echo::EchoOptions;
-use voile_load::{Bulk, LoadOptions, LoadProtocol, Stop, LoadTarget};
+use voile_load::{Bulk, LoadOptions, LoadProtocol, LoadTarget, Stop};
 
 use crate::server::{PATIENCE, Play, Served, loopback, stranger};
 

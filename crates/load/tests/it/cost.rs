@@ -7,7 +7,7 @@ use std::env;
 use std::process::Command;
 
 use voile_load::echo::EchoOptions;
-use voile_load::{LoadOptions, Stop, LoadTarget};
+use voile_load::{LoadOptions, LoadTarget, Stop};
 
 use crate::server::{PATIENCE, Served, loopback};
 

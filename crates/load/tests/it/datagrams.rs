@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use voile_load::echo::{EchoOptions, ServerTlsOptions};
-use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget, TlsOptions};
+use voile_load::{LoadOptions, LoadResult, LoadTarget, Stop, TlsOptions};
 
 use crate::server::{PATIENCE, Served, loopback};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use voile_load::describe::Method;
 use voile_load::echo::EchoOptions;
-use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget};
+use voile_load::{LoadOptions, LoadResult, LoadTarget, Stop};
 
 use crate::server::{PATIENCE, Served, stranger};
 

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use voile_load::LoadTarget;
-use voile_load::echo::{WeightedValue, EchoOptions, Stall};
+use voile_load::echo::{EchoOptions, Stall, WeightedValue};
 
 use crate::server::{Served, Then, exchange, scripted};
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use voile_load::echo::EchoOptions;
-use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget};
+use voile_load::{LoadOptions, LoadResult, LoadTarget, Stop};
 
 use crate::server::{PATIENCE, Play, Served, loopback, stranger};
 

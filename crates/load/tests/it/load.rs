@@ -72,7 +72,11 @@ fn every_arrival_sends_its_whole_schedule() {
         threads: 2,
         ..EchoOptions::default()
     });
-    for arrival in [ArrivalPattern::Uniform, ArrivalPattern::Poisson, ArrivalPattern::Fortio] {
+    for arrival in [
+        ArrivalPattern::Uniform,
+        ArrivalPattern::Poisson,
+        ArrivalPattern::Fortio,
+    ] {
         for threads in [1, 3] {
             let mut options = server.load("/?size=10");
             (options.arrival, options.threads) = (arrival, threads);

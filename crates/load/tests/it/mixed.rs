@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use voile_load::echo::{EchoOptions, ServerTlsOptions};
-use voile_load::{LoadOptions, Stop, LoadTarget, TlsOptions};
+use voile_load::{LoadOptions, LoadTarget, Stop, TlsOptions};
 
 use crate::server::{PATIENCE, Served, loopback};
 

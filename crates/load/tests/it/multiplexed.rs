@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use voile_load::echo::EchoOptions;
-use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget, grpc};
+use voile_load::{LoadOptions, LoadResult, LoadTarget, Stop, grpc};
 
 use crate::server::{PATIENCE, Served, loopback};
 

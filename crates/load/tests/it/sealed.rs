@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use voile_load::echo::{Echo, EchoOptions, ServerTlsOptions};
-use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget, TlsOptions};
+use voile_load::{LoadOptions, LoadResult, LoadTarget, Stop, TlsOptions};
 
 use crate::server::{PATIENCE, Served, loopback};
 

@@ -6,8 +6,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use voile_load::echo::{Echo, EchoOptions};
-use voile_load::relay::{TcpRelay, RelayOptions};
-use voile_load::{LoadOptions, Stop, LoadTarget};
+use voile_load::relay::{RelayOptions, TcpRelay};
+use voile_load::{LoadOptions, LoadTarget, Stop};
 
 /// Long enough for a loaded machine; only a test that fails waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -113,7 +113,8 @@ impl Drop for Served {
 }
 
 pub(crate) fn load(address: SocketAddr, path: &str) -> LoadOptions {
-    let mut options = LoadOptions::new(LoadTarget::parse(&format!("http://{address}{path}")).unwrap());
+    let mut options =
+        LoadOptions::new(LoadTarget::parse(&format!("http://{address}{path}")).unwrap());
     options.rate = 500.0;
     options.duration = Duration::from_millis(200);
     options.timeout = PATIENCE;

@@ -12,7 +12,7 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use voile_load::echo::EchoOptions;
-use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget, TlsOptions};
+use voile_load::{LoadOptions, LoadResult, LoadTarget, Stop, TlsOptions};
 
 use crate::server::{PATIENCE, Served, loopback, stranger};
 

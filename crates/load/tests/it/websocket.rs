@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
-use voile_load::{LoadOptions, LoadResult, Stop, LoadTarget};
+use voile_load::{LoadOptions, LoadResult, LoadTarget, Stop};
 
 use crate::server::{PATIENCE, Play, stranger};
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use voile_model::mesh::{CaptureMode, Resolution, MeshService, ServiceOrigin};
+use voile_model::mesh::{CaptureMode, MeshService, Resolution, ServiceOrigin};
 use voile_model::{Mesh, ResourceName};
 
 use super::{Candidate, PodPlan, endpoint, served_ports, settled, sidecar_plan, view, visible};

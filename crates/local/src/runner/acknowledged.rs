@@ -95,7 +95,9 @@ impl Runner {
             }
             EditStatus::Refused => "the edit is not in force: a proxy refuses it".to_owned(),
             EditStatus::Waiting(_) if now.duration_since(since) < SAID_AFTER => return,
-            EditStatus::Waiting(what) => format!("the edit is not in force yet: waiting for {what}"),
+            EditStatus::Waiting(what) => {
+                format!("the edit is not in force yet: waiting for {what}")
+            }
         };
         if said.as_ref() != Some(&text) {
             self.event(&text);

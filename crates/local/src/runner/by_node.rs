@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use voile_host::isolation::{Privileges, ProcessIsolation};
 use voile_host::netns::Namespace;
-use voile_host::isolation::{ProcessIsolation, Privileges};
 use voile_identity::TokenSubject;
 use voile_model::mesh::MeshConfig;
 use voile_zds::PodIdentity;
 
-use super::{RunnerOptions, Runner, UpError};
+use super::{Runner, RunnerOptions, UpError};
 use crate::application::{ApplicationContext, node_proxy};
 use crate::expand::PodPlan;
 use crate::isolation::HostCapabilities;

@@ -11,7 +11,7 @@ use voile_watch::{FolderWatch, WatchError};
 
 use super::{Dataplane, Runner, UpError, same};
 use crate::addresses::{Addresses, PodIsolation};
-use crate::expand::{NOT_SERVED, RunPlan, PodPlan, expand};
+use crate::expand::{NOT_SERVED, PodPlan, RunPlan, expand};
 use crate::rollout::{PodRoster, RolloutEnvironment};
 
 /// Reads the folder's text as a mesh and a plan, with all problems in the order of the files.

@@ -79,7 +79,8 @@ impl Runner {
             self.ground.control_planes(self.options.control_planes),
         );
         controls.iter().find_map(|place| {
-            let known = SeenWorkloads::ask(place.monitoring, "/debug/workloads").unwrap_or_default();
+            let known =
+                SeenWorkloads::ask(place.monitoring, "/debug/workloads").unwrap_or_default();
             let news = |pod: &&ResourceName| !known.takes_traffic(pod);
             let going = self.going.iter().map(|pod| &pod.name);
             let mut going = going.filter(|pod| known.takes_traffic(pod));

@@ -10,7 +10,7 @@ use voile_model::mesh::{MeshService, ServicePort, Transport};
 use voile_model::{Mesh, ResourceName};
 
 use crate::datagrams::Datagrams;
-use crate::expand::{RunPlan, PublishedPort, endpoints_of};
+use crate::expand::{PublishedPort, RunPlan, endpoints_of};
 use crate::pod_network::MeshNetwork;
 use crate::relay::{PortRelay, RelayThread};
 

@@ -132,7 +132,13 @@ fn replicas_become_pods_and_each_sees_what_its_sidecar_allows() {
 fn documents_carry_on_the_users_sidecar_and_add_a_listener_for_each_service() {
     let plan = plan(&[SHOP]);
     let ready = BTreeSet::from([plan.pods[1].name.clone()]);
-    let text = render(&plan, PodIsolation::Loopback(1), &ready, &BTreeSet::new(), &[]);
+    let text = render(
+        &plan,
+        PodIsolation::Loopback(1),
+        &ready,
+        &BTreeSet::new(),
+        &[],
+    );
     let documents: Vec<serde_json::Value> = text
         .split("---\n")
         .filter(|text| !text.is_empty())

@@ -6,9 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{AttachmentInputs, refusal};
-use crate::mesh::gateway_api::{BackendAuthorities, BackendTls, ConditionReason, Reference, RefusedCondition};
+use crate::mesh::gateway_api::{
+    BackendAuthorities, BackendTls, ConditionReason, Reference, RefusedCondition,
+};
 use crate::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
-use crate::mesh::{RuleClient, DestinationRule, Mesh, MeshService, TrafficPolicy, Visibility};
+use crate::mesh::{DestinationRule, Mesh, MeshService, RuleClient, TrafficPolicy, Visibility};
 use crate::names::{Hostname, Port, ResourceName, ServiceKey};
 use crate::source::Source;
 
@@ -116,7 +118,11 @@ fn target<'m>(
 fn authorities(
     world: &AttachmentInputs<'_>,
     policy: &BackendTls,
-) -> (Authorities, Option<RefusedCondition>, Option<RefusedCondition>) {
+) -> (
+    Authorities,
+    Option<RefusedCondition>,
+    Option<RefusedCondition>,
+) {
     let references = match &policy.authorities {
         BackendAuthorities::System => return (Authorities::System, None, None),
         BackendAuthorities::Unknown(name, source) => {
@@ -203,7 +209,10 @@ pub(super) fn lay(mesh: &mut Mesh, spoken: Spoken) {
         let mut rules: Vec<DestinationRule> = holding.map(|rule| (**rule).clone()).collect();
         // Clients without a rule get one in the root namespace; a client with a rule of the service's namespace keeps
         // that rule.
-        if mesh.destination_rule(service, RuleClient::default()).is_none() {
+        if mesh
+            .destination_rule(service, RuleClient::default())
+            .is_none()
+        {
             let name = ResourceName::new(mesh.config.root_namespace.clone(), "");
             rules.push(of_all(name, host, &source));
         }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::backend_tls::Policy;
 use super::listeners::{ListenerStatus, OpenGateway, is_ours};
-use super::routes::{ParentAttachment, RouteAttachmentStatus, AttachmentTarget};
+use super::routes::{AttachmentTarget, ParentAttachment, RouteAttachmentStatus};
 use super::{AttachmentInputs, deployment, refusal};
 use crate::mesh::HttpRoute;
 use crate::mesh::gateway_api::{
-    CONTROLLERS, StatusCondition, GATEWAY_NAME, GROUP, Gateway, GatewayClass, ListenerSet, Parent, PartConditions,
-    ConditionReason, RefusedCondition, ResourceConditions,
+    CONTROLLERS, ConditionReason, GATEWAY_NAME, GROUP, Gateway, GatewayClass, ListenerSet, Parent,
+    PartConditions, RefusedCondition, ResourceConditions, StatusCondition,
 };
 use crate::names::{Namespace, ResourceName};
 
@@ -37,7 +37,12 @@ pub(super) fn said(
             "no GatewayClass {class} is there: nobody obeys the Gateway {}",
             one.name
         );
-        let refused = refusal(ConditionReason::Invalid, source, "spec.gatewayClassName", what);
+        let refused = refusal(
+            ConditionReason::Invalid,
+            source,
+            "spec.gatewayClassName",
+            what,
+        );
         Some(ResourceConditions {
             conditions: Vec::new(),
             refusals: vec![refused],
@@ -128,7 +133,12 @@ fn gateway(world: &AttachmentInputs<'_>, open: &OpenGateway<'_>) -> ResourceCond
     };
     let pending = || {
         let what = format!("{}: none of its Pods is ready", gateway.name);
-        refusal(ConditionReason::Pending, &gateway.source, "metadata.name", what)
+        refusal(
+            ConditionReason::Pending,
+            &gateway.source,
+            "metadata.name",
+            what,
+        )
     };
     let programmed = match (&open.refused, good) {
         (Some(why), _) => StatusCondition {
@@ -211,7 +221,11 @@ fn listener(heard: &ListenerStatus<'_>) -> PartConditions {
 }
 
 /// The status of a ListenerSet; `None` if its Gateway belongs to another controller.
-fn of_set(world: &AttachmentInputs<'_>, opened: &[OpenGateway<'_>], set: &Arc<ListenerSet>) -> Option<ResourceConditions> {
+fn of_set(
+    world: &AttachmentInputs<'_>,
+    opened: &[OpenGateway<'_>],
+    set: &Arc<ListenerSet>,
+) -> Option<ResourceConditions> {
     let to = &set.parent;
     let open = opened.iter().find(|open| open.gateway.name == to.name);
     let taken = opened.iter().find(|open| {
@@ -225,7 +239,12 @@ fn of_set(world: &AttachmentInputs<'_>, opened: &[OpenGateway<'_>], set: &Arc<Li
                 "the Gateway {} takes no ListenerSet of {}: its `allowedListeners` says whose",
                 to.name, set.name.namespace
             );
-            Some(refusal(ConditionReason::NotAllowed, &to.source, &to.field, what))
+            Some(refusal(
+                ConditionReason::NotAllowed,
+                &to.source,
+                &to.field,
+                what,
+            ))
         }
         (None, None) => {
             let mut all = world.mesh.gateway_api.gateways.iter();
@@ -268,7 +287,10 @@ fn of_set(world: &AttachmentInputs<'_>, opened: &[OpenGateway<'_>], set: &Arc<Li
 }
 
 /// None where nothing that it attaches to is ours.
-fn route(opened: &[OpenGateway<'_>], one: &RouteAttachmentStatus<'_>) -> Option<ResourceConditions> {
+fn route(
+    opened: &[OpenGateway<'_>],
+    one: &RouteAttachmentStatus<'_>,
+) -> Option<ResourceConditions> {
     if one.parents.is_empty() {
         return None;
     }
@@ -328,7 +350,11 @@ fn written(parent: &Parent) -> Vec<(&'static str, Arc<str>)> {
 }
 
 /// A policy is spoken of by the Gateways that lead to its Services, and by the Services where none does.
-fn backend_tls(opened: &[OpenGateway<'_>], outcomes: &[RouteAttachmentStatus<'_>], one: &Policy<'_>) -> ResourceConditions {
+fn backend_tls(
+    opened: &[OpenGateway<'_>],
+    outcomes: &[RouteAttachmentStatus<'_>],
+    one: &Policy<'_>,
+) -> ResourceConditions {
     let leads = |outcome: &&RouteAttachmentStatus<'_>| {
         let requests = outcome.rules.iter().flat_map(HttpRoute::destinations);
         let others = outcome.connections.iter().flat_map(|rule| &rule.route);
@@ -362,7 +388,8 @@ fn backend_tls(opened: &[OpenGateway<'_>], outcomes: &[RouteAttachmentStatus<'_>
         ],
     };
     let gateways = places.iter().map(|place| &opened[*place].gateway.name);
-    let mut parts: Vec<PartConditions> = gateways.map(|name| named(GROUP, "Gateway", name)).collect();
+    let mut parts: Vec<PartConditions> =
+        gateways.map(|name| named(GROUP, "Gateway", name)).collect();
     if parts.is_empty() {
         let targets = one.policy.targets.iter();
         let targets = targets.map(|(to, _)| named(&to.group, &to.kind, &to.name));

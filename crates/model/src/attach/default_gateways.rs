@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::deployment::{GatewayResources, proxy, unprivileged};
-use crate::mesh::routing_intent::{Gateway, DeclaredServer};
+use crate::mesh::routing_intent::{DeclaredServer, Gateway};
 use crate::mesh::{
-    Location, Mesh, Protocol, Resolution, MeshService, ServiceAccount, ServiceOrigin, ServicePort,
+    Location, Mesh, MeshService, Protocol, Resolution, ServiceAccount, ServiceOrigin, ServicePort,
     TargetPort, Transport, Visibility,
 };
 use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Port, ResourceName, ServiceKey};

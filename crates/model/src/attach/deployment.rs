@@ -9,9 +9,9 @@ use super::AttachmentInputs;
 use super::listeners::{ListenerFamily, OpenGateway};
 use crate::mesh::gateway_api::{GATEWAY_CLASS, GATEWAY_NAME, Gateway};
 use crate::mesh::{
-    CaptureScope, Container, ControllerKind, Deployment, Location, PodTemplate, Probes, Protocol,
-    Resolution, Restart, SecurityContext, MeshService, ServiceAccount, ServiceOrigin, ServicePort,
-    Strategy, TEMPLATES, TargetPort, Topology, Transport, Visibility,
+    CaptureScope, Container, ControllerKind, Deployment, Location, MeshService, PodTemplate,
+    Probes, Protocol, Resolution, Restart, SecurityContext, ServiceAccount, ServiceOrigin,
+    ServicePort, Strategy, TEMPLATES, TargetPort, Topology, Transport, Visibility,
 };
 use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Port, ResourceName, ServiceKey};
 use crate::source::Source;
@@ -56,7 +56,10 @@ pub(super) fn written<'m>(
 }
 
 /// The ports of a Gateway's Pods, by the Gateway's ports.
-pub(super) fn listening(world: &AttachmentInputs<'_>, open: &OpenGateway<'_>) -> BTreeMap<Port, Port> {
+pub(super) fn listening(
+    world: &AttachmentInputs<'_>,
+    open: &OpenGateway<'_>,
+) -> BTreeMap<Port, Port> {
     let open_ports = open.listeners.iter().filter(|heard| heard.is_open());
     let ports: BTreeSet<Port> = open_ports.map(|heard| heard.listener.port).collect();
     let written = written(world, open.gateway).next();
@@ -76,7 +79,12 @@ pub(super) fn listening(world: &AttachmentInputs<'_>, open: &OpenGateway<'_>) ->
 }
 
 /// The port of a Pod that a Service's port targets.
-fn behind(world: &AttachmentInputs<'_>, gateway: &Gateway, template: &PodTemplate, port: Port) -> Port {
+fn behind(
+    world: &AttachmentInputs<'_>,
+    gateway: &Gateway,
+    template: &PodTemplate,
+    port: Port,
+) -> Port {
     let services = world.services.values();
     let own = services.filter(|one| {
         let selector = one.selector.as_ref();
@@ -128,7 +136,10 @@ pub(super) fn host(gateway: &Gateway) -> Option<Hostname> {
     Hostname::new(&host)
 }
 
-pub(super) fn deployments(world: &AttachmentInputs<'_>, opened: &[OpenGateway<'_>]) -> GatewayResources {
+pub(super) fn deployments(
+    world: &AttachmentInputs<'_>,
+    opened: &[OpenGateway<'_>],
+) -> GatewayResources {
     let mut further = GatewayResources::default();
     for open in opened {
         let gateway = open.gateway;

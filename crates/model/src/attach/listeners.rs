@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{AttachmentInputs, refusal};
 use crate::mesh::Secret;
 use crate::mesh::gateway_api::{
-    CLASSES, CONTROLLERS, GROUP, Gateway, Listener, ListenerSet, ListenerTls, ConditionReason, RefusedCondition,
-    RouteKind,
+    CLASSES, CONTROLLERS, ConditionReason, GROUP, Gateway, Listener, ListenerSet, ListenerTls,
+    RefusedCondition, RouteKind,
 };
 use crate::names::{Hostname, Namespace, ResourceName};
 
@@ -130,7 +130,8 @@ pub(super) fn opened<'m>(world: &AttachmentInputs<'m>) -> Vec<OpenGateway<'m>> {
 
 fn open<'m>(world: &AttachmentInputs<'m>, gateway: &'m Arc<Gateway>) -> OpenGateway<'m> {
     let own = gateway.listeners.iter();
-    let mut listeners: Vec<ListenerStatus<'m>> = own.map(|one| heard(world, gateway, None, one)).collect();
+    let mut listeners: Vec<ListenerStatus<'m>> =
+        own.map(|one| heard(world, gateway, None, one)).collect();
     conflicts_within(&mut listeners, 0);
     let mut sets = Vec::new();
     for set in &world.mesh.gateway_api.listener_sets {
@@ -161,7 +162,12 @@ fn refused(world: &AttachmentInputs<'_>, gateway: &Gateway) -> Option<RefusedCon
     if let Some(source) = gateway.parameters.as_ref().or(by_class) {
         let said = format!("{}: parameters are read by nobody here", gateway.name);
         let field = "spec.infrastructure.parametersRef";
-        return Some(refusal(ConditionReason::InvalidParameters, source, field, said));
+        return Some(refusal(
+            ConditionReason::InvalidParameters,
+            source,
+            field,
+            said,
+        ));
     }
     let source = gateway.addresses.as_ref()?;
     let said = format!("{}: addresses cannot be chosen here", gateway.name);
@@ -303,7 +309,11 @@ fn clash(one: &ListenerStatus<'_>, other: &ListenerStatus<'_>) -> Option<Conditi
     (one.listener.hostname == other.listener.hostname).then_some(ConditionReason::HostnameConflict)
 }
 
-fn conflict(one: &ListenerStatus<'_>, other: &ListenerStatus<'_>, reason: ConditionReason) -> RefusedCondition {
+fn conflict(
+    one: &ListenerStatus<'_>,
+    other: &ListenerStatus<'_>,
+    reason: ConditionReason,
+) -> RefusedCondition {
     let (name, port) = (&one.listener.name, one.listener.port);
     let what = match reason {
         ConditionReason::ProtocolConflict if one.family() == other.family() => {

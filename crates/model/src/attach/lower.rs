@@ -11,14 +11,16 @@ use voile_traffic::route::{
 
 use super::deployment::{listening, selector};
 use super::listeners::{ListenerStatus, OpenGateway};
-use super::routes::{RouteAttachmentStatus, AttachmentTarget, hosts};
+use super::routes::{AttachmentTarget, RouteAttachmentStatus, hosts};
 use super::{AttachmentInputs, connections};
 use crate::mesh::action::HeaderRules;
 use crate::mesh::gateway_api::RouteKind;
-use crate::mesh::routing_intent::{Gateway, DeclaredServer, ServerHost, ServerTls, ServerTlsMode, TlsVersion};
+use crate::mesh::routing_intent::{
+    DeclaredServer, Gateway, ServerHost, ServerTls, ServerTlsMode, TlsVersion,
+};
 use crate::mesh::{
-    Criterion, HttpMatch, HttpRoute, RouteDestination, MeshService, Subject, TextMatch, VirtualService,
-    Visibility, WeightedDestination,
+    Criterion, HttpMatch, HttpRoute, MeshService, RouteDestination, Subject, TextMatch,
+    VirtualService, Visibility, WeightedDestination,
 };
 use crate::names::{Hostname, Namespace, Port, ResourceName, ServiceKey};
 use crate::source::Source;
@@ -33,7 +35,11 @@ pub(super) struct LoweredGateway {
 /// Separator in generated names; users cannot write it.
 const APART: char = '~';
 
-pub(super) fn lower(world: &AttachmentInputs<'_>, opened: &[OpenGateway<'_>], outcomes: &[RouteAttachmentStatus<'_>]) -> LoweredGateway {
+pub(super) fn lower(
+    world: &AttachmentInputs<'_>,
+    opened: &[OpenGateway<'_>],
+    outcomes: &[RouteAttachmentStatus<'_>],
+) -> LoweredGateway {
     let mut made = LoweredGateway::default();
     for (place, open) in opened.iter().enumerate() {
         if open.refused.is_none() {
@@ -75,7 +81,9 @@ fn gateway(
         }));
         let is_ours = |one: &&RouteAttachmentStatus<'_>| {
             one.parents.iter().any(|parent| match &parent.to {
-                Ok(AttachmentTarget::Listeners(at, listeners)) => *at == place && listeners.contains(&index),
+                Ok(AttachmentTarget::Listeners(at, listeners)) => {
+                    *at == place && listeners.contains(&index)
+                }
                 _ => false,
             })
         };

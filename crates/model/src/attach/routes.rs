@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::listeners::{ListenerStatus, OpenGateway, is_ours};
 use super::{AttachmentInputs, meant, refusal, rules};
-use crate::mesh::gateway_api::{GROUP, Gateway, Parent, ConditionReason, RefusedCondition, GatewayApiRoute};
+use crate::mesh::gateway_api::{
+    ConditionReason, GROUP, Gateway, GatewayApiRoute, Parent, RefusedCondition,
+};
 use crate::mesh::{HttpRoute, LayerFourRoute, MeshService};
 use crate::names::{Hostname, Port};
 
@@ -37,7 +39,10 @@ pub(super) enum AttachmentTarget<'m> {
 }
 
 /// All routes; counts those of each listener.
-pub(super) fn outcomes<'m>(world: &AttachmentInputs<'m>, opened: &mut [OpenGateway<'m>]) -> Vec<RouteAttachmentStatus<'m>> {
+pub(super) fn outcomes<'m>(
+    world: &AttachmentInputs<'m>,
+    opened: &mut [OpenGateway<'m>],
+) -> Vec<RouteAttachmentStatus<'m>> {
     let mut outcomes = Vec::new();
     for route in &world.mesh.gateway_api.routes {
         let parents = route.parents.iter();
@@ -126,7 +131,11 @@ fn is_of_another(world: &AttachmentInputs<'_>, parent: &Parent) -> bool {
 }
 
 /// A route of the mesh's.
-fn service<'m>(world: &AttachmentInputs<'m>, route: &GatewayApiRoute, parent: &Parent) -> Result<AttachmentTarget<'m>, RefusedCondition> {
+fn service<'m>(
+    world: &AttachmentInputs<'m>,
+    route: &GatewayApiRoute,
+    parent: &Parent,
+) -> Result<AttachmentTarget<'m>, RefusedCondition> {
     let to = &parent.to;
     let no = |said| {
         Err(refusal(
@@ -206,7 +215,8 @@ fn listeners<'m>(
         );
         return no(ConditionReason::NotAllowedByListeners, said);
     }
-    let shares = |heard: &ListenerStatus<'_>| hosts(heard.host(), &route.hostnames).next().is_some();
+    let shares =
+        |heard: &ListenerStatus<'_>| hosts(heard.host(), &route.hostnames).next().is_some();
     let places = taking.iter().filter(|(_, heard)| shares(heard));
     let places: Vec<usize> = places.map(|(place, _)| *place).collect();
     if places.is_empty() {

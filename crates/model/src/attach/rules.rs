@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::{AttachmentInputs, refusal};
 use crate::check::DEFAULT_ATTEMPTS;
 use crate::mesh::action::{DirectResponse, Mirror};
-use crate::mesh::gateway_api::{Backend, BackendTo, ConditionReason, RefusedCondition, GatewayApiRoute};
+use crate::mesh::gateway_api::{
+    Backend, BackendTo, ConditionReason, GatewayApiRoute, RefusedCondition,
+};
 use crate::mesh::{HttpRoute, LayerFourRoute, RetryPolicy, RouteDestination, WeightedDestination};
 use crate::names::{Hostname, Namespace, Port};
 
@@ -139,7 +141,11 @@ fn destination(
 }
 
 /// The host and port that a backend is.
-fn backend(world: &AttachmentInputs<'_>, route: &GatewayApiRoute, to: &BackendTo) -> Result<(Hostname, Port), RefusedCondition> {
+fn backend(
+    world: &AttachmentInputs<'_>,
+    route: &GatewayApiRoute,
+    to: &BackendTo,
+) -> Result<(Hostname, Port), RefusedCondition> {
     let own: &Namespace = &route.name.namespace;
     let BackendTo { to, port } = to;
     let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));

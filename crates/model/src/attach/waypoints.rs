@@ -4,14 +4,16 @@
 
 use std::sync::Arc;
 
-use super::deployment::{self, GatewayResources, deployment, selector, written};
 use super::conditions::{empty, runs};
+use super::deployment::{self, GatewayResources, deployment, selector, written};
 use super::{AttachmentInputs, refusal};
-use crate::mesh::gateway_api::{StatusCondition, Gateway, PartConditions, ConditionReason, RefusedCondition, ResourceConditions};
+use crate::mesh::gateway_api::{
+    ConditionReason, Gateway, PartConditions, RefusedCondition, ResourceConditions, StatusCondition,
+};
 use crate::mesh::waypoint::{HBONE, HBONE_PORT, waypoint_host};
 use crate::mesh::workload::WAYPOINT_TEMPLATE;
 use crate::mesh::{
-    Location, Protocol, Resolution, MeshService, ServiceAccount, ServiceOrigin, ServicePort,
+    Location, MeshService, Protocol, Resolution, ServiceAccount, ServiceOrigin, ServicePort,
     TargetPort, Transport, Visibility,
 };
 use crate::names::{Port, ServiceKey};
@@ -43,7 +45,12 @@ fn refusals(gateway: &Gateway) -> Vec<RefusedCondition> {
     if let Some(source) = &gateway.parameters {
         let said = format!("{}: parameters are read by nobody here", gateway.name);
         let field = "spec.infrastructure.parametersRef";
-        refusals.push(refusal(ConditionReason::InvalidParameters, source, field, said));
+        refusals.push(refusal(
+            ConditionReason::InvalidParameters,
+            source,
+            field,
+            said,
+        ));
     }
     if let Some(source) = &gateway.addresses {
         let said = format!("{}: addresses cannot be chosen here", gateway.name);
@@ -111,12 +118,18 @@ pub(super) fn said(world: &AttachmentInputs<'_>) -> Vec<ResourceConditions> {
         let refusals = refusals(gateway);
         // Analysis reports the faults; here they only make conditions false.
         let flaws = world.mesh.flaws(gateway).into_iter();
-        let mut flaws = flaws.map(|flaw| refusal(ConditionReason::Invalid, &flaw.source, "spec", flaw.what));
+        let mut flaws =
+            flaws.map(|flaw| refusal(ConditionReason::Invalid, &flaw.source, "spec", flaw.what));
         let flaw = flaws.next();
         let against = refusals.first().or(flaw.as_ref());
         let pending = || {
             let what = format!("{}: none of its Pods is ready", gateway.name);
-            refusal(ConditionReason::Pending, &gateway.source, "metadata.name", what)
+            refusal(
+                ConditionReason::Pending,
+                &gateway.source,
+                "metadata.name",
+                what,
+            )
         };
         let programmed = match against {
             Some(why) => StatusCondition {

@@ -15,9 +15,9 @@ use crate::codes;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::mesh::network::NETWORK;
 use crate::mesh::{
-    AuthorizationPolicy, Deployment, ServiceEntryEndpoint, Exports, Mesh, Pod, PodPhase, PodTemplate,
-    Resolution, MeshService, ServiceOrigin, ServicePort, VirtualService, Visibility, Workload,
-    WorkloadKind, WorkloadType,
+    AuthorizationPolicy, Deployment, Exports, Mesh, MeshService, Pod, PodPhase, PodTemplate,
+    Resolution, ServiceEntryEndpoint, ServiceOrigin, ServicePort, VirtualService, Visibility,
+    Workload, WorkloadKind, WorkloadType,
 };
 use crate::names::{Labels, Namespace, ResourceName, WorkloadKey};
 use crate::source::Source;
@@ -125,9 +125,10 @@ fn first_round(
         }
     }
     // The configuration is in the namespace that it names as root. In a folder there is only one, in any namespace.
-    let home = |(id, _, config): &&(&ResourceId, &StoredResource, &Arc<crate::mesh::MeshConfig>)| {
-        id.namespace.as_ref() == Some(&config.root_namespace)
-    };
+    let home =
+        |(id, _, config): &&(&ResourceId, &StoredResource, &Arc<crate::mesh::MeshConfig>)| {
+            id.namespace.as_ref() == Some(&config.root_namespace)
+        };
     let Some(chosen) = configs.iter().find(home).or(configs.first()) else {
         return;
     };
@@ -322,9 +323,13 @@ fn add_configuration(checked: &CheckedResource, stored: &StoredResource, mesh: &
         CheckedResource::Sidecar(sidecar) => {
             drop(mesh.sidecars.insert(sidecar.name.clone(), sidecar.clone()));
         }
-        CheckedResource::PeerAuthentication(policy) => mesh.peer_authentications.push(policy.clone()),
+        CheckedResource::PeerAuthentication(policy) => {
+            mesh.peer_authentications.push(policy.clone())
+        }
         CheckedResource::AuthorizationPolicy(policy) => mesh.add_policy(policy),
-        CheckedResource::RequestAuthentication(one) => mesh.request_authentications.push(one.clone()),
+        CheckedResource::RequestAuthentication(one) => {
+            mesh.request_authentications.push(one.clone())
+        }
         CheckedResource::DestinationRule(rule) => {
             let mut rule = rule.clone();
             let default = &exports.destination_rules;
@@ -342,15 +347,23 @@ fn add_configuration(checked: &CheckedResource, stored: &StoredResource, mesh: &
             mesh.virtual_services.push(one);
         }
         CheckedResource::Gateway(one) => mesh.gateways.push(one.clone()),
-        CheckedResource::HealthCheck(one) => drop(mesh.health_checks.insert(one.name.clone(), one.clone())),
-        CheckedResource::RateLimit(one) => drop(mesh.rate_limits.insert(one.name.clone(), one.clone())),
+        CheckedResource::HealthCheck(one) => {
+            drop(mesh.health_checks.insert(one.name.clone(), one.clone()))
+        }
+        CheckedResource::RateLimit(one) => {
+            drop(mesh.rate_limits.insert(one.name.clone(), one.clone()))
+        }
         CheckedResource::Telemetry(telemetry) => mesh.telemetries.push(telemetry.clone()),
-        CheckedResource::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),
+        CheckedResource::ConfigMap(map) => {
+            drop(mesh.config_maps.insert(map.name.clone(), map.clone()))
+        }
         CheckedResource::ProxyConfig(config) => drop(
             mesh.proxy_configs
                 .insert(config.name.clone(), config.clone()),
         ),
-        CheckedResource::Secret(secret) => drop(mesh.secrets.insert(secret.name.clone(), secret.clone())),
+        CheckedResource::Secret(secret) => {
+            drop(mesh.secrets.insert(secret.name.clone(), secret.clone()))
+        }
         CheckedResource::WorkloadGroup(group) => drop(
             mesh.workload_groups
                 .insert(group.name.clone(), group.clone()),

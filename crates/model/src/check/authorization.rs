@@ -7,8 +7,8 @@ use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{FieldPath, Fields, Report};
 use crate::mesh::authorization::{
-    AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, WhenCondition, Matches, OperationMatch,
-    PolicyTarget, AuthorizationRule, SourceMatch, TargetReference,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, AuthorizationRule, Matches,
+    OperationMatch, PolicyTarget, SourceMatch, TargetReference, WhenCondition,
     values::{self as read, CONDITION_KEYS, ConditionError, MAX_SERVICE_ACCOUNTS},
 };
 use crate::text::{clip, suggest};
@@ -74,7 +74,11 @@ fn dry_run(meta: &Meta, report: &Report) -> bool {
 }
 
 /// The target of a policy whose `spec` is `at`.
-pub(super) fn target(written: &written::WrittenTarget, at: Option<&FieldPath>, report: &Report) -> PolicyTarget {
+pub(super) fn target(
+    written: &written::WrittenTarget,
+    at: Option<&FieldPath>,
+    report: &Report,
+) -> PolicyTarget {
     let selector = values::selector(written.selector.as_ref(), report);
     match (&written.references, selector) {
         (None, Some(labels)) => PolicyTarget::Workloads(labels),
@@ -169,7 +173,11 @@ pub(super) fn aimed(
     })
 }
 
-fn action(written: &written::AuthorizationPolicy, document: &FieldPath, report: &Report) -> AuthorizationAction {
+fn action(
+    written: &written::AuthorizationPolicy,
+    document: &FieldPath,
+    report: &Report,
+) -> AuthorizationAction {
     #[derive(Clone, Copy, PartialEq)]
     enum AttributeName {
         Allow,
@@ -184,7 +192,9 @@ fn action(written: &written::AuthorizationPolicy, document: &FieldPath, report: 
         ("CUSTOM", AttributeName::Custom),
     ];
     let said = written.action.as_ref();
-    let word = said.map_or(Some(AttributeName::Allow), |text| report.one_of(text, &WORDS));
+    let word = said.map_or(Some(AttributeName::Allow), |text| {
+        report.one_of(text, &WORDS)
+    });
     let at = said.map_or_else(|| written.at.as_ref().unwrap_or(document), |text| &text.at);
     if let (Some(AttributeName::Deny | AttributeName::Custom), None) = (word, &written.rules) {
         let message = "without `rules` this policy never matches anything";
@@ -192,7 +202,11 @@ fn action(written: &written::AuthorizationPolicy, document: &FieldPath, report: 
         report.error(codes::MISSING, at, message, help);
     }
     let provider = written.provider.as_ref();
-    if let (Some(provider), Some(AttributeName::Allow | AttributeName::Deny | AttributeName::Audit)) = (provider, word) {
+    if let (
+        Some(provider),
+        Some(AttributeName::Allow | AttributeName::Deny | AttributeName::Audit),
+    ) = (provider, word)
+    {
         let message = "`provider` belongs to action CUSTOM";
         report.error(
             codes::CONTRADICTION,

@@ -10,7 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::read_files::KnownFiles;
-use super::{CheckedResource, ReadFiles, ResourceId, StoredResource, assemble, intents, last_good, fail_closed, slices};
+use super::{
+    CheckedResource, ReadFiles, ResourceId, StoredResource, assemble, fail_closed, intents,
+    last_good, slices,
+};
 use crate::attach::GENERATED;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::authorization::PolicyTarget;
@@ -160,7 +163,11 @@ impl Checker {
         self.plain = false;
     }
 
-    fn patch(&mut self, changed: &[Turn<ReadFiles>], mesh: &mut Mesh) -> Option<(Patch, MeshPatch)> {
+    fn patch(
+        &mut self,
+        changed: &[Turn<ReadFiles>],
+        mesh: &mut Mesh,
+    ) -> Option<(Patch, MeshPatch)> {
         let well = |read: &Option<Arc<ReadFiles>>| read.as_ref().is_none_or(|read| read.is_well());
         if !self.plain || !changed.iter().all(|(_, now)| well(now)) {
             return None;
@@ -200,7 +207,8 @@ impl Checker {
         let mut mesh = assemble::assemble(good, &mut diagnostics);
         mesh.intents = intents::collect(intents);
         fail_closed::shut(&mut mesh, broken, &mut diagnostics);
-        let alone = |stored: &StoredResource| !matches!(stored.checked, CheckedResource::IpAddress(_));
+        let alone =
+            |stored: &StoredResource| !matches!(stored.checked, CheckedResource::IpAddress(_));
         self.plain = well && diagnostics.len() == said && mesh.resources.values().all(alone);
         Diagnostic::sort(&mut diagnostics);
         (mesh, diagnostics)
@@ -285,7 +293,9 @@ impl Patch {
     fn concerns_gateways(&self) -> bool {
         let mut all = self.removed.iter().chain(&self.added);
         all.any(|(_, stored)| match &stored.checked {
-            CheckedResource::Services(..) | CheckedResource::Workload(_) | CheckedResource::Deployment(_) => true,
+            CheckedResource::Services(..)
+            | CheckedResource::Workload(_)
+            | CheckedResource::Deployment(_) => true,
             CheckedResource::Pod(pod) => pod.template.annotations.get(GENERATED).is_none(),
             _ => false,
         })
@@ -479,7 +489,9 @@ impl MeshPatch {
             | CheckedResource::RateLimit(_)
             | CheckedResource::HealthCheck(_) => self.note(checked),
             // Changes that follow from slices are computed after all other changes.
-            CheckedResource::ServiceAccount(_) | CheckedResource::Deployment(_) | CheckedResource::EndpointSlice(_) => {}
+            CheckedResource::ServiceAccount(_)
+            | CheckedResource::Deployment(_)
+            | CheckedResource::EndpointSlice(_) => {}
             _ => self.everything = true,
         }
     }

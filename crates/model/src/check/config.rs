@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::values::{self, Meta};
 use super::{CheckedResource, networking, sidecar, telemetry, topology, traffic};
 use crate::codes;
-use crate::decode::{FieldPath, Cursor, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::log_format::LogFormat;
 use crate::mesh::{
     AccessLog, ConfigMap, DefaultExports, DefaultProviders, ExtensionProvider, Forwards,
@@ -29,7 +29,11 @@ const MESH_CONFIG_MAP: &str = "istio";
 /// Key of the mesh configuration inside it.
 const MESH_KEY: &str = "mesh";
 
-pub(super) fn config_map(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<CheckedResource> {
+pub(super) fn config_map(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<CheckedResource> {
     let mesh_text = fields.get("data").and_then(|data| {
         let node = data.node.get(MESH_KEY)?;
         Some((
@@ -88,7 +92,12 @@ pub(super) fn config_map(meta: Meta, fields: &mut Fields<'_>, report: &Report) -
 }
 
 /// The YAML inside `data.mesh`.
-fn embedded(node: &yaml::YamlNode, at: FieldPath, config: &mut MeshConfig, report: &Report) -> Option<()> {
+fn embedded(
+    node: &yaml::YamlNode,
+    at: FieldPath,
+    config: &mut MeshConfig,
+    report: &Report,
+) -> Option<()> {
     let Value::Scalar(scalar) = &node.value else {
         return None;
     };

@@ -4,7 +4,9 @@ use super::pod::template;
 use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{Fields, IntegerOrText, Report, SpannedValue};
-use crate::mesh::{ControllerKind, Deployment, PodNumbering, PodTemplate, Restart, CountOrPercent, Strategy};
+use crate::mesh::{
+    ControllerKind, CountOrPercent, Deployment, PodNumbering, PodTemplate, Restart, Strategy,
+};
 use crate::names::Labels;
 use crate::text::clip;
 use crate::written::controller as written;
@@ -236,7 +238,9 @@ fn strategy(written: &written::Strategy, report: &Report) -> Option<Strategy> {
         None => Some(CountOrPercent::Percent(25)),
         Some(spanned) => {
             let share = match &spanned.value {
-                IntegerOrText::Integer(count) => u32::try_from(*count).ok().map(CountOrPercent::Count),
+                IntegerOrText::Integer(count) => {
+                    u32::try_from(*count).ok().map(CountOrPercent::Count)
+                }
                 IntegerOrText::Text(text) => text
                     .strip_suffix('%')
                     .and_then(|number| number.parse().ok())

@@ -125,7 +125,11 @@ fn policy(written: &written::TrafficPolicy, report: &Report) -> TrafficPolicy {
     }
 }
 
-fn level(written: &WrittenPolicyLevel, tls: Option<&written::ClientTls>, report: &Report) -> PolicyLevel {
+fn level(
+    written: &WrittenPolicyLevel,
+    tls: Option<&written::ClientTls>,
+    report: &Report,
+) -> PolicyLevel {
     let (balancer, outliers) = (written.balancer.as_ref(), written.outliers.as_ref());
     let pool = written.pool.as_ref();
     PolicyLevel {

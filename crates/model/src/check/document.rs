@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use super::kinds::{self, GATEWAY, KINDS, ResourceKind, SECURITY, SECURITY_KINDS, ResourceScope, UNREAD, UnreadReason};
+use super::kinds::{
+    self, GATEWAY, KINDS, ResourceKind, ResourceScope, SECURITY, SECURITY_KINDS, UNREAD,
+    UnreadReason,
+};
 use super::values::{self, DocumentName, Meta};
 use super::{
-    CheckedResource, LostDocument, ReadFiles, ResourceId, StoredResource, authorization, config, controller, destination,
-    endpoint_slice, health_check, intents, kubernetes, networking, pod, rate_limit,
-    request_authentication, security, service_entry, fail_closed, sidecar, telemetry, virtual_service,
-    workload_group,
+    CheckedResource, LostDocument, ReadFiles, ResourceId, StoredResource, authorization, config,
+    controller, destination, endpoint_slice, fail_closed, health_check, intents, kubernetes,
+    networking, pod, rate_limit, request_authentication, security, service_entry, sidecar,
+    telemetry, virtual_service, workload_group,
 };
 use crate::codes;
-use crate::decode::{FieldPath, Cursor, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::diagnostic::Diagnostic;
 use crate::mesh::routing_intent::RoutingIntent;
 use crate::names::{Namespace, ResourceName, is_object_name};
@@ -19,7 +22,7 @@ use crate::source::{Source, SourceFile};
 use crate::text::{clip, suggest};
 use crate::written::TextMap;
 use crate::written::header::Header;
-use crate::yaml::{self, Document, YamlNode, SourcePosition};
+use crate::yaml::{self, Document, SourcePosition, YamlNode};
 
 /// Most documents of one file: a file of nothing but `---` lines and scalars must not take minutes.
 const MAX_DOCUMENTS_PER_FILE: usize = 50_000;
@@ -482,12 +485,10 @@ fn checked(
             authorization::authorization_policy(meta, fields, report).into(),
         )),
         "ConfigMap" => config::config_map(meta, fields, report),
-        "DaemonSet" => {
-            controller::daemon_set(meta, fields, report).map(|d| CheckedResource::Deployment(d.into()))
-        }
-        "Deployment" => {
-            controller::deployment(meta, fields, report).map(|d| CheckedResource::Deployment(d.into()))
-        }
+        "DaemonSet" => controller::daemon_set(meta, fields, report)
+            .map(|d| CheckedResource::Deployment(d.into())),
+        "Deployment" => controller::deployment(meta, fields, report)
+            .map(|d| CheckedResource::Deployment(d.into())),
         "DestinationRule" => {
             destination::destination_rule((meta, annotations), fields, intents, report)
                 .map(|rule| CheckedResource::DestinationRule(rule.into()))
@@ -497,41 +498,42 @@ fn checked(
         "Endpoints" => Some(CheckedResource::EndpointSlice(
             endpoint_slice::endpoints(meta, fields, report).into(),
         )),
-        GATEWAY => {
-            intents::gateway(meta, fields, intents, report).map(|one| CheckedResource::Gateway(one.into()))
+        GATEWAY => intents::gateway(meta, fields, intents, report)
+            .map(|one| CheckedResource::Gateway(one.into())),
+        "Job" => {
+            controller::job(meta, fields, report).map(|d| CheckedResource::Deployment(d.into()))
         }
-        "Job" => controller::job(meta, fields, report).map(|d| CheckedResource::Deployment(d.into())),
-        "StatefulSet" => {
-            controller::stateful_set(meta, fields, report).map(|d| CheckedResource::Deployment(d.into()))
-        }
-        "IPAddress" => {
-            kubernetes::ip_address(meta, fields, report).map(|a| CheckedResource::IpAddress(a.into()))
-        }
+        "StatefulSet" => controller::stateful_set(meta, fields, report)
+            .map(|d| CheckedResource::Deployment(d.into())),
+        "IPAddress" => kubernetes::ip_address(meta, fields, report)
+            .map(|a| CheckedResource::IpAddress(a.into())),
         "Namespace" => kubernetes::namespace((meta, annotations), fields, report)
             .map(|n| CheckedResource::Namespace(n.into())),
         "PeerAuthentication" => Some(CheckedResource::PeerAuthentication(
             security::peer_authentication(meta, fields, report).into(),
         )),
         "Pod" => pod::pod(meta, fields, report).map(|p| CheckedResource::Pod(p.into())),
-        "ProxyConfig" => {
-            networking::proxy_config(meta, fields, report).map(|p| CheckedResource::ProxyConfig(p.into()))
-        }
+        "ProxyConfig" => networking::proxy_config(meta, fields, report)
+            .map(|p| CheckedResource::ProxyConfig(p.into())),
         "HealthCheck" => health_check::health_check(meta, fields, report)
             .map(|one| CheckedResource::HealthCheck(one.into())),
-        "RateLimit" => {
-            rate_limit::rate_limit(meta, fields, report).map(|one| CheckedResource::RateLimit(one.into()))
-        }
+        "RateLimit" => rate_limit::rate_limit(meta, fields, report)
+            .map(|one| CheckedResource::RateLimit(one.into())),
         "RequestAuthentication" => Some(CheckedResource::RequestAuthentication(
             request_authentication::request_authentication(meta, fields, report).into(),
         )),
-        "Secret" => kubernetes::secret(meta, fields, report).map(|s| CheckedResource::Secret(s.into())),
+        "Secret" => {
+            kubernetes::secret(meta, fields, report).map(|s| CheckedResource::Secret(s.into()))
+        }
         "Service" => kubernetes::service((meta, annotations), fields, report)
             .map(|s| CheckedResource::Services(vec![s.into()], Vec::new())),
         "ServiceAccount" => Some(CheckedResource::ServiceAccount(
             kubernetes::service_account(meta, fields).into(),
         )),
         "ServiceEntry" => service_entry::service_entry((meta, annotations), fields, report),
-        "Sidecar" => sidecar::sidecar(meta, fields, report).map(|s| CheckedResource::Sidecar(s.into())),
+        "Sidecar" => {
+            sidecar::sidecar(meta, fields, report).map(|s| CheckedResource::Sidecar(s.into()))
+        }
         "Telemetry" => Some(CheckedResource::Telemetry(
             telemetry::telemetry(meta, fields, report).into(),
         )),
@@ -545,7 +547,13 @@ fn checked(
 }
 
 /// A kind that is not read, and why.
-fn unread(header: &Header, group: Option<&str>, kind: &str, at: &FieldPath, report: &Report) -> DocumentOutcome {
+fn unread(
+    header: &Header,
+    group: Option<&str>,
+    kind: &str,
+    at: &FieldPath,
+    report: &Report,
+) -> DocumentOutcome {
     let name = header.metadata.name.as_ref();
     let name = name.map_or_else(String::new, |name| format!(" `{}`", clip(&name.value)));
     let mut unread = UNREAD.iter();

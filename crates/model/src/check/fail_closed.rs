@@ -20,7 +20,9 @@ use crate::attach;
 use crate::codes;
 use crate::decode::Report;
 use crate::diagnostic::Diagnostic;
-use crate::mesh::authorization::{AuthorizationAction, AuthorizationPolicy, PolicyTarget, AuthorizationRule};
+use crate::mesh::authorization::{
+    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, PolicyTarget,
+};
 use crate::mesh::request_authentication::{KeySource, TokenRule, UNREADABLE_KEYS};
 use crate::mesh::{Mesh, MutualTlsMode, PeerAuthentication, PortMode, RequestAuthentication};
 use crate::names::Namespace;
@@ -41,7 +43,11 @@ pub(super) fn is_unnamed(id: &ResourceId) -> bool {
 
 /// The part of an invalid security resource that stays in force, if it decides about anything. `spec` is the path to
 /// its `spec`.
-pub(super) fn held(checked: CheckedResource, spec: &str, report: &Report) -> Option<CheckedResource> {
+pub(super) fn held(
+    checked: CheckedResource,
+    spec: &str,
+    report: &Report,
+) -> Option<CheckedResource> {
     Some(match checked {
         CheckedResource::PeerAuthentication(policy) => {
             let unread = |part: &str| {
@@ -49,7 +55,9 @@ pub(super) fn held(checked: CheckedResource, spec: &str, report: &Report) -> Opt
                 report.failed_where(|field| is_below(field, &part))
             };
             let unread = (unread("mtls"), unread("selector"));
-            CheckedResource::PeerAuthentication(strict(Arc::unwrap_or_clone(policy), unread)?.into())
+            CheckedResource::PeerAuthentication(
+                strict(Arc::unwrap_or_clone(policy), unread)?.into(),
+            )
         }
         CheckedResource::AuthorizationPolicy(policy) => {
             let policy = denying(Arc::unwrap_or_clone(policy), spec, report)?;
@@ -236,7 +244,8 @@ fn uncalled(source: &Source, what: &str) -> Diagnostic {
 }
 
 fn denied(policy: &AuthorizationPolicy, what: &str, scope: &str) -> Diagnostic {
-    let all = policy.action == AuthorizationAction::Deny && policy.rules == [everything(&policy.source)];
+    let all =
+        policy.action == AuthorizationAction::Deny && policy.rules == [everything(&policy.source)];
     let (until, help) = match &policy.action {
         AuthorizationAction::Allow if policy.rules.is_empty() => (
             "takes no calls but those that other ALLOW policies allow",

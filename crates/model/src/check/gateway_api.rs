@@ -35,7 +35,9 @@ pub(super) fn checked(
         "BackendTLSPolicy" => Some(CheckedResource::BackendTls(
             backend_tls::policy(meta, fields, report)?.into(),
         )),
-        "GRPCRoute" => Some(CheckedResource::ApiRoute(grpc::route(meta, fields, report)?.into())),
+        "GRPCRoute" => Some(CheckedResource::ApiRoute(
+            grpc::route(meta, fields, report)?.into(),
+        )),
         "HTTPRoute" => Some(CheckedResource::ApiRoute(
             route::http_route(meta, fields, report)?.into(),
         )),
@@ -48,7 +50,9 @@ pub(super) fn checked(
         "TLSRoute" => Some(CheckedResource::ApiRoute(
             connections::tls_route(meta, fields, report)?.into(),
         )),
-        "ReferenceGrant" => Some(CheckedResource::Grant(gateway::grant(meta, fields, report)?.into())),
+        "ReferenceGrant" => Some(CheckedResource::Grant(
+            gateway::grant(meta, fields, report)?.into(),
+        )),
         _ => Some(CheckedResource::ApiGateway(
             gateway::gateway(meta, fields, report)?.into(),
         )),

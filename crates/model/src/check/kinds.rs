@@ -143,10 +143,26 @@ pub(super) enum UnreadReason {
 
 /// Every kind of these groups that is known and not read, with its group.
 pub(super) const UNREAD: &[(&str, &str, UnreadReason)] = &[
-    ("networking.k8s.io", "NetworkPolicy", UnreadReason::Elsewhere),
-    ("extensions.istio.io", "TrafficExtension", UnreadReason::NotYet),
-    ("gateway.networking.k8s.io", "UDPRoute", UnreadReason::NotYet),
-    ("gateway.networking.x-k8s.io", "XBackend", UnreadReason::NotYet),
+    (
+        "networking.k8s.io",
+        "NetworkPolicy",
+        UnreadReason::Elsewhere,
+    ),
+    (
+        "extensions.istio.io",
+        "TrafficExtension",
+        UnreadReason::NotYet,
+    ),
+    (
+        "gateway.networking.k8s.io",
+        "UDPRoute",
+        UnreadReason::NotYet,
+    ),
+    (
+        "gateway.networking.x-k8s.io",
+        "XBackend",
+        UnreadReason::NotYet,
+    ),
     (
         "gateway.networking.x-k8s.io",
         "XBackendTrafficPolicy",
@@ -183,7 +199,11 @@ pub(super) const UNREAD: &[(&str, &str, UnreadReason)] = &[
         "ConformanceReport",
         UnreadReason::NoMeaning,
     ),
-    ("install.istio.io", "IstioOperator", UnreadReason::Installation),
+    (
+        "install.istio.io",
+        "IstioOperator",
+        UnreadReason::Installation,
+    ),
 ];
 
 /// The group of the security kinds, which decide about callers.

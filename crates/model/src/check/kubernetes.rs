@@ -13,7 +13,7 @@ use crate::decode::{FieldPath, Fields, IntegerOrText, Report, SpannedValue};
 use crate::mesh::network::GLOBAL;
 use crate::mesh::waypoint::WaypointChoice;
 use crate::mesh::{
-    Location, NamespaceResource, Protocol, Resolution, Secret, MeshService, ServiceAccount,
+    Location, MeshService, NamespaceResource, Protocol, Resolution, Secret, ServiceAccount,
     ServiceOrigin, ServicePort, TargetPort, TrafficDistribution, Transport, Visibility,
 };
 use crate::names::{CLUSTER_DOMAIN, Hostname, Namespace, Port, ResourceName, ServiceKey};

@@ -9,7 +9,8 @@ use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{FieldPath, Fields, Report};
 use crate::mesh::{
-    ServiceEntryEndpoint, EndpointAddress, ProxyConfig, CaptureSelection, Topology, Workload, WorkloadKind, WorkloadType,
+    CaptureSelection, EndpointAddress, ProxyConfig, ServiceEntryEndpoint, Topology, Workload,
+    WorkloadKind, WorkloadType,
 };
 use crate::names::{Hostname, Labels, Port, ResourceName, WorkloadKey};
 use crate::written::{Text, networking as written};
@@ -61,7 +62,10 @@ pub(super) fn workload_entry(
 }
 
 /// The workload that an endpoint of a ServiceEntry is, if it has an IP address.
-pub(super) fn endpoint_workload(entry: &ResourceName, endpoint: &ServiceEntryEndpoint) -> Option<Workload> {
+pub(super) fn endpoint_workload(
+    entry: &ResourceName,
+    endpoint: &ServiceEntryEndpoint,
+) -> Option<Workload> {
     let EndpointAddress::Ip(address) = &endpoint.address else {
         return None;
     };
@@ -171,7 +175,10 @@ pub(super) fn canonical_revision(labels: &Labels) -> Arc<str> {
         .into()
 }
 
-pub(super) fn endpoint(written: &written::WorkloadEntry, report: &Report) -> Option<ServiceEntryEndpoint> {
+pub(super) fn endpoint(
+    written: &written::WorkloadEntry,
+    report: &Report,
+) -> Option<ServiceEntryEndpoint> {
     let text = written
         .address
         .as_ref()
@@ -304,7 +311,10 @@ pub(super) fn proxy_config(
 }
 
 /// Worker threads; 0 leaves the choice to the proxy.
-pub(super) fn concurrency(number: &crate::decode::SpannedValue<i64>, report: &Report) -> Option<u32> {
+pub(super) fn concurrency(
+    number: &crate::decode::SpannedValue<i64>,
+    report: &Report,
+) -> Option<u32> {
     const MAX_WORKERS: i64 = 1024; // more threads than any machine has cores
     let at: &FieldPath = &number.at;
     if !(0..=MAX_WORKERS).contains(&number.value) {

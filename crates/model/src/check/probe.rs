@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::codes;
 use crate::decode::{FieldPath, IntegerOrText, Report, SpannedValue};
-use crate::mesh::{ContainerPort, HealthProbe, Probe, Probes, ProbeAction};
+use crate::mesh::{ContainerPort, HealthProbe, Probe, ProbeAction, Probes};
 use crate::names::Port;
 use crate::text::{clip, suggest};
 use crate::written::Text;
@@ -93,7 +93,12 @@ fn loopback(host: &Text) -> Option<IpAddr> {
     host.value.parse().ok().filter(IpAddr::is_loopback)
 }
 
-fn probe(written: &written::Probe, kind: ProbeOwner, ports: ProbeNames<'_>, report: &Report) -> Option<Probe> {
+fn probe(
+    written: &written::Probe,
+    kind: ProbeOwner,
+    ports: ProbeNames<'_>,
+    report: &Report,
+) -> Option<Probe> {
     let question = question(written, ports, report);
     let delay = count(written.initial_delay.as_ref(), 0, report);
     let period = count(written.period.as_ref(), PERIOD, report);
@@ -149,7 +154,11 @@ fn count(written: Option<&SpannedValue<i64>>, default: i64, report: &Report) -> 
     count
 }
 
-fn termination_grace(number: &SpannedValue<i64>, kind: ProbeOwner, report: &Report) -> Option<Duration> {
+fn termination_grace(
+    number: &SpannedValue<i64>,
+    kind: ProbeOwner,
+    report: &Report,
+) -> Option<Duration> {
     let refuse = |message: String, help: &str| {
         report.error(codes::BAD_VALUE, &number.at, message, help);
         None
@@ -167,7 +176,11 @@ fn termination_grace(number: &SpannedValue<i64>, kind: ProbeOwner, report: &Repo
     }
 }
 
-fn question(written: &written::Probe, ports: ProbeNames<'_>, report: &Report) -> Option<ProbeAction> {
+fn question(
+    written: &written::Probe,
+    ports: ProbeNames<'_>,
+    report: &Report,
+) -> Option<ProbeAction> {
     let said = [
         written.http.is_some(),
         written.tcp.is_some(),

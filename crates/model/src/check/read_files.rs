@@ -204,7 +204,11 @@ mod tests {
                 );
                 assert_eq!(known.len(), files.len(), "seed {seed}");
                 for one in &known_files.0 {
-                    assert_eq!(one.read.good, ReadFile::of(&one.file).read.good, "seed {seed}");
+                    assert_eq!(
+                        one.read.good,
+                        ReadFile::of(&one.file).read.good,
+                        "seed {seed}"
+                    );
                 }
                 let now = texts(&known_files);
                 let names = before.keys().chain(now.keys()).collect::<BTreeSet<_>>();

@@ -12,8 +12,8 @@ use crate::decode::{Fields, Report};
 use crate::mesh::network::GLOBAL;
 use crate::mesh::waypoint::WaypointChoice;
 use crate::mesh::{
-    AddressRange, ServiceEntryEndpoint, EndpointAddress, Location, Protocol, Resolution, MeshService,
-    ServiceOrigin, ServicePort, TargetPort, Transport,
+    AddressRange, EndpointAddress, Location, MeshService, Protocol, Resolution,
+    ServiceEntryEndpoint, ServiceOrigin, ServicePort, TargetPort, Transport,
 };
 use crate::names::{Hostname, ResourceName, ServiceKey, is_mesh_name};
 use crate::text::clip;
@@ -92,8 +92,9 @@ pub(super) fn service_entry(
 
 /// A service for each host, and the workloads that they share.
 fn one_a_host(name: &ResourceName, model: &MeshService, hosts: Vec<Hostname>) -> CheckedResource {
-    let workload =
-        |endpoint: &ServiceEntryEndpoint| networking::endpoint_workload(name, endpoint).map(Arc::new);
+    let workload = |endpoint: &ServiceEntryEndpoint| {
+        networking::endpoint_workload(name, endpoint).map(Arc::new)
+    };
     let workloads = model.endpoints.iter().filter_map(workload).collect();
     let service = |host| {
         let key = ServiceKey::new(name.namespace.clone(), host);

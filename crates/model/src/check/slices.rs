@@ -31,7 +31,10 @@ pub(super) fn settle(mesh: &mut Mesh) {
 pub(super) type Said = BTreeMap<ResourceName, Places>;
 
 /// The addresses before these slices are added or removed.
-pub(super) fn said<'a>(mesh: &Mesh, all: impl Iterator<Item = &'a (ResourceId, StoredResource)>) -> Said {
+pub(super) fn said<'a>(
+    mesh: &Mesh,
+    all: impl Iterator<Item = &'a (ResourceId, StoredResource)>,
+) -> Said {
     let mut said = Said::new();
     for (_, stored) in all {
         if let CheckedResource::EndpointSlice(slice) = &stored.checked {

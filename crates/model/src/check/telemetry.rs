@@ -10,8 +10,8 @@ use crate::codes;
 use crate::decode::{FieldPath, Fields, Report, SpannedValue};
 use crate::log_filter::LogFilter;
 use crate::mesh::telemetry::{
-    CustomTag, LoggingRule, Metric, MetricOverride, MetricsRule, ProviderName, SamplingShare, TelemetrySides,
-    TagOverride, Telemetry, TracingRule,
+    CustomTag, LoggingRule, Metric, MetricOverride, MetricsRule, ProviderName, SamplingShare,
+    TagOverride, Telemetry, TelemetrySides, TracingRule,
 };
 use crate::text::{clip, suggest};
 use crate::written::{Text, telemetry as written};

@@ -2,7 +2,7 @@
 //! in the Pod's annotation `proxy.istio.io/config`.
 
 use crate::codes;
-use crate::decode::{FieldPath, Cursor, Fields, Report, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, Report, SpannedValue};
 use crate::mesh::{ForwardClientCertificate, Topology};
 use crate::names::Labels;
 use crate::text::clip;

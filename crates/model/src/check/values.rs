@@ -35,7 +35,11 @@ pub(crate) struct DocumentName {
 }
 
 /// Checks metadata. Without a usable name, the error holds the readable parts.
-pub(super) fn meta(header: &Header, namespaced: bool, report: &Report) -> Result<Meta, DocumentName> {
+pub(super) fn meta(
+    header: &Header,
+    namespaced: bool,
+    report: &Report,
+) -> Result<Meta, DocumentName> {
     let metadata = &header.metadata;
     let parent = FieldPath {
         place: metadata.at.as_ref().unwrap_or(&header.at).place,

@@ -13,7 +13,7 @@ use super::config;
 use super::destination::whole;
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{FieldPath, Cursor, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::mesh::routing_intent::RoutingIntent;
 use crate::mesh::{
     CLAIMS, Criterion, Delegate, HttpMatch, HttpRoute, MESH, RetryPolicy, RouteDestination,

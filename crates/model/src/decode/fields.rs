@@ -6,7 +6,7 @@ use super::report::FieldPath;
 use super::{Cursor, IntegerOrText, SpannedValue};
 use crate::codes;
 use crate::text::{clip, suggest};
-use crate::yaml::{MappingKey, YamlNode, Value};
+use crate::yaml::{MappingKey, Value, YamlNode};
 
 type Text = SpannedValue<Arc<str>>;
 

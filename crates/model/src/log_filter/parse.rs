@@ -173,7 +173,9 @@ impl Parser {
         let value = |literal, kind| Ok(Term::Value(Operand::Literal(literal), kind));
         match self.next() {
             Some(FilterToken::Text(text)) => value(Literal::Text(text.into()), AttributeType::Text),
-            Some(FilterToken::Number(number)) => value(Literal::Number(number), AttributeType::Number),
+            Some(FilterToken::Number(number)) => {
+                value(Literal::Number(number), AttributeType::Number)
+            }
             Some(FilterToken::Sign("(")) => {
                 let inner = self.any()?;
                 self.wants(")")?;
@@ -269,7 +271,10 @@ impl Parser {
                 return self.method(Operand::Attribute(*attribute), attribute.kind());
             }
             if !dotted {
-                return Err(unknown(&path, matches!(self.peek(), Some(FilterToken::Sign("(")))));
+                return Err(unknown(
+                    &path,
+                    matches!(self.peek(), Some(FilterToken::Sign("("))),
+                ));
             }
             self.at += 1;
             if let Some(FilterToken::Name(name)) = self.next() {

@@ -283,7 +283,9 @@ fn what(name: &str, argument: Option<&str>) -> Result<CommandValue, FormatError>
     match (name, argument) {
         ("START_TIME", None) => Ok(CommandValue::StartTime(TimeLayout::DEFAULT)),
         ("EMIT_TIME", None) => Ok(CommandValue::EmitTime(TimeLayout::DEFAULT)),
-        ("START_TIME", Some(layout)) => Ok(CommandValue::StartTime(TimeLayout::parse(name, layout)?)),
+        ("START_TIME", Some(layout)) => {
+            Ok(CommandValue::StartTime(TimeLayout::parse(name, layout)?))
+        }
         ("EMIT_TIME", Some(layout)) => Ok(CommandValue::EmitTime(TimeLayout::parse(name, layout)?)),
         ("REQ", Some(names)) => header(name, HeaderSource::Request, names, false),
         ("REQ_WITHOUT_QUERY", Some(names)) => header(name, HeaderSource::Request, names, true),

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::{FormatError, MAX_FORMAT_BYTES, LinePiece, pieces, shown};
-use crate::yaml::{self, YamlNode, SourcePosition, Value};
+use super::{FormatError, LinePiece, MAX_FORMAT_BYTES, pieces, shown};
+use crate::yaml::{self, SourcePosition, Value, YamlNode};
 
 /// A JSON value whose texts are formats.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,8 @@ fn no_object() -> FormatError {
 fn value(node: &YamlNode) -> Result<JsonNode, FormatError> {
     Ok(match &node.value {
         Value::Map(entries) => {
-            let field = |(key, node): &(yaml::MappingKey, YamlNode)| Ok((key.text.clone(), value(node)?));
+            let field =
+                |(key, node): &(yaml::MappingKey, YamlNode)| Ok((key.text.clone(), value(node)?));
             JsonNode::Object(
                 entries
                     .iter()

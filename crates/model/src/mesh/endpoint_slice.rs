@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{
-    EndpointAddress, Mesh, Resolution, CaptureSelection, MeshService, ServiceOrigin, Topology, Transport,
-    Workload, WorkloadKind, WorkloadType,
+    CaptureSelection, EndpointAddress, Mesh, MeshService, Resolution, ServiceOrigin, Topology,
+    Transport, Workload, WorkloadKind, WorkloadType,
 };
 use crate::names::{Labels, Namespace, Port, ResourceName, WorkloadKey};
 use crate::source::Source;
@@ -454,7 +454,9 @@ fn standing(
         Some(there) => EndpointStanding::Workload(there.clone()),
         None => match known.first() {
             Some(there) => EndpointStanding::Elsewhere(there.clone()),
-            None if numeric(address).is_some_and(|one| one.is_loopback()) => EndpointStanding::Loopback,
+            None if numeric(address).is_some_and(|one| one.is_loopback()) => {
+                EndpointStanding::Loopback
+            }
             None => EndpointStanding::Stranger,
         },
     }

@@ -11,7 +11,9 @@ use super::action::{HeaderRules, RequestShare};
 use super::waypoint::InboundBinding;
 use crate::names::{Hostname, Labels, Port, ResourceName};
 use crate::source::Source;
-pub use conditions::{StatusCondition, PartConditions, ConditionReason, RefusedCondition, ResourceConditions};
+pub use conditions::{
+    ConditionReason, PartConditions, RefusedCondition, ResourceConditions, StatusCondition,
+};
 
 /// Group of Gateway API's kinds.
 pub const GROUP: &str = "gateway.networking.k8s.io";

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::routing_intent::{Gateway, DeclaredServer};
+use super::routing_intent::{DeclaredServer, Gateway};
 use super::{
-    MESH, Mesh, Secret, MeshService, ServicePort, TargetPort, Transport, VirtualService, Visibility,
-    Workload,
+    MESH, Mesh, MeshService, Secret, ServicePort, TargetPort, Transport, VirtualService,
+    Visibility, Workload,
 };
 use crate::names::{Hostname, Labels, Namespace, Port, ResourceName};
 
@@ -105,7 +105,11 @@ impl Mesh {
 
     /// The services that requests may be sent to which come in at a workload of these labels.
     #[must_use]
-    pub fn led_to_from_outside(&self, client: &Namespace, labels: &Labels) -> Vec<Arc<MeshService>> {
+    pub fn led_to_from_outside(
+        &self,
+        client: &Namespace,
+        labels: &Labels,
+    ) -> Vec<Arc<MeshService>> {
         let gateways = self.gateways_for(client, labels);
         let routed = gateways.flat_map(|one| self.routed_at(&one.name, client));
         let routed: Vec<Arc<VirtualService>> = routed.map(|one| self.handed(one)).collect();
@@ -137,7 +141,8 @@ impl Mesh {
         servers: &[(&'m Arc<Gateway>, &'m DeclaredServer)],
     ) -> BTreeMap<&'m Hostname, HostRouting<'m>> {
         let mut hosts: BTreeMap<&Hostname, HostRouting<'_>> = BTreeMap::new();
-        let redirects = |server: &DeclaredServer| server.tls.as_ref().is_some_and(|tls| tls.https_redirect);
+        let redirects =
+            |server: &DeclaredServer| server.tls.as_ref().is_some_and(|tls| tls.https_redirect);
         for (_, server) in servers.iter().filter(|(_, server)| redirects(server)) {
             for one in &server.hosts {
                 hosts.entry(&one.host).or_default().https_redirect = true;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::authorization::TargetReference;
 use super::gateway_api::{GATEWAY_NAME, Gateway};
-use super::{HttpMatch, Mesh, ProviderService, MeshService, ServiceOrigin, Workload};
+use super::{HttpMatch, Mesh, MeshService, ProviderService, ServiceOrigin, Workload};
 use crate::names::{Labels, Namespace, ResourceName};
 use crate::source::Source;
 

@@ -57,7 +57,11 @@ impl Mesh {
     }
 
     /// Which ports of a service a workload of its namespace serves, on which of its own; `None` if it does not stand behind it.
-    fn ports_behind(&self, service: &MeshService, workload: &Workload) -> Option<BTreeMap<Port, Port>> {
+    fn ports_behind(
+        &self,
+        service: &MeshService,
+        workload: &Workload,
+    ) -> Option<BTreeMap<Port, Port>> {
         match selects(service, workload) {
             true => Some(target_ports(service, workload)),
             false => self.ports_by_slices(service, workload),

@@ -9,12 +9,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{DirectResponse, Cors, Fault, HeaderRules, Mirror, Rewrite};
+use super::action::{Cors, DirectResponse, Fault, HeaderRules, Mirror, Rewrite};
 use super::delegate::whole;
-use super::{Mesh, RetryPolicy, MeshService, Visibility};
+use super::{Mesh, MeshService, RetryPolicy, Visibility};
 use crate::names::{Hostname, Namespace, Port, ResourceName};
 use crate::source::Source;
-pub use destination::{RouteDestinationKind, ServicesByHost, RouteAttachment};
+pub use destination::{RouteAttachment, RouteDestinationKind, ServicesByHost};
 
 /// Name of the mesh's proxies in `gateways` of a VirtualService.
 pub const MESH: &str = "mesh";
@@ -286,7 +286,9 @@ fn is_theirs(
 ) -> bool {
     let named = |name: &Arc<str>| match place {
         RouteAttachment::Mesh => &**name == MESH,
-        RouteAttachment::Gateway(gateway) => super::gateway_name(name, own).as_ref() == Some(gateway),
+        RouteAttachment::Gateway(gateway) => {
+            super::gateway_name(name, own).as_ref() == Some(gateway)
+        }
     };
     let here = match criteria.get(&Subject::Gateways) {
         Some(Criterion::OneOf(names)) => names.iter().any(named),

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use super::{VirtualService, Visibility};
 use crate::names::{Hostname, Labels, Port, ResourceName};
 use crate::source::Source;
-pub use gateway::{Gateway, DeclaredServer, ServerFiles, ServerHost, ServerTls, ServerTlsMode, TlsVersion};
+pub use gateway::{
+    DeclaredServer, Gateway, ServerFiles, ServerHost, ServerTls, ServerTlsMode, TlsVersion,
+};
 
 /// All of it, in the order of the documents.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::authorization::{PolicyTarget, TargetReference};
 use super::gateway_api::{Admission, GROUP, Gateway};
-use super::{AuthorizationPolicy, Mesh, RequestAuthentication, MeshService, ServiceOrigin, Workload};
+use super::{
+    AuthorizationPolicy, Mesh, MeshService, RequestAuthentication, ServiceOrigin, Workload,
+};
 use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Namespace, Port, ResourceName};
 
 /// Label of a service, a workload or a namespace that names its waypoint. [`NO_WAYPOINT`] means none, and overrides the

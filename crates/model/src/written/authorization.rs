@@ -1,7 +1,7 @@
 //! `security.istio.io`: AuthorizationPolicy.
 
 use super::{Selector, Text};
-use crate::decode::{FieldPath, Cursor, Fields, NodeForm};
+use crate::decode::{Cursor, FieldPath, Fields, NodeForm};
 
 /// `spec` of an AuthorizationPolicy.
 #[derive(Debug, Default)]

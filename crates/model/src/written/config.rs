@@ -5,7 +5,7 @@ pub(crate) mod provider;
 use super::telemetry::{CustomTag, custom_tags};
 use super::traffic::{LocalitySetting, ZoneAwareSetting};
 use super::{Text, TextMap};
-use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 use crate::mesh::ClientCertificateDetails;
 
 /// MeshConfig.

@@ -1,8 +1,8 @@
 //! `networking.istio.io`: DestinationRule.
 
-use super::traffic::{WrittenPolicyLevel, RetryBudget};
+use super::traffic::{RetryBudget, WrittenPolicyLevel};
 use super::{Selector, Text, TextMap};
-use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 
 /// `spec` of a DestinationRule.
 #[derive(Debug)]

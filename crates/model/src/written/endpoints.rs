@@ -1,7 +1,7 @@
 //! EndpointSlices, and the older Endpoints: endpoints of a Service without a selector.
 
 use super::Text;
-use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 
 /// An EndpointSlice.
 #[derive(Debug)]
@@ -141,7 +141,8 @@ impl TargetRef {
 pub(crate) fn subsets(document: &mut Fields<'_>) -> Vec<Subset> {
     document.list("subsets", |cursor| {
         let mut fields = cursor.fields()?;
-        let mut endpoints = fields.list("addresses", |one| WrittenEndpoint::read_address(one, true));
+        let mut endpoints =
+            fields.list("addresses", |one| WrittenEndpoint::read_address(one, true));
         endpoints.extend(fields.list("notReadyAddresses", |one| {
             WrittenEndpoint::read_address(one, false)
         }));

@@ -1,7 +1,7 @@
 //! `voile.dev`: HealthCheck.
 
 use super::{Selector, Text};
-use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 
 /// `spec` of a HealthCheck.
 #[derive(Debug)]

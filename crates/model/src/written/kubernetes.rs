@@ -1,7 +1,7 @@
 //! Kubernetes kinds but for Pods: Service, ConfigMap, Secret, and those that are little more than a name.
 
 use super::{Text, TextMap};
-use crate::decode::{FieldPath, Cursor, Fields, IntegerOrText, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, IntegerOrText, SpannedValue};
 
 /// `spec` of a Service.
 #[derive(Debug, Default)]

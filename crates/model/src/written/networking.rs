@@ -2,7 +2,7 @@
 
 use super::probe::Probe;
 use super::{Selector, Text, TextMap};
-use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 
 /// `spec` of a ServiceEntry.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use super::Text;
 use super::header::Metadata;
 use super::probe::Probe;
-use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 
 /// `spec` of a Pod or of a template.
 #[derive(Debug, Default)]

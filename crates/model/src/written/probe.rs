@@ -1,7 +1,7 @@
 //! The probes of a container, as written.
 
 use super::Text;
-use crate::decode::{FieldPath, Cursor, Fields, IntegerOrText, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, IntegerOrText, SpannedValue};
 
 /// `startupProbe`, `readinessProbe` or `livenessProbe`.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use super::Text;
 use super::authorization::WrittenTarget;
 use super::config::provider::WrittenProviderService;
-use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 
 /// `spec` of a RateLimit.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! `security.istio.io`: PeerAuthentication.
 
 use super::{Selector, Text};
-use crate::decode::{FieldPath, Cursor, Fields};
+use crate::decode::{Cursor, FieldPath, Fields};
 
 /// `spec` of a PeerAuthentication.
 #[derive(Debug, Default)]

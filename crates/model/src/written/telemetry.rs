@@ -2,7 +2,7 @@
 
 use super::Text;
 use super::authorization::WrittenTarget;
-use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 
 /// `spec` of a Telemetry.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! `trafficPolicy` of a DestinationRule: balancers, outliers, pools.
 
 use super::Text;
-use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 
 /// Fields of every level of a policy.
 #[derive(Debug, Default)]
@@ -334,7 +334,10 @@ impl ConnectionPool {
         let mut fields = parent.inner("connectionPool")?;
         let pool = Self {
             tcp: fields.inner("tcp").map(Tcp::read).unwrap_or_default(),
-            http: fields.inner("http").map(WrittenHttpPool::read).unwrap_or_default(),
+            http: fields
+                .inner("http")
+                .map(WrittenHttpPool::read)
+                .unwrap_or_default(),
         };
         fields.finish();
         Some(pool)

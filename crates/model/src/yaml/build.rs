@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, Tag};
 
-use super::node::{MappingKey, YamlNode, SourcePosition, ResolvedScalar, Scalar, Value};
+use super::node::{MappingKey, ResolvedScalar, Scalar, SourcePosition, Value, YamlNode};
 use super::{MAX_DEPTH, MAX_DOCUMENT_BYTES, MAX_NODES};
 use crate::codes;
 
@@ -22,7 +22,10 @@ pub(crate) struct YamlError {
 }
 
 /// Parses one document whose first character stands at `origin` of its file.
-pub(crate) fn parse_document(text: &str, origin: SourcePosition) -> Result<Option<YamlNode>, YamlError> {
+pub(crate) fn parse_document(
+    text: &str,
+    origin: SourcePosition,
+) -> Result<Option<YamlNode>, YamlError> {
     if text.len() > MAX_DOCUMENT_BYTES {
         let message = format!(
             "the document has {} bytes, more than the {MAX_DOCUMENT_BYTES} allowed",

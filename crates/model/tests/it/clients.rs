@@ -1,6 +1,6 @@
 //! Which DestinationRule which client obeys: by its namespace and its labels.
 
-use voile_model::mesh::{RuleClient, Mesh};
+use voile_model::mesh::{Mesh, RuleClient};
 use voile_model::{Labels, Namespace, Port};
 
 use crate::{check_text, good, render};

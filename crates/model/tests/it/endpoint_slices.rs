@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use voile_model::check::{MeshPatch, Checker, CheckOutcome};
+use voile_model::check::{CheckOutcome, Checker, MeshPatch};
 use voile_model::mesh::{MeshService, WorkloadKind};
 use voile_model::{Mesh, SourceFile};
 
@@ -205,7 +205,8 @@ impl Kept {
             self.rest.clone(),
             Arc::new(SourceFile::new("b.yaml", slices)),
         ];
-        let CheckOutcome::Patched(_, changes) = self.checker.check(&files, Some(&mut self.mesh)) else {
+        let CheckOutcome::Patched(_, changes) = self.checker.check(&files, Some(&mut self.mesh))
+        else {
             panic!("it is put together anew");
         };
         let (anew, _) = voile_model::check(&[(*files[0]).clone(), (*files[1]).clone()], None);

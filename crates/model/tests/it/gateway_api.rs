@@ -4,9 +4,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use voile_model::mesh::gateway_api::{StatusCondition, GATEWAY_NAME, ResourceConditions};
+use voile_model::mesh::gateway_api::{GATEWAY_NAME, ResourceConditions, StatusCondition};
 use voile_model::mesh::traffic::{Authorities, ClientTls};
-use voile_model::mesh::{RuleClient, Mesh, Subject, TargetPort, Visibility};
+use voile_model::mesh::{Mesh, RuleClient, Subject, TargetPort, Visibility};
 use voile_model::{Namespace, Port, ResourceName, SourceFile, check};
 
 use crate::{good, render};

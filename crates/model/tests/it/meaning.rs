@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use voile_model::mesh::traffic::Algorithm;
-use voile_model::mesh::{RuleClient, OutboundPolicy, Probe, Protocol, ProbeAction, MeshService, WorkloadType};
+use voile_model::mesh::{
+    MeshService, OutboundPolicy, Probe, ProbeAction, Protocol, RuleClient, WorkloadType,
+};
 use voile_model::{Hostname, Identity, Mesh, Namespace, Port, SourceFile, WorkloadKey, check};
 
 use crate::{check_text, good, render};
@@ -61,7 +63,9 @@ fn destination_rules_of_one_namespace_for_one_host_are_one_of_which_the_oldest_h
     .concat();
     let (mesh, problems) = check_text(&text);
     let service = mesh.services.values().next().unwrap();
-    let rule = mesh.destination_rule(service, RuleClient::default()).unwrap();
+    let rule = mesh
+        .destination_rule(service, RuleClient::default())
+        .unwrap();
     let subsets: Vec<String> = rule
         .subsets
         .iter()

@@ -223,7 +223,10 @@ fn who_stands_where_another_network_is_entered_is_asked_once_and_may_be_nobody()
     assert!(!said.registry.view().knows_entrance(&entrance));
     let wish = said.registry.ask_entrance(&entrance);
     assert_eq!(wish.subscribe.as_deref(), Some("east/192.0.2.9"));
-    assert_eq!(said.registry.ask_entrance(&entrance), DiscoveryRequest::default());
+    assert_eq!(
+        said.registry.ask_entrance(&entrance),
+        DiscoveryRequest::default()
+    );
     said.addresses(Vec::new(), &["east/192.0.2.9"]);
     let view = said.registry.view();
     assert!(
@@ -458,7 +461,10 @@ fn whom_strangers_call_is_not_remembered_where_all_is_told() {
     assert_eq!(registry.disown(pod(3)), DiscoveryRequest::default());
     assert_eq!(registry.ask_service(&key), DiscoveryRequest::default());
     let waypoint = WaypointAddress::Service(key);
-    assert_eq!(registry.ask_waypoint(&waypoint), DiscoveryRequest::default());
+    assert_eq!(
+        registry.ask_waypoint(&waypoint),
+        DiscoveryRequest::default()
+    );
     let kept = (registry.asked.len(), registry.own.len());
     assert_eq!(kept, (0, 0));
     assert!(registry.meant.is_empty() && registry.named.is_empty());

@@ -11,7 +11,9 @@ use voile_model::names::{Candidate, Hosts};
 use voile_model::{Namespace, ServiceKey, masked};
 use voile_xds::wire::{NetworkEntrance, WaypointAddress, WireWorkload};
 
-use super::{Body, VersionedResource, Place, Resident, ServedService, Subscription, address_of, place_of};
+use super::{
+    Body, Place, Resident, ServedService, Subscription, VersionedResource, address_of, place_of,
+};
 use crate::policy::Policies;
 
 /// See the module.
@@ -86,7 +88,10 @@ fn put(at: &mut Vec<Arc<ServedService>>, served: &Arc<ServedService>) {
 }
 
 impl Catalogue {
-    pub(super) fn of(all: &BTreeMap<Arc<str>, VersionedResource>, subscription: Subscription) -> Self {
+    pub(super) fn of(
+        all: &BTreeMap<Arc<str>, VersionedResource>,
+        subscription: Subscription,
+    ) -> Self {
         let mut made = Self::default();
         let mut by_key: BTreeMap<&ServiceKey, &Arc<ServedService>> = BTreeMap::new();
         for (name, held) in all {

@@ -32,12 +32,21 @@ fn client() -> proto::Workload {
     }
 }
 
-fn aimed(view: &RegistryView, last: u8, to: impl Into<SocketAddr>, draw: Draw<'_>) -> Result<ConnectionPurpose, RouteError> {
+fn aimed(
+    view: &RegistryView,
+    last: u8,
+    to: impl Into<SocketAddr>,
+    draw: Draw<'_>,
+) -> Result<ConnectionPurpose, RouteError> {
     let source = view.workload([10, 244, 0, last].into());
     decide(view, source.expect("the client"), to.into(), draw)
 }
 
-fn called(view: &RegistryView, to: impl Into<SocketAddr>, random: f64) -> Result<RouteTarget, RouteError> {
+fn called(
+    view: &RegistryView,
+    to: impl Into<SocketAddr>,
+    random: f64,
+) -> Result<RouteTarget, RouteError> {
     let nowhere = &[];
     match aimed(view, 2, to, Draw { random, nowhere })? {
         ConnectionPurpose::At(target) => Ok(target),

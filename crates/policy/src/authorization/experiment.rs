@@ -8,7 +8,7 @@ use serde_json::json;
 use voile_model::Identity;
 
 use super::attribute::Attribute;
-use super::facts::{RequestFacts, HttpFacts};
+use super::facts::{HttpFacts, RequestFacts};
 use super::policy::{Action, Policy, PolicyName, PolicyRule, Term};
 
 /// The kind of condition that all rules of a generated set use.

@@ -34,7 +34,7 @@ use self::store::Store;
 use super::facts::RequestFacts;
 use super::policy::{Action, Policy, PolicyName};
 use super::verdict::{AuthorizationOutcome, RuleRef};
-use super::weigh::{PolicyGroup, Groups, weigh};
+use super::weigh::{Groups, PolicyGroup, weigh};
 
 /// The parts of a policy that logs and tools show to people.
 #[derive(Debug)]
@@ -97,7 +97,11 @@ impl Engine {
 
     /// Like [`Self::decide`], for a request that differs from the request as it `came`. The provider of a CUSTOM rule
     /// is asked if the rule matches either form.
-    pub fn decide_with(&self, facts: &RequestFacts<'_>, came: Option<&RequestFacts<'_>>) -> AuthorizationOutcome {
+    pub fn decide_with(
+        &self,
+        facts: &RequestFacts<'_>,
+        came: Option<&RequestFacts<'_>>,
+    ) -> AuthorizationOutcome {
         let nodes = match facts.http {
             Some(_) => &self.http,
             None => &self.tcp,
@@ -148,7 +152,12 @@ impl Engine {
 }
 
 /// The index over the rules of one group.
-fn group_node(compiler: &mut Compiler, policies: &[&Policy], group: PolicyGroup, http: bool) -> u32 {
+fn group_node(
+    compiler: &mut Compiler,
+    policies: &[&Policy],
+    group: PolicyGroup,
+    http: bool,
+) -> u32 {
     let mut seen = HashSet::new();
     let mut numbers = Vec::new();
     let members = policies

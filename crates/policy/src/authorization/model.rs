@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use voile_model::mesh::authorization::{
-    self as model, AuthorizationPolicy, WhenCondition, Matches, OperationMatch, SourceMatch,
+    self as model, AuthorizationPolicy, Matches, OperationMatch, SourceMatch, WhenCondition,
 };
 
 use super::attribute::Attribute;
@@ -31,7 +31,9 @@ impl Policy {
                 model::AuthorizationAction::Allow => Action::Allow,
                 model::AuthorizationAction::Deny => Action::Deny,
                 model::AuthorizationAction::Audit => Action::Audit,
-                model::AuthorizationAction::Custom(provider) => Action::Custom(provider.name.clone()),
+                model::AuthorizationAction::Custom(provider) => {
+                    Action::Custom(provider.name.clone())
+                }
             },
             dry_run: resource.dry_run,
         })

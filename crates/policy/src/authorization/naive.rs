@@ -6,12 +6,12 @@ use voile_model::Identity;
 use crate::claims::Claim;
 
 use super::attribute::Attribute;
-use super::facts::{RequestFacts, HttpFacts, without_query};
+use super::facts::{HttpFacts, RequestFacts, without_query};
 use super::lines;
 use super::pattern::{Pattern, RequestPrincipal, Text};
 use super::policy::{Policy, PolicyRule, Term, Terms};
 use super::verdict::{AuthorizationOutcome, RuleRef};
-use super::weigh::{PolicyGroup, Groups, weigh};
+use super::weigh::{Groups, PolicyGroup, weigh};
 
 /// Decides a request by the policies.
 pub fn decide(policies: &[Policy], facts: &RequestFacts<'_>) -> AuthorizationOutcome {
@@ -20,7 +20,11 @@ pub fn decide(policies: &[Policy], facts: &RequestFacts<'_>) -> AuthorizationOut
 
 /// Like [`decide`], for a request that differs from the request as it `came`. The provider of a CUSTOM rule is asked if
 /// the rule matches either form.
-pub fn decide_with(policies: &[Policy], facts: &RequestFacts<'_>, came: Option<&RequestFacts<'_>>) -> AuthorizationOutcome {
+pub fn decide_with(
+    policies: &[Policy],
+    facts: &RequestFacts<'_>,
+    came: Option<&RequestFacts<'_>>,
+) -> AuthorizationOutcome {
     let groups = Groups::of(policies.iter());
     weigh(&groups, |group| {
         let readings = [Some(facts), came.filter(|_| group.asks())];
@@ -30,7 +34,11 @@ pub fn decide_with(policies: &[Policy], facts: &RequestFacts<'_>, came: Option<&
 }
 
 /// The first rule of a group of policies that matches, in their order.
-fn first_match(policies: &[Policy], group: PolicyGroup, facts: &RequestFacts<'_>) -> Option<RuleRef> {
+fn first_match(
+    policies: &[Policy],
+    group: PolicyGroup,
+    facts: &RequestFacts<'_>,
+) -> Option<RuleRef> {
     let numbered = policies.iter().zip(0..);
     let mut members = numbered.filter(|(policy, _)| PolicyGroup::of(policy) == group);
     members.find_map(|(policy, number)| {

@@ -3,7 +3,8 @@
 
 use super::policy::{Action, Policy};
 use super::verdict::{
-    CustomCheck, Denial, DryRun, DryRunVerdict, AuthorizationOutcome, Permit, DenialReason, RuleRef, Verdict,
+    AuthorizationOutcome, CustomCheck, Denial, DenialReason, DryRun, DryRunVerdict, Permit,
+    RuleRef, Verdict,
 };
 
 /// Policies that are asked together: one action, enforced or not.
@@ -78,7 +79,10 @@ impl Groups {
 }
 
 /// The outcome, given the first matching rule of a group on demand.
-pub(super) fn weigh(groups: &Groups, mut first: impl FnMut(PolicyGroup) -> Option<RuleRef>) -> AuthorizationOutcome {
+pub(super) fn weigh(
+    groups: &Groups,
+    mut first: impl FnMut(PolicyGroup) -> Option<RuleRef>,
+) -> AuthorizationOutcome {
     let mut find = |group| match groups.has(group) {
         true => first(group),
         false => None,

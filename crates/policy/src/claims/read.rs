@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::{Claims, ClaimNode, SEARCHED_IN_ORDER, Span};
+use super::{ClaimNode, Claims, SEARCHED_IN_ORDER, Span};
 use crate::tokens::{MAX_CLAIM_VALUES, MAX_DEPTH};
 
 /// Nodes that an ordinary token's claims are made of.

@@ -143,7 +143,8 @@ impl Cache {
         // With its place in the order and in the table, which is never full and grows where entries come and go; with the counts of
         // an `Arc`; and what else may be kept in mind.
         let place = 3 * (size_of::<CachedToken>() + 2 * size_of::<u64>()) + 2 * size_of::<usize>();
-        let bytes = token.memory() + place + MAX_STRANGERS * size_of::<(Fingerprint, TokenErrorReason)>();
+        let bytes =
+            token.memory() + place + MAX_STRANGERS * size_of::<(Fingerprint, TokenErrorReason)>();
         if bytes > self.limit / LARGEST_SHARE {
             self.remove(hash);
             return;

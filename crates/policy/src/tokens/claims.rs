@@ -33,7 +33,10 @@ pub struct Token {
 
 impl Token {
     /// Applies a rule to a token that one of the rule's keys signed.
-    pub(super) fn new(read: &mut Unverified<'_>, rule: &CompiledTokenRule) -> Result<Self, TokenErrorReason> {
+    pub(super) fn new(
+        read: &mut Unverified<'_>,
+        rule: &CompiledTokenRule,
+    ) -> Result<Self, TokenErrorReason> {
         let outputs = rule.outputs.iter();
         let outputs = outputs.map(|output| written(output, &read.claims));
         let outputs = outputs.collect::<Result<_, _>>()?;
@@ -113,12 +116,18 @@ impl Token {
 }
 
 /// Returns an error unless `now` is between `not_before` and `expiry`, with the allowed clock skew on both sides.
-pub(super) fn in_time(not_before: u64, expiry: Option<u64>, now: u64) -> Result<(), TokenErrorReason> {
+pub(super) fn in_time(
+    not_before: u64,
+    expiry: Option<u64>,
+    now: u64,
+) -> Result<(), TokenErrorReason> {
     if now.saturating_add(CLOCK_SKEW_SECONDS) < not_before {
         return Err(TokenErrorReason::NotYetValid);
     }
     match expiry {
-        Some(expiry) if now > expiry.saturating_add(CLOCK_SKEW_SECONDS) => Err(TokenErrorReason::Expired),
+        Some(expiry) if now > expiry.saturating_add(CLOCK_SKEW_SECONDS) => {
+            Err(TokenErrorReason::Expired)
+        }
         _ => Ok(()),
     }
 }

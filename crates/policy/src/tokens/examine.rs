@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 
 use super::cache::{Cache, Strangers};
 use super::claims::{Token, audiences, in_time};
-use super::keys::{SignatureCheck, KeySet};
+use super::keys::{KeySet, SignatureCheck};
 use super::limits::MAX_SIGNATURE_CHECKS;
-use super::outcome::{TokenOutcome, TokenErrorReason, TokenRefusal, Verified};
+use super::outcome::{TokenErrorReason, TokenOutcome, TokenRefusal, Verified};
 use super::places::{AllFound, TokenRequest};
 use super::read::Unverified;
 use super::rules::{CompiledTokenRule, Rules};
@@ -154,8 +154,13 @@ impl Rules {
 
     /// Which of several reasons is told: that of the first rule that saw a token, if it says more than that the issuer is another's,
     /// else the last that does.
-    fn reason(&self, tokens: &[ExaminedRequest<'_>], refused: &[(u32, TokenErrorReason)]) -> TokenErrorReason {
-        let exhausted = |(_, reason): &(u32, TokenErrorReason)| *reason == TokenErrorReason::Exhausted;
+    fn reason(
+        &self,
+        tokens: &[ExaminedRequest<'_>],
+        refused: &[(u32, TokenErrorReason)],
+    ) -> TokenErrorReason {
+        let exhausted =
+            |(_, reason): &(u32, TokenErrorReason)| *reason == TokenErrorReason::Exhausted;
         if refused.iter().any(exhausted) {
             return TokenErrorReason::Exhausted;
         }
@@ -170,13 +175,20 @@ impl Rules {
             .map(|(_, reason)| *reason)
             .find(telling);
         let unread = tokens.iter().rev().find_map(|token| token.issuer().err());
-        by_first.or(unread).or(by_last).unwrap_or(TokenErrorReason::Issuer)
+        by_first
+            .or(unread)
+            .or(by_last)
+            .unwrap_or(TokenErrorReason::Issuer)
     }
 }
 
 impl TokenExamination<'_> {
     /// Verifies a token by a rule that trusts its issuer.
-    fn check(&mut self, rule: &CompiledTokenRule, token: &mut ExaminedRequest<'_>) -> Result<Arc<Token>, TokenErrorReason> {
+    fn check(
+        &mut self,
+        rule: &CompiledTokenRule,
+        token: &mut ExaminedRequest<'_>,
+    ) -> Result<Arc<Token>, TokenErrorReason> {
         match &token.known {
             ExaminedToken::Good(good) => {
                 good.in_time(self.now)?;

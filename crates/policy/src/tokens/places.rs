@@ -133,7 +133,10 @@ impl TokenLocations {
     }
 
     /// Every token of a request.
-    pub(super) fn find<'a>(&self, request: &TokenRequest<'a>) -> Result<AllFound<'a>, TokenErrorReason> {
+    pub(super) fn find<'a>(
+        &self,
+        request: &TokenRequest<'a>,
+    ) -> Result<AllFound<'a>, TokenErrorReason> {
         let mut found = AllFound::new();
         let mut lines: SmallVec<[(&[u16], &'a [u8]); 4]> = SmallVec::new();
         let mut joined: SmallVec<[&'a [u8]; 2]> = SmallVec::new();
@@ -187,7 +190,11 @@ impl TokenLocations {
         Ok(found)
     }
 
-    fn in_query<'a>(&self, path: &'a [u8], found: &mut AllFound<'a>) -> Result<(), TokenErrorReason> {
+    fn in_query<'a>(
+        &self,
+        path: &'a [u8],
+        found: &mut AllFound<'a>,
+    ) -> Result<(), TokenErrorReason> {
         for (name, value) in params(path) {
             let number = std::str::from_utf8(&name).map(|name| self.params.get(name));
             if let Ok(Some(number)) = number {
@@ -197,7 +204,11 @@ impl TokenLocations {
         Ok(())
     }
 
-    fn in_cookies<'a>(&self, line: &'a [u8], found: &mut AllFound<'a>) -> Result<(), TokenErrorReason> {
+    fn in_cookies<'a>(
+        &self,
+        line: &'a [u8],
+        found: &mut AllFound<'a>,
+    ) -> Result<(), TokenErrorReason> {
         for (name, value) in pairs(line) {
             let number = std::str::from_utf8(name).map(|name| self.cookies.get(name));
             if let Ok(Some(number)) = number {

@@ -144,10 +144,21 @@ impl<'c> Registered<'c> {
     fn times(&self) -> Result<(Option<u64>, Option<u64>), TokenErrorReason> {
         text(self.issuer, TokenErrorReason::IssuerType)?;
         text(self.subject, TokenErrorReason::SubjectType)?;
-        time(self.issued, TokenErrorReason::IssuedType, TokenErrorReason::IssuedRange)?;
-        let (kind, range) = (TokenErrorReason::NotBeforeType, TokenErrorReason::NotBeforeRange);
+        time(
+            self.issued,
+            TokenErrorReason::IssuedType,
+            TokenErrorReason::IssuedRange,
+        )?;
+        let (kind, range) = (
+            TokenErrorReason::NotBeforeType,
+            TokenErrorReason::NotBeforeRange,
+        );
         let not_before = time(self.not_before, kind, range)?;
-        let expiry = time(self.expiry, TokenErrorReason::ExpiryType, TokenErrorReason::ExpiryRange)?;
+        let expiry = time(
+            self.expiry,
+            TokenErrorReason::ExpiryType,
+            TokenErrorReason::ExpiryRange,
+        )?;
         text(self.id, TokenErrorReason::IdType)?;
         match self.audience {
             None | Some(Claim::Text(_)) => {}

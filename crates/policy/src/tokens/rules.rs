@@ -67,9 +67,14 @@ impl Rules {
     pub fn new<'a>(given: impl IntoIterator<Item = RuleKeys<'a>>, before: Option<&Self>) -> Self {
         let given: Vec<RuleKeys<'a>> = given.into_iter().collect();
         let owned = owned(&given);
-        let mut all: Vec<TokenLocation> = given.iter().flat_map(|one| TokenLocation::of(one.rule)).collect();
+        let mut all: Vec<TokenLocation> = given
+            .iter()
+            .flat_map(|one| TokenLocation::of(one.rule))
+            .collect();
         // Headers that only tokens may set are removed before the search. No token is ever in one of them.
-        all.retain(|place| !matches!(place, TokenLocation::Header(name, _) if owned.contains(name)));
+        all.retain(
+            |place| !matches!(place, TokenLocation::Header(name, _) if owned.contains(name)),
+        );
         all.sort();
         all.dedup();
         all.truncate(usize::from(u16::MAX));
@@ -106,15 +111,22 @@ impl Rules {
         for place in &places {
             self.places.seen_by(*place, number);
         }
-        self.rules.push(CompiledTokenRule::new(rule, keys, places.into()));
+        self.rules
+            .push(CompiledTokenRule::new(rule, keys, places.into()));
     }
 
     /// The keys of a rule: each set is read once, and kept once.
-    fn key_set(&mut self, given: RuleKeys<'_>, before: Option<&Self>) -> Result<Arc<KeySet>, TokenErrorReason> {
+    fn key_set(
+        &mut self,
+        given: RuleKeys<'_>,
+        before: Option<&Self>,
+    ) -> Result<Arc<KeySet>, TokenErrorReason> {
         let text = match (&given.rule.keys, given.keys) {
             (_, Some(text)) => text,
             (KeySource::Inline(text), None) => text,
-            (KeySource::Uri(_) | KeySource::Discovery, None) => return Err(TokenErrorReason::NoKeySet),
+            (KeySource::Uri(_) | KeySource::Discovery, None) => {
+                return Err(TokenErrorReason::NoKeySet);
+            }
         };
         let id = fingerprint(&[text.as_bytes()]);
         let known = self
@@ -177,7 +189,11 @@ fn owned(given: &[RuleKeys<'_>]) -> Vec<Arc<str>> {
 }
 
 impl CompiledTokenRule {
-    fn new(rule: &TokenRule, keys: Result<Arc<KeySet>, TokenErrorReason>, places: Box<[u16]>) -> Self {
+    fn new(
+        rule: &TokenRule,
+        keys: Result<Arc<KeySet>, TokenErrorReason>,
+        places: Box<[u16]>,
+    ) -> Self {
         let bare = |text: &Arc<str>| Box::from(bare_audience(text));
         let mut audiences: Vec<Box<str>> = rule.audiences.iter().map(bare).collect();
         audiences.sort();

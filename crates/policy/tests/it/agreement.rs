@@ -1,7 +1,8 @@
 //! The index says what the naive evaluator says, for any policies and any request: verdict, rule, audit and dry run.
 
 use voile_policy::authorization::{
-    Action, Engine, AuthorizationOutcome, Policy, PolicyName, DenialReason, PolicyRule, Verdict, naive,
+    Action, AuthorizationOutcome, DenialReason, Engine, Policy, PolicyName, PolicyRule, Verdict,
+    naive,
 };
 use voile_testkit::authorization::{Random, Reached, Scope, policies, request, rule};
 
@@ -43,7 +44,9 @@ fn agrees(seed: u64, set: &[Policy], random: &mut Random) -> [usize; 3] {
         );
         let asks = |outcome: &AuthorizationOutcome| match &outcome.verdict {
             Verdict::Ask(ask) => Some(ask.rule()),
-            Verdict::Denied(denial) if denial.reason == DenialReason::SeveralProviders => denial.rule,
+            Verdict::Denied(denial) if denial.reason == DenialReason::SeveralProviders => {
+                denial.rule
+            }
             Verdict::Allowed(_) | Verdict::Denied(_) => None,
         };
         let either = asks(&wanted).or_else(|| asks(&naive::decide(set, &came)));
@@ -90,7 +93,10 @@ fn the_generator_reaches_every_field_and_matcher() {
 }
 
 /// The verdict (allowed, denied, ask), the policy and rule that decided, and the reason of a denial.
-fn by_name(set: &[Policy], verdict: &Verdict) -> (u8, Option<(PolicyName, u32)>, Option<DenialReason>) {
+fn by_name(
+    set: &[Policy],
+    verdict: &Verdict,
+) -> (u8, Option<(PolicyName, u32)>, Option<DenialReason>) {
     let (kind, rule, reason) = match verdict {
         Verdict::Allowed(permit) => (0, permit.rule(), None),
         Verdict::Denied(denial) => (1, denial.rule, Some(denial.reason)),

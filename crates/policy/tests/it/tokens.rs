@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use voile_model::Source;
 use voile_model::mesh::{ClaimOutput, HeaderPlace, KeySource, TokenRule};
-use voile_policy::tokens::{Cache, RuleKeys, TokenOutcome, TokenRequest, Rules};
+use voile_policy::tokens::{Cache, RuleKeys, Rules, TokenOutcome, TokenRequest};
 use voile_testkit::tokens::SigningKey;
 
 /// 2026-01-01: when every request comes.

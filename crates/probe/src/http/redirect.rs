@@ -19,7 +19,11 @@ pub(super) enum RedirectOutcome {
 }
 
 /// Reads a `Location` that an answer of `from` had.
-pub(super) fn leads(from: &RedirectTarget, host: &str, location: &str) -> Result<RedirectOutcome, &'static str> {
+pub(super) fn leads(
+    from: &RedirectTarget,
+    host: &str,
+    location: &str,
+) -> Result<RedirectOutcome, &'static str> {
     const UNREADABLE: &str = "the redirect leads to what is no URL";
     if location.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(UNREADABLE);
@@ -224,7 +228,8 @@ mod tests {
                     changed[at] = value;
                     for cut in [changed.len(), at] {
                         let location = String::from_utf8_lossy(&changed[..cut]);
-                        let Ok(RedirectOutcome::Here(place)) = leads(&from, "10.0.0.1", &location) else {
+                        let Ok(RedirectOutcome::Here(place)) = leads(&from, "10.0.0.1", &location)
+                        else {
                             continue;
                         };
                         let fit = place.target.bytes().all(|byte| byte.is_ascii_graphic());

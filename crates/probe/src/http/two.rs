@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use voile_http2::{Config, Connection, Failure, Fields, Link, Pool, RecvStream};
 
 use super::redirect::RedirectTarget;
-use super::{ProbeHead, MAX_BODY_BYTES, MAX_HEAD_BYTES, fields, wrong};
+use super::{MAX_BODY_BYTES, MAX_HEAD_BYTES, ProbeHead, fields, wrong};
 
 /// Limits on memory and work for a server's answer.
 static LIMITS: Config = Config {
@@ -46,7 +46,11 @@ pub(super) fn ask(
     answer
 }
 
-fn exchange(stream: &mut (impl Read + Write), link: &Link, request: &Fields) -> io::Result<ProbeHead> {
+fn exchange(
+    stream: &mut (impl Read + Write),
+    link: &Link,
+    request: &Fields,
+) -> io::Result<ProbeHead> {
     let begun = link.send_request(request.clone(), true);
     let (mut answer, _said) = begun.ok_or_else(|| wrong("no stream can be begun"))?;
     let head = until(stream, link, |cx| {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use voile_model::mesh::action::{
-    Abort, AbortStatus, DirectResponse, Cors, Delay, Fault, HeaderEdits, HeaderRules, Origin, PathRewrite,
-    Redirect, RegexRewrite, Rewrite, RequestShare,
+    Abort, AbortStatus, Cors, Delay, DirectResponse, Fault, HeaderEdits, HeaderRules, Origin,
+    PathRewrite, Redirect, RegexRewrite, RequestShare, Rewrite,
 };
 use voile_traffic::route::RouteInput;
-use voile_xds::wire::{WireRoute, RouteDestination};
+use voile_xds::wire::{RouteDestination, WireRoute};
 
 use super::{Actions, HeadEdits};
 use crate::http::ExternalReply;

@@ -88,7 +88,8 @@ impl Dispatcher {
     /// Why a connection has no place here, if it has none.
     fn full(&self) -> Option<&'static str> {
         let most = self.ledger.max_connections();
-        if self.ledger.arrived() == Some(MemoryPressure::Closed) || self.ledger.ceiling.is_closed() {
+        if self.ledger.arrived() == Some(MemoryPressure::Closed) || self.ledger.ceiling.is_closed()
+        {
             // No worker sees this connection, so only this signal makes room.
             self.short.notify_one();
             return Some("the memory limit is near");

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use http::{Method, StatusCode};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
-use voile_telemetry::admin::{PageResponse, PageRequest, serve as serve_pages, serve_local};
+use voile_telemetry::admin::{PageRequest, PageResponse, serve as serve_pages, serve_local};
 use voile_telemetry::logging::LogLevelHandle;
 
 use super::Pages;
@@ -69,7 +69,9 @@ async fn admin_page(
     question: PageRequest,
 ) -> PageResponse {
     match (&question.method, question.path.as_str()) {
-        (&Method::GET, "/config_dump") => PageResponse::json(dump::configuration(&control.borrow())),
+        (&Method::GET, "/config_dump") => {
+            PageResponse::json(dump::configuration(&control.borrow()))
+        }
         (&Method::GET, "/certs") => PageResponse::json(dump::certificates(&control.borrow())),
         (&Method::POST, "/certs/renew") => {
             control.borrow().store.ask_to_renew();

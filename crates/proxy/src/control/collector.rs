@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use voile_telemetry::export::{CollectorStream, CollectorDialer, Dialing};
-use voile_transport::{self as transport, CONNECT_TIMEOUT, Origin, TransportStream, TLS_HANDSHAKE_TIMEOUT};
+use voile_telemetry::export::{CollectorDialer, CollectorStream, Dialing};
+use voile_transport::{
+    self as transport, CONNECT_TIMEOUT, Origin, TLS_HANDSHAKE_TIMEOUT, TransportStream,
+};
 
 use crate::plan::{EndpointPlan, ServicePlan};
 use crate::worker::verify;

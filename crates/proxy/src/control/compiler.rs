@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::memory::give_back_soon;
 use super::state::Control;
-use crate::registry::{CompiledPolicies, CompilationWork};
+use crate::registry::{CompilationWork, CompiledPolicies};
 
 /// So often in a row what was compiled may be no longer what is wanted when it is done; then the control thread does it
 /// itself, so that policies that change all the time come into force all the same.

@@ -24,7 +24,7 @@ use voile_transport::handover::{InheritedSockets, Lent};
 use super::accept::Dispatcher;
 use super::sockets::{ListenerDirection, Serving};
 use crate::http3::limits::{MAX_HANDSHAKES, RETRY_FROM};
-use crate::http3::{self, PredecessorLink, Names, ServerOffer, Socket, ProcessStamp};
+use crate::http3::{self, Names, PredecessorLink, ProcessStamp, ServerOffer, Socket};
 use crate::plan::{GatewayPlan, ListenerId};
 use crate::worker::HandshakePermit;
 
@@ -133,7 +133,11 @@ impl Datagrams {
             let (copy, before) = socket.lend()?;
             let (to_us, from_it) = http3::line()?;
             port.line = Some(from_it);
-            all.push((ListenerDirection::Datagrams.role().to_owned(), *address, copy));
+            all.push((
+                ListenerDirection::Datagrams.role().to_owned(),
+                *address,
+                copy,
+            ));
             all.push((format!("{LINE}{}", port.stamp), *address, to_us));
             let older = before.into_iter();
             all.extend(older.map(|one| (format!("{LINE}{}", one.stamp), *address, one.line)));
@@ -193,7 +197,11 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
 }
 
 /// Serves a port until no listener wants it and its connections have ended.
-async fn serve(endpoint: Endpoint, mut told: watch::Receiver<PortCommand>, dispatcher: Rc<Dispatcher>) {
+async fn serve(
+    endpoint: Endpoint,
+    mut told: watch::Receiver<PortCommand>,
+    dispatcher: Rc<Dispatcher>,
+) {
     let handshakes = Arc::new(AtomicUsize::new(0));
     loop {
         let (id, is_wanted) = obey(&endpoint, &told.borrow_and_update());
@@ -267,11 +275,27 @@ mod tests {
     fn the_more_handshakes_are_under_way_the_more_is_asked_of_whoever_comes() {
         for (under_way, to_anybody, to_who_showed_it) in [
             (0, DatagramAdmission::Take, DatagramAdmission::Take),
-            (RETRY_FROM - 1, DatagramAdmission::Take, DatagramAdmission::Take),
+            (
+                RETRY_FROM - 1,
+                DatagramAdmission::Take,
+                DatagramAdmission::Take,
+            ),
             (RETRY_FROM, DatagramAdmission::Ask, DatagramAdmission::Take),
-            (MAX_HANDSHAKES - 1, DatagramAdmission::Ask, DatagramAdmission::Take),
-            (MAX_HANDSHAKES, DatagramAdmission::Ask, DatagramAdmission::Refuse),
-            (usize::MAX, DatagramAdmission::Ask, DatagramAdmission::Refuse),
+            (
+                MAX_HANDSHAKES - 1,
+                DatagramAdmission::Ask,
+                DatagramAdmission::Take,
+            ),
+            (
+                MAX_HANDSHAKES,
+                DatagramAdmission::Ask,
+                DatagramAdmission::Refuse,
+            ),
+            (
+                usize::MAX,
+                DatagramAdmission::Ask,
+                DatagramAdmission::Refuse,
+            ),
         ] {
             assert_eq!(verdict(under_way, false), to_anybody, "{under_way}");
             assert_eq!(verdict(under_way, true), to_who_showed_it, "{under_way}");

@@ -18,10 +18,10 @@ use voile_xds::wire::search_name;
 use super::followed_subscriptions::FollowedSubscriptions;
 use super::memory;
 use super::state::Control;
-use crate::plan::{OutboundPlan, CapturedDestination};
+use crate::plan::{CapturedDestination, OutboundPlan};
 use crate::registry::address_name;
-use crate::registry::path_questions::ALONG;
 use crate::registry::names::NameSubscriptions;
+use crate::registry::path_questions::ALONG;
 use crate::worker::{InUse, ToWorker};
 
 /// Destinations followed at once: above what any application calls but a crawler, and a few megabytes.
@@ -152,7 +152,12 @@ impl Control {
 
     /// Subscribes to the owner of the address, unless that is done already, and to the resources that calls to it
     /// need.
-    fn ask_control(&self, to: &CapturedDestination, name: Arc<str>, is_new: bool) -> Result<(), SubscribeError> {
+    fn ask_control(
+        &self,
+        to: &CapturedDestination,
+        name: Arc<str>,
+        is_new: bool,
+    ) -> Result<(), SubscribeError> {
         if is_new {
             self.client
                 .subscribe(type_url::ADDRESS, [Arc::clone(&name)])?;
@@ -291,7 +296,11 @@ impl Control {
 
     /// Lets go of destinations that no worker uses; returns their number. A worker that begins to use one just now asks
     /// again.
-    fn release_unused(&mut self, used: &BTreeSet<CapturedDestination>, strangers: &BTreeSet<IpAddr>) -> usize {
+    fn release_unused(
+        &mut self,
+        used: &BTreeSet<CapturedDestination>,
+        strangers: &BTreeSet<IpAddr>,
+    ) -> usize {
         let (now, idle) = (Instant::now(), self.service_idle.get());
         self.destinations.looking = false;
         let followed = &mut self.destinations.followed;

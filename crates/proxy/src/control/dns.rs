@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use voile_dns::{
-    DnsQuestion, QueryLimits, DnsUpstream, LocalName, Names, Owner, Resolver, Responder, TTL_SECONDS, Upstreams,
+    DnsQuestion, DnsUpstream, LocalName, Names, Owner, QueryLimits, Resolver, Responder,
+    TTL_SECONDS, Upstreams,
 };
 use voile_model::names::{is_mesh_name, is_service_name, pod_of_service};
 use voile_proto::type_url;
@@ -22,7 +23,7 @@ use voile_xds::client::XdsClient;
 use voile_xds::wire::search_name;
 
 use super::state::DiscoveryState;
-use super::{ProxyOptions, ExternalResolver, RunError};
+use super::{ExternalResolver, ProxyOptions, RunError};
 use crate::registry::names::NameSubscriptions;
 
 /// Questions passed on at once; each has a socket of its own.
@@ -237,7 +238,11 @@ impl ResolvedHosts {
         if !asking.anew {
             return;
         }
-        if self.shared().registry.hold_name(name, NameSubscriptions::Dns) {
+        if self
+            .shared()
+            .registry
+            .hold_name(name, NameSubscriptions::Dns)
+        {
             // Without room for one more name it counts as never answered.
             let _ = self.client.subscribe(type_url::ADDRESS, [name.clone()]);
         }
@@ -247,7 +252,11 @@ impl ResolvedHosts {
     }
 
     fn let_go(&self, name: &Arc<str>) {
-        if self.shared().registry.release_name(name, NameSubscriptions::Dns) {
+        if self
+            .shared()
+            .registry
+            .release_name(name, NameSubscriptions::Dns)
+        {
             self.client.unsubscribe(type_url::ADDRESS, [name.clone()]);
         }
     }

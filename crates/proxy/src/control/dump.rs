@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use voile_xds::wire::{
-    AccessLog, InboundCapture, CapturedPort, InboundListener, LogSink, OutboundListener, PortPolicy,
-    Service, ServicePolicy, Telemetry, Tracing, WireWorkload,
+    AccessLog, CapturedPort, InboundCapture, InboundListener, LogSink, OutboundListener,
+    PortPolicy, Service, ServicePolicy, Telemetry, Tracing, WireWorkload,
 };
 
 use super::metrics::word;
 use super::sockets::{Socket, Sockets};
 use super::state::Control;
-use crate::registry::{Findings, Versioned, Registry};
+use crate::registry::{Findings, Registry, Versioned};
 
 pub(super) fn configuration(control: &Control) -> String {
     let shared = control.shared();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, oneshot};
-use voile_dns::{ResolvedAddresses, LookupError};
+use voile_dns::{LookupError, ResolvedAddresses};
 
 use super::names::NameRequester;
 use super::state::Control;
@@ -115,7 +115,11 @@ impl Control {
     }
 
     /// A lookup of such a host ended.
-    pub(super) fn outside_settled(&mut self, host: &Arc<str>, answer: Result<ResolvedAddresses, LookupError>) {
+    pub(super) fn outside_settled(
+        &mut self,
+        host: &Arc<str>,
+        answer: Result<ResolvedAddresses, LookupError>,
+    ) {
         let outside = &mut self.lookups.outside;
         let found = outside.settle(host, answer, Instant::now());
         let waiting = outside.waiting.remove(host).unwrap_or_default();

@@ -49,7 +49,12 @@ impl IncumbentProcess for HandoverState {
             let address = socket.local_addr()?;
             all.push((role.to_owned(), address, socket.try_clone()?.into()));
         }
-        for (role, address, socket) in served.sockets.dns.iter().flat_map(dns::BoundDnsSockets::each) {
+        for (role, address, socket) in served
+            .sockets
+            .dns
+            .iter()
+            .flat_map(dns::BoundDnsSockets::each)
+        {
             all.push((role.to_owned(), address?, socket?));
         }
         all.extend(self.control.borrow_mut().lend()?);

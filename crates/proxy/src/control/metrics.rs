@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use voile_model::mesh::telemetry::{Metric, TelemetrySide, TagOverride};
-use voile_telemetry::{MetricFamily, ProcessFigures, Projection, Reporter, Scrape, MetricShape};
+use voile_model::mesh::telemetry::{Metric, TagOverride, TelemetrySide};
+use voile_telemetry::{MetricFamily, MetricShape, ProcessFigures, Projection, Reporter, Scrape};
 use voile_traffic::EndpointHealth;
 use voile_xds::wire::Telemetry;
 
@@ -373,7 +373,12 @@ fn followed(control: &Control) -> [MetricFamily; 4] {
 fn asked(all: &[Findings]) -> [MetricFamily; 2] {
     let cluster = |one: &Findings| ("cluster", one.cluster.clone());
     let standings = |one: &Findings| {
-        [EndpointHealth::Well, EndpointHealth::Unwell, EndpointHealth::Unasked].map(|standing| {
+        [
+            EndpointHealth::Well,
+            EndpointHealth::Unwell,
+            EndpointHealth::Unasked,
+        ]
+        .map(|standing| {
             let like = one.endpoints.iter().filter(|(_, now, _)| *now == standing);
             let labels = vec![cluster(one), ("state", word(standing).to_owned())];
             (labels, like.count() as f64)

@@ -9,8 +9,8 @@ mod credentials;
 mod datagrams;
 mod destinations;
 mod dns;
-mod page_opening;
 mod dump;
+mod external_hosts;
 mod files;
 mod followed_subscriptions;
 mod handover;
@@ -18,7 +18,7 @@ mod health;
 mod memory;
 mod metrics;
 mod names;
-mod external_hosts;
+mod page_opening;
 mod probers;
 mod recorders;
 mod shutdown;
@@ -55,11 +55,13 @@ use voile_xds::wire::HealthProbe;
 
 pub use probers::Probers;
 
-use crate::worker::{self, WorkerInputs, FromWorker, Ledger, ProxyLimits, Redirected, WorkerAccount, Tls};
+use crate::worker::{
+    self, FromWorker, Ledger, ProxyLimits, Redirected, Tls, WorkerAccount, WorkerInputs,
+};
 use accept::{Dispatcher, WorkerHandle};
 use credentials::Credentials;
 use page_opening::{PageOpening, StartDns};
-use recorders::{Recorders, PendingRecorders};
+use recorders::{PendingRecorders, Recorders};
 use shutdown::ShutdownRequest;
 use sockets::ListenerDirection;
 use state::{Control, DiscoveryState};
@@ -352,7 +354,11 @@ fn bind_captured(
             capture.inbound,
             "captured inbound",
         ),
-        (ListenerDirection::Tunnels, capture.tunnels, "tunnels of HBONE"),
+        (
+            ListenerDirection::Tunnels,
+            capture.tunnels,
+            "tunnels of HBONE",
+        ),
     ];
     let mut bound = Vec::new();
     for (direction, address, purpose) in all {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use voile_dns::{ResolvedAddresses, LookupError, Resolver, NameState, Table};
+use voile_dns::{LookupError, NameState, ResolvedAddresses, Resolver, Table};
 use voile_telemetry::{MetricFamily, OnDemandFigures};
 
 use super::external_hosts::ExternalHosts;
@@ -18,7 +18,11 @@ use crate::worker::Resolved;
 const MAX_LOOKUPS: usize = 32;
 
 /// Answer to a lookup, with its purpose.
-pub(super) type Answer = (NameRequester, Arc<str>, Result<ResolvedAddresses, LookupError>);
+pub(super) type Answer = (
+    NameRequester,
+    Arc<str>,
+    Result<ResolvedAddresses, LookupError>,
+);
 
 /// Purpose of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +98,8 @@ impl Control {
     pub(super) fn name_used(&mut self, host: &Arc<str>) {
         let ask = self.shared().registry.names.used(host, Instant::now());
         if ask {
-            self.lookups.begin(NameRequester::Endpoints, Arc::clone(host));
+            self.lookups
+                .begin(NameRequester::Endpoints, Arc::clone(host));
         }
     }
 

@@ -33,7 +33,11 @@ impl Pages {
             metrics: self.metrics.try_clone()?,
             readiness: self.readiness.try_clone()?,
             captured: Vec::new(),
-            dns: self.dns.as_ref().map(dns::BoundDnsSockets::try_clone).transpose()?,
+            dns: self
+                .dns
+                .as_ref()
+                .map(dns::BoundDnsSockets::try_clone)
+                .transpose()?,
             inherited: InheritedSockets::default(),
             predecessor: None,
         })

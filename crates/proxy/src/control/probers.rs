@@ -12,7 +12,7 @@ use http::{Method, StatusCode};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use voile_probe::{Failure, ProbeRequest, ask};
-use voile_telemetry::admin::{PageResponse, PageRequest as Asked};
+use voile_telemetry::admin::{PageRequest as Asked, PageResponse};
 
 /// Questions under way at once; a kubelet asks each container's three probes in turn, and each may wait for its timeout.
 const MAX_AT_ONCE: usize = 16;
@@ -182,7 +182,9 @@ impl Probers {
             Ok(Err(failure)) => {
                 PageResponse::text(status_or_failed(failure.status), format!("{failure}\n"))
             }
-            Err(error) => PageResponse::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+            Err(error) => {
+                PageResponse::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
+            }
         }
     }
 }

@@ -223,7 +223,12 @@ impl Recorders {
         Some(AlsLog::new(records, wanted.requests, headers))
     }
 
-    fn tracer(&mut self, side: TelemetrySide, tracing: &Tracing, new: &mut FollowedConfiguration<'_>) -> Tracer {
+    fn tracer(
+        &mut self,
+        side: TelemetrySide,
+        tracing: &Tracing,
+        new: &mut FollowedConfiguration<'_>,
+    ) -> Tracer {
         let reported = tracing.report.then(|| self.exporter(tracing, new));
         let tags = tracing.custom_tags.iter();
         let tags = tags.map(|(name, tag)| (Arc::clone(name), tag.clone()));
@@ -236,7 +241,11 @@ impl Recorders {
         }
     }
 
-    fn exporter(&mut self, tracing: &Tracing, new: &mut FollowedConfiguration<'_>) -> Option<Outbox<Span>> {
+    fn exporter(
+        &mut self,
+        tracing: &Tracing,
+        new: &mut FollowedConfiguration<'_>,
+    ) -> Option<Outbox<Span>> {
         let reached = new.plan.telemetry.collectors.get(&tracing.collector)?;
         let own = &new.plan.own;
         let route = SpanRoute {
@@ -274,7 +283,11 @@ impl Recorders {
     }
 
     fn collected(&self, reached: &ServicePlan, origin: Origin) -> Arc<CollectorEndpoints> {
-        Arc::new(CollectorEndpoints::new(reached, origin, Arc::clone(&self.tls)))
+        Arc::new(CollectorEndpoints::new(
+            reached,
+            origin,
+            Arc::clone(&self.tls),
+        ))
     }
 
     fn start(&mut self, task: impl Future<Output = ()> + 'static) {

@@ -128,7 +128,12 @@ pub(super) struct Sockets {
 
 impl Sockets {
     /// Adopts a socket that was bound at the start.
-    pub(super) fn adopt(&mut self, direction: ListenerDirection, address: SocketAddr, socket: TcpListener) {
+    pub(super) fn adopt(
+        &mut self,
+        direction: ListenerDirection,
+        address: SocketAddr,
+        socket: TcpListener,
+    ) {
         let (id, name) = match direction {
             ListenerDirection::CapturedInbound => (ListenerId::CAPTURED_INBOUND, "capture/inbound"),
             ListenerDirection::Tunnels => (ListenerId::TUNNELS, "capture/tunnels"),
@@ -224,7 +229,11 @@ impl Sockets {
 }
 
 /// Takes a predecessor's socket, or binds a new one.
-pub(super) fn bind(inherited: &mut InheritedSockets, direction: ListenerDirection, address: SocketAddr) -> Socket {
+pub(super) fn bind(
+    inherited: &mut InheritedSockets,
+    direction: ListenerDirection,
+    address: SocketAddr,
+) -> Socket {
     let role = direction.role();
     let bound = match (direction, inherited.find(role, address)) {
         (_, Some(socket)) => Ok(socket),

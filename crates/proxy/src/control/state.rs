@@ -26,8 +26,8 @@ use super::destinations::Destinations;
 use super::dns::Dns;
 use super::names::Lookups;
 use super::probers::Probers;
-use super::recorders::{Recorders, PendingRecorders};
-use super::sockets::{self, ListenerDirection, WantedListener, Key, Socket, Sockets};
+use super::recorders::{PendingRecorders, Recorders};
+use super::sockets::{self, Key, ListenerDirection, Socket, Sockets, WantedListener};
 use super::unknown_callers::UnknownCallers;
 use super::{AskForHealth, ProxyOptions, SERVICE_IDLE};
 use crate::plan::{ListenerId, ProxyPlan};
@@ -66,7 +66,8 @@ impl DiscoveryState {
             let outside = outside.chain(self.registry.tunnels());
             let outside = outside.map(|(bind, name)| (ListenerDirection::Gateway, bind, name));
             let datagrams = self.registry.gateway.http3_binds();
-            let datagrams = datagrams.map(|(bind, name)| (ListenerDirection::Datagrams, bind, name));
+            let datagrams =
+                datagrams.map(|(bind, name)| (ListenerDirection::Datagrams, bind, name));
             let wanted = inbound.chain(outbound).chain(outside).chain(datagrams);
             let mut refusals = self.sockets.want(wanted);
             for trouble in self.registry.gateway.troubles() {
@@ -452,7 +453,9 @@ impl Control {
                 .map(|l| id(ListenerDirection::Outbound, l.bind))
                 .collect();
             let gateway = plan.gateway.iter();
-            let gateway: Vec<_> = gateway.map(|l| id(ListenerDirection::Gateway, l.bind)).collect();
+            let gateway: Vec<_> = gateway
+                .map(|l| id(ListenerDirection::Gateway, l.bind))
+                .collect();
             (inbound, outbound, gateway)
         };
         self.accepting

@@ -5,15 +5,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use voile_http1::{
-    RequestSummary, Body, BodyError, Framing, Progress, Reject, ResponseEdit, ResponseHead, ResponseIndex,
-    Version,
+    Body, BodyError, Framing, Progress, Reject, RequestSummary, ResponseEdit, ResponseHead,
+    ResponseIndex, Version,
 };
 use voile_traffic::RetryPolicy;
 
-use super::external_check::amend_lines;
 use super::buffers::{Buffer, Buffers};
+use super::external_check::amend_lines;
 use super::io::Io;
-use super::role::{UpstreamResponse, HeadObserver};
+use super::role::{HeadObserver, UpstreamResponse};
 use super::upload::poll_write_two;
 
 /// Most interim responses before a final one; a server that sends more is playing with us.

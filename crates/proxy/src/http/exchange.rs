@@ -6,20 +6,22 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use voile_http1::{RequestSummary, RequestEdit, Version};
+use voile_http1::{RequestEdit, RequestSummary, Version};
 use voile_traffic::Attempt;
 use voile_transport::SocketEvents;
 
-use super::external_check::ExternalReply;
 use super::buffers::Buffer;
-use super::connection::{AfterExchange, Http1Connection, ConnectionWork};
+use super::connection::{AfterExchange, ConnectionWork, Http1Connection};
 use super::download::{Download, DownloadError, Terms};
+use super::external_check::ExternalReply;
 use super::flight::{ExchangeClient, ExchangeFlight, FlightEnd};
 use super::head::{HttpHead, is_grpc};
 use super::io::Io;
 use super::limits::KEEP_ALIVE_MARGIN;
 use super::reply::Reply;
-use super::role::{ConnectFailure, Exchange, Grpc, HttpRole, ResponseFlag, RequestRoute, UpstreamHttp};
+use super::role::{
+    ConnectFailure, Exchange, Grpc, HttpRole, RequestRoute, ResponseFlag, UpstreamHttp,
+};
 use super::timer::Timer;
 use super::tunnel::TunnelDirection;
 use super::upload::Upload;
@@ -392,7 +394,11 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     }
 
     /// Refuses trailers that the client may not write; returns the reply if they came already.
-    fn forbid_trailers(&self, route: &RequestRoute<R>, upload: &mut Upload) -> Option<Local<'static>> {
+    fn forbid_trailers(
+        &self,
+        route: &RequestRoute<R>,
+        upload: &mut Upload,
+    ) -> Option<Local<'static>> {
         let (observer, work) = (route.observer.as_ref()?, self.work.as_ref()?);
         let forbidden = upload.forbid_trailers(observer.keeps(), &work.input);
         let flag = ResponseFlag::DownstreamProtocolError;
@@ -401,7 +407,11 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
 
     /// An idle connection for the route. Before a request that could not be repeated the kernel is asked whether it still
     /// stands; for the others finding out is cheaper than asking every time.
-    fn checkout(&self, route: &RequestRoute<R>, facts: ExchangeFacts) -> Option<Upstream<R::Upstream>> {
+    fn checkout(
+        &self,
+        route: &RequestRoute<R>,
+        facts: ExchangeFacts,
+    ) -> Option<Upstream<R::Upstream>> {
         if route.upstream == UpstreamHttp::Http2 {
             return None;
         }
@@ -562,7 +572,9 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         poll_fn(|cx| match connecting.as_mut().poll(cx) {
             Poll::Ready(Ok(stream)) => Poll::Ready(OpenedExchange::Stream(stream)),
             Poll::Ready(Err(failure)) => Poll::Ready(OpenedExchange::Failed(failure)),
-            Poll::Pending if received && client.is_gone(cx) => Poll::Ready(OpenedExchange::ClientGone),
+            Poll::Pending if received && client.is_gone(cx) => {
+                Poll::Ready(OpenedExchange::ClientGone)
+            }
             Poll::Pending if limited && is_over(route, client.timer, cx) => {
                 Poll::Ready(OpenedExchange::Expired)
             }
@@ -572,7 +584,12 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     }
 
     /// The request timed out before any attempt reached an endpoint.
-    async fn expired(&mut self, facts: ExchangeFacts, upload: &mut Upload, tally: &mut ExchangeRecord) -> AfterExchange {
+    async fn expired(
+        &mut self,
+        facts: ExchangeFacts,
+        upload: &mut Upload,
+        tally: &mut ExchangeRecord,
+    ) -> AfterExchange {
         tally.request_body = upload.body_bytes;
         let local = Local::new(504, ResponseFlag::UpstreamRequestTimeout, LATE);
         self.answer(facts, local, Some(upload), tally).await

@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 use voile_http1::{Body, BodyError, Framing};
 
-use super::external_check::{BodyWanted, Pending, BodyPrefix};
 use super::buffers::Buffer;
-use super::connection::{AfterExchange, Http1Connection, ConnectionWork};
-use super::exchange::{ExchangeFacts, GONE, Local, ExchangeRecord, edit};
+use super::connection::{AfterExchange, ConnectionWork, Http1Connection};
+use super::exchange::{ExchangeFacts, ExchangeRecord, GONE, Local, edit};
+use super::external_check::{BodyPrefix, BodyWanted, Pending};
 use super::flight::ExchangeClient;
 use super::head::HttpHead;
 use super::io::Io;
 use super::limits::BUFFER_BYTES;
-use super::role::{BODY_TOO_LARGE, HttpRole, RoleRefusal, ResponseFlag, RequestRoute};
+use super::role::{BODY_TOO_LARGE, HttpRole, RequestRoute, ResponseFlag, RoleRefusal};
 use super::upload::{Upload, UploadError};
 
 /// Framing that a body may cost beyond its own bytes while it is held, in bytes: chunks of one byte each are a way to make

@@ -143,7 +143,9 @@ impl<U: Io> ExchangeFlight<'_, U> {
             // The upstream may have answered before it closed: its answer decides.
             Poll::Ready(Err(UploadError::Upstream)) => self.upload.broken = true,
             Poll::Ready(Err(UploadError::Client)) => return Some(FlightEnd::ClientGone),
-            Poll::Ready(Err(UploadError::Body(error))) => return Some(FlightEnd::RequestBody(error)),
+            Poll::Ready(Err(UploadError::Body(error))) => {
+                return Some(FlightEnd::RequestBody(error));
+            }
         }
         None
     }
@@ -163,7 +165,9 @@ impl<U: Io> ExchangeFlight<'_, U> {
             let limit = [timeouts.request, each].into_iter().flatten().min();
             let limit = limit.filter(|_| self.download.status == 0)?;
             let since = *self.waiting_since.get_or_insert_with(Instant::now);
-            return timer.passed(cx, since + limit).then_some(FlightEnd::Timeout);
+            return timer
+                .passed(cx, since + limit)
+                .then_some(FlightEnd::Timeout);
         }
         let moved = self.upload.body_bytes + self.download.body_bytes;
         let since = match self.idle_since {

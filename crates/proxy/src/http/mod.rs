@@ -2,14 +2,14 @@
 //!
 //! One task per downstream connection on a current-thread runtime; nothing here is `Send`, nothing takes a lock.
 
-pub mod external_check;
 pub mod buffers;
 pub(crate) mod clock;
 mod connection;
-mod external_check_wait;
 mod download;
 pub mod drain;
 mod exchange;
+pub mod external_check;
+mod external_check_wait;
 mod flight;
 mod head;
 pub mod io;
@@ -24,16 +24,18 @@ mod upload;
 pub(crate) mod upstream;
 pub mod worker;
 
-pub use external_check::{HeadAmendment, BodyWanted, FieldPlacement, Names, Pending, BodyPrefix, ExternalReply};
 pub use buffers::Buffers;
 pub use drain::Drain;
+pub use external_check::{
+    BodyPrefix, BodyWanted, ExternalReply, FieldPlacement, HeadAmendment, Names, Pending,
+};
 pub(crate) use head::is_grpc;
 pub use head::{HttpHead, HttpVersion};
 pub use io::Io;
 pub use limits::HttpTimeouts;
-pub use role::{
-    UpstreamResponse, ConnectFailure, DENIED, Exchange, Grpc, HttpRole, HeadObserver, RoleRefusal, ResponseFlag,
-    RequestRoute, UpstreamHttp, UpstreamTerms,
-};
 pub(crate) use role::{BODY_TOO_LARGE, HeadEdit, REVOKED, Revocation, UNREACHED};
+pub use role::{
+    ConnectFailure, DENIED, Exchange, Grpc, HeadObserver, HttpRole, RequestRoute, ResponseFlag,
+    RoleRefusal, UpstreamHttp, UpstreamResponse, UpstreamTerms,
+};
 pub use worker::{ConnectionEnd, HttpWorker, serve_connection};

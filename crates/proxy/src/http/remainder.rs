@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Instant;
 
-use super::connection::{AfterExchange, Http1Connection, ConnectionWork};
+use super::connection::{AfterExchange, ConnectionWork, Http1Connection};
 use super::exchange::ExchangeRecord;
 use super::io::Io;
 use super::role::HttpRole;
@@ -13,7 +13,11 @@ use super::upload::Upload;
 
 impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     /// Keeps the connection for its next request. The upload ends soon.
-    pub(super) async fn keep_client(&mut self, upload: &mut Upload, tally: &mut ExchangeRecord) -> AfterExchange {
+    pub(super) async fn keep_client(
+        &mut self,
+        upload: &mut Upload,
+        tally: &mut ExchangeRecord,
+    ) -> AfterExchange {
         if !upload.received() {
             // The exchange ended with its answer.
             tally.ended.get_or_insert_with(Instant::now);

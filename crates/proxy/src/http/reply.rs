@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use voile_http1::Version;
 
-use super::external_check::{HeadAmendment, ExternalReply, amend_lines};
+use super::external_check::{ExternalReply, HeadAmendment, amend_lines};
 use crate::http2::grpc;
 
 /// Local reply to the client, when no upstream answers.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use voile_traffic::{Attempt, RetryPolicy};
 
-use super::external_check::{HeadAmendment, Names, Pending, BodyPrefix, ExternalReply};
+use super::external_check::{BodyPrefix, ExternalReply, HeadAmendment, Names, Pending};
 use super::head::HttpHead;
 use super::io::Io;
 
@@ -58,7 +58,11 @@ pub trait HttpRole: Sized {
 
     /// Puts the question of [`Refusal::pending`]; the answer is stored in the question. Dropping the future withdraws the
     /// question.
-    fn ask(&self, question: &mut Self::Question, body: Option<BodyPrefix>) -> impl Future<Output = ()> {
+    fn ask(
+        &self,
+        question: &mut Self::Question,
+        body: Option<BodyPrefix>,
+    ) -> impl Future<Output = ()> {
         let _ = (question, body);
         std::future::ready(())
     }

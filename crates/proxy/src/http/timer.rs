@@ -55,7 +55,9 @@ impl Timer {
     /// Returns true if `deadline` has passed; if not, the task is woken when it does (perhaps earlier as
     /// well).
     pub(crate) fn passed(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
-        let wait = self.wait.get_or_insert_with(|| ConnectionTimer::until(deadline));
+        let wait = self
+            .wait
+            .get_or_insert_with(|| ConnectionTimer::until(deadline));
         if wait.deadline() > deadline {
             wait.reset(deadline);
         }

@@ -8,8 +8,8 @@ use tokio::io::AsyncWrite;
 use voile_http1::{Body, BodyError, Framing};
 use voile_transport::{SocketEvents, yield_turn};
 
-use super::external_check::Names;
 use super::buffers::Buffer;
+use super::external_check::Names;
 use super::io::Io;
 use super::limits::{MAX_REMAINDER, MIN_READ_BYTES};
 
@@ -204,7 +204,10 @@ impl Upload {
                 let flushed = ready!(Pin::new(upstream).poll_flush(cx));
                 return Poll::Ready(flushed.map_err(|_| UploadError::Upstream));
             }
-            if input.room() < MIN_READ_BYTES && self.replayable && upstream.news() == SocketEvents::End {
+            if input.room() < MIN_READ_BYTES
+                && self.replayable
+                && upstream.news() == SocketEvents::End
+            {
                 // While everything is still held it can go elsewhere.
                 return Poll::Ready(Err(UploadError::Upstream));
             }

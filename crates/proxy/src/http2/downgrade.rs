@@ -17,19 +17,19 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use voile_http1::{RequestSummary, Body, Progress, ResponseHead, ResponseIndex};
-use voile_http2::{Fields, ErrorCode, RecvStream, SendResponse, SendStream};
+use voile_http1::{Body, Progress, RequestSummary, ResponseHead, ResponseIndex};
+use voile_http2::{ErrorCode, Fields, RecvStream, SendResponse, SendStream};
 use voile_traffic::Attempt;
 
 use super::limits::PREMATURE;
-use super::stream_copy::Replay;
 use super::server::Live;
 use super::stream::ClientCall;
+use super::stream_copy::Replay;
 use super::{headers, trailers, websocket};
 use crate::http::io::Io;
 use crate::http::{
-    HeadAmendment, UpstreamResponse, ConnectFailure, HeadEdit, Exchange, Grpc, HttpHead, HttpRole, HttpWorker, RoleRefusal,
-    ResponseFlag, Revocation, RequestRoute, serve_connection,
+    ConnectFailure, Exchange, Grpc, HeadAmendment, HeadEdit, HttpHead, HttpRole, HttpWorker,
+    RequestRoute, ResponseFlag, Revocation, RoleRefusal, UpstreamResponse, serve_connection,
 };
 
 /// The status of an upgrade.
@@ -461,7 +461,11 @@ impl DowngradedStream {
         let send = self.respond.send_response(response, end).map_err(gone)?;
         self.send = Some(send);
         self.complete = end;
-        self.phase = if end { DowngradePhase::Done } else { DowngradePhase::Body(body) };
+        self.phase = if end {
+            DowngradePhase::Done
+        } else {
+            DowngradePhase::Body(body)
+        };
         Ok(tunnel)
     }
 }
@@ -518,7 +522,10 @@ impl AsyncWrite for DowngradedStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_chunk(cx))?;
-        if matches!(self.phase, DowngradePhase::Tunnel | DowngradePhase::Body(Body::UntilClose)) {
+        if matches!(
+            self.phase,
+            DowngradePhase::Tunnel | DowngradePhase::Body(Body::UntilClose)
+        ) {
             self.phase = DowngradePhase::Done;
             return self.poll_chunk(cx);
         }

@@ -5,18 +5,18 @@
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use voile_http2::{Fields, ErrorCode, ResponseFuture};
+use voile_http2::{ErrorCode, Fields, ResponseFuture};
 use voile_traffic::{Attempt, RetryPolicy};
 
 use super::grpc::{self, Messages};
 use super::headers;
 use super::limits::MAX_INTERIM_RESPONSES;
-use super::stream_copy::{BrokenSide, Cause, Pump, Replay, reason};
 use super::stream::{ClientCall, StreamRecord};
+use super::stream_copy::{BrokenSide, Cause, Pump, Replay, reason};
 use crate::http::HttpTimeouts;
 use crate::http::external_check::amend_fields;
 use crate::http::timer::Timer;
-use crate::http::{UpstreamResponse, HttpRole, HeadObserver, ResponseFlag, Revocation};
+use crate::http::{HeadObserver, HttpRole, ResponseFlag, Revocation, UpstreamResponse};
 
 /// End of a stream's flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,10 +133,17 @@ impl<'a> StreamFlight<'a> {
         landing
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, call: &mut ClientCall, tally: &mut StreamRecord) -> Poll<StreamEnd> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        call: &mut ClientCall,
+        tally: &mut StreamRecord,
+    ) -> Poll<StreamEnd> {
         let kept = self.observer.map_or(&[][..], HeadObserver::keeps);
         match self.up.poll(cx, Some(self.replay), kept) {
-            Poll::Ready(Err(BrokenSide::Source(cause))) => return Poll::Ready(StreamEnd::Client(cause)),
+            Poll::Ready(Err(BrokenSide::Source(cause))) => {
+                return Poll::Ready(StreamEnd::Client(cause));
+            }
             // The upstream takes no more of the body; its answer decides.
             Poll::Ready(Err(BrokenSide::Sink(_))) => self.up.finish(),
             Poll::Ready(Ok(())) => {

@@ -41,7 +41,12 @@ impl UpstreamKeepalive {
     }
 
     /// Called when the driver of a connection with streams has moved what there was; `busy` is since when it has any.
-    pub(super) fn beat(&mut self, cx: &mut Context<'_>, heard: bool, busy: Instant) -> UpstreamKeepaliveAction {
+    pub(super) fn beat(
+        &mut self,
+        cx: &mut Context<'_>,
+        heard: bool,
+        busy: Instant,
+    ) -> UpstreamKeepaliveAction {
         let now = Instant::now();
         if heard {
             (self.heard, self.asked) = (now, None);

@@ -7,19 +7,19 @@
 //!                     └─ stream.rs   ◄─ pump.rs   (response)
 //! ```
 
-mod external_check_wait;
 mod downgrade;
+mod external_check_wait;
 mod flight;
 pub(crate) mod grpc;
 mod headers;
-pub mod limits;
 mod keepalive;
-mod stream_copy;
+pub mod limits;
 mod reply;
-pub(crate) mod stream_tasks;
 mod server;
 pub(crate) mod sources;
 mod stream;
+mod stream_copy;
+pub(crate) mod stream_tasks;
 mod trailers;
 pub(crate) mod upgrade;
 pub(crate) mod upstream;

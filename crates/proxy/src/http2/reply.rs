@@ -6,7 +6,7 @@ use voile_http2::{Fields, SendResponse};
 
 use super::{grpc, headers};
 use crate::http::external_check::amend_fields;
-use crate::http::{HeadAmendment, ExternalReply};
+use crate::http::{ExternalReply, HeadAmendment};
 
 /// Figures of a sent reply.
 #[derive(Default)]

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use voile_http2::{Connection, Http2End, Link, ErrorCode};
+use voile_http2::{Connection, ErrorCode, Http2End, Link};
 
 use super::limits::{CONFIG, MAX_PREMATURE_RESETS};
 use super::stream::StreamWork;

@@ -10,17 +10,17 @@ use voile_http2::{Fields, RecvStream, SendResponse};
 use voile_traffic::Attempt;
 
 use super::external_check_wait::consult;
-use super::flight::{StreamFlight, StreamEnd, client_gone};
+use super::flight::{StreamEnd, StreamFlight, client_gone};
 use super::limits::{MAX_ATTEMPTS, PREMATURE};
-use super::stream_copy::{Cause, Pump, Replay};
 use super::server::Live;
+use super::stream_copy::{Cause, Pump, Replay};
 use super::upstream::Lease;
 use super::{downgrade, headers, is_extended_connect, is_plain_connect, reply};
 use crate::http::external_check::TakenBody;
 use crate::http::timer::Timer;
 use crate::http::{
-    ConnectFailure, Exchange, Grpc, HttpHead, HttpRole, HttpWorker, HeadObserver, RoleRefusal, ResponseFlag,
-    RequestRoute, ExternalReply, UpstreamHttp,
+    ConnectFailure, Exchange, ExternalReply, Grpc, HeadObserver, HttpHead, HttpRole, HttpWorker,
+    RequestRoute, ResponseFlag, RoleRefusal, UpstreamHttp,
 };
 
 /// Figures for the stream's record.
@@ -231,7 +231,12 @@ impl ClientCall {
     }
 
     /// Sends the role's refusal, unless a reply was sent already.
-    fn refuse<R: HttpRole>(&mut self, role: &R, refusal: &RoleRefusal<R>, tally: &mut StreamRecord) {
+    fn refuse<R: HttpRole>(
+        &mut self,
+        role: &R,
+        refusal: &RoleRefusal<R>,
+        tally: &mut StreamRecord,
+    ) {
         if tally.details.is_empty() {
             let (status, flag) = (refusal.status, refusal.flag);
             let told = refusal.told.as_deref();
@@ -312,7 +317,8 @@ async fn forward<R: HttpRole + 'static>(
             }
             (None, None) => return,
         };
-        let mut flight = StreamFlight::new(up, &mut replay, response, worker.timeouts, call.started);
+        let mut flight =
+            StreamFlight::new(up, &mut replay, response, worker.timeouts, call.started);
         flight.observer = observer;
         flight.limit = limit;
         let copying = copied_head(parts, observer, route);
@@ -380,7 +386,12 @@ fn closing<R: HttpRole>(role: &R, call: &mut ClientCall, tally: &mut StreamRecor
 }
 
 /// Reply if no endpoint was reached.
-fn unreached<R: HttpRole>(role: &R, missing: MissingUpstream, call: &mut ClientCall, tally: &mut StreamRecord) {
+fn unreached<R: HttpRole>(
+    role: &R,
+    missing: MissingUpstream,
+    call: &mut ClientCall,
+    tally: &mut StreamRecord,
+) {
     match missing {
         MissingUpstream::Client(cause) => client_gone(cause, tally),
         MissingUpstream::Time => {
@@ -444,10 +455,12 @@ async fn fly<R: HttpRole>(
     tally: &mut StreamRecord,
 ) -> StreamEnd {
     let hears = |answer| role.answers(ticket, answer);
-    poll_fn(|cx| match role.is_revoked(ticket, || HttpHead::Http2(parts)) {
-        true => Poll::Ready(StreamEnd::Revoked),
-        false => flight.poll_heard(cx, call, tally, hears),
-    })
+    poll_fn(
+        |cx| match role.is_revoked(ticket, || HttpHead::Http2(parts)) {
+            true => Poll::Ready(StreamEnd::Revoked),
+            false => flight.poll_heard(cx, call, tally, hears),
+        },
+    )
     .await
 }
 
@@ -515,7 +528,8 @@ async fn acquire<R: HttpRole + 'static>(
         if deadline.is_some_and(|at| timer.passed(cx, at)) {
             return Poll::Ready(Err(MissingUpstream::Time));
         }
-        call.poll_gone(cx).map(|cause| Err(MissingUpstream::Client(cause)))
+        call.poll_gone(cx)
+            .map(|cause| Err(MissingUpstream::Client(cause)))
     })
     .await
 }

@@ -5,10 +5,10 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use voile_http2::{Failure, Fields, ErrorCode, RecvStream, SendStream};
+use voile_http2::{ErrorCode, Failure, Fields, RecvStream, SendStream};
 
 use super::grpc::Messages;
-use crate::http::external_check::{TakenBody, Names};
+use crate::http::external_check::{Names, TakenBody};
 
 /// Side that ended a pump early, with its code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,7 +221,11 @@ impl Pump {
         Ok(())
     }
 
-    fn poll_end(&mut self, cx: &mut Context<'_>, forbidden: &Names) -> Poll<Result<(), BrokenSide>> {
+    fn poll_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        forbidden: &Names,
+    ) -> Poll<Result<(), BrokenSide>> {
         let trailers = ready!(self.source.poll_trailers(cx));
         let trailers = trailers.map_err(BrokenSide::Source)?;
         let sent = match trailers {

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_http1::{Body, Framing, Progress, RequestHead, RequestIndex};
-use voile_http2::{Failure, Fields, ErrorCode, RecvStream, ResponseFuture, SendStream};
+use voile_http2::{ErrorCode, Failure, Fields, RecvStream, ResponseFuture, SendStream};
 
 use super::upstream::Lease;
 use super::{headers, trailers, websocket};

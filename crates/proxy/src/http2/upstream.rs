@@ -20,14 +20,14 @@ use std::time::Instant;
 
 use voile_http2::{Connection as Wires, Link};
 
+use super::keepalive::{UpstreamKeepalive, UpstreamKeepaliveAction};
 use super::limits::{CONFIG, MAX_UPSTREAM_CONNECTIONS, MAX_UPSTREAM_STREAMS};
-use super::keepalive::{UpstreamKeepaliveAction, UpstreamKeepalive};
 use super::sources::number_of;
 use super::wire::Wire;
 use crate::http::buffers::Buffers;
 use crate::http::io::Io;
 use crate::http::timer::Timer;
-use crate::http::{ConnectFailure, HttpRole, HttpTimeouts, ResponseFlag, RequestRoute};
+use crate::http::{ConnectFailure, HttpRole, HttpTimeouts, RequestRoute, ResponseFlag};
 
 /// See the module.
 pub(crate) struct Upstreams<K> {
@@ -108,7 +108,9 @@ impl Lease {
                 Poll::Pending
             }
             SettingsState::Heard => Poll::Ready(Ok(self.link.borrow().allows_extended_connect())),
-            SettingsState::Never => Poll::Ready(Err(ConnectFailure::new("upstream_http2_handshake"))),
+            SettingsState::Never => {
+                Poll::Ready(Err(ConnectFailure::new("upstream_http2_handshake")))
+            }
         })
         .await
     }

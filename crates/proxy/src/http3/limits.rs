@@ -67,7 +67,10 @@ pub(crate) fn terms(names: Names) -> ServerConfig {
         .max_idle_timeout(Some(idle))
         .crypto_buffer_size(MAX_HANDSHAKE_BYTES)
         .datagram_receive_buffer_size(None);
-    let mut config = ServerConfig::new(Arc::new(CertificateChoice::of(names)), Arc::new(Keys::fresh()));
+    let mut config = ServerConfig::new(
+        Arc::new(CertificateChoice::of(names)),
+        Arc::new(Keys::fresh()),
+    );
     config
         .transport_config(Arc::new(transport))
         // Policies were asked about the address that a client came from.

@@ -8,19 +8,19 @@
 //! ```
 //! When a process takes over from another, succession.rs keeps the other's connections alive.
 
-mod quic_connection;
 mod crypto;
 pub(crate) mod limits;
 mod pipe;
+mod quic_connection;
 mod request;
-mod streams;
 mod socket_takeover;
+mod streams;
 mod tokens;
 
-pub(crate) use quic_connection::{CarriedConnection, serve};
 pub(crate) use crypto::{Names, ServerOffer};
 pub(crate) use limits::{endpoint, terms};
-pub(crate) use socket_takeover::{PredecessorLink, Socket, ProcessStamp, line};
+pub(crate) use quic_connection::{CarriedConnection, serve};
+pub(crate) use socket_takeover::{PredecessorLink, ProcessStamp, Socket, line};
 
 /// ALPN protocol name.
 pub(crate) const ALPN: &[u8] = b"h3";

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use quinn::{ReadError, RecvStream, SendStream as QuicSend, StoppedError, VarInt, WriteError};
 use voile_http2::{
-    Failure, Fields, Link, ErrorCode, RecvStream as Body, ResponseFuture, SendStream as Sink,
+    ErrorCode, Failure, Fields, Link, RecvStream as Body, ResponseFuture, SendStream as Sink,
 };
 use voile_http3::{Code, DecodedBlock, FrameEvent, Frames, data_head, decode, encode, head_frame};
 
@@ -168,7 +168,8 @@ impl RequestStream {
             Some(FrameEvent::Block { bytes, whole }) => {
                 self.seen = RequestProgress::Head;
                 let decoded = decode(&bytes, whole, MAX_BLOCK);
-                let decoded = decoded.map_err(|_| RequestEnd::Connection(Code::DECOMPRESSION_FAILED))?;
+                let decoded =
+                    decoded.map_err(|_| RequestEnd::Connection(Code::DECOMPRESSION_FAILED))?;
                 let DecodedBlock { mut fields, whole } = decoded;
                 if !whole {
                     fields.push(FILLER, &[b'x'; MAX_BLOCK]);
@@ -217,7 +218,8 @@ async fn upload(asked: &mut RequestStream, mut sink: Sink) -> Result<(), Request
             FrameEvent::Data(data) => pass(&mut sink, data).await,
             FrameEvent::Block { bytes, whole } => {
                 let decoded = decode(&bytes, whole, MAX_BLOCK);
-                let decoded = decoded.map_err(|_| RequestEnd::Connection(Code::DECOMPRESSION_FAILED))?;
+                let decoded =
+                    decoded.map_err(|_| RequestEnd::Connection(Code::DECOMPRESSION_FAILED))?;
                 if !decoded.whole {
                     return Err(RequestEnd::Stream(Code::EXCESSIVE_LOAD));
                 }
@@ -325,13 +327,19 @@ mod tests {
                 Failure::Reset(ErrorCode::REFUSED_STREAM),
                 Code::REQUEST_REJECTED,
             ),
-            (Failure::Reset(ErrorCode::PROTOCOL_ERROR), Code::MESSAGE_ERROR),
+            (
+                Failure::Reset(ErrorCode::PROTOCOL_ERROR),
+                Code::MESSAGE_ERROR,
+            ),
             (
                 Failure::Reset(ErrorCode::ENHANCE_YOUR_CALM),
                 Code::EXCESSIVE_LOAD,
             ),
             (Failure::Reset(ErrorCode::CANCEL), Code::REQUEST_CANCELLED),
-            (Failure::Reset(ErrorCode::INTERNAL_ERROR), Code::INTERNAL_ERROR),
+            (
+                Failure::Reset(ErrorCode::INTERNAL_ERROR),
+                Code::INTERNAL_ERROR,
+            ),
             (Failure::Connection, Code::INTERNAL_ERROR),
         ] {
             let RequestEnd::Stream(said) = failed(failure) else {

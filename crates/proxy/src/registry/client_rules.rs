@@ -6,7 +6,7 @@ use voile_model::Labels;
 use voile_proto::type_url;
 use voile_xds::wire::ServicePolicy;
 
-use super::{Versioned, Registry};
+use super::{Registry, Versioned};
 
 impl Registry {
     /// Stores a policy.
@@ -49,7 +49,8 @@ impl Registry {
     fn obey_policy(&mut self, name: &Arc<str>, version: Arc<str>, mut value: ServicePolicy) {
         self.keep_parts(name, &mut value);
         self.look_for_zones(name, &value);
-        self.policies.insert(name.clone(), Versioned { version, value });
+        self.policies
+            .insert(name.clone(), Versioned { version, value });
     }
 
     /// Returns true if a service has a subset of this name for clients with other labels than ours.

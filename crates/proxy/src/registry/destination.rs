@@ -16,12 +16,12 @@ use voile_model::{Port, ServiceKey, mesh};
 use voile_proto::type_url;
 use voile_telemetry as telemetry;
 use voile_xds::wire::{
-    OutboundPolicy, OutboundService, WireProtocol, Service, Tunnel, WireWorkload, parse_service_key,
-    search_name,
+    OutboundPolicy, OutboundService, Service, Tunnel, WireProtocol, WireWorkload,
+    parse_service_key, search_name,
 };
 
 use super::{Registry, address_name, origination, peer, retry, service_name};
-use crate::plan::{EndpointPlan, PassthroughMode, OutboundPlan, ServicePlan, CapturedDestination};
+use crate::plan::{CapturedDestination, EndpointPlan, OutboundPlan, PassthroughMode, ServicePlan};
 
 /// Ports of sidecars themselves (metrics, readiness, Envoy's metrics): plaintext, and left alone by capture everywhere.
 pub(super) const NEVER_CAPTURED: [u16; 3] = [15020, 15021, 15090];
@@ -273,7 +273,8 @@ impl Registry {
     /// Plan of a workload called by its own address: the caller selected the endpoint, and it must prove an identity
     /// that is known there.
     pub(super) fn to_workload(&self, to: SocketAddr, workloads: &[&WireWorkload]) -> OutboundPlan {
-        let serves = |workload: &&&WireWorkload| services_served(workload, to.port()).next().is_some();
+        let serves =
+            |workload: &&&WireWorkload| services_served(workload, to.port()).next().is_some();
         let workload = workloads.iter().find(serves).unwrap_or(&workloads[0]);
         let service = services_served(workload, to.port()).next();
         let protocol = Port::new(to.port())

@@ -11,7 +11,7 @@ use voile_model::Port;
 use voile_telemetry as telemetry;
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_xds::wire::{
-    Credential, GatewayListener, GatewayServer, WireProtocol, ProxyConfiguration, ServerKind,
+    Credential, GatewayListener, GatewayServer, ProxyConfiguration, ServerKind, WireProtocol,
 };
 
 use super::Registry;
@@ -21,7 +21,7 @@ use super::routes::HeldRoutes;
 use tls::Tls;
 
 use crate::plan::{
-    GatewayPlan, Http3Plan, PassthroughMode, OutboundPlan, ServerPlan, ServicePlan, TrafficPlan,
+    GatewayPlan, Http3Plan, OutboundPlan, PassthroughMode, ServerPlan, ServicePlan, TrafficPlan,
 };
 
 /// Host that matches every host.

@@ -163,8 +163,13 @@ impl<'a> EndpointRanking<'a> {
                 share(shares, endpoints, localities);
                 None
             }
-            LocalityRule::Zones(_, Some(least)) => self.zones(endpoints, localities, *least, callers()),
-            LocalityRule::Zones(_, None) | LocalityRule::Flat | LocalityRule::Failover(_) | LocalityRule::Labels(_) => None,
+            LocalityRule::Zones(_, Some(least)) => {
+                self.zones(endpoints, localities, *least, callers())
+            }
+            LocalityRule::Zones(_, None)
+            | LocalityRule::Flat
+            | LocalityRule::Failover(_)
+            | LocalityRule::Labels(_) => None,
         }
     }
 

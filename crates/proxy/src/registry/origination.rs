@@ -15,7 +15,7 @@ use voile_xds::wire::{Credential, RemoteGateway};
 use super::Registry;
 use super::files::{Read, of_origin};
 use crate::health::Watch;
-use crate::plan::{FarPlan, Origination, SharedPart, ServicePlan, WorldTls};
+use crate::plan::{FarPlan, Origination, ServicePlan, SharedPart, WorldTls};
 
 /// All that decides what is spoken.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -70,7 +70,11 @@ impl Registry {
     /// Begins the subscriptions beside the Address of a target. Returns `true` if they are new, so that the
     /// caller must send them.
     #[must_use]
-    pub(crate) fn begin_along(&mut self, target: &CapturedDestination, question: &Arc<str>) -> bool {
+    pub(crate) fn begin_along(
+        &mut self,
+        target: &CapturedDestination,
+        question: &Arc<str>,
+    ) -> bool {
         if self.is_told(target) || self.along.contains_key(question) {
             return false;
         }

@@ -17,7 +17,7 @@ use voile_traffic::route::{
 };
 use voile_xds::wire::{
     ConnectionMatch, ConnectionRoute, OpenedRoutes, OutboundService, PackedRoutes, RequestMatch,
-    WireRoute, RouteDestination, RouteTarget, Routes, ServicePolicy, Subset,
+    RouteDestination, RouteTarget, Routes, ServicePolicy, Subset, WireRoute,
 };
 
 use super::{Registry, retry_of, service_name};

@@ -55,7 +55,10 @@ impl Rules {
             Ok(received) => (ReceivedTokenRules::Good(received.into()), Ok(())),
             Err(error) => {
                 let good = self.held.get(name).map(|held| held.value.clone());
-                (good.unwrap_or(ReceivedTokenRules::Unreadable), Err(error.to_string()))
+                (
+                    good.unwrap_or(ReceivedTokenRules::Unreadable),
+                    Err(error.to_string()),
+                )
             }
         };
         self.held.insert(name.clone(), Versioned { version, value });

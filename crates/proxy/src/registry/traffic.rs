@@ -12,7 +12,7 @@ use std::time::Duration;
 use voile_model::Port;
 use voile_model::mesh::traffic::{self as said, HashKey, PortTraffic};
 use voile_traffic::balance::{Algorithm, Cookie, KeySource, SlowStart, Spread};
-use voile_traffic::{BreakerLimits, OutlierPolicy, RetryBudget, EndpointHealth, SuccessRate};
+use voile_traffic::{BreakerLimits, EndpointHealth, OutlierPolicy, RetryBudget, SuccessRate};
 use voile_transport::KeepAlive;
 use voile_transport::proxy_protocol::Version;
 use voile_xds::wire::{HealthCheck, OutboundService};
@@ -20,7 +20,7 @@ use voile_xds::wire::{HealthCheck, OutboundService};
 use super::{Registry, origination, service_name};
 use crate::health::{CheckRecord, Checks, Gate, HealthTally, Watch};
 use crate::http::UpstreamTerms;
-use crate::plan::{BalancePlan, EndpointPlan, Measure, SharedPart, ServicePlan, TrafficPlan};
+use crate::plan::{BalancePlan, EndpointPlan, Measure, ServicePlan, SharedPart, TrafficPlan};
 
 /// A port of a service, or of one of its subsets.
 type Destination = (Arc<str>, Port, Option<Arc<str>>);

@@ -10,14 +10,14 @@ use voile_model::ServiceKey;
 use voile_model::mesh::waypoint::HBONE_PORT;
 use voile_traffic::{Conditions, RetryBudget, RetryPolicy};
 use voile_xds::wire::{
-    OutboundListener, OutboundService, PolicyReference, WireProtocol, ProxyConfiguration, ServerKind,
-    Service, Tunnel, Waypoint, WaypointAddress, WaypointDestination, WaypointTo, WireWorkload,
+    OutboundListener, OutboundService, PolicyReference, ProxyConfiguration, ServerKind, Service,
+    Tunnel, Waypoint, WaypointAddress, WaypointDestination, WaypointTo, WireProtocol, WireWorkload,
 };
 
 use super::{Registry, peer};
 use crate::authorization::Authorization;
 use crate::plan::{
-    DoorPlan, EndpointPlan, GatewayPlan, PassthroughMode, OutboundPlan, ServerPlan, ServicePlan,
+    DoorPlan, EndpointPlan, GatewayPlan, OutboundPlan, PassthroughMode, ServerPlan, ServicePlan,
 };
 
 /// Name of the waypoint's listener.

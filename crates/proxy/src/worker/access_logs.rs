@@ -11,9 +11,9 @@ use voile_telemetry::PeerLabels;
 use voile_telemetry::access_log::{AccessLogEntry, Fields, HttpLogFields, PolicyMarks, TlsFacts};
 use voile_telemetry::trace::{self, SpanFacts};
 
-use super::request_notes::{RequestNotes, EngineNotes};
 use super::peers::PeerEntry;
 use super::reporter::ReporterLabels;
+use super::request_notes::{EngineNotes, RequestNotes};
 use super::{Worker, tokens};
 use crate::http::{Exchange, HttpHead, HttpRole, UNREACHED};
 
@@ -307,7 +307,11 @@ fn ends<'a>(
 }
 
 /// Caller of a request through a gateway or waypoint; `None` at a sidecar.
-fn caller(worker: &Worker, from: ReporterLabels<'_>, who: &Downstream<'_>) -> Option<Rc<PeerLabels>> {
+fn caller(
+    worker: &Worker,
+    from: ReporterLabels<'_>,
+    who: &Downstream<'_>,
+) -> Option<Rc<PeerLabels>> {
     if !from.is_between() {
         return None;
     }

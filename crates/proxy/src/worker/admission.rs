@@ -55,14 +55,22 @@ impl TrustState {
     }
 }
 
-pub(crate) fn admit(mode: MutualTls, arrival: &ConnectionArrival, belief: &TrustState) -> Result<Permit, Denial> {
+pub(crate) fn admit(
+    mode: MutualTls,
+    arrival: &ConnectionArrival,
+    belief: &TrustState,
+) -> Result<Permit, Denial> {
     let mode = match (mode, arrival) {
         (MutualTls::Strict, _) => Mode::Strict,
-        (MutualTls::Permissive, _) | (MutualTls::Disable, ConnectionArrival::Tunnel(_)) => Mode::Permissive,
+        (MutualTls::Permissive, _) | (MutualTls::Disable, ConnectionArrival::Tunnel(_)) => {
+            Mode::Permissive
+        }
         (MutualTls::Disable, _) => Mode::Disable,
     };
     let facts = match arrival {
-        ConnectionArrival::MutualTls(peer) | ConnectionArrival::Tunnel(peer) if belief.is_revoked(peer) => {
+        ConnectionArrival::MutualTls(peer) | ConnectionArrival::Tunnel(peer)
+            if belief.is_revoked(peer) =>
+        {
             ConnectionFacts::Revoked(&peer.identity)
         }
         ConnectionArrival::MutualTls(peer) | ConnectionArrival::Tunnel(peer) => {

@@ -9,21 +9,23 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use voile_policy::Permit;
-use voile_policy::authorization::{RequestFacts, HttpFacts, AuthorizationOutcome, Verdict};
+use voile_policy::authorization::{AuthorizationOutcome, HttpFacts, RequestFacts, Verdict};
 use voile_telemetry::access_log::PolicyMarks;
 use voile_xds::wire::WireProtocol;
 
-use super::authorizer::{CheckSubject, AllowedChanges, AuthorizerResponse, Authorizer, AuthorizerRequest};
-use super::request_changes::PlanChanges;
+use super::authorizer::{
+    AllowedChanges, Authorizer, AuthorizerRequest, AuthorizerResponse, CheckSubject,
+};
 use super::inbound::{self, InboundCaller};
-use super::rate_limits::is_counted;
 use super::policy_audit::{AccessRecord, count_marks};
+use super::rate_limits::is_counted;
+use super::request_changes::PlanChanges;
 use super::slots::InboundSlot;
 use super::{Worker, count};
 use crate::authorization::Authorization;
-use crate::http::{HeadAmendment, DENIED, HttpHead, ExternalReply, is_grpc};
+use crate::http::{DENIED, ExternalReply, HeadAmendment, HttpHead, is_grpc};
 use request::RequestStage;
-pub(crate) use request::{PendingCheck, GrantedRequest, JudgedRequest, RequestView, request};
+pub(crate) use request::{GrantedRequest, JudgedRequest, PendingCheck, RequestView, request};
 
 /// Leave to forward, as of one moment.
 #[derive(Debug)]
@@ -117,7 +119,10 @@ impl Denied {
 
     /// Audit and dry-run results, which decide nothing.
     pub(crate) fn marks(&self) -> PolicyMarks<'_> {
-        self.said.as_deref().map(AccessRecord::marks).unwrap_or_default()
+        self.said
+            .as_deref()
+            .map(AccessRecord::marks)
+            .unwrap_or_default()
     }
 }
 
@@ -263,7 +268,8 @@ impl ForwardPermit {
                 }
             }
             // Another external service decides now.
-            Ok(ConnectionVerdict::Asks(asking)) => match asking.settled(worker, slot, caller).await {
+            Ok(ConnectionVerdict::Asks(asking)) => match asking.settled(worker, slot, caller).await
+            {
                 Ok((by, _)) => {
                     self.aside.get_or_init(Box::default).by.set(by);
                     true
@@ -312,7 +318,9 @@ pub(crate) async fn connection(
         let (by, said) = match judge_connection(worker, slot, caller)? {
             ConnectionVerdict::Said(said) => (0, said),
             // Boxed: it is rare, and every connection would pay for its size.
-            ConnectionVerdict::Asks(asking) => Box::pin(asking.settled(worker, slot, caller)).await?,
+            ConnectionVerdict::Asks(asking) => {
+                Box::pin(asking.settled(worker, slot, caller)).await?
+            }
         };
         // If the policies changed while the question was open, all is judged again.
         if leave.stands(worker) {
@@ -397,7 +405,11 @@ pub(super) fn carries_bytes(worker: &Worker, slot: &InboundSlot) -> bool {
     }
 }
 
-fn judge_connection(worker: &Worker, slot: &InboundSlot, caller: &InboundCaller) -> Result<ConnectionVerdict, Denied> {
+fn judge_connection(
+    worker: &Worker,
+    slot: &InboundSlot,
+    caller: &InboundCaller,
+) -> Result<ConnectionVerdict, Denied> {
     if !carries_bytes(worker, slot) {
         count(&worker.counters.authorization.denied);
         return Err(Denied::new(403, NOT_HTTP, DENIED));
@@ -429,7 +441,11 @@ fn judge_connection(worker: &Worker, slot: &InboundSlot, caller: &InboundCaller)
 
 /// Turns the external service's answer into a decision. A denial is final. After an approval the DENY and ALLOW policies
 /// decide. A missing answer counts as the provider's settings say.
-fn believed(worker: &Worker, authorizer: &Authorizer, answer: AuthorizerResponse) -> Result<AllowedChanges, Denied> {
+fn believed(
+    worker: &Worker,
+    authorizer: &Authorizer,
+    answer: AuthorizerResponse,
+) -> Result<AllowedChanges, Denied> {
     let counters = &worker.counters.authorization;
     let denied = |denied: Denied| {
         count(&counters.denied);

@@ -12,13 +12,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use voile_traffic::balance::{Algorithm, Balancer, EndpointCost, EndpointGroup, EndpointLocality, RingEndpoint, SlowStart, EndpointTiers};
+use voile_traffic::balance::{
+    Algorithm, Balancer, EndpointCost, EndpointGroup, EndpointLocality, EndpointTiers,
+    RingEndpoint, SlowStart,
+};
 
 use super::Worker;
 use super::endpoint::{Endpoint, InFlight};
-use crate::health::Watch;
 use crate::clock;
-use crate::plan::{BalancePlan, Measure, EndpointRank};
+use crate::health::Watch;
+use crate::plan::{BalancePlan, EndpointRank, Measure};
 
 /// See the module.
 pub(crate) struct Balance {
@@ -171,7 +174,13 @@ impl Balance {
         Some(InFlight::begin(chosen, place, Some(now)))
     }
 
-    fn place(&self, worker: &Worker, of: ServiceEndpoints<'_>, wish: EndpointPreference<'_>, now: Duration) -> Option<u32> {
+    fn place(
+        &self,
+        worker: &Worker,
+        of: ServiceEndpoints<'_>,
+        wish: EndpointPreference<'_>,
+        now: Duration,
+    ) -> Option<u32> {
         let mut parts = self.parts.borrow_mut();
         let BalancedParts {
             parts,

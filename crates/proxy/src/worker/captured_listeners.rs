@@ -17,10 +17,10 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use voile_transport as transport;
 
-use super::slots::{InboundSlot, OutboundSlot};
 use super::drain::Stop;
+use super::slots::{InboundSlot, OutboundSlot};
 use super::{FromWorker, Overload, Worker, count, inbound, outbound};
-use crate::plan::{CapturePlan, OutboundPlan, CapturedDestination};
+use crate::plan::{CapturePlan, CapturedDestination, OutboundPlan};
 
 /// Connections of one worker that may wait to learn where their destination leads; a control plane that is slow must not
 /// fill the memory.
@@ -132,7 +132,12 @@ impl CapturedListeners {
     }
 
     /// The answer about a destination; `None` lets it go, unless it is in use after all, and then it is asked for again.
-    pub(crate) fn learn(&self, worker: &Worker, to: CapturedDestination, plan: Option<&OutboundPlan>) {
+    pub(crate) fn learn(
+        &self,
+        worker: &Worker,
+        to: CapturedDestination,
+        plan: Option<&OutboundPlan>,
+    ) {
         let mut all = self.outbound.borrow_mut();
         let Some(plan) = plan else {
             match all.get(&to) {

@@ -11,7 +11,7 @@ use voile_model::names::is_mesh_name;
 
 use super::Worker;
 use super::balance::EndpointPreference;
-use super::endpoint::{Endpoint, InFlight, EarlierEndpoints};
+use super::endpoint::{EarlierEndpoints, Endpoint, InFlight};
 use crate::plan::{EndpointPlan, NamePlan, ServicePlan};
 
 /// Hosts of one pattern that a worker keeps; each costs some hundred bytes, and its idle connections are the pool's.

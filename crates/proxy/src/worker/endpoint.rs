@@ -18,14 +18,15 @@ use voile_identity::{Identity, PeerError, identity_of, verify_expected};
 use voile_telemetry::{GRPC, Labels, PeerLabels, Reporter, Security, SeriesId, ServiceLabels, TCP};
 use voile_traffic::balance::EndpointVitals;
 use voile_transport::{
-    self as transport, ConnectError, HandshakeError, KeepAlive, TransportStream, TLS_HANDSHAKE_TIMEOUT,
+    self as transport, ConnectError, HandshakeError, KeepAlive, TLS_HANDSHAKE_TIMEOUT,
+    TransportStream,
 };
 
 use super::proxy_protocol::ConnectionPreamble;
 use super::server_certificates::WorkerSnapshot;
 use super::{Tls, Worker, count, tunnels};
-use crate::http::{UpstreamResponse, UNREACHED, UpstreamHttp};
 use crate::clock;
+use crate::http::{UNREACHED, UpstreamHttp, UpstreamResponse};
 use crate::plan::{EndpointPlan, NamePlan, Origination, SharedPart, TrafficPlan, WorldTls};
 
 /// See the module.
@@ -310,7 +311,9 @@ impl<'a> EarlierEndpoints<'a> {
     pub(crate) fn new(all: impl IntoIterator<Item = &'a Rc<Endpoint>>) -> Self {
         let mut known = HashMap::<_, Vec<_>>::new();
         for endpoint in all {
-            let there = known.entry(EndpointAddress::of(&endpoint.plan)).or_default();
+            let there = known
+                .entry(EndpointAddress::of(&endpoint.plan))
+                .or_default();
             there.push(endpoint);
         }
         Self(known)
@@ -331,7 +334,11 @@ const MAX_TRIES: usize = 3;
 
 impl Endpoint {
     /// An endpoint for a plan: the same one if nothing changed, one with the same pool if only its standing did.
-    pub(crate) fn follow(worker: &Worker, old: &EarlierEndpoints<'_>, plan: &EndpointPlan) -> Rc<Self> {
+    pub(crate) fn follow(
+        worker: &Worker,
+        old: &EarlierEndpoints<'_>,
+        plan: &EndpointPlan,
+    ) -> Rc<Self> {
         let before = old.like(plan);
         if let Some(before) = before.filter(|before| before.plan == *plan) {
             return Rc::clone(before);
@@ -444,7 +451,11 @@ impl Endpoint {
     }
 
     /// A connection to where it is.
-    async fn reach(&self, worker: &Worker, manner: ConnectionManner) -> Result<TcpStream, Unreachable> {
+    async fn reach(
+        &self,
+        worker: &Worker,
+        manner: ConnectionManner,
+    ) -> Result<TcpStream, Unreachable> {
         let limit = manner.timeout;
         let tcp = match &self.plan.name {
             Some(name) if self.plan.address.ip().is_unspecified() => {

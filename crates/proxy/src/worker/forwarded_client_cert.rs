@@ -11,8 +11,8 @@ use voile_xds::wire::ForwardClientCertificate::{
 
 use super::Worker;
 use super::admission::ConnectionArrival;
-use super::request_changes::PlanChanges;
 use super::inbound::InboundCaller;
+use super::request_changes::PlanChanges;
 use crate::http::HttpHead;
 
 pub(super) const FORWARDED_CERTIFICATE: &str = "x-forwarded-client-cert";
@@ -79,7 +79,9 @@ pub(super) fn is_stale(worker: &Worker, caller: &InboundCaller) -> bool {
     let noted = caller.forwarded();
     match settings.forwards {
         Sanitize => false,
-        AlwaysForwardOnly => noted.is_none() && !matches!(caller.arrival, ConnectionArrival::Tunnel(_)),
+        AlwaysForwardOnly => {
+            noted.is_none() && !matches!(caller.arrival, ConnectionArrival::Tunnel(_))
+        }
         ForwardOnly => noted.is_none() && can_show(caller),
         AppendForward | SanitizeSet => {
             let lacks = |noted: &Forwarded| noted.shown && noted.own_as(settings.details).is_none();

@@ -15,22 +15,24 @@ use voile_model::mesh::telemetry::TelemetrySide;
 use voile_telemetry::ServiceLabels;
 use voile_traffic::AuthorityTable;
 use voile_transport::alpn::{self, InnerProtocol};
-use voile_transport::{self as transport, DetectedProtocol, TransportStream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
-use voile_xds::wire::{MutualTls, WireProtocol, ServerKind};
+use voile_transport::{
+    self as transport, DetectedProtocol, TLS_HANDSHAKE_TIMEOUT, TcpIo, TransportStream,
+};
+use voile_xds::wire::{MutualTls, ServerKind, WireProtocol};
 
+use super::access_logs::{self, TcpRecord};
 use super::admission::{ConnectionArrival, Verified};
+use super::drain::Stop;
 use super::forwarded_client_cert;
 use super::gateway_http::GatewayRole;
 use super::gateway_tcp::bytes;
 use super::inbound::{InboundCaller, behind};
-use super::access_logs::{self, TcpRecord};
-use super::slots::{ListenerEngine, InboundSlot, OutboundSlot};
-use super::drain::Stop;
+use super::slots::{InboundSlot, ListenerEngine, OutboundSlot};
 use super::{Conversation, Worker, count, waypoint};
 use crate::http::serve_connection;
 use crate::http2;
 use crate::plan::{
-    DoorPlan, GatewayPlan, InboundPlan, PassthroughMode, OutboundPlan, ServerPlan, TlsPlan,
+    DoorPlan, GatewayPlan, InboundPlan, OutboundPlan, PassthroughMode, ServerPlan, TlsPlan,
 };
 
 /// A gateway's listener in force.
@@ -126,7 +128,10 @@ impl TunnelTargets {
                 let changed = before.place.obey(door) || moved;
                 (before, changed)
             }
-            None => (Rc::new(WaypointDestination::new(worker, &plan, door)), false),
+            None => (
+                Rc::new(WaypointDestination::new(worker, &plan, door)),
+                false,
+            ),
         };
         self.all.push(door);
         changed
@@ -421,7 +426,9 @@ async fn in_tls(
     }
     let detected = match alpn::inner(stream.alpn()) {
         InnerProtocol::Http2 => DetectedProtocol::Http2,
-        InnerProtocol::Http1 | InnerProtocol::Opaque | InnerProtocol::Unnamed => DetectedProtocol::Http1,
+        InnerProtocol::Http1 | InnerProtocol::Opaque | InnerProtocol::Unnamed => {
+            DetectedProtocol::Http1
+        }
     };
     Some(http(worker, slot, server, stream, caller, detected))
 }
@@ -521,7 +528,11 @@ pub(super) fn http(
 }
 
 /// Reads the PROXY header of the balancer in front, if one is expected.
-async fn introduced(worker: &Worker, tcp: &mut TcpStream, remote: SocketAddr) -> Option<InboundCaller> {
+async fn introduced(
+    worker: &Worker,
+    tcp: &mut TcpStream,
+    remote: SocketAddr,
+) -> Option<InboundCaller> {
     let (expected, limit) = {
         let settings = worker.settings.borrow();
         (settings.proxy_protocol, settings.header_timeout)

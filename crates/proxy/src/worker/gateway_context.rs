@@ -8,10 +8,10 @@ use std::rc::Rc;
 use rustls::CipherSuite;
 use voile_policy::authorization::{PathError, PathNormalization as Normalization};
 
-use super::gateway::GatewaySlot;
 use super::access_logs::Downstream;
-use super::waypoint_calls::TunnelCalls;
+use super::gateway::GatewaySlot;
 use super::reporter::ReporterLabels;
+use super::waypoint_calls::TunnelCalls;
 use crate::http::HttpHead;
 
 /// See the module.

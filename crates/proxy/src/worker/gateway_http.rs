@@ -14,27 +14,29 @@ use voile_policy::tokens::Verified;
 use voile_traffic::Attempt;
 use voile_xds::wire::MutualTls;
 
-use super::admission::Admission;
-use super::gateway_context::{AtGateway, Edge};
-use super::authorization::{self, PendingCheck, Denied, GrantedRequest, JudgedRequest, ForwardPermit, count_revoked};
-use super::request_changes::PlanChanges;
-use super::untrusted_headers::{self, ArrivalPath};
-use super::forwarded_client_cert;
-use super::gateway::{WaypointDestination, GatewaySlot, MatchedServer};
-use super::inbound::InboundCaller;
-use super::upstream_connection::UpstreamLine;
 use super::access_logs::{self, HttpContext};
-use super::request_notes::RequestNotes;
+use super::admission::Admission;
+use super::authorization::{
+    self, Denied, ForwardPermit, GrantedRequest, JudgedRequest, PendingCheck, count_revoked,
+};
+use super::forwarded_client_cert;
+use super::gateway::{GatewaySlot, MatchedServer, WaypointDestination};
+use super::gateway_context::{AtGateway, Edge};
+use super::inbound::InboundCaller;
 use super::outbound::black_hole;
 use super::outbound_http::{DelayedRequest, OutboundRole, OutboundTicket, choose};
 use super::rate_limits::{self, GlobalLimitCheck, LimitOutcome, TooMany};
-use super::slots::{InboundSlot, OutboundSlot};
-use super::waypoint_calls::TunnelCalls;
 use super::reporter::ReporterLabels;
+use super::request_changes::PlanChanges;
+use super::request_notes::RequestNotes;
+use super::slots::{InboundSlot, OutboundSlot};
+use super::untrusted_headers::{self, ArrivalPath};
+use super::upstream_connection::UpstreamLine;
+use super::waypoint_calls::TunnelCalls;
 use super::{AdmittedRequest, Worker, request_series};
 use crate::http::{
-    HeadAmendment, UpstreamResponse, BodyWanted, ConnectFailure, DENIED, Exchange, HttpHead, HttpRole, Pending,
-    RoleRefusal, ResponseFlag, RequestRoute, BodyPrefix, ExternalReply,
+    BodyPrefix, BodyWanted, ConnectFailure, DENIED, Exchange, ExternalReply, HeadAmendment,
+    HttpHead, HttpRole, Pending, RequestRoute, ResponseFlag, RoleRefusal, UpstreamResponse,
 };
 
 /// One connection from outside.
@@ -202,7 +204,11 @@ impl GatewayRole {
     }
 
     /// The same once it does not come too often.
-    fn onward(&self, head: &HttpHead<'_>, granted: GrantedRequest) -> Result<RequestRoute<Self>, Box<RoleRefusal<Self>>> {
+    fn onward(
+        &self,
+        head: &HttpHead<'_>,
+        granted: GrantedRequest,
+    ) -> Result<RequestRoute<Self>, Box<RoleRefusal<Self>>> {
         // A client that called the service's address needs no authority.
         if !head.has_authority() && self.door.is_none() {
             let refusal = RoleRefusal::new(400, ResponseFlag::NoRoute, NO_HOST);
@@ -246,7 +252,12 @@ impl GatewayRole {
     }
 
     /// Sends the request to the endpoint of its route.
-    fn sent(&self, head: &HttpHead<'_>, route: RequestRoute<OutboundRole>, granted: GrantedRequest) -> RequestRoute<Self> {
+    fn sent(
+        &self,
+        head: &HttpHead<'_>,
+        route: RequestRoute<OutboundRole>,
+        granted: GrantedRequest,
+    ) -> RequestRoute<Self> {
         let GrantedRequest {
             leave,
             path,
@@ -376,7 +387,11 @@ impl HttpRole for GatewayRole {
         }
     }
 
-    fn answered(&self, head: &HttpHead<'_>, question: WaitingRequest) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+    fn answered(
+        &self,
+        head: &HttpHead<'_>,
+        question: WaitingRequest,
+    ) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
         let (asking, admitted) = match question {
             WaitingRequest::Leave(asking, admitted) => (asking, admitted),
             WaitingRequest::Count(counting, mut granted, admitted) => {
@@ -491,7 +506,12 @@ impl HttpRole for GatewayRole {
 }
 
 impl GatewayRole {
-    fn record_denied(&self, denied: &Denied, notes: Option<&RequestNotes>, exchange: &Exchange<'_, Self>) {
+    fn record_denied(
+        &self,
+        denied: &Denied,
+        notes: Option<&RequestNotes>,
+        exchange: &Exchange<'_, Self>,
+    ) {
         let worker = &*self.worker;
         let protocol = request_series::protocol(exchange);
         // A waypoint's destination is known before anything is judged.

@@ -11,14 +11,14 @@ use std::time::{Instant, SystemTime};
 
 use voile_transport::TransportStream;
 
+use super::access_logs::{self, TcpRecord};
 use super::authorization::{self, ForwardPermit};
 use super::gateway::{GatewaySlot, MatchedServer};
 use super::inbound::{self, InboundCaller};
-use super::access_logs::{self, TcpRecord};
 use super::outbound::{AsClient, OpaqueClient, black_hole, cluster, led, refuse, to_service};
+use super::reporter::ReporterLabels;
 use super::slots::InboundSlot;
 use super::waypoint_calls::TunnelCalls;
-use super::reporter::ReporterLabels;
 use super::{Conversation, Worker};
 
 /// Serves a connection to its end. `asked` is the name that a client of TLS asks for, empty for none, and `None` without TLS.

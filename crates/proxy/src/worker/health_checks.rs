@@ -16,13 +16,13 @@ use tokio::task::AbortHandle;
 use voile_model::mesh::health_check::CheckQuestion;
 use voile_traffic::EndpointHealth;
 
-use super::external_call::{Dialer, Lines, CallFailure};
-use super::endpoint::{Endpoint, InFlight, InnerTraffic, ConnectionManner};
+use super::endpoint::{ConnectionManner, Endpoint, InFlight, InnerTraffic};
+use super::external_call::{CallFailure, Dialer, Lines};
 use super::{FromWorker, Worker};
+use crate::clock;
 use crate::health::{Checks, Watch};
 use crate::http::UpstreamHttp;
-use crate::clock;
-use crate::plan::{SharedPart, ServicePlan};
+use crate::plan::{ServicePlan, SharedPart};
 
 /// Largest number of health checks that one worker has in flight; each holds a connection. Further checks wait
 /// for a place.

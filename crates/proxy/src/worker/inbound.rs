@@ -18,20 +18,21 @@ use voile_policy::Permit;
 use voile_telemetry::{Labels, PeerLabels, Reporter, Security, SeriesId};
 use voile_transport::alpn::{self, InnerProtocol};
 use voile_transport::{
-    self as transport, DetectedProtocol, FirstSpeaker, RelayEnd, TransportStream, TLS_HANDSHAKE_TIMEOUT, TcpIo,
+    self as transport, DetectedProtocol, FirstSpeaker, RelayEnd, TLS_HANDSHAKE_TIMEOUT, TcpIo,
+    TransportStream,
 };
 use voile_xds::wire::{MutualTls, WireProtocol};
 
+use super::access_logs::{self, Downstream, TcpRecord};
 use super::admission::{ConnectionArrival, Verified, admit};
 use super::authorization::{self, Denied, ForwardPermit};
+use super::drain::Stop;
 use super::forwarded_client_cert::{self, Forwarded};
 use super::inbound_http::InboundRole;
 use super::late_detection::{self, Ahead};
-use super::access_logs::{self, Downstream, TcpRecord};
 use super::peers::PeerEntry;
 use super::server_first::DestinationKey;
 use super::slots::InboundSlot;
-use super::drain::Stop;
 use super::{Conversation, Worker, count};
 use crate::http::{REVOKED, serve_connection};
 use crate::http2;
@@ -195,7 +196,9 @@ async fn open(
     };
     // The engine opens connections of its own, per request; `ahead` is of use only to a relay.
     Some(match (kind, leave) {
-        (InboundBytes::Opaque, Some(leave)) => Box::pin(relay(worker, slot, stream, ahead, caller, leave)),
+        (InboundBytes::Opaque, Some(leave)) => {
+            Box::pin(relay(worker, slot, stream, ahead, caller, leave))
+        }
         (InboundBytes::Opaque, None) => return None,
         (InboundBytes::Http, _) => {
             let engine = slot.http.engine();
@@ -370,20 +373,28 @@ async fn identify(
 }
 
 /// Selects the protocol by the first bytes outside the mesh's TLS; `None` closes the connection.
-fn kind(detected: &DetectedProtocol, protocol: WireProtocol, prefix: &[u8]) -> Option<InboundBytes> {
+fn kind(
+    detected: &DetectedProtocol,
+    protocol: WireProtocol,
+    prefix: &[u8],
+) -> Option<InboundBytes> {
     Some(match detected {
         // The proxy cannot read inside, so rules about HTTP would be bypassed.
         DetectedProtocol::Tls(_) if protocol.is_http() => return None,
         // TLS that is not ours belongs to the application.
         DetectedProtocol::Tls(_) => InboundBytes::Opaque,
         DetectedProtocol::Http1 if protocol == WireProtocol::Auto => InboundBytes::Http,
-        DetectedProtocol::Http2 if protocol == WireProtocol::Auto || protocol.is_http() => InboundBytes::Http2,
+        DetectedProtocol::Http2 if protocol == WireProtocol::Auto || protocol.is_http() => {
+            InboundBytes::Http2
+        }
         // RFC 9113 section 3.4: bytes that are no preface end the connection, unless they are a request of HTTP/1.1.
         DetectedProtocol::Opaque if protocol.is_http2() && !transport::begins_connect(prefix) => {
             return None;
         }
         // A request for a tunnel is one: a server that grants none reads on, and policy must see what it reads.
-        DetectedProtocol::Opaque if protocol == WireProtocol::Auto && transport::begins_connect(prefix) => {
+        DetectedProtocol::Opaque
+            if protocol == WireProtocol::Auto && transport::begins_connect(prefix) =>
+        {
             InboundBytes::Http
         }
         // The engine answers other bytes on a declared HTTP port with its 400, and a slow client with its 408.
@@ -495,7 +506,12 @@ async fn strict(
 }
 
 /// Counts and logs foreign TLS on a declared HTTP port. A wrong preface is not logged.
-fn not_spoken(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, detected: &DetectedProtocol) {
+fn not_spoken(
+    worker: &Worker,
+    slot: &InboundSlot,
+    remote: SocketAddr,
+    detected: &DetectedProtocol,
+) {
     if matches!(detected, DetectedProtocol::Tls(_)) {
         count(&worker.counters.refused);
         tracing::debug!(%remote, FOREIGN_TLS);
@@ -731,7 +747,10 @@ fn relay(
                 upstream: Some(endpoint),
                 upstream_local,
                 cluster: &slot.cluster(),
-                ..TcpRecord::new(TelemetrySide::Server, caller.downstream(slot.plan.borrow().bind))
+                ..TcpRecord::new(
+                    TelemetrySide::Server,
+                    caller.downstream(slot.plan.borrow().bind),
+                )
             };
             access_logs::tcp(worker, &record);
         }

@@ -16,20 +16,22 @@ use voile_transport::{self as transport, TransportStream};
 
 use voile_xds::wire::{MutualTls, WireProtocol};
 
+use super::access_logs::{self, HttpContext};
 use super::admission::{Admission, ConnectionArrival};
-use super::authorization::{self, PendingCheck, Denied, GrantedRequest, JudgedRequest, ForwardPermit};
-use super::request_series;
+use super::authorization::{
+    self, Denied, ForwardPermit, GrantedRequest, JudgedRequest, PendingCheck,
+};
 use super::forwarded_client_cert;
 use super::inbound::{InboundCaller, inbound_series};
-use super::access_logs::{self, HttpContext};
-use super::request_notes::RequestNotes;
 use super::peers::PeerEntry;
 use super::rate_limits::{self, GlobalLimitCheck, LimitOutcome, TooMany};
+use super::request_notes::RequestNotes;
+use super::request_series;
 use super::slots::InboundSlot;
 use super::{AdmittedRequest, Worker};
 use crate::http::{
-    BodyWanted, ConnectFailure, DENIED, Exchange, HttpHead, HttpRole, HttpVersion, Pending, RoleRefusal,
-    ResponseFlag, RequestRoute, BodyPrefix, UpstreamHttp,
+    BodyPrefix, BodyWanted, ConnectFailure, DENIED, Exchange, HttpHead, HttpRole, HttpVersion,
+    Pending, RequestRoute, ResponseFlag, RoleRefusal, UpstreamHttp,
 };
 
 /// One inbound connection.
@@ -218,9 +220,8 @@ impl InboundRole {
 pub(crate) fn upstream(declared: WireProtocol, head: &HttpHead<'_>) -> UpstreamHttp {
     match (declared, head.version()) {
         (WireProtocol::Http, _) => UpstreamHttp::Http1,
-        (WireProtocol::Http2 | WireProtocol::Grpc, _) | (_, HttpVersion::Http2 | HttpVersion::Http3) => {
-            UpstreamHttp::Http2
-        }
+        (WireProtocol::Http2 | WireProtocol::Grpc, _)
+        | (_, HttpVersion::Http2 | HttpVersion::Http3) => UpstreamHttp::Http2,
         (_, HttpVersion::Http10 | HttpVersion::Http11) => UpstreamHttp::Http1,
     }
 }
@@ -300,9 +301,11 @@ impl HttpRole for InboundRole {
         })?;
         let beside = (admitted, notes);
         match (judged, limited) {
-            (JudgedRequest::Let(granted), LimitOutcome::Ask(counting)) => {
-                Err(undecided(PendingWork::Count(counting, granted), None, beside))
-            }
+            (JudgedRequest::Let(granted), LimitOutcome::Ask(counting)) => Err(undecided(
+                PendingWork::Count(counting, granted),
+                None,
+                beside,
+            )),
             (JudgedRequest::Let(granted), _) => Ok(self.way(head, granted, beside)),
             (JudgedRequest::Ask(asking), _) => {
                 let body = asking.body();
@@ -318,7 +321,11 @@ impl HttpRole for InboundRole {
         }
     }
 
-    fn answered(&self, head: &HttpHead<'_>, question: PendingRequest) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+    fn answered(
+        &self,
+        head: &HttpHead<'_>,
+        question: PendingRequest,
+    ) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
         let PendingRequest {
             about,
             admitted,
@@ -431,7 +438,13 @@ impl HttpRole for InboundRole {
                     Some(RequestDecision::Crowded) | None => PolicyMarks::default(),
                 },
             };
-            access_logs::http(&self.worker, TelemetrySide::Server, &exchange, notes, &context);
+            access_logs::http(
+                &self.worker,
+                TelemetrySide::Server,
+                &exchange,
+                notes,
+                &context,
+            );
         }
     }
 }

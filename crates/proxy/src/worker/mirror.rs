@@ -17,15 +17,15 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::balance::EndpointPreference;
-use super::endpoint::{InFlight, ConnectionManner};
+use super::endpoint::{ConnectionManner, InFlight};
 use super::inbound_http::upstream;
-use super::upstream_connection::UpstreamLine;
 use super::outbound_http::OutboundRole;
 use super::slots::ServiceState;
+use super::upstream_connection::UpstreamLine;
 use super::{Worker, count};
 use crate::http::{
-    ConnectFailure, Exchange, HttpHead, HttpRole, HttpWorker, Io, RoleRefusal, ResponseFlag, RequestRoute,
-    UpstreamHttp, serve_connection,
+    ConnectFailure, Exchange, HttpHead, HttpRole, HttpWorker, Io, RequestRoute, ResponseFlag,
+    RoleRefusal, UpstreamHttp, serve_connection,
 };
 
 /// Copies under way at once, of one worker; each holds its request, at most 64 KiB of it body.
@@ -171,13 +171,17 @@ impl HttpRole for MirrorCopy {
     }
 
     fn route(&self, head: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
-        let Some(to) = self.service.choose(&self.worker, EndpointPreference::default()) else {
+        let Some(to) = self
+            .service
+            .choose(&self.worker, EndpointPreference::default())
+        else {
             let flag = ResponseFlag::NoHealthyUpstream;
             return Err(RoleRefusal::new(503, flag, "no healthy upstream"));
         };
         let (key, to_sidecar) = (to.endpoint.key, to.endpoint.plan.is_sidecar());
         let mut route = RequestRoute::new(key, to);
-        route.connect_timeout = ConnectionManner::of(&self.worker, &self.service.plan.traffic).timeout;
+        route.connect_timeout =
+            ConnectionManner::of(&self.worker, &self.service.plan.traffic).timeout;
         route.upstream = upstream(self.service.plan.protocol, head);
         if self.service.plan.http2_upgrade && to_sidecar && !head.wants_upgrade() {
             route.upstream = UpstreamHttp::Http2;

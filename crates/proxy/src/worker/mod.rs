@@ -1,54 +1,54 @@
 //! A worker: one thread, one runtime, its own pools, buffers, counters and copy of the plan. It is told everything by
 //! message; a connection is one local task.
 
+mod access_logs;
 mod admission;
-mod gateway_context;
 mod authorization;
 mod authorizer;
 mod balance;
-mod external_call;
 mod captured_listeners;
 mod ceiling;
-mod request_changes;
-mod health_checks;
-mod request_series;
-mod untrusted_headers;
-mod route_effects;
+mod drain;
+mod dynamic_dns;
 mod endpoint;
+mod external_call;
 mod forwarded_client_cert;
 mod gateway;
+mod gateway_context;
 mod gateway_http;
 mod gateway_http3;
 mod gateway_tcp;
+mod health_checks;
 mod inbound;
 mod inbound_http;
-mod proxy_protocol;
 mod late_detection;
 mod ledger;
-mod upstream_connection;
-mod access_logs;
 mod mirror;
-mod requested_host;
-mod request_notes;
-mod dynamic_dns;
 mod outbound;
 mod outbound_http;
-mod upstream_outcome;
 mod peers;
-mod rate_limits;
-pub(crate) mod routes;
 mod policy_audit;
-mod server_first;
+mod proxy_protocol;
+mod rate_limits;
+mod reporter;
+mod request_changes;
+mod request_notes;
+mod request_series;
+mod requested_host;
+mod route_effects;
+pub(crate) mod routes;
 mod server_certificates;
+mod server_first;
 mod slots;
-mod drain;
 #[cfg(test)]
 pub(crate) mod tests;
-mod waypoint_calls;
 mod tokens;
 mod tunnels;
-mod reporter;
+mod untrusted_headers;
+mod upstream_connection;
+mod upstream_outcome;
 mod waypoint;
+mod waypoint_calls;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -60,10 +60,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-pub(crate) use authorization::AuthorizationFigures as AuthorizationFigures;
+pub(crate) use authorization::AuthorizationFigures;
 use quinn::Incoming;
 use rustls::{ClientConfig, ServerConfig};
-pub(crate) use tokens::TokenFigures as TokenFigures;
+pub(crate) use tokens::TokenFigures;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
 use voile_hbone::Gateways;
@@ -72,12 +72,15 @@ use voile_transport::{self as transport, Origin};
 
 use crate::authorization::Authorization;
 use crate::http::{Buffers, HttpRole, RoleRefusal, clock};
-use crate::plan::{AuthorizerPlan, LimiterPlan, ListenerId, OutboundPlan, ProxyPlan, Settings, CapturedDestination};
+use crate::plan::{
+    AuthorizerPlan, CapturedDestination, LimiterPlan, ListenerId, OutboundPlan, ProxyPlan, Settings,
+};
 use crate::rate_limits::RateLimits;
 use crate::recording::{Recording, Recordings};
 use admission::TrustState;
 use authorizer::Authorizer;
 pub(crate) use ceiling::MemoryPressure;
+use drain::Stop;
 pub(crate) use endpoint::verify;
 pub(crate) use gateway_http3::HandshakePermit;
 pub use ledger::ProxyLimits;
@@ -85,10 +88,9 @@ use ledger::{Account, RequestInFlight};
 pub(crate) use ledger::{Ledger, Overload, WorkerAccount};
 use peers::{Peers, Provisional};
 use rate_limits::WorkerRateLimits;
-use server_first::ServersFirst;
 use server_certificates::AllShown;
+use server_first::ServersFirst;
 use slots::WorkerListeners;
-use drain::Stop;
 
 /// TLS as both sides need it; certificates and trust are read anew in each handshake.
 #[derive(Debug, Clone)]
@@ -208,8 +210,8 @@ pub(crate) struct WorkerFigures {
     pub(crate) mirrored: u64,
     pub(crate) mirrors_dropped: u64,
     pub(crate) outliers_ejected: u64,
-    pub(crate) authorization: authorization::AuthorizationFigures,
-    pub(crate) tokens: tokens::TokenFigures,
+    pub(crate) authorization: AuthorizationFigures,
+    pub(crate) tokens: TokenFigures,
 }
 
 /// Plain counters of one worker.

@@ -9,26 +9,30 @@ use tokio::net::TcpStream;
 use voile_model::mesh::telemetry::TelemetrySide;
 use voile_telemetry::{SeriesId, ServiceLabels, TCP};
 use voile_traffic::UpstreamOutcome;
-use voile_transport::{self as transport, DetectedProtocol, TransportStream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
+use voile_transport::{
+    self as transport, DetectedProtocol, TLS_HANDSHAKE_TIMEOUT, TcpIo, TransportStream,
+};
 use voile_xds::wire::WireProtocol;
 
+use super::access_logs::{self, Downstream, TcpRecord};
 use super::authorization::count_revoked;
 use super::balance::EndpointPreference;
 use super::captured_listeners::CapturedListeners;
-use super::endpoint::{Endpoint, InFlight, InnerTraffic, ConnectionManner, Unreachable, outbound_labels};
+use super::endpoint::{
+    ConnectionManner, Endpoint, InFlight, InnerTraffic, Unreachable, outbound_labels,
+};
 use super::inbound::flags;
-use super::access_logs::{self, Downstream, TcpRecord};
-use super::requested_host::host_name;
 use super::outbound_http::OutboundRole;
+use super::reporter::ReporterLabels;
+use super::requested_host::host_name;
 use super::routes::TcpRoute;
 use super::server_first::DestinationKey;
 use super::slots::{OutboundSlot, ServiceState};
-use super::reporter::ReporterLabels;
 use super::{Conversation, Worker, count};
 use crate::health::ConnectionSeat;
 use crate::http::serve_connection;
 use crate::http2;
-use crate::plan::{PassthroughMode, SharedPart, CapturedDestination, TrafficPlan};
+use crate::plan::{CapturedDestination, PassthroughMode, SharedPart, TrafficPlan};
 
 /// Serves one connection to its end. Boxed twice, as in [`super::inbound::serve`].
 pub(crate) async fn serve(
@@ -170,7 +174,11 @@ async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Opti
 }
 
 /// Which version a client of declared HTTP speaks. It may have opened its connection long before it uses it.
-async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Option<FirstBytes> {
+async fn which_http(
+    worker: &Worker,
+    slot: &OutboundSlot,
+    tcp: &mut TcpStream,
+) -> Option<FirstBytes> {
     let limit = worker.settings.borrow().idle_timeout;
     let declared = slot.protocol();
     let mut prefix = Vec::new();
@@ -204,7 +212,12 @@ struct Opaque {
 /// Labels by which a connection is counted, with or without an endpoint.
 pub(super) trait ConnectionLabels: Copy {
     /// Where.
-    fn series(&self, worker: &Worker, service: &ServiceLabels, to: Option<&Rc<Endpoint>>) -> SeriesId;
+    fn series(
+        &self,
+        worker: &Worker,
+        service: &ServiceLabels,
+        to: Option<&Rc<Endpoint>>,
+    ) -> SeriesId;
 
     /// Vantage of the connection in telemetry.
     fn vantage(&self) -> ReporterLabels<'_>;
@@ -215,7 +228,12 @@ pub(super) trait ConnectionLabels: Copy {
 pub(super) struct AsClient;
 
 impl ConnectionLabels for AsClient {
-    fn series(&self, worker: &Worker, service: &ServiceLabels, to: Option<&Rc<Endpoint>>) -> SeriesId {
+    fn series(
+        &self,
+        worker: &Worker,
+        service: &ServiceLabels,
+        to: Option<&Rc<Endpoint>>,
+    ) -> SeriesId {
         let nobody = || {
             let labels = outbound_labels(worker, service, None, TCP);
             worker.shard.borrow_mut().series(&labels)

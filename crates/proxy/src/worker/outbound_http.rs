@@ -12,36 +12,36 @@ use voile_policy::claims::Claims;
 use voile_telemetry::access_log::PolicyMarks;
 use voile_telemetry::{SeriesId, ServiceLabels};
 use voile_traffic::balance::HashKey;
-use voile_traffic::{Attempt, BreakerPermit, UpstreamOutcome, Resource, RetryPolicy};
+use voile_traffic::{Attempt, BreakerPermit, Resource, RetryPolicy, UpstreamOutcome};
 use voile_xds::wire::WireProtocol;
 
-use super::gateway_context::AtGateway;
+use super::access_logs::{self, Downstream, HttpContext};
 use super::authorization::count_revoked;
 use super::balance::EndpointPreference;
 use super::captured_listeners::CapturedListeners;
-use super::request_changes::PlanChanges;
-use super::route_effects::{RouteEffects, refused};
-use super::endpoint::{Endpoint, InFlight, ConnectionManner, outbound_labels};
+use super::endpoint::{ConnectionManner, Endpoint, InFlight, outbound_labels};
+use super::gateway_context::AtGateway;
 use super::inbound_http::upstream;
-use super::proxy_protocol;
 use super::ledger::RetryInFlight;
-use super::upstream_connection::{UpstreamLine, seat};
-use super::access_logs::{self, Downstream, HttpContext};
 use super::mirror::Mirrors;
-use super::requested_host::host_of;
-use super::request_notes::RequestNotes;
 use super::outbound::black_hole;
-use super::routes::{RouteActs, RequestAttributes, AtEdge, ChosenRoute, Terms};
-use super::slots::{OutboundSlot, ServiceState, Table};
+use super::proxy_protocol;
 use super::reporter::ReporterLabels;
+use super::request_changes::PlanChanges;
+use super::request_notes::RequestNotes;
+use super::requested_host::host_of;
+use super::route_effects::{RouteEffects, refused};
+use super::routes::{AtEdge, ChosenRoute, RequestAttributes, RouteActs, Terms};
+use super::slots::{OutboundSlot, ServiceState, Table};
+use super::upstream_connection::{UpstreamLine, seat};
 use super::{AdmittedRequest, Overload, Worker, count, request_series, upstream_outcome};
 use crate::actions::LocalResponse;
 use crate::http::{
-    self, HeadAmendment, UpstreamResponse, ConnectFailure, Exchange, HttpHead, HttpRole, HeadObserver, Pending, RoleRefusal,
-    ResponseFlag, Revocation, RequestRoute, BodyPrefix, UpstreamHttp,
+    self, BodyPrefix, ConnectFailure, Exchange, HeadAmendment, HeadObserver, HttpHead, HttpRole,
+    Pending, RequestRoute, ResponseFlag, Revocation, RoleRefusal, UpstreamHttp, UpstreamResponse,
 };
 use crate::http2::sources::source_number;
-use crate::plan::{PassthroughMode, SharedPart, CapturedDestination, TrafficPlan};
+use crate::plan::{CapturedDestination, PassthroughMode, SharedPart, TrafficPlan};
 
 /// One connection of the application's.
 pub(crate) struct OutboundRole {
@@ -259,13 +259,19 @@ pub(super) fn choose<'a>(table: &'a Table, head: &HttpHead<'_>) -> Option<&'a Rc
 
 impl OutboundRole {
     /// Consistent-hash key of a request, and the amendment of its answer that sets the client's cookie for it.
-    fn key(&self, traffic: &TrafficPlan, head: &HttpHead<'_>) -> (Option<u64>, Option<PlanChanges>) {
+    fn key(
+        &self,
+        traffic: &TrafficPlan,
+        head: &HttpHead<'_>,
+    ) -> (Option<u64>, Option<PlanChanges>) {
         let Some(source) = &traffic.key else {
             return (None, None);
         };
-        match source.key(&RequestAttributes::new(head, None), self.remote.ip(), || {
-            self.worker.random()
-        }) {
+        match source.key(
+            &RequestAttributes::new(head, None),
+            self.remote.ip(),
+            || self.worker.random(),
+        ) {
             HashKey::None => (None, None),
             HashKey::Of(key) => (Some(key), None),
             HashKey::New(key, line) => {
@@ -334,7 +340,11 @@ fn delayed(wait: Duration, mut way: RoutedCluster) -> RoleRefusal<OutboundRole> 
 
 impl OutboundRole {
     /// Does what the route says besides, and picks who takes the request.
-    fn proceed(&self, head: &HttpHead<'_>, way: RoutedCluster) -> Result<RequestRoute<Self>, Box<RoleRefusal<Self>>> {
+    fn proceed(
+        &self,
+        head: &HttpHead<'_>,
+        way: RoutedCluster,
+    ) -> Result<RequestRoute<Self>, Box<RoleRefusal<Self>>> {
         let effects = match &way.terms.acts {
             None => None,
             Some(acts) => match self.act(acts, head, &way) {
@@ -452,7 +462,12 @@ impl OutboundRole {
         }
     }
 
-    fn act(&self, acts: &RouteActs, head: &HttpHead<'_>, way: &RoutedCluster) -> Result<RouteEffects, Box<LocalResponse>> {
+    fn act(
+        &self,
+        acts: &RouteActs,
+        head: &HttpHead<'_>,
+        way: &RoutedCluster,
+    ) -> Result<RouteEffects, Box<LocalResponse>> {
         let mirrors = |to| Mirrors {
             worker: Rc::clone(&self.worker),
             engine: self.slot.http.engine(),
@@ -464,7 +479,13 @@ impl OutboundRole {
     }
 
     /// The way to an endpoint.
-    fn to(&self, head: &HttpHead<'_>, way: RoutedCluster, endpoint: InFlight, admitted: AdmittedRequest) -> RequestRoute<Self> {
+    fn to(
+        &self,
+        head: &HttpHead<'_>,
+        way: RoutedCluster,
+        endpoint: InFlight,
+        admitted: AdmittedRequest,
+    ) -> RequestRoute<Self> {
         let RoutedCluster {
             service,
             authority,
@@ -546,11 +567,12 @@ impl OutboundRole {
         }
         let account = &service.account;
         let (held, retrying) = match &service.plan.traffic.breaker {
-            Some(SharedPart(gate)) if gate.limits.retries.is_some() => match gate.take(Resource::Retries)
-            {
-                None => return self.over_budget(),
-                held => (held, account.retry(None)),
-            },
+            Some(SharedPart(gate)) if gate.limits.retries.is_some() => {
+                match gate.take(Resource::Retries) {
+                    None => return self.over_budget(),
+                    held => (held, account.retry(None)),
+                }
+            }
             _ => (None, account.retry(Some(&service.plan.retry_budget))),
         };
         let Some(retrying) = retrying else {
@@ -691,7 +713,11 @@ impl HttpRole for OutboundRole {
         tokio::time::sleep(question.wait).await;
     }
 
-    fn answered(&self, head: &HttpHead<'_>, question: DelayedRequest) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+    fn answered(
+        &self,
+        head: &HttpHead<'_>,
+        question: DelayedRequest,
+    ) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
         self.proceed(head, question.way).map_err(|refusal| *refusal)
     }
 

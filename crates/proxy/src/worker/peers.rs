@@ -82,7 +82,9 @@ impl Peers {
 
     /// The answer.
     pub(crate) fn learn(&self, address: IpAddr, peer: Option<PeerLabels>) {
-        let known = peer.map_or(PeerEntry::Stranger, |peer| PeerEntry::Workload(Rc::new(peer)));
+        let known = peer.map_or(PeerEntry::Stranger, |peer| {
+            PeerEntry::Workload(Rc::new(peer))
+        });
         self.remember(address, known);
     }
 
@@ -157,7 +159,12 @@ impl Provisional {
     }
 
     /// The answer came: the series of this address take their labels.
-    pub(crate) fn settle(&self, shard: &RefCell<Shard>, address: IpAddr, peer: Option<&PeerLabels>) {
+    pub(crate) fn settle(
+        &self,
+        shard: &RefCell<Shard>,
+        address: IpAddr,
+        peer: Option<&PeerLabels>,
+    ) {
         let mut shard = shard.borrow_mut();
         self.0.borrow_mut().retain(|(theirs, id)| {
             if *theirs == address {

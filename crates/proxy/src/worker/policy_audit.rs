@@ -5,8 +5,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use voile_policy::authorization::{DryRunVerdict, AuthorizationOutcome, RuleRef};
-use voile_telemetry::access_log::{PolicyMarks, DryRunEntry};
+use voile_policy::authorization::{AuthorizationOutcome, DryRunVerdict, RuleRef};
+use voile_telemetry::access_log::{DryRunEntry, PolicyMarks};
 
 use super::inbound::InboundCaller;
 use super::{Worker, count};
@@ -112,7 +112,13 @@ pub(super) fn count_marks(
     }
 }
 
-fn tell(lines: &Lines, policies: &Authorization, caller: &InboundCaller, said: DryRunVerdict, what: &str) {
+fn tell(
+    lines: &Lines,
+    policies: &Authorization,
+    caller: &InboundCaller,
+    said: DryRunVerdict,
+    what: &str,
+) {
     let now = Instant::now();
     let recent = |last| now.saturating_duration_since(last) < BETWEEN_LINES;
     if lines.last.get().is_some_and(recent) {

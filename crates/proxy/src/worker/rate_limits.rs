@@ -10,18 +10,18 @@ use std::sync::Arc;
 
 use voile_model::{Port, ServiceKey};
 use voile_traffic::route::{RouteInput, RouteTable, is_authority};
-use voile_traffic::{Quota, LimitVerdict};
+use voile_traffic::{LimitVerdict, Quota};
 
 use super::Worker;
 use super::authorization::{Denied, GrantedRequest};
 use super::external_call::Callee;
-use super::request_changes::PlanChanges;
 use super::inbound::InboundCaller;
+use super::request_changes::PlanChanges;
 use super::routes::{RequestAttributes, joined};
 use super::slots::InboundSlot;
 use crate::authorization::forwarded_for;
-use crate::http::{HeadAmendment, HttpHead, FieldPlacement, ResponseFlag, ExternalReply};
 use crate::clock;
+use crate::http::{ExternalReply, FieldPlacement, HeadAmendment, HttpHead, ResponseFlag};
 use crate::plan::LimiterPlan;
 use crate::rate_limits::{RateLimits, Sender};
 pub(crate) use global::GlobalLimitCheck;

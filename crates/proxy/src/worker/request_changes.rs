@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::request_notes::RequestNotes;
 use crate::http::external_check::lines;
-use crate::http::{HeadAmendment, HttpHead, Names, HeadObserver};
+use crate::http::{HeadAmendment, HeadObserver, HttpHead, Names};
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -76,7 +76,10 @@ impl PlanChanges {
     }
 
     /// The field lines of a head as they go on, so far.
-    pub(crate) fn seen<'a>(&'a self, head: &HttpHead<'a>) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+    pub(crate) fn seen<'a>(
+        &'a self,
+        head: &HttpHead<'a>,
+    ) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         let stay = head
             .headers()
             .filter(|(name, _)| !self.takes(name.as_bytes()));
@@ -90,7 +93,10 @@ impl PlanChanges {
     }
 
     /// Puts these changes before a later observer, which wins for fields that both write.
-    pub(crate) fn before(self, notes: Option<Rc<dyn HeadObserver>>) -> Option<Rc<dyn HeadObserver>> {
+    pub(crate) fn before(
+        self,
+        notes: Option<Rc<dyn HeadObserver>>,
+    ) -> Option<Rc<dyn HeadObserver>> {
         if self.is_empty() {
             return notes;
         }

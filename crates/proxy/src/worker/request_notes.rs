@@ -13,7 +13,7 @@ use voile_telemetry::trace::{CONTEXT_FIELDS, Context, IncomingContext, context_l
 
 use super::Worker;
 use super::reporter::ReporterLabels;
-use crate::http::{HttpHead, Names, HeadObserver};
+use crate::http::{HeadObserver, HttpHead, Names};
 use crate::recording::{Recording, SideRecording, Tracer};
 
 const REQUEST_ID: &str = "x-request-id";
@@ -90,7 +90,11 @@ impl RequestNotes {
 
 /// Continues or begins a trace. A caller's decision holds; without one, `x-request-id` may carry it, and at last chance
 /// decides.
-fn traced(worker: &Worker, tracer: &Tracer, head: &HttpHead<'_>) -> (Option<Context>, Option<String>) {
+fn traced(
+    worker: &Worker,
+    tracer: &Tracer,
+    head: &HttpHead<'_>,
+) -> (Option<Context>, Option<String>) {
     const ALL: u64 = 1_000_000;
     let incoming = IncomingContext::read(head.headers());
     let sampled = incoming.decision().is_none()

@@ -9,10 +9,10 @@ use std::rc::Rc;
 use super::Worker;
 use super::mirror::Mirrors;
 use super::request_notes::RequestNotes;
-use super::routes::{RouteActs, RequestAttributes, AtEdge};
+use super::routes::{AtEdge, RequestAttributes, RouteActs};
 use super::slots::ServiceState;
 use crate::actions::{Actions, LocalResponse, cors_amendments};
-use crate::http::{HeadAmendment, HttpHead, HttpRole, Names, HeadObserver, RoleRefusal};
+use crate::http::{HeadAmendment, HeadObserver, HttpHead, HttpRole, Names, RoleRefusal};
 
 /// Parts of the forwarded request that differ from the received one.
 pub(crate) struct RouteEffects {
@@ -35,9 +35,9 @@ impl RouteActs {
     ) -> Result<RouteEffects, Box<LocalResponse>> {
         let way = (self.share, self.matched);
         let random = || worker.random();
-        let changes = self
-            .actions
-            .decide(&RequestAttributes::new(head, edge), way, port, random)?;
+        let changes =
+            self.actions
+                .decide(&RequestAttributes::new(head, edge), way, port, random)?;
         let edits = self.actions.edits(self.share);
         let edited = edits.is_some() || !changes.cors.is_empty() || !self.mirrors.is_empty();
         let observer = edited.then(|| {

@@ -69,7 +69,9 @@ pub(crate) fn lesson(place: DestinationKey, known: bool, opening: FirstSpeaker) 
         // A server of HTTP that speaks first ran out of patience; that says nothing about the next connection. One that
         // answers a word does.
         (true, FirstSpeaker::HttpServer) => word.then_some(false),
-        (false, FirstSpeaker::HttpServer | FirstSpeaker::Client) | (true, FirstSpeaker::Server) => None,
+        (false, FirstSpeaker::HttpServer | FirstSpeaker::Client) | (true, FirstSpeaker::Server) => {
+            None
+        }
     }
 }
 

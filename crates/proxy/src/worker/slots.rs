@@ -12,35 +12,35 @@ use quinn::Incoming;
 use tokio::net::TcpStream;
 use voile_identity::Revocations;
 use voile_policy::Trust;
-use voile_traffic::{AuthorityTable, Ejection, UpstreamOutcome, EjectionReason, RetryPolicy};
+use voile_traffic::{AuthorityTable, Ejection, EjectionReason, RetryPolicy, UpstreamOutcome};
 use voile_xds::wire::{MutualTls, WireProtocol};
 
+use super::access_logs::Downstream;
 use super::admission::TrustState;
-use super::balance::{ServiceEndpoints, Balance, EndpointPreference};
+use super::balance::{Balance, EndpointPreference, ServiceEndpoints};
 use super::captured_listeners::{self, CapturedListeners};
-use super::health_checks::Checker;
-use super::endpoint::{Endpoint, InFlight, EarlierEndpoints};
+use super::drain::Stop;
+use super::dynamic_dns::OnDemand;
+use super::endpoint::{EarlierEndpoints, Endpoint, InFlight};
 use super::gateway::GatewaySlot;
+use super::health_checks::Checker;
 use super::inbound_http::InboundRole;
 use super::ledger::Account;
-use super::access_logs::Downstream;
-use super::dynamic_dns::OnDemand;
 use super::outbound_http::OutboundRole;
 use super::routes::RoutesState;
-use super::drain::Stop;
 use super::tokens::Tokens;
 use super::{
-    FromWorker, HandshakePermit, ConnectionPermit, Worker, count, gateway, gateway_http3, inbound, outbound,
-    tunnels,
+    ConnectionPermit, FromWorker, HandshakePermit, Worker, count, gateway, gateway_http3, inbound,
+    outbound, tunnels,
 };
 use crate::authorization::Authorization;
+use crate::clock;
 use crate::health::Watch;
 use crate::http::limits::UPSTREAM_IDLE;
 use crate::http::{Drain, HttpRole, HttpTimeouts, HttpWorker};
-use crate::clock;
 use crate::plan::{
-    DoorPlan, InboundPlan, ListenerId, PassthroughMode, OutboundPlan, ProxyPlan, SharedPart, ServicePlan, Settings,
-    CapturedDestination,
+    CapturedDestination, DoorPlan, InboundPlan, ListenerId, OutboundPlan, PassthroughMode,
+    ProxyPlan, ServicePlan, Settings, SharedPart,
 };
 use crate::recording::Recording;
 
@@ -300,7 +300,12 @@ impl WorkerListeners {
     }
 
     /// Applies the answer about a captured destination.
-    pub(crate) fn learn(&self, worker: &Worker, to: CapturedDestination, plan: Option<Arc<OutboundPlan>>) {
+    pub(crate) fn learn(
+        &self,
+        worker: &Worker,
+        to: CapturedDestination,
+        plan: Option<Arc<OutboundPlan>>,
+    ) {
         self.captured.learn(worker, to, plan.as_deref());
         worker.tell_of_checks(plan);
     }
@@ -742,7 +747,11 @@ impl ServiceState {
     }
 
     /// Selects another endpoint for a retry, or the same if there is no other; returns true for another.
-    pub(crate) fn choose_other(&self, worker: &Worker, wish: EndpointPreference<'_>) -> Option<(InFlight, bool)> {
+    pub(crate) fn choose_other(
+        &self,
+        worker: &Worker,
+        wish: EndpointPreference<'_>,
+    ) -> Option<(InFlight, bool)> {
         let other = self.choose(worker, wish).map(|other| (other, true));
         let any = EndpointPreference { tried: &[], ..wish };
         other.or_else(|| self.choose(worker, any).map(|again| (again, false)))
@@ -794,5 +803,8 @@ impl ServiceState {
 }
 
 fn watch(plan: &ServicePlan) -> Option<&Watch> {
-    plan.traffic.watch.as_ref().map(|SharedPart(watch)| &**watch)
+    plan.traffic
+        .watch
+        .as_ref()
+        .map(|SharedPart(watch)| &**watch)
 }

@@ -9,14 +9,14 @@ use smallvec::SmallVec;
 use voile_model::mesh::TokenRule;
 use voile_policy::claims::Claims;
 use voile_policy::tokens::{
-    Cache, TokenOutcome, TokenRefusal, TokenRequest, Rules, Verified, masked_params, without_cookies,
-    without_params,
+    Cache, Rules, TokenOutcome, TokenRefusal, TokenRequest, Verified, masked_params,
+    without_cookies, without_params,
 };
 
 use super::authorization::{Denied, RequestView};
 use super::request_changes::PlanChanges;
 use super::{Worker, count};
-use crate::http::{HttpHead, ExternalReply};
+use crate::http::{ExternalReply, HttpHead};
 use crate::tokens;
 
 /// Scheme in the challenge for a token: requests come out of TLS here.
@@ -181,7 +181,12 @@ pub(super) fn told_path<'a>(tokens: Option<&Tokens>, head: Option<&HttpHead<'a>>
 pub(super) type Examined = Result<Option<PresentedTokens>, Denied>;
 
 /// Looks at a request's token by these rules, as of a moment.
-pub(super) fn examine(worker: &Worker, tokens: &Tokens, seen: &RequestView<'_>, now: u64) -> Examined {
+pub(super) fn examine(
+    worker: &Worker,
+    tokens: &Tokens,
+    seen: &RequestView<'_>,
+    now: u64,
+) -> Examined {
     let held = tokens.rules.borrow();
     let Some(held) = held.as_ref() else {
         return Ok(None);

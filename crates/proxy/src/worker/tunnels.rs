@@ -14,13 +14,15 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use voile_hbone::{
-    ATTEMPT, CONFIG, Lease, NoTunnel, Owner, PORT, TunnelRequest, Tunnel, TunnelOpenError, Wire,
+    ATTEMPT, CONFIG, Lease, NoTunnel, Owner, PORT, Tunnel, TunnelOpenError, TunnelRequest, Wire,
     serve as serve_wire,
 };
-use voile_http2::{Connection, Fields, Link, ErrorCode, RecvStream, SendStream};
+use voile_http2::{Connection, ErrorCode, Fields, Link, RecvStream, SendStream};
 use voile_identity::revocation::keys_of;
 use voile_identity::{Identity, PeerError, identity_of};
-use voile_transport::{self as transport, TunnelledStream, TransportStream, TLS_HANDSHAKE_TIMEOUT, alpn};
+use voile_transport::{
+    self as transport, TLS_HANDSHAKE_TIMEOUT, TransportStream, TunnelledStream, alpn,
+};
 
 use super::admission::{ConnectionArrival, Verified};
 use super::captured_listeners::CapturedListeners;

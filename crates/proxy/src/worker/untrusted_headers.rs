@@ -15,8 +15,8 @@ use std::net::IpAddr;
 
 use voile_http1::loosely_equal;
 
-use super::request_changes::PlanChanges;
 use super::forwarded_client_cert::FORWARDED_CERTIFICATE;
+use super::request_changes::PlanChanges;
 use crate::authorization::forwarded_for;
 use crate::http::HttpHead;
 

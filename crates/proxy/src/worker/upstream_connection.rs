@@ -36,7 +36,11 @@ impl Drop for ConnectionCount {
 
 impl UpstreamLine {
     /// A connection that was just opened.
-    pub(crate) fn new(stream: TransportStream, seated: Option<ConnectionSeat>, count: &Rc<Cell<u32>>) -> Self {
+    pub(crate) fn new(
+        stream: TransportStream,
+        seated: Option<ConnectionSeat>,
+        count: &Rc<Cell<u32>>,
+    ) -> Self {
         count.set(count.get() + 1);
         Self {
             stream,

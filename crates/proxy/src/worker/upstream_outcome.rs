@@ -36,7 +36,10 @@ pub(crate) fn of_attempt(attempt: Attempt) -> UpstreamOutcome {
 /// Returns true if load balancing avoids the endpoint after this outcome, unless the endpoint itself stated a
 /// time.
 pub(crate) fn is_shy(outcome: UpstreamOutcome) -> bool {
-    matches!(outcome, UpstreamOutcome::Failed | UpstreamOutcome::Answered(429 | 503))
+    matches!(
+        outcome,
+        UpstreamOutcome::Failed | UpstreamOutcome::Answered(429 | 503)
+    )
 }
 
 /// The status of HTTP that a gRPC status stands for, as Envoy has it (grpc/status.cc).

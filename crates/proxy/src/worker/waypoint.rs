@@ -14,9 +14,9 @@ use std::time::Duration;
 use rustls::AlertDescription;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use voile_hbone::{CONFIG, TunnelRequest, Tunnel, Wire};
+use voile_hbone::{CONFIG, Tunnel, TunnelRequest, Wire};
 use voile_http2::{Connection, Fields, Link};
-use voile_transport::{self as transport, DetectedProtocol, TransportStream, TcpIo, alpn};
+use voile_transport::{self as transport, DetectedProtocol, TcpIo, TransportStream, alpn};
 use voile_xds::wire::WireProtocol;
 
 use super::authorization;
@@ -60,7 +60,12 @@ pub(super) async fn tunnels(
 }
 
 /// Serves the tunnels of one connection, until it ends or everything must.
-async fn carry(worker: Rc<Worker>, slot: Rc<GatewaySlot>, stream: TransportStream, caller: Rc<InboundCaller>) {
+async fn carry(
+    worker: Rc<Worker>,
+    slot: Rc<GatewaySlot>,
+    stream: TransportStream,
+    caller: Rc<InboundCaller>,
+) {
     let local = stream.local();
     let mut connection = Connection::server(&CONFIG, worker.tunnels.blocks().clone());
     connection.set_source(caller.source());
@@ -172,11 +177,17 @@ async fn inside(
     };
     let stream = TransportStream::Tunnel(Box::new(tunnel));
     Some(match detected {
-        DetectedProtocol::Http2 => http(worker, slot, taker, stream, caller, DetectedProtocol::Http2),
+        DetectedProtocol::Http2 => {
+            http(worker, slot, taker, stream, caller, DetectedProtocol::Http2)
+        }
         // The engine answers other bytes on a declared HTTP port with its 400: a client cannot bypass policies about
         // requests with another protocol.
-        _ if protocol.is_http() => http(worker, slot, taker, stream, caller, DetectedProtocol::Http1),
-        DetectedProtocol::Http1 => http(worker, slot, taker, stream, caller, DetectedProtocol::Http1),
+        _ if protocol.is_http() => {
+            http(worker, slot, taker, stream, caller, DetectedProtocol::Http1)
+        }
+        DetectedProtocol::Http1 => {
+            http(worker, slot, taker, stream, caller, DetectedProtocol::Http1)
+        }
         DetectedProtocol::Tls(hello) => {
             let name = hello.server_name.map(|name| name.to_ascii_lowercase());
             let name = name.unwrap_or_default();
@@ -187,7 +198,11 @@ async fn inside(
 }
 
 /// Reads until the protocol is known; `None` if the client sends nothing in time, or closes.
-async fn hear(tunnel: &mut Tunnel, heard: &mut Vec<u8>, patience: Duration) -> Option<DetectedProtocol> {
+async fn hear(
+    tunnel: &mut Tunnel,
+    heard: &mut Vec<u8>,
+    patience: Duration,
+) -> Option<DetectedProtocol> {
     let hearing = async {
         loop {
             if let Some(detected) = transport::detect(heard) {

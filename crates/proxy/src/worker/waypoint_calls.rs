@@ -8,10 +8,10 @@ use std::rc::Rc;
 use voile_telemetry::{Labels, PeerLabels, Reporter, Security, SeriesId, ServiceLabels, TCP};
 
 use super::Worker;
+use super::access_logs::Downstream;
 use super::endpoint::Endpoint;
 use super::gateway::WaypointDestination;
 use super::inbound::InboundCaller;
-use super::access_logs::Downstream;
 use super::outbound::ConnectionLabels;
 use super::peers::PeerEntry;
 use super::reporter::ReporterLabels;
@@ -20,7 +20,12 @@ use super::reporter::ReporterLabels;
 const MAX_SERIES: usize = 64;
 
 impl ConnectionLabels for &TunnelCalls {
-    fn series(&self, worker: &Worker, service: &ServiceLabels, to: Option<&Rc<Endpoint>>) -> SeriesId {
+    fn series(
+        &self,
+        worker: &Worker,
+        service: &ServiceLabels,
+        to: Option<&Rc<Endpoint>>,
+    ) -> SeriesId {
         TunnelCalls::series(self, worker, service, to, TCP)
     }
 

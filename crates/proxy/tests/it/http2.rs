@@ -8,8 +8,8 @@ use std::time::Duration;
 use http::Request;
 use tokio::net::{TcpListener, TcpStream};
 use voile_proxy::http::{
-    Buffers, ConnectFailure, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts, HttpWorker, RoleRefusal,
-    RequestRoute, UpstreamHttp,
+    Buffers, ConnectFailure, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts, HttpWorker,
+    RequestRoute, RoleRefusal, UpstreamHttp,
 };
 
 use crate::http::stage::{eventually, play};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::parts::{PairedFigure, GraphFigures};
+use super::parts::{GraphFigures, PairedFigure};
 use super::{CLAIMED_RATE, CLAIMED_SIDECARS, GraphRecord};
 use crate::html;
 use crate::page::{begin, end, table, words};

@@ -1,12 +1,12 @@
 //! Plots of a graph's record: end to end, then each service, then each call, with the mesh beside without.
 
-use super::parts::{PairedFigure, GraphFigures};
+use super::parts::{GraphFigures, PairedFigure};
 use super::{GraphRecord, GraphSlice};
 use crate::page::with_plots;
 use crate::plots::{Plot, Section};
 use crate::record::Estimate;
 use crate::statistics::estimate;
-use crate::svg::{PlotBar, Frame, PlotPoint, Scale, Series, bars, lines};
+use crate::svg::{Frame, PlotBar, PlotPoint, Scale, Series, bars, lines};
 use crate::words::{bytes, duration, micro};
 
 /// Largest number of services or calls in a plot. Longer plots are unreadable: the dearest are drawn, the table has all.

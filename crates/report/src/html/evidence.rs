@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::record::{Environment, Record, CheckVerdict};
+use crate::record::{CheckVerdict, Environment, Record};
 use crate::words::{escape, interval, path_title, title};
 
 pub(super) fn write(page: &mut String, record: &Record) {

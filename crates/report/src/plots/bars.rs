@@ -1,8 +1,8 @@
 //! One cell's figures beside each other: latency, CPU and memory as bars with intervals.
 
 use super::{Plot, Section, groups};
-use crate::record::{ValueKind, Record, Summary};
-use crate::svg::{PlotBar, Colours, bars};
+use crate::record::{Record, Summary, ValueKind};
+use crate::svg::{Colours, PlotBar, bars};
 use crate::words::{bytes, core_share, gigabits, micro, per_second, small_bytes};
 
 pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {

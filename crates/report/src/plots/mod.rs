@@ -8,8 +8,8 @@ mod time;
 
 use std::collections::BTreeSet;
 
-use crate::record::{CellKey, Control, ValueKind, Record, Summary};
-use crate::svg::{PlotBar, Colours, dots};
+use crate::record::{CellKey, Control, Record, Summary, ValueKind};
+use crate::svg::{Colours, PlotBar, dots};
 use crate::words;
 
 /// One plot.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Plot, Section, who};
-use crate::record::{CellKey, ValueKind, Record, Summary};
+use crate::record::{CellKey, Record, Summary, ValueKind};
 use crate::svg::{Colours, Frame, PlotPoint, Scale, Series, lines};
 use crate::words::{bytes, cores, duration, protocol};
 
@@ -63,8 +63,13 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
         .iter()
         .flat_map(|summary| summary.shape.generated.keys())
         .collect();
-    let meshes = kinds.into_iter().map(|kind| SweepAxis::Generated(kind.clone()));
-    for along in [SweepAxis::Connections, SweepAxis::Rate].into_iter().chain(meshes) {
+    let meshes = kinds
+        .into_iter()
+        .map(|kind| SweepAxis::Generated(kind.clone()));
+    for along in [SweepAxis::Connections, SweepAxis::Rate]
+        .into_iter()
+        .chain(meshes)
+    {
         let along = &along;
         let sweeps = sweeps(record, along);
         let (latency, costs) = match along {
@@ -134,7 +139,9 @@ fn placed(along: &SweepAxis, key: CellKey) -> (f64, CellKey) {
     let x = match along {
         SweepAxis::Connections => f64::from(key.connections),
         SweepAxis::Rate => f64::from(key.rate),
-        SweepAxis::Generated(kind) => f64::from(key.shape.generated.get(kind).copied().unwrap_or(0)),
+        SweepAxis::Generated(kind) => {
+            f64::from(key.shape.generated.get(kind).copied().unwrap_or(0))
+        }
     };
     let mut path = match along {
         SweepAxis::Connections | SweepAxis::Rate => CellKey {

@@ -2,7 +2,7 @@
 //! this plot shows a machine or a contestant that slows down.
 
 use super::{Plot, Section, who};
-use crate::record::{CellKey, Estimate, ValueKind, Record, SliceRun};
+use crate::record::{CellKey, Estimate, Record, SliceRun, ValueKind};
 use crate::svg::{Colours, Frame, PlotMark, PlotPoint, Scale, Series, lines};
 use crate::words::{self, duration};
 
@@ -119,7 +119,10 @@ fn repeats(record: &Record) -> Vec<PlotMark> {
 fn load(record: &Record) -> Option<CellKey> {
     let control = record.control.as_ref().map(|control| control.cell.clone());
     let of_runs = || {
-        let latency = record.runs.iter().filter(|run| run.kind == ValueKind::Latency);
+        let latency = record
+            .runs
+            .iter()
+            .filter(|run| run.kind == ValueKind::Latency);
         latency
             .map(SliceRun::key)
             .max_by_key(|key| (key.mode == "both", key.tls, key.connections))

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::axis::log_ticks;
 use super::lines::tick;
-use super::{DASHES, LegendEntry, LETTER, TOP, WIDTH, legend, open};
+use super::{DASHES, LETTER, LegendEntry, TOP, WIDTH, legend, open};
 use crate::words::{duration, escape};
 
 /// A line: its name, and its points, either (share of samples, microseconds) or (microseconds, share of the highest).

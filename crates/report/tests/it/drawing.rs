@@ -1,6 +1,6 @@
 //! The drawings keep their promises: self-contained, escaped, invalid runs listed and nowhere drawn.
 
-use voile_report::record::{ValueKind, Record};
+use voile_report::record::{Record, ValueKind};
 use voile_report::summarise::summarise;
 use voile_report::targets::{TargetResult, TargetVerdict};
 use voile_report::{csv, html, table};

@@ -88,7 +88,11 @@ impl AlsLog {
         }
     }
 
-    fn request(&self, entry: &AccessLogEntry<'_>, http: &HttpLogFields<'_>) -> wire::HttpAccessLogEntry {
+    fn request(
+        &self,
+        entry: &AccessLogEntry<'_>,
+        http: &HttpLogFields<'_>,
+    ) -> wire::HttpAccessLogEntry {
         let field = |name| {
             let value = http.fields.field(HeaderSource::Request, name);
             value.map(lossy).unwrap_or_default()

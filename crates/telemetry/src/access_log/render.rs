@@ -8,10 +8,11 @@ use std::time::{Duration, SystemTime};
 
 use time::OffsetDateTime;
 use voile_model::log_format::{
-    FormatCommand, HeaderSource, Fact, JsonNode, LineLayout, LogFormat, LinePiece, TimeLayout, TimePart, CommandValue,
+    CommandValue, Fact, FormatCommand, HeaderSource, JsonNode, LineLayout, LinePiece, LogFormat,
+    TimeLayout, TimePart,
 };
 
-use super::entry::{AccessLogEntry, FLAGS, DryRunEntry, grpc_name};
+use super::entry::{AccessLogEntry, DryRunEntry, FLAGS, grpc_name};
 
 /// The value of one command.
 enum Value<'a> {
@@ -135,7 +136,12 @@ impl Renderer {
     }
 
     /// One command alone keeps its type; several pieces are a text.
-    fn json_text(&self, pieces: &[LinePiece], entry: &AccessLogEntry<'_>, out: &mut String) -> bool {
+    fn json_text(
+        &self,
+        pieces: &[LinePiece],
+        entry: &AccessLogEntry<'_>,
+        out: &mut String,
+    ) -> bool {
         if let [LinePiece::Command(command)] = pieces {
             let value = self.value(command, entry);
             match value {
@@ -213,7 +219,11 @@ impl Renderer {
 }
 
 /// Returns a header. Envoy's service time is not a real header: it is the measured duration.
-fn header<'a>(entry: &AccessLogEntry<'a>, direction: HeaderSource, name: &str) -> Option<Value<'a>> {
+fn header<'a>(
+    entry: &AccessLogEntry<'a>,
+    direction: HeaderSource,
+    name: &str,
+) -> Option<Value<'a>> {
     if direction == HeaderSource::Response && name == "x-envoy-upstream-service-time" {
         let measured = entry.http.and_then(|http| http.response_duration);
         return measured.map(milliseconds);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use voile_model::log_format::{FormatCommand, HeaderSource, Fact, LogFormat, CommandValue};
+use voile_model::log_format::{CommandValue, Fact, FormatCommand, HeaderSource, LogFormat};
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -10,7 +10,7 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use tonic::transport::{Channel, Endpoint};
 
-use super::{CollectorStream, CollectorDialer};
+use super::{CollectorDialer, CollectorStream};
 
 /// Hands tonic the connections of a [`CollectorDialer`].
 #[derive(Clone)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{label_text, outcome_labels};
 use crate::labels::{Reporter, ServiceLabels};
-use crate::shard::{SeriesOutcome, Series, TcpOutcome};
+use crate::shard::{Series, SeriesOutcome, TcpOutcome};
 
 /// Projection of one metric of one reporter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,7 +35,12 @@ impl Projection {
     }
 
     /// The same for a waypoint's counts of a service, in place of the waypoint's usual shape of the metric.
-    pub fn set_behind_waypoint(&mut self, service: &ServiceLabels, metric: &'static str, shape: MetricShape) {
+    pub fn set_behind_waypoint(
+        &mut self,
+        service: &ServiceLabels,
+        metric: &'static str,
+        shape: MetricShape,
+    ) {
         let shapes = self.behind_waypoint.entry(service.clone()).or_default();
         shapes.insert(metric, shape);
     }
@@ -45,7 +50,9 @@ impl Projection {
         if labels.reporter == Reporter::Waypoint
             && let Some(own) = self.behind_waypoint.get(&labels.service)
         {
-            return own.get(metric).filter(|shape| **shape != MetricShape::default());
+            return own
+                .get(metric)
+                .filter(|shape| **shape != MetricShape::default());
         }
         match self.shapes.is_empty() {
             true => None,

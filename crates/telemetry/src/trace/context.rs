@@ -334,7 +334,11 @@ pub struct Context {
 impl Context {
     /// Continues the caller's context, or begins a new one: with the caller's decision, else with `sampled`.
     #[must_use]
-    pub fn follow(incoming: &IncomingContext, sampled: bool, mut random: impl FnMut() -> u64) -> Self {
+    pub fn follow(
+        incoming: &IncomingContext,
+        sampled: bool,
+        mut random: impl FnMut() -> u64,
+    ) -> Self {
         let mut forms = incoming.forms;
         let (trace, parent) = match incoming.trace {
             Some((trace, span)) => (trace, Some(span)),

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 use voile_proto::{access_log as als_wire, trace as trace_wire};
 use voile_telemetry::access_log::als::AlsHeaders;
 use voile_telemetry::access_log::{AlsLog, Logger, Sink};
-use voile_telemetry::export::{CollectorStream, CollectorDialer, Dialing, als, spans};
+use voile_telemetry::export::{CollectorDialer, CollectorStream, Dialing, als, spans};
 use voile_telemetry::generated::access_log_service::access_log_service_server::{
     AccessLogService, AccessLogServiceServer,
 };

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use voile_model::log_filter::LogFilter;
 use voile_model::log_format::{HeaderSource, LogFormat};
 use voile_telemetry::access_log::{
-    AccessLogEntry, Fields, FileLog, HttpLogFields, Logger, PolicyMarks, NoFields, DryRunEntry, Renderer, Sink, TlsFacts,
-    passes,
+    AccessLogEntry, DryRunEntry, Fields, FileLog, HttpLogFields, Logger, NoFields, PolicyMarks,
+    Renderer, Sink, TlsFacts, passes,
 };
 
 /// Fields of a hostile client and a plain server.

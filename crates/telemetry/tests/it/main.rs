@@ -8,7 +8,8 @@ mod pages;
 use std::time::{Duration, Instant};
 
 use voile_telemetry::{
-    IDLE_SERIES, Labels, PeerLabels, Projection, Reporter, Scrape, Security, ServiceLabels, MetricShape, Shard,
+    IDLE_SERIES, Labels, MetricShape, PeerLabels, Projection, Reporter, Scrape, Security,
+    ServiceLabels, Shard,
 };
 
 fn labels(client: &str) -> Labels {

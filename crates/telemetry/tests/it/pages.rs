@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 use voile_telemetry::admin::{
-    ADMIN_HEADER_TIMEOUT, PageResponse, MAX_ADMIN_CONNECTIONS, serve, serve_local,
+    ADMIN_HEADER_TIMEOUT, MAX_ADMIN_CONNECTIONS, PageResponse, serve, serve_local,
 };
 
 /// A request whose body never comes.

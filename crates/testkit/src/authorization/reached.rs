@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use voile_policy::authorization::{Action, Attribute, Cidr, Pattern, Policy, PolicyRule, Term, Text};
+use voile_policy::authorization::{
+    Action, Attribute, Cidr, Pattern, Policy, PolicyRule, Term, Text,
+};
 
 use super::policies::{attribute, value};
 use super::{Random, Scope};

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Map, Value, json};
 use voile_model::Identity;
-use voile_policy::authorization::{RequestFacts, HttpFacts};
+use voile_policy::authorization::{HttpFacts, RequestFacts};
 use voile_policy::claims::Claims;
 
 use super::words::{

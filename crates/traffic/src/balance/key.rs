@@ -55,7 +55,9 @@ impl KeySource {
     ) -> HashKey {
         let of = |value: &[u8]| HashKey::Of(xxh64(value, 0));
         match self {
-            Self::Header(name) => request.header(name).map_or(HashKey::None, |value| of(&value)),
+            Self::Header(name) => request
+                .header(name)
+                .map_or(HashKey::None, |value| of(&value)),
             Self::Query(name) => {
                 query_parameter(request.query(), name.as_bytes()).map_or(HashKey::None, of)
             }

@@ -169,7 +169,12 @@ fn is_panic(level: &PriorityLevel, levels: &[PriorityLevel], spread: &Spread) ->
 }
 
 /// The groups of one level, with their weights.
-fn localities(places: &[EndpointLocality], level: &PriorityLevel, panics: bool, spread: &Spread) -> Vec<(EndpointGroup, u64)> {
+fn localities(
+    places: &[EndpointLocality],
+    level: &PriorityLevel,
+    panics: bool,
+    spread: &Spread,
+) -> Vec<(EndpointGroup, u64)> {
     if level.weight == 0 {
         return vec![(level.group(panics), 1)];
     }
@@ -184,7 +189,10 @@ fn localities(places: &[EndpointLocality], level: &PriorityLevel, panics: bool, 
     apart(places, level).into_values().map(part).collect()
 }
 
-fn apart(places: &[EndpointLocality], level: &PriorityLevel) -> std::collections::BTreeMap<u32, PriorityLevel> {
+fn apart(
+    places: &[EndpointLocality],
+    level: &PriorityLevel,
+) -> std::collections::BTreeMap<u32, PriorityLevel> {
     let mut by_locality = std::collections::BTreeMap::<u32, PriorityLevel>::new();
     for member in &level.members {
         let place = &places[*member as usize];
@@ -195,7 +203,12 @@ fn apart(places: &[EndpointLocality], level: &PriorityLevel) -> std::collections
 }
 
 /// The groups of one level whose localities are zones, our own first, with their shares.
-fn by_zone(places: &[EndpointLocality], level: &PriorityLevel, panics: bool, zones: &Zones) -> Vec<(EndpointGroup, u64)> {
+fn by_zone(
+    places: &[EndpointLocality],
+    level: &PriorityLevel,
+    panics: bool,
+    zones: &Zones,
+) -> Vec<(EndpointGroup, u64)> {
     let mut apart = apart(places, level);
     let numbers = 0..u32::try_from(zones.callers.len()).unwrap_or(u32::MAX);
     let groups = numbers.map(|zone| apart.remove(&zone).unwrap_or_default().group(panics));

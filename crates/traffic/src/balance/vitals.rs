@@ -162,7 +162,7 @@ fn decay(passed: Duration) -> f64 {
 mod tests {
     use std::time::Duration;
 
-    use super::{MAX_PENALTY, PENALTY, SlowStart, EndpointVitals};
+    use super::{EndpointVitals, MAX_PENALTY, PENALTY, SlowStart};
 
     const MS: Duration = Duration::from_millis(1);
     const S: Duration = Duration::from_secs(1);

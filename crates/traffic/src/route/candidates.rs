@@ -172,7 +172,12 @@ impl Candidates {
     }
 
     /// Looks for an entry that matches and precedes `best`, which it then is.
-    pub(super) fn look<R: RouteInput + ?Sized>(&self, entries: &[RouteCandidate], request: &R, best: &mut u32) {
+    pub(super) fn look<R: RouteInput + ?Sized>(
+        &self,
+        entries: &[RouteCandidate],
+        request: &R,
+        best: &mut u32,
+    ) {
         if self.first >= *best {
             return;
         }

@@ -92,7 +92,8 @@ impl ConnectionTable {
         for name in names {
             let around = named.iter().filter(|(other, _)| covers(other, name));
             let around = around.map(|(_, entry)| entry.clone());
-            let mut entries: Vec<ConnectionRoute> = around.chain(table.any_name.iter().cloned()).collect();
+            let mut entries: Vec<ConnectionRoute> =
+                around.chain(table.any_name.iter().cloned()).collect();
             entries.sort_by_key(ConnectionRoute::rank);
             table.by_name.insert(name, entries);
         }

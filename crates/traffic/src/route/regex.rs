@@ -397,7 +397,10 @@ mod tests {
         for _ in 0..2_000 {
             let pattern = drawn(&mut random, 2);
             let regex = Regex::new(&pattern).expect("good");
-            assert!(matches!(regex.compiled, CompiledRegex::Small(_)), "{pattern}");
+            assert!(
+                matches!(regex.compiled, CompiledRegex::Small(_)),
+                "{pattern}"
+            );
             let large = large(&regex);
             for _ in 0..20 {
                 let letters = ["a", "b", "/", "é", "-", "7", "A", "\n"];

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::candidates::{Candidates, MatchCondition, RouteCandidate};
 use super::matching::{Match, PathMatch, RouteInput, without_slash};
-use super::prefixes::{Prefixes, PrefixEntries};
+use super::prefixes::{PrefixEntries, Prefixes};
 use super::texts::Texts;
 
 /// Returns the first route in order with a matching alternative, by trying each: the definition of

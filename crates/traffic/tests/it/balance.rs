@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use voile_traffic::balance::{
-    Algorithm, Balancer, Cookie, EndpointCost, HashKey, KeySource, Locality, MAGLEV_SIZE, MIN_RING, EndpointLocality,
-    RingEndpoint, SlowStart, Spread, EndpointTiers, EndpointVitals, distance, distance_by_labels,
+    Algorithm, Balancer, Cookie, EndpointCost, EndpointLocality, EndpointTiers, EndpointVitals,
+    HashKey, KeySource, Locality, MAGLEV_SIZE, MIN_RING, RingEndpoint, SlowStart, Spread, distance,
+    distance_by_labels,
 };
 
 use super::sent::Sent;

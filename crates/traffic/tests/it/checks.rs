@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use voile_traffic::{CheckPolicy, CheckedEndpoint, FIRST_WITHIN, EndpointHealth};
+use voile_traffic::{CheckPolicy, CheckedEndpoint, EndpointHealth, FIRST_WITHIN};
 
 const S: Duration = Duration::from_secs(1);
 

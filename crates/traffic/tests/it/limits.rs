@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use voile_traffic::{
-    Breaker, Bucket, Ejection, KeyedBuckets, LimitKey, BreakerLimits, UpstreamOutcome, OutlierPolicy, Outliers,
-    Rate, EjectionReason, Resource, SuccessRate, unsuccessful,
+    Breaker, BreakerLimits, Bucket, Ejection, EjectionReason, KeyedBuckets, LimitKey,
+    OutlierPolicy, Outliers, Rate, Resource, SuccessRate, UpstreamOutcome, unsuccessful,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -207,7 +207,10 @@ fn who_succeeds_far_less_often_than_the_others_is_put_out_by_the_interval() {
         let status = if request % 10 == 0 { 500 } else { 200 };
         outliers.report(request % 10, UpstreamOutcome::Answered(status), 11 * S);
     }
-    assert_eq!(outliers.report(1, UpstreamOutcome::Answered(200), 21 * S), []);
+    assert_eq!(
+        outliers.report(1, UpstreamOutcome::Answered(200), 21 * S),
+        []
+    );
 }
 
 #[test]
@@ -251,12 +254,16 @@ fn as_many_of_those_that_succeed_less_often_are_put_out_as_is_said() {
         for interval in 1..=1_000 {
             let now = interval * 10 * S + interval * Duration::from_nanos(7_919);
             // The first answer of the next interval triggers the comparison of earlier counts.
-            put_out += outliers.report(0, UpstreamOutcome::Answered(200), now).len();
+            put_out += outliers
+                .report(0, UpstreamOutcome::Answered(200), now)
+                .len();
             for (place, status) in [(0, 200), (1, 200), (2, 500)] {
                 outliers.report(place, UpstreamOutcome::Answered(status), now + S);
             }
         }
-        put_out += outliers.report(0, UpstreamOutcome::Answered(200), 20_000 * S).len();
+        put_out += outliers
+            .report(0, UpstreamOutcome::Answered(200), 20_000 * S)
+            .len();
         assert!((least..=most).contains(&put_out), "{percent}: {put_out}");
     }
 }

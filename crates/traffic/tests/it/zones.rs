@@ -1,7 +1,7 @@
 //! Requests stay in their zone as far as that leaves every endpoint with the same load: tables, and a property over all callers.
 
 use fastrand::Rng;
-use voile_traffic::balance::{EndpointLocality, Spread, EndpointTiers, Zones};
+use voile_traffic::balance::{EndpointLocality, EndpointTiers, Spread, Zones};
 
 /// Points of chance at which shares are read.
 const POINTS: u64 = 10_000;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use voile_transport::{SocketEvents, TransportStream, TcpIo};
+use voile_transport::{SocketEvents, TcpIo, TransportStream};
 
 /// A record of TLS.
 const RECORD: usize = 16_406;
@@ -30,7 +30,12 @@ async fn what_lies_here_is_readable_though_nothing_more_comes() {
         heard.extend_from_slice(&room[..count]);
         if heard.len() < all.len() {
             assert!(stream.is_readable(), "after {} bytes", heard.len());
-            assert_eq!(stream.news(), SocketEvents::Bytes, "after {} bytes", heard.len());
+            assert_eq!(
+                stream.news(),
+                SocketEvents::Bytes,
+                "after {} bytes",
+                heard.len()
+            );
             seen_here |= !has_bytes(&stream);
         }
     }

@@ -112,10 +112,26 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, DetectedProtocol)> {
 /// Requests, as servers read them: careless ones, too, whose reading the HTTP engine refuses where it is none.
 fn requests() -> Vec<(&'static str, Vec<u8>, DetectedProtocol)> {
     vec![
-        ("get", b"GET / HTTP/1.1\r\n".to_vec(), DetectedProtocol::Http1),
-        ("old http", b"GET /x HTTP/1.0\r\n".to_vec(), DetectedProtocol::Http1),
-        ("tunnel", b"CONNECT a:1 HTTP".to_vec(), DetectedProtocol::Opaque),
-        ("no", b"CONNECTED / HTTP/1.1".to_vec(), DetectedProtocol::Http1),
+        (
+            "get",
+            b"GET / HTTP/1.1\r\n".to_vec(),
+            DetectedProtocol::Http1,
+        ),
+        (
+            "old http",
+            b"GET /x HTTP/1.0\r\n".to_vec(),
+            DetectedProtocol::Http1,
+        ),
+        (
+            "tunnel",
+            b"CONNECT a:1 HTTP".to_vec(),
+            DetectedProtocol::Opaque,
+        ),
+        (
+            "no",
+            b"CONNECTED / HTTP/1.1".to_vec(),
+            DetectedProtocol::Http1,
+        ),
         (
             "own method",
             b"BREW /pot HTTP/1.1\r\n".to_vec(),
@@ -146,7 +162,11 @@ fn requests() -> Vec<(&'static str, Vec<u8>, DetectedProtocol)> {
             b"FETCH  /  HTTP/1.1\r\n".to_vec(),
             DetectedProtocol::Http1,
         ),
-        ("tabs", b"FETCH\t/\tHTTP/1.1\r\n".to_vec(), DetectedProtocol::Http1),
+        (
+            "tabs",
+            b"FETCH\t/\tHTTP/1.1\r\n".to_vec(),
+            DetectedProtocol::Http1,
+        ),
         (
             "another version",
             b"FETCH / http/9".to_vec(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{LocalSet, spawn_local};
-use voile_transport::{DetectedProtocol, RelayEnd, TransportStream, TcpIo, read_prefix, relay};
+use voile_transport::{DetectedProtocol, RelayEnd, TcpIo, TransportStream, read_prefix, relay};
 
 const FOREVER: Duration = Duration::from_secs(20);
 

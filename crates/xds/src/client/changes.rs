@@ -46,7 +46,8 @@ impl PendingChanges {
 
     /// Wants it no more, and has forgotten what it held of it.
     pub fn let_go(&mut self, type_url: &Arc<str>, name: Arc<str>) {
-        self.0.insert((type_url.clone(), name), WantedChange::Unwanted);
+        self.0
+            .insert((type_url.clone(), name), WantedChange::Unwanted);
     }
 
     /// Makes them so; the requests to send, if there is a stream.

@@ -6,8 +6,8 @@ mod backoff;
 mod changes;
 mod connect;
 mod driver;
-mod response_timeout;
 mod replicas;
+mod response_timeout;
 mod state;
 mod subscriptions;
 #[cfg(test)]

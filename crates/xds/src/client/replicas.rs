@@ -37,7 +37,11 @@ pub(super) struct Replicas {
 
 impl Replicas {
     /// Draws one of those that have not failed; one of all, when all have. `random` is 0 to 1.
-    pub(super) fn draw(&mut self, ways: &[ControlPlaneReplica], random: f64) -> Option<ControlPlaneReplica> {
+    pub(super) fn draw(
+        &mut self,
+        ways: &[ControlPlaneReplica],
+        random: f64,
+    ) -> Option<ControlPlaneReplica> {
         // Forgets failed addresses that the name no longer resolves to.
         self.failed.retain(|way| ways.contains(way));
         if ways.iter().all(|way| self.failed.contains(way)) {

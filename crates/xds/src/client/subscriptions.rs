@@ -379,7 +379,11 @@ impl SubscribedType {
 /// First requests for a type on a new stream. A server does not send held resources again, but the caller of a name asked for
 /// since the last answer may hold nothing of it. Those names go into a request of their own, which a server must answer. They
 /// are not declared as held either: istiod takes held names as already asked for, and does not answer a request for them.
-fn first_requests(node: &Node, type_url: &str, kind: &SubscribedType) -> Vec<DeltaDiscoveryRequest> {
+fn first_requests(
+    node: &Node,
+    type_url: &str,
+    kind: &SubscribedType,
+) -> Vec<DeltaDiscoveryRequest> {
     if kind.held.is_empty() || kind.owed.is_empty() {
         return vec![first_request(node, type_url, kind, &kind.wanted)];
     }

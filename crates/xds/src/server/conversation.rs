@@ -7,13 +7,15 @@ use prost::Message;
 use tonic::Status;
 use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Node};
 
-use super::driver::status_of;
-use super::frame::{DueResponse, ResponseEntry, Nonce, TailoredResource};
-use super::subscription_index::Membership;
-use super::names::Names;
 use super::denied_names::RefusedNames;
+use super::driver::status_of;
+use super::frame::{DueResponse, Nonce, ResponseEntry, TailoredResource};
+use super::names::Names;
 use super::sotw::{Absent, SotwStream};
-use super::stream::{StreamEndReason, RequestEvent, SentResource, MAX_NAME_BYTES, DiscoveryStream, unspeakable};
+use super::stream::{
+    DiscoveryStream, MAX_NAME_BYTES, RequestEvent, SentResource, StreamEndReason, unspeakable,
+};
+use super::subscription_index::Membership;
 use super::{Resource, Snapshot};
 
 /// One caller's stream, by whichever protocol.
@@ -46,8 +48,13 @@ pub(super) trait Conversation<C>: Send + 'static {
     fn soonest(&self) -> Option<Instant>;
     /// When something is to be said that waits for an answer until then.
     fn resumes(&self) -> Option<Instant>;
-    fn receive(&mut self, request: Self::Request, now: Instant) -> Result<RequestEvent, StreamEndReason>;
-    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DueResponse<Self::Entry>>;
+    fn receive(
+        &mut self,
+        request: Self::Request,
+        now: Instant,
+    ) -> Result<RequestEvent, StreamEndReason>;
+    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant)
+    -> Option<DueResponse<Self::Entry>>;
     /// Returns true if something must be looked at: the caller's state may be out of date.
     fn is_due(&self) -> bool;
     /// Bytes that are kept for what the caller said, and for what it was told.
@@ -132,11 +139,19 @@ impl<C: Send + 'static> Conversation<C> for DiscoveryStream<C> {
         self.resumes()
     }
 
-    fn receive(&mut self, request: Self::Request, now: Instant) -> Result<RequestEvent, StreamEndReason> {
+    fn receive(
+        &mut self,
+        request: Self::Request,
+        now: Instant,
+    ) -> Result<RequestEvent, StreamEndReason> {
         self.receive(request, now)
     }
 
-    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DueResponse<Self::Entry>> {
+    fn due(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        now: Instant,
+    ) -> Option<DueResponse<Self::Entry>> {
         self.due(snapshot, now)
     }
 
@@ -240,11 +255,19 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
         self.resumes()
     }
 
-    fn receive(&mut self, request: Self::Request, now: Instant) -> Result<RequestEvent, StreamEndReason> {
+    fn receive(
+        &mut self,
+        request: Self::Request,
+        now: Instant,
+    ) -> Result<RequestEvent, StreamEndReason> {
         self.receive(request, now)
     }
 
-    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DueResponse<Self::Entry>> {
+    fn due(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        now: Instant,
+    ) -> Option<DueResponse<Self::Entry>> {
         self.due(snapshot, now)
     }
 

@@ -21,9 +21,9 @@ use super::Snapshot;
 use super::budget::{Allowance, BYTES_OF_WORK, MESSAGE_WORK, REFUSAL_WORK, StreamBudget};
 use super::conversation::Conversation;
 use super::frame::{self, HEAD_BYTES};
-use super::subscription_index::{CALLER, Membership, StreamNews};
 use super::sotw::Absent;
-use super::stream::{StreamEndReason, RequestEvent};
+use super::stream::{RequestEvent, StreamEndReason};
+use super::subscription_index::{CALLER, Membership, StreamNews};
 
 /// When to look at the clock where nothing ends: never so late that it cannot be reckoned with.
 const SOMETIME: Duration = Duration::from_secs(24 * 3600);

@@ -6,16 +6,16 @@
 mod budget;
 mod by_type;
 mod conversation;
-mod rejected_routes;
+mod denied_names;
 mod driver;
 mod frame;
-mod subscription_index;
 mod names;
-mod type_bits;
-mod denied_names;
+mod rejected_routes;
 mod service;
 mod sotw;
 mod stream;
+mod subscription_index;
+mod type_bits;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,11 +28,11 @@ pub use budget::{
     MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES_EVER, STREAMS_PER_IDENTITY, STREAMS_PER_WORKLOAD,
 };
 pub use driver::{Admission, BoundedLife, DEPARTED, Observer, ServedStream, StreamId};
-pub use subscription_index::{CALLER, SubscriptionIndex, Publishing, ChangedNames};
 pub use names::Names;
 pub use service::Streams;
 pub use sotw::{Absent, SotwStream};
-pub use stream::{StreamEndReason, RequestEvent, SentResource, Rejections, DiscoveryStream};
+pub use stream::{DiscoveryStream, Rejections, RequestEvent, SentResource, StreamEndReason};
+pub use subscription_index::{CALLER, ChangedNames, Publishing, SubscriptionIndex};
 
 /// One resource, encoded once and shared by all streams.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,11 +12,11 @@ use tonic::metadata::MetadataValue;
 use super::budget::Accounts;
 use super::conversation::Conversation;
 use super::driver::{
-    StreamStart, BoundedLife, Observer, ServedStream, StreamSession, Snapshots, StreamId, status_of,
+    BoundedLife, Observer, ServedStream, Snapshots, StreamId, StreamSession, StreamStart, status_of,
 };
-use super::subscription_index::SubscriptionIndex;
 use super::sotw::SotwStream;
 use super::stream::DiscoveryStream;
+use super::subscription_index::SubscriptionIndex;
 
 const SOTW: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";

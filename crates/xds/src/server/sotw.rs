@@ -17,12 +17,12 @@ use voile_proto::type_url;
 
 use super::budget::{NAME_BYTES, SENT_BYTES};
 use super::by_type::ByType;
-use super::rejected_routes::{RefusalLog, KeepRule};
-use super::frame::{DueResponse, Nonce};
 use super::denied_names::RefusedNames;
+use super::frame::{DueResponse, Nonce};
+use super::rejected_routes::{KeepRule, RefusalLog};
 use super::stream::{
-    ACK_DEADLINE, StreamEndReason, RequestEvent, SentResource, InFlight, LEADING, MAX_NAME_BYTES, MAX_NAMES,
-    MAX_RESPONSE_BYTES, MAX_TYPES, NAMING, WARMING, unnamed, unspeakable,
+    ACK_DEADLINE, InFlight, LEADING, MAX_NAME_BYTES, MAX_NAMES, MAX_RESPONSE_BYTES, MAX_TYPES,
+    NAMING, RequestEvent, SentResource, StreamEndReason, WARMING, unnamed, unspeakable,
 };
 use super::{Resolution, Resource, Snapshot};
 
@@ -202,13 +202,21 @@ impl<C: 'static> SotwStream<C> {
     ///
     /// # Errors
     /// The stream is to end.
-    pub fn receive(&mut self, request: DiscoveryRequest, now: Instant) -> Result<RequestEvent, StreamEndReason> {
+    pub fn receive(
+        &mut self,
+        request: DiscoveryRequest,
+        now: Instant,
+    ) -> Result<RequestEvent, StreamEndReason> {
         if request.type_url.is_empty() {
-            return Err(StreamEndReason::Violation("a request without a type".to_owned()));
+            return Err(StreamEndReason::Violation(
+                "a request without a type".to_owned(),
+            ));
         }
         let first = self.kinds.get(&request.type_url).is_none();
         if first && self.kinds.len() >= MAX_TYPES {
-            return Err(StreamEndReason::TooMuch(format!("more than {MAX_TYPES} types")));
+            return Err(StreamEndReason::TooMuch(format!(
+                "more than {MAX_TYPES} types"
+            )));
         }
         if first && request.type_url.len() > MAX_NAME_BYTES {
             return Err(unspeakable(&request.type_url));
@@ -334,7 +342,11 @@ impl<C: 'static> SotwStream<C> {
 }
 
 impl SotwType {
-    fn subscribe(&mut self, first: bool, request: &DiscoveryRequest) -> Result<(), StreamEndReason> {
+    fn subscribe(
+        &mut self,
+        first: bool,
+        request: &DiscoveryRequest,
+    ) -> Result<(), StreamEndReason> {
         let asked = &request.resource_names;
         if asked.len() > MAX_NAMES {
             return Err(StreamEndReason::TooMuch(format!(
@@ -342,7 +354,10 @@ impl SotwType {
             )));
         }
         if let Some(name) = asked.iter().find(|name| name.len() > MAX_NAME_BYTES) {
-            return Err(StreamEndReason::TooMuch(format!("a name of {} bytes", name.len())));
+            return Err(StreamEndReason::TooMuch(format!(
+                "a name of {} bytes",
+                name.len()
+            )));
         }
         // The protocol's old form of a wildcard: nothing was ever named.
         self.named |= !asked.is_empty();

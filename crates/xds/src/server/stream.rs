@@ -14,25 +14,25 @@ use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use voile_proto::type_url;
 
 use super::by_type::ByType;
-use super::rejected_routes::{RefusalLog, KeepRule};
+use super::denied_names::RefusedNames;
 use super::frame::{DueResponse, Nonce, TailoredResource};
 use super::names::Names;
+use super::rejected_routes::{KeepRule, RefusalLog};
 use super::type_bits::PermitCount;
-use super::denied_names::RefusedNames;
 use super::{Resolution, Resource, Snapshot};
 
-mod resolved_names;
-mod stream_budget;
 mod order;
 mod partial;
 mod rejected;
+mod resolved_names;
+mod stream_budget;
 
-use resolved_names::hold;
 pub(super) use order::{LEADING, NAMING};
 use order::{LED_TO, NAMED, ROUTES};
 use rejected::Rejected;
 pub use rejected::Rejections;
 pub(super) use rejected::unnamed;
+use resolved_names::hold;
 
 /// Types one stream may ask for: ours, Istio's, and Envoy's, with room.
 pub(super) const MAX_TYPES: usize = 16;
@@ -372,7 +372,9 @@ impl<C: 'static> DiscoveryStream<C> {
         now: Instant,
     ) -> Result<RequestEvent, StreamEndReason> {
         if request.type_url.is_empty() {
-            return Err(StreamEndReason::Violation("a request without a type".to_owned()));
+            return Err(StreamEndReason::Violation(
+                "a request without a type".to_owned(),
+            ));
         }
         let changes = [
             &request.resource_names_subscribe,
@@ -386,7 +388,9 @@ impl<C: 'static> DiscoveryStream<C> {
                 place
             }
             Err(_) if self.kinds.len() >= MAX_TYPES => {
-                return Err(StreamEndReason::TooMuch(format!("more than {MAX_TYPES} types")));
+                return Err(StreamEndReason::TooMuch(format!(
+                    "more than {MAX_TYPES} types"
+                )));
             }
             Err(_) if request.type_url.len() > MAX_NAME_BYTES => {
                 return Err(unspeakable(&request.type_url));
@@ -448,7 +452,11 @@ impl<C: 'static> DiscoveryStream<C> {
     }
 
     /// The same, to be written.
-    pub(super) fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DueResponse<TailoredResource>> {
+    pub(super) fn due(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        now: Instant,
+    ) -> Option<DueResponse<TailoredResource>> {
         let due = self.find(snapshot, now);
         if due.is_some() {
             self.sent_since.get_or_insert(now);
@@ -562,11 +570,18 @@ impl StreamType {
         Ok(())
     }
 
-    fn subscribe(&mut self, first: bool, request: &DeltaDiscoveryRequest) -> Result<(), StreamEndReason> {
+    fn subscribe(
+        &mut self,
+        first: bool,
+        request: &DeltaDiscoveryRequest,
+    ) -> Result<(), StreamEndReason> {
         let was_dirty = std::mem::take(&mut self.dirty);
         for name in &request.resource_names_subscribe {
             if name.len() > MAX_NAME_BYTES {
-                return Err(StreamEndReason::TooMuch(format!("a name of {} bytes", name.len())));
+                return Err(StreamEndReason::TooMuch(format!(
+                    "a name of {} bytes",
+                    name.len()
+                )));
             }
             self.dirty = true;
             if name == "*" {
@@ -736,7 +751,12 @@ impl StreamType {
     }
 
     /// All resources that the caller should hold now.
-    fn wanted<C: 'static>(&self, snapshot: &dyn Snapshot<C>, caller: &C, type_url: &str) -> RequestChanges {
+    fn wanted<C: 'static>(
+        &self,
+        snapshot: &dyn Snapshot<C>,
+        caller: &C,
+        type_url: &str,
+    ) -> RequestChanges {
         let mut all = RequestChanges {
             searches: self.wildcard,
             ..RequestChanges::default()

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use voile_model::mesh::action::{
-    Abort, AbortStatus, DirectResponse, Cors, Delay, Fault, HeaderEdits, HeaderRules, Origin, OriginMatch,
-    PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, Rewrite, RequestShare,
+    Abort, AbortStatus, Cors, Delay, DirectResponse, Fault, HeaderEdits, HeaderRules, Origin,
+    OriginMatch, PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, RequestShare, Rewrite,
 };
 use voile_proto::proxy as wire;
 

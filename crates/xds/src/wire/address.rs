@@ -11,8 +11,8 @@ use voile_model::{Hostname, Identity, Labels, Namespace, Port, ServiceKey};
 use voile_proto::workload as wire;
 
 use super::{
-    RemoteWorkload, WireProtocol, WaypointAddress, WireError, address, hostname, namespace, port, service_key,
-    trust_domain,
+    RemoteWorkload, WaypointAddress, WireError, WireProtocol, address, hostname, namespace, port,
+    service_key, trust_domain,
 };
 
 /// One resource of type `istio.workload.Address`.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use prost::Message;
 use voile_model::ResourceName;
 use voile_model::mesh::authorization::{
-    AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, WhenCondition, Matches, OperationMatch,
-    PolicyTarget, AuthorizationRule, SourceMatch,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, AuthorizationRule, Matches,
+    OperationMatch, PolicyTarget, SourceMatch, WhenCondition,
     values::{self, ConditionError},
 };
 use voile_model::source::Source;
@@ -23,7 +23,9 @@ pub fn encode_authorization(policy: &AuthorizationPolicy) -> wire::Authorization
         AuthorizationAction::Allow => (wire::AuthorizationAction::Allow, ""),
         AuthorizationAction::Deny => (wire::AuthorizationAction::Deny, ""),
         AuthorizationAction::Audit => (wire::AuthorizationAction::Audit, ""),
-        AuthorizationAction::Custom(provider) => (wire::AuthorizationAction::Custom, &*provider.name),
+        AuthorizationAction::Custom(provider) => {
+            (wire::AuthorizationAction::Custom, &*provider.name)
+        }
     };
     wire::AuthorizationPolicy {
         action: action.into(),
@@ -77,7 +79,9 @@ fn encode_condition(condition: &WhenCondition) -> wire::AuthorizationCondition {
             ("source.serviceAccount".to_owned(), encode(matches))
         }
         WhenCondition::SourcePrincipal(matches) => ("source.principal".to_owned(), encode(matches)),
-        WhenCondition::SourceTrustDomain(matches) => ("source.trustDomain".to_owned(), encode(matches)),
+        WhenCondition::SourceTrustDomain(matches) => {
+            ("source.trustDomain".to_owned(), encode(matches))
+        }
         WhenCondition::RequestPrincipal(matches) => {
             ("request.auth.principal".to_owned(), encode(matches))
         }

@@ -7,7 +7,7 @@ use voile_model::{Hostname, Namespace, Port, ServiceKey};
 use voile_proto::proxy as wire;
 
 use super::configuration::MutualTls;
-use super::{WireProtocol, WireError, address, hostname, namespace, port, service_key, socket};
+use super::{WireError, WireProtocol, address, hostname, namespace, port, service_key, socket};
 
 /// The inbound half of transparent capture.
 #[derive(Debug, Clone, PartialEq, Eq)]

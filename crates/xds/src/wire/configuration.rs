@@ -13,8 +13,8 @@ use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
 use super::{
-    Authorizer, InboundCapture, Gateway, HealthCheck, HealthProbe, WireProtocol, RateLimit, Telemetry,
-    Waypoint, WireError, address, labels_of, port, service_key, socket, trust_domain,
+    Authorizer, Gateway, HealthCheck, HealthProbe, InboundCapture, RateLimit, Telemetry, Waypoint,
+    WireError, WireProtocol, address, labels_of, port, service_key, socket, trust_domain,
 };
 
 /// The configuration of one sidecar.

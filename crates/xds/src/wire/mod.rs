@@ -6,7 +6,6 @@ mod action;
 mod address;
 mod authorization;
 mod authorizer;
-mod remote_networks;
 mod capture;
 mod configuration;
 mod encode;
@@ -16,6 +15,7 @@ mod health_check;
 mod host_names;
 mod policy;
 mod rate_limit;
+mod remote_networks;
 mod routes;
 mod telemetry;
 mod tokens;
@@ -28,19 +28,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use address::{
-    Address, ApplicationTunnel, WireEndpoint, Service, ServicePort, TelemetryLabels, Tunnel, WireWorkload,
-    WorkloadType,
+    Address, ApplicationTunnel, Service, ServicePort, TelemetryLabels, Tunnel, WireEndpoint,
+    WireWorkload, WorkloadType,
 };
 pub use authorization::{decode_authorization, encode_authorization};
 pub use authorizer::{Authorizer, AuthorizerHttp};
-pub use remote_networks::{
-    RemoteWorkload, NetworkEntrance, RemoteGateway, encode_network_gateway, encode_network_gateways, parse_away_address,
-};
-pub use capture::{AddressRange, InboundCapture, CapturedPort, ReachableHosts};
+pub use capture::{AddressRange, CapturedPort, InboundCapture, ReachableHosts};
 pub use configuration::{
-    ClientCertificateDetails, ConnectionTimeouts, ForwardClientCertificate, InboundListener, WireLimits,
+    ClientCertificateDetails, ConnectionTimeouts, ForwardClientCertificate, InboundListener,
     MutualTls, OutboundListener, OutboundPolicy, OutboundService, PathNormalization,
-    PolicyReference, ProxyConfiguration,
+    PolicyReference, ProxyConfiguration, WireLimits,
 };
 pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protocol_of};
 pub use gateway::{
@@ -52,9 +49,13 @@ pub use health_check::HealthCheck;
 pub use host_names::{NameMeaning, SEARCH, is_virtual, parse_search, search_name, search_name_of};
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
 pub use rate_limit::{GlobalLimits, LimitRule, RateLimit};
+pub use remote_networks::{
+    NetworkEntrance, RemoteGateway, RemoteWorkload, encode_network_gateway,
+    encode_network_gateways, parse_away_address,
+};
 pub use routes::{
-    ConnectionMatch, ConnectionRoute, Mirror, OpenedRoutes, PackedRoutes, RequestMatch, WireRoute,
-    RouteDestination, RouteTarget, Routes,
+    ConnectionMatch, ConnectionRoute, Mirror, OpenedRoutes, PackedRoutes, RequestMatch,
+    RouteDestination, RouteTarget, Routes, WireRoute,
 };
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
 pub use tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};

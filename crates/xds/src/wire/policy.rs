@@ -10,7 +10,7 @@ use voile_model::{Labels, Port};
 use voile_proto::proxy as wire;
 
 use super::traffic::check_traffic;
-use super::{WireProtocol, WireError, labels_of, milliseconds, port};
+use super::{WireError, WireProtocol, labels_of, milliseconds, port};
 
 /// Policy of calls to a service, or to a workload at its own address, port by port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

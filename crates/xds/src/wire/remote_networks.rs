@@ -92,7 +92,10 @@ impl RemoteWorkload {
         Some(Self {
             network: message.network.as_str().into(),
             gateway,
-            keepers: said.take(MAX_GATEWAYS).filter_map(RemoteGateway::read).collect(),
+            keepers: said
+                .take(MAX_GATEWAYS)
+                .filter_map(RemoteGateway::read)
+                .collect(),
         })
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use prost::Message;
 use prost::bytes::Bytes;
-use voile_model::mesh::action::{DirectResponse, Cors, Fault, HeaderRules, Rewrite, RequestShare};
+use voile_model::mesh::action::{Cors, DirectResponse, Fault, HeaderRules, RequestShare, Rewrite};
 use voile_model::mesh::{AddressRange, HttpRoute, TextMatch};
 use voile_model::{Labels, Port, ServiceKey};
 use voile_proto::proxy as wire;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use voile_model::log_filter::LogFilter;
 use voile_model::log_format::LogFormat;
-use voile_model::mesh::telemetry::{CustomTag, Metric, SamplingShare, TelemetrySide, TagOverride};
+use voile_model::mesh::telemetry::{CustomTag, Metric, SamplingShare, TagOverride, TelemetrySide};
 use voile_model::{Port, ServiceKey};
 use voile_proto::proxy as wire;
 
@@ -167,7 +167,11 @@ impl Telemetry {
 
     /// State of one metric of one side: true if it is off, and the changes of its labels.
     #[must_use]
-    pub fn metric(&self, side: TelemetrySide, exposed: &str) -> (bool, BTreeMap<Arc<str>, TagOverride>) {
+    pub fn metric(
+        &self,
+        side: TelemetrySide,
+        exposed: &str,
+    ) -> (bool, BTreeMap<Arc<str>, TagOverride>) {
         let (mut off, mut tags) = (false, BTreeMap::new());
         for change in self.metrics.iter().filter(|change| change.side == side) {
             if change.metric.as_deref().is_none_or(|name| name == exposed) {

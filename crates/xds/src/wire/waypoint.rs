@@ -11,7 +11,7 @@ use voile_proto::proxy as wire;
 use voile_proto::workload;
 
 use super::configuration::{OutboundService, PolicyReference, references};
-use super::{WireProtocol, Telemetry, WireError, address, hostname, namespace, socket};
+use super::{Telemetry, WireError, WireProtocol, address, hostname, namespace, socket};
 
 /// Waypoint configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Status};
 use voile_proto::type_url::{CLUSTER, ROUTES};
-use voile_xds::server::{RequestEvent, Resolution, Resource, Snapshot, SotwStream, DiscoveryStream};
+use voile_xds::server::{
+    DiscoveryStream, RequestEvent, Resolution, Resource, Snapshot, SotwStream,
+};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 /// The only routes there are.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
 use voile_xds::client::{PendingChanges, Subscriptions};
-use voile_xds::server::{Names, DiscoveryStream};
+use voile_xds::server::{DiscoveryStream, Names};
 
 use crate::server::{TYPE, Things};
 

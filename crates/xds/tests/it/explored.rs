@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
 use voile_xds::client::{PendingChanges, Rejection, Subscriptions};
-use voile_xds::server::{Resolution, Resource, Snapshot, DiscoveryStream};
+use voile_xds::server::{DiscoveryStream, Resolution, Resource, Snapshot};
 
 use crate::explorer::{System, explore};
 

@@ -8,7 +8,7 @@ use voile_proto::type_url::{
     ADDRESS, AUTHORIZATION, CLUSTER, ENDPOINTS, KEY_SET, LISTENER, ROUTES, SERVICE_POLICY,
     SERVICE_ROUTES,
 };
-use voile_xds::server::{RequestEvent, Names, SotwStream, DiscoveryStream};
+use voile_xds::server::{DiscoveryStream, Names, RequestEvent, SotwStream};
 
 use crate::server::{Things, shown};
 
@@ -75,7 +75,10 @@ impl Talk {
                 ..DeltaDiscoveryRequest::default()
             };
             let event = self.stream.receive(request, self.now);
-            assert!(matches!(event, Ok(RequestEvent::Acknowledged { .. })), "{event:?}");
+            assert!(
+                matches!(event, Ok(RequestEvent::Acknowledged { .. })),
+                "{event:?}"
+            );
         }
     }
 
@@ -89,7 +92,10 @@ impl Talk {
                 ..DeltaDiscoveryRequest::default()
             };
             let event = self.stream.receive(request, self.now);
-            assert!(matches!(event, Ok(RequestEvent::Refused { .. })), "{event:?}");
+            assert!(
+                matches!(event, Ok(RequestEvent::Refused { .. })),
+                "{event:?}"
+            );
         }
     }
 }
@@ -438,7 +444,10 @@ impl Whole {
     fn acknowledge(&mut self) {
         for request in std::mem::take(&mut self.unanswered) {
             let event = self.stream.receive(request, self.now);
-            assert!(matches!(event, Ok(RequestEvent::Acknowledged { .. })), "{event:?}");
+            assert!(
+                matches!(event, Ok(RequestEvent::Acknowledged { .. })),
+                "{event:?}"
+            );
         }
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Status};
-use voile_xds::server::{StreamEndReason, RequestEvent, Resolution, Resource, Snapshot, DiscoveryStream};
+use voile_xds::server::{
+    DiscoveryStream, RequestEvent, Resolution, Resource, Snapshot, StreamEndReason,
+};
 
 pub(crate) const TYPE: &str = "type.googleapis.com/test";
 
@@ -129,7 +131,10 @@ impl Conversation {
 
     fn acknowledge(&mut self) {
         let event = self.say(answer(&self.last.clone(), None));
-        assert!(matches!(event, RequestEvent::Acknowledged { .. }), "{event:?}");
+        assert!(
+            matches!(event, RequestEvent::Acknowledged { .. }),
+            "{event:?}"
+        );
     }
 
     fn change(&mut self, things: &Things) -> String {

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use voile_proto::discovery::{DiscoveryRequest, DiscoveryResponse, Status};
 use voile_proto::type_url::{ENDPOINTS, LISTENER};
-use voile_xds::server::{StreamEndReason, RequestEvent, Resolution, Resource, Snapshot, SotwStream};
+use voile_xds::server::{
+    RequestEvent, Resolution, Resource, Snapshot, SotwStream, StreamEndReason,
+};
 
 const NAMES: [&str; 2] = ["a", "b"];
 
@@ -365,7 +367,10 @@ fn strange_requests_end_the_stream_or_change_nothing() {
         assert_eq!(taken, Ok(RequestEvent::Subscribed));
     }
     let types = stream.receive(request(Vec::new(), "one more", ""), now);
-    assert!(matches!(types, Err(StreamEndReason::TooMuch(_))), "{types:?}");
+    assert!(
+        matches!(types, Err(StreamEndReason::TooMuch(_))),
+        "{types:?}"
+    );
     let stale = stream.receive(request(Vec::new(), "type0", "never said"), now);
     assert_eq!(stale, Ok(RequestEvent::Stale));
 }

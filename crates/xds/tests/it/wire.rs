@@ -6,16 +6,16 @@ use std::time::Duration;
 use prost::Message;
 use voile_model::Labels;
 use voile_model::mesh::action::{
-    Abort, AbortStatus, DirectResponse, Cors, Delay, Fault, HeaderEdits, HeaderRules, Origin, OriginMatch,
-    PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, Rewrite, RequestShare,
+    Abort, AbortStatus, Cors, Delay, DirectResponse, Fault, HeaderEdits, HeaderRules, Origin,
+    OriginMatch, PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, RequestShare, Rewrite,
 };
 use voile_model::mesh::{AddressRange, TextMatch};
 use voile_proto::{proxy, workload};
 use voile_xds::wire::{
-    Address, ConnectionMatch, ConnectionRoute, Mirror, MutualTls, WireProtocol, ProxyConfiguration,
-    RequestMatch, RetryPolicy, WireRoute, RouteDestination, RouteTarget, Routes, ServicePolicy, Tunnel,
-    decode_key_set, decode_tokens, encode_labels, encode_network_gateways, encode_service,
-    encode_tokens, encode_workload, parse_service_key,
+    Address, ConnectionMatch, ConnectionRoute, Mirror, MutualTls, ProxyConfiguration, RequestMatch,
+    RetryPolicy, RouteDestination, RouteTarget, Routes, ServicePolicy, Tunnel, WireProtocol,
+    WireRoute, decode_key_set, decode_tokens, encode_labels, encode_network_gateways,
+    encode_service, encode_tokens, encode_workload, parse_service_key,
 };
 
 const MESH: &str = r#"
@@ -77,7 +77,10 @@ fn model_to_wire_and_back_keeps_what_the_proxy_needs() {
         .collect();
     assert_eq!(
         ports,
-        [(80, None, WireProtocol::Http), (81, Some(9000), WireProtocol::Tcp)]
+        [
+            (80, None, WireProtocol::Http),
+            (81, Some(9000), WireProtocol::Tcp)
+        ]
     );
 }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::os::fd::AsRawFd;
 use std::task::Poll;
 
-use voile_zds::{Agents, Channel, AgentMessage, PodIdentity};
+use voile_zds::{AgentMessage, Agents, Channel, PodIdentity};
 
 fn add(uid: &str) -> AgentMessage {
     AgentMessage::Add {
@@ -26,7 +26,8 @@ async fn a_proxy_hears_what_an_agent_tells_and_the_agent_its_answers() {
     let agents = Agents::listen(&path).expect("listens");
     let proxy = async {
         let channel = Channel::connect(&path).await.expect("an agent");
-        let Some(AgentMessage::Add { uid, who, inside }) = channel.hear().await.expect("a word") else {
+        let Some(AgentMessage::Add { uid, who, inside }) = channel.hear().await.expect("a word")
+        else {
             panic!("not a pod");
         };
         assert_eq!((uid.as_str(), who.name.as_str()), ("1", "web"));
@@ -35,7 +36,10 @@ async fn a_proxy_hears_what_an_agent_tells_and_the_agent_its_answers() {
         assert_eq!(found.expect("a link"), wanted.expect("a link"));
         channel.answer(Err("no room")).await.expect("answered");
         let complete = channel.hear().await.expect("a word");
-        assert!(matches!(complete, Some(AgentMessage::Complete)), "{complete:?}");
+        assert!(
+            matches!(complete, Some(AgentMessage::Complete)),
+            "{complete:?}"
+        );
         channel.answer(Ok(())).await.expect("answered");
         assert!(channel.hear().await.expect("an end").is_none());
     };
@@ -43,7 +47,10 @@ async fn a_proxy_hears_what_an_agent_tells_and_the_agent_its_answers() {
         let channel = agents.accept().await.expect("a proxy");
         let answer = channel.tell(&add("1")).await.expect("an answer");
         assert_eq!(answer, Err("no room".to_owned()));
-        let answer = channel.tell(&AgentMessage::Complete).await.expect("an answer");
+        let answer = channel
+            .tell(&AgentMessage::Complete)
+            .await
+            .expect("an answer");
         assert_eq!(answer, Ok(()));
     };
     tokio::join!(proxy, agent);
@@ -63,7 +70,10 @@ async fn an_answer_that_was_heard_is_not_the_end_and_a_hang_up_is() {
     };
     let agent = async {
         let channel = agents.accept().await.expect("a proxy");
-        let answer = channel.tell(&AgentMessage::Complete).await.expect("an answer");
+        let answer = channel
+            .tell(&AgentMessage::Complete)
+            .await
+            .expect("an answer");
         assert_eq!(answer, Ok(()));
         let mut ended = std::pin::pin!(channel.ended());
         let waits = std::future::poll_fn(|cx| Poll::Ready(ended.as_mut().poll(cx).is_pending()));

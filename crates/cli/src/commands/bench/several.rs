@@ -7,7 +7,9 @@ use std::time::Duration;
 use voile_lab::{Definition, RecordKeeping};
 use voile_report::record::Record;
 
-use super::{BenchOptions, Done, FinishedExperiment, experiment, failed, keeping, overridden, usage};
+use super::{
+    BenchOptions, Done, FinishedExperiment, experiment, failed, keeping, overridden, usage,
+};
 
 /// A folder with a record's folder in it for each experiment, by its name.
 pub(super) struct RecordFolders(PathBuf);
@@ -20,7 +22,11 @@ impl RecordFolders {
 
     /// Selects the folder for the record of that experiment, or returns its record if that is
     /// complete.
-    fn keeping(&self, definition: &Definition, run: &BenchOptions) -> Result<KeptRecord, (u8, String)> {
+    fn keeping(
+        &self,
+        definition: &Definition,
+        run: &BenchOptions,
+    ) -> Result<KeptRecord, (u8, String)> {
         let folder = self.0.join(&definition.name);
         if run.resume.is_none() || !is_record(&folder) {
             return Ok(KeptRecord::Wanted(RecordKeeping::New(folder)));

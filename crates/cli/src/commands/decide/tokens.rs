@@ -17,7 +17,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use voile_model::Source;
 use voile_model::mesh::{KeySource, TokenRule};
-use voile_policy::tokens::{Cache, RuleKeys, TokenOutcome, TokenRequest, Rules};
+use voile_policy::tokens::{Cache, RuleKeys, Rules, TokenOutcome, TokenRequest};
 
 use super::{COUNTED, begin_counting, end_counting};
 

@@ -4,10 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use voile_envoy::{InterceptMode, EnvoyIdentity, ControlPlaneAddress, WrittenKeys};
+use voile_envoy::{ControlPlaneAddress, EnvoyIdentity, InterceptMode, WrittenKeys};
 use voile_model::{Namespace, WorkloadKey};
 
-use super::{Problem, ExportedText, checked};
+use super::{ExportedText, Problem, checked};
 
 /// Everything inline.
 #[derive(Debug, clap::Args)]
@@ -106,7 +106,12 @@ impl EnvoyTarget {
         }
     }
 
-    fn seat<'a>(&'a self, workload: &'a WorkloadKey, gateway: bool, address: IpAddr) -> EnvoyIdentity<'a> {
+    fn seat<'a>(
+        &'a self,
+        workload: &'a WorkloadKey,
+        gateway: bool,
+        address: IpAddr,
+    ) -> EnvoyIdentity<'a> {
         EnvoyIdentity {
             workload,
             gateway,

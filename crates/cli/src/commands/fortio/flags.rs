@@ -110,7 +110,10 @@ pub(super) const FLAGS: &[(&str, FlagHandling)] = &[
         "grpc-compression",
         FlagHandling::RefusedSwitch("messages are sent as they are"),
     ),
-    ("unix-socket", FlagHandling::Refused("only TCP and UDP are spoken")),
+    (
+        "unix-socket",
+        FlagHandling::Refused("only TCP and UDP are spoken"),
+    ),
     (
         "access-log-file",
         FlagHandling::Refused(
@@ -171,7 +174,9 @@ pub(super) const FLAGS: &[(&str, FlagHandling)] = &[
     ),
     (
         "health",
-        FlagHandling::RefusedSwitch("belongs to `fortio grpcping`; -grpc alone is the health check"),
+        FlagHandling::RefusedSwitch(
+            "belongs to `fortio grpcping`; -grpc alone is the health check",
+        ),
     ),
 ];
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use voile_graph::generate::{GraphShape, ShapeKind, generate};
-use voile_graph::{ScriptStep, ServiceProtocol, Probability, size, to_yaml};
+use voile_graph::{Probability, ScriptStep, ServiceProtocol, size, to_yaml};
 
 /// Make a graph of a chosen shape, as YAML on standard output.
 ///
@@ -101,10 +101,13 @@ pub(super) fn run(args: &GraphGenerateArgs) -> super::Outcome {
             ServiceProtocol::Http
         },
         error_rate: args.error_rate,
-        work: [args.cpu.map(ScriptStep::Cpu), args.sleep.map(ScriptStep::Sleep)]
-            .into_iter()
-            .flatten()
-            .collect(),
+        work: [
+            args.cpu.map(ScriptStep::Cpu),
+            args.sleep.map(ScriptStep::Sleep),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
         seed: args.seed,
     };
     super::say(&to_yaml(&generate(&plan)?))

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use voile_graph::mesh::{self, Mtls, MeshOptions};
+use voile_graph::mesh::{self, MeshOptions, Mtls};
 
 /// Lay a graph out as a folder that `voile up` runs.
 ///

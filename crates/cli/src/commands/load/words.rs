@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use voile_load::{LoadProtocol, Resolve, LoadTarget, parse_duration};
+use voile_load::{LoadProtocol, LoadTarget, Resolve, parse_duration};
 
 /// Examples of the most common uses.
 pub(super) const EXAMPLES: &str = "Examples:

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use voile_node::{ExternalNames, RunError, Subscription};
 use voile_telemetry::logging::LogLevelHandle;
 
-use super::{ProxyArgs, CaptureMode, Subscribe};
+use super::{CaptureMode, ProxyArgs, Subscribe};
 
 pub(super) fn run(args: ProxyArgs, log: LogLevelHandle) -> ExitCode {
     let options = match options(args, log) {

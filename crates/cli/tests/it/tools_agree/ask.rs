@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use voile_model::mesh::{Mesh, PodTemplate, MeshService};
+use voile_model::mesh::{Mesh, MeshService, PodTemplate};
 use voile_model::{Identity, Namespace};
 
 use crate::mesh::{Answer, exchange};

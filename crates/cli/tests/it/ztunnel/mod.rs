@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
-use voile_host::netns::rules::{PodCapture, MARK_INWARD, MARK_OUTWARD, Rules, Tool, apply};
+use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD, PodCapture, Rules, Tool, apply};
 
 use crate::captured::{connect, listen, local};
 use crate::mesh::{Process, get, peer, wait_until};

@@ -142,7 +142,8 @@ impl SharedResources {
         if touched.is_empty() {
             return;
         }
-        let is_touched = |callee: &Callee, _: &mut Arc<ResourceSetPart>| touched.contains(&callee.service);
+        let is_touched =
+            |callee: &Callee, _: &mut Arc<ResourceSetPart>| touched.contains(&callee.service);
         self.stale = self.callees.extract_if(is_touched).collect();
         self.scopes
             .values_mut()
@@ -155,7 +156,11 @@ impl SharedResources {
     }
 
     /// All that Envoys of a scope are told of what is called from there.
-    pub(super) fn calls(&mut self, translator: &Translator<'_>, scope: DependencyScope) -> Arc<ResourceSetPart> {
+    pub(super) fn calls(
+        &mut self,
+        translator: &Translator<'_>,
+        scope: DependencyScope,
+    ) -> Arc<ResourceSetPart> {
         let calls = self.scopes.entry(scope).or_insert_with_key(|scope| {
             let mut made = translator.calls(scope);
             let callees = std::mem::take(&mut made.callees);
@@ -203,7 +208,11 @@ fn of(
     let made = callees.entry(callee.clone()).or_insert_with_key(|callee| {
         let before = stale.remove(callee);
         let made = translator.callee(callee);
-        Arc::new(ResourceSetPart::new(made, BTreeMap::new(), before.as_deref()))
+        Arc::new(ResourceSetPart::new(
+            made,
+            BTreeMap::new(),
+            before.as_deref(),
+        ))
     });
     made.clone()
 }

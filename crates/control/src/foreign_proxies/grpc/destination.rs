@@ -15,7 +15,7 @@ use voile_proto::{type_url, workload as wire};
 use voile_xds::wire::{Address, PortPolicy, ServicePolicy, Tunnel, WireError, WireWorkload};
 
 use super::{At, policy_of};
-use crate::snapshot::{SnapshotCaller, MeshSnapshot};
+use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 use crate::ztunnel;
 
 /// See the module.

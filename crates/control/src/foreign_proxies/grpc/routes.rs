@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
-use voile_envoy::grpc::{self, Alternative, Retry, GrpcRoute};
+use voile_envoy::grpc::{self, Alternative, GrpcRoute, Retry};
 use voile_envoy::{Limit, LimitName};
 use voile_model::mesh::action::HeaderRules;
 use voile_model::mesh::traffic::HashKey;
@@ -15,7 +15,7 @@ use voile_xds::wire::{RequestMatch, RetryPolicy, RouteTarget, Routes};
 
 use super::destination::traffic_of;
 use super::{At, NOWHERE, configuration, name_of, policy_of};
-use crate::snapshot::{SnapshotCaller, MeshSnapshot};
+use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 
 /// Conditions for another attempt that gRPC has a word for, or sees to by itself since they are about connections.
 const UNDERSTOOD: [&str; 9] = [

@@ -15,8 +15,8 @@ use super::*;
 use crate::server::budget::{
     MAX_NEWCOMER_SAYS, MAX_QUESTION, MAX_REFUSALS, MAX_RESTING_PER_CALLER, NEWCOMERS, RESTING,
 };
-use crate::server::newcomers::{Lane, RestingConnection};
 use crate::server::lane_shares::Source;
+use crate::server::newcomers::{Lane, RestingConnection};
 use crate::server::routes::Answered;
 use crate::server::socket::Socket;
 
@@ -90,7 +90,8 @@ async fn connection(far: TcpStream) -> DiscoveryConnection<Socket, Talkative, Co
 fn connection_in(far: TcpStream, lane: Lane) -> DiscoveryConnection<Socket, Talkative, Counting> {
     let source = Source::from(far.peer_addr().expect("its address").ip());
     let place = Lane::new(&NEWCOMERS).place_now(source.clone());
-    let stream = GuardedConnection::new(Socket::from(far), place, RestingConnection { lane, source });
+    let stream =
+        GuardedConnection::new(Socket::from(far), place, RestingConnection { lane, source });
     let entrance = stream.connect_info();
     let shared = ConnectionsState::new(Routes {
         discovery: Talkative,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use voile_model::mesh::action::HeaderRules;
 use voile_model::mesh::routing_intent::{DeclaredServer, ServerTlsMode};
 use voile_model::mesh::{
-    RuleClient, Location, Mesh, Resolution, MeshService, ServicePort, Transport, Workload,
+    Location, Mesh, MeshService, Resolution, RuleClient, ServicePort, Transport, Workload,
 };
 use voile_model::{Hostname, Port};
 use voile_xds::wire::{

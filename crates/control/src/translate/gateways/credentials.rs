@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use voile_model::ResourceName;
 use voile_model::mesh::traffic::{ClientTls, TlsOrigin};
-use voile_model::mesh::{RuleClient, DestinationRule, Mesh, PolicyLevel, Workload};
+use voile_model::mesh::{DestinationRule, Mesh, PolicyLevel, RuleClient, Workload};
 use voile_xds::wire::Credential;
 
 use super::{believed, certificate};

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use voile_model::Identity;
-use voile_policy::authorization::{Cidr, RequestFacts, PolicyName, naive};
+use voile_policy::authorization::{Cidr, PolicyName, RequestFacts, naive};
 
 use super::*;
 

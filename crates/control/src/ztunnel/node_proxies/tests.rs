@@ -140,7 +140,11 @@ fn a_node_proxy_may_stand_for_the_ambient_workloads_of_its_node_only() {
 #[test]
 fn without_a_declared_account_nobody_stands_for_anybody() {
     let staff = staff(&[]);
-    let one = caller("istio-system/ztunnel", Some("ztunnel-one"), CallerProof::Token);
+    let one = caller(
+        "istio-system/ztunnel",
+        Some("ztunnel-one"),
+        CallerProof::Token,
+    );
     assert!(staff.may_stand_for(&one, &identity("shop/cart")).is_err());
     assert!(!staff.includes(&one));
 }
@@ -198,7 +202,8 @@ fn a_nodes_proxy_asks_for_pods_of_every_namespace_and_is_told_what_each_may_see(
         (sidecar, "*/vault.example.com", "unknown"),
         (sidecar, "/10.96.0.9", "unknown"),
     ] {
-        let caller = crate::snapshot::SnapshotCaller::Known(caller(account, bound, CallerProof::Token));
+        let caller =
+            crate::snapshot::SnapshotCaller::Known(caller(account, bound, CallerProof::Token));
         let found = match snapshot.resolve(&caller, ADDRESS, name) {
             Resolution::Found(_) => "found",
             Resolution::Unknown | Resolution::Lacking(_) => "unknown",

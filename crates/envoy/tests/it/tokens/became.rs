@@ -6,7 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use voile_policy::tokens::{
-    Cache, TokenEdits, TokenOutcome, TokenErrorReason, TokenRequest, Rules, without_cookies, without_params,
+    Cache, Rules, TokenEdits, TokenErrorReason, TokenOutcome, TokenRequest, without_cookies,
+    without_params,
 };
 use voile_testkit::tokens::Carrying;
 

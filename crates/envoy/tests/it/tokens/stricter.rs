@@ -113,8 +113,9 @@ impl Case<'_> {
         // With several tokens or rules another one may be that of the reason.
         let several = self.odd("another token");
         let any = several || self.rules.len() > 1;
-        let why =
-            |reasons: &[TokenErrorReason], odd: &str| self.odd(odd) && (any || reasons.contains(&reason));
+        let why = |reasons: &[TokenErrorReason], odd: &str| {
+            self.odd(odd) && (any || reasons.contains(&reason))
+        };
         let unfit = [
             TokenErrorReason::Algorithm,
             TokenErrorReason::NoUsableKey,

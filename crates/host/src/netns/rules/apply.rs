@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, move_into_link_name_space};
 
 use super::{MARK_ANSWER, MARK_INWARD, Rules, restore, script};
-use crate::netns::{Namespace, link};
 use crate::isolation::keep_capabilities;
+use crate::netns::{Namespace, link};
 
 /// Folders of administrators' programs, which an ordinary user's PATH often lacks.
 const SYSTEM_FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];

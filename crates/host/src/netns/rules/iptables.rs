@@ -2,12 +2,18 @@
 
 use std::fmt::Write;
 
-use super::{AddressFamily, If, FirewallRule, Rules, RuleVerdict, marking, output, prerouting, untracked};
+use super::{
+    AddressFamily, FirewallRule, If, RuleVerdict, Rules, marking, output, prerouting, untracked,
+};
 
 /// Returns the input of `iptables-restore` (and, `v6`, of `ip6tables-restore`). The table is replaced as a whole.
 #[must_use]
 pub fn restore(rules: &Rules, v6: bool) -> String {
-    let family = if v6 { AddressFamily::V6 } else { AddressFamily::V4 };
+    let family = if v6 {
+        AddressFamily::V6
+    } else {
+        AddressFamily::V4
+    };
     let mut text = String::new();
     let early = untracked(rules);
     if !early.is_empty() {
@@ -40,7 +46,9 @@ fn chain(text: &mut String, chain: &str, rules: Vec<FirewallRule>) {
             RuleVerdict::Leave => writeln!(text, " -j RETURN"),
             RuleVerdict::Forget => writeln!(text, " -j CT --notrack"),
             RuleVerdict::MarkPacket(mark) => writeln!(text, " -j MARK --set-mark {mark:#x}"),
-            RuleVerdict::MarkConnection(mark) => writeln!(text, " -j CONNMARK --set-mark {mark:#x}"),
+            RuleVerdict::MarkConnection(mark) => {
+                writeln!(text, " -j CONNMARK --set-mark {mark:#x}")
+            }
             RuleVerdict::Redirect(port) => writeln!(text, " -j REDIRECT --to-ports {port}"),
             RuleVerdict::Send(target) => writeln!(text, " -j DNAT --to-destination {target}"),
         };

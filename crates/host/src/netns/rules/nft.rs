@@ -3,7 +3,10 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use super::{AddressFamily, If, Range, FirewallRule, Rules, RuleVerdict, marking, output, prerouting, untracked};
+use super::{
+    AddressFamily, FirewallRule, If, Range, RuleVerdict, Rules, marking, output, prerouting,
+    untracked,
+};
 
 /// Returns the input of `nft -f -`, for IPv4 and, with `v6`, for IPv6.
 #[must_use]

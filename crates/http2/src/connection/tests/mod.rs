@@ -521,7 +521,11 @@ fn bad_beginnings_are_refused() {
         let link = Link::new(Connection::server(&CONFIG, Pool::new()));
         hear(&link, &bytes);
         let end = link.borrow().end();
-        assert_eq!(end, Some(Http2End::Error(ErrorCode::PROTOCOL_ERROR)), "{what}");
+        assert_eq!(
+            end,
+            Some(Http2End::Error(ErrorCode::PROTOCOL_ERROR)),
+            "{what}"
+        );
     }
     let link = Link::new(Connection::client(&CONFIG, Pool::new()));
     hear(

@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use super::super::voile::output;
 use super::super::{CONTROL, ExpectedOutput, RecordedOutput};
-use crate::definition::{FORGED, MatchedRule, PeerFeatures, PolicyAction, RefusalKind, generated_resources};
+use crate::definition::{
+    FORGED, MatchedRule, PeerFeatures, PolicyAction, RefusalKind, generated_resources,
+};
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::target::Lab;
 

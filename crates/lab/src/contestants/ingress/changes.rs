@@ -5,12 +5,12 @@ use voile_host::ready::Probe;
 
 use super::{HTTP, Ingress, RunningIngress};
 use crate::contestants::INGRESS;
+use crate::contestants::agent_services::SECOND;
 use crate::contestants::generations::Generations;
 use crate::contestants::retired_processes::RetiredProcesses;
-use crate::contestants::agent_services::SECOND;
 use crate::contestants::voile::{kill, second};
 use crate::definition::EventAction;
-use crate::events::{ListenerOwners, Page, READY_PATH, Renewal, EffectEvidence};
+use crate::events::{EffectEvidence, ListenerOwners, Page, READY_PATH, Renewal};
 use crate::plan::RequestPath;
 use crate::process::Process;
 use crate::target::{Echo, Lab, STOP_GRACE};
@@ -67,7 +67,11 @@ impl Ingress {
         let seen = way.protocol == "http1";
         match action {
             EventAction::Hook(_) => Err("a hook is the lab's own".to_owned()),
-            EventAction::PushPolicy | EventAction::ChangePolicies(_) | EventAction::MoveEndpoints if !seen => {
+            EventAction::PushPolicy
+            | EventAction::ChangePolicies(_)
+            | EventAction::MoveEndpoints
+                if !seen =>
+            {
                 Err("its effect is seen over HTTP/1.1".to_owned())
             }
             EventAction::PushPolicy => running.changes.policies.push(&config),
@@ -83,7 +87,9 @@ impl Ingress {
                 Ok(EffectEvidence::From(moved.then(|| SECOND.to_owned())))
             }
             // Traffic from outside is plaintext here, so no peer sees the certificate.
-            EventAction::RotateCertificates => Renewal::ask(vec![(Page::Here(running.admin), None)]),
+            EventAction::RotateCertificates => {
+                Renewal::ask(vec![(Page::Here(running.admin), None)])
+            }
             EventAction::KillControlPlane => kill(&mut running.control),
             EventAction::RestartProxy | EventAction::UpgradeProxy => {
                 let ended = *action == EventAction::RestartProxy;
@@ -103,7 +109,11 @@ impl Ingress {
     }
 
     /// Starts a process in the gateway's place; gives the one before it.
-    fn launch(&self, running: &mut RunningIngress, lab: &Lab<'_>) -> Result<SupervisedChild, String> {
+    fn launch(
+        &self,
+        running: &mut RunningIngress,
+        lab: &Lab<'_>,
+    ) -> Result<SupervisedChild, String> {
         let (gateway, pages) =
             self.start_gateway(lab, &running.folder, running.told_by.control())?;
         running.tells_at(pages);
@@ -111,7 +121,11 @@ impl Ingress {
     }
 
     /// Starts again what was killed, and lets the mesh be what it was.
-    pub(super) fn make_good(&self, running: &mut RunningIngress, lab: &Lab<'_>) -> Result<(), String> {
+    pub(super) fn make_good(
+        &self,
+        running: &mut RunningIngress,
+        lab: &Lab<'_>,
+    ) -> Result<(), String> {
         let (config, state) = (running.folder.join("config"), running.folder.join("state"));
         running.changes.policies.forget(&config)?;
         if std::mem::take(&mut running.changes.moved) {

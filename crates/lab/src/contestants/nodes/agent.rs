@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use voile_host::netns::Namespace;
-use voile_zds::{Agents, Channel, AgentMessage, PodIdentity};
+use voile_zds::{AgentMessage, Agents, Channel, PodIdentity};
 
 /// A pod of the node.
 #[derive(Debug, Clone)]
@@ -90,7 +90,11 @@ impl Drop for Agent {
 
 /// Tells every proxy that connects about all pods. A proxy that is about to take over connects while its predecessor still
 /// serves.
-async fn run(agents: &Agents, told: watch::Receiver<Vec<NodePod>>, answers: Arc<Mutex<AgentAnswers>>) {
+async fn run(
+    agents: &Agents,
+    told: watch::Receiver<Vec<NodePod>>,
+    answers: Arc<Mutex<AgentAnswers>>,
+) {
     let mut ended = told.clone();
     let mut conversations = JoinSet::new();
     loop {

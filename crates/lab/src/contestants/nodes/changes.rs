@@ -8,14 +8,16 @@ use voile_host::netns::rules::{NodeCapture, Rules};
 use voile_host::ready::Probe;
 
 use super::waypoint::WaypointProgram;
-use super::{ADMIN, NODE_ACCOUNT, StartedNode, NodePlan, Nodes, Program, RunningNodes};
+use super::{ADMIN, NODE_ACCOUNT, NodePlan, Nodes, Program, RunningNodes, StartedNode};
+use crate::contestants::agent_services::SECOND;
 use crate::contestants::generations::Generations;
 use crate::contestants::retired_processes::RetiredProcesses;
-use crate::contestants::agent_services::SECOND;
 use crate::contestants::voile::kill;
 use crate::contestants::{HBONE, WAYPOINT};
 use crate::definition::EventAction;
-use crate::events::{CertificateListener, ListenerOwners, Page, Renewal, EffectEvidence, TUNNELS_ALPN};
+use crate::events::{
+    CertificateListener, EffectEvidence, ListenerOwners, Page, Renewal, TUNNELS_ALPN,
+};
 use crate::network::{HTTP_PORT, Network, Pod, TCP_PORT};
 use crate::plan::RequestPath;
 use crate::target::Lab;
@@ -154,7 +156,10 @@ impl Nodes {
                 running.changes.permissive = !running.changes.permissive;
                 running.ground.write_mesh(&running.changes)?;
                 let server = SocketAddr::new(running.pods.server(), HTTP_PORT);
-                Ok(EffectEvidence::Plaintext(server, running.changes.permissive))
+                Ok(EffectEvidence::Plaintext(
+                    server,
+                    running.changes.permissive,
+                ))
             }
             EventAction::MoveEndpoints => {
                 running.changes.moved = !running.changes.moved;
@@ -260,7 +265,11 @@ impl Nodes {
     }
 
     /// Starts again what was killed, and lets the mesh be what it was.
-    pub(super) fn make_good(&self, running: &mut RunningNodes, lab: &Lab<'_>) -> Result<(), String> {
+    pub(super) fn make_good(
+        &self,
+        running: &mut RunningNodes,
+        lab: &Lab<'_>,
+    ) -> Result<(), String> {
         let (config, state) = (running.ground.config(), running.ground.state());
         let changes = &mut running.changes;
         changes.policies.forget(&config)?;

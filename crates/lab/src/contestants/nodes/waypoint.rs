@@ -13,7 +13,7 @@ use crate::contestants::envoy::statistics;
 use crate::contestants::listeners::{SERVER_ID, fill};
 use crate::contestants::pair::{STATUS_PORT, write};
 use crate::contestants::voile::{self, metric, tell};
-use crate::contestants::{HBONE, Hop, Instance, WatchPoint, WAYPOINT, certificates};
+use crate::contestants::{HBONE, Hop, Instance, WAYPOINT, WatchPoint, certificates};
 use crate::definition::Variant;
 use crate::events::READY_PATH;
 use crate::find;

@@ -6,12 +6,14 @@ use rustix::process::Signal;
 use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
-use super::{CLIENT, RunningVoile, SERVER, VoileSidecar, Voile};
+use super::{CLIENT, RunningVoile, SERVER, Voile, VoileSidecar};
 use crate::agent::AgentProgram;
-use crate::contestants::generations::Generations;
 use crate::contestants::agent_services::SECOND;
+use crate::contestants::generations::Generations;
 use crate::definition::EventAction;
-use crate::events::{CertificateListener, ListenerOwners, Page, Renewal, SIDECARS_ALPN, EffectEvidence};
+use crate::events::{
+    CertificateListener, EffectEvidence, ListenerOwners, Page, Renewal, SIDECARS_ALPN,
+};
 use crate::network::INBOUND;
 use crate::plan::RequestPath;
 use crate::process::Process;
@@ -85,7 +87,9 @@ impl SidecarChanges {
 }
 
 /// Kills a control plane without warning.
-pub(in crate::contestants) fn kill(control: &mut SupervisedChild) -> Result<EffectEvidence, String> {
+pub(in crate::contestants) fn kill(
+    control: &mut SupervisedChild,
+) -> Result<EffectEvidence, String> {
     control.signal(Signal::KILL);
     match control.wait(STOP_GRACE) {
         Some(_) => Ok(EffectEvidence::AtOnce(

@@ -6,8 +6,8 @@ use std::path::Path;
 use voile_host::child::Spec;
 use voile_host::ready::{Probe, http_get};
 
-use super::{LOCAL, Ports, SERVER, VoileSidecar, Voile, local_port};
-use crate::agent::{AgentConnection, VoileOrder, AgentProgram};
+use super::{LOCAL, Ports, SERVER, Voile, VoileSidecar, local_port};
+use crate::agent::{AgentConnection, AgentProgram, VoileOrder};
 use crate::contestants::agent_services::{ServedProcess, place};
 use crate::contestants::{ExpectedOutput, RecordedOutput};
 use crate::definition::{FORGED, MatchedRule, PolicyAction, RefusalKind};
@@ -131,7 +131,11 @@ const SAMPLING: &str = "sampling: ";
 
 impl VoileSidecar {
     /// Entries and spans that it has sent, where its resources want them.
-    pub(super) fn sent(&self, resources: &str, protocol: &str) -> Result<Vec<RecordedOutput>, String> {
+    pub(super) fn sent(
+        &self,
+        resources: &str,
+        protocol: &str,
+    ) -> Result<Vec<RecordedOutput>, String> {
         let Process::Here(process) = &self.process else {
             return Ok(Vec::new());
         };

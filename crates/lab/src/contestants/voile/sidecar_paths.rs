@@ -7,7 +7,7 @@ use std::path::Path;
 use super::numbered_resources::host;
 use super::{CLIENT_ADDRESS, DIRECT_VIRTUAL, PORTS, RunningVoile, SERVER_VIRTUAL};
 use crate::contestants::captured::{Calls, CapturedPods};
-use crate::contestants::{CLIENT, Hop, CellRoute, SERVER, IdentityProbe};
+use crate::contestants::{CLIENT, CellRoute, Hop, IdentityProbe, SERVER};
 use crate::network::{INBOUND, OUTBOUND};
 use crate::plan::RequestPath;
 use crate::target::Lab;
@@ -75,7 +75,11 @@ impl RunningVoile {
     }
 
     /// Stage for the lab's own servers in the path; `folder` is the mesh's.
-    pub(super) fn stage(&self, folder: &Path, way: &RequestPath) -> Result<Option<IdentityProbe>, String> {
+    pub(super) fn stage(
+        &self,
+        folder: &Path,
+        way: &RequestPath,
+    ) -> Result<Option<IdentityProbe>, String> {
         let name = if way.protocol == "tcp" {
             "TCP_STAGE_PORT"
         } else {
@@ -89,15 +93,17 @@ impl RunningVoile {
         } else {
             CLIENT_ADDRESS
         };
-        Ok(IdentityProbe::leaves(folder)?.map(|(right, wrong)| IdentityProbe {
-            entry: SocketAddr::new(called, port),
-            host: Some(format!("{}:{port}", host("both", self.ports.captured))),
-            server: SocketAddr::new(self.ports.server, port),
-            right,
-            wrong,
-            networks,
-            speaks: IdentityProbe::SPEAKS,
-            opening: None,
-        }))
+        Ok(
+            IdentityProbe::leaves(folder)?.map(|(right, wrong)| IdentityProbe {
+                entry: SocketAddr::new(called, port),
+                host: Some(format!("{}:{port}", host("both", self.ports.captured))),
+                server: SocketAddr::new(self.ports.server, port),
+                right,
+                wrong,
+                networks,
+                speaks: IdentityProbe::SPEAKS,
+                opening: None,
+            }),
+        )
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD};
 
-use super::{CLIENT, CONTROL, Ports, VoileSidecar, TOKEN_BOUND, Voile, local_port, output};
+use super::{CLIENT, CONTROL, Ports, TOKEN_BOUND, Voile, VoileSidecar, local_port, output};
 use crate::contestants::envoy::{marking, with_file};
 use crate::contestants::pair::{STATUS_PORT, write};
 use crate::contestants::peers_folder;

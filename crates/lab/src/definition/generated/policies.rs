@@ -19,7 +19,9 @@ fn policy(name: &str, meeting: Option<PolicyEffect>, rules: &str) -> String {
     let (action, annotations) = match meeting.map(|meeting| meeting.action) {
         None | Some(GeneratedAction::Allow) => ("ALLOW", ""),
         Some(GeneratedAction::Deny) => ("DENY", ""),
-        Some(GeneratedAction::DryRun) => ("DENY", "  annotations:\n    istio.io/dry-run: \"true\"\n"),
+        Some(GeneratedAction::DryRun) => {
+            ("DENY", "  annotations:\n    istio.io/dry-run: \"true\"\n")
+        }
     };
     format!(
         "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata:\n  name: {name}\n  namespace: lab\n{annotations}spec:\n  \
@@ -102,7 +104,11 @@ pub(super) fn principals(number: u32, meeting: Option<PolicyEffect>) -> String {
 }
 
 /// Principals of tokens. The principal that meets the requests is that of their own tokens.
-pub(super) fn request_principals(number: u32, meeting: Option<PolicyEffect>, principal: &str) -> String {
+pub(super) fn request_principals(
+    number: u32,
+    meeting: Option<PolicyEffect>,
+    principal: &str,
+) -> String {
     let kind = ("request-principals", FROM_TOKENS);
     let other = |at| format!("https://issuer-000000.generated.example/caller-{at}");
     one_policy(kind, number, meeting, principal, other)

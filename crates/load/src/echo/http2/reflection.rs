@@ -7,7 +7,8 @@ use prost::Message as _;
 use prost_reflect::DescriptorPool;
 
 use crate::reflection::{
-    ReflectionResponse, ReflectionRequest, Extensions, DescriptorFiles, ReflectionQuestion, ReflectionError, SERVED, ReflectedService, Services, ReflectionReply,
+    DescriptorFiles, Extensions, ReflectedService, ReflectionError, ReflectionQuestion,
+    ReflectionReply, ReflectionRequest, ReflectionResponse, SERVED, Services,
 };
 
 /// gRPC status of an unknown name.
@@ -38,9 +39,8 @@ pub(super) fn answer(question: &[u8]) -> Option<Vec<u8>> {
                 numbers: Vec::new(),
             })
         }
-        ReflectionRequest::Extensions(of) | ReflectionRequest::Extension(crate::reflection::Extension { of, .. }) => {
-            unknown(&of)
-        }
+        ReflectionRequest::Extensions(of)
+        | ReflectionRequest::Extension(crate::reflection::Extension { of, .. }) => unknown(&of),
     };
     let answer = ReflectionResponse {
         host: question.host.clone(),

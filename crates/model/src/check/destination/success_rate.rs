@@ -61,7 +61,12 @@ fn unknown(key: &Text, name: &str, report: &Report) {
 }
 
 /// Applies the comparison to every outlier detection of a rule.
-pub(super) fn compare(rule: &mut DestinationRule, rate: SuccessRate, at: &FieldPath, report: &Report) {
+pub(super) fn compare(
+    rule: &mut DestinationRule,
+    rate: SuccessRate,
+    at: &FieldPath,
+    report: &Report,
+) {
     let parts = rule.subsets.values_mut().map(|part| &mut part.policy);
     let policies = once(&mut rule.policy).chain(parts);
     let levels =

@@ -8,11 +8,19 @@ use crate::mesh::action::HeaderRules;
 use crate::mesh::gateway_api::{ConnectionRule, GatewayApiRoute, RouteKind};
 use crate::names::Namespace;
 
-pub(super) fn tls_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<GatewayApiRoute> {
+pub(super) fn tls_route(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<GatewayApiRoute> {
     connections(RouteKind::Tls, meta, fields, report)
 }
 
-pub(super) fn tcp_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<GatewayApiRoute> {
+pub(super) fn tcp_route(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<GatewayApiRoute> {
     connections(RouteKind::Tcp, meta, fields, report)
 }
 

@@ -6,10 +6,10 @@ use voile_traffic::route::REDIRECT_STATUSES;
 
 use super::{SERVICE, at_most, not_done, port, reference};
 use crate::codes;
-use crate::decode::{FieldPath, Cursor, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::mesh::action::{
-    DirectResponse, Cors, HeaderEdits, HeaderRules, Origin, PathRewrite, Redirect, RedirectPort, Rewrite,
-    RequestShare,
+    Cors, DirectResponse, HeaderEdits, HeaderRules, Origin, PathRewrite, Redirect, RedirectPort,
+    RequestShare, Rewrite,
 };
 use crate::mesh::gateway_api::BackendTo;
 use crate::names::Namespace;

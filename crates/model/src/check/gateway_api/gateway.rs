@@ -7,8 +7,8 @@ use super::{GATEWAY, SECRET, at_most, not_done, reference};
 use crate::codes;
 use crate::decode::{Cursor, Fields, Report};
 use crate::mesh::gateway_api::{
-    Admission, GROUP, Gateway, GatewayClass, ReferenceGrant, LabelSelector, Listener, ListenerSet,
-    ListenerTls, Operator,
+    Admission, GROUP, Gateway, GatewayClass, LabelSelector, Listener, ListenerSet, ListenerTls,
+    Operator, ReferenceGrant,
 };
 use crate::mesh::network::GATEWAY_ACCOUNT;
 use crate::mesh::waypoint::{INBOUND_BINDING, InboundBinding};
@@ -316,7 +316,11 @@ fn label_selector(mut fields: Fields<'_>, report: &Report) -> LabelSelector {
     }
 }
 
-pub(super) fn grant(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<ReferenceGrant> {
+pub(super) fn grant(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<ReferenceGrant> {
     let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
     let at = spec.at().clone();
     let from = spec.list("from", |cursor| {

@@ -16,7 +16,11 @@ const MAX_MATCHES: usize = 64;
 /// Pattern for any service, or any method, if only the other is given.
 const ANY: &str = "[^/]+";
 
-pub(super) fn route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<GatewayApiRoute> {
+pub(super) fn route(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<GatewayApiRoute> {
     requests(RouteKind::Grpc, meta, fields, report, rule)
 }
 

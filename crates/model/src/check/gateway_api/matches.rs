@@ -29,7 +29,10 @@ pub(super) enum MatchMethod {
 
 /// `type` of a match.
 pub(super) fn how(fields: &mut Fields<'_>, report: &Report) -> MatchMethod {
-    let words = [("Exact", MatchMethod::Exact), ("RegularExpression", MatchMethod::Regex)];
+    let words = [
+        ("Exact", MatchMethod::Exact),
+        ("RegularExpression", MatchMethod::Regex),
+    ];
     let said = fields.text("type");
     let said = said.and_then(|text| report.one_of(&text, &words));
     said.unwrap_or(MatchMethod::Exact)

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::values::{self, Meta};
-use super::filters::{Filters, FilterReader, backend_to};
+use super::filters::{FilterReader, Filters, backend_to};
 use super::{GATEWAY, at_most, matches, port, reference, says_nothing};
 use crate::check::DEFAULT_ATTEMPTS;
 use crate::codes;
-use crate::decode::{FieldPath, Cursor, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::mesh::action::HeaderRules;
-use crate::mesh::gateway_api::{Backend, Parent, GatewayApiRoute, RouteKind, RouteRule};
+use crate::mesh::gateway_api::{Backend, GatewayApiRoute, Parent, RouteKind, RouteRule};
 use crate::mesh::{Criterion, HttpMatch, HttpRoute, RetryPolicy, Subject, TextMatch};
 use crate::names::{Hostname, Namespace};
 use crate::source::Source;
@@ -23,7 +23,11 @@ const MAX_RULES: usize = 16;
 const MAX_MATCHES: usize = 64;
 const MAX_BACKENDS: usize = 16;
 
-pub(super) fn http_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<GatewayApiRoute> {
+pub(super) fn http_route(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<GatewayApiRoute> {
     let mut route = requests(RouteKind::Http, meta, fields, report, rule)?;
     let spec = fields.inner("spec");
     if let Some(mut spec) = spec.filter(|_| route.rules.is_empty())

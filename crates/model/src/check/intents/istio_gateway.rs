@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{FieldPath, Cursor, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::mesh::routing_intent::{
-    Gateway, DeclaredServer, ServerFiles, ServerHost, ServerTls, ServerTlsMode, TlsVersion,
+    DeclaredServer, Gateway, ServerFiles, ServerHost, ServerTls, ServerTlsMode, TlsVersion,
 };
 use crate::names::{Hostname, Namespace, Port};
 use crate::source::Source;
@@ -201,7 +201,13 @@ fn passes_through(mode: ServerTlsMode) -> bool {
 }
 
 /// Checks that the TLS settings fit the protocol.
-fn encryption(protocol: &str, tls: Option<&ServerTls>, nameless: bool, at: &FieldPath, report: &Report) {
+fn encryption(
+    protocol: &str,
+    tls: Option<&ServerTls>,
+    nameless: bool,
+    at: &FieldPath,
+    report: &Report,
+) {
     let encrypted = ENCRYPTED.contains(&protocol);
     let ends_here = |mode| {
         use ServerTlsMode::{Mutual, OptionalMutual, Simple};

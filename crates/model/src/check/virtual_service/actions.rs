@@ -8,10 +8,11 @@ use voile_traffic::route::REDIRECT_STATUSES;
 
 use super::RuleReader;
 use crate::codes;
-use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 use crate::mesh::action::{
-    Abort, AbortStatus, DirectResponse, Cors, Delay, Fault, HeaderEdits, HeaderRules, Mirror, Origin,
-    OriginMatch, PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, Rewrite, RequestShare,
+    Abort, AbortStatus, Cors, Delay, DirectResponse, Fault, HeaderEdits, HeaderRules, Mirror,
+    Origin, OriginMatch, PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, RequestShare,
+    Rewrite,
 };
 use crate::text::clip;
 use crate::written::Text;
@@ -175,7 +176,13 @@ impl RuleReader<'_> {
         self.report.parsed(text, "an authority", read, help)
     }
 
-    fn at_most_one<A, B>(&self, at: &FieldPath, one: &str, other: &str, said: (&Option<A>, &Option<B>)) {
+    fn at_most_one<A, B>(
+        &self,
+        at: &FieldPath,
+        one: &str,
+        other: &str,
+        said: (&Option<A>, &Option<B>),
+    ) {
         if said.0.is_some() && said.1.is_some() {
             let message = format!("`{one}` and `{other}` say the same thing");
             self.report
@@ -426,7 +433,12 @@ impl RuleReader<'_> {
             let mut mirror = cursor.fields()?;
             let to = mirror.get("destination");
             let to = self.report.required(to, cursor.at(), "destination");
-            let share = self.share(&mut mirror, "percentage", "percent", Some(RequestShare::ALL));
+            let share = self.share(
+                &mut mirror,
+                "percentage",
+                "percent",
+                Some(RequestShare::ALL),
+            );
             mirror.finish();
             Some(Mirror {
                 to: self.destination(&to?)?,

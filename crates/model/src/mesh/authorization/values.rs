@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{WhenCondition, Matches, PathMatch, ServiceAccountName, StringMatch};
+use super::{Matches, PathMatch, ServiceAccountName, StringMatch, WhenCondition};
 use crate::mesh::AddressRange;
 
 /// Longest value that is taken, in bytes: more than any path or name a proxy lets in, little enough to index.
@@ -180,7 +180,9 @@ pub fn condition<'a>(
     Ok(match key {
         "source.ip" => WhenCondition::SourceIp(matches(values, not_values, address_range)?),
         "remote.ip" => WhenCondition::RemoteIp(matches(values, not_values, address_range)?),
-        "source.namespace" => WhenCondition::SourceNamespace(matches(values, not_values, namespace)?),
+        "source.namespace" => {
+            WhenCondition::SourceNamespace(matches(values, not_values, namespace)?)
+        }
         "source.serviceAccount" => {
             WhenCondition::SourceServiceAccount(matches(values, not_values, account)?)
         }
@@ -197,7 +199,9 @@ pub fn condition<'a>(
         "request.auth.presenter" => {
             WhenCondition::RequestPresenter(matches(values, not_values, string)?)
         }
-        "destination.ip" => WhenCondition::DestinationIp(matches(values, not_values, address_range)?),
+        "destination.ip" => {
+            WhenCondition::DestinationIp(matches(values, not_values, address_range)?)
+        }
         "destination.port" => WhenCondition::DestinationPort(matches(values, not_values, port)?),
         "connection.sni" => WhenCondition::ServerName(matches(values, not_values, string)?),
         _ => {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{HttpMatch, HttpRoute, RouteDestination, VirtualService, WeightedDestination};
-use crate::mesh::{RuleClient, Mesh, MeshService, Visibility};
+use crate::mesh::{Mesh, MeshService, RuleClient, Visibility};
 use crate::names::{Hostname, Namespace, Port, ResourceName};
 
 /// The services of a mesh by host.

@@ -1,6 +1,6 @@
 //! The providers of telemetry and of authorization, as written.
 
-use crate::decode::{FieldPath, Cursor, Fields, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 use crate::written::{Text, TextMap};
 use crate::yaml::YamlNode;
 

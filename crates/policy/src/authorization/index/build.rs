@@ -7,9 +7,11 @@ use super::addresses::AddressTable;
 use super::compile::Compiler;
 use super::hash;
 use super::named::{NamedValueIndex, Tables};
-use super::rules::{Dimension, Matcher, NONE, IndexedRule, Span, Term};
-use super::store::{DECIDED, HeaderNames, NUMBER, IndexNode, RulePosting, BlockRun, SINGLE, Store, Table};
-use super::table::{TextMatch, NOTHING, HashSlots, TextTable};
+use super::rules::{Dimension, IndexedRule, Matcher, NONE, Span, Term};
+use super::store::{
+    BlockRun, DECIDED, HeaderNames, IndexNode, NUMBER, RulePosting, SINGLE, Store, Table,
+};
+use super::table::{HashSlots, NOTHING, TextMatch, TextTable};
 use super::templates::TemplateTable;
 use super::texts::TextId;
 use crate::authorization::lines::are_joined;
@@ -152,7 +154,9 @@ impl Compiler {
                 (false, [(matcher, registered)]) => {
                     named.push((dim, NamedValueIndex::One(*matcher, *registered)));
                 }
-                (false, _) => named.push((dim, NamedValueIndex::More(Box::new(self.table(&entries))))),
+                (false, _) => {
+                    named.push((dim, NamedValueIndex::More(Box::new(self.table(&entries)))))
+                }
             }
         }
         Tables::new(fixed, named)
@@ -217,7 +221,10 @@ impl Compiler {
                 (Matcher::Whole(issuer), Matcher::Whole(subject)) => {
                     let texts = self.interner.texts();
                     let pair = [texts.get(issuer), texts.get(subject)].join(&0);
-                    inexact(Dimension::ISSUER_SUBJECT, Matcher::Whole(self.interner.id(&pair)))
+                    inexact(
+                        Dimension::ISSUER_SUBJECT,
+                        Matcher::Whole(self.interner.id(&pair)),
+                    )
                 }
                 (issuer, subject) if issuer.reach() > subject.reach() => {
                     inexact(Dimension::SUBJECT, subject)

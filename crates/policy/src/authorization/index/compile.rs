@@ -5,7 +5,9 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::build::LONG_LIST;
-use super::rules::{Alternatives, Dimension, MAX_NAMES, Matcher, NONE, IndexedRule, ValueSet, Span, Term};
+use super::rules::{
+    Alternatives, Dimension, IndexedRule, MAX_NAMES, Matcher, NONE, Span, Term, ValueSet,
+};
 use super::store::Store;
 use super::texts::{Interner, TextId};
 use crate::authorization::attribute::Attribute;

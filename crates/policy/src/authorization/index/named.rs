@@ -35,7 +35,10 @@ fn home(name: Dimension, mask: usize) -> usize {
 
 impl Tables {
     /// Tables of fixed attributes, and of headers and claims in ascending order.
-    pub(super) fn new(fixed: Vec<(Dimension, Table)>, named: Vec<(Dimension, NamedValueIndex)>) -> Self {
+    pub(super) fn new(
+        fixed: Vec<(Dimension, Table)>,
+        named: Vec<(Dimension, NamedValueIndex)>,
+    ) -> Self {
         let (names, named): (Vec<Dimension>, Vec<NamedValueIndex>) = named.into_iter().unzip();
         let places = match names.len() > FEW_NAMES {
             true => places(&names),
@@ -110,7 +113,13 @@ fn places(names: &[Dimension]) -> Box<[u16]> {
 }
 
 impl NamedValueIndex {
-    fn each(&self, store: &Store, dim: Dimension, facts: &Prepared<'_>, found: &mut impl FnMut(u32)) {
+    fn each(
+        &self,
+        store: &Store,
+        dim: Dimension,
+        facts: &Prepared<'_>,
+        found: &mut impl FnMut(u32),
+    ) {
         match self {
             Self::More(table) => table.each(store, dim, facts, found),
             Self::One(matcher, registered) => facts.each_text(dim, &mut |text| {

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 use voile_model::Identity;
 
-use super::rules::{Dimension, DimKind};
+use super::rules::{DimKind, Dimension};
 use super::store::Store;
-use crate::authorization::facts::{RequestFacts, HttpFacts, without_query};
+use crate::authorization::facts::{HttpFacts, RequestFacts, without_query};
 use crate::authorization::lines::joined;
 use crate::claims::Claim;
 
@@ -185,7 +185,11 @@ impl<'a> Prepared<'a> {
             before.iter().all(|(known, _)| known != number)
         });
         let headers = first.map(|(_, (number, _))| Dimension::header(*number));
-        headers.chain(self.claims.iter().map(|(number, _)| Dimension::claim(*number)))
+        headers.chain(
+            self.claims
+                .iter()
+                .map(|(number, _)| Dimension::claim(*number)),
+        )
     }
 
     /// The address of an attribute; IPv4 if possible.

@@ -10,8 +10,8 @@ use super::addresses::AddressTable;
 use super::claims::ClaimNames;
 use super::named::Tables;
 use super::prepared::{Prepared, UsedValues};
-use super::rules::{Alternatives, Dimension, Matcher, NONE, IndexedRule, ValueSet, Span, Term};
-use super::table::{NOTHING, HashSlots, TextTable};
+use super::rules::{Alternatives, Dimension, IndexedRule, Matcher, NONE, Span, Term, ValueSet};
+use super::table::{HashSlots, NOTHING, TextTable};
 use super::templates::TemplateTable;
 use super::texts::Texts;
 use crate::authorization::cidr::Cidr;
@@ -236,7 +236,13 @@ impl Store {
     }
 
     /// The same, without those that are excluded: block by block of 64, stretches that are wholly excluded in one step.
-    fn rest_but(&self, node: &IndexNode, excluded: &mut [&[BlockRun]], facts: &Prepared<'_>, best: &mut u32) {
+    fn rest_but(
+        &self,
+        node: &IndexNode,
+        excluded: &mut [&[BlockRun]],
+        facts: &Prepared<'_>,
+        best: &mut u32,
+    ) {
         let blocks = node.rest.len().div_ceil(64) as u32;
         let mut block = 0;
         while block < blocks {

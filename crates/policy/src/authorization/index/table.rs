@@ -133,7 +133,11 @@ impl TextTable {
             let bytes = texts.get(*text);
             (PrefixHash::new(SEED).end(bytes, bytes.len()), *text, *value)
         };
-        let (whole, beginnings, ends) = (of(TextMatch::Whole), of(TextMatch::Beginning), of(TextMatch::End));
+        let (whole, beginnings, ends) = (
+            of(TextMatch::Whole),
+            of(TextMatch::Beginning),
+            of(TextMatch::End),
+        );
         Self {
             whole: HashSlots::new(whole.iter().map(by_beginning)),
             beginning_lengths: lengths(texts, &beginnings),

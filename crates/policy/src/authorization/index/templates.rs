@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::hash;
-use super::table::{NOTHING, HashSlots};
+use super::table::{HashSlots, NOTHING};
 use super::texts::{Interner, TextId, Texts};
 use crate::authorization::template::{PathTemplate, stands_for};
 

@@ -6,7 +6,7 @@ use std::env;
 
 use serde_json::json;
 use voile_model::mesh::TokenRule;
-use voile_policy::tokens::{Cache, TokenRequest, Rules};
+use voile_policy::tokens::{Cache, Rules, TokenRequest};
 
 use super::{NOW, P256, claims, compiled, header_place, rule, said};
 use crate::cost::{COUNTED, GROWTH_PERCENT, ORDERS, begin_counting, count, end_counting};

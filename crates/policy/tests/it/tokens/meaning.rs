@@ -143,7 +143,11 @@ fn a_browsers_question_before_the_request_needs_no_token() {
             headers: &headers,
         };
         let outcome = rules.examine(&request, NOW, &mut Cache::new(1));
-        assert_eq!(matches!(outcome, TokenOutcome::NoToken), passes, "{headers:?}");
+        assert_eq!(
+            matches!(outcome, TokenOutcome::NoToken),
+            passes,
+            "{headers:?}"
+        );
     }
 }
 

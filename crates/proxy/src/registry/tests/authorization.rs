@@ -1,7 +1,7 @@
 //! Policies as the control plane sends them: none of a set is obeyed before all are held, they are compiled once for all
 //! workers, and a change compiles them again.
 
-use voile_policy::authorization::{RequestFacts, HttpFacts, NoHeaders, Verdict};
+use voile_policy::authorization::{HttpFacts, NoHeaders, RequestFacts, Verdict};
 
 use super::*;
 use crate::plan::ProxyPlan;

@@ -3,7 +3,7 @@
 use voile_model::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
 use voile_proto::workload::gateway_address::Destination;
 use voile_xds::wire::{
-    RemoteGateway, OutboundService, Subset, encode_network_gateways, parse_service_key,
+    OutboundService, RemoteGateway, Subset, encode_network_gateways, parse_service_key,
 };
 
 use super::*;
@@ -73,7 +73,8 @@ fn endpoints(registry: &Registry) -> Vec<EndpointPlan> {
 fn led(registry: &Registry) -> Vec<String> {
     let all = endpoints(registry);
     let shown = all.iter().filter(|one| one.available).filter_map(|one| {
-        let Some(Origination::Far(far)) = one.origination.as_ref().map(|SharedPart(one)| &**one) else {
+        let Some(Origination::Far(far)) = one.origination.as_ref().map(|SharedPart(one)| &**one)
+        else {
             return None;
         };
         let account = |identity: &voile_identity::Identity| identity.service_account.to_string();

@@ -10,7 +10,7 @@ use voile_xds::wire::{OutboundService, Subset, SubsetPort, parse_service_key};
 
 use super::{SHOP, at, mesh, put};
 use crate::health::{Checks, Watch};
-use crate::plan::{SharedPart, ServicePlan};
+use crate::plan::{ServicePlan, SharedPart};
 use crate::registry::Registry;
 
 /// A HealthCheck of the service's host; `path` is asked.
@@ -185,7 +185,10 @@ fn a_part_of_a_service_is_not_asked_for_itself() {
     ask(&mut registry, vec![slower]);
     let again = registry.part(&wanted, &"v1".into(), &subset);
     assert_eq!(stands(&again, "10.0.0.1:8080"), EndpointHealth::Unwell);
-    assert_eq!(stands(&web(&registry), "10.0.0.1:8080"), EndpointHealth::Unwell);
+    assert_eq!(
+        stands(&web(&registry), "10.0.0.1:8080"),
+        EndpointHealth::Unwell
+    );
     let changes = watch(&again).changes();
     hears(&web(&registry), "10.0.0.1:8080", true);
     assert_ne!(

@@ -20,7 +20,7 @@ use voile_proto::{proxy, type_url, workload};
 use voile_xds::wire::{WireProtocol, address_bytes, search_name};
 
 use super::{Registry, address_name};
-use crate::plan::{Origination, PassthroughMode, OutboundPlan, SharedPart, CapturedDestination};
+use crate::plan::{CapturedDestination, Origination, OutboundPlan, PassthroughMode, SharedPart};
 
 const SHOP: &str = "shop";
 

@@ -15,9 +15,9 @@ use voile_traffic::UpstreamOutcome;
 use voile_xds::wire::{RemoteWorkload, WireWorkload};
 
 use super::{SHOP, at, mesh, put};
-use crate::plan::{EndpointPlan, EndpointRank, SharedPart, ServicePlan};
+use crate::plan::{EndpointPlan, EndpointRank, ServicePlan, SharedPart};
 use crate::registry::Registry;
-use crate::registry::locality::{EndpointRanking, OwnLocality, LocalitySettings};
+use crate::registry::locality::{EndpointRanking, LocalitySettings, OwnLocality};
 use crate::registry::zones::Callers;
 
 pub(super) fn somewhere(locality: &str, version: &str) -> WireWorkload {
@@ -62,7 +62,8 @@ fn the_nearest_come_first_where_endpoints_are_asked_whether_they_are_well() {
     let (said, labels) = (said(None, false), Labels::NONE);
     let words = LocalitySettings::of(Some(&said));
     for (asked, expected) in [(false, [0, 0, 0]), (true, [0, 1, 3])] {
-        let ranking = EndpointRanking::new(standing("eu/a/1", &labels), (Some(&said), asked), &words);
+        let ranking =
+            EndpointRanking::new(standing("eu/a/1", &labels), (Some(&said), asked), &words);
         let rank = |locality| ranking.rank(&somewhere(locality, "v1")).expect("a rank");
         let ranks = ["eu/a/1", "eu/a/2", "us/a/1"].map(|locality| rank(locality).priority);
         assert_eq!(ranks, expected, "{asked}");

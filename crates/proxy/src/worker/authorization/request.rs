@@ -10,19 +10,19 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use voile_policy::Permit;
-use voile_policy::authorization::{Headers, HttpFacts, AuthorizationOutcome, Verdict};
+use voile_policy::authorization::{AuthorizationOutcome, Headers, HttpFacts, Verdict};
 use voile_policy::tokens::Verified;
 
-use super::super::authorizer::{CheckSubject, AuthorizerResponse, Authorizer, AuthorizerRequest};
-use super::super::request_changes::PlanChanges;
+use super::super::authorizer::{Authorizer, AuthorizerRequest, AuthorizerResponse, CheckSubject};
 use super::super::inbound::InboundCaller;
 use super::super::policy_audit;
+use super::super::request_changes::PlanChanges;
 use super::super::slots::InboundSlot;
 use super::super::tokens::{self, PresentedTokens};
 use super::super::{Worker, count};
 use super::{AmendedRequest, Denied, ForwardPermit, believed, facts, judged, note, whom};
 use crate::authorization::Authorization;
-use crate::http::{BodyWanted, DENIED, HttpHead, REVOKED, BodyPrefix};
+use crate::http::{BodyPrefix, BodyWanted, DENIED, HttpHead, REVOKED};
 
 /// Progress of a request with the external service.
 #[derive(Clone, Copy)]

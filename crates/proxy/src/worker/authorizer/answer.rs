@@ -8,7 +8,7 @@ use voile_xds::wire::AuthorizerHttp;
 use wire::check_response::HttpResponse;
 
 use super::super::request_changes::PlanChanges;
-use crate::http::{HeadAmendment, HttpHead, FieldPlacement, ExternalReply};
+use crate::http::{ExternalReply, FieldPlacement, HeadAmendment, HttpHead};
 use crate::http2::travels;
 
 /// Most bytes of fields that one approval may add to a request, and to its answer: the rest of the head that
@@ -39,7 +39,10 @@ pub(crate) enum AuthorizerResponse {
     /// Yes.
     Allowed(Box<AllowedChanges>),
     /// No, in these words.
-    Denied { status: u16, told: Box<ExternalReply> },
+    Denied {
+        status: u16,
+        told: Box<ExternalReply>,
+    },
     /// No service could be asked, or none answered.
     Failed(Box<str>),
     /// The answer cannot be applied. It never lets a request pass.
@@ -120,7 +123,9 @@ pub(super) fn of_grpc(said: wire::CheckResponse) -> AuthorizerResponse {
             Err(why) => AuthorizerResponse::Unusable(why),
         },
         (0, _) => AuthorizerResponse::Allowed(Box::default()),
-        (_, Some(HttpResponse::ErrorResponse(_))) => AuthorizerResponse::failed("the service could not decide"),
+        (_, Some(HttpResponse::ErrorResponse(_))) => {
+            AuthorizerResponse::failed("the service could not decide")
+        }
         (_, Some(HttpResponse::DeniedResponse(no))) => denied(&no),
         (_, _) => AuthorizerResponse::Denied {
             status: 403,

@@ -14,10 +14,10 @@ use std::time::Duration;
 pub(crate) use answer::{AllowedChanges, AuthorizerResponse};
 pub(super) use answer::{lawful_name, lawful_value};
 use question::OverHttp;
-pub(crate) use question::{CheckSubject, AuthorizerRequest};
+pub(crate) use question::{AuthorizerRequest, CheckSubject};
 
 use super::Worker;
-use super::external_call::{Callee, Dialer, CallFailure};
+use super::external_call::{CallFailure, Callee, Dialer};
 use crate::http::{RequestRoute, UpstreamHttp};
 use crate::plan::AuthorizerPlan;
 
@@ -87,7 +87,11 @@ impl Authorizer {
     }
 
     /// Puts a question, within the provider's timeout.
-    pub(crate) async fn ask(&self, worker: &Worker, question: AuthorizerRequest) -> AuthorizerResponse {
+    pub(crate) async fn ask(
+        &self,
+        worker: &Worker,
+        question: AuthorizerRequest,
+    ) -> AuthorizerResponse {
         let limit = self.plan.settings.timeout.unwrap_or(ANSWER_TIMEOUT);
         let over_http2 = self.plan.service.protocol.is_http2();
         let upstream = match &question {

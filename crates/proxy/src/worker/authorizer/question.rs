@@ -13,7 +13,7 @@ use super::super::Worker;
 use super::super::inbound::InboundCaller;
 use super::answer::is_told;
 use super::{Authorizer, answer};
-use crate::http::{BodyWanted, HttpHead, HttpVersion, BodyPrefix};
+use crate::http::{BodyPrefix, BodyWanted, HttpHead, HttpVersion};
 use crate::http2::travels;
 use crate::worker::request_changes::PlanChanges;
 
@@ -58,7 +58,11 @@ impl Authorizer {
     }
 
     /// The question about a request or connection; `None` where it has no words for it.
-    pub(crate) fn question(&self, worker: &Worker, about: &CheckSubject<'_>) -> Option<AuthorizerRequest> {
+    pub(crate) fn question(
+        &self,
+        worker: &Worker,
+        about: &CheckSubject<'_>,
+    ) -> Option<AuthorizerRequest> {
         match &self.plan.settings.http {
             Some(http) => {
                 let (head, path) = about.request?;

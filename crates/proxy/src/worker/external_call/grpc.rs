@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use bytes::{BufMut, Bytes, BytesMut};
 use voile_http2::{Failure, Fields, RecvStream, ResponseFuture};
 
-use super::{Callee, Dialer, Lines, MAX_ANSWER_BYTES, CallFailure};
+use super::{CallFailure, Callee, Dialer, Lines, MAX_ANSWER_BYTES};
 use crate::http::RequestRoute;
 use crate::http2::grpc::status;
 

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use voile_http1::{RequestSummary, Body, Framing, Progress, ResponseHead, ResponseIndex};
+use voile_http1::{Body, Framing, Progress, RequestSummary, ResponseHead, ResponseIndex};
 use voile_transport::TransportStream;
 
-use super::{Dialer, Lines, MAX_ANSWER_BYTES, CallFailure};
+use super::{CallFailure, Dialer, Lines, MAX_ANSWER_BYTES};
 use crate::http::upstream::Upstream;
 use crate::http::{HttpRole as _, RequestRoute, UpstreamHttp};
 use crate::http2::limits::MAX_INTERIM_RESPONSES;
@@ -87,7 +87,10 @@ pub(in super::super) struct ReceivedResponse {
     index: ResponseIndex,
 }
 
-async fn read(upstream: &mut Upstream<TransportStream>, bytes: &mut Vec<u8>) -> std::io::Result<usize> {
+async fn read(
+    upstream: &mut Upstream<TransportStream>,
+    bytes: &mut Vec<u8>,
+) -> std::io::Result<usize> {
     bytes.reserve(READ_BYTES);
     upstream.read_buf(bytes).await
 }

@@ -20,12 +20,12 @@ use voile_transport::TransportStream;
 
 use super::Worker;
 use super::balance::EndpointPreference;
-use super::endpoint::{InFlight, ConnectionManner};
+use super::endpoint::{ConnectionManner, InFlight};
 use super::slots::ServiceState;
 use crate::http::pool::{self, Pool};
 use crate::http::{
-    ConnectFailure, Exchange, HttpHead, HttpRole, HttpTimeouts, RoleRefusal, ResponseFlag, RequestRoute,
-    UpstreamHttp,
+    ConnectFailure, Exchange, HttpHead, HttpRole, HttpTimeouts, RequestRoute, ResponseFlag,
+    RoleRefusal, UpstreamHttp,
 };
 use crate::http2::upstream::Upstreams;
 use crate::plan::ServicePlan;

@@ -20,9 +20,9 @@ use wire::rate_limit_response::{Code, DescriptorStatus};
 use super::super::Worker;
 use super::super::authorization::{Denied, GrantedRequest};
 use super::super::authorizer::{lawful_name, lawful_value};
-use super::{EXHAUSTED, WorkerRateLimits, RateLimitHeaders, TooMany};
-use crate::http::{HeadAmendment, FieldPlacement, ExternalReply, UpstreamHttp};
-use crate::rate_limits::{Resource, RateLimitRule, Sender};
+use super::{EXHAUSTED, RateLimitHeaders, TooMany, WorkerRateLimits};
+use crate::http::{ExternalReply, FieldPlacement, HeadAmendment, UpstreamHttp};
+use crate::rate_limits::{RateLimitRule, Resource, Sender};
 
 /// Envoy's method.
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

@@ -347,7 +347,12 @@ async fn open_on_demand(
 /// Memory on the worker's thread of each connection that carried one exchange and is idle: our own memory, without the
 /// allocator's overhead. It is the same whatever is built along, unless a crate enables tokio's `rt-multi-thread`. With
 /// it a handle on the runtime is 16 bytes and not 8, and each socket and timer has one or two.
-async fn idle_bytes(role: Role, protocol: WireProtocol, mode: MutualTls, settings: Settings) -> i64 {
+async fn idle_bytes(
+    role: Role,
+    protocol: WireProtocol,
+    mode: MutualTls,
+    settings: Settings,
+) -> i64 {
     let stage = Stage::new(settings);
     let encrypted = mode == MutualTls::Strict;
     let entry = match role {

@@ -25,7 +25,10 @@ fn hasty() -> Settings {
 
 /// A client that has sent nothing until the deadline, and the application's end of the connection that was
 /// opened for it.
-async fn silent_client(stage: &Stage, protocol: WireProtocol) -> (TcpStream, TcpStream, TcpListener) {
+async fn silent_client(
+    stage: &Stage,
+    protocol: WireProtocol,
+) -> (TcpStream, TcpStream, TcpListener) {
     let application = listen().await;
     let endpoint = application.local_addr().expect("an address");
     let inbound = stage

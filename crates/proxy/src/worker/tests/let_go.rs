@@ -15,7 +15,7 @@ use voile_xds::wire::address_bytes;
 
 use super::footprint::held;
 use super::{PATIENCE, Stage, play, play_for};
-use crate::plan::{Settings, CapturedDestination};
+use crate::plan::{CapturedDestination, Settings};
 use crate::registry::{Registry, address_name};
 use crate::worker::FromWorker;
 use crate::worker::captured_listeners::CapturedListeners;
@@ -339,7 +339,10 @@ fn strangers_that_call_no_more_are_forgotten_and_those_that_call_just_now_are_as
     peers.forget(&BTreeSet::from([idle, busy]));
     assert_eq!(asked(), BTreeMap::from([(busy, 1)]));
     assert!(matches!(peers.get(busy), PeerEntry::Stranger), "meanwhile");
-    assert!(matches!(peers.get(idle), PeerEntry::Asked), "a new question");
+    assert!(
+        matches!(peers.get(idle), PeerEntry::Asked),
+        "a new question"
+    );
     assert_eq!(asked(), BTreeMap::from([(idle, 1)]));
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use super::{Stage, play};
-use crate::plan::{Settings, CapturedDestination};
+use crate::plan::{CapturedDestination, Settings};
 use crate::worker::Overload;
 use crate::worker::captured_listeners::{CapturedListeners, MAX_PARKED};
 

@@ -11,7 +11,7 @@ use voile_traffic::{Conditions, RetryBudget, RetryPolicy};
 use voile_xds::wire::WireProtocol;
 
 use super::{Stage, listen, play};
-use crate::plan::{EndpointPlan, ListenerId, PassthroughMode, OutboundPlan, ServicePlan, Settings};
+use crate::plan::{EndpointPlan, ListenerId, OutboundPlan, PassthroughMode, ServicePlan, Settings};
 
 const POST: &[u8] =
     b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";

@@ -122,7 +122,12 @@ fn an_http_server_that_loses_patience_is_not_taken_for_one_that_speaks_first() {
         let (mut server, _) = application.accept().await.expect("called");
         say(&mut server, b"HTTP/1.1 408 Request Timeout\r\n\r\n").await;
         hear(&mut client, b"HTTP/1.1 408 Request Timeout\r\n\r\n").await;
-        assert!(!stage.worker.servers_first.knows(DestinationKey::Outbound(outbound)));
+        assert!(
+            !stage
+                .worker
+                .servers_first
+                .knows(DestinationKey::Outbound(outbound))
+        );
     });
 }
 
@@ -143,7 +148,12 @@ fn only_the_first_word_to_a_server_that_answers_words_waits() {
             let stage = Stage::new(patient(Duration::from_millis(5)));
             let application = listen().await;
             let (outbound, _) = listeners(&stage, mode, &application).await;
-            let is_known = || stage.worker.servers_first.knows(DestinationKey::Word(outbound));
+            let is_known = || {
+                stage
+                    .worker
+                    .servers_first
+                    .knows(DestinationKey::Word(outbound))
+            };
             // An answer in HTTP says that it was no word for its server.
             asked(outbound, &application, b"HTTP/1.1 400 Bad Request\r\n").await;
             assert!(!is_known(), "{mode:?}");
@@ -178,6 +188,11 @@ fn what_clients_say_after_a_word_teaches_nothing() {
         hear(&mut server, b"T / HTTP/1.1\r\n\r\n").await;
         say(&mut server, b"anything").await;
         hear(&mut client, b"anything").await;
-        assert!(!stage.worker.servers_first.knows(DestinationKey::Word(outbound)));
+        assert!(
+            !stage
+                .worker
+                .servers_first
+                .knows(DestinationKey::Word(outbound))
+        );
     });
 }

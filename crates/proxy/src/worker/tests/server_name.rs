@@ -9,7 +9,7 @@ use voile_telemetry::{PeerLabels, ServiceLabels};
 use voile_xds::wire::WireProtocol;
 
 use super::{Stage, hear, listen, play, say};
-use crate::plan::{EndpointPlan, ListenerId, PassthroughMode, OutboundPlan, ServicePlan, Settings};
+use crate::plan::{EndpointPlan, ListenerId, OutboundPlan, PassthroughMode, ServicePlan, Settings};
 
 /// `bytes` after their length, in so many bytes.
 fn vector(bytes: &[u8], width: usize) -> Vec<u8> {
@@ -120,7 +120,8 @@ fn the_server_name_picks_the_service_however_the_hello_is_cut() {
         for (record, segment) in CUTS {
             play(|| async {
                 let stage = Stage::new(Settings::default());
-                let (bind, applications) = listener(&stage, &names, PassthroughMode::Service(2)).await;
+                let (bind, applications) =
+                    listener(&stage, &names, PassthroughMode::Service(2)).await;
                 let mut client = TcpStream::connect(bind).await.expect("connected");
                 client.set_nodelay(true).expect("open");
                 let bytes = hello(name, record);

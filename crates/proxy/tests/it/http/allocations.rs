@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::thread;
 
 use voile_proxy::http::{
-    Buffers, ConnectFailure, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts, HttpWorker, RoleRefusal,
-    RequestRoute, serve_connection,
+    Buffers, ConnectFailure, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts, HttpWorker,
+    RequestRoute, RoleRefusal, serve_connection,
 };
 
 struct Counting;
@@ -66,7 +66,10 @@ impl HttpRole for QuietRole {
         Ok(RequestRoute::new(self.upstream, ()))
     }
 
-    async fn connect(&self, route: &RequestRoute<Self>) -> Result<tokio::net::TcpStream, ConnectFailure> {
+    async fn connect(
+        &self,
+        route: &RequestRoute<Self>,
+    ) -> Result<tokio::net::TcpStream, ConnectFailure> {
         let stream = tokio::net::TcpStream::connect(route.key).await;
         stream.map_err(|_| ConnectFailure::new("connect"))
     }

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 use voile_proxy::http::{
     Buffers, ConnectFailure, ConnectionEnd, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts,
-    HttpWorker, Io, RoleRefusal, ResponseFlag, RequestRoute, serve_connection,
+    HttpWorker, Io, RequestRoute, ResponseFlag, RoleRefusal, serve_connection,
 };
 use voile_traffic::{Attempt, RetryPolicy};
 use voile_transport::{SocketEvents, TransportStream};

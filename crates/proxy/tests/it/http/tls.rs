@@ -11,8 +11,8 @@ use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use voile_proxy::http::{
-    Buffers, ConnectFailure, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts, HttpWorker, RoleRefusal,
-    RequestRoute, serve_connection,
+    Buffers, ConnectFailure, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts, HttpWorker,
+    RequestRoute, RoleRefusal, serve_connection,
 };
 use voile_testkit::{TestAuthority, hostile_client_config, hostile_server_config};
 use voile_transport::{TransportStream, accept_tls, connect_tls};

@@ -7,7 +7,7 @@ use tonic::codegen::http::HeaderMap;
 use voile_proto::discovery::DeltaDiscoveryRequest;
 
 use super::*;
-use crate::server::{SubscriptionIndex, Resolution, Resource, Streams};
+use crate::server::{Resolution, Resource, Streams, SubscriptionIndex};
 
 const DELTA: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
@@ -56,7 +56,11 @@ impl Talk {
     fn new() -> Self {
         let all: Arc<dyn Snapshot<()>> = Arc::new(Everywhere);
         let (sender, snapshots) = watch::channel(all);
-        let streams = Streams::new(snapshots, Arc::<SubscriptionIndex>::default(), Arc::new(Nobody));
+        let streams = Streams::new(
+            snapshots,
+            Arc::<SubscriptionIndex>::default(),
+            Arc::new(Nobody),
+        );
         let stream = streams.open(DELTA, &HeaderMap::new(), ((), None), None);
         Self {
             stream: stream.expect("a stream"),

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use voile_proto::type_url;
 
-use super::{DueResponse, RequestEvent, Snapshot, DiscoveryStream, TailoredResource, WARMING};
+use super::{DiscoveryStream, DueResponse, RequestEvent, Snapshot, TailoredResource, WARMING};
 use crate::server::type_bits::PermitCount;
 
 /// Types that are named, and types that name them. A new resource is acknowledged before a resource that names it is sent. A
@@ -23,7 +23,11 @@ pub(super) const ROUTES: &str = type_url::SERVICE_ROUTES;
 pub(super) const LED_TO: &str = type_url::SERVICE_POLICY;
 
 impl<C: 'static> DiscoveryStream<C> {
-    pub(super) fn find(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DueResponse<TailoredResource>> {
+    pub(super) fn find(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        now: Instant,
+    ) -> Option<DueResponse<TailoredResource>> {
         for place in self.due.and(self.routes).without(self.travelling).iter() {
             let response = self.respond(place, snapshot, false, now);
             if response.is_some() {

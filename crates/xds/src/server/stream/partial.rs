@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{
-    Differences, KeepRule, StreamType, MAX_RESPONSE_BYTES, Names, Resolution, Resource, Snapshot, WantedResource,
+    Differences, KeepRule, MAX_RESPONSE_BYTES, Names, Resolution, Resource, Snapshot, StreamType,
+    WantedResource,
 };
 
 impl StreamType {

@@ -1,6 +1,6 @@
 //! Memory and work that a stream causes, as its identity's budget counts them.
 
-use super::{StreamType, DiscoveryStream};
+use super::{DiscoveryStream, StreamType};
 use crate::server::budget::{NAME_BYTES, SENT_BYTES};
 use crate::server::denied_names::RefusedNames;
 
