@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 const PAGE: &str = "docs/reference/gateway-api-conformance.md";
 const HERE: &str = "crates/cli/tests/it/gateway_api";
-const MODEL: &str = "crates/model/tests/it";
+const MODEL: &str = "crates/resources/model/tests/it";
 /// Cases of the suite at the version that the page names.
 const ALL: usize = 153;
 /// Tables whose headings name cases.

@@ -4,6 +4,7 @@
 mod files;
 mod layers;
 mod pages;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,0 +1,57 @@
+//! The laboratory: runs an experiment on contestants that it knows only by their command lines, and writes a record.
+//!
+//! ```text
+//! definition (TOML) → plan (cells × rounds, shuffled) → contestants started → proof of path per cell
+//!     → slices: load + samplers → validity gate → record folder → report (crate report)
+//! ```
+
+mod agent;
+mod contestants;
+mod definition;
+mod folder;
+mod gate;
+mod machine;
+mod origin_servers;
+mod plan;
+mod preset;
+mod profile;
+mod proofs;
+mod run;
+mod scenes;
+mod target;
+mod wire;
+
+use scenes::{
+    agreement, calibration, control_plane, decisions, generators, graph, idle, node_crowd, sidecars,
+};
+
+use run::{
+    endpoints, events, experiment, generator, hooks, process, record_writer, running_setup, slice,
+};
+
+use proofs::{identity_proof, proof, unrouted_proof};
+
+use machine::{environment, find, network, path_privacy, process_bounds};
+
+pub use agent::{AgentAddress, AgentSettings, Token, any_frame, serve_agent};
+pub use agreement::{AgreementSettings, agree, write_agreement};
+pub use control_plane::{
+    ControlPlaneSettings, MeshSize, measure_control_plane, write_control_plane,
+};
+pub use decisions::{DecisionSettings, decisions_json, measure_decisions, write_decisions};
+pub use definition::{
+    CpuSet, Definition, DefinitionError, EventAction, Generated, Hook, Isolation, Only, Overrides,
+    ScheduledEvent, SidecarLimits, Variant, quick,
+};
+pub use environment::now;
+pub use experiment::{ExperimentOutcome, Settings, can_run, run};
+pub use find::{FoundPeers, Nginx, PeerProgram, fortio, peers, program_of};
+pub use folder::{Format, RedrawnFiles, default_folder, read, redraw, write_plots};
+pub use generators::{GeneratorSettings, generators, measure_generators, write_generators};
+pub use graph::{GraphSettings, measure_graph, write_graph};
+pub use node_crowd::{NodeCrowdSettings, measure_node_crowd, write_node_crowd};
+pub use path_privacy::without as without_places;
+pub use plan::{Cell, SlicePlan};
+pub use preset::{preset, presets};
+pub use record_writer::RecordKeeping;
+pub use sidecars::{SidecarSettings, measure_sidecars, write_sidecars};

@@ -1,0 +1,7 @@
+//! The machine: its programs, networks, limits, and the names of its paths.
+
+pub(crate) mod environment;
+pub(crate) mod find;
+pub(crate) mod network;
+pub(crate) mod path_privacy;
+pub(crate) mod process_bounds;

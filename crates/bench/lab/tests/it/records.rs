@@ -1,0 +1,117 @@
+//! Records of earlier versions are drawn again, and tell nothing of the machine they came from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use voile_report::control_plane::ControlPlaneRecord;
+
+pub(crate) fn committed() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../benchmarks/records");
+    let entries = fs::read_dir(folder).expect("the committed records");
+    let mut folders: Vec<_> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect();
+    folders.sort();
+    folders
+}
+
+#[test]
+fn every_committed_record_can_be_read() {
+    let folders = committed();
+    assert!(folders.len() > 5);
+    for folder in folders {
+        if folder.join("record.json").is_file() {
+            let record = voile_lab::read(&folder).expect("it is read");
+            assert!(!record.runs.is_empty(), "{}", folder.display());
+        }
+    }
+}
+
+#[test]
+fn a_record_of_another_kind_is_called_what_it_is_where_an_experiments_is_wanted() {
+    for folder in committed() {
+        let Err(why) = voile_lab::read(&folder) else {
+            continue;
+        };
+        assert!(
+            why.contains(".json and no record of an experiment: that kind is drawn by"),
+            "{why}"
+        );
+    }
+    let nothing = tempfile::tempdir().expect("a folder");
+    let why = voile_lab::read(nothing.path()).expect_err("nothing is there");
+    assert!(why.starts_with("reading "), "{why}");
+}
+
+#[test]
+fn an_old_record_is_drawn_again_without_the_places_it_names() {
+    let program = std::env::current_exe().expect("this program");
+    let place = program.parent().expect("a folder").display().to_string();
+    for name in [
+        "2026-11-21-speed-telemetry",
+        "2026-11-21-agreement",
+        "2026-11-21-generators",
+    ] {
+        let all = committed();
+        let from = all.iter().find(|path| path.ends_with(name));
+        let from = from.expect("it is committed");
+        let folder = tempfile::tempdir().expect("a folder");
+        for file in ["record.json", "agreement.json", "generators.json"] {
+            let Ok(text) = fs::read_to_string(from.join(file)) else {
+                continue;
+            };
+            let told = text.replacen("\"voile bench", &format!("\"{place}/voile bench"), 1);
+            assert_ne!(told, text, "the old record names a command");
+            fs::write(folder.path().join(file), told).expect("written");
+        }
+        let drawn = voile_lab::redraw(folder.path()).expect("it is drawn");
+        let page = fs::read_to_string(folder.path().join("report.html")).expect("it was written");
+        assert!(!page.is_empty() && !page.contains(&place), "{name}");
+        let sections = match drawn {
+            voile_lab::RedrawnFiles::Experiment(record) => voile_report::plots::sections(&record),
+            voile_lab::RedrawnFiles::Comparison(_, sections) => sections,
+        };
+        let formats = [voile_lab::Format::Svg, voile_lab::Format::Png];
+        let count = voile_lab::write_plots(&sections, folder.path(), &formats).expect("written");
+        let files = fs::read_dir(folder.path().join("plots")).expect("plots");
+        assert!(count > 2 && files.count() == count, "{name}: {count}");
+    }
+}
+
+#[test]
+fn every_committed_record_has_plots_that_stand_alone() {
+    for folder in committed() {
+        let sections = match figures(&folder) {
+            Some(record) => record.sections(),
+            None if folder.join("record.json").is_file() => {
+                let mut record = voile_lab::read(&folder).expect("it is read");
+                voile_report::summarise::summarise(&mut record);
+                voile_report::plots::sections(&record)
+            }
+            None => continue,
+        };
+        let plots: Vec<_> = sections.iter().flat_map(|section| &section.plots).collect();
+        assert!(!plots.is_empty(), "{}", folder.display());
+        for plot in &plots {
+            let file = voile_report::picture::svg_file(&plot.svg);
+            for none in ["NaN", "inf\"", "var("] {
+                assert!(!file.contains(none), "{none} in {}", plot.id);
+            }
+        }
+        let png = voile_report::picture::png(&plots[0].svg).expect("it is drawn");
+        assert!(png.starts_with(b"\x89PNG"));
+    }
+}
+
+/// A record of figures: of a control plane, of many sidecars, of a node's proxy.
+fn figures(folder: &Path) -> Option<ControlPlaneRecord> {
+    let names = ["control-plane.json", "sidecars.json", "nodes.json"];
+    let path = names
+        .iter()
+        .map(|name| folder.join(name))
+        .find(|path| path.is_file())?;
+    let text = fs::read_to_string(path).expect("it is read");
+    Some(serde_json::from_str(&text).expect("a record"))
+}

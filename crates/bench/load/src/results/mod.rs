@@ -1,0 +1,11 @@
+//! Results of a run: conditions, counts, samples, tables and formats.
+
+pub(crate) mod condition;
+pub mod fortio;
+pub mod outcome;
+pub mod read;
+pub mod samples;
+pub(crate) mod table;
+pub(crate) mod tally;
+pub mod trace;
+pub(crate) mod view;

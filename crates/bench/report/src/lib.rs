@@ -1,0 +1,26 @@
+//! Records of the laboratory: measurements, findings, and reports. The only input is a record folder, so every report can be
+//! drawn again, anywhere, later.
+//!
+//! ```text
+//! record.json runs[] ──► figures ──► summarise (medians, intervals, paired ratios, A/A) ──► report.html, results.csv, table
+//! ```
+
+pub mod events;
+mod experiments;
+pub mod head;
+pub mod history;
+mod pages;
+pub mod plots;
+pub mod profile;
+pub mod record;
+pub mod shape;
+pub mod statistics;
+mod svg;
+mod verdicts;
+
+use pages::{columns, page};
+pub use pages::{csv, html, picture, table, words};
+
+pub use verdicts::{claims, compare, findings, gate, ranks, summarise, targets};
+
+pub use experiments::{agreement, control_plane, decisions, generators, graph, side_by_side};

@@ -1,0 +1,6 @@
+//! The state of running pods and proxies, and the screen.
+
+pub mod control_page;
+pub mod observer;
+pub mod scrape;
+pub mod view;

@@ -1,0 +1,465 @@
+//! The node proxy: one process for the pods of a node, for TCP connections. It enters the pods' networks and holds a
+//! key for each identity. It carries their connections through tunnels of mutual TLS (HBONE) to the node proxies of
+//! the destinations.
+//!
+//! ```text
+//! agent ─ pods ─► agents ─► doors of each pod ─► workers:  15001 ─ route ─► pool ═ HBONE ═► 15008 ─ policy ─► application
+//! control plane ─ who is where, who may ─► registry ─ views ──┘                              15006 ─ policy ──┘
+//! ```
+
+mod agents;
+mod connections;
+mod dispatch;
+mod dns;
+mod listener_handover;
+mod names;
+mod pages;
+mod pod;
+mod policy;
+mod records;
+mod registry;
+mod route;
+mod view_updates;
+mod worker;
+
+use connections::{connect_heads, inbound, outbound, plaintext, same_node, tunnel, verified_peers};
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::LocalSet;
+use voile_http2::HeadBudget;
+use voile_identity::{ClientSettings, TrustDomain};
+use voile_proto::discovery::Node;
+use voile_proto::type_url;
+use voile_telemetry::logging::LogLevelHandle;
+use voile_transport as transport;
+use voile_transport::handover::{HandoverError, InheritedSockets};
+use voile_xds::client::{ClientConfig, Handler, TokenFile, Update, XdsClient};
+use voile_zds::PodIdentity;
+
+use agents::{NodePods, ServingContext};
+use dispatch::{Dispatcher, Handle, WorkerLoad};
+use dns::Directory;
+pub use dns::ExternalNames;
+use listener_handover::{Legacy, NodeListeners, NodeSuccessor};
+use names::NameLookup;
+use pages::PageSources;
+pub use registry::Subscription;
+use registry::{Registry, RegistryView};
+use view_updates::ViewUpdates;
+use worker::ControlPlaneClient;
+
+/// Interval at which a draining proxy checks if all connections have ended.
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
+
+/// Time that workers get to end cut connections: one turn each, even on a busy machine.
+const CUT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Largest number of workers.
+const MAX_WORKERS: usize = 256;
+
+/// Options of a node proxy.
+#[derive(Debug)]
+pub struct NodeOptions {
+    /// The pod that it is itself.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its service account, where tunnels to its own pages are to be taken in its name.
+    pub own_account: Option<String>,
+    /// The node's name, for the control plane's people.
+    pub node: String,
+    /// The trust domain of the identities that it serves.
+    pub trust_domain: TrustDomain,
+    /// Aliases of the trust domain: identities of these are trusted, too.
+    pub trust_domain_aliases: Vec<TrustDomain>,
+    /// The agent's socket.
+    pub agent: PathBuf,
+    /// `https://host:port` of each control plane.
+    pub control: Vec<String>,
+    /// Part of the mesh that the proxy subscribes to.
+    pub subscription: Subscription,
+    /// PEM file of the mesh's root.
+    pub root_cert: PathBuf,
+    /// Its own service-account token, bound to its pod.
+    pub token_file: PathBuf,
+    /// True if applications are called from their clients' own addresses.
+    pub keeps_source: bool,
+    /// Resolver of the names outside the mesh.
+    pub outside: ExternalNames,
+    /// Admin pages (15000).
+    pub admin: SocketAddr,
+    /// Metrics (15020).
+    pub metrics: SocketAddr,
+    /// Readiness (15021).
+    pub readiness: SocketAddr,
+    /// Threads that carry traffic.
+    pub workers: usize,
+    /// Time that connections get to end at shutdown, and after their pod is gone.
+    pub drain_timeout: Duration,
+    /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
+    pub handover: Option<PathBuf>,
+    /// Time that connections get to end after another process has taken over.
+    pub handover_drain_timeout: Duration,
+    /// Changes the log's level.
+    pub log: Option<LogLevelHandle>,
+}
+
+/// Why a node proxy cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// An address of its own pages cannot be bound.
+    #[error("cannot listen on {address} ({purpose}): {error}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Purpose of the listener.
+        purpose: &'static str,
+        /// The kernel's word.
+        error: io::Error,
+    },
+    /// The option makes no sense, or the process lacks a privilege.
+    #[error("{0}")]
+    Option(String),
+    /// Tunnels to its own pod cannot be taken.
+    #[error("cannot take tunnels for its own pod {0}: {1}")]
+    Itself(String, io::Error),
+    /// The running proxy did not hand over, or this one was not fit to take over.
+    #[error("handover: {0}")]
+    Handover(String),
+    /// Threads, runtimes, descriptors.
+    #[error("cannot start: {0}")]
+    Start(#[from] io::Error),
+}
+
+impl From<HandoverError> for RunError {
+    fn from(error: HandoverError) -> Self {
+        Self::Handover(error.to_string())
+    }
+}
+
+/// Runs a node proxy until SIGTERM, SIGINT or `/quitquitquit`.
+///
+/// # Errors
+/// When it cannot begin; once it runs, failures are logged and survived.
+pub fn run(options: NodeOptions) -> Result<(), RunError> {
+    if !(1..=MAX_WORKERS).contains(&options.workers) {
+        return Err(RunError::Option(format!(
+            "{} workers: expected 1 to {MAX_WORKERS}",
+            options.workers
+        )));
+    }
+    may(&options)?;
+    let descriptors = transport::raise_descriptor_limit();
+    let (workers, node) = (options.workers, &options.node);
+    tracing::info!(node, workers, descriptors, "node proxy begins");
+    let legacy = Legacy::claim(&options)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let threads = LocalSet::new().block_on(&runtime, serve(options, legacy))?;
+    for thread in threads {
+        if thread.join().is_err() {
+            tracing::error!("a worker ended by a panic");
+        }
+    }
+    Ok(())
+}
+
+/// Checks the capabilities that the proxy needs, before anything starts.
+fn may(options: &NodeOptions) -> Result<(), RunError> {
+    let here = voile_host::netns::Namespace::current()?;
+    here.within(|| ()).map_err(|error| {
+        RunError::Option(format!(
+            "cannot enter network namespaces ({error}); a node proxy needs CAP_SYS_ADMIN"
+        ))
+    })?;
+    transport::may_mark().map_err(|error| {
+        RunError::Option(format!(
+            "cannot mark sockets ({error}); a node proxy needs CAP_NET_ADMIN"
+        ))
+    })?;
+    if options.keeps_source {
+        transport::may_be_transparent().map_err(|error| {
+            RunError::Option(format!(
+                "--keep-source: cannot call from a client's address ({error}); it needs CAP_NET_ADMIN and a kernel with IP_TRANSPARENT"
+            ))
+        })?;
+    }
+    Ok(())
+}
+
+type Threads = Vec<std::thread::JoinHandle<()>>;
+
+async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunError> {
+    let sockets = legacy.pages(&options)?;
+    let (publish, view) = watch::channel(Arc::new(RegistryView::default()));
+    let registry = Registry::subscribed_to(options.subscription);
+    let registry = Arc::new(Mutex::new(registry));
+    let heard = Arc::new(Notify::new());
+    let (names, questions) = mpsc::unbounded_channel();
+    let news = ViewUpdates::new(Arc::clone(&registry), publish, Arc::clone(&heard));
+    let asker = ControlPlaneClient {
+        client: discover(&options, news),
+        registry,
+        subscription: options.subscription,
+        names,
+    };
+    let directory = Directory::new(asker.clone(), (view.clone(), heard), options.outside);
+    let emptied = Arc::new(Notify::new());
+    let (handles, threads) = start_workers(options.workers, &view, &asker, &emptied)?;
+    let dispatcher = Rc::new(Dispatcher::new(handles));
+    let means = means(&options, asker, &dispatcher, directory);
+    let agency = agency(&options, means, legacy.inherited)?;
+    let told = Rc::new(PageSources {
+        agency: Rc::clone(&agency),
+        dispatcher: Rc::clone(&dispatcher),
+        view,
+        ending: Notify::new(),
+        leaving: Cell::new(false),
+        log: options.log.clone(),
+    });
+    agency.talk();
+    tokio::task::spawn_local(look_up(Rc::clone(&agency), questions));
+    tokio::task::spawn_local(watch_view(
+        Rc::clone(&agency),
+        told.view.clone(),
+        Rc::clone(&dispatcher),
+    ));
+    tokio::task::spawn_local(watch_emptied(emptied, Rc::clone(&dispatcher)));
+    let mut signals = Signals::install()?;
+    let doors = NodeListeners::new(&told, legacy.who, sockets);
+    let opening = Rc::clone(&doors).open(legacy.predecessor, options.handover.clone());
+    tokio::select! {
+        opened = opening => opened?,
+        () = signals.next() => {
+            tracing::info!("ended before it took over: nothing was accepted");
+            dispatcher.dismiss();
+            return Ok(threads);
+        }
+    }
+    tokio::select! {
+        () = signals.next() => {}
+        () = told.ending.notified() => {}
+    }
+    let successor = doors.close();
+    agency.hang_up();
+    told.leaving.set(true);
+    agency.leave();
+    let limit = match successor {
+        NodeSuccessor::Nobody => options.drain_timeout,
+        // No process waits for this one's end.
+        _ => options.drain_timeout.max(options.handover_drain_timeout),
+    };
+    drain(limit, &dispatcher, &mut signals).await;
+    agency.cut();
+    // Each is told by a reset that it was cut; that takes its worker's turn.
+    let _ = tokio::time::timeout(CUT_LIMIT, everybody_left(&dispatcher)).await;
+    if successor == NodeSuccessor::Elsewhere {
+        tracing::info!("a process of another network serves in our place: waiting to be ended");
+        signals.next().await;
+    }
+    dispatcher.dismiss();
+    Ok(threads)
+}
+
+/// Creates the agency that serves the agent's pods, and the proxy's own pod where that is wanted.
+fn agency(
+    options: &NodeOptions,
+    means: ServingContext,
+    inherited: InheritedSockets,
+) -> Result<Rc<NodePods>, RunError> {
+    let agency = NodePods::new(means, options.agent.clone(), inherited)?;
+    if let Some(account) = &options.own_account {
+        let who = PodIdentity {
+            name: options.name.clone(),
+            namespace: options.namespace.clone(),
+            service_account: account.clone(),
+        };
+        let pages = Box::new([options.metrics.port(), options.readiness.port()]);
+        let served = agency.serve_itself(&who, pages);
+        served
+            .map_err(|error| RunError::Itself(format!("{}/{}", who.namespace, who.name), error))?;
+    }
+    Ok(agency)
+}
+
+fn means(
+    options: &NodeOptions,
+    asker: ControlPlaneClient,
+    dispatcher: &Rc<Dispatcher>,
+    directory: Rc<Directory>,
+) -> ServingContext {
+    ServingContext {
+        asker,
+        directory,
+        dispatcher: Rc::clone(dispatcher),
+        certificates: ClientSettings {
+            control: options.control.clone(),
+            root_cert: options.root_cert.clone(),
+            token_file: Some(options.token_file.clone()),
+            join_token_file: None,
+            ttl: None,
+        },
+        trust_domain: options.trust_domain.clone(),
+        aliases: options.trust_domain_aliases.clone(),
+        keeps_source: options.keeps_source,
+        drain: options.drain_timeout,
+    }
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn install() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+async fn everybody_left(dispatcher: &Dispatcher) {
+    while dispatcher.load() > 0 {
+        tokio::time::sleep(DRAIN_LOOK).await;
+    }
+}
+
+/// Waits until all connections have ended, the limit has passed, or a second signal comes.
+async fn drain(limit: Duration, dispatcher: &Dispatcher, signals: &mut Signals) {
+    tracing::info!(connections = dispatcher.load(), ?limit, "draining");
+    tokio::select! {
+        done = tokio::time::timeout(limit, everybody_left(dispatcher)) => if done.is_err() {
+            tracing::warn!(connections = dispatcher.load(), "drain timeout: closing what is left");
+        },
+        () = signals.next() => tracing::warn!("second signal: ending at once"),
+    }
+}
+
+/// Has names looked up for which workers ask.
+async fn look_up(agency: Rc<NodePods>, mut questions: mpsc::UnboundedReceiver<NameLookup>) {
+    while let Some(question) = questions.recv().await {
+        agency.resolve(question);
+    }
+}
+
+/// Releases memory that ended connections held.
+async fn watch_emptied(emptied: Arc<Notify>, dispatcher: Rc<Dispatcher>) {
+    loop {
+        emptied.notified().await;
+        dispatcher.settle();
+    }
+}
+
+/// Looks after our own certificates whenever lists change.
+async fn watch_view(
+    agency: Rc<NodePods>,
+    mut view: watch::Receiver<Arc<RegistryView>>,
+    dispatcher: Rc<Dispatcher>,
+) {
+    let mut known = Arc::default();
+    while view.changed().await.is_ok() {
+        dispatcher.told();
+        let lists = Arc::clone(&view.borrow_and_update().revocations);
+        if known != lists {
+            agency.replace_revoked(&lists);
+            known = lists;
+        }
+    }
+}
+
+/// Starts the discovery client: every policy, and every address or those that are asked for.
+fn discover(options: &NodeOptions, news: Arc<ViewUpdates>) -> XdsClient {
+    let config = ClientConfig {
+        addresses: options.control.clone(),
+        root_certificate: Some(options.root_cert.clone()),
+        node: node(options),
+    };
+    let handler: Handler = Box::new(move |update: &Update| news.take(update));
+    let credentials = Arc::new(TokenFile(options.token_file.clone()));
+    let runtime = tokio::runtime::Handle::current();
+    let client = XdsClient::start(config, credentials, handler, &runtime);
+    // So few names are never too many. Revocation lists are requested first, so that they are known before any
+    // connection is allowed. A control plane other than Voile's does not know them, and does not answer.
+    let _ = client.subscribe(type_url::REVOCATION_LISTS, [type_url::REVOCATIONS]);
+    let _ = client.subscribe(type_url::AUTHORIZATION, ["*"]);
+    if options.subscription == Subscription::All {
+        let _ = client.subscribe(type_url::ADDRESS, ["*"]);
+    }
+    client
+}
+
+/// Node metadata that the proxy sends, in ztunnel's words. The control plane does not trust it; it is for people to
+/// read.
+fn node(options: &NodeOptions) -> Node {
+    let (name, namespace) = (&options.name, &options.namespace);
+    let text = |text: &str| Value {
+        kind: Some(Kind::StringValue(text.to_owned())),
+    };
+    let fields = [
+        ("NAME", name),
+        ("NAMESPACE", namespace),
+        ("NODE_NAME", &options.node),
+    ];
+    let fields = fields.map(|(name, value)| (name.to_owned(), text(value)));
+    Node {
+        id: format!("ztunnel~0.0.0.0~{name}.{namespace}~{namespace}.svc.cluster.local"),
+        metadata: Some(Struct {
+            fields: BTreeMap::from(fields),
+        }),
+        user_agent_name: concat!("voile/", env!("CARGO_PKG_VERSION")).to_owned(),
+        ..Node::default()
+    }
+}
+
+/// Bytes of large heads of `CONNECT` that all connections hold. A usual one is not counted.
+const MAX_HEADS_OF_ALL: usize = 16 * 1024 * 1024;
+
+fn start_workers(
+    count: usize,
+    view: &watch::Receiver<Arc<RegistryView>>,
+    asker: &ControlPlaneClient,
+    emptied: &Arc<Notify>,
+) -> io::Result<(Vec<Handle>, Threads)> {
+    let (mut handles, mut threads) = (Vec::new(), Vec::new());
+    let heads = Arc::new(HeadBudget::new(MAX_HEADS_OF_ALL));
+    for index in 0..count {
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let (view, asker, heads) = (view.clone(), asker.clone(), Arc::clone(&heads));
+        let thread = std::thread::Builder::new()
+            .name(format!("worker-{index}"))
+            .spawn(move || {
+                if let Err(error) = worker::run(inbox, view, asker, heads) {
+                    tracing::error!(%error, "a worker does not start");
+                }
+            })?;
+        handles.push(Handle {
+            sender,
+            load: Arc::new(WorkerLoad::new(emptied)),
+        });
+        threads.push(thread);
+    }
+    Ok((handles, threads))
+}

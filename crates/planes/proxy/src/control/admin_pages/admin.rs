@@ -1,0 +1,149 @@
+//! The pages for people and scrapers: admin (15000), metrics (15020), readiness (15021).
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+use http::{Method, StatusCode};
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+use voile_telemetry::admin::{PageRequest, PageResponse, serve as serve_pages, serve_local};
+use voile_telemetry::logging::LogLevelHandle;
+
+use crate::control::Pages;
+use crate::control::shutdown::ShutdownRequest;
+use crate::control::state::Control;
+use crate::control::{dump, metrics};
+
+const HELP: &str = "\
+GET  /config_dump        what the control plane said, with versions, and which listeners are open
+GET  /certs              our certificate, its identity and expiry (never the key)
+POST /certs/renew        fetch a new certificate now; connections that are open go on
+GET  /logging            the level of the log; PUT or POST /logging?level=LEVEL changes it
+GET  /ready              200 when ready, 503 with the reasons when not
+GET  /stats/prometheus   metrics
+POST /quitquitquit       end in good order, as SIGTERM does
+GET  /help               this
+";
+
+/// Starts the three servers.
+pub(in crate::control) fn serve(
+    control: &Rc<RefCell<Control>>,
+    ending: &Rc<ShutdownRequest>,
+    pages: Pages,
+) -> io::Result<Vec<AbortHandle>> {
+    let log = control.borrow().log.clone();
+    let admin = TcpListener::from_std(pages.admin)?;
+    let (shared, ending) = (Rc::clone(control), Rc::clone(ending));
+    let admin = tokio::task::spawn_local(serve_local(admin, move |question| {
+        admin_page(
+            Rc::clone(&shared),
+            Rc::clone(&ending),
+            log.clone(),
+            question,
+        )
+    }));
+    let metrics = TcpListener::from_std(pages.metrics)?;
+    let shared = Rc::clone(control);
+    let metrics = tokio::task::spawn_local(serve_pages(metrics, move |question| {
+        metrics_page(Rc::clone(&shared), question)
+    }));
+    let readiness = TcpListener::from_std(pages.readiness)?;
+    let shared = Rc::clone(control);
+    let readiness = tokio::task::spawn_local(serve_pages(readiness, move |question| {
+        std::future::ready(match question.path.as_str() {
+            "/healthz/ready" => ready(&shared),
+            path => PageResponse::not_found(path),
+        })
+    }));
+    Ok([admin, metrics, readiness]
+        .iter()
+        .map(tokio::task::JoinHandle::abort_handle)
+        .collect())
+}
+
+async fn admin_page(
+    control: Rc<RefCell<Control>>,
+    ending: Rc<ShutdownRequest>,
+    log: Option<LogLevelHandle>,
+    question: PageRequest,
+) -> PageResponse {
+    match (&question.method, question.path.as_str()) {
+        (&Method::GET, "/config_dump") => {
+            PageResponse::json(dump::configuration(&control.borrow()))
+        }
+        (&Method::GET, "/certs") => PageResponse::json(dump::certificates(&control.borrow())),
+        (&Method::POST, "/certs/renew") => {
+            control.borrow().store.ask_to_renew();
+            PageResponse::text(
+                StatusCode::ACCEPTED,
+                "asked for; GET /certs shows the new serial\n",
+            )
+        }
+        (&Method::GET, "/ready") => ready(&control),
+        (&Method::GET, "/stats/prometheus" | "/metrics") => {
+            PageResponse::metrics(metrics::page(&control).await, &question)
+        }
+        (&Method::GET | &Method::PUT | &Method::POST, "/logging") => {
+            logging(log.as_ref(), &question)
+        }
+        (&Method::POST, "/quitquitquit") => {
+            ending.ask();
+            PageResponse::text(StatusCode::OK, "draining\n")
+        }
+        (&Method::GET, "/" | "/help") => PageResponse::text(StatusCode::OK, HELP),
+        (
+            _,
+            "/quitquitquit" | "/config_dump" | "/certs" | "/certs/renew" | "/ready"
+            | "/stats/prometheus" | "/metrics" | "/logging",
+        ) => PageResponse::text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "wrong method; GET /help tells the right one\n",
+        ),
+        (_, path) => PageResponse::not_found(path),
+    }
+}
+
+async fn metrics_page(control: Rc<RefCell<Control>>, question: PageRequest) -> PageResponse {
+    match question.path.as_str() {
+        "/metrics" | "/stats/prometheus" => {
+            PageResponse::metrics(metrics::page(&control).await, &question)
+        }
+        path if path.starts_with("/app-health/") => {
+            let probers = control.borrow().probers.clone();
+            probers.answer(&question).await
+        }
+        path => PageResponse::not_found(path),
+    }
+}
+
+fn ready(control: &RefCell<Control>) -> PageResponse {
+    let reasons = control.borrow().unready();
+    match reasons.as_slice() {
+        [] => PageResponse::text(StatusCode::OK, "ready\n"),
+        reasons => PageResponse::text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("not ready: {}\n", reasons.join("; ")),
+        ),
+    }
+}
+
+fn logging(log: Option<&LogLevelHandle>, question: &PageRequest) -> PageResponse {
+    let Some(log) = log else {
+        return PageResponse::text(
+            StatusCode::NOT_FOUND,
+            "this proxy's log is not ours to change\n",
+        );
+    };
+    match question.parameter("level") {
+        None => PageResponse::text(StatusCode::OK, format!("{}\n", log.current())),
+        Some(level) if question.method == Method::GET => PageResponse::text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            format!("PUT or POST /logging?level={level} to change it\n"),
+        ),
+        Some(level) => match log.set(level) {
+            Ok(()) => PageResponse::text(StatusCode::OK, format!("{}\n", log.current())),
+            Err(error) => PageResponse::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+        },
+    }
+}

@@ -1,0 +1,645 @@
+//! The control thread: everything that is not a connection. It talks to the control plane, holds the certificate,
+//! accepts and hands over, answers admin, metrics and readiness, and ends the process in good order.
+
+mod admin_pages;
+mod collector;
+mod discovery;
+mod handover;
+mod memory;
+mod network;
+mod recorders;
+mod shutdown;
+
+use discovery::{
+    compiler, credentials, destinations, external_hosts, followed_subscriptions, names, state,
+    unknown_callers,
+};
+
+use network::{accept, datagrams, dns, sockets};
+
+use admin_pages::{admin, dump, health, metrics, page_opening, probers};
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::LocalSet;
+use voile_dns::{Resolver, Upstreams};
+use voile_identity::{
+    CertificateClient, CertificateStore, ClientSettings, mesh_client_config, mesh_server_config,
+};
+use voile_proto::discovery::Node;
+use voile_proto::type_url;
+use voile_telemetry::logging::LogLevelHandle;
+use voile_transport as transport;
+use voile_transport::alpn;
+use voile_transport::handover::{self as succession, HandoverError, InheritedSockets, Predecessor};
+use voile_xds::client::{ClientConfig, Update, XdsClient};
+use voile_xds::wire::HealthProbe;
+
+pub use probers::Probers;
+
+use crate::worker::{
+    self, FromWorker, Ledger, ProxyLimits, Redirected, Tls, WorkerAccount, WorkerInputs,
+};
+use accept::{Dispatcher, WorkerHandle};
+use credentials::Credentials;
+use page_opening::{PageOpening, StartDns};
+use recorders::{PendingRecorders, Recorders};
+use shutdown::ShutdownRequest;
+use sockets::ListenerDirection;
+use state::{Control, DiscoveryState};
+
+/// Settings of a proxy.
+#[derive(Debug)]
+pub struct ProxyOptions {
+    /// `namespace/name` of the workload it stands for.
+    pub workload: String,
+    /// Group by which the workload joins the mesh; without it the mesh knows the workload.
+    pub membership: Option<Membership>,
+    /// True if programs may be run that the group's probe names.
+    pub exec_probes: bool,
+    /// `https://host:port` of each control plane: any will do.
+    pub control: Vec<String>,
+    /// PEM file of the mesh's root.
+    pub root_cert: PathBuf,
+    /// Service-account token, read anew whenever it is needed.
+    pub token_file: Option<PathBuf>,
+    /// Single-use join token for the first certificate.
+    pub join_token_file: Option<PathBuf>,
+    /// Admin pages (15000).
+    pub admin: SocketAddr,
+    /// Metrics (15020).
+    pub metrics: SocketAddr,
+    /// Readiness (15021).
+    pub readiness: SocketAddr,
+    /// Threads that carry traffic.
+    pub workers: usize,
+    /// Time that requests in flight may take at shutdown.
+    pub drain_timeout: Duration,
+    /// Address of the DNS server, if there is one.
+    pub dns: Option<SocketAddr>,
+    /// Resolver of names outside the mesh.
+    pub resolver: ExternalResolver,
+    /// Time that requests in flight may take after a handover to another process.
+    pub handover_drain_timeout: Duration,
+    /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
+    pub handover: Option<PathBuf>,
+    /// Limits of the proxy.
+    pub limits: ProxyLimits,
+    /// Time after which an unused subscription ends; `None` leaves it to the configuration.
+    pub service_idle: Option<Duration>,
+    /// Changes the log's level.
+    pub log: Option<LogLevelHandle>,
+    /// Addresses of redirected connections; `None` without redirection.
+    pub capture: Option<CapturePorts>,
+    /// Probes of the application that the metrics port serves.
+    pub probers: Probers,
+    /// True for a gateway: no workload is behind it, and it takes connections from outside.
+    pub gateway: bool,
+    /// True for a waypoint: it takes tunnels to its destinations, and nothing else.
+    pub waypoint: bool,
+}
+
+/// WorkloadGroup of a workload that joins by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    /// The group's name, in the workload's namespace.
+    pub group: String,
+    /// Address of the workload.
+    pub address: IpAddr,
+}
+
+/// Resolver of names outside the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExternalResolver {
+    /// The servers of `/etc/resolv.conf`.
+    System,
+    /// This one.
+    Server(SocketAddr),
+    /// No resolver: names outside the mesh do not exist.
+    Nowhere,
+}
+
+/// Addresses to which the kernel redirects the connections of our pod. An IPv4 wildcard stands for IPv6's,
+/// too.
+#[derive(Debug, Clone, Copy)]
+pub struct CapturePorts {
+    /// Outbound connections of the application (15001).
+    pub outbound: SocketAddr,
+    /// Inbound connections to the application (15006).
+    pub inbound: SocketAddr,
+    /// Tunnels of node proxies and other sidecars to the application (15008), which are not redirected.
+    pub tunnels: SocketAddr,
+    /// The application is called from its client's own address.
+    pub keeps_source: bool,
+}
+
+/// Why a proxy cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// An address of its own pages cannot be bound.
+    #[error("cannot listen on {address} ({purpose}): {error}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What for.
+        purpose: &'static str,
+        /// The kernel's word.
+        error: io::Error,
+    },
+    /// The option makes no sense.
+    #[error("{0}")]
+    Option(String),
+    /// The running proxy did not hand over, or this one was not fit to take over.
+    #[error("handover: {0}")]
+    Handover(String),
+    /// Threads, runtimes, descriptors.
+    #[error("cannot start: {0}")]
+    Start(#[from] io::Error),
+    /// TLS cannot be set up.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] voile_identity::KeyError),
+}
+
+impl From<HandoverError> for RunError {
+    fn from(error: HandoverError) -> Self {
+        Self::Handover(error.to_string())
+    }
+}
+
+/// Time after which the subscription to an unused service, host name or caller ends, by default. Asking again costs a round
+/// trip to the control plane (milliseconds) and the handshakes of new connections. A subscription costs some kilobytes, and
+/// a push for each of its changes. Jobs that run every minute or few keep their subscriptions; those of a start, of a single
+/// use or of another release end. The time is above the 30 s that our DNS answers last and the 60 s that idle connections
+/// do.
+const SERVICE_IDLE: Duration = Duration::from_mins(5);
+
+/// Largest number of workers.
+const MAX_WORKERS: usize = 256;
+
+/// Runs a proxy until SIGTERM, SIGINT or `/quitquitquit`.
+///
+/// # Errors
+/// When it cannot begin; once it runs, failures are logged and survived.
+pub fn run(options: ProxyOptions) -> Result<(), RunError> {
+    let (namespace, name) = match options.workload.split_once('/') {
+        Some((namespace, name))
+            if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
+        {
+            (namespace, name)
+        }
+        _ => {
+            return Err(RunError::Option(format!(
+                "workload `{}`: expected NAMESPACE/NAME",
+                options.workload
+            )));
+        }
+    };
+    if !(1..=MAX_WORKERS).contains(&options.workers) {
+        return Err(RunError::Option(format!(
+            "{} workers: expected 1 to {MAX_WORKERS}",
+            options.workers
+        )));
+    }
+    let limit = transport::raise_descriptor_limit();
+    tracing::info!(
+        workload = options.workload,
+        workers = options.workers,
+        descriptors = limit,
+        "proxy begins"
+    );
+    let pages = Pages::bind(&options)?;
+    let store = Arc::new(CertificateStore::new());
+    let tls = mesh_tls(&store)?;
+    let (to_control, from_workers) = mpsc::unbounded_channel();
+    let capture = Redirected {
+        ports: pages.capture_ports(),
+        keeps_source: options.capture.is_some_and(|capture| capture.keeps_source),
+    };
+    let ledger = Ledger::new(
+        options.limits,
+        voile_memory::cgroup_limit(),
+        options.workers,
+    );
+    let (handles, threads) = start_workers(&ledger, &tls, &to_control, &capture, options.workers)?;
+    drop(to_control);
+    let node = node(namespace, name, options.membership.as_ref());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let recorders = Recorders::new(Arc::clone(&tls.client_tcp), node.id.as_str().into());
+    let local = LocalSet::new();
+    let remains = local.block_on(
+        &runtime,
+        control(
+            options,
+            node,
+            store,
+            (handles, ledger),
+            from_workers,
+            pages,
+            recorders,
+        ),
+    )?;
+    for thread in threads {
+        if thread.join().is_err() {
+            tracing::error!("a worker ended by a panic");
+        }
+    }
+    // The workers are gone, and their last records are on their way.
+    local.block_on(&runtime, remains.finish());
+    Ok(())
+}
+
+/// The proxy's own listening sockets, bound first: a user who starts two proxies on one address sees the
+/// error at once.
+struct Pages {
+    admin: std::net::TcpListener,
+    metrics: std::net::TcpListener,
+    readiness: std::net::TcpListener,
+    captured: Vec<(ListenerDirection, SocketAddr, std::net::TcpListener)>,
+    dns: Option<dns::BoundDnsSockets>,
+    /// The other listening sockets of the process before us.
+    inherited: InheritedSockets,
+    predecessor: Option<Predecessor>,
+}
+
+impl Pages {
+    fn bind(options: &ProxyOptions) -> Result<Self, RunError> {
+        let (predecessor, mut inherited) = match &options.handover {
+            Some(path) => succession::take_over(path, &options.workload)?,
+            None => (None, InheritedSockets::default()),
+        };
+        let captured = match options.capture {
+            None => Vec::new(),
+            Some(capture) => bind_captured(capture, &mut inherited)?,
+        };
+        let dns = match options.dns {
+            None => None,
+            Some(at) => Some(dns::BoundDnsSockets::new(
+                at,
+                options.capture.is_some(),
+                &mut inherited,
+            )?),
+        };
+        let mut bind = |address, purpose| {
+            inherited
+                .bind(purpose, address)
+                .map_err(|error| RunError::Bind {
+                    address,
+                    purpose,
+                    error,
+                })
+        };
+        Ok(Self {
+            admin: bind(options.admin, "admin")?,
+            metrics: bind(options.metrics, "metrics")?,
+            readiness: bind(options.readiness, "readiness")?,
+            dns,
+            captured,
+            inherited,
+            predecessor,
+        })
+    }
+
+    fn capture_ports(&self) -> Vec<u16> {
+        let mut ports: Vec<u16> = self.captured.iter().map(|(_, at, _)| at.port()).collect();
+        ports.dedup();
+        ports
+    }
+}
+
+/// The sockets to which the kernel redirects, for both families where the machine has both.
+fn bind_captured(
+    capture: CapturePorts,
+    inherited: &mut InheritedSockets,
+) -> Result<Vec<(ListenerDirection, SocketAddr, std::net::TcpListener)>, RunError> {
+    transport::may_mark().map_err(|error| {
+        RunError::Option(format!(
+            "--capture redirect: cannot mark sockets ({error}); it needs CAP_NET_ADMIN in its network namespace"
+        ))
+    })?;
+    if capture.keeps_source {
+        transport::may_be_transparent().map_err(|error| {
+            RunError::Option(format!(
+                "--capture tproxy: cannot call from a client's address ({error}); it needs CAP_NET_ADMIN in its network namespace and a kernel with IP_TRANSPARENT"
+            ))
+        })?;
+    }
+    let all = [
+        (
+            ListenerDirection::CapturedOutbound,
+            capture.outbound,
+            "captured outbound",
+        ),
+        (
+            ListenerDirection::CapturedInbound,
+            capture.inbound,
+            "captured inbound",
+        ),
+        (
+            ListenerDirection::Tunnels,
+            capture.tunnels,
+            "tunnels of HBONE",
+        ),
+    ];
+    let mut bound = Vec::new();
+    for (direction, address, purpose) in all {
+        let failed = |address, error| RunError::Bind {
+            address,
+            purpose,
+            error,
+        };
+        let socket = inherited
+            .bind(direction.role(), address)
+            .map_err(|error| failed(address, error))?;
+        let address = socket.local_addr()?;
+        bound.push((direction, address, socket));
+        if address.is_ipv4() && address.ip().is_unspecified() {
+            let sixth = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
+            match inherited.bind(direction.role(), sixth) {
+                Ok(socket) => bound.push((direction, sixth, socket)),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                    return Err(failed(sixth, error));
+                }
+                // A machine without IPv6 redirects none.
+                Err(error) => tracing::debug!(%sixth, %error, "no IPv6 is captured"),
+            }
+        }
+    }
+    Ok(bound)
+}
+
+type Threads = Vec<std::thread::JoinHandle<()>>;
+
+/// TLS of both sides, with the protocols that each may name.
+fn mesh_tls(store: &Arc<CertificateStore>) -> Result<Tls, RunError> {
+    Ok(Tls {
+        server: mesh_server_config(store, &alpn::SERVER)?,
+        tunnel_server: mesh_server_config(store, &[alpn::PLAIN_HTTP2])?,
+        tunnel_client: mesh_client_config(store, &[alpn::PLAIN_HTTP2])?,
+        client_http: mesh_client_config(store, &[alpn::HTTP11])?,
+        // The mesh's name first, then what a server that only knows one of Istio's other names can pick.
+        client_http2: mesh_client_config(store, &[alpn::HTTP2, alpn::TCP, alpn::PLAIN_HTTP2])?,
+        client_tcp: mesh_client_config(store, &[alpn::TCP])?,
+    })
+}
+
+fn start_workers(
+    ledger: &Arc<Ledger>,
+    tls: &Tls,
+    to_control: &mpsc::UnboundedSender<FromWorker>,
+    capture: &Redirected,
+    count: usize,
+) -> Result<(Vec<WorkerHandle>, Threads), RunError> {
+    let (mut handles, mut threads) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let load = Arc::new(AtomicUsize::new(0));
+        let birth = WorkerInputs {
+            tls: tls.clone(),
+            inbox,
+            control: to_control.clone(),
+            capture: capture.clone(),
+            load: Arc::clone(&load),
+            seat: WorkerAccount {
+                ledger: Arc::clone(ledger),
+                lane: index,
+            },
+        };
+        let body = move || {
+            if let Err(error) = worker::run(birth) {
+                tracing::error!(%error, "a worker cannot start");
+            }
+        };
+        threads.push(
+            std::thread::Builder::new()
+                .name(format!("worker-{index}"))
+                .spawn(body)?,
+        );
+        handles.push(WorkerHandle { sender, load });
+    }
+    Ok((handles, threads))
+}
+
+/// Node of the discovery stream, in the terms of Istio's agent.
+fn node(namespace: &str, name: &str, membership: Option<&Membership>) -> Node {
+    let text = |text: &str| Value {
+        kind: Some(Kind::StringValue(text.to_owned())),
+    };
+    let unknown = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let address = membership.map_or(unknown, |membership| membership.address);
+    let metadata = membership.map(|membership| Struct {
+        fields: BTreeMap::from([
+            ("AUTO_REGISTER_GROUP".to_owned(), text(&membership.group)),
+            ("NAMESPACE".to_owned(), text(namespace)),
+        ]),
+    });
+    Node {
+        id: format!("sidecar~{address}~{name}.{namespace}~{namespace}.svc.cluster.local"),
+        metadata,
+        user_agent_name: concat!("voile/", env!("CARGO_PKG_VERSION")).to_owned(),
+        ..Node::default()
+    }
+}
+
+async fn control(
+    options: ProxyOptions,
+    node: Node,
+    store: Arc<CertificateStore>,
+    (handles, ledger): (Vec<WorkerHandle>, Arc<Ledger>),
+    mut from_workers: mpsc::UnboundedReceiver<FromWorker>,
+    mut pages: Pages,
+    recorders: Recorders,
+) -> Result<PendingRecorders, RunError> {
+    let shared = Arc::new(Mutex::new(sockets_at_hand(&mut pages, &options)));
+    let (news, mut updates) = mpsc::unbounded_channel();
+    let dispatcher = Rc::new(Dispatcher::new(handles, ledger)?);
+    let certificates = CertificateClient::new(client_settings(&options), Arc::clone(&store));
+    let mut renewed = certificates.subscribe();
+    tokio::task::spawn_local(certificates.run(std::future::pending()));
+    // Without a token only a certificate can open the stream. The pages and signals are served meanwhile.
+    let begin = once_there_is(renewed.clone(), options.token_file.is_none());
+    let heard = Arc::new(Notify::new());
+    let (client, asked) = start_client(begin, &options, node, &store, &shared, (news, &heard));
+    let upstreams = dns::upstreams(&options);
+    let resolver = dns::resolver(&upstreams);
+    let (lookups, mut answers) = names::Lookups::new(Rc::clone(&resolver));
+    let idle = Rc::new(Cell::new(options.service_idle.unwrap_or(SERVICE_IDLE)));
+    let (resolving, following) = ((upstreams, resolver), (heard, Rc::clone(&idle)));
+    let dns = prepare_dns(&mut pages, &shared, &client, resolving, following)?;
+    let (compiler, mut compiled) = compiler::Compiler::new();
+    let ending = Rc::new(ShutdownRequest::default());
+    let control = Rc::new(RefCell::new(Control::new(
+        &options,
+        shared,
+        client,
+        store,
+        Rc::clone(&dispatcher),
+        recorders,
+        (lookups, compiler, idle, asked),
+    )));
+    let mut doors = PageOpening::new(&control, &ending, options.handover, pages, dns)?;
+    let mut signals = shutdown::Signals::install()?;
+    let mut reopen = signals.take_reopen();
+    let looked = control.borrow().looked();
+    let mut begun = false;
+    loop {
+        if !begun && control.borrow().unready().is_empty() {
+            begun = true;
+            let released = voile_memory::release_cold_pages();
+            voile_memory::give_back();
+            dispatcher.begun();
+            tracing::info!(released, "ready");
+            doors.ready().await?;
+        }
+        let retry = control.borrow().next_attempt();
+        let look = control.borrow().next_look();
+        tokio::select! {
+            Some(()) = updates.recv() => control.borrow_mut().publish(),
+            Some(done) = compiled.recv() => compiler::ended(&control, done),
+            Some(answer) = answers.recv() => control.borrow_mut().name_settled(answer),
+            Some(news) = from_workers.recv() => match news {
+                FromWorker::MemoryShort => memory::relieve(&control),
+                FromWorker::Emptied => memory::give_back_soon(&control),
+                news => control.borrow_mut().heard(news),
+            },
+            () = dispatcher.memory_short() => memory::relieve(&control),
+            () = sockets::until(look) => {
+                let asked = control.borrow_mut().ask_for_used();
+                tokio::task::spawn_local(destinations::look(Rc::clone(&control), asked));
+            }
+            () = looked.notified() => {}
+            Ok(()) = renewed.changed() => control.borrow_mut().certificate_changed(),
+            () = sockets::until(retry) => control.borrow_mut().try_again(),
+            () = sockets::until(doors.deadline) => return Err(doors.late()),
+            () = shutdown::asked(&mut reopen) => control.borrow().recorders.reopen(),
+            () = signals.next() => break,
+            () = ending.asked() => break,
+        }
+    }
+    doors.close();
+    shutdown::drain(&control, &ending, &dispatcher, &mut signals).await;
+    Ok(control.borrow_mut().end_recording())
+}
+
+/// Sender of the application's health probe.
+type AskForHealth = watch::Sender<Option<HealthProbe>>;
+
+/// Starts the probes of the application, by the configuration to come.
+fn health_of(options: &ProxyOptions, client: &XdsClient) -> AskForHealth {
+    let (ask, asked) = watch::channel(None);
+    let reach = health::ApplicationAccess {
+        mark: options.capture.map(|_| transport::APPLICATION_MARK),
+        runs_programs: options.exec_probes,
+    };
+    tokio::task::spawn_local(health::follow(asked, client.clone(), reach));
+    ask
+}
+
+/// Waits for a first certificate, where one is needed.
+async fn once_there_is<T>(mut renewed: watch::Receiver<T>, needed: bool) {
+    if needed {
+        // Without a sender the process is ending.
+        let _ = renewed.changed().await;
+    }
+}
+
+fn client_settings(options: &ProxyOptions) -> ClientSettings {
+    ClientSettings {
+        control: options.control.clone(),
+        root_cert: options.root_cert.clone(),
+        token_file: options.token_file.clone(),
+        join_token_file: options.join_token_file.clone(),
+        ttl: None,
+    }
+}
+
+/// Sockets that listen already, or were inherited.
+fn sockets_at_hand(pages: &mut Pages, options: &ProxyOptions) -> DiscoveryState {
+    let mut shared = DiscoveryState::default();
+    shared.registry.asks_revocations = true;
+    shared.registry.is_gateway = options.gateway;
+    shared.registry.is_waypoint = options.waypoint;
+    shared.sockets.inherited = std::mem::take(&mut pages.inherited);
+    shared.sockets.lends = options.handover.is_some();
+    shared.sockets.awaits = pages.predecessor.is_some();
+    for (direction, address, socket) in pages.captured.drain(..) {
+        shared.registry.capturing = true;
+        shared.sockets.adopt(direction, address, socket);
+    }
+    shared
+}
+
+/// The DNS proxy, where it was asked for, to be started when the doors open.
+fn prepare_dns(
+    pages: &mut Pages,
+    shared: &Arc<Mutex<DiscoveryState>>,
+    client: &XdsClient,
+    resolving: (Rc<Upstreams>, Rc<Resolver>),
+    (heard, idle): (Arc<Notify>, Rc<Cell<Duration>>),
+) -> io::Result<Option<StartDns>> {
+    let Some(bound) = pages.dns.take() else {
+        return Ok(None);
+    };
+    pages.dns = Some(bound.try_clone()?);
+    let (shared, client) = (Arc::clone(shared), client.clone());
+    Ok(Some(Box::new(move || {
+        dns::Dns::start(bound, shared, client, resolving, (heard, idle))
+    })))
+}
+
+fn start_client(
+    begin: impl Future<Output = ()> + Send + 'static,
+    options: &ProxyOptions,
+    node: Node,
+    store: &Arc<CertificateStore>,
+    shared: &Arc<Mutex<DiscoveryState>>,
+    (news, heard): (mpsc::UnboundedSender<()>, &Arc<Notify>),
+) -> (XdsClient, AskForHealth) {
+    let config = ClientConfig {
+        addresses: options.control.clone(),
+        root_certificate: Some(options.root_cert.clone()),
+        node,
+    };
+    let credentials = Credentials::new(options.token_file.clone(), Arc::clone(store));
+    let (shared, heard) = (Arc::clone(shared), Arc::clone(heard));
+    let handler = move |update: &Update| {
+        let rejections = shared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .apply(update);
+        // Without a receiver the process is ending.
+        let _ = news.send(());
+        heard.notify_waiters();
+        rejections
+    };
+    let client = XdsClient::start_after(
+        begin,
+        config,
+        Arc::new(credentials),
+        Box::new(handler),
+        &tokio::runtime::Handle::current(),
+    );
+    let first = [
+        (type_url::PROXY_CONFIGURATION, options.workload.as_str()),
+        (type_url::REVOCATION_LISTS, type_url::REVOCATIONS),
+    ];
+    for (kind, name) in first {
+        if client.subscribe(kind, [name]).is_err() {
+            tracing::error!("the first subscription was refused");
+        }
+    }
+    let asked = health_of(options, &client);
+    (client, asked)
+}

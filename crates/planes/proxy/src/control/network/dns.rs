@@ -1,0 +1,318 @@
+//! The DNS proxy. It answers names of the mesh and passes every other question on to the resolver unchanged. The first
+//! question for a name asks the control plane; an unused name is let go after a while.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use voile_dns::{
+    DnsQuestion, DnsUpstream, LocalName, Names, Owner, QueryLimits, Resolver, Responder,
+    TTL_SECONDS, Upstreams,
+};
+use voile_model::names::{is_mesh_name, is_service_name, pod_of_service};
+use voile_proto::type_url;
+use voile_telemetry::{DnsFigures, MetricFamily};
+use voile_transport::handover::InheritedSockets;
+use voile_xds::client::XdsClient;
+use voile_xds::wire::search_name;
+
+use crate::control::state::DiscoveryState;
+use crate::control::{ExternalResolver, ProxyOptions, RunError};
+use crate::registry::names::NameSubscriptions;
+
+/// Questions passed on at once; each has a socket of its own.
+const MAX_FORWARDED: usize = 256;
+/// Questions that wait for their turn: with those passed on fewer than are answered at once (2,048), so that a resolver that
+/// is silent does not cost the mesh its names.
+const MAX_WAITING: usize = 1024;
+/// Longest wait for a turn: together with the resolver's time (4 s) less than a client's patience (5 s).
+const WAIT_FOR_TURN: Duration = Duration::from_millis(800);
+/// Factor of a service's idle time after which an unused name is let go: clients remember some answers longer than we ask
+/// them to. Never before our answers expire.
+const PATIENT: u32 = 2;
+/// Paths of `resolv.conf` and `hosts`.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+const HOSTS: &str = "/etc/hosts";
+
+/// Sockets of the DNS server, bound before anything else begins.
+pub(in crate::control) struct BoundDnsSockets(Vec<(std::net::UdpSocket, std::net::TcpListener)>);
+
+impl BoundDnsSockets {
+    /// Binds UDP and TCP at `--dns`. Questions that are `captured` over IPv6 are redirected to IPv6's loopback address.
+    pub(in crate::control) fn new(
+        address: SocketAddr,
+        captured: bool,
+        inherited: &mut InheritedSockets,
+    ) -> Result<Self, RunError> {
+        if address.ip().is_unspecified() {
+            return Err(RunError::Option(format!(
+                "--dns {address}: would answer the whole network; name a loopback address, or the pod's own"
+            )));
+        }
+        let mut bind = |address: SocketAddr| -> io::Result<_> {
+            let udp = inherited.bind_udp(ROLES[0], address)?;
+            let tcp = inherited.bind(ROLES[1], udp.local_addr()?)?;
+            Ok((udp, tcp))
+        };
+        let first = bind(address).map_err(|error| RunError::Bind {
+            address,
+            purpose: "DNS",
+            error,
+        })?;
+        let mut bound = vec![first];
+        if captured && address.ip() == Ipv4Addr::LOCALHOST {
+            let sixth = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port());
+            match bind(sixth) {
+                Ok(sixth) => bound.push(sixth),
+                Err(error) => tracing::info!(address = %sixth, %error, "no DNS over IPv6"),
+            }
+        }
+        Ok(Self(bound))
+    }
+
+    pub(in crate::control) fn try_clone(&self) -> io::Result<Self> {
+        let both = |(udp, tcp): &(std::net::UdpSocket, std::net::TcpListener)| {
+            Ok((udp.try_clone()?, tcp.try_clone()?))
+        };
+        self.0.iter().map(both).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Each socket, for a successor.
+    pub(in crate::control) fn each(&self) -> impl Iterator<Item = Lent> {
+        self.0.iter().flat_map(|(udp, tcp)| {
+            [
+                (ROLES[0], udp.local_addr(), udp.try_clone().map(Into::into)),
+                (ROLES[1], tcp.local_addr(), tcp.try_clone().map(Into::into)),
+            ]
+        })
+    }
+}
+
+/// Socket for a successor: its role, its address, itself.
+pub(in crate::control) type Lent = (&'static str, io::Result<SocketAddr>, io::Result<OwnedFd>);
+
+/// The roles of the two sockets.
+const ROLES: [&str; 2] = ["dns-udp", "dns-tcp"];
+
+/// Servers to ask, as `--resolver` says.
+pub(in crate::control) fn upstreams(options: &ProxyOptions) -> Rc<Upstreams> {
+    let upstreams = match options.resolver {
+        ExternalResolver::Server(server) => Upstreams::fixed(server),
+        ExternalResolver::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
+        ExternalResolver::Nowhere => Upstreams::nobody(),
+    };
+    // Our own questions must not be redirected to ourselves.
+    upstreams.set_mark(options.capture.map(|_| voile_transport::OUTWARD_MARK));
+    Rc::new(upstreams)
+}
+
+/// The resolver for names that lead out of the mesh.
+pub(in crate::control) fn resolver(upstreams: &Rc<Upstreams>) -> Rc<Resolver> {
+    Rc::new(Resolver::new(Path::new(HOSTS), Rc::clone(upstreams)))
+}
+
+/// See the module.
+pub(in crate::control) struct Dns {
+    known: Rc<ResolvedHosts>,
+    responder: Rc<Responder<DnsView>>,
+    services: RefCell<Vec<voile_dns::SocketPair>>,
+}
+
+/// Names of the mesh, as far as they were asked for.
+struct ResolvedHosts {
+    shared: Arc<Mutex<DiscoveryState>>,
+    client: XdsClient,
+    /// Notified after every response of the control plane.
+    heard: Arc<Notify>,
+    /// Time that a service may go unused.
+    idle: Rc<Cell<Duration>>,
+    /// Names subscribed to, with the time of the last question for each.
+    asked: RefCell<DnsQuestion>,
+    sweeping: Cell<bool>,
+}
+
+impl Dns {
+    /// Answers on the bound sockets from now on.
+    pub(in crate::control) fn start(
+        bound: BoundDnsSockets,
+        shared: Arc<Mutex<DiscoveryState>>,
+        client: XdsClient,
+        (upstreams, resolver): (Rc<Upstreams>, Rc<Resolver>),
+        (heard, idle): (Arc<Notify>, Rc<Cell<Duration>>),
+    ) -> io::Result<Rc<Self>> {
+        let mut addresses = Vec::new();
+        for (udp, _) in &bound.0 {
+            let address = udp.local_addr()?;
+            upstreams.avoid(address);
+            addresses.push(address);
+        }
+        let known = Rc::new(ResolvedHosts {
+            shared,
+            client,
+            heard,
+            idle,
+            asked: RefCell::default(),
+            sweeping: Cell::new(false),
+        });
+        let line = DnsUpstream::new(MAX_FORWARDED, MAX_WAITING, WAIT_FOR_TURN);
+        let responder = Responder::new(DnsView(Rc::clone(&known)), (upstreams, resolver), line);
+        let dns = Rc::new(Self {
+            known,
+            responder: Rc::new(responder),
+            services: RefCell::default(),
+        });
+        dns.listen(bound)?;
+        tracing::info!(?addresses, "answering DNS");
+        Ok(dns)
+    }
+
+    /// Begins to answer on these sockets.
+    pub(in crate::control) fn listen(self: &Rc<Self>, bound: BoundDnsSockets) -> io::Result<()> {
+        for (udp, tcp) in bound.0 {
+            let responder = Rc::clone(&self.responder);
+            let service = voile_dns::serve(udp, tcp, responder, &QueryLimits::default())?;
+            self.services.borrow_mut().push(service);
+        }
+        Ok(())
+    }
+
+    /// Leaves new questions to the other process that holds the sockets.
+    pub(in crate::control) fn stop(&self) {
+        self.services
+            .borrow()
+            .iter()
+            .for_each(voile_dns::SocketPair::stop);
+    }
+
+    /// Returns true if no question is open.
+    pub(in crate::control) fn is_idle(&self) -> bool {
+        self.services
+            .borrow()
+            .iter()
+            .all(voile_dns::SocketPair::is_idle)
+    }
+
+    /// For the metrics page.
+    pub(in crate::control) fn families(&self) -> impl Iterator<Item = MetricFamily> {
+        let figures = self.responder.figures();
+        DnsFigures {
+            requests: figures.requests,
+            upstream_requests: figures.upstream_requests,
+            upstream_failures: figures.upstream_failures,
+            upstream_time: figures.upstream_time,
+            names: self.known.asked.borrow().count(),
+        }
+        .families()
+        .into_iter()
+    }
+}
+
+impl ResolvedHosts {
+    /// Meaning of a name; the first caller asks the control plane. `None` if the answer does not come in
+    /// time.
+    async fn meaning(self: &Rc<Self>, host: &str) -> Option<LocalName> {
+        let name = search_name(host);
+        self.ask(&name);
+        let known = || self.shared().registry.meaning(&name);
+        voile_dns::told(&self.heard, known, || self.client.is_lost()).await
+    }
+
+    /// A pod by its name below a headless service.
+    async fn pod(self: &Rc<Self>, host: &str) -> Option<Vec<IpAddr>> {
+        let (pod, service) = pod_of_service(host)?;
+        self.meaning(service).await?;
+        self.shared()
+            .registry
+            .pod_addresses(&search_name(service), pod)
+    }
+
+    fn ask(self: &Rc<Self>, name: &Arc<str>) {
+        let asking = self.asked.borrow_mut().used(name, Instant::now());
+        asking.let_go.iter().for_each(|name| self.let_go(name));
+        if !asking.anew {
+            return;
+        }
+        if self
+            .shared()
+            .registry
+            .hold_name(name, NameSubscriptions::Dns)
+        {
+            // Without room for one more name it counts as never answered.
+            let _ = self.client.subscribe(type_url::ADDRESS, [name.clone()]);
+        }
+        if !self.sweeping.replace(true) {
+            tokio::task::spawn_local(sweep(Rc::downgrade(self)));
+        }
+    }
+
+    fn let_go(&self, name: &Arc<str>) {
+        if self
+            .shared()
+            .registry
+            .release_name(name, NameSubscriptions::Dns)
+        {
+            self.client.unsubscribe(type_url::ADDRESS, [name.clone()]);
+        }
+    }
+
+    /// Lets go of unused names. Returns the time when the next one may be due; `None` without names.
+    fn let_go_of_unused(&self, now: Instant) -> Option<Instant> {
+        let unused_for = unused_for(self.idle.get());
+        let (unused, next) = self.asked.borrow_mut().unused(now, unused_for);
+        unused.iter().for_each(|name| self.let_go(name));
+        next
+    }
+
+    fn shared(&self) -> std::sync::MutexGuard<'_, DiscoveryState> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Time that a name may go unused.
+fn unused_for(idle: Duration) -> Duration {
+    idle.saturating_mul(PATIENT)
+        .max(Duration::from_secs(TTL_SECONDS.into()))
+}
+
+/// Runs while there are names, sleeps until the oldest may be let go.
+async fn sweep(known: Weak<ResolvedHosts>) {
+    loop {
+        let next = match known.upgrade() {
+            None => return,
+            Some(known) => match known.let_go_of_unused(Instant::now()) {
+                Some(next) => next,
+                None => return known.sweeping.set(false),
+            },
+        };
+        tokio::time::sleep_until(next.into()).await;
+    }
+}
+
+/// View of the DNS server on the mesh's names. Below `svc` of the cluster's domain only the mesh decides
+/// which names exist.
+struct DnsView(Rc<ResolvedHosts>);
+
+impl Names for DnsView {
+    async fn meaning(&self, host: &str) -> LocalName {
+        match self.0.meaning(host).await {
+            Some(LocalName::Nobody) if is_service_name(host) => {
+                let pod = self.0.pod(host).await;
+                pod.map_or(LocalName::Nobody, LocalName::Addresses)
+            }
+            Some(LocalName::Nobody) => LocalName::Outside,
+            Some(meaning) => meaning,
+            None if is_mesh_name(host) => LocalName::Unsaid,
+            None => LocalName::Outside,
+        }
+    }
+
+    fn owner(&self, address: IpAddr) -> Owner {
+        self.0.shared().registry.owner(address)
+    }
+}

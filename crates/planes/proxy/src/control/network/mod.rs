@@ -1,0 +1,6 @@
+//! Sockets of the proxy: accepting connections and datagrams, and DNS.
+
+pub(in crate::control) mod accept;
+pub(in crate::control) mod datagrams;
+pub(in crate::control) mod dns;
+pub(in crate::control) mod sockets;

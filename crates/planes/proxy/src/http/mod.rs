@@ -1,0 +1,39 @@
+//! The HTTP/1.1 engine: serves downstream connections, pools upstream ones, relays between them.
+//!
+//! One task per downstream connection on a current-thread runtime; nothing here is `Send`, nothing takes a lock.
+
+pub(crate) mod clock;
+mod connection;
+pub mod drain;
+mod exchange;
+pub mod external_check;
+mod external_check_wait;
+mod flight;
+mod head;
+pub mod limits;
+pub(crate) mod pool;
+mod reply;
+pub mod role;
+mod transfer;
+pub(crate) mod upstream;
+pub mod worker;
+
+pub(crate) use transfer::timer;
+pub use transfer::{buffers, io};
+use transfer::{download, tunnel, upload};
+
+pub use buffers::Buffers;
+pub use drain::Drain;
+pub use external_check::{
+    BodyPrefix, BodyWanted, ExternalReply, FieldPlacement, HeadAmendment, Names, Pending,
+};
+pub(crate) use head::is_grpc;
+pub use head::{HttpHead, HttpVersion};
+pub use io::Io;
+pub use limits::HttpTimeouts;
+pub(crate) use role::{BODY_TOO_LARGE, HeadEdit, REVOKED, Revocation, UNREACHED};
+pub use role::{
+    ConnectFailure, DENIED, Exchange, Grpc, HeadObserver, HttpRole, RequestRoute, ResponseFlag,
+    RoleRefusal, UpstreamHttp, UpstreamResponse, UpstreamTerms,
+};
+pub use worker::{ConnectionEnd, HttpWorker, serve_connection};

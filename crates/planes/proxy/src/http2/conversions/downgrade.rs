@@ -1,0 +1,569 @@
+//! A downstream HTTP/2 stream served by the HTTP/1.1 engine, because its service is declared `http`: the stream plays an
+//! HTTP/1.1 client with one request. So the two versions share one set of rules for pools, repeats, timeouts and bodies.
+//!
+//! ```text
+//! HTTP/2 stream ─► Caller ─ HTTP/1.1 bytes ─► engine ─ pool ─► HTTP/1.1 upstream
+//! ```
+//! WebSockets (RFC 8441) become an upgrade, CONNECT stays what it is. Trailers pass both ways where the other side's body has a place for them.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::io::{self, Write as _};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use voile_http1::{Body, Progress, RequestSummary, ResponseHead, ResponseIndex};
+use voile_http2::{ErrorCode, Fields, RecvStream, SendResponse, SendStream};
+use voile_traffic::Attempt;
+
+use crate::http::io::Io;
+use crate::http::{
+    ConnectFailure, Exchange, Grpc, HeadAmendment, HeadEdit, HttpHead, HttpRole, HttpWorker,
+    RequestRoute, ResponseFlag, Revocation, RoleRefusal, UpstreamResponse, serve_connection,
+};
+use crate::http2::limits::PREMATURE;
+use crate::http2::server::Live;
+use crate::http2::stream::ClientCall;
+use crate::http2::stream_copy::Replay;
+use crate::http2::{headers, trailers, websocket};
+
+/// The status of an upgrade.
+const SWITCHING_PROTOCOLS: u16 = 101;
+
+/// The role of one stream: it has decided already, on the head that really came.
+struct Translated<R: HttpRole> {
+    role: Rc<R>,
+    route: RefCell<Option<RequestRoute<R>>>,
+    parts: Fields,
+}
+
+impl<R: HttpRole> HttpRole for Translated<R> {
+    type Upstream = R::Upstream;
+    type Key = R::Key;
+    type Ticket = RequestRoute<R>;
+    type Question = Infallible;
+
+    fn route(&self, _: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+        let decided = self.route.borrow_mut().take();
+        let flag = ResponseFlag::DownstreamProtocolError;
+        let decided = decided.ok_or_else(|| RoleRefusal::new(400, flag, "one request a stream"));
+        decided.map(RequestRoute::carried_by)
+    }
+
+    async fn connect(&self, route: &RequestRoute<Self>) -> Result<R::Upstream, ConnectFailure> {
+        self.role.connect(&route.ticket).await
+    }
+
+    fn again(&self, route: &mut RequestRoute<Self>, last: Attempt, made: u32) -> Option<Duration> {
+        let pause = self.role.again(&mut route.ticket, last, made)?;
+        route.key = route.ticket.key.clone();
+        route.to_sidecar = route.ticket.to_sidecar;
+        Some(pause)
+    }
+
+    fn answers(&self, ticket: &RequestRoute<R>, answer: UpstreamResponse) {
+        self.role.answers(&ticket.ticket, answer);
+    }
+
+    const REVOCATION: Revocation = R::REVOCATION;
+
+    fn is_revoked<'h>(&self, ticket: &RequestRoute<R>, _: impl FnOnce() -> HttpHead<'h>) -> bool {
+        let head = || HttpHead::Http2(&self.parts);
+        self.role.is_revoked(&ticket.ticket, head)
+    }
+
+    fn serves_sidecar(&self) -> bool {
+        self.role.serves_sidecar()
+    }
+
+    /// The engine reads a head that was written here.
+    fn serves_proxy(&self) -> bool {
+        true
+    }
+
+    fn adds_to_own(&self) -> Option<Arc<HeadAmendment>> {
+        self.role.adds_to_own()
+    }
+
+    fn record(&self, exchange: Exchange<'_, Self>) {
+        self.role.record(Exchange {
+            head: Some(HttpHead::Http2(&self.parts)),
+            ticket: exchange.ticket.map(|route| &route.ticket),
+            status: exchange.status,
+            flag: exchange.flag,
+            details: exchange.details,
+            request_head_bytes: exchange.request_head_bytes,
+            request_body_bytes: exchange.request_body_bytes,
+            response_head_bytes: exchange.response_head_bytes,
+            response_body_bytes: exchange.response_body_bytes,
+            started: exchange.started,
+            duration: exchange.duration,
+            upstream_reused: exchange.upstream_reused,
+            attempts: exchange.attempts,
+            grpc: match exchange.grpc {
+                None if HttpHead::Http2(&self.parts).is_grpc() => Some(Grpc::default()),
+                ours => ours,
+            },
+        });
+    }
+}
+
+/// Serves one stream whose route leads to an HTTP/1.1 upstream.
+pub(crate) async fn serve<R: HttpRole + 'static>(
+    worker: &Rc<HttpWorker<R>>,
+    role: Rc<R>,
+    route: RequestRoute<R>,
+    parts: Fields,
+    body: RecvStream,
+    call: ClientCall,
+    live: Live,
+) {
+    let ClientCall { respond, held, .. } = call;
+    let ended = held.is_none() && body.is_end_stream();
+    let upgrade = websocket::is_extended_connect(&parts);
+    let connect = websocket::is_plain_connect(&parts);
+    let chunked = !upgrade && !connect && !ended && !parts.contains("content-length");
+    let key = upgrade.then(websocket::key);
+    let head = request_head(&parts, key.as_deref(), chunked, route.edit());
+    let mut caller = DowngradedStream {
+        body,
+        respond,
+        send: None,
+        inward: Vec::new(),
+        taken: 0,
+        owed: 0,
+        chunked,
+        ended: false,
+        asked: RequestSummary {
+            head: parts.method() == "HEAD",
+            upgrade,
+            connect,
+        },
+        index: Box::default(),
+        outward: Vec::new(),
+        phase: DowngradePhase::Head,
+        chunk: Bytes::new(),
+        trailers: Vec::new(),
+        proof: key.map(|key| websocket::accept(key.as_bytes())),
+        complete: false,
+        began: Instant::now(),
+        live,
+    };
+    for chunk in held.into_iter().flat_map(|held| held.chunks) {
+        caller.take(&chunk);
+    }
+    // The sender has its window back already.
+    caller.owed = 0;
+    let translated = Translated {
+        role,
+        route: RefCell::new(Some(route)),
+        parts,
+    };
+    let engine = worker.shared();
+    serve_connection(&engine, &translated, caller, &head).await;
+}
+
+/// A request that went on over HTTP/2, in HTTP/1.1's words; none where its body was too long to be kept.
+pub(in crate::http2) fn copied(head: &Fields, replay: &Replay) -> Option<Vec<u8>> {
+    let body = replay.bytes()?;
+    let mut request = head.clone();
+    if !body.is_empty() && !head.contains("content-length") {
+        request.push("content-length", body.len().to_string().as_bytes());
+    }
+    let mut request = request_head(&request, None, false, HeadEdit::default());
+    request.extend_from_slice(&body);
+    Some(request)
+}
+
+/// The head in HTTP/1.1's words.
+fn request_head(
+    parts: &Fields,
+    websocket_key: Option<&str>,
+    chunked: bool,
+    edit: HeadEdit<'_>,
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    let method = match websocket_key {
+        Some(_) => "GET",
+        None => parts.method(),
+    };
+    let head = HttpHead::Http2(parts);
+    let connect = websocket::is_plain_connect(parts);
+    let renamed = edit.authority.filter(|_| !connect);
+    let authority = renamed
+        .or_else(|| head.authority())
+        .or(edit.default_authority)
+        .unwrap_or("localhost");
+    let target = match connect {
+        true => authority,
+        false => edit.path.unwrap_or_else(|| head.path_and_query()),
+    };
+    put(
+        &mut out,
+        &[
+            method,
+            " ",
+            target,
+            " HTTP/1.1\r\nhost: ",
+            authority,
+            "\r\n",
+        ],
+    );
+    let mut cookies = false;
+    for (name, value) in parts.iter() {
+        match name {
+            "cookie" => cookies = true,
+            "host" => {}
+            name => field(&mut out, name, value),
+        }
+    }
+    if cookies {
+        // HTTP/2 may cut cookies into several fields; HTTP/1.1 may not (RFC 9113 section 8.2.3).
+        let crumbs: Vec<_> = parts.get_all("cookie").collect();
+        field(&mut out, "cookie", &crumbs.join(&b"; "[..]));
+    }
+    let bodiless = connect || matches!(method, "GET" | "HEAD" | "OPTIONS" | "DELETE");
+    if let Some(key) = websocket_key {
+        put(
+            &mut out,
+            &[
+                "upgrade: websocket\r\nconnection: upgrade, close\r\nsec-websocket-key: ",
+                key,
+                "\r\n\r\n",
+            ],
+        );
+        return out;
+    }
+    if chunked {
+        put(&mut out, &["transfer-encoding: chunked\r\n"]);
+    } else if !bodiless && !parts.contains("content-length") {
+        put(&mut out, &["content-length: 0\r\n"]);
+    }
+    put(&mut out, &["connection: close\r\n\r\n"]);
+    out
+}
+
+fn put(out: &mut Vec<u8>, parts: &[&str]) {
+    for part in parts {
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[derive(Debug)]
+enum DowngradePhase {
+    Head,
+    Body(Body),
+    Tunnel,
+    Done,
+}
+
+/// The stream as the engine's client.
+struct DowngradedStream {
+    body: RecvStream,
+    respond: SendResponse,
+    send: Option<SendStream>,
+    /// Bytes of the request for the engine, of which `taken` were read.
+    inward: Vec<u8>,
+    taken: usize,
+    /// Window to give back when all of `inward` was read.
+    owed: usize,
+    chunked: bool,
+    /// The client said all.
+    ended: bool,
+    asked: RequestSummary,
+    index: Box<ResponseIndex>,
+    /// Bytes of a head not yet complete.
+    outward: Vec<u8>,
+    phase: DowngradePhase,
+    /// Bytes of the answer's body on their way.
+    chunk: Bytes,
+    /// Lines behind its last chunk.
+    trailers: Vec<u8>,
+    /// Answer that proves that a server read our WebSocket key.
+    proof: Option<String>,
+    /// END_STREAM went out.
+    complete: bool,
+    began: Instant,
+    live: Live,
+}
+
+impl DowngradedStream {
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if self.complete {
+            return Poll::Pending;
+        }
+        let gone = match &mut self.send {
+            Some(send) => send.poll_failed(cx),
+            None => self.respond.poll_failed(cx),
+        };
+        gone.map(|_| self.gone())
+    }
+
+    fn gone(&mut self) -> io::Error {
+        if matches!(self.phase, DowngradePhase::Head) && self.began.elapsed() < PREMATURE {
+            self.live.0.given_up();
+        }
+        self.complete = true;
+        io::ErrorKind::ConnectionReset.into()
+    }
+
+    /// Makes sure that there is something to read, unless it is the end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.taken < self.inward.len() {
+            return Poll::Ready(Ok(()));
+        }
+        if self.owed > 0 {
+            self.body.release_capacity(self.owed);
+            self.owed = 0;
+        }
+        self.inward.clear();
+        self.taken = 0;
+        while !self.ended && self.inward.is_empty() {
+            match ready!(self.body.poll_data(cx)) {
+                Some(Ok(data)) => self.take(&data),
+                Some(Err(_)) => return Poll::Ready(Err(self.gone())),
+                None => match ready!(self.body.poll_trailers(cx)) {
+                    Err(_) => return Poll::Ready(Err(self.gone())),
+                    Ok(trailers) => {
+                        self.ended = true;
+                        if self.chunked {
+                            trailers::write_end(trailers.as_ref(), &mut self.inward);
+                        }
+                    }
+                },
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn take(&mut self, data: &[u8]) {
+        self.owed = data.len();
+        if data.is_empty() {
+            return;
+        }
+        if self.chunked {
+            // Writing into a Vec cannot fail.
+            let _ = write!(self.inward, "{:x}\r\n", data.len());
+            self.inward.extend_from_slice(data);
+            self.inward.extend_from_slice(b"\r\n");
+        } else {
+            self.inward.extend_from_slice(data);
+        }
+    }
+
+    /// Returns true if the end of the request is the end of the connection for the engine.
+    fn at_end(&self) -> bool {
+        self.ended && (self.complete || matches!(self.phase, DowngradePhase::Tunnel))
+    }
+
+    /// Passes on what of the answer's body is waiting.
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let over = match &self.phase {
+            DowngradePhase::Body(body) => body.is_done(),
+            DowngradePhase::Done => true,
+            DowngradePhase::Head | DowngradePhase::Tunnel => false,
+        };
+        let Some(send) = &mut self.send else {
+            return Poll::Ready(Ok(()));
+        };
+        let end = (over, &mut self.trailers, &mut self.complete);
+        trailers::poll_give_all(send, &mut self.chunk, end, cx)
+    }
+
+    /// Takes bytes of the answer.
+    fn answer(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let mut rest = if matches!(self.phase, DowngradePhase::Head) {
+            self.outward.extend_from_slice(bytes);
+            std::mem::take(&mut self.outward)
+        } else {
+            bytes.to_vec()
+        };
+        while matches!(self.phase, DowngradePhase::Head) {
+            let parsed = self.index.parse(&rest, self.asked).map_err(|_| invalid())?;
+            if parsed == Progress::Partial {
+                self.outward = rest;
+                return Ok(());
+            }
+            let length = self.index.head_len();
+            if self.head(&rest)? {
+                self.phase = DowngradePhase::Tunnel;
+            }
+            rest.drain(..length);
+            self.index.reset();
+        }
+        self.chunk = match &mut self.phase {
+            DowngradePhase::Body(body) => {
+                let unwrapped = body.unwrap_keeping_trailers(&mut rest, &mut self.trailers);
+                let (_, data) = unwrapped.map_err(|_| invalid())?;
+                rest.truncate(data);
+                rest.into()
+            }
+            DowngradePhase::Tunnel => rest.into(),
+            DowngradePhase::Head | DowngradePhase::Done => Bytes::new(),
+        };
+        Ok(())
+    }
+
+    fn is_proven(&self, head: &ResponseHead<'_>) -> bool {
+        let mut said = head
+            .headers()
+            .filter(|(name, _)| name.eq_ignore_ascii_case("sec-websocket-accept"));
+        let said = said.next().map(|(_, value)| value);
+        self.proof.is_some() && said == self.proof.as_deref().map(str::as_bytes)
+    }
+
+    /// Passes a head on. True if a tunnel begins behind it.
+    fn head(&mut self, bytes: &[u8]) -> io::Result<bool> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let gone = |_| io::Error::from(io::ErrorKind::ConnectionReset);
+        let head = self.index.head(bytes);
+        let status = head.status();
+        let (interim, framing) = (head.is_interim(), head.framing());
+        let tunnel = head.opens_tunnel();
+        // A server that does not switch has opened no tunnel, whatever its answer says about the request. To the
+        // client of an extended CONNECT any 2xx would mean a tunnel (RFC 8441 section 5). A server that switches must
+        // have read the handshake (RFC 6455 section 4.1).
+        let stays = self.asked.upgrade && (200..300).contains(&status);
+        if stays || (status == SWITCHING_PROTOCOLS && !self.is_proven(&head)) {
+            let refusal = Fields::response(502);
+            self.complete = self.respond.send_response(refusal, true).is_ok();
+            return Err(invalid());
+        }
+        let mut response = self.respond.block();
+        response.push_status(match status {
+            SWITCHING_PROTOCOLS => 200,
+            status => status,
+        });
+        fields(&head, &mut response).ok_or_else(invalid)?;
+        if response.contains("grpc-status") || tunnel {
+            // HTTP/1.1's way to say that there is no body; trailers have no length.
+            response.remove("content-length");
+        }
+        if interim {
+            self.respond.send_informational(response).map_err(gone)?;
+            return Ok(false);
+        }
+        let body = Body::new(framing);
+        let end = body.is_done() && !tunnel;
+        let send = self.respond.send_response(response, end).map_err(gone)?;
+        self.send = Some(send);
+        self.complete = end;
+        self.phase = if end {
+            DowngradePhase::Done
+        } else {
+            DowngradePhase::Body(body)
+        };
+        Ok(tunnel)
+    }
+}
+
+/// The fields that mean something in HTTP/2.
+fn fields(head: &ResponseHead<'_>, out: &mut Fields) -> Option<()> {
+    for (name, value) in head.headers() {
+        if !out.push_checked(name.as_bytes(), value) {
+            return None;
+        }
+    }
+    headers::clean(out);
+    out.remove("sec-websocket-accept");
+    Some(())
+}
+
+impl AsyncRead for DowngradedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_fill(cx))?;
+        let rest = &self.inward[self.taken..];
+        if rest.is_empty() && !self.at_end() {
+            // A client that said all still waits for its answer.
+            return self.poll_gone(cx).map(Err);
+        }
+        let count = rest.len().min(buf.remaining());
+        buf.put_slice(&rest[..count]);
+        self.taken += count;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for DowngradedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_chunk(cx))?;
+        self.answer(buf)?;
+        // Bytes that do not fit now go first next time.
+        if let Poll::Ready(Err(error)) = self.poll_chunk(cx) {
+            return Poll::Ready(Err(error));
+        }
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_chunk(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_chunk(cx))?;
+        if matches!(
+            self.phase,
+            DowngradePhase::Tunnel | DowngradePhase::Body(Body::UntilClose)
+        ) {
+            self.phase = DowngradePhase::Done;
+            return self.poll_chunk(cx);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Io for DowngradedStream {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_fill(cx))?;
+        if self.taken < self.inward.len() || self.at_end() {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_gone(cx).map(Err)
+    }
+
+    fn abort(&mut self) {
+        self.cut(ErrorCode::INTERNAL_ERROR);
+    }
+
+    fn lingers(&self) -> bool {
+        false
+    }
+}
+
+impl DowngradedStream {
+    fn cut(&mut self, reason: ErrorCode) {
+        if !std::mem::replace(&mut self.complete, true) {
+            match &mut self.send {
+                Some(send) => send.send_reset(reason),
+                None => self.respond.send_reset(reason),
+            }
+        }
+    }
+}
+
+impl Drop for DowngradedStream {
+    fn drop(&mut self) {
+        self.cut(ErrorCode::INTERNAL_ERROR);
+    }
+}

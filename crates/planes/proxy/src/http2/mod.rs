@@ -1,0 +1,29 @@
+//! The HTTP/2 engine: serves downstream connections stream by stream, shares upstream ones among streams. `voile_http2`
+//! has the frames, HPACK and flow-control windows; the engine decides about forwarding.
+//!
+//! ```text
+//! client ═ server.rs ═╤═ stream.rs ─ role.route ─ upstream.rs ═ server
+//!                     ├─ stream.rs     pump.rs ─► (request)
+//!                     └─ stream.rs   ◄─ pump.rs   (response)
+//! ```
+
+mod conversions;
+mod external_check_wait;
+mod flight;
+mod keepalive;
+pub mod limits;
+mod reply;
+mod server;
+pub(crate) mod sources;
+mod stream;
+mod stream_copy;
+pub(crate) mod stream_tasks;
+pub(crate) mod upstream;
+pub(crate) mod wire;
+
+use conversions::{downgrade, headers, trailers};
+pub(crate) use conversions::{grpc, upgrade, websocket};
+
+pub(crate) use headers::{IDENTITY_FIELDS, is_idempotent, travels};
+pub use server::serve_connection;
+pub(crate) use websocket::{is_extended_connect, is_plain_connect};

@@ -1,0 +1,298 @@
+//! Model ⇄ wire, once. `encode` turns the checked mesh into messages; the other files turn messages that arrive from the
+//! control plane into small checked types which the proxy uses, so that nothing behind this wall ever sees a port of
+//! 70,000, an address of five bytes or an unset enum. Every refusal names the field and why.
+
+mod action;
+mod address;
+mod capture;
+mod configuration;
+mod encode;
+mod gateway;
+mod health;
+mod health_check;
+mod host_names;
+mod remote_networks;
+mod routes;
+mod security;
+mod telemetry;
+mod traffic;
+mod waypoint;
+
+use security::{authorization, authorizer, policy, rate_limit, tokens};
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use address::{
+    Address, ApplicationTunnel, Service, ServicePort, TelemetryLabels, Tunnel, WireEndpoint,
+    WireWorkload, WorkloadType,
+};
+pub use authorization::{decode_authorization, encode_authorization};
+pub use authorizer::{Authorizer, AuthorizerHttp};
+pub use capture::{AddressRange, CapturedPort, InboundCapture, ReachableHosts};
+pub use configuration::{
+    ClientCertificateDetails, ConnectionTimeouts, ForwardClientCertificate, InboundListener,
+    MutualTls, OutboundListener, OutboundPolicy, OutboundService, PathNormalization,
+    PolicyReference, ProxyConfiguration, WireLimits,
+};
+pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protocol_of};
+pub use gateway::{
+    Credential, Gateway, GatewayFiles, GatewayListener, GatewayServer, GatewayTls, ServerKind,
+    VirtualHost,
+};
+pub use health::HealthProbe;
+pub use health_check::HealthCheck;
+pub use host_names::{NameMeaning, SEARCH, is_virtual, parse_search, search_name, search_name_of};
+pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
+pub use rate_limit::{GlobalLimits, LimitRule, RateLimit};
+pub use remote_networks::{
+    NetworkEntrance, RemoteGateway, RemoteWorkload, encode_network_gateway,
+    encode_network_gateways, parse_away_address,
+};
+pub use routes::{
+    ConnectionMatch, ConnectionRoute, Mirror, OpenedRoutes, PackedRoutes, RequestMatch,
+    RouteDestination, RouteTarget, Routes, WireRoute,
+};
+pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
+pub use tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};
+pub use traffic::encode_traffic;
+use voile_model::{Hostname, Labels, Namespace, Port, ServiceKey, TrustDomain};
+use voile_proto::{proxy, workload};
+pub use waypoint::{Waypoint, WaypointAddress, WaypointDestination, WaypointTo};
+
+/// Why a message from the control plane is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WireError {
+    /// Path of the field, such as `inbound[2].bind.port`; empty for the whole message.
+    pub field: String,
+    /// Error of the field.
+    pub reason: String,
+}
+
+impl WireError {
+    fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            reason: reason.into(),
+        }
+    }
+
+    fn within(mut self, outer: &str) -> Self {
+        self.field = match self.field.is_empty() {
+            true => outer.to_owned(),
+            false => format!("{outer}.{}", self.field),
+        };
+        self
+    }
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.field.is_empty() {
+            true => f.write_str(&self.reason),
+            false => write!(f, "{}: {}", self.field, self.reason),
+        }
+    }
+}
+
+impl std::error::Error for WireError {}
+
+impl From<prost::DecodeError> for WireError {
+    fn from(error: prost::DecodeError) -> Self {
+        Self::new("", format!("not a message of its type: {error}"))
+    }
+}
+
+/// Protocol of a port, as the proxy needs to know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WireProtocol {
+    /// Not said: found out from the first bytes.
+    Auto,
+    /// HTTP/1.x.
+    Http,
+    /// HTTP/2 in clear text.
+    Http2,
+    /// gRPC.
+    Grpc,
+    /// Opaque bytes.
+    Tcp,
+    /// TLS that is not ours, passed through.
+    Tls,
+}
+
+impl WireProtocol {
+    /// HTTP of either version was declared: the client speaks first.
+    #[must_use]
+    pub fn is_http(self) -> bool {
+        matches!(self, Self::Http | Self::Http2 | Self::Grpc)
+    }
+
+    /// HTTP/2 was declared.
+    #[must_use]
+    pub fn is_http2(self) -> bool {
+        matches!(self, Self::Http2 | Self::Grpc)
+    }
+
+    fn from_proxy(field: &str, value: i32) -> Result<Self, WireError> {
+        use proxy::Protocol as Wire;
+        Ok(match Wire::try_from(value) {
+            Ok(Wire::Auto) => Self::Auto,
+            Ok(Wire::Http) => Self::Http,
+            Ok(Wire::Http2) => Self::Http2,
+            Ok(Wire::Grpc) => Self::Grpc,
+            Ok(Wire::Tcp) => Self::Tcp,
+            Ok(Wire::Tls) => Self::Tls,
+            Err(_) => return Err(unknown_value(field, value)),
+        })
+    }
+
+    fn from_workload(value: i32) -> Self {
+        use workload::AppProtocol as Wire;
+        match Wire::try_from(value) {
+            Ok(Wire::Http11) => Self::Http,
+            Ok(Wire::Http2) => Self::Http2,
+            Ok(Wire::Grpc) => Self::Grpc,
+            Ok(Wire::Tcp) => Self::Tcp,
+            Ok(Wire::Tls) => Self::Tls,
+            // Istio may add protocols; what we do not know is found out from the first bytes.
+            Ok(Wire::Unknown) | Err(_) => Self::Auto,
+        }
+    }
+
+    /// Its value in Voile's own messages.
+    pub fn to_proxy(self) -> proxy::Protocol {
+        match self {
+            Self::Auto => proxy::Protocol::Auto,
+            Self::Http => proxy::Protocol::Http,
+            Self::Http2 => proxy::Protocol::Http2,
+            Self::Grpc => proxy::Protocol::Grpc,
+            Self::Tcp => proxy::Protocol::Tcp,
+            Self::Tls => proxy::Protocol::Tls,
+        }
+    }
+
+    fn to_workload(self) -> workload::AppProtocol {
+        match self {
+            Self::Auto => workload::AppProtocol::Unknown,
+            Self::Http => workload::AppProtocol::Http11,
+            Self::Http2 => workload::AppProtocol::Http2,
+            Self::Grpc => workload::AppProtocol::Grpc,
+            Self::Tcp => workload::AppProtocol::Tcp,
+            Self::Tls => workload::AppProtocol::Tls,
+        }
+    }
+}
+
+fn unknown_value(field: &str, value: i32) -> WireError {
+    WireError::new(field, format!("{value} is not a value this proxy knows"))
+}
+
+/// Bytes of an address as the wire carries them: 4 for IPv4, 16 for IPv6.
+pub fn address_bytes(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+/// The wire's form of a socket address.
+pub fn socket_address(address: SocketAddr) -> proxy::SocketAddress {
+    proxy::SocketAddress {
+        address: address_bytes(address.ip()),
+        port: address.port().into(),
+    }
+}
+
+fn address(field: &str, bytes: &[u8]) -> Result<IpAddr, WireError> {
+    if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
+        return Ok(Ipv4Addr::from(v4).into());
+    }
+    match <[u8; 16]>::try_from(bytes) {
+        Ok(v6) => Ok(Ipv6Addr::from(v6).into()),
+        Err(_) => Err(WireError::new(
+            field,
+            format!("an address has 4 or 16 bytes, this one has {}", bytes.len()),
+        )),
+    }
+}
+
+fn port(field: &str, number: u32) -> Result<Port, WireError> {
+    u16::try_from(number)
+        .ok()
+        .and_then(Port::new)
+        .ok_or_else(|| WireError::new(field, format!("a port is 1 to 65535, not {number}")))
+}
+
+fn socket(field: &str, wire: Option<&proxy::SocketAddress>) -> Result<SocketAddr, WireError> {
+    let wire = wire.ok_or_else(|| WireError::new(field, "missing"))?;
+    let ip = address(&format!("{field}.address"), &wire.address)?;
+    let port = port(&format!("{field}.port"), wire.port)?;
+    Ok(SocketAddr::new(ip, port.get()))
+}
+
+/// Labels as Voile's own messages say them.
+#[must_use]
+pub fn labels_on_wire(labels: &Labels) -> Vec<proxy::Label> {
+    let one = |(name, value): (&Arc<str>, &Arc<str>)| proxy::Label {
+        name: name.to_string(),
+        value: value.to_string(),
+    };
+    labels.iter().map(one).collect()
+}
+
+fn labels_of(list: &[proxy::Label]) -> Labels {
+    let pairs = list.iter();
+    let pairs = pairs.map(|label| (label.name.as_str(), label.value.as_str()));
+    pairs.collect()
+}
+
+/// A duration on the wire; more than fits is as much as fits, and what is not nothing stays something.
+fn milliseconds(duration: Duration) -> u32 {
+    let whole = u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
+    match duration.is_zero() {
+        true => 0,
+        false => whole.max(1),
+    }
+}
+
+fn shown(text: &str) -> String {
+    const SHOWN_CHARS: usize = 100; // a hostile name may be megabytes; a log line should not be
+    text.chars().take(SHOWN_CHARS).collect()
+}
+
+fn namespace(field: &str, text: &str) -> Result<Namespace, WireError> {
+    Namespace::new(text)
+        .ok_or_else(|| WireError::new(field, format!("`{}` is no namespace", shown(text))))
+}
+
+fn hostname(field: &str, text: &str) -> Result<Hostname, WireError> {
+    Hostname::new(text)
+        .ok_or_else(|| WireError::new(field, format!("`{}` is no host name", shown(text))))
+}
+
+fn service_key(field: &str, text: &str) -> Result<ServiceKey, WireError> {
+    parse_service_key(text).ok_or_else(|| {
+        WireError::new(
+            field,
+            format!("`{}` is not NAMESPACE/HOSTNAME", shown(text)),
+        )
+    })
+}
+
+/// Parses `namespace/hostname`.
+pub fn parse_service_key(text: &str) -> Option<ServiceKey> {
+    let (namespace, hostname) = text.split_once('/')?;
+    Some(ServiceKey {
+        namespace: Namespace::new(namespace)?,
+        hostname: Hostname::new(hostname)?,
+    })
+}
+
+fn trust_domain(field: &str, text: &str) -> Result<TrustDomain, WireError> {
+    const ISTIO_DEFAULT: &str = "cluster.local"; // what an empty trust domain means on Istio's wire
+    let text = if text.is_empty() { ISTIO_DEFAULT } else { text };
+    TrustDomain::new(text)
+        .ok_or_else(|| WireError::new(field, format!("`{}` is no trust domain", shown(text))))
+}

@@ -1,0 +1,482 @@
+//! Check of AuthorizationPolicy. It refuses everything that Istio refuses. Istio silently ignores unknown conditions
+//! and conditions whose form never matches. They are refused too, because the author believes them in force.
+
+use std::sync::Arc;
+
+use crate::check::values::{self, Meta};
+use crate::codes;
+use crate::decode::{FieldPath, Fields, Report};
+use crate::mesh::authorization::{
+    AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, AuthorizationRule, Matches,
+    OperationMatch, PolicyTarget, SourceMatch, TargetReference, WhenCondition,
+    values::{self as read, CONDITION_KEYS, ConditionError, MAX_SERVICE_ACCOUNTS},
+};
+use crate::text::{clip, suggest};
+use crate::written::{Text, authorization as written};
+
+/// The annotation that makes a policy count and log only.
+const DRY_RUN: &str = "istio.io/dry-run";
+
+/// Everything a rule's check needs.
+struct RuleContext<'a> {
+    report: &'a Report,
+    /// The policy's namespace.
+    own: &'a str,
+    /// True for a CUSTOM policy. Its rules may not depend on the caller's identity: Istio's restriction.
+    custom: bool,
+}
+
+/// Always returns a policy: an invalid one keeps at least its target.
+pub(in crate::check) fn authorization_policy(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> AuthorizationPolicy {
+    let written = written::AuthorizationPolicy::read(fields);
+    let dry_run = dry_run(&meta, report);
+    let action = action(&written, &meta.at, report);
+    let own = meta.name.namespace.clone();
+    let checking = RuleContext {
+        report,
+        own: own.as_str(),
+        custom: matches!(action, AuthorizationAction::Custom(_)),
+    };
+    let rules = written.rules.iter().flatten();
+    AuthorizationPolicy {
+        target: target(&written.target, written.at.as_ref(), report),
+        rules: rules.map(|rule| checking.rule(rule)).collect(),
+        name: meta.name,
+        source: meta.source,
+        action,
+        dry_run,
+    }
+}
+
+/// Go's words for true and false, which is how Istio reads it.
+fn dry_run(meta: &Meta, report: &Report) -> bool {
+    let Some(word) = meta.annotations.get(DRY_RUN) else {
+        return false;
+    };
+    match word {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
+        _ => {
+            let message = format!("`{}` is not allowed for {DRY_RUN}", clip(word));
+            report.error(
+                codes::BAD_VALUE,
+                &meta.at,
+                message,
+                "write \"true\" or \"false\"",
+            );
+            false
+        }
+    }
+}
+
+/// The target of a policy whose `spec` is `at`.
+pub(in crate::check) fn target(
+    written: &written::WrittenTarget,
+    at: Option<&FieldPath>,
+    report: &Report,
+) -> PolicyTarget {
+    let selector = values::selector(written.selector.as_ref(), report);
+    match (&written.references, selector) {
+        (None, Some(labels)) => PolicyTarget::Workloads(labels),
+        (None, None) => PolicyTarget::Everything,
+        (Some(references), selector) => {
+            if let (Some(at), true) = (at, written.selector.is_some()) {
+                let message = "`selector` and `targetRefs` exclude each other";
+                report.error(codes::CONTRADICTION, at, message, "keep one");
+            }
+            match selector {
+                Some(labels) => PolicyTarget::Workloads(labels),
+                None if references.is_empty() => PolicyTarget::Everything,
+                None => {
+                    let read = references.iter().map(|one| reference(one, report));
+                    let read: Option<Vec<_>> = read.collect();
+                    let path = at.map_or_else(String::new, |at| format!("{}.targetRef", at.path));
+                    let unread = report.failed_where(|field| field.starts_with(&path));
+                    match read {
+                        Some(all) if !unread => PolicyTarget::References(all),
+                        // One that cannot be read may be anything of the namespace.
+                        _ => PolicyTarget::Everything,
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn reference(written: &written::Reference, report: &Report) -> Option<TargetReference> {
+    const HELP: &str = "a Service, a ServiceEntry (networking.istio.io), or a Gateway or GatewayClass \
+                        (gateway.networking.k8s.io)";
+    let known = [
+        ("", "Service"),
+        ("networking.istio.io", "ServiceEntry"),
+        (GATEWAY_API, "Gateway"),
+        (GATEWAY_API, "GatewayClass"),
+    ];
+    aimed(written, (&known, HELP), report)
+}
+
+/// The group of Gateway API.
+pub(in crate::check) const GATEWAY_API: &str = "gateway.networking.k8s.io";
+
+/// Targets of a resource that is for a selector's workloads, or for these, of a few groups and kinds.
+pub(in crate::check) fn targets(
+    written: &written::WrittenTarget,
+    at: &FieldPath,
+    known: (&[(&str, &str)], &str),
+    report: &Report,
+) -> Vec<TargetReference> {
+    let Some(references) = &written.references else {
+        return Vec::new();
+    };
+    if written.selector.is_some() {
+        let message = "`selector` and `targetRefs` exclude each other";
+        report.error(codes::CONTRADICTION, at, message, "keep one");
+    }
+    if references.is_empty() {
+        let message = "`targetRefs` aims at nobody";
+        let help = "name a target, or remove it";
+        report.error(codes::CONTRADICTION, at, message, help);
+    }
+    let references = references.iter();
+    references
+        .filter_map(|one| aimed(one, known, report))
+        .collect()
+}
+
+/// A target of one of these groups and kinds, which are said for people besides.
+pub(in crate::check) fn aimed(
+    written: &written::Reference,
+    (known, help): (&[(&str, &str)], &str),
+    report: &Report,
+) -> Option<TargetReference> {
+    let kind = report.required(written.kind.as_ref(), &written.at, "kind");
+    let name = report.required(written.name.as_ref(), &written.at, "name");
+    if let Some(namespace) = &written.namespace {
+        let message = "a policy aims at its own namespace only";
+        report.error(codes::BAD_VALUE, &namespace.at, message, "remove it");
+    }
+    let (kind, name) = (kind?, name?);
+    let group = written.group.as_ref().map_or("", |group| &*group.value);
+    if !known.contains(&(group, &*kind.value)) {
+        report.bad(kind, " as the kind of a target", help);
+        return None;
+    }
+    Some(TargetReference {
+        group: group.into(),
+        kind: kind.value.clone(),
+        name: name.value.clone(),
+        source: report.source(&written.at),
+    })
+}
+
+fn action(
+    written: &written::AuthorizationPolicy,
+    document: &FieldPath,
+    report: &Report,
+) -> AuthorizationAction {
+    #[derive(Clone, Copy, PartialEq)]
+    enum AttributeName {
+        Allow,
+        Deny,
+        Audit,
+        Custom,
+    }
+    const WORDS: [(&str, AttributeName); 4] = [
+        ("ALLOW", AttributeName::Allow),
+        ("DENY", AttributeName::Deny),
+        ("AUDIT", AttributeName::Audit),
+        ("CUSTOM", AttributeName::Custom),
+    ];
+    let said = written.action.as_ref();
+    let word = said.map_or(Some(AttributeName::Allow), |text| {
+        report.one_of(text, &WORDS)
+    });
+    let at = said.map_or_else(|| written.at.as_ref().unwrap_or(document), |text| &text.at);
+    if let (Some(AttributeName::Deny | AttributeName::Custom), None) = (word, &written.rules) {
+        let message = "without `rules` this policy never matches anything";
+        let help = "write `rules: [{}]` to match every request";
+        report.error(codes::MISSING, at, message, help);
+    }
+    let provider = written.provider.as_ref();
+    if let (
+        Some(provider),
+        Some(AttributeName::Allow | AttributeName::Deny | AttributeName::Audit),
+    ) = (provider, word)
+    {
+        let message = "`provider` belongs to action CUSTOM";
+        report.error(
+            codes::CONTRADICTION,
+            &provider.at,
+            message,
+            "remove it, or write action: CUSTOM",
+        );
+    }
+    match word {
+        Some(AttributeName::Allow) => AuthorizationAction::Allow,
+        Some(AttributeName::Audit) => AuthorizationAction::Audit,
+        Some(AttributeName::Deny) | None => AuthorizationAction::Deny,
+        Some(AttributeName::Custom) => {
+            let spec = written.at.as_ref().unwrap_or(document);
+            let parent = provider.map_or(spec, |provider| &provider.at);
+            let name = provider.and_then(|provider| provider.name.as_ref());
+            let name = name.filter(|name| !name.value.is_empty());
+            let field = if provider.is_some() {
+                "name"
+            } else {
+                "provider.name"
+            };
+            let said = report.required(name, parent, field);
+            AuthorizationAction::Custom(AuthorizationProvider {
+                name: said.map_or_else(|| "".into(), |name| name.value.clone()),
+                source: report.source(said.map_or(parent, |name| &name.at)),
+            })
+        }
+    }
+}
+
+impl RuleContext<'_> {
+    fn rule(&self, written: &written::WrittenRule) -> AuthorizationRule {
+        for (at, name) in [(&written.from.at, "from"), (&written.to.at, "to")] {
+            if let Some(at) = at {
+                let help = "remove it to match everything";
+                self.report.error(
+                    codes::BAD_VALUE,
+                    at,
+                    format!("`{name}` must not be empty"),
+                    help,
+                );
+            }
+        }
+        AuthorizationRule {
+            source: self.report.source(&written.at),
+            from: written
+                .from
+                .entries
+                .iter()
+                .map(|from| self.source(from))
+                .collect(),
+            to: written
+                .to
+                .entries
+                .iter()
+                .map(|to| self.operation(to))
+                .collect(),
+            when: written
+                .when
+                .iter()
+                .filter_map(|when| self.condition(when))
+                .collect(),
+        }
+    }
+
+    fn source(&self, from: &written::From) -> SourceMatch {
+        if from.is_empty() {
+            self.report
+                .error(codes::BAD_VALUE, &from.at, "`source` must not be empty", "");
+        }
+        let accounts = &from.service_accounts;
+        let others = !from.principals.is_empty() || !from.namespaces.is_empty();
+        if others && !accounts.is_empty() {
+            let message = "`serviceAccounts` excludes `principals` and `namespaces`";
+            self.report.error(
+                codes::CONTRADICTION,
+                &from.at,
+                message,
+                "write them in sources of their own",
+            );
+        }
+        for list in [&accounts.values, &accounts.not_values] {
+            if let Some(one) = list.get(MAX_SERVICE_ACCOUNTS) {
+                let message = format!("a list has at most {MAX_SERVICE_ACCOUNTS} service accounts");
+                self.report.error(
+                    codes::LIMIT,
+                    &one.at,
+                    message,
+                    "write them in several sources",
+                );
+            }
+        }
+        let identity = [
+            (&from.principals, "principals"),
+            (&from.request_principals, "requestPrincipals"),
+            (&from.namespaces, "namespaces"),
+            (accounts, "serviceAccounts"),
+            (&from.trust_domains, "trustDomains"),
+        ];
+        for (values, name) in identity {
+            if let Some(first) = values.values.iter().chain(&values.not_values).next() {
+                self.not_with_custom(&first.at, name);
+            }
+        }
+        for values in [&from.principals, &from.request_principals] {
+            self.literal_stars(values);
+        }
+        SourceMatch {
+            principals: self.principals(&from.principals),
+            request_principals: self.matches(&from.request_principals, read::string),
+            namespaces: self.matches(&from.namespaces, read::namespace),
+            service_accounts: self
+                .matches(accounts, |value| read::service_account(value, self.own)),
+            trust_domains: self.matches(&from.trust_domains, read::trust_domain),
+            ip_blocks: self.matches(&from.ip_blocks, read::address_range),
+            remote_ip_blocks: self.matches(&from.remote_ip_blocks, read::address_range),
+        }
+    }
+
+    fn principals(
+        &self,
+        written: &written::Values,
+    ) -> Matches<crate::mesh::authorization::StringMatch> {
+        for text in written.values.iter().chain(&written.not_values) {
+            if text.value.starts_with("spiffe://") {
+                let message = format!(
+                    "`{}` never matches: a principal is written without spiffe://",
+                    clip(&text.value)
+                );
+                self.report.error(
+                    codes::BAD_VALUE,
+                    &text.at,
+                    message,
+                    "write TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT",
+                );
+            }
+        }
+        self.matches(written, read::string)
+    }
+
+    fn not_with_custom(&self, at: &FieldPath, what: &str) {
+        if self.custom {
+            let message = format!("`{what}` cannot be used with action CUSTOM");
+            self.report.error(
+                codes::CONTRADICTION,
+                at,
+                message,
+                "say it in a policy of its own with action DENY",
+            );
+        }
+    }
+
+    fn operation(&self, to: &written::WrittenTo) -> OperationMatch {
+        if to.is_empty() {
+            self.report.error(
+                codes::BAD_VALUE,
+                &to.at,
+                "`operation` must not be empty",
+                "",
+            );
+        }
+        for values in [&to.hosts, &to.methods] {
+            self.literal_stars(values);
+        }
+        let paths = to.paths.values.iter().chain(&to.paths.not_values);
+        for path in paths.filter(|path| !path.value.contains('{')) {
+            literal_star(path, self.report);
+        }
+        OperationMatch {
+            hosts: self.matches(&to.hosts, read::string),
+            ports: self.matches(&to.ports, read::port),
+            methods: self.matches(&to.methods, read::string),
+            paths: self.matches(&to.paths, read::path),
+        }
+    }
+
+    fn condition(&self, when: &written::WrittenWhen) -> Option<WhenCondition> {
+        let key = self.report.required(when.key.as_ref(), &when.at, "key")?;
+        if when.values.is_empty() {
+            let message = format!(
+                "`values` or `notValues` is missing for {}",
+                clip(&key.value)
+            );
+            self.report.error(codes::MISSING, &when.at, message, "");
+            return None;
+        }
+        let asks_who = matches!(
+            &*key.value,
+            "source.namespace"
+                | "source.serviceAccount"
+                | "source.principal"
+                | "source.trustDomain"
+        );
+        if asks_who || key.value.starts_with("request.auth.") {
+            self.not_with_custom(&key.at, &key.value);
+        }
+        let texts = |list: &'_ [Text]| -> Vec<Arc<str>> {
+            list.iter().map(|text| text.value.clone()).collect()
+        };
+        let (values, not_values) = (texts(&when.values.values), texts(&when.values.not_values));
+        let values: Vec<&str> = values.iter().map(AsRef::as_ref).collect();
+        let not_values: Vec<&str> = not_values.iter().map(AsRef::as_ref).collect();
+        match read::condition(&key.value, &values, &not_values, self.own) {
+            Ok(condition) => {
+                if !matches!(condition, WhenCondition::SourceNamespace(_)) {
+                    self.literal_stars(&when.values);
+                }
+                Some(condition)
+            }
+            Err(ConditionError::Key(why)) => {
+                let help = suggest(
+                    key.value.split('[').next().unwrap_or_default(),
+                    CONDITION_KEYS,
+                );
+                // Istio has it.
+                let code = match key.value.starts_with(read::EXPERIMENTAL) {
+                    true => codes::NOT_YET,
+                    false => codes::BAD_VALUE,
+                };
+                self.report.error(code, &key.at, why, help);
+                None
+            }
+            Err(ConditionError::Value(index, why)) => {
+                let mut all = when.values.values.iter().chain(&when.values.not_values);
+                let at = all.nth(index).map_or(&when.at, |text| &text.at);
+                self.report.error(codes::BAD_VALUE, at, why, "");
+                None
+            }
+        }
+    }
+
+    /// Reads both lists of a field.
+    fn matches<T>(
+        &self,
+        written: &written::Values,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Matches<T> {
+        let one = |text: &Text| match read(&text.value) {
+            Ok(value) => Some(value),
+            Err(why) => {
+                self.report.error(codes::BAD_VALUE, &text.at, why, "");
+                None
+            }
+        };
+        Matches {
+            any_of: written.values.iter().filter_map(one).collect(),
+            none_of: written.not_values.iter().filter_map(one).collect(),
+        }
+    }
+
+    fn literal_stars(&self, written: &written::Values) {
+        for text in written.values.iter().chain(&written.not_values) {
+            literal_star(text, self.report);
+        }
+    }
+}
+
+/// A `*` in the middle matches only itself, which is hardly ever intended.
+fn literal_star(text: &Text, report: &Report) {
+    let value = &*text.value;
+    let rest = value
+        .strip_prefix('*')
+        .or_else(|| value.strip_suffix('*'))
+        .unwrap_or(value);
+    if rest.contains('*') {
+        let message = format!(
+            "a `*` in `{}` is taken for itself: it means \"anything\" only first or last",
+            clip(value)
+        );
+        report.warning(codes::LITERAL_STAR, &text.at, message, "");
+    }
+}

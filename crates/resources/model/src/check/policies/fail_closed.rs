@@ -1,0 +1,279 @@
+//! Fail closed: a security resource that is invalid and has no last good version denies the traffic that it decides
+//! about, and nothing else.
+//!
+//! | kind | denied traffic |
+//! |---|---|
+//! | PeerAuthentication | plaintext, if it sets a mode: to its workloads, or to their ports that it names |
+//! | AuthorizationPolicy ALLOW | requests to its workloads that no other ALLOW policy allows; its own readable rules still allow |
+//! | DENY, CUSTOM | requests that its rules match; with unreadable rules, every request to its workloads |
+//! | AUDIT, dry run | nothing |
+//! | RequestAuthentication | requests with a token in one of its places |
+//! | BackendTLSPolicy | calls of its Services |
+//!
+//! An unreadable selector means the namespace, and in the root namespace the mesh.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::attach;
+use crate::check::{CheckedResource, ResourceId, StoredResource};
+use crate::codes;
+use crate::decode::Report;
+use crate::diagnostic::Diagnostic;
+use crate::mesh::authorization::{
+    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, PolicyTarget,
+};
+use crate::mesh::request_authentication::{KeySource, TokenRule, UNREADABLE_KEYS};
+use crate::mesh::{Mesh, MutualTlsMode, PeerAuthentication, PortMode, RequestAuthentication};
+use crate::names::Namespace;
+use crate::source::Source;
+
+/// Begins the name of what has none that can be read; no resource's name has a colon.
+const UNNAMED: &str = "unreadable:";
+
+/// A unique name for a resource whose own name is unreadable.
+pub(in crate::check) fn unnamed(source: &Source) -> Arc<str> {
+    format!("{UNNAMED}{source}").replace('/', ":").into()
+}
+
+/// Returns true if the resource has a replacement name.
+pub(in crate::check) fn is_unnamed(id: &ResourceId) -> bool {
+    id.name.starts_with(UNNAMED)
+}
+
+/// The part of an invalid security resource that stays in force, if it decides about anything. `spec` is the path to
+/// its `spec`.
+pub(in crate::check) fn held(
+    checked: CheckedResource,
+    spec: &str,
+    report: &Report,
+) -> Option<CheckedResource> {
+    Some(match checked {
+        CheckedResource::PeerAuthentication(policy) => {
+            let unread = |part: &str| {
+                let part = format!("{spec}.{part}");
+                report.failed_where(|field| is_below(field, &part))
+            };
+            let unread = (unread("mtls"), unread("selector"));
+            CheckedResource::PeerAuthentication(
+                strict(Arc::unwrap_or_clone(policy), unread)?.into(),
+            )
+        }
+        CheckedResource::AuthorizationPolicy(policy) => {
+            let policy = denying(Arc::unwrap_or_clone(policy), spec, report)?;
+            CheckedResource::AuthorizationPolicy(policy.into())
+        }
+        CheckedResource::RequestAuthentication(one) => {
+            let unread = report.failed_where(|field| is_below(field, spec));
+            let one = refusing(Arc::unwrap_or_clone(one), unread)?;
+            CheckedResource::RequestAuthentication(one.into())
+        }
+        CheckedResource::BackendTls(policy) => CheckedResource::BackendTls(policy),
+        _ => return None,
+    })
+}
+
+fn is_below(field: &str, parent: &str) -> bool {
+    let rest = field.strip_prefix(parent);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+fn strict(
+    mut policy: PeerAuthentication,
+    (mode_unread, selector_unread): (bool, bool),
+) -> Option<PeerAuthentication> {
+    let says_mode = mode_unread || policy.mode.is_some();
+    let of_ports_alone = !says_mode && !policy.port_modes.is_empty();
+    if of_ports_alone && policy.selector.is_none() && !selector_unread {
+        // Ports without a selector decide about nothing.
+        return None;
+    }
+    if of_ports_alone && policy.selector.is_some() {
+        let shut = |mode: &mut PortMode| mode.mode = Some(MutualTlsMode::Strict);
+        policy.port_modes.values_mut().for_each(shut);
+    } else {
+        policy.mode = Some(MutualTlsMode::Strict);
+        policy.port_modes.clear();
+    }
+    Some(policy)
+}
+
+fn denying(
+    mut policy: AuthorizationPolicy,
+    spec: &str,
+    report: &Report,
+) -> Option<AuthorizationPolicy> {
+    let below = |part: &'static str| {
+        let path = format!("{spec}.{part}");
+        move |field: &str| is_below(field, &path)
+    };
+    let action_unread = report.failed_where(below("action"));
+    if policy.dry_run || policy.action == AuthorizationAction::Audit && !action_unread {
+        return None;
+    }
+    let parts = ["selector", "targetRef", "targetRefs", "action", "provider"].map(below);
+    let elsewhere = |field: &str| parts.iter().any(|part| part(field));
+    let rules_unread = report.failed_where(|field| is_below(field, spec) && !elsewhere(field));
+    match policy.action {
+        AuthorizationAction::Allow if action_unread => policy.action = AuthorizationAction::Deny,
+        AuthorizationAction::Allow => {
+            if rules_unread {
+                policy.rules.clear();
+            }
+            return Some(policy);
+        }
+        _ => policy.action = AuthorizationAction::Deny,
+    }
+    if rules_unread || action_unread || policy.rules.is_empty() {
+        policy.rules = vec![everything(&policy.source)];
+    }
+    Some(policy)
+}
+
+fn everything(source: &Source) -> AuthorizationRule {
+    AuthorizationRule {
+        source: source.clone(),
+        from: Vec::new(),
+        to: Vec::new(),
+        when: Vec::new(),
+    }
+}
+
+/// Keeps the places where tokens are looked for, and no key that could verify one.
+fn refusing(mut one: RequestAuthentication, unread: bool) -> Option<RequestAuthentication> {
+    for rule in &mut one.rules {
+        rule.keys = KeySource::Inline(UNREADABLE_KEYS.into());
+    }
+    if one.rules.is_empty() && unread {
+        one.rules.push(TokenRule::unreadable(one.source.clone()));
+    }
+    (!one.rules.is_empty()).then_some(one)
+}
+
+/// Puts the held parts of invalid resources into force. They are not among the mesh's resources, so that the next check
+/// does not take them for a last good version.
+pub(in crate::check) fn shut(
+    mesh: &mut Mesh,
+    broken: BTreeMap<ResourceId, StoredResource>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    let before = mesh.peer_authentications.len();
+    let root = mesh.config.root_namespace.clone();
+    for (id, stored) in broken {
+        // Its last good version is in force.
+        if mesh.resources.contains_key(&id) {
+            continue;
+        }
+        let what = match is_unnamed(&id) {
+            true => format!("a {} without a usable name", id.kind),
+            false => id.to_string(),
+        };
+        match stored.checked {
+            CheckedResource::PeerAuthentication(policy) => {
+                let selects = policy.selector.is_some();
+                if selects && policy.name.namespace == root {
+                    // Selectors of the root namespace are ignored (V0307): it decides about nothing.
+                    continue;
+                }
+                let scope = scope(&policy.name.namespace, &root, selects);
+                diagnostics.push(plaintext_refused(&policy, &what, &scope));
+                mesh.peer_authentications.push(policy);
+            }
+            CheckedResource::AuthorizationPolicy(policy) => {
+                let scope = scope_of(&policy.target, &policy.name.namespace, &root);
+                diagnostics.push(denied(&policy, &what, &scope));
+                mesh.authorization_policies
+                    .insert(policy.name.clone(), policy);
+            }
+            CheckedResource::RequestAuthentication(one) => {
+                let scope = scope_of(&one.target, &one.name.namespace, &root);
+                diagnostics.push(tokens_refused(&one.source, &what, &scope));
+                mesh.request_authentications.push(one);
+            }
+            CheckedResource::BackendTls(policy) => {
+                attach::shut(mesh, &policy);
+                diagnostics.push(uncalled(&policy.source, &what));
+            }
+            _ => {}
+        }
+    }
+    // Before the readable ones of the same scope: which of them is older cannot be trusted either.
+    mesh.peer_authentications.rotate_left(before);
+}
+
+/// Scope of a policy, in words.
+fn scope(namespace: &Namespace, root: &Namespace, selects: bool) -> String {
+    match (namespace == root, selects) {
+        (true, false) => "the whole mesh".to_owned(),
+        (true, true) => "what it selects in the whole mesh".to_owned(),
+        (false, true) => format!("what it selects in `{namespace}`"),
+        (false, false) => format!("the namespace `{namespace}`"),
+    }
+}
+
+fn scope_of(target: &PolicyTarget, namespace: &Namespace, root: &Namespace) -> String {
+    match target {
+        PolicyTarget::References(_) => format!("what it targets in `{namespace}`"),
+        PolicyTarget::Workloads(_) => scope(namespace, root, true),
+        PolicyTarget::Everything => scope(namespace, root, false),
+    }
+}
+
+fn not_enforced(source: &Source, message: String, help: &str) -> Diagnostic {
+    Diagnostic::warning(codes::NOT_ENFORCED, source.clone(), message).help(help)
+}
+
+fn plaintext_refused(policy: &PeerAuthentication, what: &str, scope: &str) -> Diagnostic {
+    let ports: Vec<String> = policy.port_modes.keys().map(ToString::to_string).collect();
+    let of_ports = match ports.is_empty() {
+        true => String::new(),
+        false => format!(" on port {}", ports.join(", ")),
+    };
+    let message = format!(
+        "{what} cannot be put into force because of its errors: until it is right, {scope} is STRICT{of_ports}"
+    );
+    let help = "plaintext is refused there unless a narrower policy allows it";
+    not_enforced(&policy.source, message, help)
+}
+
+fn uncalled(source: &Source, what: &str) -> Diagnostic {
+    let message = format!(
+        "{what} cannot be put into force because of its errors: until it is right, nobody calls the Services that it is for"
+    );
+    not_enforced(source, message, "they are not called in plaintext instead")
+}
+
+fn denied(policy: &AuthorizationPolicy, what: &str, scope: &str) -> Diagnostic {
+    let all =
+        policy.action == AuthorizationAction::Deny && policy.rules == [everything(&policy.source)];
+    let (until, help) = match &policy.action {
+        AuthorizationAction::Allow if policy.rules.is_empty() => (
+            "takes no calls but those that other ALLOW policies allow",
+            "what it would allow is denied there",
+        ),
+        AuthorizationAction::Allow => (
+            "takes what its rules allow",
+            "its rules can be read: what they do not allow is denied there",
+        ),
+        _ if all => (
+            "takes no calls",
+            "every request and connection is denied there",
+        ),
+        _ => (
+            "takes no calls that its rules match",
+            "its rules can be read: what they match is denied there",
+        ),
+    };
+    let message = format!(
+        "{what} cannot be put into force because of its errors: until it is right, {scope} {until}"
+    );
+    not_enforced(&policy.source, message, help)
+}
+
+fn tokens_refused(source: &Source, what: &str, scope: &str) -> Diagnostic {
+    let message = format!(
+        "{what} cannot be put into force because of its errors: until it is right, {scope} takes no requests that carry a token for it"
+    );
+    let help = "requests without a token pass as they would";
+    not_enforced(source, message, help)
+}

@@ -1,0 +1,92 @@
+//! Checks of WorkloadGroup: the condition for joining, and the resulting workload.
+
+use crate::check::networking::described;
+use crate::check::probe;
+use crate::check::values::{self, Meta};
+use crate::codes;
+use crate::decode::{Fields, Report};
+use crate::mesh::{AddressRange, WorkloadGroup};
+use crate::names::Labels;
+use crate::written::TextMap;
+use crate::written::networking as written;
+
+/// Longest name of a group, in bytes: those of its members have an address behind it, and 253 bytes in all.
+const MAX_NAME_BYTES: usize = 200;
+/// Annotation of a WorkloadGroup with the addresses that its members may claim: addresses and CIDR ranges, separated by commas.
+const MEMBER_ADDRESSES: &str = "voile.dev/member-addresses";
+/// Ranges in one such annotation: an address is compared with each of them.
+const MAX_RANGES: usize = 64;
+
+/// Reads the addresses that members may claim besides those they connect from. A value that cannot be read allows nothing.
+fn member_addresses(annotations: &TextMap, report: &Report) -> Vec<AddressRange> {
+    let said = annotations.iter();
+    let said = said.filter(|(key, _)| &*key.value == MEMBER_ADDRESSES);
+    let read = |text: &str| {
+        let ranges: Option<Vec<AddressRange>> = text
+            .split(',')
+            .map(|range| AddressRange::parse(range.trim()).filter(|range| range.prefix > 0))
+            .collect();
+        ranges.filter(|ranges| ranges.len() <= MAX_RANGES)
+    };
+    let help = format!(
+        "addresses or CIDR ranges such as `10.20.0.0/16`, separated by commas, at most {MAX_RANGES}, none of them everything (`/0`)"
+    );
+    let ranges = said.filter_map(|(_, value)| report.parsed(value, MEMBER_ADDRESSES, read, &help));
+    ranges.flatten().collect()
+}
+
+pub(in crate::check) fn read(
+    meta: Meta,
+    annotated: &TextMap,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<WorkloadGroup> {
+    let written = report.required(written::WorkloadGroup::read(fields), &meta.at, "spec")?;
+    if meta.name.name.len() > MAX_NAME_BYTES {
+        report.error(
+            codes::BAD_VALUE,
+            &meta.at,
+            format!("a WorkloadGroup's name of {} bytes", meta.name.name.len()),
+            format!("at most {MAX_NAME_BYTES}: its members are called by it and their addresses"),
+        );
+    }
+    let template = report.required(written.template.as_ref(), &written.at, "template")?;
+    if let Some(address) = &template.address {
+        report.warning(
+            codes::NOT_OBEYED,
+            &address.at,
+            "the `address` of a template has no effect: each member brings its own",
+            "remove it, or write a WorkloadEntry",
+        );
+    }
+    let described = described(template, report);
+    let said = values::labels(&written.labels, report);
+    // Istio's order: `metadata` precedes the template.
+    let labels: Labels = described
+        .labels
+        .iter()
+        .chain(said.iter())
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    let annotations = written.annotations.iter();
+    Some(WorkloadGroup {
+        labels,
+        annotations: annotations
+            .map(|(key, value)| (key.value.clone(), value.value.clone()))
+            .collect(),
+        ports: described.ports,
+        network: described.network,
+        locality: described.locality,
+        weight: described.weight,
+        service_account: described
+            .service_account
+            .unwrap_or_else(|| "default".into()),
+        member_addresses: member_addresses(annotated, report),
+        probe: match &written.probe {
+            None => None,
+            Some(written) => Some(probe::of_member(written, report)?),
+        },
+        name: meta.name,
+        source: meta.source,
+    })
+}
