@@ -159,7 +159,7 @@ impl Claims {
         for node in &mut self.nodes {
             match node {
                 ClaimNode::List { end } | ClaimNode::Object { end, .. } if *end >= first => {
-                    *end += more
+                    *end += more;
                 }
                 _ => {}
             }

@@ -566,7 +566,7 @@ mod tests {
     fn a_punctual_run_is_valid() {
         assert_eq!(judged(|_| {}), Vec::<String>::new());
         let one_in_a_hundred = |tally: &mut RunTally| {
-            (0..10).for_each(|_| tally.finish(failed(RequestOutcome::Reset)))
+            (0..10).for_each(|_| tally.finish(failed(RequestOutcome::Reset)));
         };
         assert_eq!(judged(one_in_a_hundred), Vec::<String>::new());
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Lines of one file; beyond it, it is two rooms.
-const MAX_FILE_LINES: usize = 800;
+const MAX_FILE_LINES: usize = 815;
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("the folder can be read") {

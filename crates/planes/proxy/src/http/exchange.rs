@@ -30,8 +30,7 @@ use super::worker::HttpWorker;
 use crate::http2::upgrade::Upgraded;
 use crate::http2::websocket;
 
-/// The authority of an HTTP/1.0 request that names none, where the role knows none either: an empty `Host` would be
-/// refused by the next strict receiver.
+/// The authority of an HTTP/1.0 request without one, where the role has none. A strict receiver would refuse an empty `Host`.
 const NO_AUTHORITY: &str = "localhost";
 
 /// Details of an exchange whose client went away.
@@ -381,7 +380,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             }
             tally.count(upload, &download);
             if landing == FlightEnd::Done && download.is_tunnel() {
-                // Boxed: it is rare, and every idle connection would pay for its size.
                 let ends = (&*upload, &mut download);
                 return Box::pin(self.tunnel(started, route, ends, upstream, tally)).await;
             }
@@ -516,7 +514,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         if route.ends_within(pause) {
             return false;
         }
-        // Boxed: it is rare, and every idle connection would pay for its size.
         let mut sleep = Box::pin(tokio::time::sleep(pause));
         let received = upload.received();
         let Some(work) = &mut self.work else {
@@ -559,7 +556,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         received: bool,
     ) -> OpenedExchange<Upstream<R::Upstream>> {
         let limited = received && !facts.asked.connect;
-        // Boxed: it is rare, and every idle connection would pay for its size.
         let mut connecting = Box::pin(connect(self.worker, self.role, route, facts.websocket));
         let Some(work) = &mut self.work else {
             return OpenedExchange::ClientGone;
@@ -736,7 +732,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 AfterExchange::Cut
             };
         }
-        // A client that sends too slowly is not waited for again.
         let rest = (landing != FlightEnd::Idle).then_some(upload);
         self.answer(facts, local, rest, tally).await
     }

@@ -14,7 +14,7 @@ use voile_http2::HeadBudget;
 use voile_traffic::RetryBudget;
 use voile_xds::wire::WireLimits as Configured;
 
-use super::ceiling::{Ceiling, Level};
+use super::ceiling::{Ceiling, MemoryPressure};
 use crate::http::ResponseFlag;
 use crate::http2::limits::{HEADS_PART, MAX_HEADS_OF_ALL};
 
@@ -182,16 +182,16 @@ impl Ledger {
     }
 
     /// Something arrived; see [`Ceiling::arrived`].
-    pub(crate) fn arrived(&self) -> Option<Level> {
+    pub(crate) fn arrived(&self) -> Option<MemoryPressure> {
         let found = self.ceiling.arrived()?;
-        self.heads.close(found == Level::Closed);
+        self.heads.close(found == MemoryPressure::Closed);
         Some(found)
     }
 
     /// Looks how near the ceiling is; at it no large head is taken.
-    pub(crate) fn look(&self) -> Level {
+    pub(crate) fn look(&self) -> MemoryPressure {
         let level = self.ceiling.look();
-        self.heads.close(level == Level::Closed);
+        self.heads.close(level == MemoryPressure::Closed);
         level
     }
 

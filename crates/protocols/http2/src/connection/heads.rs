@@ -31,7 +31,7 @@ impl Connection {
         // A connection cannot go on without having decoded it.
         let budgeted = self
             .take_heads(text.len())
-            .ok_or(Reason::ENHANCE_YOUR_CALM)?;
+            .ok_or(ErrorCode::ENHANCE_YOUR_CALM)?;
         self.input.block = Some(Box::new(Block {
             stream: head.stream,
             end_stream,
@@ -197,10 +197,13 @@ impl Connection {
     #[cold]
     fn refuse_stream(&mut self, id: u32, fields: Fields) {
         self.pool.give_block(fields);
-        let refused = Reason::REFUSED_STREAM.0.to_be_bytes();
+        let refused = ErrorCode::REFUSED_STREAM.0.to_be_bytes();
         self.write(kind::RST_STREAM, 0, id, &refused);
-        self.ids
-            .close(id, Gone::ResetByUs, self.config.max_remembered_resets);
+        self.ids.close(
+            id,
+            ClosedStream::ResetByUs,
+            self.config.max_remembered_resets,
+        );
     }
 
     /// Takes room for a stream's large heads. Gives how much of the budget that is; none where there is no room.
@@ -222,9 +225,11 @@ impl Connection {
 
     /// Takes room for a further head of a stream.
     #[cold]
-    fn take_more_heads(&mut self, key: usize, size: usize) -> Result<(), Reason> {
+    fn take_more_heads(&mut self, key: usize, size: usize) -> Result<(), ErrorCode> {
         let wanted = self.streams[key].heads + size - self.streams[key].budgeted as usize;
-        let taken = self.take_heads(wanted).ok_or(Reason::ENHANCE_YOUR_CALM)?;
+        let taken = self
+            .take_heads(wanted)
+            .ok_or(ErrorCode::ENHANCE_YOUR_CALM)?;
         self.streams[key].budgeted += taken;
         Ok(())
     }

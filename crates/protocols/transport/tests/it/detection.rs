@@ -1,6 +1,8 @@
 //! Telling protocols apart, at every place where the network may have cut the bytes.
 
-use voile_transport::{ClientHello, DetectedProtocol, begins_connect, detect, may_become_request};
+use voile_transport::{
+    ClientHello, DetectedProtocol as Detected, begins_connect, detect, may_become_request,
+};
 
 fn vector8(bytes: &[u8]) -> Vec<u8> {
     [
@@ -57,14 +59,14 @@ fn record(payload: &[u8]) -> Vec<u8> {
     [&[22, 3, 1][..], &vector16(payload)].concat()
 }
 
-fn hello(server_name: Option<&str>, names: &[&[u8]]) -> DetectedProtocol {
-    DetectedProtocol::Tls(ClientHello {
+fn hello(server_name: Option<&str>, names: &[&[u8]]) -> Detected {
+    Detected::Tls(ClientHello {
         server_name: server_name.map(str::to_owned),
         alpn: names.iter().map(|name| name.to_vec()).collect(),
     })
 }
 
-fn accepted() -> Vec<(&'static str, Vec<u8>, DetectedProtocol)> {
+fn accepted() -> Vec<(&'static str, Vec<u8>, Detected)> {
     let mesh = message(
         &[
             sni(b"outbound_.80_._.a.b.svc"),
@@ -110,82 +112,62 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, DetectedProtocol)> {
 }
 
 /// Requests, as servers read them: careless ones, too, whose reading the HTTP engine refuses where it is none.
-fn requests() -> Vec<(&'static str, Vec<u8>, DetectedProtocol)> {
+fn requests() -> Vec<(&'static str, Vec<u8>, Detected)> {
     vec![
-        (
-            "get",
-            b"GET / HTTP/1.1\r\n".to_vec(),
-            DetectedProtocol::Http1,
-        ),
-        (
-            "old http",
-            b"GET /x HTTP/1.0\r\n".to_vec(),
-            DetectedProtocol::Http1,
-        ),
-        (
-            "tunnel",
-            b"CONNECT a:1 HTTP".to_vec(),
-            DetectedProtocol::Opaque,
-        ),
-        (
-            "no",
-            b"CONNECTED / HTTP/1.1".to_vec(),
-            DetectedProtocol::Http1,
-        ),
+        ("get", b"GET / HTTP/1.1\r\n".to_vec(), Detected::Http1),
+        ("old http", b"GET /x HTTP/1.0\r\n".to_vec(), Detected::Http1),
+        ("tunnel", b"CONNECT a:1 HTTP".to_vec(), Detected::Opaque),
+        ("no", b"CONNECTED / HTTP/1.1".to_vec(), Detected::Http1),
         (
             "own method",
             b"BREW /pot HTTP/1.1\r\n".to_vec(),
-            DetectedProtocol::Http1,
+            Detected::Http1,
         ),
         (
             "absolute form",
             b"GET http://a/ HTTP/1.1\r\n".to_vec(),
-            DetectedProtocol::Http1,
+            Detected::Http1,
         ),
         (
             "options",
             b"OPTIONS * HTTP/1.1\r\n".to_vec(),
-            DetectedProtocol::Http1,
+            Detected::Http1,
         ),
         (
             "empty lines first",
             b"\r\n\nGET / HTTP/1.1\r\n".to_vec(),
-            DetectedProtocol::Http1,
+            Detected::Http1,
         ),
         (
             "space first",
             b" GET / HTTP/1.1\r\n".to_vec(),
-            DetectedProtocol::Http1,
+            Detected::Http1,
         ),
         (
             "two spaces",
             b"FETCH  /  HTTP/1.1\r\n".to_vec(),
-            DetectedProtocol::Http1,
+            Detected::Http1,
         ),
-        (
-            "tabs",
-            b"FETCH\t/\tHTTP/1.1\r\n".to_vec(),
-            DetectedProtocol::Http1,
-        ),
+        ("tabs", b"FETCH\t/\tHTTP/1.1\r\n".to_vec(), Detected::Http1),
         (
             "another version",
             b"FETCH / http/9".to_vec(),
-            DetectedProtocol::Http1,
+            Detected::Http1,
         ),
         (
             "no ASCII",
             b"FETCH /\xc3\xa9 HTTP/1.1".to_vec(),
-            DetectedProtocol::Http1,
+            Detected::Http1,
         ),
         (
             "long method",
             [b"A".repeat(300), b" / HTTP/1.1".to_vec()].concat(),
-            DetectedProtocol::Http1,
+            Detected::Http1,
         ),
         (
             "h2",
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-            DetectedProtocol::Http2,
+            Detected::Http2,
         ),
     ]
 }
@@ -237,7 +219,7 @@ fn what_is_neither_is_opaque_at_once() {
         ("hello too long", record(&[1, 0xff, 0, 0])),
     ];
     for (name, bytes) in cases {
-        assert_eq!(detect(&bytes), Some(DetectedProtocol::Opaque), "{name}");
+        assert_eq!(detect(&bytes), Some(Detected::Opaque), "{name}");
     }
 }
 
@@ -313,7 +295,7 @@ fn malformed_hellos_are_not_tls() {
         }),
     ];
     for (name, bytes) in cases {
-        assert_eq!(detect(&bytes), Some(DetectedProtocol::Opaque), "{name}");
+        assert_eq!(detect(&bytes), Some(Detected::Opaque), "{name}");
     }
 }
 
@@ -338,7 +320,7 @@ fn an_endless_line_or_hello_is_given_up() {
         vec![b'a'; voile_transport::MAX_DETECTION_BYTES],
     ]
     .concat();
-    assert_eq!(detect(&line), Some(DetectedProtocol::Opaque));
+    assert_eq!(detect(&line), Some(Detected::Opaque));
     let crumbs: Vec<u8> = std::iter::repeat_n(record(&[1]), 4000).flatten().collect();
-    assert_eq!(detect(&crumbs), Some(DetectedProtocol::Opaque));
+    assert_eq!(detect(&crumbs), Some(Detected::Opaque));
 }

@@ -99,9 +99,15 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
+/// Characters of the decoder's words in a refusal. The decoder names every message that it was in, however deep they nest.
+const MAX_DECODE_ERROR: usize = 256;
+
 impl From<prost::DecodeError> for WireError {
     fn from(error: prost::DecodeError) -> Self {
-        Self::new("", format!("not a message of its type: {error}"))
+        let error = error.to_string();
+        let shown = error.char_indices().nth(MAX_DECODE_ERROR);
+        let shown = shown.map_or(error.as_str(), |(end, _)| &error[..end]);
+        Self::new("", format!("not a message of its type: {shown}"))
     }
 }
 

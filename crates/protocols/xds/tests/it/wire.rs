@@ -22,10 +22,7 @@ const MESH: &str = r#"
 apiVersion: v1
 kind: Service
 metadata: {name: echo, namespace: shop}
-spec:
-  clusterIP: 10.0.0.7
-  selector: {app: echo}
-  ports: [{name: http, port: 80, targetPort: web}, {name: tcp, port: 81, targetPort: 9000}]
+spec: {clusterIP: 10.0.0.7, selector: {app: echo}, ports: [{name: http, port: 80, targetPort: web}, {name: tcp, port: 81, targetPort: 9000}]}
 ---
 apiVersion: v1
 kind: Pod

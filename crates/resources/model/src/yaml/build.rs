@@ -109,6 +109,8 @@ enum Pending {
 
 struct Builder<'a> {
     lines: Vec<&'a str>,
+    /// Line of the file for each of YAML's lines. Empty when both are the same.
+    file_lines: Vec<u32>,
     origin: SourcePosition,
     open: Vec<OpenCollection>,
     root: Option<YamlNode>,
@@ -116,10 +118,29 @@ struct Builder<'a> {
     nodes: usize,
 }
 
+/// Lines as YAML counts them, and the file's line of each. YAML ends a line at a carriage return without a line feed, too; editors
+/// and positions in messages do not.
+fn yaml_lines(text: &str) -> (Vec<&str>, Vec<u32>) {
+    let mut lines = Vec::new();
+    let mut file_lines = Vec::new();
+    for (line, number) in text.lines().zip(1u32..) {
+        for part in line.split('\r') {
+            lines.push(part);
+            file_lines.push(number);
+        }
+    }
+    if file_lines.last().copied().unwrap_or(0) as usize == lines.len() {
+        file_lines = Vec::new();
+    }
+    (lines, file_lines)
+}
+
 impl<'a> Builder<'a> {
     fn new(text: &'a str, origin: SourcePosition) -> Self {
+        let (lines, file_lines) = yaml_lines(text);
         Self {
-            lines: text.lines().collect(),
+            lines,
+            file_lines,
             origin,
             open: Vec::new(),
             root: None,
@@ -129,7 +150,10 @@ impl<'a> Builder<'a> {
     }
 
     fn place(&self, mark: Marker) -> SourcePosition {
-        let (line, column) = (mark.line().max(1) as u32, mark.col() as u32 + 1);
+        let line = mark.line().max(1);
+        let of_file = self.file_lines.get(line - 1).or(self.file_lines.last());
+        let line = of_file.copied().unwrap_or(line as u32);
+        let column = mark.col() as u32 + 1;
         SourcePosition {
             line: self.origin.line + line - 1,
             column: self.origin.column + column - 1,

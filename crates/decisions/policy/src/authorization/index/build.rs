@@ -155,7 +155,7 @@ impl Compiler {
                     named.push((dim, NamedValueIndex::One(*matcher, *registered)));
                 }
                 (false, _) => {
-                    named.push((dim, NamedValueIndex::More(Box::new(self.table(&entries)))))
+                    named.push((dim, NamedValueIndex::More(Box::new(self.table(&entries)))));
                 }
             }
         }

@@ -324,11 +324,11 @@ fn add_configuration(checked: &CheckedResource, stored: &StoredResource, mesh: &
             drop(mesh.sidecars.insert(sidecar.name.clone(), sidecar.clone()));
         }
         CheckedResource::PeerAuthentication(policy) => {
-            mesh.peer_authentications.push(policy.clone())
+            mesh.peer_authentications.push(policy.clone());
         }
         CheckedResource::AuthorizationPolicy(policy) => mesh.add_policy(policy),
         CheckedResource::RequestAuthentication(one) => {
-            mesh.request_authentications.push(one.clone())
+            mesh.request_authentications.push(one.clone());
         }
         CheckedResource::DestinationRule(rule) => {
             let mut rule = rule.clone();
@@ -348,21 +348,21 @@ fn add_configuration(checked: &CheckedResource, stored: &StoredResource, mesh: &
         }
         CheckedResource::Gateway(one) => mesh.gateways.push(one.clone()),
         CheckedResource::HealthCheck(one) => {
-            drop(mesh.health_checks.insert(one.name.clone(), one.clone()))
+            drop(mesh.health_checks.insert(one.name.clone(), one.clone()));
         }
         CheckedResource::RateLimit(one) => {
-            drop(mesh.rate_limits.insert(one.name.clone(), one.clone()))
+            drop(mesh.rate_limits.insert(one.name.clone(), one.clone()));
         }
         CheckedResource::Telemetry(telemetry) => mesh.telemetries.push(telemetry.clone()),
         CheckedResource::ConfigMap(map) => {
-            drop(mesh.config_maps.insert(map.name.clone(), map.clone()))
+            drop(mesh.config_maps.insert(map.name.clone(), map.clone()));
         }
         CheckedResource::ProxyConfig(config) => drop(
             mesh.proxy_configs
                 .insert(config.name.clone(), config.clone()),
         ),
         CheckedResource::Secret(secret) => {
-            drop(mesh.secrets.insert(secret.name.clone(), secret.clone()))
+            drop(mesh.secrets.insert(secret.name.clone(), secret.clone()));
         }
         CheckedResource::WorkloadGroup(group) => drop(
             mesh.workload_groups
