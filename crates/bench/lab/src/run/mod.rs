@@ -9,3 +9,4 @@ pub(crate) mod process;
 pub(crate) mod record_writer;
 pub(crate) mod running_setup;
 pub(crate) mod slice;
+pub(crate) mod slice_checks;

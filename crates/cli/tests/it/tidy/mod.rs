@@ -20,6 +20,31 @@ fn root() -> PathBuf {
         .to_path_buf()
 }
 
+/// Folders whose files are built, generated or measured; by their last parts.
+const LEFT_OUT: &[&str] = &["target", "generated", "benchmarks/records", "docs/results"];
+
+/// Files of the repository that have this ending and are written by hand.
+fn files_of(ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("the folder can be read") {
+            let path = entry.expect("the entry can be read").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let left_out = name.starts_with('.') || LEFT_OUT.iter().any(|end| path.ends_with(end));
+            if path.is_dir() && !left_out {
+                folders.push(path);
+            } else if path
+                .extension()
+                .is_some_and(|extension| extension == ending)
+            {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
 /// `cargo metadata` of the workspace as it is resolved in Cargo.lock.
 fn metadata() -> Value {
     // Only what this machine builds: a build downloads nothing else, and nothing may be downloaded here.

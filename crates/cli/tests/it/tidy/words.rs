@@ -24,35 +24,15 @@ const OPENERS: &[&str] = &[
     "How",
 ];
 
-/// Folders whose words are not ours, or were measured.
-const LEFT_OUT: &[&str] = &["target", "generated", "records", "results"];
-
-fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).expect("the folder can be read") {
-        let path = entry.expect("the entry can be read").path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if path.is_dir() && !name.starts_with('.') && !LEFT_OUT.contains(&name.as_ref()) {
-            collect(&path, ending, found);
-        } else if path
-            .extension()
-            .is_some_and(|extension| extension == ending)
-        {
-            found.push(path);
-        }
-    }
-}
-
 /// Paths from the root, and texts, of all files of ours with this ending.
 fn texts(ending: &str) -> Vec<(String, String)> {
     let root = super::root();
-    let mut found = Vec::new();
-    collect(&root, ending, &mut found);
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).expect("the file can be read");
         let short = path.strip_prefix(&root).unwrap_or(&path);
         (short.to_string_lossy().into_owned(), text)
     };
-    let ours = found.into_iter().map(read);
+    let ours = super::files_of(ending).into_iter().map(read);
     ours.filter(|(path, _)| !path.starts_with("docs/results"))
         .collect()
 }

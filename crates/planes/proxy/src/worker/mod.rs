@@ -16,8 +16,8 @@ mod upstream;
 use records::{access_logs, reporter, request_notes, request_series};
 
 use upstream::{
-    balance, dynamic_dns, endpoint, health_checks, proxy_protocol, server_certificates, tunnels,
-    upstream_connection, upstream_outcome,
+    balance, dynamic_dns, endpoint, health_checks, proxy_protocol, server_certificates,
+    service_state, tunnels, upstream_connection, upstream_outcome,
 };
 
 pub(crate) use routing::routes;

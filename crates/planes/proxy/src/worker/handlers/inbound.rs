@@ -4,9 +4,11 @@
 //! accept ─► Opened (bytes peeked, if any) ─► Identified (stream, arrival, principal, kind) ─► Permit ─► http │ relay
 //! ```
 
+mod relay;
+
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use rustls::{AlertDescription, CipherSuite};
 use tokio::net::TcpStream;
@@ -18,17 +20,17 @@ use voile_policy::Permit;
 use voile_telemetry::{Labels, PeerLabels, Reporter, Security, SeriesId};
 use voile_transport::alpn::{self, InnerProtocol};
 use voile_transport::{
-    self as transport, DetectedProtocol, FirstSpeaker, RelayEnd, TLS_HANDSHAKE_TIMEOUT, TcpIo,
+    self as transport, DetectedProtocol, FirstSpeaker, TLS_HANDSHAKE_TIMEOUT, TcpIo,
     TransportStream,
 };
 use voile_xds::wire::{MutualTls, WireProtocol};
 
-use crate::http::{REVOKED, serve_connection};
+use crate::http::serve_connection;
 use crate::http2;
 use crate::http2::sources::source_number;
 use crate::worker::access_logs::{self, Downstream, TcpRecord};
 use crate::worker::admission::{ConnectionArrival, Verified, admit};
-use crate::worker::authorization::{self, Denied, ForwardPermit};
+use crate::worker::authorization::{self, Denied};
 use crate::worker::drain::Stop;
 use crate::worker::forwarded_client_cert::{self, Forwarded};
 use crate::worker::inbound_http::InboundRole;
@@ -37,6 +39,7 @@ use crate::worker::peers::PeerEntry;
 use crate::worker::server_first::DestinationKey;
 use crate::worker::slots::InboundSlot;
 use crate::worker::{Conversation, Worker, count};
+pub(crate) use relay::flags;
 
 /// Protocol of an admitted connection's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,9 +199,9 @@ async fn open(
     };
     // The engine opens connections of its own, per request; `ahead` is of use only to a relay.
     Some(match (kind, leave) {
-        (InboundBytes::Opaque, Some(leave)) => {
-            Box::pin(relay(worker, slot, stream, ahead, caller, leave))
-        }
+        (InboundBytes::Opaque, Some(leave)) => Box::pin(relay::to_application(
+            worker, slot, stream, ahead, caller, leave,
+        )),
         (InboundBytes::Opaque, None) => return None,
         (InboundBytes::Http, _) => {
             let engine = slot.http.engine();
@@ -673,98 +676,6 @@ async fn spoken(
         kind,
         ahead,
     })
-}
-
-/// Relays to the application. Demands a leave, so that no connection gets here without one.
-fn relay(
-    worker: Rc<Worker>,
-    slot: Rc<InboundSlot>,
-    stream: TransportStream,
-    ahead: Option<Ahead>,
-    caller: InboundCaller,
-    leave: ForwardPermit,
-) -> impl Future<Output = ()> {
-    let (start, started) = (SystemTime::now(), Instant::now());
-    async move {
-        let (worker, slot) = (&worker, &slot);
-        let series = inbound_series(worker, slot, &caller, "tcp");
-        worker.shard.borrow_mut().tcp_opened(series);
-        let endpoint = slot.plan.borrow().endpoint;
-        let connected = match ahead {
-            Some(connected) => connected,
-            None => {
-                let limit = worker.settings.borrow().connect_timeout;
-                let origin = worker.homeward(caller.remote);
-                Box::pin(transport::connect(endpoint, origin, limit)).await
-            }
-        };
-        let mut details = "";
-        let (moved, flags, failure, upstream_local) = match connected {
-            Err(error) => {
-                stream.reset();
-                ((0, 0), "UF", error.to_string(), None)
-            }
-            Ok(upstream) => {
-                let upstream_local = match access_logs::is_on(worker, TelemetrySide::Server) {
-                    true => upstream.local_addr().ok(),
-                    false => None,
-                };
-                let upstream = TransportStream::Tcp(upstream.into());
-                let idle = worker.settings.borrow().idle_timeout;
-                let mut revoked = false;
-                let stop = async {
-                    tokio::select! {
-                        biased;
-                        () = leave.lost(worker, slot, &caller) => revoked = true,
-                        () = worker.stop.heard() => {}
-                    }
-                };
-                let outcome = transport::relay(stream, upstream, idle, stop).await;
-                let moved = (outcome.received, outcome.sent);
-                let flags = match revoked {
-                    true => "UAEX",
-                    false => flags(&outcome.end),
-                };
-                details = if revoked { REVOKED } else { "" };
-                (moved, flags, String::new(), upstream_local)
-            }
-        };
-        let (received, sent) = moved;
-        let mut shard = worker.shard.borrow_mut();
-        shard.tcp_closed(series, flags, received, sent);
-        drop(shard);
-        if access_logs::is_on(worker, TelemetrySide::Server) {
-            // Made only now: while bytes pass it would be held by every connection.
-            let record = TcpRecord {
-                start,
-                duration: started.elapsed(),
-                flags,
-                details,
-                failure: &failure,
-                marks: leave.marks(),
-                received,
-                sent,
-                upstream: Some(endpoint),
-                upstream_local,
-                cluster: &slot.cluster(),
-                ..TcpRecord::new(
-                    TelemetrySide::Server,
-                    caller.downstream(slot.plan.borrow().bind),
-                )
-            };
-            access_logs::tcp(worker, &record);
-        }
-    }
-}
-
-/// Envoy's flag for how a relay ended.
-pub(crate) fn flags(end: &RelayEnd) -> &'static str {
-    match end {
-        RelayEnd::Finished | RelayEnd::Stopped => "-",
-        RelayEnd::Idle => "SI",
-        RelayEnd::DownstreamFailed(_) => "DC",
-        RelayEnd::UpstreamFailed(_) => "UC",
-    }
 }
 
 /// Ready when either signal is given.

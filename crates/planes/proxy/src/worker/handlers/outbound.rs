@@ -31,7 +31,8 @@ use crate::worker::reporter::ReporterLabels;
 use crate::worker::requested_host::host_name;
 use crate::worker::routes::TcpRoute;
 use crate::worker::server_first::DestinationKey;
-use crate::worker::slots::{OutboundSlot, ServiceState};
+use crate::worker::service_state::ServiceState;
+use crate::worker::slots::OutboundSlot;
 use crate::worker::{Conversation, Worker, count};
 
 /// Serves one connection to its end. Boxed twice, as in [`super::inbound::serve`].

@@ -1,5 +1,7 @@
 //! Outbound's part of HTTP: authority → service → endpoint, one indexed step each, and mutual TLS on the way.
 
+mod retries;
+
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,7 +14,7 @@ use voile_policy::claims::Claims;
 use voile_telemetry::access_log::PolicyMarks;
 use voile_telemetry::{SeriesId, ServiceLabels};
 use voile_traffic::balance::HashKey;
-use voile_traffic::{Attempt, BreakerPermit, Resource, RetryPolicy, UpstreamOutcome};
+use voile_traffic::{Attempt, BreakerPermit, Resource, UpstreamOutcome};
 use voile_xds::wire::WireProtocol;
 
 use crate::actions::LocalResponse;
@@ -39,7 +41,8 @@ use crate::worker::request_notes::RequestNotes;
 use crate::worker::requested_host::host_of;
 use crate::worker::route_effects::{RouteEffects, refused};
 use crate::worker::routes::{AtEdge, ChosenRoute, RequestAttributes, RouteActs, Terms};
-use crate::worker::slots::{OutboundSlot, ServiceState, Table};
+use crate::worker::service_state::ServiceState;
+use crate::worker::slots::{OutboundSlot, Table};
 use crate::worker::upstream_connection::{UpstreamLine, seat};
 use crate::worker::{AdmittedRequest, Overload, Worker, count, request_series, upstream_outcome};
 
@@ -545,73 +548,7 @@ fn behind_gateway(declared: WireProtocol, head: &HttpHead<'_>) -> UpstreamHttp {
     }
 }
 
-/// Destination of a retry.
-pub(in crate::worker) struct RetryTarget {
-    pub(in crate::worker) key: u32,
-    pub(in crate::worker) to_sidecar: bool,
-    pub(in crate::worker) wait: Duration,
-}
-
 impl OutboundRole {
-    /// Decides if a request goes to another endpoint after `made` attempts, and how; `last` is the last attempt's end.
-    pub(in crate::worker) fn turn(
-        &self,
-        ticket: &mut OutboundTicket,
-        retry: &RetryPolicy,
-        (last, made): (Attempt, u32),
-    ) -> Option<RetryTarget> {
-        let service = Rc::clone(ticket.service.as_ref()?);
-        if !retry.wishes(last, made) {
-            return None;
-        }
-        // The retry before this one is over; it does not count against its successor.
-        if let Some(kept) = &mut ticket.kept {
-            (kept.retrying, kept.retry) = (None, None);
-        }
-        let account = &service.account;
-        let (held, retrying) = match &service.plan.traffic.breaker {
-            Some(SharedPart(gate)) if gate.limits.retries.is_some() => {
-                match gate.take(Resource::Retries) {
-                    None => return self.over_budget(),
-                    held => (held, account.retry(None)),
-                }
-            }
-            _ => (None, account.retry(Some(&service.plan.retry_budget))),
-        };
-        let Some(retrying) = retrying else {
-            return self.over_budget();
-        };
-        let kept = ticket.kept.get_or_insert_default();
-        kept.retry = held;
-        let failed = ticket.endpoint.as_ref();
-        kept.tried.extend(failed.map(|to| to.endpoint.key));
-        let wish = EndpointPreference {
-            key: kept.key,
-            tried: &kept.tried,
-            host: failed.and_then(|to| to.endpoint.plan.host_on_demand()),
-            ..EndpointPreference::default()
-        };
-        let (to, untried) = service.choose_other(&self.worker, wish)?;
-        let key = self.pool_key(&to.endpoint, &service.plan.traffic);
-        let to_sidecar = to.endpoint.plan.is_sidecar();
-        if let Some(failed) = ticket.endpoint.replace(to) {
-            self.ended(&service, &failed, upstream_outcome::of_attempt(last), false);
-            kept.reported = made;
-        }
-        kept.retrying = Some(retrying);
-        count(&self.worker.counters.retries);
-        // An endpoint that was not tried yet needs no backoff.
-        let wait = match untried {
-            true => Duration::ZERO,
-            false => retry.backoff(made, self.worker.random()),
-        };
-        Some(RetryTarget {
-            key,
-            to_sidecar,
-            wait,
-        })
-    }
-
     /// A connection to the endpoint that takes a request.
     pub(in crate::worker) async fn dial(
         &self,

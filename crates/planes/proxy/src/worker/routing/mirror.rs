@@ -24,7 +24,7 @@ use crate::worker::balance::EndpointPreference;
 use crate::worker::endpoint::{ConnectionManner, InFlight};
 use crate::worker::inbound_http::upstream;
 use crate::worker::outbound_http::OutboundRole;
-use crate::worker::slots::ServiceState;
+use crate::worker::service_state::ServiceState;
 use crate::worker::upstream_connection::UpstreamLine;
 use crate::worker::{Worker, count};
 

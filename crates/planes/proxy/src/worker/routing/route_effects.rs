@@ -12,7 +12,7 @@ use crate::worker::Worker;
 use crate::worker::mirror::Mirrors;
 use crate::worker::request_notes::RequestNotes;
 use crate::worker::routes::{AtEdge, RequestAttributes, RouteActs};
-use crate::worker::slots::ServiceState;
+use crate::worker::service_state::ServiceState;
 
 /// Parts of the forwarded request that differ from the received one.
 pub(crate) struct RouteEffects {

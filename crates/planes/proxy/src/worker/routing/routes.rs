@@ -17,7 +17,7 @@ use crate::plan::RoutesPlan;
 use crate::registry::routes::{CompiledRoutes, RouteLeg};
 use crate::worker::Worker;
 use crate::worker::endpoint::EarlierEndpoints;
-use crate::worker::slots::ServiceState;
+use crate::worker::service_state::ServiceState;
 
 /// See the module.
 pub(crate) struct RoutesState {

@@ -6,6 +6,7 @@ pub(in crate::worker) mod endpoint;
 pub(in crate::worker) mod health_checks;
 pub(in crate::worker) mod proxy_protocol;
 pub(in crate::worker) mod server_certificates;
+pub(in crate::worker) mod service_state;
 pub(in crate::worker) mod tunnels;
 pub(in crate::worker) mod upstream_connection;
 pub(in crate::worker) mod upstream_outcome;

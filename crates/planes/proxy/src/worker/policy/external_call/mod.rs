@@ -28,7 +28,7 @@ use crate::plan::ServicePlan;
 use crate::worker::Worker;
 use crate::worker::balance::EndpointPreference;
 use crate::worker::endpoint::{ConnectionManner, InFlight};
-use crate::worker::slots::ServiceState;
+use crate::worker::service_state::ServiceState;
 
 /// Most questions that one worker has under way to one service: each holds a request, a head and perhaps a body. One more is
 /// not asked.
