@@ -174,13 +174,13 @@ fn another_user_is_refused_by_both_ends() {
             rustix::thread::set_thread_uid(nobody).expect("another user");
             runtime().block_on(async { Channel::connect(&to).await.map(drop) })
         });
+        // All users trust root's agent. The connection waits in the listener's queue, so it is whole before the agent refuses it.
+        stranger.join().expect("no panic").expect("root is trusted");
         let error = agents.accept().await.expect_err("another user");
         assert_eq!(
             error.kind(),
             std::io::ErrorKind::PermissionDenied,
             "{error}"
         );
-        // All users trust root's agent.
-        stranger.join().expect("no panic").expect("root is trusted");
     });
 }
