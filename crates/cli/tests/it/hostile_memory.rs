@@ -249,3 +249,118 @@ fn the_memory_limit_holds_under_heads_that_hpack_makes_large_and_others_are_serv
     println!("given back after {took:?}");
     assert!(took <= GIVEN_BACK, "{took:?}");
 }
+
+/// Waits until both sidecars hold what they hold.
+fn settled(mesh: &Mesh) {
+    let (mut last, mut same) = (0, 0);
+    wait_until("the sidecars take nothing more", || {
+        let now = held(mesh) >> 18;
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        same == 30
+    });
+}
+
+/// An application that answers `/flood` with more than anybody takes, and everything else with a word.
+fn floods(mesh: &Mesh) {
+    application::serve(mesh.http_app(), |stream| {
+        let mut reader = BufReader::new(stream);
+        while let Some((head, _)) = application::read_request(&mut reader) {
+            let out = reader.get_mut();
+            if head.starts_with("GET /flood") {
+                let chunk = vec![b'x'; 64 * 1024];
+                let _ = out.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n");
+                while out.write_all(&chunk).is_ok() {}
+                return;
+            }
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone";
+            if out.write_all(answer).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// Two thousand streams whose clients read nothing of their answers.
+fn slow_readers(to: SocketAddr) -> Vec<Attacker> {
+    let ask = request("/flood");
+    let all = (0..2).map(|_| {
+        let mut attacker = Attacker::new(to, &[]);
+        (0..1000).for_each(|_| attacker.ask(&ask));
+        attacker.looked_at();
+        attacker
+    });
+    all.collect()
+}
+
+#[test]
+fn answers_that_nobody_reads_stay_below_the_memory_limit_and_are_given_back() {
+    const LIMIT: u64 = 64 << 20;
+    let mesh = Mesh::start_as("STRICT", &with(&["--memory-limit", "64M"]));
+    floods(&mesh);
+    assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
+    let before = held(&mesh);
+    let attackers = slow_readers(mesh.http());
+    settled(&mesh);
+    let most = peak(&mesh);
+    println!("{} MiB before, {} MiB at most", mib(before), mib(most));
+    assert!(most < LIMIT, "{most} bytes");
+    drop(attackers);
+    let took = given_back(&mesh, before);
+    println!("given back after {took:?}");
+    assert!(took <= GIVEN_BACK, "{took:?}");
+    wait_until("others are served again", || {
+        get(mesh.http(), "/").is_ok_and(|answer| answer.status == 200)
+    });
+}
+
+#[test]
+fn the_memory_of_a_burst_is_given_back_without_a_limit_too() {
+    let mesh = Mesh::start("STRICT");
+    floods(&mesh);
+    assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
+    let before = held(&mesh);
+    let attackers = slow_readers(mesh.http());
+    settled(&mesh);
+    let most = held(&mesh);
+    println!("{} MiB before, {} MiB in the burst", mib(before), mib(most));
+    assert!(most > 2 * before, "{most} bytes are no burst");
+    drop(attackers);
+    let took = given_back(&mesh, before);
+    println!("given back after {took:?}");
+    assert!(took <= GIVEN_BACK, "{took:?}");
+}
+
+#[test]
+fn heads_of_http1_that_never_end_stay_below_the_memory_limit_and_are_given_back() {
+    const LIMIT: u64 = 64 << 20;
+    const CLIENTS: usize = 2000;
+    let mesh = Mesh::start_as("STRICT", &with(&["--memory-limit", "64M"]));
+    floods(&mesh);
+    assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
+    let before = held(&mesh);
+    // All connect first: then nobody is refused as a connection.
+    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(mesh.http())).collect();
+    let mut head = b"GET / HTTP/1.1\r\nHost: a\r\n".to_vec();
+    for number in 0..7 {
+        head.extend(format!("x-{number}: ").into_bytes());
+        head.extend([b'x'].repeat(8000));
+        head.extend(b"\r\n");
+    }
+    for client in &mut clients {
+        let _ = client.set_write_timeout(Some(Duration::from_millis(200)));
+        // The proxy may close the connection.
+        let _ = client.write_all(&head);
+    }
+    settled(&mesh);
+    let most = peak(&mesh);
+    println!("{} MiB before, {} MiB at most", mib(before), mib(most));
+    assert!(most < LIMIT, "{most} bytes");
+    drop(clients);
+    let took = given_back(&mesh, before);
+    println!("given back after {took:?}");
+    assert!(took <= GIVEN_BACK, "{took:?}");
+    wait_until("others are served again", || {
+        get(mesh.http(), "/").is_ok_and(|answer| answer.status == 200)
+    });
+}

@@ -15,11 +15,11 @@ pub struct HeadBudget {
     limit: AtomicUsize,
     closed: AtomicBool,
     refused: AtomicU64,
-    held: Mutex<Held>,
+    held: Mutex<HeadsHeld>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct HeadsHeld {
     all: usize,
     by_source: HashMap<u64, usize>,
 }
@@ -43,6 +43,10 @@ impl HeadBudget {
     /// Refuses every large head from now on, or no longer.
     pub fn close(&self, closed: bool) {
         self.closed.store(closed, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// Bytes held by all sources.
@@ -87,7 +91,7 @@ impl HeadBudget {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, HeadsHeld> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -19,7 +19,10 @@ pub struct Link(Rc<RefCell<Connection>>);
 impl Link {
     /// Shares `connection`.
     pub fn new(connection: Connection) -> Self {
-        Self(Rc::new(RefCell::new(connection)))
+        let link = Rc::new(RefCell::new(connection));
+        let place = link.borrow().pool().list(&link);
+        link.borrow_mut().listed(place);
+        Self(link)
     }
 
     /// The connection itself, not to be held across anything that may poll another task.

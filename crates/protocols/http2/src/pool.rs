@@ -1,11 +1,14 @@
 //! Pool that the connections of one thread share: room for output, and blocks for heads. So a call on a steady
 //! connection allocates neither, and an idle connection holds neither.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use slab::Slab;
+
 use crate::budget::HeadBudget;
+use crate::connection::Connection;
 use crate::fields::Fields;
 
 /// Room for output, in bytes: one TLS record, one write.
@@ -28,9 +31,28 @@ const MAX_BLOCK_BYTES: usize = 4 * 1024;
 const BLOCK_BYTES: usize = 512;
 const BLOCK_LINES: usize = 16;
 
+/// Bytes that are taken before the owner is told: much less than the part of a memory limit that is left when new work is refused.
+const MUCH_TAKEN: usize = 512 * 1024;
+
+/// Bytes that are freed before the owner is told: much less than what a proxy holds without traffic.
+const MUCH_FREED: usize = 1024 * 1024;
+
+/// Size of a change of the memory that the pool's users hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryChange {
+    /// [`MUCH_TAKEN`] since the last time.
+    Grown,
+    /// [`MUCH_FREED`] since the last time; the pool does not keep it.
+    Freed,
+}
+
 struct PoolState {
     room_bytes: usize,
     heads: Option<Arc<HeadBudget>>,
+    grown: Cell<usize>,
+    freed: Cell<usize>,
+    owner: OnceCell<Box<dyn Fn(MemoryChange)>>,
+    links: RefCell<Slab<Weak<RefCell<Connection>>>>,
     rooms: RefCell<Vec<Vec<u8>>>,
     blocks: RefCell<Vec<Fields>>,
 }
@@ -62,6 +84,10 @@ impl Pool {
         Self(Rc::new(PoolState {
             room_bytes: room,
             heads,
+            grown: Cell::default(),
+            freed: Cell::default(),
+            owner: OnceCell::new(),
+            links: RefCell::default(),
             rooms: RefCell::default(),
             blocks: RefCell::default(),
         }))
@@ -70,6 +96,82 @@ impl Pool {
     /// Bytes of room for output.
     pub(crate) fn room_bytes(&self) -> usize {
         self.0.room_bytes
+    }
+
+    /// Has the owner told of changes, from now on. It must not touch a connection when it is called.
+    pub fn on_change(&self, owner: impl Fn(MemoryChange) + 'static) {
+        let _ = self.0.owner.set(Box::new(owner));
+    }
+
+    /// Notes memory that was taken and comes from no pool.
+    pub fn grew(&self, bytes: usize) {
+        self.note(&self.0.grown, bytes, MUCH_TAKEN, MemoryChange::Grown);
+    }
+
+    /// Notes memory that was freed and goes into no pool.
+    pub fn freed(&self, bytes: usize) {
+        self.note(&self.0.freed, bytes, MUCH_FREED, MemoryChange::Freed);
+    }
+
+    fn note(&self, sum: &Cell<usize>, bytes: usize, much: usize, change: MemoryChange) {
+        let now = sum.get() + bytes;
+        if now < much {
+            return sum.set(now);
+        }
+        sum.set(0);
+        if let Some(owner) = self.0.owner.get() {
+            owner(change);
+        }
+    }
+
+    /// Returns true if the process is short of memory, so that nothing large is taken.
+    pub fn is_short(&self) -> bool {
+        self.0.heads.as_deref().is_some_and(HeadBudget::is_closed)
+    }
+
+    /// Lists a connection among the possible holders of much memory, until it is dropped.
+    pub(crate) fn list(&self, link: &Rc<RefCell<Connection>>) -> usize {
+        self.0.links.borrow_mut().insert(Rc::downgrade(link))
+    }
+
+    pub(crate) fn unlist(&self, place: usize) {
+        let mut links = self.0.links.borrow_mut();
+        links.try_remove(place);
+        if links.is_empty() {
+            links.shrink_to_fit();
+        }
+    }
+
+    /// Ends the streams that hold most, the largest first, and connections whose peers take nothing, until `wanted` bytes are
+    /// freed. Spares everything that holds less than `least` bytes. Gives the bytes, and how many were ended.
+    pub fn shed(&self, wanted: usize, least: usize) -> (usize, usize) {
+        let links: Vec<_> = {
+            let links = self.0.links.borrow();
+            links
+                .iter()
+                .filter_map(|(_, link)| link.upgrade())
+                .collect()
+        };
+        let mut holders = Vec::new();
+        for (at, link) in links.iter().enumerate() {
+            let Ok(connection) = link.try_borrow() else {
+                continue;
+            };
+            let large = connection.holders().filter(|(bytes, _)| *bytes >= least);
+            holders.extend(large.map(|(bytes, holder)| (bytes, at, holder)));
+        }
+        holders.sort_by_key(|(bytes, ..)| std::cmp::Reverse(*bytes));
+        let (mut freed, mut ended) = (0, 0);
+        for (bytes, at, holder) in holders {
+            if freed >= wanted {
+                break;
+            }
+            if let Ok(mut connection) = links[at].try_borrow_mut() {
+                connection.end_holder(holder);
+                (freed, ended) = (freed + bytes, ended + 1);
+            }
+        }
+        (freed, ended)
     }
 
     /// Budget of large heads, if there is one.
@@ -89,6 +191,9 @@ impl Pool {
         if (1..=MAX_BLOCK_BYTES).contains(&block.capacity()) && blocks.len() < MAX_BLOCKS {
             block.clear();
             blocks.push(block);
+        } else {
+            drop(blocks);
+            self.freed(block.capacity());
         }
     }
 
@@ -105,6 +210,9 @@ impl Pool {
         if usual.contains(&room.capacity()) && kept < MAX_ROOM_BYTES {
             room.clear();
             rooms.push(room);
+        } else {
+            drop(rooms);
+            self.freed(room.capacity());
         }
     }
 }

@@ -511,7 +511,7 @@ async fn control(
             Some(answer) = answers.recv() => control.borrow_mut().name_settled(answer),
             Some(news) = from_workers.recv() => match news {
                 FromWorker::MemoryShort => memory::relieve(&control),
-                FromWorker::Emptied => memory::give_back_soon(&control),
+                FromWorker::Freed => memory::burst_is_over(&control),
                 news => control.borrow_mut().heard(news),
             },
             () = dispatcher.memory_short() => memory::relieve(&control),

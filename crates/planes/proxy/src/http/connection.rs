@@ -38,6 +38,8 @@ enum NextRequest {
     Retired,
     Rejected(Reject),
     TooSlow,
+    /// Memory is short, and the head is not complete.
+    NoRoom,
 }
 
 /// Action after an exchange.
@@ -149,6 +151,11 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
                     self.refuse(408, "request_head_timeout").await;
                     return ConnectionEnd::Refused;
                 }
+                NextRequest::NoRoom => {
+                    self.refuse(503, "overload: the proxy is near its memory limit")
+                        .await;
+                    return ConnectionEnd::Refused;
+                }
             }
             self.prepare().await;
             match self.exchange().await {
@@ -193,8 +200,14 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
                 Err(reject) => return Poll::Ready(NextRequest::Rejected(reject)),
             }
             if work.input.room() == 0 {
+                if self.worker.buffers.http2.is_short() {
+                    return Poll::Ready(NextRequest::NoRoom);
+                }
                 work.input.compact();
                 work.input.grow(BUFFER_BYTES);
+                // Large heads are rare, and come from many connections at once if they are hostile: looking costs less.
+                let room = work.input.bytes().len();
+                self.worker.buffers.http2.grew(4 * room);
             }
             match work.input.poll_read(cx, &mut self.stream) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(NextRequest::Closed),
@@ -209,6 +222,8 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
                     if work.input.filled().len() <= MAX_PARKED_BYTES {
                         self.parked = work.input.filled().to_vec();
                         self.rest();
+                    } else if self.worker.buffers.http2.is_short() {
+                        return Poll::Ready(NextRequest::NoRoom);
                     }
                     let late = self.timer.passed(cx, began + self.worker.timeouts.header);
                     return if late {
@@ -316,7 +331,10 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
             head: None,
             ticket: None,
             status,
-            flag: ResponseFlag::DownstreamProtocolError,
+            flag: match status {
+                503 => ResponseFlag::OverloadManager,
+                _ => ResponseFlag::DownstreamProtocolError,
+            },
             details: reason,
             request_head_bytes: received as u64,
             request_body_bytes: 0,
@@ -328,7 +346,8 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
             attempts: 0,
             grpc: None,
         });
-        self.close(true).await;
+        // What lingers takes memory.
+        self.close(status != 503).await;
     }
 
     /// Ends an idle connection. A sidecar gets a message first: a request that crosses the message was not read (RFC

@@ -3,8 +3,11 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use voile_memory::{give_back, release_cold_pages};
 
 /// Share of the limit, in percent, from which on idle connections are closed.
 const RELIEVE_PERCENT: u64 = 80;
@@ -12,8 +15,30 @@ const RELIEVE_PERCENT: u64 = 80;
 /// Share of the limit, in percent, from which on new work is refused: the rest is for work in flight.
 const CLOSE_PERCENT: u64 = 90;
 
+/// Under a small limit more than the rest must be left: this many bytes, or this part of it.
+const LEAST_ROOM: u64 = 8 * 1024 * 1024;
+const LEAST_PART: u64 = 8;
+
+/// From this share on refusing was not enough, and ordinary exchanges in flight end, in percent.
+const OVER_PERCENT: u64 = 95;
+
 /// Arrivals between two looks: so many requests add well less than the remaining tenth.
 const ARRIVALS_PER_LOOK: u32 = 64;
+
+/// The same from [`RELIEVE_PERCENT`] on.
+const ARRIVALS_PER_NEAR_LOOK: u32 = 8;
+
+/// Time in which a connection takes most of what it will take: its handshake, and the buffers of its first request.
+const YOUNG: Duration = Duration::from_millis(100);
+
+/// Bytes that it takes in this time.
+const YOUNG_BYTES: u64 = 64 * 1024;
+
+/// Part of the limit that is kept free for young connections, however many there are, in percent.
+const YOUNG_PERCENT: u64 = 10;
+
+/// Least time between two times that a look gives back what nobody needs.
+const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Distance to the ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +59,11 @@ pub(crate) struct Ceiling {
     statm: OnceLock<File>,
     level: AtomicU8,
     arrivals: AtomicU32,
+    /// Bytes that connections will take which have begun.
+    expected: AtomicU64,
+    young: YoungConnections,
+    /// When unneeded memory was last given back for want of room.
+    relieved: Mutex<Option<Instant>>,
 }
 
 impl Ceiling {
@@ -44,6 +74,9 @@ impl Ceiling {
             statm: OnceLock::new(),
             level: AtomicU8::new(0),
             arrivals: AtomicU32::new(0),
+            expected: AtomicU64::new(0),
+            young: YoungConnections::default(),
+            relieved: Mutex::default(),
         };
         ceiling.set(limit);
         ceiling
@@ -81,6 +114,11 @@ impl Ceiling {
         }
     }
 
+    /// Returns true if there is a limit.
+    pub(crate) fn is_set(&self) -> bool {
+        self.limit.load(Ordering::Relaxed) > 0
+    }
+
     /// Returns true if new work is refused at this moment.
     pub(crate) fn is_closed(&self) -> bool {
         self.level() == MemoryPressure::Closed
@@ -95,7 +133,15 @@ impl Ceiling {
         // A number lost between two workers only delays a look.
         let arrivals = self.arrivals.load(Ordering::Relaxed).wrapping_add(1);
         self.arrivals.store(arrivals, Ordering::Relaxed);
-        if !arrivals.is_multiple_of(ARRIVALS_PER_LOOK) && !self.is_closed() {
+        let each = match self.level() {
+            MemoryPressure::Free => ARRIVALS_PER_LOOK,
+            MemoryPressure::Relieve => {
+                self.young.begin();
+                ARRIVALS_PER_NEAR_LOOK
+            }
+            MemoryPressure::Closed => 1,
+        };
+        if !arrivals.is_multiple_of(each) {
             return None;
         }
         Some(self.look()).filter(|level| *level > MemoryPressure::Free)
@@ -104,9 +150,63 @@ impl Ceiling {
     /// Asks the kernel now.
     pub(crate) fn look(&self) -> MemoryPressure {
         let limit = self.limit.load(Ordering::Relaxed);
-        let level = level(self.resident().unwrap_or(0), limit);
+        if limit == 0 {
+            self.level
+                .store(MemoryPressure::Free as u8, Ordering::Relaxed);
+            return MemoryPressure::Free;
+        }
+        let mut level = self.measure(limit);
+        if level == MemoryPressure::Closed && self.relieves() {
+            give_back();
+            release_cold_pages();
+            level = self.measure(limit);
+        }
         self.level.store(level as u8, Ordering::Relaxed);
         level
+    }
+
+    fn measure(&self, limit: u64) -> MemoryPressure {
+        let young = self.young.count() * YOUNG_BYTES;
+        let expected =
+            self.expected.load(Ordering::Relaxed) + young.min(limit / 100 * YOUNG_PERCENT);
+        level(self.resident().unwrap_or(0) + expected, limit)
+    }
+
+    /// Returns true if this thread is to give back what nobody needs: freed memory, and pages of the program.
+    fn relieves(&self) -> bool {
+        let Ok(mut last) = self.relieved.try_lock() else {
+            return false;
+        };
+        let due = last.is_none_or(|last| last.elapsed() >= RELIEF_INTERVAL);
+        if due {
+            *last = Some(Instant::now());
+        }
+        due
+    }
+
+    /// A connection was accepted. For a moment it counts as more than it holds, as requests do near the ceiling.
+    pub(crate) fn accepted(&self) {
+        self.young.begin();
+    }
+
+    /// Counts what a connection will take, until it has taken it.
+    pub(crate) fn expect(&self, bytes: u64) {
+        self.expected.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// It has taken it.
+    pub(crate) fn came(&self, bytes: u64) {
+        self.expected.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes to free before the proxy accepts new work again; and if memory is so short that refusing was not enough.
+    pub(crate) fn excess(&self) -> (u64, bool) {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let resident = self.resident().unwrap_or(0);
+        let target = u64::midpoint(limit / 100 * RELIEVE_PERCENT, closed_from(limit));
+        let excess = resident.saturating_sub(target);
+        let over = limit > 0 && resident >= limit / 100 * OVER_PERCENT;
+        (excess, over)
     }
 
     fn resident(&self) -> Option<u64> {
@@ -118,11 +218,44 @@ impl Ceiling {
     }
 }
 
+/// Connections that were accepted in this slice of time, and in the one before it.
+#[derive(Debug, Default)]
+struct YoungConnections {
+    now: AtomicU64,
+    before: AtomicU64,
+    turn: Mutex<Option<Instant>>,
+}
+
+impl YoungConnections {
+    fn begin(&self) {
+        self.now.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count(&self) -> u64 {
+        if let Ok(mut turn) = self.turn.try_lock() {
+            let elapsed = turn.map_or(2 * YOUNG, |turn| turn.elapsed());
+            if elapsed >= YOUNG {
+                let last = self.now.swap(0, Ordering::Relaxed);
+                let last = if elapsed >= 2 * YOUNG { 0 } else { last };
+                self.before.store(last, Ordering::Relaxed);
+                *turn = Some(Instant::now());
+            }
+        }
+        self.now.load(Ordering::Relaxed) + self.before.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes from which on new work is refused.
+fn closed_from(limit: u64) -> u64 {
+    let small = LEAST_ROOM.min(limit / LEAST_PART);
+    (limit / 100 * CLOSE_PERCENT).min(limit - small)
+}
+
 fn level(resident: u64, limit: u64) -> MemoryPressure {
     let reached = |percent| resident >= limit / 100 * percent;
     match limit {
         0 => MemoryPressure::Free,
-        _ if reached(CLOSE_PERCENT) => MemoryPressure::Closed,
+        _ if resident >= closed_from(limit) => MemoryPressure::Closed,
         _ if reached(RELIEVE_PERCENT) => MemoryPressure::Relieve,
         _ => MemoryPressure::Free,
     }
@@ -139,8 +272,10 @@ mod tests {
             (0, 1000, MemoryPressure::Free),
             (799, 1000, MemoryPressure::Free),
             (800, 1000, MemoryPressure::Relieve),
-            (899, 1000, MemoryPressure::Relieve),
-            (900, 1000, MemoryPressure::Closed),
+            (874, 1000, MemoryPressure::Relieve),
+            (875, 1000, MemoryPressure::Closed),
+            ((900 << 20) - 1, 1000 << 20, MemoryPressure::Relieve),
+            (900 << 20, 1000 << 20, MemoryPressure::Closed),
             (5000, 1000, MemoryPressure::Closed),
         ] {
             assert_eq!(level(resident, limit), expected, "{resident} of {limit}");

@@ -3,6 +3,7 @@
 
 mod ceiling;
 mod handlers;
+mod holders;
 mod ledger;
 mod listeners;
 mod peers;
@@ -57,6 +58,7 @@ use voile_transport::{self as transport, Origin};
 
 use crate::authorization::Authorization;
 use crate::http::{Buffers, HttpRole, RoleRefusal, clock};
+use crate::http2::sources::source_number;
 use crate::plan::{
     AuthorizerPlan, CapturedDestination, LimiterPlan, ListenerId, OutboundPlan, ProxyPlan, Settings,
 };
@@ -68,6 +70,8 @@ pub(crate) use ceiling::MemoryPressure;
 use drain::Stop;
 pub(crate) use endpoint::verify;
 pub(crate) use gateway_http3::HandshakePermit;
+pub(crate) use holders::ShedOrder;
+use holders::{DownstreamConnections, UNLISTED};
 pub use ledger::ProxyLimits;
 use ledger::{Account, RequestInFlight};
 pub(crate) use ledger::{Ledger, Overload, WorkerAccount};
@@ -135,6 +139,8 @@ pub(crate) enum ToWorker {
     Identity(String),
     /// Memory is short: close what is idle.
     Relieve,
+    /// End the largest holders of memory.
+    Shed(ShedOrder),
     /// Give a copy of the counters.
     Scrape(oneshot::Sender<WorkerFigures>),
     /// Finish what is in flight; gently, idle connections stay for a last request.
@@ -159,8 +165,8 @@ pub(crate) enum FromWorker {
     Destination(CapturedDestination),
     /// Idle connections should make room.
     MemoryShort,
-    /// Most connections ended: their memory can go back to the kernel.
-    Emptied,
+    /// Much memory was freed: it can go back to the kernel.
+    Freed,
     /// The control plane has not said in time where it leads.
     Overdue(CapturedDestination),
     /// Endpoints of this name are used; its addresses may have expired.
@@ -281,6 +287,8 @@ pub(crate) struct Worker {
     pub(crate) servers_first: ServersFirst,
     /// Connections to node proxies.
     pub(crate) tunnels: Rc<tunnels::Pool>,
+    /// Downstream connections.
+    connections: DownstreamConnections,
     /// Gateways of other networks that failed lately.
     gateways: Gateways,
     /// Health checkers of endpoints.
@@ -300,9 +308,14 @@ impl Worker {
         seat: WorkerAccount,
     ) -> Rc<Self> {
         let heads = Arc::clone(&seat.ledger.heads);
+        let buffers = Buffers::with_heads(Arc::clone(&heads));
+        let tunnels = tunnels::Pool::new(Some(heads));
+        for pool in [&buffers.http2, tunnels.blocks()] {
+            holders::watch(pool, &seat.ledger, &control);
+        }
         Rc::new_cyclic(|me| Self {
             tls,
-            buffers: Buffers::with_heads(Arc::clone(&seat.ledger.heads)),
+            buffers,
             shard: RefCell::default(),
             counters: WorkerCounters::default(),
             peers: Peers::new(control.clone()),
@@ -337,7 +350,8 @@ impl Worker {
             control,
             capture,
             servers_first: ServersFirst::default(),
-            tunnels: Rc::new(tunnels::Pool::new(Some(heads))),
+            tunnels: Rc::new(tunnels),
+            connections: DownstreamConnections::default(),
             gateways: Gateways::default(),
             checkers: health_checks::Checkers::default(),
             introduced: proxy_protocol::PreamblePoolKey::default(),
@@ -382,6 +396,17 @@ impl Worker {
             }),
             Err(why) => Err(RoleRefusal::new(503, why.flag(), why.reason())),
         }
+    }
+
+    /// Forgets what can be had again.
+    fn relieve(&self) {
+        if let Some(authorizer) = &*self.authorizer.borrow() {
+            authorizer.relieve();
+        }
+        if let Some(limiting) = &*self.limiting.borrow() {
+            limiting.relieve();
+        }
+        self.tokens.forget();
     }
 
     /// Reports short memory, at most once in the interval in which the control thread can act on it.
@@ -516,8 +541,11 @@ const MANY_CONNECTIONS: usize = 256;
 /// Time between two words of one worker that memory is short.
 const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Memory that is freed with a connection, its TLS session included, as a rule.
+const CONNECTION_BYTES: usize = 64 * 1024;
+
 /// A connection's place in the worker's load; dropping it gives the place back.
-pub(crate) struct ConnectionPermit(Rc<Worker>);
+pub(crate) struct ConnectionPermit(Rc<Worker>, usize);
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
@@ -529,7 +557,11 @@ impl Drop for ConnectionPermit {
         let peak = self.0.peak.get();
         if peak >= MANY_CONNECTIONS && left < peak / 4 {
             self.0.peak.set(left);
-            self.0.tell(FromWorker::Emptied);
+            self.0.tell(FromWorker::Freed);
+        }
+        self.0.connections.end(self.1);
+        if left == 0 {
+            self.0.buffers.http2.freed(CONNECTION_BYTES);
         }
     }
 }
@@ -589,7 +621,7 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 peer,
             } => accepted(&worker, &slots, listener, stream, peer),
             ToWorker::Http3 { listener, incoming } => {
-                let place = placed(&worker);
+                let place = placed(&worker, incoming.0.remote_address().ip());
                 slots.serve_http3(&worker, listener, incoming, place);
             }
             ToWorker::Plan {
@@ -630,14 +662,9 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
             }
             ToWorker::Relieve => {
                 slots.relieve();
-                if let Some(authorizer) = &*worker.authorizer.borrow() {
-                    authorizer.relieve();
-                }
-                if let Some(limiting) = &*worker.limiting.borrow() {
-                    limiting.relieve();
-                }
-                worker.tokens.forget();
+                worker.relieve();
             }
+            ToWorker::Shed(shed) => worker.shed(shed),
             ToWorker::Drain { gently } => {
                 worker.draining.set(true);
                 slots.drain(gently);
@@ -696,11 +723,15 @@ impl Worker {
 }
 
 /// A connection that was handed over.
-fn placed(worker: &Rc<Worker>) -> ConnectionPermit {
+fn placed(worker: &Rc<Worker>, peer: IpAddr) -> ConnectionPermit {
     let held = worker.load.load(Ordering::Relaxed);
     worker.peak.set(worker.peak.get().max(held));
     count(&worker.counters.accepted);
-    ConnectionPermit(Rc::clone(worker))
+    let number = match worker.seat.ledger.ceiling.is_set() {
+        true => worker.connections.begin(source_number(peer, "")),
+        false => UNLISTED,
+    };
+    ConnectionPermit(Rc::clone(worker), number)
 }
 
 fn accepted(
@@ -710,7 +741,12 @@ fn accepted(
     stream: TcpStream,
     peer: SocketAddr,
 ) {
-    let place = placed(worker);
+    let place = placed(worker, peer.ip());
+    worker.seat.ledger.ceiling.accepted();
+    if worker.seat.ledger.ceiling.is_closed() {
+        worker.seat.ledger.count_refused(Overload::Memory);
+        return;
+    }
     let captured = [ListenerId::CAPTURED_OUTBOUND, ListenerId::CAPTURED_INBOUND];
     let redirected = match listener {
         ListenerId::TUNNELS => Some(None),

@@ -8,6 +8,9 @@ use crate::frame::{DEFAULT_MAX_FRAME, ErrorCode, FrameHead, flag, kind};
 /// Largest room made for expected data: each of a connection's streams may hold it for a single byte.
 const MAX_EXPECTED_BYTES: usize = 64 * 1024;
 
+/// Data that is counted as memory that grows: each of these is likely to be an allocation.
+const LARGE_DATA: usize = 4096;
+
 impl Connection {
     /// The head of a DATA frame: all of it counts in both windows, padding too.
     pub(super) fn begin_data(&mut self, head: FrameHead) -> Result<(), ErrorCode> {
@@ -150,6 +153,9 @@ impl Connection {
         }
         stream.data.extend_from_slice(data);
         stream.wake();
+        if data.len() > LARGE_DATA {
+            self.pool.grew(data.len());
+        }
     }
 
     /// The peer said all on the stream.

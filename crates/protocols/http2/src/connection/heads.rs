@@ -211,7 +211,10 @@ impl Connection {
     fn take_heads(&self, bytes: usize) -> Option<u32> {
         match self.pool.heads() {
             None => Some(0),
-            Some(budget) => budget.take(self.source, bytes).then_some(bytes as u32),
+            Some(budget) => {
+                self.pool.grew(bytes);
+                budget.take(self.source, bytes).then_some(bytes as u32)
+            }
         }
     }
 
@@ -220,6 +223,7 @@ impl Connection {
     pub(super) fn give_heads(&self, bytes: u32) {
         if let Some(budget) = self.pool.heads() {
             budget.give(self.source, bytes as usize);
+            self.pool.freed(bytes as usize);
         }
     }
 

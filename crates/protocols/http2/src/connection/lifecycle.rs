@@ -4,6 +4,12 @@ use super::stream::HalfState;
 use super::{ClosedStream, Connection, ConnectionSide, Failure, ShutdownState};
 use crate::frame::{ErrorCode, kind};
 
+/// Places for streams that a connection keeps when it has none.
+const FEW_STREAMS: usize = 64;
+
+/// Memory that is freed with a stream, its task included, as a rule.
+const STREAM_BYTES: usize = 4096;
+
 impl Drop for Connection {
     /// Gives back the room for heads of streams that nobody accepted, and of a head that was not whole.
     fn drop(&mut self) {
@@ -13,6 +19,7 @@ impl Drop for Connection {
         if of_streams + of_block > 0 {
             self.give_heads(of_streams + of_block);
         }
+        self.pool.unlist(self.place as usize);
     }
 }
 
@@ -98,6 +105,7 @@ impl Connection {
         }
         self.released += stream.held;
         if stream.held > 0 {
+            self.pool.freed(stream.held as usize);
             self.update_connection_window();
         }
         if stream.waiting {
@@ -106,12 +114,22 @@ impl Connection {
         if stream.id == 0 {
             self.opening.retain(|other| *other != key);
         }
+        if self.streams.is_empty() && self.streams.capacity() > FEW_STREAMS {
+            self.rest();
+        }
         let heads = stream
             .early
             .drain(..)
             .chain(stream.head)
             .chain(stream.trailers);
         heads.for_each(|block| self.pool.give_block(block));
+    }
+
+    /// Many streams were open at once, and the last one ended.
+    #[cold]
+    fn rest(&mut self) {
+        self.pool.freed(self.streams.capacity() * STREAM_BYTES);
+        self.streams.shrink_to_fit();
     }
 
     pub(crate) fn hold(&mut self, key: usize) {

@@ -3,6 +3,7 @@
 
 mod data;
 mod heads;
+mod holders;
 mod ids;
 mod lifecycle;
 mod read;
@@ -161,6 +162,8 @@ pub struct Connection {
     heads: usize,
     /// Number of the peer's source in the budget of large heads.
     source: u64,
+    /// Place in the pool's list, or one that is in no list.
+    place: u32,
     driver: Option<Waker>,
 }
 
@@ -228,6 +231,7 @@ impl Connection {
             window_changes: 0,
             heads: 0,
             source: 0,
+            place: u32::MAX,
             driver: None,
         }
     }
@@ -479,6 +483,10 @@ impl Connection {
             }
         }
         None
+    }
+
+    pub(crate) fn listed(&mut self, place: usize) {
+        self.place = u32::try_from(place).unwrap_or(u32::MAX);
     }
 
     pub(crate) fn pool(&self) -> &Pool {

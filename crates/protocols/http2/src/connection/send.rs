@@ -239,6 +239,7 @@ impl Connection {
     }
 
     fn send_later(&mut self, key: usize, data: Bytes, end: bool) {
+        self.pool.grew(data.len());
         let stream = &mut self.streams[key];
         stream.queue.push_back(Queued::Data(data, end));
         if stream.queue.len() == 1 && stream.id != 0 {

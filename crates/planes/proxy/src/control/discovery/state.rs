@@ -105,6 +105,12 @@ pub(in crate::control) struct Control {
     pub(in crate::control) draining: bool,
     /// Memory is about to be given back.
     pub(in crate::control) giving_back: bool,
+    /// Freed memory will be given back after a while.
+    pub(in crate::control) freed: bool,
+    /// When memory was last given back.
+    pub(in crate::control) gave_back: Option<Instant>,
+    /// The largest holders are being ended until there is room.
+    pub(in crate::control) shedding: bool,
     /// When it was last said that memory is short.
     pub(in crate::control) said_short: Option<Instant>,
     accepting: BTreeMap<Key, watch::Sender<()>>,
@@ -168,6 +174,9 @@ impl Control {
             compiler,
             draining: false,
             giving_back: false,
+            freed: false,
+            gave_back: None,
+            shedding: false,
             said_short: None,
             accepting: BTreeMap::new(),
             datagrams: Datagrams::default(),
@@ -587,7 +596,7 @@ impl Control {
             FromWorker::Destination(to) => self.ask_destination(to),
             FromWorker::Found => self.tell_findings(),
             // Another task does this, since it takes time.
-            FromWorker::MemoryShort | FromWorker::Emptied => {}
+            FromWorker::MemoryShort | FromWorker::Freed => {}
             FromWorker::Overdue(to) => self.decide_destination(to),
             FromWorker::Used(host) => self.name_used(&host),
             FromWorker::Resolve(host, answer) => self.resolve(&host, answer),

@@ -54,10 +54,16 @@ impl Buffers {
     pub fn take(&self) -> Buffer {
         let bytes = self.free.borrow_mut().pop();
         Buffer {
-            bytes: bytes.unwrap_or_else(|| vec![0; BUFFER_BYTES]),
+            bytes: bytes.unwrap_or_else(|| self.fresh()),
             start: 0,
             end: 0,
         }
+    }
+
+    #[cold]
+    fn fresh(&self) -> Vec<u8> {
+        self.http2.grew(BUFFER_BYTES);
+        vec![0; BUFFER_BYTES]
     }
 
     /// Takes a buffer back. A buffer that grew is freed instead, so that an unusual request does not leave the
@@ -66,6 +72,9 @@ impl Buffers {
         let mut free = self.free.borrow_mut();
         if buffer.bytes.len() == BUFFER_BYTES && free.len() < MAX_FREE_BUFFERS {
             free.push(buffer.bytes);
+        } else {
+            drop(free);
+            self.http2.freed(buffer.bytes.len());
         }
     }
 

@@ -451,6 +451,7 @@ pub(in crate::worker) async fn ended(
         transport::reset(io.tcp());
         return None;
     };
+    let expected = worker.expected();
     let stream = match transport::accept_tls(config, io, TLS_HANDSHAKE_TIMEOUT).await {
         Ok(stream) => stream,
         Err(error) => {
@@ -459,6 +460,7 @@ pub(in crate::worker) async fn ended(
             return None;
         }
     };
+    drop(expected);
     caller.suite = stream.cipher_suite();
     if tls.mesh {
         let Some(Ok(identity)) = stream.peer_certificates().first().map(identity_of) else {

@@ -605,6 +605,7 @@ async fn terminate(
         }
     };
     let config = worker.tls.server.clone();
+    let expected = worker.expected();
     let stream = match transport::accept_tls(config, io, TLS_HANDSHAKE_TIMEOUT).await {
         Ok(stream) => stream,
         Err(error) => {
@@ -612,6 +613,7 @@ async fn terminate(
             return None;
         }
     };
+    drop(expected);
     let leaf = stream.peer_certificates().first()?;
     let identity = match identity_of(leaf) {
         Ok(identity) => identity,

@@ -289,18 +289,19 @@ impl WorkerListeners {
         place: ConnectionPermit,
     ) {
         let (worker, captured) = (Rc::clone(worker), Rc::clone(&self.captured));
+        let keeper = place.keeper();
         if id == ListenerId::CAPTURED_INBOUND {
-            tokio::task::spawn_local(async move {
+            keeper.spawn(async move {
                 captured_listeners::serve_inbound(worker, captured, to, stream, peer).await;
                 drop(place);
             });
         } else if id == ListenerId::TUNNELS {
-            tokio::task::spawn_local(async move {
+            keeper.spawn(async move {
                 tunnels::serve(worker, captured, stream, peer).await;
                 drop(place);
             });
         } else {
-            tokio::task::spawn_local(async move {
+            keeper.spawn(async move {
                 captured_listeners::serve_outbound(worker, captured, to, stream, peer).await;
                 drop(place);
             });
@@ -316,19 +317,19 @@ impl WorkerListeners {
         peer: SocketAddr,
         place: ConnectionPermit,
     ) {
-        let worker = Rc::clone(worker);
+        let (worker, keeper) = (Rc::clone(worker), place.keeper());
         if let Some(slot) = self.inbound.get(&id).cloned() {
-            tokio::task::spawn_local(async move {
+            keeper.spawn(async move {
                 inbound::serve(worker, slot, stream, peer).await;
                 drop(place);
             });
         } else if let Some(slot) = self.outbound.get(&id).cloned() {
-            tokio::task::spawn_local(async move {
+            keeper.spawn(async move {
                 outbound::serve(worker, slot, None, stream, peer).await;
                 drop(place);
             });
         } else if let Some(slot) = self.gateway.get(&id).cloned() {
-            tokio::task::spawn_local(async move {
+            keeper.spawn(async move {
                 gateway::serve(worker, slot, stream, peer).await;
                 drop(place);
             });
@@ -345,8 +346,8 @@ impl WorkerListeners {
         place: ConnectionPermit,
     ) {
         if let Some(slot) = self.gateway.get(&id).cloned() {
-            let worker = Rc::clone(worker);
-            tokio::task::spawn_local(async move {
+            let (worker, keeper) = (Rc::clone(worker), place.keeper());
+            keeper.spawn(async move {
                 gateway_http3::serve(worker, slot, incoming).await;
                 drop(place);
             });

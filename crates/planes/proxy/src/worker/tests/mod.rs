@@ -202,7 +202,7 @@ impl Stage {
         tokio::task::spawn_local(async move {
             while let Ok((stream, peer)) = listener.accept().await {
                 stream.set_nodelay(true).expect("an open socket");
-                let place = ConnectionPermit(Rc::clone(&worker));
+                let place = ConnectionPermit(Rc::clone(&worker), usize::MAX);
                 slots.serve(&worker, ListenerId(1), stream, peer, place);
             }
         });

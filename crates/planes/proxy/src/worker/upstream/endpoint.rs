@@ -399,6 +399,7 @@ impl Endpoint {
         manner: ConnectionManner,
     ) -> Result<TransportStream, Unreachable> {
         let limit = manner.timeout;
+        let _expected = worker.expect_connection()?;
         let origination = self.plan.origination.as_ref().map(|SharedPart(one)| &**one);
         if let Some(Origination::Unmade(why)) = origination {
             return Err(Unreachable::unmade(why));

@@ -105,6 +105,51 @@ fn large_heads_of_all_connections_are_bounded_together_and_usual_ones_are_not_co
 }
 
 #[test]
+fn the_largest_holders_of_memory_end_first_and_small_ones_are_spared() {
+    let budget = Arc::new(HeadBudget::new(1_000_000));
+    let link = server_beside(&budget, 1);
+    let pool = link.borrow().pool().clone();
+    let mut held = Vec::new();
+    for (id, bytes) in [(1, 30_000), (3, 60_000), (5, 1000)] {
+        hear(&link, &headers(id, false, &GET));
+        held.push(accept(&link));
+        for _ in 0..bytes / 10_000 {
+            hear(&link, &data(id, false, &[0; 10_000]));
+        }
+    }
+    said(&link);
+    assert_eq!(pool.shed(1, usize::MAX), (0, 0));
+    let (freed, ended) = pool.shed(50_000, 16_384);
+    assert!(freed >= 60_000 && ended == 1, "{freed} bytes of {ended}");
+    assert_eq!(
+        said(&link).last().expect("a reset"),
+        "RST 3 ENHANCE_YOUR_CALM"
+    );
+    let (freed, ended) = pool.shed(usize::MAX, 16_384);
+    assert!(freed >= 30_000 && ended == 1, "{freed} bytes of {ended}");
+    assert_eq!(
+        said(&link).last().expect("a reset"),
+        "RST 1 ENHANCE_YOUR_CALM"
+    );
+    assert!(link.borrow().end().is_none(), "the connection goes on");
+    // A peer that takes nothing of what is to be written loses its connection.
+    let (_, _, respond) = &mut held[2];
+    let long = "x".repeat(20_000);
+    let mut head = Fields::response(200);
+    head.push("x-a", long.as_bytes());
+    respond.send_response(head, true).expect("room");
+    assert_eq!(pool.shed(usize::MAX, 16_384).1, 1);
+    assert_eq!(link.borrow().end(), Some(Http2End::Closed));
+    drop(held);
+    drop(link);
+    assert_eq!(
+        pool.shed(usize::MAX, 0),
+        (0, 0),
+        "nothing is listed any more"
+    );
+}
+
+#[test]
 fn a_servers_heads_are_bounded_too() {
     let link = client();
     let text = [&block(&OK)[..], &[0x40, 1, b'a', 0x7f, 0xa1, 0x1e]].concat();
