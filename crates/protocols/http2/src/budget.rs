@@ -2,26 +2,21 @@
 //! connection bound nothing where there are many. Heads of usual size are never counted. The connection asks before a stream
 //! opens and gives back when the stream is forgotten.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of the heads of one stream that are not counted: the stream itself costs several times as much.
 pub const USUAL_HEAD: usize = 1024;
 
-/// See the module. The numbers of sources are chosen by the owner of the connections.
+/// Bytes that all connections of the process may hold. Workers share it without a lock.
 #[derive(Debug)]
 pub struct HeadBudget {
     limit: AtomicUsize,
     closed: AtomicBool,
     refused: AtomicU64,
-    held: Mutex<HeadsHeld>,
-}
-
-#[derive(Debug, Default)]
-struct HeadsHeld {
-    all: usize,
-    by_source: HashMap<u64, usize>,
+    held: AtomicUsize,
 }
 
 impl HeadBudget {
@@ -31,7 +26,7 @@ impl HeadBudget {
             limit: AtomicUsize::new(limit),
             closed: AtomicBool::new(false),
             refused: AtomicU64::new(0),
-            held: Mutex::default(),
+            held: AtomicUsize::new(0),
         }
     }
 
@@ -51,7 +46,7 @@ impl HeadBudget {
 
     /// Bytes held by all sources.
     pub fn held(&self) -> usize {
-        self.lock().all
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Heads that found no room.
@@ -59,40 +54,68 @@ impl HeadBudget {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Takes `bytes` for a source, if the source then holds no more than what is free. One source gets half of the budget, `n`
-    /// sources get `n` parts of `n + 1`: some is always left for another.
-    pub(crate) fn take(&self, source: u64, bytes: usize) -> bool {
+    /// Takes `bytes` for a source that then holds `own`, if that is no more than what is free.
+    fn take(&self, own: usize, bytes: usize) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
-        let mut held = self.lock();
-        let own = held.by_source.get(&source).copied().unwrap_or(0) + bytes;
-        let free = limit.saturating_sub(held.all + bytes);
-        if own > free || self.closed.load(Ordering::Relaxed) {
-            drop(held);
+        let taken = !self.is_closed()
+            && self
+                .held
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+                    let held = held + bytes;
+                    (own <= limit.saturating_sub(held)).then_some(held)
+                })
+                .is_ok();
+        if !taken {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            return false;
         }
-        held.all += bytes;
-        held.by_source.insert(source, own);
-        true
+        taken
+    }
+}
+
+/// The part of a [`HeadBudget`] that one worker's connections hold, by source. The owner of the connections numbers the sources.
+#[derive(Debug)]
+pub(crate) struct HeadShares {
+    budget: Arc<HeadBudget>,
+    by_source: RefCell<HashMap<u64, usize>>,
+}
+
+impl HeadShares {
+    pub(crate) fn new(budget: Arc<HeadBudget>) -> Self {
+        Self {
+            budget,
+            by_source: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.budget.is_closed()
+    }
+
+    /// Takes `bytes` for a source, if the source then holds no more here than what is free. On one worker a source gets half of
+    /// the budget; `n` sources on `w` workers get `nw` parts of `nw + 1`: some is always left for another.
+    pub(crate) fn take(&self, source: u64, bytes: usize) -> bool {
+        let mut by_source = self.by_source.borrow_mut();
+        let own = by_source.get(&source).copied().unwrap_or(0) + bytes;
+        let taken = self.budget.take(own, bytes);
+        if taken {
+            by_source.insert(source, own);
+        }
+        taken
     }
 
     /// Gives back what was taken.
     pub(crate) fn give(&self, source: u64, bytes: usize) {
-        let mut held = self.lock();
-        held.all = held.all.saturating_sub(bytes);
-        if let Some(own) = held.by_source.get_mut(&source) {
+        self.budget.held.fetch_sub(bytes, Ordering::Relaxed);
+        let mut by_source = self.by_source.borrow_mut();
+        if let Some(own) = by_source.get_mut(&source) {
             *own = own.saturating_sub(bytes);
             if *own == 0 {
-                held.by_source.remove(&source);
-                if held.by_source.is_empty() {
-                    held.by_source = HashMap::new();
+                by_source.remove(&source);
+                if by_source.is_empty() {
+                    *by_source = HashMap::new();
                 }
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HeadsHeld> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,23 +125,38 @@ mod tests {
 
     #[test]
     fn a_source_gets_no_more_than_what_it_leaves_to_others() {
-        let budget = HeadBudget::new(100);
-        let take_all = |source| (0..).take_while(|_| budget.take(source, 5)).count() * 5;
+        let budget = Arc::new(HeadBudget::new(100));
+        let shares = HeadShares::new(Arc::clone(&budget));
+        let take_all = |source| (0..).take_while(|_| shares.take(source, 5)).count() * 5;
         assert_eq!([take_all(1), take_all(2), take_all(3)], [50, 25, 10]);
         assert_eq!((budget.held(), budget.refused()), (85, 3));
-        assert!(budget.take(4, 5), "somebody new has room");
-        budget.give(4, 5);
-        budget.give(1, 50);
-        assert!(budget.take(4, 30));
+        assert!(shares.take(4, 5), "somebody new has room");
+        shares.give(4, 5);
+        shares.give(1, 50);
+        assert!(shares.take(4, 30));
         budget.close(true);
-        assert!(!budget.take(5, 1));
+        assert!(!shares.take(5, 1));
         budget.close(false);
         for (source, bytes) in [(2, 25), (3, 10), (4, 30)] {
-            budget.give(source, bytes);
+            shares.give(source, bytes);
         }
         assert_eq!(budget.held(), 0);
-        assert!(budget.lock().by_source.is_empty());
+        assert!(shares.by_source.borrow().is_empty());
         budget.set_limit(10);
-        assert!(!budget.take(1, 6) && budget.take(1, 5));
+        assert!(!shares.take(1, 6) && shares.take(1, 5));
+    }
+
+    #[test]
+    fn workers_share_the_budget() {
+        let budget = Arc::new(HeadBudget::new(90));
+        let workers = [(); 2].map(|()| HeadShares::new(Arc::clone(&budget)));
+        let taken = workers.each_ref().map(|shares| {
+            let count = (0..).take_while(|_| shares.take(1, 5)).count();
+            count * 5
+        });
+        assert_eq!((taken, budget.held()), ([45, 20], 65));
+        assert!(workers[0].take(2, 10), "another source has room");
+        workers[1].give(1, 20);
+        assert_eq!(budget.held(), 55);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use crate::budget::HeadBudget;
+use crate::budget::{HeadBudget, HeadShares};
 use crate::connection::Connection;
 use crate::fields::Fields;
 
@@ -48,7 +48,7 @@ pub enum MemoryChange {
 
 struct PoolState {
     room_bytes: usize,
-    heads: Option<Arc<HeadBudget>>,
+    heads: Option<HeadShares>,
     grown: Cell<usize>,
     freed: Cell<usize>,
     owner: OnceCell<Box<dyn Fn(MemoryChange)>>,
@@ -83,7 +83,7 @@ impl Pool {
     pub fn with_budget(room: usize, heads: Option<Arc<HeadBudget>>) -> Self {
         Self(Rc::new(PoolState {
             room_bytes: room,
-            heads,
+            heads: heads.map(HeadShares::new),
             grown: Cell::default(),
             freed: Cell::default(),
             owner: OnceCell::new(),
@@ -126,7 +126,7 @@ impl Pool {
 
     /// Returns true if the process is short of memory, so that nothing large is taken.
     pub fn is_short(&self) -> bool {
-        self.0.heads.as_deref().is_some_and(HeadBudget::is_closed)
+        self.heads().is_some_and(HeadShares::is_closed)
     }
 
     /// Lists a connection among the possible holders of much memory, until it is dropped.
@@ -174,9 +174,9 @@ impl Pool {
         (freed, ended)
     }
 
-    /// Budget of large heads, if there is one.
-    pub(crate) fn heads(&self) -> Option<&HeadBudget> {
-        self.0.heads.as_deref()
+    /// This pool's part of the budget of large heads, if there is one.
+    pub(crate) fn heads(&self) -> Option<&HeadShares> {
+        self.0.heads.as_ref()
     }
 
     /// An empty block.

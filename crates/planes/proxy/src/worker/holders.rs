@@ -53,7 +53,7 @@ pub(super) fn watch(
 /// Number of a connection that is in no list, as all are without a memory limit.
 pub(super) const UNLISTED: usize = usize::MAX;
 
-/// DownstreamConnections of a worker, by source.
+/// Downstream connections of a worker, by source.
 #[derive(Default)]
 pub(super) struct DownstreamConnections(RefCell<Slab<(u64, Option<AbortHandle>)>>);
 
@@ -70,7 +70,7 @@ impl DownstreamConnections {
         }
     }
 
-    /// DownstreamConnections of the source that has most of them, at most a part of all.
+    /// Connections of the source that has most of them, at most a part of all.
     fn of_largest_source(&self) -> Vec<AbortHandle> {
         let all = self.0.borrow();
         let mut counts: HashMap<u64, usize> = HashMap::new();
@@ -87,7 +87,7 @@ impl DownstreamConnections {
 }
 
 impl ConnectionPermit {
-    /// What lists the task that serves the connection, which takes this place along.
+    /// Gives the entry of the list for the task that serves the connection and owns this permit.
     pub(super) fn keeper(&self) -> ConnectionTask {
         ConnectionTask(Rc::clone(&self.0), self.1)
     }

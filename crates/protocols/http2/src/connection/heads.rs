@@ -211,9 +211,9 @@ impl Connection {
     fn take_heads(&self, bytes: usize) -> Option<u32> {
         match self.pool.heads() {
             None => Some(0),
-            Some(budget) => {
+            Some(shares) => {
                 self.pool.grew(bytes);
-                budget.take(self.source, bytes).then_some(bytes as u32)
+                shares.take(self.source, bytes).then_some(bytes as u32)
             }
         }
     }
@@ -221,8 +221,8 @@ impl Connection {
     /// Gives room back that [`Self::take_heads`] took.
     #[cold]
     pub(super) fn give_heads(&self, bytes: u32) {
-        if let Some(budget) = self.pool.heads() {
-            budget.give(self.source, bytes as usize);
+        if let Some(shares) = self.pool.heads() {
+            shares.give(self.source, bytes as usize);
             self.pool.freed(bytes as usize);
         }
     }
