@@ -53,10 +53,14 @@ fn heads_made_large_by_hpack_are_bounded_for_the_connection_and_given_back() {
     assert!(link.accept().is_some());
 }
 
-/// A server of a client from this source, beside others that share a budget.
-fn server_beside(budget: &Arc<HeadBudget>, source: u64) -> Link {
-    let pool = Pool::with_budget(ROOM_BYTES, Some(Arc::clone(budget)));
-    let mut connection = Connection::server(&CONFIG, pool);
+/// The pool of a worker whose connections take large heads from this budget.
+fn pool_of(budget: &Arc<HeadBudget>) -> Pool {
+    Pool::with_budget(ROOM_BYTES, Some(Arc::clone(budget)))
+}
+
+/// A server of a client from this source, beside others of its worker.
+fn server_beside(pool: &Pool, source: u64) -> Link {
+    let mut connection = Connection::server(&CONFIG, pool.clone());
     connection.set_source(source);
     let link = Link::new(connection);
     let hello = [PREFACE, &frame(kind::SETTINGS, 0, 0, &[])].concat();
@@ -68,8 +72,9 @@ fn server_beside(budget: &Arc<HeadBudget>, source: u64) -> Link {
 #[test]
 fn large_heads_of_all_connections_are_bounded_together_and_usual_ones_are_not_counted() {
     let budget = Arc::new(HeadBudget::new(50_000));
+    let pool = pool_of(&budget);
     let (mut held, mut refused) = (Vec::new(), 0);
-    let attackers: Vec<_> = (0..4).map(|_| server_beside(&budget, 1)).collect();
+    let attackers: Vec<_> = (0..4).map(|_| server_beside(&pool, 1)).collect();
     for link in &attackers {
         hear(link, &bomb(1, 0, true));
         hear(link, &bomb(3, 12_003, false));
@@ -90,7 +95,7 @@ fn large_heads_of_all_connections_are_bounded_together_and_usual_ones_are_not_co
     hear(&attackers[0], &headers(5, true, &GET));
     held.push(attackers[0].accept().expect("a usual head is taken"));
     // Another source has room for a large one.
-    let honest = server_beside(&budget, 2);
+    let honest = server_beside(&pool, 2);
     hear(&honest, &bomb(1, 0, true));
     held.push(honest.accept().expect("another source has room"));
     drop(held);
@@ -107,8 +112,8 @@ fn large_heads_of_all_connections_are_bounded_together_and_usual_ones_are_not_co
 #[test]
 fn the_largest_holders_of_memory_end_first_and_small_ones_are_spared() {
     let budget = Arc::new(HeadBudget::new(1_000_000));
-    let link = server_beside(&budget, 1);
-    let pool = link.borrow().pool().clone();
+    let pool = pool_of(&budget);
+    let link = server_beside(&pool, 1);
     let mut held = Vec::new();
     for (id, bytes) in [(1, 30_000), (3, 60_000), (5, 1000)] {
         hear(&link, &headers(id, false, &GET));
