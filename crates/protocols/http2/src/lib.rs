@@ -22,4 +22,4 @@ pub use fields::Fields;
 pub use frame::{ErrorCode, PREFACE};
 pub use handle::{Link, RecvStream, ResponseFuture, SendResponse, SendStream};
 pub use hpack::unhuffman;
-pub use pool::{MemoryChange, Pool, ROOM_BYTES};
+pub use pool::{HeadRoom, MemoryChange, Pool, ROOM_BYTES};

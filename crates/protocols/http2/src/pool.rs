@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use crate::budget::{HeadBudget, HeadShares};
+use crate::budget::{HeadBudget, HeadShares, USUAL_HEAD};
 use crate::connection::Connection;
 use crate::fields::Fields;
 
@@ -126,7 +126,7 @@ impl Pool {
 
     /// Returns true if the process is short of memory, so that nothing large is taken.
     pub fn is_short(&self) -> bool {
-        self.heads().is_some_and(HeadShares::is_closed)
+        self.0.heads.as_ref().is_some_and(HeadShares::is_closed)
     }
 
     /// Lists a connection among the possible holders of much memory, until it is dropped.
@@ -174,9 +174,36 @@ impl Pool {
         (freed, ended)
     }
 
-    /// This pool's part of the budget of large heads, if there is one.
-    pub(crate) fn heads(&self) -> Option<&HeadShares> {
-        self.0.heads.as_ref()
+    /// Returns true if large heads are counted.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.0.heads.is_some()
+    }
+
+    /// Takes room for large heads of a source. Returns false where there is none.
+    pub(crate) fn take_heads(&self, source: u64, bytes: usize) -> bool {
+        let Some(shares) = &self.0.heads else {
+            return true;
+        };
+        self.grew(bytes);
+        shares.take(source, bytes)
+    }
+
+    /// Gives room back that [`Self::take_heads`] took.
+    pub(crate) fn give_heads(&self, source: u64, bytes: usize) {
+        if let Some(shares) = &self.0.heads {
+            shares.give(source, bytes);
+            self.freed(bytes);
+        }
+    }
+
+    /// Room for the heads of another protocol, which count as those of HTTP/2 do.
+    #[must_use]
+    pub fn head_room(&self, source: u64) -> HeadRoom {
+        HeadRoom {
+            pool: self.clone(),
+            source,
+            taken: 0,
+        }
     }
 
     /// An empty block.
@@ -214,6 +241,42 @@ impl Pool {
             drop(rooms);
             self.freed(room.capacity());
         }
+    }
+}
+
+/// Room that a head takes while it is read, see [`Pool::head_room`]. Dropping it gives the room back.
+pub struct HeadRoom {
+    pool: Pool,
+    source: u64,
+    taken: usize,
+}
+
+impl HeadRoom {
+    /// Takes room for a head of so many bytes. A head of usual size takes none. Returns false where there is none.
+    pub fn resize(&mut self, bytes: usize) -> bool {
+        if bytes <= USUAL_HEAD {
+            self.give();
+            return true;
+        }
+        let more = bytes.saturating_sub(self.taken);
+        if more > 0 && !self.pool.take_heads(self.source, more) {
+            return false;
+        }
+        self.taken += more;
+        true
+    }
+
+    fn give(&mut self) {
+        if self.taken > 0 {
+            self.pool.give_heads(self.source, self.taken);
+            self.taken = 0;
+        }
+    }
+}
+
+impl Drop for HeadRoom {
+    fn drop(&mut self) {
+        self.give();
     }
 }
 

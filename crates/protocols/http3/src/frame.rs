@@ -120,6 +120,15 @@ impl Frames {
         matches!(self.state, FrameState::Begin { have: 0, .. })
     }
 
+    /// Bytes of a block of fields that are kept until its end comes.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        match &self.state {
+            FrameState::Block { kept, .. } => kept.len(),
+            _ => 0,
+        }
+    }
+
     /// Reads `bytes` up to the next event, or to their end.
     ///
     /// # Errors

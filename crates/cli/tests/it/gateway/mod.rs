@@ -7,6 +7,7 @@ pub(crate) mod http3;
 mod http3_edges;
 mod http3_example;
 mod http3_handover;
+mod http3_memory;
 mod http3_streams;
 mod origination;
 mod outward;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use quinn::{Connection, Incoming, SendStream};
 use rustls::pki_types::CertificateDer;
 use tokio::task::JoinSet;
-use voile_http2::{Connection as Wires, Link};
+use voile_http2::{Connection as Wires, Link, Pool};
 use voile_http3::{Code, goaway, purpose, put_integer, settings};
 
 use super::crypto::HandshakeInfo;
@@ -76,6 +76,8 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     let link = Link::new(wires);
     let mut carrier = QuicCarrier {
         wire: Wire::new(ours, link.clone(), worker.buffers.clone()),
+        source: role.source(),
+        pool: worker.buffers.http2.clone(),
         link,
         connection: connection.clone(),
         timeouts: worker.timeouts,
@@ -109,6 +111,9 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
 struct QuicCarrier {
     wire: Wire<Pipe>,
     link: Link,
+    /// Number of the client among those whose heads are counted, and where they are.
+    source: u64,
+    pool: Pool,
     connection: Connection,
     timeouts: HttpTimeouts,
     requests: JoinSet<Result<request::RequestProgress, Code>>,
@@ -147,8 +152,9 @@ impl QuicCarrier {
                     // A connection that is gone takes its requests along.
                     let Ok(stream) = stream else { return Ok(()) };
                     self.next = stream.0.id().index() + 1;
-                    let link = self.link.clone();
-                    self.requests.spawn_local(request::serve(link, stream, patience));
+                    let (link, room) = (self.link.clone(), self.pool.head_room(self.source));
+                    let request = request::serve(link, room, stream, patience);
+                    self.requests.spawn_local(request);
                 }
                 stream = self.connection.accept_uni() => {
                     let Ok(stream) = stream else { return Ok(()) };

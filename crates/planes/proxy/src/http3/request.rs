@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use quinn::{ReadError, RecvStream, SendStream as QuicSend, StoppedError, VarInt, WriteError};
 use voile_http2::{
-    ErrorCode, Failure, Fields, Link, RecvStream as Body, ResponseFuture, SendStream as Sink,
+    ErrorCode, Failure, Fields, HeadRoom, Link, RecvStream as Body, ResponseFuture,
+    SendStream as Sink,
 };
 use voile_http3::{Code, DecodedBlock, FrameEvent, Frames, data_head, decode, encode, head_frame};
 
@@ -33,6 +34,8 @@ enum RequestEnd {
 struct RequestStream {
     stream: RecvStream,
     frames: Frames,
+    /// Room of an incomplete head. A complete one is counted by the engine.
+    room: HeadRoom,
     chunk: Bytes,
     seen: RequestProgress,
 }
@@ -56,12 +59,14 @@ pub(super) enum RequestProgress {
 /// What ends the connection.
 pub(super) async fn serve(
     link: Link,
+    room: HeadRoom,
     (mut send, recv): (QuicSend, RecvStream),
     patience: Duration,
 ) -> Result<RequestProgress, Code> {
     let mut asked = RequestStream {
         stream: recv,
         frames: Frames::of_request(MAX_BLOCK),
+        room,
         chunk: Bytes::new(),
         seen: RequestProgress::GivenUp,
     };
@@ -155,7 +160,11 @@ impl RequestStream {
                 .next(&mut self.chunk)
                 .map_err(RequestEnd::Connection)?
             {
+                self.room.resize(0);
                 return Ok(Some(event));
+            }
+            if !self.room.resize(self.frames.kept()) {
+                return Err(RequestEnd::Stream(Code::REQUEST_REJECTED));
             }
             if self.more().await?.is_none() {
                 return Ok(None);

@@ -209,22 +209,19 @@ impl Connection {
     /// Takes room for a stream's large heads. Gives how much of the budget that is; none where there is no room.
     #[cold]
     fn take_heads(&self, bytes: usize) -> Option<u32> {
-        match self.pool.heads() {
-            None => Some(0),
-            Some(shares) => {
-                self.pool.grew(bytes);
-                shares.take(self.source, bytes).then_some(bytes as u32)
-            }
+        match self.pool.is_bounded() {
+            false => Some(0),
+            true => self
+                .pool
+                .take_heads(self.source, bytes)
+                .then_some(bytes as u32),
         }
     }
 
     /// Gives room back that [`Self::take_heads`] took.
     #[cold]
     pub(super) fn give_heads(&self, bytes: u32) {
-        if let Some(shares) = self.pool.heads() {
-            shares.give(self.source, bytes as usize);
-            self.pool.freed(bytes as usize);
-        }
+        self.pool.give_heads(self.source, bytes as usize);
     }
 
     /// Takes room for a further head of a stream.
