@@ -18,7 +18,7 @@ use voile_transport::{LingeringConnection, SocketEvents};
 use super::buffers::{Buffer, Buffers, ExchangeBuffers};
 use super::drain::DrainListener;
 use super::io::Io;
-use super::limits::{BUFFER_BYTES, LAST_WORD, MAX_PARKED_BYTES};
+use super::limits::{BUFFER_BYTES, LAST_WORD, LEAST_PIPELINED, MAX_PARKED_BYTES};
 use super::reply::Reply;
 use super::role::{Exchange, HttpRole, ResponseFlag};
 use super::timer::Timer;
@@ -191,6 +191,8 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
             match work.desk.request.parse(work.input.filled()) {
                 Ok(Progress::Complete) => {
                     self.header_began = None;
+                    // A head may fill the buffer to its end. Without room nobody would notice that the client leaves.
+                    work.input.grow(LEAST_PIPELINED);
                     if work.desk.request.field_count() > MAX_HEADERS && !self.role.serves_proxy() {
                         return Poll::Ready(NextRequest::Rejected(Reject::TooManyHeaders));
                     }

@@ -45,7 +45,7 @@ pub(crate) struct ExchangeClient<'a, S> {
 impl<S: Io> ExchangeClient<'_, S> {
     /// Returns true if the client went away, as far as reading tells; keeps pipelined bytes while there is room for
     /// them. A client that closed its sending side counts as gone (as for Envoy): most that do so have closed
-    /// altogether.
+    /// altogether. A client that fills the buffer with pipelined bytes is not looked at any more.
     pub(crate) fn is_gone(&mut self, cx: &mut Context<'_>) -> bool {
         while self.input.room() > 0 {
             match self.stream.poll_readable(cx) {

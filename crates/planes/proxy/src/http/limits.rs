@@ -17,6 +17,9 @@ pub const MAX_PARKED_BYTES: usize = 1024;
 /// The least room a body is read into; below it another buffer is taken.
 pub const MIN_READ_BYTES: usize = 4 * 1024;
 
+/// The least room behind a head, for pipelined bytes and to notice that the client left.
+pub const LEAST_PIPELINED: usize = 256;
+
 /// Longest time from the first byte of a request head to its last. Slower is answered 408.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 

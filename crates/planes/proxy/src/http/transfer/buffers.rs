@@ -136,7 +136,9 @@ impl Buffer {
     /// Makes sure of `room` bytes after the filled part.
     pub fn grow(&mut self, room: usize) {
         if self.room() < room {
-            self.bytes.resize(self.end + room, 0);
+            let length = self.end + room;
+            self.bytes.reserve_exact(length - self.bytes.len());
+            self.bytes.resize(length, 0);
         }
     }
 
