@@ -164,8 +164,9 @@ pub(crate) struct ProxyArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_requests_per_destination: u32,
     /// Resident memory the proxy stays below, such as 50M or 1G; `auto` is the configuration's or the cgroup's limit,
-    /// whichever is less, and `off` is none. At 80 % idle connections are closed; at 90 % new requests are answered 503 (flag OM) and new connections
-    /// closed, until there is room again.
+    /// whichever is less, and `off` is none. At 80 % idle connections are closed. At 90 % (of a limit below 80M: where 8M or an
+    /// eighth of it are left) new requests are answered 503 (flag OM) and new connections closed, and the largest holders of
+    /// memory end, until there is room again.
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory)]
     memory_limit: u64,
     /// Time after which an unused service, host name or caller is dropped, such as 5m or 90s (1s to 24h). The proxy then ends
