@@ -1,8 +1,8 @@
 //! The record folder: written once at the end of a run, and drawn again from itself.
 //!
 //! ```text
-//! record.json  report.html  results.csv  definition.toml  environment.json  flames/<cell>-<role>.{folded,svg} (--profile)
-//! histograms/<cell>.hdr (merged, V2 base64)   samples/slices.jsonl (one line a slice: its run and its histogram)
+//! record.json.gz  report.html  results.csv  definition.toml  environment.json  flames/<cell>-<role>.{folded,svg} (--profile)
+//! histograms/<cell>.hdr (merged, V2 base64)   samples/slices.jsonl.gz (one line a slice: its run and its histogram)
 //! ```
 
 use std::fs;
@@ -14,6 +14,7 @@ use voile_report::control_plane::ControlPlaneRecord;
 use voile_report::decisions::Decisions;
 use voile_report::generators::Generators;
 use voile_report::graph::GraphRecord;
+use voile_report::gzip;
 use voile_report::plots::Section;
 use voile_report::record::{CellKey, MergedHistogram, Record, SliceRun};
 use voile_report::summarise::summarise;
@@ -21,6 +22,11 @@ use voile_report::summarise::summarise;
 use crate::control_plane::{CONTROL_PLANE, NODES, SIDECARS, draw_figures};
 use crate::experiment::ExperimentOutcome;
 use crate::path_privacy;
+
+/// The record of an experiment, in its folder.
+pub const RECORD: &str = "record.json.gz";
+/// Its slices: after each round a gzip member of their lines is appended.
+pub(crate) const SLICES: &str = "samples/slices.jsonl.gz";
 
 /// `voile-results/<date>-<name>` in the working folder.
 #[must_use]
@@ -34,17 +40,26 @@ pub fn default_folder(name: &str, started: &str) -> PathBuf {
 
 /// Replaces a file as a whole. If the process ends while writing, or the disk is full, the old file stays.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
+    replace(path, text.as_bytes())
+}
+
+/// The same, compressed by gzip.
+pub(crate) fn write_compressed(path: &Path, text: &str) -> Result<(), String> {
+    replace(path, &gzip::compress(text))
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> Result<(), String> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
-    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, path));
+    let written = fs::write(&part, bytes).and_then(|()| fs::rename(&part, path));
     written.map_err(|e| {
         let _ = fs::remove_file(&part);
         format!("writing {}: {e}", path.display())
     })
 }
 
-/// A slice's line in `samples/slices.jsonl`.
+/// A slice's line in [`SLICES`].
 pub(crate) fn slice_line(run: &SliceRun, histogram: &str) -> String {
     let line = serde_json::json!({ "run": run, "latency_histogram": histogram });
     format!("{line}\n")
@@ -70,7 +85,7 @@ impl ExperimentOutcome {
         let folder = self.folder.as_path();
         make(&folder.join("samples"))?;
         make(&folder.join("histograms"))?;
-        write(&folder.join("record.json"), &self.record.to_json())?;
+        write_compressed(&folder.join(RECORD), &self.record.to_json())?;
         let environment =
             serde_json::to_string_pretty(&self.record.environment).map_err(|e| e.to_string())?;
         write(&folder.join("environment.json"), &(environment + "\n"))?;
@@ -78,7 +93,7 @@ impl ExperimentOutcome {
         for (run, histogram) in self.record.runs.iter().zip(&self.histograms) {
             lines.push_str(&slice_line(run, histogram));
         }
-        write(&folder.join("samples/slices.jsonl"), &lines)?;
+        write_compressed(&folder.join(SLICES), &lines)?;
         for merged in &self.record.histograms {
             write(
                 &folder.join("histograms").join(histogram_name(merged)),
@@ -274,7 +289,7 @@ fn other<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, St
 /// # Errors
 /// When there is none, or it cannot be read.
 pub fn read(folder: &Path) -> Result<Record, String> {
-    let path = folder.join("record.json");
+    let path = folder.join(RECORD);
     let none = |e: std::io::Error| match OTHERS.iter().find(|name| folder.join(name).is_file()) {
         Some(name) => format!(
             "{} holds {name} and no record of an experiment: that kind is drawn by `voile bench report`, and cannot be set beside others",
@@ -282,8 +297,9 @@ pub fn read(folder: &Path) -> Result<Record, String> {
         ),
         None => format!("reading {}: {e}", path.display()),
     };
-    let text = fs::read_to_string(&path).map_err(none)?;
+    let bytes = fs::read(&path).map_err(none)?;
     let why = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    let text = gzip::decompress(&bytes).map_err(|e| why(&e))?;
     let mut value = serde_json::from_str(&text).map_err(|e| why(&e))?;
     path_privacy::without_in(&mut value);
     Record::from_json(&value.to_string()).map_err(|e| why(&e))

@@ -46,7 +46,7 @@ pub use definition::{
 pub use environment::now;
 pub use experiment::{ExperimentOutcome, Settings, can_run, run};
 pub use find::{FoundPeers, Nginx, PeerProgram, fortio, peers, program_of};
-pub use folder::{Format, RedrawnFiles, default_folder, read, redraw, write_plots};
+pub use folder::{Format, RECORD, RedrawnFiles, default_folder, read, redraw, write_plots};
 pub use generators::{GeneratorSettings, generators, measure_generators, write_generators};
 pub use graph::{GraphSettings, measure_graph, write_graph};
 pub use node_crowd::{NodeCrowdSettings, measure_node_crowd, write_node_crowd};

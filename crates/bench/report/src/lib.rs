@@ -2,11 +2,12 @@
 //! drawn again, anywhere, later.
 //!
 //! ```text
-//! record.json runs[] ──► figures ──► summarise (medians, intervals, paired ratios, A/A) ──► report.html, results.csv, table
+//! record.json.gz runs[] ──► figures ──► summarise (medians, intervals, paired ratios, A/A) ──► report.html, results.csv, table
 //! ```
 
 pub mod events;
 mod experiments;
+pub mod gzip;
 pub mod head;
 pub mod history;
 mod pages;

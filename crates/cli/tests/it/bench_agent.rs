@@ -11,7 +11,7 @@ use serde_json::Value;
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 
-use crate::bench::{PACES, changed, stretched};
+use crate::bench::{PACES, changed, record, record_text, stretched};
 use crate::mesh::{Process, wait_until};
 
 /// Two hosts, as far as their networks go.
@@ -111,11 +111,6 @@ fn children(parent: u32) -> Vec<u32> {
         .collect()
 }
 
-fn record(folder: &Path) -> Value {
-    let text = std::fs::read_to_string(folder.join("record.json")).expect("a record was written");
-    serde_json::from_str(&text).expect("JSON")
-}
-
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -157,7 +152,7 @@ fn runs_with_its_ends_on_two_hosts(far: IpAddr) {
     });
     let ran = ran.expect("entered");
     assert!(ran.status.success(), "{}", said(&ran));
-    let text = std::fs::read_to_string(out.join("record.json")).expect("a record");
+    let text = record_text(&out).expect("a record");
     assert!(!text.contains(&agent.token), "the token is in the record");
     let record = record(&out);
     let (near, far) = (&record["environment"]["host"], &record["far"]["host"]);
@@ -304,7 +299,7 @@ fn a_closer_look_has_the_stacks_of_both_hosts_and_says_what_it_has_not() {
         voile.args(["bench", "run", "--profile"]).arg(&file);
         voile.arg(agent.option()).arg("--out").arg(&out);
     });
-    assert!(out.join("record.json").exists(), "{}", said(&ran));
+    assert!(out.join(voile_lab::RECORD).exists(), "{}", said(&ran));
     let profile = &record(&out)["profiles"][0];
     let missing = profile["missing"].to_string();
     assert!(missing.contains("hops are timed"), "{missing}");
@@ -604,6 +599,6 @@ fn what_two_hosts_cannot_do_is_refused_with_what_to_do_instead() {
         let said = said(&ran);
         assert_eq!(ran.status.code(), Some(1), "{instead}: {said}");
         assert!(said.contains(instead), "{instead}: {said}");
-        assert!(!folder.path().join("out/record.json").exists());
+        assert!(!folder.path().join("out").join(voile_lab::RECORD).exists());
     }
 }

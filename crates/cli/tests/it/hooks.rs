@@ -34,7 +34,7 @@ fn run(folder: &Path, hook: &str) -> (Output, Option<serde_json::Value>) {
             .arg("--out")
             .arg(&out);
     });
-    let record = std::fs::read_to_string(out.join("record.json")).ok();
+    let record = crate::bench::record_text(&out).ok();
     let record = record.map(|text| serde_json::from_str(&text).expect("JSON"));
     (ran, record)
 }

@@ -1,7 +1,7 @@
 //! Contestants and generators that lie: each is measured by the real `voile bench run`, beside an honest one that is believed,
 //! and the record says by name what the liar did.
 
-use std::io::{BufReader, Read as _, Write as _};
+use std::io::{BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -158,11 +158,8 @@ fn measured_by(script: &str, definition: &str) -> (Option<i32>, String, serde_js
             .arg(at("out"));
     });
     let said = String::from_utf8_lossy(&ran.stderr).into_owned();
-    let mut record = String::new();
-    let opened = std::fs::File::open(at("out/record.json"));
-    opened
-        .and_then(|mut file| file.read_to_string(&mut record))
-        .unwrap_or_else(|why| panic!("{why}: {said}"));
+    let record =
+        crate::bench::record_text(&at("out")).unwrap_or_else(|why| panic!("{why}: {said}"));
     let record = serde_json::from_str(&record).expect("JSON");
     (ran.status.code(), said, record)
 }

@@ -9,6 +9,7 @@ mod bench_agent;
 mod bench_envoy;
 mod bench_machine;
 mod bench_netns;
+mod bench_records;
 mod bench_scale;
 mod bench_several;
 mod captured;

@@ -40,7 +40,7 @@ fn profiled(folder: &Path, pace: u64, path: Option<&Path>) -> (Value, String) {
         }
     });
     let said = String::from_utf8_lossy(&ran.stderr);
-    let text = std::fs::read_to_string(out.join("record.json"));
+    let text = crate::bench::record_text(&out);
     let text = text.unwrap_or_else(|why| panic!("{why}: {said}"));
     let page = std::fs::read_to_string(out.join("report.html")).expect("a page");
     (serde_json::from_str(&text).expect("JSON"), page)

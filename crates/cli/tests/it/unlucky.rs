@@ -5,6 +5,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use voile_report::gzip;
+
 use crate::mesh::Process;
 
 /// A user that may do nothing.
@@ -71,9 +73,9 @@ fn who_may_not_make_networks_or_groups_is_told_so_and_nothing_is_measured_in_the
 #[test]
 fn a_folder_of_a_newer_program_is_named_so_by_every_command_and_left_alone() {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("record.json");
-    let newer = "{\"format\": 99, \"of\": \"a program to come\"}";
-    std::fs::write(&path, newer).expect("written");
+    let path = folder.path().join(voile_lab::RECORD);
+    let newer = gzip::compress("{\"format\": 99, \"of\": \"a program to come\"}");
+    std::fs::write(&path, &newer).expect("written");
     let at = folder.path().display().to_string();
     for words in [
         vec!["report", &at],
@@ -93,7 +95,7 @@ fn a_folder_of_a_newer_program_is_named_so_by_every_command_and_left_alone() {
         );
         assert!(ran.status.code() >= Some(1), "{words:?}: {said}");
     }
-    assert_eq!(std::fs::read_to_string(&path).expect("still there"), newer);
+    assert_eq!(std::fs::read(&path).expect("still there"), newer);
     let files = std::fs::read_dir(folder.path())
         .expect("the folder")
         .count();
@@ -129,7 +131,7 @@ fn a_full_disk_at_the_far_end_is_named_and_others_are_measured() {
         return;
     }
     assert_eq!(ran.status.code(), Some(0), "{words}");
-    let text = std::fs::read_to_string(folder.path().join("out/record.json")).expect("a record");
+    let text = crate::bench::record_text(&folder.path().join("out")).expect("a record");
     let record: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let notes = record["notes"].to_string();
     assert!(

@@ -2,7 +2,7 @@
 //! at most the current round. Also reads a saved experiment to resume it.
 //!
 //! ```text
-//! DIR/definition.toml   DIR/samples/slices.jsonl (grows)   DIR/record.json (replaced as a whole, `rounds_whole` true of it)
+//! DIR/definition.toml   DIR/samples/slices.jsonl.gz (grows)   DIR/record.json.gz (replaced as a whole, `rounds_whole` true of it)
 //! ```
 
 use std::fs::{self, File};
@@ -10,10 +10,11 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use voile_report::gzip;
 use voile_report::record::{Environment, Experiment, Record};
 use voile_report::summarise::summarise;
 
-use crate::folder;
+use crate::folder::{self, RECORD, SLICES};
 
 /// Folder of a record, and the choice to resume an existing record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub(crate) type Measured = (Record, Vec<String>);
 impl Ledger {
     /// Begins a folder; that nothing can be written there is found out before anything is measured.
     pub(crate) fn begin(folder: PathBuf, definition: &str) -> Result<Self, String> {
-        if folder.join("record.json").exists() {
+        if folder.join(RECORD).exists() {
             return Err(format!(
                 "{} holds a record: give another --out, or go on with that one by --resume",
                 folder.display()
@@ -62,7 +63,7 @@ impl Ledger {
     }
 
     fn slices_path(&self) -> PathBuf {
-        self.folder.join("samples/slices.jsonl")
+        self.folder.join(SLICES)
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -75,20 +76,20 @@ impl Ledger {
         let failed = |e: std::io::Error| format!("writing {}: {e}", path.display());
         let mut file = File::options().append(true).open(&path).map_err(failed)?;
         let slices = record.runs.iter().zip(histograms).skip(self.slices);
-        for (run, histogram) in slices {
-            let line = folder::slice_line(run, histogram);
-            file.write_all(line.as_bytes()).map_err(failed)?;
-        }
+        let lines: String = slices
+            .map(|(run, histogram)| folder::slice_line(run, histogram))
+            .collect();
+        file.write_all(&gzip::compress(&lines)).map_err(failed)?;
         let mut record = folder::placeless(record)?;
         summarise(&mut record);
-        folder::write(&self.folder.join("record.json"), &record.to_json())?;
+        folder::write_compressed(&self.folder.join(RECORD), &record.to_json())?;
         self.slices = record.runs.len();
         Ok(())
     }
 
     /// Removes a folder of ours in which nothing was kept.
     pub(crate) fn discard(&self) {
-        if self.made && self.slices == 0 && !self.folder.join("record.json").exists() {
+        if self.made && self.slices == 0 && !self.folder.join(RECORD).exists() {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
@@ -110,7 +111,7 @@ impl Ledger {
         let mut histograms = histograms(&folder)?;
         if histograms.len() < record.runs.len() {
             return Err(format!(
-                "{}: samples/slices.jsonl has {} slices and record.json {}: something was lost",
+                "{}: {SLICES} has {} slices and {RECORD} {}: something was lost",
                 folder.display(),
                 histograms.len(),
                 record.runs.len()
@@ -131,19 +132,20 @@ impl Ledger {
             folder,
             made: false,
         };
-        folder::write(&ledger.slices_path(), &lines)?;
+        folder::write_compressed(&ledger.slices_path(), &lines)?;
         Ok((ledger, (record, histograms)))
     }
 }
 
-/// The histograms of a folder's slices. A last line that was cut off is no slice.
+/// The histograms of a folder's slices. Slices of a member that was cut off are left out from the first damage on.
 fn histograms(folder: &Path) -> Result<Vec<String>, String> {
     #[derive(Deserialize)]
     struct LedgerLine {
         latency_histogram: String,
     }
-    let path = folder.join("samples/slices.jsonl");
-    let text = fs::read_to_string(&path).map_err(|e| format!("reading {}: {e}", path.display()))?;
+    let path = folder.join(SLICES);
+    let bytes = fs::read(&path).map_err(|e| format!("reading {}: {e}", path.display()))?;
+    let text = gzip::decompress_undamaged(&bytes);
     let lines = text.lines().map(serde_json::from_str::<LedgerLine>);
     Ok(lines
         .map_while(Result::ok)
@@ -234,13 +236,15 @@ mod tests {
             .expect("kept");
         // A machine that ended while the next line was written.
         let path = ledger.slices_path();
-        let cut = fs::read_to_string(&path).expect("there") + "{\"run\":{\"contes";
+        let next = gzip::compress("{\"run\":{\"contestant\":\"voile\"}}\n");
+        let cut = [fs::read(&path).expect("there"), next[..25].to_vec()].concat();
         fs::write(&path, cut).expect("written");
         let (again, (record, histograms)) =
             Ledger::resume(folder.clone(), "def").expect("it can be gone on with");
         assert_eq!((record.runs.len(), histograms), (2, marks(2)));
         assert_eq!(again.slices, 2);
-        assert_eq!(fs::read_to_string(&path).expect("there").lines().count(), 2);
+        let lines = gzip::decompress(&fs::read(&path).expect("there")).expect("undamaged");
+        assert_eq!(lines.lines().count(), 2);
         let why = Ledger::resume(folder.clone(), "other").expect_err("another definition");
         assert!(why.contains("another definition"), "{why}");
         let why = Ledger::begin(folder, "def").expect_err("a record is there");
@@ -251,7 +255,7 @@ mod tests {
     fn a_folder_from_a_newer_version_is_named_so() {
         let folder = tempfile::tempdir().expect("a folder");
         let newer = format!("{{\"format\": {}}}", FORMAT + 1);
-        fs::write(folder.path().join("record.json"), newer).expect("written");
+        fs::write(folder.path().join(RECORD), gzip::compress(&newer)).expect("written");
         let why = Ledger::resume(folder.path().to_owned(), "").expect_err("newer");
         assert!(why.contains("newer than this program's"), "{why}");
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use voile_report::control_plane::ControlPlaneRecord;
+use voile_report::gzip;
 
 pub(crate) fn committed() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../benchmarks/records");
@@ -22,7 +23,7 @@ fn every_committed_record_can_be_read() {
     let folders = committed();
     assert!(folders.len() > 5);
     for folder in folders {
-        if folder.join("record.json").is_file() {
+        if folder.join(voile_lab::RECORD).is_file() {
             let record = voile_lab::read(&folder).expect("it is read");
             assert!(!record.runs.is_empty(), "{}", folder.display());
         }
@@ -50,21 +51,27 @@ fn an_old_record_is_drawn_again_without_the_places_it_names() {
     let program = std::env::current_exe().expect("this program");
     let place = program.parent().expect("a folder").display().to_string();
     for name in [
-        "2026-11-21-speed-telemetry",
-        "2026-11-21-agreement",
-        "2026-11-21-generators",
+        "2026-11-21-speed-telemetry-3",
+        "2026-11-23-agreement-3",
+        "2026-11-23-generators-4",
     ] {
         let all = committed();
         let from = all.iter().find(|path| path.ends_with(name));
         let from = from.expect("it is committed");
         let folder = tempfile::tempdir().expect("a folder");
-        for file in ["record.json", "agreement.json", "generators.json"] {
-            let Ok(text) = fs::read_to_string(from.join(file)) else {
+        for file in [voile_lab::RECORD, "agreement.json", "generators.json"] {
+            let Ok(bytes) = fs::read(from.join(file)) else {
                 continue;
             };
+            let raw = gzip::decompress(&bytes);
+            let text = raw.as_deref().or(str::from_utf8(&bytes)).expect("text");
             let told = text.replacen("\"voile bench", &format!("\"{place}/voile bench"), 1);
             assert_ne!(told, text, "the old record names a command");
-            fs::write(folder.path().join(file), told).expect("written");
+            let bytes = match raw {
+                Ok(_) => gzip::compress(&told),
+                Err(_) => told.into_bytes(),
+            };
+            fs::write(folder.path().join(file), bytes).expect("written");
         }
         let drawn = voile_lab::redraw(folder.path()).expect("it is drawn");
         let page = fs::read_to_string(folder.path().join("report.html")).expect("it was written");
@@ -85,7 +92,7 @@ fn every_committed_record_has_plots_that_stand_alone() {
     for folder in committed() {
         let sections = match figures(&folder) {
             Some(record) => record.sections(),
-            None if folder.join("record.json").is_file() => {
+            None if folder.join(voile_lab::RECORD).is_file() => {
                 let mut record = voile_lab::read(&folder).expect("it is read");
                 voile_report::summarise::summarise(&mut record);
                 voile_report::plots::sections(&record)

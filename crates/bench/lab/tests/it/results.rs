@@ -199,7 +199,7 @@ fn chosen(named: Option<&BTreeSet<String>>) -> BTreeMap<String, (String, Record)
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        if !folder.join("record.json").is_file()
+        if !folder.join(voile_lab::RECORD).is_file()
             || named.is_some_and(|named| !named.contains(&name))
         {
             continue;

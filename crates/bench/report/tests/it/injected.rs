@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::Path;
 
+use voile_report::gzip;
 use voile_report::record::{Record, SliceRun};
 use voile_report::summarise::summarise;
 
@@ -24,7 +25,8 @@ fn runs(joined: u32) -> Vec<Record> {
     let mut names: Vec<String> = names.filter(of_aa).collect();
     names.sort();
     for name in names {
-        let text = fs::read_to_string(folder.join(&name).join("record.json")).expect("committed");
+        let bytes = fs::read(folder.join(&name).join("record.json.gz")).expect("committed");
+        let text = gzip::decompress(&bytes).expect("undamaged");
         let record = Record::from_json(&text).expect("a record");
         let whole = record.experiment.repeats / joined * joined;
         for first in (1..=whole).step_by(joined as usize) {

@@ -46,7 +46,7 @@ enum KeptRecord {
 }
 
 fn is_record(folder: &Path) -> bool {
-    folder.join("record.json").is_file()
+    folder.join(voile_lab::RECORD).is_file()
 }
 
 /// The folder of all of them, as the command line names it.

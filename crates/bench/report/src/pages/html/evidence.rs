@@ -204,9 +204,9 @@ fn machine(page: &mut String, title: &str, environment: &Environment, more: &[(&
 fn repeat(page: &mut String, record: &Record) {
     let _ = writeln!(
         page,
-        "<h2>Repeat it</h2>\n<pre>{}</pre>\n<p class=\"soft\">This page is drawn from <code>record.json</code> beside it: \
+        "<h2>Repeat it</h2>\n<pre>{}</pre>\n<p class=\"soft\">This page is drawn from <code>record.json.gz</code> beside it: \
          <code>voile bench report FOLDER</code> draws it again. Each slice with its histogram is a line of \
-         <code>samples/slices.jsonl</code>; <code>definition.toml</code> is the experiment.</p>",
+         <code>samples/slices.jsonl.gz</code>; <code>definition.toml</code> is the experiment.</p>",
         escape(&record.experiment.command)
     );
 }
