@@ -11,59 +11,73 @@ use voile_report::plots::{Plot, sections};
 use voile_report::record::{Record, Summary};
 use voile_report::words::{bytes, duration, interval, ratio};
 
-/// A part of the page: the experiment, its heading, its question, and the plots that answer it, by the beginnings of their
-/// titles.
+/// A part of the page: the experiment, its heading and subject, and the plots that it shows, by the beginnings of their titles.
 struct Part {
     experiment: &'static str,
     heading: &'static str,
-    asks: &'static str,
+    subject: &'static str,
     plots: &'static [&'static str],
 }
 
 /// Interpretations of records, written by people. An interpretation belongs to one record, so it is left out if a newer record
 /// stands in that one's place.
-const READINGS: [(&str, &str); 5] = [
+const READINGS: [(&str, &str); 4] = [
     (
         "2026-11-23-best-practices",
-        "In the article's situation, with all connections sending at once, two of Voile's sidecars add 0.58 ms at the median over 16 connections and 1.6 ms over 64, Envoy's \
-         2.3 and 7.6 ms; published were 3 and 7 ms, of Istio 1.2 on the machines of 2019. So Envoy's hold what was published for 64 connections, at p99 too, and stay below it for 16. The shape is the article's: what is added grows with the number of \
-         connections, and most of it is waiting for the requests that were sent in the same instant; a request costs less CPU the more are sent together, 59 µs in each of Voile's sidecars over 2 connections and 29 over 64 (Envoy's 210 and 110). \
-         With a question to an authorizer and an entry of the access log over gRPC for every request, which is what Mixer was, Voile's add 3.2 ms and Envoy's 9.4 where 12 were published. CPU is a thirteenth of what was published for Voile and \
-         a quarter for Envoy: 0.5 of a CPU at 1000 requests a second was telemetry in the proxy and beside it, and an older processor. Memory: 14 MiB against 72. That a mesh of a thousand services costs a request nothing cannot be told below the \
-         100 µs that are judged (−29 µs [−317–172]); its sidecars hold 11 MiB, less than those of the small mesh, and why was not looked for.",
+        "The situation is the article's: all connections send at once. Two of Voile's sidecars add 0.58 ms at the median \
+         over 16 connections and 1.6 ms over 64. Two of Envoy's add 2.3 and 7.6 ms. The article published 3 and 7 ms, for \
+         Istio 1.2 on machines of 2019. Envoy's figures hold for 64 connections, at p99 too, and are lower than published \
+         for 16.\n\n\
+         The shape is the article's: added latency grows with the number of connections. Most of it is time in a queue \
+         behind the requests of the same instant. Requests that are sent together cost less CPU each: 59 µs in each of \
+         Voile's sidecars over 2 connections and 29 µs over 64 (Envoy's: 210 and 110 µs).\n\n\
+         Mixer asked an authorizer and wrote an access log entry over gRPC for every request. With both, Voile's sidecars \
+         add 3.2 ms and Envoy's 9.4 ms; the article published 12 ms. Voile uses a thirteenth of the published CPU and \
+         Envoy a quarter. The article's 0.5 CPU at 1000 requests per second includes telemetry in and beside the proxy, \
+         on an older processor. A sidecar of Voile's holds 14 MiB and one of Envoy's 72 MiB.\n\n\
+         This record cannot show that a mesh of a thousand services adds less than 100 µs to a request (−29 µs \
+         [−317–172]). Sidecars of that mesh hold 11 MiB, less than those of the small mesh. The reason is unknown.",
     ),
     (
         "2026-11-23-protocol-detection",
-        "Detection costs nothing that could be seen: over 21 loads CPU per sidecar is 0.93 to 1.12 of that with declared ports and the median 0.88 to 1.11, within rounds. Of 63 ratios six can be told from 1, to either side, where three are chance; \
-         Envoy's, over six loads, are 0.95 to 1.05 and 0.89 to 1.07, and none can be told. In plaintext with 64 connections, where the article found about 1 ms, the difference at the median \
-         is −13 µs [−232–124]: the claim does not hold here, because the first bytes are looked at once for each connection and the connections stay open. What cannot be \
-         told is whether the gap under mutual TLS is below the 3 % that we call trivial: all connections sending at once make medians that differ by more than that between \
-         rounds. `speed-detection`, with even arrival, is the finer record: 0.99 of the CPU and of the median, within 9 and 4 %.",
+        "Detection has no visible cost. Over 21 loads, within rounds, CPU per sidecar is 0.93 to 1.12 of that with \
+         declared ports, and the median 0.88 to 1.11. Of 63 ratios, six differ from 1, in both directions; chance \
+         explains three. Envoy's, over six loads, are 0.95 to 1.05 and 0.89 to 1.07, and none differs from 1.\n\n\
+         The article found about 1 ms in plaintext with 64 connections. Here the difference at the median is −13 µs \
+         [−232–124], so the claim does not hold. Voile looks at the first bytes once for each connection, and the \
+         connections stay open. This record cannot show that the difference under mutual TLS is below 3 %, the bound for \
+         a trivial cost: with all connections sending at once, medians differ by more between rounds.\n\n\
+         `2026-11-21-speed-detection-4` has even arrival and less noise. Under mutual TLS, detection takes 1.04 \
+         [0.96–1.11] of the CPU and 1.01 [0.96–1.03] of the median there.",
     ),
     (
         "2026-11-22-security-policies-quick",
-        "Voile's sidecars use the same CPU whatever the number of rules: 0.94 to 1.03 of it with a thousand paths, addresses, principals or policies and with ten thousand paths, within rounds; Envoy's \
-         server sidecar, given the same resources as RBAC filters, uses 1.2 to 1.7 times as much with a thousand addresses, paths or policies (the interval reaches below 1 for paths), 6 times with a thousand principals and with ten thousand paths. \
-         Verdicts were checked in every slice, refusals included. Rules that ask tokens: a thousand requestPrincipals cost 1.48 [1.19–1.75] of a thousand paths, because a token is looked at; \
-         with a thousand issuers a request costs 68 µs of CPU in each of Voile's sidecars, 64 with one, and 10.1 ms in each of Envoy's, which asks them one after the other, so all are asked for 25 requests a second there. \
-         That what 1000 principals cost is less than what 10 do does not hold for Envoy here. Ten thousand path rules take, of what a process asked for itself, \
-         49.5 MiB in Envoy's server sidecar and 1.3 in Voile's. All connections send at once, so the medians are mostly waiting, and differences below half a millisecond cannot be told.",
+        "The number of rules does not change the CPU of Voile's sidecars. Within rounds it is 0.94 to 1.03 of the CPU \
+         with few rules, for a thousand paths, addresses, principals or policies and for ten thousand paths. Envoy's \
+         server sidecar gets the same resources as RBAC filters. It uses 1.2 to 1.7 times as much CPU with a thousand \
+         addresses, paths or policies (for paths the interval reaches below 1), and 6 times as much with a thousand \
+         principals or ten thousand paths. Every slice checks the verdicts, refusals included.\n\n\
+         A thousand requestPrincipals cost 1.48 [1.19–1.75] of a thousand paths, because the sidecar reads a token. With \
+         a thousand issuers a request costs 68 µs of CPU in each of Voile's sidecars, and 64 µs with one issuer. It costs \
+         10.1 ms in each of Envoy's, which tries the issuers one after the other; that load is therefore 25 requests per \
+         second for all. The claim that 1000 principals cost less than 10 does not hold for Envoy here.\n\n\
+         Ten thousand path rules take 49.5 MiB of private memory in Envoy's server sidecar and 1.3 MiB in Voile's. All \
+         connections send at once, so the medians are mostly queueing time. Differences below half a millisecond are not \
+         visible.",
     ),
     (
         "2026-11-23-data-planes",
-        "Every lighter data plane is ahead of Envoy at the median and at p90, at each number of connections, and at p99 wherever it can be told. Voile's two sidecars add 189 to 213 µs \
-         at the median whether 2 or 64 connections carry the 1000 requests, nginx's 230 to 286, HAProxy's 229 to 294, Envoy's 485 to 629. A request costs 84 to 91 µs of CPU in \
-         each of Voile's sidecars, 107 to 121 in nginx's, 118 to 140 in HAProxy's, 245 to 285 in Envoy's: each request comes by itself here, which costs twice and more of what one costs that comes with fifteen others \
-         (`best-practices`, on the same machine in the same hour). A sidecar holds 13, 41, 17 and 67 MiB. So the claim made for Pipy \
-         holds here for three others; being further ahead at high concurrency does not show, with requests spread evenly nothing waits. What a sidecar that was just started costs is on the cells that begin cold.",
-    ),
-    (
-        "2026-11-23-routing-quick-2",
-        "A route is found as cheaply among ten thousand as alone: a request costs Voile's client sidecar 0.90 [0.79–1.21] of what one route costs with ten thousand exact paths, 0.96 [0.76–1.16] with ten thousand prefixes and 0.98 [0.94–1.11] with a thousand \
-         routes by header. That it is less than 1 µs more, which is asked, cannot be told end to end: rounds differ by more than that, and instruction counts say what is below the noise \
-         (docs/decisions/0026). Envoy's, with the same routes in its table, takes 2.45 [1.98–2.79] and 2.53 [1.81–2.87] times as much, some 300 µs more a request, when the last of them is hit, and no more when the first is: it asks them in turn. \
-         With ten thousand routes Voile's sidecar holds 33 to 36 MiB where it holds 12 with one, Envoy's 85 to 86 where it holds 67. Of ten endpoints of which one takes 50 ms and the others 5, \
-         Voile's default balancer makes a p99 of 5.4 ms [5.3–7.2]; Envoy's round robin and its least request make 50, since a slow one is asked as long as it has little in flight.",
+        "Each lighter data plane adds less latency than Envoy at the median and at p90, at every number of connections, \
+         and at p99 wherever the noise permits a verdict. At the median, two sidecars of Voile's add 189 to 213 µs, \
+         whether 2 or 64 connections carry the 1000 requests. Nginx's add 230 to 286 µs, HAProxy's 229 to 294 µs and \
+         Envoy's 485 to 629 µs.\n\n\
+         A request costs 84 to 91 µs of CPU in each of Voile's sidecars, 107 to 121 µs in nginx's, 118 to 140 µs in \
+         HAProxy's and 245 to 285 µs in Envoy's. Each request arrives alone here. It costs more than twice as much as a \
+         request that arrives with fifteen others (`best-practices`, same machine and hour). A sidecar holds 13, 41, 17 \
+         and 67 MiB.\n\n\
+         The claim made for Pipy therefore holds here for three other data planes. A larger lead at high concurrency is \
+         not visible: evenly spread requests do not queue. The cells with a cold start show the cost of a sidecar that \
+         has just started.",
     ),
 ];
 
@@ -73,118 +87,121 @@ const PARTS: [Part; 19] = [
     Part {
         experiment: "speed-mtls",
         heading: "Two sidecars over mutual TLS, beside nginx and HAProxy",
-        asks: "What does a request cost through two sidecars, from 2 to 64 connections?",
+        subject: "Cost of a request through two sidecars, over 2 to 64 connections.",
         plots: SWEPT,
     },
     Part {
         experiment: "best-practices",
         heading: "Istio's article of 2019: modes, connections, rate",
-        asks: "What do one sidecar and two add, with all connections in phase, and what do they use as the rate rises?",
+        subject: "Latency that one and two sidecars add with all connections in phase, and their CPU and memory at rising rates.",
         plots: SWEPT,
     },
     Part {
         experiment: "protocol-detection",
         heading: "Istio's article of 2020: protocol detection",
-        asks: "What does it cost to find out by the first bytes what is spoken?",
+        subject: "Cost of detecting the protocol by a connection's first bytes.",
         plots: &["p50: ", "p99: "],
     },
     Part {
         experiment: "data-planes",
         heading: "A comparison of data planes, after FSM's of 2023",
-        asks: "Which data plane adds least, each sidecar kept to one CPU and 512 MiB?",
+        subject: "Added latency of each data plane, with one CPU and 512 MiB for each sidecar.",
         plots: SWEPT,
     },
     Part {
         experiment: "limits",
         heading: "One CPU and 512 MiB for each sidecar",
-        asks: "What does each data plane do with what Istio gives a sidecar?",
+        subject: "Throughput of each data plane with the resources that Istio gives a sidecar.",
         plots: &["requests per second: both"],
     },
     Part {
         experiment: "netns",
         heading: "Network namespaces and transparent capture",
-        asks: "What changes when nobody is told of a proxy?",
+        subject: "Cost of transparent capture, where client and server know of no proxy.",
         plots: &[],
     },
     Part {
         experiment: "node",
         heading: "Two node proxies",
-        asks: "What does encryption and identity between nodes cost, without sidecars, beside ztunnel?",
+        subject: "Cost of encryption and identity between nodes without sidecars, beside ztunnel.",
         plots: &["requests per second: node"],
     },
     Part {
         experiment: "node-bulk",
-        heading: "Bytes in bulk through two node proxies",
-        asks: "How much goes through tunnels for a core of the proxies?",
+        heading: "Bulk throughput of two node proxies",
+        subject: "Throughput of the tunnels for each core that the proxies use.",
         plots: &["throughput per core"],
     },
     Part {
         experiment: "node-waypoint",
         heading: "A waypoint between two node proxies",
-        asks: "What does it cost to have requests read on their way, and what does Envoy's way of doing it?",
+        subject: "Cost of handling HTTP in a waypoint, beside Envoy in its place.",
         plots: &[],
     },
     Part {
         experiment: "security-policies",
         heading: "Istio's article of 2020: security policies",
-        asks: "What does mutual TLS cost beside plaintext, and what do rules cost by their number?",
+        subject: "Cost of mutual TLS beside plaintext, and cost of rules by their number.",
         plots: &["cores of the server", "RSS of the server"],
     },
     Part {
         experiment: "policy-cost",
         heading: "A policy of a thousand rules",
-        asks: "What do a thousand mixed rules add to the latency of requests that the last one lets in, or that none is for?",
+        subject: "Latency that a thousand mixed rules add to requests that the last rule allows, or that no rule matches.",
         plots: &[],
     },
     Part {
         experiment: "routing",
         heading: "Routes by their number, and a slow endpoint",
-        asks: "What do ten thousand routes of one host cost a request, and what does one slow endpoint among ten do to the tail?",
+        subject: "Cost of ten thousand routes of one host, and the effect of one slow endpoint among ten on tail latency.",
         plots: &["cores of the client", "RSS of the client"],
     },
     Part {
         experiment: "performance-and-scalability",
-        heading: "Istio's documentation: performance and scalability, as far as it is built",
-        asks: "What do sidecars add and use from 500 to 1500 requests per second?",
+        heading: "Istio's documentation: performance and scalability",
+        subject: "Latency that sidecars add, and their CPU and memory, from 500 to 1500 requests per second. The preset covers the parts of the page that Voile implements.",
         plots: SWEPT,
     },
     Part {
         experiment: "speed-saturation",
-        heading: "As many requests as go",
-        asks: "How many requests go through two sidecars with mutual TLS?",
+        heading: "Saturation",
+        subject: "Highest request rate through two sidecars with mutual TLS.",
         plots: &["requests per second: both"],
     },
     Part {
         experiment: "speed-grpc",
         heading: "gRPC",
-        asks: "What does a unary call cost?",
+        subject: "Cost of a unary call.",
         plots: &["both: two sidecars"],
     },
     Part {
         experiment: "speed-bulk",
-        heading: "Bytes in bulk",
-        asks: "How fast do bytes go, for each core that the sidecars use?",
+        heading: "Bulk throughput",
+        subject: "Throughput for each core that the sidecars use.",
         plots: &["throughput per core"],
     },
     Part {
         experiment: "speed-telemetry",
-        heading: "What telemetry costs",
-        asks: "What do Istio's metrics cost, on against off?",
+        heading: "Cost of telemetry",
+        subject: "Cost of Istio's metrics, on against off.",
         plots: &[],
     },
     Part {
         experiment: "speed-idle",
-        heading: "Doing nothing",
-        asks: "What does a sidecar hold and use that is left alone?",
+        heading: "Idle sidecars",
+        subject: "Memory and CPU of a sidecar without traffic.",
         plots: &["RSS of a sidecar", "CPU of a sidecar"],
     },
     Part {
         experiment: "aa",
-        heading: "The noise",
-        asks: "One cell measured twice in every round, under two labels: how far apart are the halves?",
+        heading: "Noise",
+        subject: "Difference between two measurements of the same cell, made in every round under two labels.",
         plots: &["voile, both"],
     },
 ];
+
+/// Columns of the page's prose.
+const COLUMNS: usize = 100;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
@@ -224,14 +241,15 @@ fn chosen(named: Option<&BTreeSet<String>>) -> BTreeMap<String, (String, Record)
 }
 
 fn draw(chosen: &BTreeMap<String, (String, Record)>) -> (String, BTreeMap<String, String>) {
-    let mut page = "# What the records say\n\nWritten from the records under [`benchmarks/records`](../benchmarks/records/README.md) by a test \
-                    (`VOILE_BLESS=1 cargo test -p voile-lab --test it results`), which fails when page and records differ. Brackets hold 95 % intervals over \
-                    rounds. How it is measured: [METHODOLOGY](../benchmarks/METHODOLOGY.md); what may bias it: [BIAS](../benchmarks/BIAS.md).\n\nAbsolute times belong to the \
-                    machine and to loopback; ratios within one record travel better.\n"
+    let mut page = "# Results\n\nA test generates this page from the records under [`benchmarks/records`](../benchmarks/records/README.md). \
+                    It fails when page and records differ; `VOILE_BLESS=1 cargo test -p voile-lab --test it results` \
+                    writes the page anew. Brackets hold 95 % intervals over rounds. [METHODOLOGY](../benchmarks/METHODOLOGY.md) \
+                    describes the measurements and [BIAS](../benchmarks/BIAS.md) their possible bias.\n\nAbsolute times belong to \
+                    the machine and to loopback. Ratios within one record travel better.\n"
         .to_owned();
     let mut files = BTreeMap::new();
     for part in &PARTS {
-        let _ = write!(page, "\n## {}\n\n{}\n", part.heading, part.asks);
+        let _ = write!(page, "\n## {}\n\n{}\n", part.heading, part.subject);
         let Some((folder, record)) = chosen.get(part.experiment) else {
             let _ = writeln!(
                 page,
@@ -266,7 +284,32 @@ fn draw(chosen: &BTreeMap<String, (String, Record)>) -> (String, BTreeMap<String
             files.insert(name, voile_report::picture::svg_file(&plot.svg));
         }
     }
-    (page, files)
+    (wrapped(&page), files)
+}
+
+/// Wraps paragraphs and list items at [`COLUMNS`]; tables, headings and images stay on one line.
+fn wrapped(page: &str) -> String {
+    let mut text = String::new();
+    for line in page.lines() {
+        let indent = if line.starts_with("- ") { "  " } else { "" };
+        let mut column = 0;
+        for word in line.split(' ') {
+            let width = word.chars().count();
+            let whole = line.starts_with(['|', '#', '!']);
+            if column > 0 && column + 1 + width > COLUMNS && !whole {
+                text.push('\n');
+                text.push_str(indent);
+                column = indent.len();
+            } else if column > 0 {
+                text.push(' ');
+                column += 1;
+            }
+            text.push_str(word);
+            column += width;
+        }
+        text.push('\n');
+    }
+    text
 }
 
 fn about(page: &mut String, folder: &str, record: &Record) {
