@@ -4,6 +4,7 @@
 mod files;
 mod layers;
 mod pages;
+mod records;
 mod words;
 
 use std::path::{Path, PathBuf};
