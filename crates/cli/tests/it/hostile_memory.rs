@@ -18,17 +18,17 @@ const REQUESTS: u32 = 200;
 const STREAM: u64 = 64 * 1024;
 
 /// Time in which a burst is given back.
-const GIVEN_BACK: Duration = Duration::from_secs(10);
+pub(crate) const GIVEN_BACK: Duration = Duration::from_secs(10);
 
-const HEADERS: u8 = 1;
+pub(crate) const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const END_HEADERS: u8 = 4;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("a short frame");
     let mut out = length.to_be_bytes()[1..].to_vec();
     out.extend([kind, flags]);
@@ -46,7 +46,7 @@ fn literal(out: &mut Vec<u8>, name: &str, value: &str) {
     }
 }
 
-fn request(path: &str) -> Vec<u8> {
+pub(crate) fn request(path: &str) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in [
         (":method", "GET"),
@@ -60,14 +60,14 @@ fn request(path: &str) -> Vec<u8> {
 }
 
 /// A client by hand.
-struct Attacker {
-    stream: TcpStream,
+pub(crate) struct Attacker {
+    pub(crate) stream: TcpStream,
     next: u32,
     sent: usize,
 }
 
 impl Attacker {
-    fn new(to: SocketAddr, settings: &[u8]) -> Self {
+    pub(crate) fn new(to: SocketAddr, settings: &[u8]) -> Self {
         let mut stream = connect(to);
         let hello = [
             &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
@@ -90,7 +90,7 @@ impl Attacker {
     }
 
     /// Requests of which the first puts 4,000 bytes into HPACK's table, and each other is 56 KB in 14 bytes.
-    fn bombs(&mut self, count: u32) {
+    pub(crate) fn bombs(&mut self, count: u32) {
         let mut first = request("/hold");
         first.extend_from_slice(&[0x40, 1, b'a', 0x7f, 0xa1, 0x1e]);
         first.extend([b'x'].repeat(4000));
@@ -104,7 +104,7 @@ impl Attacker {
 
     /// Reads until everything that was sent has been looked at. Gives the streams that were refused; none where the connection
     /// was ended.
-    fn looked_at(&mut self) -> Option<usize> {
+    pub(crate) fn looked_at(&mut self) -> Option<usize> {
         self.stream.write_all(&frame(PING, 0, 0, &[7; 8])).ok()?;
         let mut refused = 0;
         loop {
@@ -140,7 +140,7 @@ fn holds(mesh: &Mesh) {
     });
 }
 
-fn with(arguments: &[&str]) -> Client {
+pub(crate) fn with(arguments: &[&str]) -> Client {
     Client {
         everywhere: arguments.iter().map(ToString::to_string).collect(),
         ..Client::default()
@@ -148,7 +148,7 @@ fn with(arguments: &[&str]) -> Client {
 }
 
 /// The most memory that both sidecars held so far.
-fn peak(mesh: &Mesh) -> u64 {
+pub(crate) fn peak(mesh: &Mesh) -> u64 {
     let sidecars = [mesh.client.pid(), mesh.server.pid()];
     sidecars
         .map(|pid| memory(pid, "VmHWM:"))
@@ -157,7 +157,7 @@ fn peak(mesh: &Mesh) -> u64 {
         .unwrap_or(0)
 }
 
-fn held(mesh: &Mesh) -> u64 {
+pub(crate) fn held(mesh: &Mesh) -> u64 {
     let sidecars = [mesh.client.pid(), mesh.server.pid()];
     sidecars
         .map(|pid| memory(pid, "VmRSS:"))
@@ -167,7 +167,7 @@ fn held(mesh: &Mesh) -> u64 {
 }
 
 /// Waits until a burst was given back. Gives the time that it took.
-fn given_back(mesh: &Mesh, before: u64) -> Duration {
+pub(crate) fn given_back(mesh: &Mesh, before: u64) -> Duration {
     let began = Instant::now();
     wait_until("the memory of the burst was given back", || {
         held(mesh) < before + before / 2
@@ -175,7 +175,7 @@ fn given_back(mesh: &Mesh, before: u64) -> Duration {
     began.elapsed()
 }
 
-fn mib(bytes: u64) -> u64 {
+pub(crate) fn mib(bytes: u64) -> u64 {
     bytes >> 20
 }
 
@@ -251,7 +251,7 @@ fn the_memory_limit_holds_under_heads_that_hpack_makes_large_and_others_are_serv
 }
 
 /// Waits until both sidecars hold what they hold.
-fn settled(mesh: &Mesh) {
+pub(crate) fn settled(mesh: &Mesh) {
     let (mut last, mut same) = (0, 0);
     wait_until("the sidecars take nothing more", || {
         let now = held(mesh) >> 18;

@@ -41,6 +41,7 @@ mod hooks;
 mod hostile;
 mod hostile_alpn;
 mod hostile_memory;
+mod hostile_memory_limit;
 mod hostile_requests;
 mod hostile_sources;
 mod http2;
