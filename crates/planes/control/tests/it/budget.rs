@@ -19,6 +19,7 @@ use voile_xds::generated::ads::aggregated_discovery_service_client::AggregatedDi
 use voile_xds::server::{MAX_MESSAGE_BYTES, STREAMS_PER_IDENTITY, STREAMS_PER_WORKLOAD};
 
 use crate::harness::{Mesh, SECOND_ECHO, SHOP};
+use crate::strangers::Subject;
 
 /// Far beyond what a loaded machine needs.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -272,4 +273,36 @@ async fn types_that_nobody_serves_are_answered_with_nothing_and_not_remembered()
     let page = mesh.get("/debug/status").await;
     assert!(!page.contains("unheard"), "{page}");
     others_are_told(&mut mesh).await;
+}
+
+/// The test that is the control plane's process.
+const SUBJECT: &str = "budget::subject";
+
+#[test]
+fn subject() {
+    Mesh::serve();
+}
+
+/// Memory that one credential may cost the control plane, in bytes: its identity's allowance, and messages and answers on their way.
+const ONE_CREDENTIAL: usize = 64 << 20;
+
+#[tokio::test]
+async fn one_credential_costs_the_control_plane_a_bounded_amount_of_memory() {
+    let (mut mesh, subject) = Subject::start(SHOP, SUBJECT);
+    let before = subject.memory("VmRSS:");
+    let most = STREAMS_PER_IDENTITY + STREAMS_PER_WORKLOAD;
+    let mut streams = Vec::new();
+    for of in 0..most {
+        let Ok(stream) = delta(&mesh).await else {
+            break;
+        };
+        // None of the answers is read, and each message is almost as large as one may be.
+        stream.say(ask(ADDRESS, names(of, 30_000, 100)));
+        stream.say(ask(SERVICE_POLICY, names(of, 7_000, 20)));
+        streams.push(stream);
+    }
+    others_are_told(&mut mesh).await;
+    let grown = subject.memory("VmHWM:").saturating_sub(before);
+    println!("{} streams, {} MiB", streams.len(), grown >> 20);
+    assert!(grown < ONE_CREDENTIAL, "{} MiB", grown >> 20);
 }

@@ -54,7 +54,7 @@ fn subject() {
 }
 
 /// Ends the control plane's process with the test.
-struct Subject(Child);
+pub(crate) struct Subject(Child);
 
 impl Drop for Subject {
     fn drop(&mut self) {
@@ -64,8 +64,14 @@ impl Drop for Subject {
 }
 
 impl Subject {
+    /// A mesh whose control plane is the test of this name, in a process of its own.
+    pub(crate) fn start(resources: &str, test: &str) -> (Mesh, Self) {
+        let (mesh, child) = Mesh::in_a_process(resources, test);
+        (mesh, Self(child))
+    }
+
     /// A line of the kernel's about its memory, in bytes.
-    fn memory(&self, line: &str) -> usize {
+    pub(crate) fn memory(&self, line: &str) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
         let found = status.lines().find_map(|text| text.strip_prefix(line));
         let kib = found.unwrap().trim().split(' ').next().unwrap();
@@ -74,8 +80,7 @@ impl Subject {
 }
 
 fn mesh() -> (Mesh, Subject) {
-    let (mesh, child) = Mesh::in_a_process(SHOP, SUBJECT);
-    (mesh, Subject(child))
+    Subject::start(SHOP, SUBJECT)
 }
 
 fn connector(mesh: &Mesh) -> TlsConnector {
