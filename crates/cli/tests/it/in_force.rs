@@ -315,6 +315,10 @@ fn a_gateways_wrong_key_is_no_edit_in_force_and_an_expired_certificate_is_told_w
     let expired = |text: &str| text.contains("[V0441]") && text.contains("expired");
     assert!(!up.text("err").lines().any(expired), "{}", up.text("err"));
     wait_until("its end to be told", || up.text("err").lines().any(expired));
+    wait_until("voile status to tell it", || {
+        let (_, status) = ask(monitoring(&up), &["status"]);
+        status.contains("V0441") && status.contains("expired at")
+    });
     let folder = up.file("");
     let analyzed = Process::output(|voile| {
         voile.arg("analyze").arg(folder);

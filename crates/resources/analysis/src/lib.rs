@@ -29,6 +29,15 @@ use std::time::SystemTime;
 
 use voile_model::{Diagnostic, Mesh};
 
+/// The next moment at which [`analyze`] may judge the same mesh otherwise, because a certificate begins, ends, or ends soon.
+#[must_use]
+pub fn next_change(mesh: &Mesh, now: SystemTime) -> Option<SystemTime> {
+    let secrets = mesh.secrets.values();
+    secrets
+        .filter_map(|secret| certificates::next_change(secret, now))
+        .min()
+}
+
 /// Every problem that shows only when resources are seen together, in order of place. Certificates are judged as of `now`.
 pub fn analyze(mesh: &Mesh, now: SystemTime) -> Vec<Diagnostic> {
     let view = view::ClientView::new(mesh);

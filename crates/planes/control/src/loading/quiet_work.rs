@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use voile_model::mesh::Mesh;
 use voile_model::{Diagnostic, SourceFile};
@@ -158,6 +158,8 @@ pub(crate) struct ReloadScheduler {
     pub(crate) register: Register,
     pub(crate) status: Arc<Status>,
     pub(crate) pause: Option<NextReload>,
+    /// When the same configuration may be judged otherwise: a certificate expires.
+    pub(crate) judged_again: Option<Instant>,
     pub(crate) written: Written,
 }
 
@@ -224,7 +226,11 @@ impl ReloadScheduler {
         let mut diagnostics = known.diagnostics.unwrap_or_default();
         // Nobody can mend now what is not there to be read.
         if known.files.is_some() {
-            diagnostics.extend(voile_analysis::analyze(mesh, std::time::SystemTime::now()));
+            let now = SystemTime::now();
+            diagnostics.extend(voile_analysis::analyze(mesh, now));
+            let next = voile_analysis::next_change(mesh, now);
+            let wait = next.and_then(|next| next.duration_since(now).ok());
+            self.judged_again = wait.and_then(|wait| Instant::now().checked_add(wait));
         }
         Diagnostic::sort(&mut diagnostics);
         let errors = diagnostics.iter().filter(|d| d.is_error()).count();

@@ -1,6 +1,6 @@
 //! The loop that turns edits into snapshots: wait for an edit, read the changes, check them, translate their dependents, publish.
 //! Broken resources are reported and the last good ones stay in force. An equal snapshot is not published. Analysis, reports and
-//! writes to the state directory wait until the configuration rests: see `rest`.
+//! writes to the state directory wait until the configuration rests: see `quiet_work`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -146,6 +146,7 @@ impl<S: Source> Reload<S> {
                 register,
                 status: status.clone(),
                 pause: None,
+                judged_again: None,
                 written,
             }),
             status,
@@ -455,6 +456,8 @@ impl<S: Source> Reload<S> {
             let pause = self.rest.as_ref().and_then(|rest| rest.pause);
             let due = self.pending.as_ref().map(|pending| pending.due(pause));
             let due = due.filter(|_| working.is_none());
+            let rest = self.rest.as_ref().filter(|_| self.pending.is_none());
+            let again = rest.and_then(|rest| rest.judged_again);
             let edited = tokio::select! {
                 () = &mut ended => break,
                 () = self.source.changed() => true,
@@ -464,6 +467,10 @@ impl<S: Source> Reload<S> {
                 }
                 () = until(due) => {
                     working = self.work().map(tokio::task::spawn_blocking);
+                    continue;
+                }
+                () = until(again) => {
+                    self.judge_again();
                     continue;
                 }
                 rest = finished(&mut working) => {
@@ -495,6 +502,16 @@ impl<S: Source> Reload<S> {
         if let Some(work) = self.work() {
             let _ = tokio::task::spawn_blocking(work).await;
         }
+    }
+
+    /// Has the configuration analysed once more, as it is.
+    fn judge_again(&mut self) {
+        if let Some(rest) = &mut self.rest {
+            rest.judged_again = None;
+        }
+        let mut known = self.known.clone();
+        known.problems.extend(self.keys.missing());
+        self.pending.get_or_insert_with(Pending::new).heard(known);
     }
 
     /// Takes the work that is to be done while nothing changes, if there is some.

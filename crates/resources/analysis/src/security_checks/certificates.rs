@@ -151,6 +151,42 @@ fn refusals(pem: &[u8], hosts: &[&Hostname], now: SystemTime) -> Vec<(bool, Stri
     found
 }
 
+/// The next moment at which a check of this Secret may judge its certificates otherwise, without an edit.
+pub(crate) fn next_change(secret: &Secret, now: SystemTime) -> Option<SystemTime> {
+    let mut moments = Vec::new();
+    for key in PAIRS.iter().map(|(certificate, _)| *certificate) {
+        for der in secret
+            .data
+            .get(key)
+            .into_iter()
+            .flat_map(|pem| CertificateDer::pem_slice_iter(pem))
+            .flatten()
+        {
+            let Ok((_, certificate)) = parse_x509_certificate(&der) else {
+                continue;
+            };
+            let validity = certificate.validity();
+            let (from, until) = (
+                validity.not_before.timestamp(),
+                validity.not_after.timestamp(),
+            );
+            moments.extend([from, until - soon(from, until), until + 1]);
+        }
+    }
+    let moments = moments.into_iter().filter_map(|at| {
+        let at = UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(at).ok()?))?;
+        (at > now).then_some(at)
+    });
+    moments.min()
+}
+
+/// Seconds before its end in which a certificate is reported.
+fn soon(from: i64, until: i64) -> i64 {
+    let lifetime = Duration::from_secs(until.saturating_sub(from).unsigned_abs());
+    let soon = EXPIRES_SOON.min(lifetime / EXPIRES_SOON_PART);
+    i64::try_from(soon.as_secs()).unwrap_or(i64::MAX)
+}
+
 fn out_of_time(certificate: &X509Certificate<'_>, now: SystemTime) -> Option<(bool, String)> {
     let validity = certificate.validity();
     let seconds = now.duration_since(UNIX_EPOCH).ok()?.as_secs();
@@ -160,8 +196,6 @@ fn out_of_time(certificate: &X509Certificate<'_>, now: SystemTime) -> Option<(bo
         validity.not_after.timestamp(),
     );
     let subject = certificate.subject();
-    let lifetime = Duration::from_secs(until.saturating_sub(from).unsigned_abs());
-    let soon = EXPIRES_SOON.min(lifetime / EXPIRES_SOON_PART);
     if until < now {
         let at = validity.not_after;
         return Some((
@@ -176,8 +210,7 @@ fn out_of_time(certificate: &X509Certificate<'_>, now: SystemTime) -> Option<(bo
             format!("is not valid before {at} ({subject}): clients refuse it"),
         ));
     }
-    let left = until.saturating_sub(now).unsigned_abs();
-    (left < soon.as_secs()).then(|| {
+    (until.saturating_sub(now) < soon(from, until)).then(|| {
         let at = validity.not_after;
         (false, format!("expires at {at} ({subject})"))
     })
