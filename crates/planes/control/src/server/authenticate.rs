@@ -15,7 +15,7 @@ use voile_identity::authenticator::peer_certificates;
 use voile_identity::service::IstioCertificateServiceServer;
 use voile_identity::{Authenticator, CertificateService, MeshAuthenticator};
 use voile_model::Identity;
-use voile_xds::server::{BoundedLife, DEPARTED, Snapshot};
+use voile_xds::server::{BoundedLife, CERTIFICATE_WORK, DEPARTED, Snapshot, Streams};
 
 use super::routes::{Answered, GrpcService};
 use crate::snapshot::SnapshotCaller;
@@ -47,12 +47,14 @@ fn random() -> f64 {
     bits as f64 / (1u64 << 53) as f64
 }
 
-/// Authenticator of the certificate service: certifies proven callers whose workload is in the mesh. A workload that left may
+/// Authenticator of the certificate service: certifies proven callers whose workload is in the mesh, within their identity's budget. A workload that left may
 /// finish with its certificate (as long as its streams last), and gets no new one.
 #[derive(Clone)]
 pub(super) struct CertifiedMembers {
     pub(super) authenticator: Arc<MeshAuthenticator>,
     pub(super) snapshots: watch::Receiver<Arc<dyn Snapshot<SnapshotCaller>>>,
+    /// They hold the budget of each identity.
+    pub(super) streams: Streams<SnapshotCaller>,
     pub(super) staff: watch::Receiver<Arc<AmbientWorkloads>>,
     pub(super) status: Arc<Status>,
 }
@@ -71,6 +73,7 @@ impl Authenticator for CertifiedMembers {
             tracing::warn!(identity = %caller.identity, "no certificate: {DEPARTED}");
             return Err(Refusal::permission_denied(DEPARTED));
         }
+        self.streams.count_work(&known, CERTIFICATE_WORK)?;
         Ok(caller)
     }
 

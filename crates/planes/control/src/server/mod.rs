@@ -93,12 +93,14 @@ impl OwnKeys {
     fn certificates(
         &self,
         snapshots: watch::Receiver<Arc<dyn Snapshot<SnapshotCaller>>>,
+        streams: Streams<SnapshotCaller>,
         staff: watch::Receiver<Arc<AmbientWorkloads>>,
         status: &Arc<Status>,
     ) -> CertificateService<CertifiedMembers> {
         let present = CertifiedMembers {
             authenticator: self.authenticator.clone(),
             snapshots,
+            streams,
             staff,
             status: status.clone(),
         };
@@ -168,10 +170,11 @@ impl Control {
             status: status.clone(),
             ended,
         };
+        let streams = Streams::new(snapshots.clone(), interest.clone(), status.clone());
         let discovery = discovery::start(DiscoveryListeners {
             listening,
-            certificates: keys.certificates(snapshots.clone(), staff, &status),
-            streams: Streams::new(snapshots, interest.clone(), status.clone()),
+            certificates: keys.certificates(snapshots, streams.clone(), staff, &status),
+            streams,
             authenticator: keys.authenticator,
             interest,
             status: status.clone(),

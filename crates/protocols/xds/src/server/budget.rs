@@ -56,6 +56,8 @@ const WORK_REFILL: Duration = Duration::from_secs(10);
 const OPEN_WORK: usize = 1_000;
 /// Work of a message, whatever it contains.
 pub(super) const MESSAGE_WORK: usize = 16;
+/// Work of a certificate: its request is verified, and it is signed. An identity gets 5,000 in a burst and 500 a second after it.
+pub const CERTIFICATE_WORK: usize = 400;
 /// Bytes of a message that count as one name looked at.
 pub(super) const BYTES_OF_WORK: usize = 64;
 /// Work of one refusal of ours: it is a line in the log and an event.
@@ -155,6 +157,24 @@ impl Account {
     fn balance(&self) -> MutexGuard<'_, Balance> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn work(
+        &self,
+        work: usize,
+        allowance: &Allowance,
+        now: Instant,
+    ) -> Result<(), StreamEndReason> {
+        let mut balance = self.balance();
+        balance.earn(allowance, now);
+        if balance.work > allowance.burst() {
+            return Err(StreamEndReason::TooMuch(
+                "its identity asks for more in a short time than it may: come again later"
+                    .to_owned(),
+            ));
+        }
+        balance.work += work as f64;
+        Ok(())
+    }
 }
 
 /// Accounts by identity.
@@ -169,6 +189,33 @@ impl Accounts {
         allowance: &Allowance,
         now: Instant,
     ) -> Result<StreamBudget, StreamEndReason> {
+        let account = self.account(identity, now);
+        let mut balance = account.balance();
+        if balance.streams >= allowance.streams() {
+            return Err(StreamEndReason::TooMuch(format!(
+                "more than {} streams of one identity",
+                allowance.streams()
+            )));
+        }
+        balance.streams += 1;
+        drop(balance);
+        let mut share = StreamBudget { account, held: 0 };
+        share.hold(0, 0, allowance)?;
+        share.work(OPEN_WORK, allowance, now)?;
+        Ok(share)
+    }
+
+    /// Counts work for an identity outside its streams.
+    pub(super) fn work(
+        &self,
+        identity: &Arc<str>,
+        (work, allowance): (usize, &Allowance),
+        now: Instant,
+    ) -> Result<(), StreamEndReason> {
+        self.account(identity, now).work(work, allowance, now)
+    }
+
+    fn account(&self, identity: &Arc<str>, now: Instant) -> Arc<Account> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() > FEW && !all.contains_key(identity) {
             let least = Allowance::default();
@@ -188,21 +235,7 @@ impl Accounts {
                 unlogged: 0,
             })))
         });
-        let account = account.clone();
-        drop(all);
-        let mut balance = account.balance();
-        if balance.streams >= allowance.streams() {
-            return Err(StreamEndReason::TooMuch(format!(
-                "more than {} streams of one identity",
-                allowance.streams()
-            )));
-        }
-        balance.streams += 1;
-        drop(balance);
-        let mut share = StreamBudget { account, held: 0 };
-        share.hold(0, 0, allowance)?;
-        share.work(OPEN_WORK, allowance, now)?;
-        Ok(share)
+        account.clone()
     }
 }
 
@@ -248,16 +281,7 @@ impl StreamBudget {
         allowance: &Allowance,
         now: Instant,
     ) -> Result<(), StreamEndReason> {
-        let mut balance = self.account.balance();
-        balance.earn(allowance, now);
-        if balance.work > allowance.burst() {
-            return Err(StreamEndReason::TooMuch(
-                "its identity asks for more in a short time than it may: come again later"
-                    .to_owned(),
-            ));
-        }
-        balance.work += names as f64;
-        Ok(())
+        self.account.work(names, allowance, now)
     }
 
     /// So many more names are refused: of how many a line is to be written now, if one is.

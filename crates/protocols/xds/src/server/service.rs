@@ -93,6 +93,19 @@ impl<C: Clone + Send + Sync + 'static> Streams<C> {
         })
     }
 
+    /// Counts work for a caller's identity outside its streams, of the same budget.
+    ///
+    /// # Errors
+    /// The identity has used up its budget for now.
+    pub fn count_work(&self, caller: &C, work: usize) -> Result<(), Status> {
+        let snapshot = self.snapshots.borrow().clone();
+        let (account, allowance) = (snapshot.account(caller), snapshot.allowance(caller));
+        let counted = self
+            .accounts
+            .work(&account, (work, &allowance), Instant::now());
+        counted.map_err(|ended| status_of(&ended))
+    }
+
     fn begin<S: Conversation<C>>(&self, stream: S, begun: StreamStart) -> Box<dyn ServedStream> {
         let id = StreamId(self.opened.fetch_add(1, Ordering::Relaxed));
         Box::new(StreamSession::new(

@@ -131,6 +131,26 @@ fn streams_bytes_and_work_are_the_identitys_and_come_back_when_streams_end() {
 }
 
 #[test]
+fn certificates_and_streams_share_the_work_of_an_identity() {
+    let accounts = Accounts::default();
+    let now = Instant::now();
+    let one = allowance(1, 0);
+    let (a, b) = ("a".into(), "b".into());
+    let certified = |at| {
+        let work = (CERTIFICATE_WORK, &one);
+        (0..)
+            .take_while(|_| accounts.work(&a, work, at).is_ok())
+            .count()
+    };
+    let burst = (WORK_BURST + WORK_PER_WORKLOAD) / CERTIFICATE_WORK;
+    assert_eq!(certified(now), burst + 1);
+    assert!(accounts.open(&a, &one, now).is_err(), "nor a stream");
+    assert!(accounts.work(&b, (CERTIFICATE_WORK, &one), now).is_ok());
+    let later = certified(now + WORK_REFILL / 10);
+    assert!((burst / 10..=burst / 10 + 1).contains(&later), "{later}");
+}
+
+#[test]
 fn names_that_are_refused_are_a_line_a_second_and_identity() {
     let accounts = Accounts::default();
     let now = Instant::now();
