@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::agent::{AgentConnection, AgentProgram};
-use crate::contestants::Instance;
+use crate::contestants::instance::Instance;
 use crate::definition::{Definition, EventAction, Isolation};
 use crate::endpoints;
 use crate::network::{self, FabricVisit, Network};

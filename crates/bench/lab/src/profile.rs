@@ -10,7 +10,8 @@ use voile_host::child::SupervisedChild;
 use voile_report::profile::{HopSeen, Profile};
 use voile_report::record::{SliceRun, ValueKind};
 
-use crate::contestants::{CellRoute, Hop, Instance};
+use crate::contestants::contestant::CellRoute;
+use crate::contestants::instance::{Hop, Instance};
 use crate::generator::{BrokenSlice, GeneratorRequest, wait_until};
 use crate::plan::Cell;
 use crate::slice::measure;

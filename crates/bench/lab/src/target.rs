@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentConnection;
-use crate::contestants::{Hop, WatchPoint};
+use crate::contestants::instance::{Hop, WatchPoint};
 use crate::network::Network;
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process_bounds::ProcessBounds;

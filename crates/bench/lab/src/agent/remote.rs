@@ -19,7 +19,7 @@ use super::messages::{
 };
 use super::serve::{LET_IN, boot, profile};
 use super::token::Token;
-use crate::contestants::Instance;
+use crate::contestants::instance::Instance;
 use crate::target::{Echo, Lab};
 use crate::wire::HopCapture;
 

@@ -19,8 +19,8 @@ use super::messages::{
 };
 use super::serve::{AgentSettings, SILENCE};
 use crate::calibration::calibrate;
-use crate::contestants::Instance;
 use crate::contestants::agent_services::{self, ServedProcess};
+use crate::contestants::instance::Instance;
 use crate::events::Page;
 use crate::process_bounds::ProcessBounds;
 use crate::profile::perf::{self, Sampling};

@@ -10,8 +10,9 @@ use voile_host::child::SupervisedChild;
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
-use super::{SERVER, envoy, haproxy, nginx, pair, pipy, voile};
+use super::{envoy, haproxy, nginx, pair, pipy, voile};
 use crate::agent::{PeerOrder, VoileOrder};
+use crate::contestants::instance::SERVER;
 use crate::definition::PeerFeatures;
 use crate::find::FoundPeers;
 use crate::target::{HTTP, Lab, TCP, TCP_SINK};

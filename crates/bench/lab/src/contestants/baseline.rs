@@ -1,6 +1,7 @@
 //! No proxy at all: the cost of the same client and server by themselves.
 
-use super::{CellRoute, Contestant, Counts, Instance};
+use crate::contestants::contestant::{CellRoute, Contestant, Counts};
+use crate::contestants::instance::Instance;
 use crate::plan::RequestPath;
 use crate::target::Lab;
 

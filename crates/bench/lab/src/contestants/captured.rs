@@ -8,8 +8,9 @@ use voile_host::isolation::ProcessIsolation;
 use voile_host::netns::Namespace;
 use voile_host::netns::rules::{NodeCapture, PodCapture, PortRedirect, PortScope, Range, Rules};
 
-use super::{
-    CLIENT, CLIENT_NODE, CONTROL, CellRoute, Hop, Instance, SERVER, SERVER_NODE, WatchPoint,
+use crate::contestants::contestant::CellRoute;
+use crate::contestants::instance::{
+    CLIENT, CLIENT_NODE, CONTROL, Hop, Instance, SERVER, SERVER_NODE, WatchPoint,
 };
 use crate::definition::WAYPOINT_MODE;
 use crate::network::{self, INBOUND, Network, OUTBOUND, Pod};

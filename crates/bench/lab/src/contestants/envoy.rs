@@ -16,9 +16,9 @@ use voile_host::child::{Spec, SupervisedChild};
 use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD};
 use voile_host::ready::{Probe, http_get};
 
-use super::RecordedOutput;
 use super::listeners::{CaptureMethod, fill};
 use super::pair::{BASE_ID, PairSide, SidecarProgram, Values, status_address, write};
+use crate::contestants::contestant::RecordedOutput;
 use crate::definition::PeerFeatures;
 use crate::find;
 use crate::network::{INBOUND, OUTBOUND};

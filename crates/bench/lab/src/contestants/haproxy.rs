@@ -12,7 +12,7 @@ use voile_host::ready::Probe;
 
 use super::listeners::fill;
 use super::pair::{PairSide, SidecarProgram, Values, write};
-use super::{ExpectedOutput, RecordedOutput, lines};
+use crate::contestants::contestant::{ExpectedOutput, RecordedOutput, lines};
 use crate::definition::PeerFeatures;
 use crate::find;
 use crate::target::Lab;

@@ -14,9 +14,8 @@ use voile_host::ready::Probe;
 use self::changes::IngressChanges;
 use super::listeners::fill;
 use super::voile::{Ports, SidecarSettings, Voile, metric, second, tell};
-use super::{
-    CONTROL, CellRoute, Contestant, Counts, Hop, INGRESS, Instance, changed, peers_folder,
-};
+use crate::contestants::contestant::{CellRoute, Contestant, Counts, changed, peers_folder};
+use crate::contestants::instance::{CONTROL, Hop, INGRESS, Instance};
 use crate::definition::{EventAction, Variant};
 use crate::events::{EffectEvidence, READY_PATH};
 use crate::plan::RequestPath;

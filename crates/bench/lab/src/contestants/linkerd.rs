@@ -18,10 +18,10 @@ use self::mesh::{CLIENT_NAME, CONTROL_NAME, LinkerdFiles, SERVER_NAME};
 use super::captured::{Calls, CapturedPods, Redirection};
 use super::certificates::Leaf;
 use super::voile::counted;
-use super::{
-    CLIENT, CONTROL, CellRoute, Contestant, Counts, ExpectedOutput, IdentityProbe, Instance,
-    RecordedOutput, SERVER, peers_folder,
+use crate::contestants::contestant::{
+    CellRoute, Contestant, Counts, ExpectedOutput, IdentityProbe, RecordedOutput, peers_folder,
 };
+use crate::contestants::instance::{CLIENT, CONTROL, Instance, SERVER};
 use crate::find;
 use crate::identity_proof::TUNNEL_OPENING;
 use crate::network::{GATEWAY, HTTP_PORT, INBOUND, OUTBOUND, TCP_PORT};

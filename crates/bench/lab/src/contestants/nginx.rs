@@ -10,7 +10,7 @@ use voile_host::ready::{Probe, http_get};
 
 use super::listeners::fill;
 use super::pair::{PairSide, SidecarProgram, Values, status_address, write};
-use super::{ExpectedOutput, RecordedOutput, lines};
+use crate::contestants::contestant::{ExpectedOutput, RecordedOutput, lines};
 use crate::definition::{AccessLog, PeerFeatures};
 use crate::find::{Nginx as Found, StreamModule};
 use crate::target::Lab;

@@ -29,10 +29,10 @@ use super::agent_services::SECOND;
 use super::captured::{Calls, CapturedPods, Redirection};
 use super::listeners::fill;
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
-use super::{
-    CLIENT_NODE, CONTROL, CellRoute, Contestant, Counts, GeneratorTraffic, HBONE, IdentityProbe,
-    Instance, SERVER_NODE, WAYPOINT, changed, peers_folder,
+use crate::contestants::contestant::{
+    CellRoute, Contestant, Counts, GeneratorTraffic, IdentityProbe, changed, peers_folder,
 };
+use crate::contestants::instance::{CLIENT_NODE, CONTROL, HBONE, Instance, SERVER_NODE, WAYPOINT};
 use crate::definition::{EventAction, Variant};
 use crate::events::{EffectEvidence, READY_PATH};
 use crate::find;

@@ -13,11 +13,11 @@ use voile_host::ready::Probe;
 use super::agent_services::{self, ServedProcess};
 use super::certificates;
 use super::listeners::{CaptureMethod, Listeners};
-use super::{
-    CLIENT, CellRoute, Contestant, Counts, INGRESS, IdentityProbe, Instance, RecordedOutput,
-    SERVER, peers_folder,
-};
 use crate::agent::{AgentConnection, AgentProgram, PeerOrder};
+use crate::contestants::contestant::{
+    CellRoute, Contestant, Counts, IdentityProbe, RecordedOutput, peers_folder,
+};
+use crate::contestants::instance::{CLIENT, INGRESS, Instance, SERVER};
 use crate::definition::EventAction;
 use crate::events::EffectEvidence;
 use crate::plan::{ContestantSetup, RequestPath};

@@ -1,9 +1,10 @@
 //! A program in several roles, as one contestant: its sidecars, its node proxies, its gateway. Each role is a contestant of its
 //! own. It starts only if the experiment has cells of its modes, so no unmeasured processes share the machine.
 
-use super::{
-    CellRoute, Contestant, Counts, GeneratorTraffic, IdentityProbe, Instance, RecordedOutput,
+use crate::contestants::contestant::{
+    CellRoute, Contestant, Counts, GeneratorTraffic, IdentityProbe, RecordedOutput,
 };
+use crate::contestants::instance::Instance;
 use crate::definition::EventAction;
 use crate::events::EffectEvidence;
 use crate::plan::RequestPath;

@@ -7,8 +7,9 @@ use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
 use super::listeners::{CaptureMethod, Listeners};
-use super::{CLIENT, CellRoute, Contestant, Counts, Hop, Instance, SERVER};
 use crate::agent::AgentProgram;
+use crate::contestants::contestant::{CellRoute, Contestant, Counts};
+use crate::contestants::instance::{CLIENT, Hop, Instance, SERVER};
 use crate::network::{HTTP_PORT, Network, TCP_PORT};
 use crate::plan::RequestPath;
 use crate::process::Process;

@@ -19,11 +19,12 @@ use voile_host::ready::Probe;
 use super::captured::{CapturedPods, Redirection};
 use super::envoy;
 use super::listeners::fill;
-use super::{
-    CLIENT, CONTROL, CellRoute, Contestant, Counts, ExpectedOutput, IdentityProbe, Instance,
-    RecordedOutput, SERVER, lines, peers_folder,
-};
 use crate::agent::AgentConnection;
+use crate::contestants::contestant::{
+    CellRoute, Contestant, Counts, ExpectedOutput, IdentityProbe, RecordedOutput, lines,
+    peers_folder,
+};
+use crate::contestants::instance::{CLIENT, CONTROL, Instance, SERVER};
 use crate::definition::{EventAction, Variant};
 use crate::events::{EffectEvidence, READY_PATH};
 use crate::find;

@@ -12,10 +12,8 @@ use voile_host::ready::{Probe, http_get};
 use super::captured::{Calls, CapturedPods, Redirection};
 use super::listeners::fill;
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
-use super::{
-    CLIENT, CONTROL, CellRoute, Contestant, Counts, HBONE, IdentityProbe, Instance, SERVER,
-    peers_folder,
-};
+use crate::contestants::contestant::{CellRoute, Contestant, Counts, IdentityProbe, peers_folder};
+use crate::contestants::instance::{CLIENT, CONTROL, HBONE, Instance, SERVER};
 use crate::definition::Variant;
 use crate::find;
 use crate::network::{GATEWAY, HTTP_PORT, INBOUND, OUTBOUND, TCP_PORT};

@@ -17,7 +17,7 @@ use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{Rules, Tool, apply};
 
-use crate::contestants::Instance;
+use crate::contestants::instance::Instance;
 use crate::target::{Echo, HTTP, Lab, TCP};
 
 const PREFIX: u8 = 16;

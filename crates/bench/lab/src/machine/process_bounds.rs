@@ -11,7 +11,7 @@ use voile_host::isolation::ProcessIsolation;
 use voile_host::machine::cores_here;
 
 use crate::agent::ProcessBound;
-use crate::contestants::{Instance, is_proxy};
+use crate::contestants::instance::{Instance, is_proxy};
 use crate::definition::{CpuSet, Definition, SidecarLimits};
 
 /// Bounds of the processes that one lab starts.

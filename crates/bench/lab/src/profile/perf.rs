@@ -9,7 +9,7 @@ use voile_host::child::{Output, SupervisedChild};
 use voile_report::profile::{Flame, Profile, Syscalls};
 
 use super::ProfiledCell;
-use crate::contestants::Instance;
+use crate::contestants::instance::Instance;
 use crate::generator::{BrokenSlice, wait_until};
 use crate::hooks::there;
 use crate::target::Lab;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use voile_report::record::{Check, CheckVerdict};
 
-use crate::contestants::IdentityProbe;
 use crate::contestants::certificates::Leaf;
+use crate::contestants::contestant::IdentityProbe;
 use crate::proof::{listener_owner, pace};
 
 /// Time for openssl to listen, and for a sidecar to answer or to close.

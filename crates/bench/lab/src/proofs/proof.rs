@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use voile_host::netns::Namespace;
 use voile_report::record::{Check, CheckVerdict, PathProof};
 
-use crate::contestants::{
-    CellRoute, Contestant, Counts, ExpectedOutput, GeneratorTraffic, Hop, Instance, RecordedOutput,
-    SERVER,
+use crate::contestants::contestant::{
+    CellRoute, Contestant, Counts, ExpectedOutput, GeneratorTraffic, RecordedOutput,
 };
+use crate::contestants::instance::{Hop, Instance, SERVER};
 use crate::definition::{RefusalKind, WAYPOINT_MODE};
 use crate::endpoints;
 use crate::generator::{BrokenSlice, Generated, GeneratorRequest, finish_load, start_load};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use voile_report::record::Check;
 
-use crate::contestants::CellRoute;
+use crate::contestants::contestant::CellRoute;
 use crate::definition::Stray;
 use crate::generator::{BrokenSlice, GeneratorRequest, finish_load, start_load};
 use crate::plan::RequestPath;

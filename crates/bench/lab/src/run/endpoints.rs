@@ -7,7 +7,8 @@ use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 use voile_report::record::Check;
 
-use crate::contestants::{CellRoute, Hop, Instance};
+use crate::contestants::contestant::CellRoute;
+use crate::contestants::instance::{Hop, Instance};
 use crate::origin_servers::OriginServers;
 use crate::process::Process;
 use crate::proof::check;

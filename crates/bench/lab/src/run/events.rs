@@ -12,7 +12,7 @@ use voile_load::samples::Samples;
 use voile_report::events::{Interval, SliceEvent as Happened};
 
 use crate::agent::RemoteProcess;
-use crate::contestants::{CellRoute, Contestant};
+use crate::contestants::contestant::{CellRoute, Contestant};
 use crate::definition::{EventAction, ScheduledEvent};
 use crate::generator::{BrokenSlice, Generated, wait_until};
 use crate::hooks;

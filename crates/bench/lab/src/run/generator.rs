@@ -8,7 +8,7 @@ use serde::Deserialize;
 use voile_host::child::{Output, Spec, SupervisedChild};
 use voile_report::record::{Latency, ValueKind};
 
-use crate::contestants::CellRoute;
+use crate::contestants::contestant::CellRoute;
 use crate::definition::{Asks, RefusalKind, carried};
 use crate::events::INTERVAL;
 use crate::plan::fresh_tokens;

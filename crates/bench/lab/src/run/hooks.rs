@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use voile_host::child::Spec;
 
-use crate::contestants::Instance;
+use crate::contestants::instance::Instance;
 use crate::definition::Definition;
 use crate::generator::{BrokenSlice, wait_until};
 use crate::plan::PlannedSlice;

@@ -6,7 +6,7 @@ use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use crate::agent::FarProcess;
-use crate::contestants::Instance;
+use crate::contestants::instance::Instance;
 use crate::target::Lab;
 
 /// A process that an experiment started. Dropping it ends it.

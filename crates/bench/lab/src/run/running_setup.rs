@@ -8,7 +8,9 @@ use voile_host::child::SupervisedChild;
 use voile_report::profile::Profile;
 use voile_report::record::{Contestant as Listed, PathProof, Record, SliceRun, ValueKind};
 
-use crate::contestants::{Contestant, GeneratorTraffic, is_proxy, named};
+use crate::contestants::contestant::{Contestant, GeneratorTraffic};
+use crate::contestants::instance::is_proxy;
+use crate::contestants::named;
 use crate::definition::{Definition, ScheduledEvent};
 use crate::events;
 use crate::find::FoundPeers;

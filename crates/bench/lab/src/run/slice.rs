@@ -19,7 +19,8 @@ use voile_load::samples::Samples;
 use voile_report::record::{MachineSplit, MachineUse, Process, SliceRun};
 
 use crate::agent::FarLook;
-use crate::contestants::{CellRoute, Instance};
+use crate::contestants::contestant::CellRoute;
+use crate::contestants::instance::Instance;
 use crate::events;
 use crate::generator::{
     BrokenSlice, Generated, GeneratorRequest, finish_load, prepare_load, wait_until,

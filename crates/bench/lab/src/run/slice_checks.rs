@@ -3,7 +3,7 @@
 
 use voile_report::record::{Record, SliceRun};
 
-use crate::contestants::Counts;
+use crate::contestants::contestant::Counts;
 use crate::slice::CLOCK_SET;
 
 /// Events that could not be done are named once for each contestant.
@@ -65,7 +65,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::contestants::{CLIENT, SERVER};
+    use crate::contestants::instance::{CLIENT, SERVER};
 
     #[test]
     fn a_proxy_that_was_bypassed_in_a_slice_is_named() {

@@ -15,7 +15,8 @@ use voile_host::child::{Spec, SupervisedChild};
 use voile_report::agreement::{Agreement, AgreementScene, Slice};
 use voile_report::record::{Latency, ValueKind};
 
-use crate::contestants::{CellRoute, Hop};
+use crate::contestants::contestant::CellRoute;
+use crate::contestants::instance::Hop;
 use crate::definition::Asks;
 use crate::environment::{environment, head, warnings};
 use crate::find::PeerProgram;

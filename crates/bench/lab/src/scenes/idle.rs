@@ -17,9 +17,8 @@ use voile_host::machine::descriptor_limit;
 use voile_host::sampler::{ProcessResources, Usage};
 use voile_report::record::SliceRun;
 
-use crate::contestants::{
-    CLIENT, CLIENT_NODE, CellRoute, Contestant, Instance, WAYPOINT, is_proxy,
-};
+use crate::contestants::contestant::{CellRoute, Contestant};
+use crate::contestants::instance::{CLIENT, CLIENT_NODE, Instance, WAYPOINT, is_proxy};
 use crate::generator::BrokenSlice;
 use crate::plan::{Cell, RequestPath};
 use crate::target::Lab;

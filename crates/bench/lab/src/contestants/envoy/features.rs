@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::super::{ExpectedOutput, RecordedOutput, SERVER, lines};
+use crate::contestants::contestant::{ExpectedOutput, RecordedOutput, lines};
+use crate::contestants::instance::SERVER;
 use crate::definition::{AccessLog, PeerFeatures};
 
 /// Ends of a connection manager's own fields and of a TCP proxy's, as the templates write them.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::super::voile::output;
-use super::super::{CONTROL, ExpectedOutput, RecordedOutput};
+use crate::contestants::contestant::{ExpectedOutput, RecordedOutput};
+use crate::contestants::instance::CONTROL;
 use crate::definition::{
     FORGED, MatchedRule, PeerFeatures, PolicyAction, RefusalKind, generated_resources,
 };

@@ -4,9 +4,9 @@ use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use super::{HTTP, Ingress, RunningIngress};
-use crate::contestants::INGRESS;
 use crate::contestants::agent_services::SECOND;
 use crate::contestants::generations::Generations;
+use crate::contestants::instance::INGRESS;
 use crate::contestants::retired_processes::RetiredProcesses;
 use crate::contestants::voile::{kill, second};
 use crate::definition::EventAction;

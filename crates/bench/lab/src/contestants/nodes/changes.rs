@@ -11,9 +11,9 @@ use super::waypoint::WaypointProgram;
 use super::{ADMIN, NODE_ACCOUNT, NodePlan, Nodes, Program, RunningNodes, StartedNode};
 use crate::contestants::agent_services::SECOND;
 use crate::contestants::generations::Generations;
+use crate::contestants::instance::{HBONE, WAYPOINT};
 use crate::contestants::retired_processes::RetiredProcesses;
 use crate::contestants::voile::kill;
-use crate::contestants::{HBONE, WAYPOINT};
 use crate::definition::EventAction;
 use crate::events::{
     CertificateListener, EffectEvidence, ListenerOwners, Page, Renewal, TUNNELS_ALPN,

@@ -9,11 +9,12 @@ use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use super::{ADMIN, METRICS, READINESS};
+use crate::contestants::certificates;
 use crate::contestants::envoy::statistics;
+use crate::contestants::instance::{HBONE, Hop, Instance, WAYPOINT, WatchPoint};
 use crate::contestants::listeners::{SERVER_ID, fill};
 use crate::contestants::pair::{STATUS_PORT, write};
 use crate::contestants::voile::{self, metric, tell};
-use crate::contestants::{HBONE, Hop, Instance, WAYPOINT, WatchPoint, certificates};
 use crate::definition::Variant;
 use crate::events::READY_PATH;
 use crate::find;

@@ -9,7 +9,7 @@ use voile_host::ready::{Probe, http_get};
 use super::{LOCAL, Ports, SERVER, Voile, VoileSidecar, local_port};
 use crate::agent::{AgentConnection, AgentProgram, VoileOrder};
 use crate::contestants::agent_services::{ServedProcess, place};
-use crate::contestants::{ExpectedOutput, RecordedOutput};
+use crate::contestants::contestant::{ExpectedOutput, RecordedOutput};
 use crate::definition::{FORGED, MatchedRule, PolicyAction, RefusalKind};
 use crate::events::READY_PATH;
 use crate::plan::ContestantSetup;

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD};
 
 use super::{CLIENT, CONTROL, Ports, TOKEN_BOUND, Voile, VoileSidecar, local_port, output};
+use crate::contestants::contestant::peers_folder;
 use crate::contestants::envoy::{marking, with_file};
 use crate::contestants::pair::{STATUS_PORT, write};
-use crate::contestants::peers_folder;
 use crate::definition::Variant;
 use crate::find::{self, ENVOY_XDS};
 use crate::target::{Lab, READY_BOUND};
@@ -127,7 +127,7 @@ fn marked(bootstrap: &str, role: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants::SERVER;
+    use crate::contestants::instance::SERVER;
 
     #[test]
     fn what_it_is_started_with_is_what_was_exported_and_a_mark() {

@@ -13,9 +13,9 @@ use voile_report::control_plane::ControlPlaneRecord;
 
 use super::NodeCrowdSettings;
 use super::calls::{call, open, percentile, schedule};
+use crate::contestants::instance::{CLIENT_NODE, SERVER_NODE};
 use crate::contestants::nodes::agent::NodePod;
 use crate::contestants::nodes::{NODE_ACCOUNT, NodePlan, Program, StartedNode};
-use crate::contestants::{CLIENT_NODE, SERVER_NODE};
 use crate::control_plane::Progress;
 use crate::network::{GATEWAY, Network, Pod, TCP_PORT};
 use crate::proof::pace;
