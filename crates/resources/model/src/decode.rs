@@ -7,6 +7,7 @@ mod report;
 use std::sync::Arc;
 
 pub use fields::Fields;
+pub(crate) use report::is_within;
 pub use report::{FieldPath, Report, SpannedValue};
 
 use crate::codes;

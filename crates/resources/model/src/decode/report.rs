@@ -125,6 +125,11 @@ impl Report {
         in_field || self.failed() && all.len() >= MAX_DIAGNOSTICS_PER_DOCUMENT
     }
 
+    /// Returns true if the field or one below it has an error.
+    pub(crate) fn failed_within(&self, path: &str) -> bool {
+        self.failed_where(|field| is_within(field, path))
+    }
+
     /// All of it.
     pub(crate) fn into_diagnostics(self) -> Vec<Diagnostic> {
         self.diagnostics.into_inner()
@@ -229,4 +234,10 @@ impl Report {
             .iter()
             .any(|d| d.is_error() && d.field == path)
     }
+}
+
+/// Returns true if a field is `parent` or below it.
+pub(crate) fn is_within(field: &str, parent: &str) -> bool {
+    let rest = field.strip_prefix(parent);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }

@@ -70,9 +70,10 @@ pub(crate) struct WrittenRule {
 /// `from` or `to`: a missing list differs from an empty one.
 #[derive(Debug)]
 pub(crate) struct OptionalPart<T> {
-    /// Its location, if present.
+    /// Its location, if it is an empty list.
     pub(crate) at: Option<FieldPath>,
-    pub(crate) entries: Vec<T>,
+    /// None stands for an entry that cannot be read.
+    pub(crate) entries: Vec<Option<T>>,
 }
 
 /// Both lists of a field.
@@ -80,12 +81,16 @@ pub(crate) struct OptionalPart<T> {
 pub(crate) struct Values {
     pub(crate) values: Vec<Text>,
     pub(crate) not_values: Vec<Text>,
+    /// True if one of `values` is no text.
+    pub(crate) unread: bool,
 }
 
 impl Values {
     fn read(fields: &mut Fields<'_>, name: &'static str, not_name: &'static str) -> Self {
+        let values = fields.list(name, |cursor| Some(cursor.text()));
         Self {
-            values: fields.texts(name),
+            unread: values.iter().any(Option::is_none),
+            values: values.into_iter().flatten().collect(),
             not_values: fields.texts(not_name),
         }
     }
@@ -147,7 +152,7 @@ impl AuthorizationPolicy {
             }),
             rules: spec.get("rules").map(|rules| {
                 let read = rules.items();
-                read.iter().filter_map(WrittenRule::read).collect()
+                read.iter().map(WrittenRule::read).collect()
             }),
         };
         spec.finish();
@@ -171,35 +176,47 @@ impl Reference {
 }
 
 impl WrittenRule {
-    fn read(cursor: &Cursor<'_>) -> Option<Self> {
-        let mut fields = cursor.fields()?;
+    fn read(cursor: &Cursor<'_>) -> Self {
+        let at = cursor.at().clone();
+        let Some(mut fields) = cursor.fields() else {
+            return Self {
+                at,
+                from: OptionalPart::missing(),
+                to: OptionalPart::missing(),
+                when: Vec::new(),
+            };
+        };
         let read = Self {
-            at: cursor.at().clone(),
+            at,
             from: OptionalPart::read(&mut fields, "from", From::read),
             to: OptionalPart::read(&mut fields, "to", WrittenTo::read),
             when: fields.list("when", WrittenWhen::read),
         };
         fields.finish();
-        Some(read)
+        read
     }
 }
 
 impl<T> OptionalPart<T> {
+    fn missing() -> Self {
+        Self {
+            at: None,
+            entries: Vec::new(),
+        }
+    }
+
     fn read<'a>(
         fields: &mut Fields<'a>,
         name: &'static str,
         read: impl Fn(&Cursor<'a>) -> Option<T>,
     ) -> Self {
         let Some(cursor) = fields.get(name) else {
-            return Self {
-                at: None,
-                entries: Vec::new(),
-            };
+            return Self::missing();
         };
         let items = cursor.items();
         Self {
             at: (cursor.form() == NodeForm::List && items.is_empty()).then(|| cursor.at().clone()),
-            entries: items.iter().filter_map(read).collect(),
+            entries: items.iter().map(read).collect(),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use voile_model::Mesh;
 use voile_model::mesh::UNREADABLE_KEYS;
-use voile_model::mesh::authorization::PolicyTarget;
+use voile_model::mesh::authorization::{AuthorizationRule, Matches, PolicyTarget, WhenCondition};
 use voile_model::mesh::{KeySource, MutualTlsMode};
 
 use crate::{check_text, render};
@@ -61,27 +61,42 @@ const OF_POLICIES: &[Case] = &[
         "app=web ALLOW own rules",
     ),
     ("DENY\n  rules", "DENY\n  ruls", "app=web DENY all"),
-    ("namespaces: [b]", "namespases: [b]", "app=web DENY all"),
-    ("namespaces: [b]", "namespaces: ['b/c']", "app=web DENY all"),
-    ("paths: [/x]", "paths: 5", "app=web DENY all"),
-    ("key: source.ip", "key: source.pi", "app=web DENY all"),
     (
-        "DENY\n  rules: [{from",
-        "ALLOW\n  rules: [{form",
-        "app=web ALLOW nothing",
+        "DENY\n  rules: [",
+        "DENY\n  rules: [5, ",
+        "app=web DENY all + own rules",
     ),
-    ("DENY\n  rules: [{from", "AUDIT\n  rules: [{form", ""),
-    (
-        "DENY\n  rules: [{from",
-        "CUSTOM\n  rules: [{form",
-        "app=web DENY all",
-    ),
-    ("action: DENY", "action: CUSTOM", "app=web DENY all"),
+    ("DENY\n  rules: [", "DENY\n  rules: {a: [", ""), // no YAML at all
+    ("action: DENY", "action: CUSTOM", "app=web DENY own rules"),
     (
         "rules: [{from: [{source: {namespaces: [b]}}], to",
         "provider: {nme: a}\n  rules: [{to",
-        "app=web DENY own rules",
+        "app=web DENY to /x when 10.0.0.1",
     ),
+    // The workloads of an ALLOW policy are others than those that are meant: it allows nothing.
+    (
+        "{app: web}}\n  action: DENY",
+        "{app: [web]}}\n  action: ALLOW",
+        "everything ALLOW nothing",
+    ),
+    (
+        "selector: {matchLabels: {app: web}}\n  action: DENY",
+        "targetRefs: [{kind: Pod, name: a}]\n  action: ALLOW",
+        "everything ALLOW nothing",
+    ),
+    (
+        "selector: {matchLabels: {app: web}}\n  action: DENY",
+        "selectr: {matchLabels: {app: web}}\n  action: ALLOW",
+        "everything ALLOW nothing",
+    ),
+    ("action: DENY", "acton: DENY", "app=web DENY all"),
+    ("action: DENY\n  rules", "ruls", "app=web DENY all"),
+    (
+        "action: DENY\n  rules",
+        "action: ALLOW\n  ruls",
+        "app=web ALLOW nothing",
+    ),
+    ("\nspec:", "\nspce:", "everything DENY all"),
     (
         "labels: {x: y1}}",
         "annotations: {istio.io/dry-run: 'true'}}\nstatu: {}",
@@ -126,6 +141,7 @@ const OF_TOKENS: &[Case] = &[
         "app=web refuses default places",
     ),
     ("jwtRules: [{", "jwtRules: {a: [{", ""), // no YAML at all
+    ("\nspec:", "\nspce:", "everything refuses default places"),
 ];
 
 const PEER: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: a}\nspec:\n  selector: {matchLabels: {app: web}}\n  mtls: {mode: PERMISSIVE}\n  portLevelMtls: {8080: {mode: PERMISSIVE}}\n";
@@ -207,6 +223,165 @@ fn each_broken_part_of_each_security_kind_denies_what_the_resource_decides_about
     }
 }
 
+/// A rule that is right and one that is not, the second one's parts that DENY and CUSTOM deny.
+const OF_RULES: &[(&str, &str)] = &[
+    // A field that is not known, of the rule and of its parts.
+    (
+        "{form: [{source: {namespaces: [b]}}], to: [{operation: {paths: [/y]}}]}",
+        "to /y",
+    ),
+    (
+        "{from: [{sauce: {}}], to: [{operation: {paths: [/y]}}]}",
+        "to /y",
+    ),
+    (
+        "{from: [{source: {namespases: [b]}}], to: [{operation: {paths: [/y]}}]}",
+        "to /y",
+    ),
+    (
+        "{from: [{source: {namespases: [b], trustDomains: [d]}}]}",
+        "from trust domain d",
+    ),
+    ("{to: [{operation: {paths: [/y], method: [GET]}}]}", "to /y"),
+    // Another type.
+    ("{from: 5, to: [{operation: {paths: [/y]}}]}", "to /y"),
+    (
+        "{from: [5, {source: {namespaces: [b]}}], to: [{operation: {paths: [/y]}}]}",
+        "to /y",
+    ),
+    ("{from: [], to: [{operation: {paths: [/y]}}]}", "to /y"),
+    (
+        "{from: [{source: {namespaces: [5, b]}}], to: [{operation: {paths: [/y]}}]}",
+        "to /y",
+    ),
+    (
+        "{from: [{source: {namespaces: b}}], to: [{operation: {paths: [/y]}}]}",
+        "to /y",
+    ),
+    (
+        "{from: [{source: {namespaces: [b]}}], to: [{operation: {paths: 5}}]}",
+        "from b",
+    ),
+    ("{from: [{source: {namespaces: [b]}}], when: 5}", "from b"),
+    ("5", "all"),
+    // One value of several.
+    (
+        "{from: [{source: {namespaces: [b, c/d]}}], to: [{operation: {paths: [/y]}}]}",
+        "to /y",
+    ),
+    (
+        "{from: [{source: {principals: ['spiffe://a/ns/b/sa/c']}}], to: [{operation: {paths: [/y]}}]}",
+        "to /y",
+    ),
+    (
+        "{to: [{operation: {paths: ['/{*}x', /y], ports: ['80']}}]}",
+        "to port 80",
+    ),
+    // A source that says nothing that can be read is everybody, whatever the other says.
+    (
+        "{from: [{source: {namespaces: [b]}}, {source: {namespaces: [c/d]}}]}",
+        "all",
+    ),
+    // What is excluded and cannot be read is not excluded.
+    (
+        "{from: [{source: {notNamespaces: [b, c/d]}}]}",
+        "from not b",
+    ),
+    (
+        "{from: [{source: {namespaces: [a], notNamespaces: 5}}]}",
+        "from a",
+    ),
+    ("{to: [{operation: {notPaths: ['/{*}x']}}]}", "all"),
+    ("{to: [{operation: {notPaths: [/y, 5]}}]}", "to not /y"),
+    // A condition that cannot be read holds; the others and `from` stay.
+    (
+        "{from: [{source: {namespaces: [b]}}], when: [{key: source.pi, values: [10.0.0.1]}]}",
+        "from b",
+    ),
+    (
+        "{from: [{source: {namespaces: [b]}}], when: [{key: source.ip, values: [10.0.0.1]}, {key: remote.ip, values: [10.0.0.0/33]}]}",
+        "from b when 10.0.0.1",
+    ),
+    (
+        "{when: [{key: source.ip, values: [10.0.0.1, 5]}, {key: source.ip, notValues: [10.0.0.2], value: [a]}]}",
+        "when not 10.0.0.2",
+    ),
+    (
+        "{from: [{source: {namespaces: [b]}}], when: [{key: source.ip}]}",
+        "from b",
+    ),
+    (
+        "{from: [{source: {namespaces: [b]}}], when: [{values: [a]}]}",
+        "from b",
+    ),
+    ("{from: [{source: {namespaces: [b]}}], when: [5]}", "from b"),
+];
+
+#[test]
+fn a_broken_rule_allows_nothing_or_denies_what_its_readable_parts_match_and_leaves_the_others() {
+    let good = "{from: [{source: {ipBlocks: [10.0.0.9]}}]}";
+    for (broken, parts) in OF_RULES {
+        for (action, expected) in [
+            ("ALLOW", Some("app=web ALLOW from 10.0.0.9".to_owned())),
+            (
+                "DENY",
+                Some(format!("app=web DENY from 10.0.0.9 + {parts}")),
+            ),
+            (
+                "CUSTOM\n  provider: {name: x}",
+                Some(format!("app=web DENY from 10.0.0.9 + {parts}")),
+            ),
+            ("AUDIT", None),
+        ] {
+            let text = format!(
+                "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: p, namespace: a}}\nspec:\n  selector: {{matchLabels: {{app: web}}}}\n  action: {action}\n  rules: [{good}, {broken}]\n"
+            );
+            let (mesh, diagnostics) = check_text(&text);
+            let said = render(&diagnostics);
+            assert!(said.contains(": error["), "{broken}: {said}");
+            let expected: Vec<String> = expected.iter().map(|one| format!("a/{one}")).collect();
+            assert_eq!(in_force(&mesh), expected, "{action} {broken}: {said}");
+        }
+    }
+}
+
+/// The rule of `DENY` in words.
+const OWN: &str = "from b to /x when 10.0.0.1";
+
+/// A rule in words.
+fn rule(rule: &AuthorizationRule) -> String {
+    fn values<T: std::fmt::Display>(what: &str, matches: &Matches<T>) -> String {
+        let one = |value: &T| format!(" {what}{value}");
+        let not = |value: &T| format!(" {what}not {value}");
+        let any = matches.any_of.iter().map(one);
+        let all: String = any.chain(matches.none_of.iter().map(not)).collect();
+        all.replace("/32", "")
+    }
+    let mut text = String::new();
+    for from in &rule.from {
+        text += " from";
+        text += &values("", &from.namespaces);
+        text += &values("", &from.principals);
+        text += &values("trust domain ", &from.trust_domains);
+        text += &values("", &from.ip_blocks);
+    }
+    for to in &rule.to {
+        text += " to";
+        text += &values("", &to.paths);
+        text += &values("port ", &to.ports);
+    }
+    for when in &rule.when {
+        match when {
+            WhenCondition::SourceIp(matches) => text += &format!(" when{}", values("", matches)),
+            other => panic!("{other:?}"),
+        }
+    }
+    match text.is_empty() {
+        true => "all".to_owned(),
+        false => text.trim_start().to_owned(),
+    }
+}
+
 /// The policies in force, in a word for each.
 fn in_force(mesh: &Mesh) -> Vec<String> {
     let target = |target: &PolicyTarget| match target {
@@ -219,13 +394,10 @@ fn in_force(mesh: &Mesh) -> Vec<String> {
     };
     let mut found = Vec::new();
     for one in mesh.authorization_policies.values() {
-        let all = one
-            .rules
-            .iter()
-            .any(|rule| rule.from.is_empty() && rule.to.is_empty() && rule.when.is_empty());
-        let rules = match one.rules.is_empty() {
-            true => "nothing",
-            false => ["own rules", "all"][usize::from(all)],
+        let rules: Vec<String> = one.rules.iter().map(rule).collect();
+        let rules = match rules.is_empty() {
+            true => "nothing".to_owned(),
+            false => rules.join(" + ").replace(OWN, "own rules"),
         };
         let (namespace, action) = (&one.name.namespace, one.action.word());
         found.push(format!(

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report};
+use crate::decode::{FieldPath, Fields, Report, is_within};
 use crate::mesh::authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, AuthorizationRule, Matches,
-    OperationMatch, PolicyTarget, SourceMatch, TargetReference, WhenCondition,
+    OperationMatch, PolicyTarget, SourceMatch, StringMatch, TargetReference, WhenCondition,
     values::{self as read, CONDITION_KEYS, ConditionError, MAX_SERVICE_ACCOUNTS},
 };
+use crate::source::Source;
 use crate::text::{clip, suggest};
 use crate::written::{Text, authorization as written};
 
@@ -26,30 +27,69 @@ struct RuleContext<'a> {
     custom: bool,
 }
 
-/// Always returns a policy: an invalid one keeps at least its target.
+/// Always returns a policy. Of an invalid one every unreadable part is replaced so that the policy allows less or
+/// denies more: a rule of ALLOW allows nothing, a part of another rule matches everything, and an unreadable action
+/// denies everything.
 pub(in crate::check) fn authorization_policy(
     meta: Meta,
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> AuthorizationPolicy {
     let written = written::AuthorizationPolicy::read(fields);
+    let spec = values::join(&meta.at.path, "spec");
     let dry_run = dry_run(&meta, report);
-    let action = action(&written, &meta.at, report);
-    let own = meta.name.namespace.clone();
+    let action = action(&written, (&meta.at, &spec), report);
+    let target = target(&written.target, written.at.as_ref(), report);
     let checking = RuleContext {
         report,
-        own: own.as_str(),
-        custom: matches!(action, AuthorizationAction::Custom(_)),
+        own: meta.name.namespace.as_str(),
+        custom: matches!(action, Some(AuthorizationAction::Custom(_))),
     };
     let rules = written.rules.iter().flatten();
+    let rules = rules.map(|rule| (&*rule.at.path, checking.rule(rule)));
+    let rules: Vec<(&str, AuthorizationRule)> = rules.collect();
+    let rules = match &action {
+        // Other workloads than the author means, or other requests.
+        Some(AuthorizationAction::Allow)
+            if unread_beside(&spec, &["action", "provider", "rules"], report) =>
+        {
+            Vec::new()
+        }
+        Some(AuthorizationAction::Allow) => {
+            let readable = |(path, rule)| (!report.failed_within(path)).then_some(rule);
+            rules.into_iter().filter_map(readable).collect()
+        }
+        Some(_) if !rules.is_empty() || !report.failed_within(&spec) => {
+            rules.into_iter().map(|(_, rule)| rule).collect()
+        }
+        Some(_) | None => vec![everything(meta.source.clone())],
+    };
     AuthorizationPolicy {
-        target: target(&written.target, written.at.as_ref(), report),
-        rules: rules.map(|rule| checking.rule(rule)).collect(),
+        target,
+        rules,
         name: meta.name,
         source: meta.source,
-        action,
+        action: action.unwrap_or(AuthorizationAction::Deny),
         dry_run,
     }
+}
+
+/// The rule that matches everything.
+pub(in crate::check) fn everything(source: Source) -> AuthorizationRule {
+    AuthorizationRule {
+        source,
+        from: Vec::new(),
+        to: Vec::new(),
+        when: Vec::new(),
+    }
+}
+
+/// Returns true if `spec`, or a field of it that is none of these, has an error.
+fn unread_beside(spec: &str, known: &[&str], report: &Report) -> bool {
+    let known: Vec<_> = known.iter().map(|name| values::join(spec, name)).collect();
+    report.failed_where(|field| {
+        is_within(field, spec) && !known.iter().any(|path| is_within(field, path))
+    })
 }
 
 /// Go's words for true and false, which is how Istio reads it.
@@ -173,11 +213,13 @@ pub(in crate::check) fn aimed(
     })
 }
 
+/// The action; none if it cannot be read. A field that is not known may be the one that is missing.
 fn action(
     written: &written::AuthorizationPolicy,
-    document: &FieldPath,
+    (document, spec): (&FieldPath, &str),
     report: &Report,
-) -> AuthorizationAction {
+) -> Option<AuthorizationAction> {
+    const OTHERS: [&str; 5] = ["selector", "targetRef", "targetRefs", "provider", "rules"];
     #[derive(Clone, Copy, PartialEq)]
     enum AttributeName {
         Allow,
@@ -192,9 +234,10 @@ fn action(
         ("CUSTOM", AttributeName::Custom),
     ];
     let said = written.action.as_ref();
-    let word = said.map_or(Some(AttributeName::Allow), |text| {
-        report.one_of(text, &WORDS)
-    });
+    let word = match said {
+        Some(text) => report.one_of(text, &WORDS),
+        None => (!unread_beside(spec, &OTHERS, report)).then_some(AttributeName::Allow),
+    };
     let at = said.map_or_else(|| written.at.as_ref().unwrap_or(document), |text| &text.at);
     if let (Some(AttributeName::Deny | AttributeName::Custom), None) = (word, &written.rules) {
         let message = "without `rules` this policy never matches anything";
@@ -215,11 +258,11 @@ fn action(
             "remove it, or write action: CUSTOM",
         );
     }
-    match word {
-        Some(AttributeName::Allow) => AuthorizationAction::Allow,
-        Some(AttributeName::Audit) => AuthorizationAction::Audit,
-        Some(AttributeName::Deny) | None => AuthorizationAction::Deny,
-        Some(AttributeName::Custom) => {
+    Some(match word? {
+        AttributeName::Allow => AuthorizationAction::Allow,
+        AttributeName::Audit => AuthorizationAction::Audit,
+        AttributeName::Deny => AuthorizationAction::Deny,
+        AttributeName::Custom => {
             let spec = written.at.as_ref().unwrap_or(document);
             let parent = provider.map_or(spec, |provider| &provider.at);
             let name = provider.and_then(|provider| provider.name.as_ref());
@@ -235,6 +278,20 @@ fn action(
                 source: report.source(said.map_or(parent, |name| &name.at)),
             })
         }
+    })
+}
+
+/// The entries of a list of which one must match. An entry that says nothing that can be read matches everything.
+fn one_of<W, T: Default + PartialEq>(
+    written: &written::OptionalPart<W>,
+    read: impl Fn(&W) -> T,
+) -> Vec<T> {
+    let entries = written.entries.iter();
+    let entries = entries.map(|entry| entry.as_ref().map_or_else(T::default, &read));
+    let entries: Vec<T> = entries.collect();
+    match entries.contains(&T::default()) {
+        true => Vec::new(),
+        false => entries,
     }
 }
 
@@ -253,18 +310,8 @@ impl RuleContext<'_> {
         }
         AuthorizationRule {
             source: self.report.source(&written.at),
-            from: written
-                .from
-                .entries
-                .iter()
-                .map(|from| self.source(from))
-                .collect(),
-            to: written
-                .to
-                .entries
-                .iter()
-                .map(|to| self.operation(to))
-                .collect(),
+            from: one_of(&written.from, |from| self.source(from)),
+            to: one_of(&written.to, |to| self.operation(to)),
             when: written
                 .when
                 .iter()
@@ -316,7 +363,7 @@ impl RuleContext<'_> {
             self.literal_stars(values);
         }
         SourceMatch {
-            principals: self.principals(&from.principals),
+            principals: self.matches(&from.principals, principal),
             request_principals: self.matches(&from.request_principals, read::string),
             namespaces: self.matches(&from.namespaces, read::namespace),
             service_accounts: self
@@ -325,27 +372,6 @@ impl RuleContext<'_> {
             ip_blocks: self.matches(&from.ip_blocks, read::address_range),
             remote_ip_blocks: self.matches(&from.remote_ip_blocks, read::address_range),
         }
-    }
-
-    fn principals(
-        &self,
-        written: &written::Values,
-    ) -> Matches<crate::mesh::authorization::StringMatch> {
-        for text in written.values.iter().chain(&written.not_values) {
-            if text.value.starts_with("spiffe://") {
-                let message = format!(
-                    "`{}` never matches: a principal is written without spiffe://",
-                    clip(&text.value)
-                );
-                self.report.error(
-                    codes::BAD_VALUE,
-                    &text.at,
-                    message,
-                    "write TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT",
-                );
-            }
-        }
-        self.matches(written, read::string)
     }
 
     fn not_with_custom(&self, at: &FieldPath, what: &str) {
@@ -386,6 +412,9 @@ impl RuleContext<'_> {
 
     fn condition(&self, when: &written::WrittenWhen) -> Option<WhenCondition> {
         let key = self.report.required(when.key.as_ref(), &when.at, "key")?;
+        if when.values.unread {
+            return None;
+        }
         if when.values.is_empty() {
             let message = format!(
                 "`values` or `notValues` is missing for {}",
@@ -439,7 +468,7 @@ impl RuleContext<'_> {
         }
     }
 
-    /// Reads both lists of a field.
+    /// Reads both lists of a field. One of several values that cannot be read may match anything.
     fn matches<T>(
         &self,
         written: &written::Values,
@@ -452,8 +481,10 @@ impl RuleContext<'_> {
                 None
             }
         };
+        let any_of: Vec<Option<T>> = written.values.iter().map(one).collect();
+        let any_of: Option<Vec<T>> = any_of.into_iter().collect();
         Matches {
-            any_of: written.values.iter().filter_map(one).collect(),
+            any_of: any_of.filter(|_| !written.unread).unwrap_or_default(),
             none_of: written.not_values.iter().filter_map(one).collect(),
         }
     }
@@ -463,6 +494,17 @@ impl RuleContext<'_> {
             literal_star(text, self.report);
         }
     }
+}
+
+/// The principal of a certificate.
+fn principal(value: &str) -> Result<StringMatch, String> {
+    if value.starts_with("spiffe://") {
+        return Err(format!(
+            "`{}` never matches: write TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT, without spiffe://",
+            clip(value)
+        ));
+    }
+    read::string(value)
 }
 
 /// A `*` in the middle matches only itself, which is hardly ever intended.

@@ -4,8 +4,8 @@
 //! | kind | denied traffic |
 //! |---|---|
 //! | PeerAuthentication | plaintext, if it sets a mode: to its workloads, or to their ports that it names |
-//! | AuthorizationPolicy ALLOW | requests to its workloads that no other ALLOW policy allows; its own readable rules still allow |
-//! | DENY, CUSTOM | requests that its rules match; with unreadable rules, every request to its workloads |
+//! | AuthorizationPolicy ALLOW | requests to its workloads that neither its readable rules nor other ALLOW policies allow |
+//! | DENY, CUSTOM | requests that the readable parts of its rules match |
 //! | AUDIT, dry run | nothing |
 //! | RequestAuthentication | requests with a token in one of its places |
 //! | BackendTLSPolicy | calls of its Services |
@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::attach;
+use crate::check::authorization::everything;
 use crate::check::{CheckedResource, ResourceId, StoredResource};
 use crate::codes;
 use crate::decode::Report;
@@ -50,21 +51,18 @@ pub(in crate::check) fn held(
 ) -> Option<CheckedResource> {
     Some(match checked {
         CheckedResource::PeerAuthentication(policy) => {
-            let unread = |part: &str| {
-                let part = format!("{spec}.{part}");
-                report.failed_where(|field| is_below(field, &part))
-            };
+            let unread = |part: &str| report.failed_within(&format!("{spec}.{part}"));
             let unread = (unread("mtls"), unread("selector"));
             CheckedResource::PeerAuthentication(
                 strict(Arc::unwrap_or_clone(policy), unread)?.into(),
             )
         }
         CheckedResource::AuthorizationPolicy(policy) => {
-            let policy = denying(Arc::unwrap_or_clone(policy), spec, report)?;
+            let policy = denying(Arc::unwrap_or_clone(policy), unread_spec(spec, report))?;
             CheckedResource::AuthorizationPolicy(policy.into())
         }
         CheckedResource::RequestAuthentication(one) => {
-            let unread = report.failed_where(|field| is_below(field, spec));
+            let unread = report.failed_within(spec) || unread_spec(spec, report);
             let one = refusing(Arc::unwrap_or_clone(one), unread)?;
             CheckedResource::RequestAuthentication(one.into())
         }
@@ -73,9 +71,14 @@ pub(in crate::check) fn held(
     })
 }
 
-fn is_below(field: &str, parent: &str) -> bool {
-    let rest = field.strip_prefix(parent);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+/// Returns true if a field beside `spec` is not known: it may be the `spec`.
+fn unread_spec(spec: &str, report: &Report) -> bool {
+    let document = spec.trim_end_matches("spec");
+    report.failed_where(|field| {
+        let name = field.strip_prefix(document).unwrap_or_default();
+        !matches!(name, "" | "apiVersion" | "kind" | "metadata" | "spec")
+            && !name.contains(['.', '['])
+    })
 }
 
 fn strict(
@@ -98,45 +101,18 @@ fn strict(
     Some(policy)
 }
 
-fn denying(
-    mut policy: AuthorizationPolicy,
-    spec: &str,
-    report: &Report,
-) -> Option<AuthorizationPolicy> {
-    let below = |part: &'static str| {
-        let path = format!("{spec}.{part}");
-        move |field: &str| is_below(field, &path)
-    };
-    let action_unread = report.failed_where(below("action"));
-    if policy.dry_run || policy.action == AuthorizationAction::Audit && !action_unread {
+fn denying(mut policy: AuthorizationPolicy, spec_unread: bool) -> Option<AuthorizationPolicy> {
+    if policy.dry_run || policy.action == AuthorizationAction::Audit {
         return None;
     }
-    let parts = ["selector", "targetRef", "targetRefs", "action", "provider"].map(below);
-    let elsewhere = |field: &str| parts.iter().any(|part| part(field));
-    let rules_unread = report.failed_where(|field| is_below(field, spec) && !elsewhere(field));
-    match policy.action {
-        AuthorizationAction::Allow if action_unread => policy.action = AuthorizationAction::Deny,
-        AuthorizationAction::Allow => {
-            if rules_unread {
-                policy.rules.clear();
-            }
-            return Some(policy);
-        }
-        _ => policy.action = AuthorizationAction::Deny,
-    }
-    if rules_unread || action_unread || policy.rules.is_empty() {
-        policy.rules = vec![everything(&policy.source)];
+    let says_nothing = policy.rules.is_empty() && policy.target == PolicyTarget::Everything;
+    if policy.action != AuthorizationAction::Allow {
+        policy.action = AuthorizationAction::Deny;
+    } else if says_nothing && spec_unread {
+        policy.action = AuthorizationAction::Deny;
+        policy.rules = vec![everything(policy.source.clone())];
     }
     Some(policy)
-}
-
-fn everything(source: &Source) -> AuthorizationRule {
-    AuthorizationRule {
-        source: source.clone(),
-        from: Vec::new(),
-        to: Vec::new(),
-        when: Vec::new(),
-    }
 }
 
 /// Keeps the places where tokens are looked for, and no key that could verify one.
@@ -244,24 +220,24 @@ fn uncalled(source: &Source, what: &str) -> Diagnostic {
 }
 
 fn denied(policy: &AuthorizationPolicy, what: &str, scope: &str) -> Diagnostic {
-    let all =
-        policy.action == AuthorizationAction::Deny && policy.rules == [everything(&policy.source)];
+    let is_all = |rule: &AuthorizationRule| *rule == everything(rule.source.clone());
+    let all = policy.rules.iter().any(is_all);
     let (until, help) = match &policy.action {
         AuthorizationAction::Allow if policy.rules.is_empty() => (
             "takes no calls but those that other ALLOW policies allow",
             "what it would allow is denied there",
         ),
         AuthorizationAction::Allow => (
-            "takes what its rules allow",
-            "its rules can be read: what they do not allow is denied there",
+            "takes what its readable rules allow",
+            "what they do not allow is denied there",
         ),
         _ if all => (
             "takes no calls",
             "every request and connection is denied there",
         ),
         _ => (
-            "takes no calls that its rules match",
-            "its rules can be read: what they match is denied there",
+            "takes no calls that the readable parts of its rules match",
+            "a part that cannot be read matches everything",
         ),
     };
     let message = format!(
