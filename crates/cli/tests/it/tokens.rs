@@ -244,6 +244,24 @@ fn the_application_sees_what_the_rule_says_and_no_forgery() {
 }
 
 #[test]
+fn a_rule_that_demands_a_token_refuses_requests_without_one() {
+    let mesh = Mesh::start("PERMISSIVE");
+    application::reflect(mesh.http_app());
+    let issuer = Issuer::new(ISSUER, "one");
+    set(&mesh, &believes(&rule(&issuer, ", presence: REQUIRED")));
+    in_force("a token must be there", || {
+        ask(&mesh, "/", "").status == 401
+    });
+    let refused = ask(&mesh, "/", "");
+    assert_eq!(text(&refused), "Jwt is missing");
+    let head = refused.head.to_ascii_lowercase();
+    let challenge = "www-authenticate: bearer realm=\"http://server/\"\r\n";
+    assert!(head.contains(challenge), "{head}");
+    let good = issuer.token("anna", json!({}));
+    assert_eq!(bearer(&mesh, &good).status, 200);
+}
+
+#[test]
 fn claims_decide_in_authorization_policies() {
     let mesh = Mesh::start("PERMISSIVE");
     application::reflect(mesh.http_app());

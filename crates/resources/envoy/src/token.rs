@@ -9,8 +9,8 @@ use crate::matchers::{TOKEN_FILTER, TOKEN_KEY};
 const ALWAYS_SPLIT: [&str; 2] = ["permission", "scope"];
 
 /// The filter for all rules of a workload, each with its keys as a JSON Web Key Set; none when there are none. A request
-/// without tokens passes, one with a bad token is answered 401. The rules are given in the order in which they hold: by
-/// issuer.
+/// without tokens passes unless a rule demands one, a request with a bad token is answered 401. The rules are given in
+/// the order in which they hold: by issuer.
 pub fn token_filter(rules: &[(&TokenRule, &str)]) -> Option<Value> {
     let name = |number| format!("origins-{number}");
     let numbered = rules.iter().enumerate();
@@ -18,16 +18,26 @@ pub fn token_filter(rules: &[(&TokenRule, &str)]) -> Option<Value> {
         .map(|(number, (rule, keys))| (name(number), provider(rule, keys)))
         .collect();
     let one = |number| json!({ "provider_name": name(number) });
-    let or_none = |number| json!({ "requires_any": { "requirements": [one(number), { "allow_missing": {} }] } });
-    let requires = match rules.len() {
+    let or_none = |(number, (rule, _)): (usize, &(&TokenRule, &str))| match rule.required {
+        true => one(number),
+        false => {
+            json!({ "requires_any": { "requirements": [one(number), { "allow_missing": {} }] } })
+        }
+    };
+    let mut each: Vec<Value> = rules.iter().enumerate().map(or_none).collect();
+    let requires = match each.len() {
         0 => return None,
-        1 => or_none(0),
+        1 => each.remove(0),
         count => {
-            // Any of them, or each of them or nothing: two issuers may look in the same place.
-            let mut any: Vec<Value> = (0..count).map(one).collect();
-            let each: Vec<Value> = (0..count).map(or_none).collect();
-            any.push(json!({ "requires_all": { "requirements": each } }));
-            json!({ "requires_any": { "requirements": any } })
+            let each = json!({ "requires_all": { "requirements": each } });
+            match rules.iter().any(|(rule, _)| rule.required) {
+                true => each,
+                // Any of them, or each of them or nothing: two issuers may look in the same place.
+                false => {
+                    let any: Vec<Value> = (0..count).map(one).chain([each]).collect();
+                    json!({ "requires_any": { "requirements": any } })
+                }
+            }
         }
     };
     Some(json!({

@@ -224,6 +224,7 @@ fn rule(issuer: &str, keys: &str) -> TokenRule {
         output_claims: Vec::new(),
         space_delimited_claims: Vec::new(),
         timeout: std::time::Duration::from_secs(5),
+        required: false,
     }
 }
 

@@ -27,8 +27,15 @@ impl Verified {
     /// The changes to the request.
     pub fn edits<'a>(&'a self, rules: &'a Rules) -> TokenEdits<'a> {
         let mut edits = TokenEdits::default();
+        for one in self.others.iter().chain([self]) {
+            one.add_edits(rules, &mut edits);
+        }
+        edits
+    }
+
+    fn add_edits<'a>(&'a self, rules: &'a Rules, edits: &mut TokenEdits<'a>) {
         let Some(rule) = rules.rules.get(self.rule) else {
-            return edits;
+            return;
         };
         if !rule.forward {
             for number in &self.places {
@@ -47,7 +54,6 @@ impl Verified {
                 edits.add.push((&output.header, value));
             }
         }
-        edits
     }
 }
 

@@ -1,6 +1,10 @@
 //! The decision about a request's tokens, as Envoy's filter makes it for Istio's translation of these rules. The
 //! request passes by the first rule, by issuer, for which every token in its places is valid. A request without any
 //! token passes without a principal. Every other request is refused.
+//!
+//! If a rule demands a token (`presence: REQUIRED`), the request passes by all rules together: the places of such a rule
+//! have valid tokens, and those of the others valid ones or none. The last rule gives the principal, and a rule does not
+//! see a token that one before it takes out of the request.
 
 use std::sync::Arc;
 
@@ -58,7 +62,7 @@ impl Rules {
             return TokenOutcome::NoToken;
         }
         let found = match self.places.find(request) {
-            Ok(found) if found.is_empty() => return TokenOutcome::NoToken,
+            Ok(found) if found.is_empty() && !self.required => return TokenOutcome::NoToken,
             Ok(found) => found,
             Err(reason) => return TokenOutcome::Refused(TokenRefusal { reason }),
         };
@@ -97,6 +101,9 @@ impl Rules {
             }
         });
         let mut tokens: SmallVec<[ExaminedRequest<'_>; 2]> = tokens.collect();
+        if self.required {
+            return self.accept_all(tokens, examining);
+        }
         let mut refused: SmallVec<[(u32, TokenErrorReason); 2]> = SmallVec::new();
         for number in self.candidates(&tokens) {
             match self.accept(number, &mut tokens, examining) {
@@ -125,6 +132,36 @@ impl Rules {
         all
     }
 
+    /// Verifies the tokens by every rule in whose places there are some.
+    fn accept_all(
+        &self,
+        mut tokens: SmallVec<[ExaminedRequest<'_>; 2]>,
+        examining: &mut TokenExamination<'_>,
+    ) -> Result<Verified, TokenErrorReason> {
+        let mut last: Option<Verified> = None;
+        for (rule, number) in self.rules.iter().zip(0..) {
+            if !tokens
+                .iter()
+                .any(|token| rule.places.contains(&token.place))
+            {
+                match rule.required {
+                    true => return Err(TokenErrorReason::Missing),
+                    false => continue,
+                }
+            }
+            let mut good = self.accept(number, &mut tokens, examining)?;
+            if !rule.forward {
+                tokens.retain(|token| !good.places.contains(&token.place));
+            }
+            if let Some(mut before) = last.take() {
+                good.others = std::mem::take(&mut before.others);
+                good.others.push(before);
+            }
+            last = Some(good);
+        }
+        last.ok_or(TokenErrorReason::Missing)
+    }
+
     /// Verifies all tokens in a rule's places. The token in the first place gives the request's principal.
     fn accept(
         &self,
@@ -149,6 +186,7 @@ impl Rules {
             token: first.ok_or(TokenErrorReason::Issuer)?,
             rule: number as usize,
             places,
+            others: Vec::new(),
         })
     }
 

@@ -27,6 +27,8 @@ pub struct Verified {
     pub(super) rule: usize,
     /// Numbers of the places where this rule's tokens were found.
     pub(super) places: SmallVec<[u16; 2]>,
+    /// Good tokens of other rules, where a rule demands one. Policies see none of their claims.
+    pub(super) others: Vec<Verified>,
 }
 
 impl Verified {
@@ -56,6 +58,9 @@ pub struct TokenRefusal {
 /// Why a token is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum TokenErrorReason {
+    /// A rule demands a token, and none is in its places.
+    #[error("Jwt is missing")]
+    Missing,
     /// Not three parts, or too long.
     #[error("Jwt is not in the form of Header.Payload.Signature with two dots and 3 sections")]
     Form,
@@ -171,7 +176,8 @@ impl TokenRefusal {
         format!("jwt_authn_access_denied{{{reason}}}")
     }
 
-    /// `WWW-Authenticate` (RFC 6750): the realm is the address that was asked for, without its query, in which a token may be.
+    /// `WWW-Authenticate` (RFC 6750): the realm is the address that was asked for, without its query, in which a token may be. Of a
+    /// token that is not there no error is told.
     pub fn challenge(&self, scheme: &str, authority: &[u8], path: &[u8]) -> String {
         const MAX_REALM_BYTES: usize = 256; // as Envoy's
         let end = path.iter().position(|byte| matches!(byte, b'?' | b'#'));
@@ -183,6 +189,10 @@ impl TokenRefusal {
             .take(MAX_REALM_BYTES)
             .map(|byte| char::from(*byte))
             .collect();
-        format!("Bearer realm=\"{realm}\", error=\"invalid_token\"")
+        let error = match self.reason {
+            TokenErrorReason::Missing => "",
+            _ => ", error=\"invalid_token\"",
+        };
+        format!("Bearer realm=\"{realm}\"{error}")
     }
 }

@@ -34,6 +34,8 @@ pub struct Rules {
     anybody: Vec<u32>,
     /// Headers, in lower case, that only tokens may set.
     owned: Vec<Arc<str>>,
+    /// True if a rule demands a token.
+    pub(super) required: bool,
     key_sets: BTreeMap<Fingerprint, Arc<KeySet>>,
 }
 
@@ -54,6 +56,8 @@ pub(super) struct CompiledTokenRule {
     /// The numbers of its places, in order.
     pub(super) places: Box<[u16]>,
     pub(super) forward: bool,
+    /// True if a request without a good token for it is refused.
+    pub(super) required: bool,
     pub(super) payload_header: Option<Arc<str>>,
     pub(super) outputs: Box<[ClaimOutput]>,
     pub(super) split: Box<[Arc<str>]>,
@@ -84,6 +88,7 @@ impl Rules {
             issuers: HashMap::new(),
             anybody: Vec::new(),
             owned,
+            required: given.iter().any(|one| one.rule.required),
             key_sets: BTreeMap::new(),
         };
         for one in given {
@@ -219,6 +224,7 @@ impl CompiledTokenRule {
             keys,
             places,
             forward: rule.forward_original,
+            required: rule.required,
             payload_header: rule.output_payload_to_header.clone(),
             outputs: rule.output_claims.clone().into(),
             split: split.into(),

@@ -46,6 +46,7 @@ pub(crate) fn rule(issuer: &str, keys: &str) -> TokenRule {
         output_claims: Vec::new(),
         space_delimited_claims: Vec::new(),
         timeout: Duration::from_secs(5),
+        required: false,
     }
 }
 

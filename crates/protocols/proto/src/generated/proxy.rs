@@ -699,6 +699,9 @@ pub struct TokenRule {
     /// Besides `scope` and `permission`.
     #[prost(string, repeated, tag = "10")]
     pub space_delimited_claims: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// A request without a good token of this rule is refused, whatever other tokens it has.
+    #[prost(bool, tag = "11")]
+    pub required: bool,
 }
 impl ::prost::Name for TokenRule {
     const NAME: &'static str = "TokenRule";

@@ -375,6 +375,7 @@ spec:
     outputPayloadToHeader: X-Payload
     outputClaimToHeaders: [{header: X-User, claim: sub}, {header: x-group, claim: a.b}]
     spaceDelimitedClaims: [roles]
+    presence: REQUIRED
 "#;
 
 #[test]

@@ -3,8 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
-use voile_model::mesh::{Mesh, MeshService, Protocol, ServicePort};
+use voile_model::mesh::{
+    Mesh, MeshService, Protocol, RequestAuthentication, ServicePort, token_rules,
+};
 use voile_model::{Identity, Port, ResourceName};
 use voile_policy::authorization::{
     Action, Policy, PolicyRule, RequestFacts, Term, naive, provider_of,
@@ -12,7 +15,7 @@ use voile_policy::authorization::{
 
 use super::{
     WorkloadPolicies, enforced_protocol, is_known, is_opaque, mode, refused_at_the_door, said,
-    waypoint,
+    token, waypoint,
 };
 use crate::subject::{Subject, behind, subjects};
 
@@ -144,7 +147,9 @@ fn at_waypoint(
                 mesh,
                 mesh.authorization_aimed_at(gateway, Some(service)),
             );
-            answer(&held, caller, (port.protocol, port.number))
+            let own = waypoint::workload(mesh, name);
+            let tokens = mesh.request_authentication_at(gateway, Some(service), own);
+            answer(&held, tokens, caller, (port.protocol, port.number))
         }
     }
 }
@@ -161,13 +166,18 @@ fn at_workload(
     }
     match refused_at_the_door(mesh, mode(mesh, subject, port), caller.identity()) {
         Some(why) => CallerAccess::Nothing(why),
-        None => answer(held, caller, (enforced_protocol(subject, protocol), port)),
+        None => {
+            let tokens = mesh.request_authentication_for_labels(subject.namespace, subject.labels);
+            let protocol = enforced_protocol(subject, protocol);
+            answer(held, tokens, caller, (protocol, port))
+        }
     }
 }
 
 /// Decides by the policies for a caller whose connection is accepted.
 fn answer(
     held: &WorkloadPolicies<'_>,
+    tokens: Vec<&Arc<RequestAuthentication>>,
     caller: &CallerGroup,
     (protocol, port): (Protocol, Port),
 ) -> CallerAccess {
@@ -182,7 +192,10 @@ fn answer(
     };
     let http = !is_opaque(protocol);
     let enforced = || held.policies.iter().filter(|policy| !policy.dry_run);
-    let mut conditions = Vec::new();
+    let mut conditions = match http {
+        true => token::required_tokens(token_rules(tokens)),
+        false => Vec::new(),
+    };
     for policy in enforced() {
         // If CUSTOM policies name several providers, the requests they match are denied.
         let asked = match policy.action {

@@ -120,9 +120,10 @@ pub(super) fn look_by(
         TokenOutcome::Verified(verified) => good(&mut looked, &rules, &written, &verified),
         TokenOutcome::Refused(refusal) => {
             let issuer = question.token.and_then(|brought| issuer(brought.token));
-            let rule = written
-                .iter()
-                .find(|(_, rule)| Some(&*rule.issuer) == issuer.as_deref());
+            let rule = written.iter().find(|(_, rule)| match refusal.reason {
+                TokenErrorReason::Missing => rule.required,
+                _ => Some(&*rule.issuer) == issuer.as_deref(),
+            });
             let why = format!("refused: {} ({})", refusal.text(), refusal.status());
             looked.said = Some(said(why, rule));
             let otherwise = otherwise(refusal.reason, &written, rule);
@@ -134,7 +135,7 @@ pub(super) fn look_by(
     looked
 }
 
-type Written<'a> = (&'a RequestAuthentication, &'a TokenRule);
+pub(super) type Written<'a> = (&'a RequestAuthentication, &'a TokenRule);
 
 fn said(why: String, rule: Option<&Written<'_>>) -> TokenSaid {
     TokenSaid {
@@ -231,6 +232,17 @@ fn issuer(token: &str) -> Option<String> {
     claims.get("iss")?.as_str().map(str::to_owned)
 }
 
+/// The tokens without which these rules let no request pass, in words.
+pub(super) fn required_tokens<'a>(rules: impl IntoIterator<Item = Written<'a>>) -> Vec<String> {
+    let rules = rules.into_iter().filter(|(_, rule)| rule.required);
+    rules
+        .map(|(_, rule)| match &*rule.issuer {
+            "" => "a token is there".to_owned(),
+            issuer => format!("a token of {issuer} is there"),
+        })
+        .collect()
+}
+
 /// Changes that would make the token acceptable.
 fn otherwise(
     reason: TokenErrorReason,
@@ -251,6 +263,7 @@ fn otherwise(
             let more = if issuers.len() > SHOWN { ", …" } else { "" };
             vec![format!("believed there: {}{more}", shown.join(", "))]
         }
+        (TokenErrorReason::Missing, _) => required_tokens(written.iter().copied()),
         (TokenErrorReason::NoKeySet, Some((_, rule))) => {
             let place = match &rule.keys {
                 KeySource::Uri(uri) => uri.to_string(),

@@ -76,11 +76,7 @@ pub(super) fn at(
     };
     let held =
         WorkloadPolicies::of_policies(mesh, mesh.authorization_aimed_at(gateway, Some(service)));
-    // Without a running waypoint its Pods are unknown, so policies that select Pods by label are left out.
-    let is_its =
-        |one: &&Arc<Workload>| mesh.waypoint_run_by(one).is_some_and(|by| by.name == *name);
-    let own = mesh.workloads.values().find(is_its);
-    let own = own.map(|own| &**own);
+    let own = workload(mesh, name);
     let holding = mesh.request_authentication_at(gateway, Some(service), own);
     let limited = match is_opaque(port.protocol) {
         true => Vec::new(),
@@ -103,4 +99,11 @@ pub(super) fn at(
         explanation.limits = limited;
     }
     explanation
+}
+
+/// A workload that runs a waypoint. Without one its Pods are unknown, so policies that select Pods by label are left out.
+pub(super) fn workload<'a>(mesh: &'a Mesh, name: &ResourceName) -> Option<&'a Workload> {
+    let is_its =
+        |one: &&Arc<Workload>| mesh.waypoint_run_by(one).is_some_and(|by| by.name == *name);
+    mesh.workloads.values().find(is_its).map(|own| &**own)
 }

@@ -90,8 +90,7 @@ fn resource(
              AuthorizationPolicy asks for one there",
             first.name
         );
-        let help =
-            "add an AuthorizationPolicy with requestPrincipals: [\"*\"], if a token must be there";
+        let help = "write `presence: REQUIRED`, or an AuthorizationPolicy with requestPrincipals: [\"*\"], if a token must be there";
         found.push(warning(codes::TOKEN_NOT_REQUIRED, source, message, help));
     }
 }
@@ -108,8 +107,13 @@ fn disobeyed(name: &ResourceName, target: &TargetReference) -> Diagnostic {
     warning(code, &target.source, message, help)
 }
 
-/// Returns true if a policy that holds for the workload tests tokens.
+/// Returns true if a rule that holds for the workload demands a token, or a policy tests tokens.
 fn asks(mesh: &Mesh, subject: &Subject<'_>) -> bool {
+    let holding = mesh.request_authentication_for_labels(subject.namespace, subject.labels);
+    let mut rules = holding.into_iter().flat_map(|one| &one.rules);
+    if rules.any(|rule| rule.required) {
+        return true;
+    }
     let policies = mesh.authorization_for_labels(subject.namespace, subject.labels);
     let of_source = |from: &SourceMatch| !from.request_principals.is_empty();
     let of_condition = |when: &WhenCondition| {

@@ -55,6 +55,57 @@ fn explained(
     all.map(|one| (one.workload, one.allowed)).collect()
 }
 
+/// A service whose RequestAuthentication has this rule about presence.
+fn demanding(presence: &str) -> Mesh {
+    let text = format!(
+        r#"
+{{apiVersion: v1, kind: Namespace, metadata: {{name: shop, labels: {{istio-injection: enabled}}}}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: web, namespace: shop, labels: {{app: web}}}}
+spec: {{containers: [{{name: app, image: none, command: [web]}}]}}
+status: {{phase: Running, podIPs: [{{ip: 127.1.0.3}}]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: shop}}
+spec: {{selector: {{app: web}}, ports: [{{port: 80, name: http}}]}}
+---
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {{name: tokens, namespace: shop}}
+spec: {{jwtRules: [{{issuer: "https://a.example", {presence}}}]}}
+"#
+    );
+    let (mesh, diagnostics) = check(&[SourceFile::new("mesh.yaml", text)], None);
+    assert!(diagnostics.is_empty(), "{diagnostics:?}");
+    mesh
+}
+
+#[test]
+fn who_can_and_explain_know_the_token_that_must_be_there() {
+    for (presence, required) in [("presence: OPTIONAL", false), ("presence: REQUIRED", true)] {
+        let mesh = demanding(presence);
+        let service = mesh.services.values().next().expect("a service");
+        let port = &service.ports[0];
+        let access = who_can(&mesh, service);
+        assert!(!access.is_empty());
+        for one in access {
+            let wanted = match required {
+                true => {
+                    CallerAccess::Some(vec!["a token of https://a.example is there".to_owned()])
+                }
+                false => CallerAccess::Everything,
+            };
+            assert_eq!(one.answer, wanted, "{presence}");
+            for (_, allowed) in explained(&mesh, service, port, &one.caller) {
+                assert_eq!(allowed, !required, "{presence}");
+            }
+        }
+    }
+}
+
 #[test]
 fn who_can_says_what_explain_says_for_every_example() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples");

@@ -28,6 +28,7 @@ pub(crate) struct TokenRule {
     pub(crate) output_claims: Vec<ClaimOutput>,
     pub(crate) space_delimited_claims: Vec<Text>,
     pub(crate) timeout: Option<Text>,
+    pub(crate) presence: Option<Text>,
 }
 
 /// One of `fromHeaders`.
@@ -80,13 +81,8 @@ impl TokenRule {
             output_claims: fields.list("outputClaimToHeaders", ClaimOutput::read),
             space_delimited_claims: fields.texts("spaceDelimitedClaims"),
             timeout: fields.text("timeout"),
+            presence: fields.text("presence"),
         };
-        fields.not_obeyed(
-            "presence",
-            &["OPTIONAL"],
-            "requests without a token pass",
-            "write an AuthorizationPolicy that denies `notRequestPrincipals: [\"*\"]`; everything else of this resource is in force",
-        );
         fields.finish();
         Some(read)
     }

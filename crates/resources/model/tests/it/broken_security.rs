@@ -142,6 +142,16 @@ const OF_TOKENS: &[Case] = &[
     ),
     ("jwtRules: [{", "jwtRules: {a: [{", ""), // no YAML at all
     ("\nspec:", "\nspce:", "everything refuses default places"),
+    (
+        "fromHeaders",
+        "presence: OPTIONL, fromHeaders",
+        "app=web requires and refuses x-token",
+    ),
+    (
+        "jwksUri: \"https://a.example/keys\"",
+        "presence: REQUIRED, jwksUri: 5",
+        "app=web requires and refuses x-token",
+    ),
 ];
 
 const PEER: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: a}\nspec:\n  selector: {matchLabels: {app: web}}\n  mtls: {mode: PERMISSIVE}\n  portLevelMtls: {8080: {mode: PERMISSIVE}}\n";
@@ -411,6 +421,8 @@ fn in_force(mesh: &Mesh) -> Vec<String> {
         let place = rule.from_headers.first();
         let place = place.map_or("default places", |place| &*place.name);
         let what = ["believes", "refuses"][usize::from(refuses)];
+        let what =
+            [String::new(), "requires and ".to_owned()][usize::from(rule.required)].clone() + what;
         found.push(format!(
             "{}/{} {what} {place}",
             one.name.namespace,

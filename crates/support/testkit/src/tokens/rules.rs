@@ -159,6 +159,7 @@ fn rule(random: &mut Random, ring: &Ring, mark: &str) -> DrawnRule {
         output_claims,
         space_delimited_claims: some(random, SPLIT, 2),
         timeout: Duration::from_secs(5),
+        required: false,
     };
     DrawnRule { rule, listed }
 }

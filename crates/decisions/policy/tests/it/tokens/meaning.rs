@@ -1,6 +1,7 @@
 //! Semantics of token rules: places, issuers, audiences, times, claims, and the request that the application gets.
 
 use serde_json::{Value, json};
+use voile_model::mesh::TokenRule;
 use voile_policy::tokens::{Cache, TokenOutcome, TokenRequest};
 
 use super::{
@@ -233,6 +234,100 @@ fn any_rule_may_match_and_all_its_tokens_must_be_good() {
             assert_eq!(said(&outcome), wanted, "{lines:?}");
         }
     }
+}
+
+/// Rules of the issuers `a`, which demands a token in `x-a`, and `b`, which looks in `x-b`; and a token of each.
+fn demanding() -> ([TokenRule; 2], [String; 2]) {
+    let mut a = rule("a", &P256.key_set(&json!({})));
+    (a.from_headers, a.required) = (vec![header_place("x-a")], true);
+    let mut b = rule("b", &ED.key_set(&json!({})));
+    b.from_headers = vec![header_place("x-b")];
+    let of_a = P256.token("ES256", &claims("a", &json!({})));
+    let of_b = ED.token("EdDSA", &claims("b", &json!({})));
+    ([a, b], [of_a, of_b])
+}
+
+#[test]
+fn a_rule_that_demands_a_token_refuses_requests_without_a_good_one_for_it() {
+    let (mixed, [a, b]) = demanding();
+    let mut both = mixed.clone();
+    both[1].required = true;
+    // Where both rules look in one place, the first one takes its token out of the request unless it forwards it.
+    let mut shared = mixed.clone();
+    shared[1].from_headers = vec![header_place("x-a")];
+    let mut forwarded = shared.clone();
+    forwarded[0].forward_original = true;
+    // `A` and `B` stand for the tokens.
+    let cases: [(&[TokenRule], &str); 5] = [
+        (
+            &mixed[..1],
+            ": Missing | x-b=B: Missing | x-a=bad: Form | x-a=B: Issuer | x-a=A: a",
+        ),
+        (
+            &mixed,
+            ": Missing | x-a=A: a | x-b=B: Missing | x-a=A x-b=bad: Form | x-a=bad x-b=B: Form | x-a=A x-b=B: b",
+        ),
+        (
+            &both,
+            ": Missing | x-a=A: Missing | x-b=B: Missing | x-a=A x-b=A: Issuer | x-a=A x-b=B: b",
+        ),
+        (&shared, "x-a=A: a | x-a=B: Issuer"),
+        (&forwarded, "x-a=A: Issuer"),
+    ];
+    for (rules, rows) in cases {
+        let rules = compiled(rules);
+        for row in rows.split(" | ") {
+            let (lines, wanted) = row.split_once(':').expect("an outcome");
+            let lines = lines.split_whitespace().map(|line| {
+                let (name, token) = line.split_once('=').expect("a token");
+                match token {
+                    "A" => (name, &*a),
+                    "B" => (name, &*b),
+                    bad => (name, bad),
+                }
+            });
+            let lines: Vec<(&str, &str)> = lines.collect();
+            let wanted = match wanted.trim() {
+                issuer @ ("a" | "b") => format!("{issuer}/user"),
+                reason => format!("401 {reason}"),
+            };
+            let mut cache = Cache::new(1);
+            for _ in 0..2 {
+                let outcome = asked(&rules, &mut cache, "/", &lines);
+                assert_eq!(said(&outcome), wanted, "{row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_missing_token_is_told_as_envoy_does_and_all_good_ones_are_taken_out() {
+    let (rules, [a, b]) = demanding();
+    let rules = compiled(&rules);
+    let mut cache = Cache::new(1);
+    let outcome = asked(&rules, &mut cache, "/", &[("x-a", &a), ("x-b", &b)]);
+    let TokenOutcome::Verified(verified) = outcome else {
+        panic!("{outcome:?}")
+    };
+    let edits = verified.edits(&rules);
+    assert_eq!(edits.remove.as_slice(), ["x-a", "x-b"]);
+    let TokenOutcome::Refused(refusal) = asked(&rules, &mut cache, "/", &[]) else {
+        panic!("a token is missing")
+    };
+    let challenge = refusal.challenge("http", b"a", b"/x?y");
+    assert_eq!(challenge, "Bearer realm=\"http://a/x\"");
+    let details = "jwt_authn_access_denied{Jwt_is_missing}";
+    assert_eq!(refusal.details(), details);
+    let headers = vec![
+        ("origin", "https://b"),
+        ("access-control-request-method", "PUT"),
+    ];
+    let preflight = TokenRequest {
+        method: b"OPTIONS",
+        path: b"/",
+        headers: &headers,
+    };
+    assert_eq!(said(&rules.examine(&preflight, NOW, &mut cache)), "nobody");
 }
 
 #[test]

@@ -60,6 +60,7 @@ pub fn encode_tokens(
             .to_owned(),
         output_claims: rule.output_claims.iter().map(encode_output).collect(),
         space_delimited_claims: texts(&rule.space_delimited_claims),
+        required: rule.required,
     };
     wire::RequestAuthentication {
         rules: policy.rules.iter().enumerate().map(rule).collect(),
@@ -146,6 +147,7 @@ fn decode_rule(rule: &wire::TokenRule, source: &Source) -> Result<TokenRule, Wir
         output_claims: outputs.collect::<Result<_, WireError>>()?,
         space_delimited_claims: said("space_delimited_claims", &rule.space_delimited_claims)?,
         timeout: Duration::ZERO,
+        required: rule.required,
     })
 }
 

@@ -26,6 +26,7 @@ pub(crate) fn bare(issuer: &str) -> TokenRule {
         output_claims: Vec::new(),
         space_delimited_claims: Vec::new(),
         timeout: Duration::ZERO,
+        required: false,
     }
 }
 
@@ -135,4 +136,14 @@ fn one_rule_or_nothing_and_of_several_any_or_each_or_nothing() {
     let each = json!({ "requires_all": { "requirements": [or_none(0), or_none(1)] } });
     let wanted = any(&[one(0), one(1), each]);
     assert_eq!(requires(&[bare("i"), bare("j")]), wanted);
+    let required = |issuer| TokenRule {
+        required: true,
+        ..bare(issuer)
+    };
+    let all = |all: &[Value]| json!({ "requires_all": { "requirements": all } });
+    assert_eq!(requires(&[required("i")]), one(0));
+    let mixed = requires(&[required("i"), bare("j")]);
+    assert_eq!(mixed, all(&[one(0), or_none(1)]));
+    let both = requires(&[required("i"), required("j")]);
+    assert_eq!(both, all(&[one(0), one(1)]));
 }

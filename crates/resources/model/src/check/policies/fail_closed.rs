@@ -7,7 +7,7 @@
 //! | AuthorizationPolicy ALLOW | requests to its workloads that neither its readable rules nor other ALLOW policies allow |
 //! | DENY, CUSTOM | requests that the readable parts of its rules match |
 //! | AUDIT, dry run | nothing |
-//! | RequestAuthentication | requests with a token in one of its places |
+//! | RequestAuthentication | requests with a token in one of its places; all requests, if it demands a token |
 //! | BackendTLSPolicy | calls of its Services |
 //!
 //! An unreadable selector means the namespace, and in the root namespace the mesh.
@@ -163,7 +163,7 @@ pub(in crate::check) fn shut(
             }
             CheckedResource::RequestAuthentication(one) => {
                 let scope = scope_of(&one.target, &one.name.namespace, &root);
-                diagnostics.push(tokens_refused(&one.source, &what, &scope));
+                diagnostics.push(tokens_refused(&one, &what, &scope));
                 mesh.request_authentications.push(one);
             }
             CheckedResource::BackendTls(policy) => {
@@ -246,10 +246,19 @@ fn denied(policy: &AuthorizationPolicy, what: &str, scope: &str) -> Diagnostic {
     not_enforced(&policy.source, message, help)
 }
 
-fn tokens_refused(source: &Source, what: &str, scope: &str) -> Diagnostic {
+fn tokens_refused(one: &RequestAuthentication, what: &str, scope: &str) -> Diagnostic {
+    let (until, help) = match one.rules.iter().any(|rule| rule.required) {
+        true => (
+            "takes no requests",
+            "it demands a token, and no token is believed",
+        ),
+        false => (
+            "takes no requests that carry a token for it",
+            "requests without a token pass as they would",
+        ),
+    };
     let message = format!(
-        "{what} cannot be put into force because of its errors: until it is right, {scope} takes no requests that carry a token for it"
+        "{what} cannot be put into force because of its errors: until it is right, {scope} {until}"
     );
-    let help = "requests without a token pass as they would";
-    not_enforced(source, message, help)
+    not_enforced(&one.source, message, help)
 }

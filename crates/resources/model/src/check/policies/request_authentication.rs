@@ -102,7 +102,17 @@ fn token_rule(written: &written::TokenRule, report: &Report) -> TokenRule {
             .as_ref()
             .and_then(|text| timeout(text, report))
             .unwrap_or(DEFAULT_TIMEOUT),
+        required: written
+            .presence
+            .as_ref()
+            .is_some_and(|text| is_required(text, report)),
     }
+}
+
+/// `presence`. One that cannot be read may be REQUIRED.
+fn is_required(text: &Text, report: &Report) -> bool {
+    let words = [("OPTIONAL", false), ("REQUIRED", true)];
+    report.one_of(text, &words).unwrap_or(true)
 }
 
 /// The source of the keys: `jwks` or `jwksUri`, or else the issuer's address.

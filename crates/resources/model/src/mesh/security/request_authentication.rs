@@ -52,6 +52,8 @@ pub struct TokenRule {
     pub space_delimited_claims: Vec<Arc<str>>,
     /// Time limit of one request for keys.
     pub timeout: Duration,
+    /// `presence: REQUIRED`: a request without a valid token for this rule is refused.
+    pub required: bool,
 }
 
 /// Source of an issuer's keys.
@@ -102,6 +104,7 @@ impl TokenRule {
             output_claims: Vec::new(),
             space_delimited_claims: Vec::new(),
             timeout: Duration::ZERO,
+            required: false,
         }
     }
 
