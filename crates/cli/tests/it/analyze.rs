@@ -132,6 +132,25 @@ fn severity_says_what_is_printed_and_fail_on_what_fails() {
 }
 
 #[test]
+fn strict_makes_errors_of_documents_that_mean_nothing_to_the_mesh() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let foreign = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: a}\n";
+    fs::write(
+        folder.path().join("mesh.yaml"),
+        format!("{GOOD}---\n{foreign}"),
+    )
+    .expect("written");
+    for (args, expected, said) in [
+        (&[][..], 0, "mesh.yaml:5:1: note[V0107]"),
+        (&["--strict"], 1, "mesh.yaml:5:1: error[V0107]"),
+    ] {
+        let (code, stdout, stderr) = analyze(args, folder.path());
+        assert_eq!(code, Some(expected), "{args:?}: {stderr}");
+        assert!(stdout.contains(said), "{args:?}: {stdout}");
+    }
+}
+
+#[test]
 fn a_resource_hides_by_annotation_what_is_found_in_its_document_and_nothing_else() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let hide = |name: &str, codes: &str| {
