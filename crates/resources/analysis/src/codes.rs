@@ -191,7 +191,7 @@ codes! {
     PLAINTEXT_CALLER = "V0429";
     /// Failover between localities without outlier detection, which alone would trigger it.
     FAILOVER_WITHOUT_EJECTION = "V0430";
-    /// A namespace says twice, and differently, whether its Pods get sidecars.
+    /// A namespace says in several labels which proxies its Pods get.
     INJECTION_SAID_TWICE = "V0431";
     /// A gateway's listener does not take routes of this namespace.
     ROUTE_NOT_ADMITTED = "V0432";

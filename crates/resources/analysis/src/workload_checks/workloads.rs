@@ -78,22 +78,32 @@ fn service_account(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnosti
     }
 }
 
-/// A namespace with both of the labels that give its Pods sidecars, of which only the first is heard.
+/// A namespace with several of the labels that give its Pods proxies. `istio-injection` decides where it stands, then
+/// `istio.io/rev`.
 fn injection(namespace: &NamespaceResource, found: &mut Vec<Diagnostic>) {
+    let said = |name: &str| {
+        let value = namespace.labels.get(name)?;
+        Some(format!("{name}: {value}"))
+    };
     let word = namespace.labels.get("istio-injection");
-    let revision = namespace.labels.get("istio.io/rev");
-    if let (Some(word), Some(revision)) = (word, revision)
-        && word != "enabled"
-    {
-        let said = format!(
-            "namespace {} says istio-injection: {word} and istio.io/rev: {revision}: its Pods get no sidecars",
-            namespace.name
-        );
-        let source = namespace.source.clone();
-        found.push(
-            Diagnostic::warning(codes::INJECTION_SAID_TWICE, source, said)
-                .field("metadata.labels")
-                .help("keep one of the two labels"),
-        );
+    let sidecars = word.is_none_or(|word| word == "enabled");
+    // Ambient Pods are meant to have no sidecars.
+    let ambient = said("istio.io/dataplane-mode").filter(|_| sidecars);
+    let labels = [said("istio-injection"), said("istio.io/rev"), ambient];
+    let labels: Vec<String> = labels.into_iter().flatten().collect();
+    if labels.len() < 2 {
+        return;
     }
+    let said = format!(
+        "namespace {} says {}: its Pods get {}",
+        namespace.name,
+        labels.join(" and "),
+        if sidecars { "sidecars" } else { "no sidecars" }
+    );
+    let source = namespace.source.clone();
+    found.push(
+        Diagnostic::warning(codes::INJECTION_SAID_TWICE, source, said)
+            .field("metadata.labels")
+            .help("keep one of these labels"),
+    );
 }
