@@ -213,6 +213,8 @@ codes! {
     REFUSED_CERTIFICATE = "V0441";
     /// A Gateway is for a gateway of Istio's installation that nobody wrote: `voile up` starts one (a note).
     DEFAULT_GATEWAY_STARTED = "V0442";
+    /// A variable of a container comes from a ConfigMap or Secret that is not there, or from a key that it lacks.
+    VARIABLE_FROM_NOTHING = "V0443";
     /// A workload is on another network, to which no Gateway leads.
     NETWORK_WITHOUT_GATEWAY = "V0450";
     /// A Gateway between networks lacks what callers need to find and verify it, and is not in force.

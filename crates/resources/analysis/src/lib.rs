@@ -15,7 +15,8 @@ mod view;
 mod workload_checks;
 
 use workload_checks::{
-    attached, endpoint_slices, health_checks, listeners, pods, ports, services, workloads,
+    attached, endpoint_slices, health_checks, listeners, pods, ports, services, variables,
+    workloads,
 };
 
 use routing_checks::{destinations, gateway_selectors, gateways, networks, routes, sidecars};
@@ -56,6 +57,7 @@ pub fn analyze(mesh: &Mesh, now: SystemTime) -> Vec<Diagnostic> {
     mutual_tls::check(&view, now, &mut found);
     workloads::check(mesh, subjects, &mut found);
     pods::check(subjects, &mut found);
+    variables::check(mesh, subjects, &mut found);
     gateway_selectors::check(mesh, subjects, &mut found);
     callers::check(&view, &mut found);
     telemetry::check(mesh, subjects, &mut found);

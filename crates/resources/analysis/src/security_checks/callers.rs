@@ -1,12 +1,12 @@
-//! Finds the services that an application calls in the environment and arguments of its container: a folder has no
-//! other trace of calls. A host name counts only as a whole, with a port or behind `//`, so that no plain word is taken
+//! Finds the services that an application calls in the environment and arguments of its container, ConfigMaps of the
+//! environment included: a folder has no other trace of calls. A host name counts only as a whole, with a port or behind `//`, so that no plain word is taken
 //! for a service.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use voile_model::mesh::{Container, EnvValue, Location, MeshService, Sidecar};
-use voile_model::{CLUSTER_DOMAIN, Diagnostic, Hostname, Namespace, Port};
+use voile_model::mesh::{Container, EnvValue, Location, Mesh, MeshService, Sidecar};
+use voile_model::{CLUSTER_DOMAIN, Diagnostic, Hostname, Namespace, Port, ResourceName};
 use voile_policy::Mode;
 
 use crate::codes;
@@ -30,7 +30,7 @@ pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
             .filter(|sidecar| !sidecar.egress.is_empty());
         let mut said = BTreeSet::new();
         for container in &template.containers {
-            for (what, text) in texts(container) {
+            for (what, text) in texts(view.mesh, subject.namespace, container) {
                 for (host, port) in hosts(text) {
                     let Some(service) = called(view, &host, subject.namespace) else {
                         continue;
@@ -119,17 +119,35 @@ impl PermittedCall<'_> {
 }
 
 /// Everything that a container is told, and how.
-fn texts(container: &Container) -> impl Iterator<Item = (String, &str)> {
-    let env = container
-        .env
-        .iter()
-        .filter_map(|(name, value)| match value {
-            EnvValue::Text(text) => Some((format!("the variable {name}"), &**text)),
-            _ => None,
-        });
+fn texts<'a>(
+    mesh: &'a Mesh,
+    namespace: &'a Namespace,
+    container: &'a Container,
+) -> impl Iterator<Item = (String, &'a str)> {
+    let map = |name: &Arc<str>| {
+        let name = ResourceName::new(namespace.clone(), name.clone());
+        mesh.config_maps.get(&name)
+    };
+    let variable = |name: &str| format!("the variable {name}");
+    let maps = container.env_from.iter().filter(|from| !from.secret);
+    let whole = maps.flat_map(move |from| {
+        let data = map(&from.name).into_iter().flat_map(|map| &map.data);
+        data.map(move |(key, text)| (variable(&format!("{}{key}", from.prefix)), &**text))
+    });
+    let env = container.env.iter();
+    let env = env.filter_map(move |(name, value)| {
+        let text = match value {
+            EnvValue::Text(text) => text,
+            EnvValue::ConfigMapKey { name, key, .. } => map(name)?.data.get(key)?,
+            EnvValue::Field(_) | EnvValue::SecretKey { .. } => return None,
+        };
+        Some((variable(name), &**text))
+    });
     let words = container.command.iter().chain(&container.args);
     let words = words.map(|word| ("an argument".to_owned(), &**word));
-    env.chain(words)
+    whole
+        .chain(env)
+        .chain(words)
         .filter(|(_, text)| text.len() <= MAX_TEXT_BYTES)
 }
 

@@ -7,4 +7,5 @@ pub(crate) mod listeners;
 pub(crate) mod pods;
 pub(crate) mod ports;
 pub(crate) mod services;
+pub(crate) mod variables;
 pub(crate) mod workloads;
