@@ -5,24 +5,22 @@ use std::env;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::prerequisites::{Prerequisite, program};
+
 /// Decisions counted for each case.
 pub const COUNTED: u64 = 50;
 /// Set in the process that is counted.
 pub const ORDERS: &str = "VOILE_TEST_DECISIONS";
 
-/// Instructions of one decision in each of so many cases, in order, when `subject` is run; none where valgrind is missing.
+/// Instructions of one decision in each of so many cases, in order, when `subject` is run; none, and the test is skipped, where valgrind is missing.
 ///
 /// # Panics
 /// When valgrind or the subject fails, or wrote down fewer cases.
 pub fn count(subject: &str, cases: usize) -> Option<Vec<u64>> {
-    let found = Command::new("valgrind").arg("--version").output();
-    if !found.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: instructions are counted by valgrind, which is not here");
-        return None;
-    }
+    let valgrind = program(Prerequisite::Valgrind, "valgrind")?;
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("counts");
-    let done = Command::new("valgrind")
+    let done = Command::new(valgrind)
         .args(["--tool=callgrind", "--zero-before=*::begin_counting*"])
         .arg("--dump-before=*::end_counting*")
         .arg(format!("--callgrind-out-file={}", out.display()))
