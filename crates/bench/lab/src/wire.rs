@@ -530,6 +530,8 @@ fn server_hello(stream: &[u8]) -> Option<Hello> {
 
 #[cfg(test)]
 mod tests {
+    use voile_testkit::prerequisites::{Prerequisite, require};
+
     use super::*;
 
     #[test]
@@ -540,8 +542,8 @@ mod tests {
             tls: false,
             spot: None,
         };
-        let Ok(capture) = PacketCapture::start(&[hop], "marker") else {
-            eprintln!("skipped: needs CAP_NET_RAW");
+        let capture = PacketCapture::start(&[hop], "marker");
+        let Some(capture) = require(Prerequisite::RawSockets, capture) else {
             return;
         };
         let busy = Arc::new(AtomicU64::new(1));

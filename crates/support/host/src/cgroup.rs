@@ -339,6 +339,8 @@ fn find(mounts: &str, own: &str, controllers: &dyn Fn(&Path) -> String) -> Optio
 
 #[cfg(test)]
 mod tests {
+    use voile_testkit::prerequisites::{Prerequisite, require, skip};
+
     use super::*;
     use crate::child::Spec;
 
@@ -381,12 +383,8 @@ mod tests {
             cpu: Some(0.1),
             memory_bytes: Some(64 << 20),
         };
-        let group = match Cgroup::create("test", limits) {
-            Ok(group) => group,
-            Err(why) => {
-                eprintln!("skipped: {why}");
-                return;
-            }
+        let Some(group) = require(Prerequisite::Cgroups, Cgroup::create("test", limits)) else {
+            return;
         };
         let spec = Spec::new("busy", "sh").args(["-c", "while :; do :; done"]);
         let spec = spec.cgroup(&group).expect("its doors open");
@@ -416,13 +414,12 @@ mod tests {
     #[test]
     fn a_group_of_version_2_takes_a_process_and_goes_with_it() {
         let Some(base) = mounted_v2() else {
-            eprintln!("skipped: version 2 is not mounted here");
-            return;
+            return skip(Prerequisite::Cgroups, "version 2 is not mounted");
         };
         let name = format!("{PREFIX}{}-real", std::process::id());
         let mut group = Cgroup::default();
-        if let Err(why) = group.folder(base.join(name)) {
-            eprintln!("skipped: {why}");
+        let made = group.folder(base.join(name));
+        if require(Prerequisite::Cgroups, made).is_none() {
             return;
         }
         let spec = Spec::new("waits", "sleep").arg("1000");
@@ -443,13 +440,12 @@ mod tests {
     #[test]
     fn a_hierarchy_of_version_2_without_a_controller_is_refused_by_name_and_leaves_nothing() {
         let Some(base) = mounted_v2() else {
-            eprintln!("skipped: version 2 is not mounted here");
-            return;
+            return skip(Prerequisite::CgroupHybrid, "version 2 is not mounted");
         };
         let controllers = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
         if controllers.split_whitespace().any(|word| word == "cpu") {
-            eprintln!("skipped: version 2 has the controllers here, and the other tests use it");
-            return;
+            let why = "version 2 has the controllers here, and the other tests use it";
+            return skip(Prerequisite::CgroupHybrid, why);
         }
         let limits = CgroupLimits {
             cpu: Some(1.0),
@@ -472,8 +468,7 @@ mod tests {
             cpu: Some(1.0),
             memory_bytes: None,
         };
-        let Ok(mine) = Cgroup::create("sweep", limits) else {
-            eprintln!("skipped: no control groups here");
+        let Some(mine) = require(Prerequisite::Cgroups, Cgroup::create("sweep", limits)) else {
             return;
         };
         // No process has the largest number that ids can have.

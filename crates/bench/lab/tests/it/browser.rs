@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use voile_testkit::prerequisites::{Prerequisite, require};
+
 /// Looked for on PATH, in this order.
 const NAMES: [&str; 2] = ["chromium", "chromium-browser"];
 
@@ -189,8 +191,8 @@ fn graph() -> voile_report::graph::GraphRecord {
 
 #[test]
 fn pages_render_print_and_fit_a_phone() {
-    let Some(program) = chromium() else {
-        eprintln!("skipped: no chromium here to show reports in");
+    let missing = format!("there is none of {}", NAMES.join(", "));
+    let Some(program) = require(Prerequisite::Browser, chromium().ok_or(missing)) else {
         return;
     };
     let folder = tempfile::tempdir().expect("a folder");

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use voile_load::echo::EchoOptions;
 use voile_load::{LoadOptions, LoadTarget, Stop};
+use voile_testkit::prerequisites::{Prerequisite, program};
 
 use crate::server::{PATIENCE, Served, loopback};
 
@@ -53,14 +54,12 @@ fn subject() {
 
 /// Checks what a request costs. Skips where valgrind is missing.
 fn check(url: &str, bound: u64) {
-    let found = Command::new("valgrind").arg("--version").output();
-    if !found.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: instructions are counted by valgrind, which is not here");
+    let Some(valgrind) = program(Prerequisite::Valgrind, "valgrind") else {
         return;
-    }
+    };
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("counts");
-    let subject = Command::new("valgrind")
+    let subject = Command::new(valgrind)
         .args(["--tool=callgrind", "--zero-before=*::begin_counting*"])
         .arg("--dump-before=*::end_counting*")
         .arg(format!("--callgrind-out-file={}", out.display()))

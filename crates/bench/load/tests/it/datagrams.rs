@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use voile_load::echo::{EchoOptions, ServerTlsOptions};
 use voile_load::{LoadOptions, LoadResult, LoadTarget, Stop, TlsOptions};
+use voile_testkit::prerequisites::{Prerequisite, program};
 
 use crate::server::{PATIENCE, Served, loopback};
 
@@ -149,6 +150,9 @@ fn bytes_come_back_over_tls() {
 
 #[test]
 fn fortio_and_our_udp_server_understand_each_other() {
+    let Some(fortio) = program(Prerequisite::Fortio, "fortio") else {
+        return;
+    };
     let server = udp();
     let arguments = [
         "load",
@@ -163,13 +167,10 @@ fn fortio_and_our_udp_server_understand_each_other() {
         "-",
         &format!("udp://{}", server.address),
     ];
-    let output = match std::process::Command::new("fortio")
+    let output = std::process::Command::new(fortio)
         .args(arguments)
         .output()
-    {
-        Ok(output) => output,
-        Err(error) => return eprintln!("skipped: fortio: {error}"),
-    };
+        .unwrap();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["RetCodes"]["OK"], 100, "{json}");
 }

@@ -4,18 +4,15 @@ use std::io::{Read as _, Write as _};
 use std::process::Command;
 
 use voile_load::echo::EchoOptions;
+use voile_testkit::prerequisites::{self, Prerequisite};
 
 use crate::server::Served;
 
-/// Runs a tool and returns what it printed; none, with a printed reason, where it is not installed.
-fn tool(program: &str, arguments: &[&str]) -> Option<String> {
-    let output = match Command::new(program).args(arguments).output() {
-        Ok(output) => output,
-        Err(error) => {
-            eprintln!("skipped: {program}: {error}");
-            return None;
-        }
-    };
+/// Runs a tool, which has its prerequisite's name, and returns what it printed. Skips the test if the tool is not installed.
+fn tool(prerequisite: Prerequisite, arguments: &[&str]) -> Option<String> {
+    let program = prerequisite.name();
+    let tool = prerequisites::program(prerequisite, program)?;
+    let output = Command::new(tool).args(arguments).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program}: {error}{text}");
@@ -34,7 +31,7 @@ fn curl_is_answered_over_http2() {
         "hello",
         &url,
     ];
-    let Some(answer) = tool("curl", &arguments) else {
+    let Some(answer) = tool(Prerequisite::Curl, &arguments) else {
         return;
     };
     assert!(answer.starts_with("HTTP/2 201 "), "{answer}");
@@ -61,7 +58,7 @@ fn curl_is_answered_over_http2() {
         &data,
         &url,
     ];
-    let echoed = tool("curl", &arguments);
+    let echoed = tool(Prerequisite::Curl, &arguments);
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(
         echoed.is_none_or(|echoed| echoed == big),
@@ -116,7 +113,7 @@ fn an_external_authorizer_that_curl_asks_denies_what_its_query_says_and_nothing_
             &to_text,
             &url,
         ];
-        if tool("curl", &arguments).is_none() {
+        if tool(Prerequisite::Curl, &arguments).is_none() {
             break;
         }
         // A status of 7 is PERMISSION_DENIED, and no message at all a yes.
@@ -143,7 +140,7 @@ fn h2load_is_answered_on_many_streams() {
     ] {
         let url = format!("http://{}/?{query}", server.address);
         let arguments = ["-n", "2000", "-c", "4", "-m", streams, &url];
-        if let Some(answer) = tool("h2load", &arguments) {
+        if let Some(answer) = tool(Prerequisite::H2load, &arguments) {
             assert!(
                 answer.contains("2000 succeeded, 0 failed, 0 errored, 0 timeout"),
                 "{answer}"
@@ -164,7 +161,7 @@ fn nghttp_is_answered_with_small_windows_and_without_a_table() {
         &["-m", "5"],
     ] {
         let arguments = [&["--no-dep", "-nv"], options, &[&url]].concat();
-        if let Some(answer) = tool("nghttp", &arguments) {
+        if let Some(answer) = tool(Prerequisite::Nghttp, &arguments) {
             assert!(answer.contains(":status: 200"), "{options:?}: {answer}");
             assert!(!answer.contains("RST_STREAM"), "{options:?}: {answer}");
         }
@@ -218,6 +215,9 @@ fn meaning(address: &str, query: &str) -> Option<(String, usize, Vec<String>)> {
 
 #[test]
 fn queries_mean_what_they_mean_to_fortios_server() {
+    let Some(fortio) = prerequisites::program(Prerequisite::Fortio, "fortio") else {
+        return;
+    };
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -225,7 +225,7 @@ fn queries_mean_what_they_mean_to_fortios_server() {
     let theirs = port.to_string();
     let off = ["-grpc-port", "-tcp-port", "-udp-port", "-redirect-port"];
     let off = off.iter().flat_map(|flag| [*flag, "disabled"]);
-    let started = Command::new("fortio")
+    let started = Command::new(fortio)
         .args([
             "server",
             "-quiet",
@@ -238,10 +238,7 @@ fn queries_mean_what_they_mean_to_fortios_server() {
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn();
-    let Ok(_fortio) = started.map(Running) else {
-        eprintln!("skipped: fortio is not here");
-        return;
-    };
+    let _fortio = Running(started.unwrap());
     let began = std::time::Instant::now();
     // The server listens before it can answer.
     while meaning(&theirs, "").is_none_or(|(status, ..)| status != "200") {

@@ -8,19 +8,19 @@ use rustls::crypto::aws_lc_rs;
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
 use voile_identity::{Authority, IssueError, TrustDomain, control_server_config};
+use voile_testkit::prerequisites::{Prerequisite, program};
 use voile_testkit::{ShownCertificate, TestAuthority, handshake};
 
 #[test]
 fn openssl_reads_our_identity_and_verifies_our_chain() {
-    if Command::new("openssl").arg("version").output().is_err() {
-        eprintln!("skipped: openssl is not on PATH");
+    let Some(program) = program(Prerequisite::Openssl, "openssl") else {
         return;
-    }
+    };
     let mesh = TestAuthority::new();
     let leaf = mesh.folder().join("leaf.pem");
     std::fs::write(&leaf, mesh.certificate("shop", "cart").chain_pem()).unwrap();
     let openssl = |arguments: &[&str]| {
-        let out = Command::new("openssl")
+        let out = Command::new(&program)
             .args(arguments)
             .arg(&leaf)
             .output()

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::os::fd::AsRawFd;
 use std::task::Poll;
 
+use voile_testkit::prerequisites::{Prerequisite, skip};
 use voile_zds::{AgentMessage, Agents, Channel, PodIdentity};
 
 fn add(uid: &str) -> AgentMessage {
@@ -150,7 +151,7 @@ async fn what_is_no_socket_and_what_others_may_replace_is_left_alone() {
 #[test]
 fn another_user_is_refused_by_both_ends() {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return skip(Prerequisite::Root, "only root becomes another user");
     }
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().expect("a folder");

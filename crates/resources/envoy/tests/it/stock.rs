@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use voile_testkit::prerequisites::{Prerequisite, peer, require};
 
 pub(crate) use call::{Answer, Call, Certificates, Handshake};
 
@@ -39,16 +40,7 @@ impl Drop for Envoy {
 
 /// `$ENVOY`, or `envoy` on the path.
 pub(crate) fn found() -> Option<PathBuf> {
-    let named = env::var_os("ENVOY").map(PathBuf::from);
-    let path = env::var_os("PATH").unwrap_or_default();
-    let mut all = named
-        .into_iter()
-        .chain(env::split_paths(&path).map(|folder| folder.join("envoy")));
-    let found = all.find(|program| program.is_file());
-    if found.is_none() {
-        eprintln!("skipped: no Envoy (set ENVOY, or put `envoy` on the path)");
-    }
-    found
+    peer(Prerequisite::Envoy, "ENVOY", "envoy")
 }
 
 /// A number by which a run is made larger.
@@ -59,11 +51,7 @@ pub(crate) fn number(name: &str, usual: usize) -> usize {
 
 /// Returns true if this machine has `::1`.
 pub(crate) fn has_ipv6() -> bool {
-    let has = TcpListener::bind("[::1]:0").is_ok();
-    if !has {
-        eprintln!("no ::1 here: peers are IPv4 only");
-    }
-    has
+    require(Prerequisite::Ipv6, TcpListener::bind("[::1]:0")).is_some()
 }
 
 /// A port of the kernel's choice on loopback.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{PodCapture, Rules, Tool, VirtualAddress, apply};
+use voile_testkit::prerequisites::{Prerequisite, require, skip};
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
 const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, 1);
@@ -20,20 +21,17 @@ fn v6(last: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, last)
 }
 
-/// A mesh's namespace and its bridge; `None`, with the reason printed, where the kernel does not allow it.
+/// A mesh's namespace and its bridge; `None`, and the test is skipped, where the kernel does not allow it.
 fn mesh() -> Option<(Namespace, Bridge)> {
-    let namespace = match Namespace::create() {
-        Ok(namespace) => namespace,
-        Err(error) => {
-            eprintln!("skipped: no network namespace: {error}");
-            return None;
-        }
-    };
+    let namespace = require(Prerequisite::Netns, Namespace::create())?;
     let addresses = [Prefixed::v4(GATEWAY, 16), Prefixed::v6(GATEWAY_V6, 64)];
     let bridge = namespace
         .run(|| Bridge::create(&addresses))
         .expect("entered")
         .expect("a bridge");
+    if !bridge.has_v6() {
+        skip(Prerequisite::Ipv6, "connections are of IPv4 alone");
+    }
     Some((namespace, bridge))
 }
 
@@ -91,8 +89,6 @@ fn pods_reach_each_other_and_the_gateway_in_both_families_and_nothing_else() {
             ask(&one, (v6(3).into(), 80)).expect("an answer"),
             "two by v6"
         );
-    } else {
-        eprintln!("skipped: IPv6: this kernel has none");
     }
     // Nowhere is said at once, not by silence.
     let outside = ask(&one, (Ipv4Addr::new(192, 0, 2, 1).into(), 80)).expect_err("no way out");
@@ -122,7 +118,10 @@ fn pods_that_come_later_do_not_cut_off_those_that_are_there() {
 fn with_each_tool(task: impl Fn(&Tool, &Bridge)) {
     let tools = Tool::all();
     if tools.is_empty() {
-        eprintln!("skipped: neither nft nor iptables-restore is on this machine");
+        skip(
+            Prerequisite::Nft,
+            "there is neither nft nor iptables-restore",
+        );
     }
     for tool in tools {
         let Some((_mesh, bridge)) = mesh() else {

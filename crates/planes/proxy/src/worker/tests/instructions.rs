@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 use voile_telemetry::PeerLabels;
+use voile_testkit::prerequisites::{Prerequisite, program};
 use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::Stage;
@@ -243,11 +244,9 @@ fn total(out: &Path) -> u64 {
     totals.trim().parse().expect("a number")
 }
 
-/// Checks the cost of one request for both roles of a sidecar together. Does nothing without valgrind.
+/// Checks the cost of one request for both roles of a sidecar together. Skips without valgrind.
 fn check(traffic: Traffic, mode: MutualTls, connections: u64, bound: u64) {
-    let found = Command::new("valgrind").arg("--version").output();
-    if !found.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: instructions are counted by valgrind, which is not here");
+    if program(Prerequisite::Valgrind, "valgrind").is_none() {
         return;
     }
     // On a busy machine a wake-up more may come between, never one less: the least of three counts.
