@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
+use voile_testkit::prerequisites::{Prerequisite, require, skip};
 
 use crate::bench::{PACES, changed, record, record_text, stretched};
 use crate::mesh::{Process, wait_until};
@@ -41,13 +42,7 @@ fn hosts() -> Option<Hosts> {
             _bridge: bridge,
         })
     };
-    match make() {
-        Ok(hosts) => Some(hosts),
-        Err(why) => {
-            eprintln!("skipped: two hosts need network namespaces: {why}");
-            None
-        }
-    }
+    require(Prerequisite::Netns, make())
 }
 
 /// A running agent, what it said, and where its temporary folders are.
@@ -123,8 +118,7 @@ fn an_experiment_runs_with_its_ends_on_two_hosts() {
 #[test]
 fn an_experiment_runs_over_ipv6() {
     if !Path::new("/proc/sys/net/ipv6").exists() {
-        eprintln!("skipped: no IPv6 here");
-        return;
+        return skip(Prerequisite::Ipv6, "/proc/sys/net/ipv6 does not exist");
     }
     runs_with_its_ends_on_two_hosts(IpAddr::V6(v6(3)));
 }
@@ -304,8 +298,7 @@ fn a_closer_look_has_the_stacks_of_both_hosts_and_says_what_it_has_not() {
     let missing = profile["missing"].to_string();
     assert!(missing.contains("hops are timed"), "{missing}");
     if missing.contains("no flame graphs") || missing.contains("perf is not found") {
-        eprintln!("no stacks here: {missing}");
-        return;
+        return skip(Prerequisite::Perf, missing);
     }
     let flames = profile["flames"].as_array().expect("flames");
     let roles: Vec<&str> = flames

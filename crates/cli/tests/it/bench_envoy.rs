@@ -3,20 +3,18 @@
 //! `ENVOY`; skipped without.
 
 use serde_json::Value;
+use voile_testkit::prerequisites::{Prerequisite, peer};
 
 use crate::bench::{PACES, changed, events, stretched};
 use crate::bench_agent::Agent;
-use crate::bench_netns::{IN_NAMESPACES, found, impostor_was_tried, ran};
+use crate::bench_netns::{IN_NAMESPACES, impostor_was_tried, ran};
 use crate::mesh::Process;
 
 /// Argument that names Envoy to the lab, if the lab would not find it itself. The outer None means
 /// that there is no Envoy.
 fn envoy() -> Option<Option<String>> {
+    peer(Prerequisite::Envoy, "ENVOY", "envoy")?;
     let given = std::env::var("ENVOY").ok();
-    if given.is_none() && !found("envoy") {
-        eprintln!("skipped: no Envoy here, and ENVOY names none");
-        return None;
-    }
     Some(given.map(|path| format!("envoy={path}")))
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use voile_host::machine::cores_here;
+use voile_testkit::prerequisites::{Prerequisite, skip};
 
 use crate::bench::changed;
 use crate::mesh::Process;
@@ -26,8 +27,7 @@ fn every_process_of_an_experiment_runs_on_the_cores_of_its_role() {
         panic!("we run somewhere");
     };
     if one == other {
-        eprintln!("skipped: one core is all there is");
-        return;
+        return skip(Prerequisite::Cores, "this process runs on one core");
     }
     let folder = tempfile::tempdir().expect("a folder");
     let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
@@ -117,7 +117,7 @@ fn of_each_peer_that_is_not_there_it_is_said_how_to_get_it() {
     let (told, servers) = match alone(&mut hidden) {
         Ok(told) if told.status.success() => (told, false),
         _ => {
-            eprintln!("no mount namespace: nginx and haproxy may be found");
+            skip(Prerequisite::Mounts, "nginx and haproxy may be found");
             let mut plain = Command::new(voile);
             plain.args(["bench", "peers"]).env("PATH", empty.path());
             (alone(&mut plain).expect("voile starts"), true)

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use voile_testkit::prerequisites::{Prerequisite, peer, program, skip};
+
 use crate::bench::{
     PACES, all_seen, changed, events, is_measured, lost_by_the_restart, record,
     seen_and_lost_nothing, stretched,
@@ -37,11 +39,9 @@ fn sidecars_capture_between_namespaces_within_their_limits_and_nothing_is_left()
             .env("TMPDIR", folder.path());
     });
     let said = String::from_utf8_lossy(&ran.stderr);
-    let refused = ["needs root", "control groups", "nftables"];
-    if refused.iter().any(|words| said.contains(words)) {
+    if is_refused(&said) {
         assert_eq!(ran.status.code(), Some(1), "{said}");
         assert!(!out.exists(), "nothing is measured in its place");
-        eprintln!("skipped: {said}");
         return;
     }
     is_measured(&ran);
@@ -81,6 +81,20 @@ fn sidecars_capture_between_namespaces_within_their_limits_and_nothing_is_left()
         ];
         groups_of(&hierarchies).is_empty()
     });
+}
+
+/// Returns true if the lab said that this machine lacks what the experiment needs. The test is then skipped.
+pub(crate) fn is_refused(said: &str) -> bool {
+    let causes = [
+        ("control groups", Prerequisite::Cgroups),
+        ("nftables", Prerequisite::Nft),
+        ("needs root", Prerequisite::Netns),
+    ];
+    let cause = causes.iter().find(|(words, _)| said.contains(words));
+    if let Some((_, prerequisite)) = cause {
+        skip(*prerequisite, said);
+    }
+    cause.is_some()
 }
 
 /// Each proof shows both redirections, and that an impostor in the server's place got nothing.
@@ -139,11 +153,7 @@ pub(crate) fn ran(text: &str, rounds: &str, peer: Option<&str>) -> Option<serde_
             .env("TMPDIR", folder.path());
     });
     let said = String::from_utf8_lossy(&ran.stderr);
-    if ["needs root", "nftables"]
-        .iter()
-        .any(|words| said.contains(words))
-    {
-        eprintln!("skipped: {said}");
+    if is_refused(&said) {
         return None;
     }
     is_measured(&ran);
@@ -217,9 +227,9 @@ fn requests_go_through_a_waypoint_between_two_nodes_and_it_is_charged_for_them_a
     let envoy = std::env::var("ENVOY")
         .ok()
         .map(|path| format!("envoy={path}"));
-    let contestants = match envoy.is_some() || found("envoy") {
-        true => vec!["voile", "envoy"],
-        false => vec!["voile"],
+    let contestants = match peer(Prerequisite::Envoy, "ENVOY", "envoy") {
+        Some(_) => vec!["voile", "envoy"],
+        None => vec!["voile"],
     };
     let quoted: Vec<String> = contestants.iter().map(|one| format!("{one:?}")).collect();
     // Voile's two node proxies without a waypoint run beside those; the record keeps the two modes
@@ -331,17 +341,11 @@ fn impostor(checks: &[serde_json::Value]) -> Option<&str> {
 /// Asserts that the impostor got no byte. Without openssl, which plays the servers, the record has
 /// a note.
 pub(crate) fn impostor_was_tried(checks: &[serde_json::Value]) {
-    let wanted = match found("openssl") {
-        true => "proven",
-        false => "not-proven",
+    let wanted = match program(Prerequisite::Openssl, "openssl") {
+        Some(_) => "proven",
+        None => "not-proven",
     };
     assert_eq!(impostor(checks), Some(wanted), "{checks:?}");
-}
-
-/// Returns true if a program is on PATH.
-pub(crate) fn found(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// Turns what the client calls to the server without a sidecar, so that neither sidecar sees it and every answer is good.
@@ -353,8 +357,11 @@ nsenter -t "$client" -n nft insert rule ip voile output ip daddr 10.211.0.1 tcp 
 
 #[test]
 fn sidecars_that_are_bypassed_between_namespaces_are_found_though_every_answer_is_good() {
-    if let Some(missing) = ["nsenter", "nft"].iter().find(|name| !found(name)) {
-        eprintln!("skipped: needs {missing}");
+    let needed = [
+        (Prerequisite::UtilLinux, "nsenter"),
+        (Prerequisite::Nft, "nft"),
+    ];
+    if needed.iter().any(|(of, name)| program(*of, name).is_none()) {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -377,11 +384,7 @@ fn sidecars_that_are_bypassed_between_namespaces_are_found_though_every_answer_i
             .env("TMPDIR", folder.path());
     });
     let said = String::from_utf8_lossy(&ran.stderr);
-    if ["needs root", "nftables"]
-        .iter()
-        .any(|words| said.contains(words))
-    {
-        eprintln!("skipped: {said}");
+    if is_refused(&said) {
         return;
     }
     let record = record(&out);
@@ -440,10 +443,8 @@ fn what_a_killed_lab_started_in_namespaces_ends_with_it() {
     {
         assert!(Instant::now() < deadline, "the second slice never began");
         if bench.try_wait().expect("asked").is_some() {
-            eprintln!(
-                "skipped: {}",
-                std::fs::read_to_string(log.path()).unwrap_or_default()
-            );
+            let said = std::fs::read_to_string(log.path()).unwrap_or_default();
+            assert!(is_refused(&said), "{said}");
             return;
         }
         std::thread::yield_now();

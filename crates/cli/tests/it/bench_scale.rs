@@ -4,6 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use voile_testkit::prerequisites::{Prerequisite, skip};
+
+use crate::bench_netns::is_refused;
 use crate::mesh::{Process, wait_until};
 
 fn json(folder: &Path, name: &str) -> serde_json::Value {
@@ -127,7 +130,9 @@ fn many_real_sidecars_come_into_sync_carry_load_by_mutual_tls_and_leave_nothing_
     assert!(seen(&record, "the end", "sidecars that had ended") == 0.0);
     let notes = record["notes"].to_string();
     // Without network namespaces the record has a note on that.
-    if !notes.contains("needs root") && !notes.contains("netns") {
+    if notes.contains("needs root") || notes.contains("netns") {
+        skip(Prerequisite::Netns, notes);
+    } else {
         let what = "a sidecar that uses 10 of 14 services";
         assert!(seen(&record, what, "first requests") == 10.0);
         assert!(seen(&record, what, "RSS more than in the first mesh").abs() < 50.0);
@@ -145,11 +150,7 @@ fn a_crowd_of_pods_is_served_by_its_nodes_proxy_and_newcomers_too() {
         voile.args(["--joins", "3", "--out"]).arg(&out);
     });
     let said = String::from_utf8_lossy(&ran.stderr);
-    if ["needs root", "nftables"]
-        .iter()
-        .any(|words| said.contains(words))
-    {
-        eprintln!("skipped: {said}");
+    if is_refused(&said) {
         return;
     }
     assert!(ran.status.success(), "{said}");

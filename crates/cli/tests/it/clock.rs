@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use voile_testkit::prerequisites::{Prerequisite, require, skip};
+
 use crate::bench::{changed, record};
 use crate::mesh::{Process, wait_until};
 
@@ -52,17 +54,12 @@ fn library(folder: &Path, set: &Path, step: i64) -> Option<PathBuf> {
         .arg(format!("-DSET=\"{}\"", set.display()))
         .arg(format!("-DSTEP={step}"))
         .output();
-    match made {
-        Ok(made) if made.status.success() => {}
-        other => {
-            eprintln!("skipped: a library for another clock needs cc: {other:?}");
-            return None;
-        }
-    }
+    let made = require(Prerequisite::Cc, made)?;
+    assert!(made.status.success(), "{made:?}");
     let program = std::fs::read(env!("CARGO_BIN_EXE_voile")).expect("the program");
     let dynamic = program.windows(4).any(|name| name == b"ld-l");
     if !dynamic {
-        eprintln!("skipped: the program is linked statically and loads no library");
+        skip(Prerequisite::DynamicLinking, "the program loads no library");
         return None;
     }
     Some(library)

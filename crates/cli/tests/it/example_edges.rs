@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use voile_host::netns::Namespace;
+use voile_testkit::prerequisites::{Prerequisite, require};
 
 use crate::mesh::{Process, get, series, wait_until};
 use crate::up::{Up, example};
@@ -222,13 +223,7 @@ fn the_ambient_example_without_a_waypoint_is_open_and_said_to_be() {
 
 /// A network of the test's own, in which the addresses and ports of the page are free.
 fn machine() -> Option<Namespace> {
-    let machine = match Namespace::create() {
-        Ok(machine) => machine,
-        Err(error) => {
-            eprintln!("skipped: no network namespace: {error}");
-            return None;
-        }
-    };
+    let machine = require(Prerequisite::Netns, Namespace::create())?;
     let up = machine
         .run(|| shell("ip link set lo up && echo up"))
         .expect("entered");

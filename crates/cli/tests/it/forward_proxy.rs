@@ -5,6 +5,8 @@ use std::io::{BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
+use voile_testkit::prerequisites::{Prerequisite, program};
+
 use crate::mesh::{HTTP_PORT, Mesh, application, exchange, read_to_end, series, wait_until};
 
 /// A forward proxy: reaches only `allowed`; answers other methods with their head.
@@ -225,17 +227,16 @@ fn policy_judges_a_connect_by_its_method_and_its_authority() {
 
 #[test]
 fn curl_fetches_through_the_tunnel() {
-    let version = Command::new("curl").arg("--version").output();
-    if !version.is_ok_and(|said| said.status.success()) {
-        return eprintln!("skipped: no curl on this machine");
-    }
+    let Some(program) = program(Prerequisite::Curl, "curl") else {
+        return;
+    };
     let mesh = Mesh::start("STRICT");
     let web = TcpListener::bind("127.0.0.1:0").expect("a port");
     let target = web.local_addr().expect("an address");
     application::reflect(web);
     forward_proxy(mesh.http_app(), target);
     for version in ["--proxy", "--proxy1.0"] {
-        let mut curl = Command::new("curl");
+        let mut curl = Command::new(&program);
         curl.args(["-sS", "--max-time", "20", "--noproxy", "", "-p", version]);
         curl.arg(format!("http://{}", mesh.http()));
         curl.arg(format!("http://{target}/through"));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use voile_graph::dice::ProcessRandom;
+use voile_testkit::prerequisites::{Prerequisite, program};
 
 use crate::mesh::{Process, exchange, get, memory, read_to_end, wait_until};
 use crate::up::Up;
@@ -427,7 +428,7 @@ fn hostile_clients_harm_nobody_else() {
 
 #[test]
 fn a_services_http2_passes_h2spec() {
-    let Some(h2spec) = crate::http2::installed("h2spec") else {
+    let Some(h2spec) = program(Prerequisite::H2spec, "h2spec") else {
         return;
     };
     let folder = Folder::new("services: [{name: a, isEntrypoint: true, responseSize: 10}]");

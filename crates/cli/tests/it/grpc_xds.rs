@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use voile_testkit::prerequisites::{Prerequisite, skip};
+
 use crate::mesh::{
     Mesh, Process, free_port, get, local, own_net, series, start_control, wait_until,
 };
@@ -25,7 +27,7 @@ struct Language {
     command: Vec<OsString>,
 }
 
-/// gRPC languages on this machine; prints the missing ones.
+/// gRPC languages on this machine. The test is skipped for the missing ones.
 fn languages() -> Vec<Language> {
     let python = std::env::var_os("GRPC_PYTHON").unwrap_or_else(|| "python3".into());
     let go = std::env::var_os("GRPC_GO_PEER").unwrap_or_else(|| "grpc-go-xds-peer".into());
@@ -40,7 +42,7 @@ fn languages() -> Vec<Language> {
             name: "python",
             command: vec![python, script.into()],
         }),
-        _ => eprintln!("skipped: no Python with grpcio (set GRPC_PYTHON)"),
+        _ => skip(Prerequisite::GrpcPython, "there is no Python with grpcio"),
     }
     // Without arguments it ends with 1.
     match quiet(&mut Command::new(&go)) {
@@ -48,7 +50,7 @@ fn languages() -> Vec<Language> {
             name: "go",
             command: vec![go],
         }),
-        _ => eprintln!("skipped: no grpc-go peer (set GRPC_GO_PEER)"),
+        _ => skip(Prerequisite::GrpcGo, "there is no grpc-go-xds-peer on PATH"),
     }
     found
 }

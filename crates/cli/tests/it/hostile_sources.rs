@@ -7,6 +7,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use voile_testkit::prerequisites::{Prerequisite, require, skip};
+
 use crate::mesh::{Process, free_port, get, wait_until};
 
 /// Type whose resources are the services and workloads in force.
@@ -351,8 +353,7 @@ fn a_full_disk_is_named_and_takes_nothing_from_who_is_served() {
         .stdout(log.try_clone().expect("a log"))
         .stderr(log)
         .spawn();
-    let Ok(mut child) = child else {
-        eprintln!("skipped: unshare is not here");
+    let Some(mut child) = require(Prerequisite::UtilLinux, child) else {
         return;
     };
     let monitoring = SocketAddr::from(([127, 0, 0, 1], port));
@@ -369,8 +370,7 @@ fn a_full_disk_is_named_and_takes_nothing_from_who_is_served() {
     let said = || fs::read_to_string(root.path().join("log")).unwrap_or_default();
     if let Some(status) = ended {
         assert_ne!(status.code(), Some(1), "{}", said());
-        eprintln!("skipped: no file system can be mounted here: {}", said());
-        return;
+        return skip(Prerequisite::Mounts, said());
     }
     // More than the disk has room for.
     let long = format!("# {}\n{}", "x".repeat(100_000), service("second"));

@@ -2,7 +2,6 @@
 //! strangers' tools where they are installed.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use h2::client::SendRequest;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Request, Response};
+use voile_testkit::prerequisites::{Prerequisite, program};
 
 use crate::mesh::{Mesh, Process, series, wait_until};
 
@@ -223,17 +223,6 @@ fn a_draining_sidecar_says_goaway_and_finishes_its_streams() {
     assert!(mesh.client.wait().success());
 }
 
-/// A program of a stranger's, if it is installed.
-pub(crate) fn installed(name: &str) -> Option<PathBuf> {
-    let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-        .map(|folder| folder.join(name))
-        .find(|path| path.is_file());
-    if found.is_none() {
-        println!("skipped: {name} is not on the PATH");
-    }
-    found
-}
-
 fn echo(address: SocketAddr) -> Process {
     let process = Process::start("echo", |voile| {
         voile.args(["echo", "--listen", &address.to_string()]);
@@ -246,7 +235,7 @@ fn echo(address: SocketAddr) -> Process {
 
 #[test]
 fn h2spec_finds_only_what_rfc_9113_allows() {
-    let Some(h2spec) = installed("h2spec") else {
+    let Some(h2spec) = program(Prerequisite::H2spec, "h2spec") else {
         return;
     };
     let mesh = Mesh::start("PERMISSIVE");

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::bench::{changed, record};
+use crate::bench_netns::is_refused;
 use crate::mesh::Process;
 
 /// A program that prints its version as linkerd2-proxy does, and then ends.
@@ -58,11 +59,7 @@ fn one_that_ends_is_named_with_its_last_words_and_the_others_are_measured() {
         voile.env("TMPDIR", folder.path());
     });
     let said = String::from_utf8_lossy(&ran.stderr);
-    if ["needs root", "nftables"]
-        .iter()
-        .any(|words| said.contains(words))
-    {
-        eprintln!("skipped: {said}");
+    if is_refused(&said) {
         return;
     }
     assert!(ran.status.success(), "{said}");

@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
+use voile_testkit::prerequisites::{Prerequisite, require};
 
 fn voile() -> Command {
     Command::new(env!("CARGO_BIN_EXE_voile"))
@@ -167,13 +168,10 @@ fn on_a_terminal_a_run_is_drawn_over_itself_and_its_result_stands_there_at_the_e
         .env("TERM", "xterm")
         .stdin(Stdio::null())
         .output();
-    let shown = match shown {
-        Ok(shown) => String::from_utf8_lossy(&shown.stdout).into_owned(),
-        Err(e) => {
-            eprintln!("skipped: needs script: {e}");
-            return;
-        }
+    let Some(shown) = require(Prerequisite::UtilLinux, shown) else {
+        return;
     };
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     const BEGINS: &str = "\x1b[?2026h";
     let pictures: Vec<&str> = shown.split(BEGINS).skip(1).collect();
     assert!(pictures.len() > 1, "a picture a second: {shown:?}");

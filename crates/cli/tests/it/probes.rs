@@ -13,7 +13,7 @@ use voile_testkit::TestAuthority;
 
 use crate::mesh::{application, get, wait_until};
 use crate::up::Up;
-use crate::up_netns::{ask_inside, inside, is_root, sidecars};
+use crate::up_netns::{NOT_POSSIBLE, ask_inside, enters_namespaces, inside, is_refused, sidecars};
 
 /// A server that is asked in all four ways, and its client, reached from outside.
 const PROBED: &str = r#"
@@ -161,8 +161,8 @@ fn who_cannot_speak_mutual_tls_asks_the_sidecar(up: &Up, status: &AtomicU16) {
 
 #[test]
 fn probes_pass_strict_mutual_tls_decide_who_takes_traffic_and_restart_what_hangs() {
-    if !is_root() {
-        return eprintln!("skipped: only root serves a page inside a pod's network");
+    if !enters_namespaces() {
+        return;
     }
     let mut up = Up::start_as(probed, &["--isolation", "netns", "--quiet"], None);
     let mut server = None;
@@ -174,12 +174,12 @@ fn probes_pass_strict_mutual_tls_decide_who_takes_traffic_and_restart_what_hangs
                 .iter()
                 .find(|(pod, _)| pod.contains("server"))
                 .map(|found| found.1);
-            server.is_some() || up.text("err").contains("is not possible here")
+            server.is_some() || up.text("err").contains(NOT_POSSIBLE)
         },
     );
     let Some(server) = server else {
-        eprintln!("skipped: {}", up.text("err"));
         up.wait();
+        assert!(is_refused(&up), "{}", up.text("err"));
         return;
     };
     let status = Arc::new(AtomicU16::new(503));
@@ -255,18 +255,15 @@ fn a_probe_that_is_not_rewritten_meets_mutual_tls_as_every_stranger_does() {
         fs::write(folder.join("probed.yaml"), NOT_REWRITTEN).expect("written");
     };
     let mut up = Up::start_as(fill, &["--isolation", "netns", "--quiet"], None);
-    let mut skipped = false;
     wait_until("its probe fails, or there are no namespaces", || {
         let said = up.text("err");
-        skipped = said.contains("is not possible here");
-        skipped || said.contains(":8080/healthz: ")
+        said.contains(NOT_POSSIBLE) || said.contains(":8080/healthz: ")
     });
-    if skipped {
-        eprintln!("skipped: {}", up.text("err"));
+    if is_refused(&up) {
         up.wait();
         return;
     }
-    if is_root() {
+    if enters_namespaces() {
         let asked = kubelet(&up, ":8080/healthz: ", "/app-health/app/readyz");
         assert_eq!(asked, Some(404), "nobody rewrote it");
     }

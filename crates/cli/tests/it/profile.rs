@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use serde_json::Value;
+use voile_testkit::prerequisites::{Prerequisite, skip};
 
 use crate::bench::PACES;
 use crate::mesh::Process;
@@ -78,7 +79,7 @@ fn each_hop_is_timed_and_weighed_and_its_processes_are_looked_into() {
     assert!(page.contains("<h2>Where it goes</h2>"));
     let missing = missing(profile);
     if missing.contains("CAP_NET_RAW") {
-        eprintln!("no hops: {missing}");
+        skip(Prerequisite::RawSockets, &missing);
     } else {
         let hops = profile["hops"].as_array().expect("hops");
         let last = hops.last().expect("a hop");
@@ -98,8 +99,7 @@ fn each_hop_is_timed_and_weighed_and_its_processes_are_looked_into() {
         assert!(profile["service_p50_us"].as_f64() > Some(time(&hops[0])));
     }
     if missing.contains("perf") {
-        eprintln!("no perf: {missing}");
-        return;
+        return skip(Prerequisite::Perf, missing);
     }
     let calls = &profile["syscalls"]["server"];
     // It takes a request and sends an answer.

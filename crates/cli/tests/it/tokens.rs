@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use voile_testkit::prerequisites::{Prerequisite, require};
 
 use crate::mesh::issuer::{Issuer, KeyServer, Say, seconds};
 use crate::mesh::{
@@ -155,14 +156,8 @@ fn over_http2(mesh: &Mesh, token: &str) {
     let curl = |more: &[&str]| {
         let mut curl = Command::new("curl");
         curl.args(["-sS", "-i", "--http2-prior-knowledge", "-H", "x-user: root"]);
-        let output = curl.args(more).arg(&url).output();
-        match output {
-            Ok(output) => Some(String::from_utf8_lossy(&output.stdout).to_ascii_lowercase()),
-            Err(error) => {
-                eprintln!("skipped: curl cannot be run: {error}");
-                None
-            }
-        }
+        let output = require(Prerequisite::Curl, curl.args(more).arg(&url).output())?;
+        Some(String::from_utf8_lossy(&output.stdout).to_ascii_lowercase())
     };
     if let Some(said) = curl(&["-H", &format!("authorization: Bearer {token}")]) {
         assert!(

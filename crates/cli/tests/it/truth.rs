@@ -4,6 +4,8 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output, Stdio};
 
+use voile_testkit::prerequisites::{Prerequisite, require, skip};
+
 use crate::mesh::Process;
 
 pub(crate) const DEFINITION: &str = r#"name = "truth"
@@ -85,8 +87,7 @@ exec "$VOILE" "$@""#;
     let (ran, record) = measured(script, DEFINITION);
     let said = String::from_utf8_lossy(&ran.stderr);
     if record["proofs"].to_string().contains("needs CAP_NET_RAW") {
-        eprintln!("skipped: needs CAP_NET_RAW");
-        return;
+        return skip(Prerequisite::RawSockets, "the proofs have no capture");
     }
     assert_eq!(reasons(&record, "voile"), "[]", "{said}");
     let why = reasons(&record, "cheat");
@@ -150,14 +151,12 @@ fn a_full_disk_ends_a_run_with_words_and_keeps_whole_rounds() {
         .args(["--mount", "--propagation", "private", "sh", "-c", &script])
         .stdin(Stdio::null())
         .output();
-    let Ok(ran) = ran.as_ref().map_err(ToString::to_string) else {
-        eprintln!("skipped: {ran:?}");
+    let Some(ran) = require(Prerequisite::UtilLinux, ran) else {
         return;
     };
     let said = String::from_utf8_lossy(&ran.stderr);
     if ran.status.code() == Some(99) || said.contains("unshare failed") {
-        eprintln!("skipped: needs root for a small disk: {said}");
-        return;
+        return skip(Prerequisite::Mounts, said);
     }
     assert_eq!(ran.status.code(), Some(1), "{said}");
     assert!(said.contains("No space left on device"), "{said}");

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use voile_report::gzip;
+use voile_testkit::prerequisites::{Prerequisite, require, skip};
 
 use crate::mesh::Process;
 
@@ -28,13 +29,7 @@ fn as_nobody(folder: &Path, arguments: &[&str]) -> Option<Output> {
         std::os::unix::fs::chown(folder, Some(NOBODY), Some(NOBODY)).expect("root may");
         voile.uid(NOBODY).gid(NOBODY);
     }
-    match voile.output() {
-        Ok(output) => Some(output),
-        Err(why) => {
-            eprintln!("skipped: the program cannot be run as nobody: {why}");
-            None
-        }
-    }
+    require(Prerequisite::OtherUsers, voile.output())
 }
 
 #[test]
@@ -121,14 +116,12 @@ fn a_full_disk_at_the_far_end_is_named_and_others_are_measured() {
         .args(["--mount", "--propagation", "private", "sh", "-c", &script])
         .stdin(Stdio::null())
         .output();
-    let Ok(ran) = ran.as_ref().map_err(ToString::to_string) else {
-        eprintln!("skipped: {ran:?}");
+    let Some(ran) = require(Prerequisite::UtilLinux, ran) else {
         return;
     };
-    let words = said(ran);
+    let words = said(&ran);
     if ran.status.code() == Some(99) || words.contains("unshare failed") {
-        eprintln!("skipped: needs root for a small disk: {words}");
-        return;
+        return skip(Prerequisite::Mounts, words);
     }
     assert_eq!(ran.status.code(), Some(0), "{words}");
     let text = crate::bench::record_text(&folder.path().join("out")).expect("a record");

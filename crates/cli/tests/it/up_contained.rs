@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use voile_testkit::prerequisites::{Prerequisite, skip};
+
 use crate::mesh::{get, wait_until};
 use crate::up_netns::{is_root, start_with};
 
@@ -148,7 +150,10 @@ fn attempts(security: &str, closed: bool) -> Option<BTreeMap<String, Vec<String>
 #[test]
 fn an_application_of_roots_mesh_has_no_privileges_and_sees_no_keys_and_no_processes() {
     if !is_root() {
-        return;
+        return skip(
+            Prerequisite::Root,
+            "only root's mesh gives its pods other users",
+        );
     }
     for closed in [false, true] {
         let Some(said) = attempts("", closed) else {
@@ -173,7 +178,10 @@ fn an_application_of_roots_mesh_has_no_privileges_and_sees_no_keys_and_no_proces
 #[test]
 fn a_pod_runs_as_the_user_it_names_and_is_that_user_for_itself_alone() {
     if !is_root() {
-        return;
+        return skip(
+            Prerequisite::Root,
+            "only root's mesh gives its pods other users",
+        );
     }
     for (security, user) in [
         (

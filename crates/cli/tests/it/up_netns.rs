@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
+use voile_testkit::prerequisites::{Prerequisite, program, require, skip};
 
 use crate::mesh::resolver::Resolver;
 use crate::mesh::{application, get, series, wait_until};
@@ -106,14 +107,11 @@ pub(crate) fn start_with(
 ) -> Option<(Up, BTreeMap<String, SocketAddr>)> {
     let arguments = [&["--isolation", "netns", "--quiet"], options].concat();
     let mut up = Up::start_as(fill, &arguments, user);
-    let mut refused = false;
     wait_until("it is in namespaces, or says why not", || {
         let said = up.text("err");
-        refused = said.contains("--isolation netns is not possible here");
-        refused || said.contains("isolation netns (")
+        said.contains(NOT_POSSIBLE) || said.contains("isolation netns (")
     });
-    if refused {
-        eprintln!("skipped: {}", up.text("err"));
+    if is_refused(&up) {
         up.wait();
         return None;
     }
@@ -121,8 +119,36 @@ pub(crate) fn start_with(
     Some((up, published))
 }
 
+/// Words of a mesh that this machine does not let run in namespaces.
+pub(crate) const NOT_POSSIBLE: &str = "--isolation netns is not possible here";
+
+/// Returns true if the mesh said that it cannot run in namespaces here. The test is then skipped.
+pub(crate) fn is_refused(up: &Up) -> bool {
+    let said = up.text("err");
+    let Some((_, why)) = said.split_once(NOT_POSSIBLE) else {
+        return false;
+    };
+    let prerequisite = match why.contains("nft") {
+        true => Prerequisite::Nft,
+        false => Prerequisite::Netns,
+    };
+    skip(prerequisite, &said);
+    true
+}
+
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Returns true if this process may enter namespaces of other processes. If not, the test or that part of it is skipped.
+pub(crate) fn enters_namespaces() -> bool {
+    if !is_root() {
+        skip(
+            Prerequisite::Root,
+            "only root enters other processes' namespaces",
+        );
+    }
+    is_root()
 }
 
 /// Does it inside the network of a process, on a thread that ends there.
@@ -204,10 +230,8 @@ fn the_bookstore_runs_in_namespaces_by_mutual_tls_and_leaves_nothing_behind() {
     let answer = get(storefront, "/").expect("an answer");
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(devices(), before, "the host's network has changed");
-    if is_root() {
+    if enters_namespaces() {
         every_hop_is_encrypted(&up);
-    } else {
-        eprintln!("skipped: metrics inside: only root enters other processes' namespaces");
     }
     up.edit("reviews.yaml", "replicas: 2", "replicas: 3");
     wait_until("the third replica runs", || {
@@ -339,8 +363,8 @@ fn callers(pid: u32, port: u16) -> BTreeSet<Ipv4Addr> {
 
 #[test]
 fn a_pod_may_see_the_addresses_of_its_callers() {
-    if !is_root() {
-        return eprintln!("skipped: only root sees the connections of other namespaces");
+    if !enters_namespaces() {
+        return;
     }
     for user in [None, Some(NOBODY)] {
         let fill = |folder: &Path| keeping(folder, user.is_some());
@@ -450,9 +474,8 @@ fn calling_out(up: &Up) -> Vec<std::io::ErrorKind> {
 #[test]
 fn pods_reach_beyond_the_mesh_only_where_that_was_asked_for() {
     // The machine is a namespace, and so is what is beyond it: nothing is sent to anybody else.
-    let machine = match Namespace::create() {
-        Ok(machine) => machine,
-        Err(error) => return eprintln!("skipped: no network namespace: {error}"),
+    let Some(machine) = require(Prerequisite::Netns, Namespace::create()) else {
+        return;
     };
     let _beyond = beyond(&machine);
     let folder = tempfile::tempdir().expect("a folder");
@@ -480,7 +503,7 @@ fn pods_reach_beyond_the_mesh_only_where_that_was_asked_for() {
                     machine.run(ask).expect("entered") == expected
                 });
             }
-            if egress == "none" && is_root() {
+            if egress == "none" && enters_namespaces() {
                 // More than routing would say "unreachable" for.
                 let refused = [std::io::ErrorKind::ConnectionRefused; 30];
                 assert_eq!(calling_out(&up), refused);
@@ -558,8 +581,8 @@ spec:
 
 #[test]
 fn the_c_library_finds_the_names_of_the_mesh_and_hears_at_once_that_others_do_not_exist() {
-    if Command::new("getent").arg("--version").output().is_err() {
-        return eprintln!("skipped: no getent on this machine");
+    if program(Prerequisite::Getent, "getent").is_none() {
+        return;
     }
     let Some((mut up, _)) = start(asking, None) else {
         return;
@@ -631,7 +654,10 @@ fn whoever_is_killed_no_process_namespace_or_file_is_left() {
 #[test]
 fn an_ordinary_user_has_the_same_mesh_in_a_user_namespace() {
     if !is_root() {
-        return eprintln!("skipped: the other tests are run by an ordinary user already");
+        return skip(
+            Prerequisite::Root,
+            "the other tests have an ordinary user already",
+        );
     }
     let Some((mut up, published)) = start(bookstore, Some(NOBODY)) else {
         return;
@@ -656,8 +682,8 @@ fn a_command_runs_outside_and_its_code_is_ours() {
     ];
     let mut up = Up::start_as(runaway, &arguments, None);
     let status = up.wait();
-    if up.text("err").contains("is not possible here") {
-        return eprintln!("skipped: {}", up.text("err"));
+    if is_refused(&up) {
+        return;
     }
     assert_eq!(status.code(), Some(7), "{}", up.text("err"));
     let ours = fs::read_link("/proc/self/ns/net").expect("ours");

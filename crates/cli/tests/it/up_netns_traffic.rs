@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::mesh::{series, wait_until};
-use crate::up_netns::{ask_inside, inside, is_root, sidecars, start};
+use crate::up_netns::{ask_inside, enters_namespaces, inside, sidecars, start};
 
 /// The services' addresses: what a DNS of the cluster would say.
 const BOOKS: &str = "10.96.77.1";
@@ -121,8 +121,7 @@ fn routes_mirrors_faults_zones_and_sessions_hold_for_captured_clients_in_namespa
     let Some((up, _)) = start(fill, None) else {
         return;
     };
-    if !is_root() {
-        eprintln!("skipped: only root enters other processes' namespaces");
+    if !enters_namespaces() {
         return;
     }
     let all = sidecars(&up);

@@ -182,17 +182,19 @@ pub(super) const FLAGS: &[(&str, FlagHandling)] = &[
 
 #[cfg(test)]
 mod tests {
+    use voile_testkit::prerequisites::{Prerequisite, program};
+
     use super::*;
 
     #[test]
     fn every_flag_of_fortio_load_is_known() {
-        let Ok(told) = std::process::Command::new("fortio")
-            .args(["load", "-h"])
-            .output()
-        else {
-            eprintln!("skipped: fortio is not here");
+        let Some(fortio) = program(Prerequisite::Fortio, "fortio") else {
             return;
         };
+        let told = std::process::Command::new(fortio)
+            .args(["load", "-h"])
+            .output();
+        let told = told.expect("fortio runs");
         let text = [told.stdout, told.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
         let flags = text.lines().filter_map(|line| line.strip_prefix("  -"));

@@ -1,6 +1,6 @@
 //! A mesh with traffic that the kernel redirects: three namespaces on one bridge (client pod, server pod, and the world
 //! with the control plane), real rules, real sidecars. Applications and clients are threads of the test with sockets
-//! inside. On a kernel that does not allow it, tests print that and are skipped.
+//! inside. On a kernel that does not allow it, tests are skipped.
 
 mod asked;
 mod let_go;
@@ -21,6 +21,7 @@ use std::time::Duration;
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{PodCapture, Rules, Tool, apply};
+use voile_testkit::prerequisites::{Prerequisite, require, skip};
 
 use crate::mesh::{Process, get, peer_authentication, put, wait_until};
 
@@ -76,22 +77,16 @@ impl Captured {
         mesh_config: &str,
     ) -> Option<Self> {
         let keeps_source = capture == "tproxy";
-        let (world, tool) = match (Namespace::create(), Tool::find()) {
-            (Ok(world), Ok(tool)) => (world, tool),
-            (Err(error), _) => {
-                eprintln!("skipped: no network namespace: {error}");
-                return None;
-            }
-            (_, Err(error)) => {
-                eprintln!("skipped: {error}");
-                return None;
-            }
-        };
+        let world = require(Prerequisite::Netns, Namespace::create())?;
+        let tool = require(Prerequisite::Nft, Tool::find())?;
         let both = |address| [Prefixed::v4(address, 16), Prefixed::v6(beside(address), 64)];
         let mut addresses = both(WORLD).to_vec();
         addresses.push(Prefixed::v4(FAR, 32));
         let bridge = world.run(|| Bridge::create(&addresses));
         let bridge = bridge.expect("entered").expect("a bridge");
+        if !bridge.has_v6() {
+            skip(Prerequisite::Ipv6, "connections are of IPv4 alone");
+        }
         let pod = |address| {
             let gateways: [IpAddr; 2] = [WORLD.into(), beside(WORLD).into()];
             let made = bridge.add_pod(&both(address), &gateways).expect("a pod");

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 
 use http::Request;
+use voile_testkit::prerequisites::{Prerequisite, program};
 
 use super::{Captured, FAR, SERVER, VIP, WORLD, listen, local, resources};
 use crate::http2::{connect, play};
@@ -142,9 +143,9 @@ fn a_name_that_was_looked_up_is_told_to_connections_at_once_and_follows_the_poli
 
 #[test]
 fn a_strangers_http2_client_reaches_declared_undeclared_and_outside_ports() {
-    if Command::new("h2load").arg("--version").output().is_err() {
-        return eprintln!("skipped: no h2load on this machine");
-    }
+    let Some(h2load) = program(Prerequisite::H2load, "h2load") else {
+        return;
+    };
     let Some(mesh) = Captured::start("STRICT", "outboundTrafficPolicy: {mode: ALLOW_ANY}") else {
         return;
     };
@@ -161,7 +162,7 @@ fn a_strangers_http2_client_reaches_declared_undeclared_and_outside_ports() {
     for (address, port) in cases {
         let said = |count: &str| {
             let load = || {
-                let mut command = Command::new("h2load");
+                let mut command = Command::new(&h2load);
                 command.args(["-n", count, "-c", "4", "-m", "5"]);
                 command.arg(format!("http://{address}:{port}/")).output()
             };

@@ -1,6 +1,6 @@
 //! Other programs, unchanged, through two sidecars on an undeclared port, in every mode: databases whose server speaks first or
 //! which change to TLS midway, a mail server, a forward proxy, a cache under load, and a raw echo with half-closes. If a program
-//! is missing, its test prints that and is skipped.
+//! is missing, its test is skipped.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use voile_host::netns::Namespace;
+use voile_testkit::prerequisites::{Prerequisite, program, skip};
 
 use super::{Captured, FAR, PATIENCE, SERVER, VIP, connect, listen};
 use crate::mesh::{application, series, wait_until};
@@ -37,20 +38,14 @@ impl Drop for Server {
     }
 }
 
-/// A program on the PATH, or where Debian hides those of databases.
-fn installed(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    folders.push("/usr/sbin".into());
+/// A program of PostgreSQL, on the PATH or where Debian hides it.
+fn postgres(name: &str) -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql");
     let versions = versions.into_iter().flatten().flatten();
-    folders.extend(versions.map(|version| version.path().join("bin")));
-    let found = folders.into_iter().map(|folder| folder.join(name));
-    let found = found.into_iter().find(|path| path.is_file());
-    if found.is_none() {
-        eprintln!("skipped: no {name} on this machine");
-    }
-    found
+    let mut hidden = versions.map(|version| version.path().join("bin").join(name));
+    hidden
+        .find(|path| path.is_file())
+        .or_else(|| program(Prerequisite::Postgres, name))
 }
 
 /// A folder that `NOBODY` may use.
@@ -158,8 +153,8 @@ fn run(inside: &Namespace, command: &mut Command, expected: &str, what: &str) {
 
 #[test]
 fn redis_benchmark_runs_through() {
-    let (Some(server), Some(client)) = (installed("redis-server"), installed("redis-benchmark"))
-    else {
+    let of = |name| program(Prerequisite::Redis, name);
+    let (Some(server), Some(client)) = (of("redis-server"), of("redis-benchmark")) else {
         return;
     };
     let Some(mesh) = Captured::start("STRICT", "") else {
@@ -208,11 +203,10 @@ fn redis_benchmark_runs_through() {
 
 #[test]
 fn the_mariadb_client_runs_through() {
-    let (Some(install), Some(server), Some(client)) = (
-        installed("mariadb-install-db"),
-        installed("mariadbd"),
-        installed("mariadb"),
-    ) else {
+    let of = |name| program(Prerequisite::Mariadb, name);
+    let (Some(install), Some(server), Some(client)) =
+        (of("mariadb-install-db"), of("mariadbd"), of("mariadb"))
+    else {
         return;
     };
     let Some(mesh) = Captured::start("STRICT", "") else {
@@ -256,9 +250,9 @@ fn the_mariadb_client_runs_through() {
 #[test]
 fn pgbench_runs_through() {
     let (Some(init), Some(server), Some(client)) = (
-        installed("initdb"),
-        installed("postgres"),
-        installed("pgbench"),
+        postgres("initdb"),
+        postgres("postgres"),
+        postgres("pgbench"),
     ) else {
         return;
     };
@@ -332,14 +326,14 @@ print('sent')
 
 #[test]
 fn mail_is_sent_through() {
-    let Some(python) = installed("python3") else {
+    let Some(python) = program(Prerequisite::Python, "python3") else {
         return;
     };
     let library =
         "import importlib.util as u; exit(not (u.find_spec('aiosmtpd') or u.find_spec('smtpd')))";
     let found = Command::new(&python).args(["-c", library]).status();
     if !found.expect("it starts").success() {
-        return eprintln!("skipped: Python has no mail server on this machine");
+        return skip(Prerequisite::PythonMail, "Python has no mail server");
     }
     let Some(mesh) = Captured::start("STRICT", "") else {
         return;
@@ -385,7 +379,10 @@ http.server.ThreadingHTTPServer(('0.0.0.0', int(sys.argv[1])), Proxy).serve_fore
 
 #[test]
 fn curl_tunnels_through_a_forward_proxy_that_nobody_declared() {
-    let (Some(python), Some(curl)) = (installed("python3"), installed("curl")) else {
+    let (Some(python), Some(curl)) = (
+        program(Prerequisite::Python, "python3"),
+        program(Prerequisite::Curl, "curl"),
+    ) else {
         return;
     };
     let Some(mesh) = Captured::start("STRICT", "") else {

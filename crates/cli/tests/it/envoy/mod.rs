@@ -15,12 +15,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use voile_testkit::prerequisites::{Prerequisite, peer};
 
-use crate::mesh::{Process, peer};
+use crate::mesh::Process;
 
 /// The program, if there is one.
 pub(crate) fn found() -> Option<PathBuf> {
-    peer("ENVOY", "envoy")
+    peer(Prerequisite::Envoy, "ENVOY", "envoy")
 }
 
 /// Output of `voile export envoy` for a workload with explicit listeners, with a certificate folder that does not exist.

@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use voile_testkit::prerequisites::{Prerequisite, program};
+
 use super::streams::{entry, tls_server};
 use super::{Edge, NETWORKING, body, http_server, say, servers};
 use crate::mesh::certificates::Keys;
@@ -338,13 +340,9 @@ fn bytes_go_out_in_tls_to_who_has_the_right_certificate_and_are_reset_otherwise(
     }
 }
 
-/// nginx, which speaks HTTP/2 in TLS and says what it was asked for; None, with the reason printed, where there is none.
+/// nginx, which speaks HTTP/2 in TLS and says what it was asked for; None, and the test is skipped, where there is none.
 fn http2_server(keys: &Keys, at: SocketAddr) -> Option<Process> {
-    let nginx = std::path::Path::new("/usr/sbin/nginx");
-    if !nginx.exists() {
-        eprintln!("skipped: there is no nginx to speak HTTP/2 with");
-        return None;
-    }
+    let nginx = program(Prerequisite::Nginx, "nginx")?;
     let folder = keys.path("");
     let folder = folder.to_str().expect("a path").trim_end_matches('/');
     let said = format!(
@@ -355,7 +353,7 @@ fn http2_server(keys: &Keys, at: SocketAddr) -> Option<Process> {
          location / {{ default_type application/grpc; add_header grpc-status 0; return 200 \"$server_protocol $ssl_server_name $ssl_client_verify\"; }}\n  }}\n}}\n"
     );
     std::fs::write(keys.path("nginx.conf"), said).expect("written");
-    let process = Process::start_other("nginx", nginx, |command| {
+    let process = Process::start_other("nginx", &nginx, |command| {
         command
             .args(["-p", folder, "-c"])
             .arg(keys.path("nginx.conf"));

@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::net::TcpListener;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -135,19 +135,6 @@ impl Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Path of another program that a test needs: the one that the variable names, or one of this name on the path. If there is none,
-/// prints that; the test is then skipped.
-pub(crate) fn peer(variable: &str, name: &str) -> Option<PathBuf> {
-    let named = std::env::var_os(variable).map(PathBuf::from);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut on_path = std::env::split_paths(&path).map(|folder| folder.join(name));
-    let found = named.or_else(|| on_path.find(|program| program.is_file()));
-    if found.is_none() {
-        eprintln!("skipped: no {name} on this machine (name one by {variable})");
-    }
-    found
 }
 
 impl Drop for Process {

@@ -1,10 +1,11 @@
 //! Node proxies with a real istiod: its own discovery, over its own wire. `istiod/istiod.go` says how it is built (`ISTIOD`, else
-//! `istiod-peer` on the path); without it tests print that and are skipped. Certificates come from `voile control`, which reads
+//! `istiod-peer` on the path); without it tests are skipped. Certificates come from `voile control`, which reads
 //! the same folder with the same pods.
+
+use voile_testkit::prerequisites::{Prerequisite, peer};
 
 use super::everything::who_comes_later_is_known;
 use super::*;
-use crate::mesh::peer;
 use crate::ztunnel::node::shared;
 
 /// Port of istiod, in the world.
@@ -12,7 +13,7 @@ const ISTIOD: u16 = 15112;
 
 /// A mesh of these resources whose proxies ask istiod.
 fn told_by_istiod(text: &str) -> Option<Mesh> {
-    let program = peer("ISTIOD", "istiod-peer")?;
+    let program = peer(Prerequisite::Istiod, "ISTIOD", "istiod-peer")?;
     let mut mesh = mesh(&on_kubernetes(text))?;
     let folder = mesh.folder.path();
     let start = || {

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::mesh::wait_until;
 use crate::up::Up;
-use crate::up_netns::{ask_inside, inside, is_root, start_with};
+use crate::up_netns::{ask_inside, enters_namespaces, inside, start_with};
 
 /// A service behind a waypoint: its client may read `/open`, and all else is denied.
 const SHOP: &str = r#"
@@ -90,8 +90,7 @@ fn application(up: &Up, name: &str) -> u32 {
 
 /// The mesh with a node proxy; none where this machine cannot, or we cannot look into its networks.
 fn up(fill: impl FnOnce(&Path)) -> Option<Up> {
-    if !is_root() {
-        eprintln!("skipped: only root enters other processes' namespaces");
+    if !enters_namespaces() {
         return None;
     }
     let (up, _) = start_with(fill, None, &["--dataplane", "node"])?;

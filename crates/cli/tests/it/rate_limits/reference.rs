@@ -5,9 +5,11 @@
 use std::net::TcpStream;
 use std::path::Path;
 
+use voile_testkit::prerequisites::{Prerequisite, peer};
+
 use super::global::Place;
 use super::{ask, field};
-use crate::mesh::{Answer, Process, free_port, local, peer, wait_until};
+use crate::mesh::{Answer, Process, free_port, local, wait_until};
 
 /// Limits of the service. Its windows begin at multiples of their length: only a year's does not end while a
 /// test runs.
@@ -28,8 +30,8 @@ struct Reference {
 
 impl Reference {
     fn start() -> Option<Self> {
-        let service = peer("RATELIMIT", "ratelimit")?;
-        let redis = peer("REDIS", "redis-server")?;
+        let service = peer(Prerequisite::Ratelimit, "RATELIMIT", "ratelimit")?;
+        let redis = peer(Prerequisite::Redis, "REDIS", "redis-server")?;
         let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("config");
         std::fs::create_dir(&config).expect("a folder");

@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use voile_testkit::prerequisites::{Prerequisite, require, skip};
+
 use super::{apply, mesh_config, telemetry};
 use crate::mesh::{Mesh, Process, application, read_answer, wait_until};
 
@@ -18,10 +20,8 @@ fn trace(process: &Process, calls: &str, into: &Path) -> Option<Child> {
         .args(["-f", "-qq", "-e", &format!("trace={calls}"), "-p", &pid])
         .arg("-o")
         .arg(into);
-    let Ok(mut child) = strace.stdin(Stdio::null()).stderr(Stdio::null()).spawn() else {
-        println!("skipped: strace is not on the PATH");
-        return None;
-    };
+    let started = strace.stdin(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut child = require(Prerequisite::Strace, started)?;
     let mut gone = false;
     wait_until("strace looks at every thread", || {
         gone = child.try_wait().expect("it can be asked").is_some();
@@ -32,7 +32,7 @@ fn trace(process: &Process, calls: &str, into: &Path) -> Option<Child> {
         })
     });
     if gone {
-        println!("skipped: strace may not look at other processes here");
+        skip(Prerequisite::Strace, "strace may not trace other processes");
         return None;
     }
     Some(child)

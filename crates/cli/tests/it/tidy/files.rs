@@ -37,6 +37,21 @@ fn no_source_file_outgrows_its_room() {
     });
 }
 
+/// A test that prints this by itself is neither recorded nor failed where its prerequisite is required.
+#[test]
+fn only_the_testkit_skips_tests() {
+    every_source(|path, text| {
+        let prints = text.contains(concat!("\"skip", "ped: "));
+        match prints && !path.starts_with("crates/support/testkit") {
+            true => vec![format!(
+                "{}: call voile_testkit::prerequisites::skip",
+                path.display()
+            )],
+            false => vec![],
+        }
+    });
+}
+
 #[test]
 fn an_expect_outside_tests_states_its_invariant() {
     every_source(|path, text| {

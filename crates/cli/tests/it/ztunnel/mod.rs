@@ -12,9 +12,10 @@ use std::time::Duration;
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD, PodCapture, Rules, Tool, apply};
+use voile_testkit::prerequisites::{Prerequisite, peer, require};
 
 use crate::captured::{connect, listen, local};
-use crate::mesh::{Process, get, peer, wait_until};
+use crate::mesh::{Process, get, wait_until};
 
 pub(crate) const WORLD: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 2);
@@ -45,7 +46,7 @@ pub(crate) struct Mesh {
 
 /// The program, if it is here.
 pub(crate) fn program() -> Option<PathBuf> {
-    peer("ZTUNNEL", "ztunnel")
+    peer(Prerequisite::Ztunnel, "ZTUNNEL", "ztunnel")
 }
 
 impl Mesh {
@@ -70,17 +71,8 @@ impl Mesh {
         arguments: &[&str],
         other: Option<&Self>,
     ) -> Option<Self> {
-        let (world, tool) = match (Namespace::create(), Tool::find()) {
-            (Ok(world), Ok(tool)) => (world, tool),
-            (Err(error), _) => {
-                eprintln!("skipped: no network namespace: {error}");
-                return None;
-            }
-            (_, Err(error)) => {
-                eprintln!("skipped: {error}");
-                return None;
-            }
-        };
+        let world = require(Prerequisite::Netns, Namespace::create())?;
+        let tool = require(Prerequisite::Nft, Tool::find())?;
         let bridge = world.run(|| Bridge::create(&[Prefixed::v4(WORLD, 16)]));
         let bridge = bridge.expect("entered").expect("a bridge");
         let folder = tempfile::tempdir().expect("a folder");
