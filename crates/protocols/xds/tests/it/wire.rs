@@ -364,8 +364,7 @@ kind: RequestAuthentication
 metadata: {name: tokens, namespace: shop}
 spec:
   jwtRules:
-  - issuer: https://a.example
-    jwksUri: https://a.example/keys
+  - {issuer: https://a.example, jwksUri: https://a.example/keys}
   - issuer: https://b.example
     audiences: [shop, bank]
     fromHeaders: [{name: X-Token, prefix: "Token "}, {name: x-other}]
