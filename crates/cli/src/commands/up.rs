@@ -12,8 +12,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Run the mesh that a folder describes, on this machine.
 ///
 /// Deployments and Pods become local processes (their containers' `command`), each with a sidecar if it is injected;
-/// one control plane serves them all. The folder is watched: edits take effect without a restart, and a broken edit is
-/// reported while the last good state stays. Services of type NodePort and LoadBalancer are published on 127.0.0.1.
+/// one control plane serves them all. The folder is watched, and edits take effect without a restart. Errors in the folder
+/// are printed with their places; only what they name is left out, or keeps its last good state. Services of type NodePort and LoadBalancer are published on 127.0.0.1.
 /// Ctrl-C stops everything and leaves nothing behind.
 ///
 /// SIGUSR2 replaces every sidecar by a new process of the program that is then at this one's path, such as a newer version:
@@ -41,6 +41,11 @@ pub(crate) struct UpArgs {
 
     #[command(flatten)]
     root: super::control::RootArgs,
+
+    /// End with exit code 1 if the folder has any error when it is first read, or a pod is not ready in time. Without
+    /// this option that is so only if no pod can be started.
+    #[arg(long)]
+    strict: bool,
 
     /// Once all is ready, run this by /bin/sh (published services are in URL_NAMESPACE_SERVICE), then stop with its exit code.
     #[arg(long, value_name = "COMMAND")]
@@ -147,6 +152,7 @@ fn start(args: UpArgs) -> Result<u8, Box<dyn std::error::Error>> {
         folder: args.dir,
         state: args.state.map(std::path::absolute).transpose()?,
         new_root: args.root.new_root,
+        strict: args.strict,
         quiet: args.quiet,
         logs: args.logs,
         once_ready: args.once_ready,

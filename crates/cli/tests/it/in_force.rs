@@ -63,7 +63,7 @@ fn octet(up: &Up) -> u8 {
 }
 
 /// Address of its control plane's monitoring pages.
-fn monitoring(up: &Up) -> SocketAddr {
+pub(crate) fn monitoring(up: &Up) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 21_004 + 10 * u16::from(octet(up))))
 }
 
@@ -179,7 +179,7 @@ fn a_control_plane_makes_no_second_root_beside_proxies_that_trust_the_first() {
     assert!(control.log().contains(&root), "{}", control.log());
 }
 
-fn ask(at: SocketAddr, words: &[&str]) -> (Option<i32>, String) {
+pub(crate) fn ask(at: SocketAddr, words: &[&str]) -> (Option<i32>, String) {
     let at = at.to_string();
     let output = Process::output(|voile| {
         voile.args(words).args(["--monitoring", &at]);

@@ -80,6 +80,7 @@ mod truth;
 mod unlucky;
 mod up;
 mod up_contained;
+mod up_errors;
 mod up_files;
 mod up_keys;
 mod up_kinds;

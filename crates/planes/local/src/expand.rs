@@ -25,7 +25,7 @@ pub use problems::{
     NO_CALLERS, NO_COMMAND, NO_INGRESS, NO_PRIVILEGES, NOT_SERVED, POD_NAME, SHARED_BIND,
     UNREACHABLE,
 };
-use problems::{check, no_ingress};
+use problems::{check, no_ingress, own_binds};
 
 /// Marks one pod among the replicas of a Deployment, so that a Sidecar can be meant for it alone.
 pub const POD_LABEL: &str = voile_model::mesh::POD_LABEL;
@@ -41,8 +41,40 @@ pub struct RunPlan {
     pub given: BTreeMap<ResourceName, Ipv4Addr>,
     /// True if a node proxy serves the pods.
     pub by_node: bool,
+    /// Pods that errors keep from running.
+    pub refused: Vec<RefusedPod>,
     /// Problems with running this folder here; errors are pods that cannot run.
     pub problems: Vec<Diagnostic>,
+}
+
+/// A pod that an error keeps from running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedPod {
+    /// Its name.
+    pub name: ResourceName,
+    /// The controller it is a replica of; `None` for a bare Pod.
+    pub controller: Option<Controller>,
+}
+
+impl RefusedPod {
+    /// Returns the name by which the view groups pods.
+    pub fn workload(&self) -> &str {
+        workload(&self.name, self.controller.as_ref())
+    }
+}
+
+/// The name of the controller, or of the pod itself.
+fn workload<'a>(pod: &'a ResourceName, controller: Option<&'a Controller>) -> &'a str {
+    controller.map_or(&pod.name, |one| &one.name)
+}
+
+/// State of the run that an expansion depends on.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ExpandContext<'a> {
+    /// Pods that run. One that an error refuses now goes on as it is.
+    pub running: &'a [PodPlan],
+    /// True if a node proxy serves the pods that are ambient.
+    pub by_node: bool,
 }
 
 /// One pod.
@@ -151,8 +183,7 @@ impl PodPlan {
 
     /// Returns the name by which the view groups pods: the Deployment or other controller, or the pod itself.
     pub fn workload(&self) -> &str {
-        let controller = self.controller.as_ref();
-        controller.map_or(&self.name.name, |one| &one.name)
+        workload(&self.name, self.controller.as_ref())
     }
 }
 
@@ -160,18 +191,53 @@ impl PodPlan {
 pub fn expand(
     mesh: &Mesh,
     roster: &PodRoster,
+    context: ExpandContext<'_>,
     addresses: &mut Addresses,
 ) -> Result<RunPlan, AddressError> {
-    let mut plan = RunPlan::default();
+    let mut plan = RunPlan {
+        by_node: context.by_node,
+        ..RunPlan::default()
+    };
+    let running = context.running.iter().map(|pod| (&pod.name, pod));
+    let running: BTreeMap<&ResourceName, &PodPlan> = running.collect();
     let mut binds = BTreeMap::new();
     addresses.begin();
-    for candidate in candidates(mesh, roster, &mut plan.problems) {
-        let pod = match addresses.layout() {
+    let mut candidates = candidates(mesh, roster, &mut plan);
+    // A running pod keeps an address that another pod wants, too.
+    candidates.sort_by_key(|candidate| !running.contains_key(&candidate.name));
+    for candidate in candidates {
+        let mut problems = Vec::new();
+        let mut pod = match addresses.layout() {
             _ if candidate.template.is_gateway() => gateway(mesh, candidate, addresses)?,
-            PodIsolation::Loopback(_) => pod(mesh, candidate, addresses, &mut plan.problems)?,
+            PodIsolation::Loopback(_) => pod(mesh, candidate, addresses, &mut problems)?,
             PodIsolation::Namespaces => captured::pod(mesh, candidate, addresses)?,
         };
-        check(&pod, addresses.layout(), &mut binds, &mut plan.problems);
+        check(
+            &pod,
+            (addresses.layout(), context.by_node),
+            &binds,
+            &mut problems,
+        );
+        let is_refused = problems.iter().any(Diagnostic::is_error);
+        for problem in problems {
+            if !plan.problems.contains(&problem) {
+                plan.problems.push(problem);
+            }
+        }
+        if is_refused {
+            let Some(running) = running.get(&pod.name) else {
+                let PodPlan {
+                    name, controller, ..
+                } = pod;
+                plan.refused.push(RefusedPod { name, controller });
+                continue;
+            };
+            pod = (*running).clone();
+            for service in &pod.reach {
+                addresses.listener(&pod.name.to_string(), &service.key.to_string())?;
+            }
+        }
+        binds.extend(own_binds(&pod).map(|(bind, _)| (bind, pod.name.clone())));
         plan.pods.push(pod);
     }
     if addresses.layout() == PodIsolation::Namespaces {
@@ -180,7 +246,6 @@ pub fn expand(
     addresses.finish();
     plan.pods.sort_by(|a, b| a.name.cmp(&b.name));
     plan.published = publications(mesh, &plan.pods);
-    plan.problems.dedup();
     Ok(plan)
 }
 
@@ -191,11 +256,7 @@ struct Candidate<'a> {
     template: &'a PodTemplate,
 }
 
-fn candidates<'a>(
-    mesh: &'a Mesh,
-    roster: &'a PodRoster,
-    problems: &mut Vec<Diagnostic>,
-) -> Vec<Candidate<'a>> {
+fn candidates<'a>(mesh: &'a Mesh, roster: &'a PodRoster, plan: &mut RunPlan) -> Vec<Candidate<'a>> {
     let mut found: Vec<Candidate<'a>> = Vec::new();
     for (key, deployment) in &mesh.deployments {
         for replica in roster.replicas(key) {
@@ -232,11 +293,15 @@ fn candidates<'a>(
         };
         let message = format!("the pod's name `{}` {wrong}", candidate.name);
         let problem = Diagnostic::error(POD_NAME, candidate.source.clone(), message);
-        problems.push(
+        plan.problems.push(
             problem
                 .field("metadata.name")
                 .help("choose another, or shorter, name"),
         );
+        plan.refused.push(RefusedPod {
+            name: candidate.name.clone(),
+            controller: candidate.controller.clone(),
+        });
         false
     });
     found
@@ -437,10 +502,11 @@ fn reachable(service: &MeshService, problems: &mut Vec<Diagnostic>) -> bool {
         "{} gets no listener in loopback isolation: {why}",
         service.key
     );
-    let problem = Diagnostic::warning(UNREACHABLE, service.source.clone(), message);
-    if !problems.contains(&problem) {
-        problems.push(problem);
-    }
+    problems.push(Diagnostic::warning(
+        UNREACHABLE,
+        service.source.clone(),
+        message,
+    ));
     false
 }
 

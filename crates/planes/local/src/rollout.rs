@@ -176,17 +176,17 @@ impl PodRoster {
         self.groups.values().all(ReplicaGroup::is_settled)
     }
 
-    /// Returns a controller whose pods come in order and are not all there yet. The mesh is not ready before they
+    /// Returns the controllers whose pods come in order and are not all there yet. The mesh is not ready before they
     /// are.
-    pub fn comes_in_order(&self) -> Option<&ResourceName> {
+    pub fn comes_in_order(&self) -> impl Iterator<Item = &ResourceName> {
         let coming = |group: &&ReplicaGroup| match group.wanted.strategy {
             Strategy::Numbered(numbering) => {
                 numbering.in_order && group.replicas.len() < group.wanted.replicas as usize
             }
             Strategy::Recreate | Strategy::RollingUpdate { .. } => false,
         };
-        let group = self.groups.values().find(coming)?;
-        Some(&group.wanted.name)
+        let groups = self.groups.values().filter(coming);
+        groups.map(|group| &group.wanted.name)
     }
 
     /// One step: pods that may go now go, pods that may come now come. Says whether anything changed.

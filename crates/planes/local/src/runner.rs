@@ -74,6 +74,8 @@ pub struct RunnerOptions {
     pub state: Option<PathBuf>,
     /// True if a root may be made that differs from the one that the state folder held before.
     pub new_root: bool,
+    /// True if the run ends at its start because of any error in the folder.
+    pub strict: bool,
     /// No live state.
     pub quiet: bool,
     /// Every process's lines.
@@ -130,7 +132,7 @@ pub enum UpError {
     /// The folder cannot be read.
     #[error("cannot read the folder: {0}")]
     Folder(io::Error),
-    /// The folder has errors; they have been printed.
+    /// Errors in the folder, which have been printed, leave nothing to start, or are not tolerated.
     #[error("{} in the folder; nothing was started", edits::counted(*.0))]
     Problems(usize),
     /// Something on this machine.
@@ -315,10 +317,8 @@ impl Runner {
         let (mesh, plan, problems) =
             edits::understand(&sources, (None, options.dataplane), begin, &mut addresses)?;
         edits::print(&problems);
-        let blocks =
-            |problem: &&Diagnostic| problem.is_error() && !edits::is_answered(&mesh, problem);
-        let errors = problems.iter().filter(blocks).count();
-        if errors > 0 {
+        let errors = problems.iter().filter(|one| one.is_error()).count();
+        if errors > 0 && (options.strict || plan.pods.is_empty()) {
             return Err(UpError::Problems(errors));
         }
         let state = state_folder(&options, &run_folder)?;
@@ -649,11 +649,14 @@ impl Runner {
                 Err(error) => wrong.push(format!("{}: {error}", plan.name)),
             }
         }
-        for text in wrong {
-            self.event(&text);
+        for text in &wrong {
+            self.event(text);
         }
         let unserved = self.plan.by_node && plan.is_ambient();
         let mut pod = PodRun::new(plan, network, proxy, apps);
+        if !wrong.is_empty() {
+            pod.refuse(wrong.join(", "));
+        }
         pod.wait_for_node(unserved);
         Ok(pod)
     }

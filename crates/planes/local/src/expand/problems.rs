@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use voile_model::mesh::PodTemplate;
+use voile_model::mesh::{EgressListener, PodTemplate};
 use voile_model::{Diagnostic, Port, ResourceName, Source};
 
 use super::PodPlan;
@@ -50,10 +50,17 @@ pub(super) fn no_ingress(
     ))
 }
 
+/// Addresses with ports that the user chose for egress listeners, with each listener.
+pub(super) fn own_binds(pod: &PodPlan) -> impl Iterator<Item = ((IpAddr, Port), &EgressListener)> {
+    let listeners = pod.sidecar.iter().flat_map(|sidecar| &sidecar.egress);
+    listeners.filter_map(|one| Some(((one.bind?, one.port.as_ref()?.number), one)))
+}
+
+/// Adds what keeps the pod from running here, or from running as it is written. `binds` are those of other pods.
 pub(super) fn check(
     pod: &PodPlan,
-    layout: PodIsolation,
-    binds: &mut BTreeMap<(IpAddr, Port), ResourceName>,
+    (layout, by_node): (PodIsolation, bool),
+    binds: &BTreeMap<(IpAddr, Port), ResourceName>,
     problems: &mut Vec<Diagnostic>,
 ) {
     for container in pod.template.applications() {
@@ -63,46 +70,50 @@ pub(super) fn check(
                 container.name,
                 container.security.privileges.join(", ")
             );
-            let problem = Diagnostic::warning(NO_PRIVILEGES, container.source.clone(), message)
-                .field("securityContext")
-                .help("the application runs without them; low ports and ping need none");
-            if !problems.contains(&problem) {
-                problems.push(problem);
-            }
+            problems.push(
+                Diagnostic::warning(NO_PRIVILEGES, container.source.clone(), message)
+                    .field("securityContext")
+                    .help("the application runs without them; low ports and ping need none"),
+            );
         }
         if container.command.is_empty() {
             let message = format!(
                 "the container `{}` has no command, and `voile up` cannot run its image",
                 container.name
             );
-            let problem = Diagnostic::error(NO_COMMAND, container.source.clone(), message)
-                .field("command")
-                .help("say which program of this machine to run, such as command: [\"python3\", \"server.py\"]");
-            if !problems.contains(&problem) {
-                problems.push(problem);
-            }
+            problems.push(
+                Diagnostic::error(NO_COMMAND, container.source.clone(), message)
+                    .field("command")
+                    .help("say which program of this machine to run, such as command: [\"python3\", \"server.py\"]"),
+            );
         }
+    }
+    if pod.is_ambient() && !by_node {
+        // Nothing would enforce a policy before it.
+        let message = format!(
+            "`{}` is ambient (istio.io/dataplane-mode), and no node proxy serves it: no policy would be enforced before it",
+            pod.workload()
+        );
+        problems.push(Diagnostic::error(NOT_SERVED, pod.source.clone(), message).help(
+            "run it with --isolation netns --dataplane mixed, give it a sidecar (istio-injection: enabled), or remove the label",
+        ));
     }
     if layout == PodIsolation::Namespaces {
         return; // each has its own loopback device
     }
     if pod.sidecar.is_some() && pod.template.capture.keeps_source == Some(true) {
         let message = "this pod counts on its callers' addresses (interceptionMode: TPROXY), but in loopback isolation its sidecar calls it from its own";
-        let problem = Diagnostic::error(NO_CALLERS, pod.source.clone(), message)
-            .field("metadata.annotations[sidecar.istio.io/interceptionMode]")
-            .help("run it with --isolation netns, or remove the annotation, and interceptionMode from MeshConfig");
-        if !problems.contains(&problem) {
-            problems.push(problem);
-        }
+        problems.push(
+            Diagnostic::error(NO_CALLERS, pod.source.clone(), message)
+                .field("metadata.annotations[sidecar.istio.io/interceptionMode]")
+                .help("run it with --isolation netns, or remove the annotation, and interceptionMode from MeshConfig"),
+        );
     }
-    for listener in pod.sidecar.iter().flat_map(|sidecar| &sidecar.egress) {
-        let (Some(bind), Some(port)) = (listener.bind, &listener.port) else {
-            continue;
-        };
-        if let Some(other) = binds.insert((bind, port.number), pod.name.clone()) {
+    for (bind, listener) in own_binds(pod) {
+        if let Some(other) = binds.get(&bind) {
             let message = format!(
-                "both {other} and {} would listen on {bind}:{}",
-                pod.name, port.number
+                "both {other} and {} would listen on {}:{}",
+                pod.name, bind.0, bind.1
             );
             let problem = Diagnostic::error(SHARED_BIND, listener.source.clone(), message);
             problems.push(

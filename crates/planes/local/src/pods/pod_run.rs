@@ -42,6 +42,8 @@ pub struct PodRun {
     unserved: bool,
     /// Its applications have ended for good.
     over: bool,
+    /// Why a container of it cannot be started.
+    refused: Option<String>,
 }
 
 impl PodRun {
@@ -63,7 +65,18 @@ impl PodRun {
             generation: 0,
             unserved: false,
             over: false,
+            refused: None,
         }
+    }
+
+    /// A container of it cannot be started, so that it never is ready.
+    pub fn refuse(&mut self, why: String) {
+        self.refused = Some(why);
+    }
+
+    /// Returns true if it waits for nothing but itself: a container cannot be started, or ended as often as this.
+    pub fn has_failed(&self, ends: u32) -> bool {
+        self.refused.is_some() || self.apps.iter().any(|app| app.restarts >= ends)
     }
 
     /// Looks after its processes; returns messages for the user.
@@ -182,6 +195,9 @@ impl PodRun {
     pub fn missing(&self, seen: &Observation) -> Option<String> {
         if self.over {
             return None;
+        }
+        if self.refused.is_some() {
+            return self.refused.clone();
         }
         if let Some(sidecar) = &self.sidecar
             && !(sidecar.is_running() && seen.sidecar_ready)

@@ -88,8 +88,9 @@ impl Runner {
             EditStatus::InForce(count) => {
                 self.acknowledged.edit = None;
                 let proxies = if count == 1 { "proxy" } else { "proxies" };
+                let errors = self.told_errors();
                 self.event(&format!(
-                    "the edit is in force: acknowledged by {count} {proxies}"
+                    "the edit is in force: acknowledged by {count} {proxies}{errors}"
                 ));
                 return;
             }

@@ -119,6 +119,13 @@ impl Runner {
                 *span = (*span).max(time);
             }
         }
+        for refused in &self.plan.refused {
+            let key = format!("{}/{}", refused.name.namespace, refused.workload());
+            let (row, ..) = rows.entry(key.clone()).or_default();
+            row.name = key;
+            row.wanted += 1;
+            row.refused += 1;
+        }
         let control = match (self.controls_ready, self.controls.len()) {
             (0, _) => "not ready (the last configuration stays in force)".to_owned(),
             (ready, all) if ready == all => "running".to_owned(),

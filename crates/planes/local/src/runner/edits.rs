@@ -1,4 +1,5 @@
-//! Edits of the folder: read, check, expand. A broken edit is reported and changes nothing that runs.
+//! Edits of the folder: read, check, expand. An error is reported, and keeps only what it names from
+//! its edit.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -6,22 +7,23 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use voile_model::mesh::PodTemplate;
-use voile_model::{Diagnostic, Mesh, Severity, SourceFile};
+use voile_model::{Diagnostic, Mesh, ResourceName, Severity, SourceFile};
 use voile_watch::{FolderWatch, WatchError};
 
 use super::{Dataplane, Runner, UpError, same};
 use crate::addresses::{Addresses, PodIsolation};
-use crate::expand::{NOT_SERVED, PodPlan, RunPlan, expand};
-use crate::rollout::{PodRoster, RolloutEnvironment};
+use crate::expand::{ExpandContext, RunPlan, expand};
+use crate::rollout::{EmptyEnvironment, PodRoster, RolloutEnvironment};
 
-/// Reads the folder's text as a mesh and a plan, with all problems in the order of the files.
+/// Reads the folder's text as a mesh and a plan, with all problems in the order of the files. With `previous`, a
+/// controller that cannot run as it is written goes on as it was.
 pub(super) fn understand(
     sources: &[SourceFile],
-    (previous, dataplane): (Option<&Mesh>, Dataplane),
+    (previous, dataplane): (Option<(&Mesh, &RunPlan)>, Dataplane),
     (roster, scene): (&mut PodRoster, &impl RolloutEnvironment),
     addresses: &mut Addresses,
 ) -> Result<(Mesh, RunPlan, Vec<Diagnostic>), UpError> {
-    let (mut mesh, mut problems) = voile_model::check(sources, previous);
+    let (mut mesh, mut problems) = voile_model::check(sources, previous.map(|(mesh, _)| mesh));
     if dataplane == Dataplane::Node {
         serve_by_node(&mut mesh);
     }
@@ -30,34 +32,48 @@ pub(super) fn understand(
         // Said of the other isolation.
         problems.retain(|problem| problem.code != voile_analysis::codes::NAMESPACES_ONLY);
     }
+    let mut context = ExpandContext {
+        running: &[],
+        by_node: dataplane.has_node(),
+    };
+    let mut refused = None;
+    if let Some((before, plan)) = previous {
+        // A rollout may end old pods before it makes new ones, so all are planned once as at a first start.
+        let mut first = PodRoster::default();
+        first.want(&mesh);
+        first.step(&EmptyEnvironment);
+        let attempt = expand(&mesh, &first, context, &mut addresses.clone())?;
+        keep_controllers(&mut mesh, &attempt, before, plan);
+        refused = Some(attempt.problems);
+        context.running = &plan.pods;
+    }
     roster.want(&mesh);
     roster.step(scene);
-    let mut plan = expand(&mesh, roster, addresses)?;
-    plan.by_node = dataplane.has_node();
-    if !plan.by_node {
-        let unserved = unserved(&plan);
-        plan.problems.extend(unserved);
-    }
-    problems.extend(plan.problems.iter().cloned());
+    let plan = expand(&mesh, roster, context, addresses)?;
+    problems.extend(refused.unwrap_or_else(|| plan.problems.clone()));
     Diagnostic::sort(&mut problems);
     Ok((mesh, plan, problems))
 }
 
-/// Ambient pods that no node proxy serves: nothing would enforce a policy before them.
-fn unserved(plan: &RunPlan) -> Vec<Diagnostic> {
-    let ambient = plan.pods.iter().filter(|pod| pod.is_ambient());
-    let problem = |pod: &PodPlan| {
-        let message = format!(
-            "`{}` is ambient (istio.io/dataplane-mode), and no node proxy serves it: no policy would be enforced before it",
-            pod.workload()
-        );
-        Diagnostic::error(NOT_SERVED, pod.source.clone(), message).help(
-            "run it with --isolation netns --dataplane mixed, give it a sidecar (istio-injection: enabled), or remove the label",
-        )
+/// Gives controllers their last good version if none of their pods can run as it is written now.
+fn keep_controllers(mesh: &mut Mesh, attempt: &RunPlan, before: &Mesh, running: &RunPlan) {
+    let runs = |plan: &RunPlan, key: &ResourceName| {
+        let mut controllers = plan.pods.iter().filter_map(|pod| pod.controller.as_ref());
+        controllers.any(|one| one.key == *key)
     };
-    let mut problems: Vec<Diagnostic> = ambient.map(problem).collect();
-    problems.dedup();
-    problems
+    for controller in attempt
+        .refused
+        .iter()
+        .filter_map(|one| one.controller.as_ref())
+    {
+        let key = &controller.key;
+        if let Some(good) = before.deployments.get(key)
+            && runs(running, key)
+            && !runs(attempt, key)
+        {
+            mesh.deployments.insert(key.clone(), good.clone());
+        }
+    }
 }
 
 /// Changes the mesh for `--dataplane node`: the node proxy serves pods that would have a sidecar; gateways stay
@@ -73,14 +89,6 @@ pub fn serve_by_node(mesh: &mut Mesh) {
     deployments.for_each(|one| change(&mut Arc::make_mut(one).template));
     let pods = mesh.pods.values_mut();
     pods.for_each(|one| change(&mut Arc::make_mut(one).template));
-}
-
-/// Returns true if a condition of Gateway API reports the problem in the status. The data plane answers requests that
-/// it affects (500 for an absent backend), and the rest runs, as in a cluster.
-pub(super) fn is_answered(mesh: &Mesh, problem: &Diagnostic) -> bool {
-    let said = mesh.gateway_api.said.iter();
-    let mut refusals = said.flat_map(|said| &said.refusals);
-    refusals.any(|one| one.source == problem.source && one.said == problem.message)
 }
 
 pub(super) fn print(problems: &[Diagnostic]) {
@@ -114,6 +122,19 @@ fn texts(files: &[Arc<SourceFile>]) -> Vec<SourceFile> {
 }
 
 impl Runner {
+    /// Number of errors in the folder.
+    pub(super) fn errors(&self) -> usize {
+        self.problems.iter().filter(|one| one.is_error()).count()
+    }
+
+    /// The errors that stay in the folder, to follow a statement of what is in force.
+    pub(super) fn told_errors(&self) -> String {
+        match self.errors() {
+            0 => String::new(),
+            errors => format!("; {} in the folder", counted(errors)),
+        }
+    }
+
     /// The folder has changed: follow it as far as it is good.
     pub(super) fn edited(&mut self) -> Result<(), UpError> {
         let read = self.watch.load();
@@ -141,7 +162,7 @@ impl Runner {
         let all = (&mut roster, &self.scene(Instant::now()));
         let understood = understand(
             &sources,
-            (Some(&self.mesh), self.options.dataplane),
+            (Some((&self.mesh, &self.plan)), self.options.dataplane),
             all,
             &mut addresses,
         );
@@ -155,26 +176,20 @@ impl Runner {
             }
         };
         self.sources = sources;
-        let fresh: Vec<String> = problems
-            .iter()
-            .filter(|problem| !self.problems.iter().any(|known| same(known, problem)))
-            .map(ToString::to_string)
-            .collect();
-        for text in fresh {
-            self.event(&text);
+        let is_known =
+            |problem: &&Diagnostic| self.problems.iter().any(|known| same(known, problem));
+        let fresh = problems.iter().filter(|problem| !is_known(problem));
+        let fresh: Vec<Diagnostic> = fresh.cloned().collect();
+        for problem in &fresh {
+            self.event(&problem.to_string());
         }
-        let errors = problems.iter().filter(|problem| problem.is_error()).count();
+        let is_new = fresh.iter().any(Diagnostic::is_error);
         self.problems = problems;
-        if plan.problems.iter().any(Diagnostic::is_error) {
-            self.forget_edit();
-            self.event("the edit cannot run here: no pod is started or stopped for it");
-            return Ok(());
-        }
-        if errors > 0 {
+        if is_new {
             self.forget_edit();
             self.event(&format!(
                 "{} in the folder: what is named keeps its last good state",
-                counted(errors)
+                counted(self.errors())
             ));
         } else {
             self.await_edit();
@@ -190,11 +205,11 @@ impl Runner {
         if !roster.step(&self.scene(Instant::now())) {
             return Ok(());
         }
-        let plan = expand(&self.mesh, &roster, &mut self.addresses)?;
-        self.plan = RunPlan {
-            by_node: self.options.dataplane.has_node(),
-            ..plan
+        let context = ExpandContext {
+            running: &self.plan.pods,
+            by_node: self.plan.by_node,
         };
+        self.plan = expand(&self.mesh, &roster, context, &mut self.addresses)?;
         self.roster = roster;
         self.apply()
     }

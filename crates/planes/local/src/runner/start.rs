@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use voile_host::child::{ChildExit, Output, Spec, SupervisedChild};
 use voile_host::enclosure::InsideSocket;
+use voile_model::ResourceName;
 
 use super::{Runner, STEP, UpError};
 use crate::expand::PodPlan;
@@ -22,40 +23,37 @@ const NO_PODS: &str = "a pod: the folder has no Deployment, StatefulSet, DaemonS
 /// Lines of a log that are shown when the start fails.
 const LOG_LINES: usize = 8;
 
+/// Pods of a mesh that starts.
+#[derive(Debug, Default)]
+struct StartProgress {
+    ready: usize,
+    /// What keeps pods from being ready that wait for nothing but themselves.
+    failed: Vec<String>,
+    /// What is waited for.
+    missing: Vec<String>,
+}
+
+impl StartProgress {
+    /// What is waited for, once failed pods are left out if they may be: one pod must be ready, and nothing may depend
+    /// on all of them. After the deadline whatever is not ready has failed.
+    fn waits_for(mut self, tolerates: bool, waited: Duration) -> (Vec<String>, Vec<String>) {
+        let is_late = waited >= START_DEADLINE;
+        if !tolerates || self.ready == 0 || (!is_late && !self.missing.is_empty()) {
+            self.missing.append(&mut self.failed);
+        } else {
+            self.failed.append(&mut self.missing);
+        }
+        (self.missing, self.failed)
+    }
+}
+
 impl Runner {
     pub(super) fn await_start(&mut self) -> Result<(), UpError> {
-        let nothing = Observation::default();
-        let mut missing: Vec<String> = if self.control_was_ready {
-            self.pods
-                .iter()
-                .filter_map(|(name, pod)| pod.missing(self.seen.get(name).unwrap_or(&nothing)))
-                .collect()
-        } else {
-            vec!["control to be ready".to_owned()]
-        };
-        if self.control_was_ready && self.plan.pods.is_empty() {
-            missing.push(NO_PODS.to_owned());
-        }
-        if missing.is_empty() {
-            let coming = self.roster.comes_in_order();
-            missing.extend(coming.map(|name| format!("the further pods of {name}")));
-            missing.extend(self.uninformed());
-            missing.extend(self.unserved());
-            missing.extend(self.unacknowledged());
-        }
         let waited = self.started.elapsed();
+        let tolerates = !self.options.strict && self.options.once_ready.is_none();
+        let (missing, failed) = self.progress().waits_for(tolerates, waited);
         let Some(first) = missing.first() else {
-            self.was_ready = true;
-            for (service, url) in self.reach.published() {
-                // The one line that programs read. It is there when they hear that all is ready.
-                let _ = writeln!(io::stdout(), "{service}\t{url}");
-            }
-            self.say(&format!(
-                "ready after {:.1} s{}",
-                waited.as_secs_f64(),
-                self.unprotected()
-            ));
-            self.name_default_gateways();
+            self.begin(waited, &failed);
             return Ok(());
         };
         let sidecars = self.pods.values().filter_map(|pod| pod.sidecar.as_ref());
@@ -79,6 +77,63 @@ impl Runner {
             self.waiting_for = what;
         }
         Ok(())
+    }
+
+    fn progress(&self) -> StartProgress {
+        let mut progress = StartProgress::default();
+        if !self.control_was_ready {
+            progress.missing.push("control to be ready".to_owned());
+            return progress;
+        }
+        let nothing = Observation::default();
+        for (name, pod) in &self.pods {
+            match pod.missing(self.seen.get(name).unwrap_or(&nothing)) {
+                None => progress.ready += 1,
+                Some(what) if pod.has_failed(START_RESTARTS) => progress.failed.push(what),
+                Some(what) => progress.missing.push(what),
+            }
+        }
+        if self.plan.pods.is_empty() {
+            progress.missing.push(NO_PODS.to_owned());
+        }
+        if progress.missing.is_empty() {
+            let is_refused = |name: &&ResourceName| {
+                let mut refused = self.plan.refused.iter();
+                refused.any(|one| {
+                    one.name.namespace == name.namespace && *one.workload() == *name.name
+                })
+            };
+            let coming = self.roster.comes_in_order();
+            let coming = coming.filter(|name| !is_refused(name));
+            let missing = &mut progress.missing;
+            missing.extend(coming.map(|name| format!("the further pods of {name}")));
+            missing.extend(self.uninformed());
+            missing.extend(self.unserved());
+            missing.extend(self.unacknowledged());
+        }
+        progress
+    }
+
+    /// All is ready but for pods that `failed`.
+    fn begin(&mut self, waited: Duration, failed: &[String]) {
+        self.was_ready = true;
+        for (service, url) in self.reach.published() {
+            // The one line that programs read. It is there when they hear that all is ready.
+            let _ = writeln!(io::stdout(), "{service}\t{url}");
+        }
+        for what in failed {
+            self.say(&format!("goes on without {what}"));
+        }
+        for refused in &self.plan.refused {
+            self.say(&format!("{} is not started: it has an error", refused.name));
+        }
+        self.say(&format!(
+            "ready after {:.1} s{}{}",
+            waited.as_secs_f64(),
+            self.told_errors(),
+            self.unprotected()
+        ));
+        self.name_default_gateways();
     }
 
     /// Gateways that are started because Gateways ask for those of Istio's installation, and how to call them.
@@ -232,4 +287,35 @@ fn url_name(service: &str) -> String {
         }
     };
     format!("URL_{}", service.chars().map(letter).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_goes_on_without_pods_that_failed_unless_all_are_wanted_or_none_is_ready() {
+        let (early, late) = (Duration::from_secs(1), START_DEADLINE);
+        for (ready, failed, missing, tolerates, waited, waits) in [
+            (2, "", "", true, early, false),
+            (1, "a", "", true, early, false),
+            (1, "a", "", false, early, true),
+            (0, "a", "", true, early, true),
+            (1, "a", "b", true, early, true),
+            (1, "a", "b", true, late, false),
+            (1, "a", "b", false, late, true),
+            (0, "", "b", true, late, true),
+        ] {
+            let words = |text: &str| text.chars().map(String::from).collect();
+            let progress = StartProgress {
+                ready,
+                failed: words(failed),
+                missing: words(missing),
+            };
+            let said = format!("{progress:?} {tolerates} {waited:?}");
+            let (missing, failed) = progress.waits_for(tolerates, waited);
+            assert_eq!(!missing.is_empty(), waits, "{said}");
+            assert!(missing.is_empty() || failed.is_empty(), "{said}");
+        }
+    }
 }

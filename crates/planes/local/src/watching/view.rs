@@ -35,12 +35,28 @@ pub struct Row {
     pub ready: usize,
     /// Pods that should be.
     pub wanted: usize,
+    /// Pods that an error keeps from being started.
+    pub refused: usize,
     /// Its SPIFFE identity; empty without a sidecar.
     pub identity: String,
     /// Recent figures of its sidecars.
     pub figures: ScrapedRates,
     /// Number of restarts of its processes.
     pub restarts: u32,
+}
+
+impl Row {
+    /// The identity, and the pods that have none because they are not started.
+    fn identity_cell(&self) -> String {
+        let identity = match self.identity.as_str() {
+            "" => "no sidecar",
+            identity => identity,
+        };
+        match self.refused {
+            0 => identity.to_owned(),
+            refused => format!("{identity} ({refused} not started: error)"),
+        }
+    }
 }
 
 /// Lines of the latest events that are shown.
@@ -95,11 +111,7 @@ pub fn picture(view: &TerminalView, width: usize, height: usize) -> String {
             milliseconds(figures.p99),
             share(figures.mutual_tls),
             row.restarts,
-            if row.identity.is_empty() {
-                "no sidecar"
-            } else {
-                &row.identity
-            },
+            row.identity_cell(),
         );
     }
     text.push_str("* from the sidecars' histogram buckets, so an estimate\n");
@@ -203,6 +215,7 @@ mod tests {
                     name: "shop/front".to_owned(),
                     ready: 1,
                     wanted: 2,
+                    refused: 0,
                     identity: "spiffe://cluster.local/ns/shop/sa/front".to_owned(),
                     figures: ScrapedRates {
                         rate: 5.0,
@@ -216,7 +229,8 @@ mod tests {
                 Row {
                     name: "shop/traffic".to_owned(),
                     ready: 1,
-                    wanted: 1,
+                    wanted: 2,
+                    refused: 1,
                     ..Row::default()
                 },
             ],
@@ -227,7 +241,7 @@ mod tests {
     #[test]
     fn the_picture_shows_every_workload_and_the_latest_events() {
         let expected = "\
-voile up shop · 1m05s · control running · 2 services · 2 of 3 instances ready
+voile up shop · 1m05s · control running · 2 services · 2 of 4 instances ready
   http://127.0.0.1:8080  → shop/front
 ! trouble 0
 ! trouble 1
@@ -238,7 +252,7 @@ voile up shop · 1m05s · control running · 2 services · 2 of 3 instances read
 
 WORKLOAD      READY     REQ/S    ERR/S   P50 MS*   P99 MS*   MTLS  RESTARTS  IDENTITY
 shop/front      1/2       5.0      0.5      1.23       123    99%         3  spiffe://cluster.local/ns/shop/sa/front
-shop/traffic    1/1       0.0      0.0         -         -      -         0  no sidecar
+shop/traffic    1/2       0.0      0.0         -         -      -         0  no sidecar (1 not started: error)
 * from the sidecars' histogram buckets, so an estimate
 - event 4
 with details
@@ -268,7 +282,7 @@ with details
     fn the_line_says_what_moved() {
         assert_eq!(
             line(&view()),
-            "1m05s control running, 2 of 3 ready; wrong: trouble 0 and 6 more; shop/front 5.0/s err 0.5/s p50~1.23 p99~123 ms mtls 99%"
+            "1m05s control running, 2 of 4 ready; wrong: trouble 0 and 6 more; shop/front 5.0/s err 0.5/s p50~1.23 p99~123 ms mtls 99%"
         );
         assert_eq!(
             line(&TerminalView {

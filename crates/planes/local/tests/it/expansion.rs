@@ -5,7 +5,7 @@ use std::path::Path;
 
 use voile_local::addresses::{Addresses, PodIsolation};
 use voile_local::documents::render;
-use voile_local::expand::{RunPlan, expand};
+use voile_local::expand::{ExpandContext, RunPlan, expand};
 use voile_local::rollout::{EmptyEnvironment, PodRoster};
 use voile_model::{Mesh, SourceFile};
 
@@ -80,7 +80,7 @@ fn expanded(mesh: &Mesh, addresses: &mut Addresses) -> RunPlan {
     let mut roster = PodRoster::default();
     roster.want(mesh);
     roster.step(&EmptyEnvironment);
-    expand(mesh, &roster, addresses).expect("addresses suffice")
+    expand(mesh, &roster, ExpandContext::default(), addresses).expect("addresses suffice")
 }
 
 #[test]
@@ -260,13 +260,52 @@ fn what_cannot_run_here_is_said_with_what_would_be_right() {
             "`shop/front-1` is already the name of another",
         ),
     ] {
-        let problems = plan(&[text]).problems;
+        let RunPlan {
+            problems,
+            pods,
+            refused,
+            ..
+        } = plan(&[text]);
+        // The others run.
+        assert!(
+            !refused.is_empty() && pods.iter().any(|pod| &*pod.name.name == "db-0"),
+            "{code}"
+        );
         let found = problems
             .iter()
             .find(|problem| problem.code == code)
             .unwrap_or_else(|| panic!("{code}: {problems:?}"));
         assert!(found.is_error() && found.message.contains(says), "{found}");
     }
+}
+
+#[test]
+fn a_running_pod_that_is_refused_goes_on_as_it_was_at_its_addresses() {
+    let mut addresses = Addresses::new(PodIsolation::Loopback(1));
+    let good = mesh(&[SHOP]);
+    let before = expanded(&good, &mut addresses);
+    // Its Sidecar listens elsewhere, and it would see no service.
+    let wrong = SHOP
+        .replace("number: 8080", "number: 8081")
+        .replace("./db.shop", "./none.shop");
+    let mut roster = PodRoster::default();
+    let mesh = mesh(&[&wrong]);
+    roster.want(&mesh);
+    roster.step(&EmptyEnvironment);
+    let context = ExpandContext {
+        running: &before.pods,
+        by_node: false,
+    };
+    for _ in 0..2 {
+        let after = expand(&mesh, &roster, context, &mut addresses).expect("addresses");
+        assert_eq!((&after.pods, &after.refused), (&before.pods, &vec![]));
+        assert!(after.problems.iter().any(|one| one.code == "V0601"));
+    }
+    let addresses_of = |plan: &RunPlan| plan.pods[1].services[0].address;
+    assert_eq!(
+        addresses_of(&expanded(&good, &mut addresses)),
+        addresses_of(&before)
+    );
 }
 
 #[test]
@@ -288,10 +327,16 @@ fn the_bookstore_has_no_problem() {
 
 #[test]
 fn the_page_on_the_local_mesh_explains_every_code() {
-    use voile_local::expand::{NO_COMMAND, NO_INGRESS, POD_NAME, SHARED_BIND, UNREACHABLE};
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/local-mesh.md");
-    let page = std::fs::read_to_string(page).expect("the page is there");
-    for code in [NO_INGRESS, NO_COMMAND, POD_NAME, SHARED_BIND, UNREACHABLE] {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("the file is there");
+    let page = read("../../../docs/reference/local-mesh.md");
+    let source = read("src/expand/problems.rs");
+    let codes: Vec<&str> = source
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub const ")?.split('"').nth(1))
+        .collect();
+    assert!(codes.len() >= 8, "{codes:?}");
+    for code in codes {
         assert!(page.contains(&format!("| {code} | ")), "{code}");
     }
 }
