@@ -23,7 +23,7 @@ use crate::variables::{PortView, ServiceView};
 
 pub use problems::{
     NO_CALLERS, NO_COMMAND, NO_INGRESS, NO_PRIVILEGES, NOT_SERVED, POD_NAME, SHARED_BIND,
-    UNREACHABLE,
+    SIDECAR_PORT, UNREACHABLE,
 };
 use problems::{check, no_ingress, own_binds};
 
@@ -210,7 +210,7 @@ pub fn expand(
         let mut pod = match addresses.layout() {
             _ if candidate.template.is_gateway() => gateway(mesh, candidate, addresses)?,
             PodIsolation::Loopback(_) => pod(mesh, candidate, addresses, &mut problems)?,
-            PodIsolation::Namespaces => captured::pod(mesh, candidate, addresses)?,
+            PodIsolation::Namespaces => captured::pod(mesh, candidate, addresses, &mut problems)?,
         };
         check(
             &pod,

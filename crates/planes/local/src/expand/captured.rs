@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use voile_model::mesh::{CaptureMode, MeshService, Resolution, ServiceOrigin};
-use voile_model::{Mesh, ResourceName};
+use voile_model::{Diagnostic, Mesh, ResourceName};
 
+use super::problems::sidecar_port;
 use super::{Candidate, PodPlan, endpoint, served_ports, settled, sidecar_plan, view, visible};
 use crate::addresses::{AddressError, Addresses};
 
@@ -14,6 +15,7 @@ pub(super) fn pod(
     mesh: &Mesh,
     candidate: Candidate<'_>,
     addresses: &mut Addresses,
+    problems: &mut Vec<Diagnostic>,
 ) -> Result<PodPlan, AddressError> {
     let Candidate {
         name,
@@ -23,6 +25,17 @@ pub(super) fn pod(
     } = candidate;
     let address = addresses.pod(&name.to_string())?;
     let user = mesh.sidecar_for_labels(&name.namespace, &template.labels);
+    let served = served_ports(mesh, &name, template);
+    for listener in user.iter().flat_map(|user| &user.ingress) {
+        let (port, own) = (listener.port.number, endpoint(listener, address).1);
+        if let Some(service) = served.get(&port)
+            && template.ambient
+            && !template.has_sidecar
+            && own != port.get()
+        {
+            problems.push(sidecar_port(source, service, port, own));
+        }
+    }
     let user = user.filter(|_| template.has_sidecar);
     let mut reach = visible(mesh, &name, user);
     let mut services = Vec::new();
@@ -41,7 +54,6 @@ pub(super) fn pod(
     if let Some(error) = failed {
         return Err(error);
     }
-    let served = served_ports(mesh, &name, template);
     let mut sidecar = template.has_sidecar.then(|| sidecar_plan(user));
     if let Some(sidecar) = &mut sidecar {
         sidecar.unbounded = user.is_none_or(|user| user.egress.is_empty());

@@ -28,6 +28,19 @@ pub const NO_PRIVILEGES: &str = "V0607";
 /// A pod is ambient and there is no node proxy.
 pub const NOT_SERVED: &str = "V0608";
 
+/// The application of an ambient pod listens on a port to which only a sidecar would lead.
+pub const SIDECAR_PORT: &str = "V0609";
+
+pub(super) fn sidecar_port(source: &Source, service: &str, port: Port, own: u16) -> Diagnostic {
+    let message = format!(
+        "the Service `{service}` sends to port {port} of this pod, whose application listens on port {own} by its Sidecar: \
+         the pod is ambient, and a node proxy leads to no other port"
+    );
+    Diagnostic::error(SIDECAR_PORT, source.clone(), message).help(format!(
+        "let the application listen on port {port}, or give the pod a sidecar (istio-injection: enabled)"
+    ))
+}
+
 pub(super) fn no_ingress(
     source: &Source,
     template: &PodTemplate,
