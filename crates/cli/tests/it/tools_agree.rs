@@ -1,54 +1,43 @@
 //! One question to `explain`, to `who-can` and to the running mesh: every identity of an example asks every service for every path and
-//! method that its policies tell apart, on every data plane that the example supports. The answers must agree (invariant 8).
+//! method that its policies tell apart, on every data plane that the example supports. The answers must agree (invariant 8), and
+//! `analyze` must name the policies that decide nothing.
 
 mod ask;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::SystemTime;
 
+use voile_analysis::analyze;
+use voile_analysis::codes::NAMESPACES_ONLY;
 use voile_analysis::explain::{
     AccessQuestion, CallerAccess, CallerGroup, Explanation, explain, who_can,
 };
 use voile_model::mesh::{AuthorizationPolicy, Mesh, MeshService, Protocol, ServicePort, Transport};
-use voile_model::{Identity, check, files};
+use voile_model::{Diagnostic, Identity, Severity, check, files};
 
-use crate::mesh::{put, wait_until};
+use crate::mesh::{put, skip, wait_until};
 use crate::up::{Up, example};
 use crate::up_netns::start_with;
 use ask::{Mode, Running, Seen};
 
-/// Examples on loopback addresses. The others: `ambient` needs a node proxy; `http3` a certificate that its page makes; `egress` has
-/// nothing that a policy protects; `machine` and `graphs` start no pods.
-const SIDECARS: [&str; 10] = [
-    "policies",
-    "ingress",
-    "bookstore",
-    "gateway-api",
-    "canary",
-    "locality",
-    "rate-limits",
-    "resilience",
-    "routing",
-    "sticky",
-];
-/// Examples in namespaces, served as their labels say: those that refuse some requests.
-const LABELS: [&str; 5] = ["ambient", "policies", "ingress", "bookstore", "gateway-api"];
-/// The example that a node proxy alone can serve. The others' applications listen where a Sidecar says, and the rules of `policies` are about
-/// requests, so `voile up` refuses it.
-const NODE: [&str; 1] = ["ambient"];
-
 /// Paths that every service is asked for, besides those of policies.
 const PATHS: [&str; 2] = ["/", "/nowhere/at/all"];
 const METHODS: [&str; 2] = ["GET", "POST"];
+/// Fewest answers that every example must give.
+const LEAST: usize = 4;
 
-/// The mesh as the tools read it.
-fn mesh_of(folder: &Path, mode: Mode) -> Mesh {
+/// The mesh as the tools read it, and what `analyze` says of it.
+fn mesh_of(folder: &Path, mode: Mode) -> (Mesh, Vec<Diagnostic>) {
     let read = files::read_directory(folder).expect("the folder");
-    let (mut mesh, _) = check(&read, None);
+    let (mut mesh, mut problems) = check(&read, None);
     if mode == Mode::Node {
         voile_local::serve_by_node(&mut mesh);
     }
-    mesh
+    problems.extend(analyze(&mesh, SystemTime::now()));
+    problems.retain(|one| mode == Mode::Loopback || one.code != NAMESPACES_ONLY);
+    problems.retain(|one| one.severity != Severity::Note);
+    (mesh, problems)
 }
 
 /// Something that fits a pattern of a policy.
@@ -101,9 +90,20 @@ fn said(
     explain(mesh, service, port, &question)
 }
 
-/// Compares all answers about a running mesh; how many, and where they differ.
-fn compare(mesh: &Mesh, running: &Running<'_>) -> (usize, Vec<String>) {
-    let (mut compared, mut differ) = (0, Vec::new());
+/// Answers of the tools and of a running mesh.
+#[derive(Default)]
+struct Comparison {
+    /// Number of answers.
+    compared: usize,
+    /// Where they differ.
+    differ: Vec<String>,
+    /// What the tools say of policies that decide, ask or would decide.
+    deciding: BTreeSet<String>,
+}
+
+/// Compares all answers about a running mesh.
+fn compare(mesh: &Mesh, running: &Running<'_>) -> Comparison {
+    let mut comparison = Comparison::default();
     let requests = requests(mesh);
     for service in mesh.services.values() {
         let table = who_can(mesh, service);
@@ -128,6 +128,13 @@ fn compare(mesh: &Mesh, running: &Running<'_>) -> (usize, Vec<String>) {
                     let from = caller.identity.as_ref();
                     let all = said(mesh, (service, port), from, (method, path));
                     let Some(first) = all.first() else { continue };
+                    for one in &all {
+                        let decided = [Some(&one.decided), one.asked.as_ref()];
+                        let policies = decided.into_iter().flatten();
+                        let policies = policies.filter_map(|decided| decided.policy.clone());
+                        comparison.deciding.extend(policies);
+                        comparison.deciding.extend(one.beside.iter().cloned());
+                    }
                     // An external authorizer decides by itself, and workloads with different policies
                     // answer by chance.
                     let open = all
@@ -137,7 +144,7 @@ fn compare(mesh: &Mesh, running: &Running<'_>) -> (usize, Vec<String>) {
                         continue;
                     }
                     let seen = caller.ask(port.number.get(), (method, path), first.allowed);
-                    compared += 1;
+                    comparison.compared += 1;
                     let table = row.map(|row| &row.answer);
                     let contradicts = match (table, &seen) {
                         (Some(CallerAccess::Everything), Seen::Denied(_)) => true,
@@ -145,7 +152,7 @@ fn compare(mesh: &Mesh, running: &Running<'_>) -> (usize, Vec<String>) {
                         _ => false,
                     };
                     if seen.is_denial() == first.allowed || contradicts {
-                        differ.push(format!(
+                        comparison.differ.push(format!(
                             "{} -> {}:{} {method} {path}: explain says {} ({}), who-can {table:?}, the mesh {seen}",
                             caller.name(),
                             service.key,
@@ -158,59 +165,133 @@ fn compare(mesh: &Mesh, running: &Running<'_>) -> (usize, Vec<String>) {
             }
         }
     }
-    (compared, differ)
+    comparison
 }
 
-/// Starts an example so; nothing where this machine cannot.
+/// `analyze` names exactly the policies that decide nothing. A policy about tokens needs one, and no request here brings it.
+fn unexplained(mesh: &Mesh, problems: &[Diagnostic], deciding: &BTreeSet<String>) -> Vec<String> {
+    let about_tokens = |policy: &AuthorizationPolicy| {
+        let from = policy.rules.iter().flat_map(|rule| &rule.from);
+        let mut tokens = from.map(|source| &source.request_principals);
+        tokens.any(|tokens| !tokens.any_of.is_empty() || !tokens.none_of.is_empty())
+    };
+    let policies = mesh.authorization_policies.values();
+    let policies = policies.filter(|policy| !about_tokens(policy));
+    let mut found = Vec::new();
+    for policy in policies {
+        let name = policy.name.to_string();
+        let decides = deciding.iter().any(|one| one.ends_with(&name));
+        let told = problems.iter().any(|one| one.message.contains(&name));
+        if decides == told {
+            found.push(format!(
+                "AuthorizationPolicy {name}: decides {decides}, named by analyze {told}"
+            ));
+        }
+    }
+    found
+}
+
+/// Starts a mesh so, in which `analyze` may find no error; nothing where this machine cannot.
 fn start(fill: impl FnOnce(&Path), mode: Mode) -> Option<(Up, ask::Published)> {
+    let options = [mode.options(), &["--strict"]].concat();
     match mode {
         Mode::Loopback => {
-            let mut up = Up::start(fill, &["--quiet"]);
+            let mut up = Up::start(fill, &options);
             let published = up.ready();
             Some((up, published))
         }
-        Mode::Labels => start_with(fill, None, &[]),
-        Mode::Node => start_with(fill, None, &["--dataplane", "node"]),
+        Mode::Labels | Mode::Mixed | Mode::Node => start_with(fill, None, &options),
     }
 }
 
-fn all_agree(examples: &[&str], mode: Mode, least: usize) {
-    let (mut compared, mut differ) = (0, Vec::new());
-    for name in examples {
-        let Some((up, published)) = start(|folder| example(name, folder), mode) else {
-            return;
-        };
-        let mesh = mesh_of(&up.file(""), mode);
-        let running = Running::of(&up, published, mode);
-        let (count, found) = compare(&mesh, &running);
-        eprintln!(
-            "{name} {mode:?}: {count} answers compared, {} differ",
-            found.len()
-        );
-        compared += count;
-        differ.extend(
-            found
-                .into_iter()
-                .map(|one| format!("{name} {mode:?}: {one}")),
-        );
-    }
+/// The tools and the running mesh answer alike.
+fn agrees(name: &str, mode: Mode) {
+    let Some((up, published)) = start(|folder| example(name, folder), mode) else {
+        return;
+    };
+    let (mesh, problems) = mesh_of(&up.file(""), mode);
+    assert!(!problems.iter().any(Diagnostic::is_error), "{problems:?}");
+    let running = Running::of(&up, published, mode);
+    let Comparison {
+        compared,
+        mut differ,
+        deciding,
+    } = compare(&mesh, &running);
+    eprintln!("{name} {mode:?}: {compared} answers compared");
+    differ.extend(unexplained(&mesh, &problems, &deciding));
     assert!(differ.is_empty(), "{}", differ.join("\n"));
-    assert!(compared >= least, "only {compared} answers were compared");
+    assert!(compared >= LEAST, "only {compared} answers were compared");
 }
 
-#[test]
-fn explain_and_who_can_say_what_sidecars_on_loopback_addresses_do() {
-    all_agree(&SIDECARS, Mode::Loopback, 150);
+/// `voile up --strict` ends with this error. An error of the analysis is one of `analyze`, too.
+fn is_refused(name: &str, mode: Mode, code: &str) {
+    let isolation = match mode {
+        Mode::Loopback => "loopback",
+        Mode::Labels | Mode::Mixed | Mode::Node => "netns",
+    };
+    let options = [&["--isolation", isolation, "--strict"], mode.options()].concat();
+    let mut up = Up::start_as(|folder| example(name, folder), &options, None);
+    let status = up.wait();
+    let said = up.text("err");
+    if said.contains("--isolation netns is not possible here") {
+        return skip("netns", &said);
+    }
+    assert_eq!(status.code(), Some(1), "{said}");
+    let told = said.contains(&format!("error[{code}]")) && said.contains("nothing was started");
+    assert!(told, "{said}");
+    let (_, problems) = mesh_of(&up.file(""), mode);
+    let by_analysis = problems
+        .iter()
+        .any(|one| one.code == code && one.is_error());
+    assert_eq!(by_analysis, !code.starts_with("V06"), "{problems:?}");
 }
 
-#[test]
-fn explain_and_who_can_say_what_sidecars_and_node_proxies_in_namespaces_do() {
-    all_agree(&LABELS, Mode::Labels, 150);
+/// A test for each example and data plane: those that agree, and those that a data plane refuses with this error.
+macro_rules! examples {
+    ($($mode:ident as $module:ident: [$($agrees:ident)*] $($code:literal [$($refused:ident)*])*;)*) => {
+        const TABLE: &[(Mode, &str)] = &[$(
+            $((Mode::$mode, stringify!($agrees)),)*
+            $($((Mode::$mode, stringify!($refused)),)*)*
+        )*];
+        $(mod $module {
+            use super::*;
+            $(#[test] fn $agrees() { agrees(&folder(stringify!($agrees)), Mode::$mode); })*
+            $($(#[test] fn $refused() { is_refused(&folder(stringify!($refused)), Mode::$mode, $code); })*)*
+        })*
+    };
 }
 
+examples! {
+    Loopback as sidecars_on_loopback_addresses:
+        [bookstore canary gateway_api ingress locality policies rate_limits resilience routing sticky]
+        "V0608" [ambient] "V0411" [http3];
+    Labels as sidecars_and_node_proxies_in_namespaces:
+        [ambient bookstore canary gateway_api ingress locality policies rate_limits resilience routing sticky]
+        "V0411" [http3];
+    Mixed as a_mixed_data_plane:
+        [ambient bookstore canary gateway_api ingress locality policies rate_limits resilience routing sticky]
+        "V0411" [http3];
+    Node as a_node_proxy_alone:
+        [ambient]
+        "V0609" [bookstore canary gateway_api ingress locality resilience routing sticky]
+        "V0343" [policies] "V0351" [rate_limits] "V0411" [http3];
+}
+
+fn folder(name: &str) -> String {
+    name.replace('_', "-")
+}
+
+/// `egress` calls what is outside the mesh; `machine` and `graphs` start no pods.
 #[test]
-fn explain_and_who_can_say_what_a_node_proxy_alone_does() {
-    all_agree(&NODE, Mode::Node, 60);
+fn every_other_example_is_in_the_table_for_every_data_plane() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let entries = std::fs::read_dir(root).expect("the examples").flatten();
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    for name in folders.filter_map(|entry| entry.file_name().into_string().ok()) {
+        let modes = TABLE.iter().filter(|(_, one)| folder(one) == name).count();
+        let exempt = ["egress", "machine", "graphs"].contains(&name.as_str());
+        assert_eq!(modes, if exempt { 0 } else { 4 }, "{name}");
+    }
 }
 
 /// Four services and a caller of all of them.
@@ -246,9 +327,11 @@ fn explain_and_who_can_say_what_security_resources_that_cannot_be_read_do() {
             let mut names = ["broken/allow", "broken/audit", "broken/deny"].iter();
             names.all(|name| said.contains(name))
         });
-        let mesh = mesh_of(&up.file(""), mode);
+        let (mesh, _) = mesh_of(&up.file(""), mode);
         let running = Running::of(&up, published, mode);
-        let (compared, differ) = compare(&mesh, &running);
+        let Comparison {
+            compared, differ, ..
+        } = compare(&mesh, &running);
         assert!(differ.is_empty(), "{mode:?}: {}", differ.join("\n"));
         assert!(compared > 60, "{mode:?}: only {compared}");
     }

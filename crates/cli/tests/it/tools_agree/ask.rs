@@ -29,8 +29,21 @@ pub(super) enum Mode {
     Loopback,
     /// In namespaces, without `--dataplane`: sidecars, and a node proxy where labels ask for one.
     Labels,
+    /// In namespaces, with `--dataplane mixed`.
+    Mixed,
     /// In namespaces, with `--dataplane node`.
     Node,
+}
+
+impl Mode {
+    /// Options beside the isolation.
+    pub(super) fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Loopback | Self::Labels => &[],
+            Self::Mixed => &["--dataplane", "mixed"],
+            Self::Node => &["--dataplane", "node"],
+        }
+    }
 }
 
 /// Result of a request.
