@@ -205,8 +205,8 @@ fn start(fill: impl FnOnce(&Path), mode: Mode) -> Option<(Up, ask::Published)> {
 }
 
 /// The tools and the running mesh answer alike.
-fn agrees(name: &str, mode: Mode) {
-    let Some((up, published)) = start(|folder| example(name, folder), mode) else {
+fn agrees(name: &str, mode: Mode, fill: impl FnOnce(&Path)) {
+    let Some((up, published)) = start(fill, mode) else {
         return;
     };
     let (mesh, problems) = mesh_of(&up.file(""), mode);
@@ -255,7 +255,10 @@ macro_rules! examples {
         )*];
         $(mod $module {
             use super::*;
-            $(#[test] fn $agrees() { agrees(&folder(stringify!($agrees)), Mode::$mode); })*
+            $(#[test] fn $agrees() {
+                let name = folder(stringify!($agrees));
+                agrees(&name, Mode::$mode, |folder| example(&name, folder));
+            })*
             $($(#[test] fn $refused() { is_refused(&folder(stringify!($refused)), Mode::$mode, $code); })*)*
         })*
     };
@@ -292,6 +295,21 @@ fn every_other_example_is_in_the_table_for_every_data_plane() {
         let exempt = ["egress", "machine", "graphs"].contains(&name.as_str());
         assert_eq!(modes, if exempt { 0 } else { 4 }, "{name}");
     }
+}
+
+/// `analyze` warns of the policy that no waypoint enforces, and only of that.
+#[test]
+fn a_policy_without_its_waypoint_is_named_and_decides_nothing() {
+    let without = |folder: &Path| {
+        example("ambient", folder);
+        let books = folder.join("books.yaml");
+        let text = std::fs::read_to_string(&books).expect("books");
+        put(
+            &books,
+            &text.replace("use-waypoint: gate", "use-waypoint: none"),
+        );
+    };
+    agrees("ambient without a waypoint", Mode::Labels, without);
 }
 
 /// Four services and a caller of all of them.
