@@ -50,6 +50,7 @@ fn rule(issuer: &str, keys: &str) -> TokenRule {
         from_headers: Vec::new(),
         from_params: Vec::new(),
         from_cookies: Vec::new(),
+        required: false,
         forward_original: false,
         output_payload_to_header: Some("x-payload".into()),
         output_claims: vec![ClaimOutput {

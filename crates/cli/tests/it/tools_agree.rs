@@ -16,10 +16,11 @@ use voile_analysis::explain::{
 use voile_model::mesh::{AuthorizationPolicy, Mesh, MeshService, Protocol, ServicePort, Transport};
 use voile_model::{Diagnostic, Identity, Severity, check, files};
 
-use crate::mesh::{put, skip, wait_until};
+use crate::mesh::{put, wait_until};
 use crate::up::{Up, example};
 use crate::up_netns::start_with;
 use ask::{Mode, Running, Seen};
+use voile_testkit::prerequisites::{Prerequisite, skip};
 
 /// Paths that every service is asked for, besides those of policies.
 const PATHS: [&str; 2] = ["/", "/nowhere/at/all"];
@@ -234,7 +235,7 @@ fn is_refused(name: &str, mode: Mode, code: &str) {
     let status = up.wait();
     let said = up.text("err");
     if said.contains("--isolation netns is not possible here") {
-        return skip("netns", &said);
+        return skip(Prerequisite::Netns, &said);
     }
     assert_eq!(status.code(), Some(1), "{said}");
     let told = said.contains(&format!("error[{code}]")) && said.contains("nothing was started");

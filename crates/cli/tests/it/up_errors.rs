@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use voile_testkit::prerequisites::{Prerequisite, skip};
+
 use crate::in_force::{ask, monitoring};
 use crate::mesh::{get, put, wait_until};
 use crate::up::{PAIR, Up, example, pair};
@@ -180,7 +182,7 @@ fn the_ambient_example_enforces_its_policies_without_any_flag() {
         up.text("err").contains("voile up: isolation ")
     });
     if !up.text("err").contains("isolation netns (") {
-        return crate::mesh::skip("netns", &up.text("err"));
+        return skip(Prerequisite::Netns, up.text("err"));
     }
     let published = up.ready();
     assert!(
