@@ -19,7 +19,7 @@ pub(crate) fn split(text: &str) -> Vec<Document<'_>> {
         if is_marker(line, "---") {
             let before = &text[start..offset];
             // The parser takes a document's directives together with it.
-            if !is_directive(before) || says_something(before) {
+            if !has_directives(before) || says_something(before) {
                 documents.push(Document {
                     text: before,
                     first_line: start_line,
@@ -48,13 +48,41 @@ fn is_marker(line: &str, marker: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
 }
 
-/// Returns true if one of its lines is a directive.
-fn is_directive(text: &str) -> bool {
-    text.lines().any(|line| line.starts_with('%'))
+/// Returns true if it has directives, and all are well formed. Others do not take the next document along.
+fn has_directives(text: &str) -> bool {
+    let mut seen = Vec::new();
+    for line in text.lines().filter(|line| line.starts_with('%')) {
+        let words: Vec<_> = line
+            .split([' ', '\t'])
+            .filter(|word| !word.is_empty())
+            .collect();
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let (name, is_right) = match words[..] {
+            ["%YAML", version] => ("%YAML", matches!(version, "1.1" | "1.2")),
+            ["%TAG", handle, prefix] => {
+                let inner = handle
+                    .strip_prefix('!')
+                    .map(|rest| rest.strip_suffix('!').unwrap_or(rest));
+                let closed = handle == "!" || handle.ends_with('!');
+                let is_handle = closed && inner.is_some_and(|inner| inner.chars().all(is_word));
+                let is_prefix = prefix
+                    .chars()
+                    .all(|c| c == '!' || is_word(c) || ":/.,".contains(c));
+                (handle, is_handle && is_prefix)
+            }
+            _ => return false,
+        };
+        if !is_right || seen.contains(&name) {
+            return false;
+        }
+        seen.push(name);
+    }
+    !seen.is_empty()
 }
 
-/// Not only blank lines, comments, directives and the marker itself.
+/// Not only blank lines, comments, well-formed directives and the marker itself.
 fn says_something(text: &str) -> bool {
+    let directives = has_directives(text);
     text.lines().enumerate().any(|(index, line)| {
         let line = if index == 0 {
             line.strip_prefix("---").unwrap_or(line)
@@ -62,6 +90,6 @@ fn says_something(text: &str) -> bool {
             line
         };
         let line = line.trim();
-        !line.is_empty() && !line.starts_with('#') && !line.starts_with('%')
+        !line.is_empty() && !line.starts_with('#') && !(directives && line.starts_with('%'))
     })
 }

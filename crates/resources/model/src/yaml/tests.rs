@@ -90,8 +90,9 @@ fn a_file_is_cut_apart_in_linear_time() {
     let begin = std::time::Instant::now();
     for (text, documents) in [
         ("a: b\n".repeat(LINES), 1),
-        ("%a\n".repeat(LINES) + "---\na: b\n", 1),
-        ("%a\n---\n".repeat(LINES / 2), LINES / 4),
+        ("%a\n".repeat(LINES) + "---\na: b\n", 2),
+        ("%a\n---\n".repeat(LINES / 2), LINES / 2),
+        ("%TAG ! a\n---\n".repeat(LINES / 2), LINES / 4),
         ("---\n".repeat(LINES), 0),
         ("# a\n---\na\n".repeat(LINES / 4), LINES / 4),
     ] {
