@@ -376,7 +376,7 @@ fn calls_take_the_routes_that_they_match_and_none_where_grpc_cannot_ask() {
     wait_until("the reason on the status page", || {
         plane
             .status()
-            .contains("`scheme`: gRPC does not ask this of a call")
+            .contains("`scheme`: gRPC routes cannot match this")
     });
     for client in &mut clients {
         client.until("nobody is called", |answer| answer.starts_with("error"));
