@@ -90,6 +90,7 @@ fn says_something(text: &str) -> bool {
             line
         };
         let line = line.trim();
-        !line.is_empty() && !line.starts_with('#') && !(directives && line.starts_with('%'))
+        let is_directive = directives && line.starts_with('%');
+        !line.is_empty() && !line.starts_with('#') && !is_directive
     })
 }
