@@ -267,9 +267,7 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
     // Each is told by a reset that it was cut; that takes its worker's turn.
     let _ = tokio::time::timeout(CUT_LIMIT, everybody_left(&dispatcher)).await;
     if successor == NodeSuccessor::Elsewhere {
-        tracing::info!(
-            "handed over to a process in another network namespace: waiting for SIGTERM"
-        );
+        tracing::info!("handed over to another network namespace: waiting for SIGTERM");
         signals.next().await;
     }
     dispatcher.dismiss();

@@ -141,7 +141,7 @@ impl NodeListeners {
             match relieved {
                 None => return Err(error),
                 Some(_) => {
-                    tracing::error!(%error, "cannot open the handover socket; serving without handover")
+                    tracing::error!(%error, "cannot open the handover socket; serving without handover");
                 }
             }
         }

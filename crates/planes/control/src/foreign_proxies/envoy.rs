@@ -390,7 +390,7 @@ fn say(
     match (before, told) {
         (Some(Err(before)), Err(reason)) if before == *reason => {}
         (_, Err(reason)) => {
-            tracing::warn!(workload = name, "no configuration for an Envoy: {reason}")
+            tracing::warn!(workload = name, "no configuration for an Envoy: {reason}");
         }
         (before, Ok(told)) => {
             let before = before.and_then(Result::ok);

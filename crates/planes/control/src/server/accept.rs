@@ -84,7 +84,7 @@ impl OwnCertificate {
                     self.made = Instant::now();
                 }
                 Err(error) => {
-                    tracing::error!(%error, "cannot renew the control plane's own certificate")
+                    tracing::error!(%error, "cannot renew the control plane's own certificate");
                 }
             }
         }

@@ -91,7 +91,7 @@ async fn ask_for_ever(
             match &answer {
                 Ok(()) => tracing::info!("the application is healthy"),
                 Err(why) => {
-                    tracing::warn!(why, "the application is unhealthy: it takes no traffic")
+                    tracing::warn!(why, "the application is unhealthy: it takes no traffic");
                 }
             }
             debug_assert_eq!(well, answer.is_ok());

@@ -71,7 +71,7 @@ impl BoundDnsSockets {
             match bind(sixth) {
                 Ok(sixth) => bound.push(sixth),
                 Err(error) => {
-                    tracing::info!(address = %sixth, %error, "cannot answer DNS over IPv6")
+                    tracing::info!(address = %sixth, %error, "cannot answer DNS over IPv6");
                 }
             }
         }

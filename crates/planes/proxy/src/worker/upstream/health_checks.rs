@@ -240,7 +240,7 @@ async fn check(
             tracing::warn!(cluster, %endpoint, %why, "endpoint is unhealthy: it takes no traffic");
         }
         (Some(_), _) => {
-            tracing::info!(cluster, %endpoint, "endpoint is healthy: it takes traffic again")
+            tracing::info!(cluster, %endpoint, "endpoint is healthy: it takes traffic again");
         }
         (None, Err(why)) => tracing::debug!(cluster, %endpoint, %why, "health check failed"),
         (None, Ok(())) => {}
