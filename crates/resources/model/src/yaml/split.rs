@@ -65,10 +65,12 @@ fn has_directives(text: &str) -> bool {
                     .map(|rest| rest.strip_suffix('!').unwrap_or(rest));
                 let closed = handle == "!" || handle.ends_with('!');
                 let is_handle = closed && inner.is_some_and(|inner| inner.chars().all(is_word));
-                let is_prefix = prefix
+                let first = prefix.starts_with(|c| c == '!' || is_word(c));
+                let rest = prefix
                     .chars()
-                    .all(|c| c == '!' || is_word(c) || ":/.,".contains(c));
-                (handle, is_handle && is_prefix)
+                    .skip(1)
+                    .all(|c| is_word(c) || ":/.,".contains(c));
+                (handle, is_handle && first && rest)
             }
             _ => return false,
         };
