@@ -173,7 +173,7 @@ fn routes() -> String {
              \x20 - {{match: [{{uri: {{prefix: /tea}}}}], directResponse: {{status: 418, body: {{string: tea}}}}}}\n\
              \x20 - {{match: [{{uri: {{prefix: /moved}}}}], redirect: {{uri: /all, redirectCode: 308}}}}\n\
              \x20 - {{match: [{{uri: {{prefix: /broken}}}}], fault: {{abort: {{httpStatus: 511, percentage: {{value: 100}}}}}}, route: [{{destination: {{host: {pod}}}}}]}}\n\
-             \x20 - {{match: [{{uri: {{prefix: /copied}}}}], rewrite: {{uri: /b}}, headers: {{request: {{set: {{x: y}}}}}}, corsPolicy: {{allowOrigins: [{{exact: \"https://a\"}}]}}, \
+             \x20 - {{match: [{{uri: {{prefix: /copied}}}}], rewrite: {{uri: /b}}, headers: {{request: {{set: {{x: why}}}}}}, corsPolicy: {{allowOrigins: [{{exact: \"https://a\"}}]}}, \
              mirrors: [{{destination: {{host: {pod}, subset: none}}}}], route: [{{destination: {{host: {pod}}}}}]}}\n\
              \x20 - {{match: [{{uri: {{prefix: /all}}, method: {{exact: GET}}, queryParams: {{q: {{exact: \"1\"}}}}}}], route: [{{destination: {{host: {pod}, subset: all}}}}]}}\n\
              \x20 - {{match: [{{uri: {{exact: /none}}}}], route: [{{destination: {{host: {pod}, subset: none}}}}]}}\n\

@@ -252,7 +252,7 @@ fn redirect(random: &mut Rng) -> String {
 fn edits(random: &mut Rng, of_request: bool) -> String {
     let mut said = Vec::new();
     let value = |random: &mut Rng| one(random, &["\"1\"", "\"\"", "\"50%% off\"", "\"a, b\""]);
-    let names = ["x", "y", "added", "X-Long-Name"];
+    let names = ["x", "z", "added", "X-Long-Name"];
     if random.bool() {
         let name = one(random, &names);
         said.push(format!("set: {{{name}: {}}}", value(random)));
@@ -325,8 +325,8 @@ fn cors(random: &mut Rng) -> String {
         random,
         &["allowMethods: [GET, PUT]", "allowMethods: [\"*\"]"],
     );
-    more(random, &["allowHeaders: [x, y]", "allowHeaders: [\"*\"]"]);
-    more(random, &["exposeHeaders: [x]", "exposeHeaders: [x, y]"]);
+    more(random, &["allowHeaders: [x, z]", "allowHeaders: [\"*\"]"]);
+    more(random, &["exposeHeaders: [x]", "exposeHeaders: [x, z]"]);
     more(random, &["maxAge: 60s", "maxAge: 24h"]);
     more(
         random,
@@ -378,7 +378,7 @@ pub(super) fn request(random: &mut Rng, number: usize, (port, id): (u16, &str)) 
         }
     }
     while random.bool() {
-        let name = one(random, &["x", "y", "X-Long-Name"]);
+        let name = one(random, &["x", "z", "X-Long-Name"]);
         let value = one(random, &["1", "2", "", "a, b"]);
         let _ = write!(head, "{name}: {value}\r\n");
     }
