@@ -370,7 +370,7 @@ fn a_full_disk_is_named_and_takes_nothing_from_who_is_served() {
     let said = || fs::read_to_string(root.path().join("log")).unwrap_or_default();
     if let Some(status) = ended {
         assert_ne!(status.code(), Some(1), "{}", said());
-        return skip(Prerequisite::Mounts, said());
+        return skip(Prerequisite::Userns, said());
     }
     // More than the disk has room for.
     let long = format!("# {}\n{}", "x".repeat(100_000), service("second"));

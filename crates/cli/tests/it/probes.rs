@@ -179,7 +179,7 @@ fn probes_pass_strict_mutual_tls_decide_who_takes_traffic_and_restart_what_hangs
     );
     let Some(server) = server else {
         up.wait();
-        assert!(is_refused(&up), "{}", up.text("err"));
+        assert!(is_refused(&up, None), "{}", up.text("err"));
         return;
     };
     let status = Arc::new(AtomicU16::new(503));
@@ -259,7 +259,7 @@ fn a_probe_that_is_not_rewritten_meets_mutual_tls_as_every_stranger_does() {
         let said = up.text("err");
         said.contains(NOT_POSSIBLE) || said.contains(":8080/healthz: ")
     });
-    if is_refused(&up) {
+    if is_refused(&up, None) {
         up.wait();
         return;
     }

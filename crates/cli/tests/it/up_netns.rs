@@ -111,7 +111,7 @@ pub(crate) fn start_with(
         let said = up.text("err");
         said.contains(NOT_POSSIBLE) || said.contains("isolation netns (")
     });
-    if is_refused(&up) {
+    if is_refused(&up, user) {
         up.wait();
         return None;
     }
@@ -122,15 +122,18 @@ pub(crate) fn start_with(
 /// Words of a mesh that this machine does not let run in namespaces.
 pub(crate) const NOT_POSSIBLE: &str = "--isolation netns is not possible here";
 
-/// Returns true if the mesh said that it cannot run in namespaces here. The test is then skipped.
-pub(crate) fn is_refused(up: &Up) -> bool {
+/// Returns true if the mesh said that it cannot run in namespaces here. The test is then skipped. A mesh of an ordinary user needs
+/// user namespaces.
+pub(crate) fn is_refused(up: &Up, user: Option<u32>) -> bool {
     let said = up.text("err");
     let Some((_, why)) = said.split_once(NOT_POSSIBLE) else {
         return false;
     };
-    let prerequisite = match why.contains("nft") {
-        true => Prerequisite::Nft,
-        false => Prerequisite::Netns,
+    let is_of_root = is_root() && user.is_none();
+    let prerequisite = match (why.contains("nft"), is_of_root) {
+        (true, _) => Prerequisite::Nft,
+        (false, true) => Prerequisite::Netns,
+        (false, false) => Prerequisite::Userns,
     };
     skip(prerequisite, &said);
     true
@@ -682,7 +685,7 @@ fn a_command_runs_outside_and_its_code_is_ours() {
     ];
     let mut up = Up::start_as(runaway, &arguments, None);
     let status = up.wait();
-    if is_refused(&up) {
+    if is_refused(&up, None) {
         return;
     }
     assert_eq!(status.code(), Some(7), "{}", up.text("err"));

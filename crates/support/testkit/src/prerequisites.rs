@@ -43,6 +43,7 @@ macro_rules! prerequisites {
 prerequisites! {
     Root "root" "run the tests as root";
     Netns "netns" "run the tests as root, on a kernel that allows network namespaces";
+    Userns "userns" "allow user namespaces to ordinary users (sysctl user.max_user_namespaces, AppArmor, containers)";
     Mounts "mounts" "run the tests as root, with util-linux and a kernel that allows mount namespaces";
     Cgroups "cgroups" "run the tests as root, where control groups can be created";
     CgroupHybrid "cgroup-hybrid" "boot with control groups of version 1 and an empty hierarchy of version 2 beside them";
