@@ -59,7 +59,7 @@ fn what_is_wrong_with_the_words_of_a_load_is_said_before_anything_is_sent() {
         ),
         (&[url, "--requests", "0"], "at least 1"),
         (&[url, "--requests", "9", "--duration", "1s"], "--duration"),
-        (&[url, "--requests", "9", "--arrival", "poisson"], "chance"),
+        (&[url, "--requests", "9", "--arrival", "poisson"], "random"),
         (&[url, "--abort", "status=many"], "status=503"),
         (&[url, "--abort", "p99<1s"], "p99>5ms"),
         (&[url, "--replay", "/nowhere"], "/nowhere"),
