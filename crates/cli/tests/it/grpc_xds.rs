@@ -457,7 +457,10 @@ fn a_rule_says_who_takes_a_call_and_what_of_it_grpc_cannot_do_is_named() {
     // Known in one language and not in the other: neither refuses it.
     let least = "{loadBalancer: {simple: LEAST_REQUEST}, outlierDetection: {}}";
     plane.write("rule.yaml", &rule(least));
-    apart(&mut clients, "load-balancer: port 7070: gRPC supports LEAST_REQUEST");
+    apart(
+        &mut clients,
+        "load-balancer: port 7070: gRPC supports LEAST_REQUEST",
+    );
     assert!(plane.status().contains("outlier-detection: port 7070"));
 }
 

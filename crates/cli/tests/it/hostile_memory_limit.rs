@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::early_answers::connect;
 use crate::gateway::{Edge, TO_SERVER, http_server, routes};
 use crate::hostile_memory::{
-    Attacker, END_HEADERS, GIVEN_BACK, HEADERS, frame, given_back, held, mib, peak, request,
+    Attacker, END_HEADERS, GIVEN_BACK, HEADERS, below, frame, given_back, held, mib, peak, request,
     settled, with,
 };
 use crate::mesh::{HTTP_PORT, Mesh, application, get, memory, wait_until};
@@ -67,7 +67,7 @@ fn attacked(attack: impl Fn(&Mesh) -> Vec<TcpStream>) {
     settled(&mesh);
     let most = peak(&mesh);
     println!("{} MiB before, {} MiB at most", mib(before), mib(most));
-    assert!(most < LIMIT, "{most} bytes");
+    below(LIMIT, most);
     drop(clients);
     let took = given_back(&mesh, before);
     println!("given back after {took:?}");
@@ -169,7 +169,7 @@ fn the_memory_limit_of_a_gateway_holds_under_heads_that_hpack_makes_large() {
     }
     let most = memory(edge.gateway_pid(), "VmHWM:");
     println!("{} MiB before, {} MiB at most", mib(before), mib(most));
-    assert!(most < LIMIT, "{most} bytes");
+    below(LIMIT, most);
     drop(attackers);
     let began = Instant::now();
     wait_until("the memory of the burst was given back", || {

@@ -183,14 +183,14 @@ mod tests {
             ("https://a:443/", Ok("https://a/")),
             ("https://a?x", Ok("https://a/?x")),
             ("ftp://a/", Err("neither")),
-            ("file:///etc/passwd", Err("no URL")),
+            ("file:///etc/passwd", Err("not a URL")),
             ("/etc/passwd", Err("neither")),
-            ("a.example/keys", Err("no URL")),
+            ("a.example/keys", Err("not a URL")),
             ("https://user:secret@a/", Err("user name")),
             ("https://a:99999/", Err("port")),
-            ("https://a/\r\nx: y", Err("no URL")),
+            ("https://a/\r\nx: y", Err("not a URL")),
             ("https:///x", Err("no")),
-            ("", Err("no URL")),
+            ("", Err("not a URL")),
         ] {
             let found = KeySetUrl::parse(url).map(|place| place.to_string());
             match (&found, expected) {
