@@ -194,11 +194,8 @@ impl Service<Request<Body>> for Services {
                 (format!("{:?}", asked.path), Some(mesh.profile(&asked.path)))
             }),
             other => {
-                (self.tell)(&format!(
-                    "the lab's control plane has no answer for {other:?}"
-                ));
-                let status =
-                    Status::unimplemented("the lab's control plane does not support this call");
+                (self.tell)(&format!("nobody answers {other:?} here"));
+                let status = Status::unimplemented("the lab's control plane does not answer that");
                 Box::pin(ready(Ok(status.into_http())))
             }
         }

@@ -210,7 +210,7 @@ impl Metrics {
             text,
             name,
             "counter",
-            "Number of requests sent from this service that failed.",
+            "Number of requests sent from this service that brought no good answer.",
         );
         for outgoing in &self.outgoing {
             let _ = writeln!(

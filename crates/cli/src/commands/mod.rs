@@ -59,7 +59,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// A service mesh, and the laboratory that measures it.
+/// A service mesh you can hardly feel, and the laboratory that proves it.
 #[derive(Debug, Parser)]
 #[command(name = "voile", version, propagate_version = true)]
 pub(crate) struct Voile {
@@ -72,52 +72,50 @@ enum Command {
     // Not doc comments: those would take the place of the long help that each command's `Args` has.
     #[command(about = "Run the mesh that a folder of YAML describes, on this machine")]
     Up(up::UpArgs),
-    #[command(about = "Check a folder of YAML and print every problem with file and line")]
+    #[command(about = "Check a folder of YAML and print every problem with its place")]
     Analyze(analyze::AnalyzeArgs),
-    #[command(about = "Explain a diagnostic code, with a wrong and a right example")]
+    #[command(about = "Say what a code that is printed means, with an example of wrong and right")]
     ExplainCode(explain_code::ExplainCodeArgs),
-    #[command(about = "Tell whether a request would be allowed, and why")]
+    #[command(about = "Say whether a request would be let in, and why")]
     Explain(explain::ExplainArgs),
-    #[command(about = "List who may call a service")]
+    #[command(about = "Say who may call a service")]
     WhoCan(who_can::WhoCanArgs),
-    #[command(about = "Translate resources into the configuration of another proxy")]
+    #[command(about = "Say what resources are in the words of another proxy")]
     Export(export::ExportArgs),
-    #[command(about = "Generate resources in large numbers, for experiments")]
+    #[command(about = "Make resources by the thousand, for experiments")]
     Generate(generate::GenerateArgs),
     #[command(about = "Run the control plane")]
     Control(control::ControlArgs),
-    #[command(about = "Show for every proxy whether it is in sync")]
+    #[command(about = "Say of every proxy whether it is in sync")]
     Status(status::StatusArgs),
-    #[command(about = "Show the resources of a proxy, and the documents they come from")]
+    #[command(about = "Say what a proxy holds, and by which documents")]
     Config(config::ConfigArgs),
-    #[command(about = "Follow the events of a control plane")]
+    #[command(about = "Follow what happens at a control plane")]
     Events(events::EventsArgs),
-    #[command(
-        about = "Simulate many proxies of a control plane, to measure how fast changes reach them"
-    )]
+    #[command(about = "Be many proxies to a control plane, to see how soon each is told")]
     Crowd(crowd::CrowdArgs),
     #[command(about = "Run a proxy")]
     Proxy(Box<proxy::ProxyArgs>),
     #[command(
-        about = "Keep the certificates of any program up to date, and write gRPC's bootstrap"
+        about = "Give a program that is no proxy of ours its certificates, and gRPC its bootstrap"
     )]
     Agent(agent::AgentArgs),
-    #[command(about = "Create the tokens with which proxies authenticate")]
+    #[command(about = "Make the tokens by which a proxy proves who it is")]
     Token(token::TokenArgs),
-    #[command(about = "Revoke certificates before they expire")]
+    #[command(about = "Take certificates back before they expire")]
     Revoke(revoke::RevokeArgs),
-    #[command(about = "Measure the cost of a mesh on this machine")]
+    #[command(about = "Measure what a mesh costs on this machine")]
     Bench(bench::BenchArgs),
     #[command(about = "Send load over HTTP, gRPC, WebSocket, TCP or UDP and measure latency")]
     Load(Box<load::LoadArgs>),
-    #[command(about = "Send load like `fortio load`, with Fortio's flags")]
+    #[command(about = "Send load as `fortio load` is told to, by Fortio's flags")]
     Fortio(fortio::FortioArgs),
     #[command(about = "Check, make, draw and run graphs of synthetic services")]
     Graph(graph::GraphArgs),
     #[command(about = "Serve HTTP, gRPC and TCP answers of chosen size, delay and status")]
     Echo(echo::EchoArgs),
     #[command(
-        about = "Make policy decisions, and print the time of each",
+        about = "Make decisions by policies made for the purpose, and tell what each took",
         hide = true
     )]
     Decide(decide::DecideArgs),

@@ -122,9 +122,7 @@ impl fmt::Display for Denial {
             }
             DenialReason::NoIdentity => "the peer's certificate names no workload",
             DenialReason::Revoked => "the peer's certificate is revoked",
-            DenialReason::ForeignTrustDomain => {
-                "the peer's trust domain is neither the mesh's nor an alias of it"
-            }
+            DenialReason::ForeignTrustDomain => "the peer is of a trust domain that is not ours",
         })?;
         match &self.peer {
             Some(peer) => write!(f, " ({peer})"),

@@ -287,11 +287,11 @@ impl Status {
         let before = std::mem::replace(&mut *self.state_lost(), lost.clone());
         match (before, lost) {
             (before, Some(reason)) if before.as_ref() != Some(&reason) => {
-                tracing::error!(reason, "the state folder was lost or replaced");
+                tracing::error!(reason, "the state folder is not what it was");
                 self.journal.note(JournalEvent::StateLost { reason });
             }
             (Some(_), None) => {
-                tracing::info!("the state folder is restored");
+                tracing::info!("the state folder is back");
                 self.journal.note(JournalEvent::StateBack);
             }
             _ => {}
@@ -409,19 +409,19 @@ impl Status {
             (
                 "voile_control_nacks_total",
                 "counter",
-                "Discovery responses that a proxy refused (NACK), at least in part.",
+                "Discovery responses that a proxy refused, at least in part.",
                 load(&self.nacks),
             ),
             (
                 "voile_control_reloads_total",
                 "counter",
-                "Reloads of the configuration.",
+                "Readings of the configuration.",
                 load(&self.reloads),
             ),
             (
                 "voile_control_reload_errors_total",
                 "counter",
-                "Reloads that failed or found an error.",
+                "Readings with an error, or that failed altogether.",
                 load(&self.failed_reloads),
             ),
             (
@@ -433,19 +433,19 @@ impl Status {
             (
                 "voile_control_refused_callers_total",
                 "counter",
-                "Calls without a valid credential.",
+                "Calls without a proof of identity that is believed.",
                 load(&self.refused_callers),
             ),
             (
                 "voile_control_joined_workloads",
                 "gauge",
-                "Workloads that joined through a WorkloadGroup over a stream to this control plane and have not left.",
+                "Workloads that joined by a WorkloadGroup over a stream to this control plane, and have not left.",
                 self.groups.get().map_or(0, |groups| groups.len()) as f64,
             ),
             (
                 "voile_control_failed_handshakes_total",
                 "counter",
-                "Connections whose TLS handshake failed.",
+                "Connections that never became TLS.",
                 load(&self.failed_handshakes),
             ),
         ] {
@@ -466,12 +466,12 @@ impl Status {
         let push_time = lock(
             &self.push_time,
             "voile_control_push_seconds",
-            "Time from sending a response to its acknowledgement (ACK).",
+            "From sending a response to its acknowledgement.",
         );
         let propagation = lock(
             &self.propagation,
             "voile_control_propagation_seconds",
-            "Time from the change of a document to each proxy's acknowledgement (ACK).",
+            "From the change of a document to each proxy's acknowledgement that it is in force.",
         );
         format!("{}{push_time}{propagation}", scrape.render())
     }
@@ -483,12 +483,12 @@ impl Status {
         };
         gauge(
             "voile_control_revoked_certificates",
-            "Revoked certificates on the lists in force.",
+            "Certificates on the lists in force.",
             &self.revoked,
         );
         gauge(
             "voile_control_revocation_next_update_timestamp_seconds",
-            "Time at which the first revocation list expires; 0 without lists.",
+            "When the first of the lists should be replaced; 0 without lists.",
             &self.next_update,
         );
     }
@@ -504,12 +504,12 @@ fn of_proxies(proxies: &Proxies, scrape: &mut Scrape) {
         ),
         (
             "voile_control_proxies_behind",
-            "Open streams with responses that the proxy has not acknowledged.",
+            "Open streams that have not acknowledged all that they were sent.",
             proxies.behind(),
         ),
         (
             "voile_control_proxies_refusing",
-            "Open streams whose last reply for some type was a refusal (NACK).",
+            "Open streams whose last answer of some type was a refusal.",
             proxies.refusing(),
         ),
     ] {

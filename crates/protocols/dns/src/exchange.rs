@@ -45,13 +45,13 @@ pub enum ExchangeError {
         error: io::Error,
     },
     /// It answers something else.
-    #[error("{server}: the response does not match the query")]
+    #[error("{server}: the answer is not to our question")]
     Mismatch {
         /// Server that was asked.
         server: SocketAddr,
     },
     /// The packet to send is no question.
-    #[error("not a query")]
+    #[error("not a question")]
     NoQuestion,
 }
 
@@ -88,7 +88,7 @@ impl SocketFactory {
         };
         let mut made = None;
         within(&mut || made = Some(make()))?;
-        made.ok_or_else(|| io::Error::other("no socket was created in the other network namespace"))
+        made.ok_or_else(|| io::Error::other("nothing was made in the other network"))
     }
 }
 

@@ -30,10 +30,10 @@ const PORT: u16 = 53;
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
     /// There is no one to ask.
-    #[error("no resolver is configured")]
+    #[error("there is no resolver to ask")]
     NoServer,
     /// The last questions were not answered, moments ago.
-    #[error("no resolver has answered recently")]
+    #[error("no resolver has answered lately")]
     Silent,
     /// Each said why.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]

@@ -27,17 +27,17 @@ impl DnsFigures {
         [
             counter(
                 "istio_dns_requests_total",
-                "DNS queries received.",
+                "DNS questions received.",
                 self.requests as f64,
             ),
             counter(
                 "istio_dns_upstream_requests_total",
-                "DNS queries forwarded to the resolver.",
+                "DNS questions passed on to the resolver.",
                 self.upstream_requests as f64,
             ),
             counter(
                 "istio_dns_upstream_failures_total",
-                "DNS queries that no resolver answered.",
+                "DNS questions that no resolver answered.",
                 self.upstream_failures as f64,
             ),
             counter(
@@ -48,7 +48,7 @@ impl DnsFigures {
             MetricFamily::single(
                 "voile_dns_names",
                 "gauge",
-                "Names looked up at the control plane for DNS.",
+                "Names asked of the control plane for DNS.",
                 self.names as f64,
             ),
         ]
@@ -88,19 +88,20 @@ impl OnDemandFigures {
             MetricFamily::single(
                 "istio_on_demand_dns_total",
                 "counter",
-                "DNS lookups of endpoints that have a DNS name.",
+                "Lookups of endpoints that are known by a DNS name.",
                 self.lookups as f64,
             ),
             MetricFamily::single(
                 "voile_on_demand_dns_failures_total",
                 "counter",
-                "Such lookups that found no address.",
+                "Those that found no address.",
                 self.failures as f64,
             ),
             MetricFamily {
                 name: "voile_on_demand_dns_names",
                 kind: "gauge",
-                help: "DNS names of endpoints: current, stale (the last good addresses are in use because the name cannot be resolved again), and failed (never resolved).",
+                help: "Names by which endpoints are known: current, stale (the last good addresses serve, since the name \
+                       cannot be resolved anew), and failed (it never could be).",
                 samples: vec![
                     state("current", self.current),
                     state("stale", self.stale),

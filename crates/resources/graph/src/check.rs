@@ -42,7 +42,7 @@ pub fn check(graph: &Graph) -> Vec<Diagnostic> {
                 "no service is an entry point".to_owned(),
             )
             .help(format!(
-                "write `isEntrypoint: true`; until then requests enter at {}",
+                "write `isEntrypoint: true`; until then requests come in at {}",
                 names.join(", ")
             )),
         );
@@ -58,8 +58,9 @@ pub fn check(graph: &Graph) -> Vec<Diagnostic> {
                     graph.services[entry].name
                 );
                 problems.push(
-                    at(Severity::Error, codes::TOO_MANY_CALLS, place, message)
-                        .help("make fewer or less probable calls on the deepest path"),
+                    at(Severity::Error, codes::TOO_MANY_CALLS, place, message).help(
+                        "fewer calls, or less probable ones, on the way with the most levels",
+                    ),
                 );
             }
         }
@@ -96,14 +97,14 @@ fn circle(graph: &Graph, calls: &[Vec<(usize, f64)>], group: &[usize], growth: f
     let place = place.map_or(&from.at, |call| &call.at);
     let names = names.join(" → ");
     if growth >= ENDLESS_GROWTH {
-        let message = format!("calls form an endless cycle: {names}");
+        let message = format!("calls go round for ever: {names}");
         return at(Severity::Error, codes::ENDLESS, place, message).help(format!(
-            "each round turns one request into {growth:.3}; give a call of the cycle a lower `probability`"
+            "each round makes {growth:.3} requests of one; give a call of the circle a lower `probability`"
         ));
     }
-    let message = format!("calls form a cycle: {names}");
+    let message = format!("calls go in a circle: {names}");
     at(Severity::Warning, codes::CIRCLE, place, message).help(format!(
-        "it ends, because each round turns one request into only {growth:.3}"
+        "it ends, since each round makes only {growth:.3} requests of one"
     ))
 }
 
@@ -150,7 +151,7 @@ fn unreached(
         .zip(reached)
         .filter(|(_, reached)| !reached)
     {
-        let message = format!("no service calls `{}`", service.name);
+        let message = format!("nothing leads to `{}`", service.name);
         problems.push(
             at(Severity::Warning, codes::UNREACHED, &service.at, message)
                 .help("call it, or make it an entry point"),
@@ -181,13 +182,14 @@ fn without_effect(graph: &Graph) -> Vec<Diagnostic> {
     };
     let mut services = graph.services.iter();
     let named = services.find(|one| one.cluster.is_some()).map(|one| {
-        let help = "all services run in one mesh: `clusterLatency: 5ms`, of a service or under `defaults`, adds that time to its calls to services of another cluster";
+        let help = "all services run in one mesh: `clusterLatency: 5ms`, of a service or under `defaults`, is what its calls to \
+                    services of another cluster take longer";
         say("`cluster`", one, help)
     });
     let mut services = graph.services.iter();
     let timed = services.find(|one| !one.cluster_latency.is_zero());
     let timed = timed.map(|one| {
-        let help = "it applies to calls to another cluster, and there is none: set `cluster` at both ends of a call";
+        let help = "it is of calls to another cluster, and there is none: name a `cluster` at both ends of a call";
         say("`clusterLatency`", one, help)
     });
     named.into_iter().chain(timed).collect()

@@ -103,11 +103,11 @@ fn who_does_not_know_the_token_is_told_so_and_no_more() {
     });
     assert!(
         said.iter()
-            .any(|line| line.ends_with("is refused: wrong token")),
+            .any(|line| line.ends_with("is not let in: wrong token")),
         "{said:?}"
     );
     assert!(
-        !said.iter().any(|line| line.contains("session started")),
+        !said.iter().any(|line| line.contains("session begins")),
         "{said:?}"
     );
 }
@@ -193,21 +193,21 @@ fn beyond(at: SocketAddr) -> Vec<(AgentRequest, &'static str)> {
         (AgentRequest::Look(vec![Vec::new(); 100_000]), "are allowed"),
         (
             AgentRequest::Watch(vec![(elsewhere, true)], "m".to_owned()),
-            "not an address that the agent may capture",
+            "not the agent's to watch",
         ),
         (
             AgentRequest::Watch(vec![(at, true)], "m".repeat(1000)),
-            "hops can be captured",
+            "hops are watched",
         ),
-        (AgentRequest::Seen, "no capture is running"),
+        (AgentRequest::Seen, "nothing is watched"),
         (AgentRequest::Answers(1), "no process 1"),
         (AgentRequest::Renew(1), "no process 1"),
-        (AgentRequest::Sampled, "no sampling is running"),
+        (AgentRequest::Sampled, "nothing is sampled"),
         (sample("server", 1e9), "sampled for at most"),
         (sample("server", -1.0), "sampled for at most"),
-        (sample(&"r".repeat(1000), 1.0), "a single word"),
+        (sample(&"r".repeat(1000), 1.0), "a word for a name"),
         (relay(100_000, None), "workers"),
-        (relay(1, Some(stranger)), "not a server of the agent"),
+        (relay(1, Some(stranger)), "no server of the agent's"),
     ]
 }
 
@@ -292,7 +292,7 @@ fn words_that_are_none_end_the_session_and_not_the_agent() {
             AgentReply::Ports(_)
         ));
     });
-    for words in ["not a message of this protocol", "a frame of"] {
+    for words in ["not our words", "a frame of"] {
         assert!(
             said.iter().any(|line| line.contains(words)),
             "{words}: {said:?}"

@@ -75,7 +75,7 @@ impl Token {
             .mode();
         if mode & 0o077 != 0 {
             return Err(format!(
-                "token file {}: other users can read it (mode {:o}); run chmod 600",
+                "token file {}: others may read it (mode {:o}); chmod 600 it",
                 path.display(),
                 mode & 0o777
             ));

@@ -105,7 +105,7 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
         "node",
         "tls = true\npolicies = [9]",
         "netns",
-        "does not support generated policies, routes",
+        "has no policies, routes",
     ),
 ];
 

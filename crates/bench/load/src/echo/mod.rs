@@ -146,7 +146,7 @@ impl Echo {
         if options.tls.is_none() && sealed {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "serving TLS requires a certificate",
+                "to serve TLS a certificate is needed",
             ));
         }
         http.append(&mut bind(&options.listen_tls)?);

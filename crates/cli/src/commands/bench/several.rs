@@ -59,14 +59,16 @@ fn below(
         let shown = folder.display();
         if is_record(folder) {
             return Err(usage(format!(
-                "{shown} is the folder of one record; for several experiments give the folder above their records"
+                "{shown} is one record's folder; of several experiments each has its own below the folder that is named"
             )));
         }
         let none = !definitions
             .iter()
             .any(|one| is_record(&folder.join(&one.name)));
         if run.resume.is_some() && none {
-            return Err(usage(format!("{shown} has no record of these experiments")));
+            return Err(usage(format!(
+                "{shown} holds no record of these experiments"
+            )));
         }
         return Ok(Some(RecordFolders(folder.clone())));
     }
@@ -76,7 +78,7 @@ fn below(
 /// Message on how one of several experiments ended, with the folder that `--resume` continues.
 fn told(name: &str, why: &str, goes_on: Option<&Path>) -> String {
     match goes_on.filter(|_| !why.contains("--resume")) {
-        Some(folder) => format!("{name}: {why}; continue with --resume {}", folder.display()),
+        Some(folder) => format!("{name}: {why}; --resume {} goes on", folder.display()),
         None => format!("{name}: {why}"),
     }
 }
@@ -107,7 +109,7 @@ pub(super) fn run_all(
         let keeping = match kept {
             KeptRecord::Wanted(keeping) => keeping,
             KeptRecord::Whole(record) => {
-                println!("{name} is complete and left as it is");
+                println!("{name} is whole and left as it is");
                 records.push(*record);
                 continue;
             }

@@ -34,7 +34,8 @@ use crate::workload_counts::WorkloadCounts;
 use crate::ztunnel::{AmbientWorkloads, NodeAccount};
 
 /// Legal, and nearly always a mistake: a folder that was not mounted, or the wrong one.
-const NOTHING: &str = "the configuration has no resources: proxies receive an empty configuration";
+const NOTHING: &str =
+    "the configuration holds no resources: proxies that ask are told to serve nothing";
 
 /// State that the state directory keeps between two runs.
 pub(crate) struct RememberedState {
@@ -167,9 +168,7 @@ impl<S: Source> Reload<S> {
         };
         let revocations = match self.read_revocations() {
             Err(reason) if first => return Err(ControlError::State(reason)),
-            Err(reason) => Some(format!(
-                "{reason}; certificates revoked before stay revoked"
-            )),
+            Err(reason) => Some(format!("{reason}; what was revoked before stays revoked")),
             Ok(stale) => stale,
         };
         let CheckedMesh {
@@ -231,7 +230,7 @@ impl<S: Source> Reload<S> {
         tracing::info!(
             version = self.version(),
             changed,
-            "keys of token issuers updated"
+            "keys of token issuers read"
         );
     }
 
@@ -264,7 +263,7 @@ impl<S: Source> Reload<S> {
         self.status.revoked(held);
         if let Err(reason) = &read {
             self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(reason, "cannot use the certificate revocation lists");
+            tracing::error!(reason, "the lists of revoked certificates cannot be used");
         }
         read.map(|()| self.revocations.stale(now))
     }
@@ -434,7 +433,7 @@ impl<S: Source> Reload<S> {
 
     fn unreadable(&mut self, error: ControlError) {
         self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(%error, "cannot read the configuration; the last one stays in force");
+        tracing::error!(%error, "the configuration cannot be read; the last one stays in force");
         let pending = self.pending.get_or_insert_with(Pending::new);
         pending.unreadable(error);
     }
@@ -491,7 +490,7 @@ impl<S: Source> Reload<S> {
             match read.await {
                 Ok(back) => self = back,
                 Err(error) => {
-                    tracing::error!(%error, "reading the configuration panicked; further edits have no effect until a restart");
+                    tracing::error!(%error, "reading the configuration panicked; edits are no longer followed");
                     return;
                 }
             }

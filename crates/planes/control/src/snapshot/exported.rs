@@ -32,7 +32,7 @@ impl MeshSnapshot {
             return None;
         }
         Some(format!(
-            "`exportTo` hides it from namespace {}",
+            "`exportTo` keeps it from namespace {}",
             caller.namespace()
         ))
     }

@@ -54,7 +54,7 @@ pub(super) fn inbound(
             ));
         } else if !binds.insert(listener.bind) {
             problems.push(format!(
-                "{}: inbound {} is declared twice",
+                "{}: inbound {} is there twice",
                 workload.key, listener.bind
             ));
         } else {
@@ -173,7 +173,7 @@ pub(super) fn outbound(
         match binds.insert(bind) {
             true => listeners.push(made),
             false => problems.push(format!(
-                "{}: {}: outbound {bind} is declared twice",
+                "{}: {}: outbound {bind} is there twice",
                 listener.source, workload.key
             )),
         }

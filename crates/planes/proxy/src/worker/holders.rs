@@ -155,7 +155,7 @@ impl Worker {
                 ended,
                 bytes = freed,
                 ordinary = order.ordinary,
-                "memory limit is near: the largest connections are closed"
+                "memory is short: the largest holders are ended"
             );
         }
     }

@@ -168,7 +168,8 @@ impl Account {
         balance.earn(allowance, now);
         if balance.work > allowance.burst() {
             return Err(StreamEndReason::TooMuch(
-                "this identity exceeds the request rate limit: try again later".to_owned(),
+                "its identity asks for more in a short time than it may: come again later"
+                    .to_owned(),
             ));
         }
         balance.work += work as f64;
@@ -192,7 +193,7 @@ impl Accounts {
         let mut balance = account.balance();
         if balance.streams >= allowance.streams() {
             return Err(StreamEndReason::TooMuch(format!(
-                "more than {} streams with the same identity",
+                "more than {} streams of one identity",
                 allowance.streams()
             )));
         }
@@ -256,7 +257,7 @@ impl StreamBudget {
         let most = allowance.stream_bytes();
         if kept > most {
             return Err(StreamEndReason::TooMuch(format!(
-                "the subscriptions of this stream exceed the limit: {kept} of {most} bytes"
+                "asks for and holds more than a stream may: {kept} of {most} bytes"
             )));
         }
         let bytes = kept + unfinished + STREAM_BYTES;
@@ -265,7 +266,7 @@ impl StreamBudget {
         let most = allowance.identity_bytes();
         if all > most && bytes > self.held {
             return Err(StreamEndReason::TooMuch(format!(
-                "the subscriptions of all streams with this identity exceed the limit: {all} of {most} bytes"
+                "streams of its identity ask for and hold more than they may: {all} of {most} bytes"
             )));
         }
         balance.held = all;

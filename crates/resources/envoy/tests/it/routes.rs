@@ -515,14 +515,14 @@ fn faults_and_cors_are_settings_of_the_filters_that_stand_before_the_router() {
 fn what_envoy_would_do_otherwise_is_refused_by_name_and_by_route() {
     for (said, why) in [
         ("rewrite: {uri: \"\"}", "does not begin with `/`"),
-        ("rewrite: {uri: \"/b?c=d\"}", "that contains a query"),
+        ("rewrite: {uri: \"/b?c=d\"}", "a query of its own"),
         (
             "corsPolicy: {allowOrigins: [{prefix: \"*\"}]}",
-            "treats as any origin",
+            "take for everybody's",
         ),
         (
             "corsPolicy: {allowOrigins: [{regex: \".{1,3}\"}]}",
-            "treats as any origin",
+            "take for everybody's",
         ),
     ] {
         let made = checked(&format!(

@@ -108,17 +108,12 @@ impl Netlink {
 
 /// Returns the result in an acknowledgement.
 fn outcome(answer: &[u8]) -> io::Result<()> {
-    let short = || {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            "netlink: the answer is too short",
-        )
-    };
+    let short = || io::Error::new(io::ErrorKind::InvalidData, "netlink: a short answer");
     let kind = answer.get(4..6).ok_or_else(short)?;
     if u16::from_ne_bytes([kind[0], kind[1]]) != ERROR {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "netlink: the answer is not an acknowledgement",
+            "netlink: an answer that is no acknowledgement",
         ));
     }
     let code = answer

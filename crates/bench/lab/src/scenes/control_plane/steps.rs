@@ -147,7 +147,7 @@ impl<'a> MeasurementState<'a> {
             }
             if Instant::now() > deadline {
                 return Err(format!(
-                    "after {bound:?} only {} of {} have received it",
+                    "after {bound:?} only {} of {} were told",
                     report.reached, report.expected
                 ));
             }

@@ -38,9 +38,7 @@ pub(super) fn of(
     name: &str,
 ) -> Result<Value, String> {
     if let Some(subset) = subset {
-        return Err(format!(
-            "routes belong to {service}, not to its subset {subset}"
-        ));
+        return Err(format!("routes are of {service}, not of its part {subset}"));
     }
     let policy = policy_of(snapshot, caller, service)?.and_then(|mut all| all.ports.remove(&port));
     let usual = policy.as_ref().and_then(|policy| policy.retry.as_ref());
@@ -79,17 +77,14 @@ pub(super) fn of(
             Ok((cluster, to.weight))
         });
         if let Some(what) = undone(route) {
-            return Err(format!(
-                "route {}: gRPC does not support {what}",
-                route.name
-            ));
+            return Err(format!("route {}: gRPC is not told of {what}", route.name));
         }
         let retried = route.retry.as_ref().or(usual);
         let about = format!("{about}, route {}", route.name);
         limits.extend(retried.and_then(|policy| unheard(&about, policy)));
         let keys = keys(snapshot, caller, route, port)?;
         if keys.len() > 1 {
-            let why = "its destinations hash different values (consistentHash): the hash of all these values together selects the endpoint";
+            let why = "its destinations keep calls together by different values: all values of them together decide";
             limits.insert(Limit::new(LimitName::ConsistentHash, &about, why));
         }
         routes.push(GrpcRoute {
@@ -159,7 +154,7 @@ fn undone(route: &voile_xds::wire::WireRoute) -> Option<&'static str> {
     let none = HeaderRules::default();
     let edits = |rules: &HeaderRules| *rules != none;
     match route {
-        route if route.answer.is_some() => Some("redirects and direct responses"),
+        route if route.answer.is_some() => Some("redirects and answers"),
         route if route.rewrite.is_some() => Some("rewrites"),
         route if route.fault.is_some() => Some("faults"),
         route if route.cors.is_some() => Some("CORS"),
@@ -167,7 +162,7 @@ fn undone(route: &voile_xds::wire::WireRoute) -> Option<&'static str> {
         route
             if edits(&route.headers) || route.destinations.iter().any(|to| edits(&to.headers)) =>
         {
-            Some("header edits")
+            Some("edits of headers")
         }
         _ => None,
     }
@@ -190,7 +185,7 @@ fn cluster(
     // Clusters are asked for by host, which must mean the same then.
     if snapshot.names.find(Some(caller.namespace()), &host) != Some(&service) {
         return Err(format!(
-            "a route leads to {service}, but for the caller {host} names another service"
+            "a route leads to {service}, which {host} does not mean to the caller"
         ));
     }
     Ok(name_of(&service, &host, port, subset))
@@ -242,7 +237,7 @@ fn retry(policy: &RetryPolicy) -> Retry<'_> {
 fn unheard(about: &str, policy: &RetryPolicy) -> Option<Limit> {
     let limit = |why: String| Some(Limit::new(LimitName::Retries, about, why));
     if policy.per_try_timeout.is_some() {
-        return limit("gRPC has no timeout per attempt (perTryTimeout)".to_owned());
+        return limit("gRPC gives attempts no time of their own (perTryTimeout)".to_owned());
     }
     let unheard = policy.on.iter().map(|word| &**word);
     let unheard: Vec<&str> = unheard.filter(|word| !UNDERSTOOD.contains(word)).collect();
@@ -250,5 +245,5 @@ fn unheard(about: &str, policy: &RetryPolicy) -> Option<Limit> {
         return None;
     }
     let words = unheard.join("`, `");
-    limit(format!("gRPC does not retry on `{words}` (retryOn)"))
+    limit(format!("gRPC does not try again after `{words}` (retryOn)"))
 }

@@ -71,7 +71,7 @@ impl DiscoveryState {
             let wanted = inbound.chain(outbound).chain(outside).chain(datagrams);
             let mut refusals = self.sockets.want(wanted);
             for trouble in self.registry.gateway.troubles() {
-                tracing::error!(trouble, "cannot use a certificate");
+                tracing::error!(trouble, "a certificate cannot be used");
                 refusals.push(trouble);
             }
             if let (false, Some(resource)) = (refusals.is_empty(), update.added.first()) {
@@ -285,7 +285,7 @@ impl Control {
                 .subscribe(type_url::SERVICE_ROUTES, new)
                 .is_err()
         {
-            tracing::error!("too many subscriptions: some services have no routes");
+            tracing::error!("more services are called than one proxy may ask for routes of");
         }
         if !gone.is_empty() {
             self.client
@@ -351,7 +351,7 @@ impl Control {
                 .is_err();
         }
         if full {
-            tracing::error!("too many subscriptions: some services stay unknown");
+            tracing::error!("the configuration names more services than one proxy may ask for");
         }
         if !gone.is_empty() {
             self.client
@@ -385,7 +385,7 @@ impl Control {
             if !new.is_empty() && self.client.subscribe(kind, new).is_err() {
                 tracing::error!(
                     kind,
-                    "too many subscriptions: the configuration names more resources than one proxy may subscribe to, and is not applied"
+                    "the configuration names more than one proxy may ask for: it is not obeyed"
                 );
             }
             *before = wanted;
@@ -428,7 +428,7 @@ impl Control {
             .and_then(|own| own.certified_key().cert.first());
         let key = leaf.and_then(CertificateKey::of);
         if !lists.is_closed() && key.is_some_and(|key| lists.includes(key)) {
-            tracing::warn!("the proxy's own certificate is revoked: requesting another");
+            tracing::warn!("our own certificate is revoked: another is asked for");
             self.store.ask_to_renew();
         }
     }
@@ -655,8 +655,7 @@ impl Control {
         if shared.registry.configuration.is_none() {
             let state = self.client.state();
             let trouble = state.borrow().last_error.clone();
-            let who = certificate
-                .map(|held| format!("the control plane does not send it to {}", held.identity()));
+            let who = certificate.map(|held| format!("it is not told to {}", held.identity()));
             reasons.push(format!(
                 "no configuration yet for {}{}",
                 self.workload,

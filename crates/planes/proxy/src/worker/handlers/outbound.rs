@@ -323,11 +323,7 @@ pub(in crate::worker) fn led(worker: &Worker, slot: &OutboundSlot, asked: Option
         TcpRoute::Nowhere => Err("NR"),
         TcpRoute::Missing(what) => {
             let service = &service.cluster;
-            tracing::debug!(
-                service,
-                what = &*what,
-                "the destination of the route does not exist"
-            );
+            tracing::debug!(service, what = &*what, "the route leads nowhere");
             Err("NC")
         }
     }
@@ -459,7 +455,7 @@ async fn reach(
             tracing::debug!(
                 service = service.cluster,
                 error = detail,
-                "cannot connect to the upstream"
+                "upstream not reached"
             );
             stream.reset();
             in_flight.fails();

@@ -305,6 +305,6 @@ fn denied(worker: &Worker, refusal: TokenRefusal, seen: &RequestView<'_>) -> Den
 }
 
 fn unreadable() -> Denied {
-    let reason = "the RequestAuthentication rules are invalid";
+    let reason = "the rules about tokens cannot be read";
     Denied::new(403, "jwt_authn_rules_unreadable", reason)
 }

@@ -148,11 +148,7 @@ impl GlobalLimitCheck {
                 let open = resource.global.as_ref().is_some_and(|it| it.fail_open);
                 return match open {
                     true => Ok(()),
-                    false => Err(Denied::new(
-                        500,
-                        UNANSWERED,
-                        "the rate limit service did not answer",
-                    )),
+                    false => Err(Denied::new(500, UNANSWERED, "rate limits cannot be asked")),
                 };
             }
         };
@@ -223,7 +219,7 @@ impl WorkerRateLimits {
         let known = self.callees.iter();
         let mut known = known.filter(|(key, _)| Some(key) == resource.service());
         let (Some((_, callee)), Some(global)) = (known.next(), &resource.global) else {
-            return Err("the rate limit service does not exist".into());
+            return Err("there is no such service".into());
         };
         let asked = callee.ask(
             worker,
@@ -251,9 +247,7 @@ impl LimitResponse {
         let over = match said.overall_code() {
             Code::Ok => false,
             Code::OverLimit => true,
-            Code::Unknown => {
-                return Err("the response has no decision (overall_code UNKNOWN)".into());
-            }
+            Code::Unknown => return Err("an answer that is neither yes nor no".into()),
         };
         let fields = |fields: &[wire::HeaderValue]| -> Result<Vec<_>, Box<str>> {
             fields.iter().map(field).collect()
@@ -265,7 +259,7 @@ impl LimitResponse {
         let both = request.iter().chain(&answer);
         let bytes: usize = both.map(|(name, value)| name.len() + value.len()).sum();
         if bytes > MAX_ADDED_BYTES {
-            return Err("the response sets too many bytes of headers".into());
+            return Err("an answer that would write too much".into());
         }
         let exceeded = said.statuses.iter();
         let exceeded = exceeded.filter(|status| status.code() == Code::OverLimit);
@@ -289,11 +283,7 @@ fn field(said: &wire::HeaderValue) -> Result<Field, Box<str>> {
     let lawful = lawful_name(&said.key).zip(lawful_value(value));
     lawful.ok_or_else(|| {
         let name: String = said.key.chars().take(64).collect();
-        format!(
-            "the response sets `{}`, which is not allowed",
-            name.escape_default()
-        )
-        .into()
+        format!("an answer that would write `{}`", name.escape_default()).into()
     })
 }
 
