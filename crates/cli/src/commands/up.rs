@@ -13,7 +13,8 @@ use tokio::signal::unix::{SignalKind, signal};
 ///
 /// Deployments and Pods become local processes (their containers' `command`), each with a sidecar if it is injected;
 /// one control plane serves them all. The folder is watched, and edits take effect without a restart. Errors in the folder
-/// are printed with their places; only what they name is left out, or keeps its last good state. Services of type NodePort and LoadBalancer are published on 127.0.0.1.
+/// are printed with their places; only what they name is left out, or keeps its last good state. Services of type NodePort
+/// and LoadBalancer are published on 127.0.0.1.
 /// Ctrl-C stops everything and leaves nothing behind.
 ///
 /// SIGUSR2 replaces every sidecar by a new process of the program that is then at this one's path, such as a newer version:

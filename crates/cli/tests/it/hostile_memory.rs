@@ -175,11 +175,6 @@ pub(crate) fn given_back(mesh: &Mesh, before: u64) -> Duration {
     began.elapsed()
 }
 
-/// The limit holds. Where other tests take the processors, a look at the memory may come late: by a sixteenth at most.
-pub(crate) fn below(limit: u64, most: u64) {
-    assert!(most < limit + limit / 16, "{most} bytes");
-}
-
 pub(crate) fn mib(bytes: u64) -> u64 {
     bytes >> 20
 }
@@ -247,7 +242,7 @@ fn the_memory_limit_holds_under_heads_that_hpack_makes_large_and_others_are_serv
     });
     let most = peak(&mesh);
     println!("{} MiB before, {} MiB at most", mib(before), mib(most));
-    below(LIMIT, most);
+    assert!(most < LIMIT, "{most} bytes");
     assert!(taken > 0, "{HEAD_COPIES} copies of some heads fit");
     drop(attackers);
     let took = given_back(&mesh, before);
@@ -267,7 +262,7 @@ pub(crate) fn settled(mesh: &Mesh) {
 }
 
 /// An application that answers `/flood` with more than anybody takes, and everything else with a word.
-fn floods(mesh: &Mesh) {
+pub(crate) fn floods(mesh: &Mesh) {
     application::serve(mesh.http_app(), |stream| {
         let mut reader = BufReader::new(stream);
         while let Some((head, _)) = application::read_request(&mut reader) {
@@ -287,7 +282,7 @@ fn floods(mesh: &Mesh) {
 }
 
 /// Two thousand streams whose clients read nothing of their answers.
-fn slow_readers(to: SocketAddr) -> Vec<Attacker> {
+pub(crate) fn slow_readers(to: SocketAddr) -> Vec<Attacker> {
     let ask = request("/flood");
     let all = (0..2).map(|_| {
         let mut attacker = Attacker::new(to, &[]);
@@ -296,27 +291,6 @@ fn slow_readers(to: SocketAddr) -> Vec<Attacker> {
         attacker
     });
     all.collect()
-}
-
-#[test]
-fn answers_that_nobody_reads_stay_below_the_memory_limit_and_are_given_back() {
-    const LIMIT: u64 = 64 << 20;
-    let mesh = Mesh::start_as("STRICT", &with(&["--memory-limit", "64M"]));
-    floods(&mesh);
-    assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
-    let before = held(&mesh);
-    let attackers = slow_readers(mesh.http());
-    settled(&mesh);
-    let most = peak(&mesh);
-    println!("{} MiB before, {} MiB at most", mib(before), mib(most));
-    below(LIMIT, most);
-    drop(attackers);
-    let took = given_back(&mesh, before);
-    println!("given back after {took:?}");
-    assert!(took <= GIVEN_BACK, "{took:?}");
-    wait_until("others are served again", || {
-        get(mesh.http(), "/").is_ok_and(|answer| answer.status == 200)
-    });
 }
 
 #[test]
@@ -334,38 +308,4 @@ fn the_memory_of_a_burst_is_given_back_without_a_limit_too() {
     let took = given_back(&mesh, before);
     println!("given back after {took:?}");
     assert!(took <= GIVEN_BACK, "{took:?}");
-}
-
-#[test]
-fn heads_of_http1_that_never_end_stay_below_the_memory_limit_and_are_given_back() {
-    const LIMIT: u64 = 64 << 20;
-    const CLIENTS: usize = 2000;
-    let mesh = Mesh::start_as("STRICT", &with(&["--memory-limit", "64M"]));
-    floods(&mesh);
-    assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
-    let before = held(&mesh);
-    // All connect first: then nobody is refused as a connection.
-    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(mesh.http())).collect();
-    let mut head = b"GET / HTTP/1.1\r\nHost: a\r\n".to_vec();
-    for number in 0..7 {
-        head.extend(format!("x-{number}: ").into_bytes());
-        head.extend([b'x'].repeat(8000));
-        head.extend(b"\r\n");
-    }
-    for client in &mut clients {
-        let _ = client.set_write_timeout(Some(Duration::from_millis(200)));
-        // The proxy may close the connection.
-        let _ = client.write_all(&head);
-    }
-    settled(&mesh);
-    let most = peak(&mesh);
-    println!("{} MiB before, {} MiB at most", mib(before), mib(most));
-    below(LIMIT, most);
-    drop(clients);
-    let took = given_back(&mesh, before);
-    println!("given back after {took:?}");
-    assert!(took <= GIVEN_BACK, "{took:?}");
-    wait_until("others are served again", || {
-        get(mesh.http(), "/").is_ok_and(|answer| answer.status == 200)
-    });
 }

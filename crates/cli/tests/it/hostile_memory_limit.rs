@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::early_answers::connect;
 use crate::gateway::{Edge, TO_SERVER, http_server, routes};
 use crate::hostile_memory::{
-    Attacker, END_HEADERS, GIVEN_BACK, HEADERS, below, frame, given_back, held, mib, peak, request,
-    settled, with,
+    Attacker, END_HEADERS, GIVEN_BACK, HEADERS, floods, frame, given_back, held, mib, peak,
+    request, settled, slow_readers, with,
 };
 use crate::mesh::{HTTP_PORT, Mesh, application, get, memory, wait_until};
 
@@ -17,6 +17,8 @@ const LIMIT: u64 = 64 << 20;
 
 /// Connections of an attack.
 const CLIENTS: usize = 1500;
+/// And of the one by heads.
+const CLIENTS_WITH_HEADS: usize = 2000;
 
 /// Time in which a client gives up writing: the proxy takes nothing more.
 const UNREAD: Duration = Duration::from_millis(100);
@@ -58,16 +60,16 @@ fn read_nothing(mesh: &Mesh) {
 }
 
 /// An attack on a mesh whose sidecars have the limit: it holds, others are served afterwards, and the memory goes back.
-fn attacked(attack: impl Fn(&Mesh) -> Vec<TcpStream>) {
+fn attacked(serve: impl Fn(&Mesh), attack: impl Fn(&Mesh) -> Vec<TcpStream>) {
     let mesh = Mesh::start_as("STRICT", &with(&["--memory-limit", "64M"]));
-    read_nothing(&mesh);
+    serve(&mesh);
     assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
     let before = held(&mesh);
     let clients = attack(&mesh);
     settled(&mesh);
     let most = peak(&mesh);
     println!("{} MiB before, {} MiB at most", mib(before), mib(most));
-    below(LIMIT, most);
+    assert!(most < LIMIT, "{most} bytes");
     drop(clients);
     let took = given_back(&mesh, before);
     println!("given back after {took:?}");
@@ -77,17 +79,43 @@ fn attacked(attack: impl Fn(&Mesh) -> Vec<TcpStream>) {
     });
 }
 
-fn clients(to: SocketAddr, each: impl Fn(&mut TcpStream)) -> Vec<TcpStream> {
-    let mut clients: Vec<_> = (0..CLIENTS).map(|_| connect(to)).collect();
+fn clients(count: usize, to: SocketAddr, each: impl Fn(&mut TcpStream)) -> Vec<TcpStream> {
+    let mut clients: Vec<_> = (0..count).map(|_| connect(to)).collect();
     clients.iter_mut().for_each(each);
     clients
 }
 
 #[test]
+fn the_memory_limit_holds_under_answers_that_the_client_does_not_read() {
+    attacked(floods, |mesh| {
+        let attackers = slow_readers(mesh.http()).into_iter();
+        attackers.map(|attacker| attacker.stream).collect()
+    });
+}
+
+#[test]
+fn the_memory_limit_holds_under_heads_of_http1_that_never_end() {
+    let mut head = b"GET / HTTP/1.1\r\nHost: a\r\n".to_vec();
+    for number in 0..7 {
+        head.extend(format!("x-{number}: ").into_bytes());
+        head.extend([b'x'].repeat(8000));
+        head.extend(b"\r\n");
+    }
+    // All connect first: then nobody is refused as a connection.
+    attacked(floods, |mesh| {
+        clients(CLIENTS_WITH_HEADS, mesh.http(), |client| {
+            let _ = client.set_write_timeout(Some(2 * UNREAD));
+            // The proxy may close the connection.
+            let _ = client.write_all(&head);
+        })
+    });
+}
+
+#[test]
 fn the_memory_limit_holds_under_uploads_that_the_server_does_not_read() {
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n";
-    attacked(|mesh| {
-        clients(mesh.http(), |client| {
+    attacked(read_nothing, |mesh| {
+        clients(CLIENTS, mesh.http(), |client| {
             let _ = client.write_all(head.as_bytes());
             fill(client, &[b'x'; 16 * 1024], 64 * 1024);
         })
@@ -103,7 +131,7 @@ fn the_memory_limit_holds_under_uploads_over_http2_that_the_server_does_not_read
         .position(|byte| *byte == b'G')
         .expect("a method");
     post.splice(get - 1..get + 3, [4, b'P', b'O', b'S', b'T']);
-    attacked(|mesh| {
+    attacked(read_nothing, |mesh| {
         let attackers = (0..CLIENTS / 4).map(|_| {
             let mut attacker = Attacker::new(mesh.http(), &[]);
             let _ = attacker.stream.set_write_timeout(Some(UNREAD));
@@ -121,8 +149,8 @@ fn the_memory_limit_holds_under_uploads_over_http2_that_the_server_does_not_read
 
 #[test]
 fn the_memory_limit_holds_under_relayed_bytes_that_the_server_does_not_read() {
-    attacked(|mesh| {
-        clients(mesh.tcp(), |client| {
+    attacked(read_nothing, |mesh| {
+        clients(CLIENTS, mesh.tcp(), |client| {
             fill(client, &[b'x'; 16 * 1024], 64 * 1024);
         })
     });
@@ -133,8 +161,8 @@ fn the_memory_limit_holds_under_handshakes_that_stall() {
     // A record of 16 KiB that holds the beginning of a ClientHello.
     let mut hello = vec![22, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc, 3, 3];
     hello.resize(15_000, 0);
-    attacked(|mesh| {
-        clients(mesh.inbound(HTTP_PORT), |client| {
+    attacked(read_nothing, |mesh| {
+        clients(CLIENTS, mesh.inbound(HTTP_PORT), |client| {
             let _ = client.set_write_timeout(Some(UNREAD));
             let _ = client.write_all(&hello);
         })
@@ -169,7 +197,7 @@ fn the_memory_limit_of_a_gateway_holds_under_heads_that_hpack_makes_large() {
     }
     let most = memory(edge.gateway_pid(), "VmHWM:");
     println!("{} MiB before, {} MiB at most", mib(before), mib(most));
-    below(LIMIT, most);
+    assert!(most < LIMIT, "{most} bytes");
     drop(attackers);
     let began = Instant::now();
     wait_until("the memory of the burst was given back", || {

@@ -174,18 +174,13 @@ impl Pool {
         (freed, ended)
     }
 
-    /// Returns true if large heads are counted.
-    pub(crate) fn is_bounded(&self) -> bool {
-        self.0.heads.is_some()
-    }
-
-    /// Takes room for large heads of a source. Returns false where there is none.
-    pub(crate) fn take_heads(&self, source: u64, bytes: usize) -> bool {
+    /// Takes room for large heads of a source. Gives the bytes that count, none of them without a budget; `None` without room.
+    pub(crate) fn take_heads(&self, source: u64, bytes: usize) -> Option<usize> {
         let Some(shares) = &self.0.heads else {
-            return true;
+            return Some(0);
         };
         self.grew(bytes);
-        shares.take(source, bytes)
+        shares.take(source, bytes).then_some(bytes)
     }
 
     /// Gives room back that [`Self::take_heads`] took.
@@ -259,11 +254,12 @@ impl HeadRoom {
             return true;
         }
         let more = bytes.saturating_sub(self.taken);
-        if more > 0 && !self.pool.take_heads(self.source, more) {
-            return false;
-        }
-        self.taken += more;
-        true
+        let taken = match more {
+            0 => Some(0),
+            _ => self.pool.take_heads(self.source, more),
+        };
+        self.taken += taken.unwrap_or(0);
+        taken.is_some()
     }
 
     fn give(&mut self) {

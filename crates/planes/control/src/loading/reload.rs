@@ -243,10 +243,7 @@ impl<S: Source> Reload<S> {
         if changed {
             self.publish(snapshot);
         }
-        let mut known = self.known.clone();
-        known.problems.extend(self.keys.missing());
-        let pending = self.pending.get_or_insert_with(Pending::new);
-        pending.heard(known);
+        let pending = self.judge_when_quiet();
         pending.changed |= changed;
         if let Some(present) = present {
             pending.present = Some(present);
@@ -509,9 +506,16 @@ impl<S: Source> Reload<S> {
         if let Some(rest) = &mut self.rest {
             rest.judged_again = None;
         }
+        self.judge_when_quiet();
+    }
+
+    /// Has what is known now analysed and reported when the configuration rests.
+    fn judge_when_quiet(&mut self) -> &mut Pending {
         let mut known = self.known.clone();
         known.problems.extend(self.keys.missing());
-        self.pending.get_or_insert_with(Pending::new).heard(known);
+        let pending = self.pending.get_or_insert_with(Pending::new);
+        pending.heard(known);
+        pending
     }
 
     /// Takes the work that is to be done while nothing changes, if there is some.

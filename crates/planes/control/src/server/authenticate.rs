@@ -47,7 +47,8 @@ fn random() -> f64 {
     bits as f64 / (1u64 << 53) as f64
 }
 
-/// Authenticator of the certificate service: certifies proven callers whose workload is in the mesh, within their identity's budget. A workload that left may
+/// Authenticator of the certificate service: certifies proven callers whose workload is in the mesh, within their identity's
+/// budget. A workload that left may
 /// finish with its certificate (as long as its streams last), and gets no new one.
 #[derive(Clone)]
 pub(super) struct CertifiedMembers {

@@ -14,10 +14,6 @@ use crate::pod_run::PodRun;
 
 /// Time after which an edit that is not yet in force is reported.
 const SAID_AFTER: Duration = Duration::from_secs(2);
-/// Shortest time between two checks of expiry.
-const EXPIRY_EVERY: Duration = Duration::from_secs(1);
-/// So many times as long as a look took passes before the next: a hundredth of a core at most.
-const EXPIRY_SHARE: u32 = 100;
 
 /// See the module.
 pub(super) struct AcknowledgedEdits {
@@ -27,8 +23,8 @@ pub(super) struct AcknowledgedEdits {
     /// Reported refusals that still hold.
     refusals: BTreeSet<String>,
     problems: BTreeSet<String>,
-    /// When certificates are looked at again.
-    expiry_due: Instant,
+    /// When certificates may be judged otherwise without an edit; none if there are none.
+    pub(super) expiry_due: Option<Instant>,
 }
 
 impl AcknowledgedEdits {
@@ -38,7 +34,7 @@ impl AcknowledgedEdits {
             edit: None,
             refusals: BTreeSet::new(),
             problems: BTreeSet::new(),
-            expiry_due: now + EXPIRY_EVERY,
+            expiry_due: Some(now),
         }
     }
 
@@ -153,16 +149,18 @@ impl Runner {
 
     /// Reports certificates that newly expired: they do so without an edit.
     pub(super) fn note_expiry(&mut self, now: Instant) {
-        if now < self.acknowledged.expiry_due {
+        if self.acknowledged.expiry_due.is_none_or(|due| now < due) {
             return;
         }
-        let code = voile_analysis::codes::REFUSED_CERTIFICATE;
+        let clock = SystemTime::now();
+        let next = voile_analysis::next_change(&self.mesh, clock);
+        let wait = next.and_then(|next| next.duration_since(clock).ok());
+        self.acknowledged.expiry_due = wait.and_then(|wait| now.checked_add(wait));
         let mut found = match self.mesh.secrets.is_empty() {
             true => Vec::new(),
-            false => voile_analysis::analyze(&self.mesh, SystemTime::now()),
+            false => voile_analysis::analyze(&self.mesh, clock),
         };
-        found.retain(|one| one.code == code);
-        self.acknowledged.expiry_due = now + EXPIRY_EVERY.max(now.elapsed() * EXPIRY_SHARE);
+        found.retain(|one| one.code == voile_analysis::codes::REFUSED_CERTIFICATE);
         let known = |one: &Diagnostic| self.problems.iter().any(|known| same(known, one));
         let fresh: Vec<Diagnostic> = found.into_iter().filter(|one| !known(one)).collect();
         for one in fresh {

@@ -185,6 +185,7 @@ impl Runner {
         }
         let is_new = fresh.iter().any(Diagnostic::is_error);
         self.problems = problems;
+        self.acknowledged.expiry_due = Some(Instant::now());
         if is_new {
             self.forget_edit();
             self.event(&format!(

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use voile_memory::{give_back, release_cold_pages};
+use voile_memory::give_back;
 
 use super::state::Control;
 use crate::worker::{MemoryPressure, ShedOrder, ToWorker};
@@ -80,7 +80,7 @@ fn give_back_now(control: &RefCell<Control>) {
     // The program's own pages are resident, too. Needed ones come back from the page cache; the others would keep a
     // proxy with a narrow limit from accepting any connection again.
     if ledger.look() > MemoryPressure::Free {
-        release_cold_pages();
+        ledger.ceiling.release_pages();
         ledger.look();
     }
 }

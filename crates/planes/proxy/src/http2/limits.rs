@@ -45,7 +45,7 @@ pub const MAX_HEADS: usize = 4 * 1024 * 1024;
 pub const MAX_HEADS_OF_ALL: usize = 16 * 1024 * 1024;
 
 /// Part of the memory limit that heads may have: [`HEAD_COPIES`] of it fit between an idle proxy and the ceiling.
-pub const HEADS_PART: u64 = 16;
+pub const HEADS_PART: u64 = 32;
 
 /// Times that the bytes of a head are held at most while a stream is served: as it came, in the words of the next version, in
 /// the buffers of both directions, each of which may be twice as large as its contents.

@@ -37,6 +37,9 @@ const YOUNG_BYTES: u64 = 64 * 1024;
 /// Part of the limit that is kept free for young connections, however many there are, in percent.
 const YOUNG_PERCENT: u64 = 10;
 
+/// Largest part of the limit as which released pages of the program count: a narrow limit must not stay closed by them.
+const MOST_RETURNING: u64 = 2;
+
 /// Least time between two times that a look gives back what nobody needs.
 const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -62,6 +65,8 @@ pub(crate) struct Ceiling {
     /// Bytes that connections will take which have begun.
     expected: AtomicU64,
     young: YoungConnections,
+    /// Bytes of the program's own pages before they were last released: most of them come back as they are needed.
+    returning: AtomicU64,
     /// When unneeded memory was last given back for want of room.
     relieved: Mutex<Option<Instant>>,
 }
@@ -76,6 +81,7 @@ impl Ceiling {
             arrivals: AtomicU32::new(0),
             expected: AtomicU64::new(0),
             young: YoungConnections::default(),
+            returning: AtomicU64::new(0),
             relieved: Mutex::default(),
         };
         ceiling.set(limit);
@@ -158,7 +164,7 @@ impl Ceiling {
         let mut level = self.measure(limit);
         if level == MemoryPressure::Closed && self.relieves() {
             give_back();
-            release_cold_pages();
+            self.release_pages();
             level = self.measure(limit);
         }
         self.level.store(level as u8, Ordering::Relaxed);
@@ -169,7 +175,20 @@ impl Ceiling {
         let young = self.young.count() * YOUNG_BYTES;
         let expected =
             self.expected.load(Ordering::Relaxed) + young.min(limit / 100 * YOUNG_PERCENT);
-        level(self.resident().unwrap_or(0) + expected, limit)
+        let resident = self.resident().unwrap_or_default();
+        level(resident.lasting(self.returning(limit)) + expected, limit)
+    }
+
+    /// Releases the program's own pages. They count further on, since needed ones come back.
+    pub(crate) fn release_pages(&self) {
+        let before = self.resident().unwrap_or_default().shared;
+        release_cold_pages();
+        self.returning.store(before, Ordering::Relaxed);
+    }
+
+    fn returning(&self, limit: u64) -> u64 {
+        let returning = self.returning.load(Ordering::Relaxed);
+        returning.min(limit / MOST_RETURNING)
     }
 
     /// Returns true if this thread is to give back what nobody needs: freed memory, and pages of the program.
@@ -202,19 +221,42 @@ impl Ceiling {
     /// Bytes to free before the proxy accepts new work again; and if memory is so short that refusing was not enough.
     pub(crate) fn excess(&self) -> (u64, bool) {
         let limit = self.limit.load(Ordering::Relaxed);
-        let resident = self.resident().unwrap_or(0);
+        let resident = self.resident().unwrap_or_default();
+        let resident = resident.lasting(self.returning(limit));
         let target = u64::midpoint(limit / 100 * RELIEVE_PERCENT, closed_from(limit));
         let excess = resident.saturating_sub(target);
         let over = limit > 0 && resident >= limit / 100 * OVER_PERCENT;
         (excess, over)
     }
 
-    fn resident(&self) -> Option<u64> {
+    fn resident(&self) -> Option<ResidentMemory> {
         let mut room = [0; 128];
         let read = self.statm.get()?.read_at(&mut room, 0).ok()?;
         let text = std::str::from_utf8(&room[..read]).ok()?;
-        let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
-        Some(pages * rustix::param::page_size() as u64)
+        let pages = text.split_ascii_whitespace().skip(1);
+        let mut bytes = pages.map(|pages| {
+            let pages: Option<u64> = pages.parse().ok();
+            pages.map(|pages| pages * rustix::param::page_size() as u64)
+        });
+        Some(ResidentMemory {
+            all: bytes.next()??,
+            shared: bytes.next()??,
+        })
+    }
+}
+
+/// Resident memory, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct ResidentMemory {
+    all: u64,
+    /// Of it, pages of files: the program's own.
+    shared: u64,
+}
+
+impl ResidentMemory {
+    /// All of it, with so much of released pages that come back.
+    fn lasting(self, returning: u64) -> u64 {
+        self.all + returning.saturating_sub(self.shared)
     }
 }
 

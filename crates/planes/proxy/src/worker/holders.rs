@@ -4,15 +4,19 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::Future;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rustls::ServerConfig;
 use slab::Slab;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use voile_http2::{MemoryChange, Pool};
+use voile_transport::{
+    self as transport, HandshakeError, TLS_HANDSHAKE_TIMEOUT, TcpIo, TransportStream,
+};
 
-use super::endpoint::Unreachable;
 use super::{
     CONNECTION_BYTES, ConnectionPermit, FromWorker, Ledger, MemoryPressure, Overload, Worker,
 };
@@ -115,26 +119,31 @@ impl Drop for ExpectedConnection {
 }
 
 impl Worker {
-    /// Counts the memory of a connection whose handshake begins, until what this gives is dropped.
-    pub(super) fn expected(&self) -> ExpectedConnection {
+    /// Counts the memory of a connection whose handshake begins, until the value is dropped. `None` refuses the handshake, where new
+    /// work is refused: many connections and requests may have been accepted before the first handshake took memory.
+    pub(super) fn expect_connection(&self) -> Option<ExpectedConnection> {
         let ledger = &self.seat.ledger;
         ledger.ceiling.expect(CONNECTION_BYTES as u64);
         let expected = ExpectedConnection(Arc::clone(ledger));
         self.buffers.http2.grew(CONNECTION_BYTES);
-        expected
+        if ledger.ceiling.is_closed() {
+            ledger.count_refused(Overload::Memory);
+            return None;
+        }
+        Some(expected)
     }
 
-    /// Notes that a connection begins, whose handshake takes memory later. Refuses it where new work is refused: many requests may
-    /// have been taken before the first of their connections took any.
-    pub(super) fn expect_connection(&self) -> Result<ExpectedConnection, Unreachable> {
-        let expected = self.expected();
-        let ledger = &self.seat.ledger;
-        if !ledger.ceiling.is_closed() {
-            return Ok(expected);
-        }
-        ledger.count_refused(Overload::Memory);
-        let why = Overload::Memory.reason();
-        Err(Unreachable::new(why, why.to_owned()))
+    /// Ends the TLS of a client, if there is memory for it.
+    pub(super) async fn accept_tls(
+        &self,
+        config: Arc<ServerConfig>,
+        io: TcpIo,
+    ) -> Result<TransportStream, HandshakeError> {
+        let Some(_expected) = self.expect_connection() else {
+            transport::reset(io.tcp());
+            return Err(io::Error::other(Overload::Memory.reason()).into());
+        };
+        transport::accept_tls(config, io, TLS_HANDSHAKE_TIMEOUT).await
     }
 
     /// Ends the largest holders of memory.

@@ -209,13 +209,8 @@ impl Connection {
     /// Takes room for a stream's large heads. Gives how much of the budget that is; none where there is no room.
     #[cold]
     fn take_heads(&self, bytes: usize) -> Option<u32> {
-        match self.pool.is_bounded() {
-            false => Some(0),
-            true => self
-                .pool
-                .take_heads(self.source, bytes)
-                .then_some(bytes as u32),
-        }
+        let taken = self.pool.take_heads(self.source, bytes)?;
+        Some(taken as u32)
     }
 
     /// Gives room back that [`Self::take_heads`] took.

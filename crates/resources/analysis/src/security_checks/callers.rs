@@ -1,6 +1,6 @@
 //! Finds the services that an application calls in the environment and arguments of its container, ConfigMaps of the
-//! environment included: a folder has no other trace of calls. A host name counts only as a whole, with a port or behind `//`, so that no plain word is taken
-//! for a service.
+//! environment included: a folder has no other trace of calls. A host name counts only as a whole, with a port or behind
+//! `//`, so that no plain word is taken for a service.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,5 +1,8 @@
 //! Cuts a file into its documents, by lines.
 
+use super::build::parse_document;
+use super::node::SourcePosition;
+
 /// One document: its text and the line of the file it begins on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Document<'a> {
@@ -48,43 +51,20 @@ fn is_marker(line: &str, marker: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
 }
 
-/// Returns true if it has directives, and all are well formed. Others do not take the next document along.
+/// Returns true if it has directives, and the parser takes them. Others do not take the next document along.
 fn has_directives(text: &str) -> bool {
-    let mut seen = Vec::new();
-    for line in text.lines().filter(|line| line.starts_with('%')) {
-        let words: Vec<_> = line
-            .split([' ', '\t'])
-            .filter(|word| !word.is_empty())
-            .collect();
-        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        let (name, is_right) = match words[..] {
-            ["%YAML", version] => ("%YAML", matches!(version, "1.1" | "1.2")),
-            ["%TAG", handle, prefix] => {
-                let inner = handle
-                    .strip_prefix('!')
-                    .map(|rest| rest.strip_suffix('!').unwrap_or(rest));
-                let closed = handle == "!" || handle.ends_with('!');
-                let is_handle = closed && inner.is_some_and(|inner| inner.chars().all(is_word));
-                let first = prefix.starts_with(|c| c == '!' || is_word(c));
-                let rest = prefix
-                    .chars()
-                    .skip(1)
-                    .all(|c| is_word(c) || ":/.,".contains(c));
-                (handle, is_handle && first && rest)
-            }
-            _ => return false,
-        };
-        if !is_right || seen.contains(&name) {
-            return false;
-        }
-        seen.push(name);
+    let lines = text.lines().filter(|line| line.starts_with('%'));
+    let mut directives: String = lines.flat_map(|line| [line, "\n"]).collect();
+    if directives.is_empty() {
+        return false;
     }
-    !seen.is_empty()
+    directives.push_str("---\n");
+    parse_document(&directives, SourcePosition { line: 1, column: 1 }).is_ok()
 }
 
 /// Not only blank lines, comments, well-formed directives and the marker itself.
 fn says_something(text: &str) -> bool {
-    let directives = has_directives(text);
+    let mut directives = None;
     text.lines().enumerate().any(|(index, line)| {
         let line = if index == 0 {
             line.strip_prefix("---").unwrap_or(line)
@@ -92,7 +72,8 @@ fn says_something(text: &str) -> bool {
             line
         };
         let line = line.trim();
-        let is_directive = directives && line.starts_with('%');
+        let is_directive =
+            line.starts_with('%') && *directives.get_or_insert_with(|| has_directives(text));
         !line.is_empty() && !line.starts_with('#') && !is_directive
     })
 }

@@ -451,8 +451,7 @@ pub(in crate::worker) async fn ended(
         transport::reset(io.tcp());
         return None;
     };
-    let expected = worker.expected();
-    let stream = match transport::accept_tls(config, io, TLS_HANDSHAKE_TIMEOUT).await {
+    let stream = match worker.accept_tls(config, io).await {
         Ok(stream) => stream,
         Err(error) => {
             count(&worker.counters.handshake_failures_downstream);
@@ -460,7 +459,6 @@ pub(in crate::worker) async fn ended(
             return None;
         }
     };
-    drop(expected);
     caller.suite = stream.cipher_suite();
     if tls.mesh {
         let Some(Ok(identity)) = stream.peer_certificates().first().map(identity_of) else {

@@ -605,15 +605,13 @@ async fn terminate(
         }
     };
     let config = worker.tls.server.clone();
-    let expected = worker.expected();
-    let stream = match transport::accept_tls(config, io, TLS_HANDSHAKE_TIMEOUT).await {
+    let stream = match worker.accept_tls(config, io).await {
         Ok(stream) => stream,
         Err(error) => {
             refused(&error);
             return None;
         }
     };
-    drop(expected);
     let leaf = stream.peer_certificates().first()?;
     let identity = match identity_of(leaf) {
         Ok(identity) => identity,

@@ -27,7 +27,7 @@ use crate::http::{UNREACHED, UpstreamHttp, UpstreamResponse};
 use crate::plan::{EndpointPlan, NamePlan, Origination, SharedPart, TrafficPlan, WorldTls};
 use crate::worker::proxy_protocol::ConnectionPreamble;
 use crate::worker::server_certificates::WorkerSnapshot;
-use crate::worker::{Tls, Worker, count, tunnels};
+use crate::worker::{Overload, Tls, Worker, count, tunnels};
 
 /// See the module.
 pub(crate) struct Endpoint {
@@ -399,7 +399,10 @@ impl Endpoint {
         manner: ConnectionManner,
     ) -> Result<TransportStream, Unreachable> {
         let limit = manner.timeout;
-        let _expected = worker.expect_connection()?;
+        let _expected = worker.expect_connection().ok_or_else(|| {
+            let why = Overload::Memory.reason();
+            Unreachable::new(why, why.to_owned())
+        })?;
         let origination = self.plan.origination.as_ref().map(|SharedPart(one)| &**one);
         if let Some(Origination::Unmade(why)) = origination {
             return Err(Unreachable::unmade(why));

@@ -290,13 +290,11 @@ pub(crate) async fn serve(
         return;
     };
     let config = Arc::clone(&worker.tls.tunnel_server);
-    let expected = worker.expected();
-    let shaken = transport::accept_tls(config, tcp.into(), TLS_HANDSHAKE_TIMEOUT);
+    let shaken = worker.accept_tls(config, tcp.into());
     let stream = match Box::pin(shaken).await {
         Ok(stream) => stream,
         Err(error) => return refused(&error),
     };
-    drop(expected);
     if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
         return refused(&"the caller does not speak h2");
     }
