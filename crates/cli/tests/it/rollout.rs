@@ -244,7 +244,7 @@ fn a_replaced_sidecar_loses_no_question_and_keeps_its_tunnels_to_their_end() {
     up.signal(Signal::USR2);
     let taken_over = |pod: &str| {
         let log = up.log(&format!("roll.{pod}.sidecar"));
-        log.contains("a new process serves in our place")
+        log.contains("handed over to a new process")
     };
     wait_until("new ones serve beside the old", || {
         taken_over("client-0") && taken_over("web-0") && sidecars(&up).len() == 4

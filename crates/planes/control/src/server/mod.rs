@@ -209,7 +209,7 @@ impl Control {
             self.discovery.ended().await;
         };
         if tokio::time::timeout(SHUTDOWN_GRACE, all).await.is_err() {
-            tracing::warn!("open calls did not end in {SHUTDOWN_GRACE:?}; they are cut");
+            tracing::warn!("open calls did not end within {SHUTDOWN_GRACE:?} and are closed");
         }
         self.discovery.stop();
         self.groups.stop();

@@ -14,7 +14,7 @@ pub(super) fn asked_by(
     let held = mesh.health_checks_for(workload);
     for beyond in held.iter().skip(MAX_HEALTH_CHECKS) {
         problems.push(format!(
-            "HealthCheck {}: a proxy asks by at most {MAX_HEALTH_CHECKS} of them, and not by this one",
+            "HealthCheck {} is ignored: a proxy runs at most {MAX_HEALTH_CHECKS}",
             beyond.name
         ));
     }

@@ -66,13 +66,15 @@ pub enum IssueError {
     #[error(transparent)]
     Csr(#[from] CsrError),
     /// The lifetime asked for cannot be granted; the caller's fault.
-    #[error("a lifetime of {0:?} was asked for; at least {MIN_TTL:?} is granted")]
+    #[error("a lifetime of {0:?} was requested; the minimum is {MIN_TTL:?}")]
     Ttl(Duration),
     /// A server name is not a DNS name or address.
     #[error("`{0}` is neither a DNS name nor an IP address")]
     ServerName(String),
     /// The root has expired (or its clock is wrong); nobody can be certified.
-    #[error("the root certificate is not valid now; give the control plane a new state directory")]
+    #[error(
+        "the root certificate has expired or is not valid yet; give the control plane a new state directory"
+    )]
     RootExpired,
     /// The cryptographic library failed; the authority's fault.
     #[error("signing failed: {0}")]
@@ -164,7 +166,7 @@ impl Authority {
         {
             return Err(AuthorityError::RootLost(RootLost {
                 folder: folder.to_path_buf(),
-                found: format!("it holds the root {}", authority.fingerprint),
+                found: format!("it has the root {}", authority.fingerprint),
                 trusted,
                 source_of_trust,
             }));
@@ -188,7 +190,7 @@ impl Authority {
             Some(key) => key,
             None if certificate.is_some() => {
                 let reason = format!(
-                    "has {ROOT_CERT_FILE} but no {ROOT_KEY_FILE}: restore the key, or remove the certificate to begin a new mesh"
+                    "has {ROOT_CERT_FILE} but no {ROOT_KEY_FILE}: restore the key, or remove the certificate to start a new mesh"
                 );
                 return Err(broken(reason));
             }
@@ -397,7 +399,7 @@ fn self_signed(pair: &KeyPair, name: &TrustDomain, now: SystemTime) -> Result<St
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), IssueError> {
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let filled = provider.secure_random.fill(bytes);
-    filled.map_err(|_| IssueError::Signing("the system gave no randomness".into()))
+    filled.map_err(|_| IssueError::Signing("the system has no random numbers".into()))
 }
 
 fn random_serial() -> Result<SerialNumber, IssueError> {

@@ -33,7 +33,7 @@ pub enum TokenError {
     #[error(transparent)]
     State(#[from] StateError),
     /// The signing key cannot be used.
-    #[error("{TOKEN_KEY_FILE} cannot be used: {0}")]
+    #[error("{TOKEN_KEY_FILE} is invalid: {0}")]
     Key(String),
     /// Longer than [`MAX_TOKEN_BYTES`].
     #[error("the token has {0} bytes; at most {MAX_TOKEN_BYTES} are read")]
@@ -236,7 +236,8 @@ impl TokenKey {
         let until = Duration::from_secs(claims.exp.saturating_add(forgiven));
         // A date beyond what the clock can say is no date of ours.
         let until = SystemTime::UNIX_EPOCH.checked_add(until);
-        let until = until.ok_or_else(|| TokenError::Refused("its `exp` is no date".to_owned()))?;
+        let until =
+            until.ok_or_else(|| TokenError::Refused("its `exp` is not a date".to_owned()))?;
         Ok((subject_of(claims)?, until))
     }
 }

@@ -152,7 +152,7 @@ const WRONG: &[(&str, &str)] = &[
         "type: htpp",
         "`htpp` is not allowed (field services[1].type)\n  help: did you mean `http`?",
     ),
-    ("numReplicas: 0", "0 is not allowed: 1 to 1000 is"),
+    ("numReplicas: 0", "0 is not allowed: expected 1 to 1000"),
     ("numReplicas: 1.5", "a whole number is wanted here"),
     ("namespace: A_b", "`A_b` is not allowed for a name"),
     ("memoryUsage: 120%", "`120%` is not allowed for a share"),
@@ -243,7 +243,7 @@ fn whole_documents_can_be_wrong_too() {
         ),
         (
             "default: {}\ndefaults: {}\nservices: [{name: a}]",
-            "`default` and `defaults` are both there",
+            "`default` and `defaults` are both set",
         ),
         (
             "services: [{name: a}]\n---\nservices: [{name: b}]",

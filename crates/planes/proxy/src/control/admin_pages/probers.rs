@@ -81,7 +81,7 @@ impl Prober {
             {
                 question(written)?
             }
-            ["", "app-lifecycle", _, _] => Err("lifecycle hooks are not carried"),
+            ["", "app-lifecycle", _, _] => Err("lifecycle hooks are not supported"),
             _ => {
                 return Err("expected /app-health/CONTAINER/readyz, livez or startupz".to_owned());
             }
@@ -111,7 +111,7 @@ fn question(written: &Value) -> Result<Result<(u16, ProbeRequest), &'static str>
         action["host"].as_str(),
         None | Some("" | "localhost" | "127.0.0.1")
     ) {
-        return Ok(Err("probes of another host are not carried"));
+        return Ok(Err("probes of another host are not supported"));
     }
     let question = match kind {
         "tcpSocket" => ProbeRequest::Tcp,
@@ -121,7 +121,7 @@ fn question(written: &Value) -> Result<Result<(u16, ProbeRequest), &'static str>
         _ => match action["scheme"].as_str().unwrap_or("HTTP") {
             "HTTP" => http(action, false)?,
             "HTTPS" => http(action, true)?,
-            _ => return Ok(Err("only probes by HTTP and HTTPS are carried")),
+            _ => return Ok(Err("only probes by HTTP and HTTPS are supported")),
         },
     };
     question.fault().map_or(Ok(()), Err)?;
@@ -156,10 +156,7 @@ impl Probers {
             return PageResponse::not_found(&asked.path);
         };
         if asked.method != Method::GET {
-            return PageResponse::text(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "GET is what is answered here\n",
-            );
+            return PageResponse::text(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n");
         }
         let (port, question) = match prober.what.clone() {
             Ok(what) => what,
@@ -168,7 +165,7 @@ impl Probers {
         let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() else {
             return PageResponse::text(
                 StatusCode::SERVICE_UNAVAILABLE,
-                format!("{MAX_AT_ONCE} probes wait for their answers already\n"),
+                format!("{MAX_AT_ONCE} probes are in flight, the limit\n"),
             );
         };
         let (mark, timeout, own) = (self.mark, prober.timeout, asked.local);
@@ -260,15 +257,15 @@ mod tests {
             ),
             (
                 readyz(r#"{"httpGet":{"port":443,"scheme":"FTP"}}"#),
-                Ok("only probes by HTTP and HTTPS are carried 1s"),
+                Ok("only probes by HTTP and HTTPS are supported 1s"),
             ),
             (
                 readyz(r#"{"httpGet":{"port":80,"host":"example.com"}}"#),
-                Ok("probes of another host are not carried 1s"),
+                Ok("probes of another host are not supported 1s"),
             ),
             (
                 r#"{"/app-lifecycle/app/prestopz":{"httpGet":{"port":80}}}"#.to_owned(),
-                Ok("lifecycle hooks are not carried 1s"),
+                Ok("lifecycle hooks are not supported 1s"),
             ),
             ("[]".to_owned(), Err("expected an object")),
             ("{".to_owned(), Err("EOF")),
