@@ -303,7 +303,7 @@ fn of_several_certificates_a_client_is_shown_one_that_it_can_verify() {
     });
     wait_until("a line in the log", || {
         let log = edge.mesh.control.log();
-        log.contains("the Secret shop/ecdsa is not there")
+        log.contains("the Secret shop/ecdsa does not exist")
     });
 }
 

@@ -54,8 +54,7 @@ impl ConnectionLimit {
         }
         *said = Some(now);
         Some(format!(
-            "{}: all {} connections that it may hold at once are open (each takes two descriptors of this process); \
-             whoever connects now waits until one ends",
+            "{}: the limit of {} open connections is reached (each takes two file descriptors of this process); new connections wait until one closes",
             self.what, self.limit
         ))
     }

@@ -416,7 +416,7 @@ pub(in crate::check) fn unique<'a, T: Ord + std::fmt::Display + 'a>(
     for (item, at) in items {
         let shown = clip(&item.to_string());
         if !seen.insert(item) {
-            let message = format!("{what} {shown} is there twice");
+            let message = format!("{what} {shown} appears twice");
             report.error(codes::CONTRADICTION, at, message, "each must be different");
         }
     }

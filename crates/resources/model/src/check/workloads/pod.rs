@@ -252,7 +252,7 @@ fn env_from(written: &written::EnvFrom, report: &Report) -> Option<EnvFrom> {
         (Some(reference), None) => (reference, false),
         (None, Some(reference)) => (reference, true),
         _ => {
-            let message = "a source of variables is one ConfigMap or one Secret";
+            let message = "an envFrom entry has exactly one source";
             let help = "keep `configMapRef` or `secretRef`";
             report.error(codes::CONTRADICTION, &written.at, message, help);
             return None;
@@ -288,11 +288,7 @@ fn container(
         .chain(&written.args)
         .find(|text| text.value.contains('\0'))
     {
-        report.bad(
-            text,
-            " as an argument",
-            "no program can be given a NUL character",
-        );
+        report.bad(text, " as an argument", "remove the NUL character");
     }
     let env = written
         .env
@@ -350,7 +346,7 @@ fn env(written: &written::EnvVar, report: &Report) -> Option<(Arc<str>, EnvValue
         report.error(
             codes::CONTRADICTION,
             &written.at,
-            "a variable has one value",
+            "a variable has exactly one value",
             "keep `value` or one of `valueFrom`",
         );
     }
