@@ -248,7 +248,7 @@ fn strange_sidecars() -> Vec<(AgentRequest, &'static str)> {
                 root: "load_module /x.so;".to_owned(),
                 ..order()
             },
-            "as PEM",
+            "must be PEM",
         ),
     ];
     let request =

@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(room.full(said), None);
         let line = room.full(said + SAID_EVERY).expect("after a while");
         assert!(
-            line.starts_with("127.0.0.1:80: all 2 connections"),
+            line.starts_with("127.0.0.1:80: the limit of 2 open connections"),
             "{line}"
         );
     }

@@ -402,21 +402,21 @@ async fn only_who_is_vouched_for_gets_a_certificate_in_anothers_name() {
             Kind::StringValue("cart".into()),
             csr(),
             Code::InvalidArgument,
-            "no SPIFFE id",
+            "is not a SPIFFE id",
         ),
         (
             "node",
             Kind::StringValue("x".repeat(9000)),
             csr(),
             Code::InvalidArgument,
-            "no SPIFFE id",
+            "is not a SPIFFE id",
         ),
         (
             "node",
             Kind::BoolValue(true),
             csr(),
             Code::InvalidArgument,
-            "no SPIFFE id",
+            "is not a SPIFFE id",
         ),
     ] {
         let refused = ask_for(&control, account, asked, csr).await.unwrap_err();

@@ -201,8 +201,8 @@ fn workloads_that_make_no_sense_are_refused_by_field() {
         ("trust_domain: `A` is no", |w| {
             w.trust_domain = "A".to_owned();
         }),
-        ("tunnel_protocol: 9 is not", |w| w.tunnel_protocol = 9),
-        ("application_tunnel.protocol: 9 is not", |w| {
+        ("tunnel_protocol: 9 is a value", |w| w.tunnel_protocol = 9),
+        ("application_tunnel.protocol: 9 is a value", |w| {
             w.application_tunnel = Some(workload::ApplicationTunnel {
                 protocol: 9,
                 port: 0,
@@ -214,7 +214,7 @@ fn workloads_that_make_no_sense_are_refused_by_field() {
                 port: 65536,
             });
         }),
-        ("workload_type: -1 is not", |w| w.workload_type = -1),
+        ("workload_type: -1 is a value", |w| w.workload_type = -1),
     ];
     assert!(voile_xds::wire::WireWorkload::check(&good_workload()).is_ok());
     for (wanted, change) in spoil {
@@ -340,7 +340,7 @@ fn configurations_that_make_no_sense_are_refused_by_field() {
         ("outbound[1].name: `out` appears twice", |c| {
             c.outbound.push(c.outbound[0].clone());
         }),
-        ("outbound[0].protocol: 77 is not", |c| {
+        ("outbound[0].protocol: 77 is a value", |c| {
             c.outbound[0].protocol = 77;
         }),
         ("outbound[0].services[0].authorities[0]: `ECHO`", |c| {
@@ -688,13 +688,13 @@ fn routes_that_make_no_sense_are_refused_by_field() {
                 ..proxy::RouteAnswer::default()
             });
         }),
-        ("routes[0].rewrite.path: says nothing", |r| {
+        ("routes[0].rewrite.path: is empty", |r| {
             r.routes[0].rewrite = Some(proxy::Rewrite {
                 path: Some(proxy::PathRewrite::default()),
                 authority: String::new(),
             });
         }),
-        ("routes[0].headers.response: `connection` frames", |r| {
+        ("routes[0].headers.response: `connection` is a framing", |r| {
             r.routes[0].headers = Some(proxy::HeaderRules {
                 request: None,
                 response: Some(proxy::HeaderEdits {
@@ -709,7 +709,7 @@ fn routes_that_make_no_sense_are_refused_by_field() {
                 abort: Some(proxy::FaultAbort::default()),
             });
         }),
-        ("routes[0].cors.origins: says nothing", |r| {
+        ("routes[0].cors.origins: is empty", |r| {
             r.routes[0].cors = Some(proxy::Cors {
                 origins: vec![proxy::Origin::default()],
                 ..proxy::Cors::default()

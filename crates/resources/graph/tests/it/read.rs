@@ -153,7 +153,7 @@ const WRONG: &[(&str, &str)] = &[
         "`htpp` is not allowed (field services[1].type)\n  help: did you mean `http`?",
     ),
     ("numReplicas: 0", "0 is not allowed: expected 1 to 1000"),
-    ("numReplicas: 1.5", "a whole number is wanted here"),
+    ("numReplicas: 1.5", "a whole number is expected here"),
     ("namespace: A_b", "`A_b` is not allowed for a name"),
     ("memoryUsage: 120%", "`120%` is not allowed for a share"),
     (
@@ -260,7 +260,7 @@ fn whole_documents_can_be_wrong_too() {
         ("- 1", "a mapping is expected here, not a list"),
         (
             "services: [{name: a, isEntrypoint: 1}]",
-            "true or false is wanted",
+            "true or false is expected",
         ),
     ] {
         let (graph, problems) = read(text);
