@@ -122,7 +122,11 @@ fn attacks() -> Vec<(&'static str, String, &'static str)> {
     let million = "x".repeat(1_000_000);
     vec![
         ("bomb", bomb(), "error[V0003]"),
-        ("circle", "a: &a [*a]\n".to_owned(), "a value that contains it"),
+        (
+            "circle",
+            "a: &a [*a]\n".to_owned(),
+            "a value that contains it",
+        ),
         ("deep", "[".repeat(100_000), "recursion limit"),
         ("long", service(&million), "error[V0104]"),
         (

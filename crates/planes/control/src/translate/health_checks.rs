@@ -52,6 +52,9 @@ mod tests {
         let [said] = &problems[..] else {
             panic!("{problems:?}");
         };
-        assert!(said.starts_with("HealthCheck shop/c256 is ignored: "), "{said}");
+        assert!(
+            said.starts_with("HealthCheck shop/c256 is ignored: "),
+            "{said}"
+        );
     }
 }

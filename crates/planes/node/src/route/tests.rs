@@ -134,7 +134,12 @@ fn who_cannot_be_called_rightly_is_not_called() {
             direct,
             "waypoint",
         ),
-        ("hbone", |_, _| {}, ([10, 244, 0, 3], 15008).into(), "the node proxy"),
+        (
+            "hbone",
+            |_, _| {},
+            ([10, 244, 0, 3], 15008).into(),
+            "the node proxy",
+        ),
         (
             "weightless",
             |_, w| w.capacity = Some(0),
