@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
-use voile_control::{Control, ControlOptions, KeyOptions, NodeAccount, Report, Reporter};
+use voile_control::{
+    Addresses, Control, ControlOptions, KeyOptions, NodeAccount, Report, Reporter,
+};
 use voile_identity::{RootFingerprint, RootPolicy};
+use voile_kubernetes::{ClusterAddress, ClusterOptions, ControlPlane, DEFAULT_REVISION};
 use voile_model::Severity;
 use voile_model::mesh::AddressRange;
 
@@ -42,12 +45,15 @@ impl std::str::FromStr for Plaintext {
 #[derive(Debug, Parser)]
 pub(crate) struct ControlArgs {
     /// Folders of resources (`.yaml`, `.yml`, `.json`), read together as one mesh.
-    #[arg(value_name = "DIR", required_unless_present = "config")]
+    #[arg(value_name = "DIR", required_unless_present_any = ["config", "kubernetes"])]
     directories: Vec<PathBuf>,
 
     /// A folder of resources; may be repeated, and combined with DIR.
     #[arg(long, value_name = "DIR")]
     config: Vec<PathBuf>,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
 
     /// State directory for the root key, the token key and join tokens; created with mode 0700 if missing. Several
     /// control planes on the same folders and the same state directory are replicas: any of them may stop.
@@ -115,6 +121,68 @@ pub(crate) struct ControlArgs {
     /// Log level: off, error, warn, info, debug or trace, or `target=level,…`.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
+}
+
+/// The cluster, in place of folders.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Kubernetes")]
+struct ClusterArgs {
+    /// Read the resources of a Kubernetes cluster in place of folders. Callers prove themselves by tokens of the cluster's service
+    /// accounts (audience istio-ca), and the authority's key is in the Secret `cacerts` or `istio-ca-secret`. Inside a pod the
+    /// pod's service account is used.
+    #[arg(long, conflicts_with_all = ["directories", "config", "new_root", "expect_root"])]
+    kubernetes: bool,
+
+    /// Kubeconfig of the cluster; without it that of KUBECONFIG, or ~/.kube/config.
+    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig.
+    #[arg(long, value_name = "NAME", requires = "kubernetes")]
+    context: Option<String>,
+
+    /// Namespace of the control plane: there are the ConfigMap `istio` with the mesh's settings, the authority's Secret and the
+    /// Lease of the elected replica.
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        env = "POD_NAMESPACE",
+        default_value = "istio-system"
+    )]
+    namespace: String,
+
+    /// Revision of this control plane (`istio.io/rev`). With another one than `default` the settings are in the ConfigMap
+    /// `istio-REVISION`.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_REVISION)]
+    revision: String,
+
+    /// Name of this replica, which no other has.
+    #[arg(long, value_name = "NAME", env = "POD_NAME", default_value_t = replica())]
+    replica: String,
+}
+
+/// Name of a replica that runs outside a pod.
+fn replica() -> String {
+    let host = rustix::system::uname();
+    format!(
+        "{}-{}",
+        host.nodename().to_string_lossy(),
+        std::process::id()
+    )
+}
+
+impl ClusterArgs {
+    fn options(self) -> Option<ClusterOptions> {
+        self.kubernetes.then(|| ClusterOptions {
+            address: ClusterAddress {
+                kubeconfig: self.kubeconfig,
+                context: self.context,
+            },
+            namespace: self.namespace,
+            revision: self.revision,
+            replica: self.replica,
+        })
+    }
 }
 
 /// Permission to fetch keys from this machine.
@@ -209,6 +277,7 @@ pub(crate) fn run(args: ControlArgs) -> ExitCode {
     }
     // Each proxy is a descriptor: take as many as the system lets us have.
     voile_transport::raise_descriptor_limit();
+    let cluster = args.cluster.options();
     let options = ControlOptions {
         config: [args.directories, args.config].concat(),
         state: args.state,
@@ -241,7 +310,7 @@ pub(crate) fn run(args: ControlArgs) -> ExitCode {
         .enable_all()
         .build();
     let served = match runtime {
-        Ok(runtime) => runtime.block_on(serve(options)),
+        Ok(runtime) => runtime.block_on(serve(options, cluster)),
         Err(error) => Err(error.to_string()),
     };
     match served {
@@ -253,14 +322,55 @@ pub(crate) fn run(args: ControlArgs) -> ExitCode {
     }
 }
 
-async fn serve(options: ControlOptions) -> Result<(), String> {
+/// A control plane of folders or of a cluster.
+enum Running {
+    Folders(Control),
+    Cluster(ControlPlane),
+}
+
+impl Running {
+    async fn start(
+        options: ControlOptions,
+        cluster: Option<ClusterOptions>,
+    ) -> Result<Self, String> {
+        Ok(match cluster {
+            None => {
+                let control = Control::start(options, reporter()).await;
+                Self::Folders(control.map_err(|error| error.to_string())?)
+            }
+            Some(cluster) => {
+                let control = ControlPlane::start(cluster, options, reporter()).await;
+                Self::Cluster(control.map_err(|error| error.to_string())?)
+            }
+        })
+    }
+
+    fn addresses(&self) -> Addresses {
+        match self {
+            Self::Folders(control) => control.addresses(),
+            Self::Cluster(control) => control.addresses(),
+        }
+    }
+
+    async fn stop(self) {
+        match self {
+            Self::Folders(control) => control.stop().await,
+            Self::Cluster(control) => control.stop().await,
+        }
+    }
+}
+
+async fn serve(options: ControlOptions, cluster: Option<ClusterOptions>) -> Result<(), String> {
     // Before anything is started, so that no signal falls between.
     let failed = |error: std::io::Error| format!("signals: {error}");
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let control = Control::start(options, reporter())
-        .await
-        .map_err(|error| error.to_string())?;
+    let control = tokio::select! {
+        started = Running::start(options, cluster) => started?,
+        // A cluster may keep us waiting.
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
     let addresses = control.addresses();
     let plaintext = match addresses.plaintext {
         Some(address) => format!(", plaintext discovery on {address}"),

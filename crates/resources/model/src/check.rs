@@ -28,6 +28,7 @@ use policies::{authorization, fail_closed, rate_limit, request_authentication, s
 
 pub use checker::{CheckOutcome, Checker, MeshPatch, Patch, ResourceReach, Turn};
 pub(crate) use config::DEFAULT_ATTEMPTS;
+pub use kinds::{ResourceKind, ResourceScope, kinds};
 pub use networking::{GROUP, HEALTH_CHECKED};
 
 use std::collections::BTreeMap;

@@ -69,7 +69,7 @@ impl Control {
         let trust = Arc::new(TrustStore::new(mesh.trust()));
         let joins = JoinTokens::open(&state).unwrap();
         let authenticator = NodeForCart(MeshAuthenticator::new(
-            TokenKey::open(&state).unwrap(),
+            Arc::new(TokenKey::open(&state).unwrap()),
             Arc::clone(&trust),
         ));
         let service = CertificateService::new(

@@ -24,6 +24,8 @@ pub(in crate::check) struct Meta {
     pub(in crate::check) annotations: Labels,
     pub(in crate::check) created: Option<i64>,
     pub(in crate::check) owners: Vec<(Arc<str>, Arc<str>)>,
+    pub(in crate::check) live: bool,
+    pub(in crate::check) removed: bool,
 }
 
 /// The name of a document, as far as it is readable.
@@ -89,6 +91,8 @@ pub(in crate::check) fn meta_of(
             .as_ref()
             .and_then(|created| timestamp(created, report)),
         owners: metadata.owners.iter().filter_map(owner).collect(),
+        live: metadata.live,
+        removed: metadata.removed,
     }
 }
 
