@@ -1,0 +1,1 @@
+//! The mesh on Kubernetes.
