@@ -80,6 +80,7 @@ prerequisites! {
     Ztunnel "ztunnel" "build Istio's ztunnel, and name the program by ZTUNNEL";
     Istiod "istiod" "build crates/cli/tests/it/node/istiod/istiod.go, and name the program by ISTIOD";
     Ratelimit "ratelimit" "build Envoy's ratelimit, and name the program by RATELIMIT";
+    ApiServer "api-server" "run tests/cluster/build (needs Go and the Go module proxy), and install openssl and curl";
     CargoDeny "cargo-deny" "run `cargo install cargo-deny` (only .ci/dependencies needs it)";
 }
 
