@@ -4,6 +4,7 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/voile-kubernetes
 BIN=$CACHE/bin       # programs: hyper (Kubernetes and etcd), kubectl, coredns
 IMAGES=$CACHE/images # OCI archives that every node imports
+STATE=$CACHE/state/${VOILE_CLUSTER:-default} # of the cluster that `up` starts
 
 KUBERNETES=1.36.3
 COREDNS=1.14.7

@@ -1,6 +1,7 @@
-//! Kubernetes for tests: an API server with etcd ([`ApiServer`]). The scripts in `tests/cluster` do
-//! the work. Each test has its own cluster, which ends when the value is dropped or the test's process dies.
+//! Kubernetes for tests: an API server alone ([`ApiServer`]), or a cluster with nodes ([`Cluster`]). The scripts in
+//! `tests/cluster` do the work. Each test has its own, which ends when the value is dropped or the test's process dies.
 
+mod nodes;
 mod process;
 
 use std::path::{Path, PathBuf};
@@ -8,12 +9,10 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use nodes::Cluster;
 use process::ClusterProcess;
 
 use crate::prerequisites::Prerequisite;
-
-/// Limit of one kubectl command. A command that waits by itself (`wait`, `rollout status`) has its own, shorter `--timeout`.
-const KUBECTL_SECONDS: u32 = 120;
 
 /// Pause between two looks of [`wait_for`].
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -53,7 +52,7 @@ impl ApiServer {
     /// The kubeconfig of a user who may do everything.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
-        self.process.folder().join("kubeconfig")
+        self.process.kubeconfig()
     }
 
     /// The folder of the kubeconfig, keys (`pki`) and logs (`log`).
@@ -64,20 +63,14 @@ impl ApiServer {
 
     /// Runs kubectl as that user and returns its output. The error is the text of its stderr.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
-        run(self.kubectl_command().args(arguments), "")
+        self.process.kubectl(Command::new("env"), arguments, "")
     }
 
     /// Creates or changes the objects of a manifest (YAML or JSON).
     pub fn apply(&self, manifest: &str) -> Result<String, String> {
-        let command = &mut self.kubectl_command();
-        run(command.args(["apply", "-f", "-"]), manifest)
-    }
-
-    fn kubectl_command(&self) -> Command {
-        let mut command = Command::new("timeout");
-        command.arg(KUBECTL_SECONDS.to_string());
-        command.arg(kubectl()).env("KUBECONFIG", self.kubeconfig());
-        command
+        let arguments = ["apply", "-f", "-"];
+        self.process
+            .kubectl(Command::new("env"), &arguments, manifest)
     }
 }
 
@@ -104,19 +97,5 @@ pub fn wait_for<T>(what: &str, bound: Duration, mut look: impl FnMut() -> Result
             Err(error) if Instant::now() > deadline => panic!("not in {bound:?}: {what}: {error}"),
             Err(_) => thread::sleep(LOOK_INTERVAL),
         }
-    }
-}
-
-/// Runs a command with this input to its end. Returns its stdout, or its stderr as the error.
-fn run(command: &mut Command, input: &str) -> Result<String, String> {
-    let output =
-        process::output(command, input).map_err(|error| format!("{command:?}: {error}"))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(format!(
-            "{}: {}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        )),
     }
 }

@@ -20,6 +20,9 @@ const START_BOUND: Duration = Duration::from_secs(120);
 /// Limit of the end: processes are killed at once; namespaces of pods take a few seconds on a busy machine.
 const END_BOUND: Duration = Duration::from_secs(30);
 
+/// Limit of one kubectl command. A command that waits by itself (`wait`, `rollout status`) has its own, shorter `--timeout`.
+const KUBECTL_SECONDS: &str = "120";
+
 /// A running cluster and the folder of its files.
 #[derive(Debug)]
 pub(super) struct ClusterProcess {
@@ -65,6 +68,29 @@ impl ClusterProcess {
     pub(super) fn folder(&self) -> &Path {
         self.folder.path()
     }
+
+    pub(super) fn kubeconfig(&self) -> PathBuf {
+        self.folder().join("kubeconfig")
+    }
+
+    /// The text of a file that the script wrote.
+    #[track_caller]
+    pub(super) fn read(&self, name: &str) -> String {
+        let path = self.folder().join(name);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// Runs kubectl behind a command that takes another as its arguments (`env`, `nsenter`).
+    pub(super) fn kubectl(
+        &self,
+        mut prefix: Command,
+        arguments: &[&str],
+        input: &str,
+    ) -> Result<String, String> {
+        let command = prefix.args(["timeout", KUBECTL_SECONDS]);
+        let command = command.arg(super::kubectl()).arg("--kubeconfig");
+        run(command.arg(self.kubeconfig()).args(arguments), input)
+    }
 }
 
 impl Drop for ClusterProcess {
@@ -96,8 +122,17 @@ pub(super) fn cache() -> PathBuf {
     caches.unwrap_or_default().join("voile-kubernetes")
 }
 
-/// Runs a command with this input to its end.
-pub(super) fn output(command: &mut Command, input: &str) -> io::Result<Output> {
+/// Runs a command with this input to its end. Returns its stdout, or its stderr as the error.
+pub(super) fn run(command: &mut Command, input: &str) -> Result<String, String> {
+    let output = output(command, input).map_err(|error| format!("{command:?}: {error}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match output.status.success() {
+        true => Ok(text(&output.stdout)),
+        false => Err(format!("{}: {}", output.status, text(&output.stderr))),
+    }
+}
+
+fn output(command: &mut Command, input: &str) -> io::Result<Output> {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::piped()).spawn()?;
     let mut pipe = child.stdin.take().expect("a pipe");
