@@ -1,11 +1,13 @@
-//! The cluster of tests runs pods on its nodes, and ends without a trace.
+//! The cluster of tests runs pods on its nodes, and leaves nothing when it ends.
 
-use std::fs;
 use std::path::Path;
+use std::time::Duration;
+use std::{env, fs};
 
-use voile_testkit::cluster::Cluster;
+use voile_testkit::cluster::{Cluster, wait_for};
 
-const POD: &str = "
+/// The second pod runs this test's program in the place of voile, as the image's user.
+const PODS: &str = "
 apiVersion: v1
 kind: Pod
 metadata: { name: tools, namespace: shop }
@@ -14,42 +16,63 @@ spec:
   terminationGracePeriodSeconds: 0
   containers:
   - { name: tools, image: 'localhost/tools:1', imagePullPolicy: Never }
+---
+apiVersion: v1
+kind: Pod
+metadata: { name: image, namespace: shop }
+spec:
+  restartPolicy: Never
+  securityContext: { runAsNonRoot: true }
+  containers:
+  - { name: voile, image: 'localhost/voile:test', imagePullPolicy: Never, args: [--list] }
 ";
 
 #[test]
-fn a_pod_runs_on_its_node_and_the_cluster_leaves_nothing() {
+fn pods_run_on_nodes_and_a_cluster_leaves_nothing() {
     let Some(cluster) = Cluster::start(2) else {
         return;
     };
+    let program = env::current_exe().expect("this program");
+    cluster.import_voile(&program, "localhost/voile:test");
     let created = cluster.kubectl(&["create", "namespace", "shop"]);
     created.expect("a namespace");
-    voile_testkit::cluster::wait_for(
-        "its service account",
-        std::time::Duration::from_secs(30),
-        || cluster.kubectl(&["-n", "shop", "get", "serviceaccount", "default"]),
+    let account = ["-n", "shop", "get", "serviceaccount", "default"];
+    wait_for("a service account", Duration::from_secs(30), || {
+        cluster.kubectl(&account)
+    });
+    cluster.apply(PODS).expect("pods");
+    for (pod, condition) in [
+        ("pod/tools", "--for=condition=Ready"),
+        ("pod/image", "--for=jsonpath={.status.phase}=Succeeded"),
+    ] {
+        let wait = ["-n", "shop", "wait", condition, pod, "--timeout=60s"];
+        cluster.kubectl(&wait).expect("in time");
+    }
+    let log = cluster.kubectl(&["-n", "shop", "logs", "image"]);
+    assert!(
+        log.as_ref()
+            .is_ok_and(|log| log.contains("leaves_nothing: test")),
+        "{log:?}"
     );
-    cluster.apply(POD).expect("a pod");
-    let ready = ["--for=condition=Ready", "pod/tools", "--timeout=60s"];
-    let ready = [["-n", "shop", "wait"].as_slice(), &ready].concat();
-    cluster.kubectl(&ready).expect("ready in time");
 
     let resolve = ["nslookup", "kubernetes.default.svc.cluster.local"];
     let resolved = cluster.exec("shop", "tools", None, &resolve);
     let resolved = resolved.expect("DNS answers");
     assert!(resolved.contains("10.96.0.1"), "{resolved}");
-    let output = cluster
-        .node_command(2, "ctr")
-        .args(["-n", "k8s.io", "containers", "ls"])
-        .output();
-    let containers = output.expect("nsenter starts").stdout;
+    let mut list = cluster.node_command(2, "ctr");
+    let list = list.args(["-n", "k8s.io", "containers", "ls"]).output();
+    let containers = list.expect("nsenter starts").stdout;
     let containers = String::from_utf8_lossy(&containers);
     assert!(containers.contains("localhost/tools:1"), "{containers}");
 
     let pid = fs::read_to_string(cluster.folder().join("pid")).expect("the PID");
-    let folder = cluster.folder().to_owned();
-    drop(cluster);
-    assert!(!folder.exists(), "{}", folder.display());
-    assert!(!Path::new("/proc").join(pid.trim()).exists(), "PID {pid}");
     let groups = format!("/sys/fs/cgroup/memory/voile-cluster-{}-1", pid.trim());
-    assert!(!Path::new(&groups).exists(), "{groups}");
+    let traces = [
+        cluster.folder().to_owned(),
+        Path::new("/proc").join(pid.trim()),
+        Path::new(&groups).to_owned(),
+    ];
+    assert!(traces.iter().all(|path| path.exists()), "{traces:?}");
+    drop(cluster);
+    assert!(!traces.iter().any(|path| path.exists()), "{traces:?}");
 }

@@ -9,8 +9,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::prerequisites::{Prerequisite, skip};
-
 /// The script, from this crate's folder.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/cluster/run");
 
@@ -31,14 +29,17 @@ pub(super) struct ClusterProcess {
 }
 
 impl ClusterProcess {
-    /// Runs the script until the cluster is ready. Returns none, and the test is skipped, if the script misses something.
-    #[track_caller]
-    pub(super) fn start(prerequisite: Prerequisite, arguments: &[&str]) -> Option<Self> {
+    /// Runs the script until the cluster is ready. The error is the prerequisite that this machine lacks.
+    ///
+    /// # Panics
+    /// If the cluster is not ready in time.
+    pub(super) fn start(arguments: &[&str]) -> Result<Self, String> {
         let folder = tempfile::Builder::new().prefix("voile-cluster-").tempdir();
         let folder = folder.expect("a temporary folder");
         let errors = folder.path().join("run.log");
         let child = Command::new(SCRIPT)
             .args(arguments)
+            .arg("--remove")
             .arg(folder.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -53,10 +54,9 @@ impl ClusterProcess {
             let _ = sender.send(lines.next());
         });
         match line.recv_timeout(START_BOUND) {
-            Ok(Some(Ok(line))) if line == "ready" => Some(process),
+            Ok(Some(Ok(line))) if line == "ready" => Ok(process),
             Ok(Some(Ok(line))) if line.starts_with("missing: ") => {
-                skip(prerequisite, line.trim_start_matches("missing: "));
-                None
+                Err(line.trim_start_matches("missing: ").to_owned())
             }
             answer => {
                 let said = fs::read_to_string(errors).unwrap_or_default();
