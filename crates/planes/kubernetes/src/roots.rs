@@ -106,7 +106,7 @@ pub(crate) async fn keep_config_maps(client: Client, root: String) {
         };
         match next {
             Some(Seen::Namespace(name, true)) if !SYSTEM_NAMESPACES.contains(&&*name) => {
-                drop(wanted.insert(name))
+                wanted.insert(name);
             }
             Some(Seen::Namespace(name, _)) => {
                 wanted.remove(&name);
@@ -114,7 +114,7 @@ pub(crate) async fn keep_config_maps(client: Client, root: String) {
                 failed.remove(&name);
             }
             Some(Seen::Held(namespace, held)) => {
-                drop(right.insert(namespace, held.as_ref() == Some(&root)))
+                right.insert(namespace, held.as_ref() == Some(&root));
             }
             Some(Seen::Nothing) => {}
             None => return,

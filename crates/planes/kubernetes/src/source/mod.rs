@@ -4,6 +4,7 @@
 //! API server ─watch─▶ KindWatches ─▶ ObjectStore ─load─▶ voile_control
 //! ```
 
+mod scope;
 mod store;
 mod trim;
 mod watches;
@@ -13,17 +14,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
-use kube::api::ApiResource;
 use tokio::task::JoinSet;
 use voile_control::ControlError;
 use voile_control::source::Source;
 use voile_model::SourceFile;
 use voile_watch::FolderWatch;
 
+use scope::Scope;
 pub(crate) use store::ObjectStore;
-use watches::{KindWatches, Selection, follow};
+use watches::{KindWatches, Selection, follow, follow_named};
 
 use crate::error::ClusterError;
 
@@ -60,10 +60,15 @@ impl ClusterSource {
         let settings = Selection {
             // Settings of a revision are settings of the mesh for that revision's control plane.
             alias: Some("istio"),
-            ..Selection::one(ApiResource::erase::<ConfigMap>(&()), namespace, name)
+            ..Selection::named(Scope {
+                namespace: Some(namespace.into()),
+                name: Some(name.into()),
+                ..Scope::kind("configmaps")
+            })
         };
-        store.expect(&settings.prefix);
+        store.expect(&settings.scope);
         tasks.spawn(follow(client.clone(), settings, store.clone()));
+        tasks.spawn(follow_named(client.clone(), store.clone()));
         let mut kinds = KindWatches::new(client, store.clone());
         kinds.discover().await?;
         tasks.spawn(kinds.run());

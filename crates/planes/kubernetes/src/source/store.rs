@@ -8,6 +8,8 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 use voile_model::SourceFile;
 
+use super::scope::Scope;
+
 #[derive(Deserialize)]
 struct Identified {
     metadata: Uid,
@@ -24,13 +26,17 @@ pub(crate) struct ObjectStore {
     objects: Mutex<Objects>,
     /// Woken by each change.
     pub(crate) changed: Notify,
+    /// Woken when objects name other Secrets and ConfigMaps than before.
+    pub(crate) named: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Objects {
     files: BTreeMap<Arc<str>, Arc<SourceFile>>,
-    /// Kinds, as prefixes of file names, whose objects are all there, or not yet.
-    complete: BTreeMap<Arc<str>, bool>,
+    /// Scopes whose objects are all there, or not yet.
+    complete: BTreeMap<Scope, bool>,
+    /// Scopes that the object of a file names.
+    names: BTreeMap<Arc<str>, BTreeSet<Scope>>,
     changed_at: Option<Instant>,
 }
 
@@ -63,59 +69,90 @@ impl ObjectStore {
         Some(object.metadata.uid)
     }
 
-    /// A kind is watched from now on; until its list has come, `missing` names it.
-    pub(crate) fn expect(&self, kind: &Arc<str>) {
-        self.lock().complete.entry(kind.clone()).or_insert(false);
+    /// A scope is watched from now on; until its list has come, `missing` names it.
+    pub(crate) fn expect(&self, scope: &Scope) {
+        self.lock().complete.entry(scope.clone()).or_insert(false);
     }
 
-    /// Kinds whose objects are not all there.
-    pub(crate) fn missing(&self) -> Vec<Arc<str>> {
+    /// Scopes whose objects are not all there.
+    pub(crate) fn missing(&self) -> Vec<String> {
         let objects = self.lock();
         let missing = objects.complete.iter().filter(|(_, complete)| !**complete);
-        missing.map(|(kind, _)| kind.clone()).collect()
+        missing.map(|(scope, _)| scope.to_string()).collect()
     }
 
-    /// Takes one object. An equal one stays the same allocation.
-    pub(crate) fn put(&self, name: &Arc<str>, text: String) {
+    /// Scopes that objects name.
+    pub(crate) fn named(&self) -> BTreeSet<Scope> {
+        self.lock().names.values().flatten().cloned().collect()
+    }
+
+    /// Takes one object, and the scopes that it names. An equal one stays the same allocation.
+    pub(crate) fn put(&self, name: &Arc<str>, text: String, names: BTreeSet<Scope>) {
         let mut objects = self.lock();
         let known = objects.files.get(name);
         if known.is_some_and(|known| known.text.as_deref() == Ok(&*text)) {
             return;
         }
+        for scope in &names {
+            objects.complete.entry(scope.clone()).or_insert(false);
+        }
+        let before = match names.is_empty() {
+            true => objects.names.remove(name).unwrap_or_default(),
+            false => objects
+                .names
+                .insert(name.clone(), names.clone())
+                .unwrap_or_default(),
+        };
         let file = SourceFile::new(name.clone(), text);
         objects.files.insert(name.clone(), Arc::new(file));
         self.news(objects);
+        if before != names {
+            self.named.notify_one();
+        }
     }
 
     /// Removes one object.
     pub(crate) fn remove(&self, name: &str) {
         let mut objects = self.lock();
+        let named = objects.names.remove(name).is_some();
         if objects.files.remove(name).is_some() {
             self.news(objects);
         }
+        if named {
+            self.named.notify_one();
+        }
     }
 
-    /// The list of a kind has come whole: other objects of this kind are gone.
-    pub(crate) fn keep_only(&self, kind: &Arc<str>, listed: &BTreeSet<Arc<str>>) {
-        let mut objects = self.lock();
-        let was = objects.complete.insert(kind.clone(), true);
-        let before = objects.files.len();
-        let of_kind = |name: &str| {
-            name.strip_prefix(&**kind)
-                .is_some_and(|rest| rest.starts_with('/'))
+    /// The list of a scope has come whole: its other objects are gone.
+    pub(crate) fn keep_only(&self, scope: &Scope, listed: &BTreeSet<Arc<str>>) {
+        let gone: Vec<_> = {
+            let objects = self.lock();
+            let files = objects.files.keys();
+            files
+                .filter(|file| scope.holds(file) && !listed.contains(*file))
+                .cloned()
+                .collect()
         };
-        objects
-            .files
-            .retain(|name, _| !of_kind(name) || listed.contains(name));
-        if objects.files.len() != before || was != Some(true) {
+        gone.iter().for_each(|file| self.remove(file));
+        let mut objects = self.lock();
+        if objects.complete.insert(scope.clone(), true) != Some(true) {
             self.news(objects);
         }
     }
 
-    /// The cluster no longer serves a kind: its objects are gone.
-    pub(crate) fn forget(&self, kind: &Arc<str>) {
-        self.keep_only(kind, &BTreeSet::new());
-        self.lock().complete.remove(kind);
+    /// A scope is no longer watched: its objects are gone, but for those of other scopes.
+    pub(crate) fn forget(&self, scope: &Scope) {
+        let gone: Vec<_> = {
+            let mut objects = self.lock();
+            objects.complete.remove(scope);
+            let others = |file: &str| objects.complete.keys().any(|other| other.holds(file));
+            let files = objects.files.keys();
+            files
+                .filter(|file| scope.holds(file) && !others(file))
+                .cloned()
+                .collect()
+        };
+        gone.iter().for_each(|file| self.remove(file));
     }
 
     fn news(&self, mut objects: MutexGuard<'_, Objects>) {

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::{GroupVersion, PartialObjectMeta};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as watch};
 use kube::{Client, ResourceExt as _};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use voile_model::check::kinds;
 
+use super::scope::{Scope, named_by};
 use super::store::ObjectStore;
 use super::trim;
 use crate::error::{ClusterError, explain, with_causes};
@@ -37,6 +39,8 @@ const LIVING_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// Slices of Services with a selector are left out: the mesh finds those endpoints by their Pods.
 const OTHER_SLICES: &str =
     "endpointslice.kubernetes.io/managed-by notin (endpointslice-controller.k8s.io)";
+/// Name of the kind of definitions.
+const CRDS: &str = "customresourcedefinitions";
 /// Time between the change of a CRD and the question what the cluster serves: CRDs come in dozens.
 const CRD_DEBOUNCE: Duration = Duration::from_millis(100);
 /// Time after which discovery is tried again when the API server does not answer.
@@ -45,11 +49,8 @@ const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
 /// Objects that one watch brings.
 #[derive(Debug, Clone)]
 pub(crate) struct Selection {
-    /// `PLURAL.GROUP`, the first part of the names of files.
-    pub(crate) prefix: Arc<str>,
+    pub(crate) scope: Scope,
     pub(crate) resource: ApiResource,
-    /// The only namespace, or all.
-    pub(crate) namespace: Option<String>,
     pub(crate) fields: Option<String>,
     pub(crate) labels: Option<&'static str>,
     /// The name that the object has for the mesh, where that is another one.
@@ -64,30 +65,34 @@ impl Selection {
             _ => (None, None),
         };
         Self {
-            prefix: prefix(&resource),
+            scope: Scope::kind(kind_of(&resource)),
             resource,
-            namespace: None,
             fields,
             labels,
             alias: None,
         }
     }
 
-    /// One object.
-    pub(crate) fn one(resource: ApiResource, namespace: &str, name: &str) -> Self {
+    /// Secrets or ConfigMaps by name.
+    pub(crate) fn named(scope: Scope) -> Self {
+        let resource = match &*scope.kind {
+            "secrets" => ApiResource::erase::<Secret>(&()),
+            _ => ApiResource::erase::<ConfigMap>(&()),
+        };
         Self {
-            prefix: format!("{}/{namespace}/{name}", prefix(&resource)).into(),
+            fields: scope
+                .name
+                .as_ref()
+                .map(|name| format!("metadata.name={name}")),
+            scope,
             resource,
-            namespace: Some(namespace.to_owned()),
-            fields: Some(format!("metadata.name={name}")),
             labels: None,
             alias: None,
         }
     }
 
     fn file(&self, object: &DynamicObject) -> Arc<str> {
-        let name = object.name_any();
-        let kind = prefix(&self.resource);
+        let (kind, name) = (&self.scope.kind, object.name_any());
         match object.namespace() {
             Some(namespace) => format!("{kind}/{namespace}/{name}").into(),
             None => format!("{kind}/{name}").into(),
@@ -95,17 +100,17 @@ impl Selection {
     }
 }
 
-/// `PLURAL.GROUP`, or `PLURAL` in the core group, as kubectl names kinds.
-fn prefix(resource: &ApiResource) -> Arc<str> {
+/// `PLURAL.GROUP`, or `PLURAL` in the core group.
+fn kind_of(resource: &ApiResource) -> String {
     match &*resource.group {
-        "" => resource.plural.clone().into(),
-        group => format!("{}.{group}", resource.plural).into(),
+        "" => resource.plural.clone(),
+        group => format!("{}.{group}", resource.plural),
     }
 }
 
 /// Keeps what `selection` selects in the store, for ever.
 pub(crate) async fn follow(client: Client, selection: Selection, store: Arc<ObjectStore>) {
-    let api: Api<DynamicObject> = match &selection.namespace {
+    let api: Api<DynamicObject> = match &selection.scope.namespace {
         Some(namespace) => Api::namespaced_with(client, namespace, &selection.resource),
         None => Api::all_with(client, &selection.resource),
     };
@@ -120,19 +125,21 @@ pub(crate) async fn follow(client: Client, selection: Selection, store: Arc<Obje
     let mut listed = BTreeSet::new();
     let mut problem = Problem::default();
     while let Some(event) = events.next().await {
+        if event.is_ok() {
+            problem.over(&selection.scope);
+        }
         match event {
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => {
                 listed.insert(take(&selection, object, &store));
             }
             Ok(Event::InitDone) => {
-                problem.over(&selection.prefix);
-                store.keep_only(&selection.prefix, &listed);
+                store.keep_only(&selection.scope, &listed);
                 listed = BTreeSet::new();
             }
             Ok(Event::Apply(object)) => drop(take(&selection, object, &store)),
             Ok(Event::Delete(object)) => store.remove(&selection.file(&object)),
-            Err(error) => problem.say(&selection.prefix, &with_causes(&error)),
+            Err(error) => problem.say(&selection.scope, &with_causes(&error)),
         }
     }
 }
@@ -145,10 +152,9 @@ fn take(selection: &Selection, object: DynamicObject, store: &ObjectStore) -> Ar
             if let Some(alias) = selection.alias {
                 object["metadata"]["name"] = alias.into();
             }
-            store.put(
-                &name,
-                trim::text(&resource.kind, &resource.api_version, object),
-            );
+            let names = named_by(&resource.kind, &object);
+            let text = trim::text(&resource.kind, &resource.api_version, object);
+            store.put(&name, text, names);
         }
         Err(error) => tracing::error!(object = %name, %error, "the object cannot be read"),
     }
@@ -160,14 +166,14 @@ fn take(selection: &Selection, object: DynamicObject, store: &ObjectStore) -> Ar
 struct Problem(Option<String>);
 
 impl Problem {
-    fn say(&mut self, what: &str, error: &str) {
+    fn say(&mut self, what: &dyn fmt::Display, error: &str) {
         if self.0.as_deref() != Some(error) {
             tracing::warn!("{what} cannot be watched: {error}; what is known stays in force");
             self.0 = Some(error.to_owned());
         }
     }
 
-    fn over(&mut self, what: &str) {
+    fn over(&mut self, what: &dyn fmt::Display) {
         if self.0.take().is_some() {
             tracing::info!("{what} is watched again");
         }
@@ -178,7 +184,7 @@ impl Problem {
 pub(crate) struct KindWatches {
     client: Client,
     store: Arc<ObjectStore>,
-    running: BTreeMap<Arc<str>, (ApiResource, tokio::task::AbortHandle)>,
+    running: BTreeMap<Scope, (ApiResource, AbortHandle)>,
     tasks: JoinSet<()>,
 }
 
@@ -206,15 +212,23 @@ impl KindWatches {
     /// The API server does not answer; the watches stay as they are.
     pub(crate) async fn discover(&mut self) -> Result<(), ClusterError> {
         let served = served(&self.client).await?;
-        let prefixes: BTreeSet<_> = served.iter().map(prefix).collect();
-        let gone = |running: &Arc<str>| !prefixes.contains(running);
-        let gone: Vec<_> = self
-            .running
-            .keys()
-            .filter(|one| gone(one))
+        let scope_of = |resource: &ApiResource| Scope::kind(kind_of(resource));
+        let scopes: BTreeSet<_> = served.iter().map(scope_of).collect();
+        let running = self.running.keys();
+        let gone: Vec<_> = running
+            .filter(|one| !scopes.contains(one))
             .cloned()
             .collect();
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         for kind in gone {
+            // An API server that starts may not serve a kind yet. Policies must not go for that: only when the CRD is gone.
+            let definition = crds.get_metadata_opt(&kind.kind).await;
+            match definition
+                .map_err(|error| ClusterError::api(format!("get {CRDS}/{kind}"), &error))?
+            {
+                Some(definition) if definition.metadata.deletion_timestamp.is_none() => continue,
+                _ => {}
+            }
             if let Some((_, task)) = self.running.remove(&kind) {
                 task.abort();
             }
@@ -222,7 +236,7 @@ impl KindWatches {
             self.store.forget(&kind);
         }
         for resource in served {
-            let kind = prefix(&resource);
+            let kind = scope_of(&resource);
             if let Some((running, task)) = self.running.get(&kind) {
                 if *running == resource {
                     continue;
@@ -249,9 +263,9 @@ impl KindWatches {
         let mut problem = Problem::default();
         loop {
             match changes.next().await {
-                Some(Ok(_)) => problem.over("customresourcedefinitions"),
+                Some(Ok(_)) => problem.over(&CRDS),
                 Some(Err(error)) => {
-                    problem.say("customresourcedefinitions", &with_causes(&error));
+                    problem.say(&CRDS, &with_causes(&error));
                     continue;
                 }
                 None => return,
@@ -320,4 +334,35 @@ async fn served(client: &Client) -> Result<Vec<ApiResource>, ClusterError> {
         }
     }
     Ok(found)
+}
+
+/// Watches the Secrets and ConfigMaps that objects name, and no others, for ever.
+pub(crate) async fn follow_named(client: Client, store: Arc<ObjectStore>) {
+    let mut tasks = JoinSet::new();
+    let mut running: BTreeMap<Scope, AbortHandle> = BTreeMap::new();
+    loop {
+        let named = store.named();
+        let gone: Vec<_> = running
+            .keys()
+            .filter(|one| !named.contains(one))
+            .cloned()
+            .collect();
+        for scope in gone {
+            if let Some(task) = running.remove(&scope) {
+                task.abort();
+            }
+            store.forget(&scope);
+        }
+        for scope in named {
+            running.entry(scope.clone()).or_insert_with(|| {
+                store.expect(&scope);
+                tasks.spawn(follow(
+                    client.clone(),
+                    Selection::named(scope),
+                    store.clone(),
+                ))
+            });
+        }
+        store.named.notified().await;
+    }
 }

@@ -54,7 +54,17 @@ fn pod(server: &ApiServer, name: &str, address: &str) {
 
 fn status(server: &ApiServer, name: &str, status: &Value) {
     let patch = json!({"status": status}).to_string();
-    let arguments = ["-n", "shop", "patch", "pod", name, "--subresource=status", "--type=merge", "-p", &*patch];
+    let arguments = [
+        "-n",
+        "shop",
+        "patch",
+        "pod",
+        name,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &*patch,
+    ];
     server.kubectl(&arguments).expect("a status");
 }
 
@@ -70,19 +80,29 @@ async fn objects_become_the_mesh_and_what_changes_is_followed() {
     // Pods come, lose their readiness, end, and go.
     pod(&server, "web-2", "10.1.2.4");
     replica.until_workloads(&[("shop/web-1", true), ("shop/web-2", true)]);
-    status(&server, "web-2", &json!({"conditions": [{"type": "Ready", "status": "False"}]}));
+    status(
+        &server,
+        "web-2",
+        &json!({"conditions": [{"type": "Ready", "status": "False"}]}),
+    );
     replica.until_workloads(&[("shop/web-1", true), ("shop/web-2", false)]);
     status(&server, "web-2", &json!({"phase": "Succeeded"}));
     replica.until_workloads(&[("shop/web-1", true)]);
-    server.kubectl(&["-n", "shop", "delete", "pod", "web-1", "--force"]).expect("deleted");
+    server
+        .kubectl(&["-n", "shop", "delete", "pod", "web-1", "--force"])
+        .expect("deleted");
     replica.until_workloads(&[]);
     // A definition that comes later is watched, a broken object of it is reported by its name, and both may go again.
     server.apply(VIRTUAL_SERVICES).expect("a definition");
     let broken = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: shop}\n\
                   spec: {hosts: [web], http: [{route: [{destination: {hots: web}}]}]}\n";
-    wait_for("the definition is served", PATIENCE, || server.apply(broken));
+    wait_for("the definition is served", PATIENCE, || {
+        server.apply(broken)
+    });
     replica.until_reported("virtualservices.networking.istio.io/shop/web:");
-    server.kubectl(&["delete", "crd", "virtualservices.networking.istio.io"]).expect("deleted");
+    server
+        .kubectl(&["delete", "crd", "virtualservices.networking.istio.io"])
+        .expect("deleted");
     replica.until_not_reported("virtualservices.networking.istio.io/shop/web:");
     replica.control.stop().await;
 }
@@ -99,27 +119,64 @@ async fn callers_prove_themselves_by_tokens_of_live_accounts_and_pods() {
     let audience = ["--audience", "istio-ca"];
     let right = token(&server, "shop", "web", &audience);
     let identity = replica.certify(&root, &right).await;
-    assert_eq!(identity.as_deref(), Ok("spiffe://cluster.local/ns/shop/sa/web"));
+    assert_eq!(
+        identity.as_deref(),
+        Ok("spiffe://cluster.local/ns/shop/sa/web")
+    );
     let other = token(&server, "shop", "web", &["--audience", "api"]);
-    let refused = replica.certify(&root, &other).await.expect_err("of another audience");
+    let refused = replica
+        .certify(&root, &other)
+        .await
+        .expect_err("of another audience");
     assert!(refused.contains("InvalidAudience"), "{refused}");
     // A signature that is not the cluster's: the last character but one has other bits.
     let (head, tail) = right.trim().split_at(right.trim().len() - 8);
-    let forged = format!("{head}{}", if tail.starts_with('A') { tail.replacen('A', "B", 1) } else { format!("A{}", &tail[1..]) });
-    let refused = replica.certify(&root, &forged).await.expect_err("a forged one");
+    let forged = format!(
+        "{head}{}",
+        if tail.starts_with('A') {
+            tail.replacen('A', "B", 1)
+        } else {
+            format!("A{}", &tail[1..])
+        }
+    );
+    let refused = replica
+        .certify(&root, &forged)
+        .await
+        .expect_err("a forged one");
     assert!(refused.contains("InvalidSignature"), "{refused}");
     // A pod's token ends with its pod, also if another pod takes its name.
-    let bound = [&audience[..], &["--bound-object-kind", "Pod", "--bound-object-name", "web-1"]].concat();
+    let bound = [
+        &audience[..],
+        &["--bound-object-kind", "Pod", "--bound-object-name", "web-1"],
+    ]
+    .concat();
     let of_pod = token(&server, "shop", "web", &bound);
-    replica.certify(&root, &of_pod).await.expect("the pod lives");
-    server.kubectl(&["-n", "shop", "delete", "pod", "web-1", "--force"]).expect("deleted");
+    replica
+        .certify(&root, &of_pod)
+        .await
+        .expect("the pod lives");
+    server
+        .kubectl(&["-n", "shop", "delete", "pod", "web-1", "--force"])
+        .expect("deleted");
     replica.until_workloads(&[]);
-    let refused = replica.certify(&root, &of_pod).await.expect_err("the pod is gone");
-    assert!(refused.contains("pods/shop/web-1, which is not there"), "{refused}");
+    let refused = replica
+        .certify(&root, &of_pod)
+        .await
+        .expect_err("the pod is gone");
+    assert!(
+        refused.contains("pods/shop/web-1, which is not there"),
+        "{refused}"
+    );
     pod(&server, "web-1", "10.1.2.4");
     replica.until_workloads(&[("shop/web-1", true)]);
-    let refused = replica.certify(&root, &of_pod).await.expect_err("another pod");
-    assert!(refused.contains("is another object of the same name now"), "{refused}");
+    let refused = replica
+        .certify(&root, &of_pod)
+        .await
+        .expect_err("another pod");
+    assert!(
+        refused.contains("is another object of the same name now"),
+        "{refused}"
+    );
     replica.control.stop().await;
 }
 
@@ -128,17 +185,33 @@ async fn replicas_have_one_root_and_another_takes_over_the_duties_of_one_that_st
     let Some(server) = cluster() else {
         return;
     };
-    let (first, second) = tokio::join!(Replica::start(&server, "first"), Replica::start(&server, "second"));
+    let (first, second) = tokio::join!(
+        Replica::start(&server, "first"),
+        Replica::start(&server, "second")
+    );
     let root = root_of(&server, SYSTEM);
     let holder = || {
         let path = "jsonpath={.spec.holderIdentity}";
         server.kubectl(&["-n", SYSTEM, "get", "lease", "voile-leader", "-o", path])
     };
-    let named = |holder: Result<String, String>| holder.and_then(|name| (!name.is_empty()).then_some(name.clone()).ok_or(name));
+    let named = |holder: Result<String, String>| {
+        holder.and_then(|name| (!name.is_empty()).then_some(name.clone()).ok_or(name))
+    };
     let leader = wait_for("a leader", PATIENCE, || named(holder()));
     // A ConfigMap that somebody changes or deletes is right again soon, and a new namespace has one.
     let wrong = r#"{"data": {"root-cert.pem": "wrong"}}"#;
-    server.kubectl(&["-n", SYSTEM, "patch", "configmap", "istio-ca-root-cert", "--type=merge", "-p", wrong]).expect("changed");
+    server
+        .kubectl(&[
+            "-n",
+            SYSTEM,
+            "patch",
+            "configmap",
+            "istio-ca-root-cert",
+            "--type=merge",
+            "-p",
+            wrong,
+        ])
+        .expect("changed");
     let is_right = |namespace: &str| {
         wait_for("the root is right", PATIENCE, || {
             let found = root_of(&server, namespace);
@@ -146,13 +219,22 @@ async fn replicas_have_one_root_and_another_takes_over_the_duties_of_one_that_st
         });
     };
     is_right(SYSTEM);
-    let (ends, stays) = if leader == "first" { (first, second) } else { (second, first) };
+    let (ends, stays) = if leader == "first" {
+        (first, second)
+    } else {
+        (second, first)
+    };
     ends.control.stop().await;
-    wait_for("the other leads", PATIENCE, || named(holder()).and_then(|name| (name != leader).then_some(()).ok_or(name)));
+    wait_for("the other leads", PATIENCE, || {
+        named(holder()).and_then(|name| (name != leader).then_some(()).ok_or(name))
+    });
     server.apply(SHOP).expect("the shop");
     is_right("shop");
     let right = token(&server, "shop", "web", &["--audience", "istio-ca"]);
-    stays.certify(&root, &right).await.expect("under the same root");
+    stays
+        .certify(&root, &right)
+        .await
+        .expect("under the same root");
     stays.control.stop().await;
     // A clean stop leaves the Lease free.
     assert_eq!(holder().as_deref(), Ok(""));

@@ -21,7 +21,9 @@ pub(crate) const SYSTEM: &str = "istio-system";
 /// A cluster with the namespace of the control plane.
 pub(crate) fn cluster() -> Option<ApiServer> {
     let server = ApiServer::start()?;
-    server.kubectl(&["create", "namespace", SYSTEM]).expect("a namespace");
+    server
+        .kubectl(&["create", "namespace", SYSTEM])
+        .expect("a namespace");
     Some(server)
 }
 
@@ -57,7 +59,9 @@ impl Replica {
             let lines = report.diagnostics.iter().map(ToString::to_string);
             *reports.lock().expect("the reports") = lines.collect();
         });
-        let control = ControlPlane::start(cluster, options, reporter).await.expect("a control plane");
+        let control = ControlPlane::start(cluster, options, reporter)
+            .await
+            .expect("a control plane");
         Self {
             control,
             reported,
@@ -87,14 +91,25 @@ impl Replica {
         let answer: Value = serde_json::from_str(&answer).expect("JSON");
         let of = |one: &Value| {
             let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
-            (format!("{}/{}", text("namespace"), text("name")), one["healthy"] == true)
+            (
+                format!("{}/{}", text("namespace"), text("name")),
+                one["healthy"] == true,
+            )
         };
-        answer["workloads"].as_array().into_iter().flatten().map(of).collect()
+        answer["workloads"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(of)
+            .collect()
     }
 
     /// Waits until it knows exactly these workloads.
     pub(crate) fn until_workloads(&self, wanted: &[(&str, bool)]) {
-        let wanted: Vec<_> = wanted.iter().map(|(name, healthy)| ((*name).to_owned(), *healthy)).collect();
+        let wanted: Vec<_> = wanted
+            .iter()
+            .map(|(name, healthy)| ((*name).to_owned(), *healthy))
+            .collect();
         wait_for("workloads", PATIENCE, || {
             let known = self.workloads();
             (known == wanted).then_some(()).ok_or(format!("{known:?}"))
@@ -105,7 +120,10 @@ impl Replica {
     pub(crate) async fn certify(&self, root: &str, token: &str) -> Result<String, String> {
         let address = format!("https://{}", self.control.addresses().tls);
         let endpoint = control_endpoint(&address, root, None).map_err(|error| error.to_string())?;
-        let channel = endpoint.connect().await.map_err(|error| format!("{error:?}"))?;
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|error| format!("{error:?}"))?;
         let credential = Credential::Bearer(token.trim().to_owned());
         let certificate = new_certificate(channel, &credential, None).await;
         let certificate = certificate.map_err(|error| error.to_string())?;
@@ -117,7 +135,15 @@ impl Replica {
 pub(crate) fn root_of(server: &ApiServer, namespace: &str) -> String {
     let path = r"jsonpath={.data.root-cert\.pem}";
     wait_for("the root of a namespace", PATIENCE, || {
-        server.kubectl(&["-n", namespace, "get", "configmap", "istio-ca-root-cert", "-o", path])
+        server.kubectl(&[
+            "-n",
+            namespace,
+            "get",
+            "configmap",
+            "istio-ca-root-cert",
+            "-o",
+            path,
+        ])
     })
 }
 
@@ -129,7 +155,11 @@ pub(crate) fn token(server: &ApiServer, namespace: &str, account: &str, more: &[
 
 fn get(address: std::net::SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("connected");
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n").expect("asked");
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
+    )
+    .expect("asked");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("answered");
     let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
@@ -143,5 +173,9 @@ pub(crate) fn openssl(folder: &Path, arguments: &str) {
         .current_dir(folder)
         .output()
         .expect("openssl");
-    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{arguments}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
