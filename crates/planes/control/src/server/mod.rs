@@ -146,17 +146,12 @@ impl Control {
     ) -> Result<Self, ControlError> {
         may_listen(&options)?;
         // Listen before anything is written: a second control plane must fail without a trace.
-        let tls = listen(options.listen, "discovery over TLS").await?;
-        let plaintext = match options.plaintext {
-            Some(address) => Some(listen(address, "plaintext discovery").await?),
-            None => None,
-        };
-        let monitoring = listen(options.monitoring, "monitoring").await?;
-        let addresses = Addresses {
-            tls: bound(&tls)?,
-            plaintext: plaintext.as_ref().map(bound).transpose()?,
-            monitoring: bound(&monitoring)?,
-        };
+        let BoundListeners {
+            addresses,
+            tls,
+            plaintext,
+            monitoring,
+        } = BoundListeners::of(&options).await?;
         let status = Arc::new(Status::default());
         let interest = Arc::new(SubscriptionIndex::default());
         let (publisher, snapshots, staff) = publisher(&interest);
@@ -236,6 +231,36 @@ impl Control {
         self.discovery.stop();
         self.groups.stop();
         self.monitoring.stop();
+    }
+}
+
+/// Sockets that listen, and serve nothing yet.
+struct BoundListeners {
+    addresses: Addresses,
+    tls: TcpListener,
+    plaintext: Option<TcpListener>,
+    monitoring: TcpListener,
+}
+
+impl BoundListeners {
+    async fn of(options: &ControlOptions) -> Result<Self, ControlError> {
+        let tls = listen(options.listen, "discovery over TLS").await?;
+        let plaintext = match options.plaintext {
+            Some(address) => Some(listen(address, "plaintext discovery").await?),
+            None => None,
+        };
+        let monitoring = listen(options.monitoring, "monitoring").await?;
+        let addresses = Addresses {
+            tls: bound(&tls)?,
+            plaintext: plaintext.as_ref().map(bound).transpose()?,
+            monitoring: bound(&monitoring)?,
+        };
+        Ok(Self {
+            addresses,
+            tls,
+            plaintext,
+            monitoring,
+        })
     }
 }
 
