@@ -47,6 +47,7 @@ mod graph;
 mod load;
 mod monitoring;
 mod proxy;
+mod redirect;
 mod relay;
 mod revoke;
 mod status;
@@ -100,6 +101,8 @@ enum Command {
         about = "Give a program that is no proxy of ours its certificates, and gRPC its bootstrap"
     )]
     Agent(agent::AgentArgs),
+    #[command(about = "Redirect a pod's connections to its sidecar")]
+    Redirect(redirect::RedirectArgs),
     #[command(about = "Make the tokens by which a proxy proves who it is")]
     Token(token::TokenArgs),
     #[command(about = "Take certificates back before they expire")]
@@ -139,6 +142,7 @@ impl Voile {
             Command::Events(args) => events::run(&args),
             Command::Crowd(args) => crowd::run(args),
             Command::Proxy(args) => proxy::run(*args),
+            Command::Redirect(args) => redirect::run(&args),
             Command::Agent(args) => agent::run(args),
             Command::Token(args) => token::run(args),
             Command::Revoke(args) => revoke::run(args),

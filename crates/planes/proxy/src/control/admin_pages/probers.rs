@@ -13,6 +13,9 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use voile_probe::{Failure, ProbeRequest, ask};
 use voile_telemetry::admin::{PageRequest as Asked, PageResponse};
+use voile_transport::CaptureExemption;
+
+use super::health::probe_origin;
 
 /// Questions under way at once; a kubelet asks each container's three probes in turn, and each may wait for its timeout.
 const MAX_AT_ONCE: usize = 16;
@@ -27,8 +30,8 @@ pub struct Probers {
     by_path: Arc<BTreeMap<String, Prober>>,
     /// Room for questions.
     room: Arc<Semaphore>,
-    /// Mark of our connections, so that the kernel does not redirect them.
-    mark: Option<u32>,
+    /// How the redirect rules recognise our connections.
+    exemption: Option<CaptureExemption>,
 }
 
 impl Default for Probers {
@@ -36,7 +39,7 @@ impl Default for Probers {
         Self {
             by_path: Arc::default(),
             room: Arc::new(Semaphore::new(MAX_AT_ONCE)),
-            mark: None,
+            exemption: None,
         }
     }
 }
@@ -146,8 +149,8 @@ fn http(action: &Value, tls: bool) -> Result<ProbeRequest, String> {
 
 impl Probers {
     /// The same, on connections that the kernel leaves alone.
-    pub(in crate::control) fn marked(self, mark: Option<u32>) -> Self {
-        Self { mark, ..self }
+    pub(in crate::control) fn exempt_by(self, exemption: Option<CaptureExemption>) -> Self {
+        Self { exemption, ..self }
     }
 
     /// Answers with the application's status: of HTTP its own, else 200 or 500.
@@ -171,11 +174,11 @@ impl Probers {
                 format!("{MAX_AT_ONCE} probes wait for their answers already\n"),
             );
         };
-        let (mark, timeout, own) = (self.mark, prober.timeout, asked.local);
+        let (exemption, timeout, own) = (self.exemption, prober.timeout, asked.local);
         let answered = tokio::task::spawn_blocking(move || {
             // Held by the question itself: an asker that goes away does not end it.
             let _permit = permit;
-            ask_either(own, port, mark, &question, timeout)
+            ask_either(own, port, exemption, &question, timeout)
         });
         match answered.await {
             Ok(Ok(status)) => PageResponse::text(status_or_failed(Some(status)), ""),
@@ -193,16 +196,18 @@ impl Probers {
 fn ask_either(
     own: Option<IpAddr>,
     port: u16,
-    mark: Option<u32>,
+    exemption: Option<CaptureExemption>,
     question: &ProbeRequest,
     timeout: Duration,
 ) -> Result<u16, Failure> {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let first = own.map_or(loopback, |own| own.to_canonical());
-    match ask((first, port).into(), mark, question, timeout) {
-        Err(failure) if failure.refused && first != loopback => {
-            ask((loopback, port).into(), mark, question, timeout)
-        }
+    let ask_at = |address: IpAddr| {
+        let origin = probe_origin(exemption, address);
+        ask((address, port).into(), origin, question, timeout)
+    };
+    match ask_at(first) {
+        Err(failure) if failure.refused && first != loopback => ask_at(loopback),
         answer => answer,
     }
 }
