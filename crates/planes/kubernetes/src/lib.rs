@@ -1,1 +1,3 @@
 //! The mesh on Kubernetes.
+
+pub mod inject;

@@ -1,6 +1,7 @@
 //! Probes of the application, asked for by a kubelet that cannot speak mutual TLS: `/app-health/CONTAINER/readyz`, `…/livez`
-//! and `…/startupz` on the metrics port, as Istio's injector writes them into pods. Only what the pod declares can be asked,
-//! and nothing of the asker's request is passed on.
+//! and `…/startupz` on the metrics port, as Istio's injector writes them into pods, and lifecycle hooks at
+//! `/app-lifecycle/CONTAINER/prestopz` and `…/poststartz`. Only what the pod declares can be asked, and nothing of the asker's
+//! request is passed on.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -80,13 +81,15 @@ impl Prober {
         let words: Vec<&str> = path.split('/').collect();
         let what = match words[..] {
             ["", "app-health", container, "readyz" | "livez" | "startupz"]
+            | ["", "app-lifecycle", container, "prestopz" | "poststartz"]
                 if !container.is_empty() =>
             {
                 question(written)?
             }
-            ["", "app-lifecycle", _, _] => Err("lifecycle hooks are not carried"),
             _ => {
-                return Err("expected /app-health/CONTAINER/readyz, livez or startupz".to_owned());
+                let expected = "expected /app-health/CONTAINER/readyz, livez or startupz, or \
+                    /app-lifecycle/CONTAINER/prestopz or poststartz";
+                return Err(expected.to_owned());
             }
         };
         let timeout = if timeout.is_zero() { TIMEOUT } else { timeout };
@@ -273,7 +276,7 @@ mod tests {
             ),
             (
                 r#"{"/app-lifecycle/app/prestopz":{"httpGet":{"port":80}}}"#.to_owned(),
-                Ok("lifecycle hooks are not carried 1s"),
+                Ok("80 Http { tls: false, path: \"/\", headers: [] } 1s"),
             ),
             ("[]".to_owned(), Err("expected an object")),
             ("{".to_owned(), Err("EOF")),

@@ -1,0 +1,3 @@
+//! The crate's tests through its public interface.
+
+mod injection;
