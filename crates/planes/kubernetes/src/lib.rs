@@ -1,3 +1,4 @@
 //! The mesh on Kubernetes.
 
 pub mod inject;
+pub mod webhooks;

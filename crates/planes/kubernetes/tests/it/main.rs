@@ -1,3 +1,4 @@
 //! The crate's tests through its public interface.
 
 mod injection;
+mod webhooks;
