@@ -47,6 +47,7 @@ mod graph;
 mod load;
 mod monitoring;
 mod proxy;
+mod redirect;
 mod relay;
 mod revoke;
 mod status;
@@ -102,6 +103,8 @@ enum Command {
         about = "Keep the certificates of any program up to date, and write gRPC's bootstrap"
     )]
     Agent(agent::AgentArgs),
+    #[command(about = "Redirect a pod's connections to its sidecar")]
+    Redirect(redirect::RedirectArgs),
     #[command(about = "Create the tokens with which proxies authenticate")]
     Token(token::TokenArgs),
     #[command(about = "Revoke certificates before they expire")]
@@ -141,6 +144,7 @@ impl Voile {
             Command::Events(args) => events::run(&args),
             Command::Crowd(args) => crowd::run(args),
             Command::Proxy(args) => proxy::run(*args),
+            Command::Redirect(args) => redirect::run(&args),
             Command::Agent(args) => agent::run(args),
             Command::Token(args) => token::run(args),
             Command::Revoke(args) => revoke::run(args),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use voile_proxy::Membership;
 use voile_telemetry::logging::LogLevelHandle;
+use voile_transport::CaptureExemption;
 
 /// Run the sidecar of one workload, a gateway, a waypoint, or a node proxy.
 ///
@@ -96,7 +97,8 @@ pub(crate) struct ProxyArgs {
     /// PEM file of the mesh's root, by which the control plane is verified.
     #[arg(long, value_name = "FILE")]
     root_cert: PathBuf,
-    /// Service-account token, read anew whenever it is needed; may be rewritten by others. For its owner only: mode 600.
+    /// Service-account token, read anew whenever it is needed. A file for its owner only (mode 600), or a token in a projected
+    /// volume of Kubernetes, which a kubelet writes and renews.
     #[arg(long, value_name = "FILE", required_unless_present = "join_token_file")]
     token_file: Option<PathBuf>,
     /// Single-use join token for the first certificate; renewals use the certificate. For its owner only: mode 600.
@@ -116,6 +118,8 @@ pub(crate) struct ProxyArgs {
     /// mark 0x539 and sockets to the application 0x53a; redirection rules must skip both marks. This needs CAP_NET_ADMIN.
     /// `tproxy` is `redirect`, and the proxy calls the application from its client's own address. Packets with the mark
     /// 0x53a must then stay inside and untracked, and accepted connections inherit it (net.ipv4.tcp_fwmark_accept).
+    /// `redirect-by-user` is `redirect` without marks and without capabilities: the rules must skip all connections of the
+    /// proxy's user, and connections to the application come from 127.0.0.6 or ::6. `voile redirect` writes such rules.
     #[arg(long, value_enum, value_name = "HOW", default_value = "none")]
     capture: CaptureMode,
     /// Target of redirected outbound connections. 0.0.0.0 stands for [::], too.
@@ -212,6 +216,8 @@ enum CaptureMode {
     Redirect,
     /// It does, and the application sees its client's address.
     Tproxy,
+    /// It does, and its rules recognise the proxy by its user.
+    RedirectByUser,
 }
 
 /// A size in bytes with an optional unit of K, M or G (powers of 1024); `auto` and `off`.
@@ -342,6 +348,12 @@ fn capture(args: &ProxyArgs) -> Option<voile_proxy::CapturePorts> {
         outbound: args.capture_outbound,
         inbound: args.capture_inbound,
         tunnels: args.capture_tunnels,
+        exemption: match args.capture {
+            CaptureMode::RedirectByUser => CaptureExemption::User,
+            CaptureMode::None | CaptureMode::Redirect | CaptureMode::Tproxy => {
+                CaptureExemption::Marks
+            }
+        },
         keeps_source: args.capture == CaptureMode::Tproxy,
     })
 }

@@ -6,9 +6,11 @@ mod connect;
 mod control_plane;
 mod election;
 mod error;
+pub mod inject;
 mod roots;
 mod source;
 mod tokens;
+pub mod webhooks;
 
 pub use connect::{ClusterAddress, connect};
 pub use control_plane::{ClusterOptions, ControlPlane, DEFAULT_REVISION, StartError};

@@ -10,7 +10,7 @@ mod tls;
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 pub use program::run;
@@ -102,14 +102,22 @@ impl ProbeRequest {
     }
 }
 
-/// Asks once. With a mark, the connection carries it (which needs a privilege): that is how it goes past a sidecar. The
-/// answer is the status of HTTP, else 200.
+/// Mark and source address of a probe's connection, by which redirect rules let it go past a sidecar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProbeOrigin {
+    /// Mark of its packets; needs `CAP_NET_ADMIN`.
+    pub mark: Option<u32>,
+    /// Address it comes from, of the family that is called; any, when `None`.
+    pub source: Option<IpAddr>,
+}
+
+/// Asks once. The answer is the status of HTTP, else 200.
 ///
 /// # Errors
 /// Says why the answer is not good.
 pub fn ask(
     address: SocketAddr,
-    mark: Option<u32>,
+    origin: ProbeOrigin,
     question: &ProbeRequest,
     timeout: Duration,
 ) -> Result<u16, Failure> {
@@ -122,7 +130,7 @@ pub fn ask(
     }
     let server = ProbeServer {
         address,
-        mark,
+        origin,
         until: Instant::now() + timeout,
     };
     let (answer, asked) = match question {
@@ -174,7 +182,7 @@ fn is_tls(error: &io::Error) -> bool {
 /// Server of one question, and the deadline.
 struct ProbeServer {
     address: SocketAddr,
-    mark: Option<u32>,
+    origin: ProbeOrigin,
     until: Instant,
 }
 
@@ -184,8 +192,11 @@ impl ProbeServer {
         let mut address = self.address;
         address.set_port(port);
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-        if let Some(mark) = self.mark {
+        if let Some(mark) = self.origin.mark {
             socket.set_mark(mark)?;
+        }
+        if let Some(source) = self.origin.source {
+            socket.bind(&SocketAddr::new(source, 0).into())?;
         }
         socket.connect_timeout(&address.into(), left(self.until)?)?;
         Ok(DeadlineStream {

@@ -40,8 +40,8 @@ pub use listener::{
 pub use packets::{AsyncPackets, Packet, PacketListener, Packets};
 pub use proxy_protocol::{ProxyHeader, ProxyHeaderError, read_proxy_header};
 pub use redirected::{
-    APPLICATION_MARK, OUTWARD_MARK, Origin, is_local, may_be_transparent, may_mark,
-    original_destination,
+    APPLICATION_MARK, APPLICATION_SOURCE_V4, APPLICATION_SOURCE_V6, CaptureExemption, OUTWARD_MARK,
+    Origin, is_local, may_be_transparent, may_mark, original_destination,
 };
 pub use relay::{FirstSpeaker, RelayEnd, RelayOutcome, relay, relay_watched, yield_turn};
 pub use stream::{ServerTls, SocketEvents, TcpIo, TransportStream, TunnelledStream};

@@ -26,10 +26,11 @@ use routing::{
 
 use policies::{authorization, fail_closed, rate_limit, request_authentication, security};
 
+pub use capture::{PREFIX as CAPTURE_PREFIX, capture_scope};
 pub use checker::{CheckOutcome, Checker, MeshPatch, Patch, ResourceReach, Turn};
 pub(crate) use config::DEFAULT_ATTEMPTS;
 pub use kinds::{ResourceKind, ResourceScope, kinds};
-pub use networking::{GROUP, HEALTH_CHECKED};
+pub use networking::{GROUP, HEALTH_CHECKED, canonical_name, canonical_revision};
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -3,6 +3,7 @@
 //! inside. On a kernel that does not allow it, tests are skipped.
 
 mod asked;
+mod by_user;
 mod let_go;
 mod lockdown;
 mod named;
@@ -14,8 +15,11 @@ mod slices;
 mod source;
 mod strangers;
 
+use std::fs::Permissions;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
 use voile_host::netns::Namespace;
@@ -33,6 +37,12 @@ pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 2);
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 3);
 /// The service's virtual address.
 pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+/// `--capture` of proxies that run without capabilities, as [`PROXY_USER`].
+pub(crate) const BY_USER: &str = "redirect-by-user";
+/// User of such proxies, as in Istio's pods.
+pub(crate) const PROXY_USER: u32 = 1337;
+/// Probes of the applications beside them.
+const PROBERS: &str = r#"{"/app-health/app/readyz":{"httpGet":{"path":"/who","port":8080}}}"#;
 const XDS: u16 = 15012;
 /// Port for a test's relay between a proxy and the control plane.
 const BETWEEN: u16 = 15013;
@@ -44,6 +54,17 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) fn beside(address: Ipv4Addr) -> Ipv6Addr {
     let last = address.octets()[3];
     Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, last.into())
+}
+
+/// Runs `voile redirect` in a namespace.
+fn redirect(inside: &Namespace, arguments: &[&str]) {
+    let run = || {
+        Process::output(|voile| {
+            voile.arg("redirect").args(arguments);
+        })
+    };
+    let output = inside.run(run).expect("entered");
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// The running mesh; dropping it ends every process, and the namespaces with the last of them.
@@ -90,6 +111,13 @@ impl Captured {
         let pod = |address| {
             let gateways: [IpAddr; 2] = [WORLD.into(), beside(WORLD).into()];
             let made = bridge.add_pod(&both(address), &gateways).expect("a pod");
+            if capture == BY_USER {
+                // Twice: the second run replaces the rules of the first.
+                for _ in 0..2 {
+                    redirect(&made, &["--dns-port", "15053"]);
+                }
+                return made;
+            }
             let rules = Rules {
                 capture: Some(PodCapture {
                     control: vec![(WORLD, XDS).into(), (WORLD, BETWEEN).into()],
@@ -106,6 +134,8 @@ impl Captured {
         };
         let (client, server) = (pod(CLIENT), pod(SERVER));
         let folder = tempfile::tempdir().expect("a folder");
+        let everyone = Permissions::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), everyone).expect("our folder");
         std::fs::create_dir(folder.path().join("config")).expect("the config folder");
         let mut mesh = Self {
             folder,
@@ -170,12 +200,21 @@ impl Captured {
         });
         assert!(printed.status.success(), "{printed:?}");
         std::fs::write(&token, &printed.stdout).expect("the token file");
+        // The state folder is its owner's alone.
+        let root = self.folder.path().join("root-cert.pem");
+        std::fs::copy(state.join("root-cert.pem"), &root).expect("the root certificate");
         let start = || {
             Process::start(pod, |voile| {
                 voile.args(["proxy", "--workload", &account]);
                 voile.args(arguments);
+                if arguments.contains(&BY_USER) {
+                    // The kernel takes all capabilities of root from a process that becomes another user.
+                    voile.uid(PROXY_USER).gid(PROXY_USER);
+                    voile.env("ISTIO_KUBE_APP_PROBERS", PROBERS);
+                    voile.args(["--metrics", "0.0.0.0:15020"]);
+                }
                 voile.args(["--control", &format!("https://{WORLD}:{}", self.asks)]);
-                voile.arg("--root-cert").arg(state.join("root-cert.pem"));
+                voile.arg("--root-cert").arg(&root);
                 voile.arg("--token-file").arg(&token);
                 voile.args(["--log-level", "voile_proxy=debug"]);
             })

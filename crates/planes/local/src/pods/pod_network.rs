@@ -191,7 +191,7 @@ impl MeshNetwork {
                 capture: Some(PodCapture {
                     control: self.control_planes().map(|place| place.xds).to_vec(),
                     dns: Some(DNS_PORT),
-                    ..capture(&plan.template.capture)
+                    ..pod_capture(&plan.template.capture)
                 }),
                 services: Vec::new(),
                 ..Rules::default()
@@ -296,8 +296,9 @@ fn virtual_addresses(
     all
 }
 
-/// The model's words in the rules'.
-fn capture(scope: &CaptureScope) -> PodCapture {
+/// The redirect rules of a Pod's annotations.
+#[must_use]
+pub fn pod_capture(scope: &CaptureScope) -> PodCapture {
     let numbers = |ports: &[Port]| ports.iter().map(|port| port.get()).collect::<Vec<_>>();
     let ranges = |ranges: &[AddressRange]| {
         let range = |range: &AddressRange| Range {

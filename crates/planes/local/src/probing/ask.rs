@@ -11,7 +11,7 @@ use voile_host::netns::Namespace;
 use voile_host::netns::rules::MARK_INWARD;
 use voile_model::Port;
 use voile_model::mesh::{Probe, ProbeAction};
-use voile_probe::ask;
+use voile_probe::{ProbeOrigin, ask};
 
 use crate::expand::PodPlan;
 use crate::process::Recipe;
@@ -97,10 +97,14 @@ impl ProbeCall {
                 question,
                 ..
             } => {
+                let marked = ProbeOrigin {
+                    mark: Some(MARK_INWARD),
+                    source: None,
+                };
                 let asked = match namespace {
-                    None => ask(*address, None, question, self.timeout),
+                    None => ask(*address, ProbeOrigin::default(), question, self.timeout),
                     Some(namespace) => namespace
-                        .run(|| ask(*address, Some(MARK_INWARD), question, self.timeout))
+                        .run(|| ask(*address, marked, question, self.timeout))
                         .map_err(|error| error.to_string())?,
                 };
                 let elsewhere = |status: u16| {

@@ -41,6 +41,7 @@ use voile_proto::discovery::Node;
 use voile_proto::type_url;
 use voile_telemetry::logging::LogLevelHandle;
 use voile_transport as transport;
+use voile_transport::CaptureExemption;
 use voile_transport::alpn;
 use voile_transport::handover::{self as succession, HandoverError, InheritedSockets, Predecessor};
 use voile_xds::client::{ClientConfig, Update, XdsClient};
@@ -140,8 +141,17 @@ pub struct CapturePorts {
     pub inbound: SocketAddr,
     /// Tunnels of node proxies and other sidecars to the application (15008), which are not redirected.
     pub tunnels: SocketAddr,
-    /// The application is called from its client's own address.
+    /// How the redirect rules recognise the proxy's own connections.
+    pub exemption: CaptureExemption,
+    /// The application is called from its client's own address. Needs [`CaptureExemption::Marks`].
     pub keeps_source: bool,
+}
+
+impl ProxyOptions {
+    /// How redirect rules recognise the proxy's own connections; `None` without capture.
+    fn exemption(&self) -> Option<CaptureExemption> {
+        self.capture.map(|capture| capture.exemption)
+    }
 }
 
 /// Why a proxy cannot run.
@@ -224,6 +234,7 @@ pub fn run(options: ProxyOptions) -> Result<(), RunError> {
     let (to_control, from_workers) = mpsc::unbounded_channel();
     let capture = Redirected {
         ports: pages.capture_ports(),
+        exemption: options.exemption(),
         keeps_source: options.capture.is_some_and(|capture| capture.keeps_source),
     };
     let ledger = Ledger::new(
@@ -324,11 +335,14 @@ fn bind_captured(
     capture: CapturePorts,
     inherited: &mut InheritedSockets,
 ) -> Result<Vec<(ListenerDirection, SocketAddr, std::net::TcpListener)>, RunError> {
-    transport::may_mark().map_err(|error| {
-        RunError::Option(format!(
-            "--capture redirect: cannot mark sockets ({error}); it needs CAP_NET_ADMIN in its network namespace"
-        ))
-    })?;
+    if capture.exemption == CaptureExemption::Marks {
+        transport::may_mark().map_err(|error| {
+            RunError::Option(format!(
+                "--capture redirect: cannot mark sockets ({error}); it needs CAP_NET_ADMIN in its network namespace. \
+                 `--capture redirect-by-user` needs no capability"
+            ))
+        })?;
+    }
     if capture.keeps_source {
         transport::may_be_transparent().map_err(|error| {
             RunError::Option(format!(
@@ -536,7 +550,7 @@ type AskForHealth = watch::Sender<Option<HealthProbe>>;
 fn health_of(options: &ProxyOptions, client: &XdsClient) -> AskForHealth {
     let (ask, asked) = watch::channel(None);
     let reach = health::ApplicationAccess {
-        mark: options.capture.map(|_| transport::APPLICATION_MARK),
+        exemption: options.exemption(),
         runs_programs: options.exec_probes,
     };
     tokio::task::spawn_local(health::follow(asked, client.clone(), reach));

@@ -424,23 +424,30 @@ impl Worker {
         let _ = self.control.send(news);
     }
 
-    /// Origin of outward connections: our own address, and a mark that tells them apart from the application's if
-    /// those are redirected.
+    /// Origin of outward connections: our own address, and a mark where redirect rules recognise us by marks.
     pub(crate) fn outward(&self) -> Origin {
         Origin {
             source: self.settings.borrow().source_address,
-            mark: self.is_capturing().then_some(transport::OUTWARD_MARK),
+            mark: self
+                .capture
+                .exemption
+                .and_then(transport::CaptureExemption::outward_mark),
             foreign: false,
         }
     }
 
-    /// Origin of connections to our own application for this caller.
-    pub(crate) fn homeward(&self, caller: SocketAddr) -> Origin {
-        let source = self.kept_source(caller);
-        Origin {
-            source,
-            mark: self.is_capturing().then_some(transport::APPLICATION_MARK),
-            foreign: source.is_some(),
+    /// Origin of connections to our own application, at this address, for this caller.
+    pub(crate) fn homeward(&self, caller: SocketAddr, application: SocketAddr) -> Origin {
+        let exempt = self.capture.exemption;
+        let own = exempt.map(|by| by.to_application(application.ip()));
+        let own = own.unwrap_or_default();
+        match self.kept_source(caller) {
+            None => own,
+            source @ Some(_) => Origin {
+                source,
+                foreign: true,
+                ..own
+            },
         }
     }
 
@@ -448,10 +455,6 @@ impl Worker {
     pub(crate) fn kept_source(&self, caller: SocketAddr) -> Option<IpAddr> {
         let kept = self.capture.keeps_source;
         kept.then(|| caller.ip().to_canonical())
-    }
-
-    fn is_capturing(&self) -> bool {
-        !self.capture.ports.is_empty()
     }
 
     pub(crate) fn random(&self) -> u64 {
@@ -571,6 +574,8 @@ impl Drop for ConnectionPermit {
 pub(crate) struct Redirected {
     /// Ports to which it does; empty where nothing is captured.
     pub(crate) ports: Vec<u16>,
+    /// How the rules recognise our own connections; `None` where nothing is captured.
+    pub(crate) exemption: Option<transport::CaptureExemption>,
     /// True if the application is called from its client's own address.
     pub(crate) keeps_source: bool,
 }

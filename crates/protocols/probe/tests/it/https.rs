@@ -10,7 +10,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, ServerConnection, Stream, SupportedProtocolVersion};
 use voile_http2::{Config, Connection, Fields, Link, Pool, SendResponse};
-use voile_probe::{ProbeRequest, ask};
+use voile_probe::{ProbeOrigin, ProbeRequest, ask};
 
 use super::{LONG, server};
 
@@ -83,10 +83,16 @@ fn whoever_answers_is_believed() {
         let bad = "HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n";
         let (address, thread) = https(version, vec![good.to_owned(), bad.to_owned()]);
         assert_eq!(
-            ask(address, None, &question(true, "/healthz"), LONG),
+            ask(
+                address,
+                ProbeOrigin::default(),
+                &question(true, "/healthz"),
+                LONG
+            ),
             Ok(200)
         );
-        let failure = ask(address, None, &question(true, "/"), LONG).expect_err("503");
+        let failure =
+            ask(address, ProbeOrigin::default(), &question(true, "/"), LONG).expect_err("503");
         assert_eq!(failure.status, Some(503));
         let why = format!("https://{address}/ answers 503");
         assert_eq!(failure.why, why);
@@ -105,7 +111,10 @@ fn a_redirect_from_http_to_https_is_followed() {
     let (secure, answering) = https(&TLS13, vec![good.to_owned()]);
     let location = format!("HTTP/1.1 301 x\r\nLocation: https://{secure}/\r\n\r\n");
     let (open, redirecting) = server(vec![location.into_bytes()]);
-    assert_eq!(ask(open, None, &question(false, "/"), LONG), Ok(200));
+    assert_eq!(
+        ask(open, ProbeOrigin::default(), &question(false, "/"), LONG),
+        Ok(200)
+    );
     redirecting.join().expect("no panic");
     answering.join().expect("no panic");
 }
@@ -113,12 +122,14 @@ fn a_redirect_from_http_to_https_is_followed() {
 #[test]
 fn what_is_no_tls_is_said_to_be_none() {
     let (address, thread) = server(vec![b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()]);
-    let failure = ask(address, None, &question(true, "/"), LONG).expect_err("no TLS");
+    let failure =
+        ask(address, ProbeOrigin::default(), &question(true, "/"), LONG).expect_err("no TLS");
     assert_eq!((failure.status, failure.refused), (None, false));
     assert!(failure.why.contains("TLS: "), "{failure}");
     thread.join().expect("no panic");
     let (address, thread) = server(vec![Vec::new()]);
-    let failure = ask(address, None, &question(true, "/"), LONG).expect_err("nothing");
+    let failure =
+        ask(address, ProbeOrigin::default(), &question(true, "/"), LONG).expect_err("nothing");
     assert!(failure.why.contains("https://"), "{failure}");
     thread.join().expect("no panic");
 }
@@ -237,7 +248,7 @@ fn the_server_chooses_between_http2_and_http1_as_a_kubelet_lets_it() {
                 ("X-Probe".to_owned(), "yes".to_owned()),
             ],
         };
-        let found = ask(address, None, &question, LONG);
+        let found = ask(address, ProbeOrigin::default(), &question, LONG);
         assert_eq!(thread.join().expect("no panic").as_deref(), expected);
         match expected {
             Some(_) => assert_eq!(found, Ok(203), "{alpn:?}"),
@@ -283,7 +294,8 @@ fn an_answer_by_http2_that_is_none_is_no_good_health() {
             let mut connection = ServerConnection::new(config).expect("a connection");
             by_http2(&mut Stream::new(&mut connection, &mut socket), answer);
         });
-        let failure = ask(address, None, &question(true, "/"), LONG).expect_err(expected);
+        let failure =
+            ask(address, ProbeOrigin::default(), &question(true, "/"), LONG).expect_err(expected);
         assert!(failure.why.contains(expected), "{failure}");
         thread.join().expect("no panic");
     }

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-use voile_probe::{ProbeRequest, ask};
+use voile_probe::{ProbeOrigin, ProbeRequest, ask};
 
 /// Longer than a loaded machine stands still.
 const LONG: Duration = Duration::from_secs(20);
@@ -67,7 +67,12 @@ fn statuses_are_judged_as_the_kubelet_does() {
         ("220 mail\r\n\r\n", Err((None, "not HTTP/1"))),
     ] {
         let (address, server) = server(vec![answer.as_bytes().to_vec()]);
-        let found = ask(address, None, &http("/healthz?full=1"), LONG);
+        let found = ask(
+            address,
+            ProbeOrigin::default(),
+            &http("/healthz?full=1"),
+            LONG,
+        );
         match (&found, expected) {
             (Ok(status), Ok(expected)) => assert_eq!(*status, expected, "{answer}"),
             (Err(failure), Err((status, part))) => {
@@ -90,10 +95,13 @@ fn redirects_within_the_application_are_followed_but_not_for_ever() {
     let redirect = b"HTTP/1.1 301 x\r\nLocation: /further\r\n\r\n".to_vec();
     let good = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
     let (address, thread) = server(vec![redirect.clone(), good]);
-    assert_eq!(ask(address, None, &http("/"), LONG), Ok(200));
+    assert_eq!(
+        ask(address, ProbeOrigin::default(), &http("/"), LONG),
+        Ok(200)
+    );
     assert!(thread.join().unwrap()[1].starts_with("GET /further "));
     let (address, thread) = server(vec![redirect; 10]);
-    let failure = ask(address, None, &http("/"), LONG).unwrap_err();
+    let failure = ask(address, ProbeOrigin::default(), &http("/"), LONG).unwrap_err();
     assert!(failure.why.contains("redirected more than 9"), "{failure}");
     thread.join().unwrap();
 }
@@ -108,7 +116,7 @@ fn a_redirect_to_another_port_of_the_same_host_is_followed() {
         path: "/x".to_owned(),
         headers: vec![("Host".to_owned(), "shop".to_owned())],
     };
-    assert_eq!(ask(first, None, &question, LONG), Ok(204));
+    assert_eq!(ask(first, ProbeOrigin::default(), &question, LONG), Ok(204));
     let asked = redirecting.join().unwrap().remove(0);
     assert!(asked.contains("\r\nHost: shop\r\n"), "{asked}");
     let asked = answering.join().unwrap().remove(0);
@@ -137,7 +145,7 @@ fn a_body_is_heard_out_but_not_for_ever() {
         ),
     ] {
         let (address, thread) = server(vec![answer.clone().into_bytes()]);
-        let found = ask(address, None, &http("/"), LONG);
+        let found = ask(address, ProbeOrigin::default(), &http("/"), LONG);
         match (&found, expected) {
             (Ok(200), None) => {}
             (Err(failure), Some(part)) => assert!(failure.why.contains(part), "{failure}"),
@@ -194,7 +202,10 @@ fn grpc_health_is_asked_in_a_few_frames() {
         let question = ProbeRequest::Grpc {
             service: "shop.v1.Orders".to_owned(),
         };
-        match (ask(address, None, &question, LONG), expected) {
+        match (
+            ask(address, ProbeOrigin::default(), &question, LONG),
+            expected,
+        ) {
             (Ok(200), None) => {}
             (Err(failure), Some(part)) => assert!(failure.why.contains(part), "{name}: {failure}"),
             (found, _) => panic!("{name}: {found:?}"),
@@ -208,16 +219,19 @@ fn grpc_health_is_asked_in_a_few_frames() {
 fn silence_and_absence_are_told_apart() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = listener.local_addr().unwrap();
-    assert_eq!(ask(silent, None, &ProbeRequest::Tcp, LONG), Ok(200));
+    assert_eq!(
+        ask(silent, ProbeOrigin::default(), &ProbeRequest::Tcp, LONG),
+        Ok(200)
+    );
     let grpc = ProbeRequest::Grpc {
         service: String::new(),
     };
     for question in [http("/"), grpc] {
-        let failure = ask(silent, None, &question, SHORT).unwrap_err();
+        let failure = ask(silent, ProbeOrigin::default(), &question, SHORT).unwrap_err();
         assert!(failure.why.contains("no answer within 200ms"), "{failure}");
     }
     drop(listener);
-    let failure = ask(silent, None, &ProbeRequest::Tcp, LONG).unwrap_err();
+    let failure = ask(silent, ProbeOrigin::default(), &ProbeRequest::Tcp, LONG).unwrap_err();
     assert!(failure.why.contains("connection refused"), "{failure}");
 }
 
@@ -244,7 +258,7 @@ fn what_would_not_stay_one_request_is_not_asked() {
             "service",
         ),
     ] {
-        let failure = ask(nobody, None, &question, LONG).unwrap_err();
+        let failure = ask(nobody, ProbeOrigin::default(), &question, LONG).unwrap_err();
         assert!(failure.why.contains(part) && !failure.refused, "{failure}");
     }
 }

@@ -1,8 +1,8 @@
-//! Redirected connections in the kernel: their original destinations, and the marks by which the rules tell the
-//! proxy's own connections from the application's.
+//! Redirected connections in the kernel: their original destinations, and how the rules tell the proxy's own
+//! connections from the application's.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -15,6 +15,46 @@ pub const OUTWARD_MARK: u32 = 0x539;
 
 /// Mark of sockets to the proxy's own application.
 pub const APPLICATION_MARK: u32 = 0x53a;
+
+/// Source address of IPv4 connections to the proxy's own application under [`CaptureExemption::User`], as in Istio.
+pub const APPLICATION_SOURCE_V4: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
+
+/// The same of IPv6. The device `lo` must have this address; `voile redirect` assigns it.
+pub const APPLICATION_SOURCE_V6: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6);
+
+/// How redirect rules recognise the proxy's own connections, which they leave alone. The rules and the proxy must agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CaptureExemption {
+    /// By the marks of its sockets: [`OUTWARD_MARK`] and [`APPLICATION_MARK`].
+    Marks,
+    /// By its user. A connection to the proxy's own application comes from [`APPLICATION_SOURCE_V4`] or
+    /// [`APPLICATION_SOURCE_V6`].
+    User,
+}
+
+impl CaptureExemption {
+    /// Mark of outward connections.
+    #[must_use]
+    pub fn outward_mark(self) -> Option<u32> {
+        (self == Self::Marks).then_some(OUTWARD_MARK)
+    }
+
+    /// Origin of connections to the proxy's own application, which is called at this address.
+    #[must_use]
+    pub fn to_application(self, called: IpAddr) -> Origin {
+        let source: IpAddr = match called {
+            IpAddr::V4(_) => APPLICATION_SOURCE_V4.into(),
+            IpAddr::V6(_) => APPLICATION_SOURCE_V6.into(),
+        };
+        match self {
+            Self::Marks => Origin::marked(Some(APPLICATION_MARK)),
+            Self::User => Origin {
+                source: Some(source),
+                ..Origin::default()
+            },
+        }
+    }
+}
 
 /// Source address and mark of a connection that is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -5,12 +5,15 @@ use std::net::IpAddr;
 use super::values::join;
 use crate::codes;
 use crate::decode::{FieldPath, Report};
+use crate::diagnostic::Diagnostic;
 use crate::mesh::{AddressRange, CaptureScope, CaptureSelection};
 use crate::names::{Labels, Port};
 use crate::ranges::masked;
 use crate::text::clip;
+use crate::yaml::SourcePosition;
 
-const PREFIX: &str = "traffic.sidecar.istio.io/";
+/// Begins the names of annotations about capture.
+pub const PREFIX: &str = "traffic.sidecar.istio.io/";
 /// Supported annotations; any other name after the prefix is refused.
 const INCLUDE_INBOUND_PORTS: &str = "includeInboundPorts";
 const EXCLUDE_INBOUND_PORTS: &str = "excludeInboundPorts";
@@ -35,6 +38,19 @@ const MEANINGLESS: [&str; 3] = [
 
 /// Annotation for the way the kernel redirects connections.
 const INTERCEPTION_MODE: &str = "sidecar.istio.io/interceptionMode";
+
+/// Reads the annotations of a Pod that is not part of a mesh's resources, or options with the same names and values.
+/// Errors say what of it cannot be obeyed.
+#[must_use]
+pub fn capture_scope(annotations: &Labels) -> (CaptureScope, Vec<Diagnostic>) {
+    let report = Report::new("".into());
+    let at = FieldPath {
+        place: SourcePosition { line: 1, column: 1 },
+        path: "".into(),
+    };
+    let scope = scope(annotations, &at, &report);
+    (scope, report.into_diagnostics())
+}
 
 /// Reads the annotations. Errors are reported, and the Pod is then not in force.
 pub(super) fn scope(annotations: &Labels, at: &FieldPath, report: &Report) -> CaptureScope {

@@ -269,6 +269,15 @@ pub fn turn_back(mark: u32, v6: bool) -> io::Result<()> {
     Ok(())
 }
 
+/// In the calling thread's namespace: the loopback device has this address, besides others.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn add_to_loopback(address: IpAddr) -> io::Result<()> {
+    let netlink = Netlink::open().map_err(doing("open netlink"))?;
+    unless_there(add_address(&netlink, LOOPBACK, address.into()))
+}
+
 /// Accepts that the object exists already.
 fn unless_there(made: io::Result<()>) -> io::Result<()> {
     made.or_else(|error| match error.kind() {
@@ -324,7 +333,9 @@ impl Prefixed {
     }
 }
 
-fn has_v6() -> bool {
+/// Returns true if the kernel has IPv6.
+#[must_use]
+pub fn has_v6() -> bool {
     fs::exists("/proc/sys/net/ipv6/conf/all").unwrap_or(false)
 }
 

@@ -5,16 +5,18 @@
 //! application ──OUTPUT──▶ 15001 sidecar ──mark 0x539──▶ the world
 //! the world ──PREROUTING──▶ 15006 sidecar ──mark 0x53a──▶ application
 //! ```
-//! The sidecar marks its own sockets, so nothing loops. Rules live in the pod's namespace and die with it.
+//! The sidecar marks its own sockets, so nothing loops. A sidecar that may not mark is recognised by its user, and its
+//! connections to the application by their source address ([`SidecarMatch`]). Rules live in the pod's namespace and die
+//! with it.
 
 mod apply;
 mod iptables;
 mod nft;
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-pub use apply::{Tool, ToolError, apply};
+pub use apply::{Tool, ToolError, apply, apply_here};
 pub use iptables::restore;
 pub use nft::script;
 
@@ -29,6 +31,21 @@ const HBONE_PORT: u16 = 15008;
 /// A sidecar's own ports, which are called, not captured: HBONE, metrics, readiness, Envoy's metrics.
 pub const OWN_PORTS: [u16; 4] = [15008, 15020, 15021, 15090];
 const DNS_PORT: u16 = 53;
+/// Source address of a sidecar's IPv4 connections to its own application under [`SidecarMatch::User`].
+pub const SOURCE_INWARD_V4: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
+/// The same of IPv6; the device `lo` must have it.
+pub const SOURCE_INWARD_V6: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6);
+
+/// How the rules recognise a sidecar's own connections, which they leave alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SidecarMatch {
+    /// By the marks of its packets.
+    #[default]
+    Marks,
+    /// By the user that it runs as. Connections to its application come from [`SOURCE_INWARD_V4`] or
+    /// [`SOURCE_INWARD_V6`].
+    User(u32),
+}
 
 /// A range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,8 +105,11 @@ pub struct PodCapture {
     pub outbound_ports: Vec<u16>,
     /// Outbound ports that are left alone.
     pub excluded_outbound_ports: Vec<u16>,
-    /// The application is called from its client's own address, and its answers come back to the sidecar.
+    /// The application is called from its client's own address, and its answers come back to the sidecar. Needs
+    /// [`SidecarMatch::Marks`].
     pub keeps_source: bool,
+    /// How the sidecar's own connections are recognised.
+    pub sidecar: SidecarMatch,
 }
 
 impl Default for PodCapture {
@@ -105,6 +125,7 @@ impl Default for PodCapture {
             outbound_ports: Vec::new(),
             excluded_outbound_ports: Vec::new(),
             keeps_source: false,
+            sidecar: SidecarMatch::Marks,
         }
     }
 }
@@ -194,6 +215,14 @@ impl AddressFamily {
         }
     }
 
+    /// Returns the source address of connections from a sidecar to its application.
+    fn source_inward(self) -> IpAddr {
+        match self {
+            Self::V4 => SOURCE_INWARD_V4.into(),
+            Self::V6 => SOURCE_INWARD_V6.into(),
+        }
+    }
+
     /// Returns the loopback addresses.
     fn loopback(self) -> Range {
         match self {
@@ -202,7 +231,7 @@ impl AddressFamily {
                 prefix: 8,
             },
             Self::V6 => Range {
-                address: std::net::Ipv6Addr::LOCALHOST.into(),
+                address: Ipv6Addr::LOCALHOST.into(),
                 prefix: 128,
             },
         }
@@ -215,6 +244,9 @@ enum If {
     Mark(u32),
     /// The connection has the mark, whatever the packet's mark.
     ConnectionMark(u32),
+    /// The packet's socket belongs to this user.
+    User(u32),
+    From(IpAddr),
     ToLoopbackDevice,
     FromLoopbackDevice,
     To(Range),
@@ -298,17 +330,24 @@ fn asked_names(dns: Option<u16>, list: &mut Vec<FirewallRule>) {
 
 fn captured_output(capture: &PodCapture, family: AddressFamily, list: &mut Vec<FirewallRule>) {
     let loopback = family.loopback();
+    let (outward, inward) = match capture.sidecar {
+        SidecarMatch::Marks => (If::Mark(MARK_OUTWARD), vec![If::Mark(MARK_INWARD)]),
+        SidecarMatch::User(user) => {
+            let source = If::From(family.source_inward());
+            (If::User(user), vec![source, If::ToLoopbackDevice])
+        }
+    };
     let to_us = [
-        If::Mark(MARK_OUTWARD),
+        outward.clone(),
         If::ToLoopbackDevice,
         If::NotTo(loopback),
         If::Tcp,
     ];
     list.extend([
-        rule([If::Mark(MARK_INWARD)], RuleVerdict::Leave),
+        rule(inward, RuleVerdict::Leave),
         // A pod that calls itself by a service's address comes in like other clients.
         rule(to_us, RuleVerdict::Redirect(capture.inbound)),
-        rule([If::Mark(MARK_OUTWARD)], RuleVerdict::Leave),
+        rule([outward], RuleVerdict::Leave),
         rule([If::To(loopback)], RuleVerdict::Leave),
     ]);
     let of_family = |to: &&SocketAddr| AddressFamily::of(&to.ip()) == family;

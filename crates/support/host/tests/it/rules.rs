@@ -1,7 +1,8 @@
 //! The redirect rules as text: every kind of rule, for both tools and both families.
 
 use voile_host::netns::rules::{
-    NodeCapture, PodCapture, PortRedirect, PortScope, Range, Rules, VirtualAddress, restore, script,
+    NodeCapture, PodCapture, PortRedirect, PortScope, Range, Rules, SidecarMatch, VirtualAddress,
+    restore, script,
 };
 
 fn range(text: &str) -> Range {
@@ -73,6 +74,43 @@ fn everything_is_captured_but_what_is_marked_local_or_the_sidecars_own() {
         ]
     );
     assert!(!v6.contains("15012"), "the control plane is called by IPv4");
+}
+
+#[test]
+fn a_sidecar_without_marks_is_recognised_by_its_user_and_source_address() {
+    let rules = captured(PodCapture {
+        sidecar: SidecarMatch::User(1337),
+        ..PodCapture::default()
+    });
+    let text = script(&rules, true);
+    let (v4, v6) = text.split_once("table ip6").expect("both");
+    assert_eq!(
+        rules_of(v4)[..5],
+        [
+            "ip saddr 127.0.0.6 oifname \"lo\" return",
+            "meta skuid 1337 oifname \"lo\" ip daddr != 127.0.0.0/8 meta l4proto tcp redirect to :15006",
+            "meta skuid 1337 return",
+            "ip daddr 127.0.0.0/8 return",
+            "meta l4proto tcp redirect to :15001",
+        ]
+    );
+    assert_eq!(
+        rules_of(v6)[..3],
+        [
+            "ip6 saddr ::6 oifname \"lo\" return",
+            "meta skuid 1337 oifname \"lo\" ip6 daddr != ::1 meta l4proto tcp redirect to :15006",
+            "meta skuid 1337 return",
+        ]
+    );
+    assert!(!text.contains("meta mark"), "{text}");
+    assert_eq!(
+        rules_of(&restore(&rules, false))[..3],
+        [
+            "-A OUTPUT -s 127.0.0.6/32 -o lo -j RETURN",
+            "-A OUTPUT -m owner --uid-owner 1337 -o lo ! -d 127.0.0.0/8 -p tcp -j REDIRECT --to-ports 15006",
+            "-A OUTPUT -m owner --uid-owner 1337 -j RETURN",
+        ]
+    );
 }
 
 #[test]

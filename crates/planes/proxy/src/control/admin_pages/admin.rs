@@ -109,7 +109,7 @@ async fn metrics_page(control: Rc<RefCell<Control>>, question: PageRequest) -> P
         "/metrics" | "/stats/prometheus" => {
             PageResponse::metrics(metrics::page(&control).await, &question)
         }
-        path if path.starts_with("/app-health/") => {
+        path if path.starts_with("/app-health/") || path.starts_with("/app-lifecycle/") => {
             let probers = control.borrow().probers.clone();
             probers.answer(&question).await
         }

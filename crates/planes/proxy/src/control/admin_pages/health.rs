@@ -1,10 +1,13 @@
 //! Health of the application, by the probe of its WorkloadGroup. The control plane sends the probe and receives the result.
 //! Counting is pure; probing blocks, so a thread of its own does it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use voile_model::mesh::{Probe, ProbeAction};
+use voile_probe::ProbeOrigin;
+use voile_transport::CaptureExemption;
 use voile_xds::client::{Health, XdsClient};
 use voile_xds::wire::HealthProbe;
 
@@ -42,11 +45,21 @@ impl ConsecutiveAnswers {
     }
 }
 
+/// Origin of a probe's connection to our own application at this address.
+pub(super) fn probe_origin(exemption: Option<CaptureExemption>, called: IpAddr) -> ProbeOrigin {
+    let origin = exemption.map(|by| by.to_application(called));
+    let origin = origin.unwrap_or_default();
+    ProbeOrigin {
+        mark: origin.mark,
+        source: origin.source,
+    }
+}
+
 /// Access to the application, and permission to run programs beside it.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::control) struct ApplicationAccess {
-    /// The mark of connections that the kernel leaves alone.
-    pub(in crate::control) mark: Option<u32>,
+    /// How the redirect rules recognise our connections.
+    pub(in crate::control) exemption: Option<CaptureExemption>,
     /// Programs may be run because the control plane says so.
     pub(in crate::control) runs_programs: bool,
 }
@@ -105,7 +118,8 @@ fn ask(asked: &HealthProbe, reach: ApplicationAccess) -> Health {
     let timeout = asked.probe.timeout;
     let network = |port: voile_model::Port, question: voile_probe::ProbeRequest| {
         let address = (asked.address, port.get()).into();
-        let answer = voile_probe::ask(address, reach.mark, &question, timeout);
+        let origin = probe_origin(reach.exemption, asked.address);
+        let answer = voile_probe::ask(address, origin, &question, timeout);
         answer.map(drop).map_err(|failure| failure.why)
     };
     match &asked.probe.question {
@@ -184,7 +198,7 @@ mod tests {
     #[test]
     fn a_program_is_run_only_where_the_proxy_was_told_that_it_may_be() {
         let reach = |runs_programs| ApplicationAccess {
-            mark: None,
+            exemption: None,
             runs_programs,
         };
         let asked = |program: &[&str]| HealthProbe {

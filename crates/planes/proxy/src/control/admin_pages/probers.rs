@@ -1,6 +1,7 @@
 //! Probes of the application, asked for by a kubelet that cannot speak mutual TLS: `/app-health/CONTAINER/readyz`, `…/livez`
-//! and `…/startupz` on the metrics port, as Istio's injector writes them into pods. Only what the pod declares can be asked,
-//! and nothing of the asker's request is passed on.
+//! and `…/startupz` on the metrics port, as Istio's injector writes them into pods, and lifecycle hooks at
+//! `/app-lifecycle/CONTAINER/prestopz` and `…/poststartz`. Only what the pod declares can be asked, and nothing of the asker's
+//! request is passed on.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,6 +14,9 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use voile_probe::{Failure, ProbeRequest, ask};
 use voile_telemetry::admin::{PageRequest as Asked, PageResponse};
+use voile_transport::CaptureExemption;
+
+use super::health::probe_origin;
 
 /// Questions under way at once; a kubelet asks each container's three probes in turn, and each may wait for its timeout.
 const MAX_AT_ONCE: usize = 16;
@@ -27,8 +31,8 @@ pub struct Probers {
     by_path: Arc<BTreeMap<String, Prober>>,
     /// Room for questions.
     room: Arc<Semaphore>,
-    /// Mark of our connections, so that the kernel does not redirect them.
-    mark: Option<u32>,
+    /// How the redirect rules recognise our connections.
+    exemption: Option<CaptureExemption>,
 }
 
 impl Default for Probers {
@@ -36,7 +40,7 @@ impl Default for Probers {
         Self {
             by_path: Arc::default(),
             room: Arc::new(Semaphore::new(MAX_AT_ONCE)),
-            mark: None,
+            exemption: None,
         }
     }
 }
@@ -77,13 +81,15 @@ impl Prober {
         let words: Vec<&str> = path.split('/').collect();
         let what = match words[..] {
             ["", "app-health", container, "readyz" | "livez" | "startupz"]
+            | ["", "app-lifecycle", container, "prestopz" | "poststartz"]
                 if !container.is_empty() =>
             {
                 question(written)?
             }
-            ["", "app-lifecycle", _, _] => Err("lifecycle hooks are not supported"),
             _ => {
-                return Err("expected /app-health/CONTAINER/readyz, livez or startupz".to_owned());
+                let expected = "expected /app-health/CONTAINER/readyz, livez or startupz, or \
+                    /app-lifecycle/CONTAINER/prestopz or poststartz";
+                return Err(expected.to_owned());
             }
         };
         let timeout = if timeout.is_zero() { TIMEOUT } else { timeout };
@@ -146,8 +152,8 @@ fn http(action: &Value, tls: bool) -> Result<ProbeRequest, String> {
 
 impl Probers {
     /// The same, on connections that the kernel leaves alone.
-    pub(in crate::control) fn marked(self, mark: Option<u32>) -> Self {
-        Self { mark, ..self }
+    pub(in crate::control) fn exempt_by(self, exemption: Option<CaptureExemption>) -> Self {
+        Self { exemption, ..self }
     }
 
     /// Answers with the application's status: of HTTP its own, else 200 or 500.
@@ -168,11 +174,11 @@ impl Probers {
                 format!("{MAX_AT_ONCE} probes are in flight, the limit\n"),
             );
         };
-        let (mark, timeout, own) = (self.mark, prober.timeout, asked.local);
+        let (exemption, timeout, own) = (self.exemption, prober.timeout, asked.local);
         let answered = tokio::task::spawn_blocking(move || {
             // Held by the question itself: an asker that goes away does not end it.
             let _permit = permit;
-            ask_either(own, port, mark, &question, timeout)
+            ask_either(own, port, exemption, &question, timeout)
         });
         match answered.await {
             Ok(Ok(status)) => PageResponse::text(status_or_failed(Some(status)), ""),
@@ -190,16 +196,18 @@ impl Probers {
 fn ask_either(
     own: Option<IpAddr>,
     port: u16,
-    mark: Option<u32>,
+    exemption: Option<CaptureExemption>,
     question: &ProbeRequest,
     timeout: Duration,
 ) -> Result<u16, Failure> {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let first = own.map_or(loopback, |own| own.to_canonical());
-    match ask((first, port).into(), mark, question, timeout) {
-        Err(failure) if failure.refused && first != loopback => {
-            ask((loopback, port).into(), mark, question, timeout)
-        }
+    let ask_at = |address: IpAddr| {
+        let origin = probe_origin(exemption, address);
+        ask((address, port).into(), origin, question, timeout)
+    };
+    match ask_at(first) {
+        Err(failure) if failure.refused && first != loopback => ask_at(loopback),
         answer => answer,
     }
 }
@@ -265,7 +273,7 @@ mod tests {
             ),
             (
                 r#"{"/app-lifecycle/app/prestopz":{"httpGet":{"port":80}}}"#.to_owned(),
-                Ok("lifecycle hooks are not supported 1s"),
+                Ok("80 Http { tls: false, path: \"/\", headers: [] } 1s"),
             ),
             ("[]".to_owned(), Err("expected an object")),
             ("{".to_owned(), Err("EOF")),

@@ -16,7 +16,7 @@ use voile_proto::type_url;
 use voile_telemetry::logging::LogLevelHandle;
 use voile_traffic::EndpointHealth;
 use voile_transport::handover::Lent;
-use voile_transport::{self as transport, Listener, Origin};
+use voile_transport::{CaptureExemption, Listener, Origin};
 use voile_xds::client::{Rejection, Update, XdsClient};
 
 use crate::control::accept::{self, Dispatcher};
@@ -97,7 +97,8 @@ pub(in crate::control) struct Control {
     pub(in crate::control) dispatcher: Rc<Dispatcher>,
     pub(in crate::control) published: Option<Arc<ProxyPlan>>,
     pub(in crate::control) recorders: Recorders,
-    marks: bool,
+    /// Mark of our own outward connections.
+    outward_mark: Option<u32>,
     pub(in crate::control) probers: Probers,
     pub(in crate::control) dns: Option<Rc<Dns>>,
     pub(in crate::control) lookups: Lookups,
@@ -164,11 +165,8 @@ impl Control {
             dispatcher,
             published: None,
             recorders,
-            marks: options.capture.is_some(),
-            probers: options
-                .probers
-                .clone()
-                .marked(options.capture.map(|_| transport::APPLICATION_MARK)),
+            outward_mark: options.exemption().and_then(CaptureExemption::outward_mark),
+            probers: options.probers.clone().exempt_by(options.exemption()),
             dns: None,
             lookups,
             compiler,
@@ -437,7 +435,7 @@ impl Control {
     fn obey(&mut self, plan: ProxyPlan, heard: Instant) {
         let origin = Origin {
             source: plan.settings.source_address,
-            mark: self.marks.then_some(transport::OUTWARD_MARK),
+            mark: self.outward_mark,
             foreign: false,
         };
         let recording = Arc::new(self.recorders.follow(&plan, origin));

@@ -110,7 +110,11 @@ pub(in crate::control) fn upstreams(options: &ProxyOptions) -> Rc<Upstreams> {
         ExternalResolver::Nowhere => Upstreams::nobody(),
     };
     // Our own questions must not be redirected to ourselves.
-    upstreams.set_mark(options.capture.map(|_| voile_transport::OUTWARD_MARK));
+    upstreams.set_mark(
+        options
+            .exemption()
+            .and_then(voile_transport::CaptureExemption::outward_mark),
+    );
     Rc::new(upstreams)
 }
 

@@ -347,7 +347,7 @@ impl HttpRole for InboundRole {
 
     async fn connect(&self, route: &RequestRoute<Self>) -> Result<TransportStream, ConnectFailure> {
         let (endpoint, limit) = (self.slot.plan.borrow().endpoint, route.connect_timeout);
-        let origin = self.worker.homeward(self.caller.remote);
+        let origin = self.worker.homeward(self.caller.remote, endpoint);
         match transport::connect(endpoint, origin, limit).await {
             Ok(tcp) => Ok(TransportStream::Tcp(tcp.into())),
             Err(error) => {

@@ -125,7 +125,7 @@ async fn connect(
         return before;
     }
     let limit = worker.settings().connect_timeout;
-    transport::connect(endpoint, worker.homeward(remote), limit).await
+    transport::connect(endpoint, worker.homeward(remote, endpoint), limit).await
 }
 
 /// Waits without a buffer, and reads what came; 0 is the client's end.

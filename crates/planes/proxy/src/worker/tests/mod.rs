@@ -102,6 +102,7 @@ impl Stage {
             Arc::default(),
             Redirected {
                 ports: Vec::new(),
+                exemption: None,
                 keeps_source: false,
             },
             super::WorkerAccount::default(),

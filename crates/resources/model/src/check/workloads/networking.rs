@@ -151,7 +151,8 @@ pub(in crate::check) fn locality(labels: &Labels) -> Arc<str> {
 }
 
 /// Istio's order of labels for the name in metrics.
-pub(in crate::check) fn canonical_name(labels: &Labels, otherwise: &Arc<str>) -> Arc<str> {
+#[must_use]
+pub fn canonical_name(labels: &Labels, otherwise: &Arc<str>) -> Arc<str> {
     let by_label = [
         "service.istio.io/canonical-name",
         "app.kubernetes.io/name",
@@ -163,7 +164,8 @@ pub(in crate::check) fn canonical_name(labels: &Labels, otherwise: &Arc<str>) ->
 }
 
 /// Istio's order of labels for the revision in metrics.
-pub(in crate::check) fn canonical_revision(labels: &Labels) -> Arc<str> {
+#[must_use]
+pub fn canonical_revision(labels: &Labels) -> Arc<str> {
     let keys = [
         "service.istio.io/canonical-revision",
         "app.kubernetes.io/version",

@@ -6,9 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rustix::thread::{CapabilitySet, LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space};
 
-use super::{MARK_ANSWER, MARK_INWARD, Rules, restore, script};
+use super::{MARK_ANSWER, MARK_INWARD, Rules, SOURCE_INWARD_V6, SidecarMatch, restore, script};
 use crate::isolation::keep_capabilities;
 use crate::netns::{Namespace, link};
 
@@ -32,9 +32,15 @@ pub enum ToolError {
         "neither `nft` nor `iptables-restore` is on this machine; install the package `nftables` (or `iptables`)"
     )]
     Missing,
+    /// This process may not set any.
+    #[error("this process lacks the capability NET_ADMIN")]
+    Capability,
     /// The kernel cannot bring back answers to a foreign address.
     #[error("callers' addresses cannot be kept (interceptionMode TPROXY): {0}")]
     Source(io::Error),
+    /// A sidecar without marks needs an address of its own on `lo`.
+    #[error("cannot give lo the address {SOURCE_INWARD_V6}: {0}")]
+    Loopback(io::Error),
     /// It cannot be run.
     #[error("cannot run {}: {error}", program.display())]
     Run {
@@ -90,13 +96,45 @@ impl Tool {
 /// # Errors
 /// The tool's message.
 pub fn apply(tool: &Tool, namespace: &Namespace, rules: &Rules, v6: bool) -> Result<(), ToolError> {
+    let prepared = namespace.run(|| prepare(rules, v6));
+    prepared.map_err(ToolError::Source)??;
+    load(tool, Some(namespace), rules, v6)
+}
+
+/// Replaces all rules in the namespace that this process is in, where it may be without the privilege to enter one.
+///
+/// # Errors
+/// The tool's message.
+pub fn apply_here(tool: &Tool, rules: &Rules, v6: bool) -> Result<(), ToolError> {
+    let may = capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::NET_ADMIN));
+    if !may {
+        return Err(ToolError::Capability);
+    }
+    prepare(rules, v6)?;
+    load(tool, None, rules, v6)
+}
+
+/// Makes what the rules presuppose in the calling thread's namespace.
+fn prepare(rules: &Rules, v6: bool) -> Result<(), ToolError> {
     let sidecar = rules.capture.as_ref().is_some_and(|c| c.keeps_source);
     let node = rules.node.is_some_and(|node| node.keeps_source);
     let marks = [(sidecar, MARK_INWARD), (node, MARK_ANSWER)];
     for (_, mark) in marks.into_iter().filter(|(keeps, _)| *keeps) {
-        let turned = namespace.run(|| link::turn_back(mark, v6));
-        turned.and_then(|done| done).map_err(ToolError::Source)?;
+        link::turn_back(mark, v6).map_err(ToolError::Source)?;
     }
+    let is_by_user = |capture: &super::PodCapture| capture.sidecar != SidecarMatch::Marks;
+    if v6 && rules.capture.as_ref().is_some_and(is_by_user) {
+        link::add_to_loopback(SOURCE_INWARD_V6.into()).map_err(ToolError::Loopback)?;
+    }
+    Ok(())
+}
+
+fn load(
+    tool: &Tool,
+    namespace: Option<&Namespace>,
+    rules: &Rules,
+    v6: bool,
+) -> Result<(), ToolError> {
     match tool {
         Tool::Nft(nft) => {
             let text = script(rules, v6);
@@ -112,7 +150,12 @@ pub fn apply(tool: &Tool, namespace: &Namespace, rules: &Rules, v6: bool) -> Res
     }
 }
 
-fn feed(program: &Path, args: &[&str], inside: &Namespace, text: &str) -> Result<(), ToolError> {
+fn feed(
+    program: &Path,
+    args: &[&str],
+    inside: Option<&Namespace>,
+    text: &str,
+) -> Result<(), ToolError> {
     let failed = |error| ToolError::Run {
         program: program.to_owned(),
         error,
@@ -125,7 +168,7 @@ fn feed(program: &Path, args: &[&str], inside: &Namespace, text: &str) -> Result
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    enter(&mut command, inside.clone());
+    enter(&mut command, inside.cloned());
     let mut child = command.spawn().map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
         // If the program ends early, its standard error says why.
@@ -151,12 +194,14 @@ fn feed(program: &Path, args: &[&str], inside: &Namespace, text: &str) -> Result
     unsafe_code,
     reason = "a child enters its namespace between fork and exec"
 )]
-fn enter(command: &mut Command, inside: Namespace) {
+fn enter(command: &mut Command, inside: Option<Namespace>) {
     // SAFETY: system calls only; the descriptor stays open, since the closure owns it.
     unsafe {
         command.pre_exec(move || {
             use std::os::fd::AsFd;
-            move_into_link_name_space(inside.as_fd(), Some(LinkNameSpaceType::Network))?;
+            if let Some(inside) = &inside {
+                move_into_link_name_space(inside.as_fd(), Some(LinkNameSpaceType::Network))?;
+            }
             keep_capabilities(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW)
         });
     }

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::{
-    AddressFamily, FirewallRule, If, RuleVerdict, Rules, marking, output, prerouting, untracked,
+    AddressFamily, FirewallRule, If, Range, RuleVerdict, Rules, marking, output, prerouting,
+    untracked,
 };
 
 /// Returns the input of `iptables-restore` (and, `v6`, of `ip6tables-restore`). The table is replaced as a whole.
@@ -59,6 +60,8 @@ fn condition(condition: &If) -> String {
     match condition {
         If::Mark(mark) => format!("-m mark --mark {mark:#x}"),
         If::ConnectionMark(mark) => format!("-m connmark --mark {mark:#x}"),
+        If::User(user) => format!("-m owner --uid-owner {user}"),
+        If::From(address) => format!("-s {}", Range::one(*address)),
         If::ToLoopbackDevice => "-o lo".to_owned(),
         If::FromLoopbackDevice => "-i lo".to_owned(),
         If::To(range) => format!("-d {range}"),

@@ -81,6 +81,8 @@ fn condition(condition: &If, family: &str) -> String {
     match condition {
         If::Mark(mark) => format!("meta mark {mark:#x}"),
         If::ConnectionMark(mark) => format!("ct mark {mark:#x}"),
+        If::User(user) => format!("meta skuid {user}"),
+        If::From(address) => format!("{family} saddr {address}"),
         If::ToLoopbackDevice => "oifname \"lo\"".to_owned(),
         If::FromLoopbackDevice => "iifname \"lo\"".to_owned(),
         If::To(range) => format!("{family} daddr {}", one(range)),

@@ -34,7 +34,7 @@ pub(super) fn to_application(
             Some(connected) => connected,
             None => {
                 let limit = worker.settings.borrow().connect_timeout;
-                let origin = worker.homeward(caller.remote);
+                let origin = worker.homeward(caller.remote, endpoint);
                 Box::pin(transport::connect(endpoint, origin, limit)).await
             }
         };

@@ -1,0 +1,171 @@
+//! Labels and annotations of an injected Pod.
+
+use serde_json::{Map, Value, json};
+use voile_model::Labels;
+use voile_model::check::{canonical_name, canonical_revision};
+use voile_model::mesh::network::NETWORK;
+
+use super::annotations::{PodSettings, Template};
+use super::containers::METRICS_PORT;
+use super::{InjectionRequest, InjectorOptions, PROXY_CONTAINER, items, text_of};
+
+/// Annotation that records an injection.
+pub(super) const STATUS: &str = "sidecar.istio.io/status";
+const TLS_MODE: &str = "security.istio.io/tlsMode";
+const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
+const CANONICAL_REVISION: &str = "service.istio.io/canonical-revision";
+const REVISION: &str = "istio.io/rev";
+const DEFAULT_CONTAINERS: [&str; 2] = [
+    "kubectl.kubernetes.io/default-container",
+    "kubectl.kubernetes.io/default-logs-container",
+];
+/// Begins the annotations by which Prometheus finds metrics; it reads every character but letters and digits as `_`.
+const PROMETHEUS: &str = "prometheus_io_";
+
+/// The network of the Pod: its label's, the path's or the injector's.
+pub(super) fn network(request: &InjectionRequest<'_>, options: &InjectorOptions) -> Option<String> {
+    let label = text_of(request.pod, "labels", NETWORK);
+    let network = label.or(request.path_settings.network.as_deref());
+    let network = network.unwrap_or(&options.network);
+    (!network.is_empty()).then(|| network.to_owned())
+}
+
+/// Names of the parts that an injection added.
+pub(super) struct Added {
+    pub(super) init_containers: Vec<String>,
+    pub(super) containers: Vec<String>,
+    pub(super) volumes: Vec<String>,
+}
+
+/// Sets labels and annotations; what the user wrote stays.
+pub(super) fn set(
+    pod: &mut Value,
+    request: &InjectionRequest<'_>,
+    settings: &PodSettings,
+    options: &InjectorOptions,
+    added: &Added,
+    warnings: &mut Vec<String>,
+) {
+    let labels = pod["metadata"]["labels"].as_object();
+    let pairs = labels.into_iter().flatten();
+    let known: Labels = pairs
+        .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+        .collect();
+    let owner = workload(request);
+    let mut labels = vec![
+        (
+            CANONICAL_NAME,
+            canonical_name(&known, &owner.into()).to_string(),
+        ),
+        (CANONICAL_REVISION, canonical_revision(&known).to_string()),
+        (REVISION, options.revision.clone()),
+    ];
+    if settings.template == Template::Sidecar {
+        labels.push((TLS_MODE, "istio".to_owned()));
+    }
+    labels.extend(network(request, options).map(|network| (NETWORK, network)));
+    let group = group(pod, "labels");
+    for (key, value) in labels.into_iter().filter(|(_, value)| !value.is_empty()) {
+        group.entry(key).or_insert(value.into());
+    }
+    let first = items(&pod["spec"], "containers")
+        .filter_map(|container| container["name"].as_str())
+        .find(|name| *name != PROXY_CONTAINER)
+        .map(str::to_owned);
+    let annotations = self::group(pod, "annotations");
+    if settings.merges_metrics {
+        set_prometheus(annotations, warnings);
+    }
+    for key in DEFAULT_CONTAINERS {
+        if let Some(name) = &first {
+            annotations.entry(key).or_insert(name.as_str().into());
+        }
+    }
+    annotations.insert(STATUS.to_owned(), status(options, added).into());
+}
+
+/// Istio's record of an injection. It writes `null` for an empty list.
+fn status(options: &InjectorOptions, added: &Added) -> String {
+    let list = |names: &[String]| match names {
+        [] => Value::Null,
+        names => json!(names),
+    };
+    json!({
+        "initContainers": list(&added.init_containers),
+        "containers": list(&added.containers),
+        "volumes": list(&added.volumes),
+        "imagePullSecrets": list(&options.image_pull_secrets),
+        "revision": options.revision,
+    })
+    .to_string()
+}
+
+fn group<'a>(pod: &'a mut Value, name: &str) -> &'a mut Map<String, Value> {
+    let group = &mut pod["metadata"][name];
+    if !group.is_object() {
+        *group = json!({});
+    }
+    group.as_object_mut().expect("invariant: it is an object")
+}
+
+/// Leads Prometheus to the proxy's metrics. An application with annotations of its own keeps them: the proxy does not pass on
+/// metrics of applications.
+fn set_prometheus(annotations: &mut Map<String, Value>, warnings: &mut Vec<String>) {
+    let sanitized = |key: &str| key.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    let mut own = annotations
+        .iter()
+        .filter(|(key, _)| sanitized(key).starts_with(PROMETHEUS));
+    let is_off = own.clone().any(|(key, value)| {
+        sanitized(key) == "prometheus_io_scrape" && value.as_str() == Some("false")
+    });
+    if is_off {
+        return;
+    }
+    if own.next().is_some() {
+        let message = format!(
+            "annotations `prometheus.io/…` lead to the application: scrape the proxy at port {METRICS_PORT}, path \
+             /stats/prometheus, by a job of its own"
+        );
+        warnings.push(message);
+        return;
+    }
+    let port = METRICS_PORT.to_string();
+    for (key, value) in [
+        ("prometheus.io/scrape", "true"),
+        ("prometheus.io/port", &port),
+        ("prometheus.io/path", "/stats/prometheus"),
+    ] {
+        annotations.insert(key.to_owned(), value.into());
+    }
+}
+
+/// Name of the controller that owns the Pod, as Istio finds it: a Deployment behind its ReplicaSet, a CronJob behind its Job.
+fn workload(request: &InjectionRequest<'_>) -> String {
+    if let Some(workload) = request.workload {
+        return workload.to_owned();
+    }
+    let metadata = &request.pod["metadata"];
+    let mut owners = items(metadata, "ownerReferences").filter(|owner| owner["controller"] == true);
+    let owner = owners.next();
+    let name = owner.and_then(|owner| owner["name"].as_str());
+    let kind = owner.and_then(|owner| owner["kind"].as_str());
+    let hash = text_of(request.pod, "labels", "pod-template-hash");
+    match (kind, name) {
+        (Some("ReplicaSet"), Some(name)) => {
+            let deployment = hash.and_then(|hash| name.strip_suffix(hash)?.strip_suffix('-'));
+            deployment.unwrap_or(name).to_owned()
+        }
+        (Some("Job"), Some(name)) => {
+            let cron_job = name.rsplit_once('-').filter(|(_, minute)| {
+                minute.len() >= 8 && minute.bytes().all(|byte| byte.is_ascii_digit())
+            });
+            cron_job.map_or(name, |(cron_job, _)| cron_job).to_owned()
+        }
+        (_, Some(name)) => name.to_owned(),
+        (_, None) => {
+            let generated = metadata["generateName"].as_str().unwrap_or_default();
+            let own = metadata["name"].as_str().filter(|name| !name.is_empty());
+            own.unwrap_or(generated.trim_end_matches('-')).to_owned()
+        }
+    }
+}

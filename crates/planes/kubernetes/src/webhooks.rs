@@ -1,0 +1,40 @@
+//! The server of admission webhooks: HTTPS that the API server calls for each new Pod. `POST /inject` and `/inject/…` answer an
+//! AdmissionReview, `GET /ready` says that the server runs. The caller brings the certificate and the settings; both may change
+//! while the server runs.
+
+mod review;
+mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use voile_model::mesh::MeshConfig;
+
+use crate::inject::InjectorOptions;
+
+pub use server::serve;
+
+/// Largest body of a request: the API server stores no larger object.
+pub const MAX_BODY_BYTES: usize = 3 << 20;
+/// Bodies that are read and answered at once: 96 MiB in all.
+pub const MAX_BODIES: usize = 32;
+/// Open connections. At the limit the connection that is idle for the longest time ends.
+pub const MAX_CONNECTIONS: usize = 512;
+/// Time for a TLS handshake.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a request's head, and for which a connection may be idle. An API server ends idle connections after 90 s; it should
+/// be the first to do so.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time for a request's body. An API server waits 30 s at most for an answer.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for open requests when the server stops.
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Settings by which Pods are injected.
+#[derive(Debug, Clone)]
+pub struct InjectionSettings {
+    /// Settings of the injector.
+    pub options: InjectorOptions,
+    /// Settings of the mesh.
+    pub mesh: Arc<MeshConfig>,
+}
