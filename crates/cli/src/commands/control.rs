@@ -16,14 +16,14 @@ use voile_kubernetes::{ClusterAddress, ClusterOptions, ControlPlane, DEFAULT_REV
 use voile_model::Severity;
 use voile_model::mesh::AddressRange;
 
-/// Address of plaintext discovery, or `off`.
+/// An address, or `off`.
 #[derive(Debug, Clone, Copy)]
-enum Plaintext {
+enum OptionalAddress {
     Off,
     On(SocketAddr),
 }
 
-impl std::str::FromStr for Plaintext {
+impl std::str::FromStr for OptionalAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -80,7 +80,7 @@ pub(crate) struct ControlArgs {
     /// Address for discovery without TLS, for tools on this machine, such as 127.0.0.1:15010 (`off` for none). A caller
     /// needs a token, as over TLS.
     #[arg(long, value_name = "ADDRESS|off", default_value = "off")]
-    plaintext: Plaintext,
+    plaintext: OptionalAddress,
 
     /// Allow `--plaintext` on an address that other machines can reach.
     #[arg(long)]
@@ -156,6 +156,19 @@ struct ClusterArgs {
     #[arg(long, value_name = "NAME", default_value = DEFAULT_REVISION)]
     revision: String,
 
+    /// Address of the webhooks that inject Pods (`off` for none).
+    #[arg(
+        long,
+        value_name = "ADDRESS|off",
+        default_value = "off",
+        requires = "kubernetes"
+    )]
+    webhooks: OptionalAddress,
+
+    /// Image of the proxies of injected Pods: one with this program.
+    #[arg(long, value_name = "IMAGE", default_value = "voile:latest")]
+    proxy_image: String,
+
     /// Name of this replica, which no other has.
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value_t = replica())]
     replica: String,
@@ -181,6 +194,10 @@ impl ClusterArgs {
             namespace: self.namespace,
             revision: self.revision,
             replica: self.replica,
+            injection: match self.webhooks {
+                OptionalAddress::Off => None,
+                OptionalAddress::On(address) => Some((address, self.proxy_image)),
+            },
         })
     }
 }
@@ -288,8 +305,8 @@ pub(crate) fn run(args: ControlArgs) -> ExitCode {
         listen: args.listen,
         names: args.server_name,
         plaintext: match args.plaintext {
-            Plaintext::Off => None,
-            Plaintext::On(address) => Some(address),
+            OptionalAddress::Off => None,
+            OptionalAddress::On(address) => Some(address),
         },
         plaintext_beyond_loopback: args.plaintext_beyond_loopback,
         certificate_ttl: args.certificate_ttl,

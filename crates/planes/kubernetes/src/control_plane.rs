@@ -1,6 +1,7 @@
 //! The control plane on a cluster: the same as for folders, with the cluster's objects, identities and authority.
 
 use std::fmt;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use kube::Client;
@@ -12,6 +13,8 @@ use voile_model::TrustDomain;
 use crate::connect::{ClusterAddress, connect};
 use crate::election::Candidate;
 use crate::error::ClusterError;
+use crate::inject::InjectorOptions;
+use crate::injection::InjectionWebhook;
 use crate::source::ClusterSource;
 use crate::tokens::ClusterTokens;
 use crate::{authority, roots};
@@ -30,6 +33,8 @@ pub struct ClusterOptions {
     pub revision: String,
     /// Name of this replica: no other has it.
     pub replica: String,
+    /// Address of the webhooks, and the image of injected proxies; without it Pods are not injected.
+    pub injection: Option<(SocketAddr, String)>,
 }
 
 impl ClusterOptions {
@@ -82,40 +87,55 @@ impl ControlPlane {
     ) -> Result<Self, StartError> {
         let client = connect(&cluster.address).await?;
         let (namespace, service) = (&cluster.namespace, cluster.of_revision("istiod"));
-        for suffix in ["", ".cluster.local"] {
-            options
-                .names
-                .push(format!("{service}.{namespace}.svc{suffix}"));
-        }
+        let service = format!("{service}.{namespace}.svc");
+        let names = [service.clone(), format!("{service}.cluster.local")];
+        options.names.extend(names.iter().cloned());
+        let injection = cluster.injection.clone();
+        let injection =
+            injection.map(|(address, image)| Ok::<_, ClusterError>((listen(address)?, image)));
+        let injection = injection.transpose()?;
         let domain = TrustDomain::new("cluster.local")
             .ok_or_else(|| ClusterError::Config("the default trust domain".to_owned()))?;
         let authority = authority::open(client.clone(), namespace, &domain).await?;
+        let authority = Arc::new(authority.with_longest(options.certificate_ttl));
         let root = authority.root_pem().to_owned();
         let settings = cluster.of_revision("istio");
         let source = ClusterSource::start(client.clone(), (namespace, &settings)).await?;
         let tokens = Arc::new(ClusterTokens::start(client.clone(), source.store()).await?);
         let credentials = Credentials::Given {
-            authority: Box::new(authority),
+            authority: authority.clone(),
             tokens: tokens.clone(),
         };
+        let store = source.store();
         let control = Control::start_with(options, source, credentials, reporter).await?;
         let mut tasks = JoinSet::new();
         tasks.spawn(tokens.refresh());
+        let (ending, ended) = watch::channel(false);
+        if let Some((listener, image)) = injection {
+            let options = InjectorOptions {
+                image,
+                revision: cluster.revision.clone(),
+                discovery_address: format!("{service}:15012"),
+                ..InjectorOptions::default()
+            };
+            let webhook = InjectionWebhook {
+                listener,
+                options,
+                settings: format!("configmaps/{namespace}/{settings}"),
+                store,
+            };
+            tasks.spawn(webhook.serve(authority, names.to_vec(), over(ended.clone()))?);
+        }
         let lease = cluster.of_revision("voile-leader");
         let (candidate, leads) =
             Candidate::new(client.clone(), namespace, lease, cluster.replica.clone());
         tasks.spawn(while_leading(leads, move || {
             duties(client.clone(), root.clone(), cluster.revision.clone())
         }));
-        let (ending, mut ended) = watch::channel(false);
-        let over = async move {
-            // An error means that nobody can end us any more, which is an end too.
-            let _ = ended.wait_for(|ended| *ended).await;
-        };
         Ok(Self {
             control,
             ending,
-            candidate: tokio::spawn(candidate.run(over)),
+            candidate: tokio::spawn(candidate.run(over(ended))),
             _tasks: tasks,
         })
     }
@@ -131,6 +151,18 @@ impl ControlPlane {
         let _ = self.candidate.await;
         self.control.stop().await;
     }
+}
+
+async fn over(mut ended: watch::Receiver<bool>) {
+    // An error means that nobody can end us any more, which is an end too.
+    let _ = ended.wait_for(|ended| *ended).await;
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, ClusterError> {
+    TcpListener::bind(address).map_err(|error| ClusterError::Object {
+        object: format!("the webhooks' address {address}"),
+        reason: error.to_string(),
+    })
 }
 
 /// What only one replica does.

@@ -88,7 +88,7 @@ pub enum Credentials {
     /// Those of a cluster.
     Given {
         /// The authority.
-        authority: Box<Authority>,
+        authority: Arc<Authority>,
         /// The verifier of the callers' tokens.
         tokens: Arc<dyn TokenVerifier>,
     },
@@ -363,10 +363,11 @@ fn keys(options: &ControlOptions, credentials: Credentials) -> Result<OwnKeys, C
     let domain = TrustDomain::new("cluster.local")
         .ok_or_else(|| ControlError::Setup("the default trust domain".to_owned()))?;
     let (authority, given) = match credentials {
-        Credentials::Given { authority, tokens } => (*authority, Some(tokens)),
+        Credentials::Given { authority, tokens } => (authority, Some(tokens)),
         Credentials::OfState => {
             let authority = Authority::open_with(state, &domain, &options.root, SystemTime::now());
-            (authority.map_err(|e| failed(&e))?, None)
+            let authority = authority.map_err(|e| failed(&e))?;
+            (Arc::new(authority.with_longest(longest)), None)
         }
     };
     let folder = StateDir::open(state).map_err(|e| failed(&e))?;
@@ -378,7 +379,7 @@ fn keys(options: &ControlOptions, credentials: Credentials) -> Result<OwnKeys, C
     let bundle = TrustBundle::from_pem(domain, Vec::new(), authority.root_pem());
     let trust = Arc::new(TrustStore::new(bundle.map_err(|e| failed(&e))?));
     Ok(OwnKeys {
-        authority: Arc::new(authority.with_longest(longest)),
+        authority,
         authenticator: Arc::new(MeshAuthenticator::new(tokens, trust.clone())),
         trust,
         joins,

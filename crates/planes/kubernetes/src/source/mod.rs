@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::Client;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use voile_control::ControlError;
 use voile_control::source::Source;
@@ -35,8 +36,9 @@ const REST: u32 = 2;
 const MAX_REST: Duration = Duration::from_secs(1);
 
 /// Objects of a cluster, and the files of the state directory that the control plane writes itself.
-pub struct ClusterSource {
+pub(crate) struct ClusterSource {
     store: Arc<ObjectStore>,
+    changes: watch::Receiver<u64>,
     /// Files beside the cluster.
     files: FolderWatch,
     /// Begin of the last reading, until its end is known.
@@ -53,7 +55,7 @@ impl ClusterSource {
     ///
     /// # Errors
     /// The API server does not answer discovery.
-    pub async fn start(client: Client, mesh_config: (&str, &str)) -> Result<Self, ClusterError> {
+    pub(crate) async fn start(client: Client, mesh_config: (&str, &str)) -> Result<Self, ClusterError> {
         let store = Arc::new(ObjectStore::default());
         let mut tasks = JoinSet::new();
         let (namespace, name) = mesh_config;
@@ -72,18 +74,22 @@ impl ClusterSource {
         let mut kinds = KindWatches::new(client, store.clone());
         kinds.discover().await?;
         tasks.spawn(kinds.run());
+        let mut changes = store.changes();
         loop {
-            let changed = store.changed.notified();
             let missing = store.missing();
             if missing.is_empty() {
                 break;
             }
-            if tokio::time::timeout(WAITING, changed).await.is_err() {
+            if tokio::time::timeout(WAITING, changes.changed())
+                .await
+                .is_err()
+            {
                 tracing::warn!("waiting for the lists of {}", missing.join(", "));
             }
         }
         let files = FolderWatch::new(&[]).map_err(|error| ClusterError::Config(error.reason))?;
         Ok(Self {
+            changes,
             store,
             files,
             read_at: None,
@@ -106,6 +112,7 @@ impl fmt::Debug for ClusterSource {
 
 impl Source for ClusterSource {
     fn load(&mut self) -> Result<Vec<Arc<SourceFile>>, ControlError> {
+        self.changes.mark_unchanged();
         self.read_at = Some(Instant::now());
         let mut all = self.store.files();
         all.extend(self.files.load()?);
@@ -132,7 +139,8 @@ impl Source for ClusterSource {
         }
         tokio::time::sleep_until(self.rest_until.into()).await;
         tokio::select! {
-            () = self.store.changed.notified() => {}
+            // The store lives as long as this source: there is no error.
+            _ = self.changes.changed() => {}
             () = self.files.changed() => {}
         }
     }

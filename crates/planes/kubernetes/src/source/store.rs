@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde::Deserialize;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use voile_model::SourceFile;
 
 use super::scope::Scope;
@@ -24,8 +24,8 @@ struct Uid {
 #[derive(Debug, Default)]
 pub(crate) struct ObjectStore {
     objects: Mutex<Objects>,
-    /// Woken by each change.
-    pub(crate) changed: Notify,
+    /// Counts changes.
+    changes: watch::Sender<u64>,
     /// Woken when objects name other Secrets and ConfigMaps than before.
     pub(crate) named: Notify,
 }
@@ -43,6 +43,11 @@ struct Objects {
 impl ObjectStore {
     fn lock(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells of changes from now on.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// Every file, in the order of the names.
@@ -158,6 +163,6 @@ impl ObjectStore {
     fn news(&self, mut objects: MutexGuard<'_, Objects>) {
         objects.changed_at.get_or_insert_with(Instant::now);
         drop(objects);
-        self.changed.notify_one();
+        self.changes.send_modify(|count| *count += 1);
     }
 }

@@ -46,6 +46,7 @@ impl Replica {
             namespace: SYSTEM.to_owned(),
             revision: DEFAULT_REVISION.to_owned(),
             replica: name.to_owned(),
+            injection: None,
         };
         let any = "127.0.0.1:0".parse().expect("an address");
         let options = ControlOptions {

@@ -1,0 +1,129 @@
+//! The injection webhook of a control plane: its certificate, and settings that follow the mesh's ConfigMap.
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use rustls::ServerConfig;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio::sync::watch;
+use voile_identity::authority::SERVER_TTL;
+use voile_identity::{Authority, IssueError};
+use voile_model::mesh::MeshConfig;
+
+use crate::error::ClusterError;
+use crate::inject::InjectorOptions;
+use crate::source::ObjectStore;
+use crate::webhooks::{self, InjectionSettings};
+
+/// The webhook's certificate, signed by the mesh's authority and made anew at half its life.
+#[derive(Debug)]
+struct OwnCertificate {
+    authority: Arc<Authority>,
+    names: Vec<String>,
+    made: Mutex<(Arc<CertifiedKey>, Instant)>,
+}
+
+impl OwnCertificate {
+    fn new(authority: Arc<Authority>, names: Vec<String>) -> Result<Self, IssueError> {
+        let made = Mutex::new((issue(&authority, &names)?, Instant::now()));
+        Ok(Self {
+            authority,
+            names,
+            made,
+        })
+    }
+}
+
+fn issue(authority: &Authority, names: &[String]) -> Result<Arc<CertifiedKey>, IssueError> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let issued = authority.issue_server(&names, SystemTime::now())?;
+    Ok(Arc::new(issued.certified))
+}
+
+impl ResolvesServerCert for OwnCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.1.elapsed() > SERVER_TTL / 2 {
+            match issue(&self.authority, &self.names) {
+                Ok(certificate) => *made = (certificate, Instant::now()),
+                Err(error) => tracing::error!(%error, "cannot renew the webhook's certificate"),
+            }
+        }
+        Some(made.0.clone())
+    }
+}
+
+/// The webhook server, once it listens.
+pub(crate) struct InjectionWebhook {
+    pub(crate) listener: TcpListener,
+    pub(crate) options: InjectorOptions,
+    /// Name of the file of the mesh's ConfigMap.
+    pub(crate) settings: String,
+    pub(crate) store: Arc<ObjectStore>,
+}
+
+impl InjectionWebhook {
+    /// Serves until `over`. `names` are the names that the API server calls it by.
+    ///
+    /// # Errors
+    /// No certificate can be made.
+    pub(crate) fn serve(
+        self,
+        authority: Arc<Authority>,
+        names: Vec<String>,
+        over: impl Future<Output = ()>,
+    ) -> Result<impl Future<Output = ()>, ClusterError> {
+        let failed = |error: &dyn std::fmt::Display| ClusterError::Object {
+            object: "the webhook".to_owned(),
+            reason: error.to_string(),
+        };
+        let certificate = OwnCertificate::new(authority, names).map_err(|error| failed(&error))?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| failed(&error))?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(certificate));
+        let mut changes = self.store.changes();
+        let (published, current) = watch::channel(Arc::new(self.read()));
+        let listener = self.listener.try_clone().map_err(|error| failed(&error))?;
+        Ok(async move {
+            let follow = async {
+                let mut read = self.store.text(&self.settings);
+                while changes.changed().await.is_ok() {
+                    let found = self.store.text(&self.settings);
+                    let same = match (&read, &found) {
+                        (Some(read), Some(found)) => Arc::ptr_eq(read, found),
+                        (read, found) => read.is_none() && found.is_none(),
+                    };
+                    if !same {
+                        read = found;
+                        published.send_replace(Arc::new(self.read()));
+                    }
+                }
+            };
+            tokio::select! {
+                served = webhooks::serve(listener, Arc::new(tls), current, over) => {
+                    if let Err(error) = served {
+                        tracing::error!(%error, "the webhook");
+                    }
+                }
+                () = follow => {}
+            }
+        })
+    }
+
+    fn read(&self) -> InjectionSettings {
+        let file = self.store.text(&self.settings);
+        let mesh: Arc<MeshConfig> = file.map_or_else(Arc::default, |file| {
+            let (mesh, _) = voile_model::check(&[(*file).clone()], None);
+            mesh.config
+        });
+        InjectionSettings {
+            options: self.options.clone(),
+            mesh,
+        }
+    }
+}
