@@ -44,6 +44,7 @@ mod export;
 mod fortio;
 mod generate;
 mod graph;
+mod inject;
 mod load;
 mod monitoring;
 mod proxy;
@@ -101,6 +102,8 @@ enum Command {
         about = "Give a program that is no proxy of ours its certificates, and gRPC its bootstrap"
     )]
     Agent(agent::AgentArgs),
+    #[command(about = "Give the Pods of a file of Kubernetes objects their proxies")]
+    Inject(inject::InjectArgs),
     #[command(about = "Redirect a pod's connections to its sidecar")]
     Redirect(redirect::RedirectArgs),
     #[command(about = "Make the tokens by which a proxy proves who it is")]
@@ -142,6 +145,7 @@ impl Voile {
             Command::Events(args) => events::run(&args),
             Command::Crowd(args) => crowd::run(args),
             Command::Proxy(args) => proxy::run(*args),
+            Command::Inject(args) => inject::run(args),
             Command::Redirect(args) => redirect::run(&args),
             Command::Agent(args) => agent::run(args),
             Command::Token(args) => token::run(args),
