@@ -44,6 +44,7 @@ mod export;
 mod fortio;
 mod generate;
 mod graph;
+mod inject;
 mod load;
 mod monitoring;
 mod proxy;
@@ -103,6 +104,8 @@ enum Command {
         about = "Keep the certificates of any program up to date, and write gRPC's bootstrap"
     )]
     Agent(agent::AgentArgs),
+    #[command(about = "Give the Pods of a file of Kubernetes objects their proxies")]
+    Inject(inject::InjectArgs),
     #[command(about = "Redirect a pod's connections to its sidecar")]
     Redirect(redirect::RedirectArgs),
     #[command(about = "Create the tokens with which proxies authenticate")]
@@ -144,6 +147,7 @@ impl Voile {
             Command::Events(args) => events::run(&args),
             Command::Crowd(args) => crowd::run(args),
             Command::Proxy(args) => proxy::run(*args),
+            Command::Inject(args) => inject::run(args),
             Command::Redirect(args) => redirect::run(&args),
             Command::Agent(args) => agent::run(args),
             Command::Token(args) => token::run(args),

@@ -47,6 +47,7 @@ mod hostile_sources;
 mod http2;
 mod impostors;
 mod in_force;
+mod inject;
 mod insight;
 mod leaks;
 mod liars;

@@ -8,6 +8,7 @@
 mod annotations;
 mod containers;
 mod decision;
+mod manifest;
 mod merge;
 mod metadata;
 mod options;
@@ -23,6 +24,9 @@ use serde_json::Value;
 use voile_model::mesh::MeshConfig;
 
 pub use decision::SkipReason;
+pub use manifest::{
+    InjectedManifest, ManifestError, inject_manifest, read_manifest, write_manifest,
+};
 pub use options::{InjectorOptions, LabelSelector};
 
 /// Container of the proxy.

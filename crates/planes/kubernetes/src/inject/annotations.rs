@@ -164,7 +164,7 @@ pub(super) fn read(
 ) -> (PodSettings, Vec<String>) {
     let annotations = annotations(request.pod);
     let mut warnings = unheard(&annotations);
-    let mut reader = Reader {
+    let mut reader = AnnotationReader {
         annotations: &annotations,
         warnings: &mut warnings,
         faults,
@@ -243,13 +243,13 @@ fn unheard(annotations: &Labels) -> Vec<String> {
     warnings
 }
 
-struct Reader<'a> {
+struct AnnotationReader<'a> {
     annotations: &'a Labels,
     warnings: &'a mut Vec<String>,
     faults: &'a mut Vec<String>,
 }
 
-impl Reader<'_> {
+impl AnnotationReader<'_> {
     fn bad(&mut self, key: &str, value: &str, wanted: &str) {
         let fault = format!("annotation `{key}`: `{value}` is not allowed; {wanted}");
         self.faults.push(fault);
@@ -424,3 +424,38 @@ fn is_quantity(text: &str) -> bool {
 
 /// Variables of the proxy by name.
 pub(super) type Variables = BTreeMap<String, String>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_on_injection_names_every_annotation() {
+        let page = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../../docs/reference/injection.md"
+        );
+        let page = std::fs::read_to_string(page).expect("the page");
+        for (name, _) in KNOWN {
+            assert!(page.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
+    #[test]
+    fn quantities_are_those_of_kubernetes() {
+        for (text, expected) in [
+            ("100m", true),
+            ("1.5", true),
+            ("64Mi", true),
+            ("1e3", true),
+            ("2E", true),
+            ("", false),
+            ("Mi", false),
+            ("1 Gi", false),
+            ("1MB", false),
+            ("-1", false),
+        ] {
+            assert_eq!(is_quantity(text), expected, "{text}");
+        }
+    }
+}
