@@ -48,6 +48,7 @@ mod http2;
 mod impostors;
 mod in_force;
 mod insight;
+mod install;
 mod leaks;
 mod liars;
 mod lifecycle;

@@ -1,0 +1,7 @@
+//! Tests of the crate against Helm and against a real API server.
+
+mod definitions;
+mod health;
+mod helm;
+mod lifecycle;
+mod stage;
