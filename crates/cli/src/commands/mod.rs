@@ -32,6 +32,7 @@ macro_rules! eprintln {
 mod agent;
 mod analyze;
 mod bench;
+mod check;
 mod config;
 mod control;
 mod crowd;
@@ -45,6 +46,7 @@ mod fortio;
 mod generate;
 mod graph;
 mod inject;
+mod install;
 mod load;
 mod monitoring;
 mod proxy;
@@ -54,12 +56,14 @@ mod revoke;
 mod status;
 mod token;
 mod token_files;
+mod uninstall;
 mod up;
 mod who_can;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use voile_kubernetes::install::InstallError;
 
 /// A service mesh, and the laboratory that measures it.
 #[derive(Debug, Parser)]
@@ -86,6 +90,12 @@ enum Command {
     Export(export::ExportArgs),
     #[command(about = "Generate resources in large numbers, for experiments")]
     Generate(generate::GenerateArgs),
+    #[command(about = "Install the control plane on a Kubernetes cluster")]
+    Install(Box<install::InstallArgs>),
+    #[command(about = "Remove the control plane from a Kubernetes cluster")]
+    Uninstall(uninstall::UninstallArgs),
+    #[command(about = "Check a Kubernetes cluster before and after an installation")]
+    Check(check::CheckArgs),
     #[command(about = "Run the control plane")]
     Control(control::ControlArgs),
     #[command(about = "Show for every proxy whether it is in sync")]
@@ -141,6 +151,9 @@ impl Voile {
             Command::WhoCan(args) => who_can::run(&args),
             Command::Export(args) => export::run(&args),
             Command::Generate(args) => generate::run(args),
+            Command::Install(args) => install::run(&args),
+            Command::Uninstall(args) => uninstall::run(&args),
+            Command::Check(args) => check::run(&args),
             Command::Control(args) => control::run(args),
             Command::Status(args) => status::run(&args),
             Command::Config(args) => config::run(&args),
@@ -160,6 +173,17 @@ impl Voile {
             Command::Decide(args) => decide::run(&args),
             Command::Relay(args) => relay::run(args),
         }
+    }
+}
+
+/// Runs a command that asks a cluster, on a runtime of its own.
+fn on_runtime<T>(
+    command: impl Future<Output = Result<T, InstallError>>,
+) -> Result<T, InstallError> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    match runtime.enable_all().build() {
+        Ok(runtime) => runtime.block_on(command),
+        Err(error) => Err(InstallError::Unavailable(error.to_string())),
     }
 }
 

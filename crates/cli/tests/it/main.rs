@@ -49,6 +49,7 @@ mod impostors;
 mod in_force;
 mod inject;
 mod insight;
+mod install;
 mod leaks;
 mod liars;
 mod lifecycle;

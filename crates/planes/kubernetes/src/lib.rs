@@ -1,5 +1,6 @@
-//! The mesh on Kubernetes: the cluster's objects as a source of the control plane, identities of its service accounts, and the
-//! authority's key in a Secret. It decides nothing about traffic or policy: the control plane does, as it does for a folder.
+//! The mesh on Kubernetes: the cluster's objects as a source of the control plane, identities of its service accounts, the
+//! authority's key in a Secret, and the installation of the control plane. It decides nothing about traffic or policy: the
+//! control plane does, as it does for a folder.
 
 mod authority;
 mod connect;
@@ -8,6 +9,7 @@ mod election;
 mod error;
 pub mod inject;
 mod injection;
+pub mod install;
 mod roots;
 mod source;
 mod tokens;
@@ -16,3 +18,4 @@ pub mod webhooks;
 pub use connect::{ClusterAddress, connect};
 pub use control_plane::{ClusterOptions, ControlPlane, DEFAULT_REVISION, StartError};
 pub use error::ClusterError;
+pub use kube::Client;

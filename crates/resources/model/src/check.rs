@@ -7,6 +7,8 @@
 
 mod capture;
 mod config;
+#[cfg(test)]
+mod definitions;
 mod loading;
 mod policies;
 mod routing;

@@ -82,6 +82,7 @@ prerequisites! {
     Ratelimit "ratelimit" "build Envoy's ratelimit, and name the program by RATELIMIT";
     ApiServer "api-server" "run tests/cluster/build (needs Go and the Go module proxy), and install openssl and curl";
     Cluster "cluster" "run tests/cluster/build, and run the tests as root with the packages that tests/cluster/README.md lists";
+    Helm "helm" "run `go install helm.sh/helm/v4/cmd/helm@v4.3.1`, and name the program by HELM unless it is on PATH";
     CargoDeny "cargo-deny" "run `cargo install cargo-deny` (only .ci/dependencies needs it)";
 }
 

@@ -1,7 +1,12 @@
-//! The mesh on Kubernetes: injection as data, and the control plane on a real API server.
+//! The mesh on Kubernetes: injection and manifests as data, the control plane and its installation on a real API server.
 
 mod authority;
 mod control_plane;
+mod definitions;
 mod harness;
+mod health;
+mod helm;
 mod injection;
+mod lifecycle;
+mod stage;
 mod webhooks;

@@ -197,6 +197,11 @@ impl<'a> Fields<'a> {
 
     /// Reports unread fields.
     pub fn finish(self) {
+        #[cfg(test)]
+        {
+            let read = (self.cursor.at.path.clone(), self.known.clone());
+            self.cursor.report.mappings.borrow_mut().push(read);
+        }
         let protobuf = self.cursor.report.is_protobuf();
         for (key, _) in self.entries {
             let mut known = self.known.iter();

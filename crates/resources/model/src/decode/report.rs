@@ -37,6 +37,9 @@ pub struct Report {
     failed: RefCell<bool>,
     /// True if the text is JSON of protocol buffers.
     protobuf: Cell<bool>,
+    /// The mappings that were read, each with its path and the names of its known fields.
+    #[cfg(test)]
+    pub(crate) mappings: RefCell<Vec<(Arc<str>, Vec<&'static str>)>>,
 }
 
 impl Report {
@@ -46,6 +49,8 @@ impl Report {
             diagnostics: RefCell::default(),
             failed: RefCell::new(false),
             protobuf: Cell::new(false),
+            #[cfg(test)]
+            mappings: RefCell::default(),
         }
     }
 

@@ -1,0 +1,175 @@
+//! `voile install`: the control plane on a Kubernetes cluster. Reads the command line and prints; `voile-kubernetes` renders
+//! and applies.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use voile_kubernetes::install::{self, ApplyMode, ClusterFacts, InstallError, Manifest, Release};
+use voile_kubernetes::{Client, ClusterAddress, connect};
+
+/// The cluster and the control plane in it.
+#[derive(Debug, clap::Args)]
+pub(super) struct ClusterArgs {
+    /// Namespace of the control plane.
+    #[arg(long, short, value_name = "NAME", default_value = "istio-system")]
+    pub(super) namespace: String,
+
+    /// Revision of the control plane; without it the default revision.
+    #[arg(long, value_name = "NAME")]
+    pub(super) revision: Option<String>,
+
+    /// File that leads to the cluster; without it that of the variable KUBECONFIG, or `~/.kube/config`.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Context of that file; without it the current one.
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+}
+
+impl ClusterArgs {
+    /// A client of the cluster.
+    pub(super) async fn connect(&self) -> Result<Client, InstallError> {
+        let address = ClusterAddress {
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+        };
+        Ok(connect(&address).await?)
+    }
+}
+
+/// ManifestFormat of manifests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ManifestFormat {
+    Yaml,
+    Json,
+}
+
+/// Degree of a dry run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum DryRun {
+    /// Ask no cluster.
+    Client,
+    /// Let the API server check each object and store none.
+    Server,
+}
+
+/// Install the control plane on a Kubernetes cluster, or change its installation.
+///
+/// The manifests and values are those of the Helm chart `deploy/helm/voile`, which is part of this program. They are applied by
+/// server-side apply (field manager `voile`); then the command waits until all pods are available. The namespace is created if
+/// it is missing. Progress is on stderr.
+///
+/// An object that another program installed is never changed: the command names it and stops.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit code: 0 when the control plane is available, 1 when it is not or the cluster refuses, 2 when a value cannot be used."
+)]
+pub(crate) struct InstallArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+
+    /// Print the manifests and install nothing. `--dry-run=server` lets the API server check them.
+    #[arg(long, value_enum, value_name = "client|server", num_args = 0..=1, require_equals = true, default_missing_value = "client")]
+    dry_run: Option<DryRun>,
+
+    /// ManifestFormat of the manifests that are printed.
+    #[arg(long, short, value_enum, default_value = "yaml")]
+    output: ManifestFormat,
+
+    /// A value, such as replicaCount=3; may be given several times. It has precedence over files.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+
+    /// A file of values; may be given several times, and a later one has precedence.
+    #[arg(long = "values", short = 'f', value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Wait until the control plane is available.
+    #[arg(long, value_name = "true|false", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    wait: bool,
+
+    /// The longest time to wait, such as 90s or 5m.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = super::proxy::duration)]
+    timeout: Duration,
+}
+
+impl InstallArgs {
+    fn release(&self) -> Result<Release, InstallError> {
+        let mut files = Vec::new();
+        for file in &self.files {
+            let name = file.display().to_string();
+            let text = std::fs::read_to_string(file);
+            let text = text.map_err(|error| InstallError::Values(format!("{name}: {error}")))?;
+            files.push((name, text));
+        }
+        let mut assignments = self.set.clone();
+        if let Some(revision) = &self.cluster.revision {
+            assignments.push(format!("revision={revision}"));
+        }
+        Release::new(&self.cluster.namespace, &files, &assignments)
+    }
+}
+
+pub(crate) fn run(args: &InstallArgs) -> ExitCode {
+    exit_code("install", super::on_runtime(execute(args)))
+}
+
+/// Prints the error, if there is one.
+pub(super) fn exit_code(command: &str, done: Result<ExitCode, InstallError>) -> ExitCode {
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("voile {command}: {error}");
+            match error {
+                InstallError::Values(_) => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+async fn execute(args: &InstallArgs) -> Result<ExitCode, InstallError> {
+    let release = args.release()?;
+    if args.dry_run == Some(DryRun::Client) {
+        show(&release.render(&ClusterFacts::default())?, args.output);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let client = args.cluster.connect().await?;
+    let facts = install::cluster_facts(&client).await?;
+    let manifests = release.render(&facts)?;
+    let progress = |line: &str| eprintln!("{line}");
+    if args.dry_run == Some(DryRun::Server) {
+        install::apply(&client, &release, &manifests, ApplyMode::DryRun, &progress).await?;
+        show(&manifests, args.output);
+        return Ok(ExitCode::SUCCESS);
+    }
+    install::apply(&client, &release, &manifests, ApplyMode::Store, &progress).await?;
+    if args.wait {
+        install::wait(&client, &release, args.timeout, &progress).await?;
+    }
+    eprint!("\n{}", release.notes(&facts)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(manifests: &[Manifest], format: ManifestFormat) {
+    match format {
+        ManifestFormat::Yaml => {
+            for manifest in manifests {
+                print!(
+                    "---\n# Source: voile/{}\n{}",
+                    manifest.source, manifest.text
+                );
+            }
+        }
+        ManifestFormat::Json => {
+            let items: Vec<&Value> = manifests.iter().map(|manifest| &manifest.object).collect();
+            println!(
+                "{:#}",
+                json!({"apiVersion": "v1", "kind": "List", "items": items})
+            );
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The chart, which is part of this program, and its rendering. `voile install` and `helm install` get the same manifests
+//! because both read the same files.
+
+use serde_json::{Value, json};
+
+use super::InstallError;
+use super::template::{Surroundings, TemplateSet};
+use super::wait::of_revision;
+use super::{schema, values, yaml};
+
+macro_rules! chart_files {
+    ($($path:literal),* $(,)?) => {
+        /// Files of the chart by their path in it.
+        pub(super) const FILES: &[(&str, &str)] =
+            &[$(($path, include_str!(concat!("../../../../../deploy/helm/voile/", $path)))),*];
+    };
+}
+
+chart_files![
+    "Chart.yaml",
+    "files/healthchecks.voile.dev.yaml",
+    "files/istio-kinds.yaml",
+    "files/ratelimits.voile.dev.yaml",
+    "templates/NOTES.txt",
+    "templates/_helpers.tpl",
+    "templates/clusterrole.yaml",
+    "templates/configmap.yaml",
+    "templates/crds.yaml",
+    "templates/deployment.yaml",
+    "templates/gatewayclass.yaml",
+    "templates/horizontalpodautoscaler.yaml",
+    "templates/mutatingwebhookconfiguration.yaml",
+    "templates/poddisruptionbudget.yaml",
+    "templates/role.yaml",
+    "templates/service.yaml",
+    "templates/serviceaccount.yaml",
+    "values.schema.json",
+    "values.yaml",
+];
+
+/// The notes for people, which are no manifest.
+const NOTES: &str = "templates/NOTES.txt";
+
+/// `managed-by` of the objects that this program installs.
+pub const MANAGER: &str = "voile";
+
+/// A release of the chart: an installation with its values.
+#[derive(Debug, Clone)]
+pub struct Release {
+    /// Namespace of the control plane.
+    pub namespace: String,
+    /// Its values, checked.
+    values: Value,
+}
+
+/// One object to install.
+#[derive(Debug, Clone)]
+pub struct Manifest {
+    /// File of the chart.
+    pub source: String,
+    /// Its YAML, with the chart's comments.
+    pub text: String,
+    /// The object.
+    pub object: Value,
+}
+
+impl Manifest {
+    /// A text field of the object, by JSON pointer.
+    pub(super) fn field(&self, pointer: &str) -> &str {
+        let value = self.object.pointer(pointer);
+        value.and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
+/// Facts about a cluster that the chart depends on.
+#[derive(Debug, Default)]
+pub struct ClusterFacts {
+    /// `GROUP/VERSION/KIND` of kinds of other projects that the cluster serves.
+    pub kinds: Vec<String>,
+    /// Objects that the chart looks up: definitions and GatewayClasses.
+    pub objects: Vec<Value>,
+}
+
+impl Surroundings for ClusterFacts {
+    fn file(&self, path: &str) -> String {
+        file(path).to_owned()
+    }
+
+    fn serves(&self, version: &str) -> bool {
+        self.kinds.iter().any(|kind| kind == version)
+    }
+
+    fn object(&self, version: &str, kind: &str, namespace: &str, name: &str) -> Option<Value> {
+        let is = |object: &&Value, pointer: &str, value: &str| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                == value
+        };
+        let mut objects = self.objects.iter();
+        let found = objects.find(|object| {
+            is(object, "/apiVersion", version)
+                && is(object, "/kind", kind)
+                && is(object, "/metadata/namespace", namespace)
+                && is(object, "/metadata/name", name)
+        });
+        found.cloned()
+    }
+}
+
+fn file(path: &str) -> &'static str {
+    let found = FILES.iter().find(|(name, _)| *name == path);
+    found.map_or("", |(_, text)| text)
+}
+
+impl Release {
+    /// Lays files and assignments (`KEY=VALUE`) over the chart's values, in this order, and checks them by its schema.
+    ///
+    /// # Errors
+    /// A value cannot be read, or the schema refuses it.
+    pub fn new(
+        namespace: &str,
+        files: &[(String, String)],
+        assignments: &[String],
+    ) -> Result<Self, InstallError> {
+        let failed =
+            |place: &str, reason: String| InstallError::Values(format!("{place}: {reason}"));
+        let own = |path: &str| yaml::read(file(path)).map_err(|reason| failed(path, reason));
+        let mut values = own("values.yaml")?;
+        for (name, text) in files {
+            match yaml::read(text).map_err(|reason| failed(name, reason))? {
+                Value::Null => {}
+                map @ Value::Object(_) => values::overlay(&mut values, map),
+                _ => return Err(failed(name, "a map of values is wanted".to_owned())),
+            }
+        }
+        for one in assignments {
+            let read = values::parse_assignments(one).map_err(|reason| failed("--set", reason))?;
+            values::overlay(&mut values, read);
+        }
+        let schema = own("values.schema.json")?;
+        let violations = schema::violations(&schema, &values);
+        let violations = violations.map_err(|reason| failed("values.schema.json", reason))?;
+        match violations.is_empty() {
+            true => Ok(Self {
+                namespace: namespace.to_owned(),
+                values,
+            }),
+            false => Err(InstallError::Values(violations.join("\n"))),
+        }
+    }
+
+    /// The value at a path of keys, such as `revision`.
+    pub(super) fn value(&self, pointer: &str) -> &str {
+        self.values
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+
+    /// The revision, or nothing.
+    pub fn revision(&self) -> &str {
+        self.value("/revision")
+    }
+
+    /// Name of the release: the value of `app.kubernetes.io/instance`.
+    pub fn name(&self) -> String {
+        release_name(self.revision())
+    }
+
+    /// Renders the chart, in the order in which its objects are installed.
+    ///
+    /// # Errors
+    /// The chart has an error.
+    pub fn render(&self, facts: &ClusterFacts) -> Result<Vec<Manifest>, InstallError> {
+        let (templates, data) = self.templates()?;
+        let mut manifests = Vec::new();
+        let sources = FILES.iter().map(|(path, _)| *path);
+        for source in sources.filter(|path| is_template(path) && path.ends_with(".yaml")) {
+            let text = templates.render(source, &data, facts)?;
+            for text in documents(&text) {
+                let object = yaml::read(&text);
+                let object =
+                    object.map_err(|reason| InstallError::Values(format!("{source}: {reason}")))?;
+                if !object.is_null() {
+                    let source = source.to_owned();
+                    manifests.push(Manifest {
+                        source,
+                        text,
+                        object,
+                    });
+                }
+            }
+        }
+        manifests.sort_by_key(|manifest| super::kinds::rank(manifest.field("/kind")));
+        Ok(manifests)
+    }
+
+    /// The next steps of a person.
+    ///
+    /// # Errors
+    /// The chart has an error.
+    pub fn notes(&self, facts: &ClusterFacts) -> Result<String, InstallError> {
+        let (templates, data) = self.templates()?;
+        Ok(templates.render(NOTES, &data, facts)?)
+    }
+
+    /// The templates and their dot.
+    fn templates(&self) -> Result<(TemplateSet, Value), InstallError> {
+        let mut templates = TemplateSet::default();
+        for (path, source) in FILES.iter().filter(|(path, _)| is_template(path)) {
+            templates.add(path, source)?;
+        }
+        let chart = yaml::read(file("Chart.yaml")).map_err(InstallError::Values)?;
+        let data = json!({
+            "Values": self.values,
+            "Release": {"Name": self.name(), "Namespace": self.namespace, "Service": MANAGER},
+            "Chart": {"Name": chart["name"], "Version": chart["version"], "AppVersion": chart["appVersion"]},
+        });
+        Ok((templates, data))
+    }
+}
+
+/// Name of a revision's release.
+pub(super) fn release_name(revision: &str) -> String {
+    of_revision("voile", revision)
+}
+
+fn is_template(path: &str) -> bool {
+    path.starts_with("templates/")
+}
+
+/// Splits a rendered file at the lines `---`.
+fn documents(text: &str) -> Vec<String> {
+    let mut documents = vec![String::new()];
+    for line in text.lines() {
+        match documents.last_mut() {
+            Some(last) if line.trim_end() != "---" => {
+                last.push_str(line);
+                last.push('\n');
+            }
+            _ => documents.push(String::new()),
+        }
+    }
+    let trimmed = documents
+        .iter()
+        .map(|text| format!("{}\n", text.trim_matches('\n')));
+    trimmed.collect()
+}

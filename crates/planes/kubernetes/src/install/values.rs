@@ -1,0 +1,149 @@
+//! Values of the chart: its own, files laid over them, and single ones of the command line.
+
+use serde_json::{Map, Value};
+
+/// Lays `above` over `below`, as Helm does: maps are merged, and null removes a key.
+pub(super) fn overlay(below: &mut Value, above: Value) {
+    match (below, above) {
+        (Value::Object(below), Value::Object(above)) => {
+            for (key, value) in above {
+                match (value, below.get_mut(&key)) {
+                    (Value::Null, _) => drop(below.remove(&key)),
+                    (value @ Value::Object(_), Some(inner @ Value::Object(_))) => {
+                        overlay(inner, value);
+                    }
+                    (value, _) => drop(below.insert(key, value)),
+                }
+            }
+        }
+        (below, above) => *below = above,
+    }
+}
+
+/// Reads `a.b=c,d={e,f}`: `\.` and `\,` are letters, and what looks like a number, true, false or null is one.
+///
+/// # Errors
+/// A part has no `=`, or names an element of a list.
+pub(super) fn parse_assignments(text: &str) -> Result<Value, String> {
+    let mut all = Value::Object(Map::new());
+    for part in split(text, ',') {
+        let (path, value) = part
+            .split_once('=')
+            .ok_or_else(|| format!("`{part}` is not KEY=VALUE"))?;
+        if path.contains('[') {
+            return Err(format!(
+                "`{path}`: elements of lists are set by `-f FILE`, or whole lists by KEY={{A,B}}"
+            ));
+        }
+        let inner = value
+            .strip_prefix('{')
+            .and_then(|inner| inner.strip_suffix('}'));
+        let value = match inner {
+            Some("") => Value::Array(Vec::new()),
+            Some(inner) => split(inner, ',').iter().map(|one| scalar(one)).collect(),
+            None => scalar(value),
+        };
+        let keys = split(path, '.');
+        let nested = keys.iter().rev().fold(value, |value, key| {
+            let mut map = Map::new();
+            map.insert(unescape(key), value);
+            Value::Object(map)
+        });
+        merge(&mut all, nested);
+    }
+    Ok(all)
+}
+
+/// As `overlay`, but null stays, for the overlay that follows.
+fn merge(below: &mut Value, above: Value) {
+    match (below, above) {
+        (Value::Object(below), Value::Object(above)) => {
+            for (key, value) in above {
+                match below.get_mut(&key) {
+                    Some(inner) => merge(inner, value),
+                    None => drop(below.insert(key, value)),
+                }
+            }
+        }
+        (below, above) => *below = above,
+    }
+}
+
+/// Splits at a letter that stands neither after `\` nor within braces.
+fn split(text: &str, at: char) -> Vec<&str> {
+    let (mut parts, mut begin, mut depth, mut escaped) = (Vec::new(), 0, 0_usize, false);
+    for (place, letter) in text.char_indices() {
+        match letter {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ if letter == at && depth == 0 => {
+                parts.push(&text[begin..place]);
+                begin = place + letter.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[begin..]);
+    parts
+}
+
+fn unescape(text: &str) -> String {
+    let mut letters = text.chars();
+    let mut plain = String::new();
+    while let Some(letter) = letters.next() {
+        plain.extend(match letter {
+            '\\' => letters.next(),
+            other => Some(other),
+        });
+    }
+    plain
+}
+
+fn scalar(text: &str) -> Value {
+    match text {
+        "true" => Value::Bool(true),
+        "false" => Value::Bool(false),
+        "null" => Value::Null,
+        // Helm leaves numbers with a leading zero as they are.
+        _ if text.len() > 1 && text.starts_with('0') => unescape(text).into(),
+        _ => text
+            .parse::<i64>()
+            .map_or_else(|_| unescape(text).into(), Value::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{overlay, parse_assignments};
+
+    #[test]
+    fn assignments_are_read_as_by_helm() {
+        for (text, expected) in [
+            ("a=b", json!({"a": "b"})),
+            (
+                "a.b=1,a.c=true,d=null",
+                json!({"a": {"b": 1, "c": true}, "d": null}),
+            ),
+            ("a={x,2},b={}", json!({"a": ["x", 2], "b": []})),
+            (r"a.b\.c/d=e\,f", json!({"a": {"b.c/d": "e,f"}})),
+            ("a=b=c", json!({"a": "b=c"})),
+            ("a=007", json!({"a": "007"})),
+            ("a=", json!({"a": ""})),
+        ] {
+            assert_eq!(parse_assignments(text), Ok(expected), "{text}");
+        }
+        assert!(parse_assignments("a").is_err());
+        assert!(parse_assignments("a[0]=b").is_err());
+    }
+
+    #[test]
+    fn null_removes_a_value_and_maps_are_merged() {
+        let mut values = json!({"a": {"b": 1, "c": 2}, "d": [1]});
+        overlay(&mut values, json!({"a": {"b": null, "e": 3}, "d": [2]}));
+        assert_eq!(values, json!({"a": {"c": 2, "e": 3}, "d": [2]}));
+    }
+}

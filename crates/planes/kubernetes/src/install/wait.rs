@@ -1,0 +1,191 @@
+//! Waits until the control plane is available, and says the cure when it is not.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt as _};
+use tokio::time::Instant;
+
+use super::chart::Release;
+use super::{InstallError, Progress};
+use crate::error::ClusterError;
+
+/// Time between two looks.
+const INTERVAL: Duration = Duration::from_millis(300);
+
+/// Waits until all pods of the control plane are available.
+///
+/// # Errors
+/// They are not available within `limit`: the error has the reason and the cure.
+pub async fn wait(
+    client: &Client,
+    release: &Release,
+    limit: Duration,
+    progress: Progress<'_>,
+) -> Result<(), InstallError> {
+    let deadline = Instant::now() + limit;
+    let name = deployment_name(release.revision());
+    let mut last = String::new();
+    loop {
+        let rollout = rollout(client, &release.namespace, &name).await?;
+        if rollout.is_done() {
+            progress(&format!(
+                "deployments.apps/{name} is available: {}",
+                rollout.words()
+            ));
+            return Ok(());
+        }
+        if rollout.words() != last {
+            last = rollout.words();
+            progress(&format!("waiting for deployments.apps/{name}: {last}"));
+        }
+        if Instant::now() >= deadline {
+            let cause = explain(client, &release.namespace, release.revision()).await?;
+            return Err(InstallError::Unavailable(format!(
+                "deployments.apps/{name} is not available after {limit:?}: {last}\n{cause}"
+            )));
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Name of the Deployment of a revision.
+pub(super) fn deployment_name(revision: &str) -> String {
+    of_revision("istiod", revision)
+}
+
+/// A name with the revision behind it, unless it is the default one.
+pub(super) fn of_revision(name: &str, revision: &str) -> String {
+    match revision {
+        "" => name.to_owned(),
+        revision => format!("{name}-{revision}"),
+    }
+}
+
+/// The state of a Deployment.
+#[derive(Debug)]
+pub(super) struct Rollout {
+    /// False until the controller has seen the latest change.
+    observed: bool,
+    wanted: i32,
+    updated: i32,
+    total: i32,
+    available: i32,
+}
+
+impl Rollout {
+    pub(super) fn new(deployment: &Deployment) -> Self {
+        let status = deployment.status.clone().unwrap_or_default();
+        let generation = deployment.metadata.generation.unwrap_or_default();
+        let DeploymentStatus {
+            observed_generation,
+            updated_replicas,
+            replicas,
+            available_replicas,
+            ..
+        } = status;
+        Self {
+            observed: observed_generation.unwrap_or_default() >= generation,
+            wanted: deployment.spec.replicas.unwrap_or(1),
+            updated: updated_replicas.unwrap_or_default(),
+            total: replicas.unwrap_or_default(),
+            available: available_replicas.unwrap_or_default(),
+        }
+    }
+
+    /// Returns true if all pods are new and available.
+    pub(super) fn is_done(&self) -> bool {
+        let settled = self.updated == self.wanted && self.total == self.wanted;
+        self.observed && settled && self.available == self.wanted
+    }
+
+    pub(super) fn words(&self) -> String {
+        format!("{} of {} pods are available", self.available, self.wanted)
+    }
+}
+
+async fn rollout(client: &Client, namespace: &str, name: &str) -> Result<Rollout, InstallError> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let what = format!("deployments.apps/{name}");
+    let deployment = deployments.get(name).await;
+    let deployment = deployment.map_err(|error| ClusterError::api(&what, &error))?;
+    Ok(Rollout::new(&deployment))
+}
+
+/// Says why the pods of a revision are not available, and the cure.
+pub(super) async fn explain(
+    client: &Client,
+    namespace: &str,
+    revision: &str,
+) -> Result<String, InstallError> {
+    let label = if revision.is_empty() {
+        "default"
+    } else {
+        revision
+    };
+    let selector = ListParams::default().labels(&format!("app=istiod,istio.io/rev={label}"));
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let pods = pods.list(&selector).await;
+    let pods = pods
+        .map_err(|error| ClusterError::api("the list of pods", &error))?
+        .items;
+    if let Some(reason) = pods.iter().find_map(|pod| pod_problem(pod, namespace)) {
+        return Ok(reason);
+    }
+    let name = deployment_name(revision);
+    if !pods.is_empty() {
+        return Ok(format!(
+            "cure: kubectl -n {namespace} describe pods -l app=istiod"
+        ));
+    }
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let deployment = deployments.get_opt(&name).await;
+    let deployment = deployment.map_err(|error| ClusterError::api(&name, &error))?;
+    let status = deployment.and_then(|one| one.status).unwrap_or_default();
+    let mut conditions = status.conditions.unwrap_or_default().into_iter();
+    let refused = conditions.find(|one| one.type_.as_deref() == Some("ReplicaFailure"));
+    Ok(match refused.and_then(|one| one.message) {
+        Some(message) => format!(
+            "no pod can be created: {message}\ncure: allow such pods in the namespace {namespace}: see its quota and the label pod-security.kubernetes.io/enforce"
+        ),
+        None => {
+            "no pod was created\ncure: see whether the cluster's controller manager runs".to_owned()
+        }
+    })
+}
+
+/// The first problem of a pod, with its cure.
+fn pod_problem(pod: &Pod, namespace: &str) -> Option<String> {
+    let name = pod.name_any();
+    let status = pod.status.as_ref()?;
+    let mut conditions = status.conditions.iter().flatten();
+    let unscheduled = conditions.find(|one| one.type_ == "PodScheduled" && one.status == "False");
+    if let Some(condition) = unscheduled {
+        let message = condition.message.clone().unwrap_or_default();
+        return Some(format!(
+            "pod {name}: {message}\ncure: add nodes, or change the values resources, tolerations, nodeSelector and affinity"
+        ));
+    }
+    let mut containers = status.container_statuses.iter().flatten();
+    containers.find_map(|container| container_problem(&name, container, namespace))
+}
+
+fn container_problem(pod: &str, container: &ContainerStatus, namespace: &str) -> Option<String> {
+    let waiting = container.state.as_ref()?.waiting.as_ref()?;
+    let reason = waiting.reason.clone().unwrap_or_default();
+    let message = waiting.message.clone().unwrap_or_default();
+    let cure = match &*reason {
+        "ErrImagePull" | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName" => format!(
+            "push the image {} where the nodes can pull it, and name it: --set image.repository=…,image.tag=…",
+            container.image
+        ),
+        "CrashLoopBackOff" => {
+            format!("see why it ends: kubectl -n {namespace} logs {pod} --previous")
+        }
+        "ContainerCreating" | "PodInitializing" | "" => return None,
+        _ => format!("kubectl -n {namespace} describe pod {pod}"),
+    };
+    Some(format!("pod {pod}: {reason}: {message}\ncure: {cure}"))
+}

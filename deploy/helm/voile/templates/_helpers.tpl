@@ -1,0 +1,68 @@
+{{/* Name of the objects of this revision. */}}
+{{- define "voile.name" -}}
+istiod{{ with .Values.revision }}-{{ . }}{{ end }}
+{{- end }}
+
+{{/* Name of the objects of this revision that belong to the whole cluster. */}}
+{{- define "voile.clusterName" -}}
+voile-{{ include "voile.name" . }}-{{ .Release.Namespace }}
+{{- end }}
+
+{{/* Name of the ConfigMap with MeshConfig. */}}
+{{- define "voile.meshConfigMap" -}}
+istio{{ with .Values.revision }}-{{ . }}{{ end }}
+{{- end }}
+
+{{/* Suffix of the names of webhook configurations: Istio's names have none in istio-system. */}}
+{{- define "voile.webhookSuffix" -}}
+{{- if ne .Release.Namespace "istio-system" }}-{{ .Release.Namespace }}{{ end }}
+{{- end }}
+
+{{- define "voile.injector" -}}
+istio-sidecar-injector{{ with .Values.revision }}-{{ . }}{{ end }}{{ include "voile.webhookSuffix" . }}
+{{- end }}
+
+{{/* Labels that select the pods of this revision. */}}
+{{- define "voile.selector" -}}
+app: istiod
+istio.io/rev: {{ .Values.revision | default "default" }}
+{{- end }}
+
+{{/* Labels that tell whose an object is. `voile uninstall` finds objects by instance and managed-by. */}}
+{{- define "voile.ownerLabels" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: voile
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{/* Labels of the objects of this revision. */}}
+{{- define "voile.labels" -}}
+{{ include "voile.selector" . }}
+app.kubernetes.io/name: istiod
+{{ include "voile.ownerLabels" . }}
+{{- end }}
+
+{{/* Labels of webhook configurations. The control plane of the revision finds them by app and istio.io/rev. */}}
+{{- define "voile.injectorLabels" -}}
+app: sidecar-injector
+istio.io/rev: {{ .Values.revision | default "default" }}
+{{ include "voile.ownerLabels" . }}
+{{- end }}
+
+{{/*
+"true" if this release installs an object of the whole cluster. Arguments: root, mode, apiVersion, kind, name.
+Under `auto` an object of others is left alone.
+*/}}
+{{- define "voile.wanted" -}}
+{{- if eq .mode "always" -}}
+true
+{{- else if eq .mode "auto" -}}
+{{- $there := lookup .apiVersion .kind "" .name -}}
+{{- $labels := dig "metadata" "labels" (dict) $there -}}
+{{- $ours := and (eq (get $labels "app.kubernetes.io/instance") .root.Release.Name) (eq (get $labels "app.kubernetes.io/managed-by") .root.Release.Service) -}}
+{{- if or (not $there) $ours -}}
+true
+{{- end -}}
+{{- end -}}
+{{- end }}
