@@ -50,6 +50,7 @@ mod in_force;
 mod inject;
 mod insight;
 mod install;
+mod kubernetes;
 mod leaks;
 mod liars;
 mod lifecycle;

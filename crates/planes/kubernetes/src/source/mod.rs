@@ -55,7 +55,10 @@ impl ClusterSource {
     ///
     /// # Errors
     /// The API server does not answer discovery.
-    pub(crate) async fn start(client: Client, mesh_config: (&str, &str)) -> Result<Self, ClusterError> {
+    pub(crate) async fn start(
+        client: Client,
+        mesh_config: (&str, &str),
+    ) -> Result<Self, ClusterError> {
         let store = Arc::new(ObjectStore::default());
         let mut tasks = JoinSet::new();
         let (namespace, name) = mesh_config;
