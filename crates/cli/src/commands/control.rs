@@ -186,7 +186,7 @@ fn replica() -> String {
 
 impl ClusterArgs {
     fn options(self) -> Option<ClusterOptions> {
-        self.kubernetes.then(|| ClusterOptions {
+        self.kubernetes.then_some(ClusterOptions {
             address: ClusterAddress {
                 kubeconfig: self.kubeconfig,
                 context: self.context,

@@ -41,7 +41,11 @@ enum Seen {
     Namespace(String, bool),
     /// The root that a namespace's ConfigMap holds, if there is one.
     Held(String, Option<String>),
-    /// A list begins anew.
+    /// The list of namespaces begins anew.
+    NamespacesAnew,
+    /// The list of ConfigMaps begins anew.
+    ConfigMapsAnew,
+    /// Nothing new.
     Nothing,
 }
 
@@ -57,7 +61,8 @@ pub(crate) async fn keep_config_maps(client: Client, root: String) {
             Some(Seen::Namespace(one.name_any(), stays))
         }
         Event::Delete(one) => Some(Seen::Namespace(one.name_any(), false)),
-        Event::Init | Event::InitDone => Some(Seen::Nothing),
+        Event::Init => Some(Seen::NamespacesAnew),
+        Event::InitDone => Some(Seen::Nothing),
     });
     let maps = watch(maps, only)
         .default_backoff()
@@ -70,29 +75,69 @@ pub(crate) async fn keep_config_maps(client: Client, root: String) {
                 ))
             }
             Event::Delete(one) => Some(Seen::Held(one.namespace()?, None)),
-            Event::Init | Event::InitDone => Some(Seen::Nothing),
+            Event::Init => Some(Seen::ConfigMapsAnew),
+            Event::InitDone => Some(Seen::Nothing),
         });
     let mut changes = select(namespaces.boxed(), maps.boxed());
-    let mut wanted: BTreeSet<String> = BTreeSet::new();
-    let mut right: BTreeMap<String, bool> = BTreeMap::new();
-    let mut failed: BTreeMap<String, String> = BTreeMap::new();
+    let mut state = ConfigMaps::default();
     loop {
-        let lacking: Vec<_> = wanted
-            .iter()
-            .filter(|one| right.get(*one) != Some(&true))
-            .cloned()
-            .collect();
+        let refused = state.write(&client, &root).await;
+        tokio::select! {
+            next = changes.next() => match next {
+                Some(seen) => state.see(seen, &root),
+                None => return,
+            },
+            () = tokio::time::sleep(RETRY), if refused => {}
+        }
+    }
+}
+
+/// Namespaces, and what their ConfigMaps hold.
+#[derive(Default)]
+struct ConfigMaps {
+    wanted: BTreeSet<String>,
+    /// Namespaces whose ConfigMap holds the root, or another text.
+    right: BTreeMap<String, bool>,
+    failed: BTreeMap<String, String>,
+}
+
+impl ConfigMaps {
+    fn see(&mut self, seen: Seen, root: &str) {
+        match seen {
+            Seen::Namespace(name, true) if !SYSTEM_NAMESPACES.contains(&&*name) => {
+                self.wanted.insert(name);
+            }
+            Seen::Namespace(name, _) => {
+                self.wanted.remove(&name);
+                self.right.remove(&name);
+                self.failed.remove(&name);
+            }
+            Seen::Held(namespace, held) => {
+                self.right.insert(namespace, held.as_deref() == Some(root));
+            }
+            Seen::NamespacesAnew => self.wanted.clear(),
+            Seen::ConfigMapsAnew => self.right.clear(),
+            Seen::Nothing => {}
+        }
+    }
+
+    /// Writes what is missing or wrong. Returns true if a write was refused.
+    async fn write(&mut self, client: &Client, root: &str) -> bool {
+        let is_right = |one: &String| self.right.get(one) == Some(&true);
+        let wanted = self.wanted.iter();
+        let lacking: Vec<_> = wanted.filter(|one| !is_right(one)).cloned().collect();
         let mut refused = false;
         for namespace in lacking {
-            match write_config_map(&client, &namespace, &root).await {
+            match write_config_map(client, &namespace, root).await {
                 Ok(()) => {
-                    failed.remove(&namespace);
-                    right.insert(namespace, true);
+                    self.failed.remove(&namespace);
+                    self.right.insert(namespace, true);
                 }
                 Err(error) => {
                     refused = true;
                     let error = explain(&error);
-                    if failed.insert(namespace.clone(), error.clone()).as_ref() != Some(&error) {
+                    let before = self.failed.insert(namespace.clone(), error.clone());
+                    if before.as_ref() != Some(&error) {
                         tracing::warn!(
                             "configmaps/{namespace}/{CONFIG_MAP} cannot be written: {error}; pods of the namespace cannot start without it"
                         );
@@ -100,25 +145,7 @@ pub(crate) async fn keep_config_maps(client: Client, root: String) {
                 }
             }
         }
-        let next = tokio::select! {
-            next = changes.next() => next,
-            () = tokio::time::sleep(RETRY), if refused => Some(Seen::Nothing),
-        };
-        match next {
-            Some(Seen::Namespace(name, true)) if !SYSTEM_NAMESPACES.contains(&&*name) => {
-                wanted.insert(name);
-            }
-            Some(Seen::Namespace(name, _)) => {
-                wanted.remove(&name);
-                right.remove(&name);
-                failed.remove(&name);
-            }
-            Some(Seen::Held(namespace, held)) => {
-                right.insert(namespace, held.as_ref() == Some(&root));
-            }
-            Some(Seen::Nothing) => {}
-            None => return,
-        }
+        refused
     }
 }
 

@@ -86,7 +86,7 @@ fn collect(value: &Value, own: &str, found: &mut BTreeSet<Scope>) {
                 match &**field {
                     "credentialName" | "credentialNames" => credentials(value, found),
                     "certificateRefs" | "caCertificateRefs" | "clientCertificateRef" => {
-                        references(value, own, found)
+                        references(value, own, found);
                     }
                     _ => collect(value, own, found),
                 }
