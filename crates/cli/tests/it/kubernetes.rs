@@ -110,6 +110,44 @@ fn until_ready(cluster: &Cluster, namespace: &str, what: &str, condition: &str) 
     wait_for(what, PATIENCE, || cluster.kubectl(&arguments));
 }
 
+/// A sidecar has no capability and cannot become another user.
+fn sidecars_have_no_privileges(cluster: &Cluster) {
+    let path = r#"jsonpath={.spec.initContainers[?(@.name=="istio-proxy")].securityContext}"#;
+    let context = cluster
+        .kubectl(&["-n", "shop", "get", "pod", "client", "-o", path])
+        .expect("a context");
+    for part in [
+        r#""drop":["ALL"]"#,
+        r#""runAsUser":1337"#,
+        r#""allowPrivilegeEscalation":false"#,
+    ] {
+        assert!(
+            context.contains(part) && !context.contains(r#""add""#),
+            "{context}"
+        );
+    }
+}
+
+fn nothing_is_left(cluster: &Cluster) {
+    for kind in [
+        "crds",
+        "mutatingwebhookconfigurations",
+        "clusterroles",
+        "configmaps -A",
+    ] {
+        let left = cluster.kubectl(
+            &[
+                &["get", "-o", "name"],
+                &kind.split(' ').collect::<Vec<_>>()[..],
+            ]
+            .concat(),
+        );
+        let left = left.expect("a list");
+        let ours = |line: &&str| ["istio", "voile"].iter().any(|word| line.contains(word));
+        assert_eq!(left.lines().find(ours), None, "{kind}");
+    }
+}
+
 #[test]
 fn one_command_brings_the_mesh_to_a_cluster_and_one_takes_it_away() {
     let Some(cluster) = Cluster::shared() else {
@@ -147,21 +185,7 @@ fn one_command_brings_the_mesh_to_a_cluster_and_one_takes_it_away() {
         .expect("metrics");
     let principal = r#"destination_principal="spiffe://cluster.local/ns/shop/sa/default""#;
     assert!(metrics.contains(principal), "{metrics}");
-    // The sidecar has no capability and cannot become another user.
-    let path = r#"jsonpath={.spec.initContainers[?(@.name=="istio-proxy")].securityContext}"#;
-    let context = cluster
-        .kubectl(&["-n", "shop", "get", "pod", "client", "-o", path])
-        .expect("a context");
-    for part in [
-        r#""drop":["ALL"]"#,
-        r#""runAsUser":1337"#,
-        r#""allowPrivilegeEscalation":false"#,
-    ] {
-        assert!(
-            context.contains(part) && !context.contains(r#""add""#),
-            "{context}"
-        );
-    }
+    sidecars_have_no_privileges(cluster);
     // Without a control plane what is known goes on, and its pods come back.
     let delete = [
         "-n",
@@ -181,21 +205,5 @@ fn one_command_brings_the_mesh_to_a_cluster_and_one_takes_it_away() {
         .kubectl(&["delete", "namespace", "shop", "outside", "--wait=false"])
         .expect("deleted");
     voile(cluster, &["uninstall", "--purge-crds", "--yes"]);
-    for kind in [
-        "crds",
-        "mutatingwebhookconfigurations",
-        "clusterroles",
-        "configmaps -A",
-    ] {
-        let left = cluster.kubectl(
-            &[
-                &["get", "-o", "name"],
-                &kind.split(' ').collect::<Vec<_>>()[..],
-            ]
-            .concat(),
-        );
-        let left = left.expect("a list");
-        let ours = |line: &&str| ["istio", "voile"].iter().any(|word| line.contains(word));
-        assert_eq!(left.lines().find(ours), None, "{kind}");
-    }
+    nothing_is_left(cluster);
 }
