@@ -7,8 +7,8 @@ use voile_testkit::prerequisites::{Prerequisite, require};
 
 use crate::harness::{Replica, SYSTEM, cluster, openssl, root_of, token};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_authority_below_a_root_of_ones_own_signs_with_its_chain() {
+#[test]
+fn an_authority_below_a_root_of_ones_own_signs_with_its_chain() {
     let installed = std::process::Command::new("openssl")
         .arg("version")
         .output();
@@ -52,12 +52,12 @@ async fn an_authority_below_a_root_of_ones_own_signs_with_its_chain() {
     create.extend(files.iter().map(String::as_str));
     server.kubectl(&create).expect("a secret");
     server.apply("{apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: istio-system}}").expect("an account");
-    let replica = Replica::start(&server, "one").await;
+    let replica = Replica::start(&server, "one");
     let root = root_of(&server, SYSTEM);
     assert_eq!(root, read("root-cert.pem"));
     // The client verifies the control plane's own chain by the root alone, and its own certificate's too.
     let right = token(&server, SYSTEM, "web", &["--audience", "istio-ca"]);
-    let identity = replica.certify(&root, &right).await;
+    let identity = replica.certify(&root, &right);
     assert_eq!(
         identity.as_deref(),
         Ok("spiffe://cluster.local/ns/istio-system/sa/web")
@@ -66,5 +66,5 @@ async fn an_authority_below_a_root_of_ones_own_signs_with_its_chain() {
     server
         .kubectl(&["-n", SYSTEM, "get", "secret", "istio-ca-secret"])
         .expect_err("only one authority");
-    replica.control.stop().await;
+    replica.stop();
 }

@@ -68,14 +68,14 @@ fn status(server: &ApiServer, name: &str, status: &Value) {
     server.kubectl(&arguments).expect("a status");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn objects_become_the_mesh_and_what_changes_is_followed() {
+#[test]
+fn objects_become_the_mesh_and_what_changes_is_followed() {
     let Some(server) = cluster() else {
         return;
     };
     server.apply(SHOP).expect("the shop");
     pod(&server, "web-1", "10.1.2.3");
-    let replica = Replica::start(&server, "one").await;
+    let replica = Replica::start(&server, "one");
     replica.until_workloads(&[("shop/web-1", true)]);
     // Pods come, lose their readiness, end, and go.
     pod(&server, "web-2", "10.1.2.4");
@@ -104,21 +104,21 @@ async fn objects_become_the_mesh_and_what_changes_is_followed() {
         .kubectl(&["delete", "crd", "virtualservices.networking.istio.io"])
         .expect("deleted");
     replica.until_not_reported("virtualservices.networking.istio.io/shop/web:");
-    replica.control.stop().await;
+    replica.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn callers_prove_themselves_by_tokens_of_live_accounts_and_pods() {
+#[test]
+fn callers_prove_themselves_by_tokens_of_live_accounts_and_pods() {
     let Some(server) = cluster() else {
         return;
     };
     server.apply(SHOP).expect("the shop");
     pod(&server, "web-1", "10.1.2.3");
-    let replica = Replica::start(&server, "one").await;
+    let replica = Replica::start(&server, "one");
     let root = root_of(&server, "shop");
     let audience = ["--audience", "istio-ca"];
     let right = token(&server, "shop", "web", &audience);
-    let identity = replica.certify(&root, &right).await;
+    let identity = replica.certify(&root, &right);
     assert_eq!(
         identity.as_deref(),
         Ok("spiffe://cluster.local/ns/shop/sa/web")
@@ -126,7 +126,6 @@ async fn callers_prove_themselves_by_tokens_of_live_accounts_and_pods() {
     let other = token(&server, "shop", "web", &["--audience", "api"]);
     let refused = replica
         .certify(&root, &other)
-        .await
         .expect_err("of another audience");
     assert!(refused.contains("InvalidAudience"), "{refused}");
     // A signature that is not the cluster's: the last character but one has other bits.
@@ -139,10 +138,7 @@ async fn callers_prove_themselves_by_tokens_of_live_accounts_and_pods() {
             format!("A{}", &tail[1..])
         }
     );
-    let refused = replica
-        .certify(&root, &forged)
-        .await
-        .expect_err("a forged one");
+    let refused = replica.certify(&root, &forged).expect_err("a forged one");
     assert!(refused.contains("InvalidSignature"), "{refused}");
     // A pod's token ends with its pod, also if another pod takes its name.
     let bound = [
@@ -151,17 +147,13 @@ async fn callers_prove_themselves_by_tokens_of_live_accounts_and_pods() {
     ]
     .concat();
     let of_pod = token(&server, "shop", "web", &bound);
-    replica
-        .certify(&root, &of_pod)
-        .await
-        .expect("the pod lives");
+    replica.certify(&root, &of_pod).expect("the pod lives");
     server
         .kubectl(&["-n", "shop", "delete", "pod", "web-1", "--force"])
         .expect("deleted");
     replica.until_workloads(&[]);
     let refused = replica
         .certify(&root, &of_pod)
-        .await
         .expect_err("the pod is gone");
     assert!(
         refused.contains("pods/shop/web-1, which is not there"),
@@ -169,26 +161,27 @@ async fn callers_prove_themselves_by_tokens_of_live_accounts_and_pods() {
     );
     pod(&server, "web-1", "10.1.2.4");
     replica.until_workloads(&[("shop/web-1", true)]);
-    let refused = replica
-        .certify(&root, &of_pod)
-        .await
-        .expect_err("another pod");
+    let refused = replica.certify(&root, &of_pod).expect_err("another pod");
     assert!(
         refused.contains("is another object of the same name now"),
         "{refused}"
     );
-    replica.control.stop().await;
+    replica.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn replicas_have_one_root_and_another_takes_over_the_duties_of_one_that_stops() {
+#[test]
+fn replicas_have_one_root_and_another_takes_over_the_duties_of_one_that_stops() {
     let Some(server) = cluster() else {
         return;
     };
-    let (first, second) = tokio::join!(
-        Replica::start(&server, "first"),
-        Replica::start(&server, "second")
-    );
+    let (first, second) = std::thread::scope(|scope| {
+        let [first, second] =
+            ["first", "second"].map(|name| scope.spawn(|| Replica::start(&server, name)));
+        (
+            first.join().expect("the first"),
+            second.join().expect("the second"),
+        )
+    });
     let root = root_of(&server, SYSTEM);
     let holder = || {
         let path = "jsonpath={.spec.holderIdentity}";
@@ -224,18 +217,15 @@ async fn replicas_have_one_root_and_another_takes_over_the_duties_of_one_that_st
     } else {
         (second, first)
     };
-    ends.control.stop().await;
+    ends.stop();
     wait_for("the other leads", PATIENCE, || {
         named(holder()).and_then(|name| (name != leader).then_some(()).ok_or(name))
     });
     server.apply(SHOP).expect("the shop");
     is_right("shop");
     let right = token(&server, "shop", "web", &["--audience", "istio-ca"]);
-    stays
-        .certify(&root, &right)
-        .await
-        .expect("under the same root");
-    stays.control.stop().await;
+    stays.certify(&root, &right).expect("under the same root");
+    stays.stop();
     // A clean stop leaves the Lease free.
     assert_eq!(holder().as_deref(), Ok(""));
 }

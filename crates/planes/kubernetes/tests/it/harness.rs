@@ -3,12 +3,14 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
-use tempfile::TempDir;
-use voile_control::{ControlOptions, Report, Reporter};
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use voile_control::{Addresses, ControlOptions, Report, Reporter};
 use voile_identity::client::{Credential, control_endpoint, new_certificate};
 use voile_kubernetes::{ClusterAddress, ClusterOptions, ControlPlane, DEFAULT_REVISION};
 use voile_testkit::cluster::{ApiServer, wait_for};
@@ -27,17 +29,17 @@ pub(crate) fn cluster() -> Option<ApiServer> {
     Some(server)
 }
 
-/// A running replica.
+/// A running replica, on a thread of its own.
 pub(crate) struct Replica {
-    pub(crate) control: ControlPlane,
+    pub(crate) addresses: Addresses,
     /// What it reported last.
     reported: Arc<Mutex<Vec<String>>>,
-    _state: TempDir,
+    end: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
 }
 
 impl Replica {
-    pub(crate) async fn start(server: &ApiServer, name: &str) -> Self {
-        let state = tempfile::tempdir().expect("a folder");
+    pub(crate) fn start(server: &ApiServer, name: &str) -> Self {
         let cluster = ClusterOptions {
             address: ClusterAddress {
                 kubeconfig: Some(server.kubeconfig()),
@@ -48,26 +50,41 @@ impl Replica {
             replica: name.to_owned(),
             injection: None,
         };
-        let any = "127.0.0.1:0".parse().expect("an address");
-        let options = ControlOptions {
-            listen: any,
-            monitoring: any,
-            ..ControlOptions::new(Vec::new(), state.path().join("state"))
-        };
         let reported = Arc::new(Mutex::new(Vec::new()));
         let reports = reported.clone();
         let reporter: Reporter = Box::new(move |report: &Report| {
             let lines = report.diagnostics.iter().map(ToString::to_string);
             *reports.lock().expect("the reports") = lines.collect();
         });
-        let control = ControlPlane::start(cluster, options, reporter)
-            .await
-            .expect("a control plane");
+        let (end, ended) = oneshot::channel();
+        let (started, addresses) = mpsc::channel();
+        let serve = async move {
+            let state = tempfile::tempdir().expect("a folder");
+            let any = "127.0.0.1:0".parse().expect("an address");
+            let options = ControlOptions {
+                listen: any,
+                monitoring: any,
+                ..ControlOptions::new(Vec::new(), state.path().join("state"))
+            };
+            let control = ControlPlane::start(cluster, options, reporter).await;
+            let control = control.expect("a control plane");
+            started.send(control.addresses()).expect("the test waits");
+            let _ = ended.await;
+            control.stop().await;
+        };
+        let thread = std::thread::spawn(move || runtime().block_on(serve));
         Self {
-            control,
+            addresses: addresses.recv().expect("it starts"),
             reported,
-            _state: state,
+            end,
+            thread,
         }
+    }
+
+    /// Stops it as SIGTERM does.
+    pub(crate) fn stop(self) {
+        let _ = self.end.send(());
+        self.thread.join().expect("a clean end");
     }
 
     /// Waits until it reports a line with these words.
@@ -88,7 +105,7 @@ impl Replica {
 
     /// Workloads that it knows, by `NAMESPACE/NAME`, and whether they take traffic.
     pub(crate) fn workloads(&self) -> Vec<(String, bool)> {
-        let answer = get(self.control.addresses().monitoring, "/debug/workloads");
+        let answer = get(self.addresses.monitoring, "/debug/workloads");
         let answer: Value = serde_json::from_str(&answer).expect("JSON");
         let of = |one: &Value| {
             let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
@@ -118,18 +135,23 @@ impl Replica {
     }
 
     /// Asks for a certificate with a token, as a proxy does. Returns the identity.
-    pub(crate) async fn certify(&self, root: &str, token: &str) -> Result<String, String> {
-        let address = format!("https://{}", self.control.addresses().tls);
+    pub(crate) fn certify(&self, root: &str, token: &str) -> Result<String, String> {
+        let address = format!("https://{}", self.addresses.tls);
         let endpoint = control_endpoint(&address, root, None).map_err(|error| error.to_string())?;
-        let channel = endpoint
-            .connect()
-            .await
-            .map_err(|error| format!("{error:?}"))?;
         let credential = Credential::Bearer(token.trim().to_owned());
-        let certificate = new_certificate(channel, &credential, None).await;
-        let certificate = certificate.map_err(|error| error.to_string())?;
-        Ok(certificate.identity().to_string())
+        let certificate = runtime().block_on(async {
+            let channel = endpoint.connect().await;
+            let channel = channel.map_err(|error| format!("{error:?}"))?;
+            let certificate = new_certificate(channel, &credential, None).await;
+            certificate.map_err(|error| error.to_string())
+        });
+        Ok(certificate?.identity().to_string())
     }
+}
+
+fn runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
 }
 
 /// The root of a namespace's ConfigMap, once it is there.
