@@ -167,7 +167,7 @@ fn judged(
         ));
     }
     match new.serial() == held.serial() {
-        true => Err("the old certificate came back".to_owned()),
+        true => Err("the control plane returned the old certificate".to_owned()),
         false => Ok(nanoseconds(took)),
     }
 }

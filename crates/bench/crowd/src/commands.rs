@@ -71,7 +71,7 @@ fn obey(line: &str, ledger: &Shared) -> Option<String> {
             Ok("{}".to_owned())
         }
         "synced" => serde_json::to_string(&ledger.synced(words.next()?.parse().ok()?)),
-        word => Ok(error(&format!("no command {word}"))),
+        word => Ok(error(&format!("unknown command {word}"))),
     };
     Some(answer.unwrap_or_default())
 }

@@ -40,13 +40,13 @@ pub fn plan(
     let there: Vec<_> = mesh.workloads.values().filter(|w| w.has_sidecar).collect();
     if there.len() < proxies {
         return Err(format!(
-            "{proxies} proxies are asked for, and only {} workloads have a sidecar",
+            "{proxies} proxies are requested, but only {} workloads have a sidecar",
             there.len()
         ));
     }
     if all.len() < services || shared > services {
         return Err(format!(
-            "each proxy is to use {services} services, {shared} of them the same; there are {}",
+            "each proxy should use {services} services, {shared} of them common; there are only {}",
             all.len()
         ));
     }

@@ -92,7 +92,7 @@ impl Simulated {
     /// One stream, from its beginning to its end, and why it ended.
     async fn stream(&mut self, at: usize, backoff: &mut Backoff) -> String {
         let Some(control) = self.control.get(at) else {
-            return "no control plane is named".to_owned();
+            return "no control plane address is given".to_owned();
         };
         let mut wire = match Wire::open(&self.wires, control, &self.token).await {
             Ok(wire) => wire,

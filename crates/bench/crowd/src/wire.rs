@@ -139,7 +139,7 @@ impl Wire {
             head.push(name, value.as_bytes());
         }
         let begun = link.send_request(head, false);
-        let (answer, say) = begun.ok_or("the connection takes no stream")?;
+        let (answer, say) = begun.ok_or("the connection accepts no stream")?;
         Ok(Self {
             shared: shared.clone(),
             stream,
@@ -157,12 +157,12 @@ impl Wire {
         let length = request.encoded_len();
         let mut bytes = Vec::with_capacity(HEAD_BYTES + length);
         bytes.push(0);
-        let head = u32::try_from(length).map_err(|_| "a request too long to say")?;
+        let head = u32::try_from(length).map_err(|_| "the request is too large")?;
         bytes.extend_from_slice(&head.to_be_bytes());
         // Its own length is enough room for it.
         let _ = request.encode(&mut bytes);
         let sent = self.say.send_copy(&bytes, false);
-        sent.map_err(|failure| format!("the stream broke: {failure:?}"))
+        sent.map_err(|failure| format!("the stream failed: {failure:?}"))
     }
 
     /// Gives what comes to `take`, message by message, and says what that answers; until the stream ends, and why.
@@ -239,7 +239,7 @@ impl Wire {
         while let Poll::Ready(next) = heard.poll_data(&mut nobody) {
             let bytes = match next {
                 Some(Ok(bytes)) => bytes,
-                Some(Err(failure)) => return Err(format!("the stream broke: {failure:?}")),
+                Some(Err(failure)) => return Err(format!("the stream failed: {failure:?}")),
                 None => {
                     if let Poll::Ready(Ok(Some(trailers))) = heard.poll_trailers(&mut nobody) {
                         refused(&trailers)?;
@@ -263,7 +263,7 @@ impl Wire {
             let [_, length @ ..] = *head;
             let length = u32::from_be_bytes(length) as usize;
             if length > MAX_RESPONSE_BYTES {
-                return Err(format!("a response of {length} bytes"));
+                return Err(format!("the response has {length} bytes, too many"));
             }
             let Some((message, after)) = after.split_at_checked(length) else {
                 break;

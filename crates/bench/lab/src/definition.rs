@@ -246,7 +246,7 @@ impl Definition {
         let hooks = hooks::hooks(&place, &written)?;
         let CellOptions { cells, missing } = cells::cells(&place, &written, &mut variants)?;
         if !events.is_empty() && cells.iter().any(|cell| !cell.shape.hit.is_empty()) {
-            let why = "[[events]] are seen by requests that no route is for: routes in a definition of their own";
+            let why = "[[events]] are observed with requests that match no generated route: put the routes into a definition of their own";
             return Err(place.error(0..0, why));
         }
         let isolation = isolation::isolation(&place, written.isolation.as_ref())?;
@@ -257,8 +257,7 @@ impl Definition {
         if let (Some(word), true) = (&written.isolation, cells.iter().any(has_endpoints))
             && isolation != Isolation::Loopback
         {
-            let why =
-                "endpoints by number have addresses of the loopback device: isolation \"loopback\"";
+            let why = "generated endpoints have loopback addresses: use isolation \"loopback\"";
             return Err(place.error(word.span(), why));
         }
         Ok(Self {
@@ -325,7 +324,7 @@ impl Definition {
             }
             if let Some(event) = self.events.last().filter(|event| event.at >= slice) {
                 return Err(format!(
-                    "--slice {slice:?}: {} is to happen at {:?}",
+                    "--slice {slice:?} is too short: {} happens at {:?}",
                     event.action.word(),
                     event.at
                 ));

@@ -292,7 +292,7 @@ pub fn read(folder: &Path) -> Result<Record, String> {
     let path = folder.join(RECORD);
     let none = |e: std::io::Error| match OTHERS.iter().find(|name| folder.join(name).is_file()) {
         Some(name) => format!(
-            "{} holds {name} and no record of an experiment: that kind is drawn by `voile bench report`, and cannot be set beside others",
+            "{} has {name}, not the record of an experiment: `voile bench report` can draw it, but it cannot be compared with others",
             folder.display()
         ),
         None => format!("reading {}: {e}", path.display()),

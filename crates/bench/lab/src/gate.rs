@@ -13,18 +13,18 @@ fn percent(share: f64) -> String {
 /// The bounds in words, for the record.
 pub(crate) fn in_words(validity: &Validity) -> Vec<String> {
     if !validity.heed_generator && validity.max_error_share >= 1.0 {
-        return vec!["experiment with events: errors, misses and drift are what is measured; lateness of the generator is judged".to_owned()];
+        return vec!["experiment with events: errors, misses and drift are measured, not judged; the lateness of the generator is judged".to_owned()];
     }
     if !validity.heed_generator {
-        return vec!["smoke test: timing is not judged, errors and paths are".to_owned()];
+        return vec!["smoke test: timing is not judged; errors and paths are".to_owned()];
     }
     vec![
         format!(
-            "generator's own lateness at p99 at most {:?} where there is a schedule",
+            "generator's own lateness at p99 at most {:?}, if there is a schedule",
             validity.max_lateness
         ),
         format!(
-            "achieved rate within {} of the asked (of bursts in phase: of those that were due) where there is one",
+            "achieved rate within {} of the requested rate, if any (for bursts in phase: of the due requests)",
             percent(validity.max_rate_error)
         ),
         format!(
@@ -36,12 +36,12 @@ pub(crate) fn in_words(validity: &Validity) -> Vec<String> {
             validity.max_drift
         ),
         format!(
-            "at most {} of the generator's threads busy (of a proxy's cells), and {} of the machine's cores where there is a schedule",
+            "at most {} of the generator's threads busy (in cells with a proxy), and {} of the machine's cores, if there is a schedule",
             percent(validity.max_generator_busy),
             percent(validity.max_machine_busy)
         ),
-        "the generator calls the run valid itself, its lateness apart".to_owned(),
-        "the samplers' window lies inside the generator's measured part, and nobody set the clock"
+        "the generator itself reports a valid run, apart from its lateness".to_owned(),
+        "the samplers' window lies inside the generator's measured part, and the clock was not set"
             .to_owned(),
         "every proxy on the path counted at least the requests sent".to_owned(),
         "no proof of the cell's path failed".to_owned(),
@@ -91,7 +91,7 @@ pub(crate) fn reasons(
         if run.key().is_baseline() {
             // The reason covers both: generator or server too slow, or the machine filled by other programs.
             reasons.push(
-                "lab saturated: nothing is between its generator and its server here, so the rate is beyond what they can do on this machine now"
+                "lab saturated: this path has no proxy, so the rate is beyond what the generator and the server can do on this machine now"
                     .to_owned(),
             );
         }

@@ -201,7 +201,7 @@ fn serve(
         };
         let (process, addresses) = far.start(&lab, server)?;
         let [http, tcp] = addresses[..] else {
-            return Err("the agent's server listens nowhere".to_owned());
+            return Err("the agent's server has no listen address".to_owned());
         };
         let server = process.instance("server");
         servers.push(Process::There(process));

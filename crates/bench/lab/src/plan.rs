@@ -293,7 +293,7 @@ impl SlicePlan {
             .iter()
             .any(|planned| !planned.cell.shape.hook.is_empty())
         {
-            text.push_str("  what hooks take is not known and not counted\n");
+            text.push_str("  the duration of hooks is unknown and not counted\n");
         }
         let _ = writeln!(
             text,

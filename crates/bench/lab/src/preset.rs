@@ -75,7 +75,7 @@ fn on_loopback(mut definition: Definition, why: &str) -> Definition {
         .cells
         .retain(|cell| !nodes.contains(&cell.mode.as_str()));
     let missing = format!(
-        "modes {} are not measured, and all else on loopback: {why}",
+        "modes {} are not measured, and everything else runs on loopback: {why}",
         nodes.join(" and ")
     );
     definition.missing.push(missing);
@@ -159,8 +159,7 @@ mod tests {
         let nodes = less.cells.iter().find(|cell| cell.mode.starts_with("node"));
         assert_eq!(nodes, None);
         let missing = less.missing.join("; ");
-        let said =
-            "modes node and node+waypoint are not measured, and all else on loopback: needs root";
+        let said = "modes node and node+waypoint are not measured, and everything else runs on loopback: needs root";
         assert!(missing.contains(said), "{missing}");
     }
 

@@ -79,7 +79,7 @@ pub(crate) fn look(scene: &ProfiledCell<'_>) -> Result<Profile, BrokenSlice> {
         None => hops(scene, &mut profile)?,
         // On a path over two machines, a capture here sees only the beginning.
         Some(_) => profile.missing.push(
-            "hops are timed, and system calls of the server's sidecar and of the server counted, on one machine only"
+            "hops, and the system calls of the server's sidecar and of the server, are profiled on one machine only"
                 .to_owned(),
         ),
     }
@@ -127,7 +127,7 @@ fn hops(scene: &ProfiledCell<'_>, profile: &mut Profile) -> Result<(), BrokenSli
             if answered {
                 profile.service_p50_us = run.service_us.p50;
             } else {
-                let words = "hops are not timed: over bulk nothing is answered";
+                let words = "hops are not timed: bulk has no responses";
                 profile.missing.push(words.to_owned());
             }
             let hops = scene.route.hops.iter().zip(&seen);
@@ -136,20 +136,22 @@ fn hops(scene: &ProfiledCell<'_>, profile: &mut Profile) -> Result<(), BrokenSli
                 .collect();
             for hop in profile.hops.iter().filter(|_| answered) {
                 if hop.answers == 0 && hop.packets_per_request < FEW_PACKETS {
-                    let words = format!("nothing travels on the hop to the {}", hop.to);
+                    let words = format!("there is no traffic on the hop to the {}", hop.to);
                     profile.missing.push(words);
                 } else if hop.answers == 0 {
                     profile.missing.push(format!(
                         "the hop to the {} is not timed: over {} requests share its connections, and {}",
                         hop.to,
                         scene.cell.protocol,
-                        if hop.tls { "what travels is sealed" } else { "none was seen from its beginning" },
+                        if hop.tls { "the traffic is encrypted" } else { "none was captured from its start" },
                     ));
                 }
             }
         }
-        Some(Err(why)) => profile.missing.push(format!("hops are not seen: {why}")),
-        None => profile.missing.push("hops are not seen".to_owned()),
+        Some(Err(why)) => profile
+            .missing
+            .push(format!("hops are not captured: {why}")),
+        None => profile.missing.push("hops are not captured".to_owned()),
     }
     Ok(())
 }

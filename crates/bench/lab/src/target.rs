@@ -241,7 +241,7 @@ pub(crate) fn start_echo_bound(
     stopped: &dyn Fn() -> bool,
 ) -> Result<(SupervisedChild, SocketAddr), String> {
     let address = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST))
-        .map_err(|e| format!("a port for the echo server: {e}"))?;
+        .map_err(|e| format!("cannot get a port for the echo server: {e}"))?;
     let both = Echo {
         http: address,
         tcp: address,

@@ -44,7 +44,7 @@ fn usages(params: &mut CertificateParams) {
 fn named(name: &str) -> Result<SanType, CertificationError> {
     let dns = name.to_owned().try_into();
     dns.map(SanType::DnsName)
-        .or_else(|_| refused(format!("{name:?} is no name like a DNS name")))
+        .or_else(|_| refused(format!("{name:?} is not a DNS name")))
 }
 
 impl Authority {
@@ -70,8 +70,11 @@ impl Authority {
 
     /// Certificate and key of a server of that name, PEM.
     pub(crate) fn server(&self, name: &str) -> Result<(String, String), CertificationError> {
-        let failed =
-            |e: rcgen::Error| CertificationError(format!("making the control plane's own: {e}"));
+        let failed = |e: rcgen::Error| {
+            CertificationError(format!(
+                "cannot make the control plane's own certificate: {e}"
+            ))
+        };
         let key = KeyPair::generate().map_err(failed)?;
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![named(name)?];
@@ -97,18 +100,18 @@ impl Authority {
         } = request;
         let of_it = |workload: &&LinkerdWorkload| workload.identity == *identity;
         let Some(workload) = mesh.workloads.iter().find(of_it) else {
-            return refused(format!("nobody here is called {identity:?}"));
+            return refused(format!("unknown identity {identity:?}"));
         };
         if token.trim_ascii() != workload.token.as_bytes() {
             return refused(format!("the token is not {identity}'s"));
         }
         if certificate_signing_request.len() > MAX_CSR_BYTES {
-            return refused(format!("a request of more than {MAX_CSR_BYTES} bytes"));
+            return refused(format!("the request is larger than {MAX_CSR_BYTES} bytes"));
         }
         let der = CertificateSigningRequestDer::from(certificate_signing_request.as_slice());
         // Also verifies the signature: the proof that the key is the asker's.
         let csr = CertificateSigningRequestParams::from_der(&der);
-        let mut csr = csr.or_else(|e| refused(format!("no certificate request: {e}")))?;
+        let mut csr = csr.or_else(|e| refused(format!("not a certificate request: {e}")))?;
         let own = named(identity)?;
         if csr.params.subject_alt_names != [own.clone()] {
             let asked = &csr.params.subject_alt_names;

@@ -194,8 +194,11 @@ impl Service<Request<Body>> for Services {
                 (format!("{:?}", asked.path), Some(mesh.profile(&asked.path)))
             }),
             other => {
-                (self.tell)(&format!("nobody answers {other:?} here"));
-                let status = Status::unimplemented("the lab's control plane does not answer that");
+                (self.tell)(&format!(
+                    "the lab's control plane has no answer for {other:?}"
+                ));
+                let status =
+                    Status::unimplemented("the lab's control plane does not support this call");
                 Box::pin(ready(Ok(status.into_http())))
             }
         }

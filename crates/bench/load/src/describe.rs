@@ -53,12 +53,12 @@ impl Method {
                     |why: &dyn std::fmt::Display| format!("descriptors {}: {why}", file.display());
                 let bytes = std::fs::read(file).map_err(|error| told(&error))?;
                 DescriptorPool::decode(bytes.as_slice())
-                    .map_err(|error| told(&format!("no FileDescriptorSet with all its imports (protoc --include_imports): {error}")))?
+                    .map_err(|error| told(&format!("not a FileDescriptorSet with all its imports (protoc --include_imports): {error}")))?
             }
             // Well-known services need no request: many servers have no reflection.
             None => known(service).map_or_else(|| ask(target, tls, service), Ok).map_err(|why| {
                 format!(
-                    "{}: asking what {service} is: {why}; a file of descriptors would do as well",
+                    "{}: cannot get the description of {service}: {why}; use --descriptors instead",
                     target.url
                 )
             })?,
@@ -145,7 +145,7 @@ fn gather(
     loop {
         for bytes in come.drain(..) {
             let file = FileDescriptorProto::decode(bytes.as_slice())
-                .map_err(|error| format!("what came is no FileDescriptorProto: {error}"))?;
+                .map_err(|error| format!("the answer is not a FileDescriptorProto: {error}"))?;
             missing.extend(file.dependency.iter().cloned());
             all.insert(file.name().to_owned(), file);
         }
@@ -168,14 +168,14 @@ fn gather(
         if !come.iter().any(|bytes| {
             FileDescriptorProto::decode(bytes.as_slice()).is_ok_and(|file| file.name() == name)
         }) {
-            return Err(format!("asked for file {name}, the server told of others"));
+            return Err(format!("requested file {name}, but the server sent others"));
         }
     }
     let set = FileDescriptorSet {
         file: all.into_values().collect(),
     };
     DescriptorPool::from_file_descriptor_set(set)
-        .map_err(|error| format!("descriptions that do not fit together: {error}"))
+        .map_err(|error| format!("inconsistent descriptions: {error}"))
 }
 
 fn question(
@@ -197,6 +197,8 @@ fn question(
         Some(ReflectionReply::Files(files)) => Ok(files),
         // The call went well, and the answer is that there is none: not to be mistaken for a missing method.
         Some(ReflectionReply::Refusal(refusal)) => Err(CallError::Broken(refusal.message)),
-        _ => Err(CallError::Broken("no answer to what was asked".to_owned())),
+        _ => Err(CallError::Broken(
+            "the answer does not match the request".to_owned(),
+        )),
     }
 }

@@ -89,7 +89,7 @@ pub fn parse_sizes(text: &str) -> Result<Vec<(usize, f64)>, String> {
     }
     if sizes.iter().map(|(size, _)| size).sum::<usize>() > MAX_PAYLOAD_BYTES {
         return Err(format!(
-            "payloads of {MAX_PAYLOAD_BYTES} bytes in all: at most"
+            "payloads: at most {MAX_PAYLOAD_BYTES} bytes in total"
         ));
     }
     Ok(sizes)
@@ -268,15 +268,15 @@ impl LoadOptions {
             .requests
             .is_some_and(|requests| requests == 0 || self.rate > 0.0)
         {
-            return Err("requests: a number of them ends a closed loop (rate 0)".to_owned());
+            return Err(
+                "requests: a number of requests requires a closed loop (rate 0)".to_owned(),
+            );
         }
         if self.http10 && (self.protocol != LoadProtocol::Http1 || self.keepalive) {
-            return Err("HTTP/1.0 has a connection for each request".to_owned());
+            return Err("HTTP/1.0 requires a connection for each request".to_owned());
         }
         if self.protocol == LoadProtocol::TcpBulk && self.duration >= UNTIL_STOPPED {
-            return Err(
-                "tcp-bulk: needs a duration, after which the sink may take the rest".to_owned(),
-            );
+            return Err("tcp-bulk: requires a duration".to_owned());
         }
         if self.duration.is_zero() || self.timeout.is_zero() {
             return Err("duration and timeout must be longer than 0".to_owned());
@@ -348,7 +348,10 @@ impl LoadOptions {
             return Err("rate: a profile that never sends anything".to_owned());
         }
         if !self.parts.is_empty() && self.duration >= UNTIL_STOPPED {
-            return Err("rate: what changes over time needs a duration, or lengths".to_owned());
+            return Err(
+                "rate: a rate that changes over time requires a duration, or lengths of its parts"
+                    .to_owned(),
+            );
         }
         if let Some(part) = self
             .parts
@@ -361,7 +364,7 @@ impl LoadOptions {
             ));
         }
         if shaped && self.arrival == ArrivalPattern::Fortio {
-            return Err("arrival fortio goes with one constant rate only".to_owned());
+            return Err("arrival fortio requires one constant rate".to_owned());
         }
         if shaped && self.rate <= 0.0 {
             return Err("rate 0 has no schedule: nothing to burst or replay".to_owned());
@@ -392,12 +395,14 @@ impl LoadOptions {
         if !self.protocol.speaks(scheme) {
             let url = &self.target.url;
             return Err(format!(
-                "{url}: protocol {name} is not spoken at such a URL"
+                "{url}: protocol {name} is not supported for this URL"
             ));
         }
         if scheme.secure() != self.tls.is_some() {
             let url = &self.target.url;
-            return Err(format!("{url}: TLS goes with https, h2, grpcs and tls"));
+            return Err(format!(
+                "{url}: TLS options require https, h2, grpcs or tls"
+            ));
         }
         if !(1..=MAX_STREAMS).contains(&self.streams) {
             let streams = self.streams;
@@ -411,7 +416,7 @@ impl LoadOptions {
         if (self.protocol.multiplexed() || self.protocol == LoadProtocol::WebSocket)
             && !self.keepalive
         {
-            return Err(format!("no-keepalive: {name} keeps its connections"));
+            return Err(format!("no-keepalive: not supported by {name}"));
         }
         self.check_bytes()?;
         let (sent, wanted) = self.messages;
@@ -424,7 +429,7 @@ impl LoadOptions {
             && (self.protocol != LoadProtocol::Grpc || sent.max(wanted) > MAX_MESSAGES)
         {
             return Err(format!(
-                "messages {sent}:{wanted}: belong to gRPC, and are at most {MAX_MESSAGES}"
+                "messages {sent}:{wanted}: require gRPC, and at most {MAX_MESSAGES} are allowed"
             ));
         }
         if self.interleave.is_some()
@@ -432,7 +437,9 @@ impl LoadOptions {
                 || self.messages != (1, 1)
                 || !self.more.is_empty())
         {
-            return Err("interleave: goes with gRPC, one target, and without messages".to_owned());
+            return Err(
+                "interleave: requires gRPC and one target, and excludes messages".to_owned(),
+            );
         }
         if self.protocol == LoadProtocol::Grpc
             && self.method_path() == grpc::HEALTH_CHECK
@@ -440,7 +447,7 @@ impl LoadOptions {
         {
             let echo = grpc::ECHO_UNARY;
             return Err(format!(
-                "{}: a health check carries no payload; name a method, such as {echo}",
+                "{}: a health check has no payload; add a method, such as {echo}",
                 self.target.url
             ));
         }
@@ -452,7 +459,7 @@ impl LoadOptions {
         let (name, scheme) = (self.protocol.name(), self.target.scheme);
         if scheme.bare() && self.target.path != "/" {
             return Err(format!(
-                "{}: a path has no meaning there; expected HOST:PORT",
+                "{}: a path is not allowed; expected HOST:PORT",
                 self.target.url
             ));
         }
@@ -654,7 +661,7 @@ impl LoadOptions {
                 ));
             }
             if target.address.is_ipv4() != self.target.address.is_ipv4() && self.bind.is_some() {
-                return Err(format!("target {url}: of another IP version than bind"));
+                return Err(format!("target {url}: has another IP version than bind"));
             }
         }
         for number in 1..=self.more.len() {
@@ -670,7 +677,7 @@ impl LoadOptions {
         if self.protocol == LoadProtocol::TcpBulk
             && (!self.more.is_empty() || !self.sizes.is_empty())
         {
-            return Err("tcp-bulk has one target and no payloads".to_owned());
+            return Err("tcp-bulk allows one target and no payloads".to_owned());
         }
         let needed = self.places().len() * self.threads;
         if !self.more.is_empty() && self.connections < needed {

@@ -88,7 +88,7 @@ impl TlsOptions {
         }
         let name = self.server_name.as_deref().unwrap_or_else(|| target.host());
         let name = ServerName::try_from(name.to_owned())
-            .map_err(|_| format!("`{name}` is no name that a certificate may have"))?;
+            .map_err(|_| format!("`{name}` is not a name that a certificate can have"))?;
         Ok(Tls {
             config: Arc::new(config),
             name,
@@ -98,7 +98,8 @@ impl TlsOptions {
     fn roots(&self) -> Result<RootCertStore, String> {
         let path = match &self.cacert {
             Some(path) => path.clone(),
-            None => system_roots().ok_or("no authorities found on this system: name some")?,
+            None => system_roots()
+                .ok_or("no certificate authorities found on this system: use --cacert")?,
         };
         let mut roots = RootCertStore::empty();
         let (added, _) = roots.add_parsable_certificates(certificates(&path)?);
@@ -171,7 +172,7 @@ pub fn shown_certificate(
     let shown = connection.peer_certificates().and_then(<[_]>::first);
     shown
         .map(|leaf| leaf.to_vec())
-        .ok_or_else(|| format!("{address} shows no certificate"))
+        .ok_or_else(|| format!("{address} sent no certificate"))
 }
 
 /// Version, suite, key exchange and ALPN of a connection that has shaken hands.

@@ -90,7 +90,7 @@ const MICROSECONDS: f64 = 1e3;
 
 /// Table of the effects of a record's events, for the terminal; empty without events.
 pub(crate) fn table(record: &Record) -> String {
-    let titles = ["", "effect after", "failed", "slow", "as before after"];
+    let titles = ["", "effect after", "failed", "slow", "recovered after"];
     let mut rows = vec![heading(&titles)];
     for summary in &record.summary {
         let lines = lines(summary);
@@ -102,7 +102,7 @@ pub(crate) fn table(record: &Record) -> String {
     }
     match rows.len() {
         1 => String::new(),
-        _ => format!("\nWhat the events did\n{}", aligned(&rows)),
+        _ => format!("\nEffects of the events\n{}", aligned(&rows)),
     }
 }
 

@@ -79,7 +79,7 @@ pub fn history(records: &[Record]) -> History {
         let why = match comparable(record, newest) {
             Err(why) => Some(why),
             Ok(()) if !same(record) && !history.multiples => {
-                Some("of another machine, and not all records know how fast theirs was".to_owned())
+                Some("of another machine, and not all records have a calibration".to_owned())
             }
             Ok(()) => None,
         };
@@ -197,14 +197,13 @@ impl History {
     #[must_use]
     pub fn in_words(&self) -> Vec<String> {
         let mut told = vec![format!(
-            "{} records, {} lines. A change is told where Pettitt's test finds one in ranks, of all lines together at a false discovery rate of \
-             {:.0} % (Benjamini and Hochberg).",
+            "{} records, {} lines. Changes are found by Pettitt's test on ranks, at a false discovery rate of {:.0} % over all lines (Benjamini and Hochberg).",
             self.records.len(),
             self.lines.len(),
             LEVEL * 100.0
         )];
         if self.multiples {
-            told.push("The records are of several machines: figures are multiples of each machine's calibration, memory as it is.".to_owned());
+            told.push("The records are of several machines: figures are multiples of each machine's calibration; memory is absolute.".to_owned());
         }
         told.extend(self.left_out.iter().map(|why| format!("Left out: {why}.")));
         let mut changes: Vec<(&FigureHistory, &Change)> = self
@@ -228,7 +227,7 @@ impl History {
             )
         }));
         if changes.is_empty() {
-            told.push("No change is told.".to_owned());
+            told.push("No change found.".to_owned());
         }
         told
     }
@@ -306,8 +305,7 @@ impl History {
         for record in &self.records {
             let _ = writeln!(page, "<li>{}</li>", escape(record));
         }
-        page.push_str("</ol>\n<h2>Lines</h2>\n<p class=\"soft\">Those that changed first. Medians with 95 % intervals over each record's rounds; a dashed \
-                       upright is a change, with what the figure became of itself.</p>\n<div class=\"plots\">\n");
+        page.push_str("</ol>\n<h2>Lines</h2>\n<p class=\"soft\">Changed lines come first. Medians with 95 % intervals over each record's rounds; a dashed vertical line is a change, with its factor.</p>\n<div class=\"plots\">\n");
         for plot in self.plots() {
             let _ = writeln!(
                 page,

@@ -98,7 +98,7 @@ impl TryFrom<String> for Stack {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let wrong = |_| format!("\"{text}\" is no stack: expected PLACE;PLACE SAMPLES");
+        let wrong = |_| format!("\"{text}\" is not a stack: expected PLACE;PLACE SAMPLES");
         let (places, samples) = text.rsplit_once(' ').unwrap_or(("", &text));
         let places = places.split(';').filter(|place| !place.is_empty());
         let functions: Result<Vec<u32>, _> = places.map(str::parse).collect();

@@ -61,7 +61,7 @@ impl Callee {
             ServiceProtocol::Grpc => format!("http://{authority}{}", grpc::METHOD).parse(),
         };
         Ok(Self {
-            uri: uri.map_err(|_| format!("`{authority}` is no host"))?,
+            uri: uri.map_err(|_| format!("`{authority}` is not a host"))?,
             name,
             place,
             protocol,
@@ -81,18 +81,19 @@ impl Callee {
     ) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::new();
         for (name, value) in extra {
-            let name: header::HeaderName =
-                name.parse().map_err(|_| format!("`{name}` is no header"))?;
+            let name: header::HeaderName = name
+                .parse()
+                .map_err(|_| format!("`{name}` is not a header name"))?;
             let value: HeaderValue = value
                 .parse()
-                .map_err(|_| format!("`{value}` is no header value"))?;
+                .map_err(|_| format!("`{value}` is not a header value"))?;
             headers.append(name, value);
         }
         match self.protocol {
             ServiceProtocol::Http => {
                 let host = authority
                     .parse()
-                    .map_err(|_| format!("`{authority}` is no host"))?;
+                    .map_err(|_| format!("`{authority}` is not a host"))?;
                 headers.insert(header::HOST, host);
             }
             ServiceProtocol::Grpc => {
@@ -265,7 +266,7 @@ impl Callee {
     fn broken(&self, error: &hyper::Error) -> Reason {
         let why = std::error::Error::source(error).map(|source| format!(": {source}"));
         format!(
-            "the call to service {} broke: {error}{}",
+            "the call to service {} failed: {error}{}",
             self.name,
             why.unwrap_or_default()
         )
@@ -284,7 +285,7 @@ impl Callee {
             }
             CalleeAddress::Named(host, port) => tokio::net::lookup_host((host.as_str(), *port))
                 .await
-                .map_err(|error| format!("service {}: cannot find {host}: {error}", self.name))?
+                .map_err(|error| format!("service {}: cannot resolve {host}: {error}", self.name))?
                 .collect(),
         };
         let place = turn % found.len().max(1);

@@ -130,7 +130,7 @@ impl Handler {
                     );
                 }
                 Err(BodyReadError::Broken) => {
-                    return failed("the request's body broke off".to_owned());
+                    return failed("the request's body is incomplete".to_owned());
                 }
             }
         }

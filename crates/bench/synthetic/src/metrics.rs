@@ -210,7 +210,7 @@ impl Metrics {
             text,
             name,
             "counter",
-            "Number of requests sent from this service that brought no good answer.",
+            "Number of requests sent from this service that failed.",
         );
         for outgoing in &self.outgoing {
             let _ = writeln!(

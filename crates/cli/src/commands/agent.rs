@@ -33,30 +33,30 @@ const BOOTSTRAP_VARIABLE: &str = "GRPC_XDS_BOOTSTRAP";
 /// Environment variable with the folder of the certificate files.
 const FOLDER_VARIABLE: &str = "VOILE_CERTIFICATES";
 
-/// Give any program its mesh certificates, and a gRPC program the way to the control plane.
+/// Keep the mesh certificates of any program up to date, and configure a gRPC program for xDS.
 ///
-/// The agent makes a key, has the mesh's authority certify it, and writes cert-chain.pem, key.pem (mode 600) and root-cert.pem
-/// into a folder; at half of the certificate's life it does so again. Each file is replaced by renaming: a reader sees the old
-/// one or the new one.
+/// The agent makes a key, gets a certificate for it from the control plane, and writes cert-chain.pem, key.pem (mode
+/// 600) and root-cert.pem into a folder. It renews at half of the certificate's lifetime. Each file is replaced by a
+/// rename: a reader sees the old one or the new one.
 ///
-/// With --bootstrap it writes what a stock gRPC needs for `xds:///SERVICE:PORT`: the control plane's address, to which the
-/// program proves itself by these certificates (gRFC A65), and where it finds them for mutual TLS with others. With `-- COMMAND`
-/// the command is started once all that is there, with GRPC_XDS_BOOTSTRAP and VOILE_CERTIFICATES in its environment; the agent
-/// passes SIGTERM and SIGINT on, and ends as the command ends. An agent that is killed takes the command with it (SIGTERM).
+/// With --bootstrap it also writes the bootstrap file of a stock gRPC for `xds:///SERVICE:PORT`: the address of the
+/// control plane, and the certificates for it (gRFC A65) and for mutual TLS with servers. With `-- COMMAND` it starts
+/// the command when the files are written, with GRPC_XDS_BOOTSTRAP and VOILE_CERTIFICATES in its environment. The agent
+/// forwards SIGTERM and SIGINT, and exits when the command exits. If the agent is killed, the command gets SIGTERM.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  voile agent --workload shop/client-1 --token-file token --root-cert state/root-cert.pem --out certs -- ./client xds:///cart.shop:7070\n  \
     voile agent --workload shop/legacy --token-file token --root-cert state/root-cert.pem --out certs --once\n\n\
-    Exit code: 0 after SIGTERM or SIGINT, or with --once when the files are there; that of COMMAND, where there is one (128 and\n\
-    the signal, where a signal ended it); 1 when there was no certificate in time or a file could not be written; 2 when the\n\
+    Exit code: 0 after SIGTERM or SIGINT, or with --once when the files are written; that of COMMAND, if given (128 plus\n\
+    the signal, if a signal ended it); 1 if no certificate came in time or a file could not be written; 2 if the\n\
     arguments are wrong."
 )]
 pub(crate) struct AgentArgs {
-    /// The workload that the program is. Its service account must be the token's.
+    /// Workload of the program. Its service account must match the token.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = workload)]
     workload: AgentWorkload,
-    /// The control plane. Of several (commas between them, or the option again) one is asked by chance, and another when it is
-    /// away; gRPC's bootstrap lists all, each workload's in an order of its own.
+    /// The control plane. Of several (separated by commas, or the option repeated) the agent picks one at random, and
+    /// another if that one fails; gRPC's bootstrap lists all, in an order of its own for each workload.
     #[arg(
         long,
         value_name = "URL",
@@ -64,10 +64,10 @@ pub(crate) struct AgentArgs {
         default_value = "https://127.0.0.1:15012"
     )]
     control: Vec<String>,
-    /// PEM file of the mesh's root, by which the control plane is verified the first time.
+    /// PEM file of the mesh's root certificate, to verify the control plane the first time.
     #[arg(long, value_name = "FILE")]
     root_cert: PathBuf,
-    /// Service-account token, read anew whenever it is needed; may be rewritten by others. For its owner only: mode 600.
+    /// File with a service-account token, read again for each use; it may be replaced at any time. Give it mode 600.
     #[arg(
         long,
         visible_alias = "token",
@@ -75,25 +75,25 @@ pub(crate) struct AgentArgs {
         required_unless_present = "join_token_file"
     )]
     token_file: Option<PathBuf>,
-    /// Single-use join token for the first certificate; renewals use the certificate. For its owner only: mode 600.
+    /// File with a single-use join token for the first certificate; renewals use the certificate. Give it mode 600.
     #[arg(long, value_name = "FILE")]
     join_token_file: Option<PathBuf>,
-    /// Folder for the files; made, with mode 700, if missing. Nobody else may get into it: the key is there.
+    /// Folder for the files; created with mode 700 if missing. It holds the private key: no other user may have access.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Write gRPC's bootstrap there [with COMMAND: grpc-bootstrap.json in the folder].
+    /// Write gRPC's bootstrap to this file [with COMMAND: grpc-bootstrap.json in the folder].
     #[arg(long, value_name = "FILE")]
     bootstrap: Option<PathBuf>,
     /// The workload's address, for the control plane's status page.
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     address: IpAddr,
-    /// Life to ask for, such as 1h [default: as the authority likes].
+    /// Certificate lifetime to request, such as 1h [default: the control plane decides].
     #[arg(long, value_name = "DURATION", value_parser = super::proxy::duration)]
     ttl: Option<Duration>,
     /// Time limit for the first certificate; the control plane may be starting too. 0s: no limit.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = super::proxy::duration)]
     wait: Duration,
-    /// Write the files once and end.
+    /// Write the files once and exit.
     #[arg(long, conflicts_with = "command")]
     once: bool,
     /// Level of the log on stderr: off, error, warn, info, debug, trace, or `target=level,…`.
@@ -203,7 +203,7 @@ async fn serve(args: AgentArgs) -> Result<u8, String> {
                     // The disk may have room again by the next time, and the old certificate is good for its whole
                     // life.
                     if let Err(error) = files.write(&certificate) {
-                        tracing::error!(error, "the new certificate cannot be written; the old one stays");
+                        tracing::error!(error, "cannot write the new certificate; the old one stays");
                     }
                 }
                 Err(_) => return Err("certificates are no longer renewed".to_owned()),
@@ -230,12 +230,12 @@ async fn first(renewed: &mut Renewed, wait: Duration) -> Result<(), String> {
         true => there.await,
         false => match tokio::time::timeout(wait, there).await {
             Ok(there) => there,
-            Err(_) => return Err(format!("no certificate in {wait:?}")),
+            Err(_) => return Err(format!("no certificate within {wait:?}")),
         },
     };
     match there {
         Ok(_) => Ok(()),
-        Err(_) => Err("no certificate will come".to_owned()),
+        Err(_) => Err("no certificate: the renewal task ended".to_owned()),
     }
 }
 
@@ -276,7 +276,7 @@ impl AgentFiles {
         if *identity.namespace.as_str() != *self.workload.namespace {
             let (own, name) = (&self.workload.namespace, &self.workload.name);
             return Err(format!(
-                "the token is of {identity}, which is not of {own}/{name}'s namespace"
+                "the token is for {identity}, which is not in the namespace of {own}/{name}"
             ));
         }
         // The key first: who reads in between finds a pair that does not match, and readers of pairs try again.

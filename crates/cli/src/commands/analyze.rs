@@ -12,31 +12,28 @@ use voile_model::{Diagnostic, Severity, SourceFile, codes, files};
 /// Folders and the output format.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Reads every .yaml, .yml and .json file below the folders (hidden ones are skipped), and the files that are \
-    named, as one mesh.\n\
-    Problems go to stdout, sorted by place; a summary goes to stderr. `voile explain-code V0123` says what a code means.\n\n\
-    error    not in force, or not what is written   \n\
-    warning  in force, and probably not what was meant\n\
-    note     in force, and perhaps just what was meant\n\n\
-    The annotation `voile.dev/ignore: V0301,V0415` of a resource hides these codes where its document is named. What is \
-    hidden is counted in the summary, is marked as suppressed in SARIF, and has no part in the exit code.\n\n\
-    Exit code: 0 without errors (warnings are allowed), 1 with errors, 2 when a folder cannot be read. With `--fail-on \
-    warning` (or note) 1 with these too."
+    after_help = "Reads every .yaml, .yml and .json file below the folders (hidden ones are skipped), and the named files, as one mesh.\n\
+    Problems go to stdout, sorted by file and line; a summary goes to stderr. `voile explain-code V0123` explains a code.\n\n\
+    error    not in force, or not as written   \n\
+    warning  in force, but probably not intended\n\
+    note     in force, and possibly intended\n\n\
+    The annotation `voile.dev/ignore: V0301,V0415` on a resource hides these codes for its document. Hidden problems are counted in the summary, are marked as suppressed in SARIF, and do not affect the exit code.\n\n\
+    Exit code: 0 without errors (warnings are allowed), 1 with errors, 2 if a folder cannot be read. With `--fail-on warning` (or note) also 1 with warnings (or notes)."
 )]
 pub(crate) struct AnalyzeArgs {
-    /// Folders of YAML and single files, taken together as one mesh
+    /// Folders of YAML and single files, read together as one mesh
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// Output format: text for people, json (one array of objects), or sarif (2.1.0, for code hosts and editors)
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
-    /// The least that is printed
+    /// Lowest severity to print
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "note")]
     severity: SeverityLevel,
-    /// The least for which the exit code is 1
+    /// Lowest severity for exit code 1
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "error")]
     fail_on: SeverityLevel,
-    /// Take what is none of the mesh's (kinds of other groups, files that are no resources) for an error, too
+    /// Also report kinds of other API groups, and files that are not resources, as errors
     #[arg(long)]
     strict: bool,
 }

@@ -20,7 +20,7 @@ use voile_lab::{
 };
 use voile_report::record::Record;
 
-/// Measure what a mesh costs on this machine.
+/// Measure the cost of a mesh on this machine.
 ///
 /// Each run writes a folder: report.html (opens offline), results.csv, record.json.gz, histograms and samples.
 #[derive(Debug, clap::Args)]
@@ -31,11 +31,11 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum BenchCommand {
-    /// Measure modes baseline, clientonly, serveronly and both: about two minutes, four beside Envoy.
+    /// Measure the modes baseline, clientonly, serveronly and both: about two minutes, four with Envoy.
     Quick(BenchOptions),
     /// Run experiments that TOML files define (see benchmarks/quick.toml), one after the other.
     ///
-    /// Of those that have targets a last table says which were reached, over all of them.
+    /// If experiments have targets, a final table shows which were reached.
     Run {
         /// The experiments.
         #[arg(required = true)]
@@ -45,8 +45,9 @@ enum BenchCommand {
     },
     /// Re-test what Istio published in 2019 on sidecars, connections and rate. Quick: about four minutes.
     ///
-    /// Prints each published claim beside the figure measured here: holds, does not hold here, or cannot tell at this noise.
-    /// Envoy's figures stand beside them if Envoy is found. Claims on features that Voile lacks are named.
+    /// Prints each published claim beside the figure measured here, with a verdict: holds, does not hold here, or
+    /// cannot tell at this noise. Envoy's figures are added if Envoy is found. Claims about features that Voile lacks
+    /// are listed.
     BestPractices(presets::BenchPresetArgs),
     /// Re-test what Istio published in 2020 on protocol detection. Quick: about four minutes.
     ProtocolDetection(presets::BenchPresetArgs),
@@ -54,20 +55,23 @@ enum BenchCommand {
     SecurityPolicies(presets::BenchPresetArgs),
     /// Re-test a comparison of data planes of 2023, sidecars limited to 1 CPU and 512 MiB. Quick: about three minutes.
     DataPlanes(presets::BenchPresetArgs),
-    /// Re-test Istio's documentation on performance and scalability, as far as it is built. Quick: about four minutes.
+    /// Re-test Istio's documentation on performance and scalability, for the features that Voile has. Quick: about four
+    /// minutes.
     PerformanceAndScalability(presets::BenchPresetArgs),
-    /// Measure what routes of one host cost by their number, beside Envoy with the same, and a slow endpoint among ten.
+    /// Measure the cost of the routes of one host by their number, compared with Envoy, and a slow endpoint among ten.
     ///
-    /// 1 to 10,000 routes by exact path, prefix and header; and who keeps a slow endpoint out of the tail: Voile's default, Envoy's round
-    /// robin or its least request. Quick: about four minutes; whole: half an hour.
+    /// 1 to 10,000 routes by exact path, prefix and header; and which load balancer keeps a slow endpoint out of the
+    /// tail: Voile's default, Envoy's round robin or its least request. Quick: about four minutes; whole: half an hour.
     Routing(presets::BenchPresetArgs),
-    /// All presets, one after the other, each with a record of its own in a folder of all [default: voile-results/DATE-all].
+    /// Run all presets, one after the other, each with its own record in a common folder [default:
+    /// voile-results/DATE-all].
     All(presets::BenchPresetArgs),
-    /// Draw report.html and results.csv of a record folder again, and print its table.
+    /// Write report.html and results.csv of a record folder again, and print its table.
     Report {
         /// The record folder.
         folder: PathBuf,
-        /// Also write each plot into plots/ of that folder: svg follows the reader's light or dark, png is on white.
+        /// Also write each plot into plots/ of that folder: svg follows the light or dark theme, png has a white
+        /// background.
         #[arg(long, value_delimiter = ',', value_name = "FORMAT,…")]
         plots: Vec<PlotFormat>,
     },
@@ -77,72 +81,82 @@ enum BenchCommand {
         #[arg(required = true)]
         folders: Vec<PathBuf>,
     },
-    /// Divide the figures of one record by those of another, before and after a change, say, or of two machines.
+    /// Divide the figures of one record by those of another, for example before and after a change, or of two machines.
     ///
-    /// Refused (exit code 2) for records of different build profiles or loads. Figures of two machines are multiples of each
-    /// machine's own speed, where both records know it.
+    /// Refused (exit code 2) for records of different build profiles or loads. Figures of two machines are multiples of
+    /// each machine's own speed, if both records have a calibration.
     Compare(records::CompareArgs),
     /// Show each figure over many records of an experiment, and where it changed.
     ///
-    /// Changes are found by Pettitt's test, of all lines together at a false discovery rate of 5 %. Records of another build
-    /// profile, load or (without calibration) machine than the newest are left out and named.
+    /// Pettitt's test finds changes, at a false discovery rate of 5 % over all lines. Records whose build profile, load
+    /// or (without calibration) machine differs from the newest are left out and listed.
     History(records::HistoryArgs),
-    /// Fail when a record is provably worse than another: exit code 1 on a regression, 0 without one or if it cannot be told (the
-    /// output says which), 2 on records that cannot be judged.
+    /// Fail if a record is provably worse than another: exit code 1 on a regression, 0 without one or if the noise
+    /// hides it (the output says which), 2 if the records cannot be judged.
     ///
-    /// Each figure is tested by ranks after its bound (5 % by default) is taken off. If neither program nor machine changed, at
-    /// most 5 gates in 100 fail; --beside takes out a machine that did.
+    /// Each figure is tested by ranks after its bound (5 % by default) is subtracted. If neither program nor machine
+    /// changed, at most 5 gates in 100 fail; --beside cancels out a changed machine.
     Gate(records::GateArgs),
-    /// Compare `voile load` with Fortio: the same answer from a server with a fixed delay, and who shows a stall.
+    /// Compare the results of `voile load` and Fortio: the latency of a server with a fixed delay, and which of them
+    /// shows a stall.
     ///
-    /// And why others differ where they do: histograms with wide buckets, clocks that start when a request is sent. With wrk and
-    /// h2load where they are found. Writes a folder: report.html, agreement.json, slices.csv. About six minutes. Exit code 1 when
-    /// they do not agree.
+    /// Also explains differences: histograms with wide buckets, clocks that start when a request is sent. Includes wrk
+    /// and h2load if they are found. Writes a folder: report.html, agreement.json, slices.csv. About six minutes. Exit
+    /// code 1 if they do not agree.
     Agreement(Comparison),
-    /// Compare what a request costs `voile load` with what it costs Fortio, wrk and h2load, on the same server.
+    /// Compare the cost of a request in `voile load`, Fortio, wrk and h2load, on the same server.
     ///
-    /// Measures the most requests over HTTP/1.1, HTTP/2, gRPC and TCP, per core of the generator and, with both sides sharing all
-    /// cores, in all. Also compares the answers from a server with a fixed delay. Skips generators that are not installed. Writes
-    /// a folder: report.html, generators.json. About eight minutes. Exit code 1 when a bound is missed.
+    /// Measures the maximum rate of requests over HTTP/1.1, HTTP/2, gRPC and TCP, per core of the generator, and in
+    /// total with both sides sharing all cores. Also compares the latencies of a server with a fixed delay. Skips
+    /// generators that are not installed. Writes a folder: report.html, generators.json. About eight minutes. Exit code
+    /// 1 if a bound is missed.
     Generators(Comparison),
-    /// Measure what a mesh costs a whole graph of services (see examples/graphs): latency end to end, CPU per request and hop.
+    /// Measure the cost of a mesh for a whole graph of services (see examples/graphs): end-to-end latency, CPU per
+    /// request and hop.
     ///
-    /// The graph runs twice, without a mesh and under `voile up` with mutual TLS, on loopback addresses or in network namespaces, and is
-    /// called at one and the other in turn. Each round is valid only if the services and sidecars counted the calls that the graph
-    /// makes. Writes a folder: report.html, results.csv, graph.json, graph.svg, plots. About two minutes.
+    /// The graph runs twice, without a mesh and under `voile up` with mutual TLS, on loopback addresses or in network
+    /// namespaces, and the load alternates between the two. Each round is valid only if the services and sidecars
+    /// counted the calls that the graph makes. Writes a folder: report.html, results.csv, graph.json, graph.svg, plots.
+    /// About two minutes.
     Graph(graph::BenchGraphArgs),
-    /// Measure how soon the proxies of a large mesh are told of a change, and what that costs the control plane.
+    /// Measure how fast a change reaches the proxies of a large mesh, and its cost for the control plane.
     ///
-    /// A generated folder, `voile control` over it, `voile crowd` as its proxies (real streams over TLS, no traffic), and edits. Prints
-    /// each figure beside what is asked for. Writes a folder: control-plane.json, report.html, report.md. About five minutes.
+    /// Generates a folder of resources, runs `voile control` on it and `voile crowd` as its proxies (real streams over
+    /// TLS, no traffic), and edits the folder. Prints each figure beside its target. Writes a folder:
+    /// control-plane.json, report.html, report.md. About five minutes.
     ControlPlane(control_plane::BenchControlPlaneArgs),
-    /// Measure what thousands of real sidecars hold together on this machine, and what one holds by the size of its mesh.
+    /// Measure the memory of thousands of real sidecars on this machine, and of one sidecar by the size of its mesh.
     ///
-    /// A pod each on loopback, `voile proxy` as its sidecar, one server behind all: until all are in sync, their memory and the kernel's
-    /// (beside the 100 GB that an article of 2019 counts for 2,000 Envoys), threads, idle CPU, a policy for all, light load through a
-    /// sample. Then (root) meshes of 10, 1,000 and 10,000 services in which a sidecar uses ten: its memory, and the first request to a
-    /// service beside the second. Writes a folder: sidecars.json, report.html, report.md. Five to ten minutes.
+    /// Each sidecar is a `voile proxy` for a pod on loopback; one server is behind all. Measures the time until all are
+    /// in sync, their memory and the kernel's (compared with the 100 GB that an article of 2019 counts for 2,000
+    /// Envoys), threads, idle CPU, a policy for all, and light load through a sample. Then (as root) meshes of 10,
+    /// 1,000 and 10,000 services in which a sidecar uses ten: its memory, and the first request to a service compared
+    /// with the second. Writes a folder: sidecars.json, report.html, report.md. Five to ten minutes.
     Sidecars(sidecars::BenchSidecarsArgs),
-    /// Measure what a node proxy does for a hundred pods, beside ztunnel (--peer ztunnel=PATH). Needs root.
+    /// Measure a node proxy that serves a hundred pods, compared with ztunnel (--peer ztunnel=PATH). Needs root.
     ///
-    /// Pods of one node, each with an address and an identity of its own, call a server on another through both nodes' proxies: memory
-    /// with ten connections of each, up to 20,000 connections at once, 2,000 new ones a second, and how soon a new pod is served.
-    /// Writes a folder: nodes.json, report.html, report.md. About two minutes for each program.
+    /// Pods of one node, each with an address and an identity of its own, call a server on another node through both
+    /// node proxies. Measures memory with ten connections per pod, up to 20,000 connections at once, 2,000 new
+    /// connections a second, and the time until a new pod is served. Writes a folder: nodes.json, report.html,
+    /// report.md. About two minutes for each program.
     Nodes(nodes::BenchNodesArgs),
-    /// Measure what a decision by policies costs, by one rule and by ten thousand of every kind, and by thousands of policies.
+    /// Measure the cost of a policy decision, with one to ten thousand rules of every kind, and with thousands of
+    /// policies.
     ///
-    /// Prints what a decision takes that the first rule matches, the last, none, or a different one each time (`any`: memory shows
-    /// there); what the sets take to compile and hold; and how the largest compares with the smallest. Half a minute. Exit code 1
-    /// when a bound is missed: 1 µs and 1.2 × for rules of one kind, 3 µs for mixed ones, 2 MB for 10,000 paths.
+    /// Prints the time of a decision that the first rule matches, the last, none, or a different one each time (`any`,
+    /// where memory access shows); the time to compile the sets and their memory; and the ratio of the largest to the
+    /// smallest. Half a minute. Exit code 1 if a bound is missed: 1 µs and 1.2 × for rules of one kind, 3 µs for mixed
+    /// ones, 2 MB for 10,000 paths.
     Policy(policy::BenchPolicyArgs),
-    /// Be the far end of an experiment: run its servers and the server's sidecars here, for `voile bench run --agent` on another host.
+    /// Run the far end of an experiment: its servers and the server's sidecars, for `voile bench run --agent` on
+    /// another host.
     ///
-    /// Prints where it listens and, without --token-file, the token that the near end must be given. Both ends prove to each other that
-    /// they know it, and it never travels. One session at a time; only what this machine has found is run, never a command line that
-    /// somebody sent; all of it ends with the session's connection. Run it as an ordinary user: the proof of path then lacks the
-    /// captures at this end, which need CAP_NET_RAW.
+    /// Prints its address and, without --token-file, the token for the near end. Both ends prove to each other that
+    /// they know the token; it is never sent. Serves one session at a time. It runs only programs found on this
+    /// machine, never a command line from the network, and stops them when the session's connection ends. Run it as an
+    /// ordinary user: the proof of path then lacks the captures at this end, which need CAP_NET_RAW.
     Agent(agent::BenchAgentArgs),
-    /// Be what linkerd2-proxy asks at its start, from a file that the lab writes: its part of Linkerd's control plane.
+    /// Serve the part of Linkerd's control plane that linkerd2-proxy needs, from a file that the lab writes.
     #[command(hide = true)]
     LinkerdControl {
         /// The mesh, as JSON.
@@ -193,20 +207,20 @@ struct Comparison {
 
 #[derive(Debug, clap::Args)]
 struct BenchOptions {
-    /// The record folder [default: voile-results/DATE-NAME]. Each round is there as soon as it is measured. Of several experiments
-    /// each has its own below it, by its name.
+    /// The record folder [default: voile-results/DATE-NAME]. Each round is written as soon as it is measured. With
+    /// several experiments, each has a folder of its own below it, by its name.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on with the record in that folder after its last whole round: it was interrupted, or more --rounds are wanted.
-    /// Definition, build and machine must be the same. Of several experiments those that are whole are left as they are, and those
-    /// that are not there are begun.
+    /// Continue the record in that folder after its last complete round: it was interrupted, or more --rounds are
+    /// wanted. Definition, build and machine must be the same. With several experiments, complete ones are left as they
+    /// are and missing ones are started.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     resume: Option<PathBuf>,
-    /// Path of a peer: envoy=PATH, nginx=PATH, haproxy=PATH, which are looked for on PATH, in /usr/sbin and in Python
-    /// environments otherwise; ztunnel=PATH, linkerd2-proxy=PATH, pipy=PATH.
+    /// Path of a peer: envoy=PATH, nginx=PATH, haproxy=PATH (by default found on PATH, in /usr/sbin and in Python
+    /// environments); ztunnel=PATH, linkerd2-proxy=PATH, pipy=PATH.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<String>,
-    /// Another build of voile, measured beside this one in every cell of Voile's under the name it is given.
+    /// Another build of voile, measured beside this one in every cell of Voile, under the given name.
     #[arg(long = "contestant", value_name = "NAME=PATH")]
     contestants: Vec<String>,
     /// Only these contestants (the baseline is always measured).
@@ -215,26 +229,26 @@ struct BenchOptions {
     /// Measurements of each cell; fewer than 6 give no intervals.
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
-    /// Measured part of each slice; under 1 s at 1000 requests per second no p99 can be told.
+    /// Measured part of each slice; below 1 s at 1000 requests per second there are too few samples for a p99.
     #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
     slice: Option<Duration>,
-    /// Run all of it N times, processes started anew, into one record; counts in how many runs the A/A halves agree.
+    /// Run everything N times with new processes, into one record; counts in how many runs the A/A halves agree.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
     repeat: u32,
-    /// After all rounds look at each cell more closely, in three slices of their own: what each hop takes of a request's time and
-    /// what travels on it (needs CAP_NET_RAW), system calls and flame graphs of every process on the path (need perf).
+    /// After all rounds, profile each cell in three extra slices: the time and bytes of a request on each hop (needs
+    /// CAP_NET_RAW), and system calls and flame graphs of every process on the path (need perf).
     #[arg(long)]
     profile: bool,
-    /// A few seconds that show that everything works; the figures mean nothing.
+    /// Run a few seconds only, to check that everything works; the figures mean nothing.
     #[arg(long)]
     smoke: bool,
     /// Print what would run and how long it would take.
     #[arg(long)]
     dry_run: bool,
-    /// Run the server's end on another host, where `voile bench agent` listens: `[ADDRESS]` where it is of IPv6.
+    /// Run the server's end on another host, where `voile bench agent` listens; write an IPv6 address as `[ADDRESS]`.
     #[arg(long, value_name = "HOST:PORT[=TOKEN]")]
     agent: Option<String>,
-    /// The agent's token, in a file that nobody else may read.
+    /// File with the agent's token, readable only by its owner.
     #[arg(long, value_name = "FILE", requires = "agent")]
     agent_token_file: Option<PathBuf>,
     /// The voile program to measure [default: this one].
@@ -403,7 +417,7 @@ fn experiment(
         );
         if run.profile {
             let seconds = SlicePlan::looking(&definition).as_secs();
-            println!("  and about {seconds} s to look at each cell more closely");
+            println!("  and about {seconds} s to profile each cell");
         }
         if run.repeat > 1 {
             let all = plan.duration() * run.repeat;
@@ -440,7 +454,8 @@ fn experiment(
 fn program(given: Option<&Path>) -> Result<PathBuf, (u8, String)> {
     match given {
         Some(path) => Ok(path.to_owned()),
-        None => std::env::current_exe().map_err(|e| failed(format!("which program are we: {e}"))),
+        None => std::env::current_exe()
+            .map_err(|e| failed(format!("cannot find the path of this program: {e}"))),
     }
 }
 
@@ -499,13 +514,15 @@ fn agreement(comparison: &Comparison) -> Done {
     );
     if voile_host::interrupt::asked() {
         return Err(interrupted(
-            "interrupted; what was measured is kept".to_owned(),
+            "interrupted; the measured rounds are kept".to_owned(),
         ));
     }
     if record.holds() {
         return Ok(());
     }
-    Err(failed("the generators do not agree as asked".to_owned()))
+    Err(failed(
+        "the generators do not agree within the bounds".to_owned(),
+    ))
 }
 
 fn generators(comparison: &Comparison) -> Done {
@@ -531,7 +548,7 @@ fn generators(comparison: &Comparison) -> Done {
     println!("{}{}", record.in_words(), report.display());
     if voile_host::interrupt::asked() {
         return Err(interrupted(
-            "interrupted; what was measured is kept".to_owned(),
+            "interrupted; the measured rounds are kept".to_owned(),
         ));
     }
     if record.holds() {
@@ -545,12 +562,12 @@ fn keep(outcome: &ExperimentOutcome, goes_on: Option<&Path>) -> Done {
     let folder = outcome.folder.display();
     let whole = experiment.rounds_whole;
     let kept = match whole {
-        0 => "no round was measured to its end".to_owned(),
+        0 => "no round is complete".to_owned(),
         1 => "round 1 is kept".to_owned(),
         n => format!("rounds 1 to {n} are kept"),
     };
     let go_on = goes_on.unwrap_or(&outcome.folder).display();
-    let go_on = format!("{kept}; --resume {go_on} goes on from there");
+    let go_on = format!("{kept}; continue with --resume {go_on}");
     print!("{}", voile_report::table::render(&outcome.record));
     for note in &outcome.record.notes {
         println!("\n{note}");
@@ -605,7 +622,7 @@ fn list(peers: &[String]) -> Done {
                 println!("{name} {} {}", peer.version, peer.path.display());
                 if name == "envoy" {
                     println!(
-                        "envoy-xds {} (the same program, told by voile control)",
+                        "envoy-xds {} (the same program, configured by voile control)",
                         peer.version
                     );
                 }

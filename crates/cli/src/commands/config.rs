@@ -14,12 +14,12 @@ use super::monitoring::{AllMonitoring, short, table, word};
 /// certificates) have no file and line.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit code: 0, or 2 when there is no such proxy or the control plane cannot be asked."
+    after_help = "Exit code: 0, or 2 if there is no such proxy or the control plane cannot be reached."
 )]
 pub(crate) struct ConfigArgs {
     #[command(flatten)]
     monitoring: AllMonitoring,
-    /// NAMESPACE/POD, an identity, a node id or a stream's number, as `voile status` shows them
+    /// NAMESPACE/POD, an identity, a node id or a stream number, as `voile status` shows them
     #[arg(value_name = "PROXY")]
     proxy: String,
     /// As JSON.
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
     // Names go as they are: none that a proxy can have holds what a query could not.
     let good = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'&' | b'#' | b'?');
     if !args.proxy.bytes().all(good) {
-        eprintln!("voile config: `{}` is no proxy's name", args.proxy);
+        eprintln!("voile config: `{}` is not the name of a proxy", args.proxy);
         return ExitCode::from(2);
     }
     let path = format!("/debug/config?proxy={}", args.proxy);

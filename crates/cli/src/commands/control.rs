@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
-use voile_control::{Control, ControlOptions, KeyOptions, NodeAccount, Report, Reporter};
+use voile_control::{
+    Addresses, Control, ControlOptions, KeyOptions, NodeAccount, Report, Reporter,
+};
 use voile_identity::{RootFingerprint, RootPolicy};
+use voile_kubernetes::{ClusterAddress, ClusterOptions, ControlPlane, DEFAULT_REVISION};
 use voile_model::Severity;
 use voile_model::mesh::AddressRange;
 
@@ -34,63 +37,67 @@ impl std::str::FromStr for Plaintext {
     }
 }
 
-/// Read folders of YAML, watch them, and tell each proxy what it needs; issue certificates to who proves who it is.
+/// Read folders of YAML, watch them, and send each proxy its configuration; issue certificates to authenticated
+/// workloads.
 ///
-/// A broken edit is reported on stderr with file and line, and what was good stays in force. Stops cleanly on SIGTERM
-/// and Ctrl-C; proxies keep serving with what they hold.
+/// A broken edit is reported on stderr with file and line, and the last good version stays in force. Stops cleanly on
+/// SIGTERM and Ctrl-C; proxies keep their configuration and keep serving.
 #[derive(Debug, Parser)]
 pub(crate) struct ControlArgs {
-    /// Folders of resources (`.yaml`, `.yml`, `.json`), taken together as one mesh.
-    #[arg(value_name = "DIR", required_unless_present = "config")]
+    /// Folders of resources (`.yaml`, `.yml`, `.json`), read together as one mesh.
+    #[arg(value_name = "DIR", required_unless_present_any = ["config", "kubernetes"])]
     directories: Vec<PathBuf>,
 
-    /// A folder of resources; may be given several times, beside others.
+    /// A folder of resources; may be repeated, and combined with DIR.
     #[arg(long, value_name = "DIR")]
     config: Vec<PathBuf>,
 
-    /// Folder for the root key, the token key and join tokens; made with mode 0700 if missing. Several control planes on the
-    /// same folders and the same directory are one to their proxies: any may end.
+    #[command(flatten)]
+    cluster: ClusterArgs,
+
+    /// State directory for the root key, the token key and join tokens; created with mode 0700 if missing. Several
+    /// control planes on the same folders and the same state directory are replicas: any of them may stop.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
 
     #[command(flatten)]
     root: RootArgs,
 
-    /// The only root to serve, as `sha256:…` of its public key (in the file `DIR.root` beside the state directory): with another
-    /// one, or none, in the state directory the control plane does not start.
+    /// The only root key to serve, as `sha256:…` of its public key (see the file `DIR.root` beside the state
+    /// directory). The control plane does not start if the state directory has another root, or none.
     #[arg(long, value_name = "FINGERPRINT", conflicts_with = "new_root")]
     expect_root: Option<RootFingerprint>,
 
-    /// Discovery and certificates over TLS.
+    /// Address for discovery and certificates over TLS.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15012")]
     listen: SocketAddr,
 
-    /// A DNS name or address that proxies know it by; may be given several times. Its certificate always names localhost,
-    /// 127.0.0.1, ::1, istiod.istio-system.svc and the address of `--listen`.
+    /// A DNS name or address by which proxies reach the control plane; may be repeated. Its certificate always includes
+    /// localhost, 127.0.0.1, ::1, istiod.istio-system.svc and the address of `--listen`.
     #[arg(long, value_name = "NAME")]
     server_name: Vec<String>,
 
-    /// Discovery without TLS, for tools on this machine, such as 127.0.0.1:15010 (`off` for none). A caller needs a token, as over
-    /// TLS.
+    /// Address for discovery without TLS, for tools on this machine, such as 127.0.0.1:15010 (`off` for none). A caller
+    /// needs a token, as over TLS.
     #[arg(long, value_name = "ADDRESS|off", default_value = "off")]
     plaintext: Plaintext,
 
-    /// Let `--plaintext` be an address that other machines reach.
+    /// Allow `--plaintext` on an address that other machines can reach.
     #[arg(long)]
     plaintext_beyond_loopback: bool,
 
-    /// Life of workloads' certificates, such as 1h or 30m: 10s to 24h. They are renewed at half of it.
+    /// Lifetime of workload certificates, such as 1h or 30m: 10s to 24h. Proxies renew them at half of it.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = certificate_ttl)]
     certificate_ttl: Duration,
 
-    /// Service account whose pods are node proxies (ztunnel), as in `istio-system/ztunnel`; may be given several times. Such a
-    /// pod, known by a token bound to it, may ask for certificates of the ambient workloads on its own node (`nodeName`). By
-    /// default nobody may ask for anybody else.
+    /// Service account whose pods are node proxies (ztunnel), as in `istio-system/ztunnel`; may be repeated. Such a
+    /// pod, authenticated by a token bound to it, may request certificates for the ambient workloads on its own node
+    /// (`nodeName`). By default a caller may request certificates only for itself.
     #[arg(long, value_name = "NS/SA")]
     node_account: Vec<NodeAccount>,
 
-    /// Longest life of a connection, at least 1s. The control plane then closes it, and the proxy proves its identity
-    /// again on the next one.
+    /// Maximum age of a connection, at least 1s. The control plane then closes it, and the proxy authenticates again on
+    /// the next one.
     #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = connection_age)]
     connection_age: Duration,
 
@@ -99,21 +106,83 @@ pub(crate) struct ControlArgs {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = workload_grace)]
     workload_grace: Duration,
 
-    /// GET /ready, /metrics, /debug/status.
+    /// Address for GET /ready, /metrics and /debug/status.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
     monitoring: SocketAddr,
 
     #[command(flatten)]
     keys: KeyArgs,
 
-    /// Allow to fetch token issuers' keys from this machine (127.0.0.0/8, ::1): for issuers beside the control plane. `voile up`
-    /// allows it to its own, since its services are there.
+    /// Permit fetching keys of token issuers from loopback addresses (127.0.0.0/8, ::1), for issuers beside the control
+    /// plane. `voile up` always permits it, because its services use loopback.
     #[arg(long, value_name = "allow|refuse", default_value = "refuse")]
     jwks_loopback: JwksLoopback,
 
-    /// off, error, warn, info, debug or trace, or `target=level,…`.
+    /// Log level: off, error, warn, info, debug or trace, or `target=level,…`.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
+}
+
+/// The cluster, in place of folders.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Kubernetes")]
+struct ClusterArgs {
+    /// Read the resources of a Kubernetes cluster in place of folders. Callers prove themselves by tokens of the cluster's service
+    /// accounts (audience istio-ca), and the authority's key is in the Secret `cacerts` or `istio-ca-secret`. Inside a pod the
+    /// pod's service account is used.
+    #[arg(long, conflicts_with_all = ["directories", "config", "new_root", "expect_root"])]
+    kubernetes: bool,
+
+    /// Kubeconfig of the cluster; without it that of KUBECONFIG, or ~/.kube/config.
+    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig.
+    #[arg(long, value_name = "NAME", requires = "kubernetes")]
+    context: Option<String>,
+
+    /// Namespace of the control plane: there are the ConfigMap `istio` with the mesh's settings, the authority's Secret and the
+    /// Lease of the elected replica.
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        env = "POD_NAMESPACE",
+        default_value = "istio-system"
+    )]
+    namespace: String,
+
+    /// Revision of this control plane (`istio.io/rev`). With another one than `default` the settings are in the ConfigMap
+    /// `istio-REVISION`.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_REVISION)]
+    revision: String,
+
+    /// Name of this replica, which no other has.
+    #[arg(long, value_name = "NAME", env = "POD_NAME", default_value_t = replica())]
+    replica: String,
+}
+
+/// Name of a replica that runs outside a pod.
+fn replica() -> String {
+    let host = rustix::system::uname();
+    format!(
+        "{}-{}",
+        host.nodename().to_string_lossy(),
+        std::process::id()
+    )
+}
+
+impl ClusterArgs {
+    fn options(self) -> Option<ClusterOptions> {
+        self.kubernetes.then(|| ClusterOptions {
+            address: ClusterAddress {
+                kubeconfig: self.kubeconfig,
+                context: self.context,
+            },
+            namespace: self.namespace,
+            revision: self.revision,
+            replica: self.replica,
+        })
+    }
 }
 
 /// Permission to fetch keys from this machine.
@@ -126,9 +195,9 @@ enum JwksLoopback {
 /// Permission to make another root than proxies trust.
 #[derive(Debug, clap::Args)]
 pub(super) struct RootArgs {
-    /// Begin with another root than the one that the state directory held before. Without this a state directory that was lost or
-    /// exchanged is an error, because the proxies that run would refuse the new root: each of them needs the new root certificate and
-    /// a new token. A root that is still there stays.
+    /// Start with a new root if the state directory no longer has the previous one. Without this option a lost or
+    /// replaced state directory is an error, because running proxies would refuse the new root: each of them needs the
+    /// new root certificate and a new token. An existing root stays.
     #[arg(long)]
     pub(super) new_root: bool,
 }
@@ -137,16 +206,16 @@ pub(super) struct RootArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct KeyArgs {
     /// Interval between fetches of token issuers' keys (`jwksUri`, OpenID discovery), at least 100ms; shorter after
-    /// failures. Good keys stay until better ones come.
+    /// failures. Valid keys stay until newer ones arrive.
     #[arg(long, value_name = "DURATION", default_value = "20m", value_parser = jwks_refresh)]
     jwks_refresh: Duration,
 
-    /// Certificate authorities (PEM) that key servers may be certified by, besides the system's.
+    /// Certificate authorities (PEM) trusted for key servers, besides the system's.
     #[arg(long, value_name = "FILE")]
     jwks_ca: Option<PathBuf>,
 
-    /// Addresses that keys are never fetched from, as ADDRESS or ADDRESS/BITS; may be given several times. Link-local,
-    /// multicast and unspecified addresses never are.
+    /// Addresses from which keys are never fetched, as ADDRESS or ADDRESS/BITS; may be repeated. Link-local, multicast
+    /// and unspecified addresses are always blocked.
     #[arg(long, value_name = "RANGE", value_parser = voile_model::mesh::authorization::values::address_range)]
     jwks_block: Vec<AddressRange>,
 }
@@ -208,6 +277,7 @@ pub(crate) fn run(args: ControlArgs) -> ExitCode {
     }
     // Each proxy is a descriptor: take as many as the system lets us have.
     voile_transport::raise_descriptor_limit();
+    let cluster = args.cluster.options();
     let options = ControlOptions {
         config: [args.directories, args.config].concat(),
         state: args.state,
@@ -240,7 +310,7 @@ pub(crate) fn run(args: ControlArgs) -> ExitCode {
         .enable_all()
         .build();
     let served = match runtime {
-        Ok(runtime) => runtime.block_on(serve(options)),
+        Ok(runtime) => runtime.block_on(serve(options, cluster)),
         Err(error) => Err(error.to_string()),
     };
     match served {
@@ -252,14 +322,55 @@ pub(crate) fn run(args: ControlArgs) -> ExitCode {
     }
 }
 
-async fn serve(options: ControlOptions) -> Result<(), String> {
+/// A control plane of folders or of a cluster.
+enum Running {
+    Folders(Control),
+    Cluster(ControlPlane),
+}
+
+impl Running {
+    async fn start(
+        options: ControlOptions,
+        cluster: Option<ClusterOptions>,
+    ) -> Result<Self, String> {
+        Ok(match cluster {
+            None => {
+                let control = Control::start(options, reporter()).await;
+                Self::Folders(control.map_err(|error| error.to_string())?)
+            }
+            Some(cluster) => {
+                let control = ControlPlane::start(cluster, options, reporter()).await;
+                Self::Cluster(control.map_err(|error| error.to_string())?)
+            }
+        })
+    }
+
+    fn addresses(&self) -> Addresses {
+        match self {
+            Self::Folders(control) => control.addresses(),
+            Self::Cluster(control) => control.addresses(),
+        }
+    }
+
+    async fn stop(self) {
+        match self {
+            Self::Folders(control) => control.stop().await,
+            Self::Cluster(control) => control.stop().await,
+        }
+    }
+}
+
+async fn serve(options: ControlOptions, cluster: Option<ClusterOptions>) -> Result<(), String> {
     // Before anything is started, so that no signal falls between.
     let failed = |error: std::io::Error| format!("signals: {error}");
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let control = Control::start(options, reporter())
-        .await
-        .map_err(|error| error.to_string())?;
+    let control = tokio::select! {
+        started = Running::start(options, cluster) => started?,
+        // A cluster may keep us waiting.
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
     let addresses = control.addresses();
     let plaintext = match addresses.plaintext {
         Some(address) => format!(", plaintext discovery on {address}"),
@@ -304,13 +415,13 @@ fn reporter() -> Reporter {
             }
             let errors = report.diagnostics.iter().filter(|d| d.is_error()).count();
             match (errors, lines.is_empty()) {
-                (_, true) => eprintln!("voile control: all problems are gone"),
+                (_, true) => eprintln!("voile control: all problems are fixed"),
                 (0, false) => {}
                 (1, false) => {
-                    eprintln!("voile control: 1 error; what was good before stays in force");
+                    eprintln!("voile control: 1 error; the last good version stays in force");
                 }
                 (n, false) => {
-                    eprintln!("voile control: {n} errors; what was good before stays in force");
+                    eprintln!("voile control: {n} errors; the last good versions stay in force");
                 }
             }
             last = lines;

@@ -7,20 +7,20 @@ use std::process::ExitCode;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Be many proxies to a control plane, without carrying any traffic: each a discovery stream over TLS with a token of its own.
+/// Simulate many proxies of a control plane, without traffic: each is a discovery stream over TLS with its own token.
 ///
 /// Prints a line of JSON when all are in sync, and one at the end (Ctrl-C). With --commands a program that changes the
 /// configuration announces each change on that socket and learns when it reached each proxy. `voile bench control-plane`
 /// measures this way.
 #[derive(Debug, Parser)]
 pub(crate) struct CrowdArgs {
-    /// The folder of resources that the control plane reads: its workloads with sidecars are who is simulated.
+    /// The folder of resources that the control plane reads: its workloads with sidecars are simulated.
     #[arg(long, value_name = "DIR")]
     config: PathBuf,
-    /// The control plane's state directory: the root to believe, and the key of the proxies' tokens.
+    /// The control plane's state directory: the root to trust, and the key of the proxies' tokens.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// The control plane; of several (commas between them, or the option again) each proxy asks one by chance.
+    /// The control plane; of several (separated by commas, or the option repeated) each proxy picks one at random.
     #[arg(
         long,
         value_name = "URL",
@@ -28,19 +28,19 @@ pub(crate) struct CrowdArgs {
         default_value = "https://127.0.0.1:15012"
     )]
     control: Vec<String>,
-    /// Proxies.
+    /// Number of proxies.
     #[arg(long, default_value_t = 100, value_name = "N")]
     proxies: usize,
-    /// Services that each of them uses.
+    /// Services that each proxy uses.
     #[arg(long, default_value_t = 10, value_name = "N")]
     services: usize,
-    /// Of these, how many are the same for all.
+    /// Number of these services that are the same for all.
     #[arg(long, default_value_t = 0, value_name = "N")]
     shared: usize,
-    /// A Unix socket where somebody listens who gives commands; the crowd ends with its connection.
+    /// Unix socket of the program that gives commands; the crowd ends when its connection closes.
     #[arg(long, value_name = "SOCKET")]
     commands: Option<PathBuf>,
-    /// off, error, warn, info, debug or trace, or `target=level,…`.
+    /// Log level: off, error, warn, info, debug or trace, or `target=level,…`.
     #[arg(long, value_name = "LEVEL", default_value = "error")]
     log_level: String,
 }

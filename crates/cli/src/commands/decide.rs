@@ -16,18 +16,18 @@ use voile_policy::authorization::{Action, Engine, RequestFacts, Verdict};
 
 use tokens::{Algorithm, Issuers};
 
-/// Make decisions by policies made for the purpose, and tell what each took: what `voile bench policy` runs.
+/// Make policy decisions, and print the time of each; `voile bench policy` runs this.
 ///
-/// Prints a line of JSON for each set (what it took to compile, what it holds) and for each set and hit (ns of one decision).
+/// Prints a line of JSON for each set (time to compile, memory) and for each set and hit (ns of one decision).
 #[derive(Debug, clap::Args)]
 pub(crate) struct DecideArgs {
-    /// Print the kinds of rules, one a line; behind a kind of tokens stands that its rules are issuers.
+    /// Print the kinds of rules, one per line; kinds whose rules are token issuers are marked.
     #[arg(long)]
     list: bool,
     /// Policy sets.
     #[arg(long, value_delimiter = ',', value_name = "KIND:RULES:POLICIES,…")]
     sets: Vec<Size>,
-    /// The order of turns follows from it.
+    /// Seed of the order of turns.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// For a counter of instructions: turns in order, 50 decisions each, between calls of `begin_counting` and `end_counting`.
@@ -87,7 +87,7 @@ impl FromStr for Size {
         let name = words.next().unwrap_or_default();
         let kind = DecisionInput::all().find(|kind| kind.name() == name);
         let kind =
-            kind.ok_or_else(|| format!("`{name}` is no kind of rules; --list names them"))?;
+            kind.ok_or_else(|| format!("`{name}` is not a kind of rules; --list prints them"))?;
         let mut number = || {
             let number = words.next()?.parse().ok()?;
             (1..=MAX_RULES).contains(&number).then_some(number)

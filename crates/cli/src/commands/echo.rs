@@ -10,7 +10,7 @@ use voile_load::{LoadTarget, Scheme, Stop, parse_duration};
 
 /// Serve HTTP/1.1, HTTP/2 and gRPC answers of chosen size, delay and status.
 ///
-/// HTTP/2 is told from HTTP/1.1 by its preface. gRPC: voile.echo.v1.Echo sends
+/// HTTP/2 is recognised by its preface. gRPC: voile.echo.v1.Echo sends
 /// messages back (Unary, Stream, Collect, Repeat); grpc.health.v1.Health, Fortio's
 /// fgrpc.PingServer/Ping and reflection are served, too. WebSocket messages come
 /// back, or as many bytes as `size` of the upgrade says.
@@ -27,13 +27,13 @@ use voile_load::{LoadTarget, Scheme, Stop, parse_duration};
 ///   gzip=true          compress the answer for clients that accept it (or a
 ///                      percentage: gzip=50)
 ///   delay-per-request=100us
-///                      wait that long for this request and each that waits
-///                      already: slower under load
+///                      wait that long for this request and for each one
+///                      that waits already: slower under load
 ///   messages=100       messages that voile.echo.v1.Echo/Repeat answers with
 ///   deny=/admin        as an external authorizer (gRPC,
-///                      envoy.service.auth.v3.Authorization/Check), which says
-///                      yes to everything else: no to requests whose path begins
-///                      so; may be repeated; mostly given by --query
+///                      envoy.service.auth.v3.Authorization/Check): deny
+///                      requests whose path begins so, allow all others; may
+///                      be repeated; mostly given by --query
 /// size, delay, status and grpc-status take lists with percentages, too:
 /// delay=2ms:10,5ms:5 waits 2 ms in 10 % of requests, 5 ms in 5 %, and not at all
 /// in the rest. All may come in a field `echo-query` instead. /debug answers with
@@ -55,19 +55,19 @@ pub(crate) struct EchoArgs {
     /// Address to serve the same on over TLS (1.3 or 1.2; ALPN h2 or http/1.1). May be repeated.
     #[arg(long, value_name = "ADDR")]
     listen_tls: Vec<SocketAddr>,
-    /// TLS: the certificate and its chain, in PEM. Without it one is made that signs itself.
+    /// TLS: the certificate and its chain, in PEM. Without it a self-signed certificate is made.
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
     /// TLS: the key of --cert, in PEM.
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// TLS: write the certificate that is made here, for clients that shall trust it (--cacert).
+    /// TLS: write the self-signed certificate to this file, for clients that trust it (--cacert).
     #[arg(long, value_name = "FILE", conflicts_with = "cert")]
     write_cert: Option<PathBuf>,
-    /// TLS: names and addresses of the certificate that is made [default: localhost, 127.0.0.1, ::1]. May be repeated.
+    /// TLS: names and addresses of the self-signed certificate [default: localhost, 127.0.0.1, ::1]. May be repeated.
     #[arg(long, value_name = "NAME", conflicts_with = "cert")]
     tls_name: Vec<String>,
-    /// TLS: clients must show a certificate of these authorities, in PEM.
+    /// TLS: require client certificates from these authorities, in PEM.
     #[arg(long, value_name = "FILE")]
     client_ca: Option<PathBuf>,
     /// Worker threads; connections are balanced over them.
@@ -87,7 +87,7 @@ pub(crate) struct EchoArgs {
         value_name = "QUERY"
     )]
     query: String,
-    /// Answer nothing for a while, again and again: 5s:200ms stops for 200 ms every 5 s.
+    /// Pause periodically: 5s:200ms answers nothing for 200 ms every 5 s.
     #[arg(long, value_parser = Stall::parse, value_name = "EVERY:FOR")]
     stall: Option<Stall>,
     /// Name, put into answers as `x-voile-echo` and, with --call, as `service`.
@@ -96,7 +96,7 @@ pub(crate) struct EchoArgs {
     /// URL to call before answering. May be repeated.
     #[arg(long = "call", value_name = "URL", value_parser = callee)]
     calls: Vec<LoadTarget>,
-    /// Address to serve raw TCP on: what comes goes back, half-close included.
+    /// Address to serve raw TCP on: all bytes are echoed, half-close included.
     #[arg(long, value_name = "ADDR")]
     tcp: Vec<SocketAddr>,
     /// Address to serve the same on over TLS: `tls://` of `voile load`.
@@ -105,10 +105,10 @@ pub(crate) struct EchoArgs {
     /// Address to serve UDP on: each datagram goes back to where it came from.
     #[arg(long, value_name = "ADDR")]
     udp: Vec<SocketAddr>,
-    /// Address of a sink: it takes what comes and says every 256 KiB, as eight bytes, how many it has taken.
+    /// Address of a sink: it reads everything, and every 256 KiB sends the number of bytes read, as eight bytes.
     #[arg(long, value_name = "ADDR")]
     tcp_sink: Vec<SocketAddr>,
-    /// Address of a source: it sends without end.
+    /// Address of a source: it sends continuously.
     #[arg(long, value_name = "ADDR")]
     tcp_source: Vec<SocketAddr>,
 }

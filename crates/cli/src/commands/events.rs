@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::monitoring::{AllMonitoring, Monitoring, short, word};
 
-/// Follow events of control planes: changes published and when every proxy has them, proxies that come, go or refuse,
-/// certificates issued.
+/// Follow events of control planes: changes published and when every proxy has them, proxies that connect, disconnect
+/// or refuse configuration, certificates issued.
 ///
 /// One line each; `--json` prints each as an object. The control plane keeps the last 1,000 events. A slower reader gets the
 /// number of events that it missed. Ends with Ctrl-C, with `--for`, or when the control plane is gone.
@@ -26,12 +26,12 @@ use super::monitoring::{AllMonitoring, Monitoring, short, word};
 /// plane that is gone is asked again every second, with a message, and its events from that time follow.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit code: 0 when the time of --for is over, 2 when the control plane, or none of several, cannot be asked (any more)."
+    after_help = "Exit code: 0 when the time of --for is over, 2 if the control plane (of several, every one) cannot be reached (any more)."
 )]
 pub(crate) struct EventsArgs {
     #[command(flatten)]
     monitoring: AllMonitoring,
-    /// Begin with what the control plane still remembers.
+    /// Start with the events that the control plane still remembers.
     #[arg(long)]
     past: bool,
     /// Stop after this time, such as 30s.
@@ -185,7 +185,7 @@ impl EventCursor {
     fn heard(&mut self, page: &Value) -> Result<ProxyEvents, String> {
         let number = |key: &str| page[key].as_u64();
         let last = number("last")
-            .ok_or_else(|| "the control plane's page of events has no number".to_owned())?;
+            .ok_or_else(|| "the events page of the control plane has no number".to_owned())?;
         let began = number("began");
         let anew = self.began.is_some() && self.began != began;
         self.began = began;
@@ -227,7 +227,7 @@ impl<W: Write> EventPrinter<W> {
                 Err(reason) if !several => return Err(reason),
                 Err(_) if was_gone => {}
                 Err(reason) => {
-                    eprintln!("voile events: {reason}; it is asked again until it answers");
+                    eprintln!("voile events: {reason}; retrying until it answers");
                 }
                 Ok(heard) => {
                     if was_gone {

@@ -16,12 +16,12 @@ use super::up::Dataplane;
 /// The request.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Answers for every workload behind the service: whether it would let the request in, which policy and rule decide,\n\
-    with file and line, and what would have to be otherwise.\n\n\
-    Exit code: 0 allowed by all, 1 denied by any, or left to an external service, 2 when the folder cannot be read or names are not known."
+    after_help = "Answers for every workload of the service: whether it would allow the request, which policy and rule decide (with file\n\
+    and line), and what would have to change.\n\n\
+    Exit code: 0 if all allow it, 1 if any denies it or leaves it to an external service, 2 if the folder cannot be read or a name is unknown."
 )]
 pub(crate) struct ExplainArgs {
-    /// Folders of YAML, taken together as one mesh
+    /// Folders of YAML, read together as one mesh
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Caller: spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT, or NAMESPACE/SERVICE-ACCOUNT; plaintext if left out
@@ -45,13 +45,13 @@ pub(crate) struct ExplainArgs {
     /// Address of the caller
     #[arg(long, value_name = "ADDRESS")]
     source_ip: Option<IpAddr>,
-    /// Server name of its TLS handshake
+    /// Server name (SNI) of its TLS handshake
     #[arg(long)]
     sni: Option<String>,
-    /// A token that the request brings; it is put where the rules of its issuer look for it
+    /// A token of the request; it is placed where the rules of its issuer look for it
     #[arg(long, value_name = "TOKEN")]
     jwt: Option<String>,
-    /// Keys of an issuer whose rule has them fetched (a JSON Web Key Set), since nobody is asked here
+    /// Key set (JWKS) of an issuer whose rule fetches its keys; nothing is fetched here
     #[arg(long, value_name = "ISSUER=FILE", requires = "jwt")]
     jwks: Vec<String>,
     #[command(flatten)]
@@ -64,8 +64,8 @@ pub(crate) struct ExplainArgs {
 /// Data plane of the folder's pods.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct DataPlanes {
-    /// Answer as for `voile up --dataplane WHO`: with `node`, the node proxy stands in place of sidecars, and asks of connections what
-    /// they would ask of requests. Without it, labels decide, as they do for `voile up`
+    /// Answer as for `voile up --dataplane WHO`: with `node`, a node proxy replaces the sidecars, and applies policies
+    /// to connections instead of requests. Without this option labels decide, as for `voile up`
     #[arg(long, value_enum, value_name = "WHO")]
     dataplane: Option<Dataplane>,
 }
@@ -110,7 +110,7 @@ pub(super) fn mesh(directories: &[PathBuf], served: DataPlanes) -> Result<Mesh, 
     }
     let errors = problems.iter().filter(|problem| problem.is_error()).count();
     if errors > 0 {
-        eprintln!("the folder has {errors} errors: see voile analyze");
+        eprintln!("the folder has {errors} errors: run `voile analyze`");
     }
     Ok(mesh)
 }
@@ -161,7 +161,7 @@ fn answer(args: &ExplainArgs) -> Result<Vec<Explanation>, String> {
             .iter()
             .map(|port| port.number.to_string())
             .collect();
-        format!("--to: name a port of {}: {}", service.key, ports.join(", "))
+        format!("--to: add a port of {}: {}", service.key, ports.join(", "))
     })?;
     let header = |text: &String| {
         let (name, value) = text
@@ -195,7 +195,7 @@ fn answer(args: &ExplainArgs) -> Result<Vec<Explanation>, String> {
     let explanations = explain::explain(&mesh, service, port, &question);
     match explanations.is_empty() {
         true => Err(format!(
-            "no workload is behind port {} of {}",
+            "port {} of {} has no workload",
             port.number, service.key
         )),
         false => Ok(explanations),

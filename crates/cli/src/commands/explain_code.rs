@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use voile_analysis::explanations::{all, explanation};
 
-/// Say what a code that `voile analyze` prints means, with an example of wrong and right.
+/// Explain a code that `voile analyze` prints, with a wrong and a right example.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit code: 0, or 2 when there is no such code.")]
+#[command(after_help = "Exit code: 0, or 2 if there is no such code.")]
 pub(crate) struct ExplainCodeArgs {
     /// Codes such as V0401
     #[arg(value_name = "CODE", required_unless_present = "list")]
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &ExplainCodeArgs) -> ExitCode {
             (None, Some(meaning)) => text += &format!("# {}\n\n{meaning}\n", code.to_uppercase()),
             (None, None) => {
                 eprintln!(
-                    "voile explain-code: there is no code `{}`: `voile explain-code --list` has them all",
+                    "voile explain-code: there is no code `{}`: `voile explain-code --list` prints all codes",
                     voile_model::reading::clip(code)
                 );
                 return ExitCode::from(2);

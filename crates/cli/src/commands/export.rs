@@ -28,28 +28,32 @@ enum ExportFormat {
         about = "A workload's AuthorizationPolicies and RequestAuthentications as Envoy's filters"
     )]
     EnvoyFilters(Filters),
-    #[command(about = "All that a stock Envoy needs to be a workload's sidecar, in one file")]
+    #[command(
+        about = "The complete static configuration of a stock Envoy as a workload's sidecar, in one file"
+    )]
     Envoy(envoy::StaticBootstrapArgs),
-    #[command(about = "The file by which a stock Envoy asks the control plane for everything")]
+    #[command(
+        about = "The bootstrap with which a stock Envoy gets its configuration from the control plane"
+    )]
     EnvoyBootstrap(envoy::Bootstrap),
-    #[command(about = "The files that tell Envoy where its certificates are")]
+    #[command(about = "The SDS files with the paths of Envoy's certificates")]
     EnvoySecrets(envoy::Secrets),
 }
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "A JSON array of filters goes to stdout, in the order in which Envoy is to ask them, as Istio's control plane gives them: CUSTOM\n\
-    (an RBAC filter whose shadow rules mark what it matches, then ext_authz), RequestAuthentication (jwt_authn), AUDIT, DENY, ALLOW;\n\
-    dry-run policies are shadow rules. They belong before the router of an HTTP connection manager (with `normalize_path`), over TCP\n\
-    before the proxy, where there are no tokens. ext_authz asks the cluster that Istio calls `outbound|PORT||HOST`, which is yours to\n\
-    define. Keys stand in the filter: those that the mesh fetches (jwksUri, discovery) are given by --jwks. Empty where nothing selects\n\
-    the workload.\n\n\
-    Exit code: 0; 1 where the folder has errors or something cannot be translated (named: keys that are not here, a provider that is not\n\
-    there, several providers, a provider over HTTP for TCP): nothing is said by halves; 2 when the folder cannot be read or the arguments\n\
+    after_help = "A JSON array of filters goes to stdout, in the order in which Envoy must run them, which is the order of Istio's control plane: CUSTOM\n\
+    (an RBAC filter whose shadow rules mark matches, then ext_authz), RequestAuthentication (jwt_authn), AUDIT, DENY, ALLOW;\n\
+    dry-run policies are shadow rules. Place them before the router of an HTTP connection manager (with `normalize_path`), or for TCP\n\
+    before tcp_proxy, where there are no tokens. ext_authz calls the cluster that Istio names `outbound|PORT||HOST`; define it\n\
+    yourself. Keys are inline in the filter: give those that the mesh fetches (jwksUri, discovery) with --jwks. The array is empty if\n\
+    no policy selects the workload.\n\n\
+    Exit code: 0; 1 if the folder has errors or something cannot be translated (it is named: missing keys, a missing provider,\n\
+    several providers, a provider over HTTP for TCP): then nothing is printed; 2 if the folder cannot be read or the arguments\n\
     are wrong."
 )]
 struct Filters {
-    /// Folders of YAML, taken together as one mesh
+    /// Folders of YAML, read together as one mesh
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// The workload's namespace
@@ -58,13 +62,13 @@ struct Filters {
     /// Its labels
     #[arg(long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
-    /// In front of what they stand
+    /// Kind of traffic that the filters apply to
     #[arg(long, value_enum, default_value = "http")]
     layer: At,
-    /// By what Envoy knows who calls
+    /// Source of the caller's identity in Envoy
     #[arg(long, value_enum, default_value = "certificate")]
     peer: By,
-    /// Keys of an issuer whose rule has them fetched (a JSON Web Key Set), since nobody is asked here
+    /// Key set (JWKS) of an issuer whose rule fetches its keys; nothing is fetched here
     #[arg(long, value_name = "ISSUER=FILE")]
     jwks: Vec<String>,
 }
@@ -73,7 +77,7 @@ struct Filters {
 enum At {
     /// HTTP requests
     Http,
-    /// Connections: HTTP's terms are treated as each rule's action demands
+    /// Connections: conditions on HTTP are treated as the action of each rule requires
     Tcp,
 }
 
@@ -166,8 +170,9 @@ fn checked(directories: &[PathBuf]) -> Result<Mesh, Problem> {
 
 impl Filters {
     fn text(&self) -> Result<String, Problem> {
-        let namespace = Namespace::new(&self.namespace)
-            .ok_or_else(|| Problem::Arguments(format!("`{}` is no namespace", self.namespace)))?;
+        let namespace = Namespace::new(&self.namespace).ok_or_else(|| {
+            Problem::Arguments(format!("`{}` is not a namespace", self.namespace))
+        })?;
         let labels = labels("--label", &self.labels).map_err(Problem::Arguments)?;
         let mesh = checked(&self.directories)?;
         let translation = Translation {
@@ -222,7 +227,9 @@ fn keys_of<'a>(
     };
     let fetched = |whence: &str| {
         let who = who();
-        format!("{who}: its keys are fetched ({whence}): give them by --jwks {issuer}=FILE")
+        format!(
+            "{who}: its keys are fetched ({whence}), which this command does not do: give them with --jwks {issuer}=FILE"
+        )
     };
     let keys = match (&rule.keys, given.get(&**issuer)) {
         (KeySource::Inline(keys), _) => &**keys,
@@ -232,7 +239,7 @@ fn keys_of<'a>(
     };
     match KeySet::read(keys) {
         Ok(_) => Ok(keys),
-        Err(why) => Err(format!("{}: {why}, and Envoy takes no such filter", who())),
+        Err(why) => Err(format!("{}: {why}, and Envoy refuses such a filter", who())),
     }
 }
 

@@ -12,7 +12,7 @@ use voile_load::options::pattern;
 use super::load;
 use flags::{FLAGS, FlagHandling};
 
-/// Send load as `fortio load` is told to, by its flags where they mean the same.
+/// Send load like `fortio load`, with its flags where they mean the same.
 ///
 /// All connections send in phase unless -uniform is given, as Fortio's do; latency counts from when each request was due,
 /// which Fortio does not show (docs/reference/load.md). -json and -a write Fortio's JSON.
@@ -83,7 +83,7 @@ fn read(words: &[String]) -> Result<FortioFlags, String> {
     while let Some(word) = words.next() {
         let Some(flag) = word.strip_prefix('-') else {
             if said.url.replace(word.clone()).is_some() {
-                return Err(format!("{word}: one URL is enough; flags stand before it"));
+                return Err(format!("{word}: only one URL is allowed, after the flags"));
             }
             continue;
         };
@@ -95,7 +95,7 @@ fn read(words: &[String]) -> Result<FortioFlags, String> {
         let known = FLAGS.iter().find(|(known, _)| *known == name);
         let Some((name, taken)) = known.copied() else {
             return Err(format!(
-                "-{name}: no flag of `fortio load` that we know; `voile load --help` says what there is"
+                "-{name}: unknown flag of `fortio load`; see `voile load --help`"
             ));
         };
         if let FlagHandling::Refused(instead) = taken {
@@ -151,7 +151,7 @@ fn ours(words: &[String], stem: &str) -> Result<TranslatedOptions, String> {
     };
     say(&format!("--arrival={arrival}"));
     if said.on("nocatchup") {
-        notes.push("-nocatchup: requests that are due are always sent here; their latency counts from when they were due".to_owned());
+        notes.push("-nocatchup is ignored: due requests are always sent; their latency counts from when they were due".to_owned());
     }
     for word in pace(&said)? {
         say(&word);
@@ -223,7 +223,7 @@ fn manner(said: &FortioFlags, url: &str) -> Result<Vec<String>, String> {
     }
     if let Some(method) = said.value("dns-method").filter(|method| *method != "first") {
         return Err(format!(
-            "-dns-method {method}: a name is resolved once, and one address is taken; `voile load --target` takes several"
+            "-dns-method {method}: a name is resolved once, to one address; `voile load --target` supports several"
         ));
     }
     Ok(words)
@@ -243,7 +243,7 @@ fn payload(said: &FortioFlags) -> Result<Vec<String>, String> {
     let delay = said.value("grpc-ping-delay");
     if let Some(service) = said.value("healthservice").filter(|name| !name.is_empty()) {
         if !said.on("grpc") || said.on("ping") {
-            return Err("-healthservice: goes with -grpc, without -ping".to_owned());
+            return Err("-healthservice: requires -grpc, without -ping".to_owned());
         }
         say(format!(
             "--data={}",
@@ -251,7 +251,7 @@ fn payload(said: &FortioFlags) -> Result<Vec<String>, String> {
         ));
     } else if let Some(delay) = delay {
         if !said.on("ping") {
-            return Err("-grpc-ping-delay: goes with -grpc -ping".to_owned());
+            return Err("-grpc-ping-delay: requires -grpc -ping".to_owned());
         }
         let nanoseconds = voile_load::parse_duration(delay)?.as_nanos().to_string();
         let text = match (size, said.value("payload-file"), said.value("payload")) {
@@ -269,7 +269,7 @@ fn payload(said: &FortioFlags) -> Result<Vec<String>, String> {
     } else if let Some(text) = said.value("payload") {
         if text.starts_with('@') {
             return Err(
-                "-payload: what begins with @ would be taken for a file; -payload-file reads one"
+                "-payload: a value that begins with @ would name a file; use -payload-file"
                     .to_owned(),
             );
         }
@@ -290,9 +290,9 @@ fn has_uuid(said: &FortioFlags, url: &str) -> Result<bool, String> {
     };
     let asked = url.contains(UUID) || String::from_utf8_lossy(&payload).contains(UUID);
     match url.split_once("://") {
-        Some(("h2" | "h2c", _)) if asked => Err(format!(
-            "{UUID}: is another in each request over HTTP/1 only; leave out -h2"
-        )),
+        Some(("h2" | "h2c", _)) if asked => {
+            Err(format!("{UUID}: supported over HTTP/1 only; remove -h2"))
+        }
         Some(("http" | "https", _)) => Ok(asked),
         _ => Ok(false),
     }
@@ -357,7 +357,7 @@ fn url(said: &FortioFlags) -> Result<String, String> {
         let bare = bare.unwrap_or_else(|| format!("grpc://{url}"));
         let named = said.value("grpc-method").filter(|name| !name.is_empty());
         if named.is_some() && (said.on("ping") || said.value("healthservice").is_some()) {
-            return Err("-grpc-method: goes without -ping and -healthservice".to_owned());
+            return Err("-grpc-method: not allowed with -ping or -healthservice".to_owned());
         }
         let named = named.map(|name| format!("/{}", name.trim_start_matches('/')));
         let method = if let Some(named) = &named {
@@ -372,14 +372,14 @@ fn url(said: &FortioFlags) -> Result<String, String> {
         return Ok(bare.trim_end_matches('/').to_owned() + method);
     }
     if said.on("ping") {
-        return Err("-ping: goes with -grpc".to_owned());
+        return Err("-ping: requires -grpc".to_owned());
     }
     if said.value("grpc-method").is_some() {
-        return Err("-grpc-method: goes with -grpc".to_owned());
+        return Err("-grpc-method: requires -grpc".to_owned());
     }
     if said.on("h2") {
         let other = swapped("https://", "h2://").or_else(|| swapped("http://", "h2c://"));
-        return other.ok_or_else(|| format!("{url}: -h2 goes with http:// and https://"));
+        return other.ok_or_else(|| format!("{url}: -h2 requires http:// or https://"));
     }
     Ok(url.to_owned())
 }
@@ -389,7 +389,7 @@ pub(crate) fn run(args: FortioArgs) -> ExitCode {
         Some((first, rest)) if first == "load" => rest,
         _ => {
             eprintln!(
-                "voile fortio: only `voile fortio load …` is taken; `voile echo` stands for its server"
+                "voile fortio: only `voile fortio load …` is supported; for Fortio's server use `voile echo`"
             );
             return ExitCode::from(2);
         }
@@ -494,8 +494,11 @@ mod tests {
             "-grpc -grpc-method a.B/C h:1",
             Ok("--arrival=fortio --rate=8 --duration=5s --data={} grpc://h:1/a.B/C"),
         ),
-        ("-grpc-method a.B/C http://a/", Err("goes with -grpc")),
-        ("-grpc -ping -grpc-method a.B/C h:1", Err("without -ping")),
+        ("-grpc-method a.B/C http://a/", Err("requires -grpc")),
+        (
+            "-grpc -ping -grpc-method a.B/C h:1",
+            Err("not allowed with -ping"),
+        ),
         (
             "http://a/{uuid}",
             Ok("--arrival=fortio --rate=8 --duration=5s --uuids http://a/{uuid}"),

@@ -34,26 +34,27 @@ const MAX_RULES: u32 = 1_000_000;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "YAML goes to stdout. The rules are spread over the policies in order; the one at `--hit` matches what `--hit-value` says,\n\
-    the others match nothing that anybody sends.\n\n\
-    `--kind jwt` makes RequestAuthentications instead: each rule is an issuer with a key of its own (Ed25519, made from the seed, for experiments\n\
-    only), and `--tokens` gets a token of the issuer at `--hit`, of a stranger for `miss`. with `--tokens`, `--kind request-principals` makes one\n\
-    issuer beside its policies, whose subject the rule at `--hit` asks for. Exit code: 0, or 2 when the arguments contradict each other."
+    after_help = "YAML goes to stdout. The rules are spread over the policies in order; the one at `--hit` matches `--hit-value`,\n\
+    the others match no real request.\n\n\
+    `--kind jwt` makes RequestAuthentications instead: each rule is an issuer with its own key (Ed25519, made from the seed, for experiments\n\
+    only), and `--tokens` gets a token of the issuer at `--hit`, or of an unknown issuer for `miss`. With `--tokens`, `--kind\n\
+    request-principals` also makes one issuer, whose subject the rule at `--hit` matches. Exit code: 0, or 2 if the arguments\n\
+    contradict each other."
 )]
 struct Policies {
     /// Attribute of the rules
     #[arg(long, value_enum, default_value = "paths")]
     kind: ResourceSet,
-    /// Rules in all
+    /// Number of rules in total
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RULES)))]
     rules: u32,
     /// File for tokens that belong to the rules, one a line
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Count of tokens, each of another subject (`request-principals`: all of the one)
+    /// Number of tokens, each for another subject (`request-principals`: all for the same one)
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RULES)), requires = "tokens")]
     token_count: u32,
-    /// Policies they are spread over
+    /// Number of policies that the rules are spread over
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     policies: u32,
     /// Which rule matches: first, last, miss, or its number from 0
@@ -66,16 +67,16 @@ struct Policies {
     /// ALLOW, DENY or AUDIT
     #[arg(long, value_enum, default_value = "allow")]
     action: PolicyAction,
-    /// They are only counted and logged
+    /// Dry run: the policies are only counted and logged
     #[arg(long)]
     dry_run: bool,
-    /// Their namespace
+    /// Namespace of the policies
     #[arg(long, short, default_value = "default")]
     namespace: String,
-    /// Labels of the workloads they are for, as KEY=VALUE; all of the namespace if left out
+    /// Labels of the selected workloads, as KEY=VALUE; all workloads of the namespace if left out
     #[arg(long = "selector", value_name = "KEY=VALUE")]
     selector: Vec<String>,
-    /// PeerAuthentications (PERMISSIVE, each for workloads that are not there) besides
+    /// Number of additional PeerAuthentications (PERMISSIVE, each selecting no workload)
     #[arg(long, default_value_t = 0)]
     peer_authentications: u32,
     /// Seed of the values
@@ -124,7 +125,7 @@ pub(crate) fn run(args: GenerateArgs) -> ExitCode {
 impl Policies {
     fn text(&self) -> Result<String, String> {
         Namespace::new(&self.namespace)
-            .ok_or_else(|| format!("`{}` is no namespace", self.namespace))?;
+            .ok_or_else(|| format!("`{}` is not a namespace", self.namespace))?;
         if self.policies > self.rules {
             return Err("there are more policies than rules".to_owned());
         }

@@ -32,11 +32,11 @@ enum GraphCommand {
     Generate(generate::GraphGenerateArgs),
     #[command(about = "Draw a graph as SVG, or as DOT for Graphviz")]
     Draw(draw::GraphDrawArgs),
-    #[command(about = "Lay a graph out as a folder that `voile up` runs")]
+    #[command(about = "Write a graph as a folder that `voile up` runs")]
     Mesh(mesh::GraphMeshArgs),
     #[command(about = "Run all services of a graph on this machine, without a mesh")]
     Run(run::GraphRunArgs),
-    #[command(about = "Be one service of a graph")]
+    #[command(about = "Run one service of a graph")]
     Serve(serve::GraphServeArgs),
 }
 

@@ -50,14 +50,18 @@ pub(crate) struct LoadArgs {
     url: Option<String>,
     /// Send requests there too: WEIGHT times as often as to the first URL (1), as 3=http://HOST/PATH. May be repeated. URLs may begin
     /// differently (http, grpc, tcp, ...); each address and protocol has connections of its own, by weight.
-    #[arg(long = "target", value_name = "[WEIGHT=]URL", help_heading = "What")]
+    #[arg(
+        long = "target",
+        value_name = "[WEIGHT=]URL",
+        help_heading = "Requests"
+    )]
     targets: Vec<String>,
-    /// Connect there instead of to what names resolve to; or ip4 or ip6: to an address of that kind. Usually the first
-    /// IPv4 address of a name is taken, and IPv6 if it has none; once, for the whole run.
-    #[arg(long, value_name = "IP|KIND", value_parser = Resolve::parse, default_value = "ip", hide_default_value = true, help_heading = "What")]
+    /// Connect to this address instead of the resolved one; or ip4 or ip6: to an address of that kind. Usually the
+    /// first IPv4 address of a name is taken, and IPv6 if it has none; once, for the whole run.
+    #[arg(long, value_name = "IP|KIND", value_parser = Resolve::parse, default_value = "ip", hide_default_value = true, help_heading = "Requests")]
     resolve: Resolve,
     /// Protocol, if the URL's scheme leaves a choice.
-    #[arg(long, value_enum, value_name = "PROTOCOL", help_heading = "What")]
+    #[arg(long, value_enum, value_name = "PROTOCOL", help_heading = "Requests")]
     protocol: Option<ProtocolName>,
     /// Requests per second over all connections; 0 = maximum, each connection sending as soon as it is answered.
     /// Over time: 100..2000 is a ramp, 100,500,1000 are steps that share the duration; with lengths (which then are the
@@ -69,19 +73,19 @@ pub(crate) struct LoadArgs {
         default_value = "100",
         value_name = "N|PROFILE",
         verbatim_doc_comment,
-        help_heading = "When"
+        help_heading = "Schedule"
     )]
     rate: String,
-    /// So many requests are due at once, at a rate of bursts that keeps the rate of requests.
-    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "When")]
+    /// Number of requests due at once; the rate of requests stays the same.
+    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "Schedule")]
     burst: u64,
     /// Send at recorded times instead, a line a request: seconds first, or an access log (common and combined format,
     /// Envoy's and Istio's, or JSON with a time). Lasts as long as the trace.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "duration", "warmup", "burst", "arrival"], help_heading = "When")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "duration", "warmup", "burst", "arrival"], help_heading = "Schedule")]
     replay: Option<PathBuf>,
-    /// Send what was recorded, too: the method and path of each line (`1.25 GET /a?b`, or as the log has them), to the host
-    /// of the URL.
-    #[arg(long, requires = "replay", conflicts_with_all = ["targets", "method"], help_heading = "When")]
+    /// Also send the recorded requests: the method and path of each line (`1.25 GET /a?b`, or as the log has them), to
+    /// the host of the URL.
+    #[arg(long, requires = "replay", conflicts_with_all = ["targets", "method"], help_heading = "Schedule")]
     replay_requests: bool,
     /// Factor to the recorded speed.
     #[arg(
@@ -89,7 +93,7 @@ pub(crate) struct LoadArgs {
         default_value_t = 1.0,
         value_name = "FACTOR",
         requires = "replay",
-        help_heading = "When"
+        help_heading = "Schedule"
     )]
     replay_speed: f64,
     /// Connections, each with at most one request in flight (HTTP/2 and gRPC: --streams).
@@ -98,7 +102,7 @@ pub(crate) struct LoadArgs {
         short = 'c',
         default_value_t = 4,
         value_name = "N",
-        help_heading = "Over what"
+        help_heading = "Connections"
     )]
     connections: usize,
     /// HTTP/2 and gRPC: requests in flight on each connection, at most.
@@ -107,35 +111,35 @@ pub(crate) struct LoadArgs {
         short = 's',
         default_value_t = 1,
         value_name = "N",
-        help_heading = "Over what"
+        help_heading = "Connections"
     )]
     streams: usize,
     /// Time to measure [default: 10s]; 0: until Ctrl-C.
-    #[arg(long, short = 'd', value_parser = parse_duration, value_name = "DURATION", help_heading = "When")]
+    #[arg(long, short = 'd', value_parser = parse_duration, value_name = "DURATION", help_heading = "Schedule")]
     duration: Option<Duration>,
     /// End after so many requests instead: with a rate, when so many have been due; without (--rate 0), when so many
     /// have been answered.
-    #[arg(long, short = 'n', value_name = "N", conflicts_with_all = ["duration", "replay", "find_capacity"], help_heading = "When")]
+    #[arg(long, short = 'n', value_name = "N", conflicts_with_all = ["duration", "replay", "find_capacity"], help_heading = "Schedule")]
     requests: Option<u64>,
     /// Time to send the same load first, without counting it.
-    #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "DURATION", help_heading = "When")]
+    #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "DURATION", help_heading = "Schedule")]
     warmup: Duration,
     /// Generator threads; connections and schedule are divided among them.
     #[arg(
         long,
         default_value_t = 1,
         value_name = "N",
-        help_heading = "Over what"
+        help_heading = "Connections"
     )]
     threads: usize,
     /// Spread of requests over time.
-    #[arg(long, value_enum, default_value_t = ArrivalName::Uniform, help_heading = "When")]
+    #[arg(long, value_enum, default_value_t = ArrivalName::Uniform, help_heading = "Schedule")]
     arrival: ArrivalName,
     /// Seed of `--arrival poisson`.
-    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "When")]
+    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "Schedule")]
     seed: u64,
     /// Longest wait for a response after it was sent; then the connection is closed and an error counted.
-    #[arg(long, default_value = "3s", value_parser = parse_duration, value_name = "DURATION", help_heading = "Judged by")]
+    #[arg(long, default_value = "3s", value_parser = parse_duration, value_name = "DURATION", help_heading = "Checks")]
     timeout: Duration,
     /// Request method.
     #[arg(
@@ -143,18 +147,18 @@ pub(crate) struct LoadArgs {
         short = 'X',
         default_value = "GET",
         value_name = "METHOD",
-        help_heading = "What"
+        help_heading = "Requests"
     )]
     method: String,
     /// Request header; `Host` replaces the URL's. May be repeated.
-    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = parse_header, help_heading = "What")]
+    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = parse_header, help_heading = "Requests")]
     headers: Vec<(String, String)>,
-    /// Request header whose value is another line of the file in each request, in turn and around: tokens that are not seen
-    /// twice, as 'Authorization: @FILE'.
-    #[arg(long, value_name = "NAME: @FILE", value_parser = parse_header, help_heading = "What")]
+    /// Request header whose value is the next line of the file in each request, starting over at the end: for tokens
+    /// that must differ, as 'Authorization: @FILE'.
+    #[arg(long, value_name = "NAME: @FILE", value_parser = parse_header, help_heading = "Requests")]
     header_each: Option<(String, String)>,
-    /// HTTP/1: `{uuid}` in the URL's path and query and in --data is another in each request.
-    #[arg(long, help_heading = "What")]
+    /// HTTP/1: replace `{uuid}` in the URL's path and query and in --data by a new UUID in each request.
+    #[arg(long, help_heading = "Requests")]
     uuids: bool,
     /// Send a body of that many bytes. gRPC: a message whose payload field has that many. TCP: that many bytes are a
     /// request (default 64). Several: 100..2000 (16 sizes, evenly spread), or with weights 1024:90,65536:10.
@@ -162,47 +166,53 @@ pub(crate) struct LoadArgs {
         long,
         value_name = "BYTES|SIZES",
         conflicts_with = "data",
-        help_heading = "What"
+        help_heading = "Requests"
     )]
     payload_size: Option<String>,
-    /// Send this body; @FILE reads it from a file. gRPC: what begins with `{` is the request message in JSON, or several after
-    /// each other to be sent in turn; what it looks like is asked of the server (reflection) or read from --descriptors.
-    #[arg(long, value_name = "TEXT|@FILE", help_heading = "What")]
+    /// Send this body; @FILE reads it from a file. gRPC: what begins with `{` is the request message in JSON, or
+    /// several after each other to be sent in turn; its description comes from the server (reflection) or from
+    /// --descriptors.
+    #[arg(long, value_name = "TEXT|@FILE", help_heading = "Requests")]
     data: Option<String>,
     /// gRPC: descriptions of the messages, as `protoc --include_imports -o FILE` writes them, for servers without reflection.
-    #[arg(long, value_name = "FILE", requires = "data", help_heading = "What")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "data",
+        help_heading = "Requests"
+    )]
     descriptors: Option<PathBuf>,
-    /// tcp-bulk: take bytes from a server that sends without end, instead of sending them.
-    #[arg(long, help_heading = "What")]
+    /// tcp-bulk: receive bytes from a server that sends continuously, instead of sending them.
+    #[arg(long, help_heading = "Requests")]
     pull: bool,
     /// Open a connection for each request.
-    #[arg(long, help_heading = "Over what")]
+    #[arg(long, help_heading = "Connections")]
     no_keepalive: bool,
     /// Close each connection after a number of answers between these, drawn anew for each, as Fortio's -connection-reuse.
-    #[arg(long, value_name = "MIN:MAX", value_parser = parse_reuse, conflicts_with = "no_keepalive", help_heading = "Over what")]
+    #[arg(long, value_name = "MIN:MAX", value_parser = parse_reuse, conflicts_with = "no_keepalive", help_heading = "Connections")]
     connection_reuse: Option<(u64, u64)>,
     /// gRPC: messages that a call sends and that its answer must bring, for streaming methods: 100:100, 100:1, 1:100.
     /// Without it, each message of --data is sent once, and a stream of answers may bring as many as it likes.
-    #[arg(long, value_name = "OUT:IN", value_parser = parse_messages, help_heading = "What")]
+    #[arg(long, value_name = "OUT:IN", value_parser = parse_messages, help_heading = "Requests")]
     messages: Option<(u32, u32)>,
     /// gRPC, a method with streams both ways: each lane keeps a call open, and a request is a message of it, sent when the last
     /// one was answered. Latency is that of a message. With N a call ends after so many, and another begins.
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["messages", "targets"], help_heading = "What")]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["messages", "targets"], help_heading = "Requests")]
     interleave: Option<u32>,
     /// Source address of the connections.
-    #[arg(long, value_name = "IP", help_heading = "Over what")]
+    #[arg(long, value_name = "IP", help_heading = "Connections")]
     bind: Option<IpAddr>,
     /// Count a response with a body (gRPC: message) of another length as an error (kind `size`). TCP: that many bytes
     /// are an answer (default: as many as were sent).
-    #[arg(long, value_name = "BYTES", help_heading = "Judged by")]
+    #[arg(long, value_name = "BYTES", help_heading = "Checks")]
     expect_size: Option<u64>,
     /// Count a response with another status as an error (kind `status`); without it, any but 2xx is. gRPC: its status,
     /// of which any but 0 is.
-    #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u16).range(0..=599), help_heading = "Judged by")]
+    #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u16).range(0..=599), help_heading = "Checks")]
     expect_status: Option<u16>,
     /// Find the highest rate at which these bounds hold, such as 'p99<5ms,errors<0.1%' (p50, p99, p99.9, mean, max, errors),
     /// beginning at --rate, with probes of --duration (3s): the whole curve of latency against load, and its knee.
-    #[arg(long, value_name = "BOUNDS", conflicts_with_all = ["replay", "abort"], help_heading = "Judged by")]
+    #[arg(long, value_name = "BOUNDS", conflicts_with_all = ["replay", "abort"], help_heading = "Checks")]
     find_capacity: Option<String>,
     /// Precision of the capacity, in percent.
     #[arg(
@@ -210,16 +220,16 @@ pub(crate) struct LoadArgs {
         default_value_t = 5.0,
         value_name = "PERCENT",
         requires = "find_capacity",
-        help_heading = "Judged by"
+        help_heading = "Checks"
     )]
     precision: f64,
     /// End the run when one of these is true of a second of it, such as 'errors>5%,p99>1s'; or at the first answer with
     /// a status, as 'status=503', or request without an answer, 'status=none'.
-    #[arg(long, value_name = "CONDITIONS", help_heading = "Judged by")]
+    #[arg(long, value_name = "CONDITIONS", help_heading = "Checks")]
     abort: Option<String>,
     #[command(flatten)]
     tls: TlsArgs,
-    /// Send nothing; show results that were written before, ours (--json) or Fortio's, beside each other. May be repeated.
+    /// Send nothing; show saved results of `voile load --json` or of Fortio beside each other. May be repeated.
     #[arg(
         long,
         value_name = "FILE",
@@ -233,7 +243,7 @@ pub(crate) struct LoadArgs {
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Table, help_heading = "Output")]
     format: Format,
-    /// Write the result there instead of stdout.
+    /// Write the result to this file instead of stdout.
     #[arg(long, short = 'o', value_name = "FILE", help_heading = "Output")]
     out: Option<PathBuf>,
     /// JSON: count in intervals of this length as well (at least 10ms), each with its histogram.
@@ -369,10 +379,13 @@ fn find_capacity(
     print(args, &text)?;
     let mut reasons = Vec::new();
     if found.capacity_rps <= 0.0 && !found.limited_by.is_empty() {
-        reasons.push(format!("the bounds hold at no rate: {}", found.limited_by));
+        reasons.push(format!(
+            "the bounds do not hold at any rate: {}",
+            found.limited_by
+        ));
     }
     if found.generator_limited {
-        reasons.push("the generator was the limit".to_owned());
+        reasons.push("the generator was the bottleneck".to_owned());
     }
     if found.interrupted {
         reasons.push("the search was interrupted".to_owned());
@@ -407,7 +420,7 @@ fn has_place(args: &LoadArgs, protocol: LoadProtocol) -> Result<(), String> {
         LoadProtocol::TcpBulk => "the figures of tcp-bulk",
         _ => return Ok(()),
     };
-    Err(format!("--format fortio has no place for {of}"))
+    Err(format!("--format fortio cannot express {of}"))
 }
 
 fn options(args: &LoadArgs) -> Result<LoadOptions, String> {
@@ -440,7 +453,7 @@ fn options(args: &LoadArgs) -> Result<LoadOptions, String> {
     options.timeout = args.timeout;
     has_place(args, options.protocol)?;
     if args.pull && options.protocol != LoadProtocol::TcpBulk {
-        return Err("--pull belongs to --protocol tcp-bulk".to_owned());
+        return Err("--pull requires --protocol tcp-bulk".to_owned());
     }
     options.bulk = if args.pull { Bulk::Pull } else { Bulk::Push };
     options.http10 = args.protocol == Some(ProtocolName::Http10);
@@ -493,12 +506,12 @@ fn in_json(args: &LoadArgs, options: &LoadOptions, data: &[u8]) -> bool {
 fn describe(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
     if !in_json(args, options, &options.body) {
         return match args.descriptors {
-            Some(_) => Err("descriptors: belong to gRPC and --data in JSON".to_owned()),
+            Some(_) => Err("descriptors: require gRPC and --data in JSON".to_owned()),
             None => Ok(()),
         };
     }
     let json = String::from_utf8(std::mem::take(&mut options.body))
-        .map_err(|_| "data: JSON is UTF-8".to_owned())?;
+        .map_err(|_| "data: JSON must be UTF-8".to_owned())?;
     let targets =
         std::iter::once(&options.target).chain(options.more.iter().map(|(_, target)| target));
     let mut ready = Vec::new();
@@ -512,7 +525,7 @@ fn describe(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
             .messages(&json)
             .map_err(|why| format!("data: {why}"))?;
         if args.interleave.is_some() && messages.len() > 1 {
-            return Err("data: one message goes with --interleave".to_owned());
+            return Err("data: --interleave allows one message only".to_owned());
         }
         let (many, answers) = method.streaming();
         // Only the server knows the number of answers in a stream.
@@ -524,7 +537,10 @@ fn describe(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
             || (wanted != 1 && !answers)
             || (args.interleave.is_some() && !(many && answers))
         {
-            return Err(format!("{}: the method does not stream so", target.url));
+            return Err(format!(
+                "{}: the method does not stream in this direction",
+                target.url
+            ));
         }
         if args.interleave.is_none() {
             options.messages = (sent, wanted);
@@ -590,10 +606,10 @@ fn judge(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
     if let Some(text) = &args.find_capacity {
         LoadCondition::parse(text, '<').map_err(|why| format!("find-capacity {why}"))?;
         if options.duration >= UNTIL_STOPPED {
-            return Err("find-capacity: a probe must end; its duration is more than 0".to_owned());
+            return Err("find-capacity: the duration of a probe must be more than 0".to_owned());
         }
         if !options.parts.is_empty() || options.rate <= 0.0 {
-            return Err("find-capacity begins at one rate above 0".to_owned());
+            return Err("find-capacity needs one start rate above 0".to_owned());
         }
         if !(0.5..=50.0).contains(&args.precision) {
             return Err(format!("precision {}: expected 0.5 to 50", args.precision));
@@ -620,7 +636,7 @@ fn count(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
     }
     if !options.parts.is_empty() || matches!(args.arrival, ArrivalName::Poisson) {
         return Err(
-            "requests: how many are due follows from the rates, or from chance; give a duration"
+            "requests: the number of due requests follows from the rates, or is random; use a duration"
                 .to_owned(),
         );
     }
@@ -629,7 +645,9 @@ fn count(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
         .ok()
         .map(|duration| duration.saturating_sub(ROUNDING))
         .filter(|duration| !duration.is_zero() && *duration < UNTIL_STOPPED)
-        .ok_or_else(|| format!("requests {requests}: that many take {seconds:.1} s"))?;
+        .ok_or_else(|| {
+            format!("requests {requests}: this many take {seconds:.1} s, which is not supported")
+        })?;
     Ok(())
 }
 
@@ -664,9 +682,7 @@ fn arrive(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
     }
     let parts = ProfileSegment::parse(&args.rate).map_err(|why| format!("rate {why}"))?;
     if args.duration.is_some() && parts.iter().any(|part| part.length.is_some()) {
-        return Err(
-            "duration: the parts of the rate have lengths, which are the duration".to_owned(),
-        );
+        return Err("duration: the lengths of the rate's parts already set it".to_owned());
     }
     options.set_parts(parts);
     Ok(())

@@ -61,7 +61,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// A service mesh you can hardly feel, and the laboratory that proves it.
+/// A service mesh, and the laboratory that measures it.
 #[derive(Debug, Parser)]
 #[command(name = "voile", version, propagate_version = true)]
 pub(crate) struct Voile {
@@ -74,54 +74,56 @@ enum Command {
     // Not doc comments: those would take the place of the long help that each command's `Args` has.
     #[command(about = "Run the mesh that a folder of YAML describes, on this machine")]
     Up(up::UpArgs),
-    #[command(about = "Check a folder of YAML and print every problem with its place")]
+    #[command(about = "Check a folder of YAML and print every problem with file and line")]
     Analyze(analyze::AnalyzeArgs),
-    #[command(about = "Say what a code that is printed means, with an example of wrong and right")]
+    #[command(about = "Explain a diagnostic code, with a wrong and a right example")]
     ExplainCode(explain_code::ExplainCodeArgs),
-    #[command(about = "Say whether a request would be let in, and why")]
+    #[command(about = "Tell whether a request would be allowed, and why")]
     Explain(explain::ExplainArgs),
-    #[command(about = "Say who may call a service")]
+    #[command(about = "List who may call a service")]
     WhoCan(who_can::WhoCanArgs),
-    #[command(about = "Say what resources are in the words of another proxy")]
+    #[command(about = "Translate resources into the configuration of another proxy")]
     Export(export::ExportArgs),
-    #[command(about = "Make resources by the thousand, for experiments")]
+    #[command(about = "Generate resources in large numbers, for experiments")]
     Generate(generate::GenerateArgs),
     #[command(about = "Run the control plane")]
     Control(control::ControlArgs),
-    #[command(about = "Say of every proxy whether it is in sync")]
+    #[command(about = "Show for every proxy whether it is in sync")]
     Status(status::StatusArgs),
-    #[command(about = "Say what a proxy holds, and by which documents")]
+    #[command(about = "Show the resources of a proxy, and the documents they come from")]
     Config(config::ConfigArgs),
-    #[command(about = "Follow what happens at a control plane")]
+    #[command(about = "Follow the events of a control plane")]
     Events(events::EventsArgs),
-    #[command(about = "Be many proxies to a control plane, to see how soon each is told")]
+    #[command(
+        about = "Simulate many proxies of a control plane, to measure how fast changes reach them"
+    )]
     Crowd(crowd::CrowdArgs),
     #[command(about = "Run a proxy")]
     Proxy(Box<proxy::ProxyArgs>),
     #[command(
-        about = "Give a program that is no proxy of ours its certificates, and gRPC its bootstrap"
+        about = "Keep the certificates of any program up to date, and write gRPC's bootstrap"
     )]
     Agent(agent::AgentArgs),
     #[command(about = "Give the Pods of a file of Kubernetes objects their proxies")]
     Inject(inject::InjectArgs),
     #[command(about = "Redirect a pod's connections to its sidecar")]
     Redirect(redirect::RedirectArgs),
-    #[command(about = "Make the tokens by which a proxy proves who it is")]
+    #[command(about = "Create the tokens with which proxies authenticate")]
     Token(token::TokenArgs),
-    #[command(about = "Take certificates back before they expire")]
+    #[command(about = "Revoke certificates before they expire")]
     Revoke(revoke::RevokeArgs),
-    #[command(about = "Measure what a mesh costs on this machine")]
+    #[command(about = "Measure the cost of a mesh on this machine")]
     Bench(bench::BenchArgs),
     #[command(about = "Send load over HTTP, gRPC, WebSocket, TCP or UDP and measure latency")]
     Load(Box<load::LoadArgs>),
-    #[command(about = "Send load as `fortio load` is told to, by Fortio's flags")]
+    #[command(about = "Send load like `fortio load`, with Fortio's flags")]
     Fortio(fortio::FortioArgs),
     #[command(about = "Check, make, draw and run graphs of synthetic services")]
     Graph(graph::GraphArgs),
     #[command(about = "Serve HTTP, gRPC and TCP answers of chosen size, delay and status")]
     Echo(echo::EchoArgs),
     #[command(
-        about = "Make decisions by policies made for the purpose, and tell what each took",
+        about = "Make policy decisions, and print the time of each",
         hide = true
     )]
     Decide(decide::DecideArgs),

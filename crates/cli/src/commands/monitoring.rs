@@ -24,7 +24,7 @@ pub(crate) struct Monitoring {
 /// Addresses of the pages of one mesh's control planes.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct AllMonitoring {
-    /// The control plane's `--monitoring` address; of several each.
+    /// The control plane's `--monitoring` address; repeat the option for several control planes.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
     monitoring: Vec<SocketAddr>,
 }

@@ -272,7 +272,7 @@ pub(crate) fn run(args: ProxyArgs) -> ExitCode {
     }
     if matches!(args.role, Role::Gateway | Role::Waypoint) && args.capture != CaptureMode::None {
         eprintln!(
-            "voile proxy: --role gateway or waypoint with --capture: nothing is redirected to it; clients connect to it"
+            "voile proxy: --role gateway and waypoint do not support --capture: clients connect to them directly"
         );
         return ExitCode::from(2);
     }

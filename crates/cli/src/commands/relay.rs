@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use voile_load::Stop;
 use voile_load::relay::{RelayOptions, TcpRelay};
 
-/// Relay TCP bytes between two addresses: the least that a process in the path can cost, the lab's floor.
+/// Relay TCP bytes between two addresses: the minimum cost of a process in the path, the lab's floor.
 ///
 /// Prints `listening on ADDRESS` to stderr once it accepts. Ends on SIGINT or SIGTERM.
 #[derive(Debug, clap::Args)]
@@ -14,7 +14,7 @@ pub(crate) struct RelayArgs {
     /// Address to accept on; port 0 takes a free one.
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
-    /// Address to carry each connection to.
+    /// Address to connect to.
     #[arg(long, value_name = "ADDR")]
     to: SocketAddr,
     /// Worker threads; connections are balanced over them.

@@ -8,10 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use voile_identity::revocation::local::{self, RevokeError, Revoked};
 
-/// Take certificates back before they expire.
+/// Revoke certificates before they expire.
 ///
-/// A certificate is named by its PEM file or by its serial number (`curl http://ADMIN/certs` on its proxy says it, and
-/// `openssl x509 -serial`). Revokes the certificate, not the workload: a proxy that holds its token gets another
+/// A certificate is named by its PEM file or by its serial number (shown by `curl http://ADMIN/certs` on its proxy, and
+/// by `openssl x509 -serial`). Revokes the certificate, not the workload: a proxy that holds its token gets another
 /// certificate for new keys. A holder of the old keys does not. Prints the serial numbers on the list.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RevokeArgs {
@@ -21,10 +21,10 @@ pub(crate) struct RevokeArgs {
     /// Certificates in PEM; `-` reads one from stdin.
     #[arg(value_name = "FILE")]
     certificates: Vec<PathBuf>,
-    /// A serial number in hexadecimal; may be given several times.
+    /// A serial number in hexadecimal; may be repeated.
     #[arg(long, value_name = "HEX")]
     serial: Vec<String>,
-    /// Only print what is revoked.
+    /// Only print the revoked serial numbers.
     #[arg(long, conflicts_with_all = ["certificates", "serial"])]
     list: bool,
 }
@@ -34,7 +34,7 @@ const MAX_CERTIFICATE_BYTES: u64 = 64 * 1024;
 
 pub(crate) fn run(args: RevokeArgs) -> ExitCode {
     if !args.list && args.certificates.is_empty() && args.serial.is_empty() {
-        eprintln!("voile revoke: name a certificate's FILE or --serial, or ask with --list");
+        eprintln!("voile revoke: give the FILE of a certificate or --serial, or use --list");
         return ExitCode::from(2);
     }
     match revoke(&args) {

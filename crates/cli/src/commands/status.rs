@@ -10,21 +10,21 @@ use serde_json::{Value, json};
 use super::explain::Output;
 use super::monitoring::{AllMonitoring, short, table, word};
 
-/// Say of every connected proxy whether it is in sync, how late it is, and how long its certificate lasts.
+/// Show for every connected proxy whether it is in sync, how late it is, and how long its certificate lasts.
 ///
-/// SYNC is `yes` when it has acknowledged all that it was sent, `no` with how long it has not, and `refuses` with the types
-/// of which it refuses something; each refused resource follows with the reason. CHANGES are those that are in force there, LAST and SLOWEST the
-/// time from the change of a document to its acknowledgement. A proxy may have several streams while it reconnects.
+/// SYNC is `yes` if the proxy has acknowledged everything that it was sent, `no` with the time since then, and
+/// `refuses` with the types of the resources that it refuses; each refused resource follows with the reason. CHANGES
+/// counts the changes in force there; LAST and SLOWEST are the times from the change of a document to its
+/// acknowledgement. A proxy may have several streams while it reconnects.
 ///
-/// Endpoints that HealthChecks of proxies found unwell follow, and documents that are refused, with their place and what serves in their
-/// stead; what stock Envoys and gRPC applications cannot be told, by name; then WorkloadGroups and
-/// Gateway API's resources.
+/// Then follow endpoints that HealthChecks found unhealthy; refused documents, with file and line, and whether an older
+/// version serves; limits of stock Envoys and gRPC applications, by name; WorkloadGroups; and Gateway API resources.
 ///
 /// With `--monitoring` more than once these are several control planes of one mesh: each has a line, each proxy names the one
 /// that serves it, and `--json` has the pages by address.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit code: 0 when all are in sync, 1 when one is not or refuses something, control planes differ in their version or a state folder was lost, 2 when a control plane cannot be asked."
+    after_help = "Exit code: 0 if all are in sync, 1 if one is not or refuses something, control planes differ in their version or a state folder was lost, 2 if a control plane cannot be reached."
 )]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub(crate) struct StatusArgs {
     /// The whole page, as JSON.
     #[arg(long)]
     json: bool,
-    /// The same, as other commands call it.
+    /// The same as --json, as in other commands.
     #[arg(long, short, value_enum, default_value = "text")]
     output: Output,
 }
@@ -227,7 +227,7 @@ fn documents(pages: &[Page]) -> String {
         let mut lines = String::new();
         if let Some(why) = found["unreadable"].as_str() {
             lines +=
-                &format!("the documents cannot be read, and what was read last serves: {why}\n");
+                &format!("the documents cannot be read; the last good version serves: {why}\n");
         }
         let rows = list(&found["refused"]).into_iter().map(|one| {
             let state = match one["serves"] == true {
@@ -247,7 +247,7 @@ fn documents(pages: &[Page]) -> String {
             lines += &table(&["DOCUMENT", "CODE", "STATE", "WHAT"], &rows);
         }
         if let Some(more) = found["more"].as_u64() {
-            lines += &format!("and {more} more: voile analyze says all\n");
+            lines += &format!("and {more} more: `voile analyze` lists all\n");
         }
         for problem in list(&found["problems"]) {
             lines += &format!("not in force: {}\n", problem.as_str().unwrap_or_default());
@@ -488,7 +488,7 @@ mod tests {
         let lines = "DOCUMENT    CODE   STATE    WHAT\n\
              a.yaml:3:1  V0104  refused  0 is no port (field spec.ports[0].port)\n\
              a.yaml:1:1  V0110  serves   keeping the last good version of b\n\
-             and 2 more: voile analyze says all\n\
+             and 2 more: `voile analyze` lists all\n\
              not in force: no keys\n";
         let both = [at(1, found.clone()), at(2, found.clone())];
         assert_eq!(documents(&both), format!("\n{lines}"));
@@ -497,7 +497,7 @@ mod tests {
             documents(&[at(1, found), at(2, gone), at(3, Value::Null)]),
             format!(
                 "\n127.0.0.1:1:\n{lines}\n127.0.0.1:2:\n\
-                 the documents cannot be read, and what was read last serves: no such folder\n"
+                 the documents cannot be read; the last good version serves: no such folder\n"
             )
         );
     }

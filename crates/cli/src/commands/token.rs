@@ -19,15 +19,15 @@ pub(crate) struct TokenArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum SubjectKind {
-    /// Print a service-account token (a JWT): good for any number of certificates until it expires.
+    /// Print a service-account token (a JWT): valid for any number of certificates until it expires.
     Create(Create),
-    /// Print a join token: good for one first certificate, which then renews itself.
+    /// Print a join token: valid for one first certificate, with which the proxy then renews.
     Join(Join),
 }
 
 #[derive(Debug, clap::Args)]
 struct Subject {
-    /// The control plane's state directory; made, with mode 0700, if missing.
+    /// The control plane's state directory; created with mode 0700 if missing.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
     /// The service account.

@@ -30,8 +30,7 @@ pub(super) fn refusal(option: &str, path: &Path) -> Option<String> {
         text.starts_with(voile_identity::join::JOIN_TOKEN_PREFIX) || text.starts_with(JWT_PREFIX);
     is_token.then(|| {
         format!(
-            "{option} takes the name of a file, and this is a token: everybody on this machine can read it here (`ps`). Make \
-             another one, write it to a file of its owner's own (`umask 077`), and name that file"
+            "{option} expects the name of a file, but this is a token: every user of this machine can read it on the command line (`ps`). Create another token, write it to a file with mode 600 (`umask 077`), and give the name of that file"
         )
     })
 }
@@ -45,7 +44,7 @@ pub(super) fn warn_of_open(path: &Path) {
         tracing::warn!(
             path = %path.display(),
             mode = format_args!("{:o}", metadata.mode() & 0o7777),
-            "everybody on this machine can read this token and be this workload: chmod 600, and write it under `umask 077`"
+            "every user of this machine can read this token and act as this workload: run chmod 600, and create token files with `umask 077`"
         );
     }
 }
@@ -79,7 +78,7 @@ pub(super) fn warning_of_output(stdout: &Metadata) -> Option<String> {
     let open = stdout.is_file() && stdout.mode() & NOT_OWNER != 0;
     open.then(|| {
         format!(
-            "the file that the token went to has mode {:o}: chmod 600, or write it under `umask 077`",
+            "the output file of the token has mode {:o}: run chmod 600, or create it with `umask 077`",
             stdout.mode() & 0o7777
         )
     })

@@ -60,8 +60,8 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     quiet: bool,
 
-    /// Egress of pods in namespaces: `none`, or `host`: every address that this machine reaches from other than loopback, by
-    /// TCP, and its name server. Connections out are this program's own, so nothing is set up on the host.
+    /// Egress of pods in namespaces: `none`, or `host`: TCP to every address that this machine reaches, except
+    /// loopback, and its name server. This program opens the outgoing connections, so nothing is set up on the host.
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = Egress::None)]
     egress: Egress,
 
@@ -73,12 +73,12 @@ pub(crate) struct UpArgs {
     #[arg(long, value_enum, value_name = "WHO")]
     dataplane: Option<Dataplane>,
 
-    /// Lifetime of the sidecars' tokens, at least 10s and at most 24h; they are written anew after half of it.
+    /// Lifetime of the sidecars' tokens, at least 10s and at most 24h; they are renewed after half of it.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = token_ttl)]
     token_ttl: Duration,
 
-    /// Number of control planes, at most 3. They are equals on the same folder and state. Each sidecar connects to one of
-    /// them, and to another when that one ends.
+    /// Number of control planes, at most 3. They are replicas on the same folder and state. Each sidecar connects to
+    /// one of them, and to another when that one ends.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = control_planes)]
     control_planes: usize,
 
@@ -100,7 +100,7 @@ fn control_planes(text: &str) -> Result<usize, String> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Egress {
-    /// Nowhere: a call beyond the mesh is answered "unreachable" at once.
+    /// None: a call to an address outside the mesh fails at once with "unreachable".
     None,
     /// The host's network.
     Host,
@@ -118,7 +118,7 @@ pub(super) enum Dataplane {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Isolation {
-    /// `netns` where this machine allows it and the folder names nothing that runs elsewhere, else `loopback`.
+    /// `netns` if this machine allows it and the folder has no workload that runs elsewhere, else `loopback`.
     Auto,
     /// Each pod has a network namespace of its own, and its sidecar captures its traffic by redirection. Needs root or
     /// unprivileged user namespaces, and `nft` or `iptables-restore`; the host's own network is not touched.
@@ -146,7 +146,7 @@ fn start(args: UpArgs) -> Result<u8, Box<dyn std::error::Error>> {
     if dataplane.has_node() && args.isolation != Isolation::Netns {
         let word = args.dataplane.and_then(|word| word.to_possible_value());
         let word = word.as_ref().map_or("", |word| word.get_name());
-        let why = "the node proxy enters its pods' networks";
+        let why = "the node proxy enters the network namespaces of its pods";
         return Err(format!("--dataplane {word} needs --isolation netns: {why}").into());
     }
     let options = voile_local::RunnerOptions {

@@ -11,10 +11,10 @@ use super::explain::{DataPlanes, Output, mesh};
 /// The service.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The callers are every identity of a workload with a sidecar or a node proxy, and callers in plaintext. Each is held against\n\
-    every port of the service, at its waypoint or else at every workload behind it: `everything`, `nothing`, or what a request\n\
-    must be like.\n\n\
-    Exit code: 0, or 2 when the folder cannot be read or the service is not known."
+    after_help = "The callers are every identity of a workload with a sidecar or a node proxy, and callers in plaintext. Each is checked against\n\
+    every port of the service, at its waypoint or else at every workload of it: `everything`, `nothing`, or the conditions\n\
+    on a request.\n\n\
+    Exit code: 0, or 2 if the folder cannot be read or the service is unknown."
 )]
 pub(crate) struct WhoCanArgs {
     /// Folder of YAML
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &WhoCanArgs) -> ExitCode {
 fn table(args: &WhoCanArgs) -> Result<String, String> {
     let mesh = mesh(std::slice::from_ref(&args.directory), args.served)?;
     let own = Namespace::new(&args.namespace)
-        .ok_or_else(|| format!("`{}` is no namespace", args.namespace))?;
+        .ok_or_else(|| format!("`{}` is not a namespace", args.namespace))?;
     let service = explain::service_called(&mesh, &args.service, &own)
         .ok_or_else(|| format!("there is no service `{}`", args.service))?;
     let rows = explain::who_can(&mesh, service);

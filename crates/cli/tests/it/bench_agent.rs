@@ -159,7 +159,7 @@ fn runs_with_its_ends_on_two_hosts(far: IpAddr) {
         // A busy machine may spoil a slice; the path may not.
         let reasons = run["invalid_reasons"].to_string();
         let excused = reasons.contains("samplers' window") || run["valid"] == true;
-        assert!(excused && !reasons.contains("another way"), "{reasons}");
+        assert!(excused && !reasons.contains("another path"), "{reasons}");
         for process in run["processes"].as_array().expect("processes") {
             let role = process["role"].as_str().expect("a role");
             let there = ["server", "server-sidecar"].contains(&role);
@@ -261,7 +261,7 @@ fn what_is_done_to_contestants_is_done_at_the_agents_too_and_its_effect_seen() {
     }
     let restarted = &events[4];
     let observed = restarted["observed"].as_str().expect("words");
-    assert!(observed.contains("by way of the agent"), "{restarted}");
+    assert!(observed.contains("through the agent"), "{restarted}");
     // The old process's clock went with it; who was not replaced is charged as ever.
     let roles: Vec<&str> = run["processes"]
         .as_array()
@@ -296,7 +296,10 @@ fn a_closer_look_has_the_stacks_of_both_hosts_and_says_what_it_has_not() {
     assert!(out.join(voile_lab::RECORD).exists(), "{}", said(&ran));
     let profile = &record(&out)["profiles"][0];
     let missing = profile["missing"].to_string();
-    assert!(missing.contains("hops are timed"), "{missing}");
+    assert!(
+        missing.contains("are profiled on one machine only"),
+        "{missing}"
+    );
     if missing.contains("no flame graphs") || missing.contains("perf is not found") {
         return skip(Prerequisite::Perf, missing);
     }
@@ -473,7 +476,7 @@ fn strangers_are_refused_in_clear_words_and_end_nothing() {
     refused(
         &[&format!("--agent={at}={}", agent.token)],
         1,
-        "does not speak as",
+        "it is not a `voile bench agent`",
     );
     answering.join().expect("it answered");
     let second = Process::output(|voile| {
@@ -566,12 +569,12 @@ fn what_two_hosts_cannot_do_is_refused_with_what_to_do_instead() {
         (
             "127.0.0.1:1",
             "isolation = \"netns\"",
-            "take isolation \"loopback\"",
+            "use isolation \"loopback\"",
         ),
         (
             "127.0.0.1:1",
             "[[events]]\nat = \"500ms\"\naction = \"upgrade-proxy\"",
-            "take restart-proxy, or leave out --agent and put client and server apart by isolation \"netns\"",
+            "use restart-proxy, or remove --agent and separate client and server with isolation \"netns\"",
         ),
     ] {
         let cells = "[[cells]]\ncontestants = [\"relay\"]\nmodes = [\"both\"]\n";

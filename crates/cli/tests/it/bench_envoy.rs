@@ -236,7 +236,7 @@ fn what_changes_the_mesh_changes_stock_envoys_and_what_cannot_be_done_to_them_is
     }
     for action in ["rotate-certificates", "upgrade-proxy"] {
         let why = event(&record, action)["failure"].as_str().unwrap_or("");
-        let words = format!("cannot do {action} to envoy-xds");
+        let words = format!("does not support {action} for envoy-xds");
         assert!(why.contains(&words), "{words}: {why}");
     }
 }
@@ -259,7 +259,7 @@ fn stock_envoys_told_by_the_control_plane_are_left_out_by_name_where_the_server_
         voile.arg("--out").arg(&out);
     });
     let said = String::from_utf8_lossy(&ran.stderr);
-    let words = "envoy-xds is left out: envoy-xds has its certificates in a folder of the lab's, which two machines do not share";
+    let words = "envoy-xds is left out: envoy-xds has its certificates in a folder of the lab, which two machines do not share";
     assert!(said.contains(words), "{said}");
 }
 

@@ -244,7 +244,7 @@ fn requests_go_through_a_waypoint_between_two_nodes_and_it_is_charged_for_them_a
         "is redirected to port 15001, a socket of the client-node",
         ":15008 is a socket of the waypoint",
         ":15008 is a socket of the server-node",
-        "each proxy's own counter grew by what it counts: requests sent, or connections opened",
+        "each proxy's own counter grew by the requests sent or the connections opened",
         "captured before the waypoint: all encrypted",
         "captured before the server-node: all encrypted",
         "captured before the server: every request passed, readable",
@@ -287,7 +287,7 @@ fn the_control_plane_of_node_proxies_and_of_a_waypoint_is_killed_under_load_and_
             // A change without a control plane cannot be applied; a change that bytes cannot show
             // is not tried.
             let why = changed["failure"].as_str().unwrap_or("");
-            let read = "node proxies read no paths";
+            let read = "node proxies do not read paths";
             assert_eq!(why.contains(read), mode == "node", "{changed}");
             assert!(changed["effect_seconds"].is_null(), "{changed}");
         }

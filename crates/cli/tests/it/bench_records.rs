@@ -38,10 +38,10 @@ fn a_gate_exits_with_what_it_found() {
             &committed("speed-idle-5"),
             &[],
             2,
-            "nothing of voile that both",
+            "no figure of voile is in both records",
         ),
         (&first, &committed("none"), &[], 2, "record.json.gz"),
-        (&first, &second, &["--bound", "p50=5"], 2, "is no figure"),
+        (&first, &second, &["--bound", "p50=5"], 2, "is not a figure"),
         (
             &first,
             &second,

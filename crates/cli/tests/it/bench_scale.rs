@@ -137,7 +137,7 @@ fn many_real_sidecars_come_into_sync_carry_load_by_mutual_tls_and_leave_nothing_
         assert!(seen(&record, what, "first requests") == 10.0);
         assert!(seen(&record, what, "RSS more than in the first mesh").abs() < 50.0);
     }
-    drawn_again(&out, "What many sidecars cost together");
+    drawn_again(&out, "Cost of many sidecars");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_crowd_of_pods_is_served_by_its_nodes_proxy_and_newcomers_too() {
         ) > 0.0,
         "{record:#}"
     );
-    drawn_again(&out, "What a node proxy does for a crowd of pods");
+    drawn_again(&out, "A node proxy with many pods");
 }
 
 /// A process's parent; none when there is no such process.
@@ -249,7 +249,7 @@ fn an_interrupted_measurement_keeps_what_it_has_and_ends_its_sidecars() {
     assert!(
         record["notes"]
             .to_string()
-            .contains("Not measured to its end"),
+            .contains("Not measured completely"),
         "{record:#}"
     );
 }

@@ -33,7 +33,7 @@ fn those_that_are_whole_stay_as_they_are_and_those_that_are_not_there_are_begun(
     };
     let empty = both(folder.path(), "--resume", folder.path());
     assert_eq!(empty.status.code(), Some(2));
-    assert!(said(&empty).contains("holds no record of these experiments"));
+    assert!(said(&empty).contains("has no record of these experiments"));
     let ran = both(folder.path(), "--out", &out);
     assert!(ran.status.success(), "{}", said(&ran));
     let first = record(&out.join("one"));
@@ -43,7 +43,7 @@ fn those_that_are_whole_stay_as_they_are_and_those_that_are_not_there_are_begun(
     let ran = both(folder.path(), "--resume", &out);
     assert!(ran.status.success(), "{}", said(&ran));
     assert!(
-        said(&ran).contains("one is whole and left as it is"),
+        said(&ran).contains("one is complete and left as it is"),
         "{}",
         said(&ran)
     );
@@ -52,7 +52,7 @@ fn those_that_are_whole_stay_as_they_are_and_those_that_are_not_there_are_begun(
     let wrong = both(folder.path(), "--resume", &out.join("one"));
     assert_eq!(wrong.status.code(), Some(2));
     assert!(
-        said(&wrong).contains("is one record's folder"),
+        said(&wrong).contains("is the folder of one record"),
         "{}",
         said(&wrong)
     );

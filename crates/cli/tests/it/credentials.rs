@@ -73,7 +73,7 @@ fn the_token_of_another_account_gets_its_own_certificate_and_no_configuration() 
     says(
         readiness,
         503,
-        "it is not told to spiffe://cluster.local/ns/shop/sa/server",
+        "the control plane does not send it to spiffe://cluster.local/ns/shop/sa/server",
     );
 }
 
@@ -92,13 +92,13 @@ fn a_token_that_others_can_read_is_warned_of_and_one_among_the_options_is_refuse
         assert!(proxy.wait().success());
         let said = proxy
             .log()
-            .contains("everybody on this machine can read this token");
+            .contains("every user of this machine can read this token");
         assert_eq!(said, warned, "{}", proxy.log());
     }
     let join = String::from_utf8(token(&mesh, "join", "shop/client")).expect("text");
     let (_, mut proxy) = sidecar(&mut mesh, ["--join-token-file", join.trim()]);
     assert_eq!(proxy.wait().code(), Some(2));
-    assert!(proxy.log().contains("takes the name of a file"));
+    assert!(proxy.log().contains("expects the name of a file"));
     assert!(!proxy.log().contains(join.trim()), "it is not repeated");
     // The file to which the shell redirected the token.
     let printed = std::fs::File::create(file.path()).expect("the file");

@@ -108,7 +108,7 @@ fn the_ingress_example_answers_as_its_page_says_in_http_and_tls() {
         let said = up.text("err");
         let mut lines = said.lines().filter(|line| line.contains("[V0411]"));
         lines.any(|line| {
-            line.contains("secret.yaml:") && line.contains("holds no certificate in PEM")
+            line.contains("secret.yaml:") && line.contains("contains no PEM certificate")
         })
     });
     let redirects = format!("{last}      tls: {{httpsRedirect: true}}\n");

@@ -94,7 +94,7 @@ fn sessions_stay_at_their_pod_by_cookie_and_by_header_until_it_is_ill() {
     up.edit("carts.yaml", "size=17", "status=503");
     let others: BTreeSet<String> = all[..2].iter().cloned().collect();
     wait_until("the ill pod to take nothing", || {
-        up.log("sticky.gateway-0.sidecar").contains("found unwell") && anybody(at, 30) == others
+        up.log("sticky.gateway-0.sidecar").contains("is unhealthy") && anybody(at, 30) == others
     });
     for (jar, pod) in &jars {
         let seen = session(at, jar, 5);

@@ -366,7 +366,7 @@ fn explain_looks_at_a_token_where_its_issuer_is_believed_at_a_waypoint() {
     let (code, said) = explain(&token);
     assert_eq!(code, Some(0), "{said}");
     assert!(
-        said.contains("nobody looks at tokens"),
+        said.contains("tokens are not verified"),
         "it selects Pods, not the service: {said}"
     );
     let generated = folder.path().join("generated.yaml");
@@ -444,15 +444,14 @@ fn explain_says_who_is_asked_before_the_token_is_looked_at() {
     );
     assert!(said.starts_with("ASKED ABOUT by Deployment"), "{said}");
     assert!(
-        said.contains("if it says yes, the other policies let it pass"),
+        said.contains("if the provider allows the request, so do the other policies"),
         "{said}"
     );
     let (code, said) = ask("/asked", "x.y.z", &[]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(asked), "{said}");
     assert!(said.starts_with("DENIED by "), "{said}");
-    let part =
-        "the token is refused, unless whoever is asked first says no, or brings a better one (401)";
+    let part = "the token is refused, unless the provider of the CUSTOM policy denies the request or replaces the token (401)";
     assert!(said.contains(part), "{said}");
     let (_, said) = ask("/asked", "x.y.z", &["--output", "json"]);
     let read: serde_json::Value = serde_json::from_str(&said).expect("JSON");
@@ -477,7 +476,7 @@ fn who_can_tells_who_is_asked() {
     let (folder, _) = asking();
     let (code, said) = voile(&["who-can", "DIR", "shop/web"], folder.path());
     assert_eq!(code, Some(0), "{said}");
-    let part = "if (`login` says yes or not (request.path is one of /asked* and request.headers[authorization] is one of *))";
+    let part = "if (`login` allows or not (request.path is one of /asked* and request.headers[authorization] is one of *))";
     assert!(said.contains(part), "{said}");
     let file = folder.path().join("ask.yaml");
     let text = std::fs::read_to_string(&file).expect("written");
@@ -485,7 +484,7 @@ fn who_can_tells_who_is_asked() {
     std::fs::write(&file, format!("{before}  rules: [{{}}]\n")).expect("written");
     let (code, said) = voile(&["who-can", "DIR", "shop/web"], folder.path());
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("if `login` says yes"), "{said}");
+    assert!(said.contains("if `login` allows"), "{said}");
 }
 
 #[test]
@@ -513,8 +512,8 @@ fn explain_tells_how_many_of_the_requests_that_are_let_in_may_come() {
     };
     let said = explain("/ab");
     for line in [
-        "limit: what matches by uri: 5 in 1s, 9 at once, by header x-user (rule `few` of RateLimit shop/web, in ",
-        "limit: every request: what web.shop.svc.cluster.local:80 counts in `d` as 1 times who=the identity, which is refused while it cannot be asked (rule `all`",
+        "limit: requests that match by uri: 5 in 1s, 9 at once, by header x-user (rule `few` of RateLimit shop/web, in ",
+        "limit: every request: counted by web.shop.svc.cluster.local:80 in domain `d` with 1 hits for who=the identity, rejected while it is unreachable (rule `all`",
     ] {
         assert!(said.contains(line), "{said}");
     }

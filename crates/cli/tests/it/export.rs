@@ -175,7 +175,7 @@ fn what_cannot_be_translated_is_named_with_what_to_do() {
         (
             fetched.clone(),
             &[][..],
-            "all.yaml:39:5), issuer https://a.example: its keys are fetched (https://a.example/keys): give them by --jwks https://a.example=FILE",
+            "all.yaml:39:5), issuer https://a.example: its keys are fetched (https://a.example/keys), which this command does not do: give them with --jwks https://a.example=FILE",
         ),
         (found, &[], "its keys are fetched (by OpenID discovery)"),
         (
@@ -186,7 +186,7 @@ fn what_cannot_be_translated_is_named_with_what_to_do() {
         (
             asking.replace("name: opa}\n  rules", "name: web}\n  rules"),
             &["--layer", "tcp"],
-            "shop/ask asks the authorization provider `web` over HTTP",
+            "shop/ask calls the authorization provider `web` over HTTP",
         ),
     ] {
         std::fs::write(&at, text).expect("written");

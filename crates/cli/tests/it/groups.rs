@@ -194,12 +194,12 @@ fn whoever_may_not_join_is_told_why_and_is_not_in_the_mesh() {
     refused(
         "shop/server",
         MACHINE,
-        "is for service account vm, and not for server",
+        "is for service account vm, not for server",
     );
     refused(
         "other/vm",
         MACHINE,
-        "spiffe://cluster.local/ns/other/sa/vm is of another namespace",
+        "spiffe://cluster.local/ns/other/sa/vm is in another namespace",
     );
     refused(
         "shop/vm",
@@ -207,7 +207,7 @@ fn whoever_may_not_join_is_told_why_and_is_not_in_the_mesh() {
         "is the address of Kubernetes//Pod/shop/server",
     );
     std::fs::remove_file(mesh.config().join("group.yaml")).expect("the group is there");
-    refused("shop/vm", MACHINE, "there is no WorkloadGroup shop/vm");
+    refused("shop/vm", MACHINE, "WorkloadGroup shop/vm does not exist");
 }
 
 #[test]

@@ -376,7 +376,7 @@ fn calls_take_the_routes_that_they_match_and_none_where_grpc_cannot_ask() {
     wait_until("the reason on the status page", || {
         plane
             .status()
-            .contains("`scheme`: gRPC does not ask this of a call")
+            .contains("`scheme`: gRPC routes cannot match this")
     });
     for client in &mut clients {
         client.until("nobody is called", |answer| answer.starts_with("error"));
@@ -457,7 +457,10 @@ fn a_rule_says_who_takes_a_call_and_what_of_it_grpc_cannot_do_is_named() {
     // Known in one language and not in the other: neither refuses it.
     let least = "{loadBalancer: {simple: LEAST_REQUEST}, outlierDetection: {}}";
     plane.write("rule.yaml", &rule(least));
-    apart(&mut clients, "load-balancer: port 7070: LEAST_REQUEST");
+    apart(
+        &mut clients,
+        "load-balancer: port 7070: gRPC supports LEAST_REQUEST",
+    );
     assert!(plane.status().contains("outlier-detection: port 7070"));
 }
 

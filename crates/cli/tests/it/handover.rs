@@ -115,7 +115,7 @@ fn a_successor_that_cannot_serve_changes_nothing() {
         assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
     }
     wait_until("the old one says so", || {
-        mesh.client.log().contains("this process goes on serving")
+        mesh.client.log().contains("this process keeps serving")
     });
     // And the next one is welcome.
     mesh.restart_control();

@@ -28,7 +28,7 @@ fn handover_goes_on_after_descriptors_ran_out() {
     let mut old = mesh.replace("client", &lending());
     wait_until("the successor is noticed", || {
         let log = old.log();
-        log.contains("a successor is not accepted") || log.contains("no handover from now on")
+        log.contains("cannot accept a successor") || log.contains("no handover from now on")
     });
     limit_descriptors(pid, before);
     let status = old.wait();

@@ -309,7 +309,7 @@ fn a_successor_that_hangs_makes_room_for_the_next() {
     // It would have waited for a minute; nothing here takes half of that, however busy the machine is.
     assert!(began.elapsed() < Duration::from_secs(30));
     let told = hanging.receive().expect("a word").expect("no end");
-    assert_eq!(told.text, "refused another process came to take over");
+    assert_eq!(told.text, "refused another process requested the handover");
     drop(sockets);
     assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
 }
@@ -329,7 +329,10 @@ fn of_two_successors_the_last_one_serves() {
     mesh.restart_control();
     assert_eq!(displaced.wait().code(), Some(1));
     let said = displaced.log();
-    assert!(said.contains("another process came to take over"), "{said}");
+    assert!(
+        said.contains("another process requested the handover"),
+        "{said}"
+    );
     assert!(old.wait().success(), "{}", old.log());
     mesh.wait_ready();
     assert_eq!(get(mesh.http(), "/").expect("served").status, 200);

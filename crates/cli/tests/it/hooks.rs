@@ -116,10 +116,10 @@ fn a_hook_that_cannot_be_is_refused_before_anything_is_measured() {
         (
             r#"before = ["no-such-program-anywhere"]"#,
             1,
-            "hook told, before: no program no-such-program-anywhere is found",
+            "hook told, before: program no-such-program-anywhere not found",
         ),
         ("bound = \"1s\"", 2, "hook told does nothing"),
-        ("before = []", 2, "before is a command"),
+        ("before = []", 2, "before must be a command"),
         (
             "before = [\"true\"]\nbound = \"1h\"",
             2,

@@ -238,7 +238,7 @@ fn a_refusal_of_configuration_is_shown_by_the_screen_status_and_events_until_it_
     assert!(took < SHOWN_WITHIN, "{took:?}");
     wait_until("the edit to be told as refused", || {
         up.text("err")
-            .contains("the edit is not in force: a proxy refuses it")
+            .contains("the edit is not in force: a proxy rejects it")
     });
     assert_eq!(claims(&up), 0, "{}", up.text("err"));
     wait_until("the pod not to count", || {

@@ -143,7 +143,7 @@ fn status_says_which_documents_are_refused_where_and_what_serves_instead() {
     };
     line("/torn.yaml:", " refused ");
     assert!(
-        line("/out.yaml:4:", " refused ").contains("a whole number is wanted"),
+        line("/out.yaml:4:", " refused ").contains("a whole number is expected"),
         "{text}"
     );
     let serves = line("/out.yaml:", " serves ");

@@ -188,7 +188,7 @@ exec "$VOILE" "$@""#;
     let why = reasons(&record, "voile");
     assert!(
         why.contains("counted 0 good answers, the generator")
-            && why.contains("some went another way or were refused"),
+            && why.contains("some took another path or were refused"),
         "{why}"
     );
     assert!(

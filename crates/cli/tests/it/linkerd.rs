@@ -66,7 +66,7 @@ fn one_that_ends_is_named_with_its_last_words_and_the_others_are_measured() {
     for words in [
         "linkerd2-proxy is left out: linkerd2-proxy-client ended with code 3",
         "it was told all",
-        "it never asked the lab's control plane",
+        "it never requested its certificate from the lab's control plane",
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }

@@ -290,7 +290,7 @@ fn what_cannot_be_revoked_is_said() {
             state.as_path(),
             vec!["--serial", "xyz"],
             2,
-            "no serial number",
+            "not a serial number",
         ),
         (state.as_path(), vec![], 2, "--list"),
         (state.as_path(), vec!["/nowhere.pem"], 1, "/nowhere.pem"),
@@ -313,6 +313,6 @@ fn what_cannot_be_revoked_is_said() {
     wait_until("the mistake is said", || {
         mesh.control
             .log()
-            .contains("what was revoked before stays revoked")
+            .contains("certificates revoked before stay revoked")
     });
 }

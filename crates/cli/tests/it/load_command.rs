@@ -47,19 +47,19 @@ fn what_is_wrong_with_the_words_of_a_load_is_said_before_anything_is_sent() {
     for (arguments, wanted) in [
         (&["ftp://a/"][..], "scheme `ftp`"),
         (&["udp://127.0.0.1"], "a port is missing"),
-        (&["tcp://127.0.0.1:1/x"], "a path has no meaning"),
+        (&["tcp://127.0.0.1:1/x"], "a path is not allowed"),
         (&["udp://127.0.0.1:1", "--payload-size", "65508"], "65507"),
         (&[url, "--resolve", "there"], "ip4 or ip6"),
         (&["http://localhost.invalid/"], "cannot resolve"),
-        (&[url, "--rate", "100.."], "`100..` is no rate"),
-        (&[url, "--rate", "-5"], "`-5` is no rate"),
+        (&[url, "--rate", "100.."], "`100..` is not a rate"),
+        (&[url, "--rate", "-5"], "`-5` is not a rate"),
         (
             &[url, "--duration", "0", "--rate", "1..9"],
-            "needs a duration",
+            "requires a duration",
         ),
         (&[url, "--requests", "0"], "at least 1"),
         (&[url, "--requests", "9", "--duration", "1s"], "--duration"),
-        (&[url, "--requests", "9", "--arrival", "poisson"], "chance"),
+        (&[url, "--requests", "9", "--arrival", "poisson"], "random"),
         (&[url, "--abort", "status=many"], "status=503"),
         (&[url, "--abort", "p99<1s"], "p99>5ms"),
         (&[url, "--replay", "/nowhere"], "/nowhere"),
@@ -68,11 +68,11 @@ fn what_is_wrong_with_the_words_of_a_load_is_said_before_anything_is_sent() {
         (&[url, "--protocol", "http1.0", "--streams", "2"], "streams"),
         (
             &[url, "--find-capacity", "p99<1s", "--duration", "0"],
-            "a probe must end",
+            "the duration of a probe must be more than 0",
         ),
         (
             &[url, "--find-capacity", "p99<1s", "--format", "fortio"],
-            "no place for a search",
+            "cannot express a search",
         ),
         (
             &[
@@ -82,7 +82,7 @@ fn what_is_wrong_with_the_words_of_a_load_is_said_before_anything_is_sent() {
                 "--format",
                 "fortio",
             ],
-            "no place for the figures of tcp-bulk",
+            "cannot express the figures of tcp-bulk",
         ),
     ] {
         let told = load(arguments);

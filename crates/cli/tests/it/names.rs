@@ -123,7 +123,9 @@ fn endpoints_known_by_a_name_are_resolved_and_the_last_good_addresses_outlive_th
     resolver.set(None);
     wait_until("it is asked anew, in vain", || {
         assert!(["one", "two"].contains(&&*called(at(ALL))));
-        mesh.client.log().contains("the last good addresses serve")
+        mesh.client
+            .log()
+            .contains("the last good addresses stay in use")
     });
     assert_eq!(called(at(FIRST)), "one");
     resolver.set(Some(BTreeMap::from([("app.test", vec![two])])));

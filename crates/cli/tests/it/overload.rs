@@ -190,7 +190,7 @@ fn fill_and_empty(
     wait_until("it said so before", || {
         mesh.client
             .log()
-            .contains("memory is short: idle connections are closed")
+            .contains("memory limit is near: closing idle connections")
     });
     for stream in idle {
         let end = std::io::Read::read(&mut &stream, &mut [0; 1]);

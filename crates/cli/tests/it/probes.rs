@@ -195,7 +195,10 @@ fn probes_pass_strict_mutual_tls_decide_who_takes_traffic_and_restart_what_hangs
         |good: bool| move || get(client, "/").is_ok_and(|answer| (answer.status == 200) == good);
     wait_until("the server is called", answered(true));
     status.store(500, Ordering::Relaxed);
-    wait_until("who is not ready is not called", answered(false));
+    wait_until(
+        "endpoints that are not ready are not called",
+        answered(false),
+    );
     wait_until("that is said", || {
         up.text("err")
             .contains("probed.server-0.app is not ready: http://10.244.")
@@ -210,7 +213,7 @@ fn probes_pass_strict_mutual_tls_decide_who_takes_traffic_and_restart_what_hangs
     wait_until("what hangs is restarted", || {
         let said = up.text("err");
         said.contains(
-            "probed.server-0.app failed its liveness probe and is ended: `test` ended with code 1",
+            "probed.server-0.app failed its liveness probe and is stopped: `test` ended with code 1",
         ) && said.contains("; starting it again at once")
     });
     wait_until("its cure is its restart", || !up.file("out/dead").exists());

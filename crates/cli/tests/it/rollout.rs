@@ -37,7 +37,9 @@ kind: Sidecar
 metadata: {name: web, namespace: roll}
 spec:
   workloadSelector: {labels: {app: web}}
-  ingress: [{port: {number: 8080, protocol: HTTP, name: http}, captureMode: NONE, defaultEndpoint: "0.0.0.0:18080"}]
+  ingress:
+  - {port: {number: 8080, protocol: HTTP, name: http}, captureMode: NONE, defaultEndpoint: "0.0.0.0:18080"}
+  - {port: {number: 9000, protocol: TCP, name: raw}, defaultEndpoint: "0.0.0.0:9000"}
 "#;
 
 /// A pod with this label that calls the service `web` beside it by `voile load`, from `go` until `enough`.
@@ -244,7 +246,7 @@ fn a_replaced_sidecar_loses_no_question_and_keeps_its_tunnels_to_their_end() {
     up.signal(Signal::USR2);
     let taken_over = |pod: &str| {
         let log = up.log(&format!("roll.{pod}.sidecar"));
-        log.contains("a new process serves in our place")
+        log.contains("handed over to a new process")
     };
     wait_until("new ones serve beside the old", || {
         taken_over("client-0") && taken_over("web-0") && sidecars(&up).len() == 4
@@ -256,6 +258,7 @@ fn a_replaced_sidecar_loses_no_question_and_keeps_its_tunnels_to_their_end() {
         !said(&up, "sidecar is replaced"),
         "the old ones wait for their tunnel"
     );
+    assert_eq!(talk(&tunnel), 200, "the tunnel still lives");
     drop((tunnel, fresh));
     wait_until("both are replaced", || {
         said(&up, "roll.client-0.sidecar is replaced")

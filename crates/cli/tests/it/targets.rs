@@ -47,9 +47,9 @@ fn a_policy_for_waypoints_and_gateways_holds_nothing_hostage() {
     let answer = crate::mesh::exchange(mesh.http(), head.as_bytes()).expect("an answer");
     assert_eq!(answer.status, 200, "nobody looks at its token");
     for wanted in [
-        "warning[V0324]: AuthorizationPolicy shop/service is NOT ENFORCED",
-        "warning[V0324]: AuthorizationPolicy shop/gateway is NOT ENFORCED",
-        "warning[V0336]: RequestAuthentication shop/service is NOT ENFORCED",
+        "warning[V0324]: AuthorizationPolicy shop/service is not enforced",
+        "warning[V0324]: AuthorizationPolicy shop/gateway is not enforced",
+        "warning[V0336]: RequestAuthentication shop/service is not enforced",
     ] {
         // The control plane reports problems once the folder is at rest.
         wait_until(wanted, || mesh.control.log().contains(wanted));

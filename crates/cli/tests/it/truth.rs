@@ -160,7 +160,7 @@ fn a_full_disk_ends_a_run_with_words_and_keeps_whole_rounds() {
     }
     assert_eq!(ran.status.code(), Some(1), "{said}");
     assert!(said.contains("No space left on device"), "{said}");
-    assert!(said.contains("kept; --resume"), "{said}");
+    assert!(said.contains("kept; continue with --resume"), "{said}");
     let kept = String::from_utf8_lossy(&ran.stdout);
     let whole = kept.lines().rev().find_map(|line| {
         let number = line.trim().strip_prefix("\"rounds_whole\": ")?;

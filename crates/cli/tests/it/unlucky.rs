@@ -39,7 +39,7 @@ fn who_may_not_make_networks_or_groups_is_told_so_and_nothing_is_measured_in_the
         (
             "netns.toml",
             format!("isolation = \"netns\"\n{quick}"),
-            "nothing was measured in its place",
+            "; nothing was measured",
         ),
         (
             "limits.toml",

@@ -423,7 +423,7 @@ spec: {containers: [{name: app, command: ["$(VOILE)", echo, --listen, "$(POD_IP)
 "#;
     std::fs::write(up.file("second.yaml"), second).expect("written");
     wait_until("the failure is said", || {
-        up.text("err").contains("tried again every second")
+        up.text("err").contains("retrying every second")
     });
     assert_eq!(get(plain, "/").expect("it goes on").status, 200);
     std::fs::rename(&away, &tokens).expect("put back");

@@ -70,7 +70,7 @@ fn a_mesh_runs_beside_documents_that_are_refused_and_says_so() {
     let ready = said.lines().find(|line| line.contains("ready after"));
     let ready = ready.expect("the line of ready");
     assert!(ready.contains("; 4 errors in the folder;"), "{ready}");
-    let open = "pair/plain-0 without a proxy: no policy is enforced before it";
+    let open = "pair/plain-0 without a proxy: no policy is enforced for it";
     assert!(ready.contains(open), "{ready}");
     wait_until("the errors to stay on the screen", || {
         let said = up.text("err");
@@ -143,7 +143,7 @@ fn a_pod_that_ends_again_and_again_does_not_keep_the_others_from_being_ready() {
     let mut up = Up::start(pair_beside(crashes), &["--quiet"]);
     let plain = up.ready()["pair/plain"];
     let said = up.text("err");
-    assert!(said.contains("goes on without pair/crash-0"), "{said}");
+    assert!(said.contains("continues without pair/crash-0"), "{said}");
     assert_eq!(get(plain, "/").expect("an answer").status, 200);
 }
 

@@ -122,7 +122,9 @@ impl fmt::Display for Denial {
             }
             DenialReason::NoIdentity => "the peer's certificate names no workload",
             DenialReason::Revoked => "the peer's certificate is revoked",
-            DenialReason::ForeignTrustDomain => "the peer is of a trust domain that is not ours",
+            DenialReason::ForeignTrustDomain => {
+                "the peer's trust domain is neither the mesh's nor an alias of it"
+            }
         })?;
         match &self.peer {
             Some(peer) => write!(f, " ({peer})"),

@@ -22,10 +22,10 @@ pub struct Rate {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
     /// Nothing would ever pass, or time would stand still.
-    #[error("a limit allows at least one request in a time longer than none")]
+    #[error("a limit must allow at least one request, in a time longer than 0")]
     Nothing,
     /// Filling up would take longer than clocks count.
-    #[error("{burst} requests at one in {each:?} fill up in more than a year")]
+    #[error("{burst} requests at one per {each:?} need more than a year to refill")]
     TooSlow {
         /// Requests at once.
         burst: u32,

@@ -41,7 +41,7 @@ pub struct RequestShare(u32);
 
 /// Not a share.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{0} is no share: from nothing to all of it is meant")]
+#[error("{0} is not a share: expected 0 to 100 %")]
 pub struct ShareError(String);
 
 impl RequestShare {

@@ -162,7 +162,7 @@ impl Register {
             Err(error) => Err(error.to_string()),
         };
         let written = written.unwrap_or_else(|error| {
-            tracing::warn!(path = %self.file.path().display(), error, "who left the mesh before cannot be read; workloads that left may renew certificates that they still hold");
+            tracing::warn!(path = %self.file.path().display(), error, "cannot read the record of removed workloads; removed workloads may renew the certificates that they still hold");
             Written::default()
         });
         let clock = (Instant::now(), SystemTime::now());
@@ -205,7 +205,7 @@ impl Register {
             serde_json::to_vec(&written).unwrap_or_default()
         });
         if let Err(error) = kept {
-            tracing::warn!(path = %self.file.path().display(), %error, "who left the mesh cannot be kept for the next start");
+            tracing::warn!(path = %self.file.path().display(), %error, "cannot write the record of removed workloads; the next start will not know them");
         }
     }
 }

@@ -29,7 +29,7 @@ pub enum ControlError {
     },
     /// Plaintext discovery would be offered to other machines.
     #[error(
-        "plaintext discovery on {0} would hand the mesh to the network: use a loopback address, or say --plaintext-beyond-loopback"
+        "plaintext discovery on {0} would expose the configuration of the mesh to the network: use a loopback address, or pass --plaintext-beyond-loopback"
     )]
     PlaintextBeyondLoopback(SocketAddr),
     /// TLS or a thread cannot be set up.

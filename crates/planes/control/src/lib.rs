@@ -35,7 +35,7 @@ pub use keys::{KeyOptions, REFRESH as KEY_REFRESH};
 pub use options::{ControlOptions, FAREWELL, WORKLOAD_GRACE};
 pub use quiet_work::{Report, Reporter};
 pub use server::{
-    Addresses, Control, RESTING_BYTES_OF_ALL, RESTING_BYTES_PER_CALLER, UNPROVEN_BYTES,
+    Addresses, Control, Credentials, RESTING_BYTES_OF_ALL, RESTING_BYTES_PER_CALLER, UNPROVEN_BYTES,
 };
 pub use snapshot::{MeshSnapshot, SnapshotCaller};
 pub use ztunnel::NodeAccount;

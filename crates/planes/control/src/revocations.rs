@@ -56,7 +56,7 @@ impl RevocationFile {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", self.path.display());
         let Some(pem) = local::read_file(&self.path).map_err(|error| failed(&error))? else {
             if self.resource.take().is_some() {
-                tracing::warn!(file = %self.path.display(), "gone: no certificate is revoked any more");
+                tracing::warn!(file = %self.path.display(), "the certificate revocation list was removed: no certificate is revoked any more");
             }
             self.held = Arc::default();
             return Ok(());
@@ -71,7 +71,7 @@ impl RevocationFile {
         if read == *self.held && self.resource.is_some() {
             return Ok(());
         }
-        tracing::info!(file = %self.path.display(), certificates = read.len(), "revoked certificates read");
+        tracing::info!(file = %self.path.display(), certificates = read.len(), "certificate revocation list read");
         let body = wire::RevocationLists {
             lists: lists.iter().map(|list| list.to_vec()).collect(),
         };
@@ -92,8 +92,7 @@ impl RevocationFile {
         let since = next.duration_since(UNIX_EPOCH).ok()?.as_secs();
         let path = self.path.display();
         Some(format!(
-            "{path}: a list should have been replaced at {since} (Unix time); it stays in force, and what was revoked \
-             since then is not known here"
+            "{path}: a certificate revocation list expired at {since} (Unix time); it stays in force, and later revocations are unknown: replace the file"
         ))
     }
 }

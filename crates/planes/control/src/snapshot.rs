@@ -41,7 +41,7 @@ const VERSION_BYTES: usize = 8;
 
 /// Reason given to a caller whose certificate was revoked.
 const REVOKED: &str =
-    "the certificate that opened this stream was revoked: come again with another proof";
+    "the certificate that opened this stream was revoked: reconnect with another credential";
 
 /// Common name of all callers with a proof that can be revoked.
 const BY_CERTIFICATE: &str = "by certificate";
@@ -478,7 +478,8 @@ impl MeshSnapshot {
                 let asker = match &named {
                     Some(_) if !self.serves_node(caller) => {
                         return Resolution::Refused(
-                            "it asks for another namespace, and is no node's proxy".to_owned(),
+                            "the caller asks for another namespace, and is not a node proxy"
+                                .to_owned(),
                         );
                     }
                     Some(_) => named.as_ref(),
@@ -541,20 +542,26 @@ impl MeshSnapshot {
         all: &Shards<Arc<Resource>>,
     ) -> Resolution {
         let SnapshotCaller::Known(caller) = caller else {
-            return Resolution::Refused("only proxies of ours obey it".to_owned());
+            return Resolution::Refused(
+                "only an authenticated Voile proxy may subscribe to it".to_owned(),
+            );
         };
         match all.get(name) {
             Some(found) if self.obeyed.includes(&caller.identity, kind, name) => {
                 Resolution::Found(vec![found.clone()])
             }
-            Some(_) => Resolution::Refused(format!("no workload of {} obeys it", caller.identity)),
+            Some(_) => {
+                Resolution::Refused(format!("it applies to no workload of {}", caller.identity))
+            }
             None => Resolution::Unknown,
         }
     }
 
     fn configuration(&self, caller: &SnapshotCaller, name: &str) -> Resolution {
         let SnapshotCaller::Known(caller) = caller else {
-            return Resolution::Refused("only proxies of ours obey it".to_owned());
+            return Resolution::Refused(
+                "only an authenticated Voile proxy may subscribe to it".to_owned(),
+            );
         };
         let Some(private) = self.configurations.get(name) else {
             return Resolution::Unknown;
@@ -648,7 +655,7 @@ impl Snapshot<SnapshotCaller> for MeshSnapshot {
             | type_url::KEY_SET
             | type_url::REVOCATION_LISTS
             | type_url::PROXY_CONFIGURATION => {
-                Resolution::Refused("this type is asked for by name".to_owned())
+                Resolution::Refused("resources of this type must be requested by name".to_owned())
             }
             // Others may ask for types we have nothing of (ztunnel: Authorization) and wait for an answer.
             _ => foreign_proxies::envoy::everything(self, caller, type_url)

@@ -287,11 +287,11 @@ impl Status {
         let before = std::mem::replace(&mut *self.state_lost(), lost.clone());
         match (before, lost) {
             (before, Some(reason)) if before.as_ref() != Some(&reason) => {
-                tracing::error!(reason, "the state folder is not what it was");
+                tracing::error!(reason, "the state folder was lost or replaced");
                 self.journal.note(JournalEvent::StateLost { reason });
             }
             (Some(_), None) => {
-                tracing::info!("the state folder is back");
+                tracing::info!("the state folder is restored");
                 self.journal.note(JournalEvent::StateBack);
             }
             _ => {}
@@ -409,19 +409,19 @@ impl Status {
             (
                 "voile_control_nacks_total",
                 "counter",
-                "Discovery responses that a proxy refused, at least in part.",
+                "Discovery responses that a proxy refused (NACK), at least in part.",
                 load(&self.nacks),
             ),
             (
                 "voile_control_reloads_total",
                 "counter",
-                "Readings of the configuration.",
+                "Reloads of the configuration.",
                 load(&self.reloads),
             ),
             (
                 "voile_control_reload_errors_total",
                 "counter",
-                "Readings with an error, or that failed altogether.",
+                "Reloads that failed or found an error.",
                 load(&self.failed_reloads),
             ),
             (
@@ -433,19 +433,19 @@ impl Status {
             (
                 "voile_control_refused_callers_total",
                 "counter",
-                "Calls without a proof of identity that is believed.",
+                "Calls without a valid credential.",
                 load(&self.refused_callers),
             ),
             (
                 "voile_control_joined_workloads",
                 "gauge",
-                "Workloads that joined by a WorkloadGroup over a stream to this control plane, and have not left.",
+                "Workloads that joined through a WorkloadGroup over a stream to this control plane and have not left.",
                 self.groups.get().map_or(0, |groups| groups.len()) as f64,
             ),
             (
                 "voile_control_failed_handshakes_total",
                 "counter",
-                "Connections that never became TLS.",
+                "Connections whose TLS handshake failed.",
                 load(&self.failed_handshakes),
             ),
         ] {
@@ -466,12 +466,12 @@ impl Status {
         let push_time = lock(
             &self.push_time,
             "voile_control_push_seconds",
-            "From sending a response to its acknowledgement.",
+            "Time from sending a response to its acknowledgement (ACK).",
         );
         let propagation = lock(
             &self.propagation,
             "voile_control_propagation_seconds",
-            "From the change of a document to each proxy's acknowledgement that it is in force.",
+            "Time from the change of a document to each proxy's acknowledgement (ACK).",
         );
         format!("{}{push_time}{propagation}", scrape.render())
     }
@@ -483,12 +483,12 @@ impl Status {
         };
         gauge(
             "voile_control_revoked_certificates",
-            "Certificates on the lists in force.",
+            "Revoked certificates on the lists in force.",
             &self.revoked,
         );
         gauge(
             "voile_control_revocation_next_update_timestamp_seconds",
-            "When the first of the lists should be replaced; 0 without lists.",
+            "Time at which the first revocation list expires; 0 without lists.",
             &self.next_update,
         );
     }
@@ -504,12 +504,12 @@ fn of_proxies(proxies: &Proxies, scrape: &mut Scrape) {
         ),
         (
             "voile_control_proxies_behind",
-            "Open streams that have not acknowledged all that they were sent.",
+            "Open streams with responses that the proxy has not acknowledged.",
             proxies.behind(),
         ),
         (
             "voile_control_proxies_refusing",
-            "Open streams whose last answer of some type was a refusal.",
+            "Open streams whose last reply for some type was a refusal (NACK).",
             proxies.refusing(),
         ),
     ] {

@@ -45,7 +45,7 @@ impl VirtualAddresses {
             Err(error) => Err(error.to_string()),
         };
         let given = given.unwrap_or_else(|error| {
-            tracing::warn!(path = %file.path().display(), error, "virtual addresses given before cannot be read; names that share a hash may change theirs");
+            tracing::warn!(path = %file.path().display(), error, "cannot read the assigned virtual addresses; names that share a hash may get other addresses");
             BTreeMap::new()
         });
         Self { file, given }
@@ -84,7 +84,10 @@ impl VirtualAddresses {
         for (name, service) in names.into_iter().zip(needing) {
             let v4 = self.given.get(&name).copied();
             if v4.is_none() {
-                tracing::error!(service = name, "no virtual IPv4 address is left for it");
+                tracing::error!(
+                    service = name,
+                    "no virtual IPv4 address is left for the service"
+                );
             }
             let mut service = MeshService::clone(&service);
             service.addresses = v4.map(IpAddr::V4).into_iter().collect();
@@ -117,7 +120,7 @@ impl VirtualAddresses {
             serde_json::to_vec(given).unwrap_or_default()
         });
         if let Err(error) = kept {
-            tracing::warn!(path = %self.file.path().display(), %error, "virtual addresses cannot be kept");
+            tracing::warn!(path = %self.file.path().display(), %error, "cannot save virtual addresses");
             // Not even the lock could be had, perhaps: they are given all the same.
             let mut taken: HashSet<Ipv4Addr> = given.values().copied().collect();
             give(given, names, |address| {

@@ -1,4 +1,18 @@
-//! The mesh on Kubernetes.
+//! The mesh on Kubernetes: the cluster's objects as a source of the control plane, identities of its service accounts, and the
+//! authority's key in a Secret. It decides nothing about traffic or policy: the control plane does, as it does for a folder.
 
+mod authority;
+mod connect;
+mod control_plane;
+mod election;
+mod error;
 pub mod inject;
+mod roots;
+mod source;
+mod tokens;
 pub mod webhooks;
+
+pub use connect::{ClusterAddress, connect};
+pub use control_plane::{ClusterOptions, ControlPlane, DEFAULT_REVISION, StartError};
+pub use error::ClusterError;
+pub use source::ClusterSource;

@@ -20,14 +20,14 @@ const LISTENERS: std::ops::RangeInclusive<Slot> = (16 * 256 + 1)..=(254 * 256 + 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum AddressError {
     /// More pods than the block holds.
-    #[error("more pods than one mesh has addresses for ({limit}); run fewer replicas")]
+    #[error("too many pods: a mesh has at most {limit} addresses; run fewer replicas")]
     Pods {
         /// Number of pods that the block can hold.
         limit: usize,
     },
     /// More pairs of pod and visible service than the block holds.
     #[error(
-        "more pairs of pod and visible service than one mesh has addresses for ({limit}); narrow what each pod sees with a Sidecar's egress.hosts"
+        "too many pairs of pod and visible service: a mesh has at most {limit} addresses; limit the visible services with a Sidecar's egress.hosts"
     )]
     Listeners {
         /// Number of pairs that the block can hold.

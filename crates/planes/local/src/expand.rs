@@ -495,8 +495,8 @@ fn reachable(service: &MeshService, problems: &mut Vec<Diagnostic>) -> bool {
                 .iter()
                 .any(|port| port.transport == Transport::Tcp);
         }
-        (Resolution::Alias(_), _) => "it is another name for a host",
-        (_, _) => "its addresses are not known beforehand",
+        (Resolution::Alias(_), _) => "it has type ExternalName",
+        (_, _) => "its addresses are not known in advance",
     };
     let message = format!(
         "{} gets no listener in loopback isolation: {why}",

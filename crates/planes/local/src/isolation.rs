@@ -100,7 +100,7 @@ pub fn start(
         Ok(EnclosureSide::Outside(outside)) => Ok(outside.serve()),
         Ok(EnclosureSide::Inside(inside)) => {
             let why = if wanted == WantedIsolation::Auto {
-                "this machine allows it; --isolation loopback is the other"
+                "this machine supports it; --isolation loopback disables it"
             } else {
                 "as asked for"
             };
@@ -172,6 +172,6 @@ fn elsewhere(mesh: &Mesh) -> Option<String> {
     };
     let what = what.or_else(external)?;
     Some(format!(
-        "{what}, and pods in namespaces reach each other only"
+        "{what}, and pods in network namespaces reach only each other"
     ))
 }

@@ -85,13 +85,13 @@ async fn run(agents: Agents, told: watch::Receiver<Arc<Pods>>, talks: Arc<watch:
                         talks: &talks,
                     };
                     if let Err(error) = talk.converse(&channel, told).await {
-                        tracing::debug!(%error, "the node proxy is gone");
+                        tracing::debug!(%error, "the node proxy has ended");
                     }
                     talks.send_modify(|talks| drop(talks.remove(&number)));
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a node proxy is not understood");
+                tracing::warn!(%error, "unexpected answer of the node proxy");
                 // Without descriptors the same error would come again at once.
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }

@@ -210,7 +210,10 @@ impl ContainerProbe {
     }
 
     fn restart(&self, name: &str, probe: &str) -> ProbeOutcome {
-        let said = format!("{name} failed its {probe} probe and is ended: {}", self.why);
+        let said = format!(
+            "{name} failed its {probe} probe and is stopped: {}",
+            self.why
+        );
         ProbeOutcome {
             said: Some(said),
             restart: Some(self.grace),

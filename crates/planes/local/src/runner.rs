@@ -161,7 +161,7 @@ pub enum UpError {
         what: String,
     },
     /// One of our own processes ends again and again.
-    #[error("{0} ends again and again; it cannot become ready")]
+    #[error("{0} keeps ending; it cannot become ready")]
     Ends(String),
     /// The command of `--once-ready` cannot be run.
     #[error("cannot run `{0}`: {1}")]
@@ -460,7 +460,7 @@ impl Runner {
                 self.apply()?;
                 self.write_tokens()?;
                 self.trouble = None;
-                self.event("what failed has succeeded");
+                self.event("the failed step has succeeded");
             }
             None => self.publish()?,
         }
@@ -483,7 +483,7 @@ impl Runner {
             Err(UpError::Machine(error)) if self.was_ready => error,
             other => return other,
         };
-        let text = format!("{error}; what runs goes on, this is tried again every second");
+        let text = format!("{error}; running processes continue; retrying every second");
         if self.trouble.as_ref().is_none_or(|(said, _)| *said != text) {
             self.event(&text);
         }

@@ -210,7 +210,7 @@ impl NodePods {
             doors.accepting.push(accepting.abort_handle());
         }
         if let Some(Err(error)) = doors.dns.as_mut().map(PodDns::open) {
-            tracing::error!(%error, pod = %doors.pod.name, "its questions for names are not answered");
+            tracing::error!(%error, pod = %doors.pod.name, "cannot answer DNS queries of the pod");
         }
     }
 
@@ -243,14 +243,14 @@ impl NodePods {
             match Channel::connect(path).await {
                 Ok(channel) => {
                     failures = 0;
-                    tracing::info!(path = %path.display(), "an agent tells of pods");
+                    tracing::info!(path = %path.display(), "connected to the agent (ZDS)");
                     if let Err(error) = self.converse(&channel).await {
-                        tracing::warn!(%error, "the conversation with the agent broke");
+                        tracing::warn!(%error, "the connection to the agent (ZDS) failed");
                     }
-                    tracing::warn!("the agent is gone; its pods are served on");
+                    tracing::warn!("the agent (ZDS) disconnected; its pods are still served");
                 }
                 Err(error) if failures == 0 => {
-                    tracing::warn!(path = %path.display(), %error, "no agent tells of pods yet");
+                    tracing::warn!(path = %path.display(), %error, "cannot connect to the agent (ZDS) yet");
                 }
                 Err(_) => {}
             }
@@ -264,7 +264,7 @@ impl NodePods {
         while let Some(told) = channel.hear().await? {
             let done = self.obey(&mut conversation, told);
             if let Err(reason) = &done {
-                tracing::error!(reason, "the agent is refused");
+                tracing::error!(reason, "a message of the agent (ZDS) is refused");
             }
             let answer = match &done {
                 Ok(()) => Ok(()),
@@ -282,7 +282,7 @@ impl NodePods {
     ) -> Result<(), String> {
         match told {
             AgentMessage::Add { uid, .. } | AgentMessage::Remove(uid) if uid == ITSELF => {
-                Err("a pod without a uid".to_owned())
+                Err("the pod has no uid".to_owned())
             }
             AgentMessage::Add { uid, who, inside } => {
                 if !conversation.complete {
@@ -294,14 +294,16 @@ impl NodePods {
                 conversation.named.insert(uid);
                 Ok(())
             }
-            AgentMessage::Keep(uid) => Err(format!("pod {uid}: Keep comes before SnapshotSent")),
+            AgentMessage::Keep(uid) => Err(format!(
+                "pod {uid}: Keep is only allowed before SnapshotSent"
+            )),
             AgentMessage::Remove(uid) => {
                 conversation.named.remove(&uid);
                 self.remove(&uid);
                 Ok(())
             }
             AgentMessage::Complete if conversation.complete => {
-                Err("SnapshotSent comes once in a conversation".to_owned())
+                Err("SnapshotSent is only allowed once per connection".to_owned())
             }
             AgentMessage::Complete => {
                 conversation.complete = true;
@@ -338,7 +340,7 @@ impl NodePods {
         let identity = self.identity(who).ok_or_else(|| {
             failed(
                 "its identity",
-                &"no name of a namespace and a service account",
+                &"the namespace or service account is not a valid name",
             )
         })?;
         let known = {
@@ -354,8 +356,8 @@ impl NodePods {
         }
         if self.pods.borrow().len() >= MAX_PODS {
             return Err(failed(
-                "no room",
-                &format_args!("{MAX_PODS} pods are served"),
+                "too many pods",
+                &format_args!("{MAX_PODS} pods are served already"),
             ));
         }
         let addresses = addresses(&inside).map_err(|error| failed("its addresses", &error))?;
@@ -399,7 +401,7 @@ impl NodePods {
     /// Takes tunnels in the proxy's own network, which is the calling thread's, to the proxy's own pages and nothing
     /// else. The policies of the proxy's own pod apply.
     pub(crate) fn serve_itself(&self, who: &PodIdentity, pages: Box<[u16]>) -> io::Result<()> {
-        let unnamed = || io::Error::other("no name of a namespace and a service account");
+        let unnamed = || io::Error::other("the namespace or service account is not a valid name");
         let identity = self.identity(who).ok_or_else(unnamed)?;
         let inside = Namespace::current()?;
         let tunnels = &DOORS[2..];
@@ -416,7 +418,7 @@ impl NodePods {
             keeps_source: false,
             pages: Some(pages),
         });
-        tracing::info!(pod = %pod.name, identity = %pod.badge.identity, "tunnels to our own pages are taken");
+        tracing::info!(pod = %pod.name, identity = %pod.badge.identity, "accepting HBONE to the node proxy's own metrics and readiness");
         let doors = PodListeners {
             pod,
             listeners,
@@ -494,7 +496,7 @@ impl NodePods {
                 .and_then(|held| held.certified_key().cert.first());
             let key = leaf.and_then(CertificateKey::of);
             if key.is_some_and(|key| lists.includes(key)) {
-                tracing::warn!(identity = %badge.identity, "{REVOKED}: another is asked for");
+                tracing::warn!(identity = %badge.identity, "{REVOKED}: requesting another");
                 badge.store.ask_to_renew();
             }
         }
@@ -507,7 +509,7 @@ impl NodePods {
         };
         removed.close();
         let pod = removed.pod;
-        tracing::info!(uid = %pod.uid, pod = %pod.name, "a pod is served no more");
+        tracing::info!(uid = %pod.uid, pod = %pod.name, "a pod is no longer served");
         self.tell_homes();
         for address in &pod.addresses {
             let pods = self.pods.borrow();
@@ -605,7 +607,7 @@ async fn accept(agency: Faint<NodePods>, pod: Arc<Pod>, door: PodListener, liste
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
             Err(AcceptFailure::Broken(error)) => {
-                tracing::error!(%error, pod = %pod.name, "a listener is broken");
+                tracing::error!(%error, pod = %pod.name, "a listener failed");
                 return;
             }
         }

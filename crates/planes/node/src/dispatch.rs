@@ -116,7 +116,7 @@ impl Dispatcher {
         };
         self.settling.arrived();
         if load(&worker) >= MAX_CONNECTIONS {
-            tracing::warn!("every worker holds {MAX_CONNECTIONS} connections: one is closed");
+            tracing::warn!("every worker has {MAX_CONNECTIONS} connections: a new one is closed");
             return;
         }
         // A worker that panicked hears nothing, and its connections close.

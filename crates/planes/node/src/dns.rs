@@ -264,7 +264,7 @@ impl Sockets {
             Ok(sixth) => all.push(sixth),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
             // A machine without IPv6 has no queries over IPv6.
-            Err(error) => tracing::debug!(%error, "no DNS over IPv6"),
+            Err(error) => tracing::debug!(%error, "cannot answer DNS over IPv6"),
         }
         Ok(Self(all))
     }

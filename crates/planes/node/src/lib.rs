@@ -133,7 +133,7 @@ pub enum RunError {
     #[error("{0}")]
     Option(String),
     /// Tunnels to its own pod cannot be taken.
-    #[error("cannot take tunnels for its own pod {0}: {1}")]
+    #[error("cannot accept HBONE for its own pod {0}: {1}")]
     Itself(String, io::Error),
     /// The running proxy did not hand over, or this one was not fit to take over.
     #[error("handover: {0}")]
@@ -163,7 +163,7 @@ pub fn run(options: NodeOptions) -> Result<(), RunError> {
     may(&options)?;
     let descriptors = transport::raise_descriptor_limit();
     let (workers, node) = (options.workers, &options.node);
-    tracing::info!(node, workers, descriptors, "node proxy begins");
+    tracing::info!(node, workers, descriptors, "node proxy started");
     let legacy = Legacy::claim(&options)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -171,7 +171,7 @@ pub fn run(options: NodeOptions) -> Result<(), RunError> {
     let threads = LocalSet::new().block_on(&runtime, serve(options, legacy))?;
     for thread in threads {
         if thread.join().is_err() {
-            tracing::error!("a worker ended by a panic");
+            tracing::error!("a worker panicked");
         }
     }
     Ok(())
@@ -244,7 +244,7 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
     tokio::select! {
         opened = opening => opened?,
         () = signals.next() => {
-            tracing::info!("ended before it took over: nothing was accepted");
+            tracing::info!("stopped before the handover: no connection was accepted");
             dispatcher.dismiss();
             return Ok(threads);
         }
@@ -267,7 +267,7 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
     // Each is told by a reset that it was cut; that takes its worker's turn.
     let _ = tokio::time::timeout(CUT_LIMIT, everybody_left(&dispatcher)).await;
     if successor == NodeSuccessor::Elsewhere {
-        tracing::info!("a process of another network serves in our place: waiting to be ended");
+        tracing::info!("handed over to another network namespace: waiting for SIGTERM");
         signals.next().await;
     }
     dispatcher.dismiss();
@@ -352,9 +352,9 @@ async fn drain(limit: Duration, dispatcher: &Dispatcher, signals: &mut Signals) 
     tracing::info!(connections = dispatcher.load(), ?limit, "draining");
     tokio::select! {
         done = tokio::time::timeout(limit, everybody_left(dispatcher)) => if done.is_err() {
-            tracing::warn!(connections = dispatcher.load(), "drain timeout: closing what is left");
+            tracing::warn!(connections = dispatcher.load(), "drain timeout: closing the remaining connections");
         },
-        () = signals.next() => tracing::warn!("second signal: ending at once"),
+        () = signals.next() => tracing::warn!("second signal: shutting down at once"),
     }
 }
 
@@ -452,7 +452,7 @@ fn start_workers(
             .name(format!("worker-{index}"))
             .spawn(move || {
                 if let Err(error) = worker::run(inbox, view, asker, heads) {
-                    tracing::error!(%error, "a worker does not start");
+                    tracing::error!(%error, "cannot start a worker");
                 }
             })?;
         handles.push(Handle {

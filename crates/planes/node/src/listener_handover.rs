@@ -140,7 +140,9 @@ impl NodeListeners {
             // One that is the first says so at once; one that has taken over serves without a way to hand over.
             match relieved {
                 None => return Err(error),
-                Some(_) => tracing::error!(%error, "serving without a way to hand over"),
+                Some(_) => {
+                    tracing::error!(%error, "cannot open the handover socket; serving without handover");
+                }
             }
         }
         // This comes before the old process ends. A client of a pod that the agent did not name is refused, and does
@@ -261,7 +263,7 @@ impl IncumbentProcess for NodeListeners {
     fn resume(&self) {
         self.told.agency.talk();
         if let Err(error) = self.serve() {
-            tracing::error!(%error, "the pages stay closed");
+            tracing::error!(%error, "cannot reopen the admin, metrics and readiness pages");
         }
     }
 

@@ -119,7 +119,7 @@ impl Lookups {
         let told: Resolved = match answer {
             Ok(found) => {
                 if settled.changed {
-                    tracing::info!(%host, addresses = ?found.addresses, ttl = ?found.ttl, "an endpoint's name resolved");
+                    tracing::info!(%host, addresses = ?found.addresses, ttl = ?found.ttl, "endpoint resolved");
                 }
                 Ok(found.addresses.as_slice().into())
             }
@@ -127,12 +127,12 @@ impl Lookups {
                 self.failed.set(self.failed.get() + 1);
                 match (settled.stale, settled.changed) {
                     (true, _) => {
-                        tracing::warn!(%host, %error, "cannot be resolved anew; the last good addresses serve");
+                        tracing::warn!(%host, %error, "cannot resolve the host again; the last good addresses stay in use");
                     }
                     (_, true) => {
-                        tracing::warn!(%host, %error, "cannot be resolved; other endpoints of its services are called, if there are any");
+                        tracing::warn!(%host, %error, "cannot resolve the host; calls go to other endpoints of its services, if any");
                     }
-                    _ => tracing::debug!(%host, %error, "still cannot be resolved"),
+                    _ => tracing::debug!(%host, %error, "still cannot resolve the host"),
                 }
                 Err(error.to_string().into())
             }
@@ -228,7 +228,7 @@ mod tests {
         on_a_thread(async {
             let lookups = lookups();
             let both = tokio::join!(told(&lookups, "a.test"), told(&lookups, "a.test"));
-            let nobody = "there is no resolver to ask".to_owned();
+            let nobody = "no resolver is configured".to_owned();
             assert_eq!(both, (nobody.clone(), nobody));
             assert_eq!(lookups.figures().lookups, 1, "who comes meanwhile waits");
             lookups.settle(&"a.test".into(), &found(1));

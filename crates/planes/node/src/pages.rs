@@ -24,13 +24,13 @@ use crate::registry::RegistryView;
 const SCRAPE_PATIENCE: Duration = Duration::from_secs(2);
 
 const HELP: &str = "\
-GET  /config_dump        the pods that are served, and what is known of the mesh
+GET  /config_dump        the pods of this node, and the configuration from the control plane
 GET  /certs              the pods' certificates, by identity, and their expiry (never the keys)
-POST /certs/renew        fetch new ones now; connections that are open go on
-GET  /logging            the level of the log; PUT or POST /logging?level=LEVEL changes it
+POST /certs/renew        request new ones now; open connections continue
+GET  /logging            the log level; PUT or POST /logging?level=LEVEL changes it
 GET  /ready              200 when ready, 503 with the reasons when not
 GET  /stats/prometheus   metrics
-POST /quitquitquit       end in good order, as SIGTERM does
+POST /quitquitquit       shut down gracefully, as on SIGTERM
 GET  /help               this
 ";
 
@@ -91,7 +91,7 @@ async fn admin(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
         (&Method::GET, "/certs") => PageResponse::json(certificates(&told)),
         (&Method::POST, "/certs/renew") => {
             told.agency.renew();
-            let asked = "asked for; GET /certs shows the new serials\n";
+            let asked = "renewal requested; GET /certs will show the new serial numbers\n";
             PageResponse::text(StatusCode::ACCEPTED, asked)
         }
         (&Method::GET, "/ready") => ready(&told),
@@ -124,13 +124,13 @@ pub(crate) fn unready(told: &PageSources) -> Vec<&'static str> {
     let mut reasons = Vec::new();
     let view = told.view.borrow();
     if !view.is_told {
-        reasons.push("the control plane has not said which policies there are");
+        reasons.push("the control plane has not sent the policies yet");
     }
     if view.awaits_all() {
-        reasons.push("the control plane has not said who is where");
+        reasons.push("the control plane has not sent the workloads yet");
     }
     if !told.agency.is_complete() {
-        reasons.push("no agent has told of all pods");
+        reasons.push("the agent (ZDS) has not sent all pods of the node yet");
     }
     if told.leaving.get() {
         reasons.push("draining");
@@ -227,7 +227,7 @@ async fn metrics(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
     single(
         "voile_node_pods",
         "gauge",
-        "Pods that are served.",
+        "Pods that this node proxy serves.",
         pods as f64,
     );
     let connections = told.dispatcher.load();
@@ -252,7 +252,7 @@ async fn metrics(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
     single(
         "voile_node_cut_total",
         "counter",
-        "Inbound connections cut by a change of policy.",
+        "Inbound connections closed by a change of policy.",
         cut as f64,
     );
     single(

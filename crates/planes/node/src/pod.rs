@@ -150,7 +150,7 @@ impl Pod {
 /// Has the kernel notice peers that are gone.
 pub(crate) fn keep_alive(stream: &TcpStream) {
     if let Err(error) = KEEP_ALIVE.set(stream) {
-        tracing::debug!(%error, "no keep-alive");
+        tracing::debug!(%error, "cannot enable TCP keep-alive");
     }
 }
 

@@ -74,7 +74,7 @@ impl std::fmt::Display for Denial {
         match self {
             Self::By(name) => write!(f, "denied by policy {name}"),
             Self::NotAllowed => f.write_str("allowed by no policy"),
-            Self::Unknown(name) => write!(f, "policy {name} is not known yet"),
+            Self::Unknown(name) => write!(f, "policy {name} has not been received yet"),
         }
     }
 }
@@ -97,7 +97,7 @@ impl Policy {
             Ok(wire::Scope::Namespace) => PolicyScope::Namespace(message.namespace.as_str().into()),
             Ok(wire::Scope::WorkloadSelector) => PolicyScope::Named,
             Err(_) => {
-                let reason = format!("scope {} is not known", message.scope);
+                let reason = format!("scope {} is unknown", message.scope);
                 return Err((closed(PolicyScope::Everybody), reason));
             }
         };
@@ -105,7 +105,7 @@ impl Policy {
             Ok(wire::Action::Allow) => NodePolicyAction::Allow,
             Ok(wire::Action::Deny) => NodePolicyAction::Deny,
             Err(_) => {
-                let reason = format!("action {} is not known", message.action);
+                let reason = format!("action {} is unknown", message.action);
                 return Err((closed(scope), reason));
             }
         };
@@ -217,7 +217,7 @@ fn check(one: &wire::Match) -> Result<(), String> {
         .flatten()
         .any(|text| text.match_type.is_none())
     {
-        return Err("a match of text of an unknown kind".to_owned());
+        return Err("a string match of an unknown kind".to_owned());
     }
     let ranges = [
         &one.source_ips,
@@ -229,10 +229,13 @@ fn check(one: &wire::Match) -> Result<(), String> {
         let bits = match range.address.len() {
             4 => 32,
             16 => 128,
-            bytes => return Err(format!("an address of {bytes} bytes")),
+            bytes => return Err(format!("an address has {bytes} bytes, not 4 or 16")),
         };
         if range.length > bits {
-            return Err(format!("a range of {} bits of {bits}", range.length));
+            return Err(format!(
+                "a prefix length of {}, more than {bits}",
+                range.length
+            ));
         }
     }
     Ok(())

@@ -151,7 +151,7 @@ impl Drop for Record<'_> {
             flags: "-",
             received: 0,
             sent: 0,
-            error: Some("ended with the node proxy".to_owned()),
+            error: Some("the node proxy shut down".to_owned()),
         });
         let mut shard = self.worker.shard.borrow_mut();
         shard.tcp_closed(self.series, outcome.flags, outcome.received, outcome.sent);

@@ -479,7 +479,7 @@ fn decode(resource: &ResourceUpdate) -> Result<Body, String> {
             let preference = scopes.map(|scope| match Scope::try_from(*scope) {
                 Ok(scope) if scope != Scope::UnspecifiedScope => Ok(scope),
                 _ => Err(format!(
-                    "load_balancing.routing_preference: {scope} is not known"
+                    "load_balancing.routing_preference: {scope} is unknown"
                 )),
             });
             Ok(Body::Service(Arc::new(ServedService {

@@ -126,20 +126,20 @@ pub(crate) enum RouteError {
     NoEndpoint(ServiceKey, u16),
     /// Its sidecar wants mutual TLS of its own kind.
     #[error(
-        "workload {0} is to be called in the mutual TLS of sidecars, which a node proxy does not speak"
+        "workload {0} requires the mutual TLS of sidecars, which a node proxy does not support"
     )]
     SidecarTls(Arc<str>),
     /// The waypoint that must authorize is absent, and must not be bypassed.
-    #[error("{0} stands behind the waypoint {1}, of which nobody can be called")]
+    #[error("{0} is behind the waypoint {1}, which has no usable endpoint")]
     NoWaypoint(String, String),
     /// It is elsewhere.
     #[error("workload {0} is on network {1}: {2}")]
     Network(Arc<str>, Arc<str>, String),
     /// One of the node proxy's own ports.
-    #[error("port {0} is the node proxy's own")]
+    #[error("port {0} belongs to the node proxy")]
     OwnPort(u16),
     /// Only its name is known, and that leads nowhere.
-    #[error("endpoint {1} of service {0} leads nowhere: {2}")]
+    #[error("endpoint {1} of service {0} cannot be resolved: {2}")]
     Nowhere(ServiceKey, Hostname, Arc<str>),
 }
 
@@ -249,16 +249,18 @@ fn far(
         RouteError::Network(Arc::clone(&found.uid), network, why)
     };
     let Some(entrance) = entrance(resident) else {
-        return Err(refused("no gateway leads there".to_owned()));
+        return Err(refused("the network has no gateway".to_owned()));
     };
     let gates = gates(view, found, entrance);
     if gates.is_empty() {
         let at = entrance.at;
-        return Err(refused(format!("nobody says who its gateway {at} must be")));
+        return Err(refused(format!(
+            "the identity of its gateway {at} is unknown"
+        )));
     }
     let expected = answering(found, Some(served));
     if expected.is_empty() {
-        return Err(refused("nobody says who must answer there".to_owned()));
+        return Err(refused("the expected identity is unknown".to_owned()));
     }
     Ok(RouteTarget {
         to,
@@ -476,7 +478,7 @@ fn workload(
     let found = &resident.workload;
     if let Some(away) = &found.away {
         let (uid, network) = (Arc::clone(&found.uid), Arc::clone(&away.network));
-        let why = "only services are called there".to_owned();
+        let why = "workloads on other networks are called through their services only".to_owned();
         return Err(RouteError::Network(uid, network, why));
     }
     let expected = match found.tunnel {

@@ -113,7 +113,7 @@ impl ControlPlaneClient {
         if let Some(name) = wish.subscribe
             && let Err(error) = self.client.subscribe(type_url::ADDRESS, [name])
         {
-            tracing::warn!(%error, "an address cannot be asked for");
+            tracing::warn!(%error, "cannot subscribe to an address");
         }
     }
 
@@ -183,7 +183,7 @@ pub(crate) enum ClosedReason {
     #[error("the certificate of {0} is revoked")]
     Revoked(Identity),
     /// A port at which a waypoint trusts the named client without proof. Only the node proxy may call it.
-    #[error("port {0} of this waypoint is the node proxy's to call")]
+    #[error("port {0} of this waypoint may only be called by the node proxy")]
     Door(u16),
 }
 
@@ -437,7 +437,7 @@ impl NodeWorker {
     /// Resolves a name for a pod.
     pub(crate) async fn resolve(&self, pod: &Arc<Pod>, host: &str) -> Resolved {
         let Some(_place) = Parked::among(&self.parked) else {
-            return Err("too many connections wait".into());
+            return Err("too many connections wait for DNS".into());
         };
         let (answer, answered) = oneshot::channel();
         // The resolver task lives as long as the worker; without it the answer is dropped.
@@ -448,8 +448,8 @@ impl NodeWorker {
         });
         match tokio::time::timeout(ANSWER_PATIENCE, answered).await {
             Ok(Ok(resolved)) => resolved,
-            Ok(Err(_)) => Err("its pod is gone".into()),
-            Err(_) => Err("no resolver answers in time".into()),
+            Ok(Err(_)) => Err("the pod was removed".into()),
+            Err(_) => Err("no resolver answered in time".into()),
         }
     }
 
@@ -492,7 +492,7 @@ impl NodeWorker {
         for (_, live) in self.live.borrow().iter() {
             let ends = (live.source, live.destination);
             if let Err(reason) = judge(&view, &live.pod, live.proven.as_deref(), ends) {
-                tracing::debug!(%reason, "a connection is cut");
+                tracing::debug!(%reason, "a connection is closed by policy");
                 self.cut.set(self.cut.get() + 1);
                 live.cut.flags.set(Some(reason.flags()));
                 live.cut.word.notify_one();
@@ -532,7 +532,7 @@ impl NodeWorker {
                 let stream = match tokio::net::TcpStream::from_std(stream) {
                     Ok(stream) => stream,
                     Err(error) => {
-                        tracing::debug!(%error, "a connection cannot be served");
+                        tracing::debug!(%error, "cannot serve a connection");
                         return;
                     }
                 };

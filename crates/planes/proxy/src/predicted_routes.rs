@@ -44,7 +44,7 @@ impl PredictedRoutes {
         let mut index = RequestIndex::default();
         match index.parse(head) {
             Ok(Progress::Complete) => {}
-            Ok(Progress::Partial) => return Err("it does not end".to_owned()),
+            Ok(Progress::Partial) => return Err("the head is incomplete".to_owned()),
             Err(reject) => return Err(format!("{reject:?}")),
         }
         let head = HttpHead::Http1(index.head(head));

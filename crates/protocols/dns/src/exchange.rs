@@ -45,13 +45,13 @@ pub enum ExchangeError {
         error: io::Error,
     },
     /// It answers something else.
-    #[error("{server}: the answer is not to our question")]
+    #[error("{server}: the response does not match the query")]
     Mismatch {
         /// Server that was asked.
         server: SocketAddr,
     },
     /// The packet to send is no question.
-    #[error("not a question")]
+    #[error("not a query")]
     NoQuestion,
 }
 
@@ -88,7 +88,7 @@ impl SocketFactory {
         };
         let mut made = None;
         within(&mut || made = Some(make()))?;
-        made.ok_or_else(|| io::Error::other("nothing was made in the other network"))
+        made.ok_or_else(|| io::Error::other("no socket was created in the other network namespace"))
     }
 }
 

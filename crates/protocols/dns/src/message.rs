@@ -61,7 +61,7 @@ pub fn receive(packet: &[u8]) -> ReceivedMessage<'_> {
     };
     let header = message.header();
     if header.qr() {
-        return ReceivedMessage::Ignore("an answer to nothing");
+        return ReceivedMessage::Ignore("a response without a query");
     }
     if header.opcode() != Opcode::QUERY {
         return ReceivedMessage::Refuse(bare(message, Rcode::NOTIMP));

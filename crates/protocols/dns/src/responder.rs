@@ -143,7 +143,7 @@ impl<N: Names> Responder<N> {
             LocalName::Unsaid => {
                 tracing::debug!(
                     host,
-                    "nobody has said what this name means; the answer is SERVFAIL"
+                    "the control plane has not answered for this name; the response is SERVFAIL"
                 );
                 message::server_failure(packet)
             }
@@ -171,7 +171,7 @@ impl<N: Names> Responder<N> {
         match self.resolver.lookup(target).await {
             Ok(found) => Some(query.addresses(&found.addresses, Some(target), TTL_SECONDS, udp)),
             Err(error) => {
-                tracing::debug!(host = query.name, target, %error, "the name it stands for cannot be resolved");
+                tracing::debug!(host = query.name, target, %error, "cannot resolve the external name");
                 message::server_failure(packet)
             }
         }
@@ -193,7 +193,7 @@ impl<N: Names> Responder<N> {
             Ok(answer) => Some(answer),
             Err(error) => {
                 self.count(|figures| figures.upstream_failures += 1);
-                tracing::debug!(question = message::shown(packet), %error, "no resolver answers; the answer is SERVFAIL");
+                tracing::debug!(question = message::shown(packet), %error, "no resolver answers; the response is SERVFAIL");
                 message::server_failure(packet)
             }
         }

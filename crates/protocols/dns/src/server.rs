@@ -189,7 +189,7 @@ async fn datagrams<A: AnswerSource>(
             Ok(taken) => taken,
             Err(error) => {
                 // Another's closed port comes back as an error of ours; there is nothing to do about it.
-                tracing::debug!(%error, "a datagram could not be received");
+                tracing::debug!(%error, "cannot receive a datagram");
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -212,7 +212,7 @@ async fn datagrams<A: AnswerSource>(
                     socket.poll_send_to(context, &answer, peer)
                 };
                 if let Some(Err(error)) = socket.when(send).await {
-                    tracing::debug!(%peer, %error, "an answer could not be sent");
+                    tracing::debug!(%peer, %error, "cannot send a response");
                 }
             }
             drop(place);
@@ -231,7 +231,7 @@ async fn connections<A: AnswerSource>(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::debug!(%error, "a connection could not be accepted");
+                tracing::debug!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

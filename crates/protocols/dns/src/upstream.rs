@@ -30,10 +30,10 @@ const PORT: u16 = 53;
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
     /// There is no one to ask.
-    #[error("there is no resolver to ask")]
+    #[error("no resolver is configured")]
     NoServer,
     /// The last questions were not answered, moments ago.
-    #[error("no resolver has answered lately")]
+    #[error("no resolver has answered recently")]
     Silent,
     /// Each said why.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]

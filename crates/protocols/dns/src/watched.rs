@@ -58,7 +58,7 @@ impl<T> Watched<T> {
                 self.value = (self.parse)(&String::from_utf8_lossy(&bytes));
             }
             Err(error) => {
-                tracing::warn!(path = %self.path.display(), %error, "cannot be read; what it said before holds");
+                tracing::warn!(path = %self.path.display(), %error, "cannot read the file; its previous content stays in use");
             }
         }
     }

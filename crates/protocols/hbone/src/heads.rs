@@ -57,13 +57,13 @@ pub enum NoTunnel {
     #[error("not a CONNECT")]
     NotConnect,
     /// Not `ADDRESS:PORT`. A receiver that knows services may look for one by this name.
-    #[error("`{0}` is no address with a port")]
+    #[error("`{0}` is not ADDRESS:PORT")]
     NoAddress(String),
     /// Another address than the one at which the connection came in.
-    #[error("{0} is not the address of this workload")]
+    #[error("{0} is not an address of this workload")]
     Foreign(SocketAddr),
     /// One of the proxy's own ports.
-    #[error("port {0} is the proxy's own")]
+    #[error("port {0} belongs to the proxy")]
     OwnPort(u16),
 }
 

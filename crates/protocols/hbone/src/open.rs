@@ -20,10 +20,10 @@ pub enum TunnelOpenError {
     #[error("the other proxy does not answer")]
     Silent,
     /// It ended the tunnel.
-    #[error("the other proxy ended the tunnel: {0:?}")]
+    #[error("the other proxy closed the tunnel: {0:?}")]
     Ended(Failure),
     /// Its policy refuses it.
-    #[error("the other proxy refuses it by policy (401)")]
+    #[error("the other proxy denied the tunnel by policy (401)")]
     Denied,
     /// It said no for another reason.
     #[error("the other proxy answered {0}")]

@@ -13,7 +13,7 @@ use crate::chain::verify_client_chain;
 use crate::join::JOIN_TOKEN_PREFIX;
 use crate::revocation::{CertificateKey, keys_of};
 use crate::store::TrustStore;
-use crate::token::{TOKEN_AUDIENCE, TokenKey};
+use crate::token::TokenVerifier;
 
 /// By what a caller proved who it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,16 +94,16 @@ impl<A: Authenticator> Authenticator for Arc<A> {
     }
 }
 
-/// The mesh's own authenticator: local service-account tokens and certificates of the mesh's roots.
+/// The mesh's own authenticator: service-account tokens and certificates of the mesh's roots.
 #[derive(Debug)]
 pub struct MeshAuthenticator {
-    tokens: TokenKey,
+    tokens: Arc<dyn TokenVerifier>,
     trust: Arc<TrustStore>,
 }
 
 impl MeshAuthenticator {
-    /// Believes tokens signed by `tokens`, and certificates under `trust`, which also says the trust domain.
-    pub fn new(tokens: TokenKey, trust: Arc<TrustStore>) -> Self {
+    /// Believes tokens that `tokens` verifies, and certificates under `trust`, which also says the trust domain.
+    pub fn new(tokens: Arc<dyn TokenVerifier>, trust: Arc<TrustStore>) -> Self {
         Self { tokens, trust }
     }
 }
@@ -116,18 +116,20 @@ impl Authenticator for MeshAuthenticator {
         now: SystemTime,
     ) -> Result<AuthenticatedCaller, Status> {
         let trust = self.trust.current();
-        let trust = trust.ok_or_else(|| Status::unavailable("the authority is not ready yet"))?;
+        let trust = trust
+            .ok_or_else(|| Status::unavailable("the certificate authority is not ready yet"))?;
         match bearer(metadata)? {
             Some(token) if token.starts_with(JOIN_TOKEN_PREFIX) => Err(Status::unauthenticated(
-                "a join token only asks for a first certificate; show that certificate here",
+                "a join token is only valid for the first certificate; authenticate with that certificate",
             )),
             Some(token) => {
-                let verified = self.tokens.verify_until(token, TOKEN_AUDIENCE, now);
+                let verified = self.tokens.verify(token, now);
                 let (subject, until) =
                     verified.map_err(|error| Status::unauthenticated(error.to_string()))?;
                 let identity = subject.identity(trust.trust_domain());
-                let identity =
-                    identity.ok_or_else(|| Status::unauthenticated("the token names nobody"))?;
+                let identity = identity.ok_or_else(|| {
+                    Status::unauthenticated("the token names no valid service account")
+                })?;
                 Ok(AuthenticatedCaller {
                     identity,
                     pod: subject.pod,
@@ -137,7 +139,7 @@ impl Authenticator for MeshAuthenticator {
                 })
             }
             None if peer.is_empty() => Err(Status::unauthenticated(
-                "no proof of identity: send `authorization: Bearer TOKEN` or a client certificate",
+                "no credential: send `authorization: Bearer TOKEN` or a client certificate",
             )),
             None => {
                 let since = now

@@ -25,7 +25,7 @@ pub enum ChainError {
     #[error("a certificate of the chain is revoked")]
     Revoked,
     /// There are lists of revoked certificates, and none that can be read.
-    #[error("nobody is believed: the lists of revoked certificates cannot be read")]
+    #[error("every certificate is refused: the certificate revocation lists are invalid")]
     Closed,
     /// The chain is good, but the leaf names nobody we know.
     #[error(transparent)]

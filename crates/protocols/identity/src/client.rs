@@ -49,12 +49,10 @@ pub enum ClientError {
         source: std::io::Error,
     },
     /// Nothing is configured by which to prove who we are, and no certificate is held.
-    #[error(
-        "no token file is given and no valid certificate is held: make a token by `voile token`"
-    )]
+    #[error("neither a token file nor a valid certificate: create a token with `voile token`")]
     NoCredential,
     /// There is nobody to ask.
-    #[error("no control plane is named")]
+    #[error("no control plane address is given")]
     NoControl,
     /// The address of the control plane is wrong, or it cannot be reached.
     #[error("cannot reach the control plane at {control}: {reason}")]
@@ -65,10 +63,10 @@ pub enum ClientError {
         reason: String,
     },
     /// The authority refused.
-    #[error("the authority refused ({:?}): {}", .0.code(), .0.message())]
+    #[error("the certificate authority refused ({:?}): {}", .0.code(), .0.message())]
     Refused(Box<Status>),
     /// The answer cannot be used.
-    #[error("the authority's answer cannot be used: {0}")]
+    #[error("invalid response of the certificate authority: {0}")]
     Answer(String),
 }
 
@@ -177,7 +175,7 @@ async fn request_for(
     request.set_timeout(REQUEST_TIMEOUT);
     if let Credential::Bearer(token) = credential {
         let mut header: MetadataValue<Ascii> = format!("Bearer {token}").parse().map_err(|_| {
-            Status::invalid_argument("the token has characters no header can carry")
+            Status::invalid_argument("the token has characters that are invalid in a header")
         })?;
         header.set_sensitive(true);
         request.metadata_mut().insert("authorization", header);
@@ -216,7 +214,7 @@ async fn certificate_for(
     let certificate = keys.certify(&chain).map_err(|error| unusable(&error))?;
     if let Some(subject) = subject.filter(|subject| *subject != certificate.identity()) {
         let found = certificate.identity();
-        let text = format!("it speaks for {found}, and {subject} was asked for");
+        let text = format!("the certificate is for {found}, not for {subject}");
         return Err(ClientError::Answer(text));
     }
     Ok(certificate)
@@ -296,9 +294,9 @@ impl CertificateClient {
                     // The same trouble is said once.
                     let text = error.to_string();
                     if said.as_ref() == Some(&text) {
-                        tracing::debug!(%error, failures, wait_ms, "still no new certificate");
+                        tracing::debug!(%error, failures, wait_ms, "cannot renew the certificate (again)");
                     } else {
-                        tracing::warn!(%error, failures, wait_ms, "no new certificate");
+                        tracing::warn!(%error, failures, wait_ms, "cannot renew the certificate");
                         said = Some(text);
                     }
                     wait
@@ -416,7 +414,7 @@ impl CertificateClient {
             .current()
             .filter(|b| b.identity() != certificate.identity())
         {
-            tracing::warn!(before = %before.identity(), now = %certificate.identity(), "our identity changed");
+            tracing::warn!(before = %before.identity(), now = %certificate.identity(), "the identity of the certificate changed");
         }
         let certificate = self
             .store

@@ -24,10 +24,10 @@ pub enum KeyError {
     #[error("cannot make or use a P-256 key: {0}")]
     Crypto(String),
     /// The authority's answer is not a chain.
-    #[error("the issued chain cannot be used: {0}")]
+    #[error("the issued certificate chain is invalid: {0}")]
     Chain(String),
     /// The leaf names no workload.
-    #[error("the issued certificate cannot be used: {0}")]
+    #[error("the issued certificate is invalid: {0}")]
     Identity(#[from] PeerError),
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn certified_key(
     let certified = CertifiedKey::new(chain, key);
     certified
         .keys_match()
-        .map_err(|_| KeyError::Chain("the certificate is not for our key".into()))?;
+        .map_err(|_| KeyError::Chain("the certificate is for another key".into()))?;
     Ok(certified)
 }
 

@@ -31,8 +31,8 @@ pub use authenticator::{
     AuthenticatedCaller, Authenticator, CallerProof, MeshAuthenticator, PeerCertificates,
 };
 pub use authority::{
-    Authority, AuthorityError, DEFAULT_TTL, IssueError, IssuedCertificate, MAX_TTL, MIN_TTL,
-    ServerCertificate,
+    Authority, AuthorityError, AuthorityFiles, DEFAULT_TTL, IssueError, IssuedCertificate, MAX_TTL,
+    MIN_TTL, ServerCertificate,
 };
 pub use chain::{ChainError, verify_client_chain, verify_server_chain};
 pub use client::{
@@ -53,5 +53,8 @@ pub use store::{CertificateStore, TrustBundle, TrustStore};
 pub use tls::{
     control_server_config, mesh_client_config, mesh_server_config, peer_identity, verify_expected,
 };
-pub use token::{TOKEN_AUDIENCE, TokenError, TokenKey, TokenSubject};
+pub use token::{
+    BoundUids, MAX_TOKEN_BYTES, TOKEN_AUDIENCE, TokenError, TokenKey, TokenRules, TokenSubject,
+    TokenVerifier,
+};
 pub use voile_model::{Identity, TrustDomain};

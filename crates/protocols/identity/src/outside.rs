@@ -76,19 +76,19 @@ pub enum OutsideTlsError {
     #[error("the private key is not the certificate's")]
     Mismatch,
     /// The authorities of the other side cannot be read.
-    #[error("the authorities of certificates cannot be read: {0}")]
+    #[error("the certificate authorities cannot be read: {0}")]
     Authorities(String),
     /// The lists of what those took back cannot be read.
-    #[error("the lists of revoked certificates cannot be read: {0}")]
+    #[error("the certificate revocation lists cannot be read: {0}")]
     Revocations(String),
     /// A text that cannot be a name in a certificate.
-    #[error("`{0}` is no name of a certificate")]
+    #[error("`{0}` is not a name that a certificate can have")]
     Name(Arc<str>),
     /// A suite that is not spoken.
-    #[error("there is no suite `{0}`")]
+    #[error("unknown cipher suite `{0}`")]
     Suite(Arc<str>),
     /// The TLS library refuses it.
-    #[error("it cannot be spoken: {0}")]
+    #[error("the TLS settings are not supported: {0}")]
     Refused(String),
 }
 
@@ -241,8 +241,8 @@ fn certificates(pem: &[u8], most: usize) -> Result<Vec<CertificateDer<'static>>,
 fn several<T: PemObject>(pem: &[u8], most: usize) -> Result<Vec<T>, String> {
     let all: Result<Vec<_>, _> = T::pem_slice_iter(pem).take(most + 1).collect();
     match all.map_err(|error| error.to_string())? {
-        none if none.is_empty() => Err("there is none in it".to_owned()),
-        many if many.len() > most => Err(format!("there are more than {most} in it")),
+        none if none.is_empty() => Err("it has no such PEM block".to_owned()),
+        many if many.len() > most => Err(format!("it has more than {most} PEM blocks")),
         some => Ok(some),
     }
 }

@@ -97,11 +97,13 @@ impl<A: Authenticator> CertificateService<A> {
             Some(token) if token.starts_with(JOIN_TOKEN_PREFIX) => {
                 let token = self.joins.check(token, now).map_err(refused_join)?;
                 let trust = self.trust.current();
-                let domain =
-                    trust.ok_or_else(|| Status::unavailable("the authority is not ready yet"))?;
+                let domain = trust.ok_or_else(|| {
+                    Status::unavailable("the certificate authority is not ready yet")
+                })?;
                 let identity = token.subject().identity(domain.trust_domain());
-                let identity = identity
-                    .ok_or_else(|| Status::unauthenticated("the join token names nobody"))?;
+                let identity = identity.ok_or_else(|| {
+                    Status::unauthenticated("the join token names no valid service account")
+                })?;
                 let caller = AuthenticatedCaller {
                     identity,
                     pod: None,
@@ -125,8 +127,8 @@ impl<A: Authenticator> CertificateService<A> {
 fn refused_join(error: JoinError) -> Status {
     match error {
         JoinError::State(_) | JoinError::Random(_) => {
-            tracing::error!(%error, "join tokens cannot be read");
-            Status::internal("the authority cannot read its join tokens")
+            tracing::error!(%error, "cannot read join tokens");
+            Status::internal("the certificate authority cannot read its join tokens")
         }
         _ => Status::unauthenticated(error.to_string()),
     }
@@ -168,7 +170,7 @@ fn on_behalf_of(asked: &IstioCertificateRequest) -> Result<Option<Identity>, Sta
     let identity = text.parse().map_err(|_| {
         let shown: String = text.chars().take(300).collect();
         Status::invalid_argument(format!(
-            "{IMPERSONATED_IDENTITY} `{shown}` is no SPIFFE id of a workload"
+            "{IMPERSONATED_IDENTITY} `{shown}` is not a SPIFFE id of a workload"
         ))
     })?;
     Ok(Some(identity))

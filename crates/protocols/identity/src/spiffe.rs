@@ -21,7 +21,7 @@ pub enum PeerError {
     #[error("the peer's certificate names no workload: {0}")]
     NotSpiffe(String),
     /// The identity's trust domain is not ours, nor an alias of ours.
-    #[error("{0} is of a trust domain that is not trusted here")]
+    #[error("{0} is in a trust domain that is not trusted here")]
     UntrustedDomain(Identity),
     /// A certificate of the peer was taken back.
     #[error("the peer's certificate is revoked")]

@@ -31,7 +31,7 @@ pub enum StateError {
         source: io::Error,
     },
     /// Others may read or write a secret.
-    #[error("{path}: mode {mode:04o} lets others in; run `chmod {wanted:04o} {path}`", path = .path.display())]
+    #[error("{path}: mode {mode:04o} gives access to other users; run `chmod {wanted:04o} {path}`", path = .path.display())]
     TooOpen {
         /// The directory or file.
         path: PathBuf,
@@ -41,7 +41,7 @@ pub enum StateError {
         wanted: u32,
     },
     /// Somebody else owns a secret.
-    #[error("{}: belongs to user {owner}, not to user {wanted} who runs this", .path.display())]
+    #[error("{}: belongs to user {owner}, but this process runs as user {wanted}", .path.display())]
     ForeignOwner {
         /// The directory or file.
         path: PathBuf,
@@ -94,7 +94,7 @@ impl StateDir {
             .mode(DIRECTORY_MODE)
             .create(path);
         made.map_err(StateError::io(path, "create the directory"))?;
-        let metadata = fs::metadata(path).map_err(StateError::io(path, "look at it"))?;
+        let metadata = fs::metadata(path).map_err(StateError::io(path, "read its metadata"))?;
         check_private(path, &metadata, DIRECTORY_MODE)?;
         Ok(Self {
             path: path.to_path_buf(),
@@ -162,7 +162,7 @@ impl StateDir {
         };
         let metadata = file
             .metadata()
-            .map_err(StateError::io(&path, "look at it"))?;
+            .map_err(StateError::io(&path, "read its metadata"))?;
         if let Some(mode) = private {
             check_private(&path, &metadata, mode)?;
         }
@@ -171,7 +171,8 @@ impl StateDir {
             .read_to_string(&mut text)
             .map_err(StateError::io(&path, "read"))?;
         if text.len() as u64 > MAX_STATE_FILE_BYTES {
-            let reason = format!("larger than {MAX_STATE_FILE_BYTES} bytes, so not ours");
+            let reason =
+                format!("larger than {MAX_STATE_FILE_BYTES} bytes, so not a state file of Voile");
             return Err(StateError::Malformed { path, reason });
         }
         Ok(Some(text))

@@ -78,7 +78,7 @@ fn refusal(error: ChainError) -> Error {
 
 /// TLS 1.2 is never negotiated by our configurations; asked all the same, the answer is no.
 fn no_tls12() -> Error {
-    Error::General("TLS 1.2 is not spoken between proxies".to_owned())
+    Error::General("TLS 1.2 is not supported between proxies".to_owned())
 }
 
 impl ServerCertVerifier for PeerVerifier {

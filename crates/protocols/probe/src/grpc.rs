@@ -59,7 +59,7 @@ pub(crate) fn check(
                         0 => Err(wrong("the health status is UNKNOWN")),
                         2 => Err(wrong("the health status is NOT_SERVING")),
                         3 => Err(wrong("the health status is SERVICE_UNKNOWN")),
-                        _ => Err(wrong("the health status is one that nobody knows")),
+                        _ => Err(wrong("the health status has an unknown value")),
                     };
                 }
             }
@@ -76,7 +76,7 @@ pub(crate) fn check(
             ));
         }
     }
-    Err(wrong("no answer among the frames that came"))
+    Err(wrong("no response among the frames received"))
 }
 
 fn wrong(what: &'static str) -> io::Error {

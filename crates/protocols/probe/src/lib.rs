@@ -83,7 +83,7 @@ impl ProbeRequest {
             Self::Http { path, .. }
                 if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) =>
             {
-                Some("the path is not fit for a request line")
+                Some("the path is not valid in a request line")
             }
             Self::Http { headers, .. }
                 if headers.iter().any(|(name, text)| {
@@ -92,7 +92,7 @@ impl ProbeRequest {
                     framing || !good || !text.bytes().all(value)
                 }) =>
             {
-                Some("a header field is not fit for a head, or would change where it ends")
+                Some("a header field is invalid, or is a framing header")
             }
             Self::Grpc { service } if service.len() > MAX_SERVICE_BYTES => {
                 Some("the service's name is too long")
@@ -166,7 +166,7 @@ pub fn ask(
                 io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
                     format!("{asked}: no answer within {timeout:?}")
                 }
-                io::ErrorKind::ConnectionRefused => format!("{asked}: nobody listens"),
+                io::ErrorKind::ConnectionRefused => format!("{asked}: connection refused"),
                 _ if is_tls(&error) => format!("{asked}: TLS: {error}"),
                 _ => format!("{asked}: {error}"),
             },

@@ -17,7 +17,7 @@ static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
 
 /// Why a JSON value is no message.
 #[derive(Debug, thiserror::Error)]
-#[error("not a message that can be sent: {0}")]
+#[error("not a valid message: {0}")]
 pub struct EncodeError(#[from] serde_json::Error);
 
 /// The message that a value with a `@type` says, within messages too.

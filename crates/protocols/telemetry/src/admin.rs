@@ -118,7 +118,7 @@ impl PageResponse {
     pub fn not_found(path: &str) -> Self {
         Self::text(
             StatusCode::NOT_FOUND,
-            format!("nothing at {path}; GET /help lists what there is\n"),
+            format!("no page {path}; GET /help lists the pages\n"),
         )
     }
 }
@@ -155,7 +155,7 @@ where
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::debug!(%error, "admin connection not accepted");
+                tracing::debug!(%error, "cannot accept an admin connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -213,7 +213,7 @@ fn refusal(request: &Parts, is_private: bool) -> Option<&'static str> {
         .chain(host);
     if (changes || is_private) && !hosts.all(is_local_name) {
         return Some(
-            "asked by a name that is not ours (DNS rebinding); use an address or localhost",
+            "refused: the request names a foreign host (DNS rebinding); use an IP address or localhost",
         );
     }
     if !changes {
@@ -221,7 +221,9 @@ fn refusal(request: &Parts, is_private: bool) -> Option<&'static str> {
     }
     match text("sec-fetch-site") {
         None | Some(Ok("same-origin" | "none")) => {}
-        Some(_) => return Some("asked by a page of another site (Sec-Fetch-Site)"),
+        Some(_) => {
+            return Some("refused: the request comes from a page of another site (Sec-Fetch-Site)");
+        }
     }
     let origin = text("origin")?;
     let host = text("host").and_then(Result::ok);
@@ -229,7 +231,7 @@ fn refusal(request: &Parts, is_private: bool) -> Option<&'static str> {
     let from = origin.split_once("://").map(|(_, authority)| authority);
     match from.is_some() && from == host {
         true => None,
-        false => Some("asked by a page of another origin (Origin)"),
+        false => Some("refused: the request comes from a page of another origin (Origin)"),
     }
 }
 
@@ -278,11 +280,11 @@ where
         Ok(Ok(_)) => handler(question).await,
         Ok(Err(_)) => PageResponse::text(
             StatusCode::PAYLOAD_TOO_LARGE,
-            "request body too large or broken\n",
+            "request body too large or incomplete\n",
         ),
         Err(_) => PageResponse::text(
             StatusCode::REQUEST_TIMEOUT,
-            format!("the request's body did not come within {ADMIN_HEADER_TIMEOUT:?}\n"),
+            format!("the request body did not arrive within {ADMIN_HEADER_TIMEOUT:?}\n"),
         ),
     };
     Ok(response(answer))

@@ -89,7 +89,7 @@ impl Scrape {
             &MetricFamily {
                 name: "istio_build",
                 kind: "gauge",
-                help: "The version that runs.",
+                help: "The running version.",
                 samples: vec![(build, 1.0)],
             },
         );
@@ -98,7 +98,7 @@ impl Scrape {
             &MetricFamily::single(
                 "voile_metric_series_overflowed_total",
                 "counter",
-                "Connections and routes counted under the labels `other`, because the worker had no room for theirs.",
+                "Connections and routes counted under the labels `other`, because the limit of series is reached.",
                 self.overflowed as f64,
             ),
         );
@@ -167,13 +167,13 @@ impl Scrape {
         self.tcp(
             page,
             "istio_tcp_connections_opened_total",
-            "Opaque connections begun.",
+            "Opaque connections opened.",
             |o| o.opened,
         );
         self.tcp(
             page,
             "istio_tcp_connections_closed_total",
-            "Opaque connections ended.",
+            "Opaque connections closed.",
             |o| o.closed,
         );
     }

@@ -27,17 +27,17 @@ impl DnsFigures {
         [
             counter(
                 "istio_dns_requests_total",
-                "DNS questions received.",
+                "DNS queries received.",
                 self.requests as f64,
             ),
             counter(
                 "istio_dns_upstream_requests_total",
-                "DNS questions passed on to the resolver.",
+                "DNS queries forwarded to the resolver.",
                 self.upstream_requests as f64,
             ),
             counter(
                 "istio_dns_upstream_failures_total",
-                "DNS questions that no resolver answered.",
+                "DNS queries that no resolver answered.",
                 self.upstream_failures as f64,
             ),
             counter(
@@ -48,7 +48,7 @@ impl DnsFigures {
             MetricFamily::single(
                 "voile_dns_names",
                 "gauge",
-                "Names asked of the control plane for DNS.",
+                "Names looked up at the control plane for DNS.",
                 self.names as f64,
             ),
         ]
@@ -88,20 +88,19 @@ impl OnDemandFigures {
             MetricFamily::single(
                 "istio_on_demand_dns_total",
                 "counter",
-                "Lookups of endpoints that are known by a DNS name.",
+                "DNS lookups of endpoints that have a DNS name.",
                 self.lookups as f64,
             ),
             MetricFamily::single(
                 "voile_on_demand_dns_failures_total",
                 "counter",
-                "Those that found no address.",
+                "Such lookups that found no address.",
                 self.failures as f64,
             ),
             MetricFamily {
                 name: "voile_on_demand_dns_names",
                 kind: "gauge",
-                help: "Names by which endpoints are known: current, stale (the last good addresses serve, since the name \
-                       cannot be resolved anew), and failed (it never could be).",
+                help: "DNS names of endpoints: current, stale (the last good addresses are in use because the name cannot be resolved again), and failed (never resolved).",
                 samples: vec![
                     state("current", self.current),
                     state("stale", self.stale),

@@ -21,7 +21,7 @@ pub enum HandshakeError {
     #[error("TLS handshake refused: {0}")]
     Refused(rustls::Error),
     /// The connection broke.
-    #[error("connection broke during TLS handshake: {0}")]
+    #[error("connection closed during the TLS handshake: {0}")]
     Broken(io::Error),
 }
 

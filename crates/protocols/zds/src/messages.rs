@@ -69,10 +69,12 @@ impl AgentMessage {
     pub fn decode(bytes: &[u8], inside: Option<OwnedFd>) -> Result<Self, String> {
         let request = wire::WorkloadRequest::decode(bytes);
         let request = request.map_err(|error| format!("not a message of the protocol: {error}"))?;
-        let payload = request.payload.ok_or("a message that says nothing")?;
+        let payload = request.payload.ok_or("the message has no payload")?;
         let named = |uid: String| match uid.as_str() {
-            "" => Err("a pod without a uid".to_owned()),
-            text if !is_uid(text) => Err("a pod whose uid is no printable text".to_owned()),
+            "" => Err("the pod has no uid".to_owned()),
+            text if !is_uid(text) => {
+                Err("the uid of the pod is too long or not printable ASCII".to_owned())
+            }
             _ => Ok(uid),
         };
         match (payload, inside) {
@@ -81,8 +83,10 @@ impl AgentMessage {
                 who: who(add.workload_info)?,
                 inside,
             }),
-            (Payload::Add(_), None) => Err("a pod without its network namespace".to_owned()),
-            (_, Some(_)) => Err("a descriptor that no pod goes with".to_owned()),
+            (Payload::Add(_), None) => {
+                Err("the pod has no network namespace descriptor".to_owned())
+            }
+            (_, Some(_)) => Err("a descriptor without a pod".to_owned()),
             (Payload::Keep(keep), None) => named(keep.uid).map(Self::Keep),
             (Payload::Del(del), None) => named(del.uid).map(Self::Remove),
             (Payload::SnapshotSent(_), None) => Ok(Self::Complete),
@@ -106,17 +110,17 @@ fn is_uid(text: &str) -> bool {
 }
 
 fn who(info: Option<wire::WorkloadInfo>) -> Result<PodIdentity, String> {
-    let info = info.ok_or("a pod of which nothing is said (workload_info)")?;
+    let info = info.ok_or("the pod has no workload_info")?;
     let fields = [
         ("name", &info.name),
         ("namespace", &info.namespace),
         ("service_account", &info.service_account),
     ];
     if let Some((field, _)) = fields.iter().find(|(_, value)| value.is_empty()) {
-        return Err(format!("a pod without workload_info.{field}"));
+        return Err(format!("the pod has no workload_info.{field}"));
     }
     if let Some((field, _)) = fields.iter().find(|(_, value)| !is_name(value)) {
-        return Err(format!("a pod whose workload_info.{field} is no name"));
+        return Err(format!("workload_info.{field} of the pod is not a name"));
     }
     Ok(PodIdentity {
         name: info.name,
@@ -178,19 +182,19 @@ mod tests {
                 "another's identity",
                 add("1", Some(("a", "b/sa/root", "c"))),
                 true,
-                Some("namespace is no name"),
+                Some("namespace of the pod is not a name"),
             ),
             (
                 "a second line",
                 add("1", Some(("a\nb", "b", "c"))),
                 true,
-                Some("name is no name"),
+                Some("name of the pod is not a name"),
             ),
             (
                 "a long uid",
                 add(&"u".repeat(254), whole),
                 true,
-                Some("uid is no printable text"),
+                Some("not printable ASCII"),
             ),
             (
                 "no network",
@@ -198,7 +202,7 @@ mod tests {
                 false,
                 Some("network namespace"),
             ),
-            ("nothing", Vec::new(), false, Some("says nothing")),
+            ("nothing", Vec::new(), false, Some("no payload")),
             ("garbage", vec![0xff; 9], false, Some("not a message")),
         ] {
             let found = AgentMessage::decode(&bytes, with.then(null));

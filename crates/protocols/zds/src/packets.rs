@@ -47,7 +47,7 @@ fn is_trusted(stream: &UnixStream) -> io::Result<()> {
     match uid.is_root() || uid == geteuid() {
         true => Ok(()),
         false => {
-            let reason = format!("the other end is user {}, not ours", uid.as_raw());
+            let reason = format!("the peer runs as user {}, not as this one", uid.as_raw());
             Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
         }
     }
@@ -65,7 +65,7 @@ fn folder_is_ours(path: &Path) -> io::Result<()> {
     match owned && !by_others {
         true => Ok(()),
         false => {
-            let reason = "its folder is another user's, or others may write in it";
+            let reason = "its folder belongs to another user, or is writable by others";
             Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
         }
     }
@@ -76,7 +76,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     let there = lstat(path)?;
     let taken = |reason| io::Error::new(io::ErrorKind::AddrInUse, reason);
     if FileType::from_raw_mode(there.st_mode) != FileType::Socket {
-        return Err(taken("the path is there and no socket"));
+        return Err(taken("the path exists and is not a socket"));
     }
     match connect(new_socket()?, address) {
         Err(Errno::CONNREFUSED) => Ok(std::fs::remove_file(path)?),
@@ -199,7 +199,7 @@ impl Channel {
         match answer.map_err(|error| strange(error.to_string()))?.payload {
             Some(Payload::Ack(ack)) if ack.error.is_empty() => Ok(Ok(())),
             Some(Payload::Ack(ack)) => Ok(Err(ack.error)),
-            None => Err(strange("an answer that says nothing")),
+            None => Err(strange("the response has no payload")),
         }
     }
 

@@ -16,7 +16,7 @@ codes! {
     SIDECAR_SELECTS_NOTHING = "V0302";
     /// An egress host names no service that can be seen.
     UNKNOWN_EGRESS_HOST = "V0303";
-    /// A service's target port is named, and no container port has that name.
+    /// The `targetPort` of a service is a name that no container port has.
     UNKNOWN_TARGET_PORT = "V0304";
     /// `portLevelMtls` without a selector is ignored.
     PORT_LEVEL_WITHOUT_SELECTOR = "V0305";
@@ -32,7 +32,7 @@ codes! {
     SAME_ADDRESS = "V0310";
     /// Two listeners, or a listener and the application, want one address and port.
     LISTENER_CLASH = "V0311";
-    /// STRICT holds for a workload before which no proxy stands to enforce it.
+    /// STRICT applies to a workload without a sidecar or node proxy to enforce it.
     STRICT_WITHOUT_SIDECAR = "V0312";
     /// An application with a sidecar that can only run in namespaces, not on loopback addresses.
     NAMESPACES_ONLY = "V0313";
@@ -52,16 +52,15 @@ codes! {
     UPGRADE_OF_OTHERS = "V0321";
     /// An AuthorizationPolicy selects no workload.
     AUTHORIZATION_SELECTS_NOTHING = "V0322";
-    /// An AuthorizationPolicy holds for a workload before which no proxy stands to enforce it.
+    /// An AuthorizationPolicy selects a workload without a sidecar or node proxy to enforce it.
     AUTHORIZATION_WITHOUT_SIDECAR = "V0323";
-    /// An AuthorizationPolicy aims (`targetRefs`) at what no waypoint stands before; sidecars, gateways and node proxies do not obey it, as in Istio.
+    /// An AuthorizationPolicy targets (`targetRefs`) a resource without a waypoint; no other proxy obeys it, as in Istio.
     TARGETS_NOT_ENFORCED = "V0324";
-    /// A rule asks for what only HTTP has, and holds for a port that speaks something else: an ALLOW rule allows nothing there, any
-    /// other is asked without it.
+    /// A rule with HTTP conditions holds for a port without HTTP: ALLOW allows nothing, other rules ignore them.
     HTTP_ON_TCP = "V0325";
-    /// A rule asks who calls, and callers in plaintext are nobody: a DENY rule does not deny them.
+    /// A rule matches the caller's identity, and plaintext callers have none: a DENY rule does not deny them.
     NO_IDENTITY = "V0326";
-    /// An ALLOW policy without rules, and nothing else, decides about a workload: it takes no calls.
+    /// An ALLOW policy without rules is the only policy that decides about a workload: it denies all requests.
     ALLOWS_NOTHING = "V0327";
     /// A rule names a port that no workload of its policy serves.
     AUTHORIZATION_PORT_UNSERVED = "V0328";
@@ -69,160 +68,160 @@ codes! {
     UNKNOWN_AUTHORIZER = "V0329";
     /// CUSTOM policies of one workload name several providers: what they match is denied.
     SEVERAL_AUTHORIZERS = "V0330";
-    /// A rule asks for what a token says, and no token is verified where it holds.
+    /// A rule matches claims of a token, but no token is verified where the rule applies.
     NO_TOKEN = "V0331";
     /// A value that no request can have: a method in lower case, a path with a query.
     NEVER_MATCHES = "V0332";
-    /// A rule asks for the first client's address, and no proxy in front is trusted to tell it.
+    /// A rule matches the original client's address, but no proxy in front is trusted to report it.
     NO_TRUSTED_PROXY = "V0333";
     /// A RequestAuthentication selects no workload.
     TOKENS_SELECT_NOTHING = "V0334";
-    /// A RequestAuthentication holds for a workload before which no proxy stands to enforce it.
+    /// A RequestAuthentication selects a workload without a sidecar to enforce it.
     TOKENS_WITHOUT_SIDECAR = "V0335";
-    /// A RequestAuthentication aims (`targetRefs`) at what no waypoint stands before; sidecars, gateways and node proxies do not obey it, as in Istio.
+    /// A RequestAuthentication targets (`targetRefs`) a resource without a waypoint; no other proxy obeys it, as in Istio.
     TOKEN_TARGETS_NOT_ENFORCED = "V0336";
-    /// Keys of `jwks` that cannot be used, or that hold what only the issuer may have.
+    /// Keys of `jwks` are unusable, or contain private parts.
     BAD_KEYS = "V0337";
-    /// Nothing asks for a token where a RequestAuthentication holds: requests without one pass.
+    /// A RequestAuthentication applies, but no policy requires a token: requests without one pass.
     TOKEN_NOT_REQUIRED = "V0338";
-    /// Keys are fetched over plaintext HTTP: who can change them on the way makes tokens.
+    /// Keys are fetched over plaintext HTTP: an attacker on the path can forge tokens.
     KEYS_IN_PLAINTEXT = "V0339";
-    /// The service of a CUSTOM policy's provider is not in the mesh, or has no such port: what would be asked is denied.
+    /// The service of a CUSTOM policy's provider does not exist in the mesh, or has no such port: requests that the policy matches are denied.
     AUTHORIZER_UNREACHABLE = "V0340";
-    /// A CUSTOM policy whose provider is asked over HTTP holds for a port that is opaque: what it matches there is denied.
+    /// A CUSTOM policy with an HTTP provider applies to a port that is not HTTP: connections that it matches are denied.
     AUTHORIZER_KNOWS_HTTP = "V0341";
-    /// A rule asks for a token of an issuer whom nobody believes where it holds.
+    /// A rule requires a token of an issuer that no RequestAuthentication there accepts.
     UNKNOWN_ISSUER = "V0342";
-    /// A policy holds for a workload behind a node proxy and asks what only requests tell.
+    /// A policy applies to a workload behind a node proxy and has conditions that only HTTP requests have.
     NODE_PROXY_CANNOT_TELL = "V0343";
-    /// A RequestAuthentication or RateLimit holds for a port that declares no protocol: what is not HTTP is denied there.
+    /// A RequestAuthentication or RateLimit applies to a port that declares no protocol: traffic that is not HTTP is denied there.
     REQUESTS_ONLY = "V0344";
     /// A RequestAuthentication selects a workload with a port declared TCP or TLS: no token is verified there.
     TOKENS_ON_TCP = "V0345";
     /// A container runs as the user that is the proxy's.
     PROXY_USER = "V0346";
-    /// A container waits for the proxy to be injected in its place (`image: auto`), and nobody injects it.
+    /// A container has the image `auto`, but its Pod has no sidecar injection.
     PROXY_NOT_INJECTED = "V0347";
-    /// A policy's selector selects Pods of a Gateway of Gateway API, where Istio obeys `targetRefs`.
+    /// A policy's selector selects Pods of a Gateway API Gateway, where Istio uses `targetRefs`.
     SELECTOR_OF_GATEWAY = "V0348";
-    /// A Sidecar is for workloads that have a node proxy and no sidecar: nobody obeys it.
+    /// A Sidecar selects only workloads with a node proxy and without a sidecar: it has no effect.
     SIDECAR_OF_NOBODY = "V0349";
     /// A RateLimit selects no workload.
     RATE_LIMIT_SELECTS_NOTHING = "V0350";
-    /// A RateLimit holds for a workload before which no proxy stands to count.
+    /// A RateLimit selects a workload without a sidecar to enforce it.
     RATE_LIMIT_WITHOUT_SIDECAR = "V0351";
-    /// A rule of a RateLimit that no request reaches: an earlier one takes all that it matches.
+    /// A rule of a RateLimit is unreachable: an earlier rule matches all its requests.
     SHADOWED_LIMIT = "V0352";
-    /// More RateLimits hold for a workload than its proxy asks.
+    /// More RateLimits select a workload than its proxy supports.
     TOO_MANY_LIMITS = "V0353";
-    /// A RateLimit has requests counted by a service that is not there.
+    /// The rate limit service of a RateLimit does not exist.
     UNKNOWN_LIMITER = "V0354";
-    /// No proxy asks by a HealthCheck.
+    /// No proxy runs a HealthCheck.
     NOBODY_CHECKS = "V0355";
     /// A HealthCheck is for a host, or a port of it, that no service has.
     UNKNOWN_CHECKED_HOST = "V0356";
-    /// A HealthCheck does not hold where a gateway lets the mesh's TLS through unread.
+    /// A HealthCheck has no effect where a gateway passes TLS through (AUTO_PASSTHROUGH).
     UNREAD_CHECK = "V0357";
-    /// An EndpointSlice or Endpoints is for no Service that takes it: there is none, or it selects workloads itself.
+    /// An EndpointSlice or Endpoints has no Service that uses it: the Service does not exist, or has a selector.
     SLICE_NOT_TAKEN = "V0360";
     /// An endpoint of an EndpointSlice is never called.
     ENDPOINT_NOT_CALLED = "V0361";
-    /// A port of an EndpointSlice has a name that no port of its Service has: nobody calls it.
+    /// A port of an EndpointSlice has a name that no port of its Service has: it is never called.
     SLICE_PORT_UNKNOWN = "V0362";
-    /// A ServiceEntry of resolution DYNAMIC_DNS has a port on which clients name no host: nobody is called by it.
+    /// A ServiceEntry of resolution DYNAMIC_DNS has a port whose connections carry no host name: they have no destination.
     HOST_NOT_NAMED = "V0363";
-    /// A route leads to a host that no service has.
+    /// A route has a destination host that no service has.
     UNKNOWN_ROUTE_HOST = "V0401";
-    /// A route leads to a subset that no DestinationRule of its host declares.
+    /// A route has a destination subset that no DestinationRule of its host declares.
     UNKNOWN_SUBSET = "V0402";
     /// A subset of a DestinationRule selects no workload of its service.
     EMPTY_SUBSET = "V0403";
-    /// Two VirtualServices route one host at one place; in Istio which of them holds is undefined.
+    /// Two VirtualServices have routes for the same host and gateway; Istio does not define which applies.
     CONFLICTING_ROUTES = "V0404";
-    /// A route that nothing reaches: an earlier one takes all that it matches.
+    /// A route is unreachable: an earlier route matches all its requests.
     SHADOWED_ROUTE = "V0405";
-    /// A route names a gateway, or a listener of it, that is not there.
+    /// A route names a gateway or listener that does not exist.
     UNKNOWN_GATEWAY = "V0406";
-    /// A route's hosts are none of its gateway's.
+    /// No host of a route matches its gateway.
     HOST_NOT_IN_GATEWAY = "V0407";
     /// A Gateway selects no workload: nothing listens.
     GATEWAY_SELECTS_NOTHING = "V0408";
-    /// A Gateway listens to a port that no Service before its workloads has: nobody reaches it.
+    /// A Gateway has a port that no Service of its workloads has: the port is unreachable.
     GATEWAY_PORT_UNSERVED = "V0409";
     /// Two servers of Gateways want one port and host of the same workloads.
     CONFLICTING_GATEWAYS = "V0410";
-    /// A credential that is named is not there, or lacks what it is named for.
+    /// A referenced credential does not exist or lacks a required key.
     UNKNOWN_CREDENTIAL = "V0411";
-    /// A DestinationRule tells clients to speak what the service's workloads refuse.
+    /// A DestinationRule makes clients use a protocol that the service's workloads reject.
     MUTUAL_TLS_CONTRADICTION = "V0412";
-    /// A route leads to a service of several ports and does not say which.
+    /// A route names no port of a destination service with several ports.
     AMBIGUOUS_PORT = "V0413";
-    /// A route leads to a port that its service does not have.
+    /// A route names a port that its destination service does not have.
     UNKNOWN_ROUTE_PORT = "V0414";
-    /// A port of a service does not say what is spoken on it: that is found out from the first bytes.
+    /// A port of a service declares no protocol: proxies detect it from the first bytes.
     PORT_WITHOUT_PROTOCOL = "V0415";
-    /// Services send different protocols to one port of a workload.
+    /// Services declare different protocols for one port of a workload.
     PORT_PROTOCOLS_DIFFER = "V0416";
-    /// Nobody answers for a service: it selects nothing and has no endpoints.
+    /// A service has no endpoints: it has neither a selector nor declared endpoints.
     NO_ENDPOINTS = "V0417";
     /// One host is declared twice, and differently, for the same clients.
     SAME_HOST_DIFFERENTLY = "V0418";
     /// Two services claim one virtual address and port.
     SAME_VIRTUAL_ADDRESS = "V0419";
-    /// What is pointed at is not exported to where it is used.
+    /// A referenced resource is not exported to the namespace of the reference.
     NOT_EXPORTED = "V0420";
-    /// An application is told to call a service that its Sidecar leaves out.
+    /// An application calls a service that its Sidecar does not include.
     LEFT_OUT_BY_SIDECAR = "V0421";
-    /// A rule names a caller whom nobody can be: no such service account, namespace or trust domain.
+    /// A rule names a caller that cannot exist: no such service account, namespace or trust domain.
     UNKNOWN_PRINCIPAL = "V0422";
-    /// HTTP routes of a host on whose ports no HTTP is spoken, or the other way round: they are not looked at.
+    /// HTTP routes are for a host without HTTP ports, or TCP or TLS routes for one without such ports: they are ignored.
     ROUTE_OF_OTHER_PROTOCOL = "V0423";
-    /// A VirtualService hands over to one that is not there, or that cannot be handed over to.
+    /// A VirtualService delegates to one that does not exist or cannot be a delegate.
     UNKNOWN_DELEGATE = "V0424";
-    /// Requests are routed by what a token says where no token is verified.
+    /// Routes match JWT claims where no token is verified.
     CLAIMS_WITHOUT_TOKENS = "V0425";
-    /// A server's certificate is not looked at: whoever is in between can be it.
+    /// A server's certificate is not verified: an attacker on the path can impersonate the server.
     UNVERIFIED_SERVER = "V0426";
-    /// An ALLOW policy is for workloads at which a DENY policy denies everything.
+    /// An ALLOW policy selects workloads at which a DENY policy denies everything.
     DENIED_ANYWAY = "V0427";
     /// A reference into another namespace that no ReferenceGrant of it permits.
     NOT_GRANTED = "V0428";
-    /// An application without a sidecar is told to call a service that takes mutual TLS only.
+    /// An application without a sidecar calls a service that accepts only mutual TLS.
     PLAINTEXT_CALLER = "V0429";
     /// Failover between localities without outlier detection, which alone would trigger it.
     FAILOVER_WITHOUT_EJECTION = "V0430";
-    /// A namespace says in several labels which proxies its Pods get.
+    /// A namespace has several labels that select the proxies of its Pods.
     INJECTION_SAID_TWICE = "V0431";
-    /// A gateway's listener does not take routes of this namespace.
+    /// A gateway's listener does not allow routes of this namespace.
     ROUTE_NOT_ADMITTED = "V0432";
-    /// A VirtualService routes a host that no service of the mesh has: nobody asks for its routes.
+    /// A VirtualService has a host that no service of the mesh has: its routes are never used.
     ROUTED_HOST_WITHOUT_SERVICE = "V0433";
-    /// Something of a Gateway, a listener or a route of Gateway API that is not done here, or that contradicts another.
+    /// A field of a Gateway, a listener or a route of Gateway API is not supported, or contradicts another.
     GATEWAY_API_REFUSED = "V0434";
-    /// A port of an ExternalName Service on which clients name no host: nothing of the mesh holds for it.
+    /// Connections to a port of an ExternalName Service carry no host name: no rule of the mesh applies to them.
     EXTERNAL_NAME_PORT = "V0435";
-    /// A VirtualService names a Gateway that Istio makes for itself.
+    /// A VirtualService names a Gateway that Istio generates internally.
     INTERNAL_GATEWAY = "V0436";
-    /// A gateway leads to a host whose subsets another VirtualService chooses for callers in the mesh alone.
+    /// A gateway routes to a host whose subsets another VirtualService selects only for callers in the mesh.
     SUBSETS_NOT_AT_GATEWAY = "V0437";
-    /// Gateways of the same workloads show one certificate.
+    /// Gateways of the same workloads serve the same certificate.
     SHARED_CERTIFICATE = "V0438";
-    /// A VirtualService without hosts to which no other hands over: no request takes its routes.
+    /// A VirtualService has no hosts, and no other VirtualService delegates to it: its routes are never used.
     DELEGATE_OF_NOBODY = "V0440";
-    /// A gateway's certificate that clients refuse: expired, not yet valid, for other hosts, or with a broken chain.
+    /// Clients reject a gateway's certificate: it is expired, not yet valid, for other hosts, or has a broken chain.
     REFUSED_CERTIFICATE = "V0441";
-    /// A Gateway is for a gateway of Istio's installation that nobody wrote: `voile up` starts one (a note).
+    /// A Gateway selects a gateway of Istio's installation that no resource declares: `voile up` starts one (a note).
     DEFAULT_GATEWAY_STARTED = "V0442";
-    /// A variable of a container comes from a ConfigMap or Secret that is not there, or from a key that it lacks.
+    /// A variable of a container comes from a ConfigMap or Secret, or a key, that does not exist.
     VARIABLE_FROM_NOTHING = "V0443";
-    /// A workload is on another network, to which no Gateway leads.
+    /// A workload is on another network that has no Gateway.
     NETWORK_WITHOUT_GATEWAY = "V0450";
     /// A Gateway between networks lacks what callers need to find and verify it, and is not in force.
     NETWORK_GATEWAY_UNUSABLE = "V0451";
-    /// A service that is meant for other networks (`istio.io/global`) cannot be called from there.
+    /// A service with the label `istio.io/global` is not exported to other networks.
     GLOBAL_NOT_EXPORTED = "V0453";
-    /// A DestinationRule keeps callers from a service's workloads on another network.
+    /// A DestinationRule prevents clients from calling a service's workloads on another network.
     NETWORK_KEPT_FROM = "V0454";
-    /// A workload of a service that is meant for other networks takes no tunnels: no caller from there is led to it.
+    /// A workload of a service with the label `istio.io/global` does not accept HBONE: callers on other networks never reach it.
     NETWORK_WITHOUT_TUNNEL = "V0455";
 }

@@ -342,7 +342,7 @@ fn is_opaque(protocol: Protocol) -> bool {
 /// Says of a port that declares nothing that it carries requests alone, where rules about requests hold.
 fn requests_alone(protocol: Protocol, ruled: bool, explanation: &mut Explanation) {
     if protocol == Protocol::Auto && ruled {
-        let said = "what is not HTTP is denied on this port: it declares no protocol, and rules about requests hold there";
+        let said = "this port denies traffic that is not HTTP: it declares no protocol, and HTTP rules apply to it";
         explanation.beside.push(said.to_owned());
     }
 }
@@ -364,7 +364,7 @@ fn ask(
     let Ok(path) = mode.normalize(question.path.as_bytes()) else {
         explanation.allowed = held.policies.is_empty();
         explanation.decided.why =
-            "the path can be read in two ways: 400 where any policy holds".to_owned();
+            "the path is ambiguous: 400 on every workload with a policy".to_owned();
         return;
     };
     let ip = question.source_ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
@@ -404,7 +404,9 @@ impl Explanation {
     fn token_refused(&mut self, (status, otherwise): (u16, Vec<String>)) {
         self.allowed = false;
         let when = match self.asked {
-            Some(_) => "unless whoever is asked first says no, or brings a better one",
+            Some(_) => {
+                "unless the provider of the CUSTOM policy denies the request or replaces the token"
+            }
             None => "before any policy decides",
         };
         self.decided.why = format!("the token is refused, {when} ({status})");
@@ -429,9 +431,9 @@ fn judge(
         Verdict::Denied(denial) => Some(denial),
         Verdict::Ask(ask) => {
             let then = match ask.clone().granted() {
-                Ok(_) => "if it says yes, the other policies let it pass".to_owned(),
+                Ok(_) => "if the provider allows the request, so do the other policies".to_owned(),
                 Err(denial) => format!(
-                    "if it says yes, it is denied all the same: {}",
+                    "if the provider allows the request, it is still denied: {}",
                     words(denial)
                 ),
             };
@@ -484,7 +486,7 @@ fn words(denial: Denial) -> &'static str {
         DenialReason::DenyRule => "a DENY rule matches",
         DenialReason::NotAllowed => "there are ALLOW policies, and none of their rules matches",
         DenialReason::Provider => {
-            "a CUSTOM rule matches: its provider is asked, whose word is not known here"
+            "a CUSTOM rule matches: its provider decides, and this command does not call it"
         }
         DenialReason::SeveralProviders => {
             "a CUSTOM rule matches, and CUSTOM policies name several providers"
@@ -524,7 +526,7 @@ fn unmatched(held: &WorkloadPolicies<'_>, rule: RuleRef, reason: DenialReason) -
         .collect();
     match terms.is_empty() {
         true => {
-            vec!["the rule matches everything: remove it, or say in it what is meant".to_owned()]
+            vec!["the rule matches everything: remove it, or add conditions".to_owned()]
         }
         false => {
             let what = match reason {

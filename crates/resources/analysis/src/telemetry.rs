@@ -20,7 +20,7 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
         if telemetry.is_whole() {
             if let Some(first) = whole.get(namespace) {
                 let message = format!(
-                    "Telemetry {} is ignored: {} in {} holds for the whole namespace",
+                    "Telemetry {} is ignored: {} in {} applies to the whole namespace",
                     telemetry.name, first.name, first.source
                 );
                 found.push(
@@ -58,7 +58,7 @@ fn nobody(
         found.push(
             Diagnostic::warning(code, telemetry.source.clone(), message)
                 .field("spec.selector")
-                .help("a Telemetry is for workloads of its own namespace"),
+                .help("select workloads of the Telemetry's own namespace"),
         );
         return;
     }
@@ -72,15 +72,15 @@ fn nobody(
         let (why, help) = match gateway {
             true => (
                 "there is no such Gateway",
-                "a Telemetry is for gateways and waypoints of its own namespace",
+                "target a gateway or waypoint of the Telemetry's own namespace",
             ),
             false => (
-                "no waypoint stands before it; sidecars and node proxies tell of workloads, which `selector` names, as in Istio",
-                "label the service `istio.io/use-waypoint: NAME` and write a Gateway NAME of the class istio-waypoint, or use `selector`",
+                "it has no waypoint, and sidecars and node proxies ignore `targetRefs` to it, as in Istio",
+                "label the service `istio.io/use-waypoint: NAME` and add a Gateway NAME with gatewayClassName istio-waypoint, or use `selector`",
             ),
         };
         let message = format!(
-            "Telemetry {} says nothing of {} {}: {why}",
+            "Telemetry {} has no effect on {} {}: {why}",
             telemetry.name, target.kind, target.name
         );
         found.push(
@@ -97,7 +97,7 @@ fn providers(mesh: &Mesh, telemetry: &Telemetry, found: &mut Vec<Diagnostic>) {
         for name in names {
             let message = match mesh.config.provider(&name.name) {
                 Some(provider) if able(&provider) => continue,
-                Some(_) => format!("provider `{}` cannot take {what}", name.name),
+                Some(_) => format!("provider `{}` does not support {what}", name.name),
                 None => format!("there is no provider `{}`", name.name),
             };
             let help = format!("name one of MeshConfig's extensionProviders that is {kinds}");

@@ -66,7 +66,7 @@ impl Translation {
         match policies.iter().find(custom) {
             None => Ok(self.deciding(policies)),
             Some(policy) => Err(format!(
-                "policy {}/{} asks an authorization provider (CUSTOM), which is another filter's",
+                "policy {}/{} calls an authorization provider (CUSTOM), which needs an ext_authz filter",
                 policy.name.namespace, policy.name.name
             )),
         }
@@ -102,7 +102,7 @@ impl Translation {
             return match asked.as_slice() {
                 [] => Ok(filters),
                 several => Err(format!(
-                    "policies ask several authorization providers ({}), which is not translated: Voile refuses what they match",
+                    "policies call several authorization providers ({}), which is not translated: Voile denies what they match",
                     several.join(", ")
                 )),
             };
@@ -116,7 +116,7 @@ impl Translation {
         });
         let provider = (obeyed.provider)(name).ok_or_else(|| {
             format!(
-                "policy {policy} asks the authorization provider `{name}`, which the mesh has not: extensionProviders of MeshConfig"
+                "policy {policy} calls the authorization provider `{name}`, which extensionProviders of MeshConfig does not have"
             )
         })?;
         let cluster = cluster_of(&provider);
@@ -126,7 +126,7 @@ impl Translation {
             Layer::Http => custom_filter(name, &provider, &cluster),
             Layer::Tcp => custom_network_filter(name, &provider, &cluster).ok_or_else(|| {
                 format!(
-                    "policy {policy} asks the authorization provider `{name}` over HTTP, and about a connection only gRPC can ask: not translated"
+                    "policy {policy} calls the authorization provider `{name}` over HTTP, but for connections only gRPC providers are supported: not translated"
                 )
             })?,
         });

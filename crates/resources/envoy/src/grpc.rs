@@ -251,7 +251,7 @@ pub fn unreported(policies: &[Policy]) -> impl Iterator<Item = &Policy> {
 fn check(policy: &Policy) -> Result<(), String> {
     if let Action::Custom(provider) = &policy.action {
         return Err(format!(
-            "gRPC cannot ask the provider `{provider}` (CUSTOM)"
+            "gRPC cannot call the provider `{provider}` (CUSTOM)"
         ));
     }
     if policy.action == Action::Audit {
@@ -271,16 +271,16 @@ fn check_term(term: &Term) -> Result<(), String> {
         | Attribute::RequestAudiences
         | Attribute::RequestPresenter
         | Attribute::RequestClaim(_) => cannot("gRPC verifies no tokens"),
-        Attribute::Sni => cannot("gRPC does not know the server name of the handshake"),
+        Attribute::Sni => cannot("gRPC policies cannot match the server name (SNI)"),
         Attribute::RequestHeader(name)
             if name.starts_with(KEPT_PREFIX) || KEPT_HEADERS.contains(&&**name) =>
         {
-            cannot("gRPC shows policies no such header")
+            cannot("gRPC policies cannot match this header")
         }
         Attribute::Path => {
             let mut patterns = term.any.iter().chain(&term.none);
             match patterns.any(|pattern| matches!(pattern, Pattern::Template(_))) {
-                true => cannot("gRPC knows no path templates"),
+                true => cannot("gRPC does not support path templates"),
                 false => Ok(()),
             }
         }

@@ -42,7 +42,7 @@ pub fn check(graph: &Graph) -> Vec<Diagnostic> {
                 "no service is an entry point".to_owned(),
             )
             .help(format!(
-                "write `isEntrypoint: true`; until then requests come in at {}",
+                "write `isEntrypoint: true`; until then requests enter at {}",
                 names.join(", ")
             )),
         );
@@ -58,9 +58,8 @@ pub fn check(graph: &Graph) -> Vec<Diagnostic> {
                     graph.services[entry].name
                 );
                 problems.push(
-                    at(Severity::Error, codes::TOO_MANY_CALLS, place, message).help(
-                        "fewer calls, or less probable ones, on the way with the most levels",
-                    ),
+                    at(Severity::Error, codes::TOO_MANY_CALLS, place, message)
+                        .help("make fewer or less probable calls on the deepest path"),
                 );
             }
         }
@@ -97,14 +96,14 @@ fn circle(graph: &Graph, calls: &[Vec<(usize, f64)>], group: &[usize], growth: f
     let place = place.map_or(&from.at, |call| &call.at);
     let names = names.join(" → ");
     if growth >= ENDLESS_GROWTH {
-        let message = format!("calls go round for ever: {names}");
+        let message = format!("calls form an endless cycle: {names}");
         return at(Severity::Error, codes::ENDLESS, place, message).help(format!(
-            "each round makes {growth:.3} requests of one; give a call of the circle a lower `probability`"
+            "each round turns one request into {growth:.3}; give a call of the cycle a lower `probability`"
         ));
     }
-    let message = format!("calls go in a circle: {names}");
+    let message = format!("calls form a cycle: {names}");
     at(Severity::Warning, codes::CIRCLE, place, message).help(format!(
-        "it ends, since each round makes only {growth:.3} requests of one"
+        "it ends, because each round turns one request into only {growth:.3}"
     ))
 }
 
@@ -151,7 +150,7 @@ fn unreached(
         .zip(reached)
         .filter(|(_, reached)| !reached)
     {
-        let message = format!("nothing leads to `{}`", service.name);
+        let message = format!("no service calls `{}`", service.name);
         problems.push(
             at(Severity::Warning, codes::UNREACHED, &service.at, message)
                 .help("call it, or make it an entry point"),
@@ -182,14 +181,13 @@ fn without_effect(graph: &Graph) -> Vec<Diagnostic> {
     };
     let mut services = graph.services.iter();
     let named = services.find(|one| one.cluster.is_some()).map(|one| {
-        let help = "all services run in one mesh: `clusterLatency: 5ms`, of a service or under `defaults`, is what its calls to \
-                    services of another cluster take longer";
+        let help = "all services run in one mesh: `clusterLatency: 5ms`, of a service or under `defaults`, adds that time to its calls to services of another cluster";
         say("`cluster`", one, help)
     });
     let mut services = graph.services.iter();
     let timed = services.find(|one| !one.cluster_latency.is_zero());
     let timed = timed.map(|one| {
-        let help = "it is of calls to another cluster, and there is none: name a `cluster` at both ends of a call";
+        let help = "it applies to calls to another cluster, and there is none: set `cluster` at both ends of a call";
         say("`clusterLatency`", one, help)
     });
     named.into_iter().chain(timed).collect()

@@ -97,7 +97,10 @@ fn tree(plan: &GraphShape, branches: &[usize]) -> Result<Graph, String> {
         for branch in 0..wanted.min(plan.services - services.len()) {
             let name = format!("{}-{branch}", services[parent].name);
             if name.len() > voile_model::names::MAX_LABEL_BYTES {
-                return Err(format!("names of {} levels would be too long", level + 2));
+                return Err(format!(
+                    "the names of {} levels would be too long",
+                    level + 2
+                ));
             }
             calls.push(ScriptStep::Call(ServiceCall::to(
                 services.len(),

@@ -112,7 +112,7 @@ impl Folder<'_> {
         if self.options.client.is_some() {
             namespaces.insert(&self.options.namespace);
         }
-        let mut text = String::from("# Made by `voile graph mesh`. What holds for all services.\n");
+        let mut text = String::from("# Made by `voile graph mesh`. Settings for all services.\n");
         let mode = match self.options.mtls {
             Mtls::Strict | Mtls::StrictEverywhere => "STRICT",
             Mtls::Permissive => "PERMISSIVE",

@@ -69,7 +69,7 @@ fn document(cursor: &Cursor<'_>) -> Option<Graph> {
         report.error(
             model_codes::CONTRADICTION,
             second.at(),
-            "`default` and `defaults` are both there",
+            "`default` and `defaults` are both set",
             "keep `defaults`",
         );
     }

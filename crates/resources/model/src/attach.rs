@@ -113,7 +113,7 @@ impl<'m> AttachmentInputs<'m> {
             return None;
         }
         let said = format!(
-            "the reference to the {} {} leaves {own}, and no ReferenceGrant of {} permits it",
+            "the reference to the {} {} crosses from {own}, and no ReferenceGrant in {} permits it",
             to.kind, to.name, to.name.namespace
         );
         Some(refusal(

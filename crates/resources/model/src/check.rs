@@ -29,6 +29,7 @@ use policies::{authorization, fail_closed, rate_limit, request_authentication, s
 pub use capture::{PREFIX as CAPTURE_PREFIX, capture_scope};
 pub use checker::{CheckOutcome, Checker, MeshPatch, Patch, ResourceReach, Turn};
 pub(crate) use config::DEFAULT_ATTEMPTS;
+pub use kinds::{ResourceKind, ResourceScope, kinds};
 pub use networking::{GROUP, HEALTH_CHECKED, canonical_name, canonical_revision};
 
 use std::collections::BTreeMap;

@@ -33,7 +33,7 @@ codes! {
     NOT_YET = "V0105";
     /// A kind that Voile will not support; it is not in force.
     REFUSED = "V0106";
-    /// A kind that means nothing to the mesh, or a document that is no resource; ignored.
+    /// The mesh does not use this kind, or the document is no Kubernetes resource; ignored.
     NO_MEANING = "V0107";
     /// No such kind.
     UNKNOWN_KIND = "V0108";
@@ -47,21 +47,21 @@ codes! {
     CONTRADICTION = "V0112";
     /// Two resources claim one name or address in the mesh.
     CLASH = "V0113";
-    /// A security resource was never good: because of its errors what it decides about is denied.
+    /// A security resource was never valid: because of its errors, requests that it decides about are denied.
     NOT_ENFORCED = "V0114";
     /// A policy of a kind that the mesh does not enforce.
     UNENFORCED_KIND = "V0115";
-    /// A `*` inside a value of an AuthorizationPolicy stands for itself.
+    /// A `*` inside a value of an AuthorizationPolicy is matched literally.
     LITERAL_STAR = "V0116";
-    /// `voile.dev/ignore` holds what is not a code.
+    /// `voile.dev/ignore` contains a value that is no code.
     UNKNOWN_IGNORED = "V0117";
-    /// A label or annotation that is heard on Pods stands on a Deployment.
+    /// A label or annotation that applies to Pods is on another kind, such as a Deployment.
     MISPLACED = "V0118";
-    /// A field that no proxy obeys asks for something; everything else of its resource is in force.
+    /// A field has no effect; everything else of its resource is in force.
     NOT_OBEYED = "V0119";
     /// A label or annotation in a group of Istio that Istio does not have.
     UNKNOWN_METADATA = "V0120";
-    /// An annotation of Istio has a value that Istio does not take.
+    /// An annotation of Istio has an invalid value.
     BAD_METADATA = "V0121";
     /// An annotation that Istio has deprecated.
     DEPRECATED_METADATA = "V0122";

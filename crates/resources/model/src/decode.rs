@@ -66,7 +66,7 @@ impl<'a> Cursor<'a> {
         self.report.error(
             codes::WRONG_TYPE,
             &self.at,
-            format!("{wanted} is wanted here, not {found}"),
+            format!("{wanted} is expected here, not {found}"),
             help,
         );
         None

@@ -88,7 +88,8 @@ impl Cgroup {
     /// Makes the group below these controllers. After a failure it removes the folders that it has made.
     fn within(there: &CgroupHierarchy, name: &str, limits: CgroupLimits) -> io::Result<Self> {
         let mut group = Self::default();
-        let missing = |what: &str| io::Error::other(format!("no control groups for {what} here"));
+        let missing =
+            |what: &str| io::Error::other(format!("no control group controller for {what}"));
         if let Some(cores) = limits.cpu {
             let place = there.cpu.as_ref().ok_or_else(|| missing("CPU time"))?;
             let folder = group.below(place, "cpu", name)?;
@@ -262,8 +263,7 @@ fn enable(base: &Path, controller: &str) -> io::Result<()> {
             // Version 2 calls this the rule of no internal processes. The machine's own root is exempt, a container's
             // is not.
             return io::Error::other(format!(
-                "{shown} holds processes itself, so that groups below it can have no controllers; let a group of its own \
-                 hold them (in a container: move them from its root to a group below)"
+                "{shown} has processes itself, so groups below it cannot have controllers; move the processes to a group of their own (in a container: from its root to a group below)"
             ));
         }
         error

@@ -40,7 +40,7 @@ pub enum EnclosureSide {
 #[derive(Debug, thiserror::Error)]
 pub enum EnclosureError {
     /// Forking copies one thread only.
-    #[error("this process has {0} threads; namespaces can be entered by a process of one only")]
+    #[error("this process has {0} threads; only a single-threaded process can enter namespaces")]
     Threads(usize),
     /// The kernel says no.
     #[error("the kernel does not allow new namespaces: {0} ({hint})", hint = hint(.0))]

@@ -80,6 +80,8 @@ prerequisites! {
     Ztunnel "ztunnel" "build Istio's ztunnel, and name the program by ZTUNNEL";
     Istiod "istiod" "build crates/cli/tests/it/node/istiod/istiod.go, and name the program by ISTIOD";
     Ratelimit "ratelimit" "build Envoy's ratelimit, and name the program by RATELIMIT";
+    ApiServer "api-server" "run tests/cluster/build (needs Go and the Go module proxy), and install openssl and curl";
+    Cluster "cluster" "run tests/cluster/build, and run the tests as root with the packages that tests/cluster/README.md lists";
     CargoDeny "cargo-deny" "run `cargo install cargo-deny` (only .ci/dependencies needs it)";
 }
 

@@ -67,7 +67,7 @@ impl FileWaits {
     ) -> bool {
         if in_force == Some(read) {
             if self.files.remove(path).is_some() {
-                notes.push(format!("{} is as it was before", read.name));
+                notes.push(format!("{} is unchanged again", read.name));
             }
             return true;
         }
@@ -159,13 +159,19 @@ fn documents(text: &str) -> usize {
 fn waiting(name: &str, why: UnfinishedReason, open: bool) -> String {
     let until = match why {
         _ if open => format!(
-            "taken when its writer closes it, after {} s at the latest",
+            "it is read when its writer closes it, after {} s at the latest",
             LONGEST_WAIT.as_secs()
         ),
         UnfinishedReason::Lost(..) => {
-            format!("taken after {} s without a change", SHRUNK_QUIET.as_secs())
+            format!(
+                "it is read after {} s without a change",
+                SHRUNK_QUIET.as_secs()
+            )
         }
-        _ => format!("taken after {} s without a change", WHOLE_QUIET.as_secs()),
+        _ => format!(
+            "it is read after {} s without a change",
+            WHOLE_QUIET.as_secs()
+        ),
     };
     let what = match why {
         UnfinishedReason::Lost(lost, of) => {
@@ -180,9 +186,9 @@ fn waiting(name: &str, why: UnfinishedReason, open: bool) -> String {
 fn taken(name: &str, state: Option<UnfinishedReason>) -> String {
     match state {
         Some(UnfinishedReason::Lost(lost, of)) => {
-            format!("{name} is taken as it is, without {lost} of {of} documents")
+            format!("{name} is read as it is, without {lost} of {of} documents")
         }
-        _ => format!("{name} is taken as it is now"),
+        _ => format!("{name} is read as it is now"),
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) fn write(
     if text.len() > limit {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("{} bytes are more than a frame may have", text.len()),
+            format!("{} bytes are more than a frame allows", text.len()),
         ));
     }
     let length = (text.len() as u32).to_be_bytes();
@@ -54,9 +54,12 @@ pub(super) fn read<T: DeserializeOwned>(
     let mut text = vec![0; length];
     stream.read_exact(&mut text)?;
     let words = serde_json::from_slice(&text);
-    words
-        .map(Some)
-        .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("not our words: {e}")))
+    words.map(Some).map_err(|e| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("not a message of this protocol: {e}"),
+        )
+    })
 }
 
 /// Reader that returns its bytes in pieces of `step` bytes.

@@ -63,7 +63,7 @@ impl TimedSocket {
     fn wait(&self, flags: PollFlags) -> io::Result<()> {
         loop {
             if (self.stopped)() {
-                return Err(io::Error::other("asked to end"));
+                return Err(io::Error::other("stopped"));
             }
             let left = match self.until {
                 Some(until) => until.saturating_duration_since(Instant::now()),
@@ -170,14 +170,15 @@ impl Link {
             ..TokenProof::default()
         })
         .map_err(failed)?;
-        let answer: TokenProof = self.receive().map_err(failed)?.ok_or("it hung up")?;
+        let answer: TokenProof = self
+            .receive()
+            .map_err(failed)?
+            .ok_or("it closed the connection")?;
         if !answer.refused.is_empty() {
             return Err(answer.refused);
         }
         if !token.proves(SessionEnd::Agent, &binding, &answer.proof) {
-            return Err(
-                "it does not know the token: it is not the agent it seems to be".to_owned(),
-            );
+            return Err("it does not know the token: it is not the expected agent".to_owned());
         }
         Ok(())
     }
@@ -186,7 +187,10 @@ impl Link {
     pub(super) fn demand(&mut self, token: &Token) -> Result<(), String> {
         let failed = |e: io::Error| e.to_string();
         let binding = self.binding().map_err(failed)?;
-        let proof: TokenProof = self.receive().map_err(failed)?.ok_or("it said nothing")?;
+        let proof: TokenProof = self
+            .receive()
+            .map_err(failed)?
+            .ok_or("it sent no proof of the token")?;
         if !token.proves(SessionEnd::Near, &binding, &proof.proof) {
             let refused = "wrong token".to_owned();
             let _ = self.send(&TokenProof {

@@ -96,10 +96,10 @@ impl AgentConnection {
             stream.peer_addr().map_err(|e| failed("", e))?.ip(),
         );
         let socket = TimedSocket::new(stream, || false).map_err(|e| failed("", e))?;
-        let mut link = Link::call(socket)
-            .map_err(|e| failed("it does not speak as `voile bench agent`: ", e))?;
+        let mut link =
+            Link::call(socket).map_err(|e| failed("it is not a `voile bench agent`: ", e))?;
         link.prove(&agent.token)
-            .map_err(|why| format!("the agent at {name} does not let us in: {why}"))?;
+            .map_err(|why| format!("the agent at {name} refuses this end: {why}"))?;
         link.send(&Hello {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -109,10 +109,11 @@ impl AgentConnection {
         link.allow(FRAME_BYTES);
         link.within(Some(LET_IN));
         let welcome: Option<AgentWelcome> = link.receive().map_err(|e| failed("", e))?;
-        let welcome = welcome.ok_or_else(|| format!("the agent at {name} hung up"))?;
+        let welcome =
+            welcome.ok_or_else(|| format!("the agent at {name} closed the connection"))?;
         if !welcome.refused.is_empty() {
             return Err(format!(
-                "the agent at {name} does not let us in: {}",
+                "the agent at {name} refuses this end: {}",
                 welcome.refused
             ));
         }
@@ -188,7 +189,7 @@ impl AgentConnection {
         let why = match answer {
             Ok(Some(AgentReply::Failed(why))) => return Err(why),
             Ok(Some(answer)) => return Ok(answer),
-            Ok(None) => "it hung up".to_owned(),
+            Ok(None) => "it closed the connection".to_owned(),
             Err(e) => e.to_string(),
         };
         let why = format!("the agent at {} is gone: {why}", self.0.name);
@@ -197,7 +198,7 @@ impl AgentConnection {
     }
 
     fn strange(&self) -> String {
-        format!("the agent at {} answers something else", self.0.name)
+        format!("unexpected answer from the agent at {}", self.0.name)
     }
 
     /// Measures the speed of the agent's machine.

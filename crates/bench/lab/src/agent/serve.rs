@@ -141,7 +141,7 @@ pub(super) fn unlike(hello: &Hello) -> Option<String> {
     let profile = profile();
     (hello.profile != profile).then(|| {
         format!(
-            "the agent is a {profile} build of voile, the near end a {} build: their figures are not set side by side",
+            "the agent is a {profile} build of voile, the near end a {} build: their figures are not comparable",
             hello.profile
         )
     })
@@ -211,7 +211,7 @@ impl Agent<'_> {
         self.strangers.fetch_sub(1, Ordering::AcqRel);
         match known.and_then(|(link, at)| self.serve(link, at, from)) {
             Ok(()) => {}
-            Err(why) => (self.say)(&format!("{from} is not let in: {why}")),
+            Err(why) => (self.say)(&format!("{from} is refused: {why}")),
         }
     }
 
@@ -222,7 +222,10 @@ impl Agent<'_> {
         let socket = TimedSocket::new(stream, self.stopped).map_err(failed)?;
         let mut link = Link::take(socket, &self.tls).map_err(failed)?;
         link.demand(&self.settings.token)?;
-        let hello: Hello = link.receive().map_err(failed)?.ok_or("it hung up")?;
+        let hello: Hello = link
+            .receive()
+            .map_err(failed)?
+            .ok_or("it closed the connection")?;
         // Frames may now be larger than those of a stranger, who never gets one.
         link.allow(FRAME_BYTES);
         match unlike(&hello) {
@@ -252,10 +255,14 @@ impl Agent<'_> {
             Err(why) => return Err(self.refuse(&mut link, why)),
         };
         link.send(&self.welcome).map_err(|e| e.to_string())?;
-        (self.say)(&format!("{from}: session begins"));
+        (self.say)(&format!("{from}: session started"));
         let ended = session.serve(link);
-        let why = ended.err().unwrap_or_else(|| "it hung up".to_owned());
-        (self.say)(&format!("{from}: session ended, nothing of it runs: {why}"));
+        let why = ended
+            .err()
+            .unwrap_or_else(|| "it closed the connection".to_owned());
+        (self.say)(&format!(
+            "{from}: session ended, all its processes are stopped: {why}"
+        ));
         self.served.store(true, Ordering::Release);
         Ok(())
     }

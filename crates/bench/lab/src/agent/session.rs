@@ -162,7 +162,7 @@ impl<'a> AgentSession<'a> {
                 AgentReply::Done
             }
             AgentRequest::Seen => {
-                let capture = self.capture.take().ok_or("nothing is watched")?;
+                let capture = self.capture.take().ok_or("no capture is running")?;
                 let (seen, lost) = capture.finish()?;
                 AgentReply::Seen(seen, lost)
             }
@@ -184,7 +184,7 @@ impl<'a> AgentSession<'a> {
         }
         let ports = (0..number).map(|_| free_port(self.at).map(|address| address.port()));
         let ports: std::io::Result<_> = ports.collect();
-        ports.map_err(|e| format!("a port on the agent's machine: {e}"))
+        ports.map_err(|e| format!("cannot get a port on the agent's machine: {e}"))
     }
 
     fn running(&self, number: u32) -> Result<&AgentProcess, String> {
@@ -196,7 +196,7 @@ impl<'a> AgentSession<'a> {
     fn page(&self, number: u32) -> Result<Page, String> {
         let page = self.running(number)?.served.certificates;
         let page = page.map(Page::Here);
-        page.ok_or_else(|| format!("process {number} has no page of certificates"))
+        page.ok_or_else(|| format!("process {number} has no certificates page"))
     }
 
     /// Process ids of these processes. A process that has ended has none: an event replaced it during the measurement.
@@ -250,7 +250,7 @@ impl<'a> AgentSession<'a> {
         match start.echo {
             None => Ok(Echo::NOWHERE),
             Some(echo) if self.echos.contains(&echo) => Ok(echo),
-            Some(echo) => Err(format!("{} is no server of the agent's", echo.http)),
+            Some(echo) => Err(format!("{} is not a server of the agent", echo.http)),
         }
     }
 
@@ -287,8 +287,7 @@ impl<'a> AgentSession<'a> {
             AgentProgram::Voile(order) => {
                 if order.control.ip() != self.near {
                     return Err(format!(
-                        "the control plane is said to be at {}, and the agent was called from {}: without translation of \
-                         addresses in between they are one",
+                        "the control plane is said to be at {}, but the agent was called from {}: without address translation both must be the same",
                         order.control, self.near
                     ));
                 }
@@ -382,10 +381,12 @@ impl<'a> AgentSession<'a> {
     fn watch(&mut self, hops: &[(SocketAddr, bool)], marker: &str) -> Result<(), String> {
         let strange = hops.iter().find(|(address, _)| address.ip() != self.at);
         if let Some((address, _)) = strange {
-            return Err(format!("{address} is not the agent's to watch"));
+            return Err(format!(
+                "{address} is not an address that the agent may capture"
+            ));
         }
         if hops.len() > MAX_HOPS || marker.len() > MAX_MARKER || marker.is_empty() {
-            return Err(format!("no more than {MAX_HOPS} hops are watched"));
+            return Err(format!("no more than {MAX_HOPS} hops can be captured"));
         }
         self.capture = None;
         let capture = PacketCapture::on_devices(hops, marker).map_err(|e| e.to_string())?;
@@ -401,7 +402,7 @@ impl<'a> AgentSession<'a> {
             ));
         }
         if instances.iter().any(|(role, _)| role.len() > MAX_MARKER) {
-            return Err("a role has a word for a name".to_owned());
+            return Err("a role must be a single word".to_owned());
         }
         if !perf::is_here() {
             return Err("perf is not found on the agent's machine (Debian: linux-perf)".to_owned());
@@ -421,10 +422,10 @@ impl<'a> AgentSession<'a> {
 
     /// Returns the samples, cut to the size of a frame.
     fn sampled(&mut self, socket: &TcpStream) -> Result<Vec<Flame>, String> {
-        let mut sampling = self.sampling.take().ok_or("nothing is sampled")?;
+        let mut sampling = self.sampling.take().ok_or("no sampling is running")?;
         let stopped = || hung_up(socket);
         let lab = self.own_lab(&stopped);
-        let broken = |_| "the near end hung up".to_owned();
+        let broken = |_| "the near end closed the connection".to_owned();
         sampling.wait(&lab).map_err(broken)??;
         let flames = sampling.tell(&lab).map_err(broken)??;
         let each = FRAME_BYTES / 2 / flames.len().max(1);

@@ -103,11 +103,11 @@ fn who_does_not_know_the_token_is_told_so_and_no_more() {
     });
     assert!(
         said.iter()
-            .any(|line| line.ends_with("is not let in: wrong token")),
+            .any(|line| line.ends_with("is refused: wrong token")),
         "{said:?}"
     );
     assert!(
-        !said.iter().any(|line| line.contains("session begins")),
+        !said.iter().any(|line| line.contains("session started")),
         "{said:?}"
     );
 }
@@ -193,21 +193,21 @@ fn beyond(at: SocketAddr) -> Vec<(AgentRequest, &'static str)> {
         (AgentRequest::Look(vec![Vec::new(); 100_000]), "are allowed"),
         (
             AgentRequest::Watch(vec![(elsewhere, true)], "m".to_owned()),
-            "not the agent's to watch",
+            "not an address that the agent may capture",
         ),
         (
             AgentRequest::Watch(vec![(at, true)], "m".repeat(1000)),
-            "hops are watched",
+            "hops can be captured",
         ),
-        (AgentRequest::Seen, "nothing is watched"),
+        (AgentRequest::Seen, "no capture is running"),
         (AgentRequest::Answers(1), "no process 1"),
         (AgentRequest::Renew(1), "no process 1"),
-        (AgentRequest::Sampled, "nothing is sampled"),
+        (AgentRequest::Sampled, "no sampling is running"),
         (sample("server", 1e9), "sampled for at most"),
         (sample("server", -1.0), "sampled for at most"),
-        (sample(&"r".repeat(1000), 1.0), "a word for a name"),
+        (sample(&"r".repeat(1000), 1.0), "a single word"),
         (relay(100_000, None), "workers"),
-        (relay(1, Some(stranger)), "no server of the agent's"),
+        (relay(1, Some(stranger)), "not a server of the agent"),
     ]
 }
 
@@ -248,7 +248,7 @@ fn strange_sidecars() -> Vec<(AgentRequest, &'static str)> {
                 root: "load_module /x.so;".to_owned(),
                 ..order()
             },
-            "as PEM",
+            "must be PEM",
         ),
     ];
     let request =
@@ -292,7 +292,7 @@ fn words_that_are_none_end_the_session_and_not_the_agent() {
             AgentReply::Ports(_)
         ));
     });
-    for words in ["not our words", "a frame of"] {
+    for words in ["not a message of this protocol", "a frame of"] {
         assert!(
             said.iter().any(|line| line.contains(words)),
             "{words}: {said:?}"

@@ -75,7 +75,7 @@ impl Token {
             .mode();
         if mode & 0o077 != 0 {
             return Err(format!(
-                "token file {}: others may read it (mode {:o}); chmod 600 it",
+                "token file {}: other users can read it (mode {:o}); run chmod 600",
                 path.display(),
                 mode & 0o777
             ));

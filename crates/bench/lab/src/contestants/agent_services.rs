@@ -56,7 +56,7 @@ impl ServedProcess {
 pub(crate) const SECOND: &str = "second";
 
 fn port(at: IpAddr) -> Result<SocketAddr, String> {
-    free_port(at).map_err(|e| format!("a port on the agent's machine: {e}"))
+    free_port(at).map_err(|e| format!("cannot get a port on the agent's machine: {e}"))
 }
 
 /// The server: HTTP in all its versions, and TCP.
@@ -120,8 +120,8 @@ pub(crate) fn peer(
         pem(text)?;
     }
     let there = |how: String| format!("on the agent's machine: {how}");
-    let (program, features) = PeerFeatures::of(&order.contestant)
-        .map_err(|_| "the agent knows no such peer".to_owned())?;
+    let (program, features) =
+        PeerFeatures::of(&order.contestant).map_err(|_| "the agent has no such peer".to_owned())?;
     match program {
         "envoy" => {
             let found = found.envoy.clone().map_err(there)?;
@@ -139,7 +139,7 @@ pub(crate) fn peer(
             let found = found.other("pipy").map_err(there)?;
             pair::serve(pipy::Pipy::new(found), lab, at, order)
         }
-        _ => Err("the agent knows no such peer".to_owned()),
+        _ => Err("the agent has no such peer".to_owned()),
     }
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn voile(
     pem(&order.root)?;
     let graphic = order.token.bytes().all(|byte| byte.is_ascii_graphic());
     if order.token.len() > MAX_TEXT_BYTES || !graphic {
-        return Err("a workload's token is one word of ASCII".to_owned());
+        return Err("a workload's token must be one word of ASCII".to_owned());
     }
     let program = if order.other_build {
         let build = builds.iter().find(|(name, _)| *name == order.contestant);
@@ -174,7 +174,7 @@ pub(crate) fn voile(
 fn name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '+';
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {
-        return Err("a contestant's name has letters, digits, '-' and '+'".to_owned());
+        return Err("a contestant's name may have letters, digits, '-' and '+'".to_owned());
     }
     Ok(())
 }
@@ -183,7 +183,7 @@ fn name(name: &str) -> Result<(), String> {
 fn pem(text: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_graphic() || c == ' ' || c == '\n' || c == '\r';
     if text.len() > MAX_TEXT_BYTES || !text.starts_with("-----BEGIN ") || !text.chars().all(plain) {
-        return Err("certificates and keys travel as PEM".to_owned());
+        return Err("certificates and keys must be PEM".to_owned());
     }
     Ok(())
 }
@@ -194,7 +194,7 @@ pub(super) fn known(
     is_known: impl Fn(&str) -> bool,
 ) -> Result<(), String> {
     match ports.keys().find(|name| !is_known(name)) {
-        Some(_) => Err("a listener has a name that no template knows".to_owned()),
+        Some(_) => Err("a listener has an unknown name".to_owned()),
         None => Ok(()),
     }
 }

@@ -234,7 +234,10 @@ pub(crate) trait Contestant {
         _way: &RequestPath,
     ) -> Result<EffectEvidence, String> {
         let name = self.name();
-        Err(format!("the lab cannot do {} to {name}", action.word()))
+        Err(format!(
+            "the lab does not support {} for {name}",
+            action.word()
+        ))
     }
 
     /// Makes good what events did, before the next slice.

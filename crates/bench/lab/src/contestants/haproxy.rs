@@ -155,7 +155,7 @@ impl SidecarProgram for Haproxy {
             "does less: static configuration, no control plane, certificates from files, no metrics by source and \
              destination"
                 .to_owned(),
-            "does less: cannot read SPIFFE URIs; it verifies the other side's chain and, in their place, its common name"
+            "does less: cannot read SPIFFE URIs; it verifies the peer's certificate chain and its common name instead"
                 .to_owned(),
             "tuned: keep-alive upstream, idle connections shared, logs off, no health checks"
                 .to_owned(),

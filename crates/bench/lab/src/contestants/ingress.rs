@@ -63,7 +63,7 @@ impl RunningIngress {
 }
 
 fn free(on: IpAddr) -> Result<SocketAddr, String> {
-    free_port(on).map_err(|e| format!("a port for a gateway: {e}"))
+    free_port(on).map_err(|e| format!("cannot get a port for a gateway: {e}"))
 }
 
 impl Ingress {
@@ -257,7 +257,7 @@ impl Contestant for Ingress {
 
     fn terms(&self) -> Vec<String> {
         vec![
-            "a gateway with its defaults: a host to agree on, routes, Istio's metrics, told and certified by a live voile control"
+            "a gateway with its defaults: a host to match, routes, Istio's metrics, configured and certified by a live voile control"
                 .to_owned(),
         ]
     }

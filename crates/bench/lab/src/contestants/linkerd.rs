@@ -193,7 +193,7 @@ impl Contestant for Linkerd {
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let Some(network) = lab.network else {
             return Err(format!(
-                "{NAME} asks the kernel where a call was to go, on both sides: it is measured in isolation \"netns\" only"
+                "{NAME} reads the original destination from the kernel, on both sides: it is measured in isolation \"netns\" only"
             ));
         };
         let folder = peers_folder(lab, NAME)?;
@@ -208,7 +208,8 @@ impl Contestant for Linkerd {
         );
         let pods = CapturedPods::prepare(lab, network, NAME, redirection, echo)?;
         let chosen = |what: &str| {
-            free_port(GATEWAY.into()).map_err(|e| format!("a port for {NAME}'s {what}: {e}"))
+            free_port(GATEWAY.into())
+                .map_err(|e| format!("cannot get a port for {NAME}'s {what}: {e}"))
         };
         let (asked, stage) = (chosen("control plane")?, chosen("impostor")?);
         let (files, right, wrong) = LinkerdFiles::write(&folder)?;
@@ -407,13 +408,11 @@ impl Contestant for Linkerd {
 
     fn terms(&self) -> Vec<String> {
         vec![
-            "its control plane is the lab's own: what Linkerd's would say of a service without routes and of meshed endpoints, \
-             said once; certificates of a day from it"
+            "the lab serves its control plane: the answers of Linkerd's for a service without routes and for meshed endpoints, sent once; certificates valid for a day"
                 .to_owned(),
-            "between two of them all HTTP is HTTP/2 over mutual TLS, as Linkerd has it: many clients share a connection"
+            "between two of them all HTTP is HTTP/2 over mutual TLS, as in Linkerd: many clients share a connection"
                 .to_owned(),
-            "detects protocols on HTTP's ports (TCP's are opaque: it waits for ten seconds where bytes look like the beginning of a \
-             request), keeps metrics, balances over a service's one endpoint; access log off"
+            "detects protocols on HTTP ports (TCP ports are opaque: otherwise it waits ten seconds if the bytes look like the start of a request), keeps metrics, balances over a service's one endpoint; access log off"
                 .to_owned(),
         ]
     }

@@ -214,7 +214,7 @@ impl Listeners {
                 let port = match given {
                     Some(port) => port,
                     None => free_port(on)
-                        .map_err(|e| format!("a port for a peer: {e}"))?
+                        .map_err(|e| format!("cannot get a port for a peer: {e}"))?
                         .port(),
                 };
                 ports.insert(format!("{prefix}{name}"), port);

@@ -83,7 +83,7 @@ pub(crate) fn named(
         }
         "pipy" => Ok(Box::new(Pair::new(pipy::Pipy::new(found.other("pipy")?)))),
         linkerd::NAME => Ok(Box::new(linkerd::Linkerd::new(found.other(linkerd::NAME)?))),
-        other => Err(format!("the lab does not know contestant {other}")),
+        other => Err(format!("unknown contestant {other}")),
     }
 }
 

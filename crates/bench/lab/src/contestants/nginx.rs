@@ -235,8 +235,7 @@ impl SidecarProgram for Nginx {
             "does less: static configuration, no control plane, certificates from files, no metrics by source and \
              destination"
                 .to_owned(),
-            "does less: cannot read SPIFFE URIs; it verifies the other side's chain and, in their place, its common name \
-             (over TCP the server's side verifies the chain only)"
+            "does less: cannot read SPIFFE URIs; it verifies the peer's certificate chain and its common name instead (over TCP the server's side verifies the chain only)"
                 .to_owned(),
             "tuned: keep-alive upstream, logs off, SO_REUSEPORT listeners; memory and CPU of master and workers added up"
                 .to_owned(),

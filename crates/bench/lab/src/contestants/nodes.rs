@@ -109,8 +109,12 @@ impl StartedNode {
         pods: Vec<NodePod>,
     ) -> Result<Self, String> {
         let count = pods.len();
-        let agent = Agent::start(plan.socket, pods)
-            .map_err(|e| format!("an agent at {}: {e}", plan.socket.display()))?;
+        let agent = Agent::start(plan.socket, pods).map_err(|e| {
+            format!(
+                "cannot listen for an agent at {}: {e}",
+                plan.socket.display()
+            )
+        })?;
         Ok(Self {
             process: Self::launch(lab, program, plan)?,
             role: plan.role,
@@ -466,7 +470,7 @@ impl Contestant for Nodes {
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let Some(network) = lab.network else {
             return Err(
-                "node proxies enter their pods' networks: measured in isolation \"netns\" only"
+                "node proxies enter their pods' network namespaces: measured in isolation \"netns\" only"
                     .to_owned(),
             );
         };
@@ -687,8 +691,7 @@ impl Contestant for Nodes {
             Program::Ztunnel(_) => "node proxies: access log off, callers' addresses kept",
         };
         let mut terms = vec![
-            "node proxies move bytes and read no HTTP, so connections are counted, not requests; one process a node, \
-             configured and certified by a live voile control, its agent the lab"
+            "node proxies move bytes and read no HTTP, so connections are counted, not requests; one process per node, configured and certified by a live voile control; the lab is its agent (ZDS)"
                 .to_owned(),
             who.to_owned(),
         ];

@@ -309,12 +309,12 @@ impl<P: SidecarProgram> Contestant for Pair<P> {
         if *action != EventAction::RestartProxy && !upgrade {
             let word = action.word();
             return Err(format!(
-                "the lab cannot do {word} to {}, which is configured by files",
+                "the lab does not support {word} for {}, which is configured by files",
                 self.peer.name()
             ));
         }
         let side = match way.mode.as_str() {
-            "clientonly" => return Err("there is no server's sidecar on this way".to_owned()),
+            "clientonly" => return Err("this path has no sidecar at the server".to_owned()),
             INGRESS => PairSide::Client,
             _ => PairSide::Server,
         };
@@ -359,7 +359,7 @@ impl<P: SidecarProgram> Contestant for Pair<P> {
             },
         );
         let entry = entry
-            .ok_or_else(|| format!("{} has no listener for it", self.peer.name()))?
+            .ok_or_else(|| format!("{} has no listener for this path", self.peer.name()))?
             .entry;
         let sign = match P::probe(&page, entry) {
             Probe::Http(address, path) => EffectEvidence::Ready(address, path),
@@ -493,11 +493,11 @@ pub(super) const POD_ADDRESS: &str = "POD_ADDRESS";
 pub(super) fn status_address(lab: &Lab<'_>, values: &Values) -> Result<SocketAddr, String> {
     if lab.network.is_none() {
         let free = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        return free.map_err(|e| format!("a port for a peer's statistics: {e}"));
+        return free.map_err(|e| format!("cannot get a port for a peer's statistics: {e}"));
     }
     let pod = values.iter().find(|(name, _)| name == POD_ADDRESS);
     let pod = pod.and_then(|(_, address)| address.parse::<IpAddr>().ok());
-    let pod = pod.ok_or("a sidecar in a network of its own has no address")?;
+    let pod = pod.ok_or("a sidecar in its own network namespace has no address")?;
     Ok(SocketAddr::new(pod, STATUS_PORT))
 }
 

@@ -82,13 +82,12 @@ impl SidecarProgram for Pipy {
 
     fn terms(&self) -> Vec<String> {
         vec![
-            "scripts written from its documentation and not tried by those who wrote them: look at its proof of path first"
+            "its scripts were written from its documentation and never tried by their authors: check its proof of path first"
                 .to_owned(),
             "does less: static configuration, no control plane, certificates from files, no metrics".to_owned(),
-            "does less: shows no URI among a certificate's names; the other side's chain and, in their place, its common \
-             name are verified"
+            "does less: cannot read SPIFFE URIs; it verifies the peer's certificate chain and its common name instead"
                 .to_owned(),
-            "tuned: keep-alive upstream, a connection of its own for each downstream; logs off".to_owned(),
+            "tuned: keep-alive upstream, one upstream connection for each downstream connection; logs off".to_owned(),
         ]
     }
 }

@@ -37,7 +37,7 @@ const TAKEN: [(&str, &str); 3] = [
 ];
 
 fn free(on: IpAddr) -> Result<SocketAddr, String> {
-    free_port(on).map_err(|e| format!("a port for a relay: {e}"))
+    free_port(on).map_err(|e| format!("cannot get a port for a relay: {e}"))
 }
 
 impl LabRelays {
@@ -79,7 +79,7 @@ impl LabRelays {
         let (process, addresses) = far.start(lab, AgentProgram::Relay { tcp })?;
         let listen = *addresses
             .first()
-            .ok_or("the agent's relay listens nowhere")?;
+            .ok_or("the agent's relay has no listen address")?;
         self.running.push((Process::There(process), SERVER, listen));
         Ok(listen)
     }
@@ -96,7 +96,7 @@ impl LabRelays {
         ] {
             let ports = |name: &str| {
                 let ports = listeners.called_and_taken(&format!("{prefix}{name}"));
-                ports.ok_or_else(|| format!("no port of a relay is called {name}"))
+                ports.ok_or_else(|| format!("a relay has no port {name}"))
             };
             for (name, taken) in TAKEN {
                 let (_, taken) = ports(taken)?;

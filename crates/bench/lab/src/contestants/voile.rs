@@ -143,7 +143,7 @@ pub(super) struct Ports {
 
 /// A port that is free on both pods' addresses: a service has the same on the client's listener and the server's.
 fn service_port() -> Result<u16, String> {
-    let failed = |e| format!("a port for a service: {e}");
+    let failed = |e| format!("cannot get a port for a service: {e}");
     for _ in 0..100 {
         let port = free_port(CLIENT_ADDRESS).map_err(failed)?.port();
         if std::net::TcpListener::bind((SERVER_ADDRESS, port)).is_ok() {
@@ -156,7 +156,7 @@ fn service_port() -> Result<u16, String> {
 }
 
 fn local_port() -> Result<SocketAddr, String> {
-    free_port(LOCAL).map_err(|e| format!("a port for Voile: {e}"))
+    free_port(LOCAL).map_err(|e| format!("cannot get a port for Voile: {e}"))
 }
 
 impl Ports {
@@ -185,14 +185,15 @@ impl Ports {
         };
         if client == far.address() {
             return Err(format!(
-                "both ends are {near}: its sidecars need an address each"
+                "both ends are {near}: its sidecars need different addresses"
             ));
         }
         let mut services = BTreeMap::new();
         for (name, _) in PORTS {
             services.insert(name, far_port(far, client)?);
         }
-        let control = free_port(near).map_err(|e| format!("a port for the control plane: {e}"))?;
+        let control =
+            free_port(near).map_err(|e| format!("cannot get a port for the control plane: {e}"))?;
         Ok(Self {
             control,
             monitoring: local_port()?,
@@ -221,8 +222,10 @@ impl Ports {
 
     /// In network namespaces all ports are free: only control planes share an address.
     pub(super) fn captured() -> Result<Self, String> {
-        let control =
-            || free_port(GATEWAY.into()).map_err(|e| format!("a port for a control plane: {e}"));
+        let control = || {
+            free_port(GATEWAY.into())
+                .map_err(|e| format!("cannot get a port for a control plane: {e}"))
+        };
         Ok(Self {
             control: control()?,
             monitoring: control()?,
@@ -287,7 +290,8 @@ impl Ports {
 /// Runs a short command and returns what it prints. By way of a file: on a busy machine a process may have ended before
 /// the lines that it wrote into a pipe are read.
 pub(crate) fn output(lab: &Lab<'_>, spec: Spec, bound: Duration) -> Result<String, String> {
-    let failed = |e: std::io::Error| format!("a file for what a command prints: {e}");
+    let failed =
+        |e: std::io::Error| format!("cannot create a file for the output of a command: {e}");
     let printed = tempfile::NamedTempFile::new_in(lab.folder).map_err(failed)?;
     let spec = spec.stdout(Output::File(printed.path().to_owned()));
     let mut child = spec.start().map_err(|e| e.to_string())?;
@@ -467,7 +471,7 @@ impl Voile {
         for sidecar in running.sidecars.iter().filter(|one| one.role == SERVER) {
             if let Process::Here(process) = &sidecar.process {
                 found.push(RecordedOutput {
-                    what: format!("questions that the {SERVER} got a yes to, by its metrics"),
+                    what: format!("external authorization calls of the {SERVER} that were allowed, by its metrics"),
                     count: asked(process.name(), sidecar.metrics)?,
                     expected: ExpectedOutput::OneOf(1),
                 });

@@ -281,7 +281,7 @@ impl Contestant for Ztunnel {
         vec![
             "does less: moves bytes and reads no HTTP, so it counts connections, not requests; no policy by path or header"
                 .to_owned(),
-            "one process a pod (its dedicated mode); on a node it is one for all pods".to_owned(),
+            "one process per pod (its dedicated mode); on a node one process serves all pods".to_owned(),
             "workloads from a file, certificates from a live voile control; access log off, callers' addresses not kept"
                 .to_owned(),
             "its tunnel is HTTP/2 over mutual TLS (HBONE): many connections share one, and the suite is its own choice"

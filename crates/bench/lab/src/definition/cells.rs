@@ -50,7 +50,7 @@ pub(super) fn cells(
         for cell in expand(place, written, group, variants, &mut asked.missing)? {
             if asked.cells.contains(&cell) {
                 let at = group.contestants.first().map_or(0..0, Spanned::span);
-                return Err(place.error(at, format!("cell {cell} is there twice")));
+                return Err(place.error(at, format!("cell {cell} appears twice")));
             }
             asked.cells.push(cell);
         }
@@ -58,7 +58,7 @@ pub(super) fn cells(
     let bulk = |cell: &CellKey| cell.kind == ValueKind::Bulk;
     let other_tcp = |cell: &CellKey| cell.protocol == "tcp" && !bulk(cell);
     if asked.cells.iter().any(bulk) && asked.cells.iter().any(other_tcp) {
-        let why = "bulk and other TCP cells need different servers: two definitions";
+        let why = "bulk and other TCP cells need different servers: use two definitions";
         return Err(place.error(0..0, why));
     }
     if asked.cells.is_empty() {
@@ -184,7 +184,7 @@ fn with_features(
                 }
             }
             (None, set) if peers::has(name, set) => names.push(format!("{name}+{set}")),
-            (None, _) => note(missing, no("the lab has no such configuration of it")),
+            (None, _) => note(missing, no("the lab has no such configuration")),
             (Some(base), _) => match features::with_all(base, feature) {
                 Ok(variant) => {
                     names.push(variant.name.clone());
@@ -254,7 +254,7 @@ fn impossible(cell: &CellKey, name: &str) -> Option<String> {
     let mutual = ["both", "node", WAYPOINT_MODE].contains(&mode.as_str());
     if cell.tls && (!mutual || name == "relay") {
         return Some(format!(
-            "tls needs a sidecar on both sides that speaks it: not {name} in mode {mode}"
+            "tls needs sidecars with TLS on both sides, which {name} in mode {mode} does not have"
         ));
     }
     if name == "ztunnel" && mode == "both" && !cell.tls {
@@ -282,7 +282,7 @@ fn impossible(cell: &CellKey, name: &str) -> Option<String> {
     let echoes = ["tcp", "grpc"].contains(&cell.protocol.as_str());
     if echoes && cell.shape.request_bytes.is_some() {
         return Some(format!(
-            "over {} the server sends back what it gets: say response_sizes alone, which requests have too",
+            "over {} the server echoes: set response_sizes only, requests have the same sizes",
             cell.protocol
         ));
     }
@@ -307,7 +307,7 @@ fn cannot_be_in_mode(cell: &CellKey, name: &str) -> Option<String> {
     } else if cell.contestant != name {
         format!("has no feature sets yet: not {}", cell.contestant)
     } else if !cell.shape.generated.is_empty() {
-        "has no policies, routes, tokens, endpoints or services by number yet".to_owned()
+        "does not support generated policies, routes, tokens, endpoints or services yet".to_owned()
     } else {
         return None;
     };
@@ -438,10 +438,8 @@ fn made_for(
     let mut made: Vec<Generated> = meshes.iter().filter(can).cloned().collect();
     if made.len() < meshes.len() && name != "baseline" {
         let words = match name {
-            "envoy" => {
-                "of what is by number it is given policies, issuers, routes and endpoints only"
-            }
-            _ => "configuration by number is made for voile, envoy-xds and envoy only",
+            "envoy" => "it supports generated policies, issuers, routes and endpoints only",
+            _ => "generated configuration is supported for voile, envoy-xds and envoy only",
         };
         note(missing, format!("{name}: {words}"));
     }
@@ -535,23 +533,23 @@ fn cannot_be_routed(cell: &CellKey) -> Option<String> {
     let why = match generated::kinds_of_routes(generated) {
         0 => return None,
         1 if cell.mode == "serveronly" => {
-            "routes are the client's sidecar's, which mode serveronly has not"
+            "routes need the client's sidecar, which mode serveronly does not have"
         }
         1 if !["http1", "http2"].contains(&cell.protocol.as_str()) => {
-            "routes are chosen by paths and headers that the lab's requests have over http1 and http2 only"
+            "routes match paths and headers, which the lab's requests have over http1 and http2 only"
         }
         1 if cell.kind == ValueKind::Idle && cell.connections > 0 => {
-            "kind \"idle\" opens connections by requests that no route takes: connections = [0]"
+            "kind \"idle\" opens connections with requests that match no route: use connections = [0]"
         }
         1 if generated::PolicyEffect::of(verdict)
             .is_some_and(|meeting| meeting.hit != MatchedRule::Miss)
             && has(&["paths", "path_policies", "policies", "rules"]) =>
         {
-            "requests that routes take have paths of their own, which rules with paths do not meet"
+            "requests for generated routes have their own paths, which rules with paths do not match"
         }
         1 => return None,
         _ => {
-            "one kind of routes at a time: a request is taken by one of routes, prefix_routes, header_routes"
+            "one kind of routes at a time: a request matches one of routes, prefix_routes, header_routes"
         }
     };
     Some(why.to_owned())
@@ -566,11 +564,11 @@ fn cannot_be_balanced(cell: &CellKey) -> Option<String> {
         ));
     }
     let why = if cell.mode != "clientonly" {
-        "endpoints are servers without sidecars, which the client's chooses among: mode clientonly"
+        "endpoints are servers without sidecars, balanced by the client's sidecar: use mode clientonly"
     } else if cell.protocol == "tcp" {
-        "endpoints are slow by request: http1, http2 or grpc"
+        "slow endpoints need requests: use http1, http2 or grpc"
     } else if cell.kind == ValueKind::Idle {
-        "endpoints are chosen for requests: kind \"latency\" or \"saturation\""
+        "endpoints are selected per request: use kind \"latency\" or \"saturation\""
     } else {
         return None;
     };
@@ -584,13 +582,13 @@ fn cannot_be_believed(cell: &CellKey) -> Option<String> {
         return None;
     }
     let why = if cell.protocol == "tcp" {
-        "tokens are in heads of requests: http1, http2 or grpc"
+        "tokens are request headers: use http1, http2 or grpc"
     } else if token == FORGED && !believes {
-        "token \"forged\" is refused where there are issuers or request_principals"
+        "token \"forged\" needs issuers or request_principals, which refuse it"
     } else if cell.mode == "clientonly" && believes {
-        "tokens are asked for by the server's sidecar, which mode clientonly has not"
+        "tokens are verified by the server's sidecar, which mode clientonly does not have"
     } else if token.is_empty() && generated::asks_more_than_tokens(&cell.shape.generated) {
-        "token \"none\": with policies about something else beside request_principals it does not follow what is refused"
+        "token \"none\": with other policies beside request_principals the verdict is not determined"
     } else {
         return None;
     };
@@ -603,12 +601,12 @@ fn cannot_be_judged(cell: &CellKey) -> Option<String> {
     let meeting = generated::meeting(generated, verdict, &cell.shape.token)?;
     if cell.mode == "clientonly" {
         return Some(format!(
-            "verdict \"{verdict}\" is the server's sidecar's, which mode clientonly has not"
+            "verdict \"{verdict}\" needs the server's sidecar, which mode clientonly does not have"
         ));
     }
     if cell.protocol == "tcp" && refusal(generated, verdict, "").is_some() {
         return Some(format!(
-            "verdict \"{verdict}\" refuses, and over tcp a refusal is no answer: http1, http2 or grpc"
+            "verdict \"{verdict}\" refuses requests, and over tcp a refusal has no answer: use http1, http2 or grpc"
         ));
     }
     let has = |kinds: &[&str]| kinds.iter().any(|kind| generated.contains_key(*kind));
@@ -616,12 +614,12 @@ fn cannot_be_judged(cell: &CellKey) -> Option<String> {
     let http = ["http1", "http2"].contains(&cell.protocol.as_str());
     if hits && !http && has(&["paths", "path_policies", "policies", "rules"]) {
         return Some(format!(
-            "verdict \"{verdict}\": rules with paths meet requests over http1 and http2 only"
+            "verdict \"{verdict}\": rules with paths match requests over http1 and http2 only"
         ));
     }
     if hits && !cell.tls && has(&["principals", "namespaces", "policies", "rules"]) {
         return Some(format!(
-            "verdict \"{verdict}\": who calls is known over mutual TLS only: tls = true"
+            "verdict \"{verdict}\": the caller's identity is known over mutual TLS only: use tls = true"
         ));
     }
     None
@@ -661,7 +659,7 @@ fn protocols(
 ) -> Result<Vec<String>, DefinitionError> {
     let several = match (&group.protocols, &group.protocol) {
         (Some(_), Some(one)) => {
-            return Err(place.error(one.span(), "say protocol or protocols, not both"));
+            return Err(place.error(one.span(), "use protocol or protocols, not both"));
         }
         (Some(several), None) => several.clone(),
         (None, one) => vec![one.as_ref().unwrap_or(&written.load.protocol).clone()],
@@ -720,7 +718,7 @@ fn tables(
         if !known.contains(&name.as_str()) {
             let near = meant(name, known.iter().copied());
             let why = format!(
-                "{what} \"{name}\" is unknown; known: {}; others are tables [{table}.NAME]{near}",
+                "{what} \"{name}\" is unknown; known: {}; define others as tables [{table}.NAME]{near}",
                 known.join(", ")
             );
             return Err(place.error(one.span(), why));

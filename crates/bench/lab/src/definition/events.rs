@@ -95,7 +95,10 @@ pub(super) fn events(
         let last = slice.saturating_sub(MARGIN);
         let at = place.duration("at", &event.at, MARGIN.min(last)..=last)?;
         if events.last().is_some_and(|before| before.at > at) {
-            return Err(place.error(event.at.span(), "events are in the order of their times"));
+            return Err(place.error(
+                event.at.span(),
+                "events must be in the order of their times",
+            ));
         }
         let word = place.word("action", &event.action, &ACTIONS)?;
         let count = match &event.count {

@@ -181,11 +181,11 @@ fn adds(feature: &str) -> Option<(&'static str, String)> {
         }
         "detection" => return Some(("ports without a protocol: detection on", String::new())),
         "round-robin" => {
-            let title = "endpoints in turn, by a DestinationRule";
+            let title = "round robin, by a DestinationRule";
             return Some((title, balanced_by("ROUND_ROBIN")));
         }
         "least-request" => {
-            let title = "the endpoint of two with less in flight, by a DestinationRule";
+            let title = "least request of two endpoints, by a DestinationRule";
             return Some((title, balanced_by("LEAST_REQUEST")));
         }
         "access-log" => (
@@ -232,7 +232,7 @@ fn adds(feature: &str) -> Option<(&'static str, String)> {
             },
         ),
         "out-of-process" => (
-            "what Mixer was: a gRPC service asked about every request, and an access log to another",
+            "like Mixer: external authorization of every request over gRPC, and an access log to another service",
             MeshConfig {
                 log_service: true,
                 asks: true,
@@ -270,10 +270,10 @@ fn with(base: &Variant, feature: &str) -> Result<Variant, &'static str> {
         let words = UNDECLARED.map(|(from, to)| (from.to_owned(), to.to_owned()));
         variant.replace.extend(words);
     }
-    let (title, resources) = adds(feature).ok_or("is no set of features")?;
+    let (title, resources) = adds(feature).ok_or("is not a feature set")?;
     if resources.contains(MESH_CONFIG) && base.append.contains(MESH_CONFIG) {
         return Err(
-            "two sets change MeshConfig, of which there is one: take the set that does both",
+            "two sets change MeshConfig, of which there is only one: use the set that does both",
         );
     }
     for (kept, more) in [

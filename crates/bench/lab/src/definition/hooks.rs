@@ -38,7 +38,7 @@ pub(super) fn hooks(
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if word == NONE || word.is_empty() || !word.chars().all(plain) {
             let why = format!(
-                "hook \"{word}\" needs a name of letters, digits and '-'; \"{NONE}\" is to have none"
+                "hook \"{word}\" needs a name of letters, digits and '-'; \"{NONE}\" means no hook"
             );
             return Err(place.error(name.span(), why));
         }
@@ -54,7 +54,7 @@ pub(super) fn hooks(
             }
             Some(words) => Err(place.error(
                 words.span(),
-                format!("{what} is a command: [\"program\", \"argument\"]"),
+                format!("{what} must be a command: [\"program\", \"argument\"]"),
             )),
         };
         let written = hook.get_ref();
@@ -67,7 +67,7 @@ pub(super) fn hooks(
             },
         };
         if found.before.is_empty() && found.after.is_empty() {
-            let why = format!("hook {word} does nothing: it has before, after or both");
+            let why = format!("hook {word} does nothing: set before, after or both");
             return Err(place.error(hook.span(), why));
         }
         hooks.insert(word.clone(), found);

@@ -56,10 +56,10 @@ pub(super) fn suits(isolation: Isolation, cells: &[CellKey]) -> Result<(), Strin
     let nodes = ["node", WAYPOINT_MODE].into_iter().find(|mode| has(mode));
     match (isolation, nodes) {
         (Isolation::Loopback, Some(mode)) => Err(format!(
-            "mode \"{mode}\" needs isolation = \"netns\": node proxies enter their pods' networks"
+            "mode \"{mode}\" needs isolation = \"netns\": node proxies enter their pods' network namespaces"
         )),
         (Isolation::Netns, _) if has("gateway") => Err(
-            "mode \"gateway\" needs isolation = \"loopback\": nobody is redirected to a gateway, it is called by its address"
+            "mode \"gateway\" needs isolation = \"loopback\": a gateway is called by its address, without redirection"
                 .to_owned(),
         ),
         _ => Ok(()),
@@ -170,7 +170,7 @@ pub(super) fn limits(
     };
     let written = spanned.get_ref();
     if written.cpu.is_none() && written.memory.is_none() {
-        return Err(place.error(spanned.span(), "[limits] has cpu, memory or both"));
+        return Err(place.error(spanned.span(), "[limits] must have cpu, memory or both"));
     }
     let cpu = match &written.cpu {
         Some(cores) => Some(place.number("cpu", cores, CPU_CORES)?),

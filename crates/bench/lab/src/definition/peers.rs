@@ -106,10 +106,10 @@ impl PeerFeatures {
         }
         words.extend(
             self.balancer
-                .map(|word| format!("endpoints chosen by {word}")),
+                .map(|word| format!("load balancing by {word}")),
         );
         if self.asks {
-            words.push("a gRPC service asked about every request".to_owned());
+            words.push("external authorization of every request over gRPC".to_owned());
         }
         words.extend(self.log.map(|log| {
             let how = match log {

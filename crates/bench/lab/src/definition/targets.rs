@@ -55,7 +55,7 @@ pub(super) fn targets(
             }
             if target.within_noise && target.of.is_empty() && target.ratio_to.is_none() {
                 let why =
-                    "within_noise needs `of` or `ratio_to`: what it is not to differ from";
+                    "within_noise needs `of` or `ratio_to`, the figure to compare with";
                 return Err(place.error(target.row.span(), why));
             }
             let beside = [

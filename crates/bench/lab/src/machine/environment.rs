@@ -45,7 +45,7 @@ pub(crate) fn warnings(environment: &Environment) -> Vec<String> {
     let mut warnings = Vec::new();
     if environment.profile == "debug" {
         warnings.push(
-            "Voile was built without optimisation (profile debug): these figures are not its figures."
+            "Voile was built without optimisation (profile debug): these figures are not representative."
                 .to_owned(),
         );
     }

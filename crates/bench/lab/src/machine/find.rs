@@ -43,8 +43,7 @@ const SERVER_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 /// Default folder of nginx's dynamic modules.
 const NGINX_MODULES: &str = "/usr/lib/nginx/modules";
 /// Instructions to install Fortio.
-const GET_FORTIO: &str = "fortio not found: `go install fortio.org/fortio@v1.66.5` (it is looked for on PATH and where \
-                          go installs programs), or --peer fortio=PATH";
+const GET_FORTIO: &str = "fortio not found: `go install fortio.org/fortio@v1.66.5` (it is searched on PATH and in the folder of `go install`), or --peer fortio=PATH";
 /// Characters of a revision, enough to distinguish it from others.
 const REVISION_CHARS: usize = 12;
 /// Time limit for a program to print its version.
@@ -112,7 +111,7 @@ impl FoundPeers {
         let found = self.others.iter().find(|(peer, _)| *peer == name);
         match found {
             Some((_, found)) => found.clone(),
-            None => Err(format!("the lab does not know contestant {name}")),
+            None => Err(format!("unknown contestant {name}")),
         }
     }
 
@@ -224,7 +223,7 @@ pub(crate) fn servers(name: &str) -> Vec<PathBuf> {
 /// `1.27.0`, from `version.BuildInfo{Version:"1.27.0", GitRevision:"…", …}`; of a build from a working tree its revision.
 fn ztunnel_version(path: &Path) -> Result<String, String> {
     let said = answer(path, "version")?.join(" ");
-    parse_ztunnel_version(&said).ok_or_else(|| "it does not call itself ztunnel".to_owned())
+    parse_ztunnel_version(&said).ok_or_else(|| "it does not identify itself as ztunnel".to_owned())
 }
 
 fn parse_ztunnel_version(said: &str) -> Option<String> {
@@ -249,14 +248,14 @@ fn pipy_version(path: &Path) -> Result<String, String> {
             let (name, version) = line.split_once(':')?;
             (name.trim() == "Version").then(|| version.trim().to_owned())
         })
-        .ok_or_else(|| "it does not tell its version as Pipy does".to_owned())
+        .ok_or_else(|| "it does not print a version of Pipy".to_owned())
 }
 
 /// linkerd2-proxy has no version option: it starts, prints its version, and ends because it has no configuration.
 fn linkerd_version(path: &Path) -> Result<String, String> {
     let lines = said(path, "--version")?.1;
     parse_linkerd_version(&lines.join("\n"))
-        .ok_or_else(|| "it does not tell its version as linkerd2-proxy does".to_owned())
+        .ok_or_else(|| "it does not print a version of linkerd2-proxy".to_owned())
 }
 
 /// From `… release 2.300.0 (0123abc) by linkerd on 2026-08-21T…`.
@@ -275,7 +274,7 @@ fn nginx_version(path: &Path) -> Result<String, String> {
         .iter()
         .find_map(|line| line.split_once("nginx/")?.1.split(' ').next())
         .map(str::to_owned)
-        .ok_or_else(|| "it does not call itself nginx".to_owned())
+        .ok_or_else(|| "it does not identify itself as nginx".to_owned())
 }
 
 /// `2.6.12`, from `HAProxy version 2.6.12-1+deb12u4 2026/10/17 - https://…`.
@@ -287,7 +286,7 @@ fn haproxy_version(path: &Path) -> Result<String, String> {
             rest.split([' ', '-']).next()
         })
         .map(str::to_owned)
-        .ok_or_else(|| "it does not call itself HAProxy".to_owned())
+        .ok_or_else(|| "it does not identify itself as HAProxy".to_owned())
 }
 
 /// Detects the way in which this nginx supports TCP.
@@ -357,7 +356,7 @@ fn fortio_version(path: &Path) -> Result<String, String> {
     if version == "dev" || numbers == 3 {
         Ok(version.to_owned())
     } else {
-        Err("it does not tell a version as fortio does".to_owned())
+        Err("it does not print a version of fortio".to_owned())
     }
 }
 
@@ -405,14 +404,14 @@ fn envoy_version(path: &Path) -> Result<String, String> {
     answer(path, "--version")?
         .iter()
         .find_map(|line| parse_envoy_version(line))
-        .ok_or_else(|| "it does not call itself envoy".to_owned())
+        .ok_or_else(|| "it does not identify itself as envoy".to_owned())
 }
 
 /// The lines that a program prints when asked for its version.
 fn answer(path: &Path, question: &str) -> Result<Vec<String>, String> {
     match said(path, question)? {
         (true, lines) => Ok(lines),
-        (false, _) => Err("it does not tell its version".to_owned()),
+        (false, _) => Err("it does not print its version".to_owned()),
     }
 }
 
@@ -503,7 +502,7 @@ mod tests {
         for (peer, word) in [
             ("envoy=/x", "expected fortio=PATH"),
             ("fortio=/no/such/fortio", "no such file"),
-            ("fortio=/bin/true", "does not tell a version"),
+            ("fortio=/bin/true", "does not print a version"),
         ] {
             let error = fortio(&[peer.to_owned()]).expect_err("is no fortio");
             assert!(error.contains(word) && error.contains(peer), "{error}");

@@ -83,7 +83,7 @@ impl Network {
     pub(crate) fn create(tcp: &'static str) -> Result<Self, String> {
         let refused = |e: std::io::Error| {
             format!(
-                "isolation \"netns\" needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN): {e}; nothing was measured in its place"
+                "isolation \"netns\" needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN): {e}; nothing was measured"
             )
         };
         let tool = Tool::find().map_err(|e| format!("isolation \"netns\": {e}"))?;
@@ -113,7 +113,7 @@ impl Network {
 
     /// Moves the calling thread into the fabric.
     pub(crate) fn visit(&self) -> Result<FabricVisit, String> {
-        let failed = |e: std::io::Error| format!("entering the lab's network: {e}");
+        let failed = |e: std::io::Error| format!("cannot enter the lab's network namespace: {e}");
         let home = Namespace::current().map_err(failed)?;
         self.fabric.enter().map_err(failed)?;
         Ok(FabricVisit { home })

@@ -146,7 +146,7 @@ pub(crate) fn possible(definition: &Definition, far: bool) -> Result<(), String>
             if let Some(stranger) = cores.iter().find(|core| !here.contains(core)) {
                 let here: Vec<String> = here.iter().map(ToString::to_string).collect();
                 return Err(format!(
-                    "CPU set {name} gives {role} core {stranger}, and we may run on {} only",
+                    "CPU set {name} gives {role} core {stranger}, but this process may run on {} only",
                     here.join(", ")
                 ));
             }

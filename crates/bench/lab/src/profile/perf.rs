@@ -103,7 +103,7 @@ fn finish(
     Ok(match child.try_exit() {
         Some(exit) if exit.is_success() => Ok(()),
         Some(exit) => Err(format!("perf {exit}{}", lab.log_end(&name))),
-        None => Err("perf's end was lost".to_owned()),
+        None => Err("the exit status of perf was lost".to_owned()),
     })
 }
 
@@ -219,7 +219,7 @@ pub(super) fn flames(scene: &ProfiledCell<'_>, profile: &mut Profile) -> Result<
     }
     if let (Some(begun), Some(far)) = (there, lab.far) {
         told.push((
-            " of what runs at the agent's",
+            " of the processes at the agent",
             begun.and_then(|()| far.sampled()),
         ));
     }
@@ -305,7 +305,7 @@ impl Sampling {
             }
         }
         if stacks.is_empty() {
-            return Ok(Err("perf saw nobody run".to_owned()));
+            return Ok(Err("perf recorded no samples".to_owned()));
         }
         let flames = stacks
             .into_iter()

@@ -61,7 +61,7 @@ fn judge(right: &ObservedTraffic, wrong: &ObservedTraffic, wanted: &str) -> (Che
         );
     }
     let told = format!(
-        "the impostor got nothing and was told: {}; the client: {}",
+        "the impostor got nothing; its TLS: {}; the client: {}",
         wrong.server, wrong.client
     );
     let text = String::from_utf8_lossy(&right.got);
@@ -75,7 +75,7 @@ fn judge(right: &ObservedTraffic, wrong: &ObservedTraffic, wanted: &str) -> (Che
         return (CheckVerdict::Proven, evidence);
     }
     let evidence = format!(
-        "{told}; but neither did a server with the right identity get the request (told: {}; the client: {})",
+        "{told}; but a server with the right identity did not get the request either (its TLS: {}; the client: {})",
         right.server, right.client
     );
     (CheckVerdict::NotProven, evidence)
@@ -88,7 +88,7 @@ fn attempt(
     marker: &str,
 ) -> Result<ObservedTraffic, String> {
     let networks = stage.networks.as_ref();
-    let failed = |e: io::Error| format!("entering a pod's network: {e}");
+    let failed = |e: io::Error| format!("cannot enter a pod's network namespace: {e}");
     let start = || OpensslServer::start(stage, leaf, folder);
     let mut server = match networks {
         Some((_, Some(inside))) => inside.run(start).map_err(failed)??,

@@ -175,7 +175,7 @@ impl Captures {
             } else {
                 here.next()
             };
-            next.ok_or_else(|| "a hop was not looked at".to_owned())
+            next.ok_or_else(|| "a hop was not captured".to_owned())
         });
         Ok((all.collect::<Result<_, _>>()?, lost))
     }
@@ -200,7 +200,7 @@ fn no_impostor(
                 "tried on one machine only".to_owned()
             } else {
                 format!(
-                    "the lab has no server of its own to put in the way of {}",
+                    "the lab cannot put its own server into the path of {}",
                     contestant.name()
                 )
             },
@@ -273,7 +273,7 @@ fn counted(
     } else if all(carried.connections) {
         "each proxy's own counter grew by the connections opened"
     } else {
-        "each proxy's own counter grew by what it counts: requests sent, or connections opened"
+        "each proxy's own counter grew by the requests sent or the connections opened"
     };
     if route.proxies().next().is_none() {
         return check(
@@ -332,7 +332,7 @@ fn features_on(
     before: Result<Vec<RecordedOutput>, String>,
     sent: u64,
 ) -> Vec<Check> {
-    let claim = "what is switched on is written";
+    let claim = "the enabled features produce output";
     let before = match before {
         Ok(before) if before.is_empty() => return Vec::new(),
         Ok(before) => before,
@@ -378,7 +378,7 @@ fn written(before: &RecordedOutput, now: &RecordedOutput, sent: u64) -> Check {
         ExpectedOutput::OneOf(_) => Check {
             claim,
             verdict: CheckVerdict::NotProven,
-            evidence: format!("{evidence}: too few were sent to see one"),
+            evidence: format!("{evidence}: too few were sent to expect one"),
         },
     }
 }

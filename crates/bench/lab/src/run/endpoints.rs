@@ -32,10 +32,11 @@ pub(crate) fn serve(
     servers: &mut Vec<Process>,
 ) -> Result<OriginServers, String> {
     if lab.far.is_some() {
-        return Err("endpoints by number are measured on one machine only".to_owned());
+        return Err("generated endpoints are measured on one machine only".to_owned());
     }
     let number = u8::try_from(number).map_err(|_| format!("{number} endpoints are too many"))?;
-    let one = |at| free_port(address(at)).map_err(|e| format!("a port for an endpoint: {e}"));
+    let one =
+        |at| free_port(address(at)).map_err(|e| format!("cannot get a port for an endpoint: {e}"));
     let endpoints: Vec<SocketAddr> = (1..=number).map(one).collect::<Result<_, _>>()?;
     let (slow, quick) = endpoints
         .split_last()
@@ -105,7 +106,7 @@ pub(crate) fn as_one_hop(
     }
     seen.push(all);
     let served = requests.iter().filter(|count| **count > 0).count();
-    let claim = "requests come to more than one endpoint";
+    let claim = "requests reach more than one endpoint";
     let words: Vec<String> = requests.iter().map(ToString::to_string).collect();
     let evidence = format!("to each, the slow one last: {}", words.join(" "));
     (seen, Some(check(claim, served > 1, evidence)))

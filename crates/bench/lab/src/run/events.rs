@@ -181,7 +181,7 @@ impl Page {
         };
         match http_post(page, "/certs/renew") {
             Ok((202, _)) => Ok(()),
-            Ok((status, _)) => Err(format!("http://{page} answers its order with {status}")),
+            Ok((status, _)) => Err(format!("http://{page} answers the command with {status}")),
             Err(e) => Err(e.to_string()),
         }
     }
@@ -197,7 +197,7 @@ fn serial(page: SocketAddr) -> Result<String, String> {
     match serials.as_deref() {
         Some(serials @ [_, ..]) => Ok(serials.join(SERIALS_BETWEEN)),
         _ => Err(format!(
-            "http://{page}/certs names no serial number ({status})"
+            "http://{page}/certs has no serial number ({status})"
         )),
     }
 }
@@ -215,29 +215,28 @@ impl EffectEvidence {
         match self {
             Self::AtOnce(words) => words.clone(),
             Self::Plaintext(_, open) => format!(
-                "a request of the lab's own in plaintext, straight to the server's proxy every {every} ms, until it is {}",
+                "a plaintext request of the lab, straight to the server's proxy every {every} ms, until it is {}",
                 if *open { "answered" } else { "refused" }
             ),
             Self::From(name) => format!(
-                "a request of the lab's own every {every} ms, by the way of the load's, until it is answered by {}",
+                "a request of the lab every {every} ms, on the path of the load, until it is answered by {}",
                 match name {
                     Some(_) => "the other server",
                     None => "the first server",
                 }
             ),
             Self::Verdicts { .. } => format!(
-                "two requests of the lab's own every {every} ms, by the way of the load's, until what only the new policies deny is \
-                 refused and what only the old ones denied is answered"
+                "two requests of the lab every {every} ms, on the path of the load, until the one that only the new policies deny is refused and the one that only the old policies denied is answered"
             ),
             Self::Listens(_) => {
                 format!("a connection to the new process, tried every {every} ms")
             }
-            Self::Ready(..) => format!("the new process's readiness, asked every {every} ms"),
+            Self::Ready(..) => format!("the new process's readiness, read every {every} ms"),
             Self::ReadyThere(_) => {
-                format!("the new process's readiness, asked every {every} ms by way of the agent")
+                format!("the new process's readiness, read every {every} ms through the agent")
             }
             Self::TakenOver(..) => format!(
-                "the new process's readiness, and that the old one's listener is held by it no more, looked for every {every} ms"
+                "the new process's readiness, and that it no longer shares the listener with the old one, checked every {every} ms"
             ),
             Self::Renewed(all) => {
                 let doors = all.iter().filter_map(|one| one.shown.as_ref());
@@ -250,7 +249,7 @@ impl EffectEvidence {
                     })
                     .collect();
                 format!(
-                    "each proxy's page of certificates, asked every {every} ms until it names another{}",
+                    "each proxy's certificates page, read every {every} ms until it shows another{}",
                     shown.concat()
                 )
             }

@@ -123,10 +123,7 @@ impl<'a> RunningExperiment<'a> {
             RecordKeeping::Resume(folder) => {
                 let (ledger, (mut record, histograms)) = Ledger::resume(folder.clone(), text)?;
                 if let Some(why) = differs(&record, &fresh) {
-                    return Err(format!(
-                        "{} cannot be gone on with: {why}",
-                        folder.display()
-                    ));
+                    return Err(format!("{} cannot be continued: {why}", folder.display()));
                 }
                 go_on(&mut record, &fresh)?;
                 (ledger, record, histograms)
@@ -240,7 +237,7 @@ impl<'a> RunningExperiment<'a> {
         }
         if interrupted {
             record.notes.push(
-                "Interrupted: rounds that were not measured are missing; what was measured is kept."
+                "Interrupted: rounds that were not measured are missing; the measured rounds are kept."
                     .to_owned(),
             );
         }
@@ -264,7 +261,7 @@ fn go_on(record: &mut Record, fresh: &Record) -> Result<(), String> {
     let wanted = fresh.experiment.rounds * fresh.experiment.repeats.max(1);
     if whole >= wanted {
         return Err(format!(
-            "nothing is left to do: all {wanted} rounds are there; --rounds asks for more"
+            "nothing to do: all {wanted} rounds are measured; use --rounds for more"
         ));
     }
     record.experiment.rounds = fresh.experiment.rounds;
@@ -272,7 +269,7 @@ fn go_on(record: &mut Record, fresh: &Record) -> Result<(), String> {
         .notes
         .retain(|note| !note.starts_with("Interrupted:"));
     record.notes.push(format!(
-        "Gone on with at {} after round {whole}: processes were started anew.",
+        "Continued at {} after round {whole}, with new processes.",
         fresh.experiment.started_at
     ));
     Ok(())
@@ -283,14 +280,14 @@ fn apart(settings: &Settings) -> Result<(), String> {
     let definition = &settings.definition;
     if definition.isolation == Isolation::Netns {
         return Err(
-            "isolation \"netns\" puts client and server into networks of one machine, and with --agent they are on two: take isolation \"loopback\" (sidecars are called by address), or leave out --agent"
+            "isolation \"netns\" puts client and server into network namespaces of one machine, but with --agent they are on two: use isolation \"loopback\" (sidecars are called by address), or remove --agent"
                 .to_owned(),
         );
     }
     let upgrades = |event: &ScheduledEvent| event.action == EventAction::UpgradeProxy;
     if definition.events.iter().any(upgrades) {
         return Err(
-            "event upgrade-proxy has one process take over from another by a socket in a folder of both, and an agent takes no word of folders: take restart-proxy, or leave out --agent and put client and server apart by isolation \"netns\""
+            "event upgrade-proxy hands over between two processes through a socket in a shared folder, which an agent does not support: use restart-proxy, or remove --agent and separate client and server with isolation \"netns\""
                 .to_owned(),
         );
     }
@@ -306,12 +303,12 @@ fn note_far(record: &mut Record, settings: &Settings, far: &AgentConnection) -> 
     }
     let near = &here.host;
     record.notes.push(format!(
-        "Servers and the server's sidecars ran at an agent's on {}, all else on {near}: latencies hold the network in between.",
+        "Servers and the server's sidecars ran at an agent on {}, everything else on {near}: latencies include the network in between.",
         far.host()
     ));
     if far.one_machine() {
         record.notes.push(
-            "The agent runs on this very machine: its CPU is the machine's, and is counted once."
+            "The agent runs on this machine, too: its CPU is part of the machine's, and is counted once."
                 .to_owned(),
         );
     }
@@ -321,7 +318,7 @@ fn note_far(record: &mut Record, settings: &Settings, far: &AgentConnection) -> 
         };
         if peer.version != *version {
             record.notes.push(format!(
-                "{name} is version {} here and {version} at the agent's.",
+                "{name} is version {} here and {version} at the agent.",
                 peer.version
             ));
         }
@@ -385,8 +382,7 @@ fn new_record(settings: &Settings, far: Option<&AgentConnection>) -> Result<Reco
         let open = possible(asked);
         if open < asked {
             record.notes.push(format!(
-                "Of {asked} idle connections {open} are opened: a process here may hold {} descriptors, and a sidecar \
-                 needs two for each.",
+                "Of {asked} idle connections only {open} are opened: a process here may have {} descriptors, and a sidecar needs two for each connection.",
                 voile_host::machine::descriptor_limit().unwrap_or(0)
             ));
         }
@@ -396,7 +392,8 @@ fn new_record(settings: &Settings, far: Option<&AgentConnection>) -> Result<Reco
     }
     if !definition.validity.heed_generator && definition.events.is_empty() {
         record.notes.push(
-            "Smoke test: it shows that everything works; its figures mean nothing.".to_owned(),
+            "Smoke test: it only checks that everything works; its figures mean nothing."
+                .to_owned(),
         );
     }
     Ok(record)

@@ -40,9 +40,7 @@ pub(crate) fn possible(definition: &Definition) -> Result<(), String> {
                 continue;
             };
             if !there(program) {
-                return Err(format!(
-                    "hook {name}, {when}: no program {program} is found"
-                ));
+                return Err(format!("hook {name}, {when}: program {program} not found"));
             }
         }
     }
@@ -136,6 +134,6 @@ pub(crate) fn run(
             "it {exit}{}",
             lab.log_end(name)
         ))),
-        None => Err(BrokenSlice::Failed("its end was lost".to_owned())),
+        None => Err(BrokenSlice::Failed("its exit status was lost".to_owned())),
     }
 }

@@ -45,7 +45,7 @@ impl Ledger {
     pub(crate) fn begin(folder: PathBuf, definition: &str) -> Result<Self, String> {
         if folder.join(RECORD).exists() {
             return Err(format!(
-                "{} holds a record: give another --out, or go on with that one by --resume",
+                "{} already has a record: use another --out, or continue it with --resume",
                 folder.display()
             ));
         }
@@ -103,7 +103,7 @@ impl Ledger {
             fs::read_to_string(&was).map_err(|e| format!("reading {}: {e}", was.display()))?;
         if text != definition {
             return Err(format!(
-                "{} was begun with another definition (see its definition.toml): figures of two do not go into one record",
+                "{} was started with another definition (see its definition.toml): a record has only one",
                 folder.display()
             ));
         }
@@ -196,7 +196,7 @@ pub(crate) fn differs(then: &Record, now: &Record) -> Option<String> {
     ]
     .into_iter()
     .find(|(then, now)| then != now)
-    .map(|(then, now)| format!("it was begun with {then}; now it would be {now}"))
+    .map(|(then, now)| format!("it was started with {then}; now it would use {now}"))
 }
 
 #[cfg(test)]

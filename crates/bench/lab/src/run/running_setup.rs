@@ -261,7 +261,7 @@ impl<'a> RunningSetup<'a> {
             return;
         };
         let Some(route) = contestant.route(&lab, way) else {
-            let why = format!("it cannot carry {way}");
+            let why = format!("it does not support {way}");
             (self.say)(&why);
             self.broken.insert(way.clone(), vec![why]);
             return;
@@ -564,7 +564,7 @@ impl<'a> RunningSetup<'a> {
         contestant.alive(lab).map_err(BrokenSlice::Failed)?;
         let route = contestant
             .route(lab, &way)
-            .ok_or_else(|| BrokenSlice::Failed(format!("it cannot carry {way}")))?;
+            .ok_or_else(|| BrokenSlice::Failed(format!("it does not support {way}")))?;
         let mut shared = contestant.instances(&way);
         shared.push(contestant.server(&way).unwrap_or_else(|| server.clone()));
         let before = contestant.counts(&way);
@@ -634,14 +634,14 @@ impl<'a> RunningSetup<'a> {
         let all = cells.len();
         cells.retain(|cell| ContestantSetup::of(cell).endpoints().is_none());
         if cells.len() < all {
-            let note = "Cells with several endpoints were not looked at more closely.";
+            let note = "Cells with several endpoints were not profiled.";
             record.notes.push(note.to_owned());
         }
         if cells.len() > profile::MAX_CELLS {
             let left = cells.split_off(profile::MAX_CELLS).len();
             let most = profile::MAX_CELLS;
             record.notes.push(format!(
-                "Only the first {most} cells were looked at more closely, {left} were not."
+                "Only the first {most} cells were profiled, {left} were not."
             ));
         }
         let (all, each) = (cells.len(), SlicePlan::looking(self.definition));
@@ -651,14 +651,14 @@ impl<'a> RunningSetup<'a> {
             }
             let left = each.as_secs_f64() * (all - done) as f64 / all as f64;
             (self.say)(&format!(
-                "\rlooking more closely, cell {}/{all}, about {left:.0} s left: {cell}",
+                "\rprofiling cell {}/{all}, about {left:.0} s left: {cell}",
                 done + 1
             ));
             match self.profile_one(cell, record) {
                 Ok(found) => record.profiles.push(found),
                 Err(BrokenSlice::Stopped) => return,
                 Err(BrokenSlice::Failed(why)) => {
-                    let note = format!("{cell} could not be looked at more closely: {why}");
+                    let note = format!("{cell} could not be profiled: {why}");
                     (self.say)(&note);
                     record.notes.push(note);
                 }
@@ -679,7 +679,7 @@ impl<'a> RunningSetup<'a> {
         contestant.alive(&lab).map_err(BrokenSlice::Failed)?;
         let route = contestant
             .route(&lab, &way)
-            .ok_or_else(|| BrokenSlice::Failed(format!("it cannot carry {way}")))?;
+            .ok_or_else(|| BrokenSlice::Failed(format!("it does not support {way}")))?;
         let mut instances = contestant.instances(&way);
         instances.push(contestant.server(&way).unwrap_or_else(|| server.clone()));
         profile::look(&profile::ProfiledCell {

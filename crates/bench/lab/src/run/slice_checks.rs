@@ -22,7 +22,7 @@ pub(super) fn note_clock(record: &mut Record, run: &SliceRun) {
     let set = run.invalid_reasons.iter();
     for why in set.filter(|why| why.starts_with(CLOCK_SET)) {
         record.notes.push(format!(
-            "In round {} {why}. The slice of {} does not count; latencies are taken by a clock that nobody can set.",
+            "In round {} {why}. The slice of {} does not count; latencies use a monotonic clock, which cannot be set.",
             run.round, run.contestant
         ));
     }
@@ -53,7 +53,7 @@ pub(super) fn uncounted(
                 .saturating_sub(*before.get(role).unwrap_or(&0));
             (grown < *carried).then(|| {
                 format!(
-                    "the {role} counted {grown} {what}, the generator {carried}: some went another way or were {otherwise}"
+                    "the {role} counted {grown} {what}, the generator {carried}: some took another path or were {otherwise}"
                 )
             })
         })

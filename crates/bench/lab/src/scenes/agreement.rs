@@ -269,17 +269,14 @@ fn scene(
 fn explained(stage: &str) -> &'static str {
     match stage {
         "fixed-in-phase" => {
-            "all 16 requests are due at one instant and one thread sends them one after the other. Ours counts from that instant, so that the last \
-             waits for the fifteen before it, and tells the time from when each was sent, too; Fortio starts its clock when it sends, and knows nothing else."
+            "all 16 requests are due at one instant and one thread sends them one after the other. voile load counts from that instant, so the last one waits for the fifteen before it; it also reports the time from the send. Fortio starts its clock when it sends, and reports only that time."
         }
         "wide-buckets" => {
-            "Fortio counts in buckets (-r 0.001: 1 ms wide from 0 to 12 ms, then wider) and reads percentiles as if samples lay evenly in one. All \
-             answers come between 2 and 3 ms, so that its p50 is about 2.5 ms and its p99 about 3 ms wherever in there they lie; its mean is exact. \
+            "Fortio counts in buckets (-r 0.001: 1 ms wide from 0 to 12 ms, then wider) and computes percentiles as if samples were spread evenly in a bucket. All answers come between 2 and 3 ms, so its p50 is about 2.5 ms and its p99 about 3 ms, wherever between they lie; its mean is exact. \
              The two scenes before it have buckets of 10 µs (-r 0.00001 -offset 2ms)."
         }
         "stall" => {
-            "Fortio starts its clock when it sends, and a connection that waits for an answer sends nothing: of the requests that were due during a \
-             stall it knows only the 16 that were on their way, which is too few for a p99 (coordinated omission). Ours counts each from when it was due."
+            "Fortio starts its clock when it sends, and a connection that waits for an answer sends nothing: of the requests that were due during a stall it counts only the 16 in flight, which is too few for a p99 (coordinated omission). voile load counts each from when it was due."
         }
         _ => "",
     }
@@ -422,7 +419,7 @@ fn theirs(
     let text = std::fs::read_to_string(&out).unwrap_or_default();
     told(&text).map_err(|e| {
         BrokenSlice::Failed(format!(
-            "fortio told nothing we understand ({e}){}",
+            "cannot parse fortio's result ({e}){}",
             lab.log_end("fortio")
         ))
     })

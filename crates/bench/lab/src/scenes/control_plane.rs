@@ -175,7 +175,7 @@ pub(crate) fn conclude(
     if record.figures.is_empty() {
         return Err(why);
     }
-    let note = format!("Not measured to its end: {why}. What is missing was not reached.");
+    let note = format!("Not measured completely: {why}. Missing figures were not reached.");
     record.head.notes.push(note);
     Ok((record, Some(why)))
 }

@@ -291,7 +291,8 @@ impl Subject<'_> {
             return Err(format!("{} {exit}: {first}", child.name()));
         }
         let told = std::fs::read_to_string(&out);
-        told.map(Some).map_err(|e| format!("what it printed: {e}"))
+        told.map(Some)
+            .map_err(|e| format!("cannot read its output: {e}"))
     }
 }
 

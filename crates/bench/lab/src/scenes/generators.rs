@@ -492,7 +492,7 @@ fn turn(
 ) -> Result<GeneratorTurn, BrokenSlice> {
     let failed = |why: String| BrokenSlice::Failed(why);
     let spec = spec(lab, settings, &scene.name, generator);
-    let spec = spec.ok_or_else(|| failed(format!("{generator} is not here")))?;
+    let spec = spec.ok_or_else(|| failed(format!("{generator} is not installed")))?;
     let _ = std::fs::remove_file(told_at(lab.folder));
     let mut child = spec.start().map_err(|e| failed(e.to_string()))?;
     let began = Instant::now();
@@ -511,7 +511,7 @@ fn turn(
     let text = std::fs::read_to_string(told_at(lab.folder)).unwrap_or_default();
     let (rate, p50_us, mean_us) = told(generator, &text).ok_or_else(|| {
         let end = lab.log_end(generator);
-        failed(format!("{generator} told nothing we understand{end}"))
+        failed(format!("cannot parse the result of {generator}{end}"))
     })?;
     let window = to.duration_since(from).as_secs_f64();
     let cores = |ns: u64| ns as f64 / 1e9 / window;

@@ -158,9 +158,7 @@ fn carried(
     let mut most = [0.0; 2];
     for (most, side) in most.iter_mut().zip(sides) {
         let words = if side.mesh { "with" } else { "without" };
-        say(&format!(
-            "\rlooking for the most that is carried {words} the mesh"
-        ));
+        say(&format!("\rfinding the maximum rate {words} the mesh"));
         *most = side.carries(settings, CARRIED, SEARCH_FROM, folder, stopped)?;
     }
     let [without, with] = most;
@@ -291,7 +289,7 @@ fn ask(settings: &GraphSettings, words: &[&str]) -> Result<Vec<u8>, String> {
 fn check(settings: &GraphSettings) -> Result<GraphCheckResult, String> {
     let said = ask(settings, &["check", "--json"])?;
     serde_json::from_slice(&said)
-        .map_err(|e| format!("`voile graph check --json` says something else: {e}"))
+        .map_err(|e| format!("unexpected output of `voile graph check --json`: {e}"))
 }
 
 fn picture(settings: &GraphSettings, path: &str) -> Result<String, String> {

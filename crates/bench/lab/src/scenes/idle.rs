@@ -80,7 +80,7 @@ pub(crate) fn watch(
     let way = RequestPath::of(cell);
     let route = contestant
         .route(lab, &way)
-        .ok_or_else(|| BrokenSlice::Failed(format!("it cannot carry {way}")))?;
+        .ok_or_else(|| BrokenSlice::Failed(format!("it does not support {way}")))?;
     let instances = contestant.instances(&way);
     let mut run = SliceRun::of(cell);
     let mut open = Vec::new();
@@ -150,7 +150,7 @@ fn compare(
         let each_its_own = first || run.protocol == "tcp" && instance.role != WAYPOINT;
         if each_its_own && sockets < u64::from(opened) {
             run.invalid_reasons.push(format!(
-                "{} connections were opened, and the {} has only {sockets} descriptors more",
+                "{} connections were opened, but the {} has only {sockets} more descriptors",
                 opened, instance.role
             ));
         }
@@ -228,7 +228,7 @@ fn connect(route: &CellRoute, cell: &Cell, number: u32) -> Result<Vec<TcpStream>
                 let inside = route.from.as_ref().map(ProcessIsolation::network);
                 scope.spawn(move || {
                     if let Some(network) = inside {
-                        let failed = |e| format!("entering a pod's network: {e}");
+                        let failed = |e| format!("cannot enter a pod's network namespace: {e}");
                         network.enter().map_err(failed)?;
                     }
                     (0..share)

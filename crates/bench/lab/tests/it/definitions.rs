@@ -72,8 +72,8 @@ fn configuration_by_number_is_an_axis_and_what_cannot_be_made_is_named() {
     );
     let missing = definition.missing.join("\n");
     for words in [
-        "envoy: of what is by number it is given policies, issuers, routes and endpoints only",
-        "relay: configuration by number is made for voile, envoy-xds and envoy only",
+        "envoy: it supports generated policies, issuers, routes and endpoints only",
+        "relay: generated configuration is supported for voile, envoy-xds and envoy only",
     ] {
         assert!(missing.contains(words), "{words}: {missing}");
     }
@@ -130,15 +130,15 @@ fn verdicts_are_an_axis_of_cells_with_policies() {
         ),
         (
             "principals = [1]\nverdicts = [\"allow-last\"]",
-            "who calls is known over mutual TLS only",
+            "the caller's identity is known over mutual TLS only",
         ),
         (
             "paths = [1]\nprotocol = \"grpc\"\nverdicts = [\"deny-last\"]",
-            "rules with paths meet requests over http1 and http2 only",
+            "rules with paths match requests over http1 and http2 only",
         ),
         (
             "source_ips = [1]\nprotocol = \"tcp\"\nverdicts = [\"deny-last\"]",
-            "over tcp a refusal is no answer",
+            "over tcp a refusal has no answer",
         ),
     ] {
         let error = Definition::parse("mine.toml", &with(words)).expect_err(words);
@@ -207,11 +207,11 @@ fn routes_that_no_request_could_take_are_mistakes() {
         ),
         (
             "routes = [1]\nkind = \"idle\"",
-            "opens connections by requests that no route takes",
+            "opens connections with requests that match no route",
         ),
         (
             "routes = [1]\npaths = [1]\nverdicts = [\"allow-last\"]",
-            "which rules with paths do not meet",
+            "which rules with paths do not match",
         ),
     ] {
         let error = Definition::parse("mine.toml", &routed(words)).expect_err(words);
@@ -220,7 +220,7 @@ fn routes_that_no_request_could_take_are_mistakes() {
     let text = routed("routes = [1]").replace("[\"both\"]", "[\"serveronly\"]");
     let error = Definition::parse("mine.toml", &text).expect_err("the client's");
     assert!(
-        error.to_string().contains("are the client's sidecar's"),
+        error.to_string().contains("need the client's sidecar"),
         "{error}"
     );
     let events = "[[events]]\nat = \"400ms\"\naction = \"restart-proxy\"\n";
@@ -268,11 +268,11 @@ fn endpoints_are_an_axis_of_the_clients_sidecar_and_have_no_baseline() {
         ),
         (
             "modes = [\"clientonly\"]\nprotocol = \"tcp\"\nendpoints = [2]",
-            "slow by request",
+            "slow endpoints need requests",
         ),
         (
             "modes = [\"clientonly\"]\nkind = \"idle\"\nendpoints = [2]",
-            "chosen for requests",
+            "selected per request",
         ),
     ] {
         let error = Definition::parse("mine.toml", &with(words)).expect_err(words);
@@ -328,15 +328,12 @@ fn tokens_are_an_axis_and_issuers_without_a_word_about_them_have_one() {
         ),
         (
             "issuers = [1]\nprotocol = \"tcp\"",
-            "tokens are in heads of requests",
+            "tokens are request headers",
         ),
-        (
-            "paths = [1]\ntokens = [\"forged\"]",
-            "is refused where there are issuers",
-        ),
+        ("paths = [1]\ntokens = [\"forged\"]", "needs issuers"),
         (
             "request_principals = [1]\npaths = [1]\ntokens = [\"none\"]",
-            "policies about something else",
+            "other policies beside request_principals",
         ),
     ] {
         let error = Definition::parse("mine.toml", &with(words)).expect_err(words);
@@ -410,13 +407,13 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "[\"both\"]",
         "[\"both\"]\ntls = true",
-        "mine.toml:22:10: tls needs a sidecar on both sides",
+        "mine.toml:22:10: tls needs sidecars with TLS on both sides",
     ),
     ("[\"both\"]", "[\"baseline\"]", "baseline has no proxy"),
     (
         "[\"poisson\"]",
         "[\"poisson\", \"poisson\"]",
-        "is there twice",
+        "appears twice",
     ),
     ("[\"both\"]", "[\"boht\"]", "; did you mean \"both\"?"),
     ("rounds = 8", "ronds = 8", "; did you mean \"rounds\"?"),
@@ -453,7 +450,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "[\"poisson\"]",
         "[\"poisson\"]\nprotocols = [\"tcp\"]\nrequest_sizes = [1]",
-        "over tcp the server sends back what it gets",
+        "over tcp the server echoes",
     ),
     (
         "[\"poisson\"]",
@@ -616,7 +613,7 @@ fn a_cold_start_is_an_axis_and_takes_the_time_of_starting_instead_of_warming_up(
         SlicePlan::new(&definition, &|_| true).duration()
     };
     let warm = with("starts = [\"warm\", \"warm\"]").expect_err("twice the same");
-    assert!(warm.to_string().contains("is there twice"), "{warm}");
+    assert!(warm.to_string().contains("appears twice"), "{warm}");
     let one = takes("starts = [\"warm\"]");
     let cold = takes("starts = [\"cold\"]");
     assert_eq!(

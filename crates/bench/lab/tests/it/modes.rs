@@ -105,7 +105,7 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
         "node",
         "tls = true\npolicies = [9]",
         "netns",
-        "has no policies, routes",
+        "does not support generated policies, routes",
     ),
 ];
 

@@ -37,7 +37,9 @@ fn a_record_of_another_kind_is_called_what_it_is_where_an_experiments_is_wanted(
             continue;
         };
         assert!(
-            why.contains(".json and no record of an experiment: that kind is drawn by"),
+            why.contains(
+                ".json, not the record of an experiment: `voile bench report` can draw it"
+            ),
             "{why}"
         );
     }

@@ -29,7 +29,7 @@ async fn only_a_proxy_with_its_own_token_and_its_own_name_is_certified() {
             "nobody.mesh",
             "client-token",
             csr.clone(),
-            "nobody here is called",
+            "unknown identity",
         ),
         (CLIENT, "server-token", csr.clone(), "the token is not"),
         (CLIENT, "", csr.clone(), "the token is not"),
@@ -39,15 +39,20 @@ async fn only_a_proxy_with_its_own_token_and_its_own_name_is_certified() {
             request(SERVER).0,
             "the request names",
         ),
-        (CLIENT, "client-token", Vec::new(), "no certificate request"),
+        (
+            CLIENT,
+            "client-token",
+            Vec::new(),
+            "not a certificate request",
+        ),
         (
             CLIENT,
             "client-token",
             vec![0x30; 20],
-            "no certificate request",
+            "not a certificate request",
         ),
-        (CLIENT, "client-token", vec![0; 1 << 20], "more than"),
-        (CLIENT, "client-token", spoiled, "no certificate request"),
+        (CLIENT, "client-token", vec![0; 1 << 20], "larger than"),
+        (CLIENT, "client-token", spoiled, "not a certificate request"),
     ] {
         let refused = anonymous.once(CERTIFY, certify(name, token, csr)).await;
         let refused: tonic::Status = refused.map(drop_answer).expect_err("refused");

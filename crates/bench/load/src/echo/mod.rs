@@ -146,7 +146,7 @@ impl Echo {
         if options.tls.is_none() && sealed {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "to serve TLS a certificate is needed",
+                "serving TLS requires a certificate",
             ));
         }
         http.append(&mut bind(&options.listen_tls)?);

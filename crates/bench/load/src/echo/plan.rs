@@ -38,7 +38,7 @@ impl<T: Copy> WeightedValue<T> {
             let share: f64 = percent
                 .trim_end_matches('%')
                 .parse()
-                .map_err(|_| format!("`{percent}` is no percentage"))?;
+                .map_err(|_| format!("`{percent}` is not a percentage"))?;
             if !(0.0..=100.0).contains(&share) || edges.len() == MAX_CHOICES {
                 return Err(format!(
                     "`{part}`: expected 0 to 100 percent and at most {MAX_CHOICES} values"

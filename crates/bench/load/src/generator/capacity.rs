@@ -370,7 +370,7 @@ impl Capacity {
             );
         }
         let _ = match (self.capacity_rps > 0.0, self.limited_by.as_str()) {
-            (false, "") => writeln!(text, "capacity  none: no probe was finished"),
+            (false, "") => writeln!(text, "capacity  none: no probe finished"),
             (false, why) => writeln!(text, "capacity  none: {why}"),
             (true, "") => writeln!(
                 text,
@@ -385,7 +385,7 @@ impl Capacity {
             ),
         };
         if self.generator_limited {
-            text += "          the generator was the limit, not the server\n";
+            text += "          the generator was the bottleneck, not the server\n";
         }
         text
     }

@@ -48,7 +48,9 @@ impl ProfileSegment {
             let rate = text.trim().parse::<f64>().ok();
             rate.filter(|rate| rate.is_finite() && *rate >= 0.0)
                 .ok_or_else(|| {
-                    format!("`{whole}` is no rate: expected N, N..M, N@5s, or several with commas")
+                    format!(
+                        "`{whole}` is not a rate: expected N, N..M, N@5s, or several with commas"
+                    )
                 })
         };
         let (from, to) = match rates.split_once("..") {

@@ -125,7 +125,7 @@ impl Http2Caller {
         grpc::put_message(&mut body, message);
         if body.len() > self.core.room(self.core.initial, body.len()) {
             return Err(CallError::Broken(
-                "a question longer than a frame".to_owned(),
+                "the request is longer than a frame".to_owned(),
             ));
         }
         self.core.put_data(&body, id, true);
@@ -138,7 +138,7 @@ impl Http2Caller {
             let count = self.channel.read(&mut buffer)?;
             if count == 0 {
                 return Err(CallError::Broken(
-                    "the server ended the connection".to_owned(),
+                    "the server closed the connection".to_owned(),
                 ));
             }
             self.hear(&buffer[..count], id, &mut answer)?;
@@ -147,7 +147,7 @@ impl Http2Caller {
             (200, Some(0)) => Ok(answer.body),
             (200, Some(code)) => Err(CallError::Status(code, answer.why)),
             (200, None) => Err(CallError::Broken(
-                "an answer without a gRPC status".to_owned(),
+                "the answer has no gRPC status".to_owned(),
             )),
             (status, _) => Err(CallError::Broken(format!("HTTP status {status}"))),
         }
@@ -186,7 +186,9 @@ impl Http2Caller {
                 } if stream == id => {
                     answer.body.extend_from_slice(bytes);
                     if answer.body.len() > MAX_ANSWER_BYTES {
-                        return Err(CallError::Broken("an answer larger than 64 MiB".to_owned()));
+                        return Err(CallError::Broken(
+                            "the answer is larger than 64 MiB".to_owned(),
+                        ));
                     }
                     answer.ended |= end;
                     answer.received = self.core.replenish(answer.received + length as u32, id)?;
@@ -195,7 +197,7 @@ impl Http2Caller {
                     return Err(CallError::Broken("the server reset the call".to_owned()));
                 }
                 IncomingFrame::GoAway { last } if last < id => {
-                    return Err(CallError::Broken("the server said GOAWAY".to_owned()));
+                    return Err(CallError::Broken("the server sent GOAWAY".to_owned()));
                 }
                 _ => {}
             }

@@ -280,7 +280,7 @@ impl ClientState {
     /// The lane of a stream; none if the stream is over.
     fn lane(&self, stream: u32) -> Result<Option<usize>, Malformed> {
         if stream.is_multiple_of(2) || stream >= self.next {
-            return Err(Malformed("speaks of a stream that was never opened"));
+            return Err(Malformed("refers to a stream that was never opened"));
         }
         Ok(self.ids.iter().position(|id| *id == stream))
     }

@@ -186,7 +186,7 @@ impl Http2Core {
                 stream: frame.stream,
             }),
             frame::SETTINGS => self.settings(frame),
-            frame::PUSH_PROMISE => Err(Malformed("pushes, which it was told not to")),
+            frame::PUSH_PROMISE => Err(Malformed("sends a push, although push is disabled")),
             frame::PING => self.ping(frame),
             frame::GOAWAY => Ok(IncomingFrame::GoAway {
                 last: frame::number(frame.payload) & 0x7fff_ffff,
@@ -230,7 +230,7 @@ impl Http2Core {
 
     fn continuation<'a>(&mut self, frame: &Frame<'a>) -> Result<IncomingFrame<'a>, Malformed> {
         let Some((stream, end)) = self.unfinished.take() else {
-            return Err(Malformed("CONTINUATION of nothing"));
+            return Err(Malformed("CONTINUATION without a header block"));
         };
         self.pieces += 1;
         let size = self.block.len() + frame.payload.len();
@@ -298,7 +298,7 @@ impl Http2Core {
 
     fn patience(&self) -> Result<(), Malformed> {
         if self.unsent().len() > MAX_UNSENT_BYTES {
-            return Err(Malformed("asks much and reads nothing"));
+            return Err(Malformed("sends many frames and reads no answers"));
         }
         Ok(())
     }
@@ -306,7 +306,7 @@ impl Http2Core {
     fn window_update<'a>(&mut self, frame: &Frame<'a>) -> Result<IncomingFrame<'a>, Malformed> {
         let by = i64::from(frame::number(frame.payload) & 0x7fff_ffff);
         if by == 0 {
-            return Err(Malformed("window update by nothing"));
+            return Err(Malformed("window update of 0"));
         }
         if frame.stream == 0 {
             self.window += by;

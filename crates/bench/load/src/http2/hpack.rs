@@ -216,7 +216,7 @@ fn within(listed: usize) -> Result<(), Malformed> {
 
 /// Takes an integer with a prefix of so many bits.
 fn integer(block: &mut &[u8], prefix: u32) -> Result<usize, Malformed> {
-    let cut = Malformed("header block is cut");
+    let cut = Malformed("header block is truncated");
     let (first, rest) = block.split_first().ok_or(cut.clone())?;
     *block = rest;
     let mask = (1usize << prefix) - 1;
@@ -241,7 +241,7 @@ fn string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let length = integer(block, 7)?;
     let text = block
         .get(..length)
-        .ok_or(Malformed("header block is cut"))?;
+        .ok_or(Malformed("header block is truncated"))?;
     *block = &block[length..];
     if coded {
         huffman::decode(text, out)

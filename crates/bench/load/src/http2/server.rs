@@ -248,7 +248,7 @@ impl ServerStreamState {
 
     fn lane(&self, id: u32) -> Result<Option<usize>, Malformed> {
         if id.is_multiple_of(2) || id > self.last {
-            return Err(Malformed("speaks of a stream that was never opened"));
+            return Err(Malformed("refers to a stream that was never opened"));
         }
         Ok(self.ids.iter().position(|known| *known == id))
     }
@@ -259,7 +259,7 @@ impl ServerStreamState {
             return Ok(None);
         }
         self.core.fault = core::STREAM_CLOSED;
-        Err(Malformed("speaks on a stream that is over"))
+        Err(Malformed("sends on a closed stream"))
     }
 
     fn headers(&mut self, id: u32, end: bool) -> Result<Option<RequestProgress>, Malformed> {

@@ -39,7 +39,7 @@ impl LoadOptions {
         );
         if !heads || !self.more.is_empty() || !self.sizes.is_empty() || self.recorded.is_some() {
             return Err(
-                "header-each: goes with HTTP or gRPC, one target, one payload and no replay"
+                "header-each: requires HTTP or gRPC, one target, one payload and no replay"
                     .to_owned(),
             );
         }
@@ -61,7 +61,7 @@ impl LoadOptions {
         }
         let hop = ["te", "upgrade", "keep-alive", "proxy-connection"];
         if self.protocol.multiplexed() && hop.iter().any(|hop| name.eq_ignore_ascii_case(hop)) {
-            return Err(format!("header `{name}` has no place in HTTP/2"));
+            return Err(format!("header `{name}` is not allowed in HTTP/2"));
         }
         Ok(())
     }
@@ -122,6 +122,6 @@ mod tests {
         bare.protocol = LoadProtocol::TcpRr;
         bare.body = vec![0];
         let why = bare.check().expect_err("refused");
-        assert!(why.contains("goes with HTTP or gRPC"), "{why}");
+        assert!(why.contains("requires HTTP or gRPC"), "{why}");
     }
 }

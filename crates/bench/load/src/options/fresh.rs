@@ -30,7 +30,7 @@ impl LoadOptions {
     pub(super) fn check_uuids(&self) -> Result<(), String> {
         match self.uuids && (self.protocol != LoadProtocol::Http1 || !self.more.is_empty()) {
             true => Err(format!(
-                "uuids: `{TOKEN}` is another in each request over HTTP/1 and to one target only"
+                "uuids: `{TOKEN}` is supported over HTTP/1 and for one target only"
             )),
             false => Ok(()),
         }

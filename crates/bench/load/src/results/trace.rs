@@ -147,7 +147,7 @@ fn line(text: &str) -> Result<TraceLine, String> {
         return Ok(TraceLine { at, coarse, asked });
     }
     Err(format!(
-        "`{word}` is no time in seconds, and there is no date as access logs write it"
+        "`{word}` is not a time in seconds, and there is no date in access log format"
     ))
 }
 
@@ -165,7 +165,7 @@ fn json(text: &str) -> Result<TraceLine, String> {
     };
     let found = found.map(|at| (at, false));
     let found = found.or_else(|| date(time.as_str()?));
-    let (at, coarse) = found.ok_or_else(|| format!("{time} is no time"))?;
+    let (at, coarse) = found.ok_or_else(|| format!("{time} is not a time"))?;
     let whole = value.get("request").and_then(Value::as_str).and_then(asked);
     let asked = whole.or_else(|| {
         let path = named(&PATH_FIELDS)?;

@@ -129,7 +129,7 @@ impl WebSocket {
                 && field.value.trim_ascii() == self.accept.as_bytes()
         });
         if head.code != Some(101) || !has("upgrade", "websocket") || !accepted {
-            return Err(Malformed("the server does not upgrade"));
+            return Err(Malformed("the server refuses the upgrade"));
         }
         Ok(Some(used))
     }
@@ -141,7 +141,9 @@ impl WebSocket {
         };
         let (kind, last) = (first & 0x0f, first & 0x80 != 0);
         if first & 0x70 != 0 || second & 0x80 != 0 {
-            return Err(Malformed("frame with bits that nobody agreed on"));
+            return Err(Malformed(
+                "frame with reserved bits that were not negotiated",
+            ));
         }
         let (length, head) = match (second & 0x7f, rest) {
             (126, [a, b, ..]) => (u64::from(u16::from_be_bytes([*a, *b])), 4),
@@ -155,7 +157,7 @@ impl WebSocket {
         };
         if kind >= CLOSE {
             if length > MAX_CONTROL_BYTES || !last {
-                return Err(Malformed("control frame too long or in pieces"));
+                return Err(Malformed("control frame too long or fragmented"));
             }
             let Some(payload) = self.partial.get(head..head + length as usize) else {
                 return Ok(None);
@@ -175,13 +177,13 @@ impl WebSocket {
                 _ => return Err(Malformed("frame of an unknown kind")),
             }
             if self.control.len() > MAX_PONG_BYTES {
-                return Err(Malformed("pings without end"));
+                return Err(Malformed("too many pings"));
             }
             return Ok(Some(head + length as usize));
         }
         // A continuation continues, anything else begins.
         if kind > 2 || (kind == 0) != self.begun || length > u64::MAX >> 1 {
-            return Err(Malformed("frame out of its place"));
+            return Err(Malformed("unexpected frame"));
         }
         if self.current.is_none() {
             events.push(WireEvent::Unsolicited);

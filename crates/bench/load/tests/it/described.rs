@@ -87,7 +87,7 @@ fn servers_without_descriptions_are_named_with_the_reason() {
     let url = format!("grpc://{stranger}/a.B/C");
     let why = Method::find(&LoadTarget::parse(&url).unwrap(), None, None).unwrap_err();
     assert!(
-        why.contains("not HTTP/2") && why.contains("a file of descriptors"),
+        why.contains("not HTTP/2") && why.contains("--descriptors"),
         "{why}"
     );
     // The server knows gRPC, but not this service.

@@ -97,5 +97,5 @@ fn each_target_is_spoken_to_in_its_own_way() {
     options.streams = 2;
     assert!(options.check().unwrap_err().contains("streams"));
     (options.streams, options.more_tls) = (1, Vec::new());
-    assert!(options.check().unwrap_err().contains("TLS goes with"));
+    assert!(options.check().unwrap_err().contains("TLS options require"));
 }

@@ -93,7 +93,7 @@ fn grpc_calls_are_judged_by_their_trailers() {
     }
     options.target = LoadTarget::parse(&url).unwrap();
     let refused = options.check().unwrap_err();
-    assert!(refused.contains("carries no payload"), "{refused}");
+    assert!(refused.contains("has no payload"), "{refused}");
 }
 
 #[test]

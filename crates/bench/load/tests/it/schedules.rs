@@ -252,7 +252,7 @@ fn access_logs_are_traces_too() {
         ),
         ("1.2.3.4 - - [yesterday] \"GET / HTTP/1.1\" 200", "line 1"),
         ("{\"path\":\"/\"}", "no time in it"),
-        ("{\"time\":true}", "no time"),
+        ("{\"time\":true}", "is not a time"),
         ("{\"time\":", "not JSON"),
         ("1\n99999999999999", "line 2"),
         ("2026-11-21T20:00:00+ü", "line 1"),

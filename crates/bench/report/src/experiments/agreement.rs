@@ -148,7 +148,7 @@ impl Agreement {
         let (asked, pass) = match scene.expected_us {
             None if scene.against_mean => (
                 format!(
-                    "within {:.0} % of Fortio's mean, which no bucket touches ({})",
+                    "within {:.0} % of Fortio's mean, which buckets do not affect ({})",
                     BOUND * 100.0,
                     mean.map_or_else(|| "–".to_owned(), |mean| interval(&mean, duration))
                 ),
@@ -255,8 +255,8 @@ impl Agreement {
         };
         with_plots(vec![
             section(
-                "Beside each other",
-                "Medians over rounds with 95 % intervals, and where both differ, why.",
+                "Comparison",
+                "Medians over rounds with 95 % intervals, and the reasons of differences.",
                 figures,
             ),
             section(
@@ -317,7 +317,7 @@ impl Agreement {
         let mut page = begin(TITLE, &self.head);
         words(&mut page, &self.in_words());
         html::draw(&mut page, &self.sections());
-        page.push_str("<h2>How both were called</h2>\n");
+        page.push_str("<h2>Command lines</h2>\n");
         for scene in &self.scenes {
             let mut lines = scene.server.clone();
             for command in scene.generators.values() {
@@ -343,7 +343,7 @@ impl Agreement {
                 "max",
                 "mean",
                 "requests/s",
-                "why it does not count",
+                "why it is invalid",
             ],
             &rows,
         );

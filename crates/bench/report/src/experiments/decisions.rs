@@ -17,7 +17,7 @@ use crate::targets::TargetResult;
 use crate::words::{escape, interval, ratio};
 
 const TITLE: &str =
-    "What a decision costs by the number of policies, and a token by the number of issuers";
+    "Cost of a decision by the number of policies, and of a token by the number of issuers";
 /// Largest cost of a decision, as a multiple of the cost with the smallest set.
 pub const GROWTH: f64 = 1.2;
 /// Most nanoseconds of a decision by rules of one kind, and by mixed ones.
@@ -367,7 +367,7 @@ impl Decisions {
         for set in self.heavy() {
             let _ = writeln!(
                 text,
-                "{} rules of {} hold {} bytes; {PATHS_BYTES} were asked.",
+                "{} rules of {} take {} bytes; the bound is {PATHS_BYTES}.",
                 set.rules, set.kind, set.bytes
             );
         }

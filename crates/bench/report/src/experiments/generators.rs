@@ -17,7 +17,7 @@ use crate::svg::{PlotBar, bars};
 use crate::targets::TargetResult;
 use crate::words::{duration, escape, interval, per_second, ratio};
 
-const TITLE: &str = "What a request costs a load generator";
+const TITLE: &str = "Cost of a request for a load generator";
 
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -250,12 +250,12 @@ impl Generators {
         };
         with_plots(vec![
             section(
-                "Beside each other",
+                "Comparison",
                 "Medians over rounds with 95 % intervals.",
                 drawn("scene", &|scene| Some(scene.figure.clone())),
             ),
             section(
-                "What a request costs",
+                "Cost of a request",
                 "CPU of the generator's process for a request, its system calls included.",
                 drawn("cpu", &|scene| {
                     let most = scene.figure.starts_with("requests_per_");
@@ -356,7 +356,7 @@ fn shown(figure: &str) -> (fn(f64) -> String, &'static str) {
     match figure {
         "p50_us" => (duration, "p50"),
         "mean_us" => (duration, "mean"),
-        "cpu_us" => (duration, "CPU for a request"),
+        "cpu_us" => (duration, "CPU per request"),
         "requests_per_second" => (per_second, "requests, whoever's core"),
         _ => (per_second, "requests per core of the generator"),
     }

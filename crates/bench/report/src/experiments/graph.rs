@@ -308,7 +308,7 @@ impl GraphRecord {
     /// A small report in Markdown.
     #[must_use]
     pub fn to_markdown(&self) -> String {
-        let title = format!("What a mesh costs {}", self.graph);
+        let title = format!("Cost of a mesh for {}", self.graph);
         let mut text = self.head.to_markdown(&title, &self.in_words());
         text.push_str("\n| round | mesh | ok | p50 µs | p90 µs | p99 µs | services µs | sidecars µs | runner µs | machine µs | by mutual TLS |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
         for slice in &self.slices {

@@ -44,7 +44,7 @@ pub(crate) fn head(title: &str) -> String {
 #[must_use]
 pub fn render(record: &Record) -> String {
     let experiment = &record.experiment;
-    let mut page = head(&format!("What the mesh costs: {}", experiment.name));
+    let mut page = head(&format!("Cost of the mesh: {}", experiment.name));
     if !experiment.title.is_empty() {
         let _ = writeln!(page, "<p>{}</p>", escape(&experiment.title));
     }
@@ -104,8 +104,7 @@ fn published(page: &mut String, record: &Record) {
     }
     let _ = writeln!(
         page,
-        "<h2>Published claims</h2>\n<p>{}</p>\n<p class=\"soft\">A claim holds where the whole interval lies within what it says, and does not \
-         hold here where none of it does. Absolute times belong to the machine they were taken on; this is another.</p>\n\
+        "<h2>Published claims</h2>\n<p>{}</p>\n<p class=\"soft\">A claim holds if the whole interval lies within its bounds, and does not hold here if the whole interval lies outside. Absolute times depend on the machine; this is another one.</p>\n\
          <div class=\"scroll\"><table><thead><tr><th class=\"t\">whose</th><th class=\"t\">seen here</th><th class=\"t\">load</th>\
          <th class=\"t\">verdict</th></tr></thead><tbody>",
         escape(&claims::count(&judged))
@@ -147,7 +146,7 @@ fn targets(page: &mut String, record: &Record) {
         return;
     }
     page.push_str(
-        "<h2>Targets</h2>\n<p class=\"soft\">Reached or missed only where the whole interval lies on that side.</p>\n\
+        "<h2>Targets</h2>\n<p class=\"soft\">Reached or missed only if the whole interval lies on that side.</p>\n\
          <div class=\"scroll\"><table><thead><tr><th class=\"t\">target</th><th class=\"t\">wanted</th><th class=\"t\">seen</th>\
          <th class=\"t\">beside it</th><th class=\"t\">verdict</th></tr></thead><tbody>\n",
     );
@@ -177,8 +176,7 @@ fn targets(page: &mut String, record: &Record) {
 }
 
 fn table(page: &mut String, record: &Record) {
-    page.push_str("<h2>Figures</h2>\n<p class=\"soft\">Median over rounds; below it the 95 % interval over rounds, where there are at least six. \
-        Latency counts from when a request was due. Added: over the baseline of the same arrival, within rounds.</p>\n\
+    page.push_str("<h2>Figures</h2>\n<p class=\"soft\">Median over rounds; below it the 95 % interval over rounds, if there are at least six. Latency counts from when a request was due. Added: over the baseline of the same arrival, within rounds.</p>\n\
         <div class=\"scroll\"><table><thead><tr><th>contestant</th>");
     let shown = columns(record, true);
     for column in &shown {

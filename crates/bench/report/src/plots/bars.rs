@@ -110,7 +110,7 @@ fn other_kinds(groups: &[(String, Vec<&Summary>)], colours: &Colours) -> Section
     }
     Section {
         title: "How much",
-        words: "What goes through, or is held for nothing; bars with 95 % intervals over rounds.",
+        words: "Throughput, and resources while idle; bars with 95 % intervals over rounds.",
         plots,
         folded: false,
     }

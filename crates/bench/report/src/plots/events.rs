@@ -24,8 +24,7 @@ pub(super) fn section(record: &Record, colours: &Colours) -> Option<Section> {
     }
     (!plots.is_empty()).then_some(Section {
         title: "Change under load",
-        words: "One slice of each path: latencies of the requests that were due in each short interval, failures included, and what was done \
-                meanwhile. The figures of all slices are in the record.",
+        words: "One slice of each path: latencies of the requests that were due in each short interval, failures included, and the events. The figures of all slices are in the record.",
         plots,
         folded: false,
     })
@@ -96,7 +95,7 @@ fn told_of(number: usize, event: &SliceEvent) -> String {
         )
     };
     format!(
-        "{number}: {}; effect {}; {} failed, {} slow (over {} times the median before); as before {}.",
+        "{number}: {}; effect {}; {} failed, {} slow (over {} times the median before); recovered {}.",
         event.action,
         after(event.effect_seconds, "not seen"),
         event.failed,

@@ -92,7 +92,7 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
         };
         sections.push(Section {
             title: latency,
-            words: "Medians over rounds with 95 % intervals, from when each request was due; lines only join what was measured.",
+            words: "Medians over rounds with 95 % intervals, from when each request was due; lines only join measured points.",
             plots: draw(&[&LATENCY[..], &ADDED[..]].concat()),
             folded: false,
         });

@@ -128,7 +128,7 @@ impl CellSelector {
     }
 }
 
-/// `envoy, 100 connections, without what is by number`.
+/// `envoy, 100 connections, without generated configuration`.
 impl fmt::Display for CellSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tls = self.tls.map(|tls| match tls {
@@ -138,7 +138,7 @@ impl fmt::Display for CellSelector {
         let generated = self.generated.as_ref().map(|mesh| {
             let kinds: Vec<String> = mesh.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
             match kinds.is_empty() {
-                true => "without what is by number".to_owned(),
+                true => "without generated configuration".to_owned(),
                 false => kinds.join(" and "),
             }
         });

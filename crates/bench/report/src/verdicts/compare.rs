@@ -87,7 +87,7 @@ pub fn compare(first: &Record, second: &Record) -> Result<Vec<Compare>, String> 
         return Ok(compared);
     }
     Err(if ours.keys().any(|cell| theirs.contains_key(cell)) && !same {
-        "the records are of different machines, and not both know how fast theirs is (environment.calibration)"
+        "the records are of different machines, and not both have a calibration (environment.calibration)"
     } else {
         "the records have no cell in common"
     }
@@ -114,13 +114,13 @@ fn terms(first: &Record, second: &Record, compared: &[Compare]) -> Vec<String> {
         .count();
     let differ = compared.iter().filter(|one| one.differs()).count();
     terms.push(format!(
-        "▲ and ▼ mark ratios whose interval does not hold 1: {differ} of {told}. About {:.0} of {told} would by chance alone, if nothing differed.",
+        "▲ and ▼ mark ratios whose interval excludes 1: {differ} of {told}. About {:.0} of {told} would do so by chance alone, if nothing differed.",
         told as f64 * 0.05
     ));
     if compared.iter().any(|one| one.multiple) {
         terms.push(
             "The machines differ: latencies are in multiples of a message's round trip through a bare relay, CPU and requests per second in multiples \
-             of the relay's CPU for it, throughput in multiples of AES-256-GCM, each of its own machine. Memory is as it is."
+             of the relay's CPU for it, throughput in multiples of AES-256-GCM, each of its own machine. Memory is absolute."
                 .to_owned(),
         );
     }

@@ -71,7 +71,7 @@ pub fn sentences(record: &Record) -> Vec<String> {
         text += &format!("; {again} were taken again in their round");
     }
     if valid < record.runs.len() {
-        text += "; those that are not are listed with their reasons and nowhere counted";
+        text += "; invalid ones are listed with their reasons and not counted";
     }
     sentences.push(text + ".");
     sentences

@@ -149,7 +149,7 @@ fn tests(base: &Record, new: &Record, asked: &GateOptions) -> Result<Vec<Test>, 
     }
     if tests.is_empty() {
         return Err(format!(
-            "there is nothing of {} that both records have in {ROUNDS_FOR_INTERVAL} valid rounds or more",
+            "no figure of {} is in both records with {ROUNDS_FOR_INTERVAL} valid rounds or more",
             asked.contestant
         ));
     }
@@ -259,14 +259,13 @@ pub fn render(judged: &[JudgedFigure], asked: &GateOptions) -> String {
     let verdict = match outcome(judged) {
         GateOutcome::Regression => "a regression is proven",
         GateOutcome::CannotTell => {
-            "no regression is proven; of some figures it cannot be told at this noise"
+            "no regression is proven; for some figures it cannot be told at this noise"
         }
         GateOutcome::Within => "no regression: every interval lies within its bound",
     };
     let _ = writeln!(
         text,
-        "Gate: {verdict}. {} figures {beside}: {} worse, {} within, {} cannot be told. Where neither program nor machine changed at most {:.0} gates in \
-         100 fail; a machine that did is taken out by --beside CONTESTANT.",
+        "Gate: {verdict}. {} figures {beside}: {} worse, {} within, {} cannot be told. If neither program nor machine changed, at most {:.0} gates in 100 fail; --beside CONTESTANT cancels out a changed machine.",
         judged.len(),
         count(GateOutcome::Regression),
         count(GateOutcome::Within),

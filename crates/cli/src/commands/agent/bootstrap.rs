@@ -86,7 +86,7 @@ impl Bootstrap<'_> {
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let name = path
         .file_name()
-        .ok_or_else(|| io::Error::other("not the name of a file"))?;
+        .ok_or_else(|| io::Error::other("not a file name"))?;
     let draft = path.with_file_name(format!(".{}.{:016x}", name.display(), fastrand::u64(..)));
     let written = (|| {
         let mut options = OpenOptions::new();

@@ -38,7 +38,7 @@ impl Program {
     /// Passes a signal on. The program is not waited for to the end before [`ended`] says so, so the number is its own.
     pub(super) fn signal(&self, signal: Signal) {
         if let Err(error) = kill_process(self.pid, signal) {
-            tracing::debug!(%error, "the command does not get the signal");
+            tracing::debug!(%error, "cannot send the signal to the command");
         }
     }
 }
@@ -51,11 +51,11 @@ pub(super) async fn ended(program: &mut Option<Program>) -> u8 {
     let status = match (&mut program.ended).await {
         Ok(Ok(status)) => status,
         Ok(Err(error)) => {
-            tracing::error!(%error, "the command cannot be waited for");
+            tracing::error!(%error, "cannot wait for the command");
             return 1;
         }
         Err(error) => {
-            tracing::error!(%error, "nobody waits for the command");
+            tracing::error!(%error, "the task that waits for the command failed");
             return 1;
         }
     };

@@ -9,18 +9,18 @@ use super::{Done, failed, program, usage};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct BenchAgentArgs {
-    /// Listen address: one that the near end can reach. Servers and sidecars listen on it, too, at ports of their own.
+    /// Listen address that the near end can reach. Servers and sidecars listen on it, too, on other ports.
     #[arg(long, default_value = "127.0.0.1:15070", value_name = "ADDR")]
     listen: SocketAddr,
-    /// The secret that the near end must know: one word of 32 characters or more, in a file that nobody else may read.
-    /// Without it a token is made and printed, which is good for as long as this agent runs.
+    /// File with the secret shared with the near end: one word of 32 characters or more, readable only by its owner.
+    /// Without it a token is made and printed, valid while this agent runs.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// End after one session.
+    /// Exit after one session.
     #[arg(long)]
     once: bool,
-    /// Path of a peer: envoy=PATH, nginx=PATH, haproxy=PATH. Looked for on PATH, in /usr/sbin and in Python
-    /// environments otherwise.
+    /// Path of a peer: envoy=PATH, nginx=PATH, haproxy=PATH. By default found on PATH, in /usr/sbin and in Python
+    /// environments.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<String>,
     /// Another build of voile, by the name that the near end's --contestant gives it.
@@ -35,7 +35,7 @@ pub(super) fn run(args: &BenchAgentArgs) -> Done {
     if let IpAddr::V6(v6) = args.listen.ip()
         && v6.is_unicast_link_local()
     {
-        let why = "an address of one link: servers and sidecars are called by addresses that mean the same everywhere";
+        let why = "a link-local address: servers and sidecars need addresses that are valid on both hosts";
         return Err(usage(format!("--listen {}: {why}", args.listen)));
     }
     let (token, ours) = match &args.token_file {
@@ -88,7 +88,7 @@ pub(super) fn address(
     };
     let (name, token) = match (written.split_once('='), file) {
         (Some(_), Some(_)) => {
-            let why = "--agent has a token and --agent-token-file another: give one of them";
+            let why = "--agent has a token, and so has --agent-token-file: give only one of them";
             return Err(usage(why.to_owned()));
         }
         (Some((name, token)), None) => (name, Token::parse(token)),

@@ -22,30 +22,30 @@ pub(super) struct BenchControlPlaneArgs {
     /// Simulated proxies, at most as many as workloads [default: 2000].
     #[arg(long, value_name = "N")]
     proxies: Option<u32>,
-    /// Services that each of them uses; one is the same for all.
+    /// Services that each proxy uses; one of them is the same for all.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     used: u32,
-    /// Single changes of an endpoint.
+    /// Number of single changes of an endpoint.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     changes: u32,
     /// Changes a second while the folder churns.
     #[arg(long, default_value_t = 100.0, value_name = "N")]
     churn: f64,
-    /// For how long it churns, each time [default: 60s, quick 10s].
+    /// Duration of each churn phase [default: 60s, quick 10s].
     #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
     churn_for: Option<Duration>,
-    /// For how long 32 connections ask for certificates one after the other; 0: not at all [default: 10s, quick 3s].
+    /// Duration for which 32 connections request certificates one after the other; 0: skip [default: 10s, quick 3s].
     #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
     certify_for: Option<Duration>,
-    /// Within what time every proxy renews its certificate once; 0: not at all [default: 60s, quick 10s].
+    /// Time within which every proxy renews its certificate once; 0: skip [default: 60s, quick 10s].
     #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
     rotate_for: Option<Duration>,
-    /// Other meshes to measure after it in the same way (a third of the churn, no certificates): SERVICES/WORKLOADS/PROXIES, or with
-    /// /CHANGES a second. The record says how each figure grows.
+    /// More meshes to measure in the same way (a third of the churn, no certificates): SERVICES/WORKLOADS/PROXIES, or
+    /// with /CHANGES a second. The record shows how each figure grows.
     #[arg(long, value_delimiter = ',', value_parser = size, value_name = "S/W/P[/C]")]
     beside: Vec<Size>,
-    /// Also those meshes that differ from it in one measure only: services, workloads, proxies, changes a second. The report draws
-    /// a curve along each. About a minute for each of nine.
+    /// Also measure meshes that differ in one dimension only: services, workloads, proxies, changes a second. The
+    /// report draws a curve for each dimension. About a minute for each of nine meshes.
     #[arg(long)]
     curves: bool,
     /// Print the record as JSON instead of the table.
@@ -212,7 +212,7 @@ pub(super) fn tell(
     match broken {
         None => Ok(()),
         Some(why) => {
-            let why = format!("{why}; what was measured is in {}", folder.display());
+            let why = format!("{why}; the measured figures are in {}", folder.display());
             let asked = voile_host::interrupt::asked();
             Err(if asked { interrupted(why) } else { failed(why) })
         }

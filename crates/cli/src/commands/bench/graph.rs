@@ -9,8 +9,8 @@ use super::{Done, command, failed, interrupted, program, say};
 pub(super) struct BenchGraphArgs {
     /// The graph.
     file: PathBuf,
-    /// Requests a second at the first entry point; `auto` looks for the most that both sides carry with p99 below 100 ms, and
-    /// measures at 60 % of it.
+    /// Requests a second at the first entry point; `auto` finds the maximum that both sides sustain with p99 below 100
+    /// ms, and measures at 60 % of it.
     #[arg(long, default_value = "50", value_parser = rate, value_name = "N|auto")]
     rate: Rate,
     /// Connections to the entry point.
@@ -22,7 +22,7 @@ pub(super) struct BenchGraphArgs {
     /// Measured part of each slice.
     #[arg(long, default_value = "4s", value_parser = voile_load::parse_duration, value_name = "DURATION")]
     slice: Duration,
-    /// Isolation of services, on both sides: addresses of loopback, or (root) a network namespace each, with sidecars
+    /// Isolation of services, on both sides: loopback addresses, or (as root) a network namespace each, with sidecars
     /// that capture traffic.
     #[arg(long, value_enum, default_value_t = Isolation::Loopback)]
     isolation: Isolation,
@@ -85,7 +85,7 @@ pub(super) fn run(args: &BenchGraphArgs) -> Done {
     println!("{}", folder.join("report.html").display());
     if asked() {
         return Err(interrupted(
-            "interrupted; what was measured is kept".to_owned(),
+            "interrupted; the measured rounds are kept".to_owned(),
         ));
     }
     match record.holds() {

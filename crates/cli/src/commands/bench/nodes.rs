@@ -13,19 +13,19 @@ pub(super) struct BenchNodesArgs {
     /// Pods of the node, each with an address and an identity of its own [default: 100].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=2000), value_name = "N")]
     workloads: Option<u32>,
-    /// Connections of each of them, for the figure of memory.
+    /// Connections of each pod, for the memory figure.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
     each: u32,
-    /// Connections through one node proxy at once, as many as descriptors allow; 0: not tried [default: 20000].
+    /// Connections through one node proxy at once, limited by file descriptors; 0: skip [default: 20000].
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
     /// New connections a second, from all pods in turn [default: 2000].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     rate: Option<u32>,
-    /// For how long; 0: not at all [default: 10s, quick 3s].
+    /// Duration of the new connections; 0: skip [default: 10s, quick 3s].
     #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
     rate_for: Option<Duration>,
-    /// Workloads that come to the node while it runs, one after the other [default: 100].
+    /// Workloads added to the node while it runs, one after the other [default: 100].
     #[arg(long, value_parser = clap::value_parser!(u32).range(0..=1000), value_name = "N")]
     joins: Option<u32>,
     /// Threads of each proxy.

@@ -13,16 +13,16 @@ pub(super) struct BenchPolicyArgs {
     /// Numbers of policies of five rules each.
     #[arg(long, value_delimiter = ',', default_value = "10,100,1000,2000", value_parser = clap::value_parser!(u32).range(1..=19_800), value_name = "N,…")]
     policies: Vec<u32>,
-    /// Numbers of issuers of tokens.
+    /// Numbers of token issuers.
     #[arg(long, value_delimiter = ',', default_value = "1,1000", value_parser = clap::value_parser!(u32).range(1..=99_000), value_name = "N,…")]
     issuers: Vec<u32>,
     /// Kinds of rules [default: all that `voile decide --list` names].
     #[arg(long = "kind", value_delimiter = ',', value_name = "KIND,…")]
     kinds: Vec<String>,
-    /// Rounds: compilations of each set and decisions; fewer than 6 give no intervals.
+    /// Rounds of compiling each set and of decisions; fewer than 6 give no intervals.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
     rounds: u32,
-    /// Count instructions, too, where valgrind is installed: a minute or two in a release build.
+    /// Also count instructions, if valgrind is installed: a minute or two in a release build.
     #[arg(long)]
     count: bool,
     /// Print the record as JSON.
@@ -62,7 +62,7 @@ pub(super) fn run(args: &BenchPolicyArgs) -> Done {
     }
     if stopped() {
         return Err(interrupted(
-            "interrupted; what was measured is shown".to_owned(),
+            "interrupted; the measured rounds are shown".to_owned(),
         ));
     }
     match record.holds() {

@@ -16,7 +16,7 @@ use super::{Done, USAGE, failed, usage};
 pub(super) struct CompareArgs {
     /// The record folder whose figures are divided.
     first: PathBuf,
-    /// The one they are divided by.
+    /// The record folder that they are divided by.
     second: PathBuf,
     /// Also write compare.html and its plots, as SVG and PNG files, into this folder.
     #[arg(long, value_name = "DIR")]
@@ -37,11 +37,11 @@ pub(super) struct HistoryArgs {
 /// A gate for continuous integration.
 #[derive(Debug, clap::Args)]
 pub(super) struct GateArgs {
-    /// The record folder of before.
+    /// The record folder from before the change.
     base: PathBuf,
-    /// The one of after.
+    /// The record folder from after the change.
     new: PathBuf,
-    /// Percent by which a figure may be worse; of one figure: latency_us.p99=20.
+    /// Percent by which a figure may be worse; for one figure only: latency_us.p99=20.
     #[arg(long = "bound", value_name = "[FIGURE=]PERCENT", value_parser = bound)]
     bounds: Vec<(Option<String>, f64)>,
     /// Contestant to judge.
@@ -64,12 +64,12 @@ fn bound(text: &str) -> Result<(Option<String>, f64), String> {
     };
     if let Some(stranger) = figure.filter(|figure| !known().any(|name| name == *figure)) {
         let known = known().collect::<Vec<_>>().join(", ");
-        return Err(format!("\"{stranger}\" is no figure; there are {known}"));
+        return Err(format!("\"{stranger}\" is not a figure; known: {known}"));
     }
     let number: f64 = percent
         .trim_end_matches('%')
         .parse()
-        .map_err(|_| format!("\"{percent}\" is no number of percent"))?;
+        .map_err(|_| format!("\"{percent}\" is not a percentage"))?;
     if !(0.0..1000.0).contains(&number) {
         return Err(format!("{number} % must lie between 0 and 1000"));
     }
@@ -114,7 +114,7 @@ pub(super) fn history(args: &HistoryArgs) -> Done {
         let mut why = history.left_out;
         why.insert(
             0,
-            "no figure of any cell is in two of these records".to_owned(),
+            "no figure of a cell is in at least two of these records".to_owned(),
         );
         return Err(usage(why.join("; ")));
     }

@@ -59,16 +59,14 @@ fn below(
         let shown = folder.display();
         if is_record(folder) {
             return Err(usage(format!(
-                "{shown} is one record's folder; of several experiments each has its own below the folder that is named"
+                "{shown} is the folder of one record; for several experiments give the folder above their records"
             )));
         }
         let none = !definitions
             .iter()
             .any(|one| is_record(&folder.join(&one.name)));
         if run.resume.is_some() && none {
-            return Err(usage(format!(
-                "{shown} holds no record of these experiments"
-            )));
+            return Err(usage(format!("{shown} has no record of these experiments")));
         }
         return Ok(Some(RecordFolders(folder.clone())));
     }
@@ -78,7 +76,7 @@ fn below(
 /// Message on how one of several experiments ended, with the folder that `--resume` continues.
 fn told(name: &str, why: &str, goes_on: Option<&Path>) -> String {
     match goes_on.filter(|_| !why.contains("--resume")) {
-        Some(folder) => format!("{name}: {why}; --resume {} goes on", folder.display()),
+        Some(folder) => format!("{name}: {why}; continue with --resume {}", folder.display()),
         None => format!("{name}: {why}"),
     }
 }
@@ -109,7 +107,7 @@ pub(super) fn run_all(
         let keeping = match kept {
             KeptRecord::Wanted(keeping) => keeping,
             KeptRecord::Whole(record) => {
-                println!("{name} is whole and left as it is");
+                println!("{name} is complete and left as it is");
                 records.push(*record);
                 continue;
             }

@@ -13,28 +13,29 @@ pub(super) struct BenchSidecarsArgs {
     /// Sidecars at once; 0: none, only the meshes [default: 2000].
     #[arg(long, value_name = "N")]
     sidecars: Option<u32>,
-    /// Services that each of them uses; one is the same for all.
+    /// Services that each sidecar uses; one of them is the same for all.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=200), value_name = "N")]
     used: u32,
-    /// Sidecars that are called through [default: 50, quick 10].
+    /// Sidecars that carry load [default: 50, quick 10].
     #[arg(long, value_name = "N")]
     sample: Option<u32>,
     /// Requests a second through all of these.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     rate: u32,
-    /// For how long; 0: not at all [default: 30s, quick 5s].
+    /// Duration of the load; 0: skip [default: 30s, quick 5s].
     #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
     load_for: Option<Duration>,
-    /// For how long nothing happens, to see what that costs; 0: not at all [default: 10s, quick 3s].
+    /// Duration of the idle measurement; 0: skip [default: 10s, quick 3s].
     #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
     idle_for: Option<Duration>,
-    /// All renew their certificates within a minute (their life is two), and the load lasts longer than that.
+    /// All sidecars renew their certificates within a minute (lifetime: two minutes), and the load lasts longer than
+    /// that.
     #[arg(long)]
     rotate: bool,
-    /// Services of meshes in which one sidecar uses ten; `none`: only the many [default: 10,1000,10000].
+    /// Sizes (in services) of meshes in which one sidecar uses ten services; `none`: skip [default: 10,1000,10000].
     #[arg(long, value_name = "N,N,…|none", value_parser = meshes)]
     meshes: Option<Meshes>,
-    /// Starts of that sidecar in each of them [default: 5].
+    /// Starts of that sidecar in each mesh [default: 5].
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
     /// Print the record as JSON instead of the table.

@@ -13,19 +13,19 @@ use super::{ExportedText, Problem, checked};
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "One JSON object goes to stdout: a bootstrap with listeners, routes, clusters, endpoints inline, which `envoy --mode validate`\n\
-    accepts. The certificates' folder is what `voile agent --out` keeps; envoy-identity.json and envoy-root.json lie in it\n\
-    (`voile export envoy-secrets` says them), so that Envoy takes renewals by itself.\n\n\
-    What stock Envoy cannot do has a name (docs/reference/envoy.md) and is said on stderr. Exit code: 0; 1 where the folder has\n\
-    errors, there is no such workload, or a limit was met (but `workload-address`, which is usual): then nothing is printed, unless\n\
-    --partial; 2 when the folder cannot be read or the arguments are wrong."
+    accepts. The folder of certificates is the one that `voile agent --out` maintains, with envoy-identity.json and\n\
+    envoy-root.json (`voile export envoy-secrets` writes them), so that Envoy picks up renewals.\n\n\
+    Each limit of stock Envoy has a name (docs/reference/envoy.md) and is printed to stderr. Exit code: 0; 1 if the folder has\n\
+    errors, the workload does not exist, or a limit was met (except `workload-address`, which is usual): then nothing is printed,\n\
+    unless --partial is given; 2 if the folder cannot be read or the arguments are wrong."
 )]
 pub(super) struct StaticBootstrapArgs {
-    /// Folders of YAML, taken together as one mesh
+    /// Folders of YAML, read together as one mesh
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     #[command(flatten)]
     place: EnvoyTarget,
-    /// Print what can be said although limits were met; the exit code stays 1
+    /// Print the configuration although limits were met; the exit code stays 1
     #[arg(long)]
     partial: bool,
 }
@@ -33,7 +33,7 @@ pub(super) struct StaticBootstrapArgs {
 /// The way to the control plane.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "One JSON object goes to stdout: a bootstrap that asks the control plane for everything over one ADS stream."
+    after_help = "One JSON object goes to stdout: a bootstrap that gets all configuration from the control plane over one ADS stream."
 )]
 pub(super) struct Bootstrap {
     #[command(flatten)]
@@ -44,13 +44,14 @@ pub(super) struct Bootstrap {
     /// The control plane, https://HOST:PORT
     #[arg(long, value_name = "URL")]
     control: String,
-    /// Show this service-account token, not the certificate; it is copied, and ends when it expires
+    /// Authenticate with this service-account token, not with the certificate; the token is copied, and is valid until
+    /// it expires
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// It is a gateway: what it takes is what Gateways say
+    /// Run as a gateway: Gateway resources define its listeners
     #[arg(long)]
     gateway: bool,
-    /// Ask in state-of-the-world, not in delta
+    /// Use the state-of-the-world variant of xDS, not delta
     #[arg(long)]
     state_of_the_world: bool,
 }
@@ -69,16 +70,16 @@ pub(super) struct Secrets {
 /// Which Envoy.
 #[derive(Debug, clap::Args)]
 struct EnvoyTarget {
-    /// The workload that it stands for
+    /// The workload of this Envoy
     #[arg(long, value_name = "NAMESPACE/NAME")]
     workload: String,
     /// Capture of connections
     #[arg(long, value_enum, default_value = "redirect")]
     capture: CaptureArgs,
-    /// The folder with its certificates, as Envoy is to find it
+    /// The folder with its certificates, as Envoy sees it
     #[arg(long, value_name = "DIR", default_value = "/var/run/secrets/voile")]
     certificates: String,
-    /// Its admin pages
+    /// Address of Envoy's admin pages
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15000")]
     admin: SocketAddr,
 }
@@ -93,7 +94,7 @@ enum CaptureArgs {
 
 impl EnvoyTarget {
     fn key(&self) -> Result<WorkloadKey, Problem> {
-        let wrong = || Problem::Arguments(format!("`{}` is no NAMESPACE/NAME", self.workload));
+        let wrong = || Problem::Arguments(format!("`{}` is not NAMESPACE/NAME", self.workload));
         let (namespace, name) = self.workload.split_once('/').ok_or_else(wrong)?;
         let namespace = Namespace::new(namespace).ok_or_else(wrong)?;
         Ok(WorkloadKey::new(namespace, name))
@@ -130,7 +131,7 @@ impl StaticBootstrapArgs {
         let workload = mesh
             .workloads
             .get(&key)
-            .ok_or_else(|| Problem::Resources(format!("there is no workload {key}")))?;
+            .ok_or_else(|| Problem::Resources(format!("workload {key} does not exist")))?;
         let made = voile_envoy::translate(&mesh, workload, self.place.capture(), &WrittenKeys);
         let limits: Vec<String> = made.limits.iter().map(ToString::to_string).collect();
         let address = workload.addresses.first().copied();

@@ -19,8 +19,8 @@ pub(super) enum FlagHandling {
 }
 
 /// Reasons for refusing flags of Fortio's other commands, which change nothing in a load.
-const SERVER: &str = "belongs to Fortio's server; `voile echo` is ours";
-const CURL: &str = "belongs to `fortio curl`; curl does the same";
+const SERVER: &str = "belongs to Fortio's server; use `voile echo`";
+const CURL: &str = "belongs to `fortio curl`; use curl";
 
 /// Fortio's flags: all that `fortio load -h` of version 1.66 names, and the further ones of 1.75.2. Any other flag is refused,
 /// too.
@@ -93,45 +93,45 @@ pub(super) const FLAGS: &[(&str, FlagHandling)] = &[
     (
         "jitter",
         FlagHandling::RefusedSwitch(
-            "-uniform spreads connections evenly, and `voile load --arrival poisson` sends at random",
+            "use -uniform to spread connections evenly, or `voile load --arrival poisson` for random times",
         ),
     ),
     (
         "L",
         FlagHandling::RefusedSwitch(
-            "a redirect is an answer here (`voile load --expect-status 302`), and is not followed",
+            "redirects are not followed; a redirect is a response (`voile load --expect-status 302`)",
         ),
     ),
     (
         "halfclose",
-        FlagHandling::RefusedSwitch("connections are closed whole"),
+        FlagHandling::RefusedSwitch("half-close is not supported"),
     ),
     (
         "grpc-compression",
-        FlagHandling::RefusedSwitch("messages are sent as they are"),
+        FlagHandling::RefusedSwitch("message compression is not supported"),
     ),
     (
         "unix-socket",
-        FlagHandling::Refused("only TCP and UDP are spoken"),
+        FlagHandling::Refused("only TCP and UDP are supported"),
     ),
     (
         "access-log-file",
         FlagHandling::Refused(
-            "no line is kept of each request; `voile load --json --interval 10ms` has a histogram of every 10 ms",
+            "requests are not logged; `voile load --json --interval 10ms` has a histogram of every 10 ms",
         ),
     ),
     (
         "access-log-format",
-        FlagHandling::Refused("no line is kept of each request; see -access-log-file"),
+        FlagHandling::Refused("requests are not logged; see -access-log-file"),
     ),
     (
         "profile",
-        FlagHandling::Refused("`perf record` profiles any program"),
+        FlagHandling::Refused("not supported; use `perf record`"),
     ),
     ("M", FlagHandling::Refused(SERVER)),
     (
         "P",
-        FlagHandling::Refused("belongs to Fortio's proxies; `voile relay` is ours"),
+        FlagHandling::Refused("belongs to Fortio's proxies; use `voile relay`"),
     ),
     ("base-url", FlagHandling::Refused(SERVER)),
     ("config-dir", FlagHandling::Refused(SERVER)),
@@ -145,7 +145,7 @@ pub(super) const FLAGS: &[(&str, FlagHandling)] = &[
     (
         "mtls",
         FlagHandling::RefusedSwitch(
-            "belongs to Fortio's server; a client shows its certificate by -cert and -key",
+            "belongs to Fortio's server; for a client certificate use -cert and -key",
         ),
     ),
     ("multi-mirror-origin", FlagHandling::RefusedSwitch(SERVER)),
@@ -166,7 +166,7 @@ pub(super) const FLAGS: &[(&str, FlagHandling)] = &[
     ("stream", FlagHandling::RefusedSwitch(CURL)),
     (
         "init",
-        FlagHandling::Refused("belongs to `fortio script`, whose words are not read here"),
+        FlagHandling::Refused("belongs to `fortio script`, which is not supported"),
     ),
     (
         "nc-dont-stop-on-eof",

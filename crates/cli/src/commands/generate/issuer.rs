@@ -31,7 +31,7 @@ impl Issuer {
         let mut secret = [0; 32];
         random.fill(&mut secret);
         let pair = Ed25519KeyPair::from_seed_unchecked(&secret)
-            .map_err(|error| format!("a key cannot be made: {error}"))?;
+            .map_err(|error| format!("cannot make a key: {error}"))?;
         Ok(Self {
             name: Self::name(number),
             key_id: format!("{:08x}", random.u32(..)),

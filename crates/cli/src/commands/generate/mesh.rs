@@ -18,11 +18,11 @@ const SERVICES_FROM: u32 = 0xAC10_0000;
 #[command(
     after_help = "Writes mesh.yaml (the namespaces), services/NAME.yaml (a Service, its ServiceAccount, a policy: AuthorizationPolicy and\n\
     DestinationRule in turn, and a VirtualService of three routes) and workloads/NAME.yaml (a running Pod with a sidecar). The folder\n\
-    must be empty or not be there.\n\
-    Exit code: 0, 1 when it cannot be written, 2 when the arguments contradict each other."
+    must be empty or missing.\n\
+    Exit code: 0, 1 if it cannot be written, 2 if the arguments contradict each other."
 )]
 pub(super) struct Mesh {
-    /// Where to
+    /// Output folder
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Services
@@ -51,7 +51,7 @@ pub(super) fn run(mesh: &Mesh) -> ExitCode {
         (mesh.routes(), "VirtualService"),
     ] {
         if number > mesh.services {
-            eprintln!("voile generate mesh: a service has one {what} at most");
+            eprintln!("voile generate mesh: a service has at most one {what}");
             return ExitCode::from(2);
         }
     }

@@ -8,8 +8,8 @@ use voile_graph::draw;
 
 /// Draw a graph as SVG, or as DOT for Graphviz.
 ///
-/// The SVG is one file that needs nothing else, and follows the reader's light or dark theme. Hovering over a service shows
-/// its script. Boxes name replicas, work and errors; dashed lines are calls that are not always made.
+/// The SVG is self-contained, and follows the light or dark theme. Hovering over a service shows its script. Boxes name
+/// replicas, work and errors; dashed lines are calls that are not always made.
 #[derive(Debug, clap::Args)]
 pub(super) struct GraphDrawArgs {
     /// The graph.
@@ -17,7 +17,7 @@ pub(super) struct GraphDrawArgs {
     /// Output file; without it, standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The picture's language.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Svg)]
     format: Format,
     /// Its title; without it, the graph's file name.

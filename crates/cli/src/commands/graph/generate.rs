@@ -56,11 +56,11 @@ enum ShapeOption {
     Chain,
     /// The first service calls all others at the same time.
     Star,
-    /// Every service calls every other, all but the first seldom: connects every pair.
+    /// Every service calls every other, all but the first rarely: connects every pair.
     Mesh,
     /// Tiers from front to store.
     Multitier,
-    /// As traces of real systems: shared leaves, calls in turn and at once, some of them seldom.
+    /// Like traces of real systems: shared leaves, sequential and concurrent calls, some of them rare.
     Realistic,
 }
 

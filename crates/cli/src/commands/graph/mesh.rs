@@ -6,15 +6,15 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use voile_graph::mesh::{self, MeshOptions, Mtls};
 
-/// Lay a graph out as a folder that `voile up` runs.
+/// Write a graph as a folder that `voile up` runs.
 ///
-/// For each service a file with ServiceAccount, ConfigMap (its piece of the graph), Service, Deployment and Sidecar; and
-/// mesh.yaml with what holds for all. Entry points are published from --node-port on. Then: voile up DIR
+/// Writes for each service a file with ServiceAccount, ConfigMap (its part of the graph), Service, Deployment and
+/// Sidecar; and mesh.yaml with the common settings. Entry points are published from --node-port on. Then: voile up DIR
 #[derive(Debug, clap::Args)]
 pub(super) struct GraphMeshArgs {
     /// The graph.
     file: PathBuf,
-    /// The folder; it is made, and must be empty if it is there.
+    /// The folder; created if missing, and must be empty.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Namespace of services that name none.
@@ -23,7 +23,7 @@ pub(super) struct GraphMeshArgs {
     /// Mode of mutual TLS.
     #[arg(long, value_enum, default_value_t = Mode::Strict)]
     mtls: Mode,
-    /// No sidecars: the same processes in the open, to compare with.
+    /// No sidecars: the same processes without a mesh, for comparison.
     #[arg(long)]
     no_sidecars: bool,
     /// Port of 127.0.0.1 on which the first entry point is published; each further one has the next.
@@ -35,7 +35,7 @@ pub(super) struct GraphMeshArgs {
     /// Threads of each process.
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
-    /// Adds a client with a sidecar that sends so many requests a second to the first entry point.
+    /// Add a client with a sidecar that sends this many requests a second to the first entry point.
     #[arg(long, value_name = "RATE")]
     client: Option<f64>,
     /// Connections of the client.
@@ -45,11 +45,11 @@ pub(super) struct GraphMeshArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Mode {
-    /// All callers, but entry points take plaintext, too.
+    /// Required for all callers; entry points also accept plaintext.
     Strict,
-    /// All callers, those of entry points too: only --client gets in.
+    /// Required for all callers, also at entry points: only --client is admitted.
     StrictEverywhere,
-    /// Nobody must, sidecars do.
+    /// Optional; sidecars use it.
     Permissive,
     /// Plaintext between sidecars.
     Disable,
@@ -58,7 +58,10 @@ enum Mode {
 pub(super) fn run(args: &GraphMeshArgs) -> super::Outcome {
     let graph = super::read(&args.file)?;
     if !voile_model::names::is_dns_label(&args.namespace) {
-        return Err(format!("`{}` is no name of a namespace", args.namespace));
+        return Err(format!(
+            "`{}` is not the name of a namespace",
+            args.namespace
+        ));
     }
     if args
         .client

@@ -9,10 +9,11 @@ use std::time::Duration;
 use voile_model::SourceFile;
 use voile_synthetic::{ServeOptions, serve};
 
-/// Be one service of a graph.
+/// Run one service of a graph.
 ///
-/// Serves HTTP/1.1, HTTP/2 without TLS, and gRPC (voile.graph.v1.Service/Call) on one port; every request runs the service's
-/// script and is answered with its response size. GET /metrics and /healthz, and grpc.health.v1.Health/Check, are ours.
+/// Serves HTTP/1.1, HTTP/2 without TLS, and gRPC (voile.graph.v1.Service/Call) on one port; every request runs the
+/// service's script and is answered with its response size. It also serves GET /metrics, GET /healthz and
+/// grpc.health.v1.Health/Check.
 ///
 /// Callees are called by HTTP/1.1 or gRPC as their `type` says, at --at, else at $NAME_SERVICE_HOST:$NAME_SERVICE_PORT, else
 /// at NAME:8080 by DNS. Ends on SIGTERM or SIGINT, answering requests begun.
@@ -33,7 +34,7 @@ pub(super) struct GraphServeArgs {
     /// Threads; connections are shared among them.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
-    /// Makes error rate and probabilities repeatable: the n-th request to this replica always fares the same.
+    /// Makes error rate and probabilities repeatable: the n-th request to this replica always has the same outcome.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Which replica this is, so that replicas do not all fail together; without it, $POD_NAME.
@@ -45,7 +46,7 @@ pub(super) struct GraphServeArgs {
     /// Time limit for requests in flight at shutdown.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::commands::proxy::duration)]
     drain: Duration,
-    /// Do not say where we listen.
+    /// Do not print the listen address.
     #[arg(long)]
     quiet: bool,
 }
@@ -69,12 +70,12 @@ pub(super) fn run(args: GraphServeArgs) -> super::Outcome {
         (Some(path), _, _) => super::read_quietly(&path)?,
         (None, Some(text), _) => super::parse(&SourceFile::new("$VOILE_GRAPH", text), false)?,
         (None, None, Some(path)) => super::read_quietly(path.as_ref())?,
-        (None, None, None) => return Err("no graph: say --graph FILE".to_owned()),
+        (None, None, None) => return Err("no graph: use --graph FILE".to_owned()),
     };
     let name = args
         .service
         .or_else(|| variable("SERVICE_NAME"))
-        .ok_or("no service: say --service NAME")?;
+        .ok_or("no service: use --service NAME")?;
     let service = graph
         .find(&name)
         .ok_or_else(|| format!("the graph has no service `{name}`"))?;

@@ -8,17 +8,17 @@ use voile_load::{LoadProtocol, LoadTarget, Resolve, parse_duration};
 
 /// Examples of the most common uses.
 pub(super) const EXAMPLES: &str = "Examples:
-  1000 a second for 30 s over 16 connections, and what came of each second as JSON:
+  1000 requests a second for 30 s over 16 connections, with the result as JSON:
       voile load http://127.0.0.1:8080/ -r 1000 -c 16 -d 30s --warmup 5s --json
-  Users who come at random, more and more of them:
+  Users who arrive at random, at an increasing rate:
       voile load http://127.0.0.1:8080/ -r 100..2000 -d 2m --arrival poisson -c 64
-  As many as go, from 16 connections:
+  The maximum rate, from 16 connections:
       voile load http://127.0.0.1:8080/ -r 0 -c 16
-  How much the service carries before one in a hundred waits 5 ms:
+  The highest rate at which p99 stays below 5 ms:
       voile load http://127.0.0.1:8080/ -c 64 --find-capacity 'p99<5ms,errors<0.1%'
   A gRPC method, described by the server itself:
       voile load grpc://127.0.0.1:9000/shop.Cart/Add --data '{\"item\":\"tea\"}' -r 500
-  What an access log recorded, ten times as fast:
+  The requests of an access log, ten times as fast:
       voile load http://127.0.0.1:8080/ --replay access.log --replay-requests --replay-speed 10";
 
 /// TLS options of https://, h2://, grpcs:// and tls://.
@@ -27,7 +27,7 @@ pub(super) struct TlsArgs {
     /// TLS: authorities to trust, in PEM; the system's otherwise.
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
     pub(super) cacert: Option<PathBuf>,
-    /// TLS: our certificate and its chain, in PEM, for servers that want one (mutual TLS).
+    /// TLS: the client certificate and its chain, in PEM, for servers that request one (mutual TLS).
     #[arg(long, value_name = "FILE", requires = "key", help_heading = "TLS")]
     pub(super) cert: Option<PathBuf>,
     /// TLS: the key of --cert, in PEM.
@@ -39,7 +39,7 @@ pub(super) struct TlsArgs {
     /// TLS: the name to ask for (SNI) and to find in the certificate, instead of the URL's host.
     #[arg(long, value_name = "NAME", help_heading = "TLS")]
     pub(super) tls_name: Option<String>,
-    /// TLS: resume earlier sessions; each connection shakes hands wholly otherwise.
+    /// TLS: resume earlier sessions; otherwise each connection does a full handshake.
     #[arg(long, help_heading = "TLS")]
     pub(super) tls_resume: bool,
 }
@@ -55,11 +55,11 @@ pub(super) enum ProtocolName {
     Http2,
     /// gRPC over it.
     Grpc,
-    /// TCP: so many bytes there, so many back.
+    /// TCP: requests and responses of fixed sizes.
     TcpRr,
-    /// The same, and a connection for each: connect, request, close.
+    /// The same, with a connection for each: connect, request, close.
     TcpCrr,
-    /// TCP: as many bytes as go through.
+    /// TCP: bulk transfer, at the maximum rate.
     TcpBulk,
 }
 

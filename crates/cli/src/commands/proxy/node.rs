@@ -53,7 +53,7 @@ fn meaningless(args: &ProxyArgs) -> Option<&'static str> {
 
 fn options(args: ProxyArgs, log: LogLevelHandle) -> Result<voile_node::NodeOptions, String> {
     if let Some(option) = meaningless(&args) {
-        return Err(format!("{option} means nothing with --role node"));
+        return Err(format!("{option} has no effect with --role node"));
     }
     let workload = args.workload.unwrap_or_default();
     let named = workload.split_once('/');
@@ -64,7 +64,7 @@ fn options(args: ProxyArgs, log: LogLevelHandle) -> Result<voile_node::NodeOptio
         named.ok_or_else(|| format!("--workload `{workload}`: expected NAMESPACE/NAME"))?;
     let token_file = args
         .token_file
-        .ok_or("--role node needs --token-file: a token that is bound to its own pod")?;
+        .ok_or("--role node requires --token-file: a token that is bound to its own pod")?;
     Ok(voile_node::NodeOptions {
         namespace: namespace.to_owned(),
         name: name.to_owned(),

@@ -393,7 +393,10 @@ fn kinds(outcome: &Outcome, head: &str) -> Vec<&'static str> {
 fn excused(mut ours: Outcome, mut theirs: Outcome) -> (Outcome, Outcome, Vec<&'static str>) {
     let mut excuses = Vec::new();
     // If no route decides, our answer has a text, and Envoy's has the status alone.
-    const WORDS: [&str; 2] = ["no route of this host's", "the route leads nowhere"];
+    const WORDS: [&str; 2] = [
+        "no route of this host's",
+        "the destination of the route does not exist",
+    ];
     if let (Err(said), Err(envoys)) = (&ours.went, &theirs.went)
         && envoys.is_empty()
         && WORDS.iter().any(|words| said.starts_with(words))

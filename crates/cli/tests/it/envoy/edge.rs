@@ -299,7 +299,7 @@ fn nobody_is_told_of_a_gateway_who_is_not_it_or_does_not_say_so() {
         (
             "gateway",
             &[][..],
-            "it is a gateway, and node.id begins with `sidecar`",
+            "the workload is a gateway, but node.id begins with `sidecar`",
         ),
     ] {
         let (folder, admin) = (tempfile::tempdir().expect("a folder"), local(free_port()));

@@ -148,7 +148,7 @@ fn what_every_mesh_meets_is_said_by_name_and_everything_is_printed() {
     let stage = Stage::new("STRICT");
     let (code, text, said) = stage.export(&["--capture", "redirect"]);
     assert_eq!(code, Some(0), "{said}");
-    let words = "voile export envoy: workload-address: outboundTrafficPolicy ALLOW_ANY: a workload that is called by its own address";
+    let words = "voile export envoy: workload-address: outboundTrafficPolicy ALLOW_ANY: calls to a workload's own address";
     assert!(said.lines().all(|line| line.starts_with(words)), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     let bootstrap: serde_json::Value = serde_json::from_str(&text).expect("JSON");

@@ -177,7 +177,7 @@ fn envoy_calls_nothing_past_a_waypoint_and_says_so_and_calls_it_when_it_stands_t
     });
     wait_until("bytes go nowhere", || !answered());
     let limits = status(&stage)["translation_limits"]["shop/theirs"].to_string();
-    let words = "waypoint: Service shop/ours.shop.svc.cluster.local: it stands behind the waypoint shop/gate";
+    let words = "waypoint: Service shop/ours.shop.svc.cluster.local: the service is behind the waypoint shop/gate";
     assert!(limits.contains(words), "{limits}");
     let page = told(&stage);
     assert!(

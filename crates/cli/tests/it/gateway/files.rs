@@ -46,7 +46,7 @@ fn a_certificate_of_a_file_is_renewed_without_a_lost_request_and_a_bad_one_leave
         wait_until("a line in the log", || edge.gateway.log().contains(what));
     };
     said(&format!("{certificate}: No such file"));
-    said("nobody is let in");
+    said("the server admits no client");
     assert!(curl(&edge, "a.example", &["-k"]).is_err());
     renew(&keys, "first");
     let [first, second] = ["first.crt", "second.crt"].map(|name| keys.path(name));
@@ -55,7 +55,11 @@ fn a_certificate_of_a_file_is_renewed_without_a_lost_request_and_a_bad_one_leave
             .is_ok_and(|(status, _)| status == "200 2")
     };
     wait_until("the first certificate", || shows(&first));
-    assert!(!edge.dump().contains("nobody is let in"), "{}", edge.dump());
+    assert!(
+        !edge.dump().contains("the server admits no client"),
+        "{}",
+        edge.dump()
+    );
     let asking = Asking::start(&edge, |edge| {
         curl(edge, "a.example", &["-k"]).is_ok_and(|(status, _)| status == "200 2")
     });
@@ -66,7 +70,7 @@ fn a_certificate_of_a_file_is_renewed_without_a_lost_request_and_a_bad_one_leave
     // file, and no file.
     keys.put("first.key", "edge.key");
     said(&format!("{key}: the private key is not the certificate's"));
-    said("the certificate from before stays");
+    said("the previous certificate stays in use");
     assert!(shows(&second));
     std::fs::write(keys.path("junk"), "junk\n").expect("written");
     keys.put("junk", "edge.crt");
@@ -230,7 +234,10 @@ fn who_is_believed_follows(edge: &Edge, keys: &Keys) {
     wait_until("nobody to be believed", || are(edge, 503));
     for answer in both(edge) {
         let said = body(&answer);
-        assert!(said.contains("nobody we believe certifies it"), "{said}");
+        assert!(
+            said.contains("its certificate is from an unknown authority"),
+            "{said}"
+        );
     }
     keys.put("authority.crt", "believed");
     wait_until("the one before", || are(edge, 200));

@@ -58,7 +58,7 @@ fn the_http3_example_answers_as_its_page_says_by_tcp_and_udp() {
     wait_until("the other process", || {
         assert_eq!(shown().as_ref(), Ok(&written));
         up.log("shop.gateway-0.sidecar")
-            .contains("a new process serves in our place")
+            .contains("handed over to a new process")
     });
     let port = "    - name: http3\n      port: 30453\n      targetPort: 8443\n      nodePort: 30453\n      protocol: UDP\n";
     up.edit("gateway.yaml", port, "");

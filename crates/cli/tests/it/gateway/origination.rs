@@ -101,10 +101,18 @@ fn requests_go_out_in_tls_to_who_has_the_right_certificate_and_to_nobody_else() 
         ("good", 200, ""),
         ("expired", 503, "its certificate has expired"),
         ("misnamed", 503, "its certificate is for another name"),
-        ("foreign", 503, "nobody we believe certifies it"),
+        (
+            "foreign",
+            503,
+            "its certificate is from an unknown authority",
+        ),
         ("alternative", 200, ""),
         ("careless", 200, ""),
-        ("keyless", 503, "upstream TLS cannot be made"),
+        (
+            "keyless",
+            503,
+            "the TLS settings of the DestinationRule are invalid",
+        ),
     ] {
         let host = format!("{name}.test");
         wait_until(name, || edge.status(&host, "/") == status);
@@ -427,7 +435,11 @@ fn http2_and_grpc_go_out_in_tls_too_and_fail_closed() {
         ("good", 200, "HTTP/2.0 good.test NONE"),
         ("calls", 200, "HTTP/2.0 calls.test NONE"),
         ("mutual", 200, "HTTP/2.0 mutual.test SUCCESS"),
-        ("misbelieved", 503, "nobody we believe certifies it"),
+        (
+            "misbelieved",
+            503,
+            "its certificate is from an unknown authority",
+        ),
         ("misnamed", 503, "its certificate is for another name"),
         ("other-name", 503, "its certificate is for another name"),
         ("careless", 200, "HTTP/2.0 careless.test NONE"),

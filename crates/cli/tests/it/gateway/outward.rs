@@ -37,8 +37,8 @@ fn case(name: &'static str, host: &'static str, tls: String, why: Option<&'stati
 
 const EXPIRED: &str = "its certificate has expired";
 const MISNAMED: &str = "its certificate is for another name";
-const UNKNOWN: &str = "nobody we believe certifies it";
-const UNMADE: &str = "upstream TLS cannot be made";
+const UNKNOWN: &str = "its certificate is from an unknown authority";
+const UNMADE: &str = "the TLS settings of the DestinationRule are invalid";
 /// Answer to a client that the server refuses.
 const REFUSED: &str = "";
 

@@ -93,7 +93,7 @@ fn who_shows_a_revoked_certificate_is_not_let_in_by_the_list_of_a_secret() {
     );
     wait_until("the junk", || !enters("may.example", None));
     assert!(!enters("must.example", Some("kept")));
-    let why = "the lists of revoked certificates cannot be read: there is none in it";
+    let why = "the certificate revocation lists cannot be read: it has no such PEM block";
     let status = || body(&get(edge.mesh.monitoring(), "/debug/status").expect("an answer"));
     wait_until("the refusal", || status().contains(why));
     back("a list after the junk");
@@ -139,7 +139,7 @@ fn a_list_in_a_file_is_read_again_and_what_cannot_be_read_leaves_the_last() {
     std::fs::write(keys.path("junk"), "junk\n").expect("written");
     keys.put("junk", "list.crl");
     let why = format!(
-        "{}: the lists of revoked certificates cannot be read",
+        "{}: the certificate revocation lists cannot be read",
         at("list.crl")
     );
     wait_until("a line in the log", || edge.gateway.log().contains(&why));
@@ -234,7 +234,7 @@ fn a_server_whose_certificate_is_revoked_is_not_called() {
     say(&edge.mesh, "rules.yaml", &by_secret(&spoilt));
     let uncalled = || {
         let (status, why) = ask("kept");
-        status == 503 && why.contains("TLS cannot be made")
+        status == 503 && why.contains("TLS settings of the DestinationRule are invalid")
     };
     wait_until("the junk", uncalled);
     // The same by files; with a missing file no server is called.
@@ -388,7 +388,8 @@ fn by_lists_of_nothing(edge: &Edge, keys: &Keys, rules: &str) {
     say_lists(&[("ca.crt", "root.crt"), ("ca.crl", "empty.crl")]);
     wait_until("an empty list", || {
         let answer = called();
-        answer.status == 503 && body(&answer).contains("TLS cannot be made")
+        answer.status == 503
+            && body(&answer).contains("TLS settings of the DestinationRule are invalid")
     });
     say_lists(&[("ca.crt", "root.crt")]);
     wait_until("no list", || called().status == 200);

@@ -303,7 +303,7 @@ fn of_several_certificates_a_client_is_shown_one_that_it_can_verify() {
     });
     wait_until("a line in the log", || {
         let log = edge.mesh.control.log();
-        log.contains("the Secret shop/ecdsa is not there")
+        log.contains("the Secret shop/ecdsa does not exist")
     });
 }
 
@@ -333,7 +333,7 @@ fn a_gateway_keeps_its_certificate_beside_a_control_plane_that_starts_without_it
     edge.mesh.kill_control();
     std::fs::rename(&here, &away).expect("away");
     edge.mesh.restart_control();
-    let stays = "the certificate from before stays";
+    let stays = "the previous certificate stays in use";
     wait_until("the gateway is told", || edge.dump().contains(stays));
     assert!(is_served(&edge, "own.crt"));
     let renewed = [("tls.crt", "new.crt"), ("tls.key", "new.key")];

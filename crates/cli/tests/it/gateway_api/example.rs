@@ -47,7 +47,8 @@ fn the_example_needs_no_gateway_of_its_own_and_answers_as_its_page_says() {
         ask("shop.example", "/cart/1").status == 500
     });
     wait_until("the reason", || {
-        up.text("err").contains("shop/checkout, which is not there")
+        up.text("err")
+            .contains("shop/checkout, which does not exist")
     });
     assert_eq!(ask("shop.example", "/").status, 200);
     let status = || {
@@ -86,7 +87,10 @@ fn a_folder_in_which_a_backend_is_missing_runs_and_says_so() {
     };
     assert_eq!((ask("/"), ask("/cart/1")), (200, 500));
     let told = up.text("err");
-    assert!(told.contains("shop/checkout, which is not there"), "{told}");
+    assert!(
+        told.contains("shop/checkout, which does not exist"),
+        "{told}"
+    );
     let said = std::fs::read_to_string(state.join("gateway-api-status.yaml")).expect("a status");
     let condition = r#""reason":"BackendNotFound","status":"False","type":"ResolvedRefs""#;
     assert!(said.contains(condition), "{said}");

@@ -97,7 +97,8 @@ fn who_went_while_the_control_plane_was_away_is_forgotten_and_outside_is_called_
     assert_eq!(control.name(), "control");
     drop(control);
     wait_until("it is noticed that nobody answers", || {
-        one.log(&mesh).contains("what is held stays in force")
+        one.log(&mesh)
+            .contains("the current configuration stays in force")
     });
     assert_eq!(known(&mesh, &one), all, "what is held stays in force");
     let outside = name(&client.inside, (FAR, APPLICATION));

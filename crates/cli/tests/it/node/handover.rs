@@ -102,8 +102,8 @@ impl Node {
 }
 
 const TAKEN: &str = "listening sockets taken over";
-pub(super) const HANDED: &str = "a new process serves in our place";
-const KEPT: &str = "this process goes on serving";
+pub(super) const HANDED: &str = "handed over to a new process";
+const KEPT: &str = "this process keeps serving";
 
 #[test]
 fn node_proxies_that_are_replaced_under_load_refuse_and_cut_no_connection() {
@@ -182,7 +182,10 @@ fn what_is_open_longer_than_is_allowed_after_a_handover_is_cut() {
         assert_eq!(reset.kind(), io::ErrorKind::ConnectionReset);
     }
     assert!(old.wait().success(), "{}", old.log());
-    assert!(old.log().contains("drain timeout: closing what is left"));
+    assert!(
+        old.log()
+            .contains("drain timeout: closing the remaining connections")
+    );
     assert_eq!(name(&client.inside, (VIP, 80)).as_deref(), Some("first"));
 }
 
@@ -291,7 +294,7 @@ fn one_of_another_network_takes_over_and_the_old_one_waits_to_be_ended() {
     mesh.processes.push(new);
     node.tell(&[(&client, "client"), (&first, "server")]);
     wait_until("the old one is done", || {
-        old.log().contains("waiting to be ended")
+        old.log().contains("waiting for SIGTERM")
     });
     // Its pages are its own network's, and those of the old one are closed.
     let page = || get(local(15021), "/healthz/ready");

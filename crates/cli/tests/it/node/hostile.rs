@@ -167,7 +167,7 @@ fn a_pod_is_nobodys_way_to_elsewhere_nor_to_its_proxys_own_doors() {
         wait_until(
             "it is refused for where it leads, and nobody is asked",
             || {
-                let refusal = format!("{to} is not the application's");
+                let refusal = format!("{to} is not an address and port of the application");
                 node.log(&mesh).contains(&refusal)
             },
         );
@@ -410,7 +410,7 @@ fn pods_outlive_their_agent_and_what_it_no_longer_names_goes() {
     let (_, mut open) = answers(&client.inside, service).expect("the server");
     node.agent.leave();
     wait_until("the node proxy has noticed", || {
-        node.log(&mesh).contains("the agent is gone")
+        node.log(&mesh).contains("the agent (ZDS) disconnected")
     });
     assert_eq!(name(&client.inside, service).as_deref(), Some("first"));
     node.agent.greet();

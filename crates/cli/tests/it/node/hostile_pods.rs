@@ -88,7 +88,7 @@ fn a_pod_with_anothers_address_is_neither_that_nor_anybody() {
     }
     wait_until("it is said why", || {
         node.log(&mesh)
-            .contains("10.244.0.4 is not the pod's address")
+            .contains("10.244.0.4 is not an address of the pod")
     });
     // By its own address it is who it is.
     mesh.write(

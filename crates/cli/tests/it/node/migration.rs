@@ -233,7 +233,7 @@ fn a_pod_that_goes_is_served_until_its_application_has_ended() {
     wait_until("the node proxy lets it go", || {
         let log = log();
         let mut lines = log.lines();
-        lines.any(|line| line.contains("served no more") && line.contains("pod=web-0"))
+        lines.any(|line| line.contains("no longer served") && line.contains("pod=web-0"))
     });
     assert!(!runs(&up, "web-0"), "it is there yet");
     let ended = || {

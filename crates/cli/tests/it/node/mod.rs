@@ -467,15 +467,15 @@ fn a_node_proxy_says_what_it_may_not_and_what_means_nothing_to_it() {
     for (words, wanted) in [
         (
             &["--dns", "127.0.0.1:0"][..],
-            "--dns means nothing with --role node",
+            "--dns has no effect with --role node",
         ),
         (
             &["--capture", "redirect"],
-            "--capture means nothing with --role node",
+            "--capture has no effect with --role node",
         ),
         (
             &["--max-requests", "5"],
-            "--max-requests means nothing with --role node",
+            "--max-requests has no effect with --role node",
         ),
         (&["--workers", "0"], "0 workers"),
     ] {

@@ -140,7 +140,7 @@ fn a_name_that_leads_nowhere_is_not_called_and_one_that_leads_into_the_mesh_is_c
     assert_eq!(name(&client.inside, lost), None);
     wait_until("it says why", || {
         node.log(&mesh).contains(
-            "endpoint lost.example.com of service shop/lost.example.com leads nowhere: no such name",
+            "endpoint lost.example.com of service shop/lost.example.com cannot be resolved: no such name",
         )
     });
     // Of two names one leads nowhere: that is not every second call's misfortune.

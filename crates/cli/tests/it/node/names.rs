@@ -216,7 +216,7 @@ fn addresses_and_names_follow_the_mesh(options: &[&str]) {
     let address: Ipv4Addr = gated["NOERROR ".len()..].parse().expect("one address");
     assert_eq!(name(&client.inside, (address, 80)), None);
     wait_until("it says why", || {
-        node.log(&mesh).contains("stands behind the waypoint")
+        node.log(&mesh).contains("is behind the waypoint")
     });
 
     // A changed name gets another answer, and the agent may add the same network again at once.

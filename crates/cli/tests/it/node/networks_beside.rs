@@ -263,7 +263,7 @@ fn another_network_is_entered_by_each_of_its_gateways_and_by_those_that_are_ther
         assert_eq!(name(&sided.inside, SERVICE).as_deref(), Some("first"));
         west.mesh
             .log(&sided)
-            .contains("another network is not entered here")
+            .contains("cannot reach another network through this gateway")
     });
     // Of two that are there each is entered.
     let other = west.enter(&east, "other-entrance", OTHER_ENTRANCE);

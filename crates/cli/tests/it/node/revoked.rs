@@ -51,7 +51,7 @@ fn ends_and_goes_on(mesh: &Mesh, client: &Pod, nodes: &[(&str, &Node)]) {
         wait_until("another was asked for", || {
             node.log(mesh)
                 .lines()
-                .any(|line| line.contains("another is asked for") && line.contains(&replaced))
+                .any(|line| line.contains("requesting another") && line.contains(&replaced))
         });
     }
 }

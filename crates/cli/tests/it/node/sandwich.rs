@@ -123,7 +123,7 @@ fn a_waypoint_of_another_program_is_told_by_our_node_proxy_who_calls_whom_and_by
     }
     wait_until("it says why", || {
         node.log(&mesh)
-            .contains("port 15088 of this waypoint is the node proxy's to call")
+            .contains("port 15088 of this waypoint may only be called by the node proxy")
     });
     // Other ports of its pod are as those of others.
     serve(&gate, GATE);
@@ -310,8 +310,14 @@ fn a_waypoint_of_another_program_that_is_asked_for_by_name_is_told_the_services_
     is_told_of_names(&mesh, "our node proxy");
     for (target, why) in [
         ("web.shop.svc.cluster.local:81", "no such port"),
-        ("bare.shop.svc.cluster.local:80", "no room for a name"),
-        ("nobody.shop.svc.cluster.local:80", "no such service"),
+        (
+            "bare.shop.svc.cluster.local:80",
+            "no address to put into the PROXY header",
+        ),
+        (
+            "nobody.shop.svc.cluster.local:80",
+            "the service does not exist",
+        ),
     ] {
         assert_eq!(told_of(&mesh, target), Err(503), "{target}");
         wait_until("it says why", || node.log(&mesh).contains(why));

@@ -311,7 +311,7 @@ fn its_own_metrics_are_scraped_through_a_tunnel_under_the_policies_of_its_own_po
     assert_eq!(name(&client.inside, (WORLD, XDS)), None);
     wait_until("it says why", || {
         node.log(&mesh)
-            .contains("the node proxy itself, which has pages alone")
+            .contains("the node proxy's own pod serves only metrics and readiness")
     });
     mesh.write("no-scraping.yaml", NO_SCRAPING);
     wait_until("its own policies hold", || !is_scraped(&client));

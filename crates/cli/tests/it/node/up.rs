@@ -71,7 +71,8 @@ fn one_node_proxy_takes_the_place_of_every_sidecar() {
     );
     wait_until("the new pod is served", || {
         let log = up.log("node-proxy");
-        told(&log, &["a pod is served ", "again-0"]) && told(&log, &["served no more", "served-0"])
+        told(&log, &["a pod is served ", "again-0"])
+            && told(&log, &["no longer served", "served-0"])
     });
     up.signal(Signal::TERM);
     assert!(up.wait().success());

@@ -291,7 +291,8 @@ fn a_waypoint_stands_before_a_namespace_before_its_pods_and_not_before_what_says
         "istio.io/use-waypoint: gone",
     );
     // The waypoint that is one no longer may have heard of it first, and refuse by itself.
-    let why = "stands behind the waypoint shop/gone.shop.svc.cluster.local, of which nobody can be called";
+    let why =
+        "is behind the waypoint shop/gone.shop.svc.cluster.local, which has no usable endpoint";
     wait_until("nobody is called past a waypoint that is not there", || {
         ask((VIP, 80), "/open").is_none() && up.log("node-proxy").contains(why)
     });

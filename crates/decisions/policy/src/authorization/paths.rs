@@ -25,7 +25,7 @@ pub enum PathError {
     #[error("the path has an escaped zero byte")]
     Zero,
     /// The path would change again if another program normalised it.
-    #[error("the path is escaped so that it changes each time it is normalised")]
+    #[error("the path changes each time it is normalised (multiple escaping)")]
     Unstable,
 }
 

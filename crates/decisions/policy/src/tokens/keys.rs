@@ -43,7 +43,7 @@ pub enum KeySetError {
     #[error("a key set has at most {MAX_KEY_SET_BYTES} bytes")]
     TooLarge,
     /// Not JSON, or a name twice.
-    #[error("it is not a JSON object, or a name in it is written twice")]
+    #[error("it is not a JSON object, or has a duplicate name")]
     NotJson,
     /// No list of keys.
     #[error("it has no list `keys`")]
@@ -60,13 +60,13 @@ pub enum KeyFault {
     #[error("a set has at most {MAX_KEYS} keys")]
     TooMany,
     /// Not an object, or a member of another type than RFC 7517 has.
-    #[error("`{0}` is missing or is not what it should be")]
+    #[error("`{0}` is missing or invalid")]
     Member(&'static str),
     /// A key with which tokens could also be made.
-    #[error("a symmetric key also signs, so whoever reads it can make tokens")]
+    #[error("a symmetric key also signs, so anyone who reads it can make tokens")]
     Symmetric,
     /// Of a kind that verifies nothing here.
-    #[error("keys of this type or curve verify no tokens")]
+    #[error("keys of this type or curve are not supported")]
     Unsupported,
     /// `alg` is of another kind of key, or unknown.
     #[error("`alg` is not for keys of this type")]

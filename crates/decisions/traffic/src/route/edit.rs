@@ -27,10 +27,10 @@ pub enum HeaderEdit<'e> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
     /// Not a header's name.
-    #[error("`{0}` is no header's name: letters, digits and !#$%&'*+-.^_`|~ make one")]
+    #[error("`{0}` is not a header name: expected letters, digits and !#$%&'*+-.^_`|~")]
     Name(String),
     /// Belongs to the connection or to the message's framing.
-    #[error("`{0}` frames the message or belongs to one connection: a route must not touch it")]
+    #[error("`{0}` is a framing or hop-by-hop header: a route must not change it")]
     Framing(String),
     /// Not a header's value.
     #[error("the value of `{0}` has a control character")]

@@ -155,10 +155,14 @@ fn parts(substitution: &str, groups: usize) -> Result<Vec<RewritePiece>, String>
                     }
                     parts.push(RewritePiece::Group(number));
                 }
-                _ => return Err(r"a backslash stands before a digit or a backslash".to_owned()),
+                _ => {
+                    return Err(
+                        r"a backslash must be followed by a digit or a backslash".to_owned()
+                    );
+                }
             },
             letter if letter.is_control() || letter == ' ' => {
-                return Err("a path has no blanks and no control characters".to_owned());
+                return Err("a path must not have spaces or control characters".to_owned());
             }
             letter => text.push(letter),
         }
@@ -262,7 +266,7 @@ mod tests {
             ("(a)", r"\2", "has 1 groups"),
             ("a", r"\n", "a backslash"),
             ("a", "\\", "a backslash"),
-            ("a", "b c", "no blanks"),
+            ("a", "b c", "must not have spaces"),
             ("(", "", "unclosed"),
         ] {
             let error = RegexRewrite::new(pattern, substitution).expect_err(substitution);

@@ -48,7 +48,7 @@ fn re2(ast: &mut Ast) -> Result<(), String> {
         Ast::ClassBracketed(class) => match &mut class.kind {
             ClassSet::Item(item) => re2_item(item)?,
             ClassSet::BinaryOp(_) => {
-                return Err("`&&`, `--` and `~~` between classes are not of RE2".to_owned());
+                return Err("RE2 does not support `&&`, `--` and `~~` between classes".to_owned());
             }
         },
         Ast::Repetition(repetition) => re2(&mut repetition.ast)?,
@@ -73,7 +73,8 @@ fn re2_item(item: &mut ClassSetItem) -> Result<(), String> {
         | ClassSetItem::Unicode(_) => {}
         ClassSetItem::Perl(class) => *item = ClassSetItem::Bracketed(Box::new(ascii(class))),
         ClassSetItem::Bracketed(_) => {
-            let what = r"a class in a class is not of RE2; a bracket in a class is `\[`";
+            let what =
+                r"RE2 does not support a class in a class; write a bracket in a class as `\[`";
             return Err(what.to_owned());
         }
         ClassSetItem::Union(union) => union.items.iter_mut().try_for_each(re2_item)?,
@@ -89,7 +90,7 @@ fn known_flags(flags: &Flags) -> Result<(), String> {
             FlagsItemKind::Flag(Flag::CRLF) => 'R',
             _ => continue,
         };
-        return Err(format!("the flag `{letter}` is not of RE2"));
+        return Err(format!("RE2 does not support the flag `{letter}`"));
     }
     Ok(())
 }

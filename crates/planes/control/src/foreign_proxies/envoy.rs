@@ -308,11 +308,11 @@ impl Envoys {
         }
         if workload.gateway != seat.gateway {
             let (is, says) = match seat.gateway {
-                true => ("a sidecar's", GATEWAY_NODE),
+                true => ("a sidecar", GATEWAY_NODE),
                 false => ("a gateway", SIDECAR_NODE),
             };
             return Err(WithheldReason::Refused(format!(
-                "it is {is}, and node.id begins with `{says}`"
+                "the workload is {is}, but node.id begins with `{says}`"
             )));
         }
         let translator = Translator::new(&mesh);
@@ -342,7 +342,7 @@ fn who(
     seat: &EnvoyNode,
 ) -> Result<WorkloadKey, String> {
     let unsaid =
-        "node.id does not say which workload this is (sidecar~ADDRESS~NAME.NAMESPACE~DOMAIN)";
+        "node.id does not name the workload: expected sidecar~ADDRESS~NAME.NAMESPACE~DOMAIN";
     let (namespace, name) = seat.workload.as_ref().ok_or(unsaid)?;
     let namespace = Namespace::new(namespace).ok_or(unsaid)?;
     if name.len() > MAX_WORKLOAD {
@@ -350,7 +350,7 @@ fn who(
     }
     if namespace != known.identity.namespace {
         return Err(format!(
-            "workload {namespace}/{name} is of another namespace than {}",
+            "workload {namespace}/{name} is in another namespace than {}",
             known.identity
         ));
     }
@@ -374,7 +374,7 @@ enum WithheldReason {
 impl WithheldReason {
     fn say(self, name: &str) -> String {
         match self {
-            Self::NotNow => "the configuration is being read".to_owned(),
+            Self::NotNow => "the configuration is still being loaded; try again".to_owned(),
             Self::Gone => format!("there is no workload {name} with a sidecar"),
             Self::Refused(why) => format!("workload {name}: {why}"),
         }
@@ -389,7 +389,9 @@ fn say(
 ) {
     match (before, told) {
         (Some(Err(before)), Err(reason)) if before == *reason => {}
-        (_, Err(reason)) => tracing::warn!(workload = name, "an Envoy is told nothing: {reason}"),
+        (_, Err(reason)) => {
+            tracing::warn!(workload = name, "no configuration for an Envoy: {reason}");
+        }
         (before, Ok(told)) => {
             let before = before.and_then(Result::ok);
             let known = |limit: &String| {
@@ -397,7 +399,7 @@ fn say(
                 said.any(|said| said == limit)
             };
             for limit in told.limits().filter(|limit| !known(limit)) {
-                tracing::error!(workload = name, "a limit of stock Envoy: {limit}");
+                tracing::error!(workload = name, "not supported by stock Envoy: {limit}");
             }
         }
     }
@@ -441,7 +443,7 @@ pub(super) fn resolve(
     match told.get(type_url, name) {
         Some(resource) => Resolution::Found(vec![resource.clone()]),
         None if type_url == type_url::SECRET && seat.certificates.is_none() => Resolution::Refused(
-            format!("node.metadata does not say {CERTIFICATES}, the folder with its certificates"),
+            format!("node.metadata has no {CERTIFICATES}, the folder of its certificates"),
         ),
         None => Resolution::Unknown,
     }

@@ -173,9 +173,9 @@ fn configuration(
     caller: &SnapshotCaller,
 ) -> Result<ProxyConfiguration, String> {
     let SnapshotCaller::Known(known) = caller else {
-        return Err("a caller without credentials asks for it".to_owned());
+        return Err("the caller sent no credentials".to_owned());
     };
-    let own = own_name(caller).ok_or("node.id does not say which workload this is")?;
+    let own = own_name(caller).ok_or("node.id does not name the workload")?;
     let private = snapshot.configurations.get(&own);
     let private = private.ok_or_else(|| format!("there is no workload {own} with a sidecar"))?;
     if private.owner != known.identity {
@@ -261,7 +261,7 @@ fn server(
     let about = format!("port {port}");
     let mut limits = BTreeSet::new();
     if mode == MutualTls::Permissive {
-        let why = "a server takes either mutual TLS or plaintext: PERMISSIVE is STRICT for it";
+        let why = "a gRPC server accepts either mutual TLS or plaintext: PERMISSIVE acts as STRICT";
         limits.insert(Limit::new(LimitName::Permissive, &about, why));
     }
     let aliases: Vec<&str> = own
@@ -276,7 +276,7 @@ fn server(
         let unreadable =
             |error: &dyn std::fmt::Display| format!("AuthorizationPolicy {name}: {error}");
         let resource = snapshot.authorization.get(name);
-        let resource = resource.ok_or_else(|| unreadable(&"it is not there"))?;
+        let resource = resource.ok_or_else(|| unreadable(&"the policy does not exist"))?;
         let read = decode_authorization(name, &resource.body);
         let mut policy = Policy::of(&read.map_err(|error| unreadable(&error))?)
             .map_err(|error| unreadable(&error))?;
@@ -286,7 +286,7 @@ fn server(
     limits.extend(grpc::unreported(&policies).map(|policy| {
         let name = &policy.name;
         let why = format!(
-            "AuthorizationPolicy {}/{} is not reported on: gRPC neither audits nor tries rules out",
+            "AuthorizationPolicy {}/{} has no audit records and no dry run: gRPC supports neither",
             name.namespace, name.name
         );
         Limit::new(LimitName::Audit, &about, why)

@@ -45,7 +45,7 @@ impl EnvoyLimits {
         drop(met);
         let known = |limit: &&Limit| before.as_ref().is_some_and(|all| all.contains(*limit));
         for limit in limits.iter().filter(|limit| !known(limit)) {
-            tracing::error!(about = &**about, "a limit of stock gRPC: {limit}");
+            tracing::error!(about = &**about, "not supported by stock gRPC: {limit}");
         }
     }
 

@@ -57,7 +57,7 @@ impl Claim {
         let group = said(GROUP)?;
         if group.len() > MAX_GROUP_BYTES {
             return Some(Err(Status::invalid_argument(format!(
-                "a WorkloadGroup's name of {} bytes",
+                "the WorkloadGroup's name has {} bytes; at most {MAX_GROUP_BYTES} are allowed",
                 group.len()
             ))));
         }
@@ -65,7 +65,7 @@ impl Claim {
         let identity = &caller.identity;
         if let Some(other) = said(NAMESPACE).filter(|said| *said != identity.namespace.as_str()) {
             return Some(Err(Status::permission_denied(format!(
-                "WorkloadGroup {other}/{group}: {identity} is of another namespace"
+                "WorkloadGroup {other}/{group}: {identity} is in another namespace"
             ))));
         }
         let named = node.id.split('~').nth(1).and_then(|text| text.parse().ok());
@@ -73,7 +73,7 @@ impl Claim {
         let listed = || said(ADDRESSES)?.split(',').next()?.trim().parse().ok();
         let Some(address) = named.or_else(listed).map(|address| address.to_canonical()) else {
             return Some(Err(Status::invalid_argument(format!(
-                "WorkloadGroup {}/{group}: the node id `{}` names no address, nor does {ADDRESSES}",
+                "WorkloadGroup {}/{group}: neither the node id `{}` nor {ADDRESSES} has an address",
                 identity.namespace, node.id
             ))));
         };
@@ -97,7 +97,7 @@ impl Claim {
         let Self { group, account, .. } = self;
         if found.service_account != *account {
             return Err(Status::permission_denied(format!(
-                "WorkloadGroup {group} is for service account {}, and not for {account}",
+                "WorkloadGroup {group} is for service account {}, not for {account}",
                 found.service_account
             )));
         }
@@ -119,7 +119,7 @@ impl Claim {
         let Self { group, .. } = self;
         let Some(found) = snapshot.groups.get(group) else {
             return Err(Status::permission_denied(format!(
-                "there is no WorkloadGroup {group}"
+                "WorkloadGroup {group} does not exist"
             )));
         };
         self.check_group(found)?;
@@ -128,7 +128,7 @@ impl Claim {
             && let Some(pod) = known.pod.as_ref().filter(|pod| **pod != name)
         {
             return Err(Status::permission_denied(format!(
-                "WorkloadGroup {group}: the caller's token is bound to pod {pod}, and not to {name}"
+                "WorkloadGroup {group}: the caller's token is bound to pod {pod}, not to {name}"
             )));
         }
         let address = self.address;

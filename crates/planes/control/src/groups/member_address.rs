@@ -28,7 +28,7 @@ fn reserved(address: IpAddr) -> Option<&'static str> {
     [
         (
             no_host || address.is_multicast(),
-            "not the address of one host",
+            "not the address of a single host",
         ),
         (link_local, "a link-local address"),
     ]
@@ -63,7 +63,7 @@ pub(super) fn may_claim(
     }
     let from = peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string());
     Err(format!(
-        "{address} is not the address that the caller connects from ({from}), nor in a range that the group allows: name its range in the group's annotation `voile.dev/member-addresses`"
+        "{address} is neither the address that the caller connects from ({from}) nor in a range that the group allows: add the range to the group's annotation `voile.dev/member-addresses`"
     ))
 }
 
@@ -101,18 +101,18 @@ mod tests {
             ("fe80::1", "fe80::1", "", "link-local"),
             ("fd00:ec2::254", "fd00:ec2::254", "fd00::/8", "metadata"),
             ("100.100.100.200", "100.100.100.200", "", "metadata"),
-            ("0.0.0.0", "0.0.0.0", "", "one host"),
-            ("0.1.2.3", "127.0.0.1", "0.0.0.0/8", "one host"),
-            ("::", "::", "", "one host"),
-            ("224.0.0.1", "224.0.0.1", "224.0.0.0/4", "one host"),
-            ("ff02::1", "ff02::1", "", "one host"),
+            ("0.0.0.0", "0.0.0.0", "", "a single host"),
+            ("0.1.2.3", "127.0.0.1", "0.0.0.0/8", "a single host"),
+            ("::", "::", "", "a single host"),
+            ("224.0.0.1", "224.0.0.1", "224.0.0.0/4", "a single host"),
+            ("ff02::1", "ff02::1", "", "a single host"),
             (
                 "255.255.255.255",
                 "127.0.0.1",
                 "255.255.255.255/32",
-                "one host",
+                "a single host",
             ),
-            ("240.240.1.1", "127.0.0.1", "240.0.0.0/4", "one host"),
+            ("240.240.1.1", "127.0.0.1", "240.0.0.0/4", "a single host"),
         ] {
             let ranges = allowed.split(',').filter(|range| !range.is_empty());
             let ranges: Vec<AddressRange> = ranges.filter_map(AddressRange::parse).collect();

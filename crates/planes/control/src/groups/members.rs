@@ -87,7 +87,7 @@ impl MemberList {
         if self.members.len() >= MAX_MEMBERS && !self.members.contains_key(&key) {
             // The caller that waits for the answer may be gone.
             let _ = answer.send(Err(Status::resource_exhausted(format!(
-                "WorkloadGroup {}: {MAX_MEMBERS} workloads have joined here already",
+                "WorkloadGroup {}: {MAX_MEMBERS} workloads have joined at this control plane, the limit",
                 claim.group
             ))));
             return;

@@ -80,18 +80,18 @@ impl Quotas {
         let more = usize::from(is_new);
         if group.members + more > MAX_MEMBERS_OF_GROUP {
             return Err(format!(
-                "{MAX_MEMBERS_OF_GROUP} workloads of the group have joined here already"
+                "{MAX_MEMBERS_OF_GROUP} workloads of the group have joined at this control plane, the limit"
             ));
         }
         if identity.members + more > MAX_MEMBERS_OF_IDENTITY {
             return Err(format!(
-                "{MAX_MEMBERS_OF_IDENTITY} workloads of {} have joined here already",
+                "{MAX_MEMBERS_OF_IDENTITY} workloads of {} have joined at this control plane, the limit",
                 claim.account
             ));
         }
         if group.left < 1.0 || identity.left < 1.0 {
             return Err(format!(
-                "more than {JOINS_PER_SECOND} workloads a second join: come again"
+                "more than {JOINS_PER_SECOND} workloads join in a second: try again later"
             ));
         }
         for quota in [group, identity] {

@@ -176,7 +176,7 @@ impl Drop for Registrar {
 }
 
 fn ending() -> Status {
-    Status::unavailable("the control plane is ending")
+    Status::unavailable("the control plane is shutting down")
 }
 
 fn work(shared: &RegistrarState, files: &mut GroupFiles) {
@@ -275,7 +275,7 @@ impl GroupFiles {
                     Ok(None)
                 }
                 None => Err(Status::permission_denied(format!(
-                    "there is no WorkloadGroup {} any more that takes it",
+                    "WorkloadGroup {} no longer exists, or no longer accepts this workload",
                     claim.group
                 ))),
             };
@@ -287,7 +287,7 @@ impl GroupFiles {
             let there = there.as_deref().and_then(GroupDocument::parse);
             match there {
                 Some(there) if !entry.is_same_member(&there) => {
-                    let owner = format!("{}, which has joined", there.called());
+                    let owner = format!("{}, which has already joined", there.called());
                     (
                         Change::Leave,
                         Err(taken(&claim.group, claim.address, &owner)),
@@ -306,10 +306,10 @@ impl GroupFiles {
             }
         });
         written.map_err(|error| {
-            tracing::error!(file = %self.folder.join(&name).display(), %error, "a workload that joined cannot be written down");
+            tracing::error!(file = %self.folder.join(&name).display(), %error, "cannot write the WorkloadEntry of a workload that joined");
             Status::unavailable(format!("WorkloadGroup {}: {error}", claim.group))
         })??;
-        tracing::info!(workload = called, group = %claim.group, address = %claim.address, "is in the mesh");
+        tracing::info!(workload = called, group = %claim.group, address = %claim.address, "workload joined the mesh");
         if let Some(before) = before.filter(|before| *before != name) {
             self.remove(&before);
         }
@@ -331,9 +331,9 @@ impl GroupFiles {
             );
         match removed {
             Ok(None) => {}
-            Ok(Some(workload)) => tracing::info!(workload, "has left the mesh"),
+            Ok(Some(workload)) => tracing::info!(workload, "workload left the mesh"),
             Err(error) => {
-                tracing::error!(file = %self.folder.join(name).display(), %error, "a workload that left cannot be taken away");
+                tracing::error!(file = %self.folder.join(name).display(), %error, "cannot remove the WorkloadEntry of a workload that left");
             }
         }
     }

@@ -175,17 +175,27 @@ fn a_claim_that_is_not_good_is_refused_with_its_reason() {
     for (caller, address, said, why) in [
         (&vm, "10.0.0.5", &[NEAR][..], pod),
         (&vm, "10.9.0.1", &[NEAR], service),
-        (&vm, "0.0.0.0", &[GROUP], "names no address"),
-        (&vm, "ff02::1", &[GROUP], "not the address of one host"),
-        (&vm, "10.0.0.7", &[unknown], "no WorkloadGroup shop/vn"),
+        (&vm, "0.0.0.0", &[GROUP], "has an address"),
+        (&vm, "ff02::1", &[GROUP], "not the address of a single host"),
+        (
+            &vm,
+            "10.0.0.7",
+            &[unknown],
+            "WorkloadGroup shop/vn does not exist",
+        ),
         (
             &vm,
             "10.0.0.7",
             &[GROUP, ("NAMESPACE", "bank")],
-            "is of another namespace",
+            "is in another namespace",
         ),
-        (&other, "10.0.0.7", &[GROUP], "for service account vm, and"),
-        (&far, "10.0.0.7", &[GROUP], "no WorkloadGroup bank/vm"),
+        (&other, "10.0.0.7", &[GROUP], "for service account vm, not"),
+        (
+            &far,
+            "10.0.0.7",
+            &[GROUP],
+            "WorkloadGroup bank/vm does not exist",
+        ),
         (&bound, "10.0.0.7", &[GROUP], "bound to pod vm-10.0.0.6"),
     ] {
         let refused = claimed(caller, address, said);
@@ -545,7 +555,7 @@ fn a_claim_is_for_the_address_of_the_connection_or_for_one_that_the_group_allows
         (
             "10.20.3.4",
             GROUP,
-            "is not the address that the caller connects from (10.0.0.9)",
+            "is neither the address that the caller connects from (10.0.0.9)",
         ),
         ("10.21.0.1", routed, "nor in a range that the group allows"),
         ("93.184.216.34", GROUP, "nor in a range"),

@@ -74,7 +74,7 @@ async fn follow(outside: &FetchContext, mut place: KeySetUrl) -> Result<Document
             KeySetResponse::Elsewhere(location) => {
                 place = place
                     .redirected(&location)
-                    .map_err(|why| format!("a redirect is not followed: {why}"))?;
+                    .map_err(|why| format!("redirect not followed: {why}"))?;
             }
         }
     }
@@ -91,7 +91,7 @@ async fn ask(outside: &FetchContext, place: &KeySetUrl) -> Result<KeySetResponse
         .await
         .map_err(|error| error.to_string())??;
     let name = ServerName::try_from(place.host.clone())
-        .map_err(|_| "its host is no name that a certificate could have".to_owned())?;
+        .map_err(|_| "its host is not a name that a certificate can have".to_owned())?;
     let stream = TlsConnector::from(config).connect(name, stream).await;
     let stream = stream.map_err(|error| format!("TLS: {error}"))?;
     exchange(stream, place).await
@@ -104,13 +104,13 @@ async fn connect(outside: &FetchContext, place: &KeySetUrl) -> Result<TcpStream,
         Ok(address) => vec![SocketAddr::new(address, place.port)],
         Err(_) => tokio::net::lookup_host((place.host.as_str(), place.port))
             .await
-            .map_err(|error| format!("{} is not found: {error}", place.host))?
+            .map_err(|error| format!("cannot resolve {}: {error}", place.host))?
             .collect(),
     };
     let mut last = format!("{} has no address", place.host);
     for address in addresses.into_iter().take(MAX_ADDRESSES) {
         if let Some(why) = forbidden(address.ip(), outside) {
-            last = format!("{} is not asked: {why}", address.ip());
+            last = format!("{} is not called: {why}", address.ip());
             continue;
         }
         match TcpStream::connect(address).await {
@@ -136,7 +136,7 @@ fn config(authorities: Option<PathBuf>) -> Result<Arc<ClientConfig>, String> {
         }
     }
     if roots.is_empty() {
-        return Err("no certificate authority is known on this machine".to_owned());
+        return Err("this machine has no certificate authorities".to_owned());
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -200,7 +200,7 @@ where
         | StatusCode::SEE_OTHER
         | StatusCode::TEMPORARY_REDIRECT
         | StatusCode::PERMANENT_REDIRECT => match field(header::LOCATION) {
-            location if location.is_empty() => Err("a redirect that leads nowhere".to_owned()),
+            location if location.is_empty() => Err("a redirect without a Location".to_owned()),
             location => Ok(KeySetResponse::Elsewhere(location)),
         },
         status => Err(format!("it answered {}", status.as_u16())),
@@ -221,7 +221,7 @@ async fn body(mut body: Incoming) -> Result<String, String> {
         }
         bytes.extend_from_slice(data);
     }
-    String::from_utf8(bytes).map_err(|_| "the document is no text".to_owned())
+    String::from_utf8(bytes).map_err(|_| "the document is not UTF-8".to_owned())
 }
 
 /// Text of an error, with its cause.

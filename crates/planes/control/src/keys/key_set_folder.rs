@@ -44,7 +44,7 @@ impl KeySetFolder {
         match read(&path, origin) {
             Ok(found) => found,
             Err(why) => {
-                tracing::warn!(path = %path.display(), why, "kept keys cannot be read");
+                tracing::warn!(path = %path.display(), why, "cannot read saved key sets");
                 None
             }
         }
@@ -53,7 +53,7 @@ impl KeySetFolder {
     /// Keeps keys. Failing is no reason to stop: it is said.
     pub(super) fn keep(&self, origin: &Origin, keys: &str, at: SystemTime) {
         if let Err(error) = self.write(origin, keys, at) {
-            tracing::warn!(folder = %self.0.display(), %error, "keys cannot be kept");
+            tracing::warn!(folder = %self.0.display(), %error, "cannot save key sets");
         }
     }
 
@@ -91,12 +91,12 @@ fn read(path: &Path, origin: &Origin) -> Result<Option<(Arc<str>, SystemTime)>, 
         Err(error) => return Err(error.to_string()),
     };
     if metadata.len() > MAX_FILE_BYTES {
-        return Err(format!("it is larger than {MAX_FILE_BYTES} bytes"));
+        return Err(format!("the file is larger than {MAX_FILE_BYTES} bytes"));
     }
     let text = std::fs::read(path).map_err(|error| error.to_string())?;
     let written: Written = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
     if written.origin != origin.to_string() {
-        return Err(format!("it is of `{}`", written.origin));
+        return Err(format!("the file belongs to `{}`", written.origin));
     }
     let at = UNIX_EPOCH.checked_add(Duration::from_secs(written.fetched_at));
     let keys = key_set(&written.keys)?;

@@ -29,29 +29,29 @@ impl KeySetUrl {
             return Err(format!("the URL is longer than {MAX_URL_BYTES} bytes"));
         }
         let url = url.split('#').next().unwrap_or_default();
-        let parsed: http::Uri = url.parse().map_err(|_| "it is no URL".to_owned())?;
+        let parsed: http::Uri = url.parse().map_err(|_| "it is not a URL".to_owned())?;
         let tls = match parsed.scheme_str() {
             Some(scheme) if scheme.eq_ignore_ascii_case("https") => true,
             Some(scheme) if scheme.eq_ignore_ascii_case("http") => false,
             _ => return Err("it begins with neither https:// nor http://".to_owned()),
         };
-        let authority = parsed.authority().ok_or("it names no host")?;
+        let authority = parsed.authority().ok_or("it has no host")?;
         if authority.as_str().contains('@') {
-            return Err("a user name in a URL is not sent anywhere".to_owned());
+            return Err("it has a user name, which is not supported".to_owned());
         }
         let host = authority
             .host()
             .trim_start_matches('[')
             .trim_end_matches(']');
         if host.is_empty() {
-            return Err("it names no host".to_owned());
+            return Err("it has no host".to_owned());
         }
         let usual = if tls { 443 } else { 80 };
         // `host:` without a number means the usual one.
         let named = authority.as_str().len() > authority.host().len() + 1;
         let port = match authority.port_u16() {
             Some(port) => port,
-            None if named => return Err("its port is no port".to_owned()),
+            None if named => return Err("its port is not a number from 1 to 65535".to_owned()),
             None => usual,
         };
         let target = parsed
@@ -90,7 +90,7 @@ impl KeySetUrl {
             }
         };
         if self.tls && !next.tls {
-            return Err(format!("it leads from https to {next}"));
+            return Err(format!("it leaves https for {next}"));
         }
         Ok(next)
     }
@@ -127,10 +127,10 @@ pub(super) fn forbidden(address: IpAddr, outside: &FetchContext) -> Option<&'sta
             && masked(address, range.prefix) == masked(range.address, range.prefix)
     };
     if outside.blocked.iter().any(within) {
-        return Some("the operator blocked it");
+        return Some("`--jwks-block` forbids the address");
     }
     if address.is_loopback() && !outside.loopback {
-        return Some("it is this machine; `--jwks-loopback allow` lets it be asked");
+        return Some("it is a loopback address; `--jwks-loopback allow` permits it");
     }
     let never = CLOUD_METADATA.contains(&address)
         || match address {
@@ -142,7 +142,7 @@ pub(super) fn forbidden(address: IpAddr, outside: &FetchContext) -> Option<&'sta
                 v6.is_unspecified() || v6.is_multicast() || v6.is_unicast_link_local()
             }
         };
-    never.then_some("nobody's keys are there (clouds hand out credentials at such addresses)")
+    never.then_some("link-local, multicast, unspecified and cloud metadata addresses are never called (clouds issue credentials there)")
 }
 
 /// Addresses of cloud metadata services besides the link-local 169.254.169.254: Amazon and Google over IPv6, then Alibaba, Oracle
@@ -183,14 +183,14 @@ mod tests {
             ("https://a:443/", Ok("https://a/")),
             ("https://a?x", Ok("https://a/?x")),
             ("ftp://a/", Err("neither")),
-            ("file:///etc/passwd", Err("no URL")),
+            ("file:///etc/passwd", Err("not a URL")),
             ("/etc/passwd", Err("neither")),
-            ("a.example/keys", Err("no URL")),
+            ("a.example/keys", Err("not a URL")),
             ("https://user:secret@a/", Err("user name")),
             ("https://a:99999/", Err("port")),
-            ("https://a/\r\nx: y", Err("no URL")),
+            ("https://a/\r\nx: y", Err("not a URL")),
             ("https:///x", Err("no")),
-            ("", Err("no URL")),
+            ("", Err("not a URL")),
         ] {
             let found = KeySetUrl::parse(url).map(|place| place.to_string());
             match (&found, expected) {

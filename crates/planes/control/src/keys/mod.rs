@@ -234,7 +234,7 @@ impl Keys {
             .filter_map(|(origin, entry)| {
                 let why = entry.error.as_ref()?;
                 Some(format!(
-                    "no keys from {origin}: {why}; tokens of its issuer are refused until they come"
+                    "no keys from {origin}: {why}; tokens of its issuer are refused until keys arrive"
                 ))
             })
             .collect()
@@ -275,7 +275,7 @@ impl Keys {
             MetricFamily {
                 name: "voile_control_key_fetches_total",
                 kind: "counter",
-                help: "Questions to the key servers of token issuers.",
+                help: "Fetches of keys from token issuers.",
                 samples: vec![
                     outcome("good", &self.0.good),
                     outcome("failed", &self.0.failed),
@@ -284,7 +284,7 @@ impl Keys {
             MetricFamily::single(
                 "voile_control_key_sets_missing",
                 "gauge",
-                "Key sets that rules about tokens name and nobody has delivered yet.",
+                "Key sets that RequestAuthentications name and that have not been fetched yet.",
                 missing as f64,
             ),
         ]
@@ -304,7 +304,7 @@ impl Keys {
             tokio::select! {
                 Some(done) = asking.join_next() => match done {
                     Ok((origin, answer)) => self.settle(&origin, answer),
-                    Err(error) => tracing::error!(%error, "a question for keys broke off"),
+                    Err(error) => tracing::error!(%error, "a fetch of keys failed"),
                 },
                 () = self.0.wanted.notified() => {}
                 () = due => {}
@@ -349,7 +349,7 @@ impl Keys {
                 let news = entry.keys.as_ref() != Some(&keys);
                 let recovered = entry.error.take().is_some();
                 if news || recovered {
-                    tracing::info!(%origin, changed = news, "keys are here");
+                    tracing::info!(%origin, changed = news, "keys fetched");
                 }
                 let aged = entry.fetched_at.and_then(|at| at.elapsed().ok());
                 let keep = news || aged.is_some_and(|age| age > KEEP_AGAIN);
@@ -361,7 +361,7 @@ impl Keys {
                 let kept = entry.keys.is_some();
                 let new = entry.error.as_deref() != Some(&*why);
                 if new {
-                    tracing::warn!(%origin, why, kept, "keys cannot be fetched");
+                    tracing::warn!(%origin, why, kept, "cannot fetch keys");
                 }
                 entry.failures = entry.failures.saturating_add(1);
                 entry.error = Some(why);
@@ -394,7 +394,7 @@ async fn fetch(
             let document = ask::get(outside, &at, limit).await?;
             let uri = read::keys_uri(&document, issuer)?;
             if at.starts_with("https:") && !uri.starts_with("https:") {
-                return Err(format!("its `jwks_uri` leads out of https: {uri}"));
+                return Err(format!("its `jwks_uri` leaves https: {uri}"));
             }
             uri
         }

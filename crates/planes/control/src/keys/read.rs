@@ -20,10 +20,10 @@ pub(crate) fn key_set(text: &str) -> Result<Arc<str>, String> {
     if set.usable() == 0 {
         return Err(match set.faults().first() {
             None => "the key set is empty".to_owned(),
-            Some((_, fault)) => format!("no key in it can be used: {fault}"),
+            Some((_, fault)) => format!("no usable key in it: {fault}"),
         });
     }
-    let parsed: Value = serde_json::from_str(text).map_err(|error| format!("no JSON: {error}"))?;
+    let parsed: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
     let keys = parsed.get("keys").and_then(Value::as_array);
     let public: Vec<Value> = keys.into_iter().flatten().filter_map(public).collect();
     Ok(json!({ "keys": public }).to_string().into())
@@ -51,20 +51,20 @@ pub(super) fn keys_of(document: &Document) -> Result<Arc<str>, String> {
 /// must be the one that was asked about).
 pub(super) fn keys_uri(document: &Document, issuer: &str) -> Result<String, String> {
     let parsed: Value = serde_json::from_str(&document.text)
-        .map_err(|error| called(format!("no JSON: {error}"), document))?;
+        .map_err(|error| called(format!("not JSON: {error}"), document))?;
     match parsed.get("issuer").and_then(Value::as_str) {
         Some(named) if named == issuer => {}
         Some(named) => {
             let named: String = named.chars().take(200).collect();
             return Err(format!(
-                "it speaks for the issuer `{named}`, not for `{issuer}`"
+                "it belongs to the issuer `{named}`, not to `{issuer}`"
             ));
         }
-        None => return Err("it names no `issuer`".to_owned()),
+        None => return Err("it has no `issuer`".to_owned()),
     }
     let uri = parsed.get("jwks_uri").and_then(Value::as_str);
     uri.map(str::to_owned)
-        .ok_or_else(|| "it names no `jwks_uri`".to_owned())
+        .ok_or_else(|| "it has no `jwks_uri`".to_owned())
 }
 
 /// Adds the content type that the server declared to an error, if the content type explains the error.
@@ -74,7 +74,7 @@ fn called(why: String, document: &Document) -> String {
         kind if kind.to_ascii_lowercase().contains("json") => why,
         kind => {
             let kind: String = kind.chars().take(80).collect();
-            format!("{why} (the server calls it `{kind}`)")
+            format!("{why} (its content type is `{kind}`)")
         }
     }
 }
@@ -112,14 +112,18 @@ mod tests {
     #[test]
     fn lies_are_refused_with_a_reason() {
         for (text, kind, part) in [
-            ("<html>sign in</html>", "text/html", "calls it `text/html`"),
+            (
+                "<html>sign in</html>",
+                "text/html",
+                "content type is `text/html`",
+            ),
             ("", "application/json", "not a JSON object"),
             ("[]", "application/json", "not a JSON object"),
             ("{}", "", "no list `keys`"),
             (r#"{"keys": {}}"#, "application/json", "no list `keys`"),
             (r#"{"keys": []}"#, "application/json", "empty"),
             (r#"{"keys": [{"kty": "oct", "k": "x"}]}"#, "", "symmetric"),
-            (r#"{"keys": [null, "x"]}"#, "", "no key in it can be used"),
+            (r#"{"keys": [null, "x"]}"#, "", "no usable key in it"),
         ] {
             let why = keys_of(&document(text, kind)).expect_err(text);
             assert!(why.contains(part), "{text}: {why}");
@@ -136,15 +140,15 @@ mod tests {
             ),
             (
                 r#"{"issuer": "https://evil.example", "jwks_uri": "https://a.example/k"}"#,
-                Err("speaks for"),
+                Err("belongs to the issuer"),
             ),
             (
                 r#"{"issuer": "https://a.example/", "jwks_uri": "x"}"#,
-                Err("speaks for"),
+                Err("belongs to the issuer"),
             ),
-            (r#"{"jwks_uri": "x"}"#, Err("names no `issuer`")),
+            (r#"{"jwks_uri": "x"}"#, Err("has no `issuer`")),
             (r#"{"issuer": "https://a.example"}"#, Err("jwks_uri")),
-            ("<html>", Err("no JSON")),
+            ("<html>", Err("not JSON")),
         ] {
             let found = keys_uri(&document(text, ""), issuer);
             match (&found, expected) {

@@ -108,18 +108,18 @@ async fn bad_servers_end_in_a_reason() {
         ("/good", Ok(KEYS)),
         ("/bare", Ok(KEYS)),
         ("/moved", Ok(KEYS)),
-        ("/html", Err("calls it `text/html`")),
+        ("/html", Err("content type is `text/html`")),
         ("/empty", Err("empty")),
         ("/teapot", Err("it answered 418")),
         ("/loop", Err("more than 5 redirects")),
-        ("/away", Err("169.254.169.254 is not asked")),
-        ("/file", Err("a redirect is not followed")),
-        ("/nowhere", Err("leads nowhere")),
+        ("/away", Err("169.254.169.254 is not called")),
+        ("/file", Err("redirect not followed")),
+        ("/nowhere", Err("without a Location")),
         ("/short", Err("")),
         ("/noise", Err("")),
         ("/head", Err("")),
         ("/huge", Err("larger than")),
-        ("/binary", Err("no text")),
+        ("/binary", Err("not UTF-8")),
         ("/silence", Err("")),
     ] {
         let found = fetched(&uri(at, path), PATIENT).await;
@@ -268,7 +268,7 @@ async fn blocked_addresses_are_not_even_called() {
         let found = ask::get(&outside, &format!("http://{host}/"), PATIENT).await;
         let why = found.expect_err("blocked");
         assert!(
-            why.contains("the operator blocked it") || why.contains("connect"),
+            why.contains("`--jwks-block` forbids the address") || why.contains("connect"),
             "{why}"
         );
     }
@@ -322,7 +322,7 @@ async fn discovery_leads_to_keys_of_its_own_issuer() {
     assert_eq!(good, Ok(KEYS.into()));
     let other = Origin::Discovery(format!("http://{own}/two").into());
     let why = fetched(&other, PATIENT).await.expect_err("another's word");
-    assert!(why.contains("speaks for the issuer"), "{why}");
+    assert!(why.contains("belongs to the issuer"), "{why}");
 }
 
 /// A mesh whose one rule wants keys from there.

@@ -14,7 +14,7 @@ use crate::state_file::StateFile;
 const FILE: &str = "last-good.json";
 /// Text in place of a Secret's content. It decodes to nothing: a gateway that has the Secret goes on with it, and a gateway that
 /// never had it admits no client.
-const LEFT_OUT: &str = "left out: what a Secret holds is in its own source alone";
+const LEFT_OUT: &str = "left out: the content of a Secret stays in its source";
 /// Public fields of a Secret: trusted authorities, and lists of revoked certificates.
 const PUBLIC: [&str; 4] = ["ca.crt", "cacert", "ca.crl", "crl"];
 
@@ -37,7 +37,7 @@ impl LastGood {
         let text = match self.file.read() {
             Ok(text) => text?,
             Err(error) => {
-                tracing::warn!(%path, %error, "the last good configuration cannot be read");
+                tracing::warn!(%path, %error, "cannot read the last good configuration");
                 return None;
             }
         };
@@ -50,7 +50,7 @@ impl LastGood {
                 Some(voile_model::check(&files, None).0)
             }
             Err(error) => {
-                tracing::warn!(%path, %error, "the last good configuration is damaged");
+                tracing::warn!(%path, %error, "the saved last good configuration is damaged");
                 None
             }
         }
@@ -60,7 +60,7 @@ impl LastGood {
     pub(crate) fn keep(&self, files: &[Arc<SourceFile>], mesh: &Mesh) {
         if let Err(error) = self.write(files, mesh) {
             let path = self.file.path().display();
-            tracing::warn!(%path, %error, "the last good configuration cannot be kept");
+            tracing::warn!(%path, %error, "cannot save the last good configuration");
         }
     }
 

@@ -34,8 +34,7 @@ use crate::workload_counts::WorkloadCounts;
 use crate::ztunnel::{AmbientWorkloads, NodeAccount};
 
 /// Legal, and nearly always a mistake: a folder that was not mounted, or the wrong one.
-const NOTHING: &str =
-    "the configuration holds no resources: proxies that ask are told to serve nothing";
+const NOTHING: &str = "the configuration has no resources: proxies receive an empty configuration";
 
 /// State that the state directory keeps between two runs.
 pub(crate) struct RememberedState {
@@ -168,7 +167,9 @@ impl<S: Source> Reload<S> {
         };
         let revocations = match self.read_revocations() {
             Err(reason) if first => return Err(ControlError::State(reason)),
-            Err(reason) => Some(format!("{reason}; what was revoked before stays revoked")),
+            Err(reason) => Some(format!(
+                "{reason}; certificates revoked before stay revoked"
+            )),
             Ok(stale) => stale,
         };
         let CheckedMesh {
@@ -230,7 +231,7 @@ impl<S: Source> Reload<S> {
         tracing::info!(
             version = self.version(),
             changed,
-            "keys of token issuers read"
+            "keys of token issuers updated"
         );
     }
 
@@ -260,7 +261,7 @@ impl<S: Source> Reload<S> {
         self.status.revoked(held);
         if let Err(reason) = &read {
             self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(reason, "the lists of revoked certificates cannot be used");
+            tracing::error!(reason, "cannot use the certificate revocation lists");
         }
         read.map(|()| self.revocations.stale(now))
     }
@@ -430,7 +431,7 @@ impl<S: Source> Reload<S> {
 
     fn unreadable(&mut self, error: ControlError) {
         self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(%error, "the configuration cannot be read; the last one stays in force");
+        tracing::error!(%error, "cannot read the configuration; the last one stays in force");
         let pending = self.pending.get_or_insert_with(Pending::new);
         pending.unreadable(error);
     }
@@ -487,7 +488,7 @@ impl<S: Source> Reload<S> {
             match read.await {
                 Ok(back) => self = back,
                 Err(error) => {
-                    tracing::error!(%error, "reading the configuration panicked; edits are no longer followed");
+                    tracing::error!(%error, "reading the configuration panicked; further edits have no effect until a restart");
                     return;
                 }
             }

@@ -83,7 +83,9 @@ impl OwnCertificate {
                     self.config = config;
                     self.made = Instant::now();
                 }
-                Err(error) => tracing::error!(%error, "our own certificate cannot be renewed"),
+                Err(error) => {
+                    tracing::error!(%error, "cannot renew the control plane's own certificate");
+                }
             }
         }
         TlsAcceptor::from(self.config.clone())
@@ -230,7 +232,7 @@ async fn in_plaintext_until_dropped(
 fn listener_of(listener: std::net::TcpListener) -> Option<TcpListener> {
     let listener = TcpListener::from_std(listener);
     listener
-        .inspect_err(|error| tracing::error!(%error, "nothing is accepted"))
+        .inspect_err(|error| tracing::error!(%error, "cannot listen; no connection is accepted"))
         .ok()
 }
 
@@ -245,7 +247,7 @@ impl AcceptLanes {
                 Err(error) => {
                     let evicted = (0..EVICT_AT_ONCE).filter(|_| self.waiting.evict_one());
                     let evicted = evicted.count();
-                    tracing::warn!(%error, evicted, "a connection cannot be accepted");
+                    tracing::warn!(%error, evicted, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -287,7 +289,7 @@ impl AcceptLanes {
             accepted = accepting => match accepted {
                 Ok(Ok(stream)) => return self.finished(Box::new(stream), from, probation).await,
                 Ok(Err(error)) => error.to_string(),
-                Err(_) => format!("not finished in {HANDSHAKE_TIMEOUT:?}"),
+                Err(_) => format!("TLS handshake not finished within {HANDSHAKE_TIMEOUT:?}"),
             },
             reason = &mut probation => reason.to_owned(),
         };

@@ -24,8 +24,8 @@ use crate::ztunnel::AmbientWorkloads;
 
 /// Said when a stream's time is over.
 const EXPIRED: &str =
-    "the credential that opened this stream has expired: come again with a newer one";
-const OLD: &str = "this stream has reached its age: come again";
+    "the credential that opened this stream has expired: reconnect with a newer one";
+const OLD: &str = "this stream has reached its maximum age: reconnect";
 /// Streams end up to this share of their age earlier, so that proxies that came together do not come back together.
 const AGE_JITTER: f64 = 0.1;
 
@@ -71,7 +71,7 @@ impl Authenticator for CertifiedMembers {
         let known = SnapshotCaller::Known(caller.clone());
         let farewell = self.snapshots.borrow().farewell(&known);
         if farewell.is_some_and(|at| at <= Instant::now()) {
-            tracing::warn!(identity = %caller.identity, "no certificate: {DEPARTED}");
+            tracing::warn!(identity = %caller.identity, "certificate refused: {DEPARTED}");
             return Err(Refusal::permission_denied(DEPARTED));
         }
         self.streams.count_work(&known, CERTIFICATE_WORK)?;

@@ -53,7 +53,7 @@ impl ServerCall {
         let Self::Following(following) = self else {
             return false;
         };
-        let status = Status::unavailable("the control plane is ending");
+        let status = Status::unavailable("the control plane is shutting down");
         following.stream.part(status.message());
         following.finish(&status);
         true
@@ -104,12 +104,12 @@ impl StreamingCall {
                     }
                 }
                 Poll::Ready(None) => {
-                    self.stream.part("the caller ended the stream");
+                    self.stream.part("the client ended the stream");
                     return Some(Status::ok(""));
                 }
                 // There is nobody left to tell.
                 Poll::Ready(Some(Err(failure))) => {
-                    self.stream.part(&format!("the stream broke: {failure:?}"));
+                    self.stream.part(&format!("the stream failed: {failure:?}"));
                     return Some(Status::ok(""));
                 }
             }
@@ -123,7 +123,7 @@ impl StreamingCall {
             Poll::Pending => self.behind + 1,
         };
         if self.behind > MAX_BEHIND {
-            let status = Status::resource_exhausted("responses are not read");
+            let status = Status::resource_exhausted("the client does not read responses");
             self.stream.part(status.message());
             // A caller that reads no responses would not read the trailers either.
             self.say.send_reset(ErrorCode::ENHANCE_YOUR_CALM);
@@ -244,7 +244,7 @@ pub(super) fn begin<D: Discovery, C: GrpcService>(
             Ok(Some(text)) => text,
             Ok(None) => return,
             Err(_) => Err(Status::deadline_exceeded(format!(
-                "the question did not come in {QUESTION_DEADLINE:?}"
+                "the request did not arrive within {QUESTION_DEADLINE:?}"
             ))),
         };
         match text {
@@ -286,7 +286,7 @@ async fn question(mut body: RecvStream) -> Option<Result<Bytes, Status>> {
         let bytes = bytes.ok()?;
         body.release_capacity(bytes.len());
         if text.len() + bytes.len() > MAX_QUESTION {
-            let reason = format!("a question of more than {MAX_QUESTION} bytes");
+            let reason = format!("the request is larger than {MAX_QUESTION} bytes");
             return Some(Err(Status::resource_exhausted(reason)));
         }
         text.extend_from_slice(&bytes);

@@ -207,7 +207,7 @@ where
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
-                    tracing::debug!(%error, "a connection broke");
+                    tracing::debug!(%error, "a connection failed");
                     return Poll::Ready(());
                 }
             }

@@ -73,7 +73,7 @@ impl ConnectionGreeting {
                     return Err(io::ErrorKind::UnexpectedEof.into()).into();
                 }
                 let Some(needed) = self.needed(buffer.filled()) else {
-                    let reason = format!("it does not begin as {self:?} does");
+                    let reason = format!("the first bytes are not {self:?}");
                     return Err(io::Error::new(io::ErrorKind::InvalidData, reason)).into();
                 };
                 if count >= needed {

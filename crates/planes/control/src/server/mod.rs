@@ -24,8 +24,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use voile_identity::revocation::CRL_FILE;
 use voile_identity::{
-    Authority, CertificateService, JoinTokens, MeshAuthenticator, StateDir, TokenKey, TrustBundle,
-    TrustStore,
+    Authority, CertificateService, JoinTokens, MeshAuthenticator, StateDir, TokenKey,
+    TokenVerifier, TrustBundle, TrustStore,
 };
 use voile_model::TrustDomain;
 use voile_watch::FolderWatch;
@@ -80,6 +80,20 @@ pub struct Control {
     monitoring: monitoring::Monitoring,
 }
 
+/// Where the authority's key comes from, and which tokens are believed.
+#[derive(Debug)]
+pub enum Credentials {
+    /// Files of the state directory, made at the first start.
+    OfState,
+    /// Those of a cluster.
+    Given {
+        /// The authority.
+        authority: Box<Authority>,
+        /// The verifier of the callers' tokens.
+        tokens: Arc<dyn TokenVerifier>,
+    },
+}
+
 /// Our own keys and who may use them.
 struct OwnKeys {
     authority: Arc<Authority>,
@@ -117,12 +131,17 @@ impl Control {
     /// are reported and left out.
     pub async fn start(options: ControlOptions, reporter: Reporter) -> Result<Self, ControlError> {
         let source = FolderWatch::new(&options.config)?;
-        Self::start_with(options, source, reporter).await
+        Self::start_with(options, source, Credentials::OfState, reporter).await
     }
 
-    async fn start_with(
+    /// As [`Self::start`], with another source of resources than folders, and other credentials than those of the state directory.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_with(
         options: ControlOptions,
         mut source: impl Source,
+        credentials: Credentials,
         reporter: Reporter,
     ) -> Result<Self, ControlError> {
         may_listen(&options)?;
@@ -142,7 +161,8 @@ impl Control {
         let interest = Arc::new(SubscriptionIndex::default());
         let (publisher, snapshots, staff) = publisher(&interest);
         status.deliver_by(interest.clone());
-        let keys = keys(&options)?;
+        let in_state = matches!(credentials, Credentials::OfState);
+        let keys = keys(&options, credentials)?;
         let served = keys.authority.fingerprint();
         let issuers = issuers(&options, &status);
         let groups = register(&options, &mut source, &status)?;
@@ -181,8 +201,10 @@ impl Control {
             age: options.connection_age,
         })?;
         let mut tasks = JoinSet::new();
-        let state = state_watch::watch(options.state, served, status.clone());
-        tasks.spawn(until_over(state, ending.subscribe()));
+        if in_state {
+            let state = state_watch::watch(options.state, served, status.clone());
+            tasks.spawn(until_over(state, ending.subscribe()));
+        }
         tasks.spawn(reload.follow(over(ending.subscribe())));
         tasks.spawn(until_over(issuers.run(), ending.subscribe()));
         status.ready.store(true, Ordering::Relaxed);
@@ -209,7 +231,7 @@ impl Control {
             self.discovery.ended().await;
         };
         if tokio::time::timeout(SHUTDOWN_GRACE, all).await.is_err() {
-            tracing::warn!("open calls did not end in {SHUTDOWN_GRACE:?}; they are cut");
+            tracing::warn!("open calls did not end within {SHUTDOWN_GRACE:?} and are closed");
         }
         self.discovery.stop();
         self.groups.stop();
@@ -309,16 +331,24 @@ fn bound(listener: &TcpListener) -> Result<SocketAddr, ControlError> {
         .map_err(|error| ControlError::Setup(format!("the listener's address: {error}")))
 }
 
-fn keys(options: &ControlOptions) -> Result<OwnKeys, ControlError> {
+fn keys(options: &ControlOptions, credentials: Credentials) -> Result<OwnKeys, ControlError> {
     let (state, longest) = (&options.state, options.certificate_ttl);
     let failed = |error: &dyn std::fmt::Display| ControlError::State(error.to_string());
     // The root's subject is a label for people; the trust domain that counts comes with the first reading.
     let domain = TrustDomain::new("cluster.local")
         .ok_or_else(|| ControlError::Setup("the default trust domain".to_owned()))?;
-    let authority = Authority::open_with(state, &domain, &options.root, SystemTime::now());
-    let authority = authority.map_err(|e| failed(&e))?;
+    let (authority, given) = match credentials {
+        Credentials::Given { authority, tokens } => (*authority, Some(tokens)),
+        Credentials::OfState => {
+            let authority = Authority::open_with(state, &domain, &options.root, SystemTime::now());
+            (authority.map_err(|e| failed(&e))?, None)
+        }
+    };
     let folder = StateDir::open(state).map_err(|e| failed(&e))?;
-    let tokens = TokenKey::open(&folder).map_err(|e| failed(&e))?;
+    let tokens = match given {
+        Some(tokens) => tokens,
+        None => Arc::new(TokenKey::open(&folder).map_err(|e| failed(&e))?),
+    };
     let joins = JoinTokens::open(&folder).map_err(|e| failed(&e))?;
     let bundle = TrustBundle::from_pem(domain, Vec::new(), authority.root_pem());
     let trust = Arc::new(TrustStore::new(bundle.map_err(|e| failed(&e))?));

@@ -14,7 +14,7 @@ use crate::error::ControlError;
 use crate::status::Status;
 use voile_xds::server::SubscriptionIndex;
 
-const HELP: &str = "GET /ready         200 once the first configuration is in force\nGET /metrics       counters, for Prometheus\nGET /debug/status  connected proxies, what they took and refused\nGET /debug/config?proxy=NAME  what proxies hold, and the documents it was made of (NAME: a stream's number, an identity, NAMESPACE/POD, or a node id)\nGET /debug/workloads  every workload as proxies are told of it, and whether it takes traffic\nGET /debug/events?after=NUMBER&wait=SECONDS  what happened since, waiting for something to happen; without `after`, where to begin\n";
+const HELP: &str = "GET /ready         200 once the first configuration is in force\nGET /metrics       counters, for Prometheus\nGET /debug/status  connected proxies, with the resources they accepted and refused\nGET /debug/config?proxy=NAME  resources of a proxy, and the documents they come from (NAME: a stream number, an identity, NAMESPACE/POD, or a node id)\nGET /debug/workloads  every workload as proxies receive it, and whether it takes traffic\nGET /debug/events?after=NUMBER&wait=SECONDS  events since NUMBER, waiting for the next one; without `after`, the current number\n";
 
 /// Longest wait for a stream's report of its proxy's resources: it answers at once unless the machine is overloaded.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -121,7 +121,7 @@ async fn answer(known: MonitoringSources, question: PageRequest) -> PageResponse
 
 async fn config(known: &MonitoringSources, question: &PageRequest) -> PageResponse {
     let Some(word) = question.parameter("proxy").filter(|word| !word.is_empty()) else {
-        return PageResponse::text(StatusCode::BAD_REQUEST, "name a proxy: ?proxy=NAME\n");
+        return PageResponse::text(StatusCode::BAD_REQUEST, "a proxy is missing: ?proxy=NAME\n");
     };
     let mut held = Vec::new();
     for id in known.status.called(word).into_iter().take(MAX_ASKED) {
@@ -154,7 +154,7 @@ async fn events(status: &Status, question: &PageRequest) -> PageResponse {
         }
         _ => PageResponse::text(
             StatusCode::BAD_REQUEST,
-            "`after` and `wait` are whole numbers\n",
+            "`after` and `wait` must be whole numbers\n",
         ),
     }
 }

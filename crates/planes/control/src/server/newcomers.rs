@@ -251,14 +251,14 @@ impl Future for NewcomerDeadline {
             .timer
             .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         if timer.as_mut().poll(context).is_ready() {
-            return Poll::Ready("no call succeeded in time");
+            return Poll::Ready("no authenticated call within the time limit");
         }
         let Some(dismissed) = &mut self.dismissed else {
             return Poll::Pending;
         };
         match Pin::new(dismissed).poll(context) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(())) => Poll::Ready("others waited for its place"),
+            Poll::Ready(Ok(())) => Poll::Ready("evicted for a newer connection"),
             // The lane is closed altogether; connections end by themselves then.
             Poll::Ready(Err(_)) => {
                 self.dismissed = None;
@@ -311,7 +311,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedConnection<S> {
             if this.standing.is_settled() {
                 this.probation = None;
             } else if let Poll::Ready(reason) = Pin::new(probation).poll(context) {
-                tracing::debug!(reason, "a newcomer's connection is closed");
+                tracing::debug!(reason, "an unauthenticated connection is closed");
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, reason)));
             }
         }

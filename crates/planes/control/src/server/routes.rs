@@ -32,7 +32,9 @@ impl<D: Discovery, C: GrpcService> Routes<D, C> {
     pub(super) fn admit(&self, head: Request<()>) -> Result<Request<()>, Status> {
         match &self.certificates {
             Some(certificates) if C::PATHS.contains(&head.uri().path()) => certificates.admit(head),
-            _ => Err(Status::unimplemented("this address serves no such method")),
+            _ => Err(Status::unimplemented(
+                "this address does not serve the method",
+            )),
         }
     }
 
@@ -69,7 +71,7 @@ where
         let (metadata, mut known, ()) = (self.check)(asked)?.into_parts();
         let caller = known.remove::<SnapshotCaller>();
         let caller =
-            caller.ok_or_else(|| Status::unauthenticated("nobody has checked who calls"))?;
+            caller.ok_or_else(|| Status::unauthenticated("the caller was not authenticated"))?;
         let life = known.remove::<BoundedLife>();
         let headers = metadata.into_headers();
         self.streams

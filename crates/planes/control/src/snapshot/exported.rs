@@ -32,7 +32,7 @@ impl MeshSnapshot {
             return None;
         }
         Some(format!(
-            "`exportTo` keeps it from namespace {}",
+            "`exportTo` hides it from namespace {}",
             caller.namespace()
         ))
     }

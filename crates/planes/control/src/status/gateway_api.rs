@@ -39,7 +39,7 @@ impl Written {
         }
         if let Err(error) = self.file.update(|_| text.clone().into_bytes()) {
             let path = self.file.path().display();
-            tracing::warn!(%path, %error, "the status of Gateway API's resources cannot be written");
+            tracing::warn!(%path, %error, "cannot write the status of Gateway API resources");
             return;
         }
         self.text = text;

@@ -50,7 +50,7 @@ impl UnhealthyEndpoints {
         let mut findings = match HealthFindings::decode(details) {
             Ok(findings) => findings,
             Err(error) => {
-                tracing::warn!(stream, %error, "a proxy's word on HealthChecks cannot be read");
+                tracing::warn!(stream, %error, "cannot read a proxy's health check report");
                 HealthFindings::default()
             }
         };

@@ -107,7 +107,7 @@ fn told_apart(
         let own = PortFamily::of(server);
         if own != family {
             problems.push(format!(
-                "{}: {}: port {} of {} is {} for one Gateway and {} for another; the oldest counts",
+                "{}: {}: port {} of {} is {} for one Gateway and {} for another; the oldest Gateway wins",
                 server.source,
                 gateway.name,
                 server.port,
@@ -162,7 +162,7 @@ fn in_tls(
     };
     if let Some(Err(missing)) = tls.as_ref().map(|tls| &tls.certificate) {
         problems.push(format!(
-            "{}: {}: nobody is let in on port {} of {}: {missing}",
+            "{}: {}: port {} of {} admits no client: {missing}",
             server.source, gateway.name, server.port, workload.key
         ));
     }
@@ -241,7 +241,7 @@ fn secret(
 ) -> Result<ResourceName, Arc<str>> {
     let granted = namespace.as_ref().filter(|_| server.granted);
     if server.granted && granted.is_none() {
-        return Err("its certificate cannot be shown".into());
+        return Err("its certificate is not available".into());
     }
     let own = granted.unwrap_or(&workload.key.namespace);
     let name = named.strip_prefix("kubernetes://").unwrap_or(named);
@@ -250,9 +250,7 @@ fn secret(
         _ => name,
     };
     match name.contains('/') {
-        true => {
-            Err(format!("the Secret {name} is not of the gateway's own namespace {own}").into())
-        }
+        true => Err(format!("the Secret {name} is not in the gateway's namespace {own}").into()),
         false => Ok(ResourceName::new(own.clone(), name)),
     }
 }
@@ -283,7 +281,7 @@ fn of_secrets(
             let named = ids.first().and_then(|id| id.as_ref().ok());
             let why = missing
                 .next()
-                .unwrap_or_else(|| "its certificate cannot be shown".into());
+                .unwrap_or_else(|| "its certificate is not available".into());
             (
                 named.map(ToString::to_string).unwrap_or_default().into(),
                 Err(why),
@@ -292,7 +290,7 @@ fn of_secrets(
     };
     problems.extend(missing.map(|why| {
         format!(
-            "{}: a certificate of {} is not shown: {why}",
+            "{}: a certificate of {} is not used: {why}",
             server.source, workload.key
         )
     }));
@@ -325,7 +323,7 @@ fn nobody_believed(ids: &[Result<ResourceName, Arc<str>>]) -> Arc<str> {
     match ids.first() {
         Some(Ok(id)) => format!("neither the Secret {id}-cacert nor {id} has `ca.crt`").into(),
         Some(Err(why)) => why.clone(),
-        None => "its certificate cannot be shown".into(),
+        None => "its certificate is not available".into(),
     }
 }
 

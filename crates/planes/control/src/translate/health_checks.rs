@@ -14,7 +14,7 @@ pub(super) fn asked_by(
     let held = mesh.health_checks_for(workload);
     for beyond in held.iter().skip(MAX_HEALTH_CHECKS) {
         problems.push(format!(
-            "HealthCheck {}: a proxy asks by at most {MAX_HEALTH_CHECKS} of them, and not by this one",
+            "HealthCheck {} is ignored: a proxy runs at most {MAX_HEALTH_CHECKS}",
             beyond.name
         ));
     }
@@ -52,6 +52,9 @@ mod tests {
         let [said] = &problems[..] else {
             panic!("{problems:?}");
         };
-        assert!(said.starts_with("HealthCheck shop/c256: "), "{said}");
+        assert!(
+            said.starts_with("HealthCheck shop/c256 is ignored: "),
+            "{said}"
+        );
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn inbound(
             ));
         } else if !binds.insert(listener.bind) {
             problems.push(format!(
-                "{}: inbound {} is there twice",
+                "{}: inbound {} is declared twice",
                 workload.key, listener.bind
             ));
         } else {
@@ -173,7 +173,7 @@ pub(super) fn outbound(
         match binds.insert(bind) {
             true => listeners.push(made),
             false => problems.push(format!(
-                "{}: {}: outbound {bind} is there twice",
+                "{}: {}: outbound {bind} is declared twice",
                 listener.source, workload.key
             )),
         }

@@ -195,7 +195,10 @@ impl RouteResponses<'_> {
             None => destinations.collect(),
             // It stands here still: there is nobody to hand over to.
             Some(delegate) => {
-                let missing = format!("no VirtualService {} can be handed over to", delegate.name);
+                let missing = format!(
+                    "the delegate VirtualService {} does not exist",
+                    delegate.name
+                );
                 vec![RouteDestination {
                     to: Err(missing.into()),
                     weight: 1,

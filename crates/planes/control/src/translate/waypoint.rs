@@ -39,15 +39,14 @@ pub(super) fn waypoint(
     }
     let Some(gateway) = mesh.waypoint_run_by(workload) else {
         problems.push(format!(
-            "{}: it is run by no Gateway of the class istio-waypoint, nor by one of istio-east-west that is in force, and takes \
-             nothing",
+            "{}: no Gateway of the class istio-waypoint, and none in force of the class istio-east-west, runs this waypoint; it serves nothing",
             workload.key
         ));
         return made;
     };
     if gateway.binding.is_some() {
         problems.push(format!(
-            "{}: the annotation {INBOUND_BINDING} of {} is for pods of another program; it takes tunnels itself, and no PROXY header",
+            "{}: the annotation {INBOUND_BINDING} of {} is ignored: it is for waypoints of another program; this one accepts HBONE itself, and no PROXY header",
             workload.key, gateway.name
         ));
     }

@@ -22,14 +22,16 @@ pub(super) fn authorization(policy: &Policy, scope: wire::Scope) -> TranslatedPo
         Action::Allow => false,
         Action::Deny => true,
         Action::Audit => {
-            problems
-                .push("a node proxy (ztunnel) audits nothing; it marks no connection".to_owned());
+            problems.push(
+                "a node proxy (ztunnel) does not support AUDIT; no connection is audited"
+                    .to_owned(),
+            );
             true
         }
         Action::Custom(provider) => {
             let word = if policy.dry_run { "would be" } else { "is" };
             problems.push(format!(
-                "a node proxy (ztunnel) cannot ask provider `{provider}`; what it {word} asked about {word} denied"
+                "a node proxy (ztunnel) cannot call provider `{provider}`; connections that it {word} asked about {word} denied"
             ));
             true
         }
@@ -50,11 +52,11 @@ pub(super) fn authorization(policy: &Policy, scope: wire::Scope) -> TranslatedPo
         }
         if !unsaid.is_empty() {
             let consequence = match deny {
-                true => "the rule denies without asking that, so more than is written",
+                true => "the rule ignores that condition, so it denies more than written",
                 false => "the rule allows nothing",
             };
             problems.push(format!(
-                "rules[{number}] asks for {}, which a node proxy (ztunnel) cannot tell: {consequence}",
+                "rules[{number}] matches on {}, which a node proxy (ztunnel) does not know: {consequence}",
                 unsaid.join(", ")
             ));
         }

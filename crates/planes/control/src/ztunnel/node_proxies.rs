@@ -178,12 +178,12 @@ impl AmbientWorkloads {
         }
         if !self.serves_node(caller) {
             return Err(format!(
-                "{who} may only ask for itself, not for {asked}: it is no `--node-account` of this control plane"
+                "{who} may only request certificates for itself, not for {asked}: it is not a `--node-account` of this control plane"
             ));
         }
         let (Some(pod), CallerProof::Token) = (&caller.pod, caller.proof) else {
             return Err(format!(
-                "{who} did not show a token that is bound to its pod, so nobody knows its node"
+                "{who} did not send a token that is bound to its pod, so its node is unknown"
             ));
         };
         let key = WorkloadKey::new(who.namespace.clone(), pod.as_str());

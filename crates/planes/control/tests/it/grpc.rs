@@ -249,7 +249,10 @@ async fn a_server_is_told_what_its_own_sidecar_would_obey() {
     let told = server.told(&[SERVER], None).await;
     assert!(told.is_empty(), "{told:?}");
     let page = mesh.get("/debug/status").await;
-    assert!(page.contains("gRPC knows no path templates"), "{page}");
+    assert!(
+        page.contains("gRPC does not support path templates"),
+        "{page}"
+    );
 }
 
 #[tokio::test]
@@ -259,8 +262,13 @@ async fn what_a_server_is_told_otherwise_is_a_limit_on_the_status_page() {
     let mut server = Stranger::start(&mesh, Some(mesh.token("echo", None))).await;
     let listener = server.get(LISTENER, SERVER, "echo-1").await;
     assert!(listener.is_object(), "{listener}");
-    page(&mesh, "permissive: port 8080: a server takes either", true).await;
-    let audited = "audit: port 8080: AuthorizationPolicy shop/who is not reported on";
+    page(
+        &mesh,
+        "permissive: port 8080: a gRPC server accepts either",
+        true,
+    )
+    .await;
+    let audited = "audit: port 8080: AuthorizationPolicy shop/who has no audit records";
     page(&mesh, audited, true).await;
     let strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: shop}\nspec: {mtls: {mode: STRICT}}\n";
     mesh.edit("mesh.yaml", SHOP);
@@ -339,7 +347,7 @@ async fn what_is_said_of_calls_is_told_or_is_a_limit_on_the_status_page() {
     assert_eq!(most(&told[&name]), 7);
     page(
         &mesh,
-        "outlier-detection: port 80: gRPC puts nobody out",
+        "outlier-detection: port 80: gRPC does not eject endpoints",
         true,
     )
     .await;
@@ -569,7 +577,7 @@ async fn a_target_behind_a_waypoint_is_refused_by_name_until_it_stands_there_no_
     client.ask(LISTENER, &["echo:80"], "client-1");
     let told = client.told(&["echo:80"], None).await;
     assert!(told.is_empty(), "{told:?}");
-    let why = "it stands behind the waypoint shop/gate.shop.svc.cluster.local, through which gRPC is not led";
+    let why = "the service is behind the waypoint shop/gate.shop.svc.cluster.local, which gRPC clients do not use";
     page(&mesh, &format!("waypoint: port 80: {why}"), true).await;
     page(&mesh, &format!("shop/{HOST}: {why}"), true).await;
     // Nor is anybody told of it by the names of its parts.
@@ -606,7 +614,12 @@ async fn who_has_a_node_proxy_is_called_in_plaintext_where_it_takes_that_and_tha
     let there = ["127.1.0.3:8080"];
     let endpoints = client.get(ENDPOINTS, &name, "client-1").await;
     assert_eq!(addresses(&endpoints), there);
-    page(&mesh, "tunnel: port 80: who has a node proxy", true).await;
+    page(
+        &mesh,
+        "tunnel: port 80: endpoints behind a node proxy",
+        true,
+    )
+    .await;
     let mut other = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
     let cluster = other.get(CLUSTER, &name, "client-1").await;
     assert_eq!(cluster["transport_socket"], Value::Null);
@@ -676,7 +689,7 @@ async fn who_is_on_another_network_is_not_called_and_that_is_a_limit() {
     assert_eq!(addresses(&endpoints), ["127.1.0.3:8080"]);
     page(
         &mesh,
-        "network: port 80: whoever is on the network east",
+        "network: port 80: endpoints on the network east",
         true,
     )
     .await;

@@ -51,11 +51,8 @@ async fn lists_are_told_at_once_and_wrong_ones_leave_the_last_good_in_force() {
     let foreign = std::fs::read_to_string(foreign.join("ca-crl.pem")).unwrap();
     let root = std::fs::read_to_string(state.join("root-cert.pem")).unwrap();
     for (wrong, why) in [
-        (
-            "not a list".to_owned(),
-            "not a list of revoked certificates",
-        ),
-        (root, "not a list of revoked certificates"),
+        ("not a list".to_owned(), "not a certificate revocation list"),
+        (root, "not a certificate revocation list"),
         (foreign.clone(), "not signed by the key"),
         (format!("{good}{foreign}"), "list 2: not signed by the key"),
         (good.repeat(17), "17 lists"),

@@ -33,8 +33,7 @@ pub const SIDECAR_PORT: &str = "V0609";
 
 pub(super) fn sidecar_port(source: &Source, service: &str, port: Port, own: u16) -> Diagnostic {
     let message = format!(
-        "the Service `{service}` sends to port {port} of this pod, whose application listens on port {own} by its Sidecar: \
-         the pod is ambient, and a node proxy leads to no other port"
+        "the Service `{service}` has targetPort {port}, but by the Sidecar's defaultEndpoint the application listens on port {own}: the pod is ambient, and a node proxy does not change the port"
     );
     Diagnostic::error(SIDECAR_PORT, source.clone(), message).help(format!(
         "let the application listen on port {port}, or give the pod a sidecar (istio-injection: enabled)"
@@ -53,8 +52,7 @@ pub(super) fn no_ingress(
         .map(|(key, value)| format!("{key}: {value}"))
         .collect();
     let message = format!(
-        "the Service `{service}` sends to port {port} of this pod, but no Sidecar listens there: \
-         in loopback isolation nothing redirects traffic through a sidecar by itself"
+        "the Service `{service}` has targetPort {port}, but no Sidecar ingress listener of this pod has this port: loopback isolation does not redirect traffic to the sidecar"
     );
     Diagnostic::error(NO_INGRESS, source.clone(), message).help(format!(
         "add a Sidecar with workloadSelector.labels {{{}}} and ingress [{{port: {{number: {port}, protocol: HTTP, name: http}}, \
@@ -79,7 +77,7 @@ pub(super) fn check(
     for container in pod.template.applications() {
         if !container.security.privileges.is_empty() {
             let message = format!(
-                "the container `{}` asks for privileges that `voile up` gives to no application: {}",
+                "the container `{}` requests privileges that `voile up` gives to no application: {}",
                 container.name,
                 container.security.privileges.join(", ")
             );
@@ -97,14 +95,14 @@ pub(super) fn check(
             problems.push(
                 Diagnostic::error(NO_COMMAND, container.source.clone(), message)
                     .field("command")
-                    .help("say which program of this machine to run, such as command: [\"python3\", \"server.py\"]"),
+                    .help("set `command` to a program of this machine, such as command: [\"python3\", \"server.py\"]"),
             );
         }
     }
     if pod.is_ambient() && !by_node {
         // Nothing would enforce a policy before it.
         let message = format!(
-            "`{}` is ambient (istio.io/dataplane-mode), and no node proxy serves it: no policy would be enforced before it",
+            "`{}` is ambient (istio.io/dataplane-mode), but no node proxy runs: no policy would be enforced for it",
             pod.workload()
         );
         problems.push(Diagnostic::error(NOT_SERVED, pod.source.clone(), message).help(
@@ -115,7 +113,7 @@ pub(super) fn check(
         return; // each has its own loopback device
     }
     if pod.sidecar.is_some() && pod.template.capture.keeps_source == Some(true) {
-        let message = "this pod counts on its callers' addresses (interceptionMode: TPROXY), but in loopback isolation its sidecar calls it from its own";
+        let message = "this pod needs its callers' addresses (interceptionMode: TPROXY), but in loopback isolation the sidecar calls the application from its own address";
         problems.push(
             Diagnostic::error(NO_CALLERS, pod.source.clone(), message)
                 .field("metadata.annotations[sidecar.istio.io/interceptionMode]")

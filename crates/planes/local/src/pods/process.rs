@@ -202,7 +202,7 @@ impl Process {
             let exit = self.successor.as_mut()?.try_exit()?;
             self.successor = None;
             let name = self.name();
-            return Some(format!("the new {name} {exit}; the old one serves on"));
+            return Some(format!("the new {name} {exit}; the old one keeps serving"));
         };
         self.child = None;
         self.kill_at = None;
@@ -265,7 +265,7 @@ impl Process {
                     .and_then(Confinement::user)
                 {
                     let hint = format!(
-                        " (it runs as user {}, to whom folders such as /root are closed: its programs and files must be in the mesh's folder, or where every user may read them)",
+                        "(it runs as user {}, who cannot read folders such as /root: put its programs and files into the mesh's folder or into one that every user can read)",
                         user.uid
                     );
                     how.push_str(&hint);
@@ -510,7 +510,7 @@ mod tests {
         process.replace().expect("started");
         assert_eq!(
             wait(&mut process),
-            "the new sidecar ended with code 4; the old one serves on"
+            "the new sidecar ended with code 4; the old one keeps serving"
         );
         fs::remove_file(path("broken")).expect("removed");
         process.replace().expect("started");

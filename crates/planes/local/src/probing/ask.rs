@@ -108,8 +108,9 @@ impl ProbeCall {
                         .map_err(|error| error.to_string())?,
                 };
                 let elsewhere = |status: u16| {
-                    let warning =
-                        format!("is redirected elsewhere ({status}), which counts as good");
+                    let warning = format!(
+                        "is redirected to another host ({status}), which counts as success"
+                    );
                     (300..400).contains(&status).then_some(warning)
                 };
                 asked.map(elsewhere).map_err(|failure| failure.why)

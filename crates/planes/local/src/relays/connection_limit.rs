@@ -54,8 +54,7 @@ impl ConnectionLimit {
         }
         *said = Some(now);
         Some(format!(
-            "{}: all {} connections that it may hold at once are open (each takes two descriptors of this process); \
-             whoever connects now waits until one ends",
+            "{}: the limit of {} open connections is reached (each takes two file descriptors of this process); new connections wait until one closes",
             self.what, self.limit
         ))
     }
@@ -82,7 +81,7 @@ mod tests {
         assert_eq!(room.full(said), None);
         let line = room.full(said + SAID_EVERY).expect("after a while");
         assert!(
-            line.starts_with("127.0.0.1:80: all 2 connections"),
+            line.starts_with("127.0.0.1:80: the limit of 2 open connections"),
             "{line}"
         );
     }

@@ -136,7 +136,7 @@ impl DatagramRelay {
             if !std::mem::replace(&mut self.is_full, true) {
                 let (address, most) = (self.address, self.most);
                 tracing::error!(
-                    "the published port {address}: all {most} clients of UDP that it may have at once are there; what others send is dropped"
+                    "the published port {address}: the limit of {most} UDP clients is reached; datagrams of other clients are dropped"
                 );
             }
             return None;

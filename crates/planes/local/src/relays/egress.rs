@@ -112,7 +112,7 @@ impl Gate {
             let client = match listener.accept().await {
                 Ok((client, _)) => client,
                 Err(error) => {
-                    tracing::warn!(%error, "the way out cannot accept");
+                    tracing::warn!(%error, "the egress relay cannot accept");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -123,7 +123,7 @@ impl Gate {
                 // A connection that was not redirected has no destination.
                 let to = resolver.or_else(|| leads().filter(leads_out));
                 if let Err(error) = gate.go_out(client, to).await {
-                    tracing::debug!(?to, %error, "not carried out of the mesh");
+                    tracing::debug!(?to, %error, "not forwarded out of the mesh");
                 }
                 drop(permit);
             });

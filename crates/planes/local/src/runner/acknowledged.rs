@@ -90,7 +90,7 @@ impl Runner {
                 ));
                 return;
             }
-            EditStatus::Refused => "the edit is not in force: a proxy refuses it".to_owned(),
+            EditStatus::Refused => "the edit is not in force: a proxy rejects it".to_owned(),
             EditStatus::Waiting(_) if now.duration_since(since) < SAID_AFTER => return,
             EditStatus::Waiting(what) => {
                 format!("the edit is not in force yet: waiting for {what}")

@@ -146,7 +146,7 @@ impl Runner {
             Err(error) => {
                 self.unreadable = true;
                 self.event(&format!(
-                    "the folder cannot be read, the last good state stays: {error}"
+                    "the folder cannot be read; the last good state stays in force: {error}"
                 ));
                 return Ok(());
             }
@@ -170,7 +170,7 @@ impl Runner {
             Ok(understood) => understood,
             Err(error) => {
                 self.event(&format!(
-                    "the edit cannot be followed, the last good state stays: {error}"
+                    "the edit cannot be applied; the last good state stays in force: {error}"
                 ));
                 return Ok(());
             }
@@ -189,7 +189,7 @@ impl Runner {
         if is_new {
             self.forget_edit();
             self.event(&format!(
-                "{} in the folder: what is named keeps its last good state",
+                "{} in the folder: the named resources keep their last good state",
                 counted(self.errors())
             ));
         } else {

@@ -41,7 +41,7 @@ impl Runner {
             let missing = callable
                 .map(|other| &other.name)
                 .find(|name| !known.takes_traffic(name))?;
-            Some(format!("{} to learn of {missing}", sidecar_name(&pod.name)))
+            Some(format!("{} to receive {missing}", sidecar_name(&pod.name)))
         })
     }
 

@@ -122,7 +122,7 @@ impl Runner {
             let _ = writeln!(io::stdout(), "{service}\t{url}");
         }
         for what in failed {
-            self.say(&format!("goes on without {what}"));
+            self.say(&format!("continues without {what}"));
         }
         for refused in &self.plan.refused {
             self.say(&format!("{} is not started: it has an error", refused.name));
@@ -177,8 +177,7 @@ impl Runner {
             more => format!(" and {} more", more - 1),
         };
         format!(
-            "; {first}{others} without a proxy: no policy is enforced before it \
-             (label its namespace istio-injection: enabled or istio.io/dataplane-mode: ambient)"
+            "; {first}{others} without a proxy: no policy is enforced for it (label its namespace istio-injection: enabled or istio.io/dataplane-mode: ambient)"
         )
     }
 

@@ -247,7 +247,7 @@ fn what_cannot_run_here_is_said_with_what_would_be_right() {
         "{SHOP}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: front-1, namespace: shop}}\nspec: {{containers: [{{name: a, command: [b]}}]}}\nstatus: {{podIP: 10.0.0.1}}\n"
     );
     for (text, code, says) in [
-        (&no_ingress, "V0601", "sends to port 8080"),
+        (&no_ingress, "V0601", "has targetPort 8080"),
         (&no_command, "V0602", "container `app` has no command"),
         (
             &shared,

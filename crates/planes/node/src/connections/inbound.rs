@@ -72,7 +72,7 @@ pub(crate) async fn tunnels(
         Err(error) => return refused(&error),
     };
     if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
-        return refused(&"the caller does not speak h2");
+        return refused(&"the client did not negotiate h2 (ALPN)");
     }
     let proven = match ProvenPeer::of(&stream) {
         Ok(proven) => proven,
@@ -100,7 +100,7 @@ pub(crate) async fn tunnels(
             Http2End::Closed
         }
     };
-    tracing::debug!(?end, %peer, "a connection of another proxy ended");
+    tracing::debug!(?end, %peer, "an HBONE connection ended");
     wire.close().await;
     link.borrow().closed();
 }
@@ -217,7 +217,7 @@ impl CalledTarget {
         };
         let service = self.service(own).and_then(|key| view.service(&key));
         let Some(service) = service.map(|served| &served.service) else {
-            return Err((UNAVAILABLE, "there is no such service"));
+            return Err((UNAVAILABLE, "the service does not exist"));
         };
         if !service.ports.iter().any(|port| port.number.get() == number) {
             return Err((UNAVAILABLE, "the service has no such port"));
@@ -225,7 +225,7 @@ impl CalledTarget {
         let alike = |address: &&IpAddr| address.is_ipv4() == here.is_ipv4();
         let found = service.addresses.iter().find(alike);
         let found = found.or(service.addresses.first());
-        let why = "the service has no address, and a PROXY header no room for a name";
+        let why = "the service has no address to put into the PROXY header";
         let address = found.ok_or((UNAVAILABLE, why))?;
         Ok(SocketAddr::new(*address, number))
     }
@@ -240,10 +240,13 @@ impl CalledTarget {
     ) -> Result<TunnelTarget, Nowhere> {
         let Some(tunnel) = own.workload.application_tunnel else {
             if let Self::Elsewhere(_) = self {
-                return Err((BAD_REQUEST, "it is not the address of this workload"));
+                return Err((
+                    BAD_REQUEST,
+                    "the destination is not an address of this workload",
+                ));
             }
             let to = self.at(own, here);
-            let to = to.ok_or((UNAVAILABLE, "the pod is behind no such service"))?;
+            let to = to.ok_or((UNAVAILABLE, "the pod is not an endpoint of the service"))?;
             return Ok(TunnelTarget {
                 judged: to,
                 to,
@@ -253,7 +256,7 @@ impl CalledTarget {
         let asked = self.address(own, here, view)?;
         let port = tunnel.port.map_or(asked.port(), Port::get);
         if OWN_PORTS.contains(&port) {
-            return Err((BAD_REQUEST, "the port is the node proxy's own"));
+            return Err((BAD_REQUEST, "the port belongs to the node proxy"));
         }
         let at = match (tunnel.proxy, here) {
             (false, _) => here,
@@ -315,7 +318,7 @@ async fn admit<'a>(
         let opens = pod.opens(way.to.port());
         opens.then_some(way).ok_or((
             BAD_REQUEST,
-            "it is the node proxy itself, which has pages alone",
+            "the node proxy's own pod serves only metrics and readiness",
         ))
     });
     let way = match way {
@@ -431,10 +434,12 @@ async fn begin<'a>(
             .local_addr()
             .is_ok_and(|at| pod.has(at.ip().to_canonical()));
     if !is_here || OWN_PORTS.contains(&to.port()) {
-        return refused(&format_args!("{to} is not the application's"));
+        return refused(&format_args!(
+            "{to} is not an address and port of the application"
+        ));
     }
     let Some(view) = worker.known_both(to.ip(), peer.ip()).await else {
-        return refused(&"nobody says what this pod obeys");
+        return refused(&"the control plane did not send the policies of this pod in time");
     };
     let parties = ConnectionParties {
         reporter: Reporter::Destination,

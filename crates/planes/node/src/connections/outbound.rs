@@ -161,16 +161,24 @@ async fn begin<'a>(
         None
     };
     if !pod.has(client.ip()) {
-        return refused(&format_args!("{} is not the pod's address", client.ip()));
+        return refused(&format_args!(
+            "{} is not an address of the pod",
+            client.ip()
+        ));
     }
     let Some(view) = worker.known(&[client.ip(), to.ip()]).await else {
-        return refused(&format_args!("nobody says who is at {}", to.ip()));
+        return refused(&format_args!(
+            "the control plane did not answer for {} in time",
+            to.ip()
+        ));
     };
     let Some(source) = own(&view, pod, client.ip()) else {
         return refused(&"the control plane does not know this pod");
     };
     let Some(view) = worker.known_way(&view, source, to).await else {
-        return refused(&format_args!("nobody says who stands before {to}"));
+        return refused(&format_args!(
+            "the control plane did not send the waypoint of {to} in time"
+        ));
     };
     let Some(source) = own(&view, pod, client.ip()) else {
         return refused(&"the control plane does not know this pod");
@@ -361,7 +369,7 @@ async fn enter(
     let all: Vec<SocketAddr> = far.gates.iter().map(|gate| gate.at).collect();
     let known = &worker.gateways;
     let order = known.order(&all, fastrand::u64(..), Instant::now());
-    let mut last = trouble(CONNECT, "no gateway is known");
+    let mut last = trouble(CONNECT, "no gateway of the network is known");
     for (turn, place) in order.iter().enumerate() {
         let gate = &far.gates[*place];
         let attempt = async {
@@ -383,7 +391,7 @@ async fn enter(
             }
             Err(error) => {
                 known.failed(gate.at, Instant::now());
-                tracing::debug!(gateway = %gate.at, %error, "another network is not entered here");
+                tracing::debug!(gateway = %gate.at, %error, "cannot reach another network through this gateway");
                 last = error;
             }
         }
@@ -446,10 +454,7 @@ async fn dial(
     let tcp = tcp.map_err(|error| match error {
         ConnectError::Timeout { .. } => trouble(
             NETWORK_POLICY,
-            format_args!(
-                "{error}: does a NetworkPolicy keep it from port {}?",
-                to.port()
-            ),
+            format_args!("{error}: does a NetworkPolicy block port {}?", to.port()),
         ),
         other => trouble(CONNECT, other),
     })?;
@@ -496,7 +501,7 @@ fn verified(
     if protocol != Some(alpn::PLAIN_HTTP2) {
         return Err(trouble(
             HANDSHAKE_FAILURE,
-            format_args!("{at} does not speak h2"),
+            format_args!("{at} did not negotiate h2 (ALPN)"),
         ));
     }
     let refused = |reason: &dyn Display| trouble(TLS_FAILURE, format_args!("{at}: {reason}"));

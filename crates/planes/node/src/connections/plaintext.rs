@@ -48,7 +48,10 @@ impl PlainArrival<'_> {
     pub(crate) fn destination(&self, tcp: &TcpStream) -> Option<SocketAddr> {
         match original_destination(tcp) {
             Ok(Some(to)) => return Some(to),
-            Ok(None) => self.refuse(tcp, &"nobody redirected it here"),
+            Ok(None) => self.refuse(
+                tcp,
+                &"the connection was not redirected (no original destination)",
+            ),
             Err(error) => self.refuse(tcp, &error),
         }
         None

@@ -110,7 +110,7 @@ async fn open<'a>(
     }
     let view = worker.view();
     let (Some(caller), Some(called)) = (proven(from), proven(there)) else {
-        return Err((IDENTITY_ERROR, "there is no certificate".to_owned()));
+        return Err((IDENTITY_ERROR, "a pod has no certificate yet".to_owned()));
     };
     if called.is_revoked(&view.revocations) {
         return Err((CERT_REVOKED, REVOKED.to_owned()));

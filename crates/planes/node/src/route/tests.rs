@@ -134,7 +134,12 @@ fn who_cannot_be_called_rightly_is_not_called() {
             direct,
             "waypoint",
         ),
-        ("hbone", |_, _| {}, ([10, 244, 0, 3], 15008).into(), "own"),
+        (
+            "hbone",
+            |_, _| {},
+            ([10, 244, 0, 3], 15008).into(),
+            "the node proxy",
+        ),
         (
             "weightless",
             |_, w| w.capacity = Some(0),
@@ -660,17 +665,17 @@ fn nobody_of_another_network_is_called_by_a_guess() {
         (
             "a stranger at the gateway",
             |_, keeper| keeper.addresses = vec![vec![192, 0, 2, 8]],
-            "who its gateway 192.0.2.9:15008 must be",
+            "the identity of its gateway 192.0.2.9:15008 is unknown",
         ),
         (
             "the same address of a third network",
             |_, keeper| keeper.network = "north".to_owned(),
-            "who its gateway 192.0.2.9:15008 must be",
+            "the identity of its gateway 192.0.2.9:15008 is unknown",
         ),
         (
             "a gateway without tunnels",
             |_, keeper| keeper.tunnel_protocol = proto::TunnelProtocol::None.into(),
-            "who its gateway 192.0.2.9:15008 must be",
+            "the identity of its gateway 192.0.2.9:15008 is unknown",
         ),
     ];
     for (what, change, word) in cases {

@@ -65,7 +65,7 @@ impl CollectorDialer for CollectorEndpoints {
             };
             if endpoint.origination.is_some() {
                 // Never in plaintext instead.
-                let why = "TLS that a DestinationRule wants is not made towards collectors";
+                let why = "TLS origination by a DestinationRule is not supported for telemetry collectors";
                 return Err(io::Error::other(why));
             }
             let tcp = transport::connect(endpoint.address, origin, CONNECT_TIMEOUT);
@@ -80,7 +80,7 @@ impl CollectorDialer for CollectorEndpoints {
             verify(&stream, expected).map_err(io::Error::other)?;
             match stream {
                 TransportStream::ClientTls(tls) => Ok(tls as Box<dyn CollectorStream>),
-                _ => Err(io::Error::other("not the client's side of TLS")),
+                _ => Err(io::Error::other("not a TLS client connection")),
             }
         })
     }

@@ -31,7 +31,7 @@ async fn until_it_succeeds<T>(what: &str, mut open: impl FnMut() -> io::Result<T
     loop {
         match open() {
             Ok(opened) => return opened,
-            Err(error) => tracing::warn!(what, %error, "not open yet; trying again"),
+            Err(error) => tracing::warn!(what, %error, "cannot open it; trying again"),
         }
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }

@@ -36,7 +36,7 @@ pub(super) fn relieve(control: &Rc<RefCell<Control>>) {
     let said = control.borrow().said_short;
     if said.is_none_or(|then| now.duration_since(then) >= SAID_EVERY) {
         control.borrow_mut().said_short = Some(now);
-        tracing::warn!("memory is short: idle connections are closed");
+        tracing::warn!("memory limit is near: closing idle connections");
     }
     give_back_soon(control);
 }

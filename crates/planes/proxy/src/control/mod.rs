@@ -226,7 +226,7 @@ pub fn run(options: ProxyOptions) -> Result<(), RunError> {
         workload = options.workload,
         workers = options.workers,
         descriptors = limit,
-        "proxy begins"
+        "proxy started"
     );
     let pages = Pages::bind(&options)?;
     let store = Arc::new(CertificateStore::new());
@@ -264,7 +264,7 @@ pub fn run(options: ProxyOptions) -> Result<(), RunError> {
     )?;
     for thread in threads {
         if thread.join().is_err() {
-            tracing::error!("a worker ended by a panic");
+            tracing::error!("a worker panicked");
         }
     }
     // The workers are gone, and their last records are on their way.
@@ -361,11 +361,7 @@ fn bind_captured(
             capture.inbound,
             "captured inbound",
         ),
-        (
-            ListenerDirection::Tunnels,
-            capture.tunnels,
-            "tunnels of HBONE",
-        ),
+        (ListenerDirection::Tunnels, capture.tunnels, "HBONE tunnels"),
     ];
     let mut bound = Vec::new();
     for (direction, address, purpose) in all {
@@ -387,7 +383,7 @@ fn bind_captured(
                     return Err(failed(sixth, error));
                 }
                 // A machine without IPv6 redirects none.
-                Err(error) => tracing::debug!(%sixth, %error, "no IPv6 is captured"),
+                Err(error) => tracing::debug!(%sixth, %error, "IPv6 connections are not captured"),
             }
         }
     }
@@ -433,7 +429,7 @@ fn start_workers(
         };
         let body = move || {
             if let Err(error) = worker::run(birth) {
-                tracing::error!(%error, "a worker cannot start");
+                tracing::error!(%error, "cannot start a worker");
             }
         };
         threads.push(
@@ -651,7 +647,7 @@ fn start_client(
     ];
     for (kind, name) in first {
         if client.subscribe(kind, [name]).is_err() {
-            tracing::error!("the first subscription was refused");
+            tracing::error!("cannot subscribe to the proxy's configuration");
         }
     }
     let asked = health_of(options, &client);

@@ -71,10 +71,10 @@ impl PendingRecorders {
             }
         };
         if tokio::time::timeout(LAST_RECORDS, all).await.is_err() {
-            tracing::warn!("the last records did not reach their collectors");
+            tracing::warn!("the last access log entries and spans did not reach their collectors");
         }
         if !self.writing.iter().all(WriterThread::finish) {
-            tracing::warn!("the end of the access log is not written");
+            tracing::warn!("the last entries of the access log were not written");
         }
     }
 }
@@ -174,7 +174,7 @@ impl Recorders {
                     file
                 }
                 Err(error) => {
-                    tracing::error!(%path, %error, "the access log cannot be opened; requests go unlogged");
+                    tracing::error!(%path, %error, "cannot open the access log; requests are not logged");
                     return None;
                 }
             },
@@ -321,7 +321,7 @@ impl Recorders {
             MetricFamily {
                 name: "voile_access_log_dropped_total",
                 kind: "counter",
-                help: "Access log entries dropped because the queue was full or nobody took them.",
+                help: "Access log entries dropped because the queue was full or the service did not accept them.",
                 samples: vec![
                     (sink("file"), (self.dropped.0 + files) as f64),
                     (sink("grpc"), (self.dropped.1 + logs) as f64),
@@ -330,19 +330,19 @@ impl Recorders {
             MetricFamily::single(
                 "voile_spans_dropped_total",
                 "counter",
-                "Spans dropped because the queue was full or the collector did not take them.",
+                "Spans dropped because the queue was full or the collector did not accept them.",
                 (self.dropped.2 + spans) as f64,
             ),
             MetricFamily {
                 name: "voile_access_log_sent_total",
                 kind: "counter",
-                help: "Access log entries handed to a service's stream; nothing confirms them.",
+                help: "Access log entries written to a service's stream, which confirms none.",
                 samples: vec![(sink("grpc"), sent_logs as f64)],
             },
             MetricFamily::single(
                 "voile_spans_sent_total",
                 "counter",
-                "Spans that a collector took.",
+                "Spans that a collector accepted.",
                 sent_spans as f64,
             ),
         ]

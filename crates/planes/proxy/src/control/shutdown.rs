@@ -118,10 +118,10 @@ pub(super) async fn drain(
     tokio::select! {
         done = tokio::time::timeout(limit, everybody_left) => {
             if done.is_err() {
-                tracing::warn!(connections = dispatcher.load(), "drain timeout: closing what is left");
+                tracing::warn!(connections = dispatcher.load(), "drain timeout: closing the remaining connections");
             }
         }
-        () = signals.next() => tracing::warn!(connections = dispatcher.load(), "second signal: ending at once"),
+        () = signals.next() => tracing::warn!(connections = dispatcher.load(), "second signal: shutting down at once"),
     }
     dispatcher.dismiss();
 }

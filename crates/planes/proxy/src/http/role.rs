@@ -498,7 +498,7 @@ impl ConnectFailure {
         Self {
             flag: ResponseFlag::UpstreamOverflow,
             details: OVERFLOW,
-            ..Self::new("upstream overflow: no more connections to this destination may be there")
+            ..Self::new("upstream overflow: the connection limit of this destination is reached")
         }
     }
 

@@ -253,7 +253,7 @@ impl ClientCall {
         tally: &mut StreamRecord,
     ) -> R::Ticket {
         let (flag, details) = (ResponseFlag::UpstreamProtocolError, "connect_protocol");
-        let reason = "HTTP/1.1 has no words for this :protocol";
+        let reason = "this :protocol cannot be translated to HTTP/1.1";
         self.answer(role, 501, flag, (details, reason), tally);
         ticket
     }

@@ -304,7 +304,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
         match Box::pin(asking).await {
             Ok(Ok(true)) => Ok(lease),
             Ok(Ok(false)) => Err(ConnectFailure::incapable(
-                "the server takes no WebSockets over HTTP/2 (RFC 8441)",
+                "the server does not support WebSockets over HTTP/2 (RFC 8441)",
             )),
             Ok(Err(failure)) => Err(failure),
             Err(_) => Err(ConnectFailure::new("upstream_http2_settings_timeout")),

@@ -195,7 +195,7 @@ impl Handshake {
             };
             let name = hello.server_name.map(|name| name.to_ascii_lowercase());
             let Some(offer) = self.names.find(name.as_deref()) else {
-                let why = "no server has the name that was asked for";
+                let why = "no server of the Gateway matches the SNI";
                 return Err(refused(AlertDescription::UnrecognisedName, why));
             };
             let own = std::mem::take(&mut self.own);

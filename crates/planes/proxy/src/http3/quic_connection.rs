@@ -43,11 +43,11 @@ impl CarriedConnection {
         let connecting = incoming.accept().map_err(|error| error.to_string())?;
         let connection = tokio::time::timeout(patience, connecting).await;
         let connection = connection
-            .map_err(|_| "the handshake took too long".to_owned())?
+            .map_err(|_| "the handshake timed out".to_owned())?
             .map_err(|error| error.to_string())?;
         let shown = connection.handshake_data();
         let shown = shown.and_then(|shown| shown.downcast::<HandshakeInfo>().ok());
-        let shown = *shown.ok_or("the handshake showed nothing")?;
+        let shown = *shown.ok_or("the handshake has no data")?;
         let certificates = connection.peer_identity();
         let certificates = certificates.and_then(|shown| shown.downcast::<Vec<_>>().ok());
         Ok(Self {

@@ -275,7 +275,7 @@ impl SuccessionState {
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
         );
         if !is_there {
-            tracing::info!("the older process's connections of HTTP/3 are over");
+            tracing::info!("the older process has no HTTP/3 connections left");
             self.before.swap_remove(index);
         }
         is_there
@@ -336,7 +336,7 @@ impl AsyncUdpSocket for Socket {
                     return Poll::Ready(Ok(1));
                 }
                 Ok(None) | Err(_) => {
-                    tracing::info!("nobody reads HTTP/3's socket for us any more");
+                    tracing::info!("the newer process no longer forwards HTTP/3 packets");
                     state.line = None;
                 }
             }

@@ -32,7 +32,7 @@ impl FileStore {
     /// Content of a file, or an error; both name the file.
     pub(super) fn of(&self, path: &Arc<str>) -> Read {
         match self.held.get(path) {
-            None => Err(format!("{path} is not read yet").into()),
+            None => Err(format!("{path} has not been read yet").into()),
             Some(Err(why)) => Err(format!("{path}: {why}").into()),
             Some(Ok(content)) if content.0.is_empty() => Err(format!("{path} is empty").into()),
             Some(Ok(content)) => Ok(content.clone()),

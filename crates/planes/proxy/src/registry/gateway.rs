@@ -197,7 +197,7 @@ impl GatewayState {
         let mut all = self.credentials.iter();
         match all.find(|one| one.name == *name) {
             None => Err(format!(
-                "the credential {name} is not here: a Secret is told to gateways alone, of their own namespace"
+                "the credential {name} is missing: the control plane sends a Secret only to gateways in its namespace"
             )
             .into()),
             Some(one) if !one.missing.is_empty() => Err(one.missing.clone()),
@@ -268,13 +268,13 @@ impl Registry {
             (Some(_), true) => return Ok(GatewayState::default()),
             (Some(_), false) => {
                 return Err(
-                    "the workload is a waypoint, and this proxy is not; start it with --role waypoint"
+                    "the workload is a waypoint, but this proxy is not; start the proxy with --role waypoint"
                         .to_owned(),
                 );
             }
             (None, true) => {
                 return Err(
-                    "this proxy is a waypoint, and the workload is none; write a Gateway of the class istio-waypoint, or start it without --role waypoint"
+                    "this proxy is a waypoint, but the workload is not; create a Gateway of the class istio-waypoint, or start the proxy without --role waypoint"
                         .to_owned(),
                 );
             }
@@ -293,11 +293,11 @@ impl Registry {
                 })
             }
             (Some(_), false) => Err(
-                "the workload is a gateway's, and this proxy a sidecar; start it with --role gateway"
+                "the workload is a gateway, but this proxy is a sidecar; start the proxy with --role gateway"
                     .to_owned(),
             ),
             (None, true) => Err(
-                "this proxy is a gateway, and the workload has a sidecar; give the Pod the annotation inject.istio.io/templates: gateway, or start it without --role gateway"
+                "this proxy is a gateway, but the workload has a sidecar; set the annotation inject.istio.io/templates: gateway on the Pod, or start the proxy without --role gateway"
                     .to_owned(),
             ),
         }

@@ -79,7 +79,7 @@ impl Originations {
             let name = terms.name.as_deref().unwrap_or_default();
             tracing::warn!(
                 name,
-                "the server's certificate is not looked at: insecureSkipVerify"
+                "the server's certificate is not verified: insecureSkipVerify"
             );
         }
         if all.len() >= MANY {
@@ -150,7 +150,7 @@ impl Registry {
                 let name = match &origin.server_name {
                     Some(name) => Ok(name.clone()),
                     None if host.is_wildcard() => {
-                        Err(format!("{host} is no name to ask for; write `sni`").into())
+                        Err(format!("{host} cannot be a server name (SNI); set `sni`").into())
                     }
                     None => Ok(host.as_str().into()),
                 };
@@ -172,11 +172,11 @@ impl Registry {
 fn unmade(why: Arc<str>, terms: &Terms, all: &HashMap<Terms, MadeOrigination>) -> Arc<Origination> {
     match last_good(terms, all) {
         Some(good) => {
-            tracing::warn!(%why, "what TLS is made of cannot be used; what was there before stays");
+            tracing::warn!(%why, "cannot use the new TLS settings of a DestinationRule; the previous ones stay in force");
             good
         }
         None => {
-            tracing::warn!(%why, "TLS cannot be made as a DestinationRule says; nobody is called");
+            tracing::warn!(%why, "cannot originate TLS as a DestinationRule requires; the destination is not called");
             Arc::new(Origination::Unmade(why))
         }
     }
@@ -252,7 +252,8 @@ fn try_make(terms: &Terms) -> Result<Origination, Arc<str>> {
         Authorities::Pem(pem) => Some(pem.to_vec()),
         Authorities::System => of_credential.filter(|pem| !pem.is_empty()).cloned(),
         Authorities::File(path) => {
-            let read = of_file.ok_or_else(|| Arc::<str>::from(format!("{path} is not read")))?;
+            let read =
+                of_file.ok_or_else(|| Arc::<str>::from(format!("{path} has not been read")))?;
             Some(read.0.to_vec())
         }
     };
@@ -260,7 +261,7 @@ fn try_make(terms: &Terms) -> Result<Origination, Arc<str>> {
         (false, ..) => None,
         (true, _, Some((certificate, key))) => Some((certificate.0.to_vec(), key.0.to_vec())),
         (true, Some(one), None) => Some((one.certificates.clone(), one.private_key.clone())),
-        (true, None, None) => return Err("there is no certificate to show".into()),
+        (true, None, None) => return Err("mode MUTUAL has no client certificate".into()),
     };
     let of_credential = credential.as_ref().map(|one| &one.revocations);
     let of_credential = of_credential.filter(|pem| !pem.is_empty()).cloned();
@@ -304,7 +305,7 @@ fn about<'a>(error: &OutsideTlsError, said: &'a TlsOrigin) -> Option<&'a str> {
 
 fn server_name(name: &str) -> Result<ServerName<'static>, Arc<str>> {
     let read: Result<_, InvalidDnsNameError> = ServerName::try_from(name.to_owned());
-    read.map_err(|_| format!("`{name}` is no name to ask for").into())
+    read.map_err(|_| format!("`{name}` is not a server name (SNI)").into())
 }
 
 /// Every endpoint of a destination is spoken to as its traffic policy says. TLS of the world's stands in the place of the mesh's.

@@ -25,7 +25,7 @@ use crate::actions::Actions;
 use crate::plan::{RoutesPlan, ServicePlan};
 
 /// Reason for refusing every request if the service's routes cannot be read and none were held before.
-const UNREADABLE: &str = "its routes cannot be read";
+const UNREADABLE: &str = "the routes of the service are invalid";
 
 /// Why routes that are held can be read.
 const READ_BEFORE: &str = "invariant: they were read when they came";
@@ -453,7 +453,7 @@ fn text(said: &Said) -> Result<Option<TextMatch>, String> {
         Said::Present => None,
         Said::Exact(text) => Some(TextMatch::Exact(text.to_string())),
         Said::Prefix(text) => Some(TextMatch::Prefix(text.to_string())),
-        Said::Segments(_) => return Err("only paths have segments".to_owned()),
+        Said::Segments(_) => return Err("path templates match paths only".to_owned()),
         Said::Regex(text) => Some(TextMatch::Regex(regex(text)?)),
     })
 }
@@ -634,7 +634,7 @@ impl Registry {
         };
         let name = service_name(&wanted);
         let Some(service) = self.services.get(&name) else {
-            return Err(format!("{name} is not there").into());
+            return Err(format!("{name} does not exist").into());
         };
         if service.value.port(wanted.port).is_none() {
             return Err(format!("{name} has no port {}", wanted.port).into());

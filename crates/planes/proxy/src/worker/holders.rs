@@ -164,7 +164,7 @@ impl Worker {
                 ended,
                 bytes = freed,
                 ordinary = order.ordinary,
-                "memory is short: the largest holders are ended"
+                "memory limit is near: the largest connections are closed"
             );
         }
     }

@@ -128,9 +128,9 @@ impl Overload {
             Self::Memory => "overload: the proxy is near its memory limit",
             Self::Requests => "overload: too many requests in flight through this proxy",
             Self::Destination => "overload: too many requests in flight to this destination",
-            Self::Heads => "overload: the large heads of all requests fill their room",
+            Self::Heads => "overload: large request heads have reached their memory limit",
             Self::Waiting => {
-                "overload: too many wait to learn where they lead, or nobody said in time"
+                "overload: too many requests wait for their destination, or the control plane did not answer in time"
             }
         }
     }

@@ -377,7 +377,7 @@ impl Worker {
     ) -> Resolved {
         let (answer, answered) = oneshot::channel();
         self.tell(question(answer));
-        let gone = || Err("the proxy is ending".into());
+        let gone = || Err("the proxy is shutting down".into());
         answered.await.unwrap_or_else(|_| gone())
     }
 

@@ -67,7 +67,7 @@ fn what_is_no_question_is_refused_or_ignored() {
         (
             "an answer",
             packet(0x8180, ONE, &name),
-            "ignored: an answer to nothing",
+            "ignored: a response without a query",
         ),
         ("an update", packet(0x2800, ONE, &name), "refused, code 4"),
         (

@@ -5,13 +5,15 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber,
 };
-use rustls_pki_types::CertificateDer;
+use rustls_pki_types::{CertificateDer, UnixTime};
 use time::OffsetDateTime;
 use voile_model::{Identity, TrustDomain};
+use webpki::{EndEntityCert, KeyUsage};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::csr::{self, CsrError};
@@ -66,13 +68,15 @@ pub enum IssueError {
     #[error(transparent)]
     Csr(#[from] CsrError),
     /// The lifetime asked for cannot be granted; the caller's fault.
-    #[error("a lifetime of {0:?} was asked for; at least {MIN_TTL:?} is granted")]
+    #[error("a lifetime of {0:?} was requested; the minimum is {MIN_TTL:?}")]
     Ttl(Duration),
     /// A server name is not a DNS name or address.
     #[error("`{0}` is neither a DNS name nor an IP address")]
     ServerName(String),
     /// The root has expired (or its clock is wrong); nobody can be certified.
-    #[error("the root certificate is not valid now; give the control plane a new state directory")]
+    #[error(
+        "the root certificate has expired or is not valid yet; give the control plane a new state directory"
+    )]
     RootExpired,
     /// The cryptographic library failed; the authority's fault.
     #[error("signing failed: {0}")]
@@ -104,9 +108,29 @@ impl fmt::Debug for ServerCertificate {
     }
 }
 
+/// Certificates and key of an authority that others keep, as PEM: Istio's Secrets `cacerts` and `istio-ca-secret`.
+pub struct AuthorityFiles {
+    /// The certificate that signs: `ca-cert.pem`.
+    pub certificate: String,
+    /// Its key: `ca-key.pem`.
+    pub key: String,
+    /// Certificates from the one that signs up to the root, itself and the root included or not: `cert-chain.pem`.
+    pub chain: String,
+    /// Roots that are trusted, the one above the certificate first: `root-cert.pem`.
+    pub roots: String,
+}
+
+impl fmt::Debug for AuthorityFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AuthorityFiles(private)")
+    }
+}
+
 /// The open authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
+    /// Certificates between a leaf and the root, as PEM.
+    between_pem: String,
     root_pem: String,
     root: CertificateDer<'static>,
     fingerprint: RootFingerprint,
@@ -164,7 +188,7 @@ impl Authority {
         {
             return Err(AuthorityError::RootLost(RootLost {
                 folder: folder.to_path_buf(),
-                found: format!("it holds the root {}", authority.fingerprint),
+                found: format!("it has the root {}", authority.fingerprint),
                 trusted,
                 source_of_trust,
             }));
@@ -188,7 +212,7 @@ impl Authority {
             Some(key) => key,
             None if certificate.is_some() => {
                 let reason = format!(
-                    "has {ROOT_CERT_FILE} but no {ROOT_KEY_FILE}: restore the key, or remove the certificate to begin a new mesh"
+                    "has {ROOT_CERT_FILE} but no {ROOT_KEY_FILE}: restore the key, or remove the certificate to start a new mesh"
                 );
                 return Err(broken(reason));
             }
@@ -212,6 +236,126 @@ impl Authority {
             certificate = Some(root);
         }
         Self::assemble(pair()?, &key, certificate.unwrap_or_default()).map_err(broken)
+    }
+
+    /// Makes the files of a new authority: a self-signed root, named after the trust domain.
+    ///
+    /// # Errors
+    /// The cryptographic library failed.
+    pub fn generate(name: &TrustDomain, now: SystemTime) -> Result<AuthorityFiles, IssueError> {
+        let pair = generate_key().map_err(signing)?;
+        let certificate = self_signed(&pair, name, now)?;
+        Ok(AuthorityFiles {
+            key: pair.serialize_pem(),
+            chain: String::new(),
+            roots: certificate.clone(),
+            certificate,
+        })
+    }
+
+    /// An authority of these files: the root itself, or one below it. The key may be ECDSA or RSA.
+    ///
+    /// # Errors
+    /// A file cannot be read, the key is not the certificate's, or the certificate is below none of the roots.
+    pub fn from_files(files: &AuthorityFiles, now: SystemTime) -> Result<Self, String> {
+        let pair = KeyPair::from_pem(&files.key).map_err(|error| format!("ca-key.pem: {error}"))?;
+        let certificates = |name: &str, pem: &str| {
+            certificates_of(pem).map_err(|error| format!("{name}: {error}"))
+        };
+        let own = certificates("ca-cert.pem", &files.certificate)?;
+        let signer = own.first().ok_or("ca-cert.pem holds no certificate")?;
+        let roots = certificates("root-cert.pem", &files.roots)?;
+        let root = roots
+            .first()
+            .ok_or("root-cert.pem holds no certificate")?
+            .clone();
+        let parse = |der: &CertificateDer<'static>| {
+            let (_, parsed) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
+            if !parsed.is_ca() {
+                return Err(format!("{} is not a CA certificate", parsed.subject()));
+            }
+            let validity = parsed.validity();
+            let span = (
+                validity.not_before.to_datetime().into(),
+                validity.not_after.to_datetime().into(),
+            );
+            Ok((parsed.public_key().raw.to_vec(), span))
+        };
+        let (key, (not_before, not_after)) =
+            parse(signer).map_err(|error| format!("ca-cert.pem: {error}"))?;
+        if key != pair.subject_public_key_info() {
+            return Err(
+                "ca-key.pem is not the key of ca-cert.pem: restore both from one backup".to_owned(),
+            );
+        }
+        let (root_key, _) = parse(&root).map_err(|error| format!("root-cert.pem: {error}"))?;
+        let mut between = Vec::new();
+        if !roots.contains(signer) {
+            between.push(signer.clone());
+            if !files.chain.is_empty() {
+                let chain = certificates("cert-chain.pem", &files.chain)?;
+                between.extend(
+                    chain
+                        .into_iter()
+                        .filter(|one| one != signer && !roots.contains(one)),
+                );
+            }
+        }
+        let issuer = Issuer::from_ca_cert_der(signer, pair)
+            .map_err(|error| format!("ca-cert.pem: {error}"))?;
+        let authority = Self {
+            issuer,
+            between_pem: between.iter().map(|one| pem_of(one)).collect(),
+            root_pem: files.roots.clone(),
+            fingerprint: RootFingerprint::of_public_key(&root_key),
+            root,
+            not_before,
+            not_after,
+            longest: MAX_TTL,
+        };
+        authority.proves_itself(&roots, now)?;
+        Ok(authority)
+    }
+
+    /// Signs a certificate for nobody and verifies it as a peer would: dates, constraints and the whole chain are right then.
+    fn proves_itself(
+        &self,
+        roots: &[CertificateDer<'static>],
+        now: SystemTime,
+    ) -> Result<(), String> {
+        let failed = |error: &dyn fmt::Display| {
+            format!(
+                "peers would refuse the certificates that ca-cert.pem signs: {error}; the way to the root is in cert-chain.pem"
+            )
+        };
+        let certificate = self
+            .issue_server(&["localhost"], now)
+            .map_err(|error| failed(&error))?;
+        let anchors: Result<Vec<_>, _> =
+            roots.iter().map(webpki::anchor_from_trusted_cert).collect();
+        let anchors = anchors.map_err(|error| failed(&error))?;
+        let (leaf, between) = certificate
+            .certified
+            .cert
+            .split_first()
+            .ok_or("no certificate was signed")?;
+        let since = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        EndEntityCert::try_from(leaf)
+            .and_then(|leaf| {
+                leaf.verify_for_usage(
+                    webpki::ALL_VERIFICATION_ALGS,
+                    &anchors,
+                    between,
+                    UnixTime::since_unix_epoch(since),
+                    KeyUsage::server_auth(),
+                    None,
+                    None,
+                )
+                .map(drop)
+            })
+            .map_err(|error| failed(&error))
     }
 
     fn assemble(pair: KeyPair, key_pem: &str, root_pem: String) -> Result<Self, String> {
@@ -241,6 +385,7 @@ impl Authority {
         let root = root.into_owned();
         Ok(Self {
             issuer,
+            between_pem: String::new(),
             root_pem,
             root,
             fingerprint,
@@ -300,8 +445,10 @@ impl Authority {
         }
         let uri = caller.to_string().try_into().map_err(signing)?;
         let (pem, not_after) = self.sign(&key, vec![SanType::URI(uri)], ttl, now)?;
+        let between = (!self.between_pem.is_empty()).then(|| self.between_pem.clone());
+        let chain = [Some(pem), between, Some(self.root_pem.clone())];
         Ok(IssuedCertificate {
-            chain: vec![pem, self.root_pem.clone()],
+            chain: chain.into_iter().flatten().collect(),
             not_after,
         })
     }
@@ -324,7 +471,8 @@ impl Authority {
         };
         let names = names.iter().map(named).collect::<Result<Vec<_>, _>>()?;
         let pair = generate_key().map_err(signing)?;
-        let (chain_pem, _) = self.sign(&pair, names, SERVER_TTL, now)?;
+        let (leaf_pem, _) = self.sign(&pair, names, SERVER_TTL, now)?;
+        let chain_pem = leaf_pem + &self.between_pem;
         let key_pem = pair.serialize_pem();
         let certificates =
             certificates_of(&chain_pem).map_err(|error| IssueError::Signing(error.to_string()))?;
@@ -367,6 +515,16 @@ impl Authority {
     }
 }
 
+fn pem_of(certificate: &CertificateDer<'_>) -> String {
+    let encoded = base64::engine::general_purpose::STANDARD.encode(certificate);
+    let mut pem = "-----BEGIN CERTIFICATE-----\n".to_owned();
+    for line in encoded.as_bytes().chunks(64) {
+        pem.extend(line.iter().map(|byte| char::from(*byte)));
+        pem.push('\n');
+    }
+    pem + "-----END CERTIFICATE-----\n"
+}
+
 fn signing(error: rcgen::Error) -> IssueError {
     IssueError::Signing(error.to_string())
 }
@@ -397,7 +555,7 @@ fn self_signed(pair: &KeyPair, name: &TrustDomain, now: SystemTime) -> Result<St
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), IssueError> {
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let filled = provider.secure_random.fill(bytes);
-    filled.map_err(|_| IssueError::Signing("the system gave no randomness".into()))
+    filled.map_err(|_| IssueError::Signing("the system has no random numbers".into()))
 }
 
 fn random_serial() -> Result<SerialNumber, IssueError> {

@@ -29,7 +29,7 @@ pub enum CsrError {
     #[error("the certificate request has a key of type {0}; only ECDSA P-256 is certified")]
     KeyType(String),
     /// The request does not prove that its sender holds the key.
-    #[error("the signature of the certificate request is not made by the key in it")]
+    #[error("the signature of the certificate request does not match its key")]
     Signature,
     /// The request names somebody else than its sender.
     #[error("the certificate request asks for {asked}, but the caller is {caller}")]
@@ -58,8 +58,8 @@ pub(crate) fn check(pem: &str, caller: &Identity) -> Result<rcgen::PublicKey, Cs
     // Also verifies the signature: the proof of possession.
     let parsed = CertificateSigningRequestParams::from_der(&der).map_err(|error| match error {
         rcgen::Error::InvalidCertificationRequestSignature => CsrError::Signature,
-        rcgen::Error::UnsupportedExtension => CsrError::Malformed("an extension we do not know"),
-        _ => CsrError::Malformed("a field we do not know"),
+        rcgen::Error::UnsupportedExtension => CsrError::Malformed("an unsupported extension"),
+        _ => CsrError::Malformed("an unsupported field"),
     })?;
     Ok(parsed.public_key)
 }

@@ -132,7 +132,7 @@ impl JoinTokens {
         let text = serde_json::to_string(&record).map_err(|e| JoinError::Random(e.to_string()))?;
         match self.folder.write_new(&file_of(&id), &text, SECRET_MODE)? {
             true => Ok(format!("{JOIN_TOKEN_PREFIX}{id}.{secret}")),
-            false => Err(JoinError::Random("the same number was drawn twice".into())),
+            false => Err(JoinError::Random("a random number repeated".into())),
         }
     }
 

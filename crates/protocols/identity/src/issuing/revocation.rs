@@ -56,7 +56,7 @@ pub enum RevocationError {
     #[error("{0}")]
     TooLarge(String),
     /// It is not PEM, or holds something else.
-    #[error("not a list of revoked certificates in PEM: {0}")]
+    #[error("not a certificate revocation list in PEM: {0}")]
     Pem(String),
     /// A list cannot be parsed, or wants what is not understood here (deltas, indirect lists, unknown critical extensions).
     #[error("list {place}: {reason}")]
@@ -67,7 +67,7 @@ pub enum RevocationError {
         reason: String,
     },
     /// A list is of an authority that is not trusted here.
-    #[error("list {place}: its issuer ({issuer}) is none of this mesh's authorities")]
+    #[error("list {place}: its issuer ({issuer}) is not an authority of this mesh")]
     Foreign {
         /// Which, from 1.
         place: usize,
@@ -83,7 +83,7 @@ pub enum RevocationError {
         issuer: String,
     },
     /// A list begins in the future.
-    #[error("list {place}: begins in the future; is this machine's clock wrong?")]
+    #[error("list {place}: becomes valid in the future; is the clock of this machine wrong?")]
     NotYet {
         /// Which, from 1.
         place: usize,
@@ -135,7 +135,7 @@ pub fn lists_of(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>
         .map_err(|error| RevocationError::Pem(error.to_string()))?;
     match lists.is_empty() {
         true => Err(RevocationError::Pem(
-            "it holds no `X509 CRL` block; remove the file where nothing is revoked".to_owned(),
+            "it has no `X509 CRL` block; remove the file if no certificate is revoked".to_owned(),
         )),
         false => Ok(lists),
     }

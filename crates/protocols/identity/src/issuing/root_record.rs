@@ -81,7 +81,7 @@ pub struct RootPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{}: {found}, but the proxies of this mesh trust the root {trusted} ({source_of_trust}) and would refuse any other. Restore the folder from a backup; \
-     or, to begin with another root, start with {NEW_ROOT_FLAG} and give every proxy the new root certificate and a new token",
+     or, to use another root, start with {NEW_ROOT_FLAG} and give every proxy the new root certificate and a new token",
     .folder.display()
 )]
 pub struct RootLost {
@@ -105,9 +105,9 @@ pub fn check_root(folder: &Path, policy: &RootPolicy) -> Result<(), RootLost> {
     };
     let found = match held_root(folder) {
         RecordedRoot::Root(held) if held == trusted => return Ok(()),
-        RecordedRoot::Root(held) => format!("it holds the root {held}"),
-        RecordedRoot::Nothing if !folder.exists() => "the folder is gone".to_owned(),
-        RecordedRoot::Nothing => format!("it holds no {ROOT_KEY_FILE}"),
+        RecordedRoot::Root(held) => format!("it has the root {held}"),
+        RecordedRoot::Nothing if !folder.exists() => "the folder does not exist".to_owned(),
+        RecordedRoot::Nothing => format!("it has no {ROOT_KEY_FILE}"),
         // The authority says what is wrong with them, or makes the certificate anew.
         RecordedRoot::Unclear => return Ok(()),
     };
@@ -167,7 +167,7 @@ fn read_record(path: &Path) -> Option<RootFingerprint> {
     let file = options.read(true).custom_flags(no_follow).open(path).ok()?;
     let owner = file.metadata().ok()?.uid();
     if owner != rustix::process::geteuid().as_raw() {
-        tracing::warn!(record = %path.display(), owner, "the record of the root is not ours, and is not believed");
+        tracing::warn!(record = %path.display(), owner, "the record of the root belongs to another user, and is ignored");
         return None;
     }
     let mut text = String::new();
@@ -184,11 +184,11 @@ pub(crate) fn record(folder: &Path, root: &RootFingerprint) {
         return;
     }
     let text = format!(
-        "# The root key in {}, as the SHA-256 of its public key. It tells the control plane that the folder was lost.\n{root}\n",
+        "# The root key in {}, as the SHA-256 of its public key. By it the control plane notices that the folder was lost or replaced.\n{root}\n",
         folder.display()
     );
     if let Err(error) = replace(&path, &text) {
-        tracing::warn!(record = %path.display(), %error, "the root cannot be recorded: a lost state folder will not be noticed at the next start");
+        tracing::warn!(record = %path.display(), %error, "cannot record the root: the next start will not notice a lost state folder");
     }
 }
 

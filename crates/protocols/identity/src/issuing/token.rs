@@ -33,7 +33,7 @@ pub enum TokenError {
     #[error(transparent)]
     State(#[from] StateError),
     /// The signing key cannot be used.
-    #[error("{TOKEN_KEY_FILE} cannot be used: {0}")]
+    #[error("{TOKEN_KEY_FILE} is invalid: {0}")]
     Key(String),
     /// Longer than [`MAX_TOKEN_BYTES`].
     #[error("the token has {0} bytes; at most {MAX_TOKEN_BYTES} are read")]
@@ -64,6 +64,76 @@ pub struct TokenSubject {
     pub service_account: String,
     /// The pod, if the token is bound to one.
     pub pod: Option<String>,
+}
+
+/// UIDs of the objects that a cluster's token is bound to: a later object of the same name has another.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BoundUids {
+    /// Of the service account.
+    pub service_account: Option<String>,
+    /// Of the pod.
+    pub pod: Option<String>,
+}
+
+/// How a token is verified: by this key, of this algorithm and issuer.
+#[derive(Debug, Clone, Copy)]
+pub struct TokenRules<'a> {
+    /// The key.
+    pub key: &'a DecodingKey,
+    /// Its only algorithm.
+    pub algorithm: Algorithm,
+    /// `iss`.
+    pub issuer: &'a str,
+    /// `aud`, or one of them.
+    pub audience: &'a str,
+}
+
+impl TokenRules<'_> {
+    /// The subject of `token`, until when it may be believed, and the UIDs that it is bound to. A token that is past its `exp` is
+    /// believed for what the clocks' difference forgives.
+    ///
+    /// # Errors
+    /// The algorithm (`none`, HS256…), the signature, issuer, audience, dates or subject are wrong.
+    pub fn verify(
+        &self,
+        token: &str,
+        now: SystemTime,
+    ) -> Result<(TokenSubject, SystemTime, BoundUids), TokenError> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(TokenError::TooLarge(token.len()));
+        }
+        let mut validation = Validation::new(self.algorithm);
+        validation.set_audience(&[self.audience]);
+        validation.set_issuer(&[self.issuer]);
+        validation.set_required_spec_claims(&["exp", "nbf", "aud", "iss", "sub"]);
+        // The library would ask the machine's clock; ours is an argument.
+        validation.validate_exp = false;
+        validation.validate_nbf = false;
+        let claims = jsonwebtoken::decode::<Claims>(token, self.key, &validation)
+            .map_err(|error| TokenError::Refused(error.to_string()))?
+            .claims;
+        let (now, skew) = (seconds(now), TOKEN_SKEW.as_secs());
+        if now >= claims.exp.saturating_add(skew) {
+            return Err(TokenError::Expired(now - claims.exp));
+        }
+        if now.saturating_add(skew) < claims.nbf {
+            return Err(TokenError::NotYetValid);
+        }
+        let forgiven = if now >= claims.exp { skew } else { 0 };
+        let until = Duration::from_secs(claims.exp.saturating_add(forgiven));
+        // A date beyond what the clock can say is no date of ours.
+        let until = SystemTime::UNIX_EPOCH.checked_add(until);
+        let until = until.ok_or_else(|| TokenError::Refused("its `exp` is no date".to_owned()))?;
+        let bound = BoundUids {
+            service_account: claims.kubernetes.serviceaccount.uid.clone(),
+            pod: claims
+                .kubernetes
+                .pod
+                .as_ref()
+                .and_then(|pod| pod.uid.clone()),
+        };
+        Ok((subject_of(claims)?, until, bound))
+    }
 }
 
 impl TokenSubject {
@@ -108,6 +178,31 @@ struct Kubernetes {
 #[derive(Debug, Serialize, Deserialize)]
 struct Named {
     name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uid: Option<String>,
+}
+
+/// Verifies service-account tokens.
+pub trait TokenVerifier: fmt::Debug + Send + Sync {
+    /// The subject of `token`, and until when it may be believed, if the token is valid at `now` for [`TOKEN_AUDIENCE`].
+    ///
+    /// # Errors
+    /// The token is refused.
+    fn verify(
+        &self,
+        token: &str,
+        now: SystemTime,
+    ) -> Result<(TokenSubject, SystemTime), TokenError>;
+}
+
+impl TokenVerifier for TokenKey {
+    fn verify(
+        &self,
+        token: &str,
+        now: SystemTime,
+    ) -> Result<(TokenSubject, SystemTime), TokenError> {
+        self.verify_until(token, TOKEN_AUDIENCE, now)
+    }
 }
 
 /// The key that signs and verifies tokens.
@@ -177,9 +272,10 @@ impl TokenKey {
             exp: now + ttl.as_secs(),
             kubernetes: Kubernetes {
                 namespace: namespace.clone(),
-                pod: pod.clone().map(|name| Named { name }),
+                pod: pod.clone().map(|name| Named { name, uid: None }),
                 serviceaccount: Named {
                     name: service_account.clone(),
+                    uid: None,
                 },
             },
         };
@@ -212,32 +308,14 @@ impl TokenKey {
         audience: &str,
         now: SystemTime,
     ) -> Result<(TokenSubject, SystemTime), TokenError> {
-        if token.len() > MAX_TOKEN_BYTES {
-            return Err(TokenError::TooLarge(token.len()));
-        }
-        let mut validation = Validation::new(Algorithm::ES256);
-        validation.set_audience(&[audience]);
-        validation.set_issuer(&[TOKEN_ISSUER]);
-        validation.set_required_spec_claims(&["exp", "nbf", "aud", "iss", "sub"]);
-        // The library would ask the machine's clock; ours is an argument.
-        validation.validate_exp = false;
-        validation.validate_nbf = false;
-        let claims = jsonwebtoken::decode::<Claims>(token, &self.verifying, &validation)
-            .map_err(|error| TokenError::Refused(error.to_string()))?
-            .claims;
-        let (now, skew) = (seconds(now), TOKEN_SKEW.as_secs());
-        if now >= claims.exp.saturating_add(skew) {
-            return Err(TokenError::Expired(now - claims.exp));
-        }
-        if now.saturating_add(skew) < claims.nbf {
-            return Err(TokenError::NotYetValid);
-        }
-        let forgiven = if now >= claims.exp { skew } else { 0 };
-        let until = Duration::from_secs(claims.exp.saturating_add(forgiven));
-        // A date beyond what the clock can say is no date of ours.
-        let until = SystemTime::UNIX_EPOCH.checked_add(until);
-        let until = until.ok_or_else(|| TokenError::Refused("its `exp` is no date".to_owned()))?;
-        Ok((subject_of(claims)?, until))
+        let rules = TokenRules {
+            key: &self.verifying,
+            algorithm: Algorithm::ES256,
+            issuer: TOKEN_ISSUER,
+            audience,
+        };
+        let (subject, until, _) = rules.verify(token, now)?;
+        Ok((subject, until))
     }
 }
 

@@ -37,11 +37,11 @@ fn what_cannot_be_spoken_is_refused_with_the_reason() {
             Box::new(|tls| tls.suites = vec![Arc::from("ECDHE-RSA-AES128-GCM-SHA256")]),
         ),
         (
-            "the certificate cannot be read: there is none in it",
+            "the certificate cannot be read: it has no such PEM block",
             Box::new(|tls| tls.certificates = b"junk".to_vec()),
         ),
         (
-            "the certificate cannot be read: there are more than 16 in it",
+            "the certificate cannot be read: it has more than 16 PEM blocks",
             Box::new(move |tls| tls.certificates.clone_from(&many)),
         ),
         (
@@ -53,18 +53,18 @@ fn what_cannot_be_spoken_is_refused_with_the_reason() {
             Box::new(move |tls| tls.private_key.clone_from(&other.private_key)),
         ),
         (
-            "the authorities of certificates cannot be read",
+            "the certificate authorities cannot be read",
             Box::new(|tls| tls.authorities = b"junk".to_vec()),
         ),
         (
-            "the lists of revoked certificates cannot be read: there is none in it",
+            "the certificate revocation lists cannot be read: it has no such PEM block",
             Box::new(move |tls| {
                 tls.authorities.clone_from(&listing);
                 tls.revocations = b"junk".to_vec();
             }),
         ),
         (
-            "the lists of revoked certificates cannot be read",
+            "the certificate revocation lists cannot be read",
             Box::new(move |tls| {
                 tls.authorities.clone_from(&broken);
                 let list = "-----BEGIN X509 CRL-----\nanVuaw==\n-----END X509 CRL-----\n";
@@ -72,11 +72,11 @@ fn what_cannot_be_spoken_is_refused_with_the_reason() {
             }),
         ),
         (
-            "there is no suite `RC4-MD5`",
+            "unknown cipher suite `RC4-MD5`",
             Box::new(|tls| tls.suites = vec![Arc::from("RC4-MD5")]),
         ),
         (
-            "it cannot be spoken",
+            "the TLS settings are not supported",
             Box::new(|tls| (tls.tls12, tls.tls13) = (false, false)),
         ),
     ];

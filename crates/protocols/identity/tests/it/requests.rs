@@ -274,7 +274,7 @@ fn a_chain_for_other_keys_is_refused_by_the_workload() {
         .unwrap()
         .certify(&issued.chain)
         .unwrap_err();
-    assert!(refused.to_string().contains("not for our key"), "{refused}");
+    assert!(refused.to_string().contains("for another key"), "{refused}");
     assert!(Keys::generate().unwrap().certify(&[]).is_err());
     assert!(
         Keys::generate()

@@ -69,7 +69,7 @@ impl Control {
         let trust = Arc::new(TrustStore::new(mesh.trust()));
         let joins = JoinTokens::open(&state).unwrap();
         let authenticator = NodeForCart(MeshAuthenticator::new(
-            TokenKey::open(&state).unwrap(),
+            Arc::new(TokenKey::open(&state).unwrap()),
             Arc::clone(&trust),
         ));
         let service = CertificateService::new(
@@ -402,21 +402,21 @@ async fn only_who_is_vouched_for_gets_a_certificate_in_anothers_name() {
             Kind::StringValue("cart".into()),
             csr(),
             Code::InvalidArgument,
-            "no SPIFFE id",
+            "is not a SPIFFE id",
         ),
         (
             "node",
             Kind::StringValue("x".repeat(9000)),
             csr(),
             Code::InvalidArgument,
-            "no SPIFFE id",
+            "is not a SPIFFE id",
         ),
         (
             "node",
             Kind::BoolValue(true),
             csr(),
             Code::InvalidArgument,
-            "no SPIFFE id",
+            "is not a SPIFFE id",
         ),
     ] {
         let refused = ask_for(&control, account, asked, csr).await.unwrap_err();

@@ -131,14 +131,14 @@ fn a_root_that_is_lost_or_exchanged_is_an_error_until_a_new_one_is_permitted() {
     };
     type Loss = fn(&Path);
     let losses: [(&str, Loss); 3] = [
-        ("the folder is gone", |state| {
+        ("the folder does not exist", |state| {
             fs::remove_dir_all(state).unwrap();
         }),
-        ("it holds no root-key.pem", |state| {
+        ("it has no root-key.pem", |state| {
             fs::remove_dir_all(state).unwrap();
             StateDir::open(state).unwrap();
         }),
-        ("it holds the root sha256:", |state| {
+        ("it has the root sha256:", |state| {
             fs::remove_dir_all(state).unwrap();
             let other = tempfile::tempdir().unwrap();
             let other = other.path().join("state");

@@ -24,7 +24,7 @@ pub(super) fn leads(
     host: &str,
     location: &str,
 ) -> Result<RedirectOutcome, &'static str> {
-    const UNREADABLE: &str = "the redirect leads to what is no URL";
+    const UNREADABLE: &str = "the redirect has an invalid URL";
     if location.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(UNREADABLE);
     }
@@ -53,7 +53,7 @@ pub(super) fn leads(
         None => from.tls,
         Some((scheme, _)) if scheme.eq_ignore_ascii_case("http") => false,
         Some((scheme, _)) if scheme.eq_ignore_ascii_case("https") => true,
-        Some(_) => return Err("the redirect leads to another scheme than http and https"),
+        Some(_) => return Err("the redirect has a scheme other than http and https"),
     };
     let usual = if tls { 443 } else { 80 };
     Ok(RedirectOutcome::Here(RedirectTarget {
@@ -167,14 +167,11 @@ mod tests {
             ("a/b:c", "http 8080 /a/a/b:c"),
             (
                 "ftp://10.0.0.1/",
-                "the redirect leads to another scheme than http and https",
+                "the redirect has a scheme other than http and https",
             ),
-            (
-                "http://10.0.0.1:99999/",
-                "the redirect leads to what is no URL",
-            ),
-            ("http://[::1/", "the redirect leads to what is no URL"),
-            ("/a\tb", "the redirect leads to what is no URL"),
+            ("http://10.0.0.1:99999/", "the redirect has an invalid URL"),
+            ("http://[::1/", "the redirect has an invalid URL"),
+            ("/a\tb", "the redirect has an invalid URL"),
         ] {
             let found = match leads(&from, "10.0.0.1", location) {
                 Ok(RedirectOutcome::Elsewhere) => "elsewhere".to_owned(),

@@ -52,7 +52,7 @@ fn exchange(
     request: &Fields,
 ) -> io::Result<ProbeHead> {
     let begun = link.send_request(request.clone(), true);
-    let (mut answer, _said) = begun.ok_or_else(|| wrong("no stream can be begun"))?;
+    let (mut answer, _said) = begun.ok_or_else(|| wrong("cannot open a stream"))?;
     let head = until(stream, link, |cx| {
         // Words beforehand, such as 103.
         while let Poll::Ready(Some(_)) = answer.poll_informational(cx) {}
@@ -140,8 +140,8 @@ fn say(stream: &mut impl Write, link: &Link) -> io::Result<()> {
 fn failed(failure: Failure) -> io::Error {
     let why = match failure {
         Failure::Reset(reason) => format!("the server reset the request: {reason}"),
-        Failure::Unprocessed => "the server refused the request unread".to_owned(),
-        Failure::Violation(reason) => format!("the answer breaks a rule of HTTP/2: {reason}"),
+        Failure::Unprocessed => "the server refused the request unprocessed".to_owned(),
+        Failure::Violation(reason) => format!("the response violates HTTP/2: {reason}"),
         Failure::Connection => "the connection ended before an answer".to_owned(),
     };
     io::Error::new(io::ErrorKind::InvalidData, why)

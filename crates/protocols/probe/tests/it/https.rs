@@ -282,7 +282,7 @@ fn an_answer_by_http2_that_is_none_is_no_good_health() {
                 let mut body = respond.send_response(head, false).expect("sent");
                 body.send_data(b"ok".to_vec().into(), true).expect("sent");
             },
-            "breaks a rule of HTTP/2",
+            "violates HTTP/2",
         ),
     ];
     for (answer, expected) in table {

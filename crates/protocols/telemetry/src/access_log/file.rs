@@ -139,7 +139,7 @@ fn write_lines(mut inbox: Inbox<String>, mut target: LogTarget, _at_end: &SyncSe
             // A full disk must not stop the proxy; the next lines try again.
             if let Err(error) = target.write(bytes.as_bytes()) {
                 inbox.lost(lines.len() as u64);
-                tracing::debug!(%error, "access log not written");
+                tracing::debug!(%error, "cannot write the access log");
             }
             let more = lines.len() == MAX_LINES_PER_WRITE;
             lines.clear();

@@ -55,7 +55,7 @@ pub async fn run(mut inbox: Inbox<AlsRecord>, dial: Arc<dyn CollectorDialer>, se
                     tracing::debug!(
                         collector = dial.authority(),
                         error,
-                        "access log service not reached"
+                        "cannot connect to the access log service"
                     );
                     tokio::time::sleep(pause(failures)).await;
                     failures += 1;

@@ -81,7 +81,7 @@ pub async fn run(mut inbox: Inbox<wire::Span>, dial: Arc<dyn CollectorDialer>, s
                     tracing::debug!(
                         collector = client.dial.authority(),
                         error,
-                        "spans not taken; once more"
+                        "the collector did not accept the spans; retrying"
                     );
                     client.forget();
                     tokio::time::sleep(pause(failures)).await;

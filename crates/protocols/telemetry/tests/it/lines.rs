@@ -307,8 +307,8 @@ fn formats_that_are_wrong_name_what_is_wrong() {
         ("%REQ(a", "not closed"),
         ("%DURATION(x)%", "does not take"),
         ("100% sure", "not closed"),
-        ("%CEL(request.path)%", "inside of another proxy"),
-        ("%FILTER_STATE(a:PLAIN)%", "inside of another proxy"),
+        ("%CEL(request.path)%", "internal data of Envoy"),
+        ("%FILTER_STATE(a:PLAIN)%", "internal data of Envoy"),
     ] {
         let error = LogFormat::text(format).expect_err(format);
         assert!(error.message.contains(named), "{format}: {error}");
@@ -425,7 +425,7 @@ fn expressions_that_are_wrong_name_what_is_wrong() {
         ("size(request.path) > 3", "`size()`"),
         ("response.code == 200 ? true : false", "`? :`"),
         ("response.code == 2.5", "`2.5`"),
-        ("request.path == 'a", "not closed"),
+        ("request.path == 'a", "no closing quote"),
         ("request.method in ['GET', 1]", "looked for among"),
         ("connection.mtls > true", "does not order"),
         ("response.code = 200", "`=`"),

@@ -69,7 +69,7 @@ fn a_body_that_does_not_come_is_answered_and_the_connection_closed() {
     with_page(|address| async move {
         let answer = read_to_end(send(address, SLOW).await).await;
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer:?}");
-        assert!(answer.contains("did not come within 5s"), "{answer:?}");
+        assert!(answer.contains("did not arrive within 5s"), "{answer:?}");
     });
 }
 

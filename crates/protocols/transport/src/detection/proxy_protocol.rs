@@ -113,10 +113,10 @@ fn version_1(bytes: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
     };
     let (from, to, port, to_port) = (word()?, word()?, word()?, word()?);
     if words.next().is_some() {
-        return Err(Malformed("PROXY line with more than its addresses"));
+        return Err(Malformed("PROXY line with extra fields"));
     }
     let address = |text: &str| -> Result<IpAddr, ProxyHeaderError> {
-        let wrong = Malformed("PROXY line with an address that is none");
+        let wrong = Malformed("PROXY line with an invalid address");
         match family {
             "TCP4" => text.parse::<Ipv4Addr>().map(IpAddr::V4).map_err(|_| wrong),
             "TCP6" => text.parse::<Ipv6Addr>().map(IpAddr::V6).map_err(|_| wrong),
@@ -136,7 +136,7 @@ fn decimal(text: &str) -> Result<u16, ProxyHeaderError> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let canonical = plain && (text == "0" || !text.starts_with('0'));
     let port = canonical.then(|| text.parse().ok()).flatten();
-    port.ok_or(Malformed("PROXY line with a port that is none"))
+    port.ok_or(Malformed("PROXY line with an invalid port"))
 }
 
 fn version_2(bytes: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {

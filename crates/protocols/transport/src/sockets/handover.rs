@@ -110,7 +110,7 @@ impl InheritedSockets {
             .split_once(' ')
             .and_then(|(role, address)| Some((role, address.parse().ok()?)));
         let (Some((role, address)), Some(descriptor)) = (parsed, descriptor) else {
-            return Err(refused(format!("`{text}` is no socket")));
+            return Err(refused(format!("`{text}` is not a socket")));
         };
         self.0.push_back((role.to_owned(), address, descriptor));
         Ok(())
@@ -144,7 +144,7 @@ pub fn take_over(
     let next = || match packets.receive().map_err(said)? {
         Some(packet) => Ok(packet),
         None => Err(refused(format!(
-            "the process at {} ended the conversation",
+            "the process at {} closed the connection",
             path.display()
         ))),
     };
@@ -158,7 +158,7 @@ pub fn take_over(
     };
     let Some(count) = count else {
         return Err(refused(format!(
-            "the running proxy does not speak {HELLO}: it answered `{answer}`"
+            "the running proxy does not support {HELLO}: it answered `{answer}`"
         )));
     };
     for _ in 0..count {
@@ -194,7 +194,7 @@ impl Predecessor {
                 return Err(refused(format!("the running proxy refuses: {reason}")));
             }
             _ if text == "yours" => return Ok(Some(RelievedProcess(packets))),
-            (_, Ok(answer)) => tracing::warn!(?answer, "the old process left without a word"),
+            (_, Ok(answer)) => tracing::warn!(?answer, "the old process exited without confirming"),
             (_, Err(_)) => tracing::warn!("the old process does not answer; it may still accept"),
         }
         Ok(None)
@@ -249,18 +249,18 @@ pub async fn offer<I: IncumbentProcess>(listener: PacketListener, incumbent: Rc<
     loop {
         match converse(&successor, &listener, holder).await {
             Ok(()) => {
-                tracing::info!("a new process serves in our place");
+                tracing::info!("handed over to a new process");
                 holder.succeeded();
                 return;
             }
             Err(NoSuccessor::Reason(reason)) => {
-                tracing::warn!(reason, "handover failed; this process goes on serving");
+                tracing::warn!(reason, "handover failed; this process keeps serving");
                 successor = next(&listener, holder).await;
             }
             Err(NoSuccessor::Displaced(newer)) => {
                 tracing::warn!(
                     reason = DISPLACED,
-                    "handover failed; this process goes on serving"
+                    "handover failed; this process keeps serving"
                 );
                 // The successor is refused, even if it never reads why.
                 let _ = successor.send(&format!("refused {DISPLACED}"), None).await;
@@ -271,7 +271,7 @@ pub async fn offer<I: IncumbentProcess>(listener: PacketListener, incumbent: Rc<
 }
 
 /// Reason for a successor that made others wait.
-const DISPLACED: &str = "another process came to take over";
+const DISPLACED: &str = "another process requested the handover";
 
 /// Returns the next successor that says its name and is admitted.
 async fn next(listener: &PacketListener, holder: &impl IncumbentProcess) -> AsyncPackets {
@@ -280,7 +280,7 @@ async fn next(listener: &PacketListener, holder: &impl IncumbentProcess) -> Asyn
             Ok(packets) => packets,
             // Descriptors may have run out for a moment. The successor waits in the kernel meanwhile.
             Err(error) => {
-                tracing::warn!(%error, "a successor is not accepted; trying again");
+                tracing::warn!(%error, "cannot accept a successor; trying again");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -288,7 +288,7 @@ async fn next(listener: &PacketListener, holder: &impl IncumbentProcess) -> Asyn
         match greet(&packets, holder).await {
             Ok(()) => return packets,
             Err(reason) => {
-                tracing::warn!(reason, "handover failed; this process goes on serving");
+                tracing::warn!(reason, "handover failed; this process keeps serving");
             }
         }
     }
@@ -325,7 +325,7 @@ async fn converse(
         newer = next(listener, holder) => return Err(NoSuccessor::Displaced(newer)),
     };
     if ready != "ready" {
-        let reason = format!("expected `ready`, heard `{ready}`");
+        let reason = format!("expected `ready`, received `{ready}`");
         return Err(NoSuccessor::Reason(reason));
     }
     holder.stop();
@@ -346,7 +346,7 @@ async fn lend(packets: &AsyncPackets, holder: &impl IncumbentProcess) -> Result<
         let name = format!("{role} {address}");
         let sent = packets.send(&name, Some(socket.as_fd()));
         let sent = tokio::time::timeout(ANSWER_LIMIT, sent).await;
-        sent.map_err(|_| "the new process takes no sockets")?
+        sent.map_err(|_| "the new process does not accept the sockets")?
             .map_err(text)?;
     }
     Ok(())
@@ -357,15 +357,15 @@ async fn give_way(packets: &AsyncPackets) -> Result<(), String> {
     sent.map_err(|error| error.to_string())?;
     match within(ANSWER_LIMIT, packets).await? {
         word if word == "serving" => Ok(()),
-        word => Err(format!("expected `serving`, heard `{word}`")),
+        word => Err(format!("expected `serving`, received `{word}`")),
     }
 }
 
 async fn within(limit: Duration, packets: &AsyncPackets) -> Result<String, String> {
     match tokio::time::timeout(limit, packets.receive()).await {
         Ok(Ok(Some(packet))) => Ok(packet.text),
-        Ok(Ok(None)) => Err("the new process ended the conversation".to_owned()),
+        Ok(Ok(None)) => Err("the new process closed the connection".to_owned()),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("the new process says nothing".to_owned()),
+        Err(_) => Err("the new process does not answer".to_owned()),
     }
 }

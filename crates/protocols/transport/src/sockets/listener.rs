@@ -48,7 +48,7 @@ pub fn raise_descriptor_limit() -> u64 {
     limit.current = limit.maximum;
     // Refused only where a sandbox forbids it; then the old limit holds, and shedding begins earlier.
     if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit) {
-        tracing::warn!(%error, "cannot raise the limit of open descriptors");
+        tracing::warn!(%error, "cannot raise the limit of open file descriptors");
     }
     descriptor_limit()
 }

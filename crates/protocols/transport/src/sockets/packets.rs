@@ -66,7 +66,7 @@ fn check_peer(socket: &OwnedFd) -> io::Result<()> {
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,
         format!(
-            "process {} is of user {}, we are of user {}",
+            "process {} runs as user {}, this one as user {}",
             peer.pid.as_raw_nonzero(),
             peer.uid.as_raw(),
             own.as_raw()
@@ -201,7 +201,7 @@ impl PacketListener {
             match rustix::net::accept_with(self.socket.get_ref(), flags) {
                 Ok(socket) => match check_peer(&socket) {
                     Ok(()) => return Ok(AsyncPackets(registered(socket)?)),
-                    Err(error) => tracing::warn!(%error, "a conversation was turned away"),
+                    Err(error) => tracing::warn!(%error, "a handover connection was refused"),
                 },
                 Err(Errno::AGAIN) => ready.clear_ready(),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}

@@ -230,11 +230,12 @@ pub(super) async fn connect(
     let bearer = match &credential {
         // A token in clear text belongs to whoever listens.
         Credential::Token(_) if !encrypted && !loopback(&written) => {
-            return Err(setup("a token is sent over https only".to_owned()));
+            return Err(setup("tokens are sent over https only".to_owned()));
         }
         Credential::Token(token) => {
-            let mut value = MetadataValue::try_from(format!("Bearer {token}"))
-                .map_err(|_| setup("the token has characters no header can hold".to_owned()))?;
+            let mut value = MetadataValue::try_from(format!("Bearer {token}")).map_err(|_| {
+                setup("the token has characters that are invalid in a header".to_owned())
+            })?;
             value.set_sensitive(true);
             Some(value)
         }

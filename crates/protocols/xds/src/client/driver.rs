@@ -39,7 +39,7 @@ pub type Handler = Box<dyn FnMut(&Update) -> Vec<Rejection> + Send>;
 
 /// Why a subscription is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this proxy already asks for {MAX_WANTED_NAMES} names")]
+#[error("this proxy already subscribes to {MAX_WANTED_NAMES} names, the limit")]
 pub struct SubscribeError;
 
 /// A handle on the client. The client ends when the last handle is dropped.
@@ -344,7 +344,7 @@ impl Driver {
             }
             // Several are tried in the time in which one would be.
             let wait = self.backoff.wait(random()) / self.ways.max(1);
-            tracing::debug!(?wait, "next attempt at the control plane");
+            tracing::debug!(?wait, "reconnecting to the control plane");
             tokio::time::sleep(wait).await;
         }
     }
@@ -359,9 +359,9 @@ impl Driver {
         }
         self.publish.send_modify(|state| {
             if self.replicas.has_others() {
-                tracing::info!("{text}; another is asked");
+                tracing::info!("{text}; trying another control plane");
             } else if state.last_error.as_ref() != Some(&text) || state.connected {
-                tracing::warn!("{text}; what is held stays in force");
+                tracing::warn!("{text}; the current configuration stays in force");
             } else {
                 tracing::debug!("{text}");
             }
@@ -375,7 +375,7 @@ impl Driver {
         let ways = ways(&self.config.addresses).await;
         self.ways = u32::try_from(ways.len()).unwrap_or(1);
         let Some(way) = self.replicas.draw(&ways, random()) else {
-            return self.broken("no address is given");
+            return self.broken("no address is configured");
         };
         self.address = way.to_string();
         let others = self.replicas.has_others();
@@ -387,7 +387,7 @@ impl Driver {
         // istiod answers headers only after the first request, so that must be under way before we wait for headers.
         for request in self.commands.first(&mut self.subscriptions) {
             if requests.try_send(request).is_err() {
-                return self.broken("more types of resources than a stream takes");
+                return self.broken("more resource types than a stream allows");
             }
         }
         let mut responses = match self.begin(channel, bearer, queue).await {
@@ -437,7 +437,7 @@ impl Driver {
                 }
                 let sent = tokio::time::timeout(ANSWER_TIMEOUT, requests.send(request)).await;
                 if !matches!(sent, Ok(Ok(()))) {
-                    return self.broken("it takes no more requests");
+                    return self.broken("it accepts no more requests");
                 }
             }
         }
@@ -481,7 +481,7 @@ impl Driver {
         let held = self.subscriptions.held(&type_url);
         self.publish.send_modify(|state| {
             if !state.connected {
-                tracing::info!(address = self.address, "control plane answers");
+                tracing::info!(address = self.address, "connected to the control plane");
             }
             state.connected = true;
             let kind = state.types.entry(type_url.clone()).or_default();
@@ -500,7 +500,7 @@ impl Driver {
     fn unanswered(&self) -> ClientError {
         match self.subscriptions.unanswered() {
             Some(first) => self.broken(&format!(
-                "it does not answer what was asked for ({} `{}`)",
+                "it does not answer a subscription ({} `{}`)",
                 first.type_url, first.name
             )),
             None => self.broken("it does not answer"),

@@ -236,11 +236,11 @@ impl Subscriptions {
                 });
             };
             if !self.kinds.contains_key(&type_url) {
-                refuse("nobody asked for this type");
+                refuse("this proxy does not subscribe to the type");
             } else if name.is_empty() {
                 refuse("a resource without a name");
             } else if !seen.insert(name.clone()) {
-                refuse("there twice in one response");
+                refuse("appears twice in one response");
             } else {
                 match resource.resource {
                     Some(any) if any.type_url == *type_url => added.push(ResourceUpdate {

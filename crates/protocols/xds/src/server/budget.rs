@@ -168,8 +168,7 @@ impl Account {
         balance.earn(allowance, now);
         if balance.work > allowance.burst() {
             return Err(StreamEndReason::TooMuch(
-                "its identity asks for more in a short time than it may: come again later"
-                    .to_owned(),
+                "this identity exceeds the request rate limit: try again later".to_owned(),
             ));
         }
         balance.work += work as f64;
@@ -193,7 +192,7 @@ impl Accounts {
         let mut balance = account.balance();
         if balance.streams >= allowance.streams() {
             return Err(StreamEndReason::TooMuch(format!(
-                "more than {} streams of one identity",
+                "more than {} streams with the same identity",
                 allowance.streams()
             )));
         }
@@ -257,7 +256,7 @@ impl StreamBudget {
         let most = allowance.stream_bytes();
         if kept > most {
             return Err(StreamEndReason::TooMuch(format!(
-                "asks for and holds more than a stream may: {kept} of {most} bytes"
+                "the subscriptions of this stream exceed the limit: {kept} of {most} bytes"
             )));
         }
         let bytes = kept + unfinished + STREAM_BYTES;
@@ -266,7 +265,7 @@ impl StreamBudget {
         let most = allowance.identity_bytes();
         if all > most && bytes > self.held {
             return Err(StreamEndReason::TooMuch(format!(
-                "streams of its identity ask for and hold more than they may: {all} of {most} bytes"
+                "the subscriptions of all streams with this identity exceed the limit: {all} of {most} bytes"
             )));
         }
         balance.held = all;

@@ -313,7 +313,7 @@ fn unserved<E>(
     removed: &[String],
 ) -> Result<Option<DueResponse<E>>, Status> {
     if type_url.is_empty() {
-        let violation = StreamEndReason::Violation("a request without a type".to_owned());
+        let violation = StreamEndReason::Violation("the request has no type_url".to_owned());
         return Err(status_of(&violation));
     }
     if type_url.len() > MAX_NAME_BYTES {

@@ -45,7 +45,7 @@ const UNCOUNTED: usize = 4096;
 /// Reason given to a caller that left the mesh.
 pub const DEPARTED: &str = "this workload is no longer in the mesh";
 /// Why a stream ended of which nobody said why.
-const GONE: &str = "the caller is gone";
+const GONE: &str = "the client disconnected";
 
 /// Number of a stream, unique in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -187,11 +187,11 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> StreamSession<C, S> {
             taken += HEAD_BYTES + message.len();
             self.uncounted += MESSAGE_WORK + message.len() / BYTES_OF_WORK;
             if message.len() > FEW_BYTES && frame::fields(message) > self.allowance().fields() {
-                let reason = "a request that names more than a stream may";
+                let reason = "the request names more resources than a stream may";
                 return Err(Status::resource_exhausted(reason));
             }
             let request = S::Request::decode(message).map_err(|error| {
-                Status::invalid_argument(format!("a request that cannot be read: {error}"))
+                Status::invalid_argument(format!("the request cannot be decoded: {error}"))
             })?;
             let asks = self.request(request, out)?;
             self.push(out)?;

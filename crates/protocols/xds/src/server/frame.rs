@@ -227,14 +227,14 @@ pub(super) fn message(bytes: &[u8], most: impl FnOnce() -> usize) -> Result<Opti
     let [compressed, length @ ..] = *head;
     let length = u32::from_be_bytes(length) as usize;
     if compressed != 0 {
-        let reason = "a compressed request, which no header announced";
+        let reason = "the request is compressed without a grpc-encoding header";
         return Err(Status::unimplemented(reason));
     }
     if length > MAX_MESSAGE_BYTES {
         let most = most();
         if length > most {
             return Err(Status::resource_exhausted(format!(
-                "a request of {length} bytes; at most {most} are taken"
+                "the request has {length} bytes; at most {most} are allowed"
             )));
         }
     }

@@ -124,7 +124,7 @@ fn may_be_read(headers: &HeaderMap) -> Result<(), Status> {
     match headers.get("grpc-encoding") {
         Some(encoding) if encoding != IDENTITY => {
             let shown = String::from_utf8_lossy(encoding.as_bytes());
-            let reason = format!("messages are compressed by `{shown}`, which is not spoken here");
+            let reason = format!("grpc-encoding `{shown}` is not supported");
             let mut status = Status::unimplemented(reason);
             let spoken = MetadataValue::from_static(IDENTITY);
             status.metadata_mut().insert("grpc-accept-encoding", spoken);

@@ -209,7 +209,7 @@ impl<C: 'static> SotwStream<C> {
     ) -> Result<RequestEvent, StreamEndReason> {
         if request.type_url.is_empty() {
             return Err(StreamEndReason::Violation(
-                "a request without a type".to_owned(),
+                "the request has no type_url".to_owned(),
             ));
         }
         let first = self.kinds.get(&request.type_url).is_none();
@@ -350,12 +350,12 @@ impl SotwType {
         let asked = &request.resource_names;
         if asked.len() > MAX_NAMES {
             return Err(StreamEndReason::TooMuch(format!(
-                "asks for more than {MAX_NAMES} names"
+                "subscribes to more than {MAX_NAMES} names"
             )));
         }
         if let Some(name) = asked.iter().find(|name| name.len() > MAX_NAME_BYTES) {
             return Err(StreamEndReason::TooMuch(format!(
-                "a name of {} bytes",
+                "a resource name has {} bytes, more than allowed",
                 name.len()
             )));
         }

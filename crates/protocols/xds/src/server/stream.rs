@@ -49,13 +49,13 @@ pub enum StreamEndReason {
     #[error("{0}")]
     Violation(String),
     /// It does not answer.
-    #[error("no answer to a response in {ACK_DEADLINE:?}")]
+    #[error("no ACK or NACK of a response within {ACK_DEADLINE:?}")]
     Silent,
 }
 
 /// Error for a type with a longer name, which events and logs would have to remember.
 pub(super) fn unspeakable(type_url: &str) -> StreamEndReason {
-    StreamEndReason::TooMuch(format!("the name of a type of {} bytes", type_url.len()))
+    StreamEndReason::TooMuch(format!("the type_url has {} bytes", type_url.len()))
 }
 
 /// Meaning of a request, for status pages and counters.
@@ -359,7 +359,7 @@ impl<C: 'static> DiscoveryStream<C> {
     ) -> Result<RequestEvent, StreamEndReason> {
         if request.type_url.is_empty() {
             return Err(StreamEndReason::Violation(
-                "a request without a type".to_owned(),
+                "the request has no type_url".to_owned(),
             ));
         }
         let changes = [
@@ -565,7 +565,7 @@ impl StreamType {
         for name in &request.resource_names_subscribe {
             if name.len() > MAX_NAME_BYTES {
                 return Err(StreamEndReason::TooMuch(format!(
-                    "a name of {} bytes",
+                    "a resource name has {} bytes, more than allowed",
                     name.len()
                 )));
             }
@@ -602,7 +602,7 @@ impl StreamType {
         self.dirty |= was_dirty || first;
         match self.names.len() > MAX_NAMES {
             true => Err(StreamEndReason::TooMuch(format!(
-                "asks for more than {MAX_NAMES} names"
+                "subscribes to more than {MAX_NAMES} names"
             ))),
             false => Ok(()),
         }

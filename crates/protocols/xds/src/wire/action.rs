@@ -17,7 +17,7 @@ const STATUSES: std::ops::RangeInclusive<u32> = 200..=599;
 fn status(field: &str, number: u32) -> Result<u16, WireError> {
     let status = u16::try_from(number).ok();
     let status = status.filter(|_| STATUSES.contains(&number));
-    status.ok_or_else(|| WireError::new(field, format!("{number} is no status")))
+    status.ok_or_else(|| WireError::new(field, format!("{number} is not a status")))
 }
 
 fn said(text: &str) -> Option<&str> {
@@ -96,7 +96,7 @@ fn path_rewrite(
             let read = read.map_err(|error| WireError::new(field, error.to_string()))?;
             PathRewrite::Regex(read)
         }
-        None => return Err(WireError::new(field, "says nothing")),
+        None => return Err(WireError::new(field, "is empty")),
     }))
 }
 
@@ -188,7 +188,7 @@ pub(super) fn fault(message: &wire::Fault) -> Result<Fault, WireError> {
                 }
                 Some(With::GrpcStatus(number @ 0..=16)) => AbortStatus::Grpc(number as u16),
                 Some(With::GrpcStatus(_)) | None => {
-                    return Err(WireError::new("fault.abort", "says no status"));
+                    return Err(WireError::new("fault.abort", "has no status"));
                 }
             },
             share: RequestShare::of_millionths(abort.millionths),
@@ -242,7 +242,7 @@ fn origin(message: &wire::Origin) -> Result<Origin, WireError> {
             Origin::Text(OriginMatch::Regex(read))
         }
         Some(Said::Within(said)) => Origin::Within(said.before.clone(), said.after.clone()),
-        Some(Said::Any(false)) | None => return Err(WireError::new(field, "says nothing")),
+        Some(Said::Any(false)) | None => return Err(WireError::new(field, "is empty")),
     })
 }
 

@@ -328,12 +328,12 @@ pub(super) fn identity(
             Tunnel::None => Ok(None),
             Tunnel::Mtls | Tunnel::Hbone => Err(WireError::new(
                 "service_account",
-                "missing, but the workload is spoken to in mutual TLS",
+                "missing, but the workload is called with mutual TLS",
             )),
         };
     }
     if !voile_model::names::is_dns_subdomain(account) {
-        let reason = format!("`{}` is no service account", super::shown(account));
+        let reason = format!("`{}` is not a service account", super::shown(account));
         return Err(WireError::new("service_account", reason));
     }
     Ok(Some(Identity {
@@ -400,7 +400,7 @@ fn port_list(field: &str, list: &wire::PortList) -> Result<BTreeMap<Port, Port>,
         if ports.insert(number, target).is_some() {
             return Err(WireError::new(
                 field,
-                format!("port {number} is there twice"),
+                format!("port {number} appears twice"),
             ));
         }
     }
@@ -430,7 +430,10 @@ impl Service {
                 }),
                 _ => {
                     let field = format!("addresses[{index}].length");
-                    return Err(WireError::new(field, format!("more than {whole}")));
+                    return Err(WireError::new(
+                        field,
+                        format!("the prefix is longer than {whole} bits"),
+                    ));
                 }
             }
         }

@@ -114,7 +114,7 @@ impl InboundCapture {
             let number = port(&format!("{field}.port"), entry.port)?;
             let checked = CapturedPort::check(entry).map_err(|error| error.within(&field))?;
             if ports.insert(number, checked).is_some() {
-                let reason = format!("port {number} is there twice");
+                let reason = format!("port {number} appears twice");
                 return Err(WireError::new(format!("{field}.port"), reason));
             }
         }

@@ -317,7 +317,7 @@ impl MutualTls {
             Ok(wire::MutualTls::Strict) => Ok(Self::Strict),
             // Unset must never be read as "anything goes".
             Ok(wire::MutualTls::Unspecified) => {
-                Err(WireError::new(field, "UNSPECIFIED is refused"))
+                Err(WireError::new(field, "UNSPECIFIED is not allowed"))
             }
             Err(_) => Err(super::unknown_value(field, value)),
         }
@@ -342,11 +342,11 @@ pub(super) fn listeners<W, L>(
             return Err(WireError::new(format!("{field}.name"), "missing"));
         }
         if !seen_names.insert(name.clone()) {
-            let reason = format!("`{}` is there twice", super::shown(name));
+            let reason = format!("`{}` appears twice", super::shown(name));
             return Err(WireError::new(format!("{field}.name"), reason));
         }
         if !seen_binds.insert(bind) {
-            let reason = format!("{bind} is there twice");
+            let reason = format!("{bind} appears twice");
             return Err(WireError::new(format!("{field}.bind"), reason));
         }
         checked.push(listener);
@@ -420,7 +420,7 @@ pub(super) fn references(
     {
         true => Err(WireError::new(
             format!("{field}[{index}]"),
-            "a name and a version are wanted",
+            "a name and a version are required",
         )),
         false => Ok(PolicyReference {
             name: message.name.as_str().into(),

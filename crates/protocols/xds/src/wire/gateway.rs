@@ -253,7 +253,7 @@ impl GatewayListener {
         let in_tls = |server: &GatewayServer| server.tls.is_some() || server.kind.ends_behind();
         let plain = servers.iter().filter(|server| !in_tls(server)).count();
         if plain > 0 && servers.len() > 1 {
-            let reason = "one in plaintext has no others beside it";
+            let reason = "a plaintext server must be the only one of its port";
             return Err(WireError::new("servers", reason));
         }
         Ok(Self {
@@ -296,7 +296,10 @@ impl GatewayServer {
             Err(_) => return Err(super::unknown_value("kind", message.kind)),
         };
         if kind.ends_behind() && message.tls.is_some() {
-            return Err(WireError::new("tls", "it ends behind us"));
+            return Err(WireError::new(
+                "tls",
+                "not allowed: the gateway does not terminate TLS of this kind",
+            ));
         }
         Ok(Self {
             kind,
@@ -357,7 +360,7 @@ impl GatewayTls {
             return Ok(Self::of_mesh());
         }
         if !message.tls12 && !message.tls13 {
-            return Err(WireError::new("tls13", "no version is spoken"));
+            return Err(WireError::new("tls13", "no TLS version is enabled"));
         }
         let files = files(message)?;
         let asked = |files: &GatewayFiles| files.authorities.is_some();
@@ -458,7 +461,7 @@ fn files(message: &wire::GatewayTls) -> Result<Option<Box<GatewayFiles>>, WireEr
     if told.into_iter().any(|pem| !pem.is_empty()) {
         return Err(WireError::new(
             "certificate_file",
-            "a certificate is there twice",
+            "files and PEM are both set",
         ));
     }
     Ok(Some(Box::new(GatewayFiles {

@@ -85,7 +85,7 @@ impl HealthProbe {
     /// It says what it asks not at all or twice, or a number that cannot be.
     pub fn check(message: &wire::HealthProbe) -> Result<Self, WireError> {
         let counted = |field: &str, number: u32| match number {
-            0 => Err(WireError::new(field, "0 is refused")),
+            0 => Err(WireError::new(field, "0 is not allowed")),
             number => Ok(number),
         };
         let time = |field: &str, number: u32| -> Result<Duration, WireError> {

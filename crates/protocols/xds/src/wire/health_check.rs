@@ -122,7 +122,7 @@ impl HealthCheck {
         }
         Ok(Self {
             name: message.name.as_str().into(),
-            host: host.ok_or_else(|| WireError::new("host", "it is no host name"))?,
+            host: host.ok_or_else(|| WireError::new("host", "it is not a host name"))?,
             port: match message.port {
                 0 => None,
                 number => Some(port("port", number)?),
@@ -131,7 +131,7 @@ impl HealthCheck {
                 "" => None,
                 name => Some(
                     Namespace::new(name)
-                        .ok_or_else(|| WireError::new("namespace", "it is no namespace"))?,
+                        .ok_or_else(|| WireError::new("namespace", "it is not a namespace"))?,
                 ),
             },
             terms,
@@ -156,19 +156,19 @@ fn http(message: &wire::HttpCheck) -> Result<CheckQuestion, WireError> {
     let path = &message.path;
     // It goes into a request line as it is.
     if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(WireError::new("path", "it is not fit for a request line"));
+        return Err(WireError::new("path", "it is not valid in a request line"));
     }
     let host = match message.host.as_str() {
         "" => None,
-        host => {
-            Some(Hostname::new(host).ok_or_else(|| WireError::new("host", "it is no host name"))?)
-        }
+        host => Some(
+            Hostname::new(host).ok_or_else(|| WireError::new("host", "it is not a host name"))?,
+        ),
     };
     let range = |range: &wire::StatusRange| {
         let (start, end) = (u16::try_from(range.start), u16::try_from(range.end));
         match (start, end) {
             (Ok(start), Ok(end)) if start < end => Ok(start..end),
-            _ => Err(WireError::new("expected", "a range that is none")),
+            _ => Err(WireError::new("expected", "an empty or invalid range")),
         }
     };
     let expected: Vec<Range<u16>> = message

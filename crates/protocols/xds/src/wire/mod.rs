@@ -192,7 +192,10 @@ impl WireProtocol {
 }
 
 fn unknown_value(field: &str, value: i32) -> WireError {
-    WireError::new(field, format!("{value} is not a value this proxy knows"))
+    WireError::new(
+        field,
+        format!("{value} is a value that this proxy does not know"),
+    )
 }
 
 /// Bytes of an address as the wire carries them: 4 for IPv4, 16 for IPv6.
@@ -270,12 +273,12 @@ fn shown(text: &str) -> String {
 
 fn namespace(field: &str, text: &str) -> Result<Namespace, WireError> {
     Namespace::new(text)
-        .ok_or_else(|| WireError::new(field, format!("`{}` is no namespace", shown(text))))
+        .ok_or_else(|| WireError::new(field, format!("`{}` is not a namespace", shown(text))))
 }
 
 fn hostname(field: &str, text: &str) -> Result<Hostname, WireError> {
     Hostname::new(text)
-        .ok_or_else(|| WireError::new(field, format!("`{}` is no host name", shown(text))))
+        .ok_or_else(|| WireError::new(field, format!("`{}` is not a host name", shown(text))))
 }
 
 fn service_key(field: &str, text: &str) -> Result<ServiceKey, WireError> {
@@ -300,5 +303,5 @@ fn trust_domain(field: &str, text: &str) -> Result<TrustDomain, WireError> {
     const ISTIO_DEFAULT: &str = "cluster.local"; // what an empty trust domain means on Istio's wire
     let text = if text.is_empty() { ISTIO_DEFAULT } else { text };
     TrustDomain::new(text)
-        .ok_or_else(|| WireError::new(field, format!("`{}` is no trust domain", shown(text))))
+        .ok_or_else(|| WireError::new(field, format!("`{}` is not a trust domain", shown(text))))
 }

@@ -111,7 +111,7 @@ fn entrance(message: &wire::GatewayAddress) -> Result<NetworkEntrance, WireError
             })
         }
         Some(wire::gateway_address::Destination::Hostname(_)) => {
-            let reason = "gateways of networks are not called by name yet";
+            let reason = "gateways of other networks by host name are not supported yet";
             Err(WireError::new("network_gateway.hostname", reason))
         }
         None => Err(WireError::new("network_gateway.destination", "missing")),

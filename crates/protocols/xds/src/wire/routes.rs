@@ -287,7 +287,7 @@ fn connection(message: &wire::ConnectionRoute) -> Result<ConnectionRoute, WireEr
             .push(destination(one).map_err(|e| e.within(&format!("destinations[{index}]")))?);
     }
     if destinations.iter().all(|one| one.weight == 0) {
-        return Err(WireError::new("destinations", "none has a weight"));
+        return Err(WireError::new("destinations", "all weights are 0"));
     }
     Ok(ConnectionRoute {
         matches,
@@ -349,7 +349,7 @@ fn route(message: &wire::Route) -> Result<WireRoute, WireError> {
     }
     let answer = message.answer.as_ref().map(action::answer).transpose()?;
     if answer.is_none() && destinations.iter().all(|one| one.weight == 0) {
-        return Err(WireError::new("destinations", "none has a weight"));
+        return Err(WireError::new("destinations", "all weights are 0"));
     }
     let mut mirrors = Vec::with_capacity(message.mirrors.len());
     for (index, one) in message.mirrors.iter().enumerate() {
@@ -377,7 +377,7 @@ fn route(message: &wire::Route) -> Result<WireRoute, WireError> {
             status => u16::try_from(status)
                 .ok()
                 .filter(|status| (400..600).contains(status))
-                .ok_or_else(|| WireError::new("missing_status", "no status of an error"))?,
+                .ok_or_else(|| WireError::new("missing_status", "it is not an error status"))?,
         },
     })
 }
@@ -434,7 +434,7 @@ fn text(field: &str, message: &wire::TextMatch) -> Result<TextMatch, WireError> 
         Some(Text::Present(true)) => Ok(TextMatch::Present),
         // An unknown condition of a later version is an error: without it the route would match everything.
         Some(Text::Present(false) | Text::Segments(_)) | None => {
-            Err(WireError::new(field, "asks for nothing"))
+            Err(WireError::new(field, "empty or unknown"))
         }
     }
 }

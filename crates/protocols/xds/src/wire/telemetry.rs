@@ -143,7 +143,7 @@ impl Telemetry {
             };
             let checked = tracing(one).map_err(|error| error.within(&field))?;
             if place.replace(checked).is_some() {
-                return Err(WireError::new(field, "the side is there twice"));
+                return Err(WireError::new(field, "the side appears twice"));
             }
         }
         for (index, one) in message.metrics.iter().enumerate() {
@@ -276,7 +276,7 @@ fn collector(message: Option<&wire::Collector>) -> Result<Collector, WireError> 
 
 fn tracing(message: &wire::Tracing) -> Result<Tracing, WireError> {
     let sampling = SamplingShare::from_millionths(message.sampling_millionths)
-        .ok_or_else(|| WireError::new("sampling_millionths", "more than all"))?;
+        .ok_or_else(|| WireError::new("sampling_millionths", "more than 100 %"))?;
     let mut custom_tags = BTreeMap::new();
     for tag in &message.custom_tags {
         let default = tag.default_value.as_deref().map(Arc::from);

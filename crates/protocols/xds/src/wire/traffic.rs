@@ -92,12 +92,17 @@ fn check_origin(message: &wire::TlsOrigin) -> Result<TlsOrigin, WireError> {
         ([], None) => Authorities::System,
         (pem, None) => Authorities::Pem(pem.into()),
         ([], Some(path)) => Authorities::File(path),
-        (_, Some(_)) => return Err(WireError::new("authorities", "they are there twice")),
+        (_, Some(_)) => return Err(WireError::new("authorities", "PEM and file are both set")),
     };
     let certificate = match (some(&message.certificate_file), some(&message.key_file)) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        _ => return Err(WireError::new("key_file", "one without the other")),
+        _ => {
+            return Err(WireError::new(
+                "key_file",
+                "certificate_file and key_file must be set together",
+            ));
+        }
     };
     let credential = some(&message.credential);
     // Never read as "none need be shown".
@@ -289,7 +294,7 @@ pub(super) fn check_traffic(
             1 => Some(ProxyProtocol::V1),
             2 => Some(ProxyProtocol::V2),
             other => {
-                let why = format!("there is no version {other}");
+                let why = format!("version {other} does not exist");
                 return Err(WireError::new("proxy_protocol", why));
             }
         },
@@ -298,7 +303,7 @@ pub(super) fn check_traffic(
 
 fn check_balancer(message: &wire::LoadBalancer) -> Result<LoadBalancer, WireError> {
     use wire::LoadBalancerAlgorithm as Word;
-    let unknown = |_| WireError::new("algorithm", format!("{} is none", message.algorithm));
+    let unknown = |_| WireError::new("algorithm", format!("{} is unknown", message.algorithm));
     let algorithm = match Word::try_from(message.algorithm).map_err(unknown)? {
         Word::LeastCost => Algorithm::LeastCost,
         Word::LeastRequest => Algorithm::LeastRequest,

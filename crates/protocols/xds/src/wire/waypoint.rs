@@ -73,20 +73,20 @@ impl Waypoint {
             let checked = checked.map_err(|error| error.within(&field))?;
             if checked.name.is_empty() || !names.insert(Arc::clone(&checked.name)) {
                 let reason = format!(
-                    "`{}` is missing or there twice",
+                    "`{}` is missing or appears twice",
                     super::shown(&checked.name)
                 );
                 return Err(WireError::new(format!("{field}.name"), reason));
             }
             if let Some(twice) = checked.called.iter().find(|one| !called.insert(**one)) {
-                let reason = format!("{twice} is there twice");
+                let reason = format!("{twice} appears twice");
                 return Err(WireError::new(format!("{field}.called"), reason));
             }
             if checked
                 .telemetry
                 .is_some_and(|which| which >= telemetries.len())
             {
-                let reason = format!("there are {} telemetries", telemetries.len());
+                let reason = format!("out of range: there are {} telemetries", telemetries.len());
                 return Err(WireError::new(format!("{field}.telemetry"), reason));
             }
             destinations.push(checked);
@@ -114,7 +114,7 @@ impl WaypointDestination {
             _ => {
                 return Err(WireError::new(
                     "service",
-                    "a service or a workload is wanted",
+                    "a service or a workload is required",
                 ));
             }
         };
@@ -122,7 +122,7 @@ impl WaypointDestination {
         let judged = message.authorization_policies.len() + message.request_authentications.len();
         let named = matches!(to, WaypointTo::Service(_)) && called.is_empty();
         if message.forward && (judged > 0 || !named) {
-            let reason = "only a service without addresses and policies is forwarded to";
+            let reason = "only a service without addresses and policies can be forwarded to";
             return Err(WireError::new("forward", reason));
         }
         Ok(Self {
@@ -177,7 +177,7 @@ impl WaypointAddress {
             }
             Some(workload::gateway_address::Destination::Address(one)) => {
                 if !one.network.is_empty() {
-                    let reason = "waypoints on other networks are not called yet";
+                    let reason = "waypoints on other networks are not supported yet";
                     return Err(WireError::new("waypoint.address.network", reason));
                 }
                 let address = address("waypoint.address", &one.address)?;

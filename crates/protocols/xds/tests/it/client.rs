@@ -188,7 +188,7 @@ fn a_type_nobody_asked_for_is_refused_and_not_held() {
             .error_detail
             .unwrap()
             .message
-            .contains("nobody asked")
+            .contains("does not subscribe")
     );
     assert_eq!(client.held(TYPE), 0);
 }

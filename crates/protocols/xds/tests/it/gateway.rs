@@ -123,12 +123,18 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
         ("listeners[0].servers[0].kind", |one| {
             one.servers[0].kind = 77;
         }),
-        ("listeners[0].servers[0].tls: it ends behind", |one| {
-            one.servers[0].kind = proxy::ServerKind::Passthrough.into();
-        }),
-        ("listeners[0].servers[0].tls: it ends behind", |one| {
-            one.servers[0].kind = proxy::ServerKind::AutoPassthrough.into();
-        }),
+        (
+            "listeners[0].servers[0].tls: not allowed: the gateway does not terminate",
+            |one| {
+                one.servers[0].kind = proxy::ServerKind::Passthrough.into();
+            },
+        ),
+        (
+            "listeners[0].servers[0].tls: not allowed: the gateway does not terminate",
+            |one| {
+                one.servers[0].kind = proxy::ServerKind::AutoPassthrough.into();
+            },
+        ),
         ("listeners[0].servers: missing", |one| one.servers.clear()),
         ("listeners[0].port", |one| one.port = 70_000),
         ("listeners[0].bind", |one| one.bind = None),
@@ -136,7 +142,7 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
         ("listeners[0].servers[0].hosts[0].host", |one| {
             one.servers[0].hosts[0].host = "SHOP".to_owned();
         }),
-        ("listeners[0].servers: one in plaintext", |one| {
+        ("listeners[0].servers: a plaintext server", |one| {
             let mut plain = one.servers[0].clone();
             plain.tls = None;
             one.servers.push(plain);
@@ -145,7 +151,7 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
         ("listeners[0].servers[0].tls.authorities: missing", |one| {
             one.servers[0].tls.as_mut().expect("TLS").anonymous = true;
         }),
-        ("listeners[0].servers[0].tls.tls13: no version", |one| {
+        ("listeners[0].servers[0].tls.tls13: no TLS version", |one| {
             one.servers[0].tls.as_mut().expect("TLS").tls13 = false;
         }),
     ];
@@ -188,7 +194,7 @@ fn files_that_are_named_by_halves_are_refused() {
             },
         ),
         (
-            "listeners[0].servers[0].tls.certificate_file: a certificate is there twice",
+            "listeners[0].servers[0].tls.certificate_file: files and PEM are both set",
             |one| {
                 one.servers[0].tls = Some(proxy::GatewayTls {
                     certificates: b"a certificate".to_vec(),

@@ -57,25 +57,25 @@ fn health_checks_come_back_as_they_went() {
 fn health_checks_that_make_no_sense_are_refused_by_field() {
     type Spoil = fn(&mut proxy::HealthCheck);
     let spoil: [(&str, Spoil); 14] = [
-        ("host: it is no host name", |c| c.host = "a b".to_owned()),
+        ("host: it is not a host name", |c| c.host = "a b".to_owned()),
         ("port: a port is", |c| c.port = 65_536),
-        ("namespace: it is no namespace", |c| {
+        ("namespace: it is not a namespace", |c| {
             c.namespace = "A".to_owned();
         }),
         ("expected one of http, grpc and tcp", |c| c.http = None),
         ("expected one of http, grpc and tcp", |c| {
             c.tcp = Some(proxy::TcpCheck {});
         }),
-        ("http.path: it is not fit", |c| {
+        ("http.path: it is not valid", |c| {
             c.http.as_mut().unwrap().path = "/ HTTP/1.1\r\nA: b".to_owned();
         }),
-        ("http.host: it is no host name", |c| {
+        ("http.host: it is not a host name", |c| {
             c.http.as_mut().unwrap().host = "a\r\nb".to_owned();
         }),
         ("http.expected: missing", |c| {
             c.http.as_mut().unwrap().expected.clear();
         }),
-        ("http.expected: a range that is none", |c| {
+        ("http.expected: an empty or invalid range", |c| {
             c.http.as_mut().unwrap().expected[0].end = 200;
         }),
         ("interval_ms: it is 0", |c| c.interval_ms = 0),

@@ -189,7 +189,7 @@ fn workloads_that_make_no_sense_are_refused_by_field() {
     };
     let spoil: [(&str, Spoil); 10] = [
         ("uid: missing", |w| w.uid.clear()),
-        ("namespace: `` is no namespace", |w| w.namespace.clear()),
+        ("namespace: `` is not a namespace", |w| w.namespace.clear()),
         (
             "addresses[1]: an address has 4 or 16 bytes, this one has 5",
             |w| w.addresses.push(vec![0; 5]),
@@ -201,8 +201,8 @@ fn workloads_that_make_no_sense_are_refused_by_field() {
         ("trust_domain: `A` is no", |w| {
             w.trust_domain = "A".to_owned();
         }),
-        ("tunnel_protocol: 9 is not", |w| w.tunnel_protocol = 9),
-        ("application_tunnel.protocol: 9 is not", |w| {
+        ("tunnel_protocol: 9 is a value", |w| w.tunnel_protocol = 9),
+        ("application_tunnel.protocol: 9 is a value", |w| {
             w.application_tunnel = Some(workload::ApplicationTunnel {
                 protocol: 9,
                 port: 0,
@@ -214,7 +214,7 @@ fn workloads_that_make_no_sense_are_refused_by_field() {
                 port: 65536,
             });
         }),
-        ("workload_type: -1 is not", |w| w.workload_type = -1),
+        ("workload_type: -1 is a value", |w| w.workload_type = -1),
     ];
     assert!(voile_xds::wire::WireWorkload::check(&good_workload()).is_ok());
     for (wanted, change) in spoil {
@@ -279,7 +279,7 @@ fn a_policy_tells_clients_apart_by_labels_and_not_twice() {
         (with(vec![client(None)]), "for_clients[0].policy"),
         (
             with(vec![client(Some(twice))]),
-            "clients are told apart within",
+            "nested for_clients are not allowed",
         ),
     ] {
         let error = ServicePolicy::check(&message).expect_err(reason);
@@ -327,7 +327,7 @@ fn configurations_that_make_no_sense_are_refused_by_field() {
     let spoil: [(&str, Spoil); 10] = [
         ("workload_uid: missing", |c| c.workload_uid.clear()),
         ("trust_domain: missing", |c| c.trust_domain.clear()),
-        ("inbound[0].mutual_tls: UNSPECIFIED is refused", |c| {
+        ("inbound[0].mutual_tls: UNSPECIFIED is not allowed", |c| {
             c.inbound[0].mutual_tls = 0;
         }),
         ("inbound[0].bind: missing", |c| c.inbound[0].bind = None),
@@ -337,10 +337,10 @@ fn configurations_that_make_no_sense_are_refused_by_field() {
         ("inbound[0].service_port: a port is", |c| {
             c.inbound[0].service = "a/b".to_owned();
         }),
-        ("outbound[1].name: `out` is there twice", |c| {
+        ("outbound[1].name: `out` appears twice", |c| {
             c.outbound.push(c.outbound[0].clone());
         }),
-        ("outbound[0].protocol: 77 is not", |c| {
+        ("outbound[0].protocol: 77 is a value", |c| {
             c.outbound[0].protocol = 77;
         }),
         ("outbound[0].services[0].authorities[0]: `ECHO`", |c| {
@@ -682,34 +682,37 @@ fn sensible() -> proxy::Routes {
 #[test]
 fn routes_that_make_no_sense_are_refused_by_field() {
     let spoil: [(&str, Spoil); 11] = [
-        ("routes[0].answer.status: 99 is no status", |r| {
+        ("routes[0].answer.status: 99 is not a status", |r| {
             r.routes[0].answer = Some(proxy::RouteAnswer {
                 status: 99,
                 ..proxy::RouteAnswer::default()
             });
         }),
-        ("routes[0].rewrite.path: says nothing", |r| {
+        ("routes[0].rewrite.path: is empty", |r| {
             r.routes[0].rewrite = Some(proxy::Rewrite {
                 path: Some(proxy::PathRewrite::default()),
                 authority: String::new(),
             });
         }),
-        ("routes[0].headers.response: `connection` frames", |r| {
-            r.routes[0].headers = Some(proxy::HeaderRules {
-                request: None,
-                response: Some(proxy::HeaderEdits {
-                    remove: vec!["connection".to_owned()],
-                    ..proxy::HeaderEdits::default()
-                }),
-            });
-        }),
-        ("routes[0].fault.abort: says no status", |r| {
+        (
+            "routes[0].headers.response: `connection` is a framing",
+            |r| {
+                r.routes[0].headers = Some(proxy::HeaderRules {
+                    request: None,
+                    response: Some(proxy::HeaderEdits {
+                        remove: vec!["connection".to_owned()],
+                        ..proxy::HeaderEdits::default()
+                    }),
+                });
+            },
+        ),
+        ("routes[0].fault.abort: has no status", |r| {
             r.routes[0].fault = Some(proxy::Fault {
                 delay: None,
                 abort: Some(proxy::FaultAbort::default()),
             });
         }),
-        ("routes[0].cors.origins: says nothing", |r| {
+        ("routes[0].cors.origins: is empty", |r| {
             r.routes[0].cors = Some(proxy::Cors {
                 origins: vec![proxy::Origin::default()],
                 ..proxy::Cors::default()
@@ -718,7 +721,7 @@ fn routes_that_make_no_sense_are_refused_by_field() {
         ("routes[0].mirrors[0].to: missing", |r| {
             r.routes[0].mirrors.push(proxy::Mirror::default());
         }),
-        ("routes[0].destinations: none has a weight", |r| {
+        ("routes[0].destinations: all weights are 0", |r| {
             r.routes[0].destinations.clear();
         }),
         ("routes[0].destinations[0].service: `echo` is not", |r| {
@@ -728,7 +731,7 @@ fn routes_that_make_no_sense_are_refused_by_field() {
             r.routes[0].destinations[0].port = 70_000;
         }),
         // Without an error, an unknown condition of a later version would match everything.
-        ("routes[0].matches[0].uri: asks for nothing", |r| {
+        ("routes[0].matches[0].uri: empty or unknown", |r| {
             r.routes[0].matches[0].uri = Some(proxy::TextMatch::default());
         }),
         ("routes[0].matches[0].headers[x]: missing", |r| {
@@ -758,7 +761,7 @@ fn refused(spoil: &[(&str, Spoil)]) {
 #[test]
 fn routes_of_connections_that_make_no_sense_are_refused_by_field() {
     refused(&[
-        ("connections[0].destinations: none has a weight", |r| {
+        ("connections[0].destinations: all weights are 0", |r| {
             r.connections[0].destinations[0].weight = 0;
         }),
         (

@@ -209,14 +209,14 @@ fn answer(
                 return CallerAccess::Nothing(format!("{} denies everything", policy.name));
             }
             (MatchCertainty::Always, Some(asked)) => {
-                conditions.push(format!("`{asked}` says yes"));
+                conditions.push(format!("`{asked}` allows"));
             }
             (MatchCertainty::When(rules), None) => {
                 conditions.extend(rules.into_iter().map(|rule| format!("not ({rule})")));
             }
             (MatchCertainty::When(rules), Some(asked)) => {
                 let rules = rules.into_iter();
-                let or = |rule| format!("(`{asked}` says yes or not ({rule}))");
+                let or = |rule| format!("(`{asked}` allows or not ({rule}))");
                 conditions.extend(rules.map(or));
             }
         }

@@ -48,14 +48,14 @@ fn sentence(one: &RateLimit, rule: &LimitRule) -> String {
     asks.dedup();
     let whom = match asks.is_empty() {
         true => "every request".to_owned(),
-        false => format!("what matches by {}", asks.join(", ")),
+        false => format!("requests that match by {}", asks.join(", ")),
     };
     let mut parts: Vec<String> = rule.limits.iter().map(limit).collect();
     if let Some(global) = one.global.as_ref().filter(|_| !rule.descriptors.is_empty()) {
         let service = &global.service;
         let open = match global.fail_open {
-            true => "which passes while it cannot be asked",
-            false => "which is refused while it cannot be asked",
+            true => "allowed while it is unreachable",
+            false => "rejected while it is unreachable",
         };
         let all: Vec<String> = rule
             .descriptors
@@ -69,7 +69,7 @@ fn sentence(one: &RateLimit, rule: &LimitRule) -> String {
             })
             .collect();
         parts.push(format!(
-            "what {}:{} counts in `{}` as {} times {}, {open}",
+            "counted by {}:{} in domain `{}` with {} hits for {}, {open}",
             service.host,
             service.port,
             global.domain,

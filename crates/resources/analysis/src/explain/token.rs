@@ -48,7 +48,7 @@ fn lines(question: &AccessQuestion<'_>) -> Lines {
 
 /// The result if no RequestAuthentication applies.
 pub(super) fn unlooked(question: &AccessQuestion<'_>) -> ExaminedTokens {
-    let why = "no RequestAuthentication holds there: nobody looks at tokens";
+    let why = "no RequestAuthentication applies there: tokens are not verified";
     let lines = lines(question);
     ExaminedTokens {
         said: question.token.map(|_| said(why.to_owned(), None)),
@@ -161,7 +161,7 @@ fn good(looked: &mut ExaminedTokens, rules: &Rules, written: &[Written<'_>], ver
     let principal = verified.token().principal();
     let of = principal
         .as_deref()
-        .unwrap_or("nobody that policies could name");
+        .unwrap_or("no principal (it lacks `iss` or `sub`)");
     looked.said = Some(TokenSaid {
         principal: principal.clone(),
         ..said(format!("good, of {of}"), written.get(verified.rule()))
@@ -268,11 +268,11 @@ fn otherwise(
             let place = match &rule.keys {
                 KeySource::Uri(uri) => uri.to_string(),
                 KeySource::Discovery | KeySource::Inline(_) => {
-                    format!("what {} says of itself", rule.issuer)
+                    format!("the discovery document of {}", rule.issuer)
                 }
             };
             vec![format!(
-                "its keys come from {place}, where nobody is asked now: give them with --jwks {}=FILE",
+                "its keys come from {place}, which this command does not fetch: pass them with --jwks {}=FILE",
                 rule.issuer
             )]
         }

@@ -22,15 +22,15 @@ pub(super) fn entrance<'a>(
 ) -> Result<&'a Arc<Gateway>, (String, String)> {
     let Some(gateway) = mesh.waypoint(name) else {
         return Err((
-            format!("waypoint {name} is not there, and nobody goes past it"),
-            format!("write a Gateway {name} of the class istio-waypoint"),
+            format!("waypoint {name} does not exist, and clients cannot bypass it"),
+            format!("add a Gateway {name} with gatewayClassName istio-waypoint"),
         ));
     };
     let own = &service.key.namespace;
     if !mesh.takes(gateway, own) {
         return Err((
-            format!("it takes nothing of the namespace {own}, and nobody goes past it"),
-            format!("its listener's allowedRoutes would have to let {own} in"),
+            format!("it does not accept the namespace {own}, and clients cannot bypass it"),
+            format!("allow {own} in its listener's allowedRoutes"),
         ));
     }
     // A waypoint takes tunnels only, and the caller of a tunnel has proved its identity.
@@ -54,7 +54,7 @@ pub(super) fn at(
         port: port.number,
         allowed: true,
         decided: DecidingPolicy {
-            why: "no ALLOW policy aims at it, and no other matches".to_owned(),
+            why: "no ALLOW policy targets it, and no other policy matches".to_owned(),
             policy: None,
             rule: None,
             source: None,

@@ -52,7 +52,7 @@ pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
 const OWN_NAMESPACE: &str = "a name without dots is a Service of the rule's own namespace";
 
 fn no_host(name: &ResourceName, host: &Hostname) -> String {
-    format!("DestinationRule {name} is for `{host}`, which is no service's host")
+    format!("DestinationRule {name} has the host `{host}`, which no service has")
 }
 
 /// Reports subsets without workloads.
@@ -91,7 +91,7 @@ fn failover(rule: &Destination, found: &mut Vec<Diagnostic>) {
         return;
     };
     let said = format!(
-        "DestinationRule {}: failover never happens, since nothing finds endpoints that fail",
+        "DestinationRule {}: failover never happens: without outlierDetection no endpoint counts as unhealthy",
         rule.name
     );
     found.push(
@@ -145,8 +145,8 @@ fn idle_as(
                 "keep one of them, or give both the same host: rules of one namespace for one host are one".to_owned(),
             ),
             None => (
-                format!("DestinationRule {name} is ignored: none of those to whom it is exported looks into its namespace for {}", service.key),
-                "clients obey rules of their own namespace, of the service's and of the root namespace: export it to its own namespace, or move it to the service's"
+                format!("DestinationRule {name} is ignored: none of the namespaces that it is exported to looks up rules for {} in its namespace", service.key),
+                "clients use the rules of their own namespace, the service's namespace and the root namespace: export the rule to its own namespace, or move it to the service's namespace"
                     .to_owned(),
             ),
         },

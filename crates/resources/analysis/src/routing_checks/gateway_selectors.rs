@@ -88,14 +88,14 @@ fn diagnose(mesh: &Mesh, policy: &SelectingPolicy<'_>, pod: &Subject<'_>) -> Dia
             code,
             source,
             format!(
-                "{kind} {name} selects Pods of the waypoint {gateway}: in Istio waypoints do not look at selectors"
+                "{kind} {name} selects Pods of the waypoint {gateway}: in Istio waypoints ignore selectors"
             ),
         ),
         false => Diagnostic::note(
             code,
             source,
             format!(
-                "{kind} {name} selects Pods of the Gateway {gateway}: it holds here, and in Istio only with ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY"
+                "{kind} {name} selects Pods of the Gateway {gateway}: Voile enforces it, Istio only with ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY"
             ),
         ),
     };

@@ -26,7 +26,7 @@ fn started(mesh: &Mesh, found: &mut Vec<Diagnostic>) {
     for (name, gateways) in mesh.default_gateways() {
         for gateway in gateways {
             let said = format!(
-                "Gateway {} is for {name} of Istio's installation, which nobody wrote: `voile up` starts it; a cluster must have it",
+                "Gateway {} selects {name} of Istio's installation, which no resource declares: `voile up` starts it; a cluster must have it",
                 gateway.name
             );
             let source = gateway.source.clone();
@@ -146,7 +146,7 @@ fn reached(
     };
     if !selected.iter().any(served) {
         let said = format!(
-            "no Service before the workloads of Gateway {} has port {}: nobody reaches it",
+            "no Service that selects the workloads of Gateway {} has port {}: the port is unreachable",
             gateway.name, server.port
         );
         let source = server.source.clone();
@@ -181,14 +181,14 @@ pub(crate) fn credential(
     };
     let whole = "add a Secret of type kubernetes.io/tls with `tls.crt` and `tls.key` in the namespace of the workload that uses it";
     let (said, help) = match mesh.secrets.get(&id) {
-        None => (format!("the Secret {id} is not there"), whole),
+        None => (format!("the Secret {id} does not exist"), whole),
         Some(secret) => match (lacks(secret), unreadable(secret)) {
             (Some(lacks), _) => (format!("the Secret {id} has no `{lacks}`"), whole),
             (None, Some(key)) => (
                 format!(
-                    "`{key}` of the Secret {id} holds no list of revoked certificates: nobody is believed"
+                    "`{key}` of the Secret {id} contains no certificate revocation list: every client certificate is rejected"
                 ),
-                "write the lists of its authorities there in PEM (`X509 CRL`), or remove the key",
+                "put the revocation lists of its authorities there in PEM (`X509 CRL`), or remove the key",
             ),
             (None, None) => return Some(id),
         },
@@ -250,14 +250,14 @@ fn shared_certificates(gateways: &[&Arc<Gateway>], found: &mut Vec<Diagnostic>) 
                 continue;
             };
             let said = format!(
-                "Gateway {} shows the certificate `{certificate}`, and so does {} in {}: a client that asks for a host of the other on its connection is answered 421 and comes again (404 in Istio)",
+                "Gateway {} serves the certificate `{certificate}`, and so does {} in {}: a client that reuses its connection for a host of the other Gateway gets 421 and reconnects (404 in Istio)",
                 gateway.name, other.name, other.source
             );
             let source = gateway.source.clone();
             found.push(
                 Diagnostic::note(codes::SHARED_CERTIFICATE, source, said)
                     .field("spec.servers.tls.credentialName")
-                    .help("serve the hosts of a certificate by one Gateway"),
+                    .help("serve all hosts of a certificate with one Gateway"),
             );
         }
     }

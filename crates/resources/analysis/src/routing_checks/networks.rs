@@ -25,13 +25,11 @@ pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
             continue;
         }
         let message = format!(
-            "{} is on the network {network}, to which no Gateway leads: node proxies do not call it, and whoever has a sidecar calls \
-             its address as if it were on ours",
+            "{} is on the network {network}, which has no Gateway: node proxies do not call the workload, and sidecars call its address as if it were on this network",
             workload.key
         );
         let help = format!(
-            "declare a Gateway of the class istio-remote with the label {NETWORK}: {network}, or name our own network by that label of \
-             the root namespace"
+            "add a Gateway with gatewayClassName istio-remote and the label {NETWORK}: {network}, or set that label on the root namespace if it is this network"
         );
         let code = codes::NETWORK_WITHOUT_GATEWAY;
         found.push(Diagnostic::warning(code, workload.source.clone(), message).help(help));
@@ -49,7 +47,7 @@ fn services(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
         kept_from_gateways(mesh, service, found);
         if service.global && !mesh.is_exported(service) {
             let message = format!(
-                "{} says {GLOBAL}, but no other network may call it: it is not exported to all namespaces",
+                "{} has {GLOBAL}, but other networks cannot call it: it is not exported to all namespaces",
                 service.key
             );
             let help = "write `exportTo: [\"*\"]`, or remove the label";
@@ -76,23 +74,23 @@ fn not_led_to(view: &ClientView<'_>, service: &MeshService, found: &mut Vec<Diag
     };
     let (who, help) = match first.has_sidecar && !first.is_gateway() {
         true => (
-            "its sidecar takes no tunnels",
+            "its sidecar does not accept HBONE",
             format!(
-                "label the Pods `{}: {}`, if their sidecars take tunnels (`voile proxy --capture redirect`), or have a node proxy serve them",
+                "label the Pods `{}: {}`, if their sidecars accept HBONE (`voile proxy --capture redirect`), or make them ambient",
                 TUNNEL.0, TUNNEL.1
             ),
         ),
         false => (
-            "it has no proxy that takes tunnels",
-            "have a node proxy serve the Pods (`istio.io/dataplane-mode: ambient`)".to_owned(),
+            "it has no proxy that accepts HBONE",
+            "make the Pods ambient (`istio.io/dataplane-mode: ambient`)".to_owned(),
         ),
     };
     let whole = match deaf.len() == members.len() {
-        true => ": nobody answers there",
+        true => ": the service has no reachable endpoint",
         false => "",
     };
     let message = format!(
-        "{} says {GLOBAL}, and no caller from another network is led to {}{more}, since {who}{whole}",
+        "{} has {GLOBAL}, but callers from other networks never reach {}{more}: {who}{whole}",
         service.key, first.name
     );
     let code = codes::NETWORK_WITHOUT_TUNNEL;
@@ -115,7 +113,7 @@ fn kept_from_gateways(mesh: &Mesh, service: &MeshService, found: &mut Vec<Diagno
             let said = rule.traffic(port.number, None).tls?;
             match said {
                 ClientTls::Disable => Some((port.number, "plaintext")),
-                ClientTls::Originate(_) => Some((port.number, "TLS of its own")),
+                ClientTls::Originate(_) => Some((port.number, "TLS other than the mesh's")),
                 ClientTls::Mutual(_) => None,
             }
         });
@@ -123,11 +121,11 @@ fn kept_from_gateways(mesh: &Mesh, service: &MeshService, found: &mut Vec<Diagno
             continue;
         };
         let message = format!(
-            "DestinationRule {} has port {port} of {} called in {what}, so whoever obeys it never calls {} on the network {}{more}: \
-             gateways of networks lead on the mesh's mutual TLS alone",
+            "DestinationRule {} makes clients call port {port} of {} in {what}, so they never call {} on the network {}{more}: gateways between networks forward only the mesh's mutual TLS",
             rule.name, service.key, first.workload.key, first.workload.network
         );
-        let help = "write `tls: {mode: ISTIO_MUTUAL}`, or keep workloads on our own network for those who obey the rule";
+        let help =
+            "write `tls: {mode: ISTIO_MUTUAL}`, or run endpoints for these clients on this network";
         let code = codes::NETWORK_KEPT_FROM;
         found.push(Diagnostic::warning(code, rule.source.clone(), message).help(help));
     }

@@ -88,7 +88,7 @@ impl RouteChecker<'_> {
             };
             if nobody {
                 let said = format!(
-                    "VirtualService {name} routes {host}, which is no service: nobody asks for its routes"
+                    "VirtualService {name} has the host {host}, which no service has: its routes are never used"
                 );
                 let help = match self.view.like(host) {
                     Some(like) => format!("there is {}", like.key.hostname),
@@ -107,7 +107,7 @@ impl RouteChecker<'_> {
             ResolvedName::Seen(service) => service,
             ResolvedName::Hidden(service) => {
                 let said = format!(
-                    "VirtualService {name} leads to {}, which {} does not export to {from}",
+                    "VirtualService {name} routes to {}, which {} does not export to {from}",
                     to.host, service.source
                 );
                 let help = format!("add {from} to its exportTo");
@@ -115,7 +115,7 @@ impl RouteChecker<'_> {
             }
             ResolvedName::Nothing => {
                 let said = format!(
-                    "VirtualService {name} leads to {}, which is no service",
+                    "VirtualService {name} routes to {}, which is no service",
                     to.host
                 );
                 let help = match self.view.like(&to.host) {
@@ -145,7 +145,7 @@ impl RouteChecker<'_> {
             }
             None if service.ports.len() > 1 => {
                 let said = format!(
-                    "{} has several ports ({}): which is meant is not said",
+                    "{} has several ports ({}), and the route names none",
                     service.key,
                     shown()
                 );
@@ -199,25 +199,25 @@ impl RouteChecker<'_> {
             let Some(gateway) = gateway else { continue };
             if gateway.name.contains(INTERNAL_GATEWAY) {
                 let said = format!(
-                    "VirtualService {name} names the Gateway {gateway}, which Istio makes for itself and Voile does not have: nobody comes by this route"
+                    "VirtualService {name} names the Gateway {gateway}, which Istio generates internally and Voile does not have: no request reaches this route"
                 );
-                let help = "write an HTTPRoute with the Gateway of Gateway API as its parent";
+                let help = "write an HTTPRoute with the Gateway API Gateway in parentRefs";
                 self.warn(codes::INTERNAL_GATEWAY, at, said, help);
                 continue;
             }
             let Some(known) = self.gateways.get(gateway) else {
                 let said = format!(
-                    "VirtualService {name} names the Gateway {gateway}, which is not there"
+                    "VirtualService {name} names the Gateway {gateway}, which does not exist"
                 );
                 let mut names = self.gateways.keys().map(|name| (*name).to_string());
                 let mut other = self.view.mesh.gateway_api.gateways.iter();
                 let help = match names.next() {
                     _ if other.any(|one| one.name == *gateway) => {
-                        "it is a Gateway of Gateway API: write HTTPRoutes for it".to_owned()
+                        "it is a Gateway API Gateway: write HTTPRoutes for it".to_owned()
                     }
                     Some(first) => format!("there is {first}"),
                     None => {
-                        "add it, or leave `gateways` out for the proxies of the mesh".to_owned()
+                        "add it, or remove `gateways` to apply the routes to sidecars".to_owned()
                     }
                 };
                 self.error(codes::UNKNOWN_GATEWAY, at, field, said, help);
@@ -232,7 +232,7 @@ impl RouteChecker<'_> {
             let lost = service.hosts.iter().find(|(host, _)| !serves(host));
             if let (Some((host, at)), Some(_)) = (lost, served.next()) {
                 let said = format!(
-                    "the Gateway {gateway} does not serve {host}: nobody comes by this route"
+                    "the Gateway {gateway} does not serve {host}: no request reaches this route"
                 );
                 let help = "add the host to the Gateway's servers, or name a host that it serves";
                 let code = codes::HOST_NOT_IN_GATEWAY;
@@ -274,10 +274,10 @@ impl RouteChecker<'_> {
                 _ => continue,
             };
             let said = format!(
-                "{what} routes for {host} are not looked at: no port of {} speaks that",
+                "{what} routes for {host} are ignored: no port of {} has that protocol",
                 routed.key
             );
-            let help = format!("write {kind} routes, or declare what its ports speak");
+            let help = format!("write {kind} routes, or declare the protocol of its ports");
             self.warn(codes::ROUTE_OF_OTHER_PROTOCOL, route, said, &help);
         }
     }
@@ -306,7 +306,7 @@ impl RouteChecker<'_> {
             });
             if let Some(subject) = unverified {
                 let said = format!(
-                    "requests are routed by what a token says, and {} verifies none",
+                    "the route matches JWT claims, but {} verifies no tokens",
                     subject.name
                 );
                 let help = "write a RequestAuthentication for the gateway's workloads";
@@ -328,7 +328,7 @@ impl RouteChecker<'_> {
         });
         if !meant {
             let said = format!(
-                "requests are routed by what a token says, and no RequestAuthentication is for the gateway's workloads ({})",
+                "the route matches JWT claims, but no RequestAuthentication selects the gateway's workloads ({})",
                 shown(gateway)
             );
             let help = "write a RequestAuthentication for the gateway's workloads";
@@ -343,16 +343,18 @@ impl RouteChecker<'_> {
         let name = &delegate.name;
         let (said, help) = match all.get(name) {
             None => (
-                format!("VirtualService {name}, to which this route hands over, is not there"),
+                format!("VirtualService {name}, the delegate of this route, does not exist"),
                 "add it, or correct the name",
             ),
             Some(other) if !other.hosts.is_empty() => (
-                format!("VirtualService {name} has hosts of its own, and cannot be handed over to"),
+                format!("VirtualService {name} has `hosts` and cannot be a delegate"),
                 "remove its `hosts`",
             ),
             Some(other) if other.http.iter().any(|route| route.delegate.is_some()) => (
-                format!("VirtualService {name} hands over too: that goes one step only"),
-                "write its routes out",
+                format!(
+                    "VirtualService {name} is a delegate and delegates itself: only one level is possible"
+                ),
+                "write its routes in place of its delegate",
             ),
             Some(_) => return,
         };
@@ -376,7 +378,7 @@ fn unused(all: &[Arc<VirtualService>], found: &mut Vec<Diagnostic>) {
     for one in all.iter().filter(|one| one.hosts.is_empty()) {
         if !named.contains(&one.name) {
             let said = format!(
-                "VirtualService {} has no hosts, and no other hands over to it: no request takes its routes",
+                "VirtualService {} has no hosts and no other VirtualService delegates to it: its routes are never used",
                 one.name
             );
             let diagnostic =
@@ -406,14 +408,14 @@ fn subsets_not_at_gateways(all: &[Arc<VirtualService>], found: &mut Vec<Diagnost
                 continue;
             };
             let said = format!(
-                "VirtualService {} leads what comes in to all of {}: the subsets that VirtualService {} chooses are for callers in the mesh",
+                "VirtualService {} routes gateway traffic to all endpoints of {}: the subsets in VirtualService {} apply only to callers in the mesh",
                 service.name, one.to.host, chooses.name
             );
             let source = one.to.source.clone();
             found.push(
                 Diagnostic::warning(codes::SUBSETS_NOT_AT_GATEWAY, source, said)
                     .field(format!("{}.subset", one.to.field))
-                    .help("name the subset here, too, or hand over to one VirtualService (`delegate`)"),
+                    .help("name the subset here, too, or delegate both to one VirtualService (`delegate`)"),
             );
         }
     }

@@ -62,10 +62,10 @@ fn without_sidecars(
         return;
     }
     let message = format!(
-        "Sidecar {} is for workloads that have a node proxy and no sidecar: nobody obeys it",
+        "Sidecar {} selects only ambient workloads without a sidecar: it has no effect",
         sidecar.name
     );
-    let help = "remove it, or give the workloads sidecars";
+    let help = "remove it, or inject sidecars into the workloads";
     found.push(
         Diagnostic::warning(codes::SIDECAR_OF_NOBODY, sidecar.source.clone(), message)
             .field("spec.workloadSelector")
@@ -151,7 +151,7 @@ fn several(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
         // Once for each that is ignored, not for each workload it is ignored for.
         if said.insert(second.name.clone()) {
             let message = format!(
-                "Sidecar {} is ignored for {what}: Sidecar {} in {} holds",
+                "Sidecar {} is ignored for {what}: Sidecar {} in {} applies",
                 second.name, first.name, first.source
             );
             let help = "keep one Sidecar for each workload";

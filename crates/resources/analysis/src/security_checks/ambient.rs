@@ -26,30 +26,29 @@ pub(crate) fn check(
         more => format!(" (and {more} more)"),
     };
     let name = &policy.name;
-    let whom = format!(
-        "for {}{others}, before which a node proxy stands",
-        first.name
-    );
-    let help = "aim it at a Service behind a waypoint (`targetRefs`), give the workload a sidecar, or ask only who connects, from where and to \
-         which port";
+    let whom = format!("for {}{others}, served by a node proxy", first.name);
+    let help = "target a Service behind a waypoint (`targetRefs`), give the workload a sidecar, or match only the caller's identity and address and the port";
     let mut say = |source: &voile_model::Source, message: String| {
         let code = codes::NODE_PROXY_CANNOT_TELL;
         found.push(Diagnostic::error(code, source.clone(), message).help(help));
     };
     let refused = match &policy.action {
         AuthorizationAction::Custom(_) => {
-            Some("CUSTOM asks about requests; a node proxy denies what it would ask about")
+            Some("CUSTOM needs HTTP requests; a node proxy denies the connections that match")
         }
-        AuthorizationAction::Audit => Some("AUDIT marks requests; a node proxy marks none"),
+        AuthorizationAction::Audit => {
+            Some("AUDIT needs HTTP requests, which a node proxy does not see")
+        }
         AuthorizationAction::Allow | AuthorizationAction::Deny => None,
     };
     if let Some(why) = refused {
-        let message = format!("AuthorizationPolicy {name} cannot hold as written {whom}: {why}");
+        let message =
+            format!("AuthorizationPolicy {name} cannot be enforced as written {whom}: {why}");
         return say(&policy.source, message);
     }
     let consequence = match &policy.action {
         AuthorizationAction::Deny => {
-            "the rule denies there without asking that, so more than is written"
+            "the rule denies without these conditions, so more than it says"
         }
         _ => "the rule allows nothing there",
     };
@@ -57,7 +56,7 @@ pub(crate) fn check(
         let asked = of_requests(rule);
         if !asked.is_empty() {
             let message = format!(
-                "AuthorizationPolicy {name} cannot hold as written {whom}: it cannot tell {}; {consequence}",
+                "AuthorizationPolicy {name} cannot be enforced as written {whom}: it does not see {}; {consequence}",
                 asked.join(", ")
             );
             say(&rule.source, message);

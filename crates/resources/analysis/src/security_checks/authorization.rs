@@ -111,7 +111,7 @@ impl PolicyChecker<'_> {
                 more => format!(" (and {more} more)"),
             };
             let message = format!(
-                "AuthorizationPolicy {name} is NOT ENFORCED for {first}{others}: no sidecar stands before it"
+                "AuthorizationPolicy {name} is not enforced for {first}{others}: the workload has no sidecar"
             );
             let help = "label its namespace istio-injection: enabled, or select other workloads";
             self.error(
@@ -135,11 +135,10 @@ impl PolicyChecker<'_> {
             return;
         }
         let message = format!(
-            "AuthorizationPolicy {name} is NOT ENFORCED for {} {}: no waypoint stands there to obey it; sidecars, gateways and node proxies do not, as in Istio",
+            "AuthorizationPolicy {name} is not enforced for {} {}: it has no waypoint, and sidecars, gateways and node proxies ignore `targetRefs` to it, as in Istio",
             target.kind, target.name
         );
-        let help = "label the service `istio.io/use-waypoint: NAME` and write a Gateway NAME of the class istio-waypoint, or use `selector` \
-                    for workloads with sidecars";
+        let help = "label the service `istio.io/use-waypoint: NAME` and add a Gateway NAME with gatewayClassName istio-waypoint, or use `selector` for workloads with sidecars";
         self.warn(codes::TARGETS_NOT_ENFORCED, &target.source, message, help);
     }
 
@@ -151,11 +150,10 @@ impl PolicyChecker<'_> {
         let known = self.mesh.config.provider(&provider.name);
         let message = match known {
             Some(Provider::ExtAuthz(known)) => return self.authorizer(&known, provider),
-            Some(_) => format!("provider `{}` cannot decide about requests", provider.name),
+            Some(_) => format!("provider `{}` is no external authorizer", provider.name),
             None => format!("there is no provider `{}`", provider.name),
         };
-        let help = "name one of MeshConfig's extensionProviders that is envoyExtAuthzHttp or envoyExtAuthzGrpc; what the \
-                    policy matches is denied until then";
+        let help = "name one of MeshConfig's extensionProviders that is envoyExtAuthzHttp or envoyExtAuthzGrpc; until then requests that the policy matches are denied";
         self.error(codes::UNKNOWN_AUTHORIZER, &provider.source, message, help);
     }
 
@@ -172,15 +170,15 @@ impl PolicyChecker<'_> {
         if !ports.into_iter().any(|port| port.number == wanted.port) {
             let message = match found.first() {
                 None => format!(
-                    "provider `{}` is {}, which is no service of the mesh",
+                    "provider `{}` has the service {}, which is no service of the mesh",
                     named.name, wanted.host
                 ),
                 Some(service) => format!(
-                    "provider `{}` is port {} of {}, which has no such port",
+                    "provider `{}` has port {} of {}, which has no such port",
                     named.name, wanted.port, service.key
                 ),
             };
-            let help = "declare it as a Service or ServiceEntry; what the policy matches is denied until then";
+            let help = "declare it as a Service or ServiceEntry; until then requests that the policy matches are denied";
             self.error(codes::AUTHORIZER_UNREACHABLE, &named.source, message, help);
         }
         if matches!(known.transport, ExtAuthzTransport::Grpc) {
@@ -193,10 +191,10 @@ impl PolicyChecker<'_> {
         });
         if let Some((rule, port, subject)) = opaque {
             let message = format!(
-                "port {port} of {subject} is opaque, and provider `{}` is asked over HTTP: what the rule matches there is denied",
+                "port {port} of {subject} is not HTTP, and provider `{}` decides only about HTTP requests: connections that the rule matches there are denied",
                 named.name
             );
-            let help = "add `ports` with the HTTP ports that are meant, or ask over gRPC (envoyExtAuthzGrpc)";
+            let help = "list the HTTP ports in `ports`, or use a gRPC provider (envoyExtAuthzGrpc)";
             self.error(codes::AUTHORIZER_KNOWS_HTTP, &rule.source, message, help);
         }
     }
@@ -216,8 +214,7 @@ impl PolicyChecker<'_> {
                 .iter()
                 .any(|when| matches!(when, WhenCondition::RemoteIp(_)));
         if remote && !self.hears_of_clients() {
-            let message = "the first client's address is asked for, and no proxy's word is believed about it: it is the \
-                           caller's own"
+            let message = "the rule uses remoteIpBlocks or remote.ip, but no proxy is trusted for X-Forwarded-For: the direct caller's address is used"
                 .to_owned();
             let help = "set gatewayTopology.numTrustedProxies in MeshConfig's defaultConfig or a Pod's annotation \
                         proxy.istio.io/config (or .proxyProtocol there), or use ipBlocks";
@@ -258,19 +255,19 @@ impl PolicyChecker<'_> {
         let (effect, help) = match self.policy.action {
             AuthorizationAction::Allow => (
                 "this rule allows nothing there",
-                "write a rule for the port without HTTP's words",
+                "write a rule without HTTP conditions for the port",
             ),
             AuthorizationAction::Deny => (
-                "without them it denies every connection that the rest of it matches",
-                "add `ports` with the HTTP ports that are meant",
+                "this rule denies every connection that its other conditions match",
+                "list the HTTP ports in `ports`",
             ),
             AuthorizationAction::Audit | AuthorizationAction::Custom(_) => (
-                "it is asked without them",
-                "add `ports` with the HTTP ports that are meant",
+                "this rule is evaluated without them",
+                "list the HTTP ports in `ports`",
             ),
         };
         let message = format!(
-            "HTTP's words mean nothing on port {port} of {subject}, which is opaque: {effect}"
+            "HTTP conditions do not apply to port {port} of {subject}, which is not HTTP: {effect}"
         );
         self.warn(codes::HTTP_ON_TCP, &rule.source, message, help);
     }
@@ -346,28 +343,28 @@ impl PolicyChecker<'_> {
         let never = modes.clone().find(|(mode, _)| *mode == Mode::Disable);
         let allows = self.policy.action == AuthorizationAction::Allow;
         let denies = self.policy.action == AuthorizationAction::Deny;
-        let help = "make PeerAuthentication STRICT there";
+        let help = "set its PeerAuthentication mode to STRICT";
         match (open, never) {
             (_, Some((_, subject))) if who && allows => {
                 let message = format!(
-                    "{subject} takes plaintext only: nobody there has the identity that this rule asks for"
+                    "{subject} accepts plaintext only: no caller has the identity that this rule requires"
                 );
                 self.warn(
                     codes::NO_IDENTITY,
                     &rule.source,
                     message,
-                    "do not DISABLE mutual TLS there",
+                    "set its PeerAuthentication mode to STRICT or PERMISSIVE",
                 );
             }
             (Some((_, subject)), _) if who && denies => {
                 let message = format!(
-                    "{subject} takes plaintext: who calls so has no identity, and is not denied by this rule"
+                    "{subject} accepts plaintext: plaintext callers have no identity, and this rule does not deny them"
                 );
                 self.warn(codes::NO_IDENTITY, &rule.source, message, help);
             }
             (Some((_, subject)), _) if others && allows => {
                 let message = format!(
-                    "{subject} takes plaintext: who calls so is nobody that this rule excludes, and is allowed"
+                    "{subject} accepts plaintext: plaintext callers have no identity, so this rule does not exclude them and allows them"
                 );
                 self.warn(codes::NO_IDENTITY, &rule.source, message, help);
             }
@@ -397,7 +394,7 @@ impl PolicyChecker<'_> {
             });
             let Some(unasked) = unasked else { return };
             let message = format!(
-                "{} believes no token (no RequestAuthentication with rules holds for it): what asks for one never matches there",
+                "{} verifies no token (no RequestAuthentication with rules applies to it): conditions on tokens never match there",
                 unasked.name
             );
             let help = "write a RequestAuthentication for it";
@@ -422,8 +419,9 @@ impl PolicyChecker<'_> {
             return;
         }
         for port in asked.difference(&served) {
-            let message = format!("no workload that this policy is for serves port {port}");
-            let help = "a port is the workload's (a target port), not the service's";
+            let message = format!("no workload that this policy selects serves port {port}");
+            let help =
+                "write the workload's port (the Service's targetPort), not the Service's port";
             self.warn(
                 codes::AUTHORIZATION_PORT_UNSERVED,
                 &rule.source,
@@ -436,7 +434,7 @@ impl PolicyChecker<'_> {
     /// Values that no request can have.
     fn never(&mut self, rule: &AuthorizationRule, to: &OperationMatch) {
         let mut say = |what: String, help: &str| {
-            let message = format!("{what}: no request matches that");
+            let message = format!("{what}: no request matches it");
             self.warn(codes::NEVER_MATCHES, &rule.source, message, help);
         };
         for method in to.methods.values() {
@@ -504,13 +502,14 @@ fn together(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
         && allows.iter().all(|policy| policy.rules.is_empty())
     {
         let message = format!(
-            "AuthorizationPolicy {} has no rules, and nothing else allows: {} takes no calls",
+            "AuthorizationPolicy {} has no rules, and no other ALLOW policy has any: {} denies all requests",
             first.name, subject.name
         );
         let diagnostic = Diagnostic::warning(codes::ALLOWS_NOTHING, first.source.clone(), message);
-        found.push(diagnostic.help(
-            "if that is what you want, nothing need be done; `rules: [{}]` allows everything",
-        ));
+        found.push(
+            diagnostic
+                .help("this is right if nothing may call it; `rules: [{}]` allows everything"),
+        );
     }
     let mut providers = enforced.iter().filter_map(|policy| match &policy.action {
         AuthorizationAction::Custom(provider) => Some((policy, provider)),
@@ -521,11 +520,11 @@ fn together(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
     };
     if let Some((policy, other)) = providers.find(|(_, other)| other.name != first.name) {
         let message = format!(
-            "{} would have to ask `{}` and `{}`: what CUSTOM policies match is denied there",
+            "{} has CUSTOM policies of the providers `{}` and `{}`: requests that they match are denied there",
             subject.name, first.name, other.name
         );
         let diagnostic =
             Diagnostic::error(codes::SEVERAL_AUTHORIZERS, policy.source.clone(), message);
-        found.push(diagnostic.help("name one provider in all CUSTOM policies of a workload"));
+        found.push(diagnostic.help("use one provider in all CUSTOM policies of a workload"));
     }
 }

@@ -75,7 +75,7 @@ impl PermittedCall<'_> {
             return;
         }
         let said = format!(
-            "{} is told by {} to call {}, which Sidecar {} in {} leaves out",
+            "{}, by {}, calls {}, which the egress hosts of Sidecar {} in {} do not include",
             self.subject.name, self.what, key.hostname, sidecar.name, sidecar.source
         );
         let help = format!(
@@ -106,7 +106,7 @@ impl PermittedCall<'_> {
         });
         if let Some(callee) = strict {
             let said = format!(
-                "{} is told by {} to call {}, and has no sidecar: {} takes mutual TLS only (STRICT), and refuses it",
+                "{}, by {}, calls {}, but has no sidecar: {} accepts only mutual TLS (STRICT) and rejects the calls",
                 self.subject.name, self.what, self.service.key.hostname, callee.name
             );
             let source = self.container.source.clone();

@@ -50,18 +50,22 @@ pub(crate) fn check(
                 false => Diagnostic::warning,
             };
             let diagnostic = make(codes::REFUSED_CERTIFICATE, secret.source.clone(), said);
-            let help = "put a certificate there that its clients take: renew it, or order it for these hosts";
+            let help = "replace it with a certificate that is valid now, for these hosts, with its full chain";
             found.push(diagnostic.field(format!("data[{key}]")).help(help));
         }
     }
     let authorities = AUTHORITIES.into_iter().find_map(held);
     let believed = authorities.filter(|(_, pem)| !are_certificates(pem));
-    let believed =
-        believed.map(|(key, _)| (key, "holds no certificates in PEM: nobody is believed"));
+    let believed = believed.map(|(key, _)| {
+        (
+            key,
+            "contains no PEM certificates: every peer certificate is rejected",
+        )
+    });
     for (key, what) in shown.into_iter().chain(believed) {
         let said = format!("`{key}` of the Secret {} {what}", secret.name);
         let diagnostic = Diagnostic::error(codes::UNKNOWN_CREDENTIAL, secret.source.clone(), said);
-        let help = "a gateway goes on with what it had before; one that starts has nothing";
+        let help = "put a valid value there; until then a running gateway keeps the previous one, and a new gateway has none";
         found.push(diagnostic.field(format!("data[{key}]")).help(help));
     }
 }
@@ -72,24 +76,21 @@ fn misfit(
     (key, its): (&'static str, &[u8]),
 ) -> Option<(&'static str, &'static str)> {
     if !are_certificates(pem) {
-        let what = "holds no certificate in PEM: nobody is let in by it";
+        let what = "contains no PEM certificate: no TLS handshake succeeds";
         return Some((certificate, what));
     }
     let Ok(parsed) = PrivateKeyDer::from_pem_slice(its) else {
-        return Some((
-            key,
-            "holds no key in PEM: nobody is let in by its certificate",
-        ));
+        return Some((key, "contains no PEM key: no TLS handshake succeeds"));
     };
     let Some(public) = public_key(&parsed) else {
-        return Some((key, "holds a key of a kind that TLS does not use here"));
+        return Some((key, "contains a key of an unsupported type"));
     };
     let der = CertificateDer::from_pem_slice(pem).ok()?;
     let (_, leaf) = parse_x509_certificate(&der).ok()?;
     let certified = &leaf.public_key().subject_public_key.data;
     (certified.as_ref() != public).then_some((
         key,
-        "is not the key of the certificate beside it: every TLS handshake with it fails",
+        "does not match the certificate in the Secret: every TLS handshake fails",
     ))
 }
 
@@ -141,11 +142,11 @@ fn refusals(pem: &[u8], hosts: &[&Hostname], now: SystemTime) -> Vec<(bool, Stri
         let unnamed = unnamed.join(", ");
         found.push((
             false,
-            format!("does not name {unnamed}: clients of that host refuse it"),
+            format!("does not name {unnamed}: clients of that host reject it"),
         ));
     }
     if chain.windows(2).any(|pair| !may_issue(&pair[1], &pair[0])) {
-        let what = "is no chain: each certificate must be followed by the one of its issuer";
+        let what = "is not a valid chain: each certificate must be followed by its issuer's";
         found.push((false, what.to_owned()));
     }
     found
@@ -207,14 +208,14 @@ fn out_of_time(certificate: &X509Certificate<'_>, now: SystemTime) -> Option<(bo
         let at = validity.not_after;
         return Some((
             true,
-            format!("expired at {at} ({subject}): clients refuse it"),
+            format!("expired at {at} ({subject}): clients reject it"),
         ));
     }
     if now < from {
         let at = validity.not_before;
         return Some((
             true,
-            format!("is not valid before {at} ({subject}): clients refuse it"),
+            format!("is not valid before {at} ({subject}): clients reject it"),
         ));
     }
     (until.saturating_sub(now) < soon(from, until)).then(|| {

@@ -81,14 +81,16 @@ fn of_client(
 
 fn unverified(rule: &Destination, tls: &ClientTls, found: &mut Vec<Diagnostic>) {
     let said = format!(
-        "DestinationRule {}: nobody looks at the certificate of {}; whoever is in between can be it",
+        "DestinationRule {}: clients do not verify the certificate of {}: an attacker on the path can impersonate it",
         rule.name, rule.host
     );
     let source = tls.source.clone();
     found.push(
         Diagnostic::warning(codes::UNVERIFIED_SERVER, source, said)
             .field("spec.trafficPolicy.tls.insecureSkipVerify")
-            .help("name the authorities in caCertificates or credentialName, and the expected names in subjectAltNames"),
+            .help(
+                "set caCertificates or credentialName, and the expected names in subjectAltNames",
+            ),
     );
 }
 
@@ -125,7 +127,7 @@ fn contradictions(
         });
         if let Some((subject, why)) = refused {
             let said = format!(
-                "DestinationRule {} has clients speak {} to port {} of {}, and {} {why}: the calls fail",
+                "DestinationRule {} makes clients use {} for port {} of {}, but {} {why}: the calls fail",
                 rule.name,
                 spoken(tls.mode),
                 port.number,
@@ -136,7 +138,7 @@ fn contradictions(
             found.push(
                 Diagnostic::error(codes::MUTUAL_TLS_CONTRADICTION, source, said)
                     .field("spec.trafficPolicy.tls.mode")
-                    .help("remove `tls`: what a workload of the mesh takes is found out by itself"),
+                    .help("remove `tls`: clients detect automatically whether a workload of the mesh accepts mutual TLS"),
             );
             return;
         }
@@ -164,15 +166,15 @@ fn refusal(
     match (mode, subject.has_sidecar) {
         // A node proxy accepts its callers' tunnels under every PeerAuthentication.
         (ClientTlsMode::IstioMutual, false) if subject.ambient => None,
-        (ClientTlsMode::IstioMutual, false) => Some("has no sidecar to speak it with".to_owned()),
+        (ClientTlsMode::IstioMutual, false) => Some("has no sidecar to accept it".to_owned()),
         (ClientTlsMode::IstioMutual, true) if taken == Mode::Disable => {
-            Some("takes plaintext only there (DISABLE)".to_owned())
+            Some("accepts only plaintext there (DISABLE)".to_owned())
         }
         (ClientTlsMode::IstioMutual, true) => None,
         (_, sidecar) => {
             let strict = taken == Mode::Strict && service.location == Location::MeshInternal;
             let refused = strict && (sidecar || (subject.ambient && is_obeyed(view, service)));
-            refused.then(|| "takes the mesh's mutual TLS only there (STRICT)".to_owned())
+            refused.then(|| "accepts only the mesh's mutual TLS there (STRICT)".to_owned())
         }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
     for policy in &mesh.peer_authentications {
         if policy.name.namespace == mesh.config.root_namespace && policy.selector.is_some() {
             let message = format!(
-                "PeerAuthentication {} is NOT ENFORCED: a selector in the root namespace is ignored",
+                "PeerAuthentication {} is not enforced: a selector in the root namespace is ignored",
                 policy.name
             );
             let help = "remove the selector, or move the policy to the workloads' namespace";
@@ -69,7 +69,8 @@ fn ports(policy: &PeerAuthentication, subjects: &[Subject<'_>], found: &mut Vec<
     for (port, entry) in &policy.port_modes {
         if !selected.iter().any(|subject| serves(subject, *port)) {
             let message = format!("no selected workload serves port {port}");
-            let help = "the key is a port of the workload (a target port), not of the service";
+            let help =
+                "write the workload's port (the Service's targetPort), not the Service's port";
             let diagnostic =
                 Diagnostic::warning(codes::PORT_LEVEL_UNSERVED, entry.source.clone(), message);
             found.push(diagnostic.field("spec.portLevelMtls").help(help));
@@ -158,16 +159,14 @@ fn strict_without_sidecar(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Di
     let effective = inherited(mesh, subject.namespace, subject.labels);
     if let (Mode::Strict, Some(policy)) = (effective.mode, &effective.policy) {
         let message = format!(
-            "STRICT is NOT ENFORCED for {} ({}): it has no sidecar",
+            "PeerAuthentication STRICT is not enforced for {} ({}): the workload has no sidecar",
             subject.name, subject.source
         );
         let help = match subject.template {
             Some(_) => {
                 "give it the label sidecar.istio.io/inject: \"true\", or its namespace istio-injection: enabled"
             }
-            None => {
-                "if a proxy stands before it, say so by the label security.istio.io/tlsMode: istio"
-            }
+            None => "if it has a proxy, set the label security.istio.io/tlsMode: istio",
         };
         let diagnostic = Diagnostic::error(
             codes::STRICT_WITHOUT_SIDECAR,

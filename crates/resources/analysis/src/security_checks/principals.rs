@@ -48,12 +48,10 @@ pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
 
 fn unknown(policy: &AuthorizationPolicy, at: &Source, what: &str, excluded: bool) -> Diagnostic {
     let effect = match (&policy.action, excluded) {
-        (AuthorizationAction::Allow, false) => "that lets nobody in",
-        (AuthorizationAction::Deny, false) => "that keeps nobody out",
-        (AuthorizationAction::Audit | AuthorizationAction::Custom(_), false) => {
-            "that applies to nobody"
-        }
-        (_, true) => "that excepts nobody",
+        (AuthorizationAction::Allow, false) => "no caller matches, so it allows none",
+        (AuthorizationAction::Deny, false) => "no caller matches, so it denies none",
+        (AuthorizationAction::Audit | AuthorizationAction::Custom(_), false) => "no caller matches",
+        (_, true) => "no caller is excepted",
     };
     let said = format!("AuthorizationPolicy {}: {what}; {effect}", policy.name);
     Diagnostic::warning(codes::UNKNOWN_PRINCIPAL, at.clone(), said)
@@ -120,7 +118,7 @@ impl<'a> Callers<'a> {
             };
             let parts: Vec<&str> = text.split('/').collect();
             let [domain, "ns", namespace, "sa", account] = parts[..] else {
-                say(format!("`{text}` is nobody's identity"), excluded);
+                say(format!("`{text}` is no identity of a workload"), excluded);
                 continue;
             };
             // Other meshes' callers come with other trust domains; of those nothing is known here.
@@ -214,14 +212,14 @@ fn denied_anyway(mesh: &Mesh, found: &mut Vec<Diagnostic>) {
             && !policy.rules.is_empty()
         {
             let said = format!(
-                "AuthorizationPolicy {} allows nothing: {} in {} denies everything there, and a denial comes first",
+                "AuthorizationPolicy {} allows nothing: {} in {} denies everything there, and DENY comes first",
                 policy.name, denial.name, denial.source
             );
             let source = policy.source.clone();
             found.push(
                 Diagnostic::warning(codes::DENIED_ANYWAY, source, said)
                     .field("spec.rules")
-                    .help("remove the denial: where any ALLOW policy holds, what none allows is denied anyway"),
+                    .help("remove the DENY policy: with an ALLOW policy, requests that no rule allows are denied anyway"),
             );
         }
     }

@@ -58,10 +58,10 @@ fn reach(view: &ClientView<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
         if !all.any(aims) && !view.mesh.is_counted_before(target, namespace) {
             let (kind, name) = (&target.kind, &target.name);
             let message = format!(
-                "RateLimit {} aims at {kind} {name}, and no workload of its namespace is of it",
+                "RateLimit {} targets {kind} {name}, which has no workload in its namespace",
                 one.name
             );
-            let help = "it aims at a Service's workloads, or at the gateway of a Gateway, of its own namespace";
+            let help = "target a Service with workloads or a Gateway of the RateLimit's namespace";
             found.push(nobody("spec.targetRefs", message, help, &target.source));
         }
     }
@@ -72,7 +72,7 @@ fn reach(view: &ClientView<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
             more => format!(" (and {more} more)"),
         };
         let message = format!(
-            "RateLimit {} is NOT ENFORCED for {}{others}: no sidecar stands before it",
+            "RateLimit {} is not enforced for {}{others}: the workload has no sidecar",
             one.name, first.name
         );
         let help = "label its namespace istio-injection: enabled, or select other workloads";
@@ -100,9 +100,9 @@ fn counting(view: &ClientView<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>)
             false => "is refused",
         };
         let message = format!(
-            "RateLimit {name} has requests counted by {host}:{port}, which no service is: what it would count {passes}"
+            "RateLimit {name} has the rate limit service {host}:{port}, which does not exist: every request that it would count {passes}"
         );
-        let help = "name a service of the mesh and a port that it has; a ServiceEntry makes one of what is outside";
+        let help = "name an existing service and port of the mesh; declare external services with a ServiceEntry";
         let diagnostic = Diagnostic::error(codes::UNKNOWN_LIMITER, one.source.clone(), message);
         found.push(diagnostic.field("spec.global").help(help));
     }
@@ -116,10 +116,10 @@ fn shadowed(one: &RateLimit, found: &mut Vec<Diagnostic>) {
             .find(|earlier| takes_all(earlier, rule));
         if let Some(earlier) = earlier {
             let message = format!(
-                "rule `{}` of RateLimit {} counts nothing: rule `{}` before it takes every request that it matches",
+                "rule `{}` of RateLimit {} counts nothing: rule `{}` comes first and matches all its requests",
                 rule.name, one.name, earlier.name
             );
-            let help = "the first rule that takes a request counts: put the narrower one first, or both limits into one rule";
+            let help = "only the first matching rule counts: put the narrower one first, or both limits into one rule";
             let source: Source = rule.source.clone();
             found.push(Diagnostic::warning(codes::SHADOWED_LIMIT, source, message).help(help));
         }
@@ -164,9 +164,9 @@ fn crowded(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     }
     for (name, (one, whom)) in left_out {
         let message = format!(
-            "RateLimit {name} does not hold for {whom}: a workload has at most {MAX_RATE_LIMITS}, the first by name"
+            "RateLimit {name} is not enforced for {whom}: a workload has at most {MAX_RATE_LIMITS}, the first by name"
         );
-        let help = "write their rules into fewer resources";
+        let help = "merge their rules into fewer RateLimits";
         let source = one.source.clone();
         found.push(Diagnostic::error(codes::TOO_MANY_LIMITS, source, message).help(help));
     }

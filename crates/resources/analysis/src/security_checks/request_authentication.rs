@@ -77,7 +77,7 @@ fn resource(
             more => format!(" (and {more} more)"),
         };
         let message = format!(
-            "RequestAuthentication {name} is NOT ENFORCED for {}{others}: no sidecar stands before it",
+            "RequestAuthentication {name} is not enforced for {}{others}: the workload has no sidecar",
             first.name
         );
         let help = "label its namespace istio-injection: enabled, or select other workloads";
@@ -86,11 +86,10 @@ fn resource(
     let mut open = selected().filter(|subject| subject.has_sidecar && !asks(mesh, subject));
     if let Some(first) = open.next() {
         let message = format!(
-            "requests without a token reach {}: RequestAuthentication {name} refuses bad tokens only, and no \
-             AuthorizationPolicy asks for one there",
+            "requests without a token reach {}: RequestAuthentication {name} rejects only invalid tokens, and no AuthorizationPolicy requires one there",
             first.name
         );
-        let help = "write `presence: REQUIRED`, or an AuthorizationPolicy with requestPrincipals: [\"*\"], if a token must be there";
+        let help = "to require a token, write `presence: REQUIRED`, or an AuthorizationPolicy with requestPrincipals: [\"*\"]";
         found.push(warning(codes::TOKEN_NOT_REQUIRED, source, message, help));
     }
 }
@@ -98,11 +97,10 @@ fn resource(
 /// Reports a target that no waypoint applies.
 fn disobeyed(name: &ResourceName, target: &TargetReference) -> Diagnostic {
     let message = format!(
-        "RequestAuthentication {name} is NOT ENFORCED for {} {}: no waypoint stands there to obey it; sidecars, gateways and node proxies do not, as in Istio",
+        "RequestAuthentication {name} is not enforced for {} {}: it has no waypoint, and sidecars, gateways and node proxies ignore `targetRefs` to it, as in Istio",
         target.kind, target.name
     );
-    let help = "label the service `istio.io/use-waypoint: NAME` and write a Gateway NAME of the class istio-waypoint, or use `selector` \
-                for workloads with sidecars";
+    let help = "label the service `istio.io/use-waypoint: NAME` and add a Gateway NAME with gatewayClassName istio-waypoint, or use `selector` for workloads with sidecars";
     let code = codes::TOKEN_TARGETS_NOT_ENFORCED;
     warning(code, &target.source, message, help)
 }
@@ -144,7 +142,7 @@ fn keys(rule: &TokenRule, found: &mut Vec<Diagnostic>) {
     };
     if fetched.starts_with("http://") {
         let message = format!(
-            "the keys of `{}` are fetched over plaintext: who can change them on the way makes tokens that are believed",
+            "the keys of `{}` are fetched over plaintext HTTP: an attacker on the path can replace them and forge tokens",
             voile_model::reading::clip(&rule.issuer)
         );
         let help = "use https://, or write the keys in `jwks`";
@@ -162,8 +160,9 @@ fn inline(rule: &TokenRule, text: &str, found: &mut Vec<Diagnostic>) {
     let set = match KeySet::survey(text) {
         Ok(set) => set,
         Err(why) => {
-            let message =
-                format!("`jwks` of `{issuer}` is no key set ({why}): every token of it is refused");
+            let message = format!(
+                "`jwks` of `{issuer}` is no key set ({why}): every token of this issuer is rejected"
+            );
             let help = "write a JSON Web Key Set: {\"keys\": [...]}";
             return found.push(error(codes::BAD_KEYS, source, message, help));
         }
@@ -174,7 +173,7 @@ fn inline(rule: &TokenRule, text: &str, found: &mut Vec<Diagnostic>) {
             None => "there is none".to_owned(),
         };
         let message = format!(
-            "no key in `jwks` of `{issuer}` can be used ({why}): every token of it is refused"
+            "no key in `jwks` of `{issuer}` can be used ({why}): every token of this issuer is rejected"
         );
         return found.push(error(codes::BAD_KEYS, source, message, ""));
     }
@@ -184,10 +183,9 @@ fn inline(rule: &TokenRule, text: &str, found: &mut Vec<Diagnostic>) {
     }
     for index in set.private() {
         let message = format!(
-            "keys[{index}] in `jwks` of `{issuer}` holds its private part: who reads this file can make tokens"
+            "keys[{index}] in `jwks` of `{issuer}` contains the private key: every reader of this file can forge tokens"
         );
-        let help =
-            "remove d, p, q, dp, dq and qi, and make a new key: this one is not secret any more";
+        let help = "create a new key, as this one is no longer secret, and leave out d, p, q, dp, dq and qi";
         found.push(warning(codes::BAD_KEYS, source, message, help));
     }
 }
@@ -218,12 +216,11 @@ fn issuers(view: &ClientView<'_>, policy: &AuthorizationPolicy, found: &mut Vec<
             });
             if let Some(subject) = stranger {
                 let message = format!(
-                    "`{principal}` is nobody at {}: no RequestAuthentication there believes the issuer `{}`",
+                    "`{principal}` matches no request at {}: no RequestAuthentication there accepts the issuer `{}`",
                     subject.name,
                     voile_model::reading::clip(issuer)
                 );
-                let help =
-                    "a request principal is ISSUER/SUBJECT, the issuer exactly as in jwtRules";
+                let help = "write ISSUER/SUBJECT, with the issuer exactly as in jwtRules";
                 found.push(warning(codes::UNKNOWN_ISSUER, &rule.source, message, help));
             }
         }

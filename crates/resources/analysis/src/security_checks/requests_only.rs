@@ -89,16 +89,15 @@ fn denies(
     port: impl std::fmt::Display,
 ) -> Diagnostic {
     let message = format!(
-        "{port} declares no protocol, and {kind} {name} holds there: what is not HTTP is denied"
+        "{port} declares no protocol, and {kind} {name} applies to it: traffic that is not HTTP is denied"
     );
-    let help = "name the Service's port for what it carries (`http-…`, `grpc-…`, `tcp-…`), or write `appProtocol`; bytes need `tcp`";
+    let help = "name the Service's port after its protocol (`http-…`, `grpc-…`, `tcp-…`), or write `appProtocol`; use `tcp` for other protocols";
     Diagnostic::warning(codes::REQUESTS_ONLY, source.clone(), message).help(help)
 }
 
 fn knows_no_requests(name: &ResourceName, source: &Source, port: &str) -> Diagnostic {
-    let message = format!(
-        "{port} is opaque: RequestAuthentication {name} verifies no token there, for nobody looks for requests"
-    );
-    let help = "declare the port `http`, `http2` or `grpc` if that is spoken there";
+    let message =
+        format!("{port} is not HTTP: RequestAuthentication {name} verifies no tokens there");
+    let help = "declare the port `http`, `http2` or `grpc` if it serves HTTP";
     Diagnostic::warning(codes::TOKENS_ON_TCP, source.clone(), message).help(help)
 }

@@ -25,7 +25,7 @@ fn advice(said: &ResourceConditions, refusal: &RefusedCondition) -> (&'static st
     match refusal.reason {
         ConditionReason::RefNotPermitted => (
             codes::NOT_GRANTED,
-            "add a ReferenceGrant in the namespace that is pointed into, from this kind and namespace",
+            "add a ReferenceGrant in the namespace of the referenced resource, from this kind and namespace",
         ),
         ConditionReason::NoMatchingParent if to_gateway => (
             codes::UNKNOWN_GATEWAY,
@@ -37,11 +37,11 @@ fn advice(said: &ResourceConditions, refusal: &RefusedCondition) -> (&'static st
         ),
         ConditionReason::NotAllowedByListeners | ConditionReason::NotAllowed => (
             codes::ROUTE_NOT_ADMITTED,
-            "set allowedRoutes (allowedListeners) of the Gateway so that this namespace and kind are let in",
+            "allow this namespace and kind in the Gateway's allowedRoutes (allowedListeners)",
         ),
         ConditionReason::NoMatchingListenerHostname => (
             codes::HOST_NOT_IN_GATEWAY,
-            "name a host that a listener serves",
+            "write a hostname that a listener serves",
         ),
         ConditionReason::BackendNotFound => (
             codes::UNKNOWN_ROUTE_HOST,
@@ -53,7 +53,7 @@ fn advice(said: &ResourceConditions, refusal: &RefusedCondition) -> (&'static st
         ),
         ConditionReason::NoValidCertificate | ConditionReason::InvalidAuthority => (
             codes::UNKNOWN_CREDENTIAL,
-            "name a ConfigMap of the policy's namespace with certificates in PEM as `ca.crt`; until then nobody calls the Service",
+            "name a ConfigMap of the policy's namespace with PEM certificates in `ca.crt`; until then no client can call the Service",
         ),
         ConditionReason::TargetNotFound => (
             codes::UNKNOWN_ROUTE_HOST,
@@ -81,7 +81,7 @@ fn advice(said: &ResourceConditions, refusal: &RefusedCondition) -> (&'static st
         | ConditionReason::Pending
         | ConditionReason::Invalid => (
             codes::GATEWAY_API_REFUSED,
-            "docs/reference/gateway-api.md says what is in force; remove the rest",
+            "remove it; docs/reference/gateway-api.md lists the supported fields",
         ),
     }
 }

@@ -45,7 +45,7 @@ fn taken<'a>(
                 "label it kubernetes.io/service-name: NAME",
             ),
             SliceKind::Endpoints => (
-                "it says that it is not to be mirrored",
+                "its label skip-mirror excludes it",
                 "remove the label endpointslice.kubernetes.io/skip-mirror",
             ),
         };
@@ -62,13 +62,13 @@ fn taken<'a>(
     };
     if service.selector.is_some() {
         let why = format!(
-            "Service {namespace}/{name} has a selector, so whom that selects answers for it"
+            "Service {namespace}/{name} has a selector, and its endpoints are the Pods that it selects"
         );
-        not_taken(why, "remove the Service's selector, or this");
+        not_taken(why, "remove the Service's selector, or this resource");
         return None;
     }
     if matches!(service.resolution, Resolution::Alias(_)) {
-        let why = format!("Service {namespace}/{name} is another name for a host");
+        let why = format!("Service {namespace}/{name} has type ExternalName");
         not_taken(why, "write a Service of another type");
         return None;
     }
@@ -90,18 +90,17 @@ fn called(
         EndpointStanding::Workload(_) | EndpointStanding::Stranger => return,
         EndpointStanding::Elsewhere(key) => (
             format!(
-                "that is {key}, and the Services of a namespace lead to no workload of another"
+                "the address is that of {key}, and a Service has endpoints only in its own namespace"
             ),
-            "write the slice and its Service where the workload is; routes of others may lead there by a ReferenceGrant",
+            "write the slice and its Service in the workload's namespace; a ReferenceGrant allows routes from other namespaces",
         ),
         EndpointStanding::Absent(pod) => (
-            format!("it is to be Pod {pod}, which does not have this address"),
+            format!("its `targetRef` is Pod {pod}, which does not have this address"),
             "remove `targetRef`, or write the Pod's address",
         ),
         EndpointStanding::Loopback => (
-            "each proxy has this address of its own, and no workload of the mesh is known there"
-                .to_owned(),
-            "write an address that is the same for everybody",
+            "the address is local to each proxy and belongs to no workload of the mesh".to_owned(),
+            "write an address that all proxies can reach",
         ),
     };
     let message = format!(
@@ -124,7 +123,7 @@ fn ports(slice: &EndpointSlice, service: &MeshService, found: &mut Vec<Diagnosti
             name => format!("`{name}`"),
         };
         let message = format!(
-            "port {} ({named}) of {} {} is no port of {}: nobody calls it",
+            "port {} ({named}) of {} {} is no port of {}: it is never called",
             port.number,
             slice.kind.name(),
             slice.name,

@@ -57,10 +57,10 @@ fn unread(view: &ClientView<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>)
             continue;
         }
         let message = format!(
-            "HealthCheck {} does not hold where Gateway {} lets the mesh's TLS through unread (AUTO_PASSTHROUGH): who is found unwell goes on taking that",
+            "HealthCheck {} has no effect where Gateway {} passes TLS through (AUTO_PASSTHROUGH): unhealthy endpoints still receive that traffic",
             one.name, gateway.name
         );
-        let help = "outlierDetection of a DestinationRule holds there";
+        let help = "use outlierDetection of a DestinationRule there";
         let source = one.source.clone();
         found.push(Diagnostic::warning(codes::UNREAD_CHECK, source, message).help(help));
     }
@@ -75,16 +75,16 @@ fn asking(view: &ClientView<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>)
     let (message, help) = match &one.selector {
         Some(labels) => (
             format!(
-                "nobody asks by HealthCheck {name}: its selector ({}) selects no proxy",
+                "no proxy runs HealthCheck {name}: its selector ({}) selects none",
                 shown(labels)
             ),
-            "it selects gateways and workloads with a sidecar of its own namespace, and those of the mesh from the root namespace",
+            "select gateways or workloads with a sidecar of its own namespace; from the root namespace, of the whole mesh",
         ),
         None => (
             format!(
-                "nobody asks by HealthCheck {name}: without a selector gateways do, and there is none"
+                "no proxy runs HealthCheck {name}: without a selector only gateways do, and there is none"
             ),
-            "say by `selector` which workloads' sidecars ask",
+            "select the workloads whose sidecars run it with `selector`",
         ),
     };
     let source = one.source.clone();
@@ -104,12 +104,14 @@ fn asked(view: &ClientView<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) 
     };
     let (message, field) = match one.port {
         _ if named.next().is_none() => (
-            format!("HealthCheck {name} is for {host}, which no service is: nobody is asked"),
+            format!(
+                "HealthCheck {name} has the host {host}, which no service has: nothing is checked"
+            ),
             "spec.host",
         ),
         Some(port) if !has_port(port) => (
             format!(
-                "HealthCheck {name} is for port {port} of {host}, which has none: nobody is asked"
+                "HealthCheck {name} has port {port} of {host}, which has no such port: nothing is checked"
             ),
             "spec.port",
         ),
@@ -118,7 +120,7 @@ fn asked(view: &ClientView<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) 
     let help = match view.like(host) {
         Some(like) if field == "spec.host" => format!("perhaps {}", like.key.hostname),
         _ => {
-            "a host and port of a Service or ServiceEntry; without `port` each is asked".to_owned()
+            "write a host and port of a Service or ServiceEntry; without `port` each port is checked".to_owned()
         }
     };
     let source = one.source.clone();

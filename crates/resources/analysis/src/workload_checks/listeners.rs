@@ -35,7 +35,7 @@ fn clashes(sidecar: &Sidecar, found: &mut Vec<Diagnostic>) {
     let mut taken: BTreeMap<(Bind, Port), (&Source, String)> = BTreeMap::new();
     let mut claim = |bind, port, source, what: String, field: &str| {
         if let Some((first, by)) = taken.get(&(bind, port)) {
-            let message = format!("{what} wants the address and port of {by} in {first}");
+            let message = format!("{what} has the same address and port as {by} in {first}");
             let diagnostic =
                 Diagnostic::error(codes::LISTENER_CLASH, Clone::clone(source), message);
             found.push(
@@ -117,11 +117,11 @@ fn loopback(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
             };
             if !ingress.iter().any(|listener| serves(&listener)) {
                 let message = format!(
-                    "{} can only run in namespaces: it has a sidecar, and no Sidecar ingress listener for port {target} of {}",
+                    "{} can run only with network namespaces: it has a sidecar, but no Sidecar ingress listener for port {target} of {}",
                     subject.name, service.key
                 );
                 let help = format!(
-                    "for loopback addresses add a Sidecar with ingress port {target}, captureMode: NONE and a defaultEndpoint"
+                    "to run it on loopback addresses, add a Sidecar with ingress port {target}, captureMode: NONE and a defaultEndpoint"
                 );
                 found.push(
                     Diagnostic::warning(codes::NAMESPACES_ONLY, subject.source.clone(), message)

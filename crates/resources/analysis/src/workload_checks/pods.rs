@@ -32,7 +32,7 @@ fn user(subject: &Subject<'_>, template: &PodTemplate, found: &mut Vec<Diagnosti
         return;
     };
     let said = format!(
-        "container {} of {} runs as user {PROXY_USER}, which is the proxy's: in Istio its connections go round the proxy",
+        "container {} of {} runs as user {PROXY_USER}, which is the proxy's: in Istio its connections bypass the proxy",
         container.name, subject.name
     );
     let source = container.source.clone();
@@ -51,7 +51,7 @@ fn image(subject: &Subject<'_>, template: &PodTemplate, found: &mut Vec<Diagnost
         return;
     };
     let said = format!(
-        "container {PROXY_CONTAINER} of {} has the image `{INJECTED_IMAGE}`, and nobody injects the proxy in its place",
+        "container {PROXY_CONTAINER} of {} has the image `{INJECTED_IMAGE}`, but the Pod has no sidecar injection",
         subject.name
     );
     let help = "label the Pods sidecar.istio.io/inject: \"true\", or their namespace istio-injection: enabled";

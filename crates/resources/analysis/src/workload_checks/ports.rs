@@ -43,12 +43,12 @@ fn undeclared(view: &ClientView<'_>, service: &MeshService, found: &mut Vec<Diag
             return;
         }
         let said = format!(
-            "port {} of {} does not say what is spoken on it: it is found out from the first bytes, which fails where the server speaks first",
+            "port {} of {} declares no protocol: proxies detect it from the first bytes, which fails for server-first protocols",
             port.number, service.key
         );
         let diagnostic = Diagnostic::note(codes::PORT_WITHOUT_PROTOCOL, port.source.clone(), said);
         found.push(diagnostic.field("spec.ports.name").help(
-            "call the port `http`, `grpc`, `tcp` or `NAME-…` with one of these, or set appProtocol",
+            "name the port `http`, `grpc` or `tcp`, or with one of these and a suffix such as `http-NAME`, or set appProtocol",
         ));
     }
 }
@@ -61,7 +61,7 @@ fn external_name(service: &MeshService, found: &mut Vec<Diagnostic>) {
     let nameless = |port: &&ServicePort| matches!(port.protocol, Protocol::Auto | Protocol::Tcp);
     for port in service.ports.iter().filter(nameless) {
         let said = format!(
-            "port {} of {} is not declared HTTP or TLS: clients name no host on it, and an ExternalName has no address, so nothing of the mesh holds for it",
+            "port {} of {} is not declared HTTP or TLS: its connections carry no host name, and an ExternalName Service has no address, so no rule of the mesh applies to it",
             port.number, service.key
         );
         let source = port.source.clone();
@@ -82,11 +82,11 @@ fn unanswered(view: &ClientView<'_>, service: &MeshService, found: &mut Vec<Diag
             "add a `selector`, or an EndpointSlice with the label kubernetes.io/service-name"
         }
         ServiceOrigin::ServiceEntry => {
-            "add `endpoints` or a `workloadSelector`, or use `resolution: DNS` if the host is known there"
+            "add `endpoints` or a `workloadSelector`, or use `resolution: DNS` if DNS resolves the host"
         }
     };
     let said = format!(
-        "nobody answers for {}: it has neither a selector nor endpoints",
+        "{} has no endpoints: it has neither a selector nor `endpoints` or an EndpointSlice",
         service.key
     );
     let source = service.source.clone();
@@ -136,7 +136,7 @@ fn shared_targets(subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
                 found.push(
                     Diagnostic::warning(codes::PORT_PROTOCOLS_DIFFER, source, said)
                         .field("spec.ports")
-                        .help("say the same in all services of a workload: a proxy there can only be told one"),
+                        .help("declare the same protocol in all services of the workload"),
                 );
             }
         }
@@ -163,7 +163,7 @@ fn declared_differently(services: &[&Arc<MeshService>], found: &mut Vec<Diagnost
             None if first.resolution != other.resolution => "with another resolution".to_owned(),
             None => continue,
         };
-        let said = format!("{} is declared by {} too, {what}", other.key, first.source);
+        let said = format!("{} is also declared by {}, {what}", other.key, first.source);
         let source = other.source.clone();
         found.push(
             Diagnostic::warning(codes::SAME_HOST_DIFFERENTLY, source, said)
@@ -201,7 +201,7 @@ fn virtual_addresses(mesh: &Mesh, found: &mut Vec<Diagnostic>) {
                 found.push(
                     Diagnostic::warning(codes::SAME_VIRTUAL_ADDRESS, source, said)
                         .field("spec.addresses")
-                        .help("give each an address of its own, or none: one is chosen then"),
+                        .help("give each a different address, or none to have one assigned"),
                 );
             }
         }

@@ -44,7 +44,7 @@ fn unnamed(service: &MeshService, found: &mut Vec<Diagnostic>) {
     let opaque = |port: &&ServicePort| port.protocol == Protocol::Tcp;
     for port in service.ports.iter().filter(opaque) {
         let message = format!(
-            "port {} of {} is opaque, so clients name no host on it, and with resolution DYNAMIC_DNS nobody is called",
+            "port {} of {} is not HTTP or TLS: its connections carry no host name, so with resolution DYNAMIC_DNS they have no destination",
             port.number, service.key
         );
         let help = "declare the port HTTP or TLS, or name the hosts and use `resolution: DNS`";

@@ -84,14 +84,14 @@ fn missing(
     let why = match (there, source.key) {
         (Some(true), _) => return None,
         (Some(false), key) => format!("has no key `{}`", key.unwrap_or_default()),
-        (None, _) => "is not there".to_owned(),
+        (None, _) => "does not exist".to_owned(),
     };
     let severity = match there {
         None if source.secret => Severity::Note,
         _ => Severity::Warning,
     };
     let message = format!(
-        "container {} of {} has variables of the {kind} {name}, which {why}",
+        "container {} of {} has variables from the {kind} {name}, which {why}",
         container.name, subject.name
     );
     let found = Diagnostic::warning(
@@ -99,6 +99,6 @@ fn missing(
         container.source.clone(),
         message,
     );
-    let found = found.help("write it, or `optional: true` where it may be missing");
+    let found = found.help("add it, or set `optional: true`");
     Some(Diagnostic { severity, ..found })
 }

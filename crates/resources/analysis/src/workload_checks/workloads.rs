@@ -37,7 +37,8 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
                 "{} has the address {address} of {} in {}",
                 workload.key, first.key, first.source
             );
-            let help = "give each workload an address of its own: identities are told apart by it";
+            let help =
+                "give each workload a different address: proxies identify workloads by address";
             found.push(
                 Diagnostic::error(codes::SAME_ADDRESS, workload.source.clone(), message)
                     .field("status.podIP")
@@ -95,7 +96,7 @@ fn injection(namespace: &NamespaceResource, found: &mut Vec<Diagnostic>) {
         return;
     }
     let said = format!(
-        "namespace {} says {}: its Pods get {}",
+        "namespace {} has several injection labels ({}): its Pods get {}",
         namespace.name,
         labels.join(" and "),
         if sidecars { "sidecars" } else { "no sidecars" }

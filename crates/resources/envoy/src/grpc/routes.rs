@@ -178,21 +178,21 @@ fn alternative(one: &Alternative) -> Result<Vec<Value>, String> {
                 Some(false) => return Ok(Vec::new()),
                 None => {
                     return cannot(
-                        "gRPC is not told of methods, and an expression is not asked here",
+                        "gRPC routes cannot match methods, and a regular expression is not evaluated here",
                     );
                 }
             },
             // A call has a path and nothing else.
             (Subject::QueryParam(_), _) => return Ok(Vec::new()),
             (Subject::Scheme | Subject::Authority, _) => {
-                return cannot("gRPC does not ask this of a call");
+                return cannot("gRPC routes cannot match this");
             }
             (Subject::Header(name) | Subject::WithoutHeader(name), _) if is_unseen(name) => {
-                return cannot("gRPC shows routes no such header");
+                return cannot("gRPC routes cannot match this header");
             }
             (Subject::WithoutHeader(name), Criterion::IsNot(TextMatch::Regex(_))) => {
                 return cannot(&format!(
-                    "whether the expression takes a missing `{name}`, as it does in Istio, gRPC does not ask"
+                    "Istio also evaluates the expression for a missing `{name}`; gRPC does not"
                 ));
             }
             (Subject::WithoutHeader(name), Criterion::IsNot(text))
@@ -210,7 +210,7 @@ fn alternative(one: &Alternative) -> Result<Vec<Value>, String> {
     }
     if without.len() > MAX_WITHOUT {
         return Err(format!(
-            "`withoutHeaders`: gRPC has no word for a header that is missing or another; of {MAX_WITHOUT} it can be told, not of {}",
+            "`withoutHeaders`: gRPC cannot match a header that is missing or different; at most {MAX_WITHOUT} headers can be expressed, not {}",
             without.len()
         ));
     }

@@ -102,15 +102,14 @@ pub fn untold(about: &str, said: &PortTraffic, crowd: DestinationEndpoints) -> B
     let ranks = said.ranks_localities();
     let always = (balancer.locality.as_ref()).is_some_and(|said| said.always);
     if ranks && (always || crowd.is_placed) {
-        let why = "who is near comes first, or has another share (localityLbSetting, zoneAwareLbSetting, trafficDistribution): localities are asked by the weights of their endpoints";
+        let why = "locality preference (localityLbSetting, zoneAwareLbSetting, trafficDistribution) is not supported: localities take calls by the weights of their endpoints";
         found.push((LimitName::Locality, why.to_owned()));
     }
     if outliers.is_some() {
-        let why = "gRPC puts nobody out for errors in a row (outlierDetection): only who cannot be connected to is left out";
+        let why = "gRPC does not eject endpoints for consecutive errors (outlierDetection): it only skips endpoints that it cannot connect to";
         found.push((LimitName::OutlierDetection, why.to_owned()));
         if outliers.is_some_and(|said| said.success_rate.is_some()) {
-            let why =
-                "gRPC compares no success rates (voile.dev/success_rate_stdev_factor and its like)";
+            let why = "gRPC does not compare success rates of endpoints (voile.dev/success_rate_stdev_factor and related annotations)";
             found.push((LimitName::OutlierDetection, why.to_owned()));
         }
     }
@@ -118,15 +117,15 @@ pub fn untold(about: &str, said: &PortTraffic, crowd: DestinationEndpoints) -> B
         found.push((LimitName::ConnectionPool, why));
     }
     if retry_budget.is_some() {
-        let why = "gRPC bounds attempts by their number alone (retryBudget)";
+        let why = "gRPC limits retries by number only (retryBudget)";
         found.push((LimitName::RetryBudget, why.to_owned()));
     }
     if proxy_protocol.is_some() {
-        let why = "gRPC writes no PROXY header (proxyProtocol): who expects one refuses it";
+        let why = "gRPC does not send a PROXY header (proxyProtocol): servers that require one refuse its connections";
         found.push((LimitName::ProxyProtocol, why.to_owned()));
     }
     if let Some(ClientTls::Mutual(Some(name))) = tls {
-        let why = format!("gRPC asks for no server name of ours (sni: {name})");
+        let why = format!("gRPC does not send this server name (sni: {name})");
         found.push((LimitName::ServerName, why));
     }
     let limit = |(name, why): (LimitName, String)| Limit::new(name, about, why);
@@ -146,12 +145,13 @@ fn of_balancer(
     } = said;
     let mut limit = |name, why: &str| found.push((name, why.to_owned()));
     if warmup.is_some() {
-        let why = "a new endpoint has its whole share at once (warmup)";
+        let why =
+            "gRPC does not support slow start: a new endpoint gets its full share at once (warmup)";
         limit(LimitName::Warmup, why);
     }
     if crowd.is_name {
         if *algorithm != Algorithm::LeastCost {
-            let why = "behind a DNS name the first address that answers takes all calls";
+            let why = "for a DNS name, the first address that accepts a connection takes all calls";
             limit(LimitName::LoadBalancer, why);
         }
         return;
@@ -160,40 +160,40 @@ fn of_balancer(
         Algorithm::LeastCost | Algorithm::RoundRobin => {}
         Algorithm::LeastRequest => limit(
             LimitName::LoadBalancer,
-            "LEAST_REQUEST is known to gRPC in Go and Java; in other languages calls go in turn",
+            "gRPC supports LEAST_REQUEST in Go and Java; other languages use round robin",
         ),
         Algorithm::Random => limit(
             LimitName::LoadBalancer,
-            "gRPC knows no RANDOM: calls go in turn",
+            "gRPC does not support RANDOM: it uses round robin",
         ),
         Algorithm::RingHash(least) if *least > RING_CAP => limit(
             LimitName::ConsistentHash,
             &format!(
-                "a ring has {RING_CAP} places, not {least}, unless the client itself allows more"
+                "the ring has {RING_CAP} entries, not {least}, unless the client itself allows more"
             ),
         ),
         Algorithm::RingHash(_) => {}
         Algorithm::Maglev(_) => limit(
             LimitName::ConsistentHash,
-            "gRPC knows no maglev: a ring is used, on which calls have other places than with Envoys and sidecars",
+            "gRPC does not support maglev: it uses a ring hash, which selects other endpoints than Envoys and sidecars do",
         ),
     }
     match key {
         None => {}
         Some(HashKey::SourceIp) => limit(
             LimitName::ConsistentHash,
-            "`useSourceIp`: all calls of a channel are kept together, not those of all channels of a client",
+            "`useSourceIp`: gRPC hashes the channel: calls of one channel stay together, not those of all channels of a client",
         ),
         Some(key) if hash(key).is_none() => limit(
             LimitName::ConsistentHash,
-            "gRPC keeps calls together by headers and by channels: these go in turn",
+            "gRPC hashes headers and channels only: these calls use round robin",
         ),
         Some(_) => {}
     }
     let by_weight = matches!(algorithm, Algorithm::RingHash(_) | Algorithm::Maglev(_))
         && key.as_ref().is_some_and(|key| hash(key).is_some());
     if crowd.is_weighted && !by_weight {
-        let why = "endpoints of a locality take calls in turn, whatever their weights";
+        let why = "endpoint weights are ignored: endpoints of a locality take calls in turn";
         limit(LimitName::EndpointWeights, why);
     }
 }
@@ -230,5 +230,5 @@ fn of_pool(said: &ConnectionPool) -> Option<String> {
         .iter()
         .filter_map(|(name, said)| said.then_some(*name))
         .collect();
-    (!said.is_empty()).then(|| format!("gRPC is not told of `{}`", said.join("`, `")))
+    (!said.is_empty()).then(|| format!("gRPC does not support `{}`", said.join("`, `")))
 }

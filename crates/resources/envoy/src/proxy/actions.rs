@@ -94,7 +94,7 @@ fn redirect(to: &Redirect, alternative: Option<&HttpMatch>, called: u16) -> Resu
         RedirectPort::Scheme => match to.scheme.as_deref() {
             Some("https") => Some(443),
             Some(_) => Some(80),
-            None => return Err("a redirect to the port of a scheme that it does not say"),
+            None => return Err("a redirect with a port derived from a scheme that is not set"),
         },
     };
     let implied = match to.scheme.as_deref() {
@@ -146,7 +146,7 @@ fn rewritten(
     path: &PathRewrite,
     alternative: Option<&HttpMatch>,
 ) -> Result<(&'static str, Value), Unsaid> {
-    const QUERY: Unsaid = "a rewritten path with a query of its own";
+    const QUERY: Unsaid = "a rewritten path that contains a query";
     let by_regex = |pattern: &str, substitution: &str| {
         let value = json!({ "pattern": { "regex": pattern }, "substitution": substitution });
         ("regex_rewrite", value)
@@ -162,7 +162,7 @@ fn rewritten(
         }
         PathRewrite::Prefix(prefix) => Ok(("prefix_rewrite", json!(prefix))),
         PathRewrite::Segments(_) if matches!(uri, Some(Criterion::Is(TextMatch::Regex(_)))) => {
-            Err("segments in the place of what an expression matched")
+            Err("path segments that replace the match of a regular expression")
         }
         PathRewrite::Segments(segments) => {
             let matched = match uri {
@@ -277,7 +277,7 @@ fn origin(origin: &Origin) -> Result<Value, Unsaid> {
         Origin::Text(OriginMatch::Regex(text)) if text.as_str() == ".*" => Ok(regex(".*")),
         Origin::Text(OriginMatch::Prefix(text)) if text.is_empty() => Ok(json!({ "exact": "*" })),
         Origin::Text(text) if text.matches(b"*") => {
-            Err("an origin's pattern that Envoy would take for everybody's")
+            Err("an origin pattern that Envoy treats as any origin")
         }
         Origin::Text(OriginMatch::Exact(text)) => Ok(json!({ "exact": text })),
         Origin::Text(OriginMatch::Prefix(text)) => Ok(json!({ "prefix": text })),

@@ -163,16 +163,16 @@ impl<'a> ClusterTarget<'a> {
     fn left_out(&self) -> Option<(LimitName, String)> {
         if let Some(waypoint) = self.mesh.waypoint_of(self.service) {
             let why = format!(
-                "it stands behind the waypoint {waypoint}, through which Envoy is not led; it is left out, and nobody goes past the waypoint"
+                "the service is behind the waypoint {waypoint}, which Envoy does not use; the cluster is left out, so that no call bypasses the waypoint"
             );
             return Some((LimitName::Waypoint, why));
         }
         if let Some(ClientTls::Originate(_)) = self.traffic.tls {
-            let why = "tls of mode SIMPLE and MUTUAL is not translated; it is left out, and nothing goes there in plaintext";
+            let why = "tls of mode SIMPLE and MUTUAL is not translated; the cluster is left out, so that nothing is sent in plaintext";
             return Some((LimitName::TlsOrigination, why.to_owned()));
         }
         self.traffic.proxy_protocol.as_ref()?;
-        let why = "proxyProtocol of DestinationRules is not translated; it is left out, and nothing goes there without the header";
+        let why = "proxyProtocol of DestinationRules is not translated; the cluster is left out, so that nothing is sent without the header";
         Some((LimitName::ProxyProtocol, why.to_owned()))
     }
 
@@ -197,7 +197,7 @@ impl<'a> ClusterTarget<'a> {
                 if self.subset.is_some() {
                     limit(
                         LimitName::PassthroughService,
-                        "callers go to the address that they named, whatever part of it that is of",
+                        "callers reach their original destination, whatever its subset",
                     );
                 }
                 Some(EndpointDiscovery::Passed)
@@ -205,7 +205,7 @@ impl<'a> ClusterTarget<'a> {
             Resolution::DynamicDns => {
                 limit(
                     LimitName::DynamicDns,
-                    "hosts of a wildcard are resolved one by one; it is left out",
+                    "dynamic DNS of wildcard hosts is not translated; the cluster is left out",
                 );
                 None
             }
@@ -220,7 +220,7 @@ impl<'a> ClusterTarget<'a> {
             {
                 limit(
                     LimitName::WildcardDns,
-                    "there is no name that DNS could be asked for; it is left out",
+                    "it has no name that DNS could resolve; the cluster is left out",
                 );
                 None
             }
@@ -228,7 +228,7 @@ impl<'a> ClusterTarget<'a> {
             Resolution::DnsRoundRobin => {
                 limit(
                     LimitName::DnsRoundRobin,
-                    "it has several names; all answers to each are used",
+                    "it has several names; all addresses of each are used",
                 );
                 Some(EndpointDiscovery::Resolved)
             }
@@ -264,7 +264,7 @@ impl<'a> ClusterTarget<'a> {
         }
         let far: Vec<&str> = far.into_iter().collect();
         let why = format!(
-            "whoever is on the network {} is called through its gateway, to which Envoy is not led: they are left out",
+            "endpoints on the network {} are reached through its gateway, which is not translated: they are left out",
             far.join(", ")
         );
         limits.insert(Limit::new(LimitName::Network, self.about(), why));
@@ -359,7 +359,7 @@ impl<'a> ClusterTarget<'a> {
         if !workload.ambient || self.wants_plaintext() {
             return true;
         }
-        let why = "who has a node proxy in place of a sidecar is called through a tunnel, of which Envoy is not told: it is called in plaintext, and where that is refused (PeerAuthentication STRICT, tls ISTIO_MUTUAL) not at all";
+        let why = "endpoints behind a node proxy need an HBONE tunnel, which is not translated: they are called in plaintext, and calls fail if plaintext is refused (PeerAuthentication STRICT, tls ISTIO_MUTUAL)";
         limits.insert(Limit::new(LimitName::Tunnel, self.about(), why));
         effective(self.mesh, workload, port).mode != Mode::Strict
     }
@@ -450,7 +450,7 @@ impl<'a> ClusterTarget<'a> {
         let about = self.about();
         let balanced = found != EndpointDiscovery::Passed;
         if self.ranks(behind) {
-            let why = "who is near comes first, or has another share (localityLbSetting, zoneAwareLbSetting, trafficDistribution): all localities are asked alike";
+            let why = "locality preference (localityLbSetting, zoneAwareLbSetting, trafficDistribution) is not translated: all localities are treated alike";
             limits.insert(Limit::new(LimitName::Locality, &about, why));
         }
         traffic::treat(&mut cluster, &self.traffic, balanced, (&about, limits));

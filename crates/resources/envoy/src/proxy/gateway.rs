@@ -156,7 +156,7 @@ impl Edge<'_> {
         servers.retain(|one| {
             let known = come(one.1) != ClientTransport::Otherwise;
             if !known {
-                let why = "servers of TLS and TCP, and of HTTPS those that pass it on or speak the mesh's own, are not translated: nobody is let in";
+                let why = "servers of protocol TLS and TCP, and HTTPS servers with passthrough or the mesh's own mutual TLS, are not translated: they admit no client";
                 made.limit(LimitName::GatewayServer, about(*one), why);
             }
             known
@@ -165,7 +165,7 @@ impl Edge<'_> {
         servers.retain(|one| {
             let alike = come(one.1) == kind;
             if !alike {
-                let why = "its port is in plaintext for one Gateway and in TLS for another; the oldest counts";
+                let why = "its port is plaintext in one Gateway and TLS in another; the oldest Gateway wins";
                 made.limit(LimitName::ListenerTwice, about(*one), why);
             }
             alike
@@ -220,7 +220,7 @@ impl Edge<'_> {
         let asked = asked.and_then(|listens| mesh.udp_port_before(self.workload, listens));
         if let Some(port) = asked {
             let why = format!(
-                "a Service in front of it has the UDP port {port}, where clients would be served in HTTP/3: nobody is there, and they are told of none (alt-svc)"
+                "its Service has the UDP port {port} for HTTP/3, which is not translated: nothing listens there, and responses have no alt-svc"
             );
             made.limit(LimitName::Http3, about(*one), &why);
         }
@@ -262,7 +262,7 @@ impl Edge<'_> {
             let hosts = one.1.hosts.iter().map(|one| one.host.as_str());
             let names: Vec<&str> = hosts.filter(|host| taken.insert(host)).collect();
             if names.is_empty() {
-                let why = "an older server has all of its names";
+                let why = "an older server has all of its hosts";
                 made.limit(LimitName::ListenerTwice, about(*one), why);
                 continue;
             }

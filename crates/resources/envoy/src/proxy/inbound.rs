@@ -108,7 +108,7 @@ impl InboundListeners<'_> {
                 made.limit(
                     LimitName::ListenerTwice,
                     about,
-                    "it is there twice; the first counts",
+                    "it is declared twice; the first wins",
                 );
                 continue;
             }
@@ -211,7 +211,7 @@ impl InboundListeners<'_> {
             .any(|kind| kind.carried == ClusterTraffic::Opaque)
         {
             for about in &self.security.custom {
-                let why = "it asks a provider, which stock Envoy is not told to do about bytes; what it matches is denied there";
+                let why = "it calls a provider (CUSTOM), which is not translated for TCP; connections that it matches are denied";
                 made.limit(LimitName::CustomOverTcp, about, why);
             }
         }

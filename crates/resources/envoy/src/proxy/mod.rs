@@ -316,11 +316,11 @@ fn untranslated(mesh: &Mesh, workload: &Workload, made: &mut Made) {
         );
     }
     for one in mesh.rate_limits_for(workload) {
-        let why = "requests are not counted, and as many pass as come";
+        let why = "requests are not counted, and are not limited";
         made.limit(LimitName::RateLimit, format!("RateLimit {}", one.name), why);
     }
     for one in mesh.health_checks_for(workload) {
-        let why = "endpoints are not asked whether they are well, and take traffic either way";
+        let why = "endpoints are not health checked, and take traffic in any case";
         let about = format!("HealthCheck {}", one.name);
         made.limit(LimitName::HealthCheck, about, why);
     }
@@ -333,17 +333,16 @@ fn untranslated(mesh: &Mesh, workload: &Workload, made: &mut Made) {
     }
     if mesh.config.proxy.keeps_source {
         let why =
-            "applications see the proxy's address, not their client's (interceptionMode TPROXY)";
+            "applications see the proxy's address, not the client's (interceptionMode TPROXY)";
         made.limit(LimitName::KeepsSource, &about, why);
     }
     if workload.topology.proxy_protocol && !workload.gateway {
-        let why =
-            "PROXY headers before plaintext are not read: such connections are not understood";
+        let why = "PROXY headers before plaintext are not read: such connections fail";
         made.limit(LimitName::ProxyProtocol, &about, why);
     }
     let limits = mesh.config.proxy.limits;
     if limits != voile_model::mesh::ProxyLimits::default() {
-        let why = "limits of `runtimeValues` hold for Voile's proxies alone";
+        let why = "limits of `runtimeValues` apply to Voile's proxies only";
         made.limit(LimitName::OwnLimits, &about, why);
     }
 }

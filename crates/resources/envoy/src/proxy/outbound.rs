@@ -131,7 +131,7 @@ impl<'a> Outbound<'a> {
                 made.limit(
                     LimitName::ListenerTwice,
                     about,
-                    "it is there twice; the first counts",
+                    "it is declared twice; the first wins",
                 );
                 continue;
             }
@@ -281,18 +281,18 @@ impl<'a> Outbound<'a> {
         let service = &hop.service;
         let about = format!("Service {}, port {}", service.key, hop.port.number);
         if !service.address_ranges.is_empty() {
-            let why = "bytes that are sent to its range of addresses go where they were going, in plaintext";
+            let why = "TCP connections to its address range go to their original destination, in plaintext";
             made.limit(LimitName::AddressRange, &about, why);
         }
         if service.addresses.is_empty() && hop.port.protocol != Protocol::Tls {
             let (name, why) = match service.resolution {
                 Resolution::Passthrough if !service.headless => (
                     LimitName::PassthroughService,
-                    "bytes to addresses that nobody knows go as to any other",
+                    "TCP connections to unknown addresses go to their original destination",
                 ),
                 _ => (
                     LimitName::HeadlessTcp,
-                    "bytes to its endpoints' own addresses go as to any other, in plaintext",
+                    "TCP connections to its endpoints' addresses go to their original destination, in plaintext",
                 ),
             };
             made.limit(name, &about, why);
@@ -560,7 +560,7 @@ impl<'a> Outbound<'a> {
 /// Says that workloads that are called by their own addresses are called in plaintext.
 fn name_plaintext(made: &mut Made) {
     let about = "outboundTrafficPolicy ALLOW_ANY";
-    let why = "a workload that is called by its own address, and by no service's, is called in plaintext, whatever it speaks, and past a waypoint that stands before workloads; REGISTRY_ONLY refuses such calls";
+    let why = "calls to a workload's own address, not a service's, are plaintext, whatever the protocol, and bypass a waypoint for workloads; REGISTRY_ONLY refuses such calls";
     made.limit(LimitName::WorkloadAddress, about, why);
 }
 

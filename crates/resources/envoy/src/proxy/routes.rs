@@ -108,7 +108,7 @@ impl<'a> Outbound<'a> {
             let last = matching == any();
             let said = base.clone().and_then(|base| {
                 if alternative.is_some_and(HttpMatch::asks_claims) {
-                    return Err("it asks what a token says");
+                    return Err("a match on a token claim");
                 }
                 let mut base = base;
                 finish(&mut base, route, alternative, port)?;
@@ -116,7 +116,7 @@ impl<'a> Outbound<'a> {
             });
             let mut said = said.unwrap_or_else(|what| {
                 let about = format!("VirtualService {}, {}", one.name, route.source);
-                let why = format!("{what}: requests that take this route are answered 503");
+                let why = format!("{what}: requests that match this route are answered 503");
                 made.limit(LimitName::VirtualService, about, &why);
                 nowhere()
             });
@@ -159,7 +159,7 @@ impl<'a> Outbound<'a> {
         let mut base = actions::around(route)?;
         if route.answer.is_some() && route.cors.is_some() {
             let about = format!("VirtualService {}, {}", one.name, route.source);
-            let why = "Envoy asks no CORS of what a route answers by itself: pages of other origins read none of it";
+            let why = "Envoy does not apply CORS to direct responses and redirects: pages of other origins cannot read them";
             made.limit(LimitName::CorsOfAnswer, about, why);
         }
         if route.answer.is_none() {
@@ -226,7 +226,7 @@ impl<'a> Outbound<'a> {
         }
         if keys.len() > 1 {
             let about = format!("VirtualService {}, {}", one.name, route.source);
-            let why = "its destinations keep requests together by different values (consistentHash), of which Envoy makes one for the route";
+            let why = "its destinations hash different values (consistentHash), which Envoy combines into one hash for the route";
             made.limit(LimitName::ConsistentHash, about, why);
         }
         if let Some(policy) = traffic::hash_policy(&keys) {

@@ -67,7 +67,7 @@ pub(crate) fn of(
     };
     for policy in custom.iter().filter(|policy| policy.dry_run) {
         let about = named(policy);
-        let why = "a CUSTOM policy in dry run: what it would have asked is not reported";
+        let why = "a CUSTOM policy in dry run: the calls it would have made are not reported";
         limits.insert(Limit::new(LimitName::CustomDryRun, about, why));
     }
     let custom: Vec<Policy> = custom
@@ -123,8 +123,8 @@ fn tokens(
         let keys = keys.of(resource, rule);
         let why = match keys.as_deref().map(KeySet::read) {
             Some(Ok(_)) => return keys,
-            Some(Err(error)) => format!("cannot be used: {error}"),
-            None => "are not known here (a control plane fetches them)".to_owned(),
+            Some(Err(error)) => format!("are invalid: {error}"),
+            None => "are not known here (only a control plane fetches them)".to_owned(),
         };
         let about = format!("RequestAuthentication {}", resource.name);
         let why = format!(
@@ -168,14 +168,15 @@ fn asking(
     if each.next().is_some() {
         let all: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         let why = format!(
-            "CUSTOM policies ask {}; what they match is denied",
+            "CUSTOM policies call {}; requests that they match are denied",
             all.join(" and ")
         );
         limit(LimitName::SeveralProviders, why);
         return None;
     }
-    let unknown =
-        |why: &str| format!("provider `{name}`: {why}; what CUSTOM policies match is denied");
+    let unknown = |why: &str| {
+        format!("provider `{name}`: {why}; requests that CUSTOM policies match are denied")
+    };
     let Some(Provider::ExtAuthz(provider)) = mesh.config.provider(name) else {
         limit(
             LimitName::UnknownProvider,

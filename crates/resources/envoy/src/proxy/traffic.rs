@@ -77,7 +77,7 @@ fn balance(cluster: &mut Value, said: &LoadBalancer, limit: &mut dyn FnMut(&str)
             cluster[config] = json!({ "slow_start_config": slow_start(warmup) });
         }
         (Some(_), None) => limit(
-            "`warmup` beside RANDOM: a new endpoint has its whole share at once (Envoy knows it of ROUND_ROBIN and LEAST_REQUEST)",
+            "`warmup` with RANDOM: a new endpoint gets its full share at once (Envoy supports slow start with ROUND_ROBIN and LEAST_REQUEST)",
         ),
     }
 }

@@ -107,7 +107,7 @@ fn nobody_goes_past_a_waypoint_by_whatever_route() {
         assert_eq!(named.len(), 1, "{named:?}");
         assert!(
             named[0].starts_with(
-                "waypoint: Service shop/web.shop.svc.cluster.local: it stands behind the waypoint shop/gate,"
+                "waypoint: Service shop/web.shop.svc.cluster.local: the service is behind the waypoint shop/gate,"
             ),
             "{named:?}"
         );
@@ -228,7 +228,7 @@ fn who_is_on_another_network_is_left_out_and_named() {
         let made = told(&(near.clone() + &text), InterceptMode::Redirect);
         let named = limits(&made, "network");
         assert_eq!(named.len(), 2 * usize::from(is_limit), "{text}: {named:?}");
-        let words = "network: Service shop/web.shop.svc.cluster.local, port 80: whoever is on the network east";
+        let words = "network: Service shop/web.shop.svc.cluster.local, port 80: endpoints on the network east";
         assert!(!is_limit || named[0].starts_with(words), "{named:?}");
         let addresses = called(&made, WEB);
         let calls_far = addresses.contains(&"127.9.0.50".to_owned());
@@ -311,8 +311,7 @@ fn who_has_a_node_proxy_is_called_in_plaintext_where_it_takes_that_and_named() {
             2 * usize::from(is_limit),
             "{more} {policy}: {named:?}"
         );
-        let words =
-            "tunnel: Service shop/web.shop.svc.cluster.local, port 80: who has a node proxy";
+        let words = "tunnel: Service shop/web.shop.svc.cluster.local, port 80: endpoints behind a node proxy";
         assert!(!is_limit || named[0].starts_with(words), "{named:?}");
     }
     let made = told(&web("", &[SIDED, "x: z"]), InterceptMode::Redirect);
@@ -372,7 +371,7 @@ fn a_gateway_that_is_to_be_called_over_udp_is_not_and_that_is_named() {
             "{text}: {:?}",
             made.limits
         );
-        let words = "has the UDP port 443, where clients would be served in HTTP/3";
+        let words = "has the UDP port 443 for HTTP/3";
         assert!(
             named
                 .iter()

@@ -82,22 +82,28 @@ fn what_grpc_can_ask_is_asked_and_what_is_known_of_every_call_is_not() {
 #[test]
 fn what_grpc_cannot_ask_refuses_all_routes_with_its_reason() {
     for (words, wanted) in [
-        ("s=http", "`scheme`: gRPC does not ask"),
-        ("a=web", "`authority`: gRPC does not ask"),
-        ("m=~P.*", "`method`: gRPC is not told of methods"),
+        ("s=http", "`scheme`: gRPC routes cannot match this"),
+        ("a=web", "`authority`: gRPC routes cannot match this"),
+        ("m=~P.*", "`method`: gRPC routes cannot match methods"),
         (
             "h:grpc-timeout=+",
-            "`headers[grpc-timeout]`: gRPC shows routes no such header",
+            "`headers[grpc-timeout]`: gRPC routes cannot match this header",
         ),
-        ("h:user-agent=+", "`headers[user-agent]`: gRPC shows"),
-        ("-h:trace-bin=+", "`withoutHeaders[trace-bin]`: gRPC shows"),
+        (
+            "h:user-agent=+",
+            "`headers[user-agent]`: gRPC routes cannot match this header",
+        ),
+        (
+            "-h:trace-bin=+",
+            "`withoutHeaders[trace-bin]`: gRPC routes cannot match this header",
+        ),
         (
             "-h:x=~a*",
-            "`withoutHeaders[x]`: whether the expression takes a missing `x`",
+            "`withoutHeaders[x]`: Istio also evaluates the expression for a missing `x`",
         ),
         (
             "-h:a=1 -h:b=1 -h:c=1 -h:d=1 -h:e=1",
-            "of 4 it can be told, not of 5",
+            "at most 4 headers can be expressed, not 5",
         ),
     ] {
         let said = matches(words).expect_err(words);

@@ -216,7 +216,7 @@ fn success_rates_that_grpc_does_not_compare_are_named() {
     let [rates, rows] = &*found else {
         panic!("two limits: {found:?}");
     };
-    assert!(rows.contains("errors in a row"), "{rows}");
+    assert!(rows.contains("consecutive errors"), "{rows}");
     assert!(
         rates.starts_with("outlier-detection: port 80: ") && rates.contains("success rates"),
         "{rates}"

@@ -515,14 +515,14 @@ fn faults_and_cors_are_settings_of_the_filters_that_stand_before_the_router() {
 fn what_envoy_would_do_otherwise_is_refused_by_name_and_by_route() {
     for (said, why) in [
         ("rewrite: {uri: \"\"}", "does not begin with `/`"),
-        ("rewrite: {uri: \"/b?c=d\"}", "a query of its own"),
+        ("rewrite: {uri: \"/b?c=d\"}", "that contains a query"),
         (
             "corsPolicy: {allowOrigins: [{prefix: \"*\"}]}",
-            "take for everybody's",
+            "treats as any origin",
         ),
         (
             "corsPolicy: {allowOrigins: [{regex: \".{1,3}\"}]}",
-            "take for everybody's",
+            "treats as any origin",
         ),
     ] {
         let made = checked(&format!(

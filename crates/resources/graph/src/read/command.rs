@@ -57,7 +57,7 @@ impl Reader<'_> {
                     codes::NESTED,
                     item.at(),
                     "a list of concurrent commands within another",
-                    "one level is all there is: let a service of its own do the inner ones",
+                    "only one level is supported: move the inner commands to a service of their own",
                 );
                 return None;
             }
@@ -197,7 +197,7 @@ fn headers(report: &Report, fields: &mut Fields<'_>) -> Vec<(Arc<str>, Arc<str>)
             report.bad(
                 &key,
                 " for a header field",
-                "a name such as x-user, and none that frames a message",
+                "a name such as x-user, and not a framing header",
             );
         }
         let printable = value.value.bytes().all(|b| (b' '..=b'~').contains(&b));

@@ -95,7 +95,10 @@ pub(super) fn integer(cursor: &Cursor<'_>, least: u32, most: u32, help: &str) ->
     let fits = u32::try_from(number.value).ok();
     let fits = fits.filter(|number| (least..=most).contains(number));
     if fits.is_none() {
-        let message = format!("{} is not allowed: {least} to {most} is", number.value);
+        let message = format!(
+            "{} is not allowed: expected {least} to {most}",
+            number.value
+        );
         cursor
             .report()
             .error(codes::BAD_VALUE, &number.at, message, help);

@@ -9,28 +9,28 @@ fn circles_are_named_and_only_those_that_end_are_taken() {
     for (script, expected, taken) in [
         (
             "a: [{call: a}]",
-            "error[V0701]: calls go round for ever: a → a",
+            "error[V0701]: calls form an endless cycle: a → a",
             false,
         ),
         (
             "a: [{call: b}]; b: [{call: c}]; c: [{call: a}]",
-            "calls go round for ever: a → b → c → a",
+            "calls form an endless cycle: a → b → c → a",
             false,
         ),
         (
             "a: [{call: b}]; b: [{call: {service: a, probability: 90}}]",
-            "warning[V0702]: calls go in a circle: a → b → a",
+            "warning[V0702]: calls form a cycle: a → b → a",
             true,
         ),
         // Two calls of 60 % are more than one.
         (
             "a: [{call: b}]; b: [{call: {service: a, probability: 60}}, {call: {service: a, probability: 60}}]",
-            "each round makes 1.",
+            "each round turns one request into 1.",
             false,
         ),
         (
             "a: [{call: b}]; b: [{call: {service: b, probability: 99.95%}}]",
-            "calls go round for ever: b → b",
+            "calls form an endless cycle: b → b",
             false,
         ),
         ("a: [{call: b}]; b: []", "", true),
@@ -106,7 +106,7 @@ fn what_nothing_reaches_and_what_has_no_effect_is_said() {
     assert!(graph.is_some());
     let said = said(&problems);
     for expected in [
-        "V0705]: nothing leads to `b`",
+        "V0705]: no service calls `b`",
         "V0707]: `cluster` of `a` has no effect",
     ] {
         assert!(said.contains(expected), "{said}");

@@ -146,14 +146,14 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "responseSize: [1]",
-        "text or a number is wanted here, not a list",
+        "text or a number is expected here, not a list",
     ),
     (
         "type: htpp",
         "`htpp` is not allowed (field services[1].type)\n  help: did you mean `http`?",
     ),
-    ("numReplicas: 0", "0 is not allowed: 1 to 1000 is"),
-    ("numReplicas: 1.5", "a whole number is wanted here"),
+    ("numReplicas: 0", "0 is not allowed: expected 1 to 1000"),
+    ("numReplicas: 1.5", "a whole number is expected here"),
     ("namespace: A_b", "`A_b` is not allowed for a name"),
     ("memoryUsage: 120%", "`120%` is not allowed for a share"),
     (
@@ -167,7 +167,10 @@ const WRONG: &[(&str, &str)] = &[
         "script: [{call: b, sleep: 1s}]",
         "several commands in one step",
     ),
-    ("script: [{sleep: 10}]", "text is wanted here, not a number"),
+    (
+        "script: [{sleep: 10}]",
+        "text is expected here, not a number",
+    ),
     (
         "script: [{sleep: 10x}]",
         "`10x` is not allowed for a duration",
@@ -178,7 +181,10 @@ const WRONG: &[(&str, &str)] = &[
         "script: [[[{call: b}]]]",
         "error[V0708]: a list of concurrent commands within another",
     ),
-    ("script: {call: b}", "a list is wanted here, not a mapping"),
+    (
+        "script: {call: b}",
+        "a list is expected here, not a mapping",
+    ),
     ("script: [{call: {size: 1}}]", "`service` is missing"),
     (
         "script: [{call: {service: b, probability: 0}}]",
@@ -243,7 +249,7 @@ fn whole_documents_can_be_wrong_too() {
         ),
         (
             "default: {}\ndefaults: {}\nservices: [{name: a}]",
-            "`default` and `defaults` are both there",
+            "`default` and `defaults` are both set",
         ),
         (
             "services: [{name: a}]\n---\nservices: [{name: b}]",
@@ -251,10 +257,10 @@ fn whole_documents_can_be_wrong_too() {
         ),
         ("services: [{name: a}", "error[V0002]"),
         ("&a services: *a", "error"),
-        ("- 1", "a mapping is wanted here, not a list"),
+        ("- 1", "a mapping is expected here, not a list"),
         (
             "services: [{name: a, isEntrypoint: 1}]",
-            "true or false is wanted",
+            "true or false is expected",
         ),
     ] {
         let (graph, problems) = read(text);

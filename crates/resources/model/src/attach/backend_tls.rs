@@ -94,7 +94,7 @@ fn target<'m>(
     let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
     if !to.is("", "Service") {
         let said = format!(
-            "a BackendTLSPolicy is for a Service, and {} is none",
+            "a BackendTLSPolicy targets a Service, and {} is none",
             to.kind
         );
         return no(ConditionReason::Invalid, said);
@@ -102,12 +102,12 @@ fn target<'m>(
     let Some(service) = world.service(to) else {
         return no(
             ConditionReason::TargetNotFound,
-            format!("the Service {} is not there", to.name),
+            format!("the Service {} does not exist", to.name),
         );
     };
     match section {
         Some(name) if service.ports.iter().all(|port| port.name != *name) => {
-            let said = format!("{} has no port that is called {name}", service.key);
+            let said = format!("{} has no port named {name}", service.key);
             no(ConditionReason::TargetNotFound, said)
         }
         _ => Ok(service),
@@ -127,7 +127,7 @@ fn authorities(
         BackendAuthorities::System => return (Authorities::System, None, None),
         BackendAuthorities::Unknown(name, source) => {
             let field = "spec.validation.wellKnownCACertificates";
-            let said = format!("no authorities are known as {name} here, only as System");
+            let said = format!("wellKnownCACertificates {name} is not supported, only System");
             let why = refusal(ConditionReason::Invalid, source, field, said);
             return (nobody(), Some(why), None);
         }
@@ -158,14 +158,11 @@ fn authorities(
 fn held<'m>(world: &AttachmentInputs<'m>, to: &Reference) -> Result<&'m str, RefusedCondition> {
     let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
     if !to.is("", "ConfigMap") {
-        let said = format!(
-            "authorities are read from a ConfigMap, and not from a {}",
-            to.kind
-        );
+        let said = format!("caCertificateRefs supports ConfigMaps, but no {}", to.kind);
         return no(ConditionReason::InvalidKind, said);
     }
     let said = match world.mesh.config_maps.get(&to.name) {
-        None => format!("the ConfigMap {} is not there", to.name),
+        None => format!("the ConfigMap {} does not exist", to.name),
         Some(map) => match map.data.get("ca.crt") {
             Some(text) if text.contains("-----BEGIN CERTIFICATE-----") => return Ok(text),
             _ => format!("the ConfigMap {} has no `ca.crt` in PEM", to.name),

@@ -34,7 +34,7 @@ pub(super) fn said(
             return None;
         }
         let what = format!(
-            "no GatewayClass {class} is there: nobody obeys the Gateway {}",
+            "no GatewayClass {class} exists: the Gateway {} has no effect",
             one.name
         );
         let refused = refusal(
@@ -77,10 +77,7 @@ fn class(one: &Arc<GatewayClass>) -> Option<ResourceConditions> {
         return None;
     }
     let refused = one.parameters.as_ref().map(|source| {
-        let what = format!(
-            "GatewayClass {}: parameters are read by nobody here",
-            one.name
-        );
+        let what = format!("GatewayClass {}: parametersRef is not supported", one.name);
         refusal(
             ConditionReason::InvalidParameters,
             source,
@@ -115,7 +112,7 @@ fn gateway(world: &AttachmentInputs<'_>, open: &OpenGateway<'_>) -> ResourceCond
     let good = open.listeners.iter().any(ListenerStatus::is_open);
     let all_good = own.clone().all(ListenerStatus::is_open);
     let of_listeners = || {
-        let what = format!("{}: not all of its listeners are good", gateway.name);
+        let what = format!("{}: not all of its listeners are valid", gateway.name);
         refusal(
             ConditionReason::ListenersNotValid,
             &gateway.source,
@@ -236,7 +233,7 @@ fn of_set(
         (_, Some(_)) => None,
         (Some(_), None) => {
             let what = format!(
-                "the Gateway {} takes no ListenerSet of {}: its `allowedListeners` says whose",
+                "the Gateway {} does not allow ListenerSets of {} in `allowedListeners`",
                 to.name, set.name.namespace
             );
             Some(refusal(
@@ -252,7 +249,7 @@ fn of_set(
                 return None;
             }
             let what = format!(
-                "ListenerSet {}: the {} {} is not there",
+                "ListenerSet {}: the {} {} does not exist",
                 set.name, to.kind, to.name
             );
             Some(refusal(
@@ -267,7 +264,7 @@ fn of_set(
     let own = all.filter(|heard| heard.set.is_some_and(|one| Arc::ptr_eq(one, set)));
     let own: Vec<&ListenerStatus<'_>> = own.collect();
     let good = own.iter().any(|heard| heard.serves());
-    let what = format!("{}: none of its listeners is good", set.name);
+    let what = format!("{}: none of its listeners is valid", set.name);
     let bad = refusal(
         ConditionReason::ListenersNotValid,
         &set.source,

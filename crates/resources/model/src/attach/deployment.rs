@@ -216,6 +216,8 @@ pub(super) fn proxy(
             service_account: name.name.clone(),
             service_account_source: None,
             has_sidecar: true,
+            injected: None,
+            host_network: false,
             ambient: false,
             node: "".into(),
             containers: vec![proxy],

@@ -160,7 +160,7 @@ fn refused(world: &AttachmentInputs<'_>, gateway: &Gateway) -> Option<RefusedCon
     let class = world.mesh.gateway_api.classes.get(&gateway.class.0);
     let by_class = class.and_then(|class| class.parameters.as_ref());
     if let Some(source) = gateway.parameters.as_ref().or(by_class) {
-        let said = format!("{}: parameters are read by nobody here", gateway.name);
+        let said = format!("{}: parametersRef is not supported", gateway.name);
         let field = "spec.infrastructure.parametersRef";
         return Some(refusal(
             ConditionReason::InvalidParameters,
@@ -170,7 +170,7 @@ fn refused(world: &AttachmentInputs<'_>, gateway: &Gateway) -> Option<RefusedCon
         ));
     }
     let source = gateway.addresses.as_ref()?;
-    let said = format!("{}: addresses cannot be chosen here", gateway.name);
+    let said = format!("{}: addresses are not supported", gateway.name);
     Some(refusal(
         ConditionReason::UnsupportedAddress,
         source,
@@ -195,12 +195,12 @@ fn heard<'m>(
         "HTTPS" => no(
             ConditionReason::UnsupportedValue,
             format!(
-                "listener {name}: what is passed through in TLS is not HTTPS; nobody is let in"
+                "listener {name}: protocol HTTPS does not support TLS mode Passthrough; use protocol TLS"
             ),
         ),
         other => no(
             ConditionReason::UnsupportedProtocol,
-            format!("listener {name}: {other} is not spoken here, only HTTP, HTTPS, TLS and TCP"),
+            format!("listener {name}: {other} is not supported, only HTTP, HTTPS, TLS and TCP"),
         ),
     };
     let mut kinds = carried(listener);
@@ -275,7 +275,7 @@ fn shown(
         return Err(why);
     }
     let said = match world.mesh.secrets.get(&to.name) {
-        None => format!("the Secret {} is not there", to.name),
+        None => format!("the Secret {} does not exist", to.name),
         Some(secret) => match lacks(secret) {
             Some(key) => format!("the Secret {} has no `{key}` in PEM", to.name),
             None => return Ok(to.name.clone()),
@@ -317,13 +317,13 @@ fn conflict(
     let (name, port) = (&one.listener.name, one.listener.port);
     let what = match reason {
         ConditionReason::ProtocolConflict if one.family() == other.family() => {
-            "nothing that tells their connections apart"
+            "and nothing distinguishes their connections"
         }
         ConditionReason::ProtocolConflict => "another protocol",
         _ => "the same host",
     };
     let said = format!(
-        "listener {name}: port {port} is that of listener {} too, with {what}",
+        "listener {name}: listener {} has port {port}, too, with {what}",
         other.listener.name
     );
     refusal(reason, &one.listener.source, "spec.listeners", said)

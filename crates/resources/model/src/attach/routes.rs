@@ -97,7 +97,7 @@ fn attached<'m>(
             None if is_of_another(world, parent) => return None,
             None => {
                 let said = format!(
-                    "{} {} attaches to the {} {}, which is not there",
+                    "{} {} attaches to the {} {}, which does not exist",
                     route.kind.word(),
                     route.name,
                     to.kind,
@@ -108,7 +108,7 @@ fn attached<'m>(
         }
     } else {
         let said = format!(
-            "{} {} attaches to a {}: a Gateway, a ListenerSet or a Service is meant",
+            "{} {} attaches to a {}: write a Gateway, a ListenerSet or a Service",
             route.kind.word(),
             route.name,
             to.kind
@@ -147,7 +147,7 @@ fn service<'m>(
     };
     let Some(service) = world.service(to) else {
         return no(format!(
-            "{} {} attaches to the Service {}, which is not there",
+            "{} {} attaches to the Service {}, which does not exist",
             route.kind.word(),
             route.name,
             to.name
@@ -160,7 +160,7 @@ fn service<'m>(
     }
     if parent.section.is_some() {
         return no(format!(
-            "a section of {} cannot be meant: say its `port`",
+            "{} is a Service and has no sections: write `port`",
             service.key
         ));
     }
@@ -209,7 +209,7 @@ fn listeners<'m>(
     let taking: Vec<_> = listeners.iter().filter(takes).collect();
     if taking.is_empty() {
         let said = format!(
-            "no listener of the {} {name} takes a {} of {own}",
+            "no listener of the {} {name} allows a {} of {own}",
             to.kind,
             kind.word()
         );
@@ -221,7 +221,7 @@ fn listeners<'m>(
     let places: Vec<usize> = places.map(|(place, _)| *place).collect();
     if places.is_empty() {
         let said = format!(
-            "no hostname of {} {} is one of the {} {name}'s: nobody comes by this route",
+            "no hostname of {} {} matches the {} {name}: no request reaches this route",
             kind.word(),
             route.name,
             to.kind

@@ -152,7 +152,7 @@ fn backend(
     let kind = route.kind.word();
     if !to.is("", "Service") {
         let said = format!(
-            "{kind} {} leads to a {}: only a Service can be led to",
+            "{kind} {} routes to a {}: only a Service can be a backend",
             route.name, to.kind
         );
         return no(ConditionReason::InvalidKind, said);
@@ -162,13 +162,13 @@ fn backend(
     }
     let Some(service) = world.service(to) else {
         let said = format!(
-            "{kind} {} leads to the Service {}, which is not there",
+            "{kind} {} routes to the Service {}, which does not exist",
             route.name, to.name
         );
         return no(ConditionReason::BackendNotFound, said);
     };
     let Some(port) = *port else {
-        let said = format!("which port of {} is meant is not said", service.key);
+        let said = format!("the reference to {} has no `port`", service.key);
         return no(ConditionReason::BackendNotFound, said);
     };
     if service.port(port).is_none() {

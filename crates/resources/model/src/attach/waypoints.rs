@@ -32,7 +32,7 @@ fn refusals(gateway: &Gateway) -> Vec<RefusedCondition> {
         }
         let field = format!("spec.listeners[{}]", listener.name);
         let said = format!(
-            "listener {}: a {} takes {HBONE} at port {HBONE_PORT}, and nothing else",
+            "listener {}: a {} supports only {HBONE} at port {HBONE_PORT}",
             listener.name,
             match gateway.is_waypoint() {
                 true => "waypoint",
@@ -43,7 +43,7 @@ fn refusals(gateway: &Gateway) -> Vec<RefusedCondition> {
         refusals.push(refusal(reason, &listener.source, &field, said));
     }
     if let Some(source) = &gateway.parameters {
-        let said = format!("{}: parameters are read by nobody here", gateway.name);
+        let said = format!("{}: parametersRef is not supported", gateway.name);
         let field = "spec.infrastructure.parametersRef";
         refusals.push(refusal(
             ConditionReason::InvalidParameters,
@@ -53,7 +53,7 @@ fn refusals(gateway: &Gateway) -> Vec<RefusedCondition> {
         ));
     }
     if let Some(source) = &gateway.addresses {
-        let said = format!("{}: addresses cannot be chosen here", gateway.name);
+        let said = format!("{}: addresses are not supported", gateway.name);
         let reason = ConditionReason::UnsupportedAddress;
         refusals.push(refusal(reason, source, "spec.addresses", said));
     }

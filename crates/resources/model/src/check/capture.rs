@@ -111,7 +111,7 @@ impl Reader<'_> {
                     codes::NOT_YET,
                     name,
                     format!("{key} is not yet supported"),
-                    "remove it: a Pod here has no other interfaces than lo and eth0",
+                    "remove it: Pods of Voile have only the interfaces lo and eth0",
                 );
             } else if !KNOWN.contains(&name) {
                 self.wrong(
@@ -140,7 +140,7 @@ impl Reader<'_> {
                     self.wrong(
                         codes::CONTRADICTION,
                         exclude,
-                        format!("{exclude} has no meaning beside a list in {include}"),
+                        format!("{exclude} has no effect together with a list in {include}"),
                         "keep one of the two, or write \"*\" in the latter",
                     );
                 }

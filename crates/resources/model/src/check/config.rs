@@ -216,11 +216,7 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
     if let Some(timeout) = &written.connect_timeout
         && config.connect_timeout.is_zero()
     {
-        report.bad(
-            timeout,
-            " for a timeout",
-            "no connection is made in no time",
-        );
+        report.bad(timeout, " for a timeout", "write a time longer than 0");
     }
     path_normalization(config, written, report);
     access_log(config, written, report);
@@ -354,7 +350,7 @@ pub(super) fn retry(written: &written::RetrySettings, report: &Report) -> RetryP
         report.error(
             codes::NOT_YET,
             &previous.at,
-            "retryIgnorePreviousHosts: false is not yet supported: who failed is asked again last",
+            "retryIgnorePreviousHosts: false is not yet supported: a retry prefers other endpoints",
             "remove it",
         );
     }
@@ -362,8 +358,8 @@ pub(super) fn retry(written: &written::RetrySettings, report: &Report) -> RetryP
         report.error(
             codes::NOT_YET,
             &remote.at,
-            "retryRemoteLocalities: true is not yet supported: a retry goes where requests go, to the nearest while they are well",
-            "remove it; localityLbSetting says where requests go",
+            "retryRemoteLocalities: true is not yet supported: a retry prefers the nearest healthy locality, like other requests",
+            "remove it; use localityLbSetting",
         );
     }
     let mut on = Vec::new();
@@ -482,7 +478,10 @@ fn providers(
             .value
             .clone();
         let [kind] = written.kinds[..] else {
-            let message = format!("a provider is one thing, not {}", written.kinds.len());
+            let message = format!(
+                "a provider has exactly one type, not {}",
+                written.kinds.len()
+            );
             report.error(
                 codes::CONTRADICTION,
                 &written.at,

@@ -149,7 +149,7 @@ pub(super) fn custom_tags(
     let tag = |tag: &written::CustomTag| {
         tag_name(&tag.name, report)?;
         if tag.kinds != 1 {
-            let message = format!("a tag comes from one place, not from {}", tag.kinds);
+            let message = format!("a tag has exactly one source, not {}", tag.kinds);
             report.error(
                 codes::CONTRADICTION,
                 &tag.name.at,
@@ -214,7 +214,7 @@ pub(super) fn header_name(text: &Text, report: &Report) -> Option<Arc<str>> {
 fn metrics(written: &written::Metrics, report: &Report) -> MetricsRule {
     if let Some(interval) = &written.reporting_interval {
         report.duration(interval);
-        let message = "`reportingInterval` changes nothing: metrics are read when somebody scrapes them, and nothing is pushed";
+        let message = "`reportingInterval` has no effect: metrics are scraped, not pushed";
         report.warning(codes::NO_MEANING, &interval.at, message, "remove it");
     }
     let overrides = written.overrides.iter();
@@ -259,7 +259,7 @@ fn nothing(at: &FieldPath, report: &Report) {
     report.warning(
         codes::NO_MEANING,
         at,
-        "this override changes nothing",
+        "this override has no effect",
         "write `disabled` or `tagOverrides`",
     );
 }

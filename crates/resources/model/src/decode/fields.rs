@@ -50,7 +50,7 @@ impl<'a> Fields<'a> {
                 place: second.place,
                 path: self.path(&clip(&second.text)),
             };
-            let message = format!("`{}` is `{name}` a second time", clip(&second.text));
+            let message = format!("`{}` sets `{name}` a second time", clip(&second.text));
             let report = self.cursor.report;
             report.error(codes::DUPLICATE_KEY, &at, message, "keep one");
         }
@@ -189,7 +189,7 @@ impl<'a> Fields<'a> {
     ) {
         let said = self.get(name).and_then(|cursor| cursor.raw());
         if let Some(said) = said.filter(|said| !so_anyway.contains(&&*said.value)) {
-            let message = format!("`{name}: {}` is not obeyed: {instead}", clip(&said.value));
+            let message = format!("`{name}: {}` has no effect: {instead}", clip(&said.value));
             let report = self.cursor.report;
             report.warning(codes::NOT_OBEYED, &said.at, message, help);
         }

@@ -89,7 +89,7 @@ impl Parser {
             .peek()
             .map_or("the end".to_owned(), |word| format!("`{}`", word.shown()));
         Err(FilterError::new(
-            format!("`{sign}` is wanted, not {found}"),
+            format!("`{sign}` is expected, not {found}"),
             "",
         ))
     }
@@ -318,7 +318,7 @@ impl Parser {
         }
         let name = match self.next() {
             Some(FilterToken::Name(name)) => name,
-            _ => return Err(FilterError::new("a name is wanted behind `.`", "")),
+            _ => return Err(FilterError::new("a name is expected after `.`", "")),
         };
         let Some((_, search)) = SEARCHES.iter().find(|(known, _)| *known == name) else {
             let message = format!("`{}()` is not supported", clip(&name));

@@ -100,7 +100,7 @@ fn text(rest: &str, quote: char) -> Result<(FilterToken, &str), FilterError> {
         }
     }
     Err(FilterError::new(
-        "a text is not closed",
+        "the text has no closing quote",
         format!("end it with {quote}"),
     ))
 }

@@ -324,8 +324,7 @@ fn fact(name: &str, argument: Option<&str>) -> Result<CommandValue, FormatError>
         return Err(FormatError::new(message, format!("write %{name}(NAME)%")));
     }
     if REFUSED.contains(&name) {
-        let message =
-            format!("`%{name}%` asks for the inside of another proxy, which Voile does not have");
+        let message = format!("`%{name}%` reads internal data of Envoy, which Voile does not have");
         return Err(FormatError::new(message, "remove it from the format"));
     }
     let known = Fact::NAMES
@@ -333,7 +332,7 @@ fn fact(name: &str, argument: Option<&str>) -> Result<CommandValue, FormatError>
         .map(|(name, _)| *name)
         .chain(WITH_ARGUMENTS);
     let help = crate::text::nearest(name, known).map_or_else(
-        || "docs/reference/telemetry.md lists what there is".to_owned(),
+        || "docs/reference/telemetry.md lists the supported commands".to_owned(),
         |near| format!("did you mean %{near}%?"),
     );
     Err(FormatError::new(

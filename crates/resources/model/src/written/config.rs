@@ -132,7 +132,7 @@ const WITHOUT_EFFECT: [(&str, &str); 26] = [
     ),
     (
         "dnsRefreshRate",
-        "the resolver chooses when a name is asked for again",
+        "the resolver sets when a name is resolved again",
     ),
     (
         "enableEnvoyAccessLogService",
@@ -140,7 +140,7 @@ const WITHOUT_EFFECT: [(&str, &str); 26] = [
     ),
     (
         "hboneIdleTimeout",
-        "the proxy chooses how long a tunnel stays open",
+        "the proxy sets how long a tunnel stays open",
     ),
     (
         "inboundClusterStatName",
@@ -169,15 +169,15 @@ const WITHOUT_EFFECT: [(&str, &str); 26] = [
     ),
     (
         "serviceEntryVisibility",
-        "`exportTo` alone says who sees a ServiceEntry",
+        "only `exportTo` sets the visibility of a ServiceEntry",
     ),
     (
         "serviceScopeConfigs",
-        "the label istio.io/global of a Service says that other networks may call it",
+        "the label istio.io/global of a Service lets other networks call it",
     ),
     (
         "serviceSettings",
-        "the label istio.io/global of a Service says that other networks may call it",
+        "the label istio.io/global of a Service lets other networks call it",
     ),
     ("statNamePrefix", "metrics have Istio's standard names"),
     (
@@ -186,7 +186,7 @@ const WITHOUT_EFFECT: [(&str, &str); 26] = [
     ),
     (
         "tlsDefaults",
-        "TLS 1.2 and 1.3 with suites of forward secrecy are spoken outside of the mesh",
+        "clients use TLS 1.2 and 1.3 with forward-secret suites outside of the mesh",
     ),
     (
         "verifyCertificateAtClient",
@@ -198,7 +198,7 @@ const WITHOUT_EFFECT: [(&str, &str); 26] = [
 const PROXY_WITHOUT_EFFECT: [(&str, &str); 30] = [
     (
         "availabilityZone",
-        "labels of workloads and nodes name their locality",
+        "labels of workloads and nodes set their locality",
     ),
     ("binaryPath", "the proxy is this program"),
     (
@@ -331,7 +331,7 @@ fn mesh_mtls(fields: &mut Fields<'_>) {
         return;
     };
     inner.ignore(&["minProtocolVersion"]);
-    let instead = "workloads speak TLS 1.3 with the suites of AES-GCM";
+    let instead = "workloads use TLS 1.3 with AES-GCM suites";
     inner.without_effect(&[("cipherSuites", instead), ("ecdhCurves", instead)]);
     inner.finish();
 }
@@ -488,19 +488,19 @@ const HEADERS_AS_THEY_ARE: [(&str, &str, &[&str], &str); 6] = [
         "attemptCount",
         "disabled",
         &["false"],
-        "a request that is made again has x-envoy-attempt-count",
+        "retries have x-envoy-attempt-count",
     ),
     (
         "envoyDebugHeaders",
         "disabled",
         &["true"],
-        "there are none of them",
+        "no proxy writes these headers",
     ),
     (
         "requestId",
         "disabled",
         &["false"],
-        "x-request-id is made where spans or a log want it",
+        "proxies generate x-request-id if spans or an access log need it",
     ),
     ("server", "value", &[""], "no proxy writes the header"),
     (

@@ -24,6 +24,10 @@ pub(crate) struct Metadata {
     pub(crate) annotations: TextMap,
     pub(crate) created: Option<Text>,
     pub(crate) owners: Vec<Owner>,
+    /// An API server gave it a `uid`: it exists in a cluster.
+    pub(crate) live: bool,
+    /// It has a `deletionTimestamp`: it is being removed.
+    pub(crate) removed: bool,
 }
 
 /// One of `ownerReferences`.
@@ -67,6 +71,8 @@ impl Metadata {
             labels: fields.text_map("labels"),
             annotations: fields.text_map("annotations"),
             created: fields.text("creationTimestamp"),
+            live: fields.text("uid").is_some(),
+            removed: fields.text("deletionTimestamp").is_some(),
             owners: fields.list("ownerReferences", |cursor| {
                 let mut owner = cursor.fields()?;
                 let read = Owner {
@@ -80,14 +86,12 @@ impl Metadata {
             }),
         };
         fields.ignore(&[
-            "uid",
             "resourceVersion",
             "generation",
             "generateName",
             "selfLink",
             "managedFields",
             "finalizers",
-            "deletionTimestamp",
             "deletionGracePeriodSeconds",
         ]);
         fields.finish();

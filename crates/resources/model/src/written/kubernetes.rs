@@ -35,19 +35,19 @@ const NOT_OBEYED: [(&str, &[&str], &str, &str); 3] = [
         "internalTrafficPolicy",
         &["Cluster"],
         "endpoints of other nodes are called, too",
-        "`trafficDistribution: PreferSameNode` prefers who is on the same node",
+        "`trafficDistribution: PreferSameNode` prefers endpoints on the same node",
     ),
     (
         "publishNotReadyAddresses",
         &["false"],
-        "who is not ready is not called",
+        "endpoints that are not ready are not called",
         "remove it",
     ),
     (
         "sessionAffinity",
         &["None"],
         "requests of one client go to any endpoint",
-        "loadBalancer.consistentHash.useSourceIp of a DestinationRule keeps them at one",
+        "use loadBalancer.consistentHash.useSourceIp of a DestinationRule",
     ),
 ];
 

@@ -255,7 +255,7 @@ impl WrittenSidecar {
             egress: spec.list("egress", Egress::read),
             outbound_mode,
         };
-        let unbounded = "the application says how many connections it takes";
+        let unbounded = "the application sets its number of connections";
         spec.without_effect(&[("inboundConnectionPool", unbounded)]);
         spec.finish();
         sidecar
@@ -273,7 +273,7 @@ impl Ingress {
             default_endpoint: fields.text("defaultEndpoint"),
         };
         fields.not_yet(&["tls"]);
-        let unbounded = "the application says how many connections it takes";
+        let unbounded = "the application sets its number of connections";
         fields.without_effect(&[("connectionPool", unbounded)]);
         fields.finish();
         Some(ingress)

@@ -11,6 +11,9 @@ use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 pub(crate) struct PodSpec {
     pub(crate) service_account: Option<Text>,
     pub(crate) containers: Vec<Container>,
+    /// Names of `initContainers`.
+    pub(crate) init_containers: Vec<Text>,
+    pub(crate) host_network: bool,
     pub(crate) termination_grace_seconds: Option<SpannedValue<i64>>,
     pub(crate) restart_policy: Option<Text>,
     pub(crate) node: Option<Text>,
@@ -32,6 +35,8 @@ pub(crate) struct PodStatus {
     pub(crate) phase: Option<Text>,
     pub(crate) pod_ip: Option<Text>,
     pub(crate) pod_ips: Vec<Text>,
+    /// Status of the condition `Ready`.
+    pub(crate) ready: Option<bool>,
 }
 
 /// One of `containers`.
@@ -98,7 +103,7 @@ pub(crate) struct Template {
     pub(crate) spec: PodSpec,
 }
 
-const IGNORED_IN_POD: [&str; 33] = [
+const IGNORED_IN_POD: [&str; 32] = [
     "activeDeadlineSeconds",
     "affinity",
     "automountServiceAccountToken",
@@ -108,7 +113,6 @@ const IGNORED_IN_POD: [&str; 33] = [
     "ephemeralContainers",
     "hostAliases",
     "hostIPC",
-    "hostNetwork",
     "hostPID",
     "hostUsers",
     "hostname",
@@ -156,13 +160,15 @@ impl PodSpec {
         let pod = Self {
             service_account: spec.text("serviceAccountName"),
             containers: spec.list("containers", Container::read),
+            init_containers: spec.list("initContainers", |one| one.fields()?.text("name")),
+            host_network: spec.boolean("hostNetwork").is_some_and(|one| one.value),
             termination_grace_seconds: spec.integer("terminationGracePeriodSeconds"),
             restart_policy: spec.text("restartPolicy"),
             node: spec.text("nodeName"),
             security: SecurityContext::read(&mut spec),
         };
         spec.ignore(&IGNORED_IN_POD);
-        spec.ignore(&["initContainers", "volumes"]);
+        spec.ignore(&["volumes"]);
         spec.finish();
         pod
     }
@@ -192,6 +198,15 @@ impl PodStatus {
             phase: status.text("phase"),
             pod_ip: status.text("podIP"),
             pod_ips: status.list("podIPs", |cursor| cursor.fields()?.text("ip")),
+            ready: status
+                .list("conditions", |cursor| {
+                    let mut condition = cursor.fields()?;
+                    let is_ready = &*condition.text("type")?.value == "Ready";
+                    let status = condition.text("status")?;
+                    is_ready.then(|| &*status.value == "True")
+                })
+                .into_iter()
+                .next(),
         }
     }
 }

@@ -384,9 +384,9 @@ impl WrittenHttpPool {
         fields.without_effect(&[
             (
                 "maxConcurrentStreams",
-                "the server says how many streams a connection may have",
+                "the server sets the number of streams of a connection",
             ),
-            ("http2KeepAlive", "connections at rest are not asked"),
+            ("http2KeepAlive", "idle connections are not probed"),
         ]);
         fields.finish();
         http

@@ -276,7 +276,7 @@ impl<'a> Builder<'a> {
             return Err(error(
                 codes::YAML_FEATURE,
                 place,
-                "the alias stands inside the value it names, without end",
+                "the alias refers to a value that contains it",
             ));
         };
         let size = *size;

@@ -191,8 +191,8 @@ fn rules_for_one_host_that_name_the_same_clients_are_one_or_wrong() {
     assert_eq!(names("all"), Some(Vec::new()));
     assert_eq!(
         render(&problems),
-        "mesh.yaml:8:78: error[V0113]: DestinationRule shop/three is not in force for clients of namespace far: shop/one in mesh.yaml:4:78 is older and is exported to it, too (field spec.exportTo)\n\
-         \x20 help: export each of the rules for one host to other namespaces, or all to the same: those are one rule\n"
+        "mesh.yaml:8:78: error[V0113]: DestinationRule shop/three is not in force for clients of namespace far: shop/one in mesh.yaml:4:78 is older and is also exported to it (field spec.exportTo)\n\
+         \x20 help: export the rules for one host to different namespaces, or all to the same namespaces, which merges them\n"
     );
     assert_eq!(obeyed(&mesh, "far"), "shop/one");
     assert_eq!(obeyed(&mesh, "near"), "shop/three");

@@ -86,7 +86,7 @@ fn destination_rules_of_one_namespace_for_one_host_are_one_of_which_the_oldest_h
     assert_eq!(
         render(&problems),
         "mesh.yaml:23:18: error[V0113]: `trafficPolicy` of DestinationRule shop/third is not in force: shop/second in mesh.yaml:18:18 is older and has one for a.shop.svc.cluster.local (field spec.trafficPolicy)\n\
-         \x20 help: write `trafficPolicy` in one rule for each host: all subsets obey it\n\
+         \x20 help: write `trafficPolicy` in one rule for each host: it applies to all subsets\n\
          mesh.yaml:28:18: error[V0113]: subset `two` of DestinationRule shop/fourth is not in force: shop/second in mesh.yaml:18:18 is older and has one for a.shop.svc.cluster.local (field spec.subsets)\n\
          \x20 help: give one of the two subsets another name, or keep one of them\n"
     );

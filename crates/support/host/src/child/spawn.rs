@@ -85,7 +85,7 @@ pub(super) fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
         });
         Mutex::new(sender)
     });
-    let gone = || io::Error::other("the thread that starts processes is gone");
+    let gone = || io::Error::other("the thread that starts processes has ended");
     let (answer, child) = mpsc::sync_channel(1);
     spawner
         .lock()

@@ -40,7 +40,7 @@ impl OutsideSetup {
             }
             Ok((SocketMessage::Failed(reason), _)) => Err(reason),
             Ok((word, _)) => Err(format!("unexpected {word:?}")),
-            Err(_) => Err("it ended while it was set up".to_owned()),
+            Err(_) => Err("the process ended during its setup".to_owned()),
         };
         match set_up {
             Ok(signals) => Ok(Self {

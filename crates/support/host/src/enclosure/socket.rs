@@ -142,7 +142,7 @@ pub(super) fn receive(socket: &OwnedFd) -> io::Result<(SocketMessage, Option<Own
     }
     let text = std::str::from_utf8(&bytes[..received.bytes]);
     let word = text.ok().and_then(SocketMessage::decode);
-    let strange = || io::Error::new(io::ErrorKind::InvalidData, "a word that nobody knows");
+    let strange = || io::Error::new(io::ErrorKind::InvalidData, "an unknown message");
     Ok((word.ok_or_else(strange)?, descriptor))
 }
 
@@ -199,7 +199,7 @@ impl InsideSocket {
                     }
                     (SocketMessage::Ended(code), _) => ours.ended = Some(code),
                     (word, _) => {
-                        let text = format!("asked for a socket, the outside says {word:?}");
+                        let text = format!("unexpected answer to a socket request: {word:?}");
                         return Err(io::Error::other(text));
                     }
                 }

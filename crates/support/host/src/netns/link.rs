@@ -103,12 +103,12 @@ impl Bridge {
                 .map_err(doing(format!("give the bridge {}", address.address)))?;
         }
         up(&netlink, SECOND).map_err(doing("bring up the bridge"))?;
-        hurry(&netlink, SECOND, v6).map_err(doing("set the bridge's patience"))?;
+        hurry(&netlink, SECOND, v6).map_err(doing("set the neighbour timeouts of the bridge"))?;
         // Forwarding answers calls to addresses that are nowhere with "unreachable" at once, instead of silence.
-        set("/proc/sys/net/ipv4/ip_forward", "1").map_err(doing("switch on forwarding"))?;
+        set("/proc/sys/net/ipv4/ip_forward", "1").map_err(doing("enable forwarding"))?;
         if v6 {
             set("/proc/sys/net/ipv6/conf/all/forwarding", "1")
-                .map_err(doing("switch on forwarding"))?;
+                .map_err(doing("enable forwarding"))?;
         }
         Ok(Self {
             netlink,
@@ -155,7 +155,8 @@ impl Bridge {
                     .map_err(doing(format!("give a pod {}", address.address)))?;
             }
             up(&netlink, SECOND).map_err(doing("bring up eth0"))?;
-            hurry(&netlink, SECOND, self.v6).map_err(doing("set the patience of eth0"))?;
+            hurry(&netlink, SECOND, self.v6)
+                .map_err(doing("set the neighbour timeouts of eth0"))?;
             for gateway in gateways.iter().filter(|ip| wanted(ip)) {
                 add_default_route(&netlink, *gateway).map_err(doing("add the default route"))?;
             }

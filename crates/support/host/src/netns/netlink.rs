@@ -108,12 +108,17 @@ impl Netlink {
 
 /// Returns the result in an acknowledgement.
 fn outcome(answer: &[u8]) -> io::Result<()> {
-    let short = || io::Error::new(io::ErrorKind::InvalidData, "netlink: a short answer");
+    let short = || {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "netlink: the answer is too short",
+        )
+    };
     let kind = answer.get(4..6).ok_or_else(short)?;
     if u16::from_ne_bytes([kind[0], kind[1]]) != ERROR {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "netlink: an answer that is no acknowledgement",
+            "netlink: the answer is not an acknowledgement",
         ));
     }
     let code = answer

@@ -321,7 +321,9 @@ pub(super) fn recorded(
         add(words, count, ExpectedOutput::OneOf(one_of));
     }
     if features.asks && protocol != "tcp" && role == SERVER {
-        let words = format!("questions that the {role} got a yes to, by its statistics");
+        let words = format!(
+            "external authorization calls of the {role} that were allowed, by its statistics"
+        );
         // Envoy counts each answer once for the listener's HTTP and once for the cluster asked.
         let statistics = statistics();
         let of_listeners = statistics

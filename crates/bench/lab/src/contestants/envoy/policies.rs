@@ -20,8 +20,7 @@ use crate::target::Lab;
 const EXPORT_BOUND: Duration = Duration::from_secs(60);
 
 /// Said of an Envoy with policies.
-pub(super) const TERMS: &str = "AuthorizationPolicies and RequestAuthentications as Istio gives them to it: RBAC and jwt_authn filters, translated \
-                               from the same resources; paths are normalised where there are any; it remembers no token, as under Istio";
+pub(super) const TERMS: &str = "AuthorizationPolicies and RequestAuthentications as Istio translates the same resources: RBAC and jwt_authn filters; paths are normalised if rules have paths; no token cache, as under Istio";
 
 /// The router as the template writes it, once with a name by which other listeners have the same.
 const ANCHORED: &str = "          http_filters: &filters\n";
@@ -46,7 +45,7 @@ pub(super) fn with(
     }
     if lab.far.is_some() {
         return Err(
-            "policies are in a peer's files, which an agent does not take: measured on one machine only"
+            "policies are files of the peer, which an agent does not accept: measured on one machine only"
                 .to_owned(),
         );
     }
@@ -100,7 +99,7 @@ fn inserted(
     filters: &BTreeMap<&str, Vec<String>>,
 ) -> Result<String, String> {
     if !template.contains(ANCHORED) {
-        return Err("Envoy's template has no filters that others are the same as".to_owned());
+        return Err("Envoy's template has no shared filters".to_owned());
     }
     let same = format!("{FILTERS}{ROUTER}");
     let mut text = template.replace(ANCHORED, FILTERS).replace(SAME, &same);

@@ -4,7 +4,7 @@ use crate::definition::{PeerFeatures, Routes};
 use crate::plan::RequestPath;
 
 /// Said of an Envoy with routes.
-pub(super) const TERMS: &str = "routes by number in its route table, the same in the same order as in the VirtualService, which is how Istio gives them to it";
+pub(super) const TERMS: &str = "generated routes in its route table, the same and in the same order as in the VirtualService, as Istio translates them";
 
 /// The cluster of routes that no request takes: it has no endpoints.
 const ELSEWHERE: &str = "elsewhere";
@@ -37,8 +37,12 @@ pub(super) fn with(
             .find(&name)
             .ok_or_else(|| format!("Envoy's template has no listener {:?}", name.trim()))?;
         let section = text.split_off(from);
-        text += &routed(&section, routes)
-            .ok_or_else(|| format!("{} of Envoy's template has no one route", name.trim()))?;
+        text += &routed(&section, routes).ok_or_else(|| {
+            format!(
+                "{} of Envoy's template does not have exactly one route",
+                name.trim()
+            )
+        })?;
         done.push(name);
     }
     let elsewhere =

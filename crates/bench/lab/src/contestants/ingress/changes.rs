@@ -66,13 +66,13 @@ impl Ingress {
         let config = running.folder.join("config");
         let seen = way.protocol == "http1";
         match action {
-            EventAction::Hook(_) => Err("a hook is the lab's own".to_owned()),
+            EventAction::Hook(_) => Err("a hook is run by the lab itself".to_owned()),
             EventAction::PushPolicy
             | EventAction::ChangePolicies(_)
             | EventAction::MoveEndpoints
                 if !seen =>
             {
-                Err("its effect is seen over HTTP/1.1".to_owned())
+                Err("its effect is observed over HTTP/1.1 only".to_owned())
             }
             EventAction::PushPolicy => running.changes.policies.push(&config),
             EventAction::ChangePolicies(count) => running.changes.policies.change(&config, *count),

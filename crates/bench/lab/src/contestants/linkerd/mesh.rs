@@ -151,12 +151,11 @@ pub(super) fn asked(log: &Path, identity: &str, control: SocketAddr) -> String {
     }
     let certified = format!("certified {identity}");
     if said.lines().any(|line| line == certified) {
-        return "it was given its certificate and is not ready all the same: it refuses the certificate; its log tells why"
+        return "it got its certificate but is not ready: it refuses the certificate; its log has the reason"
             .to_owned();
     }
     format!(
-        "it never asked the lab's control plane ({control}) for its certificate: either it is no linkerd2-proxy of this kind, or \
-         it does not reach it, or it refuses the control plane's own certificate; its log tells which"
+        "it never requested its certificate from the lab's control plane ({control}): it is not a compatible linkerd2-proxy, cannot reach the control plane, or refuses the control plane's own certificate; its log has the reason"
     )
 }
 
@@ -174,9 +173,9 @@ mod tests {
         for (said, words) in [
             (
                 String::new(),
-                "never asked the lab's control plane (10.210.0.1:8086)",
+                "never requested its certificate from the lab's control plane (10.210.0.1:8086)",
             ),
-            (format!("certified {SERVER_NAME}"), "never asked"),
+            (format!("certified {SERVER_NAME}"), "never requested"),
             (
                 format!("certified {CLIENT_NAME}"),
                 "refuses the certificate",

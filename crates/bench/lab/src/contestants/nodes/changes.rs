@@ -110,27 +110,27 @@ impl Nodes {
         let word = action.word();
         let is_ours = matches!(self.program, Program::Voile(_));
         match (action, &self.before) {
-            (EventAction::Hook(_), _) => Some("a hook is the lab's own".to_owned()),
+            (EventAction::Hook(_), _) => Some("a hook is run by the lab itself".to_owned()),
             (EventAction::KillControlPlane | EventAction::RestartProxy, _) => None,
             (_, Some(WaypointProgram::Envoy(_))) => Some(format!(
-                "the lab cannot do {word} to {}'s waypoint, which is configured by files",
+                "the lab does not support {word} for {}'s waypoint, which is configured by files",
                 self.name
             )),
             (EventAction::ChangePolicies(_), None) => Some(
-                "node proxies read no paths, by which policies are told from those before them"
+                "node proxies do not read paths, which distinguish the new policies from the old ones"
                     .to_owned(),
             ),
             (EventAction::MoveEndpoints, _)
             | (EventAction::PushPolicy | EventAction::ChangePolicies(_), Some(_))
                 if way.protocol != "http1" =>
             {
-                Some("its effect is seen over HTTP/1.1".to_owned())
+                Some("its effect is observed over HTTP/1.1 only".to_owned())
             }
             (EventAction::UpgradeProxy, _) if !is_ours => {
-                Some("the lab starts no second ztunnel beside one that serves".to_owned())
+                Some("the lab cannot start a second ztunnel beside a running one".to_owned())
             }
             (EventAction::RotateCertificates, _) if !is_ours => {
-                Some("ztunnel renews its certificates by itself and takes no order to".to_owned())
+                Some("ztunnel renews its certificates by itself, and has no command for it".to_owned())
             }
             _ => None,
         }
@@ -257,7 +257,7 @@ impl Nodes {
         let new = self.start_between(&inside, &running.ground, server, control)?;
         let new = new.ok_or_else(not)?;
         let Probe::Http(page, path) = new.ready.clone() else {
-            return Err(format!("the {WAYPOINT} has no page of readiness"));
+            return Err(format!("the {WAYPOINT} has no readiness page"));
         };
         let before = running.waypoint.replace(new).ok_or_else(not)?;
         let retired = &mut running.changes.retired;

@@ -92,12 +92,10 @@ impl WaypointProgram {
     pub(super) fn terms(&self) -> &'static str {
         match self {
             Self::Voile(_) => {
-                "a waypoint with its defaults: routes, policies by who calls, each request balanced by itself, Istio's metrics"
+                "a waypoint with its defaults: routes, policies by the caller's identity, load balancing per request, Istio's metrics"
             }
             Self::Envoy(_) => {
-                "a waypoint as Istio's is made: HBONE ends at one listener, requests are read at a second and carried out by a third, \
-                 all within the process. It does less: static configuration, a certificate from a file, no Istio filters (no metrics by \
-                 workload, no policies), nothing of the caller handed on. The node proxies beside it are Voile's"
+                "a waypoint built like Istio's: one listener terminates HBONE, a second reads requests, a third sends them, all within the process. It does less: static configuration, a certificate from a file, no Istio filters (no metrics by workload, no policies), nothing about the caller passed on. The node proxies beside it are Voile's"
             }
         }
     }

@@ -37,7 +37,7 @@ pub(in crate::contestants) fn second(
         };
         let (process, addresses) = far.start(lab, what)?;
         let [http, tcp] = addresses[..] else {
-            return Err("the agent's second server listens nowhere".to_owned());
+            return Err("the agent's second server has no listen address".to_owned());
         };
         return Ok((Echo { http, tcp }, vec![Process::There(process)]));
     }
@@ -95,7 +95,7 @@ pub(in crate::contestants) fn kill(
         Some(_) => Ok(EffectEvidence::AtOnce(
             "the control plane's end by SIGKILL".to_owned(),
         )),
-        None => Err("the control plane did not end by SIGKILL".to_owned()),
+        None => Err("the control plane did not end after SIGKILL".to_owned()),
     }
 }
 
@@ -122,20 +122,20 @@ impl Voile {
         let server = way.mode != "clientonly";
         match action {
             EventAction::PushPolicy if !server => {
-                Err("its effect is seen at the server's sidecar".to_owned())
+                Err("its effect is observed at the server's sidecar only".to_owned())
             }
             EventAction::ChangePolicies(_) if way.protocol != "http1" || !server => {
-                Err("its effect is seen over HTTP/1.1, at the server's sidecar".to_owned())
+                Err("its effect is observed over HTTP/1.1, at the server's sidecar only".to_owned())
             }
             EventAction::MoveEndpoints if way.protocol != "http1" || !server => {
-                Err("its effect is seen over HTTP/1.1, behind the server's sidecar".to_owned())
+                Err("its effect is observed over HTTP/1.1, behind the server's sidecar only".to_owned())
             }
             EventAction::RestartProxy | EventAction::UpgradeProxy if !server => {
-                Err("there is no server's sidecar on this way".to_owned())
+                Err("this path has no sidecar at the server".to_owned())
             }
             EventAction::UpgradeProxy | EventAction::RotateCertificates if self.stock.is_some() => {
                 let name = &self.variant.name;
-                Err(format!("the lab cannot do {} to {name}: its processes and certificates are those that it was started with", action.word()))
+                Err(format!("the lab does not support {} for {name}: it keeps the processes and certificates that it was started with", action.word()))
             }
             EventAction::PushPolicy => self.push_policy(lab),
             EventAction::ChangePolicies(count) => {
@@ -143,18 +143,18 @@ impl Voile {
                 self.running()?.changes.policies.change(&config, *count)
             }
             EventAction::UpgradeProxy if lab.far.is_some() => {
-                Err("the old process and the new would take over in one folder, and an agent gives each its own".to_owned())
+                Err("the handover needs one folder for the old and the new process, and an agent gives each its own".to_owned())
             }
             // Inside, the server is in the sidecar's own pod, as in Kubernetes: there is no other to lead to.
             EventAction::MoveEndpoints if lab.network.is_some() => {
-                Err("the sidecar's server is moved in isolation \"loopback\" only".to_owned())
+                Err("the sidecar's server can be moved in isolation \"loopback\" only".to_owned())
             }
             EventAction::MoveEndpoints => self.move_endpoints(lab),
             EventAction::RestartProxy => self.restart(lab),
             EventAction::UpgradeProxy => self.upgrade(lab),
             EventAction::KillControlPlane => kill(&mut self.running()?.control),
             EventAction::RotateCertificates => self.rotate(way),
-            EventAction::Hook(_) => Err("a hook is the lab's own".to_owned()),
+            EventAction::Hook(_) => Err("a hook is run by the lab itself".to_owned()),
         }
     }
 
@@ -264,7 +264,7 @@ impl Voile {
     fn server_sidecar(&mut self) -> Result<usize, String> {
         let mut sidecars = self.running()?.sidecars.iter();
         let at = sidecars.position(|sidecar| sidecar.role == SERVER);
-        at.ok_or_else(|| "there is no server's sidecar".to_owned())
+        at.ok_or_else(|| "the server has no sidecar".to_owned())
     }
 
     /// Starts again what was killed, and lets the mesh be what it was.

@@ -105,13 +105,13 @@ impl Voile {
     /// Checks if the contestant can be measured with the server's sidecar on another machine.
     pub(super) fn possible(&self, lab: &Lab<'_>) -> Result<(), String> {
         let why = if self.stock.is_some() {
-            "has its certificates in a folder of the lab's, which two machines do not share"
+            "has its certificates in a folder of the lab, which two machines do not share"
         } else if !self.variant.arguments.is_empty() {
-            "gives `voile proxy` arguments of its own, which an agent does not take"
+            "gives `voile proxy` its own arguments, which an agent does not accept"
         } else if self.variant.append.contains("${FOLDER}") {
             "writes into a folder, which two machines do not share"
         } else if self.outfit.refusal().is_some() {
-            "is to refuse requests, and an agent counts good answers"
+            "refuses requests, but an agent counts good answers"
         } else {
             return Ok(());
         };

@@ -19,11 +19,10 @@ use crate::target::{Lab, READY_BOUND};
 
 /// Differences of its work from the others.
 pub(super) const TERMS: [&str; 3] = [
-    "everything by a live voile control over ADS (delta), from the resources that voile is told by: listeners, routes, clusters, \
-     endpoints, secrets",
+    "all configuration from a live voile control over delta ADS, from the same resources as voile: listeners, routes, clusters, endpoints, secrets",
     "as voile translates them: request ids, retries and x-forwarded-client-cert on, the access log off, no Istio filters (no Istio \
      metrics); Envoy chooses suites and curves",
-    "its certificate by `voile agent --once` before it is started: no agent runs beside it or is charged",
+    "its certificate by `voile agent --once` before it is started: no agent runs beside it, and none is counted",
 ];
 /// The readiness page: it answers well after Envoy has all its configuration.
 const READY_PATH: &str = "/ready";
@@ -106,13 +105,13 @@ impl Voile {
 
 /// The same file, by which what it sends is not redirected to it again: the server's sends to its own pod.
 fn marked(bootstrap: &str, role: &str) -> Result<String, String> {
-    let wrong = |why: &str| format!("what `voile export envoy-bootstrap` printed: {why}");
+    let wrong = |why: &str| format!("output of `voile export envoy-bootstrap`: {why}");
     let mut bootstrap: Value =
         serde_json::from_str(bootstrap).map_err(|e| wrong(&e.to_string()))?;
     let all = bootstrap.as_object_mut();
-    let all = all.ok_or_else(|| wrong("it is no JSON object"))?;
+    let all = all.ok_or_else(|| wrong("it is not a JSON object"))?;
     if all.contains_key("cluster_manager") {
-        return Err(wrong("it binds its sockets already"));
+        return Err(wrong("it already has bind options"));
     }
     let mark = if role == CLIENT {
         MARK_OUTWARD
@@ -144,7 +143,7 @@ mod tests {
         }
         for (text, told) in [
             ("", "EOF"),
-            ("[]", "no JSON object"),
+            ("[]", "not a JSON object"),
             ("{\"cluster_manager\": {}}", "already"),
         ] {
             let why = marked(text, CLIENT).expect_err(told);

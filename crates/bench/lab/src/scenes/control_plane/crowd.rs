@@ -101,7 +101,7 @@ impl<'a> ProxyCrowd<'a> {
                 return Err(INTERRUPTED.to_owned());
             }
             if Instant::now() > deadline {
-                return Err(format!("the crowd is not there after {bound:?}"));
+                return Err(format!("the crowd did not connect within {bound:?}"));
             }
         };
         stream.set_nonblocking(false).map_err(failed)?;
@@ -158,7 +158,7 @@ impl<'a> ProxyCrowd<'a> {
 
     fn say(&mut self, line: &str) -> Result<(), String> {
         let written = self.write.write_all(line.as_bytes());
-        written.map_err(|e| format!("the crowd is gone: {e}"))
+        written.map_err(|e| format!("lost the connection to the crowd: {e}"))
     }
 
     fn ask<T: for<'b> Deserialize<'b>>(&mut self, line: &str) -> Result<T, String> {
@@ -186,7 +186,7 @@ impl<'a> ProxyCrowd<'a> {
         match serde_json::from_str(&answer) {
             Ok(CrowdReply::Given(given)) => Ok(given),
             Ok(CrowdReply::Refused { error }) => Err(error),
-            Err(e) => Err(format!("the crowd answers something else ({e}): {answer}")),
+            Err(e) => Err(format!("unexpected answer of the crowd ({e}): {answer}")),
         }
     }
 }

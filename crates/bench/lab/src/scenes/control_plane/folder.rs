@@ -55,7 +55,7 @@ impl Folder {
         let apart: Vec<usize> = (0..workloads.len()).filter(is_apart).collect();
         if apart.is_empty() {
             return Err(format!(
-                "{}: every workload stands behind the service that all proxies use",
+                "{}: every workload is behind the service that all proxies use",
                 folder.display()
             ));
         }

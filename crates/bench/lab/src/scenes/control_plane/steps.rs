@@ -147,7 +147,7 @@ impl<'a> MeasurementState<'a> {
             }
             if Instant::now() > deadline {
                 return Err(format!(
-                    "after {bound:?} only {} of {} were told",
+                    "after {bound:?} only {} of {} have received it",
                     report.reached, report.expected
                 ));
             }

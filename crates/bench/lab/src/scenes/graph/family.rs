@@ -105,7 +105,7 @@ impl GraphSide {
         let what = || format!("the metrics of {} {}", member.kind, member.service);
         let address = member
             .address
-            .ok_or_else(|| format!("{}: it listens nowhere", what()))?;
+            .ok_or_else(|| format!("{}: it has no listen address", what()))?;
         let ask = move || http_get(address, "/metrics");
         let answer = if self.inside {
             Namespace::of_process(member.pid)

@@ -118,7 +118,7 @@ impl GraphSideRun {
                 return Err(format!(
                     "{} {exit} before it was ready: {}",
                     self.child.name(),
-                    last.unwrap_or("it said nothing")
+                    last.unwrap_or("it printed nothing")
                 ));
             }
             if Instant::now() > deadline {
@@ -188,7 +188,7 @@ impl GraphSideRun {
         let found = self.generate(settings, &words, SEARCH_WITHIN, folder, stopped)?;
         let capacity = found["capacity_rps"].as_f64().filter(|rate| *rate > 0.0);
         capacity.ok_or_else(|| {
-            let why = found["limited_by"].as_str().unwrap_or("it did not say why");
+            let why = found["limited_by"].as_str().unwrap_or("no reason given");
             format!("no rate was found at which {bounds}: {why}")
         })
     }

@@ -27,7 +27,7 @@ fn answered(mut stream: &TcpStream) -> io::Result<()> {
     stream.read_exact(&mut answer)?;
     match answer == WORDS {
         true => Ok(()),
-        false => Err(io::Error::other("something else came back")),
+        false => Err(io::Error::other("unexpected bytes in the answer")),
     }
 }
 
@@ -46,7 +46,7 @@ pub(super) fn open(
                     let mut open = Vec::new();
                     for pod in pods {
                         pod.enter()
-                            .map_err(|e| format!("entering a pod's network: {e}"))?;
+                            .map_err(|e| format!("cannot enter a pod's network namespace: {e}"))?;
                         for _ in 0..each {
                             let one = call(to).map_err(|e| {
                                 format!("a connection to {to}, after {}: {e}", open.len())

@@ -49,7 +49,7 @@ struct Status {
 
 /// A port for a control plane.
 pub(crate) fn port(address: IpAddr) -> Result<SocketAddr, String> {
-    free_port(address).map_err(|e| format!("a port for a control plane: {e}"))
+    free_port(address).map_err(|e| format!("cannot get a port for a control plane: {e}"))
 }
 
 impl Control {

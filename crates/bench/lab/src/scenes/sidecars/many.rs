@@ -551,7 +551,8 @@ impl MeshSize {
             if PAGES.iter().any(|(_, port)| taken(*port)) {
                 continue;
             }
-            let port = || free_port(first).map_err(|e| format!("a port for sidecars: {e}"));
+            let port =
+                || free_port(first).map_err(|e| format!("cannot get a port for sidecars: {e}"));
             layout.service = port()?.port();
             layout.pod = port()?.port();
             return Ok(layout);

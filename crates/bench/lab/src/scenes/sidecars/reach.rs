@@ -60,7 +60,7 @@ pub(super) fn measure(
         Ok(network) => network,
         Err(why) => {
             let note =
-                format!("What a sidecar holds by the size of its mesh was not measured: {why}");
+                format!("The memory of a sidecar by the size of its mesh was not measured: {why}");
             record.head.notes.push(note);
             return Ok(());
         }

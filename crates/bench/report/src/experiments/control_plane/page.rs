@@ -24,9 +24,9 @@ const ALONG: [Along; 4] = [
 impl ControlPlaneRecord {
     pub(super) fn title(&self) -> &'static str {
         match (self.sidecars, self.nodes) {
-            (0, 0) => "What a control plane costs",
-            (0, _) => "What a node proxy does for a crowd of pods",
-            _ => "What many sidecars cost together",
+            (0, 0) => "Cost of a control plane",
+            (0, _) => "A node proxy with many pods",
+            _ => "Cost of many sidecars",
         }
     }
 

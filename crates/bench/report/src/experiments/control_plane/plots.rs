@@ -20,26 +20,26 @@ impl ControlPlaneRecord {
         let each = self.each();
         with_plots(vec![
             Section {
-                title: "Asked and seen",
-                words: "Each figure as a share of what was asked: shorter than the first bar is reached. Of what is to be at least so much, the share is turned round.",
+                title: "Targets and measured values",
+                words: "Each figure as a share of its target: a bar shorter than the first one reaches the target. For minimum targets the share is inverted.",
                 plots: self.as_asked().into_iter().collect(),
                 folded: false,
             },
             Section {
-                title: "The same of several",
-                words: "One measure of each thing that has it. One run each.",
+                title: "Comparison",
+                words: "One figure of everything that has it. One run each.",
                 folded: several.len() > MANY,
                 plots: several,
             },
             Section {
-                title: "One thing at a time",
-                words: "All measures of one thing that go by one scale.",
+                title: "Figures of each",
+                words: "All figures of one subject that share a scale.",
                 folded: each.len() > MANY,
                 plots: each,
             },
             Section {
                 title: "Cost curves",
-                words: "Each along one measure of the mesh, everything else as in the record's own mesh. One run each: lines only join what was measured.",
+                words: "Each curve varies one dimension of the mesh; everything else is as in the record's own mesh. One run each: lines only join measured points.",
                 plots: self.curves(),
                 folded: false,
             },
@@ -66,9 +66,9 @@ impl ControlPlaneRecord {
         if shares.is_empty() {
             return None;
         }
-        let asked = bar("what is asked".to_owned(), "c-other", 1.0);
+        let asked = bar("the target".to_owned(), "c-other", 1.0);
         let rows: Vec<PlotBar> = std::iter::once(asked).chain(shares).collect();
-        let title = "What was seen, as a share of what was asked".to_owned();
+        let title = "Measured value, as a share of the target".to_owned();
         let svg = bars(&title, &rows, |share| format!("{share:.2}"));
         Some(Plot::new("asked", title, svg))
     }
@@ -179,13 +179,13 @@ mod tests {
             .iter()
             .map(|s| (s.title, s.plots.iter().map(|p| &*p.title).collect()))
             .collect();
-        let asked = "What was seen, as a share of what was asked";
+        let asked = "Measured value, as a share of the target";
         assert_eq!(
             titles,
             [
-                ("Asked and seen", vec![asked]),
-                ("The same of several", vec!["p99"]),
-                ("One thing at a time", vec!["an edit", "memory", "memory"]),
+                ("Targets and measured values", vec![asked]),
+                ("Comparison", vec!["p99"]),
+                ("Figures of each", vec!["an edit", "memory", "memory"]),
             ]
         );
         let shares = &sections[0].plots[0].svg;
@@ -199,7 +199,7 @@ mod tests {
             .collect();
         assert_eq!(parted, [2, 2], "what is far apart is drawn apart");
         let page = record.to_html();
-        assert!(page.contains("<svg") && page.contains("Asked and seen"));
+        assert!(page.contains("<svg") && page.contains("Targets and measured values"));
     }
 
     #[test]

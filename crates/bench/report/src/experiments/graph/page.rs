@@ -13,7 +13,7 @@ impl GraphRecord {
     /// The page.
     #[must_use]
     pub fn to_html(&self) -> String {
-        let mut page = begin(&format!("What a mesh costs {}", self.graph), &self.head);
+        let mut page = begin(&format!("Cost of a mesh for {}", self.graph), &self.head);
         let isolation = match self.isolation.as_str() {
             "netns" => "each service in a network namespace of its own",
             _ => "loopback addresses",
@@ -49,7 +49,7 @@ impl GraphRecord {
         }
         let _ = writeln!(
             page,
-            "<h2>The graph</h2>\n<figure class=\"scroll\"><img alt=\"the services of {} and who calls whom\" src=\"data:image/svg+xml,{}\"></figure>",
+            "<h2>The graph</h2>\n<figure class=\"scroll\"><img alt=\"the services of {} and their calls\" src=\"data:image/svg+xml,{}\"></figure>",
             escape(&self.graph),
             percent_encoded(&self.picture)
         );
@@ -102,8 +102,7 @@ impl GraphRecord {
             ],
         );
         page.push_str(
-            "<p class=\"soft\">The second line is Istio's published load test. A straight line assumes that a request costs the same however many \
-             there are and however many machines serve them; nothing here shows that it does.</p>\n",
+            "<p class=\"soft\">The second line is Istio's published load test. A straight line assumes that the cost of a request depends neither on their number nor on the number of machines; this is not shown here.</p>\n",
         );
     }
 
@@ -160,7 +159,7 @@ impl GraphRecord {
             return;
         }
         page.push_str(
-            "<h2>Every call</h2>\n<p class=\"soft\">From the call to the end of its answer, connecting included, as the calling service tells it.</p>\n",
+            "<h2>Every call</h2>\n<p class=\"soft\">From the call to the end of its answer, connecting included, as measured by the calling service.</p>\n",
         );
         let rows: Vec<Vec<String>> = parts
             .iter()
@@ -220,7 +219,7 @@ impl GraphRecord {
         } else {
             table(page, &["side", "round", "why"], &invalid);
         }
-        page.push_str("<h2>Proof of path</h2>\n<p class=\"soft\">A round counts only if the sidecars took by mutual TLS as many calls as the graph makes for the requests that were answered.</p>\n");
+        page.push_str("<h2>Proof of path</h2>\n<p class=\"soft\">A round is valid only if the sidecars accepted as many calls over mutual TLS as the graph makes for the answered requests.</p>\n");
         let rows: Vec<Vec<String>> = self
             .slices
             .iter()

@@ -30,12 +30,12 @@ impl GraphRecord {
             ),
             section(
                 "Services",
-                "How long each service takes to answer, its own calls included: the mean, which is exact. CPU for each request that it took.",
+                "Mean time to answer of each service, its own calls included; the mean is exact. CPU for each request that it served.",
                 of_services(&services),
             ),
             section(
                 "Calls",
-                "How long a call takes where it is made: the mean. With the mesh it passes two sidecars.",
+                "Mean time of a call, measured at the caller. With the mesh it passes two sidecars.",
                 of_calls(&self.edge_parts()),
             ),
             section(

@@ -28,7 +28,7 @@ fn invalid(page: &mut String, record: &Record) {
     if invalid.is_empty() {
         page.push_str("<p>None.</p>\n");
     } else {
-        page.push_str("<div class=\"scroll\"><table><thead><tr><th>round</th><th class=\"t\">cell</th><th class=\"t\">why it does not count</th></tr></thead><tbody>\n");
+        page.push_str("<div class=\"scroll\"><table><thead><tr><th>round</th><th class=\"t\">cell</th><th class=\"t\">why it is invalid</th></tr></thead><tbody>\n");
         for run in invalid {
             let mut cell = format!("{}, {}", run.contestant, title(&run.key()));
             if run.control {
@@ -44,7 +44,7 @@ fn invalid(page: &mut String, record: &Record) {
         }
         page.push_str("</tbody></table></div>\n");
     }
-    page.push_str("<details><summary>What a slice must satisfy</summary><ul>");
+    page.push_str("<details><summary>Conditions for a valid slice</summary><ul>");
     for bound in &record.experiment.validity {
         let _ = write!(page, "<li>{}</li>", escape(bound));
     }
@@ -52,8 +52,7 @@ fn invalid(page: &mut String, record: &Record) {
 }
 
 fn proofs(page: &mut String, record: &Record) {
-    page.push_str("<h2>Proof of path</h2>\n<p class=\"soft\">Before anything was measured, marked requests walked each path once and were looked at \
-        from outside. A failed proof makes all slices of its path invalid.</p>\n");
+    page.push_str("<h2>Proof of path</h2>\n<p class=\"soft\">Before the measurement, marked requests took each path once and were captured. A failed proof makes all slices of its path invalid.</p>\n");
     for proof in &record.proofs {
         let count = |verdict| {
             proof

@@ -13,9 +13,7 @@ pub(super) fn write(page: &mut String, record: &Record) {
         return;
     }
     page.push_str(
-        "<h2>Where it goes</h2>\n<p class=\"soft\">Looked at in slices of their own after all rounds, since looking costs; nothing of this is in a figure \
-         above. A capture times each hop from a request's last segment to its answer's first; who answers a hop owns what the next hop does not take. \
-         The parts add up to the median latency from sending.</p>\n",
+        "<h2>Profile</h2>\n<p class=\"soft\">Measured in extra slices after all rounds, because profiling has a cost; no figure above includes it. A capture times each hop from the last segment of a request to the first segment of its answer; a process is charged with the time of its hop minus the time of the next one. The parts add up to the median latency from sending.</p>\n",
     );
     for profile in &record.profiles {
         let _ = writeln!(page, "<h3>{}</h3>", escape(&brief(&profile.cell)));

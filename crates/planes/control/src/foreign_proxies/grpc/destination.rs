@@ -64,7 +64,7 @@ impl Destination {
         }
         if service.passthrough {
             return Err(format!(
-                "clients of {name} go to the address that they named: gRPC names none"
+                "{name} has resolution NONE: clients call the address that they dialled, and a gRPC channel has none"
             ));
         }
         let policy = policy_of(snapshot, caller, name)?;
@@ -80,7 +80,7 @@ impl Destination {
         let traffic = traffic.cloned().unwrap_or_default();
         if let Some(ClientTls::Originate(_)) = traffic.tls {
             return Err(format!(
-                "a DestinationRule wants TLS towards {name} that the mesh's proxies make and gRPC is not told of"
+                "a DestinationRule originates TLS to {name}, which gRPC clients do not support"
             ));
         }
         let policy = policy.and_then(|mut policy| policy.ports.remove(&port));
@@ -100,7 +100,7 @@ impl Destination {
             (Some(one), None, true) => Some(one),
             _ => {
                 return Err(format!(
-                    "{name} has several endpoints of which some are DNS names: gRPC takes one name, or addresses"
+                    "{name} has several endpoints, some of them DNS names: gRPC supports one DNS name, or addresses only"
                 ));
             }
         };
@@ -134,18 +134,18 @@ impl Destination {
         let mut limits = grpc::untold(&about, &self.traffic, self.crowd());
         let mut limit = |name, why: &str| limits.insert(Limit::new(name, &about, why));
         if self.left_out > 0 {
-            let why = "some endpoints speak mutual TLS and some do not, which one cluster cannot say: those without are left out";
+            let why = "some endpoints accept mutual TLS and some do not, which one cluster cannot express: endpoints without mutual TLS are left out";
             limit(LimitName::PlaintextEndpoints, why);
         }
         if self.tunnelled {
-            let why = "who has a node proxy in place of a sidecar is called through a tunnel, of which gRPC is not told: it is called in plaintext, and where that is refused (PeerAuthentication STRICT, tls ISTIO_MUTUAL) not at all";
+            let why = "endpoints behind a node proxy need an HBONE tunnel, which gRPC does not support: they are called in plaintext, and calls fail if plaintext is refused (PeerAuthentication STRICT, tls ISTIO_MUTUAL)";
             limit(LimitName::Tunnel, why);
         }
         // A part is on our own network alone for everybody.
         if !self.networks.is_empty() && subset.is_none() {
             let networks: Vec<&str> = self.networks.iter().map(|one| &**one).collect();
             let why = format!(
-                "whoever is on the network {} is called through its gateway, to which gRPC is not led: they are left out",
+                "endpoints on the network {} are reached through its gateway, which gRPC does not support: they are left out",
                 networks.join(", ")
             );
             limit(LimitName::Network, &why);
@@ -177,7 +177,7 @@ fn past_waypoint(
     (name, port, subset): At<'_>,
 ) -> String {
     let why = format!(
-        "it stands behind the waypoint {waypoint}, through which gRPC is not led: it is left out, and nobody goes past the waypoint"
+        "the service is behind the waypoint {waypoint}, which gRPC clients do not use: the cluster is left out, so that no call bypasses the waypoint"
     );
     let about = about(port, subset);
     let limit = Limit::new(LimitName::Waypoint, &about, &why);

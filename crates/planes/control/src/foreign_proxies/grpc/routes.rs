@@ -38,7 +38,9 @@ pub(super) fn of(
     name: &str,
 ) -> Result<Value, String> {
     if let Some(subset) = subset {
-        return Err(format!("routes are of {service}, not of its part {subset}"));
+        return Err(format!(
+            "routes belong to {service}, not to its subset {subset}"
+        ));
     }
     let policy = policy_of(snapshot, caller, service)?.and_then(|mut all| all.ports.remove(&port));
     let usual = policy.as_ref().and_then(|policy| policy.retry.as_ref());
@@ -77,14 +79,17 @@ pub(super) fn of(
             Ok((cluster, to.weight))
         });
         if let Some(what) = undone(route) {
-            return Err(format!("route {}: gRPC is not told of {what}", route.name));
+            return Err(format!(
+                "route {}: gRPC does not support {what}",
+                route.name
+            ));
         }
         let retried = route.retry.as_ref().or(usual);
         let about = format!("{about}, route {}", route.name);
         limits.extend(retried.and_then(|policy| unheard(&about, policy)));
         let keys = keys(snapshot, caller, route, port)?;
         if keys.len() > 1 {
-            let why = "its destinations keep calls together by different values: all values of them together decide";
+            let why = "its destinations hash different values (consistentHash): the hash of all these values together selects the endpoint";
             limits.insert(Limit::new(LimitName::ConsistentHash, &about, why));
         }
         routes.push(GrpcRoute {
@@ -154,7 +159,7 @@ fn undone(route: &voile_xds::wire::WireRoute) -> Option<&'static str> {
     let none = HeaderRules::default();
     let edits = |rules: &HeaderRules| *rules != none;
     match route {
-        route if route.answer.is_some() => Some("redirects and answers"),
+        route if route.answer.is_some() => Some("redirects and direct responses"),
         route if route.rewrite.is_some() => Some("rewrites"),
         route if route.fault.is_some() => Some("faults"),
         route if route.cors.is_some() => Some("CORS"),
@@ -162,7 +167,7 @@ fn undone(route: &voile_xds::wire::WireRoute) -> Option<&'static str> {
         route
             if edits(&route.headers) || route.destinations.iter().any(|to| edits(&to.headers)) =>
         {
-            Some("edits of headers")
+            Some("header edits")
         }
         _ => None,
     }
@@ -185,7 +190,7 @@ fn cluster(
     // Clusters are asked for by host, which must mean the same then.
     if snapshot.names.find(Some(caller.namespace()), &host) != Some(&service) {
         return Err(format!(
-            "a route leads to {service}, which {host} does not mean to the caller"
+            "a route leads to {service}, but for the caller {host} names another service"
         ));
     }
     Ok(name_of(&service, &host, port, subset))
@@ -237,7 +242,7 @@ fn retry(policy: &RetryPolicy) -> Retry<'_> {
 fn unheard(about: &str, policy: &RetryPolicy) -> Option<Limit> {
     let limit = |why: String| Some(Limit::new(LimitName::Retries, about, why));
     if policy.per_try_timeout.is_some() {
-        return limit("gRPC gives attempts no time of their own (perTryTimeout)".to_owned());
+        return limit("gRPC has no timeout per attempt (perTryTimeout)".to_owned());
     }
     let unheard = policy.on.iter().map(|word| &**word);
     let unheard: Vec<&str> = unheard.filter(|word| !UNDERSTOOD.contains(word)).collect();
@@ -245,5 +250,5 @@ fn unheard(about: &str, policy: &RetryPolicy) -> Option<Limit> {
         return None;
     }
     let words = unheard.join("`, `");
-    limit(format!("gRPC does not try again after `{words}` (retryOn)"))
+    limit(format!("gRPC does not retry on `{words}` (retryOn)"))
 }

@@ -58,7 +58,7 @@ fn an_address_is_one_members_who_may_move_with_all_that_is_known_of_it() {
     assert!(
         refusal
             .message()
-            .contains("shop/vm-10.0.0.7, which has joined"),
+            .contains("shop/vm-10.0.0.7, which has already joined"),
         "{refusal}"
     );
     assert_eq!(there(&one, &file).as_ref(), Some(&held));

@@ -335,7 +335,7 @@ async fn questions_are_answered_whole_and_have_a_largest_size() {
         let mut peer = Peer::new().await;
         for (path, length, expected) in [
             (CERTIFY, 3000, "3000"),
-            (CERTIFY, MAX_QUESTION + 1, "8 a%20question"),
+            (CERTIFY, MAX_QUESTION + 1, "8 the%20request%20is%20larger"),
             ("/nobody/knows", 3, "12 this%20address"),
         ] {
             let (mut response, mut say) = peer.call(path, true);
@@ -361,7 +361,7 @@ async fn a_connection_ends_with_its_control_plane_and_when_it_is_old() {
         // It has had its turns, and waits.
         end.send_replace(());
         let (_, status) = peer.end(&mut response.into_body()).await;
-        assert_eq!(status, "14 the%20control%20plane%20is%20ending");
+        assert_eq!(status, "14 the%20control%20plane%20is%20shutting%20down");
         // A peer that learns of the end ends its stream as well, and then the connection is over.
         drop(say);
         peer.say().await;
@@ -407,7 +407,7 @@ async fn a_call_is_refused_by_its_head_and_a_body_that_does_not_come_is_not_wait
         peer.say().await;
         tokio::time::pause();
         let said = status(&peer.head(&mut response).await);
-        assert!(said.starts_with("4 the%20question"), "{said}");
+        assert!(said.starts_with("4 the%20request"), "{said}");
     };
     LocalSet::new().run_until(test).await;
 }

@@ -40,7 +40,7 @@ pub(super) fn for_servers(
         };
         if let Some(missing) = &missing {
             problems.push(format!(
-                "{} makes no TLS by the credential {name}: {missing}",
+                "{} cannot originate TLS with the credential {name}: {missing}",
                 workload.key
             ));
         }

@@ -69,7 +69,7 @@ pub(in crate::translate) fn authorizers(
         match authorizer(mesh, &name, &provider) {
             Ok(made) => found.push(made),
             Err(problem) => problems.push(format!(
-                "provider `{name}`: {problem}; what CUSTOM policies match is denied"
+                "provider `{name}`: {problem}; requests that CUSTOM policies match are denied"
             )),
         }
     }

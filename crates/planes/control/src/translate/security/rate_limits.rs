@@ -50,7 +50,7 @@ fn told(
             };
             let name = &one.name;
             problems.push(format!(
-                "RateLimit {name}: {problem}; what it counts {passes}"
+                "RateLimit {name}: {problem}; every request it counts {passes}"
             ));
         }
         GlobalLimits {

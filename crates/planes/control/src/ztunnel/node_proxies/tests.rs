@@ -114,12 +114,12 @@ fn a_node_proxy_may_stand_for_the_ambient_workloads_of_its_node_only() {
         (
             &caller("shop/far", Some("far-1"), CallerProof::Token),
             "shop/cart",
-            Some("no `--node-account`"),
+            Some("not a `--node-account`"),
         ),
         (
             &caller("shop/far", Some("ztunnel-one"), CallerProof::Token),
             "shop/cart",
-            Some("no `--node-account`"),
+            Some("not a `--node-account`"),
         ),
     ] {
         match (staff.may_stand_for(who, &identity(asked)), part) {

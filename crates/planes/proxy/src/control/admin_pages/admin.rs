@@ -16,13 +16,13 @@ use crate::control::state::Control;
 use crate::control::{dump, metrics};
 
 const HELP: &str = "\
-GET  /config_dump        what the control plane said, with versions, and which listeners are open
-GET  /certs              our certificate, its identity and expiry (never the key)
-POST /certs/renew        fetch a new certificate now; connections that are open go on
-GET  /logging            the level of the log; PUT or POST /logging?level=LEVEL changes it
+GET  /config_dump        configuration from the control plane, with versions, and the state of listeners
+GET  /certs              the proxy's certificate, its identity and expiry (never the key)
+POST /certs/renew        request a new certificate now; open connections continue
+GET  /logging            the log level; PUT or POST /logging?level=LEVEL changes it
 GET  /ready              200 when ready, 503 with the reasons when not
 GET  /stats/prometheus   metrics
-POST /quitquitquit       end in good order, as SIGTERM does
+POST /quitquitquit       shut down gracefully, as on SIGTERM
 GET  /help               this
 ";
 
@@ -77,7 +77,7 @@ async fn admin_page(
             control.borrow().store.ask_to_renew();
             PageResponse::text(
                 StatusCode::ACCEPTED,
-                "asked for; GET /certs shows the new serial\n",
+                "renewal requested; GET /certs will show the new serial number\n",
             )
         }
         (&Method::GET, "/ready") => ready(&control),
@@ -98,7 +98,7 @@ async fn admin_page(
             | "/stats/prometheus" | "/metrics" | "/logging",
         ) => PageResponse::text(
             StatusCode::METHOD_NOT_ALLOWED,
-            "wrong method; GET /help tells the right one\n",
+            "wrong method; GET /help lists the methods\n",
         ),
         (_, path) => PageResponse::not_found(path),
     }
@@ -132,7 +132,7 @@ fn logging(log: Option<&LogLevelHandle>, question: &PageRequest) -> PageResponse
     let Some(log) = log else {
         return PageResponse::text(
             StatusCode::NOT_FOUND,
-            "this proxy's log is not ours to change\n",
+            "the log level of this proxy cannot be changed here\n",
         );
     };
     match question.parameter("level") {

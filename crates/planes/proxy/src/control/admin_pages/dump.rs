@@ -75,7 +75,7 @@ fn listeners(sockets: &Sockets) -> Vec<Value> {
         .map(|((direction, address), entry)| {
             let (state, error) = match &entry.socket {
                 Socket::Accepting => ("listening", None),
-                Socket::Bound(_) => ("bound, waiting for a closed configuration", None),
+                Socket::Bound(_) => ("bound, not accepting until the configuration is complete", None),
                 Socket::Failed(reason) => ("failed", Some(reason.as_str())),
             };
             json!({"name": &*entry.name, "direction": direction.as_str(), "address": address.to_string(), "state": state, "error": error})
@@ -267,7 +267,9 @@ fn port_policy(port: u16, policy: &PortPolicy) -> Value {
 /// Certificate chain with its decoded fields; never the key.
 pub(in crate::control) fn certificates(control: &Control) -> String {
     let Some(held) = control.store.current() else {
-        return pretty(&json!({"certificate": null, "reason": "none was issued yet"}));
+        return pretty(
+            &json!({"certificate": null, "reason": "no certificate has been issued yet"}),
+        );
     };
     let trust = control.store.trust().current();
     pretty(&json!({

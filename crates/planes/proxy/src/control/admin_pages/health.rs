@@ -98,12 +98,14 @@ async fn ask_for_ever(
         let answer = tokio::task::spawn_blocking(move || ask(&question, reach)).await;
         let answer = answer.unwrap_or_else(|error| Err(error.to_string()));
         if let Err(why) = &answer {
-            tracing::debug!(why, "the application is not well");
+            tracing::debug!(why, "the health check of the application failed");
         }
         if let Some(well) = counted.heard(&asked.probe, answer.is_ok()) {
             match &answer {
-                Ok(()) => tracing::info!("the application is well"),
-                Err(why) => tracing::warn!(why, "the application is not well: it takes no traffic"),
+                Ok(()) => tracing::info!("the application is healthy"),
+                Err(why) => {
+                    tracing::warn!(why, "the application is unhealthy: it takes no traffic");
+                }
             }
             debug_assert_eq!(well, answer.is_ok());
             client.tell_health(answer);
@@ -145,7 +147,7 @@ fn ask(asked: &HealthProbe, reach: ApplicationAccess) -> Health {
             voile_probe::run(command, timeout).map_err(|failure| failure.why)
         }
         ProbeAction::Exec { .. } => Err(
-            "the probe is a program, and this proxy runs none (`--exec-probes` lets it)".to_owned(),
+            "the probe is a program, and this proxy may not run programs (`--exec-probes` permits it)".to_owned(),
         ),
     }
 }

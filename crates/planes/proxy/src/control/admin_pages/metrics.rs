@@ -127,7 +127,7 @@ impl Totals {
         scrape.family(MetricFamily {
             name: "voile_tls_handshake_failures_total",
             kind: "counter",
-            help: "Handshakes that failed, by side.",
+            help: "Failed TLS handshakes, by side.",
             samples: vec![
                 (side("downstream"), self.downstream as f64),
                 (side("upstream"), self.upstream as f64),
@@ -165,7 +165,7 @@ impl Totals {
         single(
             "voile_retries_total",
             "counter",
-            "Requests sent once more, elsewhere if there was anybody else.",
+            "Retries of requests, at another endpoint if there is one.",
             self.retries,
         );
         single(
@@ -177,19 +177,19 @@ impl Totals {
         single(
             "voile_mirrored_requests_total",
             "counter",
-            "Copies of requests sent to where their route mirrors them.",
+            "Copies of requests sent to mirror destinations.",
             self.mirrored,
         );
         single(
             "voile_mirrored_requests_dropped_total",
             "counter",
-            "Copies not sent, because too many were under way or the request was too long to be kept.",
+            "Copies not sent, because too many were in flight or the request was too large to buffer.",
             self.mirrors_dropped,
         );
         single(
             "voile_outliers_ejected_total",
             "counter",
-            "Endpoints put out for answering badly (outlierDetection).",
+            "Endpoints ejected by outlierDetection.",
             self.outliers_ejected,
         );
     }
@@ -216,7 +216,7 @@ impl AuthorizationFigures {
         scrape.family(MetricFamily {
             name: "voile_authorization_total",
             kind: "counter",
-            help: "Connections and requests judged by AuthorizationPolicies; revoked are those cut while under way.",
+            help: "Connections and requests by the verdict of AuthorizationPolicies; revoked: closed while in flight.",
             samples: vec![
                 (verdict("allowed"), self.allowed as f64),
                 (verdict("denied"), self.denied as f64),
@@ -226,19 +226,19 @@ impl AuthorizationFigures {
         scrape.family(MetricFamily::single(
             "voile_authorization_audited_total",
             "counter",
-            "Connections and requests marked by AuthorizationPolicies with AUDIT.",
+            "Connections and requests that AuthorizationPolicies with AUDIT matched.",
             self.audited as f64,
         ));
         scrape.family(MetricFamily::single(
             "voile_authorization_longest_cut_seconds",
             "gauge",
-            "Longest time from the arrival of a change to the end of something under way that it cut.",
+            "Longest time from the arrival of a policy change to the end of a connection or request that it closed.",
             self.longest_cut.as_secs_f64(),
         ));
         scrape.family(MetricFamily {
             name: "voile_authorization_dry_run_total",
             kind: "counter",
-            help: "What dry-run AuthorizationPolicies would have done.",
+            help: "Verdicts of AuthorizationPolicies in dry run.",
             samples: vec![
                 (verdict("allowed"), self.would_allow as f64),
                 (verdict("denied"), self.would_deny as f64),
@@ -248,7 +248,7 @@ impl AuthorizationFigures {
         scrape.family(MetricFamily {
             name: "voile_authorization_asked_total",
             kind: "counter",
-            help: "What external services said that CUSTOM policies ask; error and error_allowed were not answered.",
+            help: "Verdicts of external authorization (CUSTOM policies); error and error_allowed: the service did not answer.",
             samples: vec![
                 (verdict("allowed"), self.asked.allowed as f64),
                 (verdict("denied"), self.asked.denied as f64),
@@ -271,7 +271,7 @@ impl TokenFigures {
         scrape.family(MetricFamily {
             name: "voile_tokens_total",
             kind: "counter",
-            help: "Requests whose token was looked at because of RequestAuthentications; none brought none.",
+            help: "Requests under RequestAuthentications by the verdict on their token; none: no token.",
             samples: vec![
                 (verdict("verified"), self.verified as f64),
                 (verdict("refused"), self.refused as f64),
@@ -292,13 +292,13 @@ fn own(control: &Control) -> Vec<MetricFamily> {
         MetricFamily {
             name: "voile_requests_overload_total",
             kind: "counter",
-            help: "Requests refused because a limit was reached, by limit.",
+            help: "Requests refused because of overload, by limit.",
             samples: Overload::ALL.map(refused).to_vec(),
         },
         MetricFamily::single(
             "voile_connections_shed_total",
             "counter",
-            "Connections closed at once for want of descriptors or room.",
+            "Connections closed at once because a connection, memory or descriptor limit was reached.",
             control.dispatcher.shed() as f64,
         ),
         MetricFamily::single(
@@ -323,7 +323,7 @@ fn own(control: &Control) -> Vec<MetricFamily> {
     families.push(MetricFamily {
         name: "voile_outliers_out",
         kind: "gauge",
-        help: "Endpoints that are out for answering badly, by cluster, where outlierDetection is in force.",
+        help: "Endpoints currently ejected by outlierDetection, by cluster.",
         samples: out
             .map(|(cluster, count)| (vec![("cluster", cluster)], count as f64))
             .collect(),
@@ -345,25 +345,25 @@ fn followed(control: &Control) -> [MetricFamily; 4] {
         MetricFamily::single(
             "voile_destinations",
             "gauge",
-            "Captured destinations followed.",
+            "Original destinations whose configuration is held.",
             control.destinations.len() as f64,
         ),
         MetricFamily::single(
             "voile_strangers",
             "gauge",
-            "Addresses of callers without a certificate that are followed, for labels.",
+            "Source addresses of plaintext callers that are looked up for metric labels.",
             control.strangers.len() as f64,
         ),
         MetricFamily::single(
             "voile_strangers_let_go_total",
             "counter",
-            "Such addresses let go because nobody called from there for a while, or others needed their room.",
+            "Such addresses dropped because they were unused, or to make room for others.",
             control.strangers.let_go() as f64,
         ),
         MetricFamily::single(
             "voile_destinations_let_go_total",
             "counter",
-            "Captured destinations let go because nobody used them for a while, or others needed their room.",
+            "Original destinations dropped because they were unused, or to make room for others.",
             control.destinations.let_go() as f64,
         ),
     ]
@@ -394,13 +394,13 @@ fn asked(all: &[Findings]) -> [MetricFamily; 2] {
         MetricFamily {
             name: "voile_health_check_endpoints",
             kind: "gauge",
-            help: "Endpoints that HealthChecks ask, by cluster and what they found.",
+            help: "Endpoints under HealthChecks, by cluster and health.",
             samples: all.iter().flat_map(standings).collect(),
         },
         MetricFamily {
             name: "voile_health_checks_total",
             kind: "counter",
-            help: "Answers to HealthChecks, by cluster and result.",
+            help: "Health checks, by cluster and result.",
             samples: all.iter().flat_map(answers).collect(),
         },
     ]
@@ -441,7 +441,7 @@ fn limited(limits: Option<&RateLimits>) -> [MetricFamily; 2] {
         ),
         family(
             "voile_rate_limits_unanswered_total",
-            "Requests of which the service that counts for several proxies gave no word, by resource and rule.",
+            "Requests for which the global rate limit service did not answer, by resource and rule.",
             1,
         ),
     ]

@@ -121,7 +121,7 @@ impl PageOpening {
         let relieved = predecessor.relieve().await?;
         self.control.borrow_mut().relieved();
         if let Err(error) = self.open() {
-            tracing::error!(%error, "serving without a way to hand over");
+            tracing::error!(%error, "cannot open the handover socket; serving without handover");
         }
         if let Some(relieved) = relieved {
             relieved.dismiss().await;

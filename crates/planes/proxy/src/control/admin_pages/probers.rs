@@ -117,7 +117,7 @@ fn question(written: &Value) -> Result<Result<(u16, ProbeRequest), &'static str>
         action["host"].as_str(),
         None | Some("" | "localhost" | "127.0.0.1")
     ) {
-        return Ok(Err("probes of another host are not carried"));
+        return Ok(Err("probes of another host are not supported"));
     }
     let question = match kind {
         "tcpSocket" => ProbeRequest::Tcp,
@@ -127,7 +127,7 @@ fn question(written: &Value) -> Result<Result<(u16, ProbeRequest), &'static str>
         _ => match action["scheme"].as_str().unwrap_or("HTTP") {
             "HTTP" => http(action, false)?,
             "HTTPS" => http(action, true)?,
-            _ => return Ok(Err("only probes by HTTP and HTTPS are carried")),
+            _ => return Ok(Err("only probes by HTTP and HTTPS are supported")),
         },
     };
     question.fault().map_or(Ok(()), Err)?;
@@ -162,10 +162,7 @@ impl Probers {
             return PageResponse::not_found(&asked.path);
         };
         if asked.method != Method::GET {
-            return PageResponse::text(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "GET is what is answered here\n",
-            );
+            return PageResponse::text(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n");
         }
         let (port, question) = match prober.what.clone() {
             Ok(what) => what,
@@ -174,7 +171,7 @@ impl Probers {
         let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() else {
             return PageResponse::text(
                 StatusCode::SERVICE_UNAVAILABLE,
-                format!("{MAX_AT_ONCE} probes wait for their answers already\n"),
+                format!("{MAX_AT_ONCE} probes are in flight, the limit\n"),
             );
         };
         let (exemption, timeout, own) = (self.exemption, prober.timeout, asked.local);
@@ -268,11 +265,11 @@ mod tests {
             ),
             (
                 readyz(r#"{"httpGet":{"port":443,"scheme":"FTP"}}"#),
-                Ok("only probes by HTTP and HTTPS are carried 1s"),
+                Ok("only probes by HTTP and HTTPS are supported 1s"),
             ),
             (
                 readyz(r#"{"httpGet":{"port":80,"host":"example.com"}}"#),
-                Ok("probes of another host are not carried 1s"),
+                Ok("probes of another host are not supported 1s"),
             ),
             (
                 r#"{"/app-lifecycle/app/prestopz":{"httpGet":{"port":80}}}"#.to_owned(),

@@ -49,7 +49,7 @@ impl CredentialSource for Credentials {
             (Some(certificate), _) => Ok(certificate),
             (None, Some(token)) => token,
             (None, None) => Err(io::Error::other(
-                "neither a token file nor a valid certificate",
+                "no credential: neither a token file nor a valid certificate",
             )),
         }
     }

@@ -128,7 +128,7 @@ impl Control {
         if self.destinations.is_full() {
             if self.destinations.turned_away.is_empty() {
                 tracing::warn!(
-                    "more than {MAX_DESTINATIONS} destinations are called at once; those not called for longest are let go"
+                    "more than {MAX_DESTINATIONS} destinations in use; the least recently used are dropped"
                 );
             }
             if self.destinations.turned_away.len() < MAX_TURNED_AWAY {
@@ -141,7 +141,7 @@ impl Control {
         self.destinations.held.insert(to.clone(), None);
         self.destinations.followed.begin(to.clone(), Instant::now());
         if self.ask_control(&to, name, is_new).is_err() {
-            tracing::warn!(%to, "too many names are asked for; the destination is not known");
+            tracing::warn!(%to, "too many subscriptions; the destination stays unknown");
         }
         // Its service may be known already, and its policy not yet asked for.
         self.publish();

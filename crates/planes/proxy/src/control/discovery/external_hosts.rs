@@ -111,7 +111,7 @@ impl Control {
             return others.push(answer);
         }
         if outside.waiting.len() >= MAX_WAITING {
-            let why = "too many hosts are being asked of DNS";
+            let why = "too many DNS lookups in flight";
             return drop(answer.send(Err(why.into())));
         }
         outside.waiting.insert(Arc::clone(host), vec![answer]);
@@ -145,11 +145,11 @@ impl Control {
             tracing::warn!(
                 host,
                 addresses = ?found,
-                "DNS leads a host of the world's into the mesh or to this host; it is not called there"
+                "DNS resolves an external host to an address of the mesh or of this host; the proxy does not call that address"
             );
         }
         match allowed.is_empty() {
-            true => Err("all its addresses are the mesh's or this host's own".into()),
+            true => Err("all its addresses belong to the mesh or to this host".into()),
             false => Ok(allowed),
         }
     }

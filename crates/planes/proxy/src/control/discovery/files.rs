@@ -63,7 +63,7 @@ fn read(path: &str) -> Read {
     options.read(true).custom_flags(flags.bits().cast_signed());
     let file = options.open(path).map_err(because)?;
     if !file.metadata().map_err(because)?.is_file() {
-        return Err("it is no regular file".into());
+        return Err("it is not a regular file".into());
     }
     let mut content = Vec::new();
     let most = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content);
@@ -97,8 +97,8 @@ mod tests {
             ("whole", None),
             ("link", None),
             ("more", Some("more than")),
-            ("pipe", Some("no regular file")),
-            ("", Some("no regular file")),
+            ("pipe", Some("not a regular file")),
+            ("", Some("not a regular file")),
             ("nothing", Some("No such file")),
         ] {
             match (read(&path(name)), expected) {

@@ -142,12 +142,12 @@ impl Control {
             }
             Ok(_) => {}
             Err(error) if settled.stale => {
-                tracing::warn!(%host, %error, "cannot be resolved anew; the last good addresses serve");
+                tracing::warn!(%host, %error, "cannot resolve the host again; the last good addresses stay in use");
             }
             Err(error) if settled.changed => {
-                tracing::warn!(%host, %error, "cannot be resolved; calls to its services are answered 503 unless they have other endpoints");
+                tracing::warn!(%host, %error, "cannot resolve the host; calls to its services are answered 503 unless they have other endpoints");
             }
-            Err(error) => tracing::debug!(%host, %error, "still cannot be resolved"),
+            Err(error) => tracing::debug!(%host, %error, "still cannot resolve the host"),
         }
         for waiting in self.lookups.waiting.remove(&host).unwrap_or_default() {
             let known = match &answer {

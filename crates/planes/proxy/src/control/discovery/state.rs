@@ -71,7 +71,7 @@ impl DiscoveryState {
             let wanted = inbound.chain(outbound).chain(outside).chain(datagrams);
             let mut refusals = self.sockets.want(wanted);
             for trouble in self.registry.gateway.troubles() {
-                tracing::error!(trouble, "a certificate cannot be used");
+                tracing::error!(trouble, "cannot use a certificate");
                 refusals.push(trouble);
             }
             if let (false, Some(resource)) = (refusals.is_empty(), update.added.first()) {
@@ -283,7 +283,7 @@ impl Control {
                 .subscribe(type_url::SERVICE_ROUTES, new)
                 .is_err()
         {
-            tracing::error!("more services are called than one proxy may ask for routes of");
+            tracing::error!("too many subscriptions: some services have no routes");
         }
         if !gone.is_empty() {
             self.client
@@ -349,7 +349,7 @@ impl Control {
                 .is_err();
         }
         if full {
-            tracing::error!("the configuration names more services than one proxy may ask for");
+            tracing::error!("too many subscriptions: some services stay unknown");
         }
         if !gone.is_empty() {
             self.client
@@ -383,7 +383,7 @@ impl Control {
             if !new.is_empty() && self.client.subscribe(kind, new).is_err() {
                 tracing::error!(
                     kind,
-                    "the configuration names more than one proxy may ask for: it is not obeyed"
+                    "too many subscriptions: the configuration names more resources than one proxy may subscribe to, and is not applied"
                 );
             }
             *before = wanted;
@@ -426,7 +426,7 @@ impl Control {
             .and_then(|own| own.certified_key().cert.first());
         let key = leaf.and_then(CertificateKey::of);
         if !lists.is_closed() && key.is_some_and(|key| lists.includes(key)) {
-            tracing::warn!("our own certificate is revoked: another is asked for");
+            tracing::warn!("the proxy's own certificate is revoked: requesting another");
             self.store.ask_to_renew();
         }
     }
@@ -653,7 +653,8 @@ impl Control {
         if shared.registry.configuration.is_none() {
             let state = self.client.state();
             let trouble = state.borrow().last_error.clone();
-            let who = certificate.map(|held| format!("it is not told to {}", held.identity()));
+            let who = certificate
+                .map(|held| format!("the control plane does not send it to {}", held.identity()));
             reasons.push(format!(
                 "no configuration yet for {}{}",
                 self.workload,

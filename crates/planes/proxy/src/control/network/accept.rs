@@ -97,7 +97,8 @@ impl Dispatcher {
             self.short.notify_one();
             return Some("the memory limit is near");
         }
-        (most > 0 && self.load() >= most as usize).then_some("the proxy holds --max-connections")
+        (most > 0 && self.load() >= most as usize)
+            .then_some("the proxy has --max-connections connections")
     }
 
     /// Connections of all workers.
@@ -163,7 +164,7 @@ impl Dispatcher {
         };
         if load(&least) >= MAX_CONNECTIONS {
             drop(accepted);
-            self.count_shed("every worker holds MAX_CONNECTIONS connections");
+            self.count_shed("every worker has MAX_CONNECTIONS connections");
             return;
         }
         workers[least].load.fetch_add(1, Ordering::Relaxed);
@@ -194,7 +195,7 @@ impl Dispatcher {
             tracing::warn!(
                 reason,
                 total = self.shed.get(),
-                "connections closed at once"
+                "new connections closed at once"
             );
         }
     }
@@ -244,11 +245,11 @@ async fn take(
             tokio::task::yield_now().await;
         }
         Err(AcceptFailure::Exhausted(error)) => {
-            tracing::debug!(%error, "accepting pauses");
+            tracing::debug!(%error, "cannot accept; pausing");
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
         Err(AcceptFailure::Broken(error)) => {
-            tracing::error!(address = %listener.address(), %error, "a listener broke");
+            tracing::error!(address = %listener.address(), %error, "a listener failed");
             return false;
         }
     }

@@ -151,7 +151,7 @@ impl Datagrams {
             if let (Some(socket), Some(line)) = (port.socket.upgrade(), port.line.take())
                 && let Err(error) = socket.read_by(line)
             {
-                tracing::error!(%address, %error, "connections of HTTP/3 end here");
+                tracing::error!(%address, %error, "the handover of HTTP/3 failed; its connections end");
             }
         }
     }

@@ -52,7 +52,7 @@ impl BoundDnsSockets {
     ) -> Result<Self, RunError> {
         if address.ip().is_unspecified() {
             return Err(RunError::Option(format!(
-                "--dns {address}: would answer the whole network; name a loopback address, or the pod's own"
+                "--dns {address} would answer the whole network; use a loopback address, or the pod's own"
             )));
         }
         let mut bind = |address: SocketAddr| -> io::Result<_> {
@@ -70,7 +70,9 @@ impl BoundDnsSockets {
             let sixth = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port());
             match bind(sixth) {
                 Ok(sixth) => bound.push(sixth),
-                Err(error) => tracing::info!(address = %sixth, %error, "no DNS over IPv6"),
+                Err(error) => {
+                    tracing::info!(address = %sixth, %error, "cannot answer DNS over IPv6");
+                }
             }
         }
         Ok(Self(bound))

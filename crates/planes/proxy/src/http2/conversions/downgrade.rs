@@ -51,7 +51,8 @@ impl<R: HttpRole> HttpRole for Translated<R> {
     fn route(&self, _: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
         let decided = self.route.borrow_mut().take();
         let flag = ResponseFlag::DownstreamProtocolError;
-        let decided = decided.ok_or_else(|| RoleRefusal::new(400, flag, "one request a stream"));
+        let decided = decided
+            .ok_or_else(|| RoleRefusal::new(400, flag, "only one request per stream is allowed"));
         decided.map(RequestRoute::carried_by)
     }
 

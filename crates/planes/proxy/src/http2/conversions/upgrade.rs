@@ -136,7 +136,7 @@ impl Upgraded {
         let upgrade = websocket::is_handshake(&head);
         if head.wants_upgrade() && !upgrade {
             // HTTP/2 has no other upgrades; the server answers as if it had not been asked.
-            tracing::debug!("an upgrade that HTTP/2 cannot carry was left out");
+            tracing::debug!("removed an Upgrade header that HTTP/2 cannot carry");
         }
         let request = request(&head, upgrade).ok_or(io::ErrorKind::InvalidData)?;
         let body = Body::new(head.framing());

@@ -85,8 +85,8 @@ impl Tls {
     pub(super) fn trouble(&self) -> Option<String> {
         let trouble = self.trouble.as_ref()?;
         Some(match &self.config {
-            Some(_) => format!("{trouble}; the certificate from before stays"),
-            None => format!("{trouble}; nobody is let in"),
+            Some(_) => format!("{trouble}; the previous certificate stays in use"),
+            None => format!("{trouble}; the server admits no client"),
         })
     }
 
@@ -160,13 +160,13 @@ impl Tls {
         match &trouble {
             None => {
                 let certificate = &paths.certificate;
-                tracing::info!(server, %certificate, "a certificate of a file is in force");
+                tracing::info!(server, %certificate, "loaded a certificate from a file");
             }
             Some(_) if trouble == self.trouble => {}
             Some(_) => {
                 self.trouble.clone_from(&trouble);
                 let trouble = self.trouble().unwrap_or_default();
-                tracing::error!(server, trouble, "a certificate of a file cannot be used");
+                tracing::error!(server, trouble, "cannot load a certificate from a file");
             }
         }
         self.trouble = trouble;

@@ -51,7 +51,7 @@ fn the_last_that_was_in_force_stays_in_the_place_of_a_file_that_cannot_be_used()
         (Some(""), "/etc/certs/ca.crt is empty"),
         (
             Some("junk"),
-            "/etc/certs/ca.crt: the authorities of certificates cannot be read",
+            "/etc/certs/ca.crt: the certificate authorities cannot be read",
         ),
     ] {
         match &*made(&mut registry, held) {
@@ -160,7 +160,10 @@ fn a_server_goes_on_with_the_certificate_that_was_good() {
     };
     assert_eq!(
         (*server_name, trouble.as_str()),
-        (&*name, "/tls.key: No such file; nobody is let in")
+        (
+            &*name,
+            "/tls.key: No such file; the server admits no client"
+        )
     );
     // A problem with local files is not reported as a rejection to the control plane.
     assert_eq!(registry.gateway.troubles().count(), 0);

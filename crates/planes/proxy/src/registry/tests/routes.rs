@@ -306,7 +306,7 @@ fn routes_that_cannot_be_read_leave_those_before_and_where_none_were_refuse() {
     };
     let refused = put_routes(&mut registry, &expression.encode_to_vec());
     assert!(refused.expect_err("an expression").contains("routes[0]"));
-    assert_eq!(led(&registry), "!its routes cannot be read");
+    assert_eq!(led(&registry), "!the routes of the service are invalid");
     routes(&mut registry, &[("web", "v1", 1)]);
     assert!(put_routes(&mut registry, b"\xff").is_err());
     assert_eq!(led(&registry), "10.1.0.1");

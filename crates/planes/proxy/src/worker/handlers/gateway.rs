@@ -389,7 +389,7 @@ async fn in_tls(
     let mut prefix = Vec::new();
     let heard = transport::read_prefix(&mut tcp, &mut prefix, Some(TLS_HANDSHAKE_TIMEOUT));
     let DetectedProtocol::Tls(hello) = heard.await.ok()? else {
-        let why = "not TLS, on a port that takes nothing else";
+        let why = "plaintext on a port that accepts only TLS";
         refuse(&worker, &slot, &caller, why);
         transport::linger(TransportStream::Tcp(TcpIo::new(tcp, prefix))).await;
         return None;
@@ -397,10 +397,12 @@ async fn in_tls(
     let is_mesh = hello.is_mesh();
     let name = hello.server_name.map(|name| name.to_ascii_lowercase());
     let server = slot.named(name.as_deref());
-    let server = server.ok_or("no server has the name that was asked for");
+    let server = server.ok_or("no server of the Gateway matches the SNI");
     let server = server.and_then(|server| match server.kind {
         // A proxy of the mesh may pass foreign TLS on to an application, so this gateway refuses it here.
-        ServerKind::AutoPassthrough if !is_mesh => Err("TLS that is not the mesh's own"),
+        ServerKind::AutoPassthrough if !is_mesh => {
+            Err("not the TLS of the mesh (AUTO_PASSTHROUGH)")
+        }
         _ => Ok(server),
     });
     let server = match server {
@@ -446,7 +448,7 @@ pub(in crate::worker) async fn ended(
         false => tls.config,
     };
     let Some(config) = config else {
-        let why = format!("there is no certificate to show: {}", tls.credential);
+        let why = format!("the server has no certificate: {}", tls.credential);
         refuse(worker, slot, caller, &why);
         transport::reset(io.tcp());
         return None;
@@ -463,7 +465,12 @@ pub(in crate::worker) async fn ended(
     if tls.mesh {
         let Some(Ok(identity)) = stream.peer_certificates().first().map(identity_of) else {
             count(&worker.counters.handshake_failures_downstream);
-            refuse(worker, slot, caller, "a certificate without an identity");
+            refuse(
+                worker,
+                slot,
+                caller,
+                "the client certificate has no SPIFFE identity",
+            );
             transport::refuse(stream, AlertDescription::BadCertificate).await;
             return None;
         };
@@ -549,7 +556,7 @@ async fn introduced(
         Ok(client) => Some(behind(remote, client)),
         Err(error) => {
             count(&worker.counters.refused);
-            tracing::debug!(%remote, %error, "refused: no PROXY header");
+            tracing::debug!(%remote, %error, "refused: no valid PROXY header");
             transport::reset(tcp);
             None
         }

@@ -85,7 +85,7 @@ const MISDIRECTED: u16 = 421;
 /// Log detail of a request whose client did not wait for the external service.
 const UNDECIDED: &str = "ext_authz_undecided";
 /// Why a request is refused that names no host.
-const NO_HOST: &str = "a gateway serves hosts, and the request names none";
+const NO_HOST: &str = "the request has no host";
 /// The same for an ambiguous path, which a later reader may understand differently.
 const UNREADABLE_PATH: &str = "path_normalization_failed";
 
@@ -152,7 +152,8 @@ impl GatewayRole {
     fn judged(&self, head: &HttpHead<'_>) -> Result<JudgedRequest, Denied> {
         let belief = self.worker.belief.borrow().clone();
         let refused = |why: String| Denied::new(403, "refused_by_policy", why);
-        let belief = belief.ok_or_else(|| refused("no trust domain yet".to_owned()))?;
+        let belief =
+            belief.ok_or_else(|| refused("the trust domain is not known yet".to_owned()))?;
         let permit = self.admission.permit(MutualTls::Permissive, &belief);
         let permit = permit.map_err(|denial| refused(denial.to_string()))?;
         if self.edge.path(head).is_err() {

@@ -66,7 +66,12 @@ async fn open(
     let server = slot.named(shown.server_name.as_deref());
     let server = server.filter(|server| server.takes_requests_by(&shown.of) && shown.is_http3);
     let Some(server) = server else {
-        refuse(&worker, &slot, &caller, "the server's terms have changed");
+        refuse(
+            &worker,
+            &slot,
+            &caller,
+            "the TLS settings of the server have changed",
+        );
         carried.refuse();
         return None;
     };

@@ -239,7 +239,7 @@ pub(in crate::worker) fn permit(
     let mode = slot.plan.borrow().mutual_tls;
     // A listener without a plan does not exist, nor one without trust.
     let belief = worker.belief.borrow().clone();
-    let belief = belief.ok_or_else(|| "no trust domain yet".to_owned())?;
+    let belief = belief.ok_or_else(|| "the trust domain is not known yet".to_owned())?;
     admit(mode, arrival, &belief).map_err(|denial| {
         count(&worker.counters.refused);
         tracing::debug!(%remote, %denial, "connection refused");
@@ -279,7 +279,7 @@ async fn introduced(
             Ok(client) => client,
             Err(error) => {
                 count(&worker.counters.refused);
-                tracing::debug!(%remote, %error, "refused: no PROXY header");
+                tracing::debug!(%remote, %error, "refused: no valid PROXY header");
                 unintroduced(worker, slot, remote, &error.to_string());
                 transport::reset(&tcp);
                 return None;
@@ -522,7 +522,7 @@ fn not_spoken(
     }
 }
 
-const FOREIGN_TLS: &str = "TLS that is not the mesh's refused: the port is declared HTTP";
+const FOREIGN_TLS: &str = "TLS that is not the mesh's own refused: the port is declared HTTP";
 
 /// Logs, in Envoy's terms, a connection that no filter chain takes.
 fn no_chain(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, why: &str) {

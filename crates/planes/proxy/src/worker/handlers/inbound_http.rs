@@ -134,7 +134,7 @@ impl InboundRole {
         let refused = |reason: String| Denied::new(403, "refused_by_policy", reason);
         let belief = self.worker.belief.borrow();
         let Some(belief) = belief.as_ref() else {
-            return Err(refused("no trust domain yet".to_owned()));
+            return Err(refused("the trust domain is not known yet".to_owned()));
         };
         let permit = self.admission.permit(mode, belief);
         permit.map_err(|denial| refused(denial.to_string()))
@@ -351,7 +351,7 @@ impl HttpRole for InboundRole {
         match transport::connect(endpoint, origin, limit).await {
             Ok(tcp) => Ok(TransportStream::Tcp(tcp.into())),
             Err(error) => {
-                tracing::debug!(%error, "application not reached");
+                tracing::debug!(%error, "cannot connect to the application");
                 Err(ConnectFailure::new(
                     "the application does not accept connections",
                 ))

@@ -323,7 +323,11 @@ pub(in crate::worker) fn led(worker: &Worker, slot: &OutboundSlot, asked: Option
         TcpRoute::Nowhere => Err("NR"),
         TcpRoute::Missing(what) => {
             let service = &service.cluster;
-            tracing::debug!(service, what = &*what, "the route leads nowhere");
+            tracing::debug!(
+                service,
+                what = &*what,
+                "the destination of the route does not exist"
+            );
             Err("NC")
         }
     }
@@ -455,7 +459,7 @@ async fn reach(
             tracing::debug!(
                 service = service.cluster,
                 error = detail,
-                "upstream not reached"
+                "cannot connect to the upstream"
             );
             stream.reset();
             in_flight.fails();

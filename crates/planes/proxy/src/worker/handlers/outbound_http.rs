@@ -321,7 +321,7 @@ impl OutboundRole {
             ChosenRoute::Straight => Ok((Rc::clone(service), Terms::default())),
             ChosenRoute::Nowhere => Err((404, ResponseFlag::NoRoute, UNROUTED.into())),
             ChosenRoute::Missing(what, status) => {
-                let reason = format!("the route leads nowhere: {what}");
+                let reason = format!("the destination of the route does not exist: {what}");
                 Err((status, ResponseFlag::NoCluster, reason.into()))
             }
         }
@@ -573,7 +573,7 @@ impl OutboundRole {
         line.map_err(|unreachable| {
             let service = service.map(|service| service.cluster.as_str());
             let error = unreachable.detail;
-            tracing::debug!(service, error, "upstream not reached");
+            tracing::debug!(service, error, "cannot connect to the upstream");
             let failure = match unreachable.nobody {
                 true => ConnectFailure::nobody(unreachable.public),
                 false => ConnectFailure::new(unreachable.public),
@@ -588,7 +588,7 @@ impl OutboundRole {
 
 /// Refuses a request for which there is no room.
 fn overflow(way: RoutedCluster) -> RoleRefusal<OutboundRole> {
-    let reason = "upstream overflow: as many requests as may are under way to this destination";
+    let reason = "upstream overflow: the request limit of this destination is reached";
     let mut refusal = RoleRefusal::new(503, ResponseFlag::UpstreamOverflow, reason);
     refusal.ticket = Some(way.ticket());
     refusal
@@ -597,15 +597,14 @@ fn overflow(way: RoutedCluster) -> RoleRefusal<OutboundRole> {
 /// The status, flag and reason of a request that no route takes, or one that leads nowhere.
 type Astray = (u16, ResponseFlag, Cow<'static, str>);
 
-const UNROUTED: &str = "no route of this host's VirtualService takes the request";
+const UNROUTED: &str = "no route of this host's VirtualService matches the request";
 
-const NO_ROUTE: &str = "no service of this listener has this authority (an explicit listener knows no original \
-                        destination to fall back on)";
+const NO_ROUTE: &str = "no service of this listener has this authority (an explicit listener has no original destination to fall back to)";
 
 const NOT_SERVED: &str = "no Gateway with routes serves this host";
 
 const BLACK_HOLE: &str =
-    "the mesh knows no such destination, and its outboundTrafficPolicy is REGISTRY_ONLY";
+    "the destination is not in the mesh, and outboundTrafficPolicy is REGISTRY_ONLY";
 
 impl HttpRole for OutboundRole {
     type Upstream = UpstreamLine;

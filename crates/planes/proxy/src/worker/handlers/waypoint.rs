@@ -47,7 +47,12 @@ pub(in crate::worker) async fn tunnels(
     };
     let stream = ended(&worker, &slot, &mut caller, tls, TcpIo::from(tcp)).await?;
     if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
-        refuse(&worker, &slot, &caller, "the caller does not speak h2");
+        refuse(
+            &worker,
+            &slot,
+            &caller,
+            "the client did not negotiate h2 (ALPN)",
+        );
         transport::linger(stream).await;
         return None;
     }
@@ -77,7 +82,7 @@ async fn carry(
         async move { tunnel(worker, slot, request, (&caller, local)).await }
     });
     tokio::select! {
-        end = serving => tracing::debug!(?end, remote = %caller.remote, "a connection of tunnels ended"),
+        end = serving => tracing::debug!(?end, remote = %caller.remote, "an HBONE connection ended"),
         () = worker.stop.heard() => {}
     }
     wire.close().await;
@@ -130,11 +135,14 @@ fn meant(slot: &GatewaySlot, head: &Fields) -> Result<MatchedServer, (u16, &'sta
         Ok(to) => slot.behind(SocketAddr::new(to.ip().to_canonical(), to.port())),
         Err(_) => {
             let named = voile_hbone::named(head);
-            let (host, port) = named.ok_or((BAD_REQUEST, "no address or name with a port"))?;
+            let (host, port) = named.ok_or((
+                BAD_REQUEST,
+                "the :authority is neither ADDRESS:PORT nor NAME:PORT",
+            ))?;
             slot.named_behind(&host, port)
         }
     };
-    found.ok_or((NOT_FOUND, "a tunnel for what is not behind this waypoint"))
+    found.ok_or((NOT_FOUND, "the destination is not behind this waypoint"))
 }
 
 /// Detects the protocol in a tunnel, and serves it.

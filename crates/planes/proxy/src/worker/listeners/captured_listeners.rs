@@ -343,10 +343,20 @@ pub(crate) async fn serve_inbound(
     remote: SocketAddr,
 ) {
     let Some(to) = to else {
-        return refuse(&worker, &stream, remote, "nobody redirected it");
+        return refuse(
+            &worker,
+            &stream,
+            remote,
+            "the connection was not redirected (no original destination)",
+        );
     };
     let Some(slot) = captured.own(&worker, to) else {
-        return refuse(&worker, &stream, remote, "not one of our addresses");
+        return refuse(
+            &worker,
+            &stream,
+            remote,
+            "the original destination is not an address of this workload",
+        );
     };
     drop(captured);
     inbound::serve(worker, slot, stream, remote).await;
@@ -361,12 +371,22 @@ pub(crate) async fn serve_outbound(
     remote: SocketAddr,
 ) {
     let Some(to) = to else {
-        return refuse(&worker, &stream, remote, "nobody redirected it");
+        return refuse(
+            &worker,
+            &stream,
+            remote,
+            "the connection was not redirected (no original destination)",
+        );
     };
     let target = CapturedDestination { to, host: None };
     let slot = Box::pin(captured.destination(&worker, target)).await;
     let Ok(slot) = slot else {
-        return refuse(&worker, &stream, remote, "nobody says where it leads");
+        return refuse(
+            &worker,
+            &stream,
+            remote,
+            "the control plane did not answer for the destination",
+        );
     };
     let names = slot.plan.borrow().by_name.then_some(captured);
     outbound::serve(worker, slot, names, stream, remote).await;

@@ -305,6 +305,6 @@ fn denied(worker: &Worker, refusal: TokenRefusal, seen: &RequestView<'_>) -> Den
 }
 
 fn unreadable() -> Denied {
-    let reason = "the rules about tokens cannot be read";
+    let reason = "the RequestAuthentication rules are invalid";
     Denied::new(403, "jwt_authn_rules_unreadable", reason)
 }

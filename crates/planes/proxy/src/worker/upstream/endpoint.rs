@@ -180,7 +180,10 @@ impl Unreachable {
     fn unmade(why: &str) -> Self {
         Self {
             details: "upstream_connection_failure{tls_origination}",
-            ..Self::new("upstream TLS cannot be made", why.to_owned())
+            ..Self::new(
+                "upstream TLS error: the TLS settings of the DestinationRule are invalid",
+                why.to_owned(),
+            )
         }
     }
 
@@ -201,7 +204,7 @@ impl Unreachable {
                 "upstream_connection_failure{tls_certificate_revoked}",
             ),
             (Some(Wrong::UnknownIssuer), _) => (
-                "upstream TLS error: nobody we believe certifies it",
+                "upstream TLS error: its certificate is from an unknown authority",
                 "upstream_connection_failure{tls_unknown_authority}",
             ),
             (Some(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }), _) => (

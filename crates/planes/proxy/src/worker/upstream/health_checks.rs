@@ -237,9 +237,11 @@ async fn check(
     }
     match (news, &answer) {
         (Some(EndpointHealth::Unwell), Err(why)) => {
-            tracing::warn!(cluster, %endpoint, %why, "found unwell: it takes no traffic");
+            tracing::warn!(cluster, %endpoint, %why, "endpoint is unhealthy: it takes no traffic");
         }
-        (Some(_), _) => tracing::info!(cluster, %endpoint, "found well: it takes traffic again"),
+        (Some(_), _) => {
+            tracing::info!(cluster, %endpoint, "endpoint is healthy: it takes traffic again");
+        }
         (None, Err(why)) => tracing::debug!(cluster, %endpoint, %why, "health check failed"),
         (None, Ok(())) => {}
     }
@@ -258,7 +260,7 @@ async fn ask(
         let _ = stream.shutdown().await;
         return Ok(());
     }
-    let mut last = "nobody was asked".into();
+    let mut last = "no attempt was made".into();
     for _ in 0..ATTEMPTS {
         match once(worker, checker, (way, checks), (place, endpoint)).await {
             Ok(()) => return Ok(()),

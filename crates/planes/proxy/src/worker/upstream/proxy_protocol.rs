@@ -60,7 +60,7 @@ impl ConnectionPreamble {
             stream.flush().await
         };
         said.await.map_err(|error| {
-            let detail = format!("the PROXY header was not taken: {error}");
+            let detail = format!("cannot send the PROXY header: {error}");
             Unreachable::new("upstream connect error", detail)
         })
     }

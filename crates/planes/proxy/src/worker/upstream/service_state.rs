@@ -198,7 +198,7 @@ impl ServiceState {
             let endpoint = watch.endpoints[place];
             let after = match reason {
                 EjectionReason::InARow => format!("{outcome:?}"),
-                EjectionReason::SuccessRate => "succeeding less often than the others".to_owned(),
+                EjectionReason::SuccessRate => "a low success rate".to_owned(),
             };
             tracing::warn!(cluster = self.cluster, %endpoint, %after, "outlier ejected");
         }

@@ -66,7 +66,10 @@ pub(crate) async fn connect(
     let plan = &endpoint.plan;
     let expected = plan.expected.clone().unwrap_or_default();
     if expected.is_empty() || plan.address.ip().is_unspecified() {
-        let why = format!("{}: nobody is known who would answer", plan.address);
+        let why = format!(
+            "{}: no expected identity or no address is known",
+            plan.address
+        );
         return Err(Unreachable::new("upstream connect error", why));
     }
     let key = |expected| SidecarTunnelKey {
@@ -136,7 +139,12 @@ async fn enter(worker: &Worker, far: &FarPlan, limit: Duration) -> Result<Tunnel
     let all: Vec<SocketAddr> = far.gates.iter().map(|gate| gate.at).collect();
     let known = &worker.gateways;
     let order = known.order(&all, worker.random(), Instant::now());
-    let nobody = || Unreachable::new("upstream connect error", "no gateway is known".to_owned());
+    let nobody = || {
+        Unreachable::new(
+            "upstream connect error",
+            "no gateway of the network is known".to_owned(),
+        )
+    };
     let mut last = nobody();
     for (turn, place) in order.iter().enumerate() {
         let gate = &far.gates[*place];
@@ -163,7 +171,7 @@ async fn enter(worker: &Worker, far: &FarPlan, limit: Duration) -> Result<Tunnel
             Err(error) => {
                 known.failed(gate.at, Instant::now());
                 let why = &error.detail;
-                tracing::debug!(gateway = %gate.at, why, "another network is not entered here");
+                tracing::debug!(gateway = %gate.at, why, "cannot reach another network through this gateway");
                 last = error;
             }
         }
@@ -242,7 +250,12 @@ fn admit(
     shown: &WorkerSnapshot,
 ) -> Result<(), Unreachable> {
     if protocol != Some(alpn::PLAIN_HTTP2) {
-        return Err(refused(worker, TLS_ERROR, at, &"it does not speak h2"));
+        return Err(refused(
+            worker,
+            TLS_ERROR,
+            at,
+            &"it did not negotiate h2 (ALPN)",
+        ));
     }
     let verified = verify_chain(chain, expected).and_then(|()| believed(worker, chain));
     let keys =
@@ -284,7 +297,7 @@ pub(crate) async fn serve(
 ) {
     let refused = |error: &dyn Display| {
         count(&worker.counters.handshake_failures_downstream);
-        tracing::debug!(%remote, %error, "no tunnels from there");
+        tracing::debug!(%remote, %error, "HBONE connection refused");
     };
     let Ok(local) = tcp.local_addr() else {
         return;
@@ -296,7 +309,7 @@ pub(crate) async fn serve(
         Err(error) => return refused(&error),
     };
     if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
-        return refused(&"the caller does not speak h2");
+        return refused(&"the client did not negotiate h2 (ALPN)");
     }
     let leaf = stream.peer_certificates().first();
     let identity = match leaf.map_or(Err(PeerError::NoCertificate), identity_of) {
@@ -349,7 +362,7 @@ async fn tunnel(calling: Rc<TunnelCalling>, request: TunnelRequest) -> bool {
             };
             let found = calling.captured.named(&host, number);
             let Some(port) = found.filter(|port| !own_ports.contains(port)) else {
-                let why = format!("it is behind no service {host} with port {number}");
+                let why = format!("the workload is not an endpoint of {host} with port {number}");
                 return refused(request, UNAVAILABLE, &why);
             };
             SocketAddr::new(calling.local.ip(), port)
@@ -357,7 +370,11 @@ async fn tunnel(calling: Rc<TunnelCalling>, request: TunnelRequest) -> bool {
         Err(reason) => return refused(request, BAD, &reason),
     };
     let Some(slot) = calling.captured.own(worker, to) else {
-        return refused(request, UNAVAILABLE, &"nothing is known of this workload");
+        return refused(
+            request,
+            UNAVAILABLE,
+            &"the address is not one of this workload",
+        );
     };
     let caller = InboundCaller {
         arrival: ConnectionArrival::Tunnel(Rc::clone(&calling.peer)),

@@ -35,7 +35,7 @@ pub enum RevokeError {
     Authority(#[from] AuthorityError),
     /// There is no authority in this directory.
     #[error(
-        "{0}: no {ROOT_CERT_FILE} here, so nothing was ever issued; is it the control plane's --state?"
+        "{0}: no {ROOT_CERT_FILE} here, so no certificate was ever issued; is it the --state directory of the control plane?"
     )]
     NoAuthority(String),
     /// The list that is there cannot be read.
@@ -56,14 +56,14 @@ pub enum RevokeError {
     },
     /// Not a serial number.
     #[error(
-        "`{0}` is no serial number: 1 to {MAX_SERIAL_BYTES} bytes in hexadecimal digits, colons between them or not"
+        "`{0}` is not a serial number: expected 1 to {MAX_SERIAL_BYTES} bytes in hexadecimal, with or without colons"
     )]
     Serial(String),
     /// Not a certificate that can be revoked here.
     #[error("{0}")]
     Certificate(String),
     /// A root that may not sign lists.
-    #[error("the list cannot be signed: {0}")]
+    #[error("cannot sign the revocation list: {0}")]
     Signing(String),
 }
 

@@ -132,7 +132,7 @@ async fn who_answers_nothing_for_half_a_minute_is_told_so() {
     let end = tokio::time::timeout(Duration::from_secs(3600), talk.ends()).await;
     let end = end.expect("it ends");
     assert_eq!(end.code(), Code::DeadlineExceeded);
-    assert_eq!(end.message(), "no answer to a response in 30s");
+    assert_eq!(end.message(), "no ACK or NACK of a response within 30s");
     assert!(begun.elapsed() < Duration::from_secs(2), "at once");
 }
 

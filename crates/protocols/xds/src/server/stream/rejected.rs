@@ -78,7 +78,7 @@ impl Rejected {
                 }
                 (Some(_), _) => {
                     last = None;
-                    rejected.insert("".into(), "further resources".to_owned());
+                    rejected.insert("".into(), "more resources".to_owned());
                 }
                 // A reason may have the separator in it.
                 (None, Some(name)) => {

@@ -126,10 +126,10 @@ impl ServicePolicy {
         for (index, entry) in message.for_clients.iter().enumerate() {
             let field = format!("for_clients[{index}].policy");
             let Some(policy) = &entry.policy else {
-                return Err(WireError::new(field, "it is not there".to_owned()));
+                return Err(WireError::new(field, "missing".to_owned()));
             };
             if !policy.for_clients.is_empty() {
-                let reason = "clients are told apart within".to_owned();
+                let reason = "nested for_clients are not allowed".to_owned();
                 return Err(WireError::new(field, reason));
             }
             let policy = Self::check_own(policy).map_err(|error| error.within(&field))?;
@@ -174,7 +174,7 @@ impl ServicePolicy {
                     .map_err(|error| error.within(&format!("{field}.traffic")))?,
             };
             if ports.insert(number, policy).is_some() {
-                let reason = format!("port {number} is there twice");
+                let reason = format!("port {number} appears twice");
                 return Err(WireError::new(format!("{field}.port"), reason));
             }
         }
@@ -183,7 +183,7 @@ impl ServicePolicy {
             let subset =
                 Subset::check(entry).map_err(|e| e.within(&format!("subsets[{index}]")))?;
             if subsets.insert(entry.name.as_str().into(), subset).is_some() {
-                let reason = format!("`{}` is there twice", crate::wire::shown(&entry.name));
+                let reason = format!("`{}` appears twice", crate::wire::shown(&entry.name));
                 return Err(WireError::new(format!("subsets[{index}].name"), reason));
             }
         }

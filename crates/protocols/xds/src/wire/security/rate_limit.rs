@@ -168,7 +168,7 @@ fn entry(message: &wire::LimitEntry) -> Result<DescriptorEntry, WireError> {
                 return Err(crate::wire::unknown_value("entries.subject", *said));
             }
         },
-        None => return Err(WireError::new("entries", "one says nothing")),
+        None => return Err(WireError::new("entries", "an entry has no value")),
     };
     Ok(DescriptorEntry {
         key: message.key.as_str().into(),

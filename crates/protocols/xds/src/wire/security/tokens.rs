@@ -166,11 +166,11 @@ fn header(field: &str, name: &str) -> Result<Arc<str>, WireError> {
         byte => b"!#$%&'*+-.^_`|~".contains(&byte),
     };
     if name.is_empty() || !name.bytes().all(letter) {
-        let why = format!("`{}` is no field name in lower case", shown(name));
+        let why = format!("`{}` is not a lower-case header name", shown(name));
         return Err(WireError::new(field, why));
     }
     if FRAMING.contains(&name) {
-        let why = format!("`{name}` frames the request");
+        let why = format!("`{name}` is a framing header");
         return Err(WireError::new(field, why));
     }
     Ok(name.into())

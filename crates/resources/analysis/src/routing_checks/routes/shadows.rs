@@ -112,7 +112,7 @@ fn named(layer: &str, index: usize, name: Option<&Arc<str>>) -> String {
 }
 
 fn shadowed(what: &str, by: &str, source: &Source) -> Diagnostic {
-    let said = format!("nothing reaches {what}: {by} comes first and takes all that it matches");
+    let said = format!("{what} is unreachable: {by} comes first and matches all its requests");
     Diagnostic::warning(codes::SHADOWED_ROUTE, source.clone(), said)
         .help("put the narrower route first, or remove one of the two")
 }

@@ -416,7 +416,8 @@ fn at_home(mesh: &Mesh, workload: &Arc<Workload>) -> Arc<Workload> {
 
 /// The template with what its namespace says of proxies.
 fn in_namespace(mesh: &Mesh, namespace: &Namespace, template: &PodTemplate) -> PodTemplate {
-    let has_sidecar = has_sidecar(mesh, namespace, template);
+    let wanted = || !template.host_network && has_sidecar(mesh, namespace, template);
+    let has_sidecar = template.injected.unwrap_or_else(wanted);
     PodTemplate {
         has_sidecar,
         ambient: !has_sidecar && is_ambient(mesh, namespace, template),
@@ -430,6 +431,7 @@ fn is_ambient(mesh: &Mesh, namespace: &Namespace, template: &PodTemplate) -> boo
     match template.annotations.get(REDIRECTION) {
         Some("enabled") => return true,
         Some("disabled") => return false,
+        _ if template.host_network => return false,
         _ => {}
     }
     let wanted = template.labels.get(DATAPLANE_MODE).or_else(|| {
@@ -505,7 +507,7 @@ fn pod_workload(pod: &Pod) -> Option<Workload> {
         network: pod.template.labels.get(NETWORK).unwrap_or_default().into(),
         locality: crate::check::networking::locality(&pod.template.labels),
         weight: None,
-        ready: pod.phase == PodPhase::Running,
+        ready: pod.ready && pod.phase == PodPhase::Running,
         group: None,
     })
 }

@@ -115,7 +115,7 @@ fn read_document(file: &Arc<str>, document: Document<'_>, read: &mut ReadFiles) 
 fn maybe_security(kinds: &[&str], help: &str) -> String {
     let kinds = kinds.join(" or ");
     let held = format!(
-        "it may be {kinds}, and is not in force: resources of that kind that were in force stay until it can be read"
+        "it may be {kinds} and is not in force: resources of that kind stay in force until it can be read"
     );
     match help {
         "" => held,
@@ -308,7 +308,7 @@ fn is_foreign(fields: &Fields<'_>, node: &YamlNode, report: &Report) -> bool {
         _ => String::new(),
     };
     let message = format!(
-        "{}{name} is of the group {}, which means nothing to the mesh; ignored",
+        "{}{name} has the group {}, which the mesh does not use; ignored",
         clip(kind),
         clip(group)
     );
@@ -317,7 +317,7 @@ fn is_foreign(fields: &Fields<'_>, node: &YamlNode, report: &Report) -> bool {
 }
 
 fn no_resource(what: &str, at: &FieldPath, report: &Report) -> DocumentOutcome {
-    let message = format!("{what} is no resource: it means nothing to the mesh; ignored");
+    let message = format!("{what} is no Kubernetes resource; ignored");
     report.note(codes::NO_MEANING, at, message, "");
     DocumentOutcome::Nothing
 }
@@ -577,27 +577,27 @@ fn unread(
         }
         UnreadReason::Elsewhere => {
             let message = format!(
-                "{kind}{name} is NOT ENFORCED by the mesh: on a cluster its network plugin does that, here nobody"
+                "{kind}{name} is not enforced by the mesh: on a cluster the network plugin enforces it"
             );
-            let help = "say with an AuthorizationPolicy who may call";
+            let help = "write an AuthorizationPolicy";
             report.warning(codes::UNENFORCED_KIND, at, message, help);
         }
         UnreadReason::Refused => {
             let message = format!(
-                "{kind}{name} is refused: it patches the inside of another proxy, which Voile does not have"
+                "{kind}{name} is not supported: it patches Envoy's configuration, which Voile does not have"
             );
-            let help = "say what you want with Istio's or Gateway API's resources, and remove it";
+            let help = "use other Istio or Gateway API resources, and remove it";
             report.error(codes::REFUSED, at, message, help);
         }
         UnreadReason::NoMeaning => {
-            let message = format!("{kind}{name} means nothing to the mesh; ignored");
+            let message = format!("{kind}{name} is not used by the mesh; ignored");
             report.note(codes::NO_MEANING, at, message, "");
         }
         UnreadReason::Installation => {
             let message = format!(
-                "{kind}{name} says how Istio is installed, and means nothing here: its `meshConfig` is NOT in force"
+                "{kind}{name} configures the installation of Istio and is ignored: its `meshConfig` is not in force"
             );
-            let help = "write what it says of the mesh into the ConfigMap `istio`";
+            let help = "move its `meshConfig` into the ConfigMap `istio`";
             report.warning(codes::NO_MEANING, at, message, help);
         }
     }
@@ -617,10 +617,10 @@ fn stranger(
             if group.ends_with(".istio.io") && KINDS.iter().all(|one| one.group() != group) =>
         {
             let message = format!(
-                "{kind}{name} is of an API that Istio does not have any more ({}): it is NOT IN FORCE",
+                "{kind}{name} has an API that Istio has removed ({}): it is not in force",
                 clip(group)
             );
-            let help = "say it with Istio's resources of today, and remove it";
+            let help = "replace it with current Istio resources";
             report.error(codes::UNKNOWN_KIND, at, message, help);
             DocumentOutcome::Nothing
         }

@@ -55,9 +55,9 @@ const OBEYED: [&str; 37] = [
     "topology.istio.io/subzone",
 ];
 
-const LEGACY: &str = "AuthorizationPolicy says who calls";
-const RESOURCES: &str = "nobody sets requests and limits of the sidecar";
-const LOGS: &str = "the command line sets what the proxy logs";
+const LEGACY: &str = "use an AuthorizationPolicy";
+const RESOURCES: &str = "requests and limits of the sidecar are not set";
+const LOGS: &str = "the command line sets the proxy's log level";
 const PROGRAM: &str = "the proxy is this program";
 const METRICS: &str = "metrics are Istio's standard ones";
 const READINESS: &str = "a proxy is ready when it has its configuration";
@@ -73,7 +73,7 @@ const WITHOUT_EFFECT: [(&str, &str); 48] = [
     ),
     (
         "ambient.istio.io/dns-capture",
-        "the mode of the data plane decides who answers DNS",
+        "the data plane mode selects the DNS proxy",
     ),
     (
         "gateway.istio.io/name-override",
@@ -96,7 +96,7 @@ const WITHOUT_EFFECT: [(&str, &str); 48] = [
     ),
     (
         "networking.istio.io/gatewayPort",
-        "gateways of networks are entered at port 15008",
+        "gateways between networks use port 15008",
     ),
     (
         "networking.istio.io/service-type",
@@ -168,19 +168,19 @@ const WITHOUT_EFFECT: [(&str, &str); 48] = [
     ),
     (
         "topology.istio.io/locality",
-        "labels of topology.kubernetes.io and istio-locality say where a workload is",
+        "the labels of topology.kubernetes.io and istio-locality set the locality",
     ),
     (
         "traffic.istio.io/nodeSelector",
-        "addresses of nodes lead to no gateway",
+        "gateways are not reachable at node addresses",
     ),
     (
         "xds.istio.io/grpc-enabled",
-        "the control plane serves gRPC clients that ask",
+        "the control plane serves every gRPC client that subscribes",
     ),
     (
         "sidecar.istio.io/enableCoreDump",
-        "nobody keeps what a proxy held in memory",
+        "the proxy writes no core dumps",
     ),
 ];
 
@@ -271,7 +271,7 @@ pub(in crate::check) fn check(labels: &TextMap, annotations: &TextMap, report: &
             && !takes(&value.value)
         {
             let message = format!(
-                "`{}` is no value of `{name}`: Istio injects no Pod that has it",
+                "`{}` is no valid value of `{name}`: Istio's injector rejects Pods with it",
                 clip(&value.value)
             );
             let help = format!("write {what}");

@@ -2,18 +2,29 @@
 
 /// Scope of resources of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::check) enum ResourceScope {
+pub enum ResourceScope {
+    /// In a namespace.
     Namespaced,
+    /// In none.
     Cluster,
 }
 
 /// A kind that is read.
-pub(in crate::check) struct ResourceKind {
-    pub(in crate::check) name: &'static str,
+#[derive(Debug)]
+pub struct ResourceKind {
+    /// `kind`.
+    pub name: &'static str,
     /// Identifier: the kind's name, except for the second kind of one name.
     pub(in crate::check) id: &'static str,
-    pub(in crate::check) api_versions: &'static [&'static str],
-    pub(in crate::check) scope: ResourceScope,
+    /// `apiVersion`s that are read, the best first.
+    pub api_versions: &'static [&'static str],
+    /// Its scope.
+    pub scope: ResourceScope,
+}
+
+/// Every kind that is read.
+pub fn kinds() -> &'static [ResourceKind] {
+    KINDS
 }
 
 /// Istio's kind; Gateway API has one of the same name.

@@ -36,5 +36,5 @@ fn note(id: &ResourceId, stored: &StoredResource, place: Source) -> Diagnostic {
         stored.source
     );
     Diagnostic::warning(codes::LAST_GOOD, place, message)
-        .help("it stays in force until what is written is right again or removed")
+        .help("it stays in force until the resource is corrected or removed")
 }

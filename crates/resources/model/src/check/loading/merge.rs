@@ -54,11 +54,11 @@ fn rivals(older: &DestinationRule, rule: &DestinationRule) -> Option<Diagnostic>
     };
     let both = named.iter().find(|namespace| known.contains(namespace))?;
     let message = format!(
-        "DestinationRule {} is not in force for clients of namespace {both}: {} in {} is older and is exported to it, too",
+        "DestinationRule {} is not in force for clients of namespace {both}: {} in {} is older and is also exported to it",
         rule.name, older.name, older.source
     );
     let diagnostic = Diagnostic::error(codes::CLASH, rule.source.clone(), message);
-    let help = "export each of the rules for one host to other namespaces, or all to the same: those are one rule";
+    let help = "export the rules for one host to different namespaces, or all to the same namespaces, which merges them";
     Some(diagnostic.field("spec.exportTo").help(help))
 }
 
@@ -83,8 +83,7 @@ fn together(rules: &[Arc<DestinationRule>], diagnostics: &mut Vec<Diagnostic>) -
                     of_policy = Some(rule);
                 }
                 Some(held) => {
-                    let help =
-                        "write `trafficPolicy` in one rule for each host: all subsets obey it";
+                    let help = "write `trafficPolicy` in one rule for each host: it applies to all subsets";
                     let what = "`trafficPolicy`".to_owned();
                     idle(what, rule, held, "spec.trafficPolicy", help);
                 }

@@ -24,6 +24,8 @@ pub(in crate::check) struct Meta {
     pub(in crate::check) annotations: Labels,
     pub(in crate::check) created: Option<i64>,
     pub(in crate::check) owners: Vec<(Arc<str>, Arc<str>)>,
+    pub(in crate::check) live: bool,
+    pub(in crate::check) removed: bool,
 }
 
 /// The name of a document, as far as it is readable.
@@ -89,6 +91,8 @@ pub(in crate::check) fn meta_of(
             .as_ref()
             .and_then(|created| timestamp(created, report)),
         owners: metadata.owners.iter().filter_map(owner).collect(),
+        live: metadata.live,
+        removed: metadata.removed,
     }
 }
 
@@ -416,7 +420,7 @@ pub(in crate::check) fn unique<'a, T: Ord + std::fmt::Display + 'a>(
     for (item, at) in items {
         let shown = clip(&item.to_string());
         if !seen.insert(item) {
-            let message = format!("{what} {shown} is there twice");
+            let message = format!("{what} {shown} appears twice");
             report.error(codes::CONTRADICTION, at, message, "each must be different");
         }
     }

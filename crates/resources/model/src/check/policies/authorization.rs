@@ -177,7 +177,7 @@ pub(in crate::check) fn targets(
         report.error(codes::CONTRADICTION, at, message, "keep one");
     }
     if references.is_empty() {
-        let message = "`targetRefs` aims at nobody";
+        let message = "`targetRefs` is empty";
         let help = "name a target, or remove it";
         report.error(codes::CONTRADICTION, at, message, help);
     }
@@ -196,7 +196,7 @@ pub(in crate::check) fn aimed(
     let kind = report.required(written.kind.as_ref(), &written.at, "kind");
     let name = report.required(written.name.as_ref(), &written.at, "name");
     if let Some(namespace) = &written.namespace {
-        let message = "a policy aims at its own namespace only";
+        let message = "a policy can target only its own namespace";
         report.error(codes::BAD_VALUE, &namespace.at, message, "remove it");
     }
     let (kind, name) = (kind?, name?);
@@ -381,7 +381,7 @@ impl RuleContext<'_> {
                 codes::CONTRADICTION,
                 at,
                 message,
-                "say it in a policy of its own with action DENY",
+                "write it in a separate policy with action DENY",
             );
         }
     }
@@ -516,7 +516,7 @@ fn literal_star(text: &Text, report: &Report) {
         .unwrap_or(value);
     if rest.contains('*') {
         let message = format!(
-            "a `*` in `{}` is taken for itself: it means \"anything\" only first or last",
+            "the `*` in `{}` is matched literally: it is a wildcard only as the first or last character",
             clip(value)
         );
         report.warning(codes::LITERAL_STAR, &text.at, message, "");

@@ -181,15 +181,15 @@ pub(in crate::check) fn shut(
 fn scope(namespace: &Namespace, root: &Namespace, selects: bool) -> String {
     match (namespace == root, selects) {
         (true, false) => "the whole mesh".to_owned(),
-        (true, true) => "what it selects in the whole mesh".to_owned(),
-        (false, true) => format!("what it selects in `{namespace}`"),
+        (true, true) => "its selected workloads in the whole mesh".to_owned(),
+        (false, true) => format!("its selected workloads in `{namespace}`"),
         (false, false) => format!("the namespace `{namespace}`"),
     }
 }
 
 fn scope_of(target: &PolicyTarget, namespace: &Namespace, root: &Namespace) -> String {
     match target {
-        PolicyTarget::References(_) => format!("what it targets in `{namespace}`"),
+        PolicyTarget::References(_) => format!("its targets in `{namespace}`"),
         PolicyTarget::Workloads(_) => scope(namespace, root, true),
         PolicyTarget::Everything => scope(namespace, root, false),
     }
@@ -206,17 +206,17 @@ fn plaintext_refused(policy: &PeerAuthentication, what: &str, scope: &str) -> Di
         false => format!(" on port {}", ports.join(", ")),
     };
     let message = format!(
-        "{what} cannot be put into force because of its errors: until it is right, {scope} is STRICT{of_ports}"
+        "{what} is not in force because of its errors: until it is corrected, STRICT applies to {scope}{of_ports}"
     );
-    let help = "plaintext is refused there unless a narrower policy allows it";
+    let help = "plaintext is rejected there unless a narrower policy allows it";
     not_enforced(&policy.source, message, help)
 }
 
 fn uncalled(source: &Source, what: &str) -> Diagnostic {
     let message = format!(
-        "{what} cannot be put into force because of its errors: until it is right, nobody calls the Services that it is for"
+        "{what} is not in force because of its errors: until it is corrected, calls to its target Services are refused"
     );
-    not_enforced(source, message, "they are not called in plaintext instead")
+    not_enforced(source, message, "clients do not fall back to plaintext")
 }
 
 fn denied(policy: &AuthorizationPolicy, what: &str, scope: &str) -> Diagnostic {
@@ -224,24 +224,24 @@ fn denied(policy: &AuthorizationPolicy, what: &str, scope: &str) -> Diagnostic {
     let all = policy.rules.iter().any(is_all);
     let (until, help) = match &policy.action {
         AuthorizationAction::Allow if policy.rules.is_empty() => (
-            "takes no calls but those that other ALLOW policies allow",
-            "what it would allow is denied there",
+            "requests are denied unless other ALLOW policies allow them",
+            "requests that only this policy would allow are denied",
         ),
         AuthorizationAction::Allow => (
-            "takes what its readable rules allow",
-            "what they do not allow is denied there",
+            "only its valid rules allow requests",
+            "requests that they do not allow are denied",
         ),
         _ if all => (
-            "takes no calls",
-            "every request and connection is denied there",
+            "all requests are denied",
+            "correct the policy: until then every request and connection is denied",
         ),
         _ => (
-            "takes no calls that the readable parts of its rules match",
-            "a part that cannot be read matches everything",
+            "requests that the valid parts of its rules match are denied",
+            "an invalid part matches everything",
         ),
     };
     let message = format!(
-        "{what} cannot be put into force because of its errors: until it is right, {scope} {until}"
+        "{what} is not in force because of its errors: until it is corrected, for {scope} {until}"
     );
     not_enforced(&policy.source, message, help)
 }
@@ -249,16 +249,16 @@ fn denied(policy: &AuthorizationPolicy, what: &str, scope: &str) -> Diagnostic {
 fn tokens_refused(one: &RequestAuthentication, what: &str, scope: &str) -> Diagnostic {
     let (until, help) = match one.rules.iter().any(|rule| rule.required) {
         true => (
-            "takes no requests",
-            "it demands a token, and no token is believed",
+            "all requests are rejected",
+            "it requires a token, and no token is accepted",
         ),
         false => (
-            "takes no requests that carry a token for it",
-            "requests without a token pass as they would",
+            "requests with a token for it are rejected",
+            "requests without a token are not affected",
         ),
     };
     let message = format!(
-        "{what} cannot be put into force because of its errors: until it is right, {scope} {until}"
+        "{what} is not in force because of its errors: until it is corrected, for {scope} {until}"
     );
     not_enforced(&one.source, message, help)
 }

@@ -58,7 +58,7 @@ pub(in crate::check) fn rate_limit(
     };
     counted(&written, report);
     let known = [("", "Service"), (GATEWAY_API, "Gateway")];
-    let help = "a Service, or a Gateway (gateway.networking.k8s.io); requests of some routes are told by `match`";
+    let help = "write a Service or a Gateway (gateway.networking.k8s.io); limit it to some routes with `match`";
     Some(RateLimit {
         selector: values::selector(written.target.selector.as_ref(), report),
         targets: targets(&written.target, &written.at, (&known, help), report),
@@ -78,7 +78,8 @@ fn global(written: &written::Global, report: &Report) -> Option<GlobalLimits> {
         Some(text) => report.duration(text).filter(|limit| {
             let some = !limit.is_zero();
             if !some {
-                let help = "write how long a request may wait for it, such as 50ms";
+                let help =
+                    "write the longest time to wait for the rate limit service, such as 50ms";
                 report.bad(text, " as a timeout", help);
             }
             some
@@ -98,16 +99,16 @@ fn counted(written: &written::RateLimit<HttpMatch>, report: &Report) {
     match &written.global {
         None => {
             if let Some(rule) = rules.find(|rule| !rule.descriptors.is_empty()) {
-                let message =
-                    "`descriptors` are for a service that counts, and `global` names none";
+                let message = "`descriptors` need a rate limit service, and `global` is missing";
                 let help = "write spec.global: {service, port, domain}";
                 report.error(codes::CONTRADICTION, &rule.at, message, help);
             }
         }
         Some(global) => {
             if rules.all(|rule| rule.descriptors.is_empty()) {
-                let message = "`global` names a service that counts, and no rule has `descriptors` to tell it";
-                let help = "give a rule descriptors, or remove `global`";
+                let message =
+                    "`global` has no effect: no rule has `descriptors` for the rate limit service";
+                let help = "add `descriptors` to a rule, or remove `global`";
                 report.error(codes::CONTRADICTION, &global.at, message, help);
             }
         }
@@ -119,7 +120,7 @@ fn counted(written: &written::RateLimit<HttpMatch>, report: &Report) {
         && let Some(hits) = &rule.hits
     {
         let message =
-            "`hits` is how much the service that counts is told, and there are no `descriptors`";
+            "`hits` has no effect without `descriptors`: it is a value for the rate limit service";
         report.error(codes::CONTRADICTION, &hits.at, message, "remove it");
     }
 }
@@ -162,9 +163,8 @@ fn entry(written: &written::WrittenLimitEntry, report: &Report) -> Option<Descri
     said.extend(written.value.as_ref().map(text));
     said.extend(written.header.as_ref().map(header));
     if said.len() != 1 {
-        let message = "an entry tells one thing";
-        let help =
-            "one of value, header, identity: true, clientAddress: true, method: true, path: true";
+        let message = "an entry has exactly one source";
+        let help = "write one of value, header, identity: true, clientAddress: true, method: true, path: true";
         report.error(codes::CONTRADICTION, &written.at, message, help);
         return None;
     }
@@ -249,11 +249,11 @@ fn answerable(one: &HttpMatch, at: &FieldPath, report: &Report) {
             Subject::SourceLabel(_) | Subject::SourceNamespace => {
                 "count by `by: {identity: true}`, or remove it"
             }
-            Subject::Gateways => "aim by `selector`, or remove it",
-            Subject::Port => "aim by `selector` and `uri`, or remove it",
+            Subject::Gateways => "use `selector`, or remove it",
+            Subject::Port => "use `selector` and `uri`, or remove it",
             _ => continue,
         };
-        let message = format!("`{subject}` is not asked by rate limits, and would not be in force");
+        let message = format!("`{subject}` is not supported in rate limits");
         report.error(codes::NOT_YET, at, message, help);
     }
 }
@@ -273,12 +273,12 @@ fn limit(written: &written::Limit, report: &Report) -> Option<Limit> {
     };
     let by = by(&written.by, report)?;
     if let Some(keys) = written.keys.as_ref().filter(|_| by.is_nothing()) {
-        let message = "without `by` all requests have one bucket, and `keys` bounds nothing";
+        let message = "`keys` has no effect: without `by` all requests share one bucket";
         report.error(
             codes::CONTRADICTION,
             &keys.at,
             message,
-            "say `by`, or remove it",
+            "add `by`, or remove it",
         );
     }
     let (requests, (text, per), burst, keys) = (requests?, per?, burst?, keys?);
@@ -295,7 +295,7 @@ fn limit(written: &written::Limit, report: &Report) -> Option<Limit> {
 fn rate(requests: u32, per: Duration, burst: u32, text: &Text, report: &Report) -> Option<()> {
     let made = Rate::new(requests, per, burst);
     if let Err(error) = &made {
-        let help = "write how many requests in how long, such as requests: 100 and per: 1s";
+        let help = "write a number of requests and a time, such as requests: 100 and per: 1s";
         report.error(codes::BAD_VALUE, &text.at, error.to_string(), help);
     }
     made.ok().map(drop)

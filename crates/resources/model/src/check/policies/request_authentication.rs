@@ -148,13 +148,8 @@ fn keys(written: &written::TokenRule, issuer: &str, report: &Report) -> Option<K
         }
         (None, None) => {
             let issuer = written.issuer.as_ref()?;
-            let help = "write `jwks` or `jwksUri`; only an issuer that is an https:// address can be asked for its keys";
-            report.parsed(
-                issuer,
-                "an issuer that is asked for its keys",
-                address,
-                help,
-            )?;
+            let help = "write `jwks` or `jwksUri`; OpenID discovery needs an issuer that is an https:// address";
+            report.parsed(issuer, "an issuer with OpenID discovery", address, help)?;
             Some(KeySource::Discovery)
         }
     }
@@ -239,7 +234,8 @@ fn header(text: &Text, report: &Report) -> Option<Arc<str>> {
 fn written_header(text: &Text, report: &Report) -> Option<Arc<str>> {
     let name = header(text, report)?;
     if RESERVED.contains(&&*name) {
-        let help = "it says how the request travels; take a name of your own such as x-token";
+        let help =
+            "this header controls the transport of the request; use another name such as x-token";
         report.bad(text, " as a header for claims", help);
         return None;
     }

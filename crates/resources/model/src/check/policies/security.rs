@@ -73,10 +73,10 @@ pub(in crate::check) fn peer_authentication(
     if !selects && !report.failed_where(|field| field.contains(".selector")) {
         for (key, _) in &written.ports {
             let message = format!(
-                "the mode of port {} is NOT ENFORCED: Istio refuses portLevelMtls without a selector",
+                "the mode of port {} is not enforced: Istio rejects portLevelMtls without a selector",
                 clip(&key.value)
             );
-            let help = "add spec.selector with the labels of the workloads whose port it is";
+            let help = "add spec.selector with the labels of the workloads that have the port";
             report.error(codes::PORT_LEVEL_WITHOUT_SELECTOR, &key.at, message, help);
         }
     }

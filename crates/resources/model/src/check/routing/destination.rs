@@ -81,10 +81,10 @@ fn clients(written: &written::DestinationRule, own: &Namespace, report: &Report)
             codes::CONTRADICTION,
             &text.at,
             format!(
-                "`{}` in `exportTo` means nothing beside `workloadSelector`",
+                "`{}` in `exportTo` has no effect together with `workloadSelector`",
                 text.value
             ),
-            "remove one of the two: what is selected are workloads of the rule's own namespace",
+            "remove one of the two: `workloadSelector` selects clients in the rule's own namespace",
         );
     }
     Visibility::Namespaces(vec![own.clone()])

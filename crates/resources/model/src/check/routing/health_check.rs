@@ -66,7 +66,7 @@ fn terms(written: &written::HealthCheck, report: &Report) -> Option<CheckTerms> 
         && timeout > interval
     {
         let help = format!("at most the interval, {interval:?}");
-        report.bad(text, ": the next question is put before it is over", help);
+        report.bad(text, ": it is longer than the interval", help);
     }
     let number = |number: Option<&SpannedValue<i64>>, least, most, usual| match number {
         Some(number) => within(number, least, most, report),
@@ -126,13 +126,13 @@ fn question(written: &written::HealthCheck, report: &Report) -> Option<CheckQues
         }
         (None, None, Some(_)) => Some(CheckQuestion::Tcp),
         (None, None, None) => {
-            let message = "the check does not say what is asked";
+            let message = "the check has no protocol";
             let help = "give it one of http, grpc, tcp; `tcp: {}` asks for a connection";
             report.error(codes::MISSING, &written.at, message, help);
             None
         }
         _ => {
-            let message = "a check asks one thing";
+            let message = "a check has exactly one protocol";
             let help = "give it one of http, grpc, tcp";
             report.error(codes::CONTRADICTION, &written.at, message, help);
             None
@@ -178,7 +178,10 @@ fn statuses(written: &written::Statuses, report: &Report) -> Option<Range<u16>> 
     let start = report.required(written.start.as_ref(), &written.at, "start")?;
     let end = report.required(written.end.as_ref(), &written.at, "end")?;
     if !(100 <= start.value && start.value < end.value && end.value <= 600) {
-        let message = format!("no status is from {} to before {}", start.value, end.value);
+        let message = format!(
+            "no status is in the range from {} to before {}",
+            start.value, end.value
+        );
         let help = "such as {start: 200, end: 300}, within 100 and 600";
         report.error(codes::BAD_VALUE, &written.at, message, help);
         return None;

@@ -111,8 +111,8 @@ fn must_have(written: &written::ServiceEntry, report: &Report) {
         report.required(None::<()>, &written.at, "hosts");
     }
     if written.ports.is_empty() {
-        let message = "a ServiceEntry without `ports` is accepted, and nothing of it can be called";
-        let help = "write the ports that are called";
+        let message = "a ServiceEntry without `ports` has no effect";
+        let help = "add its ports";
         report.warning(codes::NO_MEANING, &written.at, message, help);
     }
 }
@@ -166,7 +166,7 @@ fn fits(
     match resolution {
         Resolution::Passthrough if !written.endpoints.is_empty() => {
             clash(
-                "resolution NONE has no endpoints",
+                "resolution NONE excludes `endpoints`",
                 "use STATIC for addresses or DNS for host names",
             );
         }
@@ -180,15 +180,15 @@ fn fits(
                 .any(|e| matches!(e.address, EndpointAddress::Dns(_))) =>
         {
             clash(
-                "resolution STATIC wants endpoints with IP addresses",
+                "resolution STATIC requires endpoints with IP addresses",
                 "use DNS for host names",
             );
         }
         Resolution::Dns | Resolution::DnsRoundRobin => {
             if wildcard && written.endpoints.is_empty() {
                 clash(
-                    "a wildcard host cannot be asked of DNS",
-                    "name the endpoints, or use NONE or DYNAMIC_DNS",
+                    "DNS cannot resolve a wildcard host",
+                    "add `endpoints`, or use NONE or DYNAMIC_DNS",
                 );
             }
             if *resolution == Resolution::DnsRoundRobin && endpoints.len() > 1 {
@@ -219,15 +219,15 @@ fn leads_out(written: &written::ServiceEntry, report: &Report) {
         };
         let suffix = name.as_str().trim_start_matches('*');
         let why = match suffix {
-            "" => "would resolve whatever a client names",
+            "" => "would resolve every name that a client sends",
             // `*.local` covers the mesh's names, too.
             _ if is_mesh_name(&format!("a.b{suffix}")) || CLUSTER_SERVICES.ends_with(suffix) => {
-                "is of the mesh, which nobody else's DNS is asked for"
+                "belongs to the mesh, whose names external DNS does not resolve"
             }
             _ => continue,
         };
         let message = format!("with resolution DYNAMIC_DNS the host `{name}` {why}");
-        let help = "write a domain of the world's, such as *.example.com";
+        let help = "write a public domain, such as *.example.com";
         report.error(codes::CONTRADICTION, &host.at, message, help);
     }
 }
@@ -261,7 +261,7 @@ fn ports(written: &written::ServiceEntry, report: &Report) -> Vec<ServicePort> {
     {
         if !declared.contains(&*name.value) {
             let message = format!(
-                "no port of the ServiceEntry is called `{}`",
+                "no port of the ServiceEntry has the name `{}`",
                 clip(&name.value)
             );
             // Few, so that a hostile entry cannot make the search for near misses long.

@@ -83,7 +83,7 @@ fn ingress(written: &written::Ingress, report: &Report) -> Option<IngressListene
         .as_ref()
         .map(|text| default_endpoint(text, report));
     if bind.is_some() && capture_mode == Some(CaptureMode::Iptables) {
-        let message = "`bind` has no meaning when the kernel redirects traffic";
+        let message = "`bind` has no effect when the kernel redirects traffic";
         report.error(
             codes::CONTRADICTION,
             &written.at,
@@ -114,7 +114,8 @@ fn egress(written: &written::Egress, report: &Report) -> Option<EgressListener> 
         report.required(None::<()>, &written.at, "hosts");
     }
     if written.port.is_none() && (written.bind.is_some() || capture_mode == CaptureMode::None) {
-        let message = "`bind` and captureMode: NONE of a listener without `port` are not yet supported, and would not be in force";
+        let message =
+            "`bind` and captureMode: NONE of a listener without `port` are not yet supported";
         report.error(
             codes::NOT_YET,
             &written.at,
@@ -203,7 +204,7 @@ fn default_endpoint(text: &Text, report: &Report) -> Option<DefaultEndpoint> {
 fn egress_host(text: &Text, report: &Report) -> Option<EgressHost> {
     let Some((namespace, host)) = text.value.split_once('/') else {
         let help = format!(
-            "write */{0} for any namespace, or ./{0} for the own",
+            "write */{0} for any namespace, or ./{0} for the Sidecar's own",
             clip(&text.value)
         );
         report.bad(text, " as a host", help);
@@ -215,10 +216,10 @@ fn egress_host(text: &Text, report: &Report) -> Option<EgressHost> {
         "~" => EgressNamespace::Nothing,
         excluded if excluded.starts_with('~') => {
             let message = format!(
-                "`{}` is not yet supported and excludes nothing: the other entries say what is reached",
+                "`{}` is not yet supported and excludes nothing: the other entries define the visible services",
                 clip(&text.value)
             );
-            let help = "name what is reached, without what is not";
+            let help = "list only the services that the workload calls";
             report.warning(codes::NOT_OBEYED, &text.at, message, help);
             return None;
         }

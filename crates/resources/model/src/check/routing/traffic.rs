@@ -68,7 +68,7 @@ fn some_time(text: Option<&Text>, report: &Report) -> Option<Duration> {
     let text = text?;
     let time = report.duration(text)?;
     if time < Duration::from_millis(1) {
-        report.bad(text, ": it is no time", "at least 1ms");
+        report.bad(text, ": it must be longer than 0", "at least 1ms");
         return None;
     }
     Some(time)
@@ -88,8 +88,8 @@ pub(in crate::check) fn balancer(written: &written::LoadBalancer, report: &Repor
     let warmup = warmup(written, report);
     let hashes = matches!(algorithm, Algorithm::RingHash(_) | Algorithm::Maglev(_));
     if warmup.is_some() && hashes {
-        let message = "an endpoint whose keys are its own has no share to warm up to";
-        let help = "warm up with LEAST_REQUEST, ROUND_ROBIN or RANDOM";
+        let message = "warmup has no effect with `consistentHash`: the key selects the endpoint";
+        let help = "use LEAST_REQUEST, ROUND_ROBIN or RANDOM";
         report.error(codes::CONTRADICTION, &written.at, message, help);
     }
     let locality = written.locality.as_ref();
@@ -102,8 +102,8 @@ pub(in crate::check) fn balancer(written: &written::LoadBalancer, report: &Repor
     let by_zone = zones.map(|zones| {
         let setting = zone_aware(zones, report);
         if setting.zone_aware.is_some() && hashes {
-            let message = "zones are not obeyed beside `consistentHash`: where a request goes, its key says; only other regions come later";
-            let help = "remove one of the two, or say where requests go in `localityLbSetting`";
+            let message = "zones have no effect with `consistentHash`: the key selects the endpoint, except that other regions have a lower priority";
+            let help = "remove one of the two, or use `localityLbSetting`";
             report.warning(codes::NOT_OBEYED, &zones.at, message, help);
         }
         setting
@@ -127,7 +127,7 @@ pub(in crate::check) fn locality_of_mesh(
     if let (Some(said), Some(_)) = (locality, zones)
         && by_locality.as_ref().is_some_and(|said| said.enabled)
     {
-        let message = "`localityLbSetting` is not obeyed: `zoneAwareLbSetting` counts before it";
+        let message = "`localityLbSetting` has no effect: `zoneAwareLbSetting` takes precedence";
         report.warning(codes::NOT_OBEYED, &said.at, message, "keep one");
     }
     let by_zone = zones.map(|one| zone_aware(one, report));
@@ -138,8 +138,7 @@ fn zone_aware(written: &written::ZoneAwareSetting, report: &Report) -> LocalityS
     let enabled = written.enabled.as_ref().is_none_or(|flag| flag.value);
     for label in &written.priority {
         if [REGION, ZONE, SUBZONE].contains(&&*label.value) {
-            let help =
-                "remove it: regions come in the order of `failover`, and zones share requests";
+            let help = "remove it: `failover` orders the regions, and zones share the requests";
             report.bad(label, " in `failoverPriority` of zones", help);
         }
     }
@@ -164,7 +163,7 @@ fn failover(written: &[written::Failover], report: &Report) -> Vec<(Arc<str>, Ar
     let region = |text: &Option<Text>, at: &FieldPath, name: &'static str| {
         let text = report.required(text.as_ref(), at, name)?;
         if text.value.contains(['/', '*']) {
-            report.bad(text, " as a region", "a region alone, without its zones");
+            report.bad(text, " as a region", "write a region without zones");
         }
         Some(text.value.clone())
     };
@@ -172,7 +171,7 @@ fn failover(written: &[written::Failover], report: &Report) -> Vec<(Arc<str>, Ar
         let (from, to) = (region(from, at, "from"), region(to, at, "to"));
         let (from, to) = (from?, to?);
         if from == to {
-            let message = format!("failover from {from} to itself is none");
+            let message = format!("failover from {from} to itself has no effect");
             report.error(codes::CONTRADICTION, at, message, "name another region");
         }
         Some((from, to))
@@ -225,13 +224,18 @@ fn distribute(written: &written::Distribute, report: &Report) -> Option<Distribu
     let from = place(report.required(written.from.as_ref(), &written.at, "from")?);
     let mut to = Vec::new();
     for (text, share) in &written.to {
-        let value = within(share, 1..=100, "a share of a hundred", report)?;
+        let value = within(share, 1..=100, "a percentage", report)?;
         to.push((place(text), u32::try_from(value).ok()?));
     }
     let sum: u32 = to.iter().map(|(_, share)| share).sum();
     if sum != 100 {
-        let message = format!("the shares from {from} are {sum} in all");
-        report.error(codes::BAD_VALUE, &written.at, message, "they must be 100");
+        let message = format!("the shares from {from} add up to {sum}");
+        report.error(
+            codes::BAD_VALUE,
+            &written.at,
+            message,
+            "they must add up to 100",
+        );
     }
     Some(Distribute { from, to })
 }
@@ -255,10 +259,8 @@ pub(in crate::check) fn retry_budget(
 
 fn simple(text: &Text, report: &Report) -> Algorithm {
     if &*text.value == "PASSTHROUGH" {
-        let message =
-            "PASSTHROUGH is not yet supported in a DestinationRule, and would not be in force";
-        let help =
-            "a ServiceEntry of resolution NONE passes calls on to the address that was called";
+        let message = "PASSTHROUGH is not yet supported in a DestinationRule";
+        let help = "use a ServiceEntry with resolution NONE to forward to the original address";
         report.error(codes::NOT_YET, &text.at, message, help);
         return Algorithm::default();
     }
@@ -326,7 +328,7 @@ fn hash_key(written: &written::ConsistentHash, report: &Report) -> Option<HashKe
         .flatten()
         .collect();
     if said.len() != 1 {
-        let message = "a consistent hash is made of one thing";
+        let message = "a consistent hash has exactly one key";
         let help =
             "write one of httpHeaderName, httpCookie, useSourceIp: true and httpQueryParameterName";
         report.error(codes::CONTRADICTION, &written.at, message, help);
@@ -388,7 +390,7 @@ fn hash_cookie(written: &written::Cookie, report: &Report) -> Option<HashCookie>
 fn warmup(written: &written::LoadBalancer, report: &Report) -> Option<Warmup> {
     if let (Some(text), Some(warmup)) = (&written.warmup_duration, &written.warmup) {
         let message = format!(
-            "`warmup` and `warmupDurationSecs: {}` say the same",
+            "`warmup` and `warmupDurationSecs: {}` exclude each other",
             text.value
         );
         report.error(codes::CONTRADICTION, &warmup.at, message, "keep `warmup`");

@@ -204,7 +204,9 @@ impl RuleReader<'_> {
         ];
         let said = said.into_iter().find(|(_, said)| *said);
         if let Some((name, _)) = said.filter(|_| route.answer.is_some()) {
-            let message = format!("`{name}` is for requests that go on; this route answers them");
+            let message = format!(
+                "`{name}` has no effect: this route answers requests and does not forward them"
+            );
             let help = format!("remove `{name}`");
             self.report.error(codes::CONTRADICTION, at, message, help);
         }
@@ -216,7 +218,7 @@ impl RuleReader<'_> {
         let answered = answers.iter().flatten().count();
         if answered + usize::from(routed) > 1 {
             let help = "keep one of `route`, `redirect`, `directResponse` and `delegate`";
-            let message = "a route either sends requests on or answers them";
+            let message = "a route either forwards requests or answers them";
             self.report.error(codes::CONTRADICTION, at, message, help);
         }
         if answered == 0 && !routed {
@@ -228,8 +230,9 @@ impl RuleReader<'_> {
     fn sharing(&self, route: &[WeightedDestination], at: &FieldPath) {
         let nothing = route.iter().all(|one| one.weight == 0);
         if route.len() > 1 && nothing {
-            let message = "the weights of these destinations are all 0: nobody takes a request";
-            let help = "give each its share, such as weight: 90 and weight: 10";
+            let message =
+                "the weights of these destinations are all 0: no destination gets a request";
+            let help = "give each a weight, such as weight: 90 and weight: 10";
             self.report.error(codes::CONTRADICTION, at, message, help);
         }
     }
@@ -243,7 +246,7 @@ impl RuleReader<'_> {
                 path: values::join(&at.path, "attempts"),
                 ..at
             };
-            let help = "write how many there may be after the first; 0 turns them off (Istio takes a missing number for 0)";
+            let help = "write the number of retries; 0 disables them (Istio's default for a missing number)";
             report.error(codes::MISSING, &place, "`attempts` is missing", help);
         }
         let written = RetrySettings::read(fields);
@@ -251,8 +254,8 @@ impl RuleReader<'_> {
             let words = text.value.split(',').map(str::trim);
             let unheeded: Vec<&str> = words.filter(|word| UNHEEDED.contains(word)).collect();
             if !unheeded.is_empty() {
-                let message = format!("not obeyed yet: `{}`", unheeded.join("`, `"));
-                let help = "the other conditions hold; status codes may be written as numbers";
+                let message = format!("not yet supported: `{}`", unheeded.join("`, `"));
+                let help = "the other conditions are in force; write status codes as numbers";
                 report.warning(codes::NOT_YET, &text.at, message, help);
             }
         }
@@ -285,8 +288,8 @@ impl RuleReader<'_> {
                     _ => (Subject::QueryParam(key.value.clone()), Criterion::Is(text)),
                 };
                 if criteria.insert(subject, criterion).is_some() {
-                    let message = format!("`{}` is there twice", clip(&key.value));
-                    let help = "names of headers have no case: keep one";
+                    let message = format!("`{}` is set twice", clip(&key.value));
+                    let help = "header names are case-insensitive: keep one";
                     self.report
                         .error(codes::DUPLICATE_KEY, &key.at, message, help);
                 }
@@ -325,8 +328,7 @@ impl RuleReader<'_> {
             }
         };
         if read.asks_claims() {
-            let message =
-                "what a token says is asked at gateways alone, and would not be in force here";
+            let message = "JWT claims are matched only at gateways";
             self.report.error(codes::NOT_YET, at, message, help);
         }
     }
@@ -391,13 +393,13 @@ impl RuleReader<'_> {
         }
         fields.finish();
         for text in texts.iter().flatten().filter(|text| text.value.is_empty()) {
-            let help = "write `{}` to ask only whether it is there";
+            let help = "write `{}` to match any value";
             self.report.bad(text, ": it is empty", help);
         }
         if let [_, _, Some(text)] = &texts
             && let Err(error) = Regex::new(&text.value)
         {
-            let help = "expressions are RE2's, and describe the whole text";
+            let help = "write an RE2 expression that matches the whole text";
             let message = error.to_string();
             self.report.error(codes::BAD_VALUE, &text.at, message, help);
         }

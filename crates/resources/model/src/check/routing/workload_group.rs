@@ -47,7 +47,7 @@ pub(in crate::check) fn read(
             codes::BAD_VALUE,
             &meta.at,
             format!("a WorkloadGroup's name of {} bytes", meta.name.name.len()),
-            format!("at most {MAX_NAME_BYTES}: its members are called by it and their addresses"),
+            format!("write at most {MAX_NAME_BYTES}: its members' names consist of it and their addresses"),
         );
     }
     let template = report.required(written.template.as_ref(), &written.at, "template")?;
@@ -55,7 +55,7 @@ pub(in crate::check) fn read(
         report.warning(
             codes::NOT_OBEYED,
             &address.at,
-            "the `address` of a template has no effect: each member brings its own",
+            "the `address` of a template has no effect: each member has its own",
             "remove it, or write a WorkloadEntry",
         );
     }

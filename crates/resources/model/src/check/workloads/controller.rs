@@ -283,7 +283,7 @@ fn misplaced(kind: ControllerKind, meta: &Meta, report: &Report) {
     ];
     let all = meta.labels.iter().chain(meta.annotations.iter());
     for (key, _) in all.filter(|(key, _)| OF_PODS.iter().any(|prefix| key.starts_with(prefix))) {
-        let message = format!("`{}` is heard on Pods, not on a {kind}", clip(key));
+        let message = format!("`{}` has effect on Pods, not on a {kind}", clip(key));
         let help = "write it under spec.template.metadata";
         report.warning(codes::MISPLACED, &meta.at, message, help);
     }

@@ -176,7 +176,7 @@ impl<'a> SliceContext<'a> {
             return None;
         };
         if let Some(other) = others.first() {
-            let message = "several addresses of one endpoint are not yet supported: Kubernetes does not say what the others are for";
+            let message = "several addresses of one endpoint are not yet supported: Kubernetes does not define their use";
             let help = "write an endpoint for each address";
             report.error(codes::NOT_YET, &other.at, message, help);
         }
@@ -225,7 +225,7 @@ impl<'a> SliceContext<'a> {
         if is_link_local(address) {
             let message =
                 format!("`{address}` is a link-local address, which each host has of its own");
-            let help = "Kubernetes refuses it too: write an address that is the same for everybody";
+            let help = "write an address that is not link-local; Kubernetes rejects it, too";
             report.error(codes::BAD_VALUE, &text.at, message, help);
             return None;
         }
@@ -257,7 +257,7 @@ impl<'a> SliceContext<'a> {
             && self.region.is_none()
         {
             let message = format!(
-                "zone {} without a region: where the endpoint is decides nothing",
+                "zone {} without a region has no effect: locality needs a region",
                 zone.value
             );
             let help = format!("label the slice {REGION}");
@@ -267,7 +267,7 @@ impl<'a> SliceContext<'a> {
             && pod.is_none_or(|pod| pod.name != hostname.value)
         {
             let message = format!(
-                "hostname {} is not yet supported: DNS of the mesh does not answer for it",
+                "hostname {} is not yet supported: the mesh's DNS does not resolve it",
                 hostname.value
             );
             let help = "pods behind a headless Service have their own names there";

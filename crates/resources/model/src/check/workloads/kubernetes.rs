@@ -39,7 +39,7 @@ pub(in crate::check) fn namespace(
     let mut all = annotations.iter();
     if let Some((_, said)) = all.find(|(key, _)| &*key.value == DISTRIBUTION) {
         let said_so = clip(&said.value);
-        let message = format!("`{DISTRIBUTION}: {said_so}` of a Namespace is not obeyed");
+        let message = format!("`{DISTRIBUTION}: {said_so}` has no effect on a Namespace");
         let help = "write `trafficDistribution` in its Services";
         report.warning(codes::NOT_OBEYED, &said.at, message, help);
     }
@@ -88,7 +88,7 @@ pub(in crate::check) fn ip_address(
         report.error(
             codes::NOT_YET,
             &resource.at,
-            "an address of anything but a Service is not yet supported",
+            "only addresses of Services are supported yet",
             "write resource: services, and no group",
         );
         return None;

@@ -186,8 +186,8 @@ pub(in crate::check) fn endpoint(
         .as_ref()
         .filter(|text| !text.value.is_empty());
     if text.is_none() && is_of_network(written) {
-        let message = "an endpoint of a network without an `address` is accepted and never called: gateways of networks forward to Services only";
-        let help = "write the address at which it is reached from here";
+        let message = "an endpoint with `network` but without `address` is never called: gateways between networks forward only to Services";
+        let help = "write an address that is reachable from this network";
         report.warning(codes::NOT_OBEYED, &written.at, message, help);
         return None;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::check::values::{self, Meta};
 use crate::codes;
 use crate::decode::{FieldPath, Fields, Report, SpannedValue};
-use crate::mesh::workload::TUNNEL;
+use crate::mesh::workload::{PROXY_CONTAINER, TUNNEL};
 use crate::mesh::{
     Container, ContainerPort, EnvFrom, EnvValue, Pod, PodPhase, PodTemplate, Restart,
     SecurityContext, WorkloadType,
@@ -49,15 +49,28 @@ pub(in crate::check) fn pod(meta: Meta, fields: &mut Fields<'_>, report: &Report
     }
     let owner = owner(&meta);
     let at = meta.at.clone();
+    let ready = status.ready.unwrap_or(true) && !meta.removed;
+    let live = meta.live;
     let template = template(meta.labels, meta.annotations, &spec, &at, report)?;
     Some(Pod {
         name: meta.name,
         source: meta.source,
-        template,
+        template: PodTemplate {
+            injected: live.then(|| has_proxy(&spec)),
+            ..template
+        },
         addresses,
         phase: phase?,
+        ready,
         owner,
     })
+}
+
+/// Returns true if one of the containers is the sidecar, or the proxy of a gateway.
+fn has_proxy(spec: &written::PodSpec) -> bool {
+    let containers = spec.containers.iter().filter_map(|one| one.name.as_ref());
+    let mut names = containers.chain(&spec.init_containers);
+    names.any(|name| &*name.value == PROXY_CONTAINER)
 }
 
 /// The owner of a Pod: a Deployment behind its ReplicaSet, a CronJob behind its Job, or the named owner.
@@ -151,7 +164,9 @@ pub(in crate::check) fn template(
             .as_ref()
             .map(|text| report.source(&text.at)),
         has_sidecar: false, // known when the namespace is, at assembly
-        ambient: false,     // likewise
+        injected: None,
+        host_network: spec.host_network,
+        ambient: false, // likewise
         node: spec
             .node
             .as_ref()
@@ -252,7 +267,7 @@ fn env_from(written: &written::EnvFrom, report: &Report) -> Option<EnvFrom> {
         (Some(reference), None) => (reference, false),
         (None, Some(reference)) => (reference, true),
         _ => {
-            let message = "a source of variables is one ConfigMap or one Secret";
+            let message = "an envFrom entry has exactly one source";
             let help = "keep `configMapRef` or `secretRef`";
             report.error(codes::CONTRADICTION, &written.at, message, help);
             return None;
@@ -288,11 +303,7 @@ fn container(
         .chain(&written.args)
         .find(|text| text.value.contains('\0'))
     {
-        report.bad(
-            text,
-            " as an argument",
-            "no program can be given a NUL character",
-        );
+        report.bad(text, " as an argument", "remove the NUL character");
     }
     let env = written
         .env
@@ -350,7 +361,7 @@ fn env(written: &written::EnvVar, report: &Report) -> Option<(Arc<str>, EnvValue
         report.error(
             codes::CONTRADICTION,
             &written.at,
-            "a variable has one value",
+            "a variable has exactly one value",
             "keep `value` or one of `valueFrom`",
         );
     }

@@ -167,7 +167,9 @@ fn termination_grace(
         None
     };
     if kind == ProbeOwner::Readiness {
-        let message = "a readinessProbe ends nothing, so it has no grace".to_owned();
+        let message =
+            "a readinessProbe has no terminationGracePeriodSeconds: it stops no container"
+                .to_owned();
         return refuse(message, "remove it, or give it to the livenessProbe");
     }
     match u32::try_from(number.value) {
@@ -193,8 +195,8 @@ fn question(
     let said = said.into_iter().filter(|said| *said).count();
     if said != 1 {
         let (code, message) = match said {
-            0 => (codes::MISSING, "the probe does not say what is asked"),
-            _ => (codes::CONTRADICTION, "a probe asks one thing"),
+            0 => (codes::MISSING, "the probe has no handler"),
+            _ => (codes::CONTRADICTION, "a probe has exactly one handler"),
         };
         let help = "give it one of httpGet, tcpSocket, grpc, exec";
         report.error(code, &written.at, message, help);
@@ -252,16 +254,16 @@ fn no_other_host(host: Option<&Text>, among: ProbeNames<'_>, report: &Report) ->
         report.error(
             codes::NOT_YET,
             &host.at,
-            "a probe of another host is not supported, and would not be asked",
-            "`localhost` or another loopback address; without it the member is asked at its own address",
+            "a probe of another host is not supported",
+            "write `localhost` or another loopback address; without `host` the probe uses the member's address",
         );
         return None;
     }
     report.error(
         codes::NOT_YET,
         &host.at,
-        "a probe of another host is not supported, and would not be asked",
-        "remove it; for a name in the request, give `Host` in httpHeaders",
+        "a probe of another host is not supported",
+        "remove it; for another host name in the request, set `Host` in httpHeaders",
     );
     None
 }
@@ -291,7 +293,7 @@ fn header(written: &written::HttpHeader, report: &Report) -> Option<(Arc<str>, A
         return None;
     }
     if FRAMING.contains(&&*name.value.to_ascii_lowercase()) {
-        let help = "remove it: the question has no body and its connection is used once";
+        let help = "remove it: a probe has no body and uses its connection once";
         report.bad(name, " in a probe", help);
         return None;
     }
@@ -330,7 +332,7 @@ fn exec(written: &written::Exec, report: &Report) -> Option<ProbeAction> {
         .iter()
         .find(|text| text.value.contains('\0'))
     {
-        let help = "no program can be given a NUL character";
+        let help = "remove the NUL character";
         report.bad(text, " as an argument", help);
         return None;
     }

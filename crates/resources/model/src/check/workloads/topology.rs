@@ -58,7 +58,7 @@ pub(in crate::check) fn topology(
     // A line inside an annotation has no line of its own in the file: errors name the start of its Pod.
     crate::check::config::pin(&mut root, at.place);
     let Value::Map(entries) = &root.value else {
-        report.error(codes::WRONG_TYPE, &at, "a mapping is wanted here", "");
+        report.error(codes::WRONG_TYPE, &at, "a mapping is expected here", "");
         return none;
     };
     for (key, _) in entries
@@ -66,11 +66,11 @@ pub(in crate::check) fn topology(
         .filter(|(key, _)| !HEARD.contains(&&*key.text))
     {
         let message = format!(
-            "`{}` of this annotation is not in force: of one Pod only {} are heard",
+            "`{}` of this annotation is not in force: for a single Pod only {} are supported",
             clip(&key.text),
             HEARD.join(" and ")
         );
-        let help = "say it for all proxies, in MeshConfig's defaultConfig";
+        let help = "set it for all proxies in MeshConfig's defaultConfig";
         report.warning(codes::NOT_YET, &at, message, help);
     }
     let inner = |name: &str| {

@@ -108,18 +108,22 @@ impl Mesh {
         match (gateway.network(), gateway.is_remote()) {
             (None, _) => say(
                 &gateway.source,
-                format!("it has no label {NETWORK}: nobody knows which network it is of"),
-                "name the network in `metadata.labels`",
+                format!("it has no label {NETWORK}: its network is unknown"),
+                "set the label in `metadata.labels`",
             ),
             (Some(of), true) if of == own => say(
                 &gateway.source,
-                format!("it stands for another network's gateway, and {of} is our own"),
+                format!(
+                    "gatewayClassName istio-remote is for other networks, and {of} is this network"
+                ),
                 "write the other network's name, or `gatewayClassName: istio-east-west`",
             ),
             (Some(of), false) if of != own => say(
                 &gateway.source,
-                format!("it lets others into the network {of}, and ours is `{own}`"),
-                "label the root namespace with our network's name, and the Gateway with the same",
+                format!(
+                    "gatewayClassName istio-east-west is for this network, and its label is {of}, while this network is `{own}`"
+                ),
+                "set the same network label on the root namespace and on the Gateway",
             ),
             _ => {}
         }
@@ -133,20 +137,19 @@ impl Mesh {
         }
         if gateway.account.is_none() {
             let what = format!(
-                "it has no annotation {GATEWAY_ACCOUNT}: nobody knows as whom the gateway must answer"
+                "it has no annotation {GATEWAY_ACCOUNT}: clients cannot verify the gateway's identity"
             );
-            let help =
-                "write the service account that the other network's gateway has, in this namespace";
+            let help = "write the service account of the other network's gateway in this namespace";
             say(&gateway.source, what, help);
         }
         let help = "write `addresses: [{type: IPAddress, value: …}]`";
         if gateway.places.is_empty() {
-            let what = "it has no address: nobody knows where the other network is entered";
+            let what = "it has no address: clients cannot reach the other network";
             say(&gateway.source, what.to_owned(), help);
         }
         for place in gateway.places.iter().filter(|one| number(one).is_none()) {
             let (kind, value, source) = place;
-            let what = format!("{kind} `{value}` is no address that can be called");
+            let what = format!("{kind} `{value}` is no IP address");
             say(source, what, help);
         }
         flaws

@@ -61,7 +61,7 @@ pub struct Workload {
     pub locality: Arc<str>,
     /// Its share of the load.
     pub weight: Option<u32>,
-    /// True if it can receive traffic. A Pod's phase is Running or unset. A WorkloadEntry's condition `Healthy` is not
+    /// True if it can receive traffic. A Pod's phase is Running or unset, and the Pod is ready. A WorkloadEntry's condition `Healthy` is not
     /// False, and is True if its health is checked.
     pub ready: bool,
     /// The WorkloadGroup that it joined, where it came by itself.
@@ -234,6 +234,8 @@ pub struct Pod {
     pub addresses: Vec<IpAddr>,
     /// `status.phase`.
     pub phase: PodPhase,
+    /// True if it can receive traffic: the condition `Ready` is not False, and the Pod is not being removed.
+    pub ready: bool,
     /// The Deployment (or other controller) of its ownerReferences, or guessed from `pod-template-hash`.
     pub owner: Option<(WorkloadType, Arc<str>)>,
 }
@@ -409,6 +411,10 @@ pub struct PodTemplate {
     pub service_account_source: Option<Source>,
     /// True if it has a sidecar: `sidecar.istio.io/inject` of the Pod, else `istio-injection` of the namespace.
     pub has_sidecar: bool,
+    /// Of a Pod that an API server knows: true if it has the sidecar's container. `None` of a Pod that is only written down.
+    pub injected: Option<bool>,
+    /// True if the Pod has the network of its node (`hostNetwork`), where no proxy of the mesh takes its connections.
+    pub host_network: bool,
     /// True if a node proxy (ztunnel) serves it: `ambient.istio.io/redirection` or `istio.io/dataplane-mode` of the
     /// Pod, else the latter of the namespace. A sidecar takes precedence.
     pub ambient: bool,
@@ -434,7 +440,7 @@ pub const TEMPLATES: &str = "inject.istio.io/templates";
 /// The template of gateways, that of waypoints, and their container, which stands for the proxy.
 const GATEWAY_TEMPLATE: &str = "gateway";
 pub(crate) const WAYPOINT_TEMPLATE: &str = "waypoint";
-const PROXY_CONTAINER: &str = "istio-proxy";
+pub(crate) const PROXY_CONTAINER: &str = "istio-proxy";
 
 impl PodTemplate {
     /// Returns true if it is injected as a gateway: a proxy without an application. A waypoint is one.

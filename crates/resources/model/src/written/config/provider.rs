@@ -257,7 +257,8 @@ impl OpenTelemetry {
         let mut environment_detector = false;
         if let Some(mut detectors) = fields.inner("resourceDetectors") {
             environment_detector = detectors.get("environment").is_some();
-            detectors.without_effect(&[("dynatrace", "spans say nothing of a host of Dynatrace")]);
+            detectors
+                .without_effect(&[("dynatrace", "spans contain no Dynatrace host attributes")]);
             detectors.finish();
         }
         fields.without_effect(&[
@@ -265,10 +266,7 @@ impl OpenTelemetry {
                 "disableContextPropagation",
                 "trace headers are forwarded to the next workload",
             ),
-            (
-                "dynatraceSampler",
-                "Telemetry says which share of requests is traced",
-            ),
+            ("dynatraceSampler", "Telemetry sets the sampling percentage"),
             (
                 "serviceAttributeEnrichment",
                 "spans have the attributes of Istio's defaults",

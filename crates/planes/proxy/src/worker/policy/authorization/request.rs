@@ -170,7 +170,7 @@ impl PendingCheck {
                 None => return Ok(said.granted(worker, self.permit, self.began)),
             }
         }
-        let unasked = || AuthorizerResponse::Unusable("nobody was asked".into());
+        let unasked = || AuthorizerResponse::Unusable("the external service was not called".into());
         let answer = self.answer.unwrap_or_else(unasked);
         let allowed = believed(worker, &self.authorizer, answer).map_err(|denied| {
             let policies = slot.policies(worker);

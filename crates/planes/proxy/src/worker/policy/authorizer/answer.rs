@@ -124,7 +124,7 @@ pub(super) fn of_grpc(said: wire::CheckResponse) -> AuthorizerResponse {
         },
         (0, _) => AuthorizerResponse::Allowed(Box::default()),
         (_, Some(HttpResponse::ErrorResponse(_))) => {
-            AuthorizerResponse::failed("the service could not decide")
+            AuthorizerResponse::failed("the service answered with an error response")
         }
         (_, Some(HttpResponse::DeniedResponse(no))) => denied(&no),
         (_, _) => AuthorizerResponse::Denied {
@@ -168,7 +168,12 @@ fn write(told: &mut ExternalReply, name: &str, value: &[u8]) {
 fn allowed(ok: &wire::OkHttpResponse) -> Result<AllowedChanges, Box<str>> {
     let mut allowed = AllowedChanges::default();
     let mut bytes = 0;
-    let refused = |option| format!("a yes that would write `{}`", name_of(option));
+    let refused = |option| {
+        format!(
+            "the response sets `{}`, which is not allowed",
+            name_of(option)
+        )
+    };
     for option in &ok.headers {
         let (name, value) = field(option).ok_or_else(|| refused(option))?;
         bytes += name.len() + value.len();
@@ -199,14 +204,14 @@ fn allowed(ok: &wire::OkHttpResponse) -> Result<AllowedChanges, Box<str>> {
     for parameter in &ok.query_parameters_to_set {
         let lawful = parameter_text(&parameter.key).zip(parameter_text(&parameter.value));
         let lawful = lawful.filter(|(key, _)| !key.is_empty());
-        let pair = lawful.ok_or("a yes that would write what is no query parameter")?;
+        let pair = lawful.ok_or("the response sets an invalid query parameter")?;
         bytes += pair.0.len() + pair.1.len();
         allowed.parameters.push(pair);
     }
     let removed = ok.query_parameters_to_remove.iter();
     allowed.without_parameters = removed.map(|key| key.as_str().into()).collect();
     match bytes > MAX_CHANGED_BYTES {
-        true => Err("a yes that would write too much".into()),
+        true => Err("the response sets too many bytes of headers and parameters".into()),
         false => Ok(allowed),
     }
 }
@@ -269,7 +274,9 @@ pub(super) fn of_http<'f>(
                 }
             }
             match bytes > MAX_CHANGED_BYTES {
-                true => AuthorizerResponse::Unusable("a yes that would write too much".into()),
+                true => AuthorizerResponse::Unusable(
+                    "the response sets too many bytes of headers and parameters".into(),
+                ),
                 false => AuthorizerResponse::Allowed(Box::new(allowed)),
             }
         }

@@ -128,7 +128,9 @@ impl Authorizer {
         let (head, body) = answered.parts();
         Ok(match &self.plan.settings.http {
             Some(http) => answer::of_http(http, head.status(), head.headers(), body),
-            None => AuthorizerResponse::failed("asked over HTTP without being so"),
+            None => AuthorizerResponse::failed(
+                "invalid provider: called over HTTP without HTTP settings",
+            ),
         })
     }
 }

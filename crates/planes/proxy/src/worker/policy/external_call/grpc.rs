@@ -52,14 +52,14 @@ impl Lines {
         let sent = send.send_data(message(question), true);
         let answered = match sent {
             Ok(()) => receive(response).await,
-            Err(failure) => Err(failed(failure, "before it was asked")),
+            Err(failure) => Err(failed(failure, "before the request was sent")),
         };
         if let Err(CallFailure { again: true, .. }) = &answered {
             lease.spoiled();
         }
         let message = answered?;
         A::decode(message)
-            .map_err(|error| CallFailure::new(format!("not an answer of {method}: {error}")))
+            .map_err(|error| CallFailure::new(format!("not a response of {method}: {error}")))
     }
 }
 
@@ -95,7 +95,7 @@ async fn receive(mut response: ResponseFuture) -> Result<Bytes, CallFailure> {
     });
     let head = head
         .await
-        .map_err(|failure| failed(failure, "before an answer"))?;
+        .map_err(|failure| failed(failure, "before a response"))?;
     if head.status() != 200 {
         let reason = format!("answered {}", head.status());
         return Err(CallFailure::new(reason));
@@ -106,7 +106,7 @@ async fn receive(mut response: ResponseFuture) -> Result<Bytes, CallFailure> {
     }
     let bytes = collect(&mut body).await?;
     let trailers = poll_fn(|cx| body.poll_trailers(cx)).await;
-    let trailers = trailers.map_err(|failure| failed(failure, "within an answer"))?;
+    let trailers = trailers.map_err(|failure| failed(failure, "within a response"))?;
     match trailers.as_ref().and_then(status).or_else(|| status(&head)) {
         Some(0) => {}
         Some(code) => {
@@ -115,14 +115,16 @@ async fn receive(mut response: ResponseFuture) -> Result<Bytes, CallFailure> {
                 trailers.as_ref().unwrap_or(&head),
             )));
         }
-        None => return Err(CallFailure::new("an answer without a status")),
+        None => return Err(CallFailure::new("the response has no gRPC status")),
     }
     let framed = bytes.split_first_chunk::<PREFIX>();
     let Some(([flags, length @ ..], message)) = framed else {
-        return Err(CallFailure::new("an answer without a message"));
+        return Err(CallFailure::new("the response has no message"));
     };
     if *flags != 0 || u32::from_be_bytes(*length) as usize != message.len() {
-        return Err(CallFailure::new("an answer that is not one plain message"));
+        return Err(CallFailure::new(
+            "the response is not one uncompressed message",
+        ));
     }
     Ok(bytes.slice(PREFIX..))
 }
@@ -137,10 +139,10 @@ async fn collect(body: &mut RecvStream) -> Result<Bytes, CallFailure> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(chunk) = poll_fn(|cx| body.poll_data(cx)).await {
-        let chunk = chunk.map_err(|failure| failed(failure, "within an answer"))?;
+        let chunk = chunk.map_err(|failure| failed(failure, "within a response"))?;
         body.release_capacity(chunk.len());
         if first.len() + rest.len() + chunk.len() > MAX_ANSWER_BYTES {
-            return Err(CallFailure::new("an answer that is too large"));
+            return Err(CallFailure::new("the response is too large"));
         }
         match first.is_empty() && rest.is_empty() {
             true => first = chunk,

@@ -42,7 +42,7 @@ impl Lines {
         received.read_head(&mut upstream, asked).await?;
         let head = received.head();
         if head.opens_tunnel() {
-            return Err(CallFailure::new("an answer that is a tunnel"));
+            return Err(CallFailure::new("the response opens a tunnel"));
         }
         let (framing, patience) = (head.framing(), head.keep_alive_timeout());
         let keeps = head.keep_alive() && framing != Framing::UntilClose;
@@ -123,22 +123,26 @@ impl ReceivedResponse {
                 }
                 interim += 1;
                 if interim > MAX_INTERIM_RESPONSES {
-                    return Err(CallFailure::new("too many interim answers"));
+                    return Err(CallFailure::new("too many interim responses"));
                 }
                 self.bytes.drain(..self.index.head_len());
                 self.index.reset();
                 continue;
             }
             if self.bytes.len() > MAX_HEAD_BYTES {
-                return Err(CallFailure::new("an answer whose head is too large"));
+                return Err(CallFailure::new("the response head is too large"));
             }
             let silent = self.bytes.is_empty() && interim == 0;
             match read(upstream, &mut self.bytes).await {
                 Ok(1..) => {}
                 Ok(0) | Err(_) if silent => {
-                    return Err(CallFailure::again("the connection ended before an answer"));
+                    return Err(CallFailure::again("the connection ended before a response"));
                 }
-                Ok(_) | Err(_) => return Err(CallFailure::new("half a head of an answer")),
+                Ok(_) | Err(_) => {
+                    return Err(CallFailure::new(
+                        "the connection ended within the response head",
+                    ));
+                }
             }
         }
     }
@@ -160,13 +164,17 @@ impl ReceivedResponse {
                 return Ok(used == fresh.len());
             }
             if out.len() - head > MAX_ANSWER_BYTES {
-                return Err(CallFailure::new("an answer that is too large"));
+                return Err(CallFailure::new("the response is too large"));
             }
             fresh.clear();
             match read(upstream, &mut fresh).await {
                 Ok(1..) => {}
                 Ok(0) if matches!(body, Body::UntilClose) => return Ok(false),
-                Ok(_) | Err(_) => return Err(CallFailure::new("half a body of an answer")),
+                Ok(_) | Err(_) => {
+                    return Err(CallFailure::new(
+                        "the connection ended within the response body",
+                    ));
+                }
             }
         }
     }

@@ -136,13 +136,13 @@ impl Callee {
         once: impl AsyncFn(&Dialer<'w>, &RequestRoute<Dialer<'w>>) -> Result<T, CallFailure>,
     ) -> Result<T, Box<str>> {
         if self.asking.get() >= MAX_QUESTIONS {
-            return Err("too many questions under way".into());
+            return Err("too many calls in flight".into());
         }
         self.asking.set(self.asking.get() + 1);
         let _asking = PendingCall(Rc::clone(&self.asking));
         match tokio::time::timeout(limit, self.put(worker, upstream, once)).await {
             Ok(answer) => answer,
-            Err(_) => Err("no answer in time".into()),
+            Err(_) => Err("no response in time".into()),
         }
     }
 

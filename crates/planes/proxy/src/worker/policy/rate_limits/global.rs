@@ -148,7 +148,11 @@ impl GlobalLimitCheck {
                 let open = resource.global.as_ref().is_some_and(|it| it.fail_open);
                 return match open {
                     true => Ok(()),
-                    false => Err(Denied::new(500, UNANSWERED, "rate limits cannot be asked")),
+                    false => Err(Denied::new(
+                        500,
+                        UNANSWERED,
+                        "the rate limit service did not answer",
+                    )),
                 };
             }
         };
@@ -219,7 +223,7 @@ impl WorkerRateLimits {
         let known = self.callees.iter();
         let mut known = known.filter(|(key, _)| Some(key) == resource.service());
         let (Some((_, callee)), Some(global)) = (known.next(), &resource.global) else {
-            return Err("there is no such service".into());
+            return Err("the rate limit service does not exist".into());
         };
         let asked = callee.ask(
             worker,
@@ -247,7 +251,9 @@ impl LimitResponse {
         let over = match said.overall_code() {
             Code::Ok => false,
             Code::OverLimit => true,
-            Code::Unknown => return Err("an answer that is neither yes nor no".into()),
+            Code::Unknown => {
+                return Err("the response has no decision (overall_code UNKNOWN)".into());
+            }
         };
         let fields = |fields: &[wire::HeaderValue]| -> Result<Vec<_>, Box<str>> {
             fields.iter().map(field).collect()
@@ -259,7 +265,7 @@ impl LimitResponse {
         let both = request.iter().chain(&answer);
         let bytes: usize = both.map(|(name, value)| name.len() + value.len()).sum();
         if bytes > MAX_ADDED_BYTES {
-            return Err("an answer that would write too much".into());
+            return Err("the response sets too many bytes of headers".into());
         }
         let exceeded = said.statuses.iter();
         let exceeded = exceeded.filter(|status| status.code() == Code::OverLimit);
@@ -283,7 +289,11 @@ fn field(said: &wire::HeaderValue) -> Result<Field, Box<str>> {
     let lawful = lawful_name(&said.key).zip(lawful_value(value));
     lawful.ok_or_else(|| {
         let name: String = said.key.chars().take(64).collect();
-        format!("an answer that would write `{}`", name.escape_default()).into()
+        format!(
+            "the response sets `{}`, which is not allowed",
+            name.escape_default()
+        )
+        .into()
     })
 }
 

@@ -70,8 +70,9 @@ fn is_mode(written: &written::ClientTls, mode: &str) -> bool {
 /// The mesh's own certificates cannot be configured.
 fn of_mesh(written: &written::ClientTls, report: &Report) {
     if let Some(text) = written.subject_alt_names.first() {
-        let message = "`subjectAltNames` of mode ISTIO_MUTUAL is not yet supported, and would not be in force";
-        let help = "remove it: a workload must have the identity that the mesh knows of it";
+        let message = "`subjectAltNames` with mode ISTIO_MUTUAL is not yet supported";
+        let help =
+            "remove it: clients verify the identity of each workload from its service account";
         report.error(codes::NOT_YET, &text.at, message, help);
     }
 }
@@ -88,7 +89,7 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
     let unverified = written.insecure.as_ref().is_some_and(|flag| flag.value);
     let credential = credential(written, report);
     if !mutual && credential.is_none() {
-        let instead = "mode SIMPLE shows no certificate; MUTUAL does";
+        let instead = "mode SIMPLE sends no client certificate; MUTUAL does";
         without_effect(written, instead, report);
     }
     let shown = mutual || credential.is_some();
@@ -101,7 +102,7 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
             certificate.zip(key)
         }
         (Some(one), None) | (None, Some(one)) => {
-            let message = "`clientCertificate` and `privateKey` belong together";
+            let message = "`clientCertificate` and `privateKey` require each other";
             report.error(codes::MISSING, &one.at, message, "write both");
             None
         }
@@ -109,7 +110,7 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
     };
     match own_certificate.filter(|_| credential.is_some()) {
         Some(text) => {
-            let message = "a certificate is named twice";
+            let message = "the certificate is set twice";
             let help = "keep `credentialName`, or `clientCertificate` and `privateKey`";
             report.error(codes::CONTRADICTION, &text.at, message, help);
         }
@@ -128,8 +129,7 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
         None => Authorities::System,
         Some(text) if &*text.value == SYSTEM => Authorities::System,
         Some(text) if credential.is_some() => {
-            let message =
-                "`caCertificates` beside `credentialName`: the authorities are named twice";
+            let message = "`caCertificates` and `credentialName` both set the authorities";
             let help = "keep one; a Secret has them as `ca.crt`";
             report.error(codes::CONTRADICTION, &text.at, message, help);
             Authorities::System
@@ -140,8 +140,8 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
     let pointless = written.ca_certificates.as_ref().or(written.ca_crl.as_ref());
     let pointless = pointless.or(written.subject_alt_names.first());
     if let Some(text) = pointless.filter(|_| unverified) {
-        let message = "`insecureSkipVerify` looks at no certificate, and this says what it must be";
-        let help = "keep one of the two; without `insecureSkipVerify` the server is verified";
+        let message = "`insecureSkipVerify` disables verification, so this field has no effect";
+        let help = "remove one of the two; without `insecureSkipVerify` clients verify the server";
         report.error(codes::CONTRADICTION, &text.at, message, help);
     }
     Some(TlsOrigin {
@@ -160,7 +160,7 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
 fn revocations(written: &written::ClientTls, report: &Report) -> Option<Arc<str>> {
     let text = written.ca_crl.as_ref()?;
     if written.credential_name.is_some() {
-        let message = "`caCrl` beside `credentialName`: the lists would be named twice";
+        let message = "`caCrl` and `credentialName` both set the revocation lists";
         let help = "remove it; a Secret has them as `ca.crl`";
         report.error(codes::CONTRADICTION, &text.at, message, help);
     }

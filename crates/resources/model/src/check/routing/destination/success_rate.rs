@@ -75,9 +75,9 @@ pub(super) fn compare(
         .filter_map(|level| level.outliers.as_mut())
         .peekable();
     if all.peek().is_none() {
-        let message = "success rates are compared nowhere: no `outlierDetection` is written";
+        let message = "success rate ejection has no effect without `outlierDetection`";
         let help =
-            "write `outlierDetection: {}` at the least, in whose intervals they are compared";
+            "add `outlierDetection: {}`: its `interval` sets when success rates are compared";
         report.error(codes::CONTRADICTION, at, message, help);
     }
     all.for_each(|outliers| outliers.success_rate = Some(rate));

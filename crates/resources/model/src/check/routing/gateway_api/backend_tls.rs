@@ -58,7 +58,7 @@ fn target(
 /// A reference within the policy's own namespace; group and kind must be written.
 fn local(fields: &mut Fields<'_>, own: &Namespace, report: &Report) -> Option<Reference> {
     if let Some(cursor) = fields.get("namespace") {
-        let message = "a BackendTLSPolicy is for its own namespace alone";
+        let message = "a BackendTLSPolicy can target only its own namespace";
         let help = "remove `namespace`, and write the policy where the Service is";
         report.error(codes::CONTRADICTION, cursor.at(), message, help);
     }
@@ -92,7 +92,7 @@ fn validation(mut fields: Fields<'_>, own: &Namespace, policy: &mut BackendTls, 
     let known = known.filter(|text| !text.value.is_empty());
     match (&known, references.is_empty()) {
         (Some(text), false) => {
-            let message = "authorities are named twice";
+            let message = "the certificate authorities are set twice";
             let help = "keep `caCertificateRefs` or `wellKnownCACertificates`";
             report.error(codes::CONTRADICTION, &text.at, message, help);
         }
@@ -108,8 +108,8 @@ fn validation(mut fields: Fields<'_>, own: &Namespace, policy: &mut BackendTls, 
     let name = hostname.and_then(|text| {
         let host = values::hostname(&text, report)?;
         if host.is_wildcard() {
-            let help = "write the name that the backends are asked for";
-            report.bad(&text, ": it is no single host", help);
+            let help = "write the host name in the backends' certificate";
+            report.bad(&text, ": it is no single host name", help);
             return None;
         }
         Some(host.as_str().into())
@@ -135,7 +135,7 @@ fn alternative(cursor: &Cursor<'_>, report: &Report) -> Option<Arc<str>> {
         false => (hostname, uri, "hostname"),
     };
     if let Some(text) = other {
-        let message = "`type` says one of the two, and both are there";
+        let message = "this field contradicts `type`";
         let help = format!("keep `{name}`");
         report.error(codes::CONTRADICTION, &text.at, message, help);
     }

@@ -34,11 +34,11 @@ fn connections(
     let (route, rules) = read(kind, meta, fields, report, rule)?;
     if rules.len() != 1 {
         let message = format!(
-            "a {} has one rule, and this has {}",
+            "a {} has at most one rule, and this one has {}",
             kind.word(),
             rules.len()
         );
-        let help = "nothing tells the connections of several rules apart: keep one";
+        let help = "keep one rule: a rule cannot match connections";
         report.error(codes::CONTRADICTION, &at, message, help);
     }
     Some(GatewayApiRoute {

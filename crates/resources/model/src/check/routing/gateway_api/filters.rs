@@ -67,7 +67,7 @@ impl FilterReader<'_> {
                 continue;
             };
             if kind != "RequestMirror" && seen.contains(&kind) {
-                let message = format!("{kind} is there twice");
+                let message = format!("{kind} is set twice");
                 let help = "a rule has one filter of a type, RequestMirror alone may be repeated";
                 self.report
                     .error(codes::CONTRADICTION, cursor.at(), message, help);
@@ -90,7 +90,7 @@ impl FilterReader<'_> {
             fields.finish();
         }
         if filters.redirect.is_some() && filters.rewrite.is_some() {
-            let message = "a request that is redirected does not go on: nothing of it is rewritten";
+            let message = "RequestRedirect and URLRewrite exclude each other: a redirected request is not forwarded";
             let help = "keep RequestRedirect or URLRewrite";
             self.report
                 .error(codes::CONTRADICTION, rule.at(), message, help);
@@ -134,7 +134,7 @@ impl FilterReader<'_> {
             .report
             .required(fields.text("type"), cursor.at(), "type")?;
         if let Some((kind, _)) = NOT_DONE.iter().find(|(kind, _)| *kind == &*text.value) {
-            let help = "remove it; nothing else is done in its place";
+            let help = "remove it";
             not_done(&format!("the filter {kind}"), help, &text.at, self.report);
             return None;
         }
@@ -175,7 +175,7 @@ impl FilterReader<'_> {
         };
         fields.finish();
         if let Err(error) = edits.check() {
-            let help = "name a header of the application's, or leave it out";
+            let help = "write an application header, or remove it";
             self.report
                 .error(codes::BAD_VALUE, &at, error.to_string(), help);
         }
@@ -204,7 +204,7 @@ impl FilterReader<'_> {
         fields.finish();
         let share = match (percent, fraction) {
             (Some(_), Some(_)) => {
-                let message = "`percent` and `fraction` say the same thing";
+                let message = "`percent` and `fraction` exclude each other";
                 report.error(codes::CONTRADICTION, &at, message, "keep one");
                 return None;
             }
@@ -213,7 +213,7 @@ impl FilterReader<'_> {
             (None, None) => Ok(RequestShare::ALL),
         };
         if let Err(error) = &share {
-            let help = "from nothing to all of it";
+            let help = "write a fraction from 0 to 1";
             report.error(codes::BAD_VALUE, &at, error.to_string(), help);
         }
         Some((to?, share.ok()?))
@@ -237,7 +237,7 @@ impl FilterReader<'_> {
                 let status = u16::try_from(code.value).ok();
                 let status = status.filter(|status| REDIRECT_STATUSES.contains(status));
                 if status.is_none() {
-                    let message = format!("{} is no redirect", code.value);
+                    let message = format!("{} is no redirect status", code.value);
                     let help = "write 301, 302, 303, 307 or 308";
                     report.error(codes::BAD_VALUE, &code.at, message, help);
                 }
@@ -261,8 +261,8 @@ impl FilterReader<'_> {
     fn precise(&self, text: &Text) -> Option<String> {
         let host = crate::check::values::hostname(text, self.report)?;
         if host.is_wildcard() {
-            let help = "write the host itself";
-            self.report.bad(text, ": it is no single host", help);
+            let help = "write a host name";
+            self.report.bad(text, ": it is no single host name", help);
             return None;
         }
         Some(host.to_string())
@@ -297,7 +297,7 @@ impl FilterReader<'_> {
             false => (prefix, full, "replacePrefixMatch"),
         };
         if other.is_some() {
-            let message = "`type` says one of the two, and both are there";
+            let message = "this field contradicts `type`";
             let help = format!("keep `{name}`");
             self.report.error(codes::CONTRADICTION, &at, message, help);
         }
@@ -349,7 +349,7 @@ impl FilterReader<'_> {
         let wrong = |word: &&String| word.is_empty() || !word.bytes().all(plain);
         if let Some(word) = lists.into_iter().flatten().find(wrong) {
             let message = format!("`{word}` is neither a method nor a header");
-            let help = "write names as a list, each by itself";
+            let help = "write each name as a separate list element";
             self.report.error(codes::BAD_VALUE, at, message, help);
         }
     }

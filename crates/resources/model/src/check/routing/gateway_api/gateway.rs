@@ -69,12 +69,13 @@ pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
         fields.finish();
     }
     if let Some(tls) = spec.get("tls") {
-        let help = "clients' certificates are asked for by Istio's Gateway (tls.mode MUTUAL), TLS to Services by nothing yet";
+        let help =
+            "remove it; to verify client certificates use Istio's Gateway with tls.mode MUTUAL";
         not_done("`tls` of a whole Gateway", help, tls.at(), report);
     }
     spec.without_effect(&[(
         "defaultScope",
-        "a route attaches to the Gateways that its `parentRefs` name",
+        "name the Gateways in the route's `parentRefs`",
     )]);
     spec.finish();
     let class = class?;
@@ -117,8 +118,8 @@ fn account(meta: &Meta, report: &Report) -> Option<Arc<str>> {
     if names::is_dns_subdomain(name) {
         return Some(name.into());
     }
-    let message = format!("`{}` is no service account", clip(name));
-    let help = "write its name alone; it is of the Gateway's namespace";
+    let message = format!("`{}` is no service account name", clip(name));
+    let help = "write the name only; its namespace is the Gateway's";
     report.error(codes::BAD_VALUE, &meta.at, message, help);
     None
 }
@@ -128,8 +129,8 @@ fn binding(meta: &Meta, report: &Report) -> Option<InboundBinding> {
     let text = meta.annotations.get(INBOUND_BINDING)?;
     let read = InboundBinding::read(text);
     if read.is_none() {
-        let message = format!("`{}` is no way to call a waypoint", clip(text));
-        let help = "write PROXY or NONE, and a port if it is another than is called: PROXY/15088";
+        let message = format!("`{}` is no valid protocol to call a waypoint", clip(text));
+        let help = "write PROXY or NONE, optionally with a port: PROXY/15088";
         report.error(codes::BAD_VALUE, &meta.at, message, help);
     }
     read
@@ -205,7 +206,7 @@ fn listener(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Lis
     let (name, protocol) = (name?, protocol?);
     let spoken = &*protocol.value;
     if matches!(spoken, "HTTP" | "TCP") && tls.is_some() {
-        let message = format!("a listener of {spoken} speaks no TLS");
+        let message = format!("a listener with protocol {spoken} has no TLS");
         let help = "write `protocol: HTTPS` or TLS, or remove `tls`";
         report.error(codes::CONTRADICTION, &at, message, help);
     }
@@ -219,7 +220,7 @@ fn listener(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Lis
         _ => tls,
     };
     if spoken == "TCP" && hostname.is_some() {
-        let message = "connections of plain TCP name no host";
+        let message = "plain TCP connections carry no host name";
         let help = "remove `hostname`, or write `protocol: TLS`";
         report.error(codes::CONTRADICTION, &at, message, help);
     }
@@ -247,14 +248,15 @@ fn tls(mut fields: Fields<'_>, own: &Namespace, report: &Report) -> ListenerTls 
         read
     });
     if certificates.len() > 1 {
-        let help = "keep one: a listener shows one certificate; another host may have a listener of its own";
+        let help = "keep one: a listener has one certificate; add a listener for another host";
         not_done("more than one of `certificateRefs`", help, &at, report);
     }
     fields.not_yet(&["options", "frontendValidation"]);
     fields.finish();
     let passthrough = mode.unwrap_or(false);
     if passthrough && !certificates.is_empty() {
-        let message = "`certificateRefs` has no effect: TLS that is passed through ends behind the gateway, which shows no certificate";
+        let message =
+            "`certificateRefs` has no effect: with mode Passthrough the backend terminates TLS";
         let help = "remove it, or write `mode: Terminate`";
         report.warning(codes::NOT_OBEYED, &at, message, help);
         certificates.clear();

@@ -99,7 +99,7 @@ fn method(mut fields: Fields<'_>, report: &Report) -> Option<TextMatch> {
     };
     match (how, &service, &method) {
         (_, None, None) => {
-            let message = "neither a service nor a method is said";
+            let message = "`service` and `method` are both missing";
             let help = "write `service`, `method` or both";
             report.error(codes::MISSING, &at, message, help);
             None

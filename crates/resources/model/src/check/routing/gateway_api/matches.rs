@@ -41,7 +41,7 @@ pub(super) fn how(fields: &mut Fields<'_>, report: &Report) -> MatchMethod {
 /// An expression, if it is one.
 pub(super) fn expression(text: &Text, report: &Report) -> Option<TextMatch> {
     if let Err(error) = Regex::new(&text.value) {
-        let help = "expressions are RE2's, and describe the whole text";
+        let help = "write an RE2 expression that matches the whole text";
         report.error(codes::BAD_VALUE, &text.at, error.to_string(), help);
         return None;
     }
@@ -155,8 +155,8 @@ pub(super) fn named(
             _ => Subject::QueryParam(name.value.clone()),
         };
         if criteria.insert(subject, Criterion::Is(text)).is_some() {
-            let message = format!("`{}` is there twice", clip(&name.value));
-            let help = "names of headers have no case: keep one";
+            let message = format!("`{}` is set twice", clip(&name.value));
+            let help = "header names are case-insensitive: keep one";
             report.error(codes::DUPLICATE_KEY, &name.at, message, help);
         }
     }

@@ -78,7 +78,7 @@ pub(super) fn read<T>(
     let at = spec.at().clone();
     let rules = spec.list("rules", |cursor| rule(cursor, &own, report));
     at_most(rules.len(), MAX_RULES, "rules", &at, report);
-    let named = "a route is for the Gateways that `parentRefs` names";
+    let named = "name the Gateways in `parentRefs`";
     spec.without_effect(&[("useDefaultGateways", named)]);
     spec.finish();
     let route = GatewayApiRoute {
@@ -148,7 +148,7 @@ fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<RouteRu
         matches.push(everything(report.source(at)));
     }
     if filters.replaces_prefix && !one_prefix(&matches) {
-        let message = "what ReplacePrefixMatch replaces is not one prefix";
+        let message = "ReplacePrefixMatch needs exactly one path prefix match";
         let help = "write one match with a path of type PathPrefix, or use ReplaceFullPath";
         report.error(codes::CONTRADICTION, at, message, help);
     }
@@ -178,7 +178,7 @@ fn retry(mut fields: Fields<'_>, report: &Report) -> RetryPolicy {
         let number = u16::try_from(code.value).ok();
         let number = number.filter(|number| RETRIABLE.contains(number));
         if number.is_none() {
-            let message = format!("{} is no answer that could be tried again", code.value);
+            let message = format!("{} is no status that can be retried", code.value);
             let help = "write a status from 400 to 599";
             report.error(codes::BAD_VALUE, &code.at, message, help);
         }
@@ -189,7 +189,7 @@ fn retry(mut fields: Fields<'_>, report: &Report) -> RetryPolicy {
         let number = number.filter(|number| *number > 0);
         if number.is_none() {
             let message = format!("{} is not a number of attempts", attempts.value);
-            let help = "write 1 or more, or leave `retry` out";
+            let help = "write 1 or more, or remove `retry`";
             report.error(codes::BAD_VALUE, &attempts.at, message, help);
         }
         number
@@ -302,8 +302,8 @@ fn timeouts(rule: &mut Fields<'_>, report: &Report) -> (Option<Duration>, Option
     if let (Some(all), Some(one)) = (request, backend)
         && one > all
     {
-        let message = "one attempt may take longer than all of them";
-        let help = "`backendRequest` is at most `request`";
+        let message = "`backendRequest` is longer than `request`";
+        let help = "write at most the time of `request`";
         report.error(codes::CONTRADICTION, &at, message, help);
     }
     (request, backend)

@@ -84,9 +84,9 @@ fn suites(written: &[Text], report: &Report) -> Vec<Arc<str>> {
             known.push(text.value.clone());
             continue;
         } else if SUITES_OF_1_3.contains(&name) {
-            "the suites of TLS 1.3 are always on and cannot be chosen among"
+            "TLS 1.3 cipher suites are always enabled and not configurable"
         } else if WEAK_SUITES.contains(&name) {
-            "this suite is never negotiated"
+            "this suite is not supported"
         } else {
             let help = format!("there are {}", SUITES.join(", "));
             report.bad(text, " as a suite of TLS 1.2 here", help);
@@ -178,7 +178,7 @@ fn listener_port(mut port: Fields<'_>, report: &Report) -> Option<ServerPort> {
     let protocol = protocol?;
     let said: Arc<str> = protocol.value.to_ascii_uppercase().into();
     if NOT_YET.contains(&&*said) {
-        let message = format!("a server that speaks {said} is not yet supported");
+        let message = format!("a server with protocol {said} is not yet supported");
         let help = format!(
             "{}, {HTTPS} and {} are; remove it, or wait for a later version",
             PLAIN.join(", "),
@@ -217,40 +217,37 @@ fn encryption(
         None if encrypted => drop(report.required(None::<()>, at, "tls")),
         Some(tls) if PLAIN.contains(&protocol) && !tls.https_redirect => {
             let message = format!(
-                "a server of {protocol} is in plaintext and has no `tls` but httpsRedirect"
+                "a server with protocol {protocol} is plaintext: in `tls` only httpsRedirect is allowed"
             );
             let help = "write protocol: HTTPS, or remove `tls`";
             report.error(codes::CONTRADICTION, at, message, help);
         }
         Some(tls) if protocol == "TLS" && tls.https_redirect => {
             let message =
-                "`httpsRedirect` has no effect: a server of TLS has no requests to redirect";
+                "`httpsRedirect` has no effect on a TLS server: it serves no plaintext HTTP";
             report.warning(codes::NOT_OBEYED, at, message, "remove it");
         }
         Some(_) if protocol == "TCP" => {
-            let message = "a server of TCP is in plaintext";
+            let message = "a server with protocol TCP is plaintext";
             let help = "write protocol: TLS, or remove `tls`";
             report.error(codes::CONTRADICTION, at, message, help);
         }
         Some(tls) if encrypted && ends_here(tls.mode) && nameless => {
-            let message = format!("a server of {protocol} needs a certificate");
+            let message = format!("a server with protocol {protocol} needs a certificate");
             let help = "name its Secret in tls.credentialName, or its files in tls.serverCertificate and tls.privateKey";
             report.error(codes::MISSING, at, message, help);
         }
         Some(tls) if encrypted && passes_through(tls.mode) && !nameless => {
             let message = format!(
-                "the certificate of this server has no effect: tls.mode {} shows none",
+                "the certificate of this server has no effect: tls.mode {} uses none",
                 word(tls.mode)
             );
-            let help = "remove what names it, or write SIMPLE or MUTUAL";
+            let help = "remove the certificate's fields, or write SIMPLE or MUTUAL";
             report.warning(codes::NOT_OBEYED, at, message, help);
         }
         Some(tls) if encrypted && !ends_here(tls.mode) && !nameless => {
-            let message = format!(
-                "tls.mode {} shows no certificate that is named",
-                word(tls.mode)
-            );
-            let help = "remove what names it, or write SIMPLE or MUTUAL";
+            let message = format!("tls.mode {} uses no configured certificate", word(tls.mode));
+            let help = "remove the certificate's fields, or write SIMPLE or MUTUAL";
             report.error(codes::CONTRADICTION, at, message, help);
         }
         _ => {}
@@ -273,7 +270,7 @@ const MAX_CERTIFICATES: usize = 2;
 fn named(tls: &mut Fields<'_>, report: &Report) -> Vec<Credential> {
     let (one, several) = (tls.text("credentialName"), tls.texts("credentialNames"));
     if let (Some(_), Some(text)) = (&one, several.first()) {
-        let message = "a certificate is named twice";
+        let message = "the certificate is set twice";
         let help = "keep `credentialName` or `credentialNames`";
         report.error(codes::CONTRADICTION, &text.at, message, help);
     }
@@ -316,8 +313,8 @@ fn server_tls(
     let cipher_suites = tls.texts("cipherSuites");
     let cipher_suites = suites(&cipher_suites, report);
     if let Some(unverified) = tls.boolean("insecureSkipVerify").filter(|one| one.value) {
-        let message = "`insecureSkipVerify: true` is not yet supported: this server verifies every certificate that it asks for";
-        let help = "remove it, or write mode SIMPLE to ask for none";
+        let message = "`insecureSkipVerify: true` is not yet supported: this server verifies every client certificate";
+        let help = "remove it, or write mode SIMPLE to request no client certificates";
         report.error(codes::NOT_YET, &unverified.at, message, help);
     }
     tls.not_yet(&[
@@ -333,7 +330,8 @@ fn server_tls(
         newest.unwrap_or(TlsVersion::V13),
     );
     if oldest > newest {
-        let message = "minProtocolVersion is newer than maxProtocolVersion: nobody gets in";
+        let message =
+            "minProtocolVersion is newer than maxProtocolVersion: every TLS handshake fails";
         report.error(codes::CONTRADICTION, &at, message, "swap them");
     }
     Some(ServerTls {
@@ -360,11 +358,11 @@ fn server_files(
         let help = "keep `credentialName`, or the files in `serverCertificate`, `privateKey` and `caCertificates`";
         match &written {
             [Some(_), Some(_), _] => {
-                let message = "a certificate is named twice";
+                let message = "the certificate is set twice";
                 report.error(codes::CONTRADICTION, &text.at, message, help);
             }
             _ => {
-                let message = "files beside `credentialName` have no effect: its Secret has them";
+                let message = "certificate files have no effect together with `credentialName`";
                 report.warning(codes::NOT_OBEYED, &text.at, message, help);
             }
         }
@@ -377,14 +375,14 @@ fn server_files(
         Some(text) if !asks => {
             let mode = word(mode);
             let message = format!(
-                "`caCertificates` has no effect: mode {mode} asks clients for no certificate"
+                "`caCertificates` has no effect: mode {mode} requests no client certificates"
             );
             let help = "write MUTUAL or OPTIONAL_MUTUAL to verify clients, or remove it";
             report.warning(codes::NOT_OBEYED, &text.at, message, help);
         }
         None if asks && (certificate.is_some() || key.is_some()) => {
             let message = format!(
-                "mode {} needs somebody whose certificates are believed",
+                "mode {} needs certificate authorities to verify client certificates",
                 word(mode)
             );
             let help = "name their file in `caCertificates`, or a Secret in `credentialName`";
@@ -393,8 +391,8 @@ fn server_files(
         _ => {}
     }
     if let Some(text) = revocations.as_ref().filter(|_| authorities.is_none()) {
-        let message = "`caCrl` says what is revoked of authorities in files, and none are named";
-        let help = "name their file in `caCertificates`; a Secret has the list as `ca.crl`";
+        let message = "`caCrl` has no effect without `caCertificates`";
+        let help = "add `caCertificates`, or put the list into the Secret as `ca.crl`";
         report.error(codes::CONTRADICTION, &text.at, message, help);
     }
     match (certificate, key) {
@@ -411,7 +409,7 @@ fn server_files(
             },
         }),
         (Some(one), None) | (None, Some(one)) => {
-            let message = "`serverCertificate` and `privateKey` belong together";
+            let message = "`serverCertificate` and `privateKey` require each other";
             report.error(codes::MISSING, &one.at, message, "write both");
             None
         }

@@ -85,8 +85,8 @@ impl RuleReader<'_> {
             && port.is_none()
             && derived.is_none()
         {
-            let message = "this redirect leads where the request was going: it would never end";
-            let help = "say another uri, authority, scheme or port";
+            let message = "this redirect has the request's own target: it would never end";
+            let help = "set another uri, authority, scheme or port";
             self.report.error(codes::MISSING, &at, message, help);
         }
         let port = port.and_then(|number| self.report.port(&number));
@@ -108,7 +108,7 @@ impl RuleReader<'_> {
         let status = u16::try_from(code.value).ok();
         let status = status.filter(|status| REDIRECT_STATUSES.contains(status));
         if status.is_none() {
-            let message = format!("{} is no redirect", code.value);
+            let message = format!("{} is no redirect status", code.value);
             let help = "write 301, 302, 303, 307 or 308";
             self.report.error(codes::BAD_VALUE, &code.at, message, help);
         }
@@ -134,7 +134,7 @@ impl RuleReader<'_> {
             let body = body.or(decoded).unwrap_or_default();
             if body.len() > MAX_BODY {
                 let message = format!("a body of {} bytes is too long", body.len());
-                let help = format!("at most {MAX_BODY} bytes are answered so");
+                let help = format!("write at most {MAX_BODY} bytes");
                 self.report.error(codes::BAD_VALUE, &at, message, help);
             }
             body
@@ -149,7 +149,7 @@ impl RuleReader<'_> {
     fn status(&self, number: &SpannedValue<i64>) -> Option<u16> {
         let fits = STATUSES.contains(&number.value);
         if !fits {
-            let message = format!("{} is no status that a request is answered", number.value);
+            let message = format!("{} is no status of a response", number.value);
             let help = "write one from 200 to 599";
             self.report
                 .error(codes::BAD_VALUE, &number.at, message, help);
@@ -184,7 +184,7 @@ impl RuleReader<'_> {
         said: (&Option<A>, &Option<B>),
     ) {
         if said.0.is_some() && said.1.is_some() {
-            let message = format!("`{one}` and `{other}` say the same thing");
+            let message = format!("`{one}` and `{other}` exclude each other");
             self.report
                 .error(codes::CONTRADICTION, at, message, "keep one");
         }
@@ -260,12 +260,12 @@ impl RuleReader<'_> {
         fields.finish();
         let authority = edits.authority().filter(|_| !of_request);
         if authority.is_some() {
-            let message = "an answer has no authority";
+            let message = "a response has no authority";
             let help = "`Host` and `:authority` are headers of requests";
             self.report.error(codes::BAD_VALUE, &at, message, help);
         }
         if let Err(error) = edits.check() {
-            let help = "name a header of the application's, or leave it out";
+            let help = "write an application header, or remove it";
             self.report
                 .error(codes::BAD_VALUE, &at, error.to_string(), help);
         }
@@ -277,7 +277,7 @@ impl RuleReader<'_> {
         let plain = text.value.replace("%%", "");
         if plain.contains('%') {
             let message = format!(
-                "`{}`: what stands between `%` is not put in yet",
+                "`{}`: variables in `%` are not yet supported",
                 clip(&text.value)
             );
             let help = "write a plain value; `%%` is one `%`";
@@ -403,7 +403,7 @@ impl RuleReader<'_> {
         let good = |word: &&String| !word.is_empty() && word.bytes().all(plain);
         if let Some(word) = lists.into_iter().flatten().find(|word| !good(word)) {
             let message = format!("`{}` is neither a method nor a header", clip(word));
-            let help = "write names as a list, each by itself";
+            let help = "write each name as a separate list element";
             self.report.error(codes::BAD_VALUE, at, message, help);
         }
     }

@@ -139,9 +139,8 @@ impl RuleReader<'_> {
 
     fn bounded(&self, count: usize, fields: &Fields<'_>, field: &str) {
         if count > MAX_ALTERNATIVES {
-            let message =
-                format!("{count} of `{field}`; {MAX_ALTERNATIVES} are allowed in a match");
-            let help = "share them out among several matches";
+            let message = format!("{count} of `{field}`; a match allows {MAX_ALTERNATIVES}");
+            let help = "split them into several matches";
             self.report.error(codes::LIMIT, fields.at(), message, help);
         }
     }

@@ -60,7 +60,7 @@ impl<'m> ServicesByHost<'m> {
         }
         let service = self
             .service(&to.host, &one.name.namespace, client.namespace)
-            .ok_or_else(|| format!("no service {} can be seen", to.host))?;
+            .ok_or_else(|| format!("no service {} is visible", to.host))?;
         let port = match (&to.port, service.ports.as_slice()) {
             (Some((port, _)), _) if service.port(*port).is_none() => {
                 return Err(format!("{} has no port {port}", service.key));

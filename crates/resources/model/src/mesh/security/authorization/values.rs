@@ -123,7 +123,9 @@ pub fn service_account(value: &str, own: &str) -> Result<ServiceAccountName, Str
 pub fn trust_domain(value: &str) -> Result<StringMatch, String> {
     let read = string(value)?;
     match read.literal().contains(['*', '/']) {
-        true => Err("a trust domain has no `/`, and `*` only first or last".to_owned()),
+        true => {
+            Err("a trust domain has no `/`, and `*` only as the first or last character".to_owned())
+        }
         false => Ok(read),
     }
 }
@@ -260,11 +262,11 @@ pub const EXPERIMENTAL: &str = "experimental.envoy.filters.";
 
 fn unknown_key(key: &str) -> String {
     match key {
-        "destination.namespace" => "`destination.namespace` is said by the policy's own namespace".to_owned(),
-        "destination.name" | "destination.user" => format!("`{key}` went away with v1alpha1"),
-        _ if key.starts_with("destination.labels") => "`destination.labels` is said by the selector".to_owned(),
+        "destination.namespace" => "`destination.namespace` is not supported: the policy's namespace sets it".to_owned(),
+        "destination.name" | "destination.user" => format!("`{key}` was removed with v1alpha1"),
+        _ if key.starts_with("destination.labels") => "`destination.labels` is not supported: use `selector`".to_owned(),
         _ if key.starts_with(EXPERIMENTAL) => {
-            "`experimental.envoy.filters` is not supported: it looks into another proxy's filters, which Voile does not have".to_owned()
+            "`experimental.envoy.filters` is not supported: it reads Envoy's filter metadata, which Voile does not have".to_owned()
         }
         _ => format!("there is no condition `{}`", crate::text::clip(key)),
     }

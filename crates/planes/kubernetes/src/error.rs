@@ -1,0 +1,61 @@
+//! Errors of the cluster.
+
+use std::fmt;
+
+/// Why the cluster cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// No configuration leads to a cluster.
+    #[error(
+        "no cluster: {0}; inside a cluster the pod needs its service account's token, elsewhere `--kubeconfig FILE` or the variable KUBECONFIG names a file"
+    )]
+    Config(String),
+    /// The API server refused or did not answer.
+    #[error("{what}: {reason}")]
+    Api {
+        /// What was asked.
+        what: String,
+        /// The answer.
+        reason: String,
+    },
+    /// An object of the cluster cannot be used.
+    #[error("{object}: {reason}")]
+    Object {
+        /// Kind, namespace and name.
+        object: String,
+        /// The reason and its cure.
+        reason: String,
+    },
+}
+
+impl ClusterError {
+    /// The API server's answer to what was asked.
+    pub(crate) fn api(what: impl fmt::Display, error: &kube::Error) -> Self {
+        Self::Api {
+            what: what.to_string(),
+            reason: explain(error),
+        }
+    }
+}
+
+/// The API server's words, or the error with its causes.
+pub(crate) fn explain(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => format!("{} ({})", status.message, status.code),
+        other => with_causes(other),
+    }
+}
+
+/// An error and its causes in one line.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(one) = cause {
+        let said = one.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = one.source();
+    }
+    text
+}
