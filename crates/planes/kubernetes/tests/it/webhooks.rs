@@ -182,7 +182,10 @@ fn a_review_is_answered_by_the_settings_of_its_time() {
     let warned = pod(&json!({"sidecar.istio.io/proxyCpu": "1"}));
     let response = server.review("/inject/", &review(&warned));
     let warning = response["warnings"][0].as_str().expect("a warning");
-    assert!(warning.contains("did you mean `proxyCPU`?"), "{warning}");
+    assert!(
+        warning.contains("did you mean `sidecar.istio.io/proxyCPU`?"),
+        "{warning}"
+    );
     server.stop();
 }
 
