@@ -31,6 +31,7 @@ use policies::{authorization, fail_closed, rate_limit, request_authentication, s
 pub use capture::{PREFIX as CAPTURE_PREFIX, capture_scope};
 pub use checker::{CheckOutcome, Checker, MeshPatch, Patch, ResourceReach, Turn};
 pub(crate) use config::DEFAULT_ATTEMPTS;
+pub use istio_metadata::{INJECTED, MetadataEffect, is_boolean, is_quantity, metadata_effect};
 pub use kinds::{ResourceKind, ResourceScope, kinds};
 pub use networking::{GROUP, HEALTH_CHECKED, canonical_name, canonical_revision};
 

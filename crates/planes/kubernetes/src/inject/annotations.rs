@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use voile_model::check::{CAPTURE_PREFIX, capture_scope};
+use voile_model::check::{
+    INJECTED, MetadataEffect, capture_scope, is_boolean, is_quantity, metadata_effect,
+};
 use voile_model::mesh::{CaptureScope, MeshConfig, TEMPLATES};
-use voile_model::{Labels, Severity, suggest};
+use voile_model::{Labels, Severity};
 
 use super::proxy_config::{self, ProxyConfig};
-use super::{InjectionRequest, InjectorOptions, decision, items, metadata, text_of};
+use super::{InjectionRequest, InjectorOptions, decision, items, text_of};
 
-const INTERCEPTION_MODE: &str = "sidecar.istio.io/interceptionMode";
 const REWRITE_PROBES: &str = "sidecar.istio.io/rewriteAppHTTPProbers";
 const PROXY_CPU: &str = "sidecar.istio.io/proxyCPU";
 const PROXY_CPU_LIMIT: &str = "sidecar.istio.io/proxyCPULimit";
@@ -26,101 +27,6 @@ const INITIAL_DELAY: &str = "readiness.status.sidecar.istio.io/initialDelaySecon
 const PERIOD: &str = "readiness.status.sidecar.istio.io/periodSeconds";
 const FAILURE_THRESHOLD: &str = "readiness.status.sidecar.istio.io/failureThreshold";
 const MERGE_METRICS: &str = "prometheus.istio.io/merge-metrics";
-
-const ENVOY_STATISTICS: Treatment = Treatment::NoEffect("it is about statistics of Envoy");
-const NO_ENVOY: Treatment = Treatment::NoEffect("the proxy is no Envoy");
-
-/// What is done about an annotation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Treatment {
-    /// The injector or the control plane obeys it.
-    Honoured,
-    /// It is ignored, for this reason.
-    NoEffect(&'static str),
-}
-
-/// Annotations of Istio for Pods, apart from those about capture, which the model knows.
-pub(super) const KNOWN: &[(&str, Treatment)] = &[
-    (decision::INJECT, Treatment::Honoured),
-    (TEMPLATES, Treatment::Honoured),
-    (INTERCEPTION_MODE, Treatment::Honoured),
-    (REWRITE_PROBES, Treatment::Honoured),
-    (PROXY_CPU, Treatment::Honoured),
-    (PROXY_CPU_LIMIT, Treatment::Honoured),
-    (PROXY_MEMORY, Treatment::Honoured),
-    (PROXY_MEMORY_LIMIT, Treatment::Honoured),
-    (PROXY_IMAGE, Treatment::Honoured),
-    (LOG_LEVEL, Treatment::Honoured),
-    (USER_VOLUME, Treatment::Honoured),
-    (USER_MOUNT, Treatment::Honoured),
-    (BEFORE_PROXY, Treatment::Honoured),
-    (NATIVE_SIDECAR, Treatment::Honoured),
-    (INITIAL_DELAY, Treatment::Honoured),
-    (PERIOD, Treatment::Honoured),
-    (FAILURE_THRESHOLD, Treatment::Honoured),
-    (MERGE_METRICS, Treatment::Honoured),
-    (metadata::STATUS, Treatment::Honoured),
-    (proxy_config::ANNOTATION, Treatment::Honoured),
-    (
-        "proxy.istio.io/overrides",
-        Treatment::NoEffect("it is Istio's record of an injection"),
-    ),
-    (
-        "sidecar.istio.io/agentLogLevel",
-        Treatment::NoEffect("there is no agent beside the proxy; use sidecar.istio.io/logLevel"),
-    ),
-    (
-        "sidecar.istio.io/componentLogLevel",
-        Treatment::NoEffect("the components are Envoy's; use sidecar.istio.io/logLevel"),
-    ),
-    ("sidecar.istio.io/bootstrapOverride", NO_ENVOY),
-    ("sidecar.istio.io/enableCoreDump", NO_ENVOY),
-    ("sidecar.istio.io/extraStatTags", ENVOY_STATISTICS),
-    ("sidecar.istio.io/statsCompression", ENVOY_STATISTICS),
-    ("sidecar.istio.io/statsEvictionInterval", ENVOY_STATISTICS),
-    ("sidecar.istio.io/statsHistogramBuckets", ENVOY_STATISTICS),
-    ("sidecar.istio.io/statsInclusionPrefixes", ENVOY_STATISTICS),
-    ("sidecar.istio.io/statsInclusionRegexps", ENVOY_STATISTICS),
-    ("sidecar.istio.io/statsInclusionSuffixes", ENVOY_STATISTICS),
-    (
-        "sidecar.istio.io/proxyImageType",
-        Treatment::NoEffect("there is one image"),
-    ),
-    (
-        "sidecar.istio.io/capNetBindService",
-        Treatment::NoEffect("the proxy runs without capabilities"),
-    ),
-    (
-        "sidecar.istio.io/controlPlaneAuthPolicy",
-        Treatment::NoEffect("calls to the control plane are always by TLS"),
-    ),
-    (
-        "sidecar.istio.io/discoveryAddress",
-        Treatment::NoEffect("write discoveryAddress in proxy.istio.io/config"),
-    ),
-    (
-        "status.sidecar.istio.io/port",
-        Treatment::NoEffect("the port of metrics and probes is 15020"),
-    ),
-    (
-        "readiness.status.sidecar.istio.io/applicationPorts",
-        Treatment::NoEffect("the proxy is ready when it has its configuration and its certificate"),
-    ),
-    (
-        "istio.io/reroute-virtual-interfaces",
-        Treatment::NoEffect("connections of virtual machines are not redirected"),
-    ),
-];
-
-/// Beginnings of names that are the injector's alone.
-const PREFIXES: [&str; 6] = [
-    "sidecar.istio.io/",
-    "inject.istio.io/",
-    "proxy.istio.io/",
-    "status.sidecar.istio.io/",
-    "readiness.status.sidecar.istio.io/",
-    "prometheus.istio.io/",
-];
 
 /// Kind of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -209,38 +115,20 @@ fn annotations(pod: &Value) -> Labels {
         .collect()
 }
 
-/// A sentence about each annotation that has no effect, and about each with a misspelt name.
+/// A sentence about each annotation that has no effect, and about each that Istio does not have.
 fn unheard(annotations: &Labels) -> Vec<String> {
-    let names = KNOWN.iter().map(|(name, _)| *name);
-    let mut warnings = Vec::new();
-    for (key, _) in annotations
-        .iter()
-        .filter(|(key, _)| !key.starts_with(CAPTURE_PREFIX))
-    {
-        match KNOWN.iter().find(|(name, _)| *name == &**key) {
-            Some((_, Treatment::Honoured)) => {}
-            Some((_, Treatment::NoEffect(why))) => {
-                warnings.push(format!("annotation `{key}` has no effect: {why}"));
-            }
-            None => {
-                let prefix = PREFIXES.iter().find(|prefix| key.starts_with(**prefix));
-                let help = match prefix {
-                    Some(prefix) => {
-                        let names = names.clone().filter_map(|name| name.strip_prefix(prefix));
-                        suggest(&key[prefix.len()..], names)
-                    }
-                    None => suggest(key, names.clone()),
-                };
-                // A name that is near to one of ours, but of another prefix, is misspelt; a far one is another program's.
-                if prefix.is_some() || key.contains("istio.io/") && !help.is_empty() {
-                    let message = format!("annotation `{key}` is unknown and has no effect");
-                    let separator = if help.is_empty() { "" } else { ": " };
-                    warnings.push([&message, separator, &*help].concat());
-                }
-            }
+    let keys = annotations.iter().map(|(key, _)| &**key);
+    let others = keys.filter(|key| !INJECTED.contains(key));
+    let sentence = |key: &str| match metadata_effect(key) {
+        MetadataEffect::AsWritten => None,
+        MetadataEffect::Ignored(why) => Some(format!("annotation `{key}` has no effect: {why}")),
+        MetadataEffect::Unknown(help) => {
+            let message = format!("annotation `{key}` is unknown and has no effect");
+            let separator = if help.is_empty() { "" } else { ": " };
+            Some([&message, separator, &*help].concat())
         }
-    }
-    warnings
+    };
+    others.filter_map(sentence).collect()
 }
 
 struct AnnotationReader<'a> {
@@ -310,8 +198,7 @@ impl AnnotationReader<'_> {
     fn boolean(&mut self, key: &str, default: bool) -> bool {
         match self.annotations.get(key) {
             None => default,
-            Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
-            Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
+            Some(word) if is_boolean(word) => word.starts_with(['1', 't', 'T']),
             Some(other) => {
                 self.bad(key, other, "write `true` or `false`");
                 default
@@ -409,19 +296,6 @@ impl AnnotationReader<'_> {
     }
 }
 
-/// Returns true for a quantity of Kubernetes.
-fn is_quantity(text: &str) -> bool {
-    const SUFFIXES: [&str; 15] = [
-        "", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "u",
-    ];
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
-    let is_exponent = suffix
-        .strip_prefix(['e', 'E'])
-        .is_some_and(|exponent| exponent.parse::<i8>().is_ok());
-    number.parse::<f64>().is_ok() && (SUFFIXES.contains(&suffix) || is_exponent)
-}
-
 /// Variables of the proxy by name.
 pub(super) type Variables = BTreeMap<String, String>;
 
@@ -436,26 +310,8 @@ mod tests {
             "/../../../docs/reference/injection.md"
         );
         let page = std::fs::read_to_string(page).expect("the page");
-        for (name, _) in KNOWN {
+        for name in INJECTED {
             assert!(page.contains(&format!("`{name}`")), "{name}");
-        }
-    }
-
-    #[test]
-    fn quantities_are_those_of_kubernetes() {
-        for (text, expected) in [
-            ("100m", true),
-            ("1.5", true),
-            ("64Mi", true),
-            ("1e3", true),
-            ("2E", true),
-            ("", false),
-            ("Mi", false),
-            ("1 Gi", false),
-            ("1MB", false),
-            ("-1", false),
-        ] {
-            assert_eq!(is_quantity(text), expected, "{text}");
         }
     }
 }

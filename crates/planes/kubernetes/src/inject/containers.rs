@@ -45,6 +45,10 @@ pub(super) fn init(settings: &PodSettings, options: &InjectorOptions, user: u64)
         "outbound-ip-ranges",
         range,
     );
+    if !scope.excluded_outbound_ranges.is_empty() {
+        let ranges = joined(&scope.excluded_outbound_ranges, range);
+        args.push(format!("--exclude-outbound-ip-ranges={ranges}"));
+    }
     for (option, ports) in [
         ("--include-outbound-ports", &scope.outbound_ports),
         ("--exclude-outbound-ports", &scope.excluded_outbound_ports),

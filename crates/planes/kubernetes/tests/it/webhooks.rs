@@ -14,6 +14,7 @@ use tokio::sync::{oneshot, watch};
 use voile_kubernetes::inject::InjectorOptions;
 use voile_kubernetes::webhooks::{InjectionSettings, MAX_BODY_BYTES, MAX_CONNECTIONS, serve};
 use voile_model::mesh::MeshConfig;
+use voile_testkit::cluster::{ApiServer, wait_for};
 use voile_testkit::{TestAuthority, hostile_client_config, hostile_server_config};
 
 /// No read of a test takes longer.
@@ -22,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Server {
     address: SocketAddr,
     client: Arc<ClientConfig>,
+    /// The authority of its certificate.
+    root_pem: String,
     settings: watch::Sender<Arc<InjectionSettings>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
@@ -32,7 +35,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let address = listener.local_addr().expect("an address");
         let authority = TestAuthority::new();
-        let certificate = authority.with_names(&[], &["istiod.istio-system.svc"]);
+        let certificate = authority.with_names(&[], &["localhost"]);
         let tls = hostile_server_config(&certificate);
         let (settings, receiver) = watch::channel(settings("voile:1"));
         let (stop, stopped) = oneshot::channel();
@@ -46,6 +49,7 @@ impl Server {
         Self {
             address,
             client: hostile_client_config(None),
+            root_pem: authority.authority().root_pem().to_owned(),
             settings,
             stop: Some(stop),
             thread: Some(thread),
@@ -53,7 +57,7 @@ impl Server {
     }
 
     fn connect(&self) -> StreamOwned<ClientConnection, TcpStream> {
-        let name = ServerName::try_from("istiod.istio-system.svc").expect("a name");
+        let name = ServerName::try_from("localhost").expect("a name");
         let connection = ClientConnection::new(Arc::clone(&self.client), name).expect("TLS");
         let stream = TcpStream::connect(self.address).expect("connected");
         stream.set_read_timeout(Some(PATIENCE)).expect("open");
@@ -178,7 +182,10 @@ fn a_review_is_answered_by_the_settings_of_its_time() {
     let warned = pod(&json!({"sidecar.istio.io/proxyCpu": "1"}));
     let response = server.review("/inject/", &review(&warned));
     let warning = response["warnings"][0].as_str().expect("a warning");
-    assert!(warning.contains("did you mean `proxyCPU`?"), "{warning}");
+    assert!(
+        warning.contains("did you mean `sidecar.istio.io/proxyCPU`?"),
+        "{warning}"
+    );
     server.stop();
 }
 
@@ -287,4 +294,66 @@ fn an_open_request_is_finished_when_the_server_stops() {
     let ended = server.thread.take().expect("running").join();
     ended.expect("no panic").expect("served");
     TcpStream::connect(server.address).expect_err("nobody listens");
+}
+
+/// The webhook at a real API server, which also accepts all fields of the injected Pod.
+#[test]
+fn an_api_server_creates_pods_with_their_proxies() {
+    let Some(cluster) = ApiServer::shared() else {
+        return;
+    };
+    let server = Server::start();
+    let namespace = format!("webhook-{}", server.address.port());
+    let webhook = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": namespace},
+        "webhooks": [{
+            "name": "namespace.sidecar-injector.istio.io",
+            "clientConfig": {
+                "url": format!("https://localhost:{}/inject", server.address.port()),
+                "caBundle": STANDARD.encode(&server.root_pem),
+            },
+            "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "failurePolicy": "Fail",
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }],
+    });
+    let named = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}});
+    let apply = |object: &Value| cluster.apply(&object.to_string());
+    let mut own = named("Namespace", &namespace);
+    own["metadata"]["namespace"] = Value::Null;
+    for object in [&own, &named("ServiceAccount", "default"), &webhook] {
+        apply(object).expect("created");
+    }
+    let created = |name: &str, annotations: &Value| {
+        let mut object = pod(annotations);
+        object["metadata"] =
+            json!({"name": name, "namespace": namespace, "annotations": annotations});
+        apply(&object)?;
+        let read = cluster.kubectl(&["get", "pod", "-n", &namespace, name, "-o", "json"])?;
+        serde_json::from_str::<Value>(&read).map_err(|error| error.to_string())
+    };
+    // The API server takes a moment to obey a new webhook.
+    let mut count = 0;
+    let injected = wait_for("a Pod is injected", PATIENCE, || {
+        count += 1;
+        let pod = created(&format!("cart-{count}"), &json!({}))?;
+        let has_proxy = pod["spec"]["initContainers"][1]["name"] == "istio-proxy";
+        has_proxy
+            .then_some(pod)
+            .ok_or_else(|| "no proxy".to_owned())
+    });
+    let proxy = &injected["spec"]["initContainers"][1];
+    assert_eq!(proxy["restartPolicy"], "Always");
+    assert_eq!(proxy["securityContext"]["runAsUser"], 1337);
+    let refused = created("refused", &json!({"sidecar.istio.io/logLevel": "loud"}));
+    let said = refused.expect_err("refused");
+    assert!(said.contains("denied the request: annotation"), "{said}");
+    assert!(said.contains("`loud` is not allowed"), "{said}");
+    let deleted = ["delete", "mutatingwebhookconfiguration", &namespace];
+    cluster.kubectl(&deleted).expect("deleted");
+    server.stop();
 }

@@ -313,6 +313,7 @@ pub fn pod_capture(scope: &CaptureScope) -> PodCapture {
             Written::AllBut(ports) => PortScope::AllBut(numbers(ports)),
             Written::Only(ports) => PortScope::Only(numbers(ports)),
         },
+        excluded_outbound_ranges: ranges(&scope.excluded_outbound_ranges),
         outbound_ranges: match &scope.outbound_ranges {
             Written::AllBut(out) => PortScope::AllBut(ranges(out)),
             Written::Only(alone) => PortScope::Only(ranges(alone)),

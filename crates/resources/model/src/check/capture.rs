@@ -61,9 +61,12 @@ pub(super) fn scope(annotations: &Labels, at: &FieldPath, report: &Report) -> Ca
     };
     reader.refuse_others();
     let exclude = |name| reader.list(name, "*", port).unwrap_or_default();
+    let (outbound_ranges, excluded_outbound_ranges) =
+        reader.selection(INCLUDE_OUTBOUND_RANGES, EXCLUDE_OUTBOUND_RANGES, range);
     CaptureScope {
-        inbound_ports: reader.scope(INCLUDE_INBOUND_PORTS, EXCLUDE_INBOUND_PORTS, port),
-        outbound_ranges: reader.scope(INCLUDE_OUTBOUND_RANGES, EXCLUDE_OUTBOUND_RANGES, range),
+        inbound_ports: reader.inbound_ports(),
+        outbound_ranges,
+        excluded_outbound_ranges,
         outbound_ports: exclude(INCLUDE_OUTBOUND_PORTS),
         excluded_outbound_ports: exclude(EXCLUDE_OUTBOUND_PORTS),
         keeps_source: reader.keeps_source(),
@@ -124,27 +127,34 @@ impl Reader<'_> {
         }
     }
 
-    /// `*` and a missing list mean everything; then the excluded list counts.
-    fn scope<T>(
+    /// A port of both lists would be captured in Istio, and not by its name.
+    fn inbound_ports(&self) -> CaptureSelection<Port> {
+        let (ports, excluded) = self.selection(INCLUDE_INBOUND_PORTS, EXCLUDE_INBOUND_PORTS, port);
+        if let Some(port) = excluded.iter().find(|port| ports.contains(port)) {
+            self.wrong(
+                codes::CONTRADICTION,
+                EXCLUDE_INBOUND_PORTS,
+                format!("port {port} is in {INCLUDE_INBOUND_PORTS}, too"),
+                "keep it in one of the two",
+            );
+        }
+        ports
+    }
+
+    /// `*` and a missing list mean everything but the excluded. Beside a list, the second value has the excluded.
+    fn selection<T>(
         &self,
         include: &'static str,
         exclude: &'static str,
         parse: impl Fn(&str) -> Result<T, &'static str>,
-    ) -> CaptureSelection<T> {
+    ) -> (CaptureSelection<T>, Vec<T>) {
         let excluded = self.list(exclude, "", &parse).unwrap_or_default();
         match self.annotations.get(&format!("{PREFIX}{include}")) {
-            None => CaptureSelection::AllBut(excluded),
-            Some(text) if text.trim() == "*" => CaptureSelection::AllBut(excluded),
+            None => (CaptureSelection::AllBut(excluded), Vec::new()),
+            Some(text) if text.trim() == "*" => (CaptureSelection::AllBut(excluded), Vec::new()),
             Some(_) => {
-                if !excluded.is_empty() {
-                    self.wrong(
-                        codes::CONTRADICTION,
-                        exclude,
-                        format!("{exclude} has no effect together with a list in {include}"),
-                        "keep one of the two, or write \"*\" in the latter",
-                    );
-                }
-                CaptureSelection::Only(self.list(include, "", &parse).unwrap_or_default())
+                let included = self.list(include, "", &parse).unwrap_or_default();
+                (CaptureSelection::Only(included), excluded)
             }
         }
     }

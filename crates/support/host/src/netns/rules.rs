@@ -101,6 +101,8 @@ pub struct PodCapture {
     pub inbound_ports: PortScope<u16>,
     /// Outbound destinations.
     pub outbound_ranges: PortScope<Range>,
+    /// Outbound destinations that are left alone though a list in `outbound_ranges` has them.
+    pub excluded_outbound_ranges: Vec<Range>,
     /// Outbound ports that are captured wherever they lead, though `outbound_ranges` leaves them out.
     pub outbound_ports: Vec<u16>,
     /// Outbound ports that are left alone.
@@ -122,6 +124,7 @@ impl Default for PodCapture {
             dns: None,
             inbound_ports: PortScope::default(),
             outbound_ranges: PortScope::default(),
+            excluded_outbound_ranges: Vec::new(),
             outbound_ports: Vec::new(),
             excluded_outbound_ports: Vec::new(),
             keeps_source: false,
@@ -369,10 +372,12 @@ fn captured_output(capture: &PodCapture, family: AddressFamily, list: &mut Vec<F
             .copied()
             .collect()
     };
-    if let PortScope::AllBut(ranges) = &capture.outbound_ranges {
-        for range in of_family(ranges) {
-            list.push(rule([If::To(range)], RuleVerdict::Leave));
-        }
+    let left_alone = match &capture.outbound_ranges {
+        PortScope::AllBut(ranges) => ranges,
+        PortScope::Only(_) => &capture.excluded_outbound_ranges,
+    };
+    for range in of_family(left_alone) {
+        list.push(rule([If::To(range)], RuleVerdict::Leave));
     }
     for port in &capture.outbound_ports {
         list.push(rule(

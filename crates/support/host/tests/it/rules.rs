@@ -142,6 +142,14 @@ fn scopes_become_rules_in_istios_order() {
         outbound_ranges: PortScope::Only(vec![range("10.96.0.0/16"), range("192.0.2.7/32")]),
         ..PodCapture::default()
     });
+    let carved = captured(PodCapture {
+        outbound_ranges: PortScope::Only(vec![range("10.96.0.0/16")]),
+        excluded_outbound_ranges: vec![range("10.96.7.0/24"), range("fd00::/8")],
+        ..PodCapture::default()
+    });
+    assert!(tail(&script(&carved, false), 4).starts_with(
+        "ip daddr 10.96.7.0/24 return\nip daddr 10.96.0.0/16 meta l4proto tcp redirect to :15001\n"
+    ));
     assert!(tail(&script(&alone, false), 4).starts_with(
         "ip daddr 10.96.0.0/16 meta l4proto tcp redirect to :15001\nip daddr 192.0.2.7 meta l4proto tcp redirect to :15001\niifname"
     ));

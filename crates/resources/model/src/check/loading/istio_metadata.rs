@@ -55,6 +55,27 @@ const OBEYED: [&str; 37] = [
     "topology.istio.io/subzone",
 ];
 
+/// Annotations of Pods that the injector of a cluster obeys. In a folder they have no effect.
+pub const INJECTED: [&str; 16] = [
+    "prometheus.istio.io/merge-metrics",
+    "readiness.status.sidecar.istio.io/failureThreshold",
+    "readiness.status.sidecar.istio.io/initialDelaySeconds",
+    "readiness.status.sidecar.istio.io/periodSeconds",
+    "sidecar.istio.io/init-containers-before-proxy",
+    "sidecar.istio.io/logLevel",
+    "sidecar.istio.io/nativeSidecar",
+    "sidecar.istio.io/proxyCPU",
+    "sidecar.istio.io/proxyCPULimit",
+    "sidecar.istio.io/proxyImage",
+    "sidecar.istio.io/proxyMemory",
+    "sidecar.istio.io/proxyMemoryLimit",
+    "sidecar.istio.io/userVolume",
+    "sidecar.istio.io/userVolumeMount",
+    // Obeyed elsewhere, too.
+    "sidecar.istio.io/interceptionMode",
+    "sidecar.istio.io/rewriteAppHTTPProbers",
+];
+
 const LEGACY: &str = "use an AuthorizationPolicy";
 const RESOURCES: &str = "requests and limits of the sidecar are not set";
 const LOGS: &str = "the command line sets the proxy's log level";
@@ -64,7 +85,7 @@ const READINESS: &str = "a proxy is ready when it has its configuration";
 const CANARY: &str = "all requests go to the waypoint of istio.io/use-waypoint";
 
 /// Keys without effect here, with Voile's behaviour.
-const WITHOUT_EFFECT: [(&str, &str); 48] = [
+const WITHOUT_EFFECT: [(&str, &str); 49] = [
     ("alpha.istio.io/canonical-serviceaccounts", LEGACY),
     ("alpha.istio.io/kubernetes-serviceaccounts", LEGACY),
     (
@@ -135,6 +156,10 @@ const WITHOUT_EFFECT: [(&str, &str); 48] = [
         "the command line or MeshConfig names the control plane",
     ),
     ("sidecar.istio.io/extraStatTags", METRICS),
+    (
+        "sidecar.istio.io/init-containers-before-proxy",
+        "the mode of injection decides when the sidecar starts",
+    ),
     ("sidecar.istio.io/logLevel", LOGS),
     (
         "sidecar.istio.io/nativeSidecar",
@@ -238,7 +263,8 @@ const VALUES: [(&str, Takes); 9] = [
 ];
 
 /// The words that Go's `strconv.ParseBool` takes.
-fn is_boolean(text: &str) -> bool {
+#[must_use]
+pub fn is_boolean(text: &str) -> bool {
     let words = [
         "1", "t", "T", "true", "TRUE", "True", "0", "f", "F", "false", "FALSE", "False",
     ];
@@ -246,7 +272,8 @@ fn is_boolean(text: &str) -> bool {
 }
 
 /// A decimal number with a suffix of Kubernetes.
-fn is_quantity(text: &str) -> bool {
+#[must_use]
+pub fn is_quantity(text: &str) -> bool {
     let digits = text.trim_start_matches(['+', '-']);
     let end = digits.find(|one: char| !one.is_ascii_digit() && one != '.');
     let (number, suffix) = digits.split_at(end.unwrap_or(digits.len()));
@@ -260,9 +287,13 @@ fn is_quantity(text: &str) -> bool {
 
 /// Names the labels and annotations that are Istio's and have no effect, and those that Istio does not have; the annotations with
 /// values that Istio does not take, and those that it has deprecated or calls alpha.
-pub(in crate::check) fn check(labels: &TextMap, annotations: &TextMap, report: &Report) {
-    known(labels, report);
-    known(annotations, report);
+pub(in crate::check) fn check(
+    (labels, annotations): (&TextMap, &TextMap),
+    live: bool,
+    report: &Report,
+) {
+    known(labels, false, report);
+    known(annotations, live, report);
     let is_label = |name: &str| labels.iter().any(|(label, _)| &*label.value == name);
     for (key, value) in annotations {
         let name = &*key.value;
@@ -291,28 +322,55 @@ pub(in crate::check) fn check(labels: &TextMap, annotations: &TextMap, report: &
     }
 }
 
-fn known(keys: &TextMap, report: &Report) {
+/// Effect of a label or annotation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetadataEffect {
+    /// It is obeyed or only a mark, or it is not Istio's.
+    AsWritten,
+    /// It has none; the text describes Voile's behaviour.
+    Ignored(&'static str),
+    /// Istio has no such key; the text may suggest one, or be empty.
+    Unknown(String),
+}
+
+/// Returns the effect of a label or annotation of a folder, by its name. Those about capture have their own check.
+#[must_use]
+pub fn metadata_effect(name: &str) -> MetadataEffect {
+    let Some((group, _)) = name.split_once('/') else {
+        return MetadataEffect::AsWritten;
+    };
+    let of_istio = group.strip_suffix(GROUP);
+    let of_istio = of_istio.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    let elsewhere = group == CAPTURE || group.ends_with(OPERATOR);
+    if !of_istio || elsewhere || OBEYED.contains(&name) {
+        return MetadataEffect::AsWritten;
+    }
+    let mut known = WITHOUT_EFFECT.iter();
+    if let Some((_, instead)) = known.find(|(known, _)| *known == name) {
+        return MetadataEffect::Ignored(instead);
+    }
+    let all = WITHOUT_EFFECT.iter().map(|(known, _)| *known);
+    let near = nearest(name, all.chain(OBEYED));
+    MetadataEffect::Unknown(near.map_or_else(String::new, |near| suggest(name, [near])))
+}
+
+/// Names keys without effect. The injector has obeyed those of live Pods that are its own.
+fn known(keys: &TextMap, live: bool, report: &Report) {
     for (key, _) in keys {
         let name = &*key.value;
-        let Some((group, _)) = name.split_once('/') else {
-            continue;
-        };
-        let of_istio = group.strip_suffix(GROUP);
-        let of_istio = of_istio.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-        let elsewhere = group == CAPTURE || group.ends_with(OPERATOR);
-        if !of_istio || elsewhere || OBEYED.contains(&name) {
+        if live && INJECTED.contains(&name) {
             continue;
         }
-        let mut known = WITHOUT_EFFECT.iter();
-        if let Some((_, instead)) = known.find(|(known, _)| *known == name) {
-            let message = format!("`{name}` has no effect: {instead}");
-            report.warning(codes::NOT_OBEYED, &key.at, message, "remove it");
-            continue;
+        match metadata_effect(name) {
+            MetadataEffect::AsWritten => {}
+            MetadataEffect::Ignored(instead) => {
+                let message = format!("`{name}` has no effect: {instead}");
+                report.warning(codes::NOT_OBEYED, &key.at, message, "remove it");
+            }
+            MetadataEffect::Unknown(help) => {
+                let message = format!("Istio has no label or annotation `{}`", clip(name));
+                report.warning(codes::UNKNOWN_METADATA, &key.at, message, help);
+            }
         }
-        let all = WITHOUT_EFFECT.iter().map(|(known, _)| *known);
-        let near = nearest(name, all.chain(OBEYED));
-        let help = near.map_or_else(String::new, |near| suggest(name, [near]));
-        let message = format!("Istio has no label or annotation `{}`", clip(name));
-        report.warning(codes::UNKNOWN_METADATA, &key.at, message, help);
     }
 }

@@ -117,7 +117,8 @@ pub(in crate::check) fn labels_and_annotations(
     metadata: &Metadata,
     report: &Report,
 ) -> (Labels, Labels) {
-    crate::check::istio_metadata::check(&metadata.labels, &metadata.annotations, report);
+    let keys = (&metadata.labels, &metadata.annotations);
+    crate::check::istio_metadata::check(keys, metadata.live, report);
     let annotations = metadata
         .annotations
         .iter()

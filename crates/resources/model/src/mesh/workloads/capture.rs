@@ -42,6 +42,8 @@ pub struct CaptureScope {
     pub inbound_ports: CaptureSelection<Port>,
     /// Destination ranges of its connections.
     pub outbound_ranges: CaptureSelection<AddressRange>,
+    /// Ranges that are left out of a list in `outbound_ranges`.
+    pub excluded_outbound_ranges: Vec<AddressRange>,
     /// Ports that are captured for every destination.
     pub outbound_ports: Vec<Port>,
     /// Ports that are not captured for any destination.
