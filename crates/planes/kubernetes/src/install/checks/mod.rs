@@ -13,7 +13,7 @@ use super::InstallError;
 use super::chart::Release;
 
 /// The longest time of a check: an API server that has lost its storage accepts questions and does not answer.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// Ends a check after its longest time.
 async fn bounded(
