@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
-use super::Checks;
+use super::{Checks, bounded};
 use crate::error::ClusterError;
 use crate::install::InstallError;
 use crate::install::chart::Release;
@@ -33,13 +33,13 @@ pub(super) async fn is_installed(client: &Client, release: &Release) -> Result<b
 
 /// All checks of the control plane.
 pub(super) async fn run(client: &Client, release: &Release, checks: &mut Checks) {
-    let done = deployment(client, release, checks).await;
+    let done = bounded(deployment(client, release, checks)).await;
     checks.refused("control plane", done);
-    let done = certificate_of_webhooks(client, release, checks).await;
+    let done = bounded(certificate_of_webhooks(client, release, checks)).await;
     checks.refused("certificate of the webhooks", done);
-    let done = root_certificates(client, checks).await;
+    let done = bounded(root_certificates(client, checks)).await;
     checks.refused("root certificate", done);
-    let done = proxies(client, release, checks).await;
+    let done = bounded(proxies(client, release, checks)).await;
     checks.refused("proxies", done);
 }
 

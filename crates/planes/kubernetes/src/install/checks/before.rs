@@ -6,7 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt as _};
 
-use super::Checks;
+use super::{Checks, LIMIT};
 use crate::error::{ClusterError, explain};
 use crate::install::chart::{ClusterFacts, Release};
 use crate::install::kinds::{self, DEFINITION, KINDS};
@@ -24,9 +24,14 @@ const ENFORCED: &str = "pod-security.kubernetes.io/enforce";
 /// Asks for the version of the API server. Returns false if it does not answer: then no other check can run.
 pub(super) async fn api_server(client: &Client, checks: &mut Checks) -> bool {
     const NAME: &str = "API server";
-    let version = match client.apiserver_version().await {
-        Ok(version) => version,
-        Err(error) => {
+    let version = match tokio::time::timeout(LIMIT, client.apiserver_version()).await {
+        Ok(Ok(version)) => version,
+        Err(_) => {
+            let cure = "see whether the API server and its storage are healthy";
+            checks.error(NAME, format!("no answer in {LIMIT:?}"), cure);
+            return false;
+        }
+        Ok(Err(error)) => {
             let cure = "see --kubeconfig, --context and the variable KUBECONFIG; the file must lead to a cluster that runs";
             checks.error(NAME, explain(&error), cure);
             return false;

@@ -4,11 +4,24 @@ mod after;
 mod before;
 mod webhooks;
 
+use std::time::Duration;
+
 use kube::Client;
 use serde_json::{Value, json};
 
 use super::InstallError;
 use super::chart::Release;
+
+/// The longest time of a check: an API server that has lost its storage accepts questions and does not answer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Ends a check after its longest time.
+async fn bounded(
+    check: impl Future<Output = Result<(), InstallError>>,
+) -> Result<(), InstallError> {
+    let late = |_| InstallError::Unavailable(format!("no answer of the API server in {LIMIT:?}"));
+    tokio::time::timeout(LIMIT, check).await.map_err(late)?
+}
 
 /// Status of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,19 +79,19 @@ impl Checks {
             && after::is_installed(client, release)
                 .await
                 .unwrap_or_default();
-        let done = before::namespace(client, release, all).await;
+        let done = bounded(before::namespace(client, release, all)).await;
         all.refused("namespace", done);
         if !installed {
-            let done = before::permissions(client, release, all).await;
+            let done = bounded(before::permissions(client, release, all)).await;
             all.refused("permissions", done);
         }
-        let done = before::definitions(client, all).await;
+        let done = bounded(before::definitions(client, all)).await;
         all.refused("kinds of Istio and Voile", done);
-        let done = before::names(client, release, installed, all).await;
+        let done = bounded(before::names(client, release, installed, all)).await;
         all.refused("names", done);
-        let done = webhooks::overlaps(client, release, all).await;
+        let done = bounded(webhooks::overlaps(client, release, all)).await;
         all.refused("webhooks", done);
-        let done = before::mesh_namespaces(client, release, all).await;
+        let done = bounded(before::mesh_namespaces(client, release, all)).await;
         all.refused("pod security of the mesh", done);
         if installed {
             after::run(client, release, all).await;
@@ -95,7 +108,14 @@ impl Checks {
     /// Adds the error of a check that could not ask.
     fn refused(&mut self, name: &'static str, done: Result<(), InstallError>) {
         if let Err(error) = done {
-            let cure = "check as a user who may ask for it, such as one with the ClusterRole cluster-admin";
+            let cure = match error {
+                InstallError::Unavailable(_) => {
+                    "see whether the API server and its storage are healthy"
+                }
+                _ => {
+                    "check as a user who may ask for it, such as one with the ClusterRole cluster-admin"
+                }
+            };
             self.error(name, error.to_string(), cure);
         }
     }
