@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use voile_testkit::cluster::{ApiServer, wait_for};
 
-use crate::harness::{PATIENCE, Replica, SYSTEM, cluster, root_of, token};
+use crate::harness::{PATIENCE, Replica, SYSTEM, Way, cluster, root_of, token};
 
 const SHOP: &str = r#"
 apiVersion: v1
@@ -228,4 +228,32 @@ fn replicas_have_one_root_and_another_takes_over_the_duties_of_one_that_stops() 
     stays.stop();
     // A clean stop leaves the Lease free.
     assert_eq!(holder().as_deref(), Ok(""));
+}
+
+#[test]
+fn what_is_known_stays_in_force_while_the_api_server_is_away() {
+    let Some(server) = cluster() else {
+        return;
+    };
+    server.apply(SHOP).expect("the shop");
+    pod(&server, "web-1", "10.1.2.3");
+    let way = Way::to(&server);
+    let replica = Replica::over(way.kubeconfig.clone(), "one");
+    let root = root_of(&server, "shop");
+    replica.until_workloads(&[("shop/web-1", true)]);
+    let right = token(&server, "shop", "web", &["--audience", "istio-ca"]);
+    way.cut();
+    // Meanwhile one pod goes and another comes.
+    let delete = ["-n", "shop", "delete", "pod", "web-1", "--force"];
+    server.kubectl(&delete).expect("deleted");
+    pod(&server, "web-2", "10.1.2.4");
+    let identity = replica.certify(&root, &right);
+    assert_eq!(
+        identity.as_deref(),
+        Ok("spiffe://cluster.local/ns/shop/sa/web")
+    );
+    assert_eq!(replica.workloads(), [("shop/web-1".to_owned(), true)]);
+    way.restore();
+    replica.until_workloads(&[("shop/web-2", true)]);
+    replica.stop();
 }

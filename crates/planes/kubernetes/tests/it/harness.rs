@@ -1,13 +1,14 @@
 //! A control plane in this process, of a cluster that the test has to itself.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-use std::path::Path;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use voile_control::{Addresses, ControlOptions, Report, Reporter};
@@ -40,9 +41,14 @@ pub(crate) struct Replica {
 
 impl Replica {
     pub(crate) fn start(server: &ApiServer, name: &str) -> Self {
+        Self::over(server.kubeconfig(), name)
+    }
+
+    /// As `start`, by another kubeconfig.
+    pub(crate) fn over(kubeconfig: PathBuf, name: &str) -> Self {
         let cluster = ClusterOptions {
             address: ClusterAddress {
-                kubeconfig: Some(server.kubeconfig()),
+                kubeconfig: Some(kubeconfig),
                 context: None,
             },
             namespace: SYSTEM.to_owned(),
@@ -176,7 +182,7 @@ pub(crate) fn token(server: &ApiServer, namespace: &str, account: &str, more: &[
     server.kubectl(&[&basic, more].concat()).expect("a token")
 }
 
-fn get(address: std::net::SocketAddr, path: &str) -> String {
+fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("connected");
     write!(
         stream,
@@ -201,4 +207,78 @@ pub(crate) fn openssl(folder: &Path, arguments: &str) {
         "{arguments}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// A way to the API server that can be cut.
+pub(crate) struct Way {
+    /// A kubeconfig that leads over it.
+    pub(crate) kubeconfig: PathBuf,
+    open: Arc<Mutex<Option<Vec<TcpStream>>>>,
+    _folder: TempDir,
+}
+
+impl Way {
+    pub(crate) fn to(server: &ApiServer) -> Self {
+        let config = std::fs::read_to_string(server.kubeconfig()).expect("a kubeconfig");
+        let (_, after) = config.split_once("https://").expect("an address");
+        let end = after.find(|c: char| !c.is_ascii_digit() && !".:".contains(c));
+        let target: SocketAddr = after[..end.unwrap_or(after.len())]
+            .parse()
+            .expect("an address");
+        // The certificate is for the address, whatever the port.
+        let listener = TcpListener::bind((target.ip(), 0)).expect("it listens");
+        let own = listener.local_addr().expect("an address");
+        let folder = tempfile::tempdir().expect("a folder");
+        let kubeconfig = folder.path().join("kubeconfig");
+        let config = config.replace(&target.to_string(), &own.to_string());
+        std::fs::write(&kubeconfig, config).expect("written");
+        let open = Arc::new(Mutex::new(Some(Vec::new())));
+        let streams = open.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let client = client.expect("a connection");
+                // Cut: the connection ends at once.
+                if let Some(open) = &mut *streams.lock().expect("the streams") {
+                    let server = TcpStream::connect(target).expect("connected");
+                    for (mut from, mut to) in [
+                        (clone(&client), clone(&server)),
+                        (clone(&server), clone(&client)),
+                    ] {
+                        std::thread::spawn(move || {
+                            let _ = std::io::copy(&mut from, &mut to);
+                            let _ = to.shutdown(Shutdown::Both);
+                        });
+                    }
+                    open.extend([client, server]);
+                }
+            }
+        });
+        Self {
+            kubeconfig,
+            open,
+            _folder: folder,
+        }
+    }
+
+    /// Ends every connection, and those that come.
+    pub(crate) fn cut(&self) {
+        for stream in self
+            .open
+            .lock()
+            .expect("the streams")
+            .take()
+            .into_iter()
+            .flatten()
+        {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    pub(crate) fn restore(&self) {
+        *self.open.lock().expect("the streams") = Some(Vec::new());
+    }
+}
+
+fn clone(stream: &TcpStream) -> TcpStream {
+    stream.try_clone().expect("a second handle")
 }
