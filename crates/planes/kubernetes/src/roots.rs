@@ -16,24 +16,23 @@ use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
 use crate::error::explain;
+use crate::install::MANAGER;
 
 /// Name of the ConfigMap, and its only key; pods of the mesh mount it.
 const CONFIG_MAP: &str = "istio-ca-root-cert";
 const ROOT: &str = "root-cert.pem";
-/// Namespaces of the cluster's own parts, which have no pods of the mesh. Istio leaves out the same.
+/// Namespaces of the cluster's own parts. Their pods are never injected. Istio leaves out the same.
 pub(crate) const SYSTEM_NAMESPACES: [&str; 4] = [
     "kube-system",
     "kube-public",
     "kube-node-lease",
     "local-path-storage",
 ];
-/// Who writes, as the API server records it.
-pub(crate) const FIELD_MANAGER: &str = "voile";
 /// Time after which a refused write is tried again.
 const RETRY: Duration = Duration::from_secs(2);
 
 fn writer() -> PatchParams {
-    PatchParams::apply(FIELD_MANAGER).force()
+    PatchParams::apply(MANAGER).force()
 }
 
 enum Seen {

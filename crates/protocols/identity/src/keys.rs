@@ -197,6 +197,19 @@ pub(crate) fn certified_key(
     Ok(certified)
 }
 
+/// A PEM block (RFC 7468) of this label.
+pub(crate) fn pem(label: &str, der: &[u8]) -> String {
+    use base64::Engine as _;
+    const LINE: usize = 64;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let mut pem = format!("-----BEGIN {label}-----\n");
+    for line in text.as_bytes().chunks(LINE) {
+        pem.push_str(&String::from_utf8_lossy(line));
+        pem.push('\n');
+    }
+    pem + &format!("-----END {label}-----\n")
+}
+
 /// Every certificate in a PEM text; at least one, at most [`MAX_CHAIN_CERTIFICATES`].
 pub(crate) fn certificates_of(pem: &str) -> Result<Vec<CertificateDer<'static>>, KeyError> {
     let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes())

@@ -5,20 +5,14 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::control_plane::DEFAULT_REVISION;
+use crate::roots::SYSTEM_NAMESPACES;
+
 use super::{InjectionRequest, InjectorOptions, PROXY_CONTAINER, items, text_of};
 
-/// Namespaces whose Pods are never injected.
-const IGNORED_NAMESPACES: [&str; 4] = [
-    "kube-system",
-    "kube-public",
-    "kube-node-lease",
-    "local-path-storage",
-];
 pub(super) const INJECT: &str = "sidecar.istio.io/inject";
 const REVISION: &str = "istio.io/rev";
 const INJECTION: &str = "istio-injection";
-/// Revision, or tag, that answers for `istio-injection: enabled`.
-const DEFAULT_REVISION: &str = "default";
 
 /// Why a Pod stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +77,7 @@ pub(super) fn decide(
     if pod["spec"]["os"]["name"] == "windows" {
         return Some(SkipReason::Windows);
     }
-    if IGNORED_NAMESPACES.contains(&request.namespace) {
+    if SYSTEM_NAMESPACES.contains(&request.namespace) {
         return Some(SkipReason::IgnoredNamespace);
     }
     if is_injected(pod) {

@@ -47,20 +47,11 @@ impl Scope {
             Some((namespace, name)) => (Some(namespace), name),
             None => (None, rest),
         };
+        let any_or_same =
+            |wanted: &Option<Arc<str>>, found| wanted.is_none() || wanted.as_deref() == found;
         kind == &*self.kind
-            && self.namespace.is_none_or_same(namespace)
-            && self.name.is_none_or_same(Some(name))
-    }
-}
-
-/// A part of a scope that may be any.
-trait AnyOr {
-    fn is_none_or_same(&self, found: Option<&str>) -> bool;
-}
-
-impl AnyOr for Option<Arc<str>> {
-    fn is_none_or_same(&self, found: Option<&str>) -> bool {
-        self.is_none() || self.as_deref() == found
+            && any_or_same(&self.namespace, namespace)
+            && any_or_same(&self.name, Some(name))
     }
 }
 

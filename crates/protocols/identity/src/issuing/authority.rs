@@ -5,7 +5,6 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use base64::Engine as _;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber,
@@ -17,7 +16,7 @@ use webpki::{EndEntityCert, KeyUsage};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::csr::{self, CsrError};
-use crate::keys::{KeyError, certificates_of, certified_key};
+use crate::keys::{KeyError, certificates_of, certified_key, pem};
 use crate::root_record::{self, RootFingerprint, RootLost, RootPolicy};
 use crate::state::{PUBLIC_MODE, SECRET_MODE, StateDir, StateError};
 
@@ -305,7 +304,7 @@ impl Authority {
             .map_err(|error| format!("ca-cert.pem: {error}"))?;
         let authority = Self {
             issuer,
-            between_pem: between.iter().map(|one| pem_of(one)).collect(),
+            between_pem: between.iter().map(|one| pem("CERTIFICATE", one)).collect(),
             root_pem: files.roots.clone(),
             fingerprint: RootFingerprint::of_public_key(&root_key),
             root,
@@ -513,16 +512,6 @@ impl Authority {
         let certificate = params.signed_by(key, &self.issuer).map_err(signing)?;
         Ok((certificate.pem(), not_after))
     }
-}
-
-fn pem_of(certificate: &CertificateDer<'_>) -> String {
-    let encoded = base64::engine::general_purpose::STANDARD.encode(certificate);
-    let mut pem = "-----BEGIN CERTIFICATE-----\n".to_owned();
-    for line in encoded.as_bytes().chunks(64) {
-        pem.extend(line.iter().map(|byte| char::from(*byte)));
-        pem.push('\n');
-    }
-    pem + "-----END CERTIFICATE-----\n"
 }
 
 fn signing(error: rcgen::Error) -> IssueError {

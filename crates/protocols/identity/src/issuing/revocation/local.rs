@@ -16,7 +16,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::{CRL_FILE, MAX_CRL_BYTES, RevocationError, Revocations, lists_of};
 use crate::authority::{Authority, AuthorityError, ROOT_CERT_FILE, SERVER_TTL};
-use crate::keys::certificates_of;
+use crate::keys::{certificates_of, pem};
 use crate::state::{PUBLIC_MODE, StateDir, StateError};
 
 /// Longest serial number, in bytes (RFC 5280 section 4.1.2.2).
@@ -206,7 +206,7 @@ pub fn revoke(
     }
     if !serials.is_empty() {
         let text = signed(&authority, &own, number + 1u32, now)?;
-        let others = others.into_iter().map(|list| pem(list));
+        let others = others.into_iter().map(|list| pem("X509 CRL", list));
         let text: String = std::iter::once(text).chain(others).collect();
         if text.len() > MAX_CRL_BYTES {
             return Err(broken(super::too_large(text.len())));
@@ -256,17 +256,4 @@ fn signed(
     let failed = |error: rcgen::Error| RevokeError::Signing(error.to_string());
     let list = params.signed_by(authority.issuer()).map_err(failed)?;
     list.pem().map_err(failed)
-}
-
-/// PEM of somebody else's list.
-fn pem(list: &CertificateRevocationListDer<'_>) -> String {
-    use base64::Engine as _;
-    const LINE: usize = 64;
-    let text = base64::engine::general_purpose::STANDARD.encode(list);
-    let mut pem = "-----BEGIN X509 CRL-----\n".to_owned();
-    for line in text.as_bytes().chunks(LINE) {
-        pem.push_str(&String::from_utf8_lossy(line));
-        pem.push('\n');
-    }
-    pem + "-----END X509 CRL-----\n"
 }
