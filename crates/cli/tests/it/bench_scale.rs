@@ -1,8 +1,6 @@
 //! `voile bench control-plane` and `voile bench sidecars` in sizes that a test bears: the same steps as with thousands.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use voile_testkit::prerequisites::{Prerequisite, skip};
 
@@ -203,42 +201,24 @@ fn children_of(parent: u32) -> Vec<u32> {
 fn an_interrupted_measurement_keeps_what_it_has_and_ends_its_sidecars() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("out");
-    let log = folder.path().join("log");
-    let started = Instant::now();
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_voile"))
-        .args([
-            "bench",
-            "sidecars",
-            "--sidecars",
-            "3",
-            "--used",
-            "2",
-            "--sample",
-            "1",
-        ])
-        .args(["--idle-for", "60s", "--meshes", "none", "--out"])
-        .arg(&out)
-        .stdout(Stdio::null())
-        .stderr(std::fs::File::create(&log).expect("a log"))
-        .spawn()
-        .expect("started");
-    let said = || std::fs::read_to_string(&log).unwrap_or_default();
-    wait_until("all are in sync and nothing happens", || {
-        said().contains("nothing happens")
+    let mut bench = Process::start("bench", |voile| {
+        voile.args(["bench", "sidecars", "--sidecars", "3", "--used", "2"]);
+        voile.args(["--sample", "1", "--idle-for", "1h", "--meshes", "none"]);
+        voile.arg("--out").arg(&out);
     });
-    let children = children_of(bench.id());
+    for step in ["are in sync", "reading what they hold", "nothing happens"] {
+        wait_until(step, || {
+            assert!(bench.is_running(), "before `{step}`");
+            bench.log().contains(step)
+        });
+    }
+    let children = children_of(bench.pid());
     assert!(
         children.len() >= 5,
         "three sidecars, a control plane, a server: {children:?}"
     );
-    let pid = rustix::process::Pid::from_child(&bench);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
-    let ended = bench.wait().expect("it ends");
-    assert_eq!(ended.code(), Some(130), "{}", said());
-    assert!(
-        started.elapsed() < Duration::from_secs(50),
-        "it did not wait for the end"
-    );
+    bench.signal(rustix::process::Signal::INT);
+    assert_eq!(bench.wait().code(), Some(130));
     let record = json(&out, "sidecars.json");
     assert!(seen(&record, "memory of 3 sidecars", "PSS of all") > 0.0);
     let left: Vec<u32> = children

@@ -2,7 +2,7 @@
 //! policy for all is in force at each, and light load through a sample of them.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,7 @@ struct RunningSidecars<'a> {
     stopped: &'a dyn Fn() -> bool,
     lab: Lab<'a>,
     layout: MeshSize,
+    _held: UdpSocket,
     control: Control,
     sidecars: Vec<SupervisedChild>,
     /// The server behind all pods.
@@ -154,7 +155,7 @@ impl<'a> RunningSidecars<'a> {
         progress.say("writing the mesh");
         let (echo, address) = start_echo(&settings.voile, scratch, HTTP, &[], stopped)?;
         let lab = Lab::on_loopback(&settings.voile, scratch, Echo::NOWHERE, stopped);
-        let layout = MeshSize::choose(settings, address.port())?;
+        let (layout, held) = MeshSize::choose(settings, address.port())?;
         let config = scratch.join("config");
         layout.write(&config)?;
         let ttl = settings
@@ -168,6 +169,7 @@ impl<'a> RunningSidecars<'a> {
             stopped,
             lab,
             layout,
+            _held: held,
             control,
             sidecars: Vec::new(),
             _echo: echo,
@@ -533,7 +535,8 @@ const ISSUED: &str = "voile_control_certificates_issued_total";
 
 impl MeshSize {
     /// Chooses free addresses, and ports that are free on every address.
-    fn choose(settings: &SidecarSettings, echo: u16) -> Result<Self, String> {
+    /// The socket holds the block: another lab that begins at the same moment takes the next one.
+    fn choose(settings: &SidecarSettings, echo: u16) -> Result<(Self, UdpSocket), String> {
         let mut layout = Self {
             sidecars: settings.sidecars,
             used: settings.used,
@@ -547,7 +550,10 @@ impl MeshSize {
             let block = BLOCKS.start + (std::process::id() + turn) % number;
             layout.block = u8::try_from(block).unwrap_or(u8::MAX);
             let first = layout.address(0);
-            let taken = |port: u16| std::net::TcpListener::bind((first, port)).is_err();
+            let Ok(held) = UdpSocket::bind((first, METRICS)) else {
+                continue;
+            };
+            let taken = |port: u16| TcpListener::bind((first, port)).is_err();
             if PAGES.iter().any(|(_, port)| taken(*port)) {
                 continue;
             }
@@ -555,7 +561,7 @@ impl MeshSize {
                 || free_port(first).map_err(|e| format!("cannot get a port for sidecars: {e}"));
             layout.service = port()?.port();
             layout.pod = port()?.port();
-            return Ok(layout);
+            return Ok((layout, held));
         }
         Err(format!(
             "no block 127.{}.0.0/16 to 127.{}.0.0/16 has the ports 15000, 15020 and 15021 free",
