@@ -1,13 +1,16 @@
-//! `voile analyze`: reads folders as the control plane would, or single files, and prints every problem. Data on stdout, talk on stderr.
+//! `voile analyze`: reads folders, single files or a cluster as the control plane would, and prints every problem. Data on
+//! stdout, talk on stderr.
 
 mod sarif;
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use voile_kubernetes::namespace_of;
 use voile_model::ignored::IgnoredRules;
-use voile_model::{Diagnostic, Severity, SourceFile, codes, files};
+use voile_model::{Diagnostic, Mesh, Severity, codes};
+
+use super::cluster::{ClusterArgs, ReadResources};
 
 /// Folders and the output format.
 #[derive(Debug, clap::Args)]
@@ -18,14 +21,33 @@ use voile_model::{Diagnostic, Severity, SourceFile, codes, files};
     warning  in force, but probably not intended\n\
     note     in force, and possibly intended\n\n\
     The annotation `voile.dev/ignore: V0301,V0415` on a resource hides these codes for its document. Hidden problems are counted in the summary, are marked as suppressed in SARIF, and do not affect the exit code.\n\n\
-    Exit code: 0 without errors (warnings are allowed), 1 with errors, 2 if a folder cannot be read. With `--fail-on warning` (or note) also 1 with warnings (or notes)."
+    With --kubernetes the objects of a cluster are read, and folders and files as if they were applied to it. The place of a problem\n\
+    is then KIND/NAMESPACE/NAME. Problems of the namespace -n (or of the context) are printed, those of all with -A; problems\n\
+    of files and of objects without a namespace are always printed.\n\n\
+    Exit code: 0 without errors (warnings are allowed), 1 with errors, 2 if a folder or the cluster cannot be read. With `--fail-on warning` (or note) also 1 with warnings (or notes)."
 )]
 pub(crate) struct AnalyzeArgs {
     /// Folders of YAML and single files, read together as one mesh
-    #[arg(required = true, value_name = "DIR|FILE")]
+    #[arg(required_unless_present_any = ["kubernetes", "files"], value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
+    /// The same, as kubectl names them
+    #[arg(short = 'f', long = "filename", value_name = "DIR|FILE")]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Report the problems of this namespace of the cluster; if left out that of the context
+    #[arg(long, short, value_name = "NAME", requires = "kubernetes")]
+    namespace: Option<String>,
+    /// Report the problems of all namespaces of the cluster
+    #[arg(
+        long,
+        short = 'A',
+        requires = "kubernetes",
+        conflicts_with = "namespace"
+    )]
+    all_namespaces: bool,
     /// Output format: text for people, json (one array of objects), or sarif (2.1.0, for code hosts and editors)
-    #[arg(long, value_enum, default_value = "text")]
+    #[arg(long, short, value_enum, default_value = "text")]
     output: Output,
     /// Lowest severity to print
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "note")]
@@ -65,18 +87,20 @@ impl SeverityLevel {
     }
 }
 
-pub(crate) fn run(args: AnalyzeArgs) -> ExitCode {
-    let mut files: Vec<SourceFile> = Vec::new();
-    for path in &args.paths {
-        match read(path) {
-            Ok(read) => files.extend(read),
-            Err(error) => {
-                eprintln!("voile analyze: cannot read {}: {error}", path.display());
-                return ExitCode::from(2);
-            }
+pub(crate) fn run(args: &AnalyzeArgs) -> ExitCode {
+    let paths: Vec<PathBuf> = args.paths.iter().chain(&args.files).cloned().collect();
+    match ReadResources::read(&paths, &args.cluster) {
+        Ok(read) => analyze(args, &read),
+        Err(reason) => {
+            eprintln!("voile analyze: {reason}");
+            ExitCode::from(2)
         }
     }
-    let (mesh, mut diagnostics) = voile_model::check(&files, None);
+}
+
+fn analyze(args: &AnalyzeArgs, read: &ReadResources) -> ExitCode {
+    let files = &read.files;
+    let (mesh, mut diagnostics) = voile_model::check(files, None);
     diagnostics.extend(voile_analysis::analyze(&mesh, std::time::SystemTime::now()));
     if args.strict {
         let foreign = diagnostics.iter_mut();
@@ -84,10 +108,13 @@ pub(crate) fn run(args: AnalyzeArgs) -> ExitCode {
             .filter(|one| one.code == codes::NO_MEANING)
             .for_each(|one| one.severity = Severity::Error);
     }
-    let ignored = IgnoredRules::of(&files);
+    let ignored = IgnoredRules::of(files);
     diagnostics.extend(ignored.unknown(|code| super::explain_code::meaning(code).is_some()));
     Diagnostic::sort(&mut diagnostics);
     diagnostics.dedup();
+    let all = diagnostics.len();
+    diagnostics.retain(|one| args.reports(one, read));
+    let elsewhere = all - diagnostics.len();
     let (hidden, told): (Vec<_>, Vec<_>) = diagnostics
         .into_iter()
         .partition(|diagnostic| ignored.hides(diagnostic));
@@ -108,37 +135,50 @@ pub(crate) fn run(args: AnalyzeArgs) -> ExitCode {
         eprintln!("voile analyze: cannot write: {error}");
         return ExitCode::from(2);
     }
+    let mut summary = summary(read, &mesh, &told);
+    if !hidden.is_empty() {
+        summary += &format!(", {} ignored", hidden.len());
+    }
+    if elsewhere > 0 {
+        summary += &format!(", {elsewhere} in other namespaces (-A shows them)");
+    }
+    eprintln!("{summary}");
+    ExitCode::from(u8::from(told.iter().any(|one| args.fail_on.takes(one))))
+}
+
+impl AnalyzeArgs {
+    /// Returns true if a problem is of a namespace that is asked for, of the whole cluster, or of a file.
+    fn reports(&self, diagnostic: &Diagnostic, read: &ReadResources) -> bool {
+        let asked = self.namespace.as_deref().unwrap_or(&read.namespace);
+        let is_object = diagnostic.source.position().is_none();
+        let own = is_object.then(|| namespace_of(&diagnostic.source.file));
+        self.all_namespaces || own.flatten().is_none_or(|own| own == asked)
+    }
+}
+
+fn summary(read: &ReadResources, mesh: &Mesh, told: &[Diagnostic]) -> String {
     let count = |severity| told.iter().filter(|one| one.severity == severity).count();
+    let mut parts = Vec::new();
+    if read.objects > 0 {
+        parts.push(counted(read.objects, "object"));
+    }
+    let files = read.files.len() - read.objects;
+    if files > 0 || parts.is_empty() {
+        parts.push(counted(files, "file"));
+    }
+    parts.push(counted(mesh.services.len(), "service"));
+    parts.push(counted(mesh.workloads.len(), "workload"));
+    parts.push(counted(mesh.deployments.len(), "deployment"));
     let mut summary = format!(
-        "{}, {}, {}, {}: {}, {}",
-        counted(files.len(), "file"),
-        counted(mesh.services.len(), "service"),
-        counted(mesh.workloads.len(), "workload"),
-        counted(mesh.deployments.len(), "deployment"),
+        "{}: {}, {}",
+        parts.join(", "),
         counted(count(Severity::Error), "error"),
         counted(count(Severity::Warning), "warning"),
     );
     if count(Severity::Note) > 0 {
         summary += &format!(", {}", counted(count(Severity::Note), "note"));
     }
-    if !hidden.is_empty() {
-        summary += &format!(", {} ignored", hidden.len());
-    }
-    eprintln!("{summary}");
-    ExitCode::from(u8::from(told.iter().any(|one| args.fail_on.takes(one))))
-}
-
-/// The files below a folder, or one named file, with any ending.
-fn read(path: &Path) -> io::Result<Vec<SourceFile>> {
-    if !path.metadata()?.is_dir() {
-        return Ok(vec![files::read_file(path)]);
-    }
-    let read = files::read_directory(path)?;
-    if read.is_empty() {
-        let path = path.display();
-        eprintln!("voile analyze: there is no .yaml, .yml or .json file below {path}");
-    }
-    Ok(read)
+    summary
 }
 
 /// `1 file`, `2 files`.
@@ -152,8 +192,8 @@ fn json(diagnostics: &[Diagnostic]) -> String {
             "code": diagnostic.code,
             "severity": diagnostic.severity.to_string(),
             "file": &*diagnostic.source.file,
-            "line": diagnostic.source.line,
-            "column": diagnostic.source.column,
+            "line": diagnostic.source.position().map(|(line, _)| line),
+            "column": diagnostic.source.position().map(|(_, column)| column),
             "field": diagnostic.field,
             "message": diagnostic.message,
             "help": diagnostic.help,

@@ -32,7 +32,10 @@ pub(crate) struct CheckArgs {
 }
 
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
-    exit_code("check", super::on_runtime(execute(args)))
+    exit_code(
+        "check",
+        super::on_runtime(execute(args), InstallError::Unavailable),
+    )
 }
 
 async fn execute(args: &CheckArgs) -> Result<ExitCode, InstallError> {

@@ -6,14 +6,13 @@
 //! ```
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::monitoring::{AllMonitoring, Monitoring, short, word};
+use super::monitoring::{AllMonitoring, PageServer, short, word};
 
 /// Follow events of control planes: changes published and when every proxy has them, proxies that connect, disconnect
 /// or refuse configuration, certificates issued.
@@ -23,7 +22,8 @@ use super::monitoring::{AllMonitoring, Monitoring, short, word};
 ///
 /// With `--monitoring` more than once these are several control planes of one mesh: each line names the control plane of its
 /// event (`control_plane` with `--json`). Remembered events come first, in order of time; then new ones as they happen. A control
-/// plane that is gone is asked again every second, with a message, and its events from that time follow.
+/// plane that is gone is asked again every second, with a message, and its events from that time follow. With `--kubernetes` these
+/// are the pods of a cluster's control plane at the start of the command.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit code: 0 when the time of --for is over, 2 if the control plane (of several, every one) cannot be reached (any more)."
@@ -76,16 +76,16 @@ type Answer = (usize, Result<ProxyEvents, String>);
 
 fn follow(args: &EventsArgs) -> Result<(), String> {
     let begin = Instant::now();
-    let each = args.monitoring.each();
+    let each = args.monitoring.each()?;
     let mut shown = EventPrinter {
-        addresses: each.iter().map(|(address, _)| *address).collect(),
+        addresses: each.iter().map(ToString::to_string).collect(),
         gone: vec![false; each.len()],
         json: args.json,
         past: args.past,
         out: std::io::stdout().lock(),
     };
     let (tell, told) = sync_channel(MAX_WAITING);
-    for (of, (_, at)) in each.into_iter().enumerate() {
+    for (of, at) in each.into_iter().enumerate() {
         let (tell, past) = (tell.clone(), args.past);
         // A thread that still waits for an answer at the end stops with the process.
         std::thread::spawn(move || listen(of, &at, past, &tell));
@@ -135,7 +135,7 @@ fn first_words(told: &Receiver<Answer>, all: usize) -> Vec<Answer> {
 }
 
 /// Asks one control plane for ever, until the receiver is gone.
-fn listen(of: usize, at: &Monitoring, past: bool, tell: &SyncSender<Answer>) {
+fn listen(of: usize, at: &PageServer, past: bool, tell: &SyncSender<Answer>) {
     let mut place = EventCursor {
         after: past.then_some(0),
         began: None,
@@ -207,7 +207,7 @@ impl EventCursor {
 
 /// Output so far, and the control planes that it is about.
 struct EventPrinter<W> {
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<String>,
     /// True for each control plane that could not be asked the last time.
     gone: Vec<bool>,
     json: bool,
@@ -221,7 +221,7 @@ impl<W: Write> EventPrinter<W> {
         let several = self.addresses.len() > 1;
         let mut events = Vec::new();
         for (of, answer) in answers {
-            let address = self.addresses[of];
+            let address = &self.addresses[of];
             let was_gone = std::mem::replace(&mut self.gone[of], answer.is_err());
             match answer {
                 Err(reason) if !several => return Err(reason),
@@ -244,7 +244,7 @@ impl<W: Write> EventPrinter<W> {
         for (address, mut event) in events {
             let line = match (self.json, several) {
                 (true, true) => {
-                    event["control_plane"] = address.to_string().into();
+                    event["control_plane"] = address.clone().into();
                     event.to_string()
                 }
                 (true, false) => event.to_string(),
@@ -261,7 +261,7 @@ impl<W: Write> EventPrinter<W> {
     }
 }
 
-fn line(event: &Value, from: Option<SocketAddr>) -> String {
+fn line(event: &Value, from: Option<&str>) -> String {
     let at = event["at"].as_u64().unwrap_or(0);
     let (seconds, milliseconds) = (at / 1000, at % 1000);
     let time = format!(
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn what_several_say_is_told_in_order_by_name_and_one_that_is_gone_ends_nothing() {
-        let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let address = |port: u16| format!("127.0.0.1:{port}");
         let event = |at: u64| json!({"at": at, "event": "in-sync", "version": "v", "proxies": at});
         let mut shown = EventPrinter {
             addresses: vec![address(1), address(2)],

@@ -1,4 +1,4 @@
-//! `voile explain`: would this request be let in, and why. The folder is read as the control plane would read it.
+//! `voile explain`: would this request be let in, and why. Folders and clusters are read as the control plane reads them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,27 +9,33 @@ use std::time::SystemTime;
 use voile_analysis::explain::{
     self, AccessQuestion, DecidingPolicy, Explanation, PresentedToken, TokenSaid,
 };
-use voile_model::{Identity, Mesh, Namespace};
+use voile_model::{Identity, Mesh, Namespace, Source};
 
+use super::cluster::{ClusterArgs, ReadResources};
+use super::named_workloads;
 use super::up::Dataplane;
 
 /// The request.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Answers for every workload of the service: whether it would allow the request, which policy and rule decide (with file\n\
-    and line), and what would have to change.\n\n\
-    Exit code: 0 if all allow it, 1 if any denies it or leaves it to an external service, 2 if the folder cannot be read or a name is unknown."
+    and line, or the object of the cluster), and what would have to change.\n\n\
+    With --kubernetes the mesh is that of a cluster's objects; folders and files are read as if they were applied to it.\n\n\
+    Exit code: 0 if all allow it, 1 if any denies it or leaves it to an external service, 2 if the mesh cannot be read or a name is unknown."
 )]
 pub(crate) struct ExplainArgs {
-    /// Folders of YAML, read together as one mesh
-    #[arg(required = true, value_name = "DIR")]
-    directories: Vec<PathBuf>,
-    /// Caller: spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT, or NAMESPACE/SERVICE-ACCOUNT; plaintext if left out
+    /// Folders of YAML and single files, read together as one mesh
+    #[arg(required_unless_present = "kubernetes", value_name = "DIR|FILE")]
+    paths: Vec<PathBuf>,
+    /// Caller: spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT, NAMESPACE/SERVICE-ACCOUNT, deploy/NAME or pod/NAME; plaintext if left out
     #[arg(long, value_name = "IDENTITY")]
     from: Option<String>,
-    /// Service called: SERVICE[:PORT], NAMESPACE/SERVICE[:PORT] or a host name
+    /// Service called: SERVICE[:PORT], NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE[:PORT], svc/NAME[:PORT] or a host name; deploy/NAME and pod/NAME for some of its workloads
     #[arg(long, value_name = "SERVICE:PORT")]
     to: String,
+    /// Namespace of a name without one; if left out the caller's, else that of the cluster's context, else `default`
+    #[arg(long, short, value_name = "NAME")]
+    namespace: Option<String>,
     /// The method
     #[arg(long, default_value = "GET")]
     method: String,
@@ -56,8 +62,10 @@ pub(crate) struct ExplainArgs {
     jwks: Vec<String>,
     #[command(flatten)]
     served: DataPlanes,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     /// Output format
-    #[arg(long, value_enum, default_value = "text")]
+    #[arg(long, short, value_enum, default_value = "text")]
     output: Output,
 }
 
@@ -93,29 +101,37 @@ pub(crate) fn run(args: ExplainArgs) -> ExitCode {
     }
 }
 
-/// Reads folders as one mesh.
-pub(super) fn mesh(directories: &[PathBuf], served: DataPlanes) -> Result<Mesh, String> {
-    let mut files = Vec::new();
-    for directory in directories {
-        let read = voile_model::files::read_directory(directory);
-        files.extend(
-            read.map_err(|error| {
-                format!("cannot read the folder {}: {error}", directory.display())
-            })?,
-        );
-    }
-    let (mut mesh, problems) = voile_model::check(&files, None);
+/// Reads folders and files, or a cluster, as one mesh. Returns the namespace of names without one, too.
+pub(super) fn mesh(
+    paths: &[PathBuf],
+    cluster: &ClusterArgs,
+    served: DataPlanes,
+) -> Result<(Mesh, String), String> {
+    let read = ReadResources::read(paths, cluster)?;
+    let (mut mesh, problems) = voile_model::check(&read.files, None);
     if served.dataplane == Some(Dataplane::Node) {
         voile_local::serve_by_node(&mut mesh);
     }
     let errors = problems.iter().filter(|problem| problem.is_error()).count();
     if errors > 0 {
-        eprintln!("the folder has {errors} errors: run `voile analyze`");
+        let (mesh, options) = match cluster.kubernetes {
+            true => ("cluster", " --kubernetes -A"),
+            false => ("folder", ""),
+        };
+        eprintln!("the {mesh} has {errors} errors: run `voile analyze{options}`");
     }
-    Ok(mesh)
+    Ok((mesh, read.namespace))
 }
 
-fn identity(mesh: &Mesh, text: &str) -> Result<Identity, String> {
+/// A namespace that a person names.
+pub(super) fn namespace(name: &str) -> Result<Namespace, String> {
+    Namespace::new(name).ok_or_else(|| format!("`{name}` is not a namespace"))
+}
+
+fn identity(mesh: &Mesh, text: &str, own: &Namespace) -> Result<Identity, String> {
+    if let Some(identity) = named_workloads::identity_of(mesh, text, own) {
+        return identity.map_err(|error| format!("--from: {error}"));
+    }
     let whole = match text.split_once('/') {
         Some((namespace, account)) if !text.starts_with("spiffe://") => {
             format!(
@@ -140,21 +156,21 @@ pub(super) fn key_set(text: &String) -> Result<(String, String), String> {
 }
 
 fn answer(args: &ExplainArgs) -> Result<Vec<Explanation>, String> {
-    let mesh = mesh(&args.directories, args.served)?;
-    let from = args
-        .from
-        .as_ref()
-        .map(|text| identity(&mesh, text))
-        .transpose()?;
-    let own = from
-        .as_ref()
-        .map_or_else(Namespace::default_namespace, |from| from.namespace.clone());
+    let (mesh, context) = mesh(&args.paths, &args.cluster, args.served)?;
+    let own = namespace(args.namespace.as_deref().unwrap_or(&context))?;
+    let from = args.from.as_ref();
+    let from = from.map(|text| identity(&mesh, text, &own)).transpose()?;
+    let own = match (&from, &args.namespace) {
+        (Some(from), None) => from.namespace.clone(),
+        _ => own,
+    };
     let (name, port) = match args.to.rsplit_once(':') {
         Some((name, port)) => (name, Some(port)),
         None => (&*args.to, None),
     };
-    let service = explain::service_called(&mesh, name, &own)
-        .ok_or_else(|| format!("--to: there is no service `{name}`"))?;
+    let called = named_workloads::service_called(&mesh, name, &own);
+    let called = called.map_err(|error| format!("--to: {error}"))?;
+    let service = called.service;
     let port = explain::port_called(service, port).ok_or_else(|| {
         let ports: Vec<String> = service
             .ports
@@ -192,7 +208,8 @@ fn answer(args: &ExplainArgs) -> Result<Vec<Explanation>, String> {
         server_name: args.sni.as_deref(),
         token,
     };
-    let explanations = explain::explain(&mesh, service, port, &question);
+    let mut explanations = explain::explain(&mesh, service, port, &question);
+    called.keep_meant(&mut explanations, |one| &one.workload);
     match explanations.is_empty() {
         true => Err(format!(
             "port {} of {} has no workload",
@@ -211,13 +228,18 @@ fn rule(decided: &DecidingPolicy) -> Option<String> {
     ))
 }
 
+/// The line of a file; none of an object of a cluster.
+fn line(source: Option<&Source>) -> Option<u32> {
+    source?.position().map(|(line, _)| line)
+}
+
 fn decided(one: &DecidingPolicy) -> serde_json::Value {
     serde_json::json!({
         "why": one.why,
         "policy": one.policy,
         "rule": one.rule,
         "file": one.source.as_ref().map(|source| source.file.to_string()),
-        "line": one.source.as_ref().map(|source| source.line),
+        "line": line(one.source.as_ref()),
     })
 }
 
@@ -227,7 +249,7 @@ fn token(one: &TokenSaid) -> serde_json::Value {
         "principal": one.principal,
         "policy": one.policy,
         "file": one.source.as_ref().map(|source| source.file.to_string()),
-        "line": one.source.as_ref().map(|source| source.line),
+        "line": line(one.source.as_ref()),
     })
 }
 

@@ -114,7 +114,10 @@ impl InstallArgs {
 }
 
 pub(crate) fn run(args: &InstallArgs) -> ExitCode {
-    exit_code("install", super::on_runtime(execute(args)))
+    exit_code(
+        "install",
+        super::on_runtime(execute(args), InstallError::Unavailable),
+    )
 }
 
 /// Prints the error, if there is one.

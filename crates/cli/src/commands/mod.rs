@@ -33,6 +33,7 @@ mod agent;
 mod analyze;
 mod bench;
 mod check;
+mod cluster;
 mod config;
 mod control;
 mod crowd;
@@ -49,6 +50,7 @@ mod inject;
 mod install;
 mod load;
 mod monitoring;
+mod named_workloads;
 mod proxy;
 mod redirect;
 mod relay;
@@ -63,7 +65,6 @@ mod who_can;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use voile_kubernetes::install::InstallError;
 
 /// A service mesh, and the laboratory that measures it.
 #[derive(Debug, Parser)]
@@ -145,7 +146,7 @@ impl Voile {
     pub(crate) fn run(self) -> ExitCode {
         match self.command {
             Command::Up(args) => up::run(args),
-            Command::Analyze(args) => analyze::run(args),
+            Command::Analyze(args) => analyze::run(&args),
             Command::ExplainCode(args) => explain_code::run(&args),
             Command::Explain(args) => explain::run(args),
             Command::WhoCan(args) => who_can::run(&args),
@@ -176,14 +177,15 @@ impl Voile {
     }
 }
 
-/// Runs a command that asks a cluster, on a runtime of its own.
-fn on_runtime<T>(
-    command: impl Future<Output = Result<T, InstallError>>,
-) -> Result<T, InstallError> {
+/// Runs a command that asks a cluster, on a runtime of its own. `failed` makes the error of a runtime that does not start.
+fn on_runtime<T, E>(
+    command: impl Future<Output = Result<T, E>>,
+    failed: fn(String) -> E,
+) -> Result<T, E> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     match runtime.enable_all().build() {
         Ok(runtime) => runtime.block_on(command),
-        Err(error) => Err(InstallError::Unavailable(error.to_string())),
+        Err(error) => Err(failed(error.to_string())),
     }
 }
 

@@ -1,75 +1,221 @@
-//! Shared by `voile status`, `config` and `events`: the addresses of control planes' monitoring pages, and
-//! the requests for a page.
+//! Shared by `voile status`, `config` and `events`: the servers of pages (an address, or a port of a pod that only a cluster
+//! reaches), and the requests for a page.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use voile_kubernetes::pods::{self, PodPort, PodReference};
+
+use super::cluster::ClusterArgs;
 
 /// Beyond what a page may wait for by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Largest page that is read, in bytes: ten thousand proxies with all their types.
 const MAX_PAGE_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Address of pages.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Monitoring {
-    /// The control plane's `--monitoring` address.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
-    monitoring: SocketAddr,
-}
-
-/// Addresses of the pages of one mesh's control planes.
+/// Control planes of one mesh, by the addresses of their pages or as the pods of a cluster.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct AllMonitoring {
     /// The control plane's `--monitoring` address; repeat the option for several control planes.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:15014",
+        conflicts_with = "kubernetes"
+    )]
     monitoring: Vec<SocketAddr>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
 }
 
 impl AllMonitoring {
-    /// Each of them, once.
-    pub(crate) fn each(&self) -> Vec<(SocketAddr, Monitoring)> {
-        let mut known = BTreeSet::new();
-        let each = self.monitoring.iter().copied();
-        each.filter(|address| known.insert(*address))
-            .map(|monitoring| (monitoring, Monitoring { monitoring }))
-            .collect()
+    /// Returns true if a cluster is asked.
+    pub(crate) fn kubernetes(&self) -> bool {
+        self.cluster.kubernetes
+    }
+
+    /// The pages of each control plane, once.
+    pub(crate) fn each(&self) -> Result<Vec<PageServer>, String> {
+        let runtime = runtime()?;
+        let places: Vec<PagePlace> = match self.kubernetes() {
+            true => {
+                let (namespace, revision) = (&self.cluster.istio_namespace, &self.cluster.revision);
+                let found = runtime.block_on(async {
+                    let client = self.cluster.connect().await?;
+                    let found = pods::control_planes(&client, namespace, revision.as_deref()).await;
+                    found.map_err(|error| error.to_string())
+                });
+                found?.into_iter().map(PagePlace::Pod).collect()
+            }
+            false => {
+                let mut known = BTreeSet::new();
+                let each = self.monitoring.iter().copied();
+                let once = each.filter(|address| known.insert(*address));
+                once.map(PagePlace::Address).collect()
+            }
+        };
+        let server = |place| PageServer {
+            place,
+            runtime: runtime.clone(),
+        };
+        Ok(places.into_iter().map(server).collect())
+    }
+
+    /// The pages of a pod's proxy. `namespace` is that of a name without one; without it, that of the cluster's context.
+    pub(crate) fn proxy(&self, name: &str, namespace: Option<&str>) -> Result<PageServer, String> {
+        let reference: PodReference = name.parse()?;
+        let runtime = runtime()?;
+        let port = runtime.block_on(async {
+            let client = self.cluster.connect().await?;
+            let namespace = namespace.unwrap_or(client.default_namespace());
+            let port = pods::proxy(&client, &reference, namespace).await;
+            port.map_err(|error| error.to_string())
+        })?;
+        Ok(PageServer {
+            place: PagePlace::Pod(port),
+            runtime,
+        })
     }
 }
 
-impl Monitoring {
+/// A runtime that several threads may use: one of those that wait drives it.
+fn runtime() -> Result<Arc<Runtime>, String> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build();
+    runtime.map(Arc::new).map_err(|error| error.to_string())
+}
+
+/// A server of pages, named by its address or NAMESPACE/POD.
+#[derive(Debug, Clone)]
+pub(crate) struct PageServer {
+    place: PagePlace,
+    runtime: Arc<Runtime>,
+}
+
+#[derive(Debug, Clone)]
+enum PagePlace {
+    Address(SocketAddr),
+    Pod(PodPort),
+}
+
+impl fmt::Display for PageServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            PagePlace::Address(address) => address.fmt(f),
+            PagePlace::Pod(port) => port.fmt(f),
+        }
+    }
+}
+
+impl PageServer {
     /// A page of JSON, that may take so long to begin.
     pub(crate) fn page(&self, path: &str, wait: Duration) -> Result<Value, String> {
-        let address = self.monitoring;
-        let failed = |error: std::io::Error| format!("http://{address}{path}: {error}");
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;
-        stream
-            .set_read_timeout(Some(wait + PATIENCE))
-            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
-            .map_err(failed)?;
-        write!(
-            stream,
-            "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-        )
-        .map_err(failed)?;
-        let mut answer = Vec::new();
-        let mut limited = stream.take(MAX_PAGE_BYTES);
-        limited.read_to_end(&mut answer).map_err(failed)?;
-        let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
-        let (Some(end), Some(line)) = (end, answer.split(|byte| *byte == b'\r').next()) else {
-            return Err(format!("http://{address}{path}: not HTTP"));
-        };
-        let body = &answer[end + 4..];
-        let line = String::from_utf8_lossy(line);
-        if line.split(' ').nth(1) != Some("200") {
-            let said = String::from_utf8_lossy(body);
-            return Err(said.trim().to_owned());
+        let answer = self.runtime.block_on(self.get(path, wait))?;
+        let body = answer.body();
+        if answer.status() != "200" {
+            return Err(String::from_utf8_lossy(body).trim().to_owned());
         }
         serde_json::from_slice(body)
-            .map_err(|error| format!("http://{address}{path}: not a control plane's page: {error}"))
+            .map_err(|error| format!("{self}: {path} is no page of Voile: {error}"))
+    }
+
+    async fn get(&self, path: &str, wait: Duration) -> Result<HttpAnswer, String> {
+        let failed = |error: io::Error| format!("{self}: {path}: {error}");
+        match &self.place {
+            PagePlace::Address(address) => {
+                let stream = within(PATIENCE, TcpStream::connect(address)).await;
+                let mut stream = stream.map_err(failed)?;
+                let answer = within(wait + PATIENCE, exchange(&mut stream, path)).await;
+                answer.map_err(failed)
+            }
+            PagePlace::Pod(port) => {
+                let opened = tokio::time::timeout(PATIENCE, port.open()).await;
+                let opened = opened
+                    .map_err(|_| format!("{port}: the port was not forwarded in {PATIENCE:?}"))?;
+                let mut opened = opened.map_err(|error| error.to_string())?;
+                let answer = within(wait + PATIENCE, exchange(&mut opened.stream, path)).await;
+                match answer {
+                    Ok(answer) => Ok(answer),
+                    Err(error) => {
+                        let failure = tokio::time::timeout(PATIENCE, opened.failure()).await;
+                        let failure = failure.ok().flatten();
+                        Err(failure.map_or_else(|| failed(error), |failure| failure.to_string()))
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn within<T>(time: Duration, done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let done = tokio::time::timeout(time, done).await;
+    done.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {time:?}")))?
+}
+
+/// An HTTP answer as it came.
+struct HttpAnswer {
+    bytes: Vec<u8>,
+    /// Where its body begins.
+    body: usize,
+}
+
+impl HttpAnswer {
+    fn status(&self) -> &str {
+        let line = self.bytes.split(|byte| *byte == b'\r').next();
+        let line = std::str::from_utf8(line.unwrap_or_default()).unwrap_or_default();
+        line.split(' ').nth(1).unwrap_or_default()
+    }
+
+    fn body(&self) -> &[u8] {
+        &self.bytes[self.body..]
+    }
+
+    /// Returns true if the whole body is there: a forwarded port does not always end when its server closes.
+    fn is_whole(&self) -> bool {
+        let head = String::from_utf8_lossy(&self.bytes[..self.body]);
+        let mut fields = head.lines().filter_map(|line| line.split_once(':'));
+        let length = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+        let length = length.and_then(|(_, value)| value.trim().parse::<usize>().ok());
+        length.is_some_and(|length| self.body().len() >= length)
+    }
+}
+
+/// Asks for a page, by a name that pages of the machine itself accept.
+async fn exchange(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    path: &str,
+) -> io::Result<HttpAnswer> {
+    let question = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(question.as_bytes()).await?;
+    stream.flush().await?;
+    let mut stream = stream.take(MAX_PAGE_BYTES);
+    let mut answer = HttpAnswer {
+        bytes: Vec::new(),
+        body: 0,
+    };
+    loop {
+        let read = stream.read_buf(&mut answer.bytes).await?;
+        if answer.body == 0 {
+            let mut fours = answer.bytes.windows(4);
+            answer.body = fours
+                .position(|four| four == b"\r\n\r\n")
+                .map_or(0, |at| at + 4);
+        }
+        match (answer.body, read) {
+            (0, 0) => return Err(io::Error::other("the answer is not HTTP")),
+            (0, _) => {}
+            (_, 0) => return Ok(answer),
+            _ if answer.is_whole() => return Ok(answer),
+            _ => {}
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! `voile status`: every proxy of a control plane, or of several that serve one mesh, and whether it has what it should.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +20,8 @@ use super::monitoring::{AllMonitoring, short, table, word};
 /// version serves; limits of stock Envoys and gRPC applications, by name; WorkloadGroups; and Gateway API resources.
 ///
 /// With `--monitoring` more than once these are several control planes of one mesh: each has a line, each proxy names the one
-/// that serves it, and `--json` has the pages by address.
+/// that serves it, and `-o json` has the pages by address. With `--kubernetes` these are all pods of a cluster's control plane,
+/// by NAMESPACE/POD; their ports are forwarded.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit code: 0 if all are in sync, 1 if one is not or refuses something, control planes differ in their version or a state folder was lost, 2 if a control plane cannot be reached."
@@ -37,19 +37,26 @@ pub(crate) struct StatusArgs {
     output: Output,
 }
 
-/// Status page of a control plane.
-type Page = (SocketAddr, Value);
+/// Name and status page of a control plane.
+type Page = (String, Value);
 
 pub(crate) fn run(args: &StatusArgs) -> ExitCode {
     let (mut pages, mut missing) = (Vec::new(), json!({}));
-    let each = args.monitoring.each();
-    let several = each.len() > 1;
-    for (address, monitoring) in each {
-        match monitoring.page("/debug/status", Duration::ZERO) {
-            Ok(page) => pages.push((address, page)),
+    let each = match args.monitoring.each() {
+        Ok(each) => each,
+        Err(reason) => {
+            eprintln!("voile status: {reason}");
+            return ExitCode::from(2);
+        }
+    };
+    // Replicas come and go: the form of the answer does not depend on how many there are.
+    let several = each.len() > 1 || args.monitoring.kubernetes();
+    for server in each {
+        match server.page("/debug/status", Duration::ZERO) {
+            Ok(page) => pages.push((server.to_string(), page)),
             Err(reason) => {
                 eprintln!("voile status: {reason}");
-                missing[address.to_string()] = json!({ "error": reason });
+                missing[server.to_string()] = json!({ "error": reason });
             }
         }
     }
@@ -59,7 +66,7 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
         (true, pages) if several => {
             let mut all = missing.clone();
             for (address, page) in pages {
-                all[address.to_string()] = page.clone();
+                all[address] = page.clone();
             }
             println!("{all:#}");
         }
@@ -122,7 +129,7 @@ fn text(pages: &[Page], several: bool, now: u64) -> String {
         rows.extend(proxies.iter().map(|proxy| {
             let mut row = row(proxy, now);
             if several {
-                row.push(address.to_string());
+                row.push(address.clone());
             }
             row
         }));
@@ -421,7 +428,7 @@ mod tests {
                 "certificate_until": null, "propagation": {"changes": 0}, "types": types}),
         ];
         let mut page = json!({"version": "v1", "errors": 0, "proxies": proxies});
-        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let at = |port: u16| format!("127.0.0.1:{port}");
         assert_eq!(
             text(&[(at(1), page.clone())], false, 100),
             "version v1, 3 proxies, 1 in sync, 0 errors in the configuration\n\
@@ -459,9 +466,9 @@ mod tests {
         let mut last = found("b", Value::Null);
         last["unhealthy_more"] = json!(3);
         let page = json!({"proxies": [found("a", json!("WorkloadEntry shop/vm")), last, json!({"node": "c"})]});
-        let at = SocketAddr::from(([127, 0, 0, 1], 1));
+        let at = "127.0.0.1:1".to_owned();
         assert_eq!(
-            unhealthy(&[(at, page)]),
+            unhealthy(&[(at.clone(), page)]),
             "\nUNHEALTHY    CALLED  WORKLOAD               CHECK     FOUND BY  WHY\n\
              10.0.0.1:80  c       WorkloadEntry shop/vm  shop/ask  a         GET / is answered 503\n\
              10.0.0.1:80  c       -                      shop/ask  b         GET / is answered 503\n\
@@ -473,8 +480,10 @@ mod tests {
     #[test]
     fn documents_that_are_not_in_force_are_told_with_what_serves_and_once_where_all_say_the_same() {
         let at = |port: u16, documents: Value| {
-            let address = SocketAddr::from(([127, 0, 0, 1], port));
-            (address, json!({ "documents": documents }))
+            (
+                format!("127.0.0.1:{port}"),
+                json!({ "documents": documents }),
+            )
         };
         assert_eq!(documents(&[at(1, Value::Null), at(2, Value::Null)]), "");
         let found = json!({
@@ -506,7 +515,7 @@ mod tests {
     fn of_several_control_planes_each_has_a_line_and_each_proxy_its_own() {
         let proxy = |node: &str| json!({"node": node, "identity": "x", "synced": true, "version": "v1", "propagation": {}});
         let page = |version: &str, proxies: Value| json!({"version": version, "errors": 0, "proxies": proxies});
-        let at = |port: u16, page: Value| (SocketAddr::from(([127, 0, 0, 1], port)), page);
+        let at = |port: u16, page: Value| (format!("127.0.0.1:{port}"), page);
         let both = |other: &str| {
             let one = page("v1", json!([proxy("a"), proxy("b")]));
             [at(1, one), at(2, page(other, json!([proxy("c")])))]

@@ -33,7 +33,10 @@ pub(crate) struct UninstallArgs {
 }
 
 pub(crate) fn run(args: &UninstallArgs) -> ExitCode {
-    exit_code("uninstall", super::on_runtime(execute(args)))
+    exit_code(
+        "uninstall",
+        super::on_runtime(execute(args), InstallError::Unavailable),
+    )
 }
 
 async fn execute(args: &UninstallArgs) -> Result<ExitCode, InstallError> {

@@ -4,32 +4,37 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use voile_analysis::explain::{self, Access, CallerAccess, CallerGroup};
-use voile_model::Namespace;
 
-use super::explain::{DataPlanes, Output, mesh};
+use super::cluster::ClusterArgs;
+use super::explain::{DataPlanes, Output, mesh, namespace};
+use super::named_workloads;
 
 /// The service.
 #[derive(Debug, clap::Args)]
 #[command(
+    allow_missing_positional = true,
     after_help = "The callers are every identity of a workload with a sidecar or a node proxy, and callers in plaintext. Each is checked against\n\
     every port of the service, at its waypoint or else at every workload of it: `everything`, `nothing`, or the conditions\n\
     on a request.\n\n\
-    Exit code: 0, or 2 if the folder cannot be read or the service is unknown."
+    With --kubernetes the mesh is that of a cluster's objects; a folder or file is read as if it were applied to it.\n\n\
+    Exit code: 0, or 2 if the mesh cannot be read or the service is unknown."
 )]
 pub(crate) struct WhoCanArgs {
-    /// Folder of YAML
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
-    /// SERVICE, NAMESPACE/SERVICE or a host name
-    #[arg(value_name = "SERVICE")]
+    /// Folder of YAML, or single file
+    #[arg(value_name = "DIR|FILE")]
+    path: Option<PathBuf>,
+    /// SERVICE, NAMESPACE/SERVICE, SERVICE.NAMESPACE, svc/NAME or a host name; deploy/NAME and pod/NAME for some of its workloads
+    #[arg(value_name = "SERVICE", required = true)]
     service: String,
-    /// Namespace of a service that is named without one
-    #[arg(long, short, default_value = "default")]
-    namespace: String,
+    /// Namespace of a service that is named without one; if left out that of the cluster's context, else `default`
+    #[arg(long, short, value_name = "NAME")]
+    namespace: Option<String>,
     #[command(flatten)]
     served: DataPlanes,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     /// Output format
-    #[arg(long, value_enum, default_value = "text")]
+    #[arg(long, short, value_enum, default_value = "text")]
     output: Output,
 }
 
@@ -47,12 +52,15 @@ pub(crate) fn run(args: &WhoCanArgs) -> ExitCode {
 }
 
 fn table(args: &WhoCanArgs) -> Result<String, String> {
-    let mesh = mesh(std::slice::from_ref(&args.directory), args.served)?;
-    let own = Namespace::new(&args.namespace)
-        .ok_or_else(|| format!("`{}` is not a namespace", args.namespace))?;
-    let service = explain::service_called(&mesh, &args.service, &own)
-        .ok_or_else(|| format!("there is no service `{}`", args.service))?;
-    let rows = explain::who_can(&mesh, service);
+    if args.path.is_none() && !args.cluster.kubernetes {
+        return Err("name a folder of YAML, or ask a cluster: --kubernetes".to_owned());
+    }
+    let path = args.path.as_slice();
+    let (mesh, context) = mesh(path, &args.cluster, args.served)?;
+    let own = namespace(args.namespace.as_deref().unwrap_or(&context))?;
+    let called = named_workloads::service_called(&mesh, &args.service, &own)?;
+    let mut rows = explain::who_can(&mesh, called.service);
+    called.keep_meant(&mut rows, |row| &row.workload);
     Ok(match args.output {
         Output::Json => json(&rows),
         Output::Text => text(&rows),

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use voile_testkit::cluster::{Cluster, wait_for};
 
+use crate::kubernetes_pages;
+
 const VOILE: &str = env!("CARGO_BIN_EXE_voile");
 /// Longest wait for anything; a machine that builds beside it is slow.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -186,6 +188,7 @@ fn one_command_brings_the_mesh_to_a_cluster_and_one_takes_it_away() {
     let principal = r#"destination_principal="spiffe://cluster.local/ns/shop/sa/default""#;
     assert!(metrics.contains(principal), "{metrics}");
     sidecars_have_no_privileges(cluster);
+    kubernetes_pages::are_read(cluster);
     // Without a control plane what is known goes on, and its pods come back.
     let delete = [
         "-n",

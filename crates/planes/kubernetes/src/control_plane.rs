@@ -37,13 +37,11 @@ pub struct ClusterOptions {
     pub injection: Option<(SocketAddr, String)>,
 }
 
-impl ClusterOptions {
-    /// `name`, with the revision behind it where it is not the default one, as Istio names what belongs to a revision.
-    fn of_revision(&self, name: &str) -> String {
-        match &*self.revision {
-            DEFAULT_REVISION => name.to_owned(),
-            revision => format!("{name}-{revision}"),
-        }
+/// `name`, with the revision behind it where it is not the default one, as Istio names what belongs to a revision.
+pub(crate) fn of_revision(name: &str, revision: &str) -> String {
+    match revision {
+        DEFAULT_REVISION => name.to_owned(),
+        revision => format!("{name}-{revision}"),
     }
 }
 
@@ -86,7 +84,7 @@ impl ControlPlane {
         reporter: Reporter,
     ) -> Result<Self, StartError> {
         let client = connect(&cluster.address).await?;
-        let (namespace, service) = (&cluster.namespace, cluster.of_revision("istiod"));
+        let (namespace, service) = (&cluster.namespace, of_revision("istiod", &cluster.revision));
         let service = format!("{service}.{namespace}.svc");
         let names = [service.clone(), format!("{service}.cluster.local")];
         options.names.extend(names.iter().cloned());
@@ -99,7 +97,7 @@ impl ControlPlane {
         let authority = authority::open(client.clone(), namespace, &domain).await?;
         let authority = Arc::new(authority.with_longest(options.certificate_ttl));
         let root = authority.root_pem().to_owned();
-        let settings = cluster.of_revision("istio");
+        let settings = of_revision("istio", &cluster.revision);
         let source = ClusterSource::start(client.clone(), (namespace, &settings)).await?;
         let tokens = Arc::new(ClusterTokens::start(client.clone(), source.store()).await?);
         let credentials = Credentials::Given {
@@ -126,7 +124,7 @@ impl ControlPlane {
             };
             tasks.spawn(webhook.serve(authority, names.to_vec(), over(ended.clone()))?);
         }
-        let lease = cluster.of_revision("voile-leader");
+        let lease = of_revision("voile-leader", &cluster.revision);
         let (candidate, leads) =
             Candidate::new(client.clone(), namespace, lease, cluster.replica.clone());
         tasks.spawn(while_leading(leads, move || {

@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+/// Status of a request that the API server's authorization denies.
+pub(crate) const FORBIDDEN: u16 = 403;
+/// Status of a request for an object that is not there.
+pub(crate) const NOT_FOUND: u16 = 404;
+
 /// Why the cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
@@ -31,9 +36,15 @@ pub enum ClusterError {
 impl ClusterError {
     /// The API server's answer to what was asked.
     pub(crate) fn api(what: impl fmt::Display, error: &kube::Error) -> Self {
+        let cure = match error {
+            kube::Error::Api(status) if status.code == FORBIDDEN => {
+                "; cure: a Role or ClusterRole that lets this user do so"
+            }
+            _ => "",
+        };
         Self::Api {
             what: what.to_string(),
-            reason: explain(error),
+            reason: explain(error) + cure,
         }
     }
 }

@@ -41,7 +41,7 @@ impl IgnoredRules {
                 continue;
             }
             let mut spans = Vec::new();
-            for document in yaml::split(text) {
+            for document in yaml::split(text, file.first_line) {
                 if document.text.contains(ANNOTATION) {
                     of_document(&file.name, &document, &mut spans);
                 }

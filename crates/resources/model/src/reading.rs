@@ -31,7 +31,7 @@ pub fn one_document<T>(
             return refuse(codes::UNREADABLE, first, message, "");
         }
     };
-    let documents = yaml::split(text);
+    let documents = yaml::split(text, file.first_line);
     if let Some(second) = documents.get(1) {
         let place = SourcePosition {
             line: second.first_line,

@@ -55,15 +55,16 @@ fn result(one: &Diagnostic, codes: &[&str], hidden: bool) -> Value {
     if !one.help.is_empty() {
         let _ = write!(text, "\nhelp: {}", one.help);
     }
+    let mut place = json!({"artifactLocation": {"uri": uri(&one.source.file)}});
+    if let Some((line, column)) = one.source.position() {
+        place["region"] = json!({"startLine": line, "startColumn": column});
+    }
     let mut result = json!({
         "ruleId": one.code,
         "ruleIndex": codes.iter().position(|code| *code == one.code),
         "level": level(one.severity),
         "message": {"text": text},
-        "locations": [{"physicalLocation": {
-            "artifactLocation": {"uri": uri(&one.source.file)},
-            "region": {"startLine": one.source.line, "startColumn": one.source.column},
-        }}],
+        "locations": [{"physicalLocation": place}],
         "partialFingerprints": {FINGERPRINT: fingerprint(one)},
     });
     if hidden {

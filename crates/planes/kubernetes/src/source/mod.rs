@@ -4,6 +4,7 @@
 //! API server ─watch─▶ KindWatches ─▶ ObjectStore ─load─▶ voile_control
 //! ```
 
+mod cluster_objects;
 mod scope;
 mod store;
 mod trim;
@@ -22,7 +23,7 @@ use voile_control::source::Source;
 use voile_model::SourceFile;
 use voile_watch::FolderWatch;
 
-use scope::Scope;
+pub use cluster_objects::{ClusterObjects, namespace_of};
 pub(crate) use store::ObjectStore;
 use watches::{KindWatches, Selection, follow, follow_named};
 
@@ -62,15 +63,7 @@ impl ClusterSource {
         let store = Arc::new(ObjectStore::default());
         let mut tasks = JoinSet::new();
         let (namespace, name) = mesh_config;
-        let settings = Selection {
-            // Settings of a revision are settings of the mesh for that revision's control plane.
-            alias: Some("istio"),
-            ..Selection::named(Scope {
-                namespace: Some(namespace.into()),
-                name: Some(name.into()),
-                ..Scope::kind("configmaps")
-            })
-        };
+        let settings = Selection::mesh_config(namespace, name);
         store.expect(&settings.scope);
         tasks.spawn(follow(client.clone(), settings, store.clone()));
         tasks.spawn(follow_named(client.clone(), store.clone()));

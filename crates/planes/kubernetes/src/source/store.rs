@@ -108,7 +108,7 @@ impl ObjectStore {
                 .insert(name.clone(), names.clone())
                 .unwrap_or_default(),
         };
-        let file = SourceFile::new(name.clone(), text);
+        let file = SourceFile::object(name.clone(), text);
         objects.files.insert(name.clone(), Arc::new(file));
         self.news(objects);
         if before != names {

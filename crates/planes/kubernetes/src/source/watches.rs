@@ -58,7 +58,7 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    fn of_kind(resource: ApiResource) -> Self {
+    pub(super) fn of_kind(resource: ApiResource) -> Self {
         let (fields, labels) = match &*resource.kind {
             "Pod" => (Some(LIVING_PODS.to_owned()), None),
             "EndpointSlice" => (None, Some(OTHER_SLICES)),
@@ -91,6 +91,25 @@ impl Selection {
         }
     }
 
+    /// The mesh's settings: those of a revision are settings of the mesh for that revision's control plane.
+    pub(crate) fn mesh_config(namespace: &str, name: &str) -> Self {
+        Self {
+            alias: Some("istio"),
+            ..Self::named(Scope {
+                namespace: Some(namespace.into()),
+                name: Some(name.into()),
+                ..Scope::kind("configmaps")
+            })
+        }
+    }
+
+    pub(super) fn api(&self, client: Client) -> Api<DynamicObject> {
+        match &self.scope.namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, &self.resource),
+            None => Api::all_with(client, &self.resource),
+        }
+    }
+
     fn file(&self, object: &DynamicObject) -> Arc<str> {
         let (kind, name) = (&self.scope.kind, object.name_any());
         match object.namespace() {
@@ -110,10 +129,7 @@ fn kind_of(resource: &ApiResource) -> String {
 
 /// Keeps what `selection` selects in the store, for ever.
 pub(crate) async fn follow(client: Client, selection: Selection, store: Arc<ObjectStore>) {
-    let api: Api<DynamicObject> = match &selection.scope.namespace {
-        Some(namespace) => Api::namespaced_with(client, namespace, &selection.resource),
-        None => Api::all_with(client, &selection.resource),
-    };
+    let api = selection.api(client);
     let mut config = watcher::Config::default().streaming_lists();
     if let Some(fields) = &selection.fields {
         config = config.fields(fields);
@@ -144,7 +160,7 @@ pub(crate) async fn follow(client: Client, selection: Selection, store: Arc<Obje
     }
 }
 
-fn take(selection: &Selection, object: DynamicObject, store: &ObjectStore) -> Arc<str> {
+pub(super) fn take(selection: &Selection, object: DynamicObject, store: &ObjectStore) -> Arc<str> {
     let name = selection.file(&object);
     let resource = &selection.resource;
     match serde_json::to_value(object) {
@@ -288,7 +304,7 @@ impl KindWatches {
 }
 
 /// The resources of the kinds that we read, each in the best version that the cluster serves.
-async fn served(client: &Client) -> Result<Vec<ApiResource>, ClusterError> {
+pub(super) async fn served(client: &Client) -> Result<Vec<ApiResource>, ClusterError> {
     let failed = |error: kube::Error| ClusterError::Api {
         what: "discovery of the cluster's kinds".to_owned(),
         reason: explain(&error),

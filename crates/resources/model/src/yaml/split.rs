@@ -11,13 +11,13 @@ pub(crate) struct Document<'a> {
 }
 
 /// The documents of a file that say anything, in order. `---` stays with the document it opens, and so do directives (`%TAG`) before
-/// it; `...` ends one.
-pub(crate) fn split(text: &str) -> Vec<Document<'_>> {
+/// it; `...` ends one. `first_line` is the number of the first line.
+pub(crate) fn split(text: &str, first_line: u32) -> Vec<Document<'_>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut documents = Vec::new();
-    let (mut start, mut start_line) = (0, 1);
+    let (mut start, mut start_line) = (0, first_line);
     let mut offset = 0;
-    for (line, number) in text.split_inclusive('\n').zip(1u32..) {
+    for (line, number) in text.split_inclusive('\n').zip(first_line..) {
         let next = offset + line.len();
         if is_marker(line, "---") {
             let before = &text[start..offset];

@@ -53,7 +53,7 @@ pub(in crate::check) fn read_file(file: &SourceFile, read: &mut ReadFiles) {
             return;
         }
     };
-    let documents = yaml::split(text);
+    let documents = yaml::split(text, file.first_line);
     if documents.len() > MAX_DOCUMENTS_PER_FILE {
         read.add_lost(LostDocument::unknown(start.clone()));
         read.add_may_be(SECURITY_KINDS, &start);

@@ -1,0 +1,114 @@
+//! The Kubernetes cluster that a command asks, and the resources that a command reads: of a cluster, of files, or both.
+
+use std::path::{Path, PathBuf};
+
+use voile_kubernetes::{Client, ClusterAddress, ClusterObjects, DEFAULT_REVISION, connect};
+use voile_model::{SourceFile, files};
+
+/// Namespace of a cluster's objects that name none.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// The cluster, for a command that can do without.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct ClusterArgs {
+    /// Ask a Kubernetes cluster.
+    #[arg(long)]
+    pub(super) kubernetes: bool,
+
+    /// File that leads to the cluster; without it that of the variable KUBECONFIG, or `~/.kube/config`.
+    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Context of that file; without it the current one.
+    #[arg(long, value_name = "NAME", requires = "kubernetes")]
+    context: Option<String>,
+
+    /// Namespace of the control plane.
+    #[arg(
+        long,
+        short = 'i',
+        value_name = "NAME",
+        default_value = "istio-system",
+        requires = "kubernetes"
+    )]
+    pub(super) istio_namespace: String,
+
+    /// Revision of the control plane, where there are several.
+    #[arg(long, value_name = "NAME", requires = "kubernetes")]
+    pub(super) revision: Option<String>,
+}
+
+impl ClusterArgs {
+    /// A client of the cluster.
+    pub(super) async fn connect(&self) -> Result<Client, String> {
+        let address = ClusterAddress {
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+        };
+        let client = connect(&address).await;
+        client.map_err(|error| error.to_string())
+    }
+
+    async fn objects(&self) -> Result<(Client, ClusterObjects), String> {
+        let client = self.connect().await?;
+        let revision = self.revision.as_deref().unwrap_or(DEFAULT_REVISION);
+        let objects = ClusterObjects::read(&client, &self.istio_namespace, revision).await;
+        let objects = objects.map_err(|error| error.to_string())?;
+        Ok((client, objects))
+    }
+}
+
+/// Resources of a mesh.
+#[derive(Debug)]
+pub(super) struct ReadResources {
+    pub(super) files: Vec<SourceFile>,
+    /// How many of the files are objects of a cluster; they are the first.
+    pub(super) objects: usize,
+    /// Namespace of a name without one: that of the cluster's context, or `default`.
+    pub(super) namespace: String,
+}
+
+impl ReadResources {
+    /// Reads folders and single files. With a cluster, they are read as if they were applied to it.
+    pub(super) fn read(paths: &[PathBuf], cluster: &ClusterArgs) -> Result<Self, String> {
+        let mut files = Vec::new();
+        for path in paths {
+            let read = read_path(path);
+            let read = read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+            if read.is_empty() {
+                let path = path.display();
+                eprintln!("there is no .yaml, .yml or .json file below {path}");
+            }
+            files.extend(read);
+        }
+        if !cluster.kubernetes {
+            return Ok(Self {
+                files,
+                objects: 0,
+                namespace: DEFAULT_NAMESPACE.to_owned(),
+            });
+        }
+        let (client, objects) = super::on_runtime(cluster.objects(), |error| error)?;
+        for reason in &objects.unread {
+            eprintln!("not read: {reason}");
+        }
+        let texts = files.iter().filter_map(|file| file.text.as_ref().ok());
+        texts.for_each(|text| objects.replace_by(text));
+        let mut all = objects.files();
+        let objects = all.len();
+        all.extend(files);
+        Ok(Self {
+            files: all,
+            objects,
+            namespace: client.default_namespace().to_owned(),
+        })
+    }
+}
+
+/// The files below a folder, or one named file, with any ending.
+fn read_path(path: &Path) -> std::io::Result<Vec<SourceFile>> {
+    match path.metadata()?.is_dir() {
+        true => files::read_directory(path),
+        false => Ok(vec![files::read_file(path)]),
+    }
+}

@@ -1,0 +1,148 @@
+//! Services and workloads of a mesh by the names that kubectl and istioctl use: `svc/web.shop`, `deploy/web`, `pod/web-1`.
+
+use std::sync::Arc;
+
+use voile_analysis::explain;
+use voile_kubernetes::pods::{PodOwner, PodReference};
+use voile_model::mesh::MeshService;
+use voile_model::mesh::workload::WorkloadType;
+use voile_model::{Identity, Labels, Mesh, Namespace};
+
+/// A service that a person names, and the workloads of it that are meant; none for all.
+pub(super) struct CalledService<'a> {
+    pub(super) service: &'a Arc<MeshService>,
+    workloads: Option<Vec<String>>,
+}
+
+impl CalledService<'_> {
+    /// Keeps the answers of the workloads that are meant. A waypoint answers for all of them.
+    pub(super) fn keep_meant<T>(&self, answers: &mut Vec<T>, workload: impl Fn(&T) -> &String) {
+        let Some(meant) = &self.workloads else {
+            return;
+        };
+        if answers.iter().any(|one| meant.contains(workload(one))) {
+            answers.retain(|one| meant.contains(workload(one)));
+        }
+    }
+}
+
+/// A Pod, or a controller of Pods.
+struct NamedWorkload<'a> {
+    /// As in the answers of `explain`.
+    name: String,
+    namespace: &'a Namespace,
+    labels: &'a Labels,
+    service_account: &'a Arc<str>,
+}
+
+/// The service that a name means: a service's own name, or `KIND/NAME[.NAMESPACE]` of a Service, a Pod or a controller.
+pub(super) fn service_called<'a>(
+    mesh: &'a Mesh,
+    text: &str,
+    own: &Namespace,
+) -> Result<CalledService<'a>, String> {
+    let unknown = || format!("there is no service `{text}`");
+    let reference: Option<PodReference> = text.parse().ok();
+    let Some((owner, reference)) = reference.and_then(|one| Some((one.owner?, one))) else {
+        let service = explain::service_called(mesh, text, own).ok_or_else(unknown)?;
+        return Ok(CalledService {
+            service,
+            workloads: None,
+        });
+    };
+    if owner == PodOwner::Service {
+        let namespace = reference.namespace.as_deref().unwrap_or(own.as_str());
+        let name = format!("{namespace}/{}", reference.name);
+        let service = explain::service_called(mesh, &name, own).ok_or_else(unknown)?;
+        return Ok(CalledService {
+            service,
+            workloads: None,
+        });
+    }
+    let named = workloads(mesh, &reference, own);
+    let first = named
+        .first()
+        .ok_or_else(|| format!("there is no workload `{text}`"))?;
+    let selects = |service: &&Arc<MeshService>| {
+        let selector = service.selector.as_ref().filter(|one| !one.is_empty());
+        service.key.namespace == *first.namespace
+            && selector.is_some_and(|selector| selector.selects(first.labels))
+    };
+    let mut services = mesh.services.values().filter(selects);
+    let service = services
+        .next()
+        .ok_or_else(|| format!("no service selects `{text}`"))?;
+    if let Some(other) = services.next() {
+        return Err(format!(
+            "several services select `{text}`: name one, such as svc/{} or svc/{}",
+            service.name, other.name
+        ));
+    }
+    Ok(CalledService {
+        service,
+        workloads: Some(named.iter().map(|one| one.name.clone()).collect()),
+    })
+}
+
+/// The identity of a Pod or of a controller's Pods; none if the text is no such name.
+pub(super) fn identity_of(
+    mesh: &Mesh,
+    text: &str,
+    own: &Namespace,
+) -> Option<Result<Identity, String>> {
+    let reference: PodReference = text.parse().ok()?;
+    reference
+        .owner
+        .filter(|owner| *owner != PodOwner::Service)?;
+    let named = workloads(mesh, &reference, own);
+    let Some(first) = named.first() else {
+        return Some(Err(format!("there is no workload `{text}`")));
+    };
+    let (domain, namespace) = (&mesh.config.trust_domain, first.namespace);
+    let whole = format!(
+        "spiffe://{domain}/ns/{namespace}/sa/{}",
+        first.service_account
+    );
+    Some(whole.parse().map_err(|error| format!("{text}: {error}")))
+}
+
+/// Pods by their own names or their owner's, and controllers that files declare.
+fn workloads<'a>(
+    mesh: &'a Mesh,
+    reference: &PodReference,
+    own: &'a Namespace,
+) -> Vec<NamedWorkload<'a>> {
+    let namespace = reference.namespace.as_deref().unwrap_or(own.as_str());
+    let owner = reference.owner.unwrap_or(PodOwner::Pod);
+    let owned = |kind: WorkloadType, name: &str| {
+        let is_deployment = kind == WorkloadType::Deployment;
+        name == reference.name && is_deployment == (owner == PodOwner::Deployment)
+    };
+    let pods = mesh.pods.values().filter(|pod| {
+        let meant = match owner {
+            PodOwner::Pod => *pod.name.name == *reference.name,
+            _ => pod
+                .owner
+                .as_ref()
+                .is_some_and(|(kind, name)| owned(*kind, name)),
+        };
+        pod.name.namespace.as_str() == namespace && meant
+    });
+    let pods = pods.map(|pod| ("Pod".to_owned(), &pod.name, &pod.template));
+    let kind = owner.to_string();
+    let controllers = mesh.deployments.values().filter(move |controller| {
+        let name = &controller.name;
+        let same = name.namespace.as_str() == namespace && *name.name == *reference.name;
+        same && controller.kind.to_string() == kind
+    });
+    let controllers = controllers.map(|one| (one.kind.to_string(), &one.name, &one.template));
+    let named = pods.chain(controllers);
+    named
+        .map(|(kind, name, template)| NamedWorkload {
+            name: format!("{kind} {name}"),
+            namespace: &name.namespace,
+            labels: &template.labels,
+            service_account: &template.service_account,
+        })
+        .collect()
+}

@@ -1,0 +1,137 @@
+//! `voile status` and `voile config` on a real cluster: pages of pods by forwarded ports. `kubernetes` calls it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use voile_testkit::cluster::{Cluster, wait_for};
+
+const VOILE: &str = env!("CARGO_BIN_EXE_voile");
+/// Longest wait for proxies that are in sync.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A user who may read all pods and forward no port.
+const LOOKER: &str = r#"
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: look, namespace: shop}
+rules: [{apiGroups: [""], resources: [pods], verbs: [get, list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: look, namespace: shop}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: look}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: looker}]
+"#;
+
+/// Exit code, stdout, and stderr.
+fn voile(cluster: &Cluster, arguments: &str) -> (Option<i32>, String, String) {
+    let mut command = cluster.control_plane_command(Path::new(VOILE));
+    let output = command
+        .args(arguments.split(' '))
+        .output()
+        .expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+/// The namespace `shop` has two pods of a Deployment `web` and a pod `client` in the mesh; `outside` has a pod without a proxy.
+pub(crate) fn are_read(cluster: &Cluster) {
+    every_replica_is_asked(cluster);
+    a_pods_proxy_is_asked(cluster);
+    errors_name_pod_reason_and_cure(cluster);
+}
+
+fn every_replica_is_asked(cluster: &Cluster) {
+    let pages = wait_for("proxies in sync", PATIENCE, || {
+        match voile(cluster, "status --kubernetes -o json") {
+            (Some(0), pages, _) => Ok(pages),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    let pages: Value = serde_json::from_str(&pages).expect("JSON");
+    let pages = pages.as_object().expect("a page for each pod");
+    assert_eq!(pages.len(), 2);
+    assert!(
+        pages
+            .keys()
+            .all(|name| name.starts_with("istio-system/istiod-"))
+    );
+    let proxies = pages.values().filter_map(|page| page["proxies"].as_array());
+    // Each proxy is connected to one of them.
+    assert_eq!(proxies.map(Vec::len).sum::<usize>(), 3);
+    let (_, text, _) = voile(cluster, "status --kubernetes");
+    assert_eq!(text.matches("\nistio-system/istiod-").count(), 1, "{text}");
+    assert!(text.contains("client.shop"), "{text}");
+}
+
+fn a_pods_proxy_is_asked(cluster: &Cluster) {
+    for name in ["deploy/web -n shop", "svc/web.shop"] {
+        let (code, text, errors) = voile(cluster, &format!("config {name} --kubernetes"));
+        assert_eq!(code, Some(0), "{errors}");
+        assert!(text.starts_with("connected to https://istiod.istio-system.svc:15012"));
+        assert!(text.contains("\nconfiguration  shop/web-"), "{text}");
+    }
+    for name in ["client.shop", "shop/client", "pod/client -n shop"] {
+        let asked = format!("config {name} --kubernetes -o json");
+        let (code, page, errors) = voile(cluster, &asked);
+        assert_eq!(code, Some(0), "{errors}");
+        let page: Value = serde_json::from_str(&page).expect("JSON");
+        assert_eq!(page["configuration"]["resource"], "shop/client");
+    }
+}
+
+fn errors_name_pod_reason_and_cure(cluster: &Cluster) {
+    cluster.apply(LOOKER).expect("a role");
+    let own = std::fs::read_to_string(cluster.kubeconfig()).expect("a kubeconfig");
+    let looker = cluster.folder().join("looker");
+    let of_looker = own.replace(r#""user": {"#, r#""user": {"as": "looker", "#);
+    std::fs::write(&looker, of_looker).expect("written");
+    let as_looker = format!(
+        "config client.shop --kubernetes --kubeconfig {}",
+        looker.display()
+    );
+    for (asked, parts) in [
+        (
+            "config client.outside --kubernetes",
+            [
+                "pod outside/client, container istio-proxy, port 15000: ",
+                "no such container",
+                "istio-injection=enabled",
+            ],
+        ),
+        (
+            "config nobody.shop --kubernetes",
+            [
+                "pod shop/nobody, ",
+                "not found",
+                "cure: kubectl -n shop get pods",
+            ],
+        ),
+        (
+            &as_looker,
+            [
+                "pod shop/client, ",
+                r#"cannot get resource "pods/portforward""#,
+                "cure: a Role in shop",
+            ],
+        ),
+        (
+            "status --kubernetes -i shop",
+            [
+                "control plane in the namespace shop: ",
+                "there is no pod of it",
+                "--istio-namespace",
+            ],
+        ),
+    ] {
+        let (code, _, errors) = voile(cluster, asked);
+        assert_eq!(code, Some(2), "{asked}");
+        for part in parts {
+            assert!(errors.contains(part), "{asked}: {errors}");
+        }
+    }
+}
