@@ -33,7 +33,7 @@ use loading::{last_good, quiet_work, reload, state_file, state_watch};
 pub use error::ControlError;
 pub use keys::{KeyOptions, REFRESH as KEY_REFRESH};
 pub use options::{ControlOptions, FAREWELL, WORKLOAD_GRACE};
-pub use quiet_work::{Report, Reporter};
+pub use quiet_work::{Report, Reporter, RestedConfiguration};
 pub use server::{
     Addresses, Control, Credentials, RESTING_BYTES_OF_ALL, RESTING_BYTES_PER_CALLER, UNPROVEN_BYTES,
 };

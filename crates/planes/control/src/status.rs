@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::json;
+use tokio::sync::watch;
 use voile_identity::Revocations;
 use voile_model::Identity;
 use voile_model::mesh::Mesh;
@@ -34,6 +35,7 @@ use crate::foreign_proxies::envoy::Envoys;
 use crate::groups::Registrar;
 use crate::keys::{KeyStatus, Keys};
 use crate::provenance::{ExplainedResource, ResourceIndex};
+use crate::quiet_work::RestedConfiguration;
 use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 pub(crate) use documents::Documents;
 use histogram::LatencyHistogram;
@@ -76,8 +78,8 @@ pub(crate) struct Status {
     /// Why the state folder is not what it was.
     state_lost: Mutex<Option<String>>,
     pub(crate) journal: Journal,
-    /// The mesh when it last rested.
-    mesh: Mutex<Arc<Mesh>>,
+    /// The configuration when it last rested.
+    rested: watch::Sender<Arc<RestedConfiguration>>,
     /// Documents that are not in force.
     documents: Mutex<Documents>,
     /// Stock Envoys, and what could not be said to them.
@@ -109,7 +111,7 @@ impl Default for Status {
             interest: OnceLock::default(),
             state_lost: Mutex::default(),
             journal: Journal::default(),
-            mesh: Mutex::default(),
+            rested: watch::Sender::default(),
             documents: Mutex::default(),
             envoys: Envoys::default(),
             limits: EnvoyLimits::default(),
@@ -213,9 +215,14 @@ impl Status {
         self.next_update.store(next, Ordering::Relaxed);
     }
 
-    /// Stores the mesh that the current or the next snapshot is made of.
-    pub(crate) fn explained_by(&self, mesh: Arc<Mesh>) {
-        *self.mesh.lock().unwrap_or_else(PoisonError::into_inner) = mesh;
+    /// Publishes the configuration that the current or the next snapshot is made of.
+    pub(crate) fn explained_by(&self, rested: RestedConfiguration) {
+        self.rested.send_replace(rested.into());
+    }
+
+    /// The configuration whenever it rests.
+    pub(crate) fn configurations(&self) -> watch::Receiver<Arc<RestedConfiguration>> {
+        self.rested.subscribe()
     }
 
     /// Stores the documents of the last reading that are not in force.
@@ -236,8 +243,7 @@ impl Status {
     }
 
     fn mesh(&self) -> Arc<Mesh> {
-        let mesh = self.mesh.lock().unwrap_or_else(PoisonError::into_inner);
-        mesh.clone()
+        self.rested.borrow().mesh.clone()
     }
 
     /// `/debug/config`: what streams hold, and of which documents it was made.

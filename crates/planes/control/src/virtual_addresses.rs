@@ -161,6 +161,11 @@ fn give(
 pub(crate) struct AssignedAddresses(BTreeMap<ServiceKey, Arc<MeshService>>);
 
 impl AssignedAddresses {
+    /// The services with their addresses.
+    pub(crate) fn services(&self) -> Vec<Arc<MeshService>> {
+        self.0.values().cloned().collect()
+    }
+
     /// The mesh with them; none when it is the same without.
     pub(crate) fn applied(&self, mesh: &Mesh) -> Option<Mesh> {
         if self.0.is_empty() {

@@ -4,6 +4,9 @@ use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -14,9 +17,10 @@ use crate::connect::{ClusterAddress, connect};
 use crate::election::Candidate;
 use crate::error::ClusterError;
 use crate::inject::InjectorOptions;
-use crate::injection::InjectionWebhook;
+use crate::injection::WebhookServer;
 use crate::source::ClusterSource;
 use crate::tokens::ClusterTokens;
+use crate::webhooks::Validator;
 use crate::{authority, roots};
 
 /// Name of a revision that nobody named.
@@ -116,11 +120,12 @@ impl ControlPlane {
                 discovery_address: format!("{service}:15012"),
                 ..InjectorOptions::default()
             };
-            let webhook = InjectionWebhook {
+            let webhook = WebhookServer {
                 listener,
                 options,
                 settings: format!("configmaps/{namespace}/{settings}"),
                 store,
+                validator: Validator::new(control.configurations()),
             };
             tasks.spawn(webhook.serve(authority, names.to_vec(), over(ended.clone()))?);
         }
@@ -167,7 +172,12 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ClusterError> {
 async fn duties(client: Client, root: String, revision: String) {
     tokio::join!(
         roots::keep_config_maps(client.clone(), root.clone()),
-        roots::keep_webhooks(client, root, revision),
+        roots::keep_webhooks::<MutatingWebhookConfiguration>(
+            client.clone(),
+            root.clone(),
+            revision.clone()
+        ),
+        roots::keep_webhooks::<ValidatingWebhookConfiguration>(client, root, revision),
     );
 }
 

@@ -1,4 +1,4 @@
-//! The injection webhook of a control plane: its certificate, and settings that follow the mesh's ConfigMap.
+//! The webhooks of a control plane: their certificate, and settings of injection that follow the mesh's ConfigMap.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use voile_model::mesh::MeshConfig;
 use crate::error::ClusterError;
 use crate::inject::InjectorOptions;
 use crate::source::ObjectStore;
-use crate::webhooks::{self, InjectionSettings};
+use crate::webhooks::{self, InjectionSettings, Validator};
 
 /// The webhook's certificate, signed by the mesh's authority and made anew at half its life.
 #[derive(Debug)]
@@ -56,15 +56,16 @@ impl ResolvesServerCert for OwnCertificate {
 }
 
 /// The webhook server, once it listens.
-pub(crate) struct InjectionWebhook {
+pub(crate) struct WebhookServer {
     pub(crate) listener: TcpListener,
     pub(crate) options: InjectorOptions,
     /// Name of the file of the mesh's ConfigMap.
     pub(crate) settings: String,
     pub(crate) store: Arc<ObjectStore>,
+    pub(crate) validator: Validator,
 }
 
-impl InjectionWebhook {
+impl WebhookServer {
     /// Serves until `over`. `names` are the names that the API server calls it by.
     ///
     /// # Errors
@@ -89,6 +90,7 @@ impl InjectionWebhook {
         let mut changes = self.store.changes();
         let (published, current) = watch::channel(Arc::new(self.read()));
         let listener = self.listener.try_clone().map_err(|error| failed(&error))?;
+        let validator = self.validator.clone();
         Ok(async move {
             let follow = async {
                 let mut read = self.store.text(&self.settings);
@@ -105,7 +107,7 @@ impl InjectionWebhook {
                 }
             };
             tokio::select! {
-                served = webhooks::serve(listener, Arc::new(tls), current, over) => {
+                served = webhooks::serve(listener, Arc::new(tls), current, validator, over) => {
                     if let Err(error) = served {
                         tracing::error!(%error, "the webhook");
                     }

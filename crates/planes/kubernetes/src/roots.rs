@@ -1,18 +1,22 @@
 //! Brings the mesh's root certificate to where others look for it: a ConfigMap in every namespace, and the webhooks' `caBundle`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::select;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as watch};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::error::explain;
@@ -161,10 +165,37 @@ async fn write_config_map(client: &Client, namespace: &str, root: &str) -> Resul
         .map(drop)
 }
 
-/// Keeps the `caBundle` of the revision's injection webhooks, for ever.
-pub(crate) async fn keep_webhooks(client: Client, root: String, revision: String) {
-    let all: Api<MutatingWebhookConfiguration> = Api::all(client);
-    let ours = format!("app=sidecar-injector,istio.io/rev={revision}");
+/// A kind of webhook configurations.
+pub(crate) trait WebhookConfiguration: Resource<DynamicType = ()> {
+    /// Label `app` of those of a control plane, as Istio's have it.
+    const APP: &'static str;
+    /// The clients of its webhooks.
+    fn clients(&self) -> Vec<&WebhookClientConfig>;
+}
+
+impl WebhookConfiguration for MutatingWebhookConfiguration {
+    const APP: &'static str = "sidecar-injector";
+    fn clients(&self) -> Vec<&WebhookClientConfig> {
+        let webhooks = self.webhooks.iter().flatten();
+        webhooks.map(|one| &one.client_config).collect()
+    }
+}
+
+impl WebhookConfiguration for ValidatingWebhookConfiguration {
+    const APP: &'static str = "istiod";
+    fn clients(&self) -> Vec<&WebhookClientConfig> {
+        let webhooks = self.webhooks.iter().flatten();
+        webhooks.map(|one| &one.client_config).collect()
+    }
+}
+
+/// Keeps the `caBundle` of the revision's webhooks of one kind, for ever.
+pub(crate) async fn keep_webhooks<K>(client: Client, root: String, revision: String)
+where
+    K: WebhookConfiguration + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let all: Api<K> = Api::all(client);
+    let ours = format!("app={},istio.io/rev={revision}", K::APP);
     let config = watcher::Config::default().labels(&ours);
     let mut changes = watch(all.clone(), config).default_backoff().boxed();
     let mut waiting: BTreeMap<String, usize> = BTreeMap::new();
@@ -177,12 +208,10 @@ pub(crate) async fn keep_webhooks(client: Client, root: String, revision: String
         match next {
             Some(Ok(Event::Apply(one) | Event::InitApply(one))) => {
                 let bundle = ByteString(root.as_bytes().to_vec());
-                let webhooks = one.webhooks.as_deref().unwrap_or_default();
-                let is_right = |bundles: Option<&ByteString>| bundles == Some(&bundle);
-                if webhooks
-                    .iter()
-                    .all(|hook| is_right(hook.client_config.ca_bundle.as_ref()))
-                {
+                let webhooks = one.clients();
+                let is_right =
+                    |client: &&WebhookClientConfig| client.ca_bundle.as_ref() == Some(&bundle);
+                if webhooks.iter().all(is_right) {
                     waiting.remove(&one.name_any());
                 } else {
                     waiting.insert(one.name_any(), webhooks.len());
@@ -206,7 +235,8 @@ pub(crate) async fn keep_webhooks(client: Client, root: String, revision: String
             let patch: Patch<()> = Patch::Json(operations);
             if let Err(error) = all.patch(&name, &PatchParams::default(), &patch).await {
                 tracing::warn!(
-                    "mutatingwebhookconfigurations/{name} cannot be written: {}",
+                    "{}/{name} cannot be written: {}",
+                    K::plural(&()),
                     explain(&error)
                 );
                 waiting.insert(name, webhooks);

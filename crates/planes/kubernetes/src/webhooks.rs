@@ -1,9 +1,10 @@
-//! The server of admission webhooks: HTTPS that the API server calls for each new Pod. `POST /inject` and `/inject/…` answer an
-//! AdmissionReview, `GET /ready` says that the server runs. The caller brings the certificate and the settings; both may change
-//! while the server runs.
+//! The server of admission webhooks: HTTPS that the API server calls for each new Pod and for resources of the mesh. `POST
+//! /inject`, `/inject/…` and `/validate` answer an AdmissionReview, `GET /ready` says that the server runs. The caller brings the
+//! certificate and the settings; both may change while the server runs.
 
 mod review;
 mod server;
+mod validate;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +14,14 @@ use voile_model::mesh::MeshConfig;
 use crate::inject::InjectorOptions;
 
 pub use server::serve;
+pub use validate::Validator;
 
 /// Largest body of a request: the API server stores no larger object.
 pub const MAX_BODY_BYTES: usize = 3 << 20;
-/// Bodies that are read and answered at once: 96 MiB in all.
+/// Pods that are read and answered at once: 96 MiB in all.
 pub const MAX_BODIES: usize = 32;
+/// Other resources that are read and answered at once, beside the Pods: 24 MiB in all. Injection never waits for them.
+pub const MAX_VALIDATED_BODIES: usize = 8;
 /// Open connections. At the limit the connection that is idle for the longest time ends.
 pub const MAX_CONNECTIONS: usize = 512;
 /// Time for a TLS handshake.

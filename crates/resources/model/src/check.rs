@@ -16,7 +16,8 @@ mod telemetry;
 mod workloads;
 
 use loading::{
-    assemble, checker, document, istio_metadata, kinds, last_good, merge, read_files, values,
+    assemble, beside, checker, document, istio_metadata, kinds, last_good, merge, read_files,
+    values,
 };
 
 use workloads::{controller, endpoint_slice, kubernetes, networking, pod, probe, slices, topology};
@@ -28,6 +29,7 @@ use routing::{
 
 use policies::{authorization, fail_closed, rate_limit, request_authentication, security};
 
+pub use beside::{check_beside, diagnose};
 pub use capture::{PREFIX as CAPTURE_PREFIX, capture_scope};
 pub use checker::{CheckOutcome, Checker, MeshPatch, Patch, ResourceReach, Turn};
 pub(crate) use config::DEFAULT_ATTEMPTS;

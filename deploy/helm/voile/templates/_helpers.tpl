@@ -22,6 +22,11 @@ istio{{ with .Values.revision }}-{{ . }}{{ end }}
 istio-sidecar-injector{{ with .Values.revision }}-{{ . }}{{ end }}{{ include "voile.webhookSuffix" . }}
 {{- end }}
 
+{{/* Name of the configuration of the validating webhooks, as Istio's. */}}
+{{- define "voile.validatorName" -}}
+istio-validator{{ with .Values.revision }}-{{ . }}{{ end }}-{{ .Release.Namespace }}
+{{- end }}
+
 {{/* Labels that select the pods of this revision. */}}
 {{- define "voile.selector" -}}
 app: istiod

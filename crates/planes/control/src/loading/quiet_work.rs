@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use voile_model::mesh::Mesh;
+use voile_model::mesh::{Mesh, MeshService};
 use voile_model::{Diagnostic, SourceFile};
 
 use crate::departed_workloads::{MeshMembers, Register};
@@ -38,6 +38,19 @@ pub struct Report {
     pub version: String,
     /// True if any reading since the last report told proxies something new.
     pub changed: bool,
+}
+
+/// What is in force, and what was found in it, when the configuration last rested.
+#[derive(Debug, Clone, Default)]
+pub struct RestedConfiguration {
+    /// Resources in force.
+    pub mesh: Arc<Mesh>,
+    /// The files that were read. None: nothing could be read yet.
+    pub files: Option<Arc<[Arc<SourceFile>]>>,
+    /// Problems of resources, sorted by place.
+    pub diagnostics: Arc<[Diagnostic]>,
+    /// Services that name no address, with the virtual addresses that they were given.
+    pub addressed: Vec<Arc<MeshService>>,
 }
 
 /// Hears each report; called from a blocking thread.
@@ -161,6 +174,8 @@ pub(crate) struct ReloadScheduler {
     /// When the same configuration may be judged otherwise: a certificate expires.
     pub(crate) judged_again: Option<Instant>,
     pub(crate) written: Written,
+    /// Of the last report.
+    pub(crate) found: Arc<[Diagnostic]>,
 }
 
 impl ReloadScheduler {
@@ -241,13 +256,15 @@ impl ReloadScheduler {
         let mut problems = snapshot.problems();
         problems.extend(known.problems);
         self.status.found(Documents::of(&diagnostics, &problems));
-        (self.reporter)(&Report {
+        let report = Report {
             diagnostics,
             problems,
             unreadable: None,
             version: snapshot.version.to_string(),
             changed,
-        });
+        };
+        (self.reporter)(&report);
+        self.found = report.diagnostics.into();
         errors
     }
 }

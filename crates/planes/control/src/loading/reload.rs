@@ -22,7 +22,7 @@ use crate::error::ControlError;
 use crate::keys::{Keys, Texts};
 use crate::last_good::LastGood;
 use crate::options::FAREWELL;
-use crate::quiet_work::{LastRead, Pending, ReloadScheduler, Reporter};
+use crate::quiet_work::{LastRead, Pending, ReloadScheduler, Reporter, RestedConfiguration};
 use crate::revocations::RevocationFile;
 use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 use crate::source::Source;
@@ -147,6 +147,7 @@ impl<S: Source> Reload<S> {
                 pause: None,
                 judged_again: None,
                 written,
+                found: Arc::default(),
             }),
             status,
         }
@@ -534,9 +535,16 @@ impl<S: Source> Reload<S> {
         // A copy: whoever held the mesh itself would have the next edit copy it.
         let mesh = Arc::new(self.mesh.as_deref().cloned().unwrap_or_default());
         let snapshot = self.snapshot.clone().unwrap_or_default();
+        let files = self.known.files.clone();
+        let addressed = self.given.services();
         Some(move || {
             rest.work(pending, &mesh, &snapshot);
-            rest.status.explained_by(mesh);
+            rest.status.explained_by(RestedConfiguration {
+                mesh,
+                files,
+                diagnostics: rest.found.clone(),
+                addressed,
+            });
             rest
         })
     }

@@ -35,7 +35,7 @@ use crate::error::ControlError;
 use crate::groups::{self, Registrar};
 use crate::keys::Keys;
 use crate::options::ControlOptions;
-use crate::quiet_work::Reporter;
+use crate::quiet_work::{Reporter, RestedConfiguration};
 use crate::reload::{Publisher, Reload, RememberedState};
 use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 use crate::source::Source;
@@ -78,6 +78,7 @@ pub struct Control {
     discovery: Discovery,
     groups: Arc<Registrar>,
     monitoring: monitoring::Monitoring,
+    status: Arc<Status>,
 }
 
 /// Where the authority's key comes from, and which tokens are believed.
@@ -210,12 +211,18 @@ impl Control {
             tasks,
             discovery,
             groups,
+            status,
         })
     }
 
     /// Addresses of the listeners.
     pub fn addresses(&self) -> Addresses {
         self.addresses
+    }
+
+    /// The configuration whenever it rests: what is in force, and what was found in it.
+    pub fn configurations(&self) -> watch::Receiver<Arc<RestedConfiguration>> {
+        self.status.configurations()
     }
 
     /// Ends every stream and listener, and waits until they are gone.

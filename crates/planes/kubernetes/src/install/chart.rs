@@ -30,6 +30,7 @@ chart_files![
     "templates/gatewayclass.yaml",
     "templates/horizontalpodautoscaler.yaml",
     "templates/mutatingwebhookconfiguration.yaml",
+    "templates/validatingwebhookconfiguration.yaml",
     "templates/poddisruptionbudget.yaml",
     "templates/role.yaml",
     "templates/service.yaml",

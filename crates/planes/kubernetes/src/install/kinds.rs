@@ -35,7 +35,7 @@ const fn cluster(group: &'static str, kind: &'static str, plural: &'static str) 
 pub(super) const DEFINITION: &str = "CustomResourceDefinition";
 
 /// All of them in the order of their installation. Webhooks come last: without a control plane they stop pods.
-pub(super) const KINDS: [InstalledKind; 13] = [
+pub(super) const KINDS: [InstalledKind; 14] = [
     cluster(
         "apiextensions.k8s.io",
         DEFINITION,
@@ -68,6 +68,11 @@ pub(super) const KINDS: [InstalledKind; 13] = [
         "admissionregistration.k8s.io",
         "MutatingWebhookConfiguration",
         "mutatingwebhookconfigurations",
+    ),
+    cluster(
+        "admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration",
+        "validatingwebhookconfigurations",
     ),
 ];
 

@@ -7,7 +7,7 @@
 mod cluster_objects;
 mod scope;
 mod store;
-mod trim;
+pub(crate) mod trim;
 mod watches;
 
 use std::fmt;

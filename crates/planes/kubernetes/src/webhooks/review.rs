@@ -19,10 +19,16 @@ pub(super) fn answer(body: &[u8], path: &str, settings: &InjectionSettings) -> V
         Err(why) => refused("", &format!("could not decode the AdmissionReview: {why}")),
         Ok(review) => decide(&review["request"], path, settings),
     };
+    review(&response)
+}
+
+/// A review with this response.
+pub(super) fn review(response: &Value) -> Value {
     json!({"apiVersion": API_VERSION, "kind": KIND, "response": response})
 }
 
-fn read(body: &[u8]) -> Result<Value, String> {
+/// The review of a request's body.
+pub(super) fn read(body: &[u8]) -> Result<Value, String> {
     let review: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     if review["kind"] != KIND || review["apiVersion"] != API_VERSION {
         let (kind, version) = (&review["kind"], &review["apiVersion"]);
@@ -85,7 +91,8 @@ fn decide(request: &Value, path: &str, settings: &InjectionSettings) -> Value {
     }
 }
 
-fn refused(uid: &str, why: &str) -> Value {
+/// A response that refuses.
+pub(super) fn refused(uid: &str, why: &str) -> Value {
     const BAD_REQUEST: u16 = 400;
     let status: Map<String, Value> = [
         ("message".to_owned(), why.into()),
@@ -98,7 +105,7 @@ fn refused(uid: &str, why: &str) -> Value {
 }
 
 /// As much of the warnings as an API server passes on.
-fn shortened(warnings: Vec<String>) -> Vec<String> {
+pub(super) fn shortened(warnings: Vec<String>) -> Vec<String> {
     let mut left = MAX_WARNINGS_BYTES;
     let mut kept = Vec::new();
     for mut warning in warnings {

@@ -17,14 +17,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 use super::review;
 use super::{
     BODY_TIMEOUT, HANDSHAKE_TIMEOUT, HEAD_TIMEOUT, InjectionSettings, MAX_BODIES, MAX_BODY_BYTES,
-    MAX_CONNECTIONS, STOP_TIMEOUT,
+    MAX_CONNECTIONS, MAX_VALIDATED_BODIES, STOP_TIMEOUT, Validator,
 };
 
 /// Pause after a failed accept: descriptors may be short.
@@ -35,8 +35,11 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// What all connections share.
 struct Webhooks {
     settings: watch::Receiver<Arc<InjectionSettings>>,
-    /// Room for bodies.
-    bodies: Semaphore,
+    validator: Validator,
+    /// Room for bodies of injection.
+    pods: Semaphore,
+    /// Room for bodies of validation.
+    validated: Semaphore,
 }
 
 /// An open connection.
@@ -54,6 +57,7 @@ pub async fn serve(
     listener: std::net::TcpListener,
     tls: Arc<ServerConfig>,
     settings: watch::Receiver<Arc<InjectionSettings>>,
+    validator: Validator,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
@@ -61,7 +65,9 @@ pub async fn serve(
     let acceptor = TlsAcceptor::from(tls);
     let webhooks = Arc::new(Webhooks {
         settings,
-        bodies: Semaphore::new(MAX_BODIES),
+        validator,
+        pods: Semaphore::new(MAX_BODIES),
+        validated: Semaphore::new(MAX_VALIDATED_BODIES),
     });
     let (ending, ended) = watch::channel(false);
     let mut tasks = JoinSet::new();
@@ -165,49 +171,76 @@ async fn connection(
 impl Webhooks {
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let path = request.uri().path().to_owned();
-        let is_injection = path == "/inject" || path.starts_with("/inject/");
+        let is_review = matches!(&*path, "/inject" | "/validate") || path.starts_with("/inject/");
         match (request.method(), path.as_str()) {
             (&Method::GET | &Method::HEAD, "/ready") => text(StatusCode::OK, "ready\n"),
-            (&Method::POST, _) if is_injection => self.review(request, &path).await,
+            (&Method::POST, "/validate") => self.validate(request).await,
+            (&Method::POST, _) if is_review => self.inject(request, &path).await,
             (_, "/ready") => not_allowed("GET"),
-            _ if is_injection => not_allowed("POST"),
+            _ if is_review => not_allowed("POST"),
             _ => text(StatusCode::NOT_FOUND, "nothing here\n"),
         }
     }
 
-    async fn review(&self, request: Request<Incoming>, path: &str) -> Response<Full<Bytes>> {
-        let content_type = request.headers().get(CONTENT_TYPE);
-        let content_type = content_type.and_then(|value| value.to_str().ok());
-        let media_type = content_type.and_then(|text| text.split(';').next());
-        if media_type.map(str::trim) != Some("application/json") {
-            let message = "invalid Content-Type, want `application/json`\n";
-            return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, message);
-        }
-        let read = async {
-            let permit = self.bodies.acquire().await;
-            let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
-            (permit, body.await)
+    async fn inject(&self, request: Request<Incoming>, path: &str) -> Response<Full<Bytes>> {
+        let (_permit, body) = match read_body(request, &self.pods).await {
+            Ok(read) => read,
+            Err(refusal) => return *refusal,
         };
-        let Ok((_permit, body)) = tokio::time::timeout(BODY_TIMEOUT, read).await else {
-            return text(
-                StatusCode::REQUEST_TIMEOUT,
-                "the body did not come in time\n",
-            );
-        };
-        let body = match body {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                let message = format!("the body is larger than {MAX_BODY_BYTES} bytes\n");
-                return text(StatusCode::PAYLOAD_TOO_LARGE, message);
-            }
-            Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")),
-        };
-        if body.is_empty() {
-            return text(StatusCode::BAD_REQUEST, "no body found\n");
-        }
         let settings = Arc::clone(&self.settings.borrow());
         let review = review::answer(&body, path, &settings);
         respond(StatusCode::OK, JSON, review.to_string())
+    }
+
+    async fn validate(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let (_permit, body) = match read_body(request, &self.validated).await {
+            Ok(read) => read,
+            Err(refusal) => return *refusal,
+        };
+        match self.validator.answer(body).await {
+            Ok(review) => respond(StatusCode::OK, JSON, review.to_string()),
+            Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+        }
+    }
+}
+
+/// The body of a review, while the permit is held.
+async fn read_body(
+    request: Request<Incoming>,
+    room: &Semaphore,
+) -> Result<(SemaphorePermit<'_>, Bytes), Box<Response<Full<Bytes>>>> {
+    let content_type = request.headers().get(CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    let media_type = content_type.and_then(|text| text.split(';').next());
+    let refuse = |status, message: String| Err(Box::new(text(status, message)));
+    if media_type.map(str::trim) != Some("application/json") {
+        let message = "invalid Content-Type, want `application/json`\n";
+        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, message.to_owned());
+    }
+    let read = async {
+        let permit = room.acquire().await;
+        let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
+        (permit, body.await)
+    };
+    let Ok((permit, body)) = tokio::time::timeout(BODY_TIMEOUT, read).await else {
+        let message = "the body did not come in time\n";
+        return refuse(StatusCode::REQUEST_TIMEOUT, message.to_owned());
+    };
+    let body = match body {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("the body is larger than {MAX_BODY_BYTES} bytes\n");
+            return refuse(StatusCode::PAYLOAD_TOO_LARGE, message);
+        }
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, format!("{error}\n")),
+    };
+    if body.is_empty() {
+        return refuse(StatusCode::BAD_REQUEST, "no body found\n".to_owned());
+    }
+    match permit {
+        Ok(permit) => Ok((permit, body)),
+        // Nobody closes the semaphore.
+        Err(closed) => refuse(StatusCode::SERVICE_UNAVAILABLE, format!("{closed}\n")),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Objects become the mesh, service accounts its identities, and one of the replicas has the duties.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use voile_testkit::cluster::{ApiServer, wait_for};
 
@@ -21,7 +23,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
 "#;
 
 /// A definition of a kind that accepts every field.
-const VIRTUAL_SERVICES: &str = r#"
+pub(crate) const VIRTUAL_SERVICES: &str = r#"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: virtualservices.networking.istio.io}
@@ -228,6 +230,53 @@ fn replicas_have_one_root_and_another_takes_over_the_duties_of_one_that_stops() 
     stays.stop();
     // A clean stop leaves the Lease free.
     assert_eq!(holder().as_deref(), Ok(""));
+}
+
+#[test]
+fn the_webhooks_of_the_revision_get_the_authority_and_those_of_others_do_not() {
+    let Some(server) = cluster() else {
+        return;
+    };
+    let configuration = |kind: &str, app: &str, revision: &str| {
+        let labels = json!({"app": app, "istio.io/rev": revision});
+        let client = json!({"service": {"name": "istiod", "namespace": SYSTEM}});
+        let webhook = json!({
+            "name": "a.validation.istio.io", "clientConfig": client, "rules": [], "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        });
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": kind,
+            "metadata": {"name": revision, "labels": labels},
+            "webhooks": [webhook],
+        })
+    };
+    for (kind, app) in [
+        ("MutatingWebhookConfiguration", "sidecar-injector"),
+        ("ValidatingWebhookConfiguration", "istiod"),
+    ] {
+        for revision in ["default", "other"] {
+            let object = configuration(kind, app, revision);
+            server.apply(&object.to_string()).expect("created");
+        }
+    }
+    let replica = Replica::start(&server, "one");
+    let bundle = |kind: &str, revision: &str| {
+        let path = "jsonpath={.webhooks[0].clientConfig.caBundle}";
+        server.kubectl(&["get", kind, revision, "-o", path])
+    };
+    let root = STANDARD.encode(root_of(&server, SYSTEM));
+    for kind in [
+        "mutatingwebhookconfiguration",
+        "validatingwebhookconfiguration",
+    ] {
+        wait_for(kind, PATIENCE, || {
+            let found = bundle(kind, "default")?;
+            (found == root).then_some(()).ok_or(found)
+        });
+        assert_eq!(bundle(kind, "other").as_deref(), Ok(""));
+    }
+    replica.stop();
 }
 
 #[test]

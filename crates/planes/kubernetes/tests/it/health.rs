@@ -50,7 +50,7 @@ async fn an_installation_that_does_not_run_fails_with_numbers() {
         (
             "names",
             CheckStatus::Ok,
-            "all 24 are free or of this installation",
+            "all 25 are free or of this installation",
         ),
         (
             "webhooks",

@@ -9,4 +9,5 @@ mod helm;
 mod injection;
 mod lifecycle;
 mod stage;
+mod validation;
 mod webhooks;

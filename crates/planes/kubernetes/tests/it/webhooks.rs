@@ -11,20 +11,24 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
+use voile_control::RestedConfiguration;
 use voile_kubernetes::inject::InjectorOptions;
-use voile_kubernetes::webhooks::{InjectionSettings, MAX_BODY_BYTES, MAX_CONNECTIONS, serve};
+use voile_kubernetes::webhooks::{
+    InjectionSettings, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_VALIDATED_BODIES, Validator, serve,
+};
+use voile_model::SourceFile;
 use voile_model::mesh::MeshConfig;
 use voile_testkit::cluster::{ApiServer, wait_for};
 use voile_testkit::{TestAuthority, hostile_client_config, hostile_server_config};
 
 /// No read of a test takes longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Server {
-    address: SocketAddr,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
     client: Arc<ClientConfig>,
     /// The authority of its certificate.
-    root_pem: String,
+    pub(crate) root_pem: String,
     settings: watch::Sender<Arc<InjectionSettings>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
@@ -32,6 +36,17 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
+        Self::beside(&[])
+    }
+
+    /// One that knows these resources.
+    pub(crate) fn beside(files: &[SourceFile]) -> Self {
+        let (mesh, problems) = voile_model::check(files, None);
+        assert_eq!(problems, []);
+        let (_sender, configuration) = watch::channel(Arc::new(RestedConfiguration {
+            mesh: mesh.into(),
+            ..RestedConfiguration::default()
+        }));
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let address = listener.local_addr().expect("an address");
         let authority = TestAuthority::new();
@@ -42,7 +57,8 @@ impl Server {
         let thread = std::thread::spawn(move || {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = runtime.enable_all().build().expect("a runtime");
-            runtime.block_on(serve(listener, tls, receiver, async {
+            let validator = Validator::new(configuration);
+            runtime.block_on(serve(listener, tls, receiver, validator, async {
                 let _ = stopped.await;
             }))
         });
@@ -56,7 +72,7 @@ impl Server {
         }
     }
 
-    fn connect(&self) -> StreamOwned<ClientConnection, TcpStream> {
+    pub(crate) fn connect(&self) -> StreamOwned<ClientConnection, TcpStream> {
         let name = ServerName::try_from("localhost").expect("a name");
         let connection = ClientConnection::new(Arc::clone(&self.client), name).expect("TLS");
         let stream = TcpStream::connect(self.address).expect("connected");
@@ -65,11 +81,11 @@ impl Server {
     }
 
     /// Sends a request on a connection of its own; returns the status and the body.
-    fn ask(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> (u16, String) {
+    pub(crate) fn ask(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> (u16, String) {
         exchange(&mut self.connect(), method, path, kind, body)
     }
 
-    fn review(&self, path: &str, review: &Value) -> Value {
+    pub(crate) fn review(&self, path: &str, review: &Value) -> Value {
         let body = review.to_string();
         let (status, body) = self.ask("POST", path, "application/json", body.as_bytes());
         assert_eq!(status, 200, "{body}");
@@ -79,7 +95,7 @@ impl Server {
         answer["response"].clone()
     }
 
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         drop(self.stop.take());
         let ended = self.thread.take().expect("running").join();
         ended.expect("no panic").expect("served");
@@ -267,6 +283,26 @@ fn a_connection_that_is_idle_makes_room_for_a_new_one() {
     let mut oldest = idle.swap_remove(0);
     oldest.set_read_timeout(Some(PATIENCE)).expect("open");
     assert_eq!(oldest.read(&mut [0]).expect("closed"), 0);
+    server.stop();
+}
+
+#[test]
+fn slow_bodies_of_other_resources_do_not_delay_pods() {
+    let server = Server::start();
+    let head = "POST /validate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n";
+    let slow: Vec<_> = (0..MAX_VALIDATED_BODIES)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream.write_all(head.as_bytes()).expect("sent");
+            // Its body is waited for.
+            stream.read_exact(&mut [0; 25]).expect("continue");
+            stream
+        })
+        .collect();
+    let plain = pod(&json!({}));
+    let response = server.review("/inject", &review(&plain));
+    assert_eq!(injected_image(&plain, &response), "voile:1");
+    drop(slow);
     server.stop();
 }
 

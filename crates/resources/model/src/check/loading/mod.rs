@@ -1,6 +1,7 @@
 //! Documents and files: kinds, the last good state, and the assembly of a mesh.
 
 pub(in crate::check) mod assemble;
+pub(in crate::check) mod beside;
 pub(in crate::check) mod checker;
 pub(in crate::check) mod document;
 pub(in crate::check) mod istio_metadata;
