@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use voile_identity::client::{Credential, describe};
 use voile_identity::{WorkloadCertificate, control_endpoint, new_certificate};
 
-use crate::ledger::{milliseconds, percentile};
+use crate::propagation::{milliseconds, percentile};
 
 /// First certificates that are asked for at once: enough to keep the authority busy, few enough to be no storm.
 const AT_ONCE: usize = 16;

@@ -10,10 +10,10 @@
 
 mod certificates;
 mod commands;
-mod ledger;
+mod discovery_stream;
 mod plan;
+mod propagation;
 mod proxy;
-mod wire;
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -24,8 +24,8 @@ use tokio::task::LocalSet;
 use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
 
 use certificates::CertificateRequesters;
-pub use ledger::{Ledger, Report, Synced, now_ns};
 pub use plan::{SimulatedProxy, plan};
+pub use propagation::{Ledger, Report, Synced, now_ns};
 use proxy::Simulated;
 
 /// Lifetime of the proxies' tokens: longer than any measurement.
@@ -70,7 +70,7 @@ pub async fn run(
         std::fs::read_to_string(&root).map_err(|e| format!("{}: {e}", root.display()))?;
     let ledger: Shared = Arc::new(Mutex::new(Ledger::new(parts.len())));
     let (wires, control) = (
-        wire::CrowdState::new(&root_pem)?,
+        discovery_stream::CrowdState::new(&root_pem)?,
         Rc::from(&settings.control[..]),
     );
     let began = now_ns();

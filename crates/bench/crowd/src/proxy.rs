@@ -11,9 +11,9 @@ use voile_proto::proxy::ProxyConfiguration;
 use voile_proto::type_url::{ADDRESS, AUTHORIZATION_POLICY, PROXY_CONFIGURATION, SERVICE_POLICY};
 use voile_xds::client::{Backoff, Subscriptions, Update};
 
-use crate::ledger::{EVERYBODY, mark_in, now_ns};
+use crate::discovery_stream::{CrowdState as Wires, Wire};
 use crate::plan::SimulatedProxy;
-use crate::wire::{CrowdState as Wires, Wire};
+use crate::propagation::{EVERYBODY, mark_in, now_ns};
 use crate::{Shared, lock};
 
 /// Types that must be answered before a proxy is in sync.

@@ -8,18 +8,18 @@
 mod agent;
 mod contestants;
 mod definition;
-mod folder;
 mod gate;
 mod machine;
 mod origin_servers;
+mod packet_capture;
 mod plan;
 mod preset;
 mod profile;
 mod proofs;
+mod record_folder;
 mod run;
 mod scenes;
-mod target;
-mod wire;
+mod shared_processes;
 
 use scenes::{
     agreement, calibration, control_plane, decisions, generators, graph, idle, node_crowd, sidecars,
@@ -46,12 +46,12 @@ pub use definition::{
 pub use environment::now;
 pub use experiment::{ExperimentOutcome, Settings, can_run, run};
 pub use find::{FoundPeers, Nginx, PeerProgram, fortio, peers, program_of};
-pub use folder::{Format, RECORD, RedrawnFiles, default_folder, read, redraw, write_plots};
 pub use generators::{GeneratorSettings, generators, measure_generators, write_generators};
 pub use graph::{GraphSettings, measure_graph, write_graph};
 pub use node_crowd::{NodeCrowdSettings, measure_node_crowd, write_node_crowd};
 pub use path_privacy::without as without_places;
 pub use plan::{Cell, SlicePlan};
 pub use preset::{preset, presets};
+pub use record_folder::{Format, RECORD, RedrawnFiles, default_folder, read, redraw, write_plots};
 pub use record_writer::RecordKeeping;
 pub use sidecars::{SidecarSettings, measure_sidecars, write_sidecars};

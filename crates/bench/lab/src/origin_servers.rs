@@ -14,7 +14,7 @@ use crate::network::{self, FabricVisit, Network};
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
 use crate::process_bounds::ProcessBounds;
-use crate::target::{Echo, HTTP, Lab, TCP, TCP_SINK, start_echo_bound};
+use crate::shared_processes::{Echo, HTTP, Lab, TCP, TCP_SINK, start_echo_bound};
 
 /// Servers that contestants lead to.
 #[derive(Clone)]

@@ -13,10 +13,10 @@ use voile_report::record::{SliceRun, ValueKind};
 use crate::contestants::contestant::CellRoute;
 use crate::contestants::instance::{Hop, Instance};
 use crate::generator::{BrokenSlice, GeneratorRequest, wait_until};
+use crate::packet_capture::{HopCapture, MAX_ANSWERS, PacketCapture, Window};
 use crate::plan::Cell;
+use crate::shared_processes::Lab;
 use crate::slice::measure;
-use crate::target::Lab;
-use crate::wire::{HopCapture, MAX_ANSWERS, PacketCapture, Window};
 
 /// The most cells of one experiment that are looked at.
 pub(crate) const MAX_CELLS: usize = 24;

@@ -19,8 +19,8 @@ mod target;
 mod tls;
 mod wire;
 
+pub use results::{comparison, fortio, outcome, samples, trace};
 use results::{condition, table, tally, view};
-pub use results::{fortio, outcome, read, samples, trace};
 
 use generator::{accept, body, choice, duration, poll, shovel, stop, threads, worker};
 pub use generator::{capacity, clock, profile, schedule};

@@ -15,7 +15,8 @@ use voile_load::options::{DEFAULT_TCP_BYTES, ReplayedTrace, UNTIL_STOPPED, parse
 use voile_load::trace::{MAX_RECORDED, Trace};
 use voile_load::{
     ArrivalPattern, Bulk, LoadCondition, LoadOptions, LoadProtocol, LoadTarget, ProfileSegment,
-    Progress, Resolve, Stop, TlsOptions, bulk, capacity, describe::Method, parse_duration, read,
+    Progress, Resolve, Stop, TlsOptions, bulk, capacity, comparison, describe::Method,
+    parse_duration,
 };
 
 use words::{
@@ -263,10 +264,10 @@ fn read(args: &LoadArgs) -> Result<(), String> {
         let told = |error| format!("read {}: {error}", path.display());
         let text = std::fs::read_to_string(path).map_err(told)?;
         let name = path.file_name().unwrap_or(path.as_os_str());
-        read::parse(&name.to_string_lossy(), &text)
+        comparison::parse(&name.to_string_lossy(), &text)
     };
     let results = args.read.iter().map(one).collect::<Result<Vec<_>, _>>()?;
-    print(args, &read::table(&results))
+    print(args, &comparison::table(&results))
 }
 
 pub(crate) fn run(args: &LoadArgs) -> ExitCode {

@@ -6,7 +6,7 @@
 //!                           nodes  Object(ends 7) Name(aud) List(ends 5) Text(a) Text(b) Name(n) Whole(1)
 //! ```
 
-mod read;
+mod strict_json;
 
 use std::fmt;
 

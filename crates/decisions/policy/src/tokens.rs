@@ -18,8 +18,8 @@ mod headers;
 mod keys;
 mod limits;
 mod outcome;
+mod parse;
 mod places;
-mod read;
 mod rules;
 
 pub use algorithm::Algorithm;

@@ -28,12 +28,12 @@ mod workload_counts;
 mod ztunnel;
 
 pub use loading::source;
-use loading::{last_good, quiet_work, reload, state_file, state_watch};
+use loading::{deferred_work, last_good, reload, state_file, state_watch};
 
+pub use deferred_work::{Report, Reporter, RestedConfiguration};
 pub use error::ControlError;
 pub use keys::{KeyOptions, REFRESH as KEY_REFRESH};
 pub use options::{ControlOptions, FAREWELL, WORKLOAD_GRACE};
-pub use quiet_work::{Report, Reporter, RestedConfiguration};
 pub use server::{
     Addresses, Control, Credentials, RESTING_BYTES_OF_ALL, RESTING_BYTES_PER_CALLER, UNPROVEN_BYTES,
 };

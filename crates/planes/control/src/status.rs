@@ -30,12 +30,12 @@ use voile_xds::server::{
     SubscriptionIndex,
 };
 
+use crate::deferred_work::RestedConfiguration;
 use crate::foreign_proxies::EnvoyLimits;
 use crate::foreign_proxies::envoy::Envoys;
 use crate::groups::Registrar;
 use crate::keys::{KeyStatus, Keys};
 use crate::provenance::{ExplainedResource, ResourceIndex};
-use crate::quiet_work::RestedConfiguration;
 use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 pub(crate) use documents::Documents;
 use histogram::LatencyHistogram;

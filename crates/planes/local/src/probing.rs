@@ -2,7 +2,7 @@
 //! is to be restarted. Each probe has a thread that only asks, so that one that hangs delays no other. The main loop
 //! makes all decisions, in [`Probing::tick`].
 
-mod ask;
+mod prober;
 mod schedule;
 
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use voile_model::mesh::{Probe, Probes};
 
 use crate::expand::PodPlan;
 use crate::process::{ProcessRun, Recipe};
-use ask::{ProbeCall, ProbeThread};
+use prober::{ProbeCall, ProbeThread};
 use schedule::{ProbeHistory, ProbeKind, Verdict};
 
 /// The probes of one container.

@@ -21,8 +21,8 @@ mod http3;
 mod plan;
 mod predicted_routes;
 mod rate_limits;
-mod recording;
 mod registry;
+mod telemetry_settings;
 mod tokens;
 mod worker;
 

@@ -7,20 +7,20 @@
 
 mod gateways;
 mod heads;
+mod http2_link;
 mod keepalive;
 mod open;
 mod pool;
 mod serve;
 mod tunnel;
-mod wire;
 
 pub use gateways::{ATTEMPT, Gateways};
 pub use heads::{NoTunnel, TunnelCaller, connect, named, target};
+pub use http2_link::{CONFIG, MAX_STREAMS, Wire};
 pub use open::{TunnelOpenError, open};
 pub use pool::{Lease, Owner, Pool};
 pub use serve::{TunnelRequest, serve};
 pub use tunnel::Tunnel;
-pub use wire::{CONFIG, MAX_STREAMS, Wire};
 
 /// Port of HBONE tunnels.
 pub const PORT: u16 = 15008;

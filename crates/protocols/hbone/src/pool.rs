@@ -17,8 +17,8 @@ use tokio::time::Sleep;
 use voile_http2::{Connection, HeadBudget, Link};
 use voile_transport::TransportStream;
 
+use crate::http2_link::{CONFIG, MAX_STREAMS, Wire, blocks};
 use crate::keepalive::{Keepalive, KeepaliveAction, KeepaliveTimeouts};
-use crate::wire::{CONFIG, MAX_STREAMS, Wire, blocks};
 
 /// Time for which an idle connection is kept: ztunnel's figure.
 const MAX_IDLE: Duration = Duration::from_mins(5);

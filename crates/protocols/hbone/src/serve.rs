@@ -10,7 +10,7 @@ use voile_http2::{
     ErrorCode, Failure, Fields, Http2End, Link, RecvStream, SendResponse, SendStream,
 };
 
-use crate::wire::Wire;
+use crate::http2_link::Wire;
 
 /// Fruitless tunnels of one connection, beyond which it is ended if they are most. A peer that opens and resets, or
 /// is refused again and again, makes work without wanting its results.

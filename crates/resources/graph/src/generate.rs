@@ -53,7 +53,7 @@ pub enum ShapeKind {
 /// # Errors
 /// When the numbers do not fit.
 pub fn generate(plan: &GraphShape) -> Result<Graph, String> {
-    let most = crate::read::MAX_SERVICES;
+    let most = crate::parse::MAX_SERVICES;
     if plan.services == 0 || plan.services > most {
         return Err(format!(
             "a graph has 1 to {most} services, not {}",

@@ -17,7 +17,7 @@ pub mod size;
 pub mod weigh;
 
 mod model;
-mod read;
+mod parse;
 mod written;
 
 pub use check::check;
@@ -25,5 +25,5 @@ pub use model::{
     FieldLocation, Graph, GraphService, Memory, Probability, ScriptStep, ServiceCall,
     ServiceProtocol, Step,
 };
-pub use read::{parse_share, read};
+pub use parse::{parse_share, read};
 pub use written::to_yaml;

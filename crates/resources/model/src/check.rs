@@ -23,11 +23,13 @@ use loading::{
 use workloads::{controller, endpoint_slice, kubernetes, networking, pod, probe, slices, topology};
 
 use routing::{
-    destination, gateway_api, health_check, intents, service_entry, sidecar, traffic,
+    destination, gateway_api, health_check, intents, service_entry, sidecar, traffic_policy,
     virtual_service, workload_group,
 };
 
-use policies::{authorization, fail_closed, rate_limit, request_authentication, security};
+use policies::{
+    authorization, fail_closed, peer_authentication, rate_limit, request_authentication,
+};
 
 pub use beside::{check_beside, diagnose};
 pub use capture::{PREFIX as CAPTURE_PREFIX, capture_scope};

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use voile_report::profile::Flame;
 use voile_report::record::{Calibration, Environment};
 
-use crate::target::Echo;
-use crate::wire::HopCapture;
+use crate::packet_capture::HopCapture;
+use crate::shared_processes::Echo;
 
 /// Raised whenever the words below change.
 pub(super) const PROTOCOL: u32 = 2;

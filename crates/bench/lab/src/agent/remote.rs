@@ -20,8 +20,8 @@ use super::messages::{
 use super::serve::{LET_IN, boot, profile};
 use super::token::Token;
 use crate::contestants::instance::Instance;
-use crate::target::{Echo, Lab};
-use crate::wire::HopCapture;
+use crate::packet_capture::HopCapture;
+use crate::shared_processes::{Echo, Lab};
 
 /// Deadline of the connect to an agent.
 const CONNECT: Duration = Duration::from_secs(5);

@@ -22,11 +22,11 @@ use crate::calibration::calibrate;
 use crate::contestants::agent_services::{self, ServedProcess};
 use crate::contestants::instance::Instance;
 use crate::events::Page;
+use crate::packet_capture::PacketCapture;
 use crate::process_bounds::ProcessBounds;
 use crate::profile::perf::{self, Sampling};
 use crate::proof::listener_owner;
-use crate::target::{Echo, Lab, STOP_GRACE};
-use crate::wire::PacketCapture;
+use crate::shared_processes::{Echo, Lab, STOP_GRACE};
 
 /// Processes of one session, ended ones included: more than any experiment has at once, fewer than would harm a machine.
 const MAX_STARTS: u32 = 10_000;

@@ -13,7 +13,7 @@ use super::messages::{
 use super::serve::{AgentSettings, profile, serve_agent};
 use super::token::Token;
 use crate::find::peers;
-use crate::target::Echo;
+use crate::shared_processes::Echo;
 
 /// `serve_agent` asks a function, so agents of tests take turns.
 static TURN: Mutex<()> = Mutex::new(());

@@ -15,7 +15,7 @@ use crate::agent::{PeerOrder, VoileOrder};
 use crate::contestants::instance::SERVER;
 use crate::definition::PeerFeatures;
 use crate::find::FoundPeers;
-use crate::target::{HTTP, Lab, TCP, TCP_SINK};
+use crate::shared_processes::{HTTP, Lab, TCP, TCP_SINK};
 
 /// A certificate, a key, a token: nothing of that kind is longer.
 const MAX_TEXT_BYTES: usize = 64 << 10;

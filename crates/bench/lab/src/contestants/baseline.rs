@@ -3,7 +3,7 @@
 use crate::contestants::contestant::{CellRoute, Contestant, Counts};
 use crate::contestants::instance::Instance;
 use crate::plan::RequestPath;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// Load straight to the server.
 #[derive(Debug)]

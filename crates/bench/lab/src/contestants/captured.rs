@@ -15,7 +15,7 @@ use crate::contestants::instance::{
 use crate::definition::WAYPOINT_MODE;
 use crate::network::{self, INBOUND, Network, OUTBOUND, Pod};
 use crate::plan::RequestPath;
-use crate::target::{Lab, STOP_GRACE};
+use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// Two pods with proxies, the server of one of them, and the shared pods and places.
 #[derive(Debug)]

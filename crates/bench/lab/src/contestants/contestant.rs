@@ -15,7 +15,7 @@ use crate::events::EffectEvidence;
 use crate::identity_proof::TUNNEL_OPENING;
 use crate::network::GATEWAY;
 use crate::plan::RequestPath;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// Path of a cell's requests.
 #[derive(Debug, Clone)]

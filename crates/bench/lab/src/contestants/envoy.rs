@@ -23,7 +23,7 @@ use crate::definition::PeerFeatures;
 use crate::find;
 use crate::network::{INBOUND, OUTBOUND};
 use crate::plan::ContestantSetup;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 const CLIENT_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/envoy/client.yaml");
 const SERVER_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/envoy/server.yaml");

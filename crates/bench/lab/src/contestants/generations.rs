@@ -34,7 +34,7 @@ impl Generations {
     pub(super) fn change(&mut self, config: &Path, count: u32) -> Result<EffectEvidence, String> {
         self.changed += 1;
         let text = policies(self.binding, count, self.changed);
-        crate::folder::write(&config.join(CHANGED), &text)?;
+        crate::record_folder::write(&config.join(CHANGED), &text)?;
         Ok(verdicts("generation", self.changed))
     }
 
@@ -43,7 +43,7 @@ impl Generations {
         self.pushed += 1;
         let denied = path("pushed", self.pushed + 1);
         let text = policy(self.binding, "pushed", "DENY", &to(&denied));
-        crate::folder::write(&config.join(PUSHED), &text)?;
+        crate::record_folder::write(&config.join(PUSHED), &text)?;
         Ok(verdicts("pushed", self.pushed))
     }
 

@@ -15,7 +15,7 @@ use super::pair::{PairSide, SidecarProgram, Values, write};
 use crate::contestants::contestant::{ExpectedOutput, RecordedOutput, lines};
 use crate::definition::PeerFeatures;
 use crate::find;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 const CLIENT_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/haproxy/client.cfg");
 const SERVER_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/haproxy/server.cfg");

@@ -19,7 +19,7 @@ use crate::contestants::instance::{CONTROL, Hop, INGRESS, Instance};
 use crate::definition::{EventAction, Variant};
 use crate::events::{EffectEvidence, READY_PATH};
 use crate::plan::RequestPath;
-use crate::target::{Echo, Lab, STOP_GRACE};
+use crate::shared_processes::{Echo, Lab, STOP_GRACE};
 
 const MESH: &str = include_str!("../../../../../benchmarks/voile/mesh-gateway.yaml");
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 3));
@@ -149,7 +149,7 @@ impl Contestant for Ingress {
             own.insert(carries, free(ADDRESS)?.port());
         }
         let mesh = Self::resources(&lab.echo, &own)?;
-        crate::folder::write(&config.join("mesh.yaml"), &mesh)?;
+        crate::record_folder::write(&config.join("mesh.yaml"), &mesh)?;
         let second = lab.moves.then(|| second(lab, &folder)).transpose()?;
         let ports = Ports::choose()?;
         let mut control = self

@@ -26,7 +26,7 @@ use crate::find;
 use crate::identity_proof::TUNNEL_OPENING;
 use crate::network::{GATEWAY, HTTP_PORT, INBOUND, OUTBOUND, TCP_PORT};
 use crate::plan::RequestPath;
-use crate::target::{Lab, STOP_GRACE};
+use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// Its name in definitions and records.
 pub(super) const NAME: &str = "linkerd2-proxy";
@@ -466,7 +466,7 @@ tcp_open_total{direction="outbound",peer="dst",target_addr="10.210.4.2:9081",tls
         let lab = Lab::on_loopback(
             std::path::Path::new("/none"),
             std::path::Path::new("/none"),
-            crate::target::Echo::NOWHERE,
+            crate::shared_processes::Echo::NOWHERE,
             &|| false,
         );
         let why = linkerd.start(&lab).expect_err("it cannot");

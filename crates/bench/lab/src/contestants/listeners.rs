@@ -18,7 +18,7 @@ use crate::contestants::contestant::{CellRoute, IMPOSTOR, IdentityProbe};
 use crate::contestants::instance::{CLIENT, Hop, Instance, SERVER};
 use crate::network::{HTTP_PORT, INBOUND, Network, OUTBOUND, TCP_PORT};
 use crate::plan::RequestPath;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// Identities in the certificates of peers, as the mesh would give them.
 pub(super) const CLIENT_ID: &str = "spiffe://cluster.local/ns/lab/sa/client";

@@ -13,7 +13,7 @@ use super::pair::{PairSide, SidecarProgram, Values, status_address, write};
 use crate::contestants::contestant::{ExpectedOutput, RecordedOutput, lines};
 use crate::definition::{AccessLog, PeerFeatures};
 use crate::find::{Nginx as Found, StreamModule};
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 const CLIENT_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/nginx/client.conf");
 const CLIENT_STREAM: &str =

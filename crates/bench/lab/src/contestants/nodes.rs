@@ -39,7 +39,7 @@ use crate::find;
 use crate::network::{GATEWAY, HTTP_PORT, OUTBOUND, Pod, TCP_PORT};
 use crate::plan::RequestPath;
 use crate::proof::pace;
-use crate::target::{Lab, READY_BOUND, STOP_GRACE};
+use crate::shared_processes::{Lab, READY_BOUND, STOP_GRACE};
 
 const MESH: &str = include_str!("../../../../../benchmarks/voile/mesh-node.yaml");
 /// The namespace of client and server, in the cluster's sense.
@@ -282,7 +282,7 @@ impl NodeInputs {
         let changing = changes.values();
         values.extend(changing.map(|(name, value)| (name.to_owned(), value.to_owned())));
         let text = fill(&self.mesh, &values)?;
-        crate::folder::write(&self.config().join("mesh.yaml"), &text)
+        crate::record_folder::write(&self.config().join("mesh.yaml"), &text)
     }
 
     /// The lab with the places of all that are started.

@@ -22,7 +22,7 @@ use crate::definition::EventAction;
 use crate::events::EffectEvidence;
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
-use crate::target::{Lab, STOP_GRACE};
+use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// Side of a sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

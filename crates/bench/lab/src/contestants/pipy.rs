@@ -10,7 +10,7 @@ use voile_host::ready::Probe;
 use super::listeners::fill;
 use super::pair::{PairSide, SidecarProgram, Values, write};
 use crate::find;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 const CLIENT_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/pipy/client.js");
 const SERVER_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/pipy/server.js");

@@ -13,7 +13,7 @@ use crate::contestants::instance::{CLIENT, Hop, Instance, SERVER};
 use crate::network::{HTTP_PORT, Network, TCP_PORT};
 use crate::plan::RequestPath;
 use crate::process::Process;
-use crate::target::{Lab, STOP_GRACE};
+use crate::shared_processes::{Lab, STOP_GRACE};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// The client's relays live here, the server's there.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use voile_host::child::{SupervisedChild, stop_all};
 
 use crate::events::{EffectEvidence, ListenerOwners};
-use crate::target::STOP_GRACE;
+use crate::shared_processes::STOP_GRACE;
 
 /// Those that finish what they have, until a slice is over.
 #[derive(Debug, Default)]

@@ -31,7 +31,7 @@ use crate::find;
 use crate::network::GATEWAY;
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
-use crate::target::{Echo, Lab, STOP_GRACE};
+use crate::shared_processes::{Echo, Lab, STOP_GRACE};
 use changes::SidecarChanges;
 pub(super) use changes::{kill, second};
 use numbered_resources::host;

@@ -18,7 +18,7 @@ use crate::definition::Variant;
 use crate::find;
 use crate::network::{GATEWAY, HTTP_PORT, INBOUND, OUTBOUND, TCP_PORT};
 use crate::plan::RequestPath;
-use crate::target::{Lab, STOP_GRACE};
+use crate::shared_processes::{Lab, STOP_GRACE};
 
 const WORKLOADS: &str = include_str!("../../../../../benchmarks/peers/ztunnel/workloads.yaml");
 const MESH: &str = include_str!("../../../../../benchmarks/peers/ztunnel/mesh.yaml");
@@ -125,12 +125,12 @@ impl Contestant for Ztunnel {
         let folder = peers_folder(lab, NAME)?;
         let (config, state) = (folder.join("config"), folder.join("state"));
         std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
-        crate::folder::write(&config.join("mesh.yaml"), MESH)?;
+        crate::record_folder::write(&config.join("mesh.yaml"), MESH)?;
         let ports = Ports::captured()?;
         let redirection = Redirection::original(Some(ports.control()), vec![HTTP_PORT, TCP_PORT]);
         let echo = (&[HTTP_PORT][..], &[TCP_PORT][..]);
         let pods = CapturedPods::prepare(lab, network, NAME, redirection, echo)?;
-        crate::folder::write(
+        crate::record_folder::write(
             &folder.join("workloads.yaml"),
             &Self::workloads(lab, &pods)?,
         )?;

@@ -18,7 +18,7 @@ use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{Rules, Tool, apply};
 
 use crate::contestants::instance::Instance;
-use crate::target::{Echo, HTTP, Lab, TCP};
+use crate::shared_processes::{Echo, HTTP, Lab, TCP};
 
 const PREFIX: u8 = 16;
 /// The bridge: where control planes and the lab itself are.

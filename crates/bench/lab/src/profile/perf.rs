@@ -12,7 +12,7 @@ use super::ProfiledCell;
 use crate::contestants::instance::Instance;
 use crate::generator::{BrokenSlice, wait_until};
 use crate::hooks::there;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// Samples a second and core: no multiple of anything that ticks.
 const FREQUENCY_HZ: u32 = 499;

@@ -19,10 +19,10 @@ use crate::definition::{RefusalKind, WAYPOINT_MODE};
 use crate::endpoints;
 use crate::generator::{BrokenSlice, Generated, GeneratorRequest, finish_load, start_load};
 use crate::identity_proof::impostor;
+use crate::packet_capture::{Hello, HopCapture, PacketCapture};
 use crate::plan::RequestPath;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 use crate::unrouted_proof::strays;
-use crate::wire::{Hello, HopCapture, PacketCapture};
 
 /// Time for proxies to show an answered request in their counters.
 const COUNT_BOUND: Duration = Duration::from_secs(2);

@@ -10,7 +10,7 @@ use crate::definition::Stray;
 use crate::generator::{BrokenSlice, GeneratorRequest, finish_load, start_load};
 use crate::plan::RequestPath;
 use crate::proof::check;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// Length and rate of each kind of stray, over one connection.
 const STRAYING: Duration = Duration::from_millis(100);

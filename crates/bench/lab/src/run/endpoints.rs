@@ -10,10 +10,10 @@ use voile_report::record::Check;
 use crate::contestants::contestant::CellRoute;
 use crate::contestants::instance::{Hop, Instance};
 use crate::origin_servers::OriginServers;
+use crate::packet_capture::HopCapture;
 use crate::process::Process;
 use crate::proof::check;
-use crate::target::{Echo, HTTP, Lab};
-use crate::wire::HopCapture;
+use crate::shared_processes::{Echo, HTTP, Lab};
 
 /// Response time of an endpoint, and of the last endpoint. It is long enough for balancers that count pending requests to see a
 /// queue: at 1000 requests per second nine or ten requests are in flight.

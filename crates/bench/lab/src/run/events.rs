@@ -18,7 +18,7 @@ use crate::generator::{BrokenSlice, Generated, wait_until};
 use crate::hooks;
 use crate::plan::RequestPath;
 use crate::proof::{inside_owner, listener_owner};
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// Length of the generator's intervals.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);

@@ -12,7 +12,7 @@ use crate::contestants::contestant::CellRoute;
 use crate::definition::{Asks, RefusalKind, carried};
 use crate::events::INTERVAL;
 use crate::plan::fresh_tokens;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// Interval at which the lab checks if the user asked to end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -228,7 +228,7 @@ impl GeneratorRequest {
             return Ok(["--header".to_owned(), format!("{AUTHORIZATION}: {one}")]);
         }
         let path = lab.folder.join("load.tokens");
-        crate::folder::write(&path, &lines.join("\n"))?;
+        crate::record_folder::write(&path, &lines.join("\n"))?;
         let each = format!("{AUTHORIZATION}: @{}", path.display());
         Ok(["--header-each".to_owned(), each])
     }

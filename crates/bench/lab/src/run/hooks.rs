@@ -10,7 +10,7 @@ use crate::contestants::instance::Instance;
 use crate::definition::Definition;
 use crate::generator::{BrokenSlice, wait_until};
 use crate::plan::PlannedSlice;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// The command of a hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

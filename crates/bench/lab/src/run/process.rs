@@ -7,7 +7,7 @@ use voile_host::ready::Probe;
 
 use crate::agent::FarProcess;
 use crate::contestants::instance::Instance;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// A process that an experiment started. Dropping it ends it.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use voile_report::gzip;
 use voile_report::record::{Environment, Experiment, Record};
 use voile_report::summarise::summarise;
 
-use crate::folder::{self, RECORD, SLICES};
+use crate::record_folder::{self, RECORD, SLICES};
 
 /// Folder of a record, and the choice to resume an existing record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,8 +57,8 @@ impl Ledger {
             slices: 0,
             made,
         };
-        folder::write(&ledger.folder.join("definition.toml"), definition)?;
-        folder::write(&ledger.slices_path(), "")?;
+        record_folder::write(&ledger.folder.join("definition.toml"), definition)?;
+        record_folder::write(&ledger.slices_path(), "")?;
         Ok(ledger)
     }
 
@@ -77,12 +77,12 @@ impl Ledger {
         let mut file = File::options().append(true).open(&path).map_err(failed)?;
         let slices = record.runs.iter().zip(histograms).skip(self.slices);
         let lines: String = slices
-            .map(|(run, histogram)| folder::slice_line(run, histogram))
+            .map(|(run, histogram)| record_folder::slice_line(run, histogram))
             .collect();
         file.write_all(&gzip::compress(&lines)).map_err(failed)?;
-        let mut record = folder::placeless(record)?;
+        let mut record = record_folder::placeless(record)?;
         summarise(&mut record);
-        folder::write_compressed(&self.folder.join(RECORD), &record.to_json())?;
+        record_folder::write_compressed(&self.folder.join(RECORD), &record.to_json())?;
         self.slices = record.runs.len();
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Ledger {
     /// Reads a folder to go on with: rounds that were not measured to their end are measured anew, so that pairs within
     /// rounds stay pairs.
     pub(crate) fn resume(folder: PathBuf, definition: &str) -> Result<(Self, Measured), String> {
-        let mut record = folder::read(&folder)?;
+        let mut record = record_folder::read(&folder)?;
         let was = folder.join("definition.toml");
         let text =
             fs::read_to_string(&was).map_err(|e| format!("reading {}: {e}", was.display()))?;
@@ -125,14 +125,14 @@ impl Ledger {
         histograms.retain(|_| keep.next().unwrap_or(false));
         let mut lines = String::new();
         for (run, histogram) in record.runs.iter().zip(&histograms) {
-            lines += &folder::slice_line(run, histogram);
+            lines += &record_folder::slice_line(run, histogram);
         }
         let ledger = Self {
             slices: record.runs.len(),
             folder,
             made: false,
         };
-        folder::write_compressed(&ledger.slices_path(), &lines)?;
+        record_folder::write_compressed(&ledger.slices_path(), &lines)?;
         Ok((ledger, (record, histograms)))
     }
 }

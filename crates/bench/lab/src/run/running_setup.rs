@@ -23,8 +23,8 @@ use crate::plan::{Cell, ContestantSetup, PlannedSlice, RequestPath, SlicePlan, i
 use crate::profile;
 use crate::proof::{failures, prove};
 use crate::run::slice_checks::{note_clock, note_undone, uncounted};
+use crate::shared_processes::Lab;
 use crate::slice::measure;
-use crate::target::Lab;
 
 /// Length of a proof's marked requests, their rate, and their number of connections.
 const PROOF: Duration = Duration::from_millis(300);

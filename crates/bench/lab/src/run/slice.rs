@@ -26,7 +26,7 @@ use crate::generator::{
     BrokenSlice, Generated, GeneratorRequest, finish_load, prepare_load, wait_until,
 };
 use crate::plan::Cell;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// The generator may take this long to start and connect before the window would begin too early.
 const LEAD: Duration = Duration::from_millis(80);

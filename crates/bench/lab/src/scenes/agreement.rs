@@ -21,7 +21,7 @@ use crate::definition::Asks;
 use crate::environment::{environment, head, warnings};
 use crate::find::PeerProgram;
 use crate::generator::{BrokenSlice, GeneratorRequest, finish_load, start_load};
-use crate::target::{Echo, HTTP, Lab, start_echo};
+use crate::shared_processes::{Echo, HTTP, Lab, start_echo};
 
 /// Rate of both generators, the one of istio/tools and of the quick experiment.
 const RATE: u32 = 1000;

@@ -6,8 +6,8 @@
 //! generate mesh ─▶ control: start ─▶ crowd: all in sync ─▶ one endpoint ─▶ policy for all ─▶ churn ─▶ churn of what all use ─▶ killed
 //! ```
 
+mod config_folder;
 mod crowd;
-mod folder;
 mod phases;
 mod progress;
 mod steps;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use voile_report::control_plane::{ControlPlaneRecord, Size};
 
 use crate::environment::{environment, head, warnings};
-use crate::folder::write;
+use crate::record_folder::write;
 use steps::MeasurementState;
 
 pub(crate) use crowd::INTERRUPTED;

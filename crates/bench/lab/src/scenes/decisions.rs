@@ -15,7 +15,7 @@ use voile_host::child::{Output, Spec};
 use voile_report::decisions::{Cell, Decisions, RuleSetSeries};
 
 use crate::environment::{environment, head, warnings};
-use crate::folder::write;
+use crate::record_folder::write;
 
 /// Settings of the measurement.
 pub struct DecisionSettings {

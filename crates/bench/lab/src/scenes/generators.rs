@@ -20,7 +20,7 @@ use crate::environment::{environment, head, warnings};
 use crate::find::{self, PeerProgram};
 use crate::generator::{BrokenSlice, wait_until};
 use crate::path_privacy::without;
-use crate::target::{Echo, HTTP, Lab, TCP, start_echo};
+use crate::shared_processes::{Echo, HTTP, Lab, TCP, start_echo};
 
 const CONNECTIONS: u32 = 16;
 /// Requests in flight on a connection of HTTP/2, at most rate.

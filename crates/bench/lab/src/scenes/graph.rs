@@ -20,8 +20,8 @@ use voile_report::graph::{EdgeSlice, GraphRecord, GraphSlice, ServiceSlice, Sust
 
 use crate::definition::Isolation;
 use crate::environment::{environment, head, warnings};
-use crate::folder::write;
 use crate::path_privacy::without;
+use crate::record_folder::write;
 use family::{GraphSide, Used, held, spent};
 use pages::ServiceCounters;
 use side::GraphSideRun;

@@ -21,7 +21,7 @@ use crate::contestants::contestant::{CellRoute, Contestant};
 use crate::contestants::instance::{CLIENT, CLIENT_NODE, Instance, WAYPOINT, is_proxy};
 use crate::generator::BrokenSlice;
 use crate::plan::{Cell, RequestPath};
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// Time after which an idle process has released the memory of its start.
 const SETTLE: Duration = Duration::from_millis(1500);

@@ -1,9 +1,9 @@
 //! Results of a run: conditions, counts, samples, tables and formats.
 
+pub mod comparison;
 pub(crate) mod condition;
 pub mod fortio;
 pub mod outcome;
-pub mod read;
 pub mod samples;
 pub(crate) mod table;
 pub(crate) mod tally;

@@ -1,8 +1,8 @@
 //! Fortio's results beside ours: the reader reads the files of Fortio 1.66.5, and our files in Fortio's form read the same.
 
 use voile_load::Stop;
+use voile_load::comparison::{parse, table};
 use voile_load::echo::EchoOptions;
-use voile_load::read::{parse, table};
 
 use crate::server::Served;
 

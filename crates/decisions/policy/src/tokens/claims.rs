@@ -7,7 +7,7 @@ use voile_model::mesh::ClaimOutput;
 use super::keys::Fingerprint;
 use super::limits::{CLOCK_SKEW_SECONDS, MAX_OUTPUT_BYTES};
 use super::outcome::TokenErrorReason;
-use super::read::Unverified;
+use super::parse::Unverified;
 use super::rules::CompiledTokenRule;
 use crate::claims::{Claim, Claims, List, Span};
 

@@ -15,8 +15,8 @@ use super::claims::{Token, audiences, in_time};
 use super::keys::{KeySet, SignatureCheck};
 use super::limits::MAX_SIGNATURE_CHECKS;
 use super::outcome::{TokenErrorReason, TokenOutcome, TokenRefusal, Verified};
+use super::parse::Unverified;
 use super::places::{AllFound, TokenRequest};
-use super::read::Unverified;
 use super::rules::{CompiledTokenRule, Rules};
 
 /// A token as far as it is known.

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sha2::{Digest as _, Sha256};
 
 use super::Origin;
-use super::read::key_set;
+use super::key_set::key_set;
 use crate::state_file::StateFile;
 
 /// Time for which unwanted keys are kept. A policy that was removed by mistake and is restored finds its keys.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use voile_model::mesh::AddressRange;
 use voile_model::ranges::masked;
 
-use super::ask::FetchContext;
+use super::fetch::FetchContext;
 
 /// The longest URL that is asked for, in bytes: a longer one is nobody's, and would fill logs.
 const MAX_URL_BYTES: usize = 2048;

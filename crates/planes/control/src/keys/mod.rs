@@ -7,11 +7,11 @@
 //!                  ▲ kept in the state directory
 //! ```
 
-mod ask;
+mod fetch;
 mod fetch_schedule;
+mod key_set;
 mod key_set_folder;
 mod key_set_url;
-mod read;
 #[cfg(test)]
 mod tests;
 
@@ -30,9 +30,9 @@ use voile_model::Mesh;
 use voile_model::mesh::{AddressRange, KeySource, TokenRule};
 use voile_telemetry::MetricFamily;
 
-use ask::FetchContext;
+use fetch::FetchContext;
+pub(crate) use key_set::key_set;
 use key_set_folder::{KeySetFolder, seconds};
-pub(crate) use read::key_set;
 
 /// Interval between two fetches of good keys, the same as istiod's.
 pub const REFRESH: Duration = Duration::from_secs(20 * 60);
@@ -391,18 +391,18 @@ async fn fetch(
         Origin::Uri(uri) => uri.to_string(),
         Origin::Discovery(issuer) => {
             let at = origin.to_string();
-            let document = ask::get(outside, &at, limit).await?;
-            let uri = read::keys_uri(&document, issuer)?;
+            let document = fetch::get(outside, &at, limit).await?;
+            let uri = key_set::keys_uri(&document, issuer)?;
             if at.starts_with("https:") && !uri.starts_with("https:") {
                 return Err(format!("its `jwks_uri` leaves https: {uri}"));
             }
             uri
         }
     };
-    let document = ask::get(outside, &uri, limit).await;
+    let document = fetch::get(outside, &uri, limit).await;
     let document = document.map_err(|why| match origin {
         Origin::Uri(_) => why,
         Origin::Discovery(_) => format!("{uri}: {why}"),
     })?;
-    read::keys_of(&document)
+    key_set::keys_of(&document)
 }

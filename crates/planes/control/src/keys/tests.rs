@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use super::ask::{self, FetchContext};
+use super::fetch::{self, FetchContext};
 use super::*;
 
 /// RFC 8037, appendix A.2.
@@ -265,7 +265,7 @@ async fn blocked_addresses_are_not_even_called() {
         ..outside()
     };
     for host in [at.to_string(), format!("localhost:{}", at.port())] {
-        let found = ask::get(&outside, &format!("http://{host}/"), PATIENT).await;
+        let found = fetch::get(&outside, &format!("http://{host}/"), PATIENT).await;
         let why = found.expect_err("blocked");
         assert!(
             why.contains("`--jwks-block` forbids the address") || why.contains("connect"),

@@ -1,7 +1,7 @@
 //! From files to a snapshot: sources, reloads, the last good state, and the state folder.
 
+pub(crate) mod deferred_work;
 pub(crate) mod last_good;
-pub(crate) mod quiet_work;
 pub(crate) mod reload;
 pub mod source;
 pub(crate) mod state_file;

@@ -1,6 +1,6 @@
 //! The loop that turns edits into snapshots: wait for an edit, read the changes, check them, translate their dependents, publish.
 //! Broken resources are reported and the last good ones stay in force. An equal snapshot is not published. Analysis, reports and
-//! writes to the state directory wait until the configuration rests: see `quiet_work`.
+//! writes to the state directory wait until the configuration rests: see `deferred_work`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,12 +17,12 @@ use voile_model::mesh::{Mesh, Workload};
 use voile_model::{Diagnostic, SourceFile};
 use voile_xds::server::{ChangedNames, Snapshot, SubscriptionIndex};
 
+use crate::deferred_work::{LastRead, Pending, ReloadScheduler, Reporter, RestedConfiguration};
 use crate::departed_workloads::{DepartedWorkloads, MeshMembers, Register};
 use crate::error::ControlError;
 use crate::keys::{Keys, Texts};
 use crate::last_good::LastGood;
 use crate::options::FAREWELL;
-use crate::quiet_work::{LastRead, Pending, ReloadScheduler, Reporter, RestedConfiguration};
 use crate::revocations::RevocationFile;
 use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 use crate::source::Source;

@@ -21,8 +21,8 @@ use voile_identity::authority::SERVER_TTL;
 use voile_identity::tls::{control_server_config, peer_identity};
 
 use super::budget::{MEMBERS, NEWCOMERS, RESTING, WAITING};
+use super::connection_shares::Source;
 use super::first_bytes::{ConnectionGreeting, GREETING_ROOM};
-use super::lane_shares::Source;
 use super::newcomers::{GuardedConnection, Lane, NewcomerDeadline, RestingConnection};
 use super::over;
 use super::socket::Socket;

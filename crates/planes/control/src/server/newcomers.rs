@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo, TlsConnectInfo};
 
-use super::lane_shares::{Decision, LaneLimits, LanePermits, Source};
+use super::connection_shares::{Decision, LaneLimits, LanePermits, Source};
 use super::socket::Socket;
 
 /// Those that still wait for a place, of one source, before those that gave up are looked for.

@@ -265,7 +265,7 @@ spec:
         let spared: BTreeSet<_> = mesh
             .services
             .values()
-            .flat_map(|service| super::super::policy::told(&mesh, service, None).ports)
+            .flat_map(|service| super::super::client_policies::told(&mesh, service, None).ports)
             .flat_map(|port| port.plaintext_workloads)
             .collect();
         let mut asked = Vec::new();

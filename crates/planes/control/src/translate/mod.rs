@@ -16,7 +16,7 @@ mod telemetry;
 mod update;
 mod waypoint;
 
-use security::{authorization, policy, rate_limits, tokens};
+use security::{authorization, client_policies, rate_limits, tokens};
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -133,7 +133,7 @@ impl<'a> SnapshotBuilder<'a> {
         self.address(made);
         let uid = &workload.uid;
         put(&mut self.snapshot.before, uid, services);
-        let body = policy::workload_policy(self.mesh, workload).encode_to_vec();
+        let body = client_policies::workload_policy(self.mesh, workload).encode_to_vec();
         self.policy(uid.clone(), body);
     }
 
@@ -175,7 +175,7 @@ impl<'a> SnapshotBuilder<'a> {
         let uids = members.iter().map(|member| member.workload.uid.clone());
         let behind = uids.chain(named.into_iter().map(|one| one.name)).collect();
         put(&mut self.snapshot.behind, &name, behind);
-        let body = policy::told(self.mesh, service, None).encode_to_vec();
+        let body = client_policies::told(self.mesh, service, None).encode_to_vec();
         let general = self.policy(name.clone(), body);
         self.policies_apart(service, name, general);
     }
@@ -184,7 +184,7 @@ impl<'a> SnapshotBuilder<'a> {
     fn policies_apart(&mut self, service: &MeshService, name: Arc<str>, general: Arc<Resource>) {
         let named = self.mesh.namespaces_apart(service).into_iter();
         let told = named.filter_map(|namespace| {
-            let body = policy::told(self.mesh, service, Some(namespace)).encode_to_vec();
+            let body = client_policies::told(self.mesh, service, Some(namespace)).encode_to_vec();
             let made =
                 (*body != *general.body).then(|| resource(name.clone(), Vec::new(), body))?;
             Some((namespace.clone(), Some(Arc::new(made))))

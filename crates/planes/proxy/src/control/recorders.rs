@@ -20,7 +20,7 @@ use voile_xds::wire::{AccessLog, Collector, GrpcLog, LogSink, Telemetry, Tracing
 
 use super::collector::CollectorEndpoints;
 use crate::plan::{ProxyPlan, ServicePlan};
-use crate::recording::{Recording, Recordings, SideRecording, Tracer};
+use crate::telemetry_settings::{Recording, Recordings, SideRecording, Tracer};
 
 /// Time that an ending process waits for collectors.
 const LAST_RECORDS: Duration = Duration::from_secs(2);

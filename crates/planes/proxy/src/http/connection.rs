@@ -16,7 +16,7 @@ use voile_http1::{MAX_HEADERS, Progress, Reject, Version};
 use voile_transport::{LingeringConnection, SocketEvents};
 
 use super::buffers::{Buffer, Buffers, ExchangeBuffers};
-use super::drain::DrainListener;
+use super::drain_signal::DrainListener;
 use super::io::Io;
 use super::limits::{BUFFER_BYTES, LAST_WORD, LEAST_PIPELINED, MAX_PARKED_BYTES};
 use super::reply::Reply;

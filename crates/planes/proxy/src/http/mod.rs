@@ -4,7 +4,7 @@
 
 pub(crate) mod clock;
 mod connection;
-pub mod drain;
+pub mod drain_signal;
 mod exchange;
 pub mod external_check;
 mod external_check_wait;
@@ -23,7 +23,7 @@ pub use transfer::{buffers, io};
 use transfer::{download, tunnel, upload};
 
 pub use buffers::Buffers;
-pub use drain::Drain;
+pub use drain_signal::Drain;
 pub use external_check::{
     BodyPrefix, BodyWanted, ExternalReply, FieldPlacement, HeadAmendment, Names, Pending,
 };

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use super::buffers::Buffers;
-use super::drain::Drain;
+use super::drain_signal::Drain;
 use super::io::Io;
 use super::limits::HttpTimeouts;
 use super::pool::Pool;

@@ -14,12 +14,12 @@ mod keepalive;
 pub mod limits;
 mod reply;
 mod server;
-pub(crate) mod sources;
+pub(crate) mod socket;
+pub(crate) mod source_ids;
 mod stream;
 mod stream_copy;
 pub(crate) mod stream_tasks;
 pub(crate) mod upstream;
-pub(crate) mod wire;
 
 use conversions::{downgrade, headers, trailers};
 pub(crate) use conversions::{grpc, upgrade, websocket};

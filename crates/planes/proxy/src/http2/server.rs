@@ -14,9 +14,9 @@ use std::time::Instant;
 use voile_http2::{Connection, ErrorCode, Http2End, Link};
 
 use super::limits::{CONFIG, MAX_PREMATURE_RESETS};
+use super::socket::Wire;
 use super::stream::StreamWork;
-use super::wire::Wire;
-use crate::http::drain::DrainListener;
+use crate::http::drain_signal::DrainListener;
 use crate::http::io::Io;
 use crate::http::timer::Timer;
 use crate::http::{ConnectionEnd, HttpRole, HttpWorker};

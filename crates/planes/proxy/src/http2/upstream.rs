@@ -22,8 +22,8 @@ use voile_http2::{Connection as Wires, Link};
 
 use super::keepalive::{UpstreamKeepalive, UpstreamKeepaliveAction};
 use super::limits::{CONFIG, MAX_UPSTREAM_CONNECTIONS, MAX_UPSTREAM_STREAMS};
-use super::sources::number_of;
-use super::wire::Wire;
+use super::socket::Wire;
+use super::source_ids::number_of;
 use crate::http::buffers::Buffers;
 use crate::http::io::Io;
 use crate::http::timer::Timer;

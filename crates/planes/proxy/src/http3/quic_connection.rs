@@ -20,7 +20,7 @@ use super::streams::{self, Seen};
 use crate::http::{ConnectionEnd, HttpRole, HttpTimeouts, HttpWorker};
 use crate::http2;
 use crate::http2::limits::{CONFIG, MAX_HEADER_LIST, MAX_PREMATURE_RESETS};
-use crate::http2::wire::Wire;
+use crate::http2::socket::Wire;
 
 /// A connection whose handshake is done.
 pub(crate) struct CarriedConnection {

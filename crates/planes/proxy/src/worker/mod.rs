@@ -1,11 +1,11 @@
 //! A worker: one thread, one runtime, its own pools, buffers, counters and copy of the plan. It is told everything by
 //! message; a connection is one local task.
 
-mod ceiling;
 mod handlers;
 mod holders;
-mod ledger;
+mod in_flight;
 mod listeners;
+mod memory_limit;
 mod peers;
 mod policy;
 mod records;
@@ -31,10 +31,10 @@ use policy::{
 
 use handlers::{
     forwarded_client_cert, gateway, gateway_context, gateway_http, gateway_http3, gateway_tcp,
-    inbound, inbound_http, outbound, outbound_http, untrusted_headers, waypoint, waypoint_calls,
+    inbound, inbound_http, outbound, outbound_http, untrusted_headers, waypoint, waypoint_metrics,
 };
 
-use listeners::{captured_listeners, drain, late_detection, server_first, slots};
+use listeners::{captured_listeners, late_detection, listener_set, server_first, termination};
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -58,28 +58,28 @@ use voile_transport::{self as transport, Origin};
 
 use crate::authorization::Authorization;
 use crate::http::{Buffers, HttpRole, RoleRefusal, clock};
-use crate::http2::sources::source_number;
+use crate::http2::source_ids::source_number;
 use crate::plan::{
     AuthorizerPlan, CapturedDestination, LimiterPlan, ListenerId, OutboundPlan, ProxyPlan, Settings,
 };
 use crate::rate_limits::RateLimits;
-use crate::recording::{Recording, Recordings};
+use crate::telemetry_settings::{Recording, Recordings};
 use admission::TrustState;
 use authorizer::Authorizer;
-pub(crate) use ceiling::MemoryPressure;
-use drain::Stop;
 pub(crate) use endpoint::verify;
 pub(crate) use gateway_http3::HandshakePermit;
 pub(crate) use holders::ShedOrder;
 use holders::{DownstreamConnections, UNLISTED};
-pub use ledger::ProxyLimits;
-use ledger::{Account, RequestInFlight};
-pub(crate) use ledger::{Ledger, Overload, WorkerAccount};
+pub use in_flight::ProxyLimits;
+use in_flight::{Account, RequestInFlight};
+pub(crate) use in_flight::{Ledger, Overload, WorkerAccount};
+use listener_set::WorkerListeners;
+pub(crate) use memory_limit::MemoryPressure;
 use peers::{Peers, Provisional};
 use rate_limits::WorkerRateLimits;
 use server_certificates::AllShown;
 use server_first::ServersFirst;
-use slots::WorkerListeners;
+use termination::Stop;
 
 /// TLS as both sides need it; certificates and trust are read anew in each handshake.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::values::{self, Meta};
-use super::{CheckedResource, networking, sidecar, telemetry, topology, traffic};
+use super::{CheckedResource, networking, sidecar, telemetry, topology, traffic_policy};
 use crate::codes;
 use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::log_format::LogFormat;
@@ -230,7 +230,7 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
     }
     config.extension_providers = providers(&written.extension_providers, report);
     let (locality, zones) = (written.locality.as_ref(), written.zones.as_ref());
-    config.locality = traffic::locality_of_mesh(locality, zones, report);
+    config.locality = traffic_policy::locality_of_mesh(locality, zones, report);
 }
 
 /// `pathNormalization.normalization`. DEFAULT is what Istio does when nothing is said.

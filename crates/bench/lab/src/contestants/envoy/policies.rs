@@ -14,7 +14,7 @@ use crate::definition::{
     FORGED, MatchedRule, PeerFeatures, PolicyAction, RefusalKind, generated_resources,
 };
 use crate::plan::{ContestantSetup, RequestPath};
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// Deadline of the translation. A hundred thousand rules take some seconds.
 const EXPORT_BOUND: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ pub(super) fn with(
     let config = folder.join("policies");
     std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
     let text = generated_resources(&lab.outfit.generated, &lab.outfit.verdict);
-    crate::folder::write(&config.join("generated.yaml"), &text)?;
+    crate::record_folder::write(&config.join("generated.yaml"), &text)?;
     let mut exported = BTreeMap::new();
     let own = lab.ways.iter();
     for way in own.filter(|way| way.contestant == features.contestant && way.mode != "clientonly") {

@@ -13,7 +13,7 @@ use crate::definition::EventAction;
 use crate::events::{EffectEvidence, ListenerOwners, Page, READY_PATH, Renewal};
 use crate::plan::RequestPath;
 use crate::process::Process;
-use crate::target::{Echo, Lab, STOP_GRACE};
+use crate::shared_processes::{Echo, Lab, STOP_GRACE};
 
 /// Target of the changed policies.
 const BINDING: &str = "selector: {matchLabels: {app: gateway}}";
@@ -150,6 +150,6 @@ impl RunningIngress {
     /// The mesh as it is to be now.
     pub(super) fn write_mesh(&self, lab: &Lab<'_>) -> Result<(), String> {
         let text = Ingress::resources(&self.changes.echo(lab), &self.ports)?;
-        crate::folder::write(&self.folder.join("config/mesh.yaml"), &text)
+        crate::record_folder::write(&self.folder.join("config/mesh.yaml"), &text)
     }
 }

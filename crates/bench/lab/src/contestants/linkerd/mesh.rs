@@ -11,7 +11,7 @@ use super::{
     DIRECT_VIRTUAL, SEALED_HTTP_PORT, SEALED_TCP_PORT, SERVER_VIRTUAL, STAGE_VIRTUAL, STAGES,
 };
 use crate::network::{HTTP_PORT, INBOUND, TCP_PORT};
-use crate::target::Echo;
+use crate::shared_processes::Echo;
 
 /// Names in certificates, as Linkerd makes them of service accounts.
 pub(super) const CLIENT_NAME: &str = "client.lab.serviceaccount.identity.linkerd.cluster.local";
@@ -59,7 +59,7 @@ impl LinkerdFiles {
             certificates::request(&own, name)?;
             let words = (0..TOKEN_WORDS).map(|_| format!("{:016x}", fastrand::u64(..)));
             let token: String = words.collect();
-            crate::folder::write(&own.join("token"), &token)?;
+            crate::record_folder::write(&own.join("token"), &token)?;
             tokens.push(token);
         }
         let names = [("right", SERVER_NAME), ("wrong", IMPOSTOR_NAME)];
@@ -137,7 +137,7 @@ impl LinkerdFiles {
             "services": services,
         });
         let file = self.folder.join("mesh.json");
-        crate::folder::write(&file, &mesh.to_string())?;
+        crate::record_folder::write(&file, &mesh.to_string())?;
         Ok(file)
     }
 }

@@ -20,7 +20,7 @@ use crate::events::{
 };
 use crate::network::{HTTP_PORT, Network, Pod, TCP_PORT};
 use crate::plan::RequestPath;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// Target of the changed policies: the waypoint.
 const BINDING: &str = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: gate}]";

@@ -19,7 +19,7 @@ use crate::definition::Variant;
 use crate::events::READY_PATH;
 use crate::find;
 use crate::network::{HTTP_PORT, Pod, TCP_PORT};
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 const MESH: &str = include_str!("../../../../../../benchmarks/voile/mesh-waypoint.yaml");
 const ENVOY: &str = include_str!("../../../../../../benchmarks/peers/envoy/waypoint.yaml");

@@ -17,7 +17,7 @@ use crate::events::{
 use crate::network::INBOUND;
 use crate::plan::RequestPath;
 use crate::process::Process;
-use crate::target::{Echo, HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
+use crate::shared_processes::{Echo, HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
 
 /// Text of the mesh's policy before the settings of ports.
 const PORTS_OF_POLICY: &str = "  portLevelMtls:\n";
@@ -214,7 +214,7 @@ impl Voile {
             let more = format!("{PORTS_OF_POLICY}    {port}:\n      mode: PERMISSIVE\n");
             text = text.replacen(PORTS_OF_POLICY, &more, 1);
         }
-        crate::folder::write(&self.config(lab, "mesh.yaml"), &text)
+        crate::record_folder::write(&self.config(lab, "mesh.yaml"), &text)
     }
 
     /// By what a sidecar that was just started is seen to be ready.

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use super::{Ports, Voile};
 use crate::definition::generated_resources;
-use crate::folder::write;
 use crate::plan::RequestPath;
-use crate::target::Lab;
+use crate::record_folder::write;
+use crate::shared_processes::Lab;
 
 impl Voile {
     /// Writes what this outfit has; nothing where it has nothing.

@@ -14,7 +14,7 @@ use crate::definition::{FORGED, MatchedRule, PolicyAction, RefusalKind};
 use crate::events::READY_PATH;
 use crate::plan::ContestantSetup;
 use crate::process::Process;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// The counters of Istio's standard metrics.
 const REQUESTS: &str = "istio_requests_total";

@@ -11,7 +11,7 @@ use crate::contestants::contestant::{CellRoute, IdentityProbe};
 use crate::contestants::instance::{CLIENT, Hop, SERVER};
 use crate::network::{INBOUND, OUTBOUND};
 use crate::plan::RequestPath;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 impl RunningVoile {
     /// Path of the requests; none if they cannot be carried.

@@ -15,7 +15,7 @@ use crate::contestants::envoy::{marking, with_file};
 use crate::contestants::pair::{STATUS_PORT, write};
 use crate::definition::Variant;
 use crate::find::{self, ENVOY_XDS};
-use crate::target::{Lab, READY_BOUND};
+use crate::shared_processes::{Lab, READY_BOUND};
 
 /// Differences of its work from the others.
 pub(super) const TERMS: [&str; 3] = [

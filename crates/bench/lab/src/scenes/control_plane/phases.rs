@@ -6,8 +6,8 @@ use voile_host::child::Spec;
 use voile_report::control_plane::ControlPlaneRecord;
 
 use super::READ_A_SECOND;
+use super::config_folder::Folder;
 use super::crowd::{CertificationResult, ProxyCrowd, Report};
-use super::folder::Folder;
 use super::steps::{MeasurementState, now_ns};
 
 /// Rest between single changes, so that each is the first after a quiet.

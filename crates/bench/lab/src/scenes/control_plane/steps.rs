@@ -10,8 +10,8 @@ use voile_host::ports::free_port;
 use voile_host::ready::{Probe, ask};
 use voile_host::sampler::{ProcessResources, Usage};
 
+use super::config_folder::Folder;
 use super::crowd::{INTERRUPTED, ProxyCrowd, Synced};
-use super::folder::Folder;
 use super::progress::Progress;
 use super::{ControlPlaneSettings, MeshSize};
 

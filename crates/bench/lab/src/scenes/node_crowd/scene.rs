@@ -19,9 +19,9 @@ use crate::contestants::nodes::{NODE_ACCOUNT, NodePlan, Program, StartedNode};
 use crate::control_plane::Progress;
 use crate::network::{GATEWAY, Network, Pod, TCP_PORT};
 use crate::proof::pace;
+use crate::shared_processes::{Echo, Lab, STOP_GRACE, TCP};
 use crate::sidecars::control::{Control, port};
 use crate::sidecars::{megabytes, rest};
-use crate::target::{Echo, Lab, STOP_GRACE, TCP};
 
 /// Virtual address of the server.
 const VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
@@ -78,7 +78,7 @@ impl NodeCrowdScene<'_> {
         let config = scratch.join("config");
         std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
         let text = resources(&clients, &server, &nodes);
-        crate::folder::write(&config.join("mesh.yaml"), &text)?;
+        crate::record_folder::write(&config.join("mesh.yaml"), &text)?;
         let tls = port(GATEWAY.into())?;
         let node_account = ["--node-account", NODE_ACCOUNT].map(str::to_owned);
         let place = Some(network.for_control());

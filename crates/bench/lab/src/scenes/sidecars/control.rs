@@ -11,7 +11,7 @@ use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get, wait_ready};
 
 use crate::contestants::counted;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// Deadline until the control plane is ready: as long as a large folder takes on a slow disk.
 const READY_WITHIN: Duration = Duration::from_secs(300);
@@ -115,7 +115,7 @@ impl Control {
             "{}.token",
             pod.unwrap_or(account).replace('/', "-")
         ));
-        crate::folder::write(&path, token.trim())?;
+        crate::record_folder::write(&path, token.trim())?;
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&path, private).map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(path)

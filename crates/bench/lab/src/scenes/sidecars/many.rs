@@ -19,7 +19,7 @@ use super::mesh::{ACCOUNT, MAX_PODS, MeshSize, NAMESPACE};
 use super::{SidecarSettings, megabytes, rest};
 use crate::contestants::counted;
 use crate::control_plane::{Progress, make_room};
-use crate::target::{Echo, HTTP, Lab, start_echo};
+use crate::shared_processes::{Echo, HTTP, Lab, start_echo};
 
 /// Estimated number of sidecars that come into sync in a second; used only to estimate the remaining time.
 pub(super) const STARTED_A_SECOND: f64 = 25.0;
@@ -416,7 +416,7 @@ impl<'a> RunningSidecars<'a> {
         let text = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: all, namespace: istio-system}\n\
                     spec: {action: DENY, rules: [{to: [{operation: {methods: [TRACE]}}]}]}\n";
         let config = self.lab.folder.join("config");
-        crate::folder::write(&config.join("policy.yaml"), text)?;
+        crate::record_folder::write(&config.join("policy.yaml"), text)?;
         let known = self.until(all, "obeying a new policy", &|known| {
             let heard = before.get(&known.stream).copied().unwrap_or(0);
             known.synced && known.propagation.changes > heard

@@ -21,7 +21,7 @@ use super::control::{Control, port};
 use super::{SidecarSettings, megabytes, rest};
 use crate::control_plane::{Progress, generate};
 use crate::network::{GATEWAY, HTTP_PORT, Network, Pod};
-use crate::target::{Echo, Lab, STOP_GRACE};
+use crate::shared_processes::{Echo, Lab, STOP_GRACE};
 
 /// Services that the sidecar uses, for any size of the mesh.
 const USED: u32 = 10;
@@ -183,7 +183,7 @@ impl<'a> Mesh<'a> {
         };
         let client = network.add_pod(&captured(Vec::new()))?;
         let server = network.add_pod(&captured(vec![HTTP_PORT]))?;
-        crate::folder::write(
+        crate::record_folder::write(
             &config.join("reach.yaml"),
             &resources(client.address, server.address),
         )?;

@@ -27,12 +27,12 @@ use crate::plan::{
 };
 use crate::worker::access_logs::{self, TcpRecord};
 use crate::worker::admission::{ConnectionArrival, Verified};
-use crate::worker::drain::Stop;
 use crate::worker::forwarded_client_cert;
 use crate::worker::gateway_http::GatewayRole;
 use crate::worker::gateway_tcp::bytes;
 use crate::worker::inbound::{InboundCaller, behind};
-use crate::worker::slots::{InboundSlot, ListenerEngine, OutboundSlot};
+use crate::worker::listener_set::{InboundSlot, ListenerEngine, OutboundSlot};
+use crate::worker::termination::Stop;
 use crate::worker::{Conversation, Worker, count, waypoint};
 
 /// A gateway's listener in force.

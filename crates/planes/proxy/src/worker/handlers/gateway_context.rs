@@ -12,7 +12,7 @@ use crate::http::HttpHead;
 use crate::worker::access_logs::Downstream;
 use crate::worker::gateway::GatewaySlot;
 use crate::worker::reporter::ReporterLabels;
-use crate::worker::waypoint_calls::TunnelCalls;
+use crate::worker::waypoint_metrics::TunnelCalls;
 
 /// See the module.
 pub(in crate::worker) struct AtGateway {

@@ -27,16 +27,16 @@ use crate::worker::forwarded_client_cert;
 use crate::worker::gateway::{GatewaySlot, MatchedServer, WaypointDestination};
 use crate::worker::gateway_context::{AtGateway, Edge};
 use crate::worker::inbound::InboundCaller;
+use crate::worker::listener_set::{InboundSlot, OutboundSlot};
 use crate::worker::outbound::black_hole;
 use crate::worker::outbound_http::{DelayedRequest, OutboundRole, OutboundTicket, choose};
 use crate::worker::rate_limits::{self, GlobalLimitCheck, LimitOutcome, TooMany};
 use crate::worker::reporter::ReporterLabels;
 use crate::worker::request_changes::PlanChanges;
 use crate::worker::request_notes::RequestNotes;
-use crate::worker::slots::{InboundSlot, OutboundSlot};
 use crate::worker::untrusted_headers::{self, ArrivalPath};
 use crate::worker::upstream_connection::UpstreamLine;
-use crate::worker::waypoint_calls::TunnelCalls;
+use crate::worker::waypoint_metrics::TunnelCalls;
 use crate::worker::{AdmittedRequest, Worker, request_series};
 
 /// One connection from outside.

@@ -15,12 +15,12 @@ use crate::worker::access_logs::{self, TcpRecord};
 use crate::worker::authorization::{self, ForwardPermit};
 use crate::worker::gateway::{GatewaySlot, MatchedServer};
 use crate::worker::inbound::{self, InboundCaller};
+use crate::worker::listener_set::InboundSlot;
 use crate::worker::outbound::{
     AsClient, OpaqueClient, black_hole, cluster, led, refuse, to_service,
 };
 use crate::worker::reporter::ReporterLabels;
-use crate::worker::slots::InboundSlot;
-use crate::worker::waypoint_calls::TunnelCalls;
+use crate::worker::waypoint_metrics::TunnelCalls;
 use crate::worker::{Conversation, Worker};
 
 /// Serves a connection to its end. `asked` is the name that a client of TLS asks for, empty for none, and `None` without TLS.

@@ -27,17 +27,17 @@ use voile_xds::wire::{MutualTls, WireProtocol};
 
 use crate::http::serve_connection;
 use crate::http2;
-use crate::http2::sources::source_number;
+use crate::http2::source_ids::source_number;
 use crate::worker::access_logs::{self, Downstream, TcpRecord};
 use crate::worker::admission::{ConnectionArrival, Verified, admit};
 use crate::worker::authorization::{self, Denied};
-use crate::worker::drain::Stop;
 use crate::worker::forwarded_client_cert::{self, Forwarded};
 use crate::worker::inbound_http::InboundRole;
 use crate::worker::late_detection::{self, Ahead};
+use crate::worker::listener_set::InboundSlot;
 use crate::worker::peers::PeerEntry;
 use crate::worker::server_first::DestinationKey;
-use crate::worker::slots::InboundSlot;
+use crate::worker::termination::Stop;
 use crate::worker::{Conversation, Worker, count};
 pub(crate) use relay::flags;
 

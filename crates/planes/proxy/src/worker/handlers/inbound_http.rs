@@ -27,11 +27,11 @@ use crate::worker::authorization::{
 };
 use crate::worker::forwarded_client_cert;
 use crate::worker::inbound::{InboundCaller, inbound_series};
+use crate::worker::listener_set::InboundSlot;
 use crate::worker::peers::PeerEntry;
 use crate::worker::rate_limits::{self, GlobalLimitCheck, LimitOutcome, TooMany};
 use crate::worker::request_notes::RequestNotes;
 use crate::worker::request_series;
-use crate::worker::slots::InboundSlot;
 use crate::worker::{AdmittedRequest, Worker};
 
 /// One inbound connection.

@@ -12,4 +12,4 @@ pub(in crate::worker) mod outbound;
 pub(in crate::worker) mod outbound_http;
 pub(in crate::worker) mod untrusted_headers;
 pub(in crate::worker) mod waypoint;
-pub(in crate::worker) mod waypoint_calls;
+pub(in crate::worker) mod waypoint_metrics;

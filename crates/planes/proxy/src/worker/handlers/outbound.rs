@@ -26,13 +26,13 @@ use crate::worker::endpoint::{
     ConnectionManner, Endpoint, InFlight, InnerTraffic, Unreachable, outbound_labels,
 };
 use crate::worker::inbound::flags;
+use crate::worker::listener_set::OutboundSlot;
 use crate::worker::outbound_http::OutboundRole;
 use crate::worker::reporter::ReporterLabels;
 use crate::worker::requested_host::host_name;
 use crate::worker::routes::TcpRoute;
 use crate::worker::server_first::DestinationKey;
 use crate::worker::service_state::ServiceState;
-use crate::worker::slots::OutboundSlot;
 use crate::worker::{Conversation, Worker, count};
 
 /// Serves one connection to its end. Boxed twice, as in [`super::inbound::serve`].

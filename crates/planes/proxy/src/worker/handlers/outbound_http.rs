@@ -22,7 +22,7 @@ use crate::http::{
     self, BodyPrefix, ConnectFailure, Exchange, HeadAmendment, HeadObserver, HttpHead, HttpRole,
     Pending, RequestRoute, ResponseFlag, Revocation, RoleRefusal, UpstreamHttp, UpstreamResponse,
 };
-use crate::http2::sources::source_number;
+use crate::http2::source_ids::source_number;
 use crate::plan::{CapturedDestination, PassthroughMode, SharedPart, TrafficPlan};
 use crate::worker::access_logs::{self, Downstream, HttpContext};
 use crate::worker::authorization::count_revoked;
@@ -30,8 +30,9 @@ use crate::worker::balance::EndpointPreference;
 use crate::worker::captured_listeners::CapturedListeners;
 use crate::worker::endpoint::{ConnectionManner, Endpoint, InFlight, outbound_labels};
 use crate::worker::gateway_context::AtGateway;
+use crate::worker::in_flight::RetryInFlight;
 use crate::worker::inbound_http::upstream;
-use crate::worker::ledger::RetryInFlight;
+use crate::worker::listener_set::{OutboundSlot, Table};
 use crate::worker::mirror::Mirrors;
 use crate::worker::outbound::black_hole;
 use crate::worker::proxy_protocol;
@@ -42,7 +43,6 @@ use crate::worker::requested_host::host_of;
 use crate::worker::route_effects::{RouteEffects, refused};
 use crate::worker::routes::{AtEdge, ChosenRoute, RequestAttributes, RouteActs, Terms};
 use crate::worker::service_state::ServiceState;
-use crate::worker::slots::{OutboundSlot, Table};
 use crate::worker::upstream_connection::{UpstreamLine, seat};
 use crate::worker::{AdmittedRequest, Overload, Worker, count, request_series, upstream_outcome};
 

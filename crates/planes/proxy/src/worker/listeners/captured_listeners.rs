@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 use voile_transport as transport;
 
 use crate::plan::{CapturePlan, CapturedDestination, OutboundPlan};
-use crate::worker::drain::Stop;
-use crate::worker::slots::{InboundSlot, OutboundSlot};
+use crate::worker::listener_set::{InboundSlot, OutboundSlot};
+use crate::worker::termination::Stop;
 use crate::worker::{FromWorker, Overload, Worker, count, inbound, outbound};
 
 /// Connections of one worker that may wait to learn where their destination leads; a control plane that is slow must not

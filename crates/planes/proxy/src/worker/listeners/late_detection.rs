@@ -24,8 +24,8 @@ use voile_xds::wire::{MutualTls, WireProtocol};
 use crate::worker::Worker;
 use crate::worker::authorization::ForwardPermit;
 use crate::worker::inbound::either;
+use crate::worker::listener_set::InboundSlot;
 use crate::worker::server_first::DestinationKey;
-use crate::worker::slots::InboundSlot;
 
 /// The application's connection, opened before it was known what for; or why there is none.
 pub(crate) type Ahead = Result<TcpStream, ConnectError>;

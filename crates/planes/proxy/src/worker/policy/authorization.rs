@@ -19,10 +19,10 @@ use crate::worker::authorizer::{
     AllowedChanges, Authorizer, AuthorizerRequest, AuthorizerResponse, CheckSubject,
 };
 use crate::worker::inbound::{self, InboundCaller};
+use crate::worker::listener_set::InboundSlot;
 use crate::worker::policy_audit::{AccessRecord, count_marks};
 use crate::worker::rate_limits::is_counted;
 use crate::worker::request_changes::PlanChanges;
-use crate::worker::slots::InboundSlot;
 use crate::worker::{Worker, count};
 use request::RequestStage;
 pub(crate) use request::{GrantedRequest, JudgedRequest, PendingCheck, RequestView, request};

@@ -21,9 +21,9 @@ use crate::worker::Worker;
 use crate::worker::authorization::{Denied, GrantedRequest};
 use crate::worker::external_call::Callee;
 use crate::worker::inbound::InboundCaller;
+use crate::worker::listener_set::InboundSlot;
 use crate::worker::request_changes::PlanChanges;
 use crate::worker::routes::{RequestAttributes, joined};
-use crate::worker::slots::InboundSlot;
 pub(crate) use global::GlobalLimitCheck;
 
 /// The limits as one worker asks them.

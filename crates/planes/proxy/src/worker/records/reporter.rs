@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use voile_model::mesh::telemetry::TelemetrySide;
 
-use crate::recording::Recording;
+use crate::telemetry_settings::Recording;
 use crate::worker::Worker;
-use crate::worker::slots::InboundSlot;
+use crate::worker::listener_set::InboundSlot;
 use crate::worker::tokens::Tokens;
 
 /// See the module.

@@ -12,7 +12,7 @@ use voile_model::mesh::telemetry::TelemetrySide;
 use voile_telemetry::trace::{CONTEXT_FIELDS, Context, IncomingContext, context_lines, request_id};
 
 use crate::http::{HeadObserver, HttpHead, Names};
-use crate::recording::{Recording, SideRecording, Tracer};
+use crate::telemetry_settings::{Recording, SideRecording, Tracer};
 use crate::worker::Worker;
 use crate::worker::reporter::ReporterLabels;
 

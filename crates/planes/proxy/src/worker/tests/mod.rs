@@ -42,7 +42,7 @@ use voile_transport::alpn;
 use voile_transport::{HandshakeError, TransportStream, connect_tls};
 use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::slots::WorkerListeners;
+use super::listener_set::WorkerListeners;
 use super::{ConnectionPermit, Redirected, Tls, Worker};
 use crate::plan::{
     EndpointPlan, InboundPlan, ListenerId, OutboundPlan, ProxyPlan, ServicePlan, Settings,

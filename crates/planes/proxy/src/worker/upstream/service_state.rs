@@ -16,7 +16,7 @@ use crate::worker::balance::{Balance, EndpointPreference, ServiceEndpoints};
 use crate::worker::dynamic_dns::OnDemand;
 use crate::worker::endpoint::{EarlierEndpoints, Endpoint, InFlight};
 use crate::worker::health_checks::Checker;
-use crate::worker::ledger::Account;
+use crate::worker::in_flight::Account;
 use crate::worker::routes::RoutesState;
 use crate::worker::{FromWorker, Worker, count};
 

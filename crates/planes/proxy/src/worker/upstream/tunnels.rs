@@ -24,7 +24,7 @@ use voile_transport::{
     self as transport, TLS_HANDSHAKE_TIMEOUT, TransportStream, TunnelledStream, alpn,
 };
 
-use crate::http2::sources::source_number;
+use crate::http2::source_ids::source_number;
 use crate::plan::{FarPlan, Origination, SharedPart};
 use crate::worker::admission::{ConnectionArrival, Verified};
 use crate::worker::captured_listeners::CapturedListeners;

@@ -10,8 +10,8 @@ use crate::check::values::{self, DocumentName, Meta};
 use crate::check::{
     CheckedResource, LostDocument, ReadFiles, ResourceId, StoredResource, authorization, config,
     controller, destination, endpoint_slice, fail_closed, health_check, intents, kubernetes,
-    networking, pod, rate_limit, request_authentication, security, service_entry, sidecar,
-    telemetry, virtual_service, workload_group,
+    networking, peer_authentication, pod, rate_limit, request_authentication, service_entry,
+    sidecar, telemetry, virtual_service, workload_group,
 };
 use crate::codes;
 use crate::decode::{Cursor, FieldPath, Fields, Report};
@@ -510,7 +510,7 @@ fn checked(
         "Namespace" => kubernetes::namespace((meta, annotations), fields, report)
             .map(|n| CheckedResource::Namespace(n.into())),
         "PeerAuthentication" => Some(CheckedResource::PeerAuthentication(
-            security::peer_authentication(meta, fields, report).into(),
+            peer_authentication::peer_authentication(meta, fields, report).into(),
         )),
         "Pod" => pod::pod(meta, fields, report).map(|p| CheckedResource::Pod(p.into())),
         "ProxyConfig" => networking::proxy_config(meta, fields, report)

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::check::values::{self, Meta};
-use crate::check::{intents, traffic};
+use crate::check::{intents, traffic_policy};
 use crate::codes;
 use crate::decode::{Fields, Report};
 use crate::mesh::routing_intent::RoutingIntent;
@@ -121,7 +121,7 @@ fn policy(written: &written::TrafficPolicy, report: &Report) -> TrafficPolicy {
     let header = written.proxy_protocol.as_ref();
     TrafficPolicy {
         whole: PolicyLevel {
-            retry_budget: budget.map(|budget| traffic::retry_budget(budget, report)),
+            retry_budget: budget.map(|budget| traffic_policy::retry_budget(budget, report)),
             proxy_protocol: header.and_then(|version| proxy_protocol(version.as_ref(), report)),
             ..level(&written.level, written.tls.as_ref(), report)
         },
@@ -137,9 +137,9 @@ fn level(
     let (balancer, outliers) = (written.balancer.as_ref(), written.outliers.as_ref());
     let pool = written.pool.as_ref();
     PolicyLevel {
-        balancer: balancer.map(|balancer| traffic::balancer(balancer, report)),
-        outliers: outliers.map(|outliers| traffic::outliers(outliers, report)),
-        pool: pool.and_then(|pool| traffic::pool(pool, report)),
+        balancer: balancer.map(|balancer| traffic_policy::balancer(balancer, report)),
+        outliers: outliers.map(|outliers| traffic_policy::outliers(outliers, report)),
+        pool: pool.and_then(|pool| traffic_policy::pool(pool, report)),
         retry_budget: None,
         proxy_protocol: None,
         tls: tls.and_then(|tls| origin::tls(tls, report)),

@@ -13,7 +13,7 @@ use crate::worker::Worker;
 use crate::worker::access_logs::{self, TcpRecord};
 use crate::worker::authorization::ForwardPermit;
 use crate::worker::late_detection::Ahead;
-use crate::worker::slots::InboundSlot;
+use crate::worker::listener_set::InboundSlot;
 
 /// Relays to the application. Demands a leave, so that no connection gets here without one.
 pub(super) fn to_application(

@@ -18,9 +18,9 @@ use crate::authorization::Authorization;
 use crate::http::{BodyPrefix, BodyWanted, DENIED, HttpHead, REVOKED};
 use crate::worker::authorizer::{Authorizer, AuthorizerRequest, AuthorizerResponse, CheckSubject};
 use crate::worker::inbound::InboundCaller;
+use crate::worker::listener_set::InboundSlot;
 use crate::worker::policy_audit;
 use crate::worker::request_changes::PlanChanges;
-use crate::worker::slots::InboundSlot;
 use crate::worker::tokens::{self, PresentedTokens};
 use crate::worker::{Worker, count};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use voile_policy::tokens::KeySet;
 
-use super::ask::Document;
+use super::fetch::Document;
 
 /// Members of a key that say what it is, in the order in which they are written; private parts, certificates and whatever
 /// else a server adds stay behind.

@@ -14,7 +14,7 @@ use voile_http2::HeadBudget;
 use voile_traffic::RetryBudget;
 use voile_xds::wire::WireLimits as Configured;
 
-use super::ceiling::{Ceiling, MemoryPressure};
+use super::memory_limit::{Ceiling, MemoryPressure};
 use crate::http::ResponseFlag;
 use crate::http2::limits::{HEADS_PART, MAX_HEADS_OF_ALL};
 

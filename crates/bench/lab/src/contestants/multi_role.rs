@@ -8,7 +8,7 @@ use crate::contestants::instance::Instance;
 use crate::definition::EventAction;
 use crate::events::EffectEvidence;
 use crate::plan::RequestPath;
-use crate::target::Lab;
+use crate::shared_processes::Lab;
 
 /// See the module.
 pub(super) struct Planes {

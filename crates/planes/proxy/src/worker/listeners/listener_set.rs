@@ -21,15 +21,15 @@ use crate::plan::{
     CapturedDestination, DoorPlan, InboundPlan, ListenerId, OutboundPlan, PassthroughMode,
     ProxyPlan, Settings, SharedPart,
 };
-use crate::recording::Recording;
+use crate::telemetry_settings::Recording;
 use crate::worker::access_logs::Downstream;
 use crate::worker::admission::TrustState;
 use crate::worker::captured_listeners::{self, CapturedListeners};
-use crate::worker::drain::Stop;
 use crate::worker::gateway::GatewaySlot;
 use crate::worker::inbound_http::InboundRole;
 use crate::worker::outbound_http::OutboundRole;
 use crate::worker::service_state::ServiceState;
+use crate::worker::termination::Stop;
 use crate::worker::tokens::Tokens;
 use crate::worker::{
     ConnectionPermit, HandshakePermit, Worker, gateway, gateway_http3, inbound, outbound, tunnels,
