@@ -38,4 +38,5 @@ pub use server::{
     Addresses, Control, Credentials, RESTING_BYTES_OF_ALL, RESTING_BYTES_PER_CALLER, UNPROVEN_BYTES,
 };
 pub use snapshot::{MeshSnapshot, SnapshotCaller};
+pub use status::gateway_api::documents as gateway_api_documents;
 pub use ztunnel::NodeAccount;

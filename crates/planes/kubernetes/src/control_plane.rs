@@ -19,6 +19,7 @@ use crate::error::ClusterError;
 use crate::inject::InjectorOptions;
 use crate::injection::WebhookServer;
 use crate::source::ClusterSource;
+use crate::status::StatusWriter;
 use crate::tokens::ClusterTokens;
 use crate::webhooks::Validator;
 use crate::{authority, roots};
@@ -113,6 +114,13 @@ impl ControlPlane {
         let mut tasks = JoinSet::new();
         tasks.spawn(tokens.refresh());
         let (ending, ended) = watch::channel(false);
+        let statuses = StatusWriter {
+            client: client.clone(),
+            store: store.clone(),
+            configurations: control.configurations(),
+            revision: cluster.revision.clone(),
+            replica: cluster.replica.clone(),
+        };
         if let Some((listener, image)) = injection {
             let options = InjectorOptions {
                 image,
@@ -133,7 +141,7 @@ impl ControlPlane {
         let (candidate, leads) =
             Candidate::new(client.clone(), namespace, lease, cluster.replica.clone());
         tasks.spawn(while_leading(leads, move || {
-            duties(client.clone(), root.clone(), cluster.revision.clone())
+            duties(client.clone(), root.clone(), statuses.clone())
         }));
         Ok(Self {
             control,
@@ -169,7 +177,8 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ClusterError> {
 }
 
 /// What only one replica does.
-async fn duties(client: Client, root: String, revision: String) {
+async fn duties(client: Client, root: String, statuses: StatusWriter) {
+    let revision = statuses.revision.clone();
     tokio::join!(
         roots::keep_config_maps(client.clone(), root.clone()),
         roots::keep_webhooks::<MutatingWebhookConfiguration>(
@@ -178,6 +187,7 @@ async fn duties(client: Client, root: String, revision: String) {
             revision.clone()
         ),
         roots::keep_webhooks::<ValidatingWebhookConfiguration>(client, root, revision),
+        statuses.keep(),
     );
 }
 

@@ -13,6 +13,7 @@ pub mod install;
 pub mod pods;
 mod roots;
 mod source;
+mod status;
 mod tokens;
 pub mod webhooks;
 

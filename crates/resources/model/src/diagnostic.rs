@@ -90,6 +90,19 @@ impl Diagnostic {
         self.severity == Severity::Error
     }
 
+    /// The problem, its field and its correction in one line, where the object itself is the place.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let mut text = format!("{}: {}", self.code, self.message);
+        if !self.field.is_empty() {
+            text += &format!(" (field {})", self.field);
+        }
+        if !self.help.is_empty() {
+            text += &format!("; {}", self.help);
+        }
+        text
+    }
+
     /// The order in which people want to read problems: by place, then code.
     pub fn sort(diagnostics: &mut [Diagnostic]) {
         diagnostics.sort_by(|a, b| {

@@ -33,7 +33,7 @@ impl Written {
 
     /// Writes what is said of a mesh, where that is not what was said before.
     pub(crate) fn keep(&mut self, mesh: &Mesh) {
-        let text = documents(mesh);
+        let text = text(&documents(mesh));
         if text == self.text {
             return;
         }
@@ -99,14 +99,17 @@ fn conditions(all: &[StatusCondition]) -> Vec<Value> {
 }
 
 /// The documents, each on a line of its own; empty where nothing of Gateway API is written.
-fn documents(mesh: &Mesh) -> String {
-    let mut text = String::new();
-    for said in mesh.gateway_api.said.iter() {
-        text.push_str("---\n");
-        text.push_str(&document(said).to_string());
-        text.push('\n');
-    }
-    text
+fn text(documents: &[Value]) -> String {
+    let lines = documents.iter().map(|one| format!("---\n{one}\n"));
+    lines.collect()
+}
+
+/// Each resource of Gateway API as a document with `status`. A Gateway whose class nobody declares has no conditions and is
+/// left out.
+pub fn documents(mesh: &Mesh) -> Vec<Value> {
+    let said = mesh.gateway_api.said.iter();
+    let told = said.filter(|said| !(said.conditions.is_empty() && said.parts.is_empty()));
+    told.map(document).collect()
 }
 
 fn document(said: &ResourceConditions) -> Value {

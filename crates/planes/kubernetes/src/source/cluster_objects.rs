@@ -146,7 +146,7 @@ mod tests {
             "namespaces/shop",
         ];
         for name in names {
-            store.put(&name.into(), "{}".to_owned(), BTreeSet::new());
+            store.put(&name.into(), "{}".to_owned(), BTreeSet::new(), None);
         }
         let kind = |kind: &str, folder: &str| (String::new(), kind.to_owned(), folder.to_owned());
         let objects = ClusterObjects {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use voile_model::SourceFile;
 
@@ -20,12 +21,29 @@ struct Uid {
     uid: String,
 }
 
+/// What the source's texts leave out, and a writer of statuses needs.
+#[derive(Debug, PartialEq)]
+pub(crate) struct ReportedObject {
+    /// `metadata.resourceVersion`.
+    pub(crate) resource_version: String,
+    /// `metadata.generation`; core kinds have none.
+    pub(crate) generation: Option<i64>,
+    /// The label `istio.io/rev`.
+    pub(crate) revision: Option<Box<str>>,
+    /// Of a Service: the label with the name of its Gateway.
+    pub(crate) gateway: Option<Box<str>>,
+    /// `status`.
+    pub(crate) status: Value,
+}
+
 /// Objects by the names of their files, and who waits for a change.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectStore {
     objects: Mutex<Objects>,
     /// Counts changes.
     changes: watch::Sender<u64>,
+    /// Counts changes of reported objects, statuses included.
+    reports: watch::Sender<u64>,
     /// Woken when objects name other Secrets and ConfigMaps than before.
     pub(crate) named: Notify,
 }
@@ -33,6 +51,7 @@ pub(crate) struct ObjectStore {
 #[derive(Debug, Default)]
 struct Objects {
     files: BTreeMap<Arc<str>, Arc<SourceFile>>,
+    reported: BTreeMap<Arc<str>, Arc<ReportedObject>>,
     /// Scopes whose objects are all there, or not yet.
     complete: BTreeMap<Scope, bool>,
     /// Scopes that the object of a file names.
@@ -91,9 +110,63 @@ impl ObjectStore {
         self.lock().names.values().flatten().cloned().collect()
     }
 
-    /// Takes one object, and the scopes that it names. An equal one stays the same allocation.
-    pub(crate) fn put(&self, name: &Arc<str>, text: String, names: BTreeSet<Scope>) {
+    /// Tells of changes of reported objects from now on.
+    pub(crate) fn reports(&self) -> watch::Receiver<u64> {
+        self.reports.subscribe()
+    }
+
+    /// The status of an object, if this is its newest text.
+    pub(crate) fn reported(&self, file: &Arc<SourceFile>) -> Option<Arc<ReportedObject>> {
+        let objects = self.lock();
+        let newest = objects.files.get(&file.name)?;
+        let object = objects.reported.get(&file.name)?;
+        Arc::ptr_eq(newest, file).then(|| object.clone())
+    }
+
+    /// Services of a Gateway, with their specs: those with its label, else the one with this name.
+    pub(crate) fn services_of_gateway(
+        &self,
+        namespace: &str,
+        gateway: &str,
+        service: Option<&str>,
+    ) -> Vec<(Value, Arc<ReportedObject>)> {
+        let objects = self.lock();
+        let prefix = format!("services/{namespace}/");
+        let first: Arc<str> = prefix.as_str().into();
+        let all = objects.reported.range(first..);
+        let all = all.take_while(|(name, _)| name.starts_with(&prefix));
+        let labelled = all.filter(|(_, one)| one.gateway.as_deref() == Some(gateway));
+        let mut found: Vec<_> = labelled.collect();
+        if let (true, Some(service)) = (found.is_empty(), service) {
+            let name = format!("{prefix}{service}");
+            found.extend(objects.reported.get_key_value(&*name));
+        }
+        let read = found.into_iter().filter_map(|(name, one)| {
+            let text = objects.files.get(name)?.text.as_ref().ok()?;
+            let mut object: Value = serde_json::from_str(text).ok()?;
+            Some((object["spec"].take(), one.clone()))
+        });
+        read.collect()
+    }
+
+    /// Takes one object, the scopes that it names, and what is reported of it. An equal one stays the same allocation.
+    pub(crate) fn put(
+        &self,
+        name: &Arc<str>,
+        text: String,
+        names: BTreeSet<Scope>,
+        report: Option<ReportedObject>,
+    ) {
         let mut objects = self.lock();
+        if let Some(report) = report
+            && objects
+                .reported
+                .get(name)
+                .is_none_or(|known| **known != report)
+        {
+            objects.reported.insert(name.clone(), report.into());
+            self.reports.send_modify(|count| *count += 1);
+        }
         let known = objects.files.get(name);
         if known.is_some_and(|known| known.text.as_deref() == Ok(&*text)) {
             return;
@@ -120,6 +193,7 @@ impl ObjectStore {
     pub(crate) fn remove(&self, name: &str) {
         let mut objects = self.lock();
         let named = objects.names.remove(name).is_some();
+        objects.reported.remove(name);
         if objects.files.remove(name).is_some() {
             self.news(objects);
         }

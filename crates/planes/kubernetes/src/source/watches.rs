@@ -13,11 +13,13 @@ use kube::core::{GroupVersion, PartialObjectMeta};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as watch};
 use kube::{Client, ResourceExt as _};
+use serde_json::Value;
 use tokio::task::{AbortHandle, JoinSet};
 use voile_model::check::kinds;
+use voile_model::mesh::gateway_api::{GATEWAY_NAME, GROUP as GATEWAY_API};
 
 use super::scope::{Scope, named_by};
-use super::store::ObjectStore;
+use super::store::{ObjectStore, ReportedObject};
 use super::trim;
 use crate::error::{ClusterError, explain, with_causes};
 
@@ -169,12 +171,30 @@ pub(super) fn take(selection: &Selection, object: DynamicObject, store: &ObjectS
                 object["metadata"]["name"] = alias.into();
             }
             let names = named_by(&resource.kind, &object);
+            let report = report(&selection.scope.kind, &object);
             let text = trim::text(&resource.kind, &resource.api_version, object);
-            store.put(&name, text, names);
+            store.put(&name, text, names, report);
         }
         Err(error) => tracing::error!(object = %name, %error, "the object cannot be read"),
     }
     name
+}
+
+/// What a writer of statuses needs of an object: Services, Istio's kinds and Gateway API's have statuses that we write.
+fn report(kind: &str, object: &Value) -> Option<ReportedObject> {
+    let group = kind.split_once('.').map_or("", |(_, group)| group);
+    if kind != "services" && group != GATEWAY_API && !group.ends_with(".istio.io") {
+        return None;
+    }
+    let metadata = &object["metadata"];
+    let label = |name: &str| metadata["labels"][name].as_str().map(Into::into);
+    Some(ReportedObject {
+        resource_version: metadata["resourceVersion"].as_str()?.to_owned(),
+        generation: metadata["generation"].as_i64(),
+        revision: label("istio.io/rev"),
+        gateway: label(GATEWAY_NAME),
+        status: object["status"].clone(),
+    })
 }
 
 /// A watch's last error: a new one is logged once, and its end too.

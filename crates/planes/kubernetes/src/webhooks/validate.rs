@@ -119,7 +119,7 @@ fn judge(request: &Value, mesh: &Mesh) -> Verdict {
     let mut lines: Vec<String> = faults
         .iter()
         .take(MAX_FAULTS)
-        .map(|one| words(one))
+        .map(|one| one.words())
         .collect();
     if let Some(more) = faults
         .len()
@@ -202,19 +202,7 @@ fn compare(file: &SourceFile, mesh: &Mesh, permit: OwnedSemaphorePermit) -> Vec<
 fn warnings(file: &SourceFile, found: &[Diagnostic]) -> Vec<String> {
     let ignored = IgnoredRules::of(std::slice::from_ref(file));
     let shown = |one: &&Diagnostic| one.severity != Severity::Note && !ignored.hides(one);
-    found.iter().filter(shown).map(words).collect()
-}
-
-/// A diagnostic without its place: the object is the place.
-fn words(one: &Diagnostic) -> String {
-    let mut text = format!("{}: {}", one.code, one.message);
-    if !one.field.is_empty() {
-        text += &format!(" (field {})", one.field);
-    }
-    if !one.help.is_empty() {
-        text += &format!("; {}", one.help);
-    }
-    text
+    found.iter().filter(shown).map(Diagnostic::words).collect()
 }
 
 fn admitted(uid: &str, warnings: Vec<String>) -> Value {

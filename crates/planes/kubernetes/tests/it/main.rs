@@ -9,5 +9,6 @@ mod helm;
 mod injection;
 mod lifecycle;
 mod stage;
+mod status;
 mod validation;
 mod webhooks;
