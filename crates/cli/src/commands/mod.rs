@@ -60,6 +60,7 @@ mod token;
 mod token_files;
 mod uninstall;
 mod up;
+mod wait;
 mod who_can;
 
 use std::process::ExitCode;
@@ -119,6 +120,8 @@ enum Command {
     Inject(inject::InjectArgs),
     #[command(about = "Redirect a pod's connections to its sidecar")]
     Redirect(redirect::RedirectArgs),
+    #[command(about = "Wait until a proxy is ready")]
+    Wait(wait::WaitArgs),
     #[command(about = "Create the tokens with which proxies authenticate")]
     Token(token::TokenArgs),
     #[command(about = "Revoke certificates before they expire")]
@@ -163,6 +166,7 @@ impl Voile {
             Command::Proxy(args) => proxy::run(*args),
             Command::Inject(args) => inject::run(args),
             Command::Redirect(args) => redirect::run(&args),
+            Command::Wait(args) => wait::run(&args),
             Command::Agent(args) => agent::run(args),
             Command::Token(args) => token::run(args),
             Command::Revoke(args) => revoke::run(args),

@@ -91,4 +91,5 @@ mod up_keys;
 mod up_kinds;
 mod up_netns;
 mod up_netns_traffic;
+mod wait;
 mod ztunnel;

@@ -1,5 +1,7 @@
 //! The containers and volumes of a proxy in a Pod.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
 use serde_json::{Value, json};
 use voile_model::mesh::CaptureSelection;
 
@@ -21,8 +23,9 @@ const ROOT_FOLDER: &str = "/var/run/secrets/istio";
 const ROOT_VOLUME: &str = "istiod-ca-cert";
 /// ConfigMap of the mesh's root certificate in every namespace.
 const ROOT_CONFIG_MAP: &str = "istio-ca-root-cert";
-/// Seconds that a proxy may take to become ready, one probe a second.
-const STARTUP_SECONDS: u32 = 600;
+/// Seconds that a sidecar may take to become ready before it is started again. While the hook waits, the kubelet shows no log of
+/// the container and does not delete the Pod.
+const START_SECONDS: u32 = 20;
 const PROBE_TIMEOUT_SECONDS: u32 = 3;
 
 /// The init container that sets the redirect rules for a proxy of this user.
@@ -142,24 +145,31 @@ pub(super) fn proxy(
             "runAsUser": PROXY_USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "startupProbe": {
-            "httpGet": probe,
-            "periodSeconds": 1,
-            "timeoutSeconds": PROBE_TIMEOUT_SECONDS,
-            "failureThreshold": STARTUP_SECONDS,
-        },
         "volumeMounts": mounts,
     });
     if settings.template == Template::Sidecar {
         container["restartPolicy"] = "Always".into();
+        container["lifecycle"] = json!({"postStart": {"exec": {"command": [
+            "voile",
+            "wait",
+            format!("--readiness={}", loopback(options.listen, READINESS_PORT)),
+            format!("--timeout={START_SECONDS}s"),
+        ]}}});
     }
     set_pull_policy(&mut container, options);
     container
 }
 
+fn loopback(listen: IpAddr, port: u16) -> SocketAddr {
+    match listen {
+        IpAddr::V4(_) => (Ipv4Addr::LOCALHOST, port).into(),
+        IpAddr::V6(_) => (Ipv6Addr::LOCALHOST, port).into(),
+    }
+}
+
 fn arguments(settings: &PodSettings, options: &InjectorOptions) -> Vec<String> {
     let config = &settings.proxy;
-    let at = |port: u16| std::net::SocketAddr::new(options.listen, port).to_string();
+    let at = |port: u16| SocketAddr::new(options.listen, port).to_string();
     let mut args = vec![
         "proxy".to_owned(),
         "--workload=$(POD_NAMESPACE)/$(POD_NAME)".to_owned(),
