@@ -51,8 +51,12 @@ fn is_marker(line: &str, marker: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
 }
 
-/// Returns true if it has directives, and the parser takes them. Others do not take the next document along.
+/// Returns true if it has directives, and the parser takes them. Others do not take the next document along, and neither do those
+/// in a document that is open: they need `...` before them.
 fn has_directives(text: &str) -> bool {
+    if is_marker(text, "---") {
+        return false;
+    }
     let lines = text.lines().filter(|line| line.starts_with('%'));
     let mut directives: String = lines.flat_map(|line| [line, "\n"]).collect();
     if directives.is_empty() {

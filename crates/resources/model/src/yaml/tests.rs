@@ -82,6 +82,15 @@ fn json(node: &YamlNode) -> String {
     }
 }
 
+#[test]
+fn a_directive_in_an_open_document_takes_no_other_document_along() {
+    let documents = split("a: b\n---\n\n%YAML 1.0 \n---\nc: d\n", 1);
+    let texts: Vec<_> = documents.iter().map(|document| document.text).collect();
+    assert_eq!(texts, ["a: b\n", "---\n\n%YAML 1.0 \n", "---\nc: d\n"]);
+    let closed = split("a: b\n...\n%YAML 1.2\n---\nc: d\n", 1);
+    assert_eq!(closed.len(), 2);
+}
+
 /// Each line is looked at a bounded number of times: 200,000 short lines are cut apart in seconds, not in hours.
 #[test]
 fn a_file_is_cut_apart_in_linear_time() {
@@ -92,10 +101,10 @@ fn a_file_is_cut_apart_in_linear_time() {
         ("a: b\n".repeat(LINES), 1),
         // A directive of an unknown name is left out (YAML 1.2.2, 6.8); a version that is none belongs to no document.
         ("%a\n".repeat(LINES) + "---\na: b\n", 1),
-        ("%a\n---\n".repeat(LINES / 2), LINES / 4),
+        ("%a\n---\n".repeat(LINES / 2), LINES / 2 - 1),
         ("%YAML a\n".repeat(LINES) + "---\na: b\n", 2),
         ("%YAML a\n---\n".repeat(LINES / 2), LINES / 2),
-        ("%TAG ! a\n---\n".repeat(LINES / 2), LINES / 4),
+        ("%TAG ! a\n---\n".repeat(LINES / 2), LINES / 2 - 1),
         ("---\n".repeat(LINES), 0),
         ("# a\n---\na\n".repeat(LINES / 4), LINES / 4),
     ] {
