@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use voile_testkit::cluster::{Cluster, wait_for};
+use voile_testkit::cluster::{Cluster, gateway_api_definition, wait_for};
 
 use crate::kubernetes_pages;
 
@@ -80,6 +80,72 @@ metadata: {name: client, namespace: outside}
 spec: {containers: [{name: app, image: "localhost/tools:1", imagePullPolicy: Never}]}
 "#;
 
+/// A gateway of Gateway API, and one of Istio's with a Deployment of its own, which a second of Gateway API uses, too.
+const GATEWAYS: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: door, namespace: shop, annotations: {networking.istio.io/service-type: ClusterIP}}
+spec:
+  gatewayClassName: voile
+  listeners: [{name: http, port: 80, protocol: HTTP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: door, namespace: shop}
+spec:
+  parentRefs: [{name: door}]
+  hostnames: [door-voile.shop]
+  rules: [{backendRefs: [{name: web, port: 80}]}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: ingress, namespace: shop}
+spec:
+  selector: {matchLabels: {istio: ingress}}
+  template:
+    metadata:
+      labels: {istio: ingress}
+      annotations: {inject.istio.io/templates: gateway}
+    spec: {containers: [{name: istio-proxy, image: auto}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: ingress, namespace: shop}
+spec:
+  selector: {istio: ingress}
+  ports: [{name: http, port: 80, targetPort: 8080}, {name: http-second, port: 81, targetPort: 8081}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: second, namespace: shop}
+spec:
+  gatewayClassName: voile
+  addresses: [{type: Hostname, value: ingress}]
+  listeners: [{name: http, port: 81, protocol: HTTP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: second, namespace: shop}
+spec:
+  parentRefs: [{name: second}]
+  rules: [{backendRefs: [{name: web, port: 80}]}]
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: ingress, namespace: shop}
+spec:
+  selector: {istio: ingress}
+  servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [ingress.shop]}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: ingress, namespace: shop}
+spec:
+  hosts: [ingress.shop]
+  gateways: [ingress]
+  http: [{route: [{destination: {host: web}}]}]
+"#;
+
 /// Runs a command of voile in the network of the control plane.
 fn voile(cluster: &Cluster, arguments: &[&str]) -> String {
     let mut command = cluster.control_plane_command(Path::new(VOILE));
@@ -92,6 +158,11 @@ fn voile(cluster: &Cluster, arguments: &[&str]) -> String {
 
 /// Asks the service `web` from a client, and gives the status, or curl's error.
 fn call(cluster: &Cluster, namespace: &str) -> Result<String, String> {
+    get(cluster, namespace, "http://web.shop/")
+}
+
+/// Asks from a client, and gives the status, or curl's error.
+fn get(cluster: &Cluster, namespace: &str, url: &str) -> Result<String, String> {
     let curl = [
         "curl",
         "-sS",
@@ -101,7 +172,7 @@ fn call(cluster: &Cluster, namespace: &str) -> Result<String, String> {
         "/dev/null",
         "-w",
         "%{http_code}",
-        "http://web.shop/",
+        url,
     ];
     cluster.exec(namespace, "client", Some("app"), &curl)
 }
@@ -130,9 +201,47 @@ fn sidecars_have_no_privileges(cluster: &Cluster) {
     }
 }
 
+/// Clients outside the mesh reach a service under STRICT mutual TLS through gateways. Voile makes the first one's Pods, and takes
+/// them away with the Gateway.
+fn gateways_let_clients_in(cluster: &Cluster) {
+    let definitions = [
+        ("GatewayClass", "gatewayclasses", "Cluster"),
+        ("Gateway", "gateways", "Namespaced"),
+        ("HTTPRoute", "httproutes", "Namespaced"),
+    ];
+    for (kind, plural, scope) in definitions {
+        let definition = gateway_api_definition(kind, plural, scope);
+        cluster.apply(&definition).expect("a definition");
+    }
+    wait_for("the definitions are served", PATIENCE, || {
+        cluster.apply(GATEWAYS)
+    });
+    until_ready(cluster, "shop", "deployment/door-voile", "Available");
+    until_ready(cluster, "shop", "deployment/ingress", "Available");
+    for url in [
+        "http://door-voile.shop/",
+        "http://ingress.shop/",
+        "http://ingress.shop:81/",
+    ] {
+        wait_for(url, PATIENCE, || match get(cluster, "outside", url) {
+            Ok(status) if status == "200" => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+    }
+    let gateway = "gateways.gateway.networking.k8s.io/door";
+    let delete = ["-n", "shop", "delete", gateway];
+    cluster.kubectl(&delete).expect("deleted");
+    wait_for("the Gateway's objects are gone", PATIENCE, || {
+        let kinds = "deployment,service,serviceaccount";
+        let left = cluster.kubectl(&["-n", "shop", "get", kinds, "-o", "name"])?;
+        (!left.contains("door-voile")).then_some(()).ok_or(left)
+    });
+}
+
 fn nothing_is_left(cluster: &Cluster) {
     for kind in [
         "crds",
+        "gatewayclasses",
         "mutatingwebhookconfigurations",
         "clusterroles",
         "configmaps -A",
@@ -189,6 +298,7 @@ fn one_command_brings_the_mesh_to_a_cluster_and_one_takes_it_away() {
     assert!(metrics.contains(principal), "{metrics}");
     sidecars_have_no_privileges(cluster);
     kubernetes_pages::are_read(cluster);
+    gateways_let_clients_in(cluster);
     // Without a control plane what is known goes on, and its pods come back.
     let delete = [
         "-n",

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use futures_util::future::OptionFuture;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
@@ -16,9 +17,10 @@ use voile_model::TrustDomain;
 use crate::connect::{ClusterAddress, connect};
 use crate::election::Candidate;
 use crate::error::ClusterError;
+use crate::gateways::{self, Deployer};
 use crate::inject::InjectorOptions;
 use crate::injection::WebhookServer;
-use crate::source::ClusterSource;
+use crate::source::{ClusterSource, ObjectStore};
 use crate::status::StatusWriter;
 use crate::tokens::ClusterTokens;
 use crate::webhooks::Validator;
@@ -121,6 +123,8 @@ impl ControlPlane {
             revision: cluster.revision.clone(),
             replica: cluster.replica.clone(),
         };
+        let settings = format!("configmaps/{namespace}/{settings}");
+        let mut pods = None;
         if let Some((listener, image)) = injection {
             let options = InjectorOptions {
                 image,
@@ -128,11 +132,12 @@ impl ControlPlane {
                 discovery_address: format!("{service}:15012"),
                 ..InjectorOptions::default()
             };
+            pods = Some((options.clone(), settings.clone()));
             let webhook = WebhookServer {
                 listener,
                 options,
-                settings: format!("configmaps/{namespace}/{settings}"),
-                store,
+                settings,
+                store: store.clone(),
                 validator: Validator::new(control.configurations()),
             };
             tasks.spawn(webhook.serve(authority, names.to_vec(), over(ended.clone()))?);
@@ -140,9 +145,14 @@ impl ControlPlane {
         let lease = of_revision("voile-leader", &cluster.revision);
         let (candidate, leads) =
             Candidate::new(client.clone(), namespace, lease, cluster.replica.clone());
-        tasks.spawn(while_leading(leads, move || {
-            duties(client.clone(), root.clone(), statuses.clone())
-        }));
+        let duties = Duties {
+            client,
+            root,
+            store,
+            statuses,
+            pods,
+        };
+        tasks.spawn(while_leading(leads, move || duties.clone().run()));
         Ok(Self {
             control,
             ending,
@@ -177,18 +187,36 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ClusterError> {
 }
 
 /// What only one replica does.
-async fn duties(client: Client, root: String, statuses: StatusWriter) {
-    let revision = statuses.revision.clone();
-    tokio::join!(
-        roots::keep_config_maps(client.clone(), root.clone()),
-        roots::keep_webhooks::<MutatingWebhookConfiguration>(
-            client.clone(),
-            root.clone(),
-            revision.clone()
-        ),
-        roots::keep_webhooks::<ValidatingWebhookConfiguration>(client, root, revision),
-        statuses.keep(),
-    );
+#[derive(Clone)]
+struct Duties {
+    client: Client,
+    root: String,
+    store: Arc<ObjectStore>,
+    statuses: StatusWriter,
+    /// Options of the Pods of Gateways, and the file of the mesh's settings. None where the image of proxies is not known.
+    pods: Option<(InjectorOptions, String)>,
+}
+
+impl Duties {
+    async fn run(self) {
+        let (client, root) = (|| self.client.clone(), || self.root.clone());
+        let revision = self.statuses.revision.clone();
+        let deployer = self.pods.map(|(options, settings)| {
+            Deployer::new(client(), self.store.clone(), options, settings).run()
+        });
+        tokio::join!(
+            roots::keep_config_maps(client(), root()),
+            roots::keep_webhooks::<MutatingWebhookConfiguration>(
+                client(),
+                root(),
+                revision.clone()
+            ),
+            roots::keep_webhooks::<ValidatingWebhookConfiguration>(client(), root(), revision),
+            self.statuses.keep(),
+            gateways::keep_classes(client(), self.store.clone()),
+            OptionFuture::from(deployer),
+        );
+    }
 }
 
 /// Does `work` whenever this replica leads, and stops it when it no longer does.

@@ -23,6 +23,7 @@ use json_patch::Patch;
 use serde_json::Value;
 use voile_model::mesh::MeshConfig;
 
+pub(crate) use decision::INJECT;
 pub use decision::SkipReason;
 pub use manifest::{
     InjectedManifest, ManifestError, inject_manifest, read_manifest, write_manifest,
@@ -30,7 +31,7 @@ pub use manifest::{
 pub use options::{InjectorOptions, LabelSelector};
 
 /// Container of the proxy.
-const PROXY_CONTAINER: &str = "istio-proxy";
+pub(crate) const PROXY_CONTAINER: &str = "istio-proxy";
 /// Init container that sets the redirect rules.
 const INIT_CONTAINER: &str = "istio-init";
 

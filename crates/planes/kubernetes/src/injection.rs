@@ -55,6 +55,14 @@ impl ResolvesServerCert for OwnCertificate {
     }
 }
 
+/// The mesh's settings in the file of its ConfigMap.
+pub(crate) fn mesh_config(store: &ObjectStore, file: &str) -> Arc<MeshConfig> {
+    store.text(file).map_or_else(Arc::default, |file| {
+        let (mesh, _) = voile_model::check(&[(*file).clone()], None);
+        mesh.config
+    })
+}
+
 /// The webhook server, once it listens.
 pub(crate) struct WebhookServer {
     pub(crate) listener: TcpListener,
@@ -118,14 +126,9 @@ impl WebhookServer {
     }
 
     fn read(&self) -> InjectionSettings {
-        let file = self.store.text(&self.settings);
-        let mesh: Arc<MeshConfig> = file.map_or_else(Arc::default, |file| {
-            let (mesh, _) = voile_model::check(&[(*file).clone()], None);
-            mesh.config
-        });
         InjectionSettings {
             options: self.options.clone(),
-            mesh,
+            mesh: mesh_config(&self.store, &self.settings),
         }
     }
 }

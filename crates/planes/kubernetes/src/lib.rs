@@ -7,6 +7,7 @@ mod connect;
 mod control_plane;
 mod election;
 mod error;
+pub mod gateways;
 pub mod inject;
 mod injection;
 pub mod install;

@@ -97,6 +97,31 @@ pub fn kubectl() -> PathBuf {
     process::cache().join("bin/kubectl")
 }
 
+/// A definition of a kind of Gateway API, version v1, that accepts every field.
+#[must_use]
+pub fn gateway_api_definition(kind: &str, plural: &str, scope: &str) -> String {
+    format!(
+        "---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: {plural}.gateway.networking.k8s.io
+  annotations: {{api-approved.kubernetes.io: \"unapproved, a test\", gateway.networking.k8s.io/bundle-version: v1.6.3}}
+spec:
+  group: gateway.networking.k8s.io
+  names: {{kind: {kind}, plural: {plural}}}
+  scope: {scope}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: {{status: {{}}}}
+    schema:
+      openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}
+"
+    )
+}
+
 /// Looks until `look` returns a value, which this function returns.
 ///
 /// # Panics

@@ -33,6 +33,7 @@ const MERGE_METRICS: &str = "prometheus.istio.io/merge-metrics";
 pub(super) enum Template {
     Sidecar,
     Gateway,
+    Waypoint,
 }
 
 /// Times of the proxy's readiness probe.
@@ -161,10 +162,11 @@ impl AnnotationReader<'_> {
             match name.as_str() {
                 "sidecar" => {}
                 "gateway" => template = Template::Gateway,
+                "waypoint" => template = Template::Waypoint,
                 _ => self.bad(
                     TEMPLATES,
                     &name,
-                    "the templates are `sidecar` and `gateway`",
+                    "the templates are `sidecar`, `gateway` and `waypoint`",
                 ),
             }
         }

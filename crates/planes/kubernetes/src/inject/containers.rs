@@ -183,6 +183,7 @@ fn arguments(settings: &PodSettings, options: &InjectorOptions) -> Vec<String> {
     ];
     match settings.template {
         Template::Gateway => args.push("--role=gateway".to_owned()),
+        Template::Waypoint => args.push("--role=waypoint".to_owned()),
         Template::Sidecar => {
             args.push("--capture=redirect-by-user".to_owned());
             if config.dns {

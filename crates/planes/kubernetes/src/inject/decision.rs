@@ -10,7 +10,7 @@ use crate::roots::SYSTEM_NAMESPACES;
 
 use super::{InjectionRequest, InjectorOptions, PROXY_CONTAINER, items, text_of};
 
-pub(super) const INJECT: &str = "sidecar.istio.io/inject";
+pub(crate) const INJECT: &str = "sidecar.istio.io/inject";
 const REVISION: &str = "istio.io/rev";
 const INJECTION: &str = "istio-injection";
 

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 /// Image by which a user says that the injected one is meant.
 const AUTO_IMAGE: &str = "auto";
+const IMAGE_FIELDS: [&str; 2] = ["image", "imagePullPolicy"];
 /// Lists of a container whose elements have a name, and the field that is their name.
 const NAMED_LISTS: [(&str, &str); 4] = [
     ("env", "name"),
@@ -21,8 +22,10 @@ pub(super) fn container(ours: &mut Value, user: &Value) {
     let (Some(ours), Some(user)) = (ours.as_object_mut(), user.as_object()) else {
         return;
     };
+    let is_auto = user.get("image").is_some_and(|image| image == AUTO_IMAGE);
     for (field, value) in user {
-        if value.is_null() || field == "image" && value == AUTO_IMAGE {
+        // For an image without a tag, the API server has set a policy that is not the user's.
+        if value.is_null() || is_auto && IMAGE_FIELDS.contains(&field.as_str()) {
             continue;
         }
         if let Some((_, key)) = NAMED_LISTS.iter().find(|(list, _)| list == field) {

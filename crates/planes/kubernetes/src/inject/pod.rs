@@ -30,7 +30,7 @@ pub(super) fn inject(
         volumes: vec![],
     };
     match settings.template {
-        Template::Gateway => {
+        Template::Gateway | Template::Waypoint => {
             added.containers.push(PROXY_CONTAINER.to_owned());
             list(pod, "containers").push(proxy);
         }

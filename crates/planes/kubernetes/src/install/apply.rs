@@ -5,16 +5,14 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt as _};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::chart::{ClusterFacts, MANAGER, Manifest, Release};
 use super::kinds::{self, DEFINITION, KINDS};
 use super::{InstallError, Progress, is_ours, objects, owner, release_selector};
 use crate::error::ClusterError;
-
-/// The version of Gateway API whose kinds the chart asks for.
-const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
 
 /// The effect of an apply: a check, or a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,50 +28,20 @@ pub enum ApplyMode {
 /// # Errors
 /// The API server refuses or does not answer.
 pub async fn cluster_facts(client: &Client) -> Result<ClusterFacts, InstallError> {
-    let failed = |what: &'static str| move |error: kube::Error| ClusterError::api(what, &error);
-    let groups = client
-        .list_api_groups()
-        .await
-        .map_err(failed("the groups of the API"))?;
-    let versions = groups.groups.iter().flat_map(|group| &group.versions);
-    let mut kinds = Vec::new();
-    if versions
-        .into_iter()
-        .any(|version| version.group_version == GATEWAY_API)
-    {
-        let resources = client.list_api_group_resources(GATEWAY_API).await;
-        let resources = resources
-            .map_err(failed("the kinds of Gateway API"))?
-            .resources;
-        kinds.extend(
-            resources
-                .iter()
-                .map(|one| format!("{GATEWAY_API}/{}", one.kind)),
-        );
-    }
+    let what = "the list of customresourcedefinitions";
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let definitions = definitions.list_metadata(&ListParams::default()).await;
-    let definitions = definitions.map_err(failed("the list of customresourcedefinitions"))?;
-    let mut found: Vec<Value> = Vec::new();
-    for one in definitions {
-        found.push(json!({
+    let definitions = definitions.map_err(|error| ClusterError::api(what, &error))?;
+    let object = |one: PartialObjectMeta<CustomResourceDefinition>| {
+        let (name, labels) = (one.name_any(), one.labels());
+        json!({
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": DEFINITION,
-            "metadata": {"name": one.name_any(), "labels": one.labels()},
-        }));
-    }
-    if let Some(kind) = kinds::find("GatewayClass").filter(|_| !kinds.is_empty()) {
-        let classes = objects(client, kind, "").list(&ListParams::default()).await;
-        for class in classes.map_err(failed("the list of gatewayclasses"))? {
-            found.push(json!({
-                "apiVersion": GATEWAY_API,
-                "kind": "GatewayClass",
-                "metadata": {"name": class.name_any(), "labels": class.labels()},
-            }));
-        }
-    }
-    let objects = found;
-    Ok(ClusterFacts { kinds, objects })
+            "metadata": {"name": name, "labels": labels},
+        })
+    };
+    let objects = definitions.into_iter().map(object).collect();
+    Ok(ClusterFacts { objects })
 }
 
 /// Applies the manifests in their order by server-side apply, and then removes what an earlier installation of the release

@@ -27,7 +27,6 @@ chart_files![
     "templates/configmap.yaml",
     "templates/crds.yaml",
     "templates/deployment.yaml",
-    "templates/gatewayclass.yaml",
     "templates/horizontalpodautoscaler.yaml",
     "templates/mutatingwebhookconfiguration.yaml",
     "templates/validatingwebhookconfiguration.yaml",
@@ -76,19 +75,13 @@ impl Manifest {
 /// Facts about a cluster that the chart depends on.
 #[derive(Debug, Default)]
 pub struct ClusterFacts {
-    /// `GROUP/VERSION/KIND` of kinds of other projects that the cluster serves.
-    pub kinds: Vec<String>,
-    /// Objects that the chart looks up: definitions and GatewayClasses.
+    /// Objects that the chart looks up: definitions.
     pub objects: Vec<Value>,
 }
 
 impl Surroundings for ClusterFacts {
     fn file(&self, path: &str) -> String {
         file(path).to_owned()
-    }
-
-    fn serves(&self, version: &str) -> bool {
-        self.kinds.iter().any(|kind| kind == version)
     }
 
     fn object(&self, version: &str, kind: &str, namespace: &str, name: &str) -> Option<Value> {

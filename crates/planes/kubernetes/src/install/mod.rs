@@ -33,6 +33,9 @@ const INSTANCE: &str = "app.kubernetes.io/instance";
 /// Label with the program that installed an object.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
+/// Label of the GatewayClasses that a control plane makes.
+pub(crate) const CLASS_LABEL: (&str, &str) = (MANAGED_BY, "voile-gateway-controller");
+
 /// Takes lines about progress.
 pub type Progress<'a> = &'a dyn Fn(&str);
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::chart::{MANAGER, release_name};
 use super::kinds::{self, DEFINITION, KINDS};
 use super::wait::{deployment_name, of_revision};
-use super::{InstallError, MANAGED_BY, Progress, objects, owner, release_selector};
+use super::{CLASS_LABEL, InstallError, MANAGED_BY, Progress, objects, owner, release_selector};
 use crate::error::ClusterError;
 
 /// The ConfigMap with the root certificate, in every namespace.
@@ -180,8 +180,8 @@ async fn pods_end(
     }
 }
 
-/// Removes what the control plane wrote: root certificates, the key of the authority, and the Lease of
-/// the elected replica. Another control plane of the
+/// Removes what the control plane wrote: root certificates, GatewayClasses, the key of the authority, and the Lease of the
+/// elected replica. Another control plane of the
 /// cluster shares the root certificates, and one of the namespace shares the key.
 async fn remove_written(
     client: &Client,
@@ -225,6 +225,7 @@ async fn remove_written(
                     namespaces.len()
                 ));
             }
+            remove_classes(client, progress).await?;
         }
     }
     let secrets: Api<Secret> = Api::namespaced(client.clone(), removal.namespace);
@@ -238,6 +239,21 @@ async fn remove_written(
     let leases: Api<Lease> = Api::namespaced(client.clone(), removal.namespace);
     let lease = of_revision(LEASE, removal.revision);
     remove(&leases, "leases.coordination.k8s.io", &lease, progress).await
+}
+
+/// Removes the GatewayClasses that control planes made.
+async fn remove_classes(client: &Client, progress: Progress<'_>) -> Result<(), InstallError> {
+    let Some(kind) = kinds::find("GatewayClass") else {
+        return Ok(());
+    };
+    let api = objects(client, kind, "");
+    let (label, value) = CLASS_LABEL;
+    let selector = ListParams::default().labels(&format!("{label}={value}"));
+    let listed = api.list_metadata(&selector).await;
+    for class in or_gone(listed, &kind.name())?.into_iter().flatten() {
+        remove(&api, &kind.name(), &class.name_any(), progress).await?;
+    }
+    Ok(())
 }
 
 /// The definitions of the release, with the kinds that they define.

@@ -24,6 +24,7 @@ use voile_model::SourceFile;
 use voile_watch::FolderWatch;
 
 pub use cluster_objects::{ClusterObjects, namespace_of};
+pub(crate) use scope::Scope;
 pub(crate) use store::{ObjectStore, ReportedObject};
 use watches::{KindWatches, Selection, follow, follow_named};
 

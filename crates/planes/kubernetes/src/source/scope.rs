@@ -76,7 +76,10 @@ fn collect(value: &Value, own: &str, found: &mut BTreeSet<Scope>) {
             for (field, value) in fields {
                 match &**field {
                     "credentialName" | "credentialNames" => credentials(value, found),
-                    "certificateRefs" | "caCertificateRefs" | "clientCertificateRef" => {
+                    "certificateRefs"
+                    | "caCertificateRefs"
+                    | "clientCertificateRef"
+                    | "parametersRef" => {
                         references(value, own, found);
                     }
                     _ => collect(value, own, found),

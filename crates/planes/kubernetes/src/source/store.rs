@@ -86,6 +86,24 @@ impl ObjectStore {
         self.lock().files.get(name).cloned()
     }
 
+    /// The files of these kinds, kind by kind.
+    pub(crate) fn of_kinds(&self, kinds: &[&str]) -> Vec<Arc<SourceFile>> {
+        let objects = self.lock();
+        let of_kind = |kind: &&str| {
+            let prefix = format!("{kind}/");
+            let first: Arc<str> = prefix.as_str().into();
+            let files = objects.files.range(first..);
+            let files = files.take_while(move |(name, _)| name.starts_with(&prefix));
+            files.map(|(_, file)| file.clone()).collect::<Vec<_>>()
+        };
+        kinds.iter().flat_map(of_kind).collect()
+    }
+
+    /// Returns true if all objects of a scope are there.
+    pub(crate) fn is_complete(&self, scope: &Scope) -> bool {
+        self.lock().complete.get(scope) == Some(&true)
+    }
+
     /// `metadata.uid` of one object.
     pub(crate) fn uid(&self, name: &str) -> Option<String> {
         let file = self.text(name)?;

@@ -21,6 +21,8 @@ pub(crate) fn text(kind: &str, api_version: &str, mut object: Value) -> String {
                 "creationTimestamp",
                 "ownerReferences",
                 "uid",
+                // Conditions say which generation they are about.
+                "generation",
                 "deletionTimestamp",
             ],
         );

@@ -25,7 +25,7 @@ use crate::error::{ClusterError, explain, with_causes};
 
 /// Kinds of a folder that the cluster's source does not watch. Controllers make Pods, which are watched; Endpoints have their
 /// EndpointSlices; ConfigMaps and Secrets are read by name only.
-const NOT_WATCHED: [&str; 9] = [
+const NOT_WATCHED: [&str; 8] = [
     "ConfigMap",
     "DaemonSet",
     "Deployment",
@@ -34,7 +34,6 @@ const NOT_WATCHED: [&str; 9] = [
     "Job",
     "Secret",
     "StatefulSet",
-    "GatewayClass",
 ];
 /// Pods that have ended take no traffic.
 const LIVING_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";

@@ -44,8 +44,18 @@ impl Replica {
         Self::over(server.kubeconfig(), name)
     }
 
+    /// One that deploys Gateways: it knows the image of proxies.
+    pub(crate) fn deploying(server: &ApiServer, name: &str) -> Self {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        Self::with(server.kubeconfig(), name, Some((any, "proxy".to_owned())))
+    }
+
     /// As `start`, by another kubeconfig.
     pub(crate) fn over(kubeconfig: PathBuf, name: &str) -> Self {
+        Self::with(kubeconfig, name, None)
+    }
+
+    fn with(kubeconfig: PathBuf, name: &str, injection: Option<(SocketAddr, String)>) -> Self {
         let cluster = ClusterOptions {
             address: ClusterAddress {
                 kubeconfig: Some(kubeconfig),
@@ -54,7 +64,7 @@ impl Replica {
             namespace: SYSTEM.to_owned(),
             revision: DEFAULT_REVISION.to_owned(),
             replica: name.to_owned(),
-            injection: None,
+            injection,
         };
         let reported = Arc::new(Mutex::new(Vec::new()));
         let reports = reported.clone();

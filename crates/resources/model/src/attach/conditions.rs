@@ -9,7 +9,7 @@ use super::routes::{AttachmentTarget, ParentAttachment, RouteAttachmentStatus};
 use super::{AttachmentInputs, deployment, refusal};
 use crate::mesh::HttpRoute;
 use crate::mesh::gateway_api::{
-    CONTROLLERS, ConditionReason, GATEWAY_NAME, GROUP, Gateway, GatewayClass, ListenerSet, Parent,
+    CONTROLLERS, ConditionReason, GROUP, Gateway, GatewayClass, ListenerSet, Parent,
     PartConditions, RefusedCondition, ResourceConditions, StatusCondition,
 };
 use crate::names::{Namespace, ResourceName};
@@ -96,12 +96,13 @@ fn class(one: &Arc<GatewayClass>) -> Option<ResourceConditions> {
 /// Returns true if a ready Pod of a Gateway exists.
 pub(super) fn runs(world: &AttachmentInputs<'_>, gateway: &Gateway) -> bool {
     let name = &gateway.name;
+    let selector = deployment::selector(world, gateway);
     let mut own = world.mesh.workloads.values();
     own.any(|one| {
         one.key.namespace == name.namespace
             && one.gateway
             && one.ready
-            && one.labels.get(GATEWAY_NAME) == Some(&*name.name)
+            && selector.selects(&one.labels)
     })
 }
 
@@ -153,7 +154,10 @@ fn gateway(world: &AttachmentInputs<'_>, open: &OpenGateway<'_>) -> ResourceCond
         let mut all = open.listeners.iter();
         all.any(|heard| heard.serves() && heard.set.is_some_and(|one| Arc::ptr_eq(one, set)))
     });
-    let host = deployment::host(gateway).filter(|_| good && open.refused.is_none());
+    let users = deployment::deployed_by_users(world, gateway).flatten();
+    let host = users.map(|service| service.key.hostname.clone());
+    let host = host.or_else(|| deployment::host(gateway));
+    let host = host.filter(|_| good && open.refused.is_none());
     let refusals = own.flat_map(of_listener);
     ResourceConditions {
         conditions: vec![accepted, programmed],

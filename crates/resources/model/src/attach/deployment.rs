@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::AttachmentInputs;
 use super::listeners::{ListenerFamily, OpenGateway};
-use crate::mesh::gateway_api::{GATEWAY_CLASS, GATEWAY_NAME, Gateway};
+use crate::mesh::gateway_api::{GATEWAY_CLASS, GATEWAY_NAME, Gateway, label_value, shortened};
 use crate::mesh::{
     CaptureScope, Container, ControllerKind, Deployment, Location, MeshService, PodTemplate,
     Probes, Protocol, Resolution, Restart, SecurityContext, ServiceAccount, ServiceOrigin,
@@ -32,9 +32,39 @@ pub(super) struct GatewayResources {
     pub(super) accounts: Vec<Arc<ServiceAccount>>,
 }
 
-/// The labels of a Gateway's Pods.
-pub(super) fn selector(gateway: &Gateway) -> Labels {
-    [(GATEWAY_NAME, &*gateway.name.name)].into_iter().collect()
+/// The Service of a Gateway whose Pods users deploy: as in Istio, the only address is a Hostname, the name of a Service. The inner
+/// `None` is a name that leads to none of the Gateway's namespace.
+pub(super) fn deployed_by_users<'m>(
+    world: &AttachmentInputs<'m>,
+    gateway: &Gateway,
+) -> Option<Option<&'m Arc<MeshService>>> {
+    let [(kind, name, _)] = &gateway.places[..] else {
+        return None;
+    };
+    let namespace = &gateway.name.namespace;
+    let mut own = world.services.values().filter(|one| {
+        one.key.namespace == *namespace && one.selector.as_ref().is_some_and(|all| !all.is_empty())
+    });
+    let is_meant = |one: &MeshService| {
+        one.name == *name
+            || one.key.hostname.as_str() == &**name
+            || one.key.hostname.as_str() == format!("{name}.{CLUSTER_DOMAIN}")
+    };
+    (&**kind == "Hostname").then(|| own.find(|one| is_meant(one)).copied())
+}
+
+/// The labels of the Pods that run a Gateway.
+pub(super) fn selector(world: &AttachmentInputs<'_>, gateway: &Gateway) -> Labels {
+    let service = deployed_by_users(world, gateway).flatten();
+    let selector = service.and_then(|one| one.selector.clone());
+    selector.unwrap_or_else(|| own_selector(gateway))
+}
+
+/// The labels of a Gateway's generated Pods.
+pub(super) fn own_selector(gateway: &Gateway) -> Labels {
+    [(GATEWAY_NAME, &*label_value(&gateway.name.name))]
+        .into_iter()
+        .collect()
 }
 
 /// Templates that users wrote for a Gateway.
@@ -43,7 +73,7 @@ pub(super) fn written<'m>(
     gateway: &Gateway,
 ) -> impl Iterator<Item = &'m PodTemplate> {
     let own = gateway.name.namespace.clone();
-    let name = gateway.name.name.clone();
+    let name = label_value(&gateway.name.name).into_owned();
     let deployments = world.mesh.deployments.values();
     let deployments = deployments.map(|one| (&one.name, &one.template));
     // Pods with an owner are made by it, perhaps by a generated Deployment.
@@ -62,12 +92,17 @@ pub(super) fn listening(
 ) -> BTreeMap<Port, Port> {
     let open_ports = open.listeners.iter().filter(|heard| heard.is_open());
     let ports: BTreeSet<Port> = open_ports.map(|heard| heard.listener.port).collect();
-    let written = written(world, open.gateway).next();
+    let template = template(world, open.gateway);
     let mut taken = ports.clone();
     let mut found = BTreeMap::new();
     for port in ports {
-        let at = match written {
-            Some(template) => behind(world, open.gateway, template, port),
+        let at = match template {
+            Some((labels, is_written)) => {
+                behind(world, open.gateway, labels, port).unwrap_or_else(|| match is_written {
+                    true => port,
+                    false => unprivileged(port, &taken),
+                })
+            }
             None => unprivileged(port, &taken),
         };
         if at != port {
@@ -78,24 +113,42 @@ pub(super) fn listening(
     found
 }
 
+/// The labels of a Gateway's Pods that are there, and true if users wrote them. Pods of a cluster have an owner; its Service may
+/// be the deployer's, or the user's own.
+fn template<'m>(world: &AttachmentInputs<'m>, gateway: &Gateway) -> Option<(&'m Labels, bool)> {
+    if let Some(Some(service)) = deployed_by_users(world, gateway) {
+        return Some((service.selector.as_ref()?, true));
+    }
+    if let Some(written) = written(world, gateway).next() {
+        return Some((&written.labels, true));
+    }
+    let name = label_value(&gateway.name.name);
+    let mut pods = world.mesh.pods.values();
+    let pod = pods.find(|pod| {
+        pod.name.namespace == gateway.name.namespace
+            && pod.template.labels.get(GATEWAY_NAME) == Some(&*name)
+    })?;
+    Some((&pod.template.labels, false))
+}
+
 /// The port of a Pod that a Service's port targets.
 fn behind(
     world: &AttachmentInputs<'_>,
     gateway: &Gateway,
-    template: &PodTemplate,
+    labels: &Labels,
     port: Port,
-) -> Port {
+) -> Option<Port> {
     let services = world.services.values();
     let own = services.filter(|one| {
         let selector = one.selector.as_ref();
-        let selects = selector.is_some_and(|labels| labels.selects(&template.labels));
+        let selects = selector.is_some_and(|selector| selector.selects(labels));
         one.key.namespace == gateway.name.namespace && selects
     });
     let mut targets = own.filter_map(|one| match &one.port(port)?.target {
         TargetPort::Number(number) => Some(*number),
         TargetPort::Named(_) => None,
     });
-    targets.next().unwrap_or(port)
+    targets.next()
 }
 
 /// A port for which no privilege is needed, and that no listener has.
@@ -115,18 +168,15 @@ pub(super) fn name(gateway: &Gateway) -> ResourceName {
         return gateway.name.clone();
     }
     let whole = format!("{}-{}", gateway.name.name, gateway.class.0);
-    let whole = whole.replace('.', "-");
-    let name = match whole.len() <= MAX_NAME {
-        true => whole,
-        false => {
-            let mut hash: u32 = 0x811c_9dc5; // FNV-1a: stable, and no secret is kept by it
-            for byte in whole.bytes() {
-                hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-            }
-            format!("{}-{hash:08x}", &whole[..MAX_NAME - 9])
-        }
-    };
-    ResourceName::new(gateway.name.namespace.clone(), name)
+    let mut whole = whole.replace('.', "-");
+    if !whole.starts_with(|c: char| c.is_ascii_lowercase()) {
+        // The name of a Service begins with a letter.
+        whole.insert_str(0, "gateway-");
+    }
+    ResourceName::new(
+        gateway.name.namespace.clone(),
+        &*shortened(&whole, MAX_NAME),
+    )
 }
 
 /// The host of the Service that is made for a Gateway.
@@ -143,7 +193,8 @@ pub(super) fn deployments(
     let mut further = GatewayResources::default();
     for open in opened {
         let gateway = open.gateway;
-        if open.refused.is_some() || written(world, gateway).next().is_some() {
+        let is_written = gateway.addresses.is_some() || written(world, gateway).next().is_some();
+        if open.refused.is_some() || is_written {
             continue;
         }
         further.accounts.push(Arc::new(ServiceAccount {
@@ -162,7 +213,10 @@ fn labels(gateway: &Gateway) -> Labels {
     let own = gateway.labels.iter();
     let own = own.map(|(key, value)| (key.clone(), value.clone()));
     let ours: [(Arc<str>, Arc<str>); 2] = [
-        (GATEWAY_NAME.into(), gateway.name.name.clone()),
+        (
+            GATEWAY_NAME.into(),
+            (*label_value(&gateway.name.name)).into(),
+        ),
         (GATEWAY_CLASS.into(), gateway.class.0.clone()),
     ];
     own.chain(ours).collect()
@@ -170,7 +224,7 @@ fn labels(gateway: &Gateway) -> Labels {
 
 /// A Gateway's proxy by a template of the injector's, and nothing else.
 pub(super) fn deployment(gateway: &Gateway, template: &str) -> Deployment {
-    let labels = (selector(gateway), labels(gateway));
+    let labels = (own_selector(gateway), labels(gateway));
     let annotations = gateway.annotations.clone();
     proxy(
         name(gateway),
@@ -266,7 +320,7 @@ fn service(world: &AttachmentInputs<'_>, open: &OpenGateway<'_>) -> Option<MeshS
         addresses: Vec::new(),
         address_ranges: Vec::new(),
         ports: ports.into_values().collect(),
-        selector: Some(selector(gateway)),
+        selector: Some(own_selector(gateway)),
         location: Location::MeshExternal,
         resolution: Resolution::Static,
         headless: false,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AttachmentInputs, refusal};
+use super::{AttachmentInputs, deployment, refusal};
 use crate::mesh::Secret;
 use crate::mesh::gateway_api::{
     CLASSES, CONTROLLERS, ConditionReason, GROUP, Gateway, Listener, ListenerSet, ListenerTls,
@@ -170,7 +170,17 @@ fn refused(world: &AttachmentInputs<'_>, gateway: &Gateway) -> Option<RefusedCon
         ));
     }
     let source = gateway.addresses.as_ref()?;
-    let said = format!("{}: addresses are not supported", gateway.name);
+    let said = match deployment::deployed_by_users(world, gateway) {
+        Some(Some(_)) => return None,
+        Some(None) => format!(
+            "{}: the address is no Service of the namespace with a selector",
+            gateway.name
+        ),
+        None => format!(
+            "{}: addresses are not supported, but one Hostname of a Service",
+            gateway.name
+        ),
+    };
     Some(refusal(
         ConditionReason::UnsupportedAddress,
         source,

@@ -75,7 +75,7 @@ fn gateway(
             name: name.clone(),
             source: listener.source.clone(),
             created: gateway.created,
-            selector: Some(selector(gateway)),
+            selector: Some(selector(world, gateway)),
             namespace: Some(gateway.name.namespace.clone()),
             servers: vec![server],
         }));

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::conditions::{empty, runs};
-use super::deployment::{self, GatewayResources, deployment, selector, written};
+use super::deployment::{self, GatewayResources, deployment, own_selector, written};
 use super::{AttachmentInputs, refusal};
 use crate::mesh::gateway_api::{
     ConditionReason, Gateway, PartConditions, RefusedCondition, ResourceConditions, StatusCondition,
@@ -98,7 +98,7 @@ fn service(gateway: &Gateway) -> Option<MeshService> {
             node_port: None,
             source: gateway.source.clone(),
         }],
-        selector: Some(selector(gateway)),
+        selector: Some(own_selector(gateway)),
         location: Location::MeshInternal,
         resolution: Resolution::Static,
         headless: false,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::authorization::TargetReference;
-use super::gateway_api::GATEWAY_NAME;
+use super::gateway_api::{GATEWAY_NAME, label_value};
 use super::waypoint::is_meant;
 use super::{Mesh, MeshService, Workload};
 use crate::log_filter::LogFilter;
@@ -285,7 +285,7 @@ impl Telemetry {
         let mut gateways = self.targets.iter().filter(|one| &*one.kind == "Gateway");
         let selector = self.selector.as_ref();
         selector.is_some_and(|wanted| wanted.selects(labels))
-            || name.is_some_and(|name| gateways.any(|one| *one.name == *name))
+            || name.is_some_and(|name| gateways.any(|one| label_value(&one.name) == name))
     }
 
     /// Returns true if it targets this service.

@@ -105,6 +105,37 @@ spec:
   rules: [{backendRefs: [{name: web, port: 80}]}]
 ";
 
+/// Pods of a cluster have an owner, and the Service in front of them is the deployer's or the users'.
+#[test]
+fn a_gateway_listens_where_the_service_before_its_pods_leads() {
+    let pods = "
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: door-1
+  namespace: shop
+  uid: a
+  ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: door, uid: b, controller: true}]
+  labels: {gateway.networking.k8s.io/gateway-name: door}
+  annotations: {inject.istio.io/templates: gateway}
+spec: {containers: [{name: istio-proxy, image: voile}]}
+status: {podIP: 10.0.0.9}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: door-voile, namespace: shop}
+spec:
+  selector: {gateway.networking.k8s.io/gateway-name: door}
+  ports: [{port: 80, name: http, targetPort: 9000}]
+";
+    let mesh = good(&format!("{DOOR}{pods}"));
+    let mut listens = mesh.gateways.iter().map(|one| one.servers[0].listens);
+    assert_eq!(listens.next(), Some(Port::new(9000)));
+    // The Service does not have this port yet.
+    assert_eq!(listens.next(), Some(None));
+}
+
 // The suite's GatewayInfrastructure.
 #[test]
 fn a_gateway_is_run_by_a_deployment_made_for_it_with_a_service_before_it() {

@@ -208,10 +208,8 @@ impl Evaluation<'_> {
             && let [argument] = &arguments[..]
         {
             let argument = argument.as_str().unwrap_or_default();
-            match (&**owner, &**method) {
-                ("Files", "Get") => return Ok(self.surroundings.file(argument).into()),
-                ("APIVersions", "Has") => return Ok(self.surroundings.serves(argument).into()),
-                _ => {}
+            if (&**owner, &**method) == ("Files", "Get") {
+                return Ok(self.surroundings.file(argument).into());
             }
         }
         match arguments.is_empty() {

@@ -31,8 +31,6 @@ pub struct TemplateError {
 pub(crate) trait Surroundings {
     /// `.Files.Get`: a file of the chart, or empty.
     fn file(&self, path: &str) -> String;
-    /// `.Capabilities.APIVersions.Has`: true if the cluster serves `GROUP/VERSION/KIND`.
-    fn serves(&self, version: &str) -> bool;
     /// `lookup`: an object of the cluster.
     fn object(&self, version: &str, kind: &str, namespace: &str, name: &str) -> Option<Value>;
 }

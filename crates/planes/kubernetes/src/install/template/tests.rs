@@ -11,10 +11,6 @@ impl Surroundings for Nothing {
         format!("text of {path}")
     }
 
-    fn serves(&self, version: &str) -> bool {
-        version == "v1/Pod"
-    }
-
     fn object(&self, _: &str, _: &str, _: &str, name: &str) -> Option<Value> {
         (name == "there").then(|| json!({"metadata": {"labels": {"of": "us"}}}))
     }
@@ -82,10 +78,7 @@ fn templates_are_rendered_as_by_go() {
             "{{ mergeOverwrite .a (dict \"n\" 3 \"m\" .m) | toYaml }}",
             "b: text\nm:\n  k: 1\n\"n\": 3\nnone: \"\"",
         ),
-        (
-            "{{ .x.Files.Get \"f\" }} {{ $.y.APIVersions.Has \"v1/Pod\" }}",
-            "text of f true",
-        ),
+        ("{{ .x.Files.Get \"f\" }}", "text of f"),
         (
             "{{ dig \"metadata\" \"labels\" \"of\" \"none\" (lookup \"v1\" \"Pod\" \"\" \"there\") }}",
             "us",

@@ -3,6 +3,7 @@
 
 mod conditions;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -28,6 +29,27 @@ pub const CONTROLLERS: [&str; 2] = [
 ];
 /// Classes that are there without being declared, as Istio declares its own.
 pub const CLASSES: [&str; 2] = ["voile", "istio"];
+
+/// Longest value of a label; the name of a Gateway may be longer.
+const MAX_LABEL: usize = 63;
+
+/// The name of a Gateway as the value of the label [`GATEWAY_NAME`].
+#[must_use]
+pub fn label_value(name: &str) -> Cow<'_, str> {
+    shortened(name, MAX_LABEL)
+}
+
+/// A name of ASCII characters of at most this length: a longer one ends with a hash of the whole.
+pub(crate) fn shortened(whole: &str, length: usize) -> Cow<'_, str> {
+    if whole.len() <= length {
+        return Cow::Borrowed(whole);
+    }
+    let mut hash: u32 = 0x811c_9dc5; // FNV-1a: stable, and no secret is kept by it
+    for byte in whole.bytes() {
+        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    }
+    Cow::Owned(format!("{}-{hash:08x}", &whole[..length - 9]))
+}
 
 /// All of them.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -95,7 +117,7 @@ pub struct Gateway {
     pub account: Option<Arc<str>>,
     /// The way to call the pods of a waypoint that run another program than Voile.
     pub binding: Option<InboundBinding>,
-    /// Location of `parametersRef`, if it has one.
+    /// Location of `parametersRef`, if it has one that nobody follows.
     pub parameters: Option<Source>,
     /// ListenerSets that may add listeners to it.
     pub allowed_listeners: Admission,

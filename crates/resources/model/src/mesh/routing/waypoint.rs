@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::mesh::authorization::{PolicyTarget, TargetReference};
-use crate::mesh::gateway_api::{Admission, GROUP, Gateway};
+use crate::mesh::gateway_api::{Admission, GATEWAY_NAME, GROUP, Gateway, label_value};
 use crate::mesh::{
     AuthorizationPolicy, Mesh, MeshService, RequestAuthentication, ServiceOrigin, Workload,
 };
@@ -18,8 +18,10 @@ pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 pub const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
 /// Label of a waypoint: the kind of resource that it serves.
 pub const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
-/// Class of the Gateways that are waypoints.
-pub const WAYPOINT_CLASS: &str = "istio-waypoint";
+/// Classes of the Gateways that are waypoints, without being declared: our own, and Istio's, which users have already written.
+pub const WAYPOINT_CLASSES: [&str; 2] = ["voile-waypoint", "istio-waypoint"];
+/// Controller of the GatewayClass `voile-waypoint`.
+pub const WAYPOINT_CONTROLLER: &str = "voile.dev/mesh-controller";
 /// Label value for no waypoint.
 pub const NO_WAYPOINT: &str = "none";
 /// Protocol of a waypoint's listener.
@@ -91,7 +93,7 @@ impl Gateway {
     /// Returns true if it is a waypoint.
     #[must_use]
     pub fn is_waypoint(&self) -> bool {
-        &*self.class.0 == WAYPOINT_CLASS
+        WAYPOINT_CLASSES.contains(&&*self.class.0)
     }
 
     /// Returns true if it handles this kind of traffic; the default of [`WAYPOINT_FOR`] is `service`.
@@ -210,10 +212,13 @@ impl Mesh {
 
     /// The waypoint that a workload's label names, for a pod of any program.
     fn named_by(&self, workload: &Workload) -> Option<&Arc<Gateway>> {
-        let name = workload
-            .labels
-            .get(crate::mesh::gateway_api::GATEWAY_NAME)?;
-        self.waypoint(&ResourceName::new(workload.key.namespace.clone(), name))
+        let label = workload.labels.get(GATEWAY_NAME)?;
+        let mut all = self.gateway_api.gateways.iter();
+        all.find(|one| {
+            one.is_waypoint()
+                && one.name.namespace == workload.key.namespace
+                && label_value(&one.name.name) == label
+        })
     }
 
     /// The services that a waypoint takes: those that name it, of namespaces that it lets in.

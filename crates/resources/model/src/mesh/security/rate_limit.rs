@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::mesh::authorization::TargetReference;
-use crate::mesh::gateway_api::{GATEWAY_NAME, Gateway};
+use crate::mesh::gateway_api::{GATEWAY_NAME, Gateway, label_value};
 use crate::mesh::{HttpMatch, Mesh, MeshService, ProviderService, ServiceOrigin, Workload};
 use crate::names::{Labels, Namespace, ResourceName};
 use crate::source::Source;
@@ -215,7 +215,7 @@ impl Mesh {
         if &*target.kind == "Gateway" {
             return labels
                 .get(GATEWAY_NAME)
-                .is_some_and(|name| *name == *target.name);
+                .is_some_and(|name| label_value(&target.name) == name);
         }
         let services = self.services.values();
         let mut services = services.filter(|service| means(target, namespace, service));

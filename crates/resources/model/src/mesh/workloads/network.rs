@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::mesh::gateway_api::{GATEWAY_NAME, Gateway};
+use crate::mesh::gateway_api::{GATEWAY_NAME, Gateway, label_value};
 use crate::mesh::waypoint::{HBONE, HBONE_PORT};
 use crate::mesh::{Mesh, MeshService, ServiceWorkload, Visibility, Workload};
 use crate::names::{Namespace, ResourceName};
@@ -203,10 +203,13 @@ impl Mesh {
     /// The Gateway through which other networks come in, if this workload runs it and it is in force.
     #[must_use]
     pub fn east_west_run_by(&self, workload: &Workload) -> Option<&Arc<Gateway>> {
-        let name = workload.labels.get(GATEWAY_NAME)?;
-        let name = ResourceName::new(workload.key.namespace.clone(), name);
+        let label = workload.labels.get(GATEWAY_NAME)?;
         let mut all = self.gateway_api.gateways.iter();
-        let found = all.find(|one| one.is_east_west() && one.name == name)?;
+        let found = all.find(|one| {
+            one.is_east_west()
+                && one.name.namespace == workload.key.namespace
+                && label_value(&one.name.name) == label
+        })?;
         (workload.waypoint && self.flaws(found).is_empty()).then_some(found)
     }
 

@@ -41,6 +41,20 @@ fn asked(fields: &mut Fields<'_>, name: &'static str, report: &Report) -> Option
     Some(report.source(cursor.at()))
 }
 
+/// Location of `parametersRef` where nobody follows it. On a cluster a ConfigMap changes the Gateway's Deployment and Service,
+/// which the cluster's objects then show.
+fn unused_parameters(fields: &mut Fields<'_>, live: bool, report: &Report) -> Option<Source> {
+    let cursor = fields.get("parametersRef")?;
+    let mut reference = cursor.fields()?;
+    let word = |fields: &mut Fields<'_>, name| fields.text(name).map(|text| text.value);
+    let group = word(&mut reference, "group").unwrap_or_default();
+    let kind = word(&mut reference, "kind");
+    reference.ignore(&["name"]);
+    reference.finish();
+    let followed = live && group.is_empty() && kind.as_deref() == Some("ConfigMap");
+    (!followed).then(|| report.source(cursor.at()))
+}
+
 pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Gateway> {
     let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
     let own = meta.name.namespace.clone();
@@ -64,7 +78,7 @@ pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
     let annotations = annotations.map(|fields| fields.text_map("annotations"));
     let parameters = infrastructure
         .as_mut()
-        .and_then(|fields| asked(fields, "parametersRef", report));
+        .and_then(|fields| unused_parameters(fields, meta.live, report));
     if let Some(fields) = infrastructure {
         fields.finish();
     }
