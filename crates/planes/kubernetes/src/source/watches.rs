@@ -44,6 +44,9 @@ const OTHER_SLICES: &str =
 const CRDS: &str = "customresourcedefinitions";
 /// Time between the change of a CRD and the question what the cluster serves: CRDs come in dozens.
 const CRD_DEBOUNCE: Duration = Duration::from_millis(100);
+/// An API server may serve a kind a moment after its CRD says that it is established, and nothing tells when. So discovery is
+/// repeated so long after the last change.
+const LATE_DISCOVERIES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 /// Time after which discovery is tried again when the API server does not answer.
 const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
 
@@ -296,14 +299,24 @@ impl KindWatches {
             .default_backoff()
             .boxed();
         let mut problem = Problem::default();
+        let mut late = LATE_DISCOVERIES.iter();
         loop {
-            match changes.next().await {
-                Some(Ok(_)) => problem.over(&CRDS),
-                Some(Err(error)) => {
-                    problem.say(&CRDS, &with_causes(&error));
-                    continue;
+            let next = late.clone().next();
+            tokio::select! {
+                change = changes.next() => match change {
+                    Some(Ok(_)) => {
+                        problem.over(&CRDS);
+                        late = LATE_DISCOVERIES.iter();
+                    }
+                    Some(Err(error)) => {
+                        problem.say(&CRDS, &with_causes(&error));
+                        continue;
+                    }
+                    None => return,
+                },
+                () = tokio::time::sleep(next.copied().unwrap_or_default()), if next.is_some() => {
+                    late.next();
                 }
-                None => return,
             }
             // Whatever comes within the debounce time is answered by the same discovery.
             let debounce = tokio::time::sleep(CRD_DEBOUNCE);

@@ -120,8 +120,8 @@ const WITHOUT_EFFECT: [(&str, &str); 49] = [
         "gateways between networks use port 15008",
     ),
     (
-        "networking.istio.io/service-type",
-        "the Service of a Gateway has its usual type",
+        SERVICE_TYPE,
+        "without a cluster, the Service of a Gateway has no type",
     ),
     (
         "prometheus.istio.io/merge-metrics",
@@ -354,11 +354,14 @@ pub fn metadata_effect(name: &str) -> MetadataEffect {
     MetadataEffect::Unknown(near.map_or_else(String::new, |near| suggest(name, [near])))
 }
 
-/// Names keys without effect. The injector has obeyed those of live Pods that are its own.
+/// Annotation of a Gateway with the type of its Service, which a cluster's deployer obeys.
+const SERVICE_TYPE: &str = "networking.istio.io/service-type";
+
+/// Names keys without effect. On a cluster, the injector has obeyed those of Pods that are its own.
 fn known(keys: &TextMap, live: bool, report: &Report) {
     for (key, _) in keys {
         let name = &*key.value;
-        if live && INJECTED.contains(&name) {
+        if live && (INJECTED.contains(&name) || name == SERVICE_TYPE) {
             continue;
         }
         match metadata_effect(name) {
