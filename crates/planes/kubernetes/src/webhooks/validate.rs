@@ -14,7 +14,7 @@ use voile_model::check::{check_beside, diagnose};
 use voile_model::ignored::IgnoredRules;
 use voile_model::mesh::gateway_api::{CLASSES, CONTROLLERS, GROUP as GATEWAY_API};
 use voile_model::mesh::network::{EAST_WEST_CLASS, REMOTE_CLASS};
-use voile_model::mesh::waypoint::WAYPOINT_CLASS;
+use voile_model::mesh::waypoint::{WAYPOINT_CLASSES, WAYPOINT_CONTROLLER};
 use voile_model::{Diagnostic, Mesh, Severity, SourceFile, codes};
 
 use super::review::{self, refused, shortened};
@@ -150,18 +150,23 @@ fn is_foreign(group: &str, object: &Value, mesh: &Mesh) -> bool {
         return false;
     }
     let spec = &object["spec"];
+    let is_ours =
+        |controller: &str| controller == WAYPOINT_CONTROLLER || CONTROLLERS.contains(&controller);
     match object["kind"].as_str() {
         Some("GatewayClass") => {
             let controller = spec["controllerName"].as_str();
-            controller.is_none_or(|name| !CONTROLLERS.contains(&name))
+            controller.is_none_or(|name| !is_ours(name))
         }
         Some("Gateway") => {
             let class = spec["gatewayClassName"].as_str().unwrap_or_default();
             let declared = mesh.gateway_api.classes.get(class);
-            let ours = [WAYPOINT_CLASS, EAST_WEST_CLASS, REMOTE_CLASS];
+            let mut ours = WAYPOINT_CLASSES.iter().chain(&CLASSES);
             match declared {
-                Some(declared) => !CONTROLLERS.contains(&&*declared.controller),
-                None => !CLASSES.contains(&class) && !ours.contains(&class),
+                Some(declared) => !is_ours(&declared.controller),
+                None => {
+                    ![EAST_WEST_CLASS, REMOTE_CLASS].contains(&class)
+                        && !ours.any(|one| *one == class)
+                }
             }
         }
         _ => false,
