@@ -8,7 +8,6 @@ use futures_util::future::OptionFuture;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
-use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use voile_control::{Control, ControlError, ControlOptions, Credentials, Reporter};
@@ -20,7 +19,7 @@ use crate::error::ClusterError;
 use crate::gateways::{self, Deployer};
 use crate::inject::InjectorOptions;
 use crate::injection::WebhookServer;
-use crate::source::{ClusterSource, ObjectStore};
+use crate::source::ClusterSource;
 use crate::status::StatusWriter;
 use crate::tokens::ClusterTokens;
 use crate::webhooks::Validator;
@@ -103,7 +102,6 @@ impl ControlPlane {
             .ok_or_else(|| ClusterError::Config("the default trust domain".to_owned()))?;
         let authority = authority::open(client.clone(), namespace, &domain).await?;
         let authority = Arc::new(authority.with_longest(options.certificate_ttl));
-        let root = authority.root_pem().to_owned();
         let settings = of_revision("istio", &cluster.revision);
         let source = ClusterSource::start(client.clone(), (namespace, &settings)).await?;
         let tokens = Arc::new(ClusterTokens::start(client.clone(), source.store()).await?);
@@ -113,6 +111,7 @@ impl ControlPlane {
         };
         let store = source.store();
         let control = Control::start_with(options, source, credentials, reporter).await?;
+        let root = authority.root_pem().to_owned();
         let mut tasks = JoinSet::new();
         tasks.spawn(tokens.refresh());
         let (ending, ended) = watch::channel(false);
@@ -137,7 +136,7 @@ impl ControlPlane {
                 listener,
                 options,
                 settings,
-                store: store.clone(),
+                store,
                 validator: Validator::new(control.configurations()),
             };
             tasks.spawn(webhook.serve(authority, names.to_vec(), over(ended.clone()))?);
@@ -146,9 +145,7 @@ impl ControlPlane {
         let (candidate, leads) =
             Candidate::new(client.clone(), namespace, lease, cluster.replica.clone());
         let duties = Duties {
-            client,
             root,
-            store,
             statuses,
             pods,
         };
@@ -189,9 +186,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ClusterError> {
 /// What only one replica does.
 #[derive(Clone)]
 struct Duties {
-    client: Client,
     root: String,
-    store: Arc<ObjectStore>,
     statuses: StatusWriter,
     /// Options of the Pods of Gateways, and the file of the mesh's settings. None where the image of proxies is not known.
     pods: Option<(InjectorOptions, String)>,
@@ -199,10 +194,15 @@ struct Duties {
 
 impl Duties {
     async fn run(self) {
-        let (client, root) = (|| self.client.clone(), || self.root.clone());
-        let revision = self.statuses.revision.clone();
+        let StatusWriter {
+            client,
+            store,
+            revision,
+            ..
+        } = self.statuses.clone();
+        let (client, root) = (|| client.clone(), || self.root.clone());
         let deployer = self.pods.map(|(options, settings)| {
-            Deployer::new(client(), self.store.clone(), options, settings).run()
+            Deployer::new(client(), store.clone(), options, settings).run()
         });
         tokio::join!(
             roots::keep_config_maps(client(), root()),
@@ -213,7 +213,7 @@ impl Duties {
             ),
             roots::keep_webhooks::<ValidatingWebhookConfiguration>(client(), root(), revision),
             self.statuses.keep(),
-            gateways::keep_classes(client(), self.store.clone()),
+            gateways::keep_classes(client(), store.clone()),
             OptionFuture::from(deployer),
         );
     }
