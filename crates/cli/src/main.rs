@@ -4,8 +4,6 @@ mod commands;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    commands::Voile::parse().run()
+    commands::main()
 }

@@ -34,6 +34,7 @@ mod analyze;
 mod bench;
 mod check;
 mod cluster;
+mod cni;
 mod config;
 mod control;
 mod crowd;
@@ -51,6 +52,7 @@ mod install;
 mod load;
 mod monitoring;
 mod named_workloads;
+mod node_agent;
 mod proxy;
 mod redirect;
 mod relay;
@@ -118,6 +120,10 @@ enum Command {
     Agent(agent::AgentArgs),
     #[command(about = "Give the Pods of a file of Kubernetes objects their proxies")]
     Inject(inject::InjectArgs),
+    #[command(about = "Enrol the ambient pods of a Kubernetes node")]
+    NodeAgent(Box<node_agent::NodeAgentArgs>),
+    #[command(about = "Let a new pod start when the node agent is ready for it: the CNI plugin")]
+    Cni(cni::CniArgs),
     #[command(about = "Redirect a pod's connections to its sidecar")]
     Redirect(redirect::RedirectArgs),
     #[command(about = "Wait until a proxy is ready")]
@@ -165,6 +171,8 @@ impl Voile {
             Command::Crowd(args) => crowd::run(args),
             Command::Proxy(args) => proxy::run(*args),
             Command::Inject(args) => inject::run(args),
+            Command::NodeAgent(args) => node_agent::run(*args),
+            Command::Cni(_) => cni::run(),
             Command::Redirect(args) => redirect::run(&args),
             Command::Wait(args) => wait::run(&args),
             Command::Agent(args) => agent::run(args),
@@ -178,6 +186,15 @@ impl Voile {
             Command::Decide(args) => decide::run(&args),
             Command::Relay(args) => relay::run(args),
         }
+    }
+}
+
+/// Chooses the command by the arguments, or by the program's name: a container runtime runs its plugins without arguments.
+pub(crate) fn main() -> ExitCode {
+    let program = std::env::args_os().next().unwrap_or_default();
+    match std::path::Path::new(&program).file_name() {
+        Some(name) if name == voile_kubernetes::cni::PLUGIN => cni::run(),
+        _ => Voile::parse().run(),
     }
 }
 

@@ -52,6 +52,7 @@ mod inject;
 mod insight;
 mod install;
 mod kubernetes;
+mod kubernetes_ambient;
 mod kubernetes_pages;
 mod leaks;
 mod liars;

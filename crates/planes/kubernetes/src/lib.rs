@@ -3,6 +3,7 @@
 //! control plane does, as it does for a folder.
 
 mod authority;
+pub mod cni;
 mod connect;
 mod control_plane;
 mod election;
@@ -11,6 +12,7 @@ pub mod gateways;
 pub mod inject;
 mod injection;
 pub mod install;
+pub mod node_agent;
 pub mod pods;
 mod roots;
 mod source;

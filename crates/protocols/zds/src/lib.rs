@@ -6,8 +6,10 @@
 //! proxy ─ hello ─► agent ─ Add (with a namespace) … SnapshotSent ─► proxy ─ yes, or why not ─► agent ─ Add, Del …
 //! ```
 
+mod agent;
 mod messages;
 mod packets;
 
+pub use agent::{NodeAgent, ServedPods};
 pub use messages::{AgentMessage, PodIdentity};
 pub use packets::{Agents, Channel};

@@ -38,6 +38,7 @@ pub(crate) use config::DEFAULT_ATTEMPTS;
 pub use istio_metadata::{INJECTED, MetadataEffect, is_boolean, is_quantity, metadata_effect};
 pub use kinds::{ResourceKind, ResourceScope, kinds};
 pub use networking::{GROUP, HEALTH_CHECKED, canonical_name, canonical_revision};
+pub use pod::{DATAPLANE_MODE, REDIRECTION, asks_for_node_proxy};
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -18,6 +18,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
@@ -44,10 +45,17 @@ impl Namespace {
     /// # Errors
     /// When /proc is not there.
     pub fn current() -> io::Result<Self> {
-        let path = "/proc/thread-self/ns/net";
-        let file = File::open(path)
-            .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
-        Ok(Self(Arc::new(file)))
+        Self::open(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    /// The one that a file stands for, such as `/var/run/netns/NAME`.
+    ///
+    /// # Errors
+    /// The file is not there or may not be opened.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let failed =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        Ok(Self(Arc::new(File::open(path).map_err(failed)?)))
     }
 
     /// The network namespace of a process.
@@ -55,10 +63,7 @@ impl Namespace {
     /// # Errors
     /// When it has ended, or belongs to a user whose processes may not be inspected.
     pub fn of_process(pid: u32) -> io::Result<Self> {
-        let path = format!("/proc/{pid}/ns/net");
-        let file = File::open(&path)
-            .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
-        Ok(Self(Arc::new(file)))
+        Self::open(Path::new(&format!("/proc/{pid}/ns/net")))
     }
 
     /// Runs `task` on a thread of its own inside; sockets that it makes stay inside wherever they are used later.

@@ -71,3 +71,31 @@ true
 {{- end -}}
 {{- end -}}
 {{- end }}
+
+{{/* Name of the node agent's objects of this revision. */}}
+{{- define "voile.node" -}}
+voile-node{{ with .Values.revision }}-{{ . }}{{ end }}
+{{- end }}
+
+{{/* Name of the node agent's objects that belong to the whole cluster. */}}
+{{- define "voile.nodeClusterName" -}}
+{{ include "voile.node" . }}-{{ .Release.Namespace }}
+{{- end }}
+
+{{/* Labels that select the pods of the node agent. */}}
+{{- define "voile.nodeSelector" -}}
+app: voile-node
+istio.io/rev: {{ .Values.revision | default "default" }}
+{{- end }}
+
+{{/* Labels of the node agent's objects. */}}
+{{- define "voile.nodeLabels" -}}
+{{ include "voile.nodeSelector" . }}
+app.kubernetes.io/name: {{ include "voile.node" . }}
+{{ include "voile.ownerLabels" . }}
+{{- end }}
+
+{{/* The image of every container. */}}
+{{- define "voile.image" -}}
+{{ .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}

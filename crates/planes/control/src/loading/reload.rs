@@ -371,9 +371,12 @@ impl<S: Source> Reload<S> {
         let place = |one: &Option<Arc<Workload>>| {
             let one = one.as_ref()?;
             let who = (one.service_account.clone(), one.node.clone());
-            Some((who, one.has_sidecar, one.ambient))
+            Some((who, one.has_sidecar, one.ambient || one.asks_for_ambient))
         };
-        let is_ambient = |one: &Option<Arc<Workload>>| one.as_ref().is_some_and(|one| one.ambient);
+        let is_ambient = |one: &Option<Arc<Workload>>| {
+            let one = one.as_ref();
+            one.is_some_and(|one| one.ambient || one.asks_for_ambient)
+        };
         let mut turns = changes.workloads.values();
         let stays = match before.is_empty() {
             true => !turns.any(|(old, new)| is_ambient(old) || is_ambient(new)),

@@ -83,7 +83,8 @@ impl AmbientWorkloads {
                 let (key, node) = (workload.key.clone(), workload.node.clone());
                 staff.proxies.insert(key, node);
             }
-            if !workload.ambient {
+            // A pod that asks for it is served soon, and its node's proxy needs the certificate first.
+            if !(workload.ambient || workload.asks_for_ambient) {
                 continue;
             }
             let served = AmbientWorkload {

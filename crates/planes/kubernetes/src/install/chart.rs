@@ -26,6 +26,7 @@ chart_files![
     "templates/clusterrole.yaml",
     "templates/configmap.yaml",
     "templates/crds.yaml",
+    "templates/daemonset.yaml",
     "templates/deployment.yaml",
     "templates/horizontalpodautoscaler.yaml",
     "templates/mutatingwebhookconfiguration.yaml",
@@ -156,6 +157,11 @@ impl Release {
     /// The revision, or nothing.
     pub fn revision(&self) -> &str {
         self.value("/revision")
+    }
+
+    /// Returns true if the release has a node agent.
+    pub(super) fn is_ambient(&self) -> bool {
+        self.values["ambient"]["enabled"] == true
     }
 
     /// Name of the release: the value of `app.kubernetes.io/instance`.

@@ -35,7 +35,7 @@ const fn cluster(group: &'static str, kind: &'static str, plural: &'static str) 
 pub(super) const DEFINITION: &str = "CustomResourceDefinition";
 
 /// All of them in the order of their installation. Webhooks come last: without a control plane they stop pods.
-pub(super) const KINDS: [InstalledKind; 14] = [
+pub(super) const KINDS: [InstalledKind; 15] = [
     cluster(
         "apiextensions.k8s.io",
         DEFINITION,
@@ -54,6 +54,7 @@ pub(super) const KINDS: [InstalledKind; 14] = [
     namespaced("", "Service", "services"),
     namespaced("policy", "PodDisruptionBudget", "poddisruptionbudgets"),
     namespaced("apps", "Deployment", "deployments"),
+    namespaced("apps", "DaemonSet", "daemonsets"),
     namespaced(
         "autoscaling",
         "HorizontalPodAutoscaler",

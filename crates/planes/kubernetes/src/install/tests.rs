@@ -99,7 +99,8 @@ fn the_page_on_installation_has_every_value_and_permission() {
     let values = super::yaml::read(values.unwrap().1).unwrap();
     let mut named = Vec::new();
     leaves(&values, "", &mut named);
-    let release = Release::new("istio-system", &[], &[]).unwrap();
+    let ambient = ["ambient.enabled=true".to_owned()];
+    let release = Release::new("istio-system", &[], &ambient).unwrap();
     for manifest in release.render(&ClusterFacts::default()).unwrap() {
         for rule in manifest.object["rules"].as_array().into_iter().flatten() {
             let words = ["resources", "nonResourceURLs"].map(|key| rule[key].as_array());

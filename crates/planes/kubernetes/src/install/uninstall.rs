@@ -145,7 +145,8 @@ async fn nothing(client: &Client, removal: Removal<'_>) -> Result<InstallError, 
     }))
 }
 
-/// Waits until the pods of the control plane have ended: a pod that runs would write the root certificate again.
+/// Waits until the pods of the control plane and of the node agent have ended: a control plane that runs would write the root
+/// certificate again, and a node agent takes its plugin off the node.
 async fn pods_end(
     client: &Client,
     removal: Removal<'_>,
@@ -156,7 +157,8 @@ async fn pods_end(
     } else {
         removal.revision
     };
-    let selector = ListParams::default().labels(&format!("app=istiod,istio.io/rev={label}"));
+    let selector = format!("app in (istiod,voile-node),istio.io/rev={label}");
+    let selector = ListParams::default().labels(&selector);
     let pods: Api<Pod> = Api::namespaced(client.clone(), removal.namespace);
     let deadline = Instant::now() + PODS_END;
     let mut last = 0;

@@ -1,8 +1,8 @@
-//! Waits until the control plane is available, and says the cure when it is not.
+//! Waits until the control plane and the node agent are available, and says the cure when they are not.
 
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, DeploymentStatus};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
@@ -15,7 +15,7 @@ use crate::error::ClusterError;
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(300);
 
-/// Waits until all pods of the control plane are available.
+/// Waits until all pods of the control plane, and of the node agent if there is one, are available.
 ///
 /// # Errors
 /// They are not available within `limit`: the error has the reason and the cure.
@@ -26,26 +26,50 @@ pub async fn wait(
     progress: Progress<'_>,
 ) -> Result<(), InstallError> {
     let deadline = Instant::now() + limit;
-    let name = deployment_name(release.revision());
+    let (namespace, revision) = (&*release.namespace, release.revision());
+    let name = deployment_name(revision);
+    let what = format!("deployments.apps/{name}");
+    let look = || rollout(client, namespace, &name);
+    if let Err(last) = until_done(&what, look, deadline, progress).await? {
+        let cause = explain(client, namespace, revision).await?;
+        return Err(InstallError::Unavailable(format!(
+            "{what} is not available after {limit:?}: {last}\n{cause}"
+        )));
+    }
+    if !release.is_ambient() {
+        return Ok(());
+    }
+    let name = of_revision("voile-node", revision);
+    let what = format!("daemonsets.apps/{name}");
+    let look = || node_rollout(client, namespace, &name);
+    if let Err(last) = until_done(&what, look, deadline, progress).await? {
+        return Err(InstallError::Unavailable(format!(
+            "{what} is not available after {limit:?}: {last}\ncure: kubectl -n {namespace} describe pods -l app=voile-node"
+        )));
+    }
+    Ok(())
+}
+
+/// Looks until a rollout is done. Gives its last state if it is not until `deadline`.
+async fn until_done<L: Future<Output = Result<Rollout, InstallError>>>(
+    what: &str,
+    look: impl Fn() -> L,
+    deadline: Instant,
+    progress: Progress<'_>,
+) -> Result<Result<(), String>, InstallError> {
     let mut last = String::new();
     loop {
-        let rollout = rollout(client, &release.namespace, &name).await?;
+        let rollout = look().await?;
         if rollout.is_done() {
-            progress(&format!(
-                "deployments.apps/{name} is available: {}",
-                rollout.words()
-            ));
-            return Ok(());
+            progress(&format!("{what} is available: {}", rollout.words()));
+            return Ok(Ok(()));
         }
         if rollout.words() != last {
             last = rollout.words();
-            progress(&format!("waiting for deployments.apps/{name}: {last}"));
+            progress(&format!("waiting for {what}: {last}"));
         }
         if Instant::now() >= deadline {
-            let cause = explain(client, &release.namespace, release.revision()).await?;
-            return Err(InstallError::Unavailable(format!(
-                "deployments.apps/{name} is not available after {limit:?}: {last}\n{cause}"
-            )));
+            return Ok(Err(last));
         }
         tokio::time::sleep(INTERVAL).await;
     }
@@ -64,7 +88,7 @@ pub(super) fn of_revision(name: &str, revision: &str) -> String {
     }
 }
 
-/// The state of a Deployment.
+/// The state of a Deployment or DaemonSet.
 #[derive(Debug)]
 pub(super) struct Rollout {
     /// False until the controller has seen the latest change.
@@ -112,6 +136,26 @@ async fn rollout(client: &Client, namespace: &str, name: &str) -> Result<Rollout
     let deployment = deployments.get(name).await;
     let deployment = deployment.map_err(|error| ClusterError::api(&what, &error))?;
     Ok(Rollout::new(&deployment))
+}
+
+async fn node_rollout(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Rollout, InstallError> {
+    let sets: Api<DaemonSet> = Api::namespaced(client.clone(), namespace);
+    let what = format!("daemonsets.apps/{name}");
+    let set = sets.get(name).await;
+    let set = set.map_err(|error| ClusterError::api(&what, &error))?;
+    let generation = set.metadata.generation.unwrap_or_default();
+    let status = set.status.unwrap_or_default();
+    Ok(Rollout {
+        observed: status.observed_generation.unwrap_or_default() >= generation,
+        wanted: status.desired_number_scheduled,
+        updated: status.updated_number_scheduled.unwrap_or_default(),
+        total: status.current_number_scheduled,
+        available: status.number_available.unwrap_or_default(),
+    })
 }
 
 /// Says why the pods of a revision are not available, and the cure.

@@ -9,7 +9,7 @@ use voile_kubernetes::install::{ClusterFacts, Release};
 use voile_testkit::prerequisites::{self, Prerequisite};
 
 /// Values files and assignments.
-const CASES: [(&str, &[&str]); 8] = [
+const CASES: [(&str, &[&str]); 10] = [
     ("", &[]),
     ("", &["revision=canary", "revisionTags={prod,default}"]),
     (
@@ -42,6 +42,11 @@ const CASES: [(&str, &[&str]); 8] = [
             "certificateTtl=12h",
             "pdb.minAvailable=50%",
         ],
+    ),
+    ("", &["ambient.enabled=true"]),
+    (
+        "revision: canary\nmeshConfig: {trustDomain: example.test}\nimagePullSecrets: [one]\nambient: {nodeSelector: {a: b}, dnsCapture: false}",
+        &["ambient.enabled=true", "cni.enabled=false"],
     ),
 ];
 

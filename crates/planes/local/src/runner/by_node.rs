@@ -47,7 +47,7 @@ impl ByNode {
         let place = ProcessIsolation::new(Namespace::current()?, Privileges::NodeProxy);
         let recipe = node_proxy(around, config, &control, &socket).at(Some(place));
         Ok(Self {
-            agent: NodeAgent::start(socket, runtime)?,
+            agent: NodeAgent::start(&socket, runtime)?,
             process: Process::new(recipe),
         })
     }

@@ -273,6 +273,7 @@ pub(super) fn proxy(
             injected: None,
             host_network: false,
             ambient: false,
+            asks_for_ambient: false,
             node: "".into(),
             containers: vec![proxy],
             termination_grace: GRACE,

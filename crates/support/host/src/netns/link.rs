@@ -231,14 +231,20 @@ fn add_default_route(netlink: &Netlink, gateway: IpAddr) -> io::Result<()> {
     )
 }
 
-/// In the calling thread's namespace: packets with `mark` stay inside, whatever their destination. A connection
-/// accepted from such packets marks its answers likewise. So a sidecar may call in a client's name, and gets the
-/// answers.
+/// In the calling thread's namespace: a connection accepted from marked packets marks its answers likewise.
+///
+/// # Errors
+/// The kernel's refusal, or `/proc/sys` is read-only, as in most containers.
+pub fn mark_answers() -> io::Result<()> {
+    set("/proc/sys/net/ipv4/tcp_fwmark_accept", "1")
+}
+
+/// In the calling thread's namespace: packets with `mark` stay inside, whatever their destination. So a proxy may call in
+/// a client's name, and gets the answers if they are marked.
 ///
 /// # Errors
 /// Says what the kernel lacks or refused.
 pub fn turn_back(mark: u32, v6: bool) -> io::Result<()> {
-    set("/proc/sys/net/ipv4/tcp_fwmark_accept", "1")?;
     let netlink = Netlink::open().map_err(doing("open netlink"))?;
     let families = [libc::AF_INET, libc::AF_INET6].map(low_byte);
     for family in &families[..=usize::from(v6)] {

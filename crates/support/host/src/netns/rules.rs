@@ -12,6 +12,7 @@
 mod apply;
 mod iptables;
 mod nft;
+mod probes;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,6 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub use apply::{Tool, ToolError, apply, apply_here};
 pub use iptables::restore;
 pub use nft::script;
+pub use probes::{PROBE_SOURCE_V4, PROBE_SOURCE_V6, ProbeRules};
 
 /// Mark of a sidecar's packets for its application (1337, a well-known number).
 pub const MARK_OUTWARD: u32 = 0x539;
@@ -144,6 +146,8 @@ pub struct NodeCapture {
     pub dns: Option<u16>,
     /// Applications may be called from their clients' own addresses, and their answers come back to the node proxy.
     pub keeps_source: bool,
+    /// Connections from [`PROBE_SOURCE_V4`] and [`PROBE_SOURCE_V6`], a kubelet's, go past the node proxy.
+    pub exempts_probes: bool,
 }
 
 impl Default for NodeCapture {
@@ -153,6 +157,7 @@ impl Default for NodeCapture {
             inbound: 15006,
             dns: Some(15053),
             keeps_source: true,
+            exempts_probes: false,
         }
     }
 }
@@ -223,6 +228,14 @@ impl AddressFamily {
         match self {
             Self::V4 => SOURCE_INWARD_V4.into(),
             Self::V6 => SOURCE_INWARD_V6.into(),
+        }
+    }
+
+    /// Returns the source address of a kubelet's connections.
+    fn probe_source(self) -> IpAddr {
+        match self {
+            Self::V4 => PROBE_SOURCE_V4.into(),
+            Self::V6 => PROBE_SOURCE_V6.into(),
         }
     }
 
@@ -435,6 +448,9 @@ fn prerouting(rules: &Rules, family: AddressFamily) -> Vec<FirewallRule> {
     }
     let mut list = vec![rule([If::FromLoopbackDevice], RuleVerdict::Leave)];
     if let Some(node) = &rules.node {
+        if node.exempts_probes {
+            list.push(rule([If::From(family.probe_source())], RuleVerdict::Leave));
+        }
         list.push(rule([If::TcpPort(HBONE_PORT)], RuleVerdict::Leave));
         list.push(rule([If::Tcp], RuleVerdict::Redirect(node.inbound)));
         return list;

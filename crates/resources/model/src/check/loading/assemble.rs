@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::attach::attach;
 use crate::check::merge::merge;
 use crate::check::networking::{CLUSTER, canonical_name, canonical_revision};
-use crate::check::pod::{DATAPLANE_MODE, INJECT, REDIRECTION};
+use crate::check::pod::{DATAPLANE_MODE, INJECT, REDIRECTION, asks_for_node_proxy};
 use crate::check::{CheckedResource, ResourceId, Resources, StoredResource, slices};
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Severity};
@@ -421,24 +421,28 @@ fn in_namespace(mesh: &Mesh, namespace: &Namespace, template: &PodTemplate) -> P
     PodTemplate {
         has_sidecar,
         ambient: !has_sidecar && is_ambient(mesh, namespace, template),
+        asks_for_ambient: !has_sidecar && asks_for_ambient(mesh, namespace, template),
         ..template.clone()
     }
 }
 
-/// Returns true if a node proxy serves the Pod. The recorded redirection of the Pod counts first, then its label, then
-/// its namespace's label.
+/// Returns true if a node proxy serves the Pod. The recorded redirection of the Pod counts first. A live Pod without this record
+/// is not served, or not yet; one in a folder is if its labels ask for it.
 fn is_ambient(mesh: &Mesh, namespace: &Namespace, template: &PodTemplate) -> bool {
+    let is_live = template.injected.is_some();
     match template.annotations.get(REDIRECTION) {
-        Some("enabled") => return true,
-        Some("disabled") => return false,
-        _ if template.host_network => return false,
-        _ => {}
+        Some("enabled") => true,
+        Some("disabled") => false,
+        _ => !is_live && asks_for_ambient(mesh, namespace, template),
     }
-    let wanted = template.labels.get(DATAPLANE_MODE).or_else(|| {
-        let namespace = mesh.namespaces.get(namespace)?;
-        namespace.labels.get(DATAPLANE_MODE)
-    });
-    wanted == Some("ambient")
+}
+
+/// Returns true if the labels ask for a node proxy and the Pod can have one.
+fn asks_for_ambient(mesh: &Mesh, namespace: &Namespace, template: &PodTemplate) -> bool {
+    let labels = mesh.namespaces.get(namespace).map(|found| &found.labels);
+    let namespace = labels.and_then(|labels| labels.get(DATAPLANE_MODE));
+    let pod = template.labels.get(DATAPLANE_MODE);
+    !template.host_network && asks_for_node_proxy(pod, namespace)
 }
 
 /// The Pod's word, by label before annotation, else its namespace's.
@@ -493,6 +497,7 @@ fn pod_workload(pod: &Pod) -> Option<Workload> {
         gateway: pod.template.is_gateway(),
         waypoint: pod.template.is_waypoint(),
         ambient: pod.template.ambient,
+        asks_for_ambient: pod.template.asks_for_ambient,
         node: pod.template.node.clone(),
         canonical_name: canonical_name(&pod.template.labels, &workload_name),
         canonical_revision: canonical_revision(&pod.template.labels),

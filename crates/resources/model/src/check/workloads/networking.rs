@@ -111,6 +111,7 @@ fn workload_of(
         gateway: false,
         waypoint: false,
         ambient: false,
+        asks_for_ambient: false,
         node: "".into(),
         canonical_name: canonical_name(&endpoint.labels, &name),
         canonical_revision: canonical_revision(&endpoint.labels),

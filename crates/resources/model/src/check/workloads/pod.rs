@@ -18,12 +18,18 @@ use crate::written::pod as written;
 
 /// Label or annotation that says whether a Pod has a sidecar.
 pub(in crate::check) const INJECT: &str = "sidecar.istio.io/inject";
-/// Annotation that says whether a node proxy takes the Pod's connections; Istio's CNI writes it.
-pub(in crate::check) const REDIRECTION: &str = "ambient.istio.io/redirection";
+/// Annotation that says whether a node proxy takes the Pod's connections; Istio's CNI and our node agent write it.
+pub const REDIRECTION: &str = "ambient.istio.io/redirection";
 /// Label of a Pod or namespace that selects the proxy for its connections.
-pub(in crate::check) const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
+pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 /// Annotation that says whether probes go round the sidecar.
 const REWRITE_PROBES: &str = "sidecar.istio.io/rewriteAppHTTPProbers";
+
+/// Returns true if a Pod asks for a node proxy: by the value of its own label [`DATAPLANE_MODE`] or, without one, by its namespace's.
+#[must_use]
+pub fn asks_for_node_proxy(pod: Option<&str>, namespace: Option<&str>) -> bool {
+    pod.or(namespace) == Some("ambient")
+}
 
 pub(in crate::check) fn pod(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Pod> {
     let spec = written::PodSpec::read(fields);
@@ -166,7 +172,8 @@ pub(in crate::check) fn template(
         has_sidecar: false, // known when the namespace is, at assembly
         injected: None,
         host_network: spec.host_network,
-        ambient: false, // likewise
+        ambient: false,          // likewise
+        asks_for_ambient: false, // likewise
         node: spec
             .node
             .as_ref()

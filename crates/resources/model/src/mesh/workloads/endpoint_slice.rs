@@ -417,6 +417,7 @@ fn stranger(service: &MeshService, address: &EndpointAddress, place: &SliceAddre
         gateway: false,
         waypoint: false,
         ambient: false,
+        asks_for_ambient: false,
         node: "".into(),
         canonical_name: name.clone(),
         canonical_revision: "latest".into(),

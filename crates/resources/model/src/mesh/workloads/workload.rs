@@ -37,6 +37,8 @@ pub struct Workload {
     pub waypoint: bool,
     /// True if a node proxy (ztunnel) serves it; clients reach it by HBONE. Never together with a sidecar.
     pub ambient: bool,
+    /// True if it asks for a node proxy by its labels, so that its node's proxy may have its certificate before it serves it.
+    pub asks_for_ambient: bool,
     /// The node it runs on, empty when not said.
     pub node: Arc<str>,
     /// Name shown in metrics, by Istio's labels.
@@ -415,9 +417,11 @@ pub struct PodTemplate {
     pub injected: Option<bool>,
     /// True if the Pod has the network of its node (`hostNetwork`), where no proxy of the mesh takes its connections.
     pub host_network: bool,
-    /// True if a node proxy (ztunnel) serves it: `ambient.istio.io/redirection` or `istio.io/dataplane-mode` of the
-    /// Pod, else the latter of the namespace. A sidecar takes precedence.
+    /// True if a node proxy (ztunnel) serves it: `ambient.istio.io/redirection` of the Pod. A Pod that is only written down is
+    /// served if it asks for it. A sidecar takes precedence.
     pub ambient: bool,
+    /// True if `istio.io/dataplane-mode` of the Pod, else of its namespace, asks for a node proxy, and it has no sidecar.
+    pub asks_for_ambient: bool,
     /// `nodeName`, empty when not said.
     pub node: Arc<str>,
     /// Its containers, in the order written.

@@ -118,6 +118,10 @@ pub fn apply_here(tool: &Tool, rules: &Rules, v6: bool) -> Result<(), ToolError>
 fn prepare(rules: &Rules, v6: bool) -> Result<(), ToolError> {
     let sidecar = rules.capture.as_ref().is_some_and(|c| c.keeps_source);
     let node = rules.node.is_some_and(|node| node.keeps_source);
+    if sidecar {
+        // The rules of a node proxy mark the answers themselves.
+        link::mark_answers().map_err(ToolError::Source)?;
+    }
     let marks = [(sidecar, MARK_INWARD), (node, MARK_ANSWER)];
     for (_, mark) in marks.into_iter().filter(|(keeps, _)| *keeps) {
         link::turn_back(mark, v6).map_err(ToolError::Source)?;
@@ -150,7 +154,7 @@ fn load(
     }
 }
 
-fn feed(
+pub(super) fn feed(
     program: &Path,
     args: &[&str],
     inside: Option<&Namespace>,

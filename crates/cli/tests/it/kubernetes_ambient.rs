@@ -1,0 +1,288 @@
+//! Ambient mode on a real cluster: a running pod joins by a label and leaves by its removal, new pods start enrolled, and the
+//! traffic survives the end of a node agent.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use voile_testkit::cluster::{Cluster, wait_for};
+
+const VOILE: &str = env!("CARGO_BIN_EXE_voile");
+/// Longest wait for anything; a machine that builds beside it is slow.
+const PATIENCE: Duration = Duration::from_secs(90);
+const NAMESPACE: &str = "orchard";
+const REDIRECTION: &str = r"jsonpath={.metadata.annotations.ambient\.istio\.io/redirection}";
+
+/// A server on one node, a client on the other, a client outside the mesh, and STRICT.
+const ORCHARD: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: orchard}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: server, namespace: orchard}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: orchard, labels: {app: web}}
+spec:
+  nodeName: node-1
+  serviceAccountName: server
+  containers:
+  - name: app
+    image: localhost/voile:test
+    imagePullPolicy: Never
+    args: [echo, --listen, "0.0.0.0:8080"]
+    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: orchard}
+spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: orchard}
+spec: {mtls: {mode: STRICT}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: orchard}
+spec: {nodeName: node-2, containers: [{name: app, image: "localhost/tools:1", imagePullPolicy: Never}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: stranger, namespace: orchard, labels: {istio.io/dataplane-mode: none}}
+spec: {nodeName: node-2, containers: [{name: app, image: "localhost/tools:1", imagePullPolicy: Never}]}
+"#;
+
+/// A pod that starts when its namespace is ambient.
+const NEWCOMER: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: newcomer, namespace: orchard}
+spec: {nodeName: node-2, containers: [{name: app, image: "localhost/tools:1", imagePullPolicy: Never}]}
+"#;
+
+fn voile(cluster: &Cluster, arguments: &[&str]) {
+    let mut command = cluster.control_plane_command(Path::new(VOILE));
+    let output = command.args(arguments).output().expect("it runs");
+    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {talk}");
+}
+
+/// Asks the service `web` from a pod, and gives the status, or curl's error.
+fn call(cluster: &Cluster, from: &str) -> Result<String, String> {
+    let curl = [
+        "curl",
+        "-sS",
+        "-m",
+        "5",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+        "http://web/",
+    ];
+    cluster.exec(NAMESPACE, from, None, &curl)
+}
+
+fn until_answered(cluster: &Cluster, from: &str) {
+    wait_for(&format!("a call of {from}"), PATIENCE, || {
+        match call(cluster, from) {
+            Ok(status) if status == "200" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+}
+
+fn until_refused(cluster: &Cluster, from: &str) {
+    wait_for(&format!("a refusal of {from}"), PATIENCE, || {
+        match call(cluster, from) {
+            Err(error) if error.contains("curl: (5") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+}
+
+fn until_record(cluster: &Cluster, pod: &str, value: &str) {
+    wait_for(&format!("the record of {pod}"), PATIENCE, || {
+        let found = cluster.kubectl(&["-n", NAMESPACE, "get", "pod", pod, "-o", REDIRECTION])?;
+        match found == value {
+            true => Ok(()),
+            false => Err(format!("{found:?}")),
+        }
+    });
+}
+
+fn until_ready(cluster: &Cluster, what: &str) {
+    let arguments = [
+        "-n",
+        NAMESPACE,
+        "wait",
+        what,
+        "--for=condition=Ready",
+        "--timeout=1s",
+    ];
+    wait_for(what, PATIENCE, || cluster.kubectl(&arguments));
+}
+
+/// The name of the pod of the node agent on a node.
+fn node_pod(cluster: &Cluster, node: &str) -> String {
+    let on_node = format!("spec.nodeName={node}");
+    let arguments = [
+        "-n",
+        "istio-system",
+        "get",
+        "pod",
+        "-l",
+        "app=voile-node",
+        "--field-selector",
+        &on_node,
+        "-o",
+        "jsonpath={.items[0].metadata.name}",
+    ];
+    cluster.kubectl(&arguments).expect("a pod")
+}
+
+/// Metrics of the node proxy of a node.
+fn metrics(cluster: &Cluster, node: &str) -> String {
+    let pod = node_pod(cluster, node);
+    let path = format!("/api/v1/namespaces/istio-system/pods/{pod}:15020/proxy/stats/prometheus");
+    cluster.kubectl(&["get", "--raw", &path]).expect("metrics")
+}
+
+/// Times from a pod's label to its record, as kubectl shows it.
+fn enrolment_times(cluster: &Cluster) -> Vec<Duration> {
+    let mut times = Vec::new();
+    for _ in 0..10 {
+        let label = |value| {
+            let arguments = [
+                "-n",
+                NAMESPACE,
+                "label",
+                "pod",
+                "client",
+                "--overwrite",
+                value,
+            ];
+            cluster.kubectl(&arguments).expect("labelled");
+        };
+        label("istio.io/dataplane-mode=none");
+        until_record(cluster, "client", "");
+        let started = Instant::now();
+        label("istio.io/dataplane-mode=ambient");
+        until_record(cluster, "client", "enabled");
+        times.push(started.elapsed());
+    }
+    times
+}
+
+/// The plugin's configuration on a node.
+fn is_chained(cluster: &Cluster, node: usize) -> bool {
+    let mut command = cluster.node_command(node, "cat");
+    let output = command.arg("/etc/cni/net.d/10-pods.conflist").output();
+    String::from_utf8_lossy(&output.expect("it runs").stdout).contains("voile-cni")
+}
+
+#[test]
+fn a_label_brings_running_pods_into_the_mesh_and_its_removal_takes_them_out() {
+    // A cluster of its own: another test installs the mesh in the shared one.
+    let Some(cluster) = &Cluster::start(2) else {
+        return;
+    };
+    cluster.import_voile(Path::new(VOILE), "localhost/voile:test");
+    let install = [
+        "install",
+        "--timeout",
+        "90s",
+        "--set",
+        "image.repository=localhost/voile,image.tag=test,image.pullPolicy=Never,ambient.enabled=true",
+    ];
+    voile(cluster, &install);
+    cluster.apply(ORCHARD).expect("the orchard");
+    for pod in ["pod/web", "pod/client", "pod/stranger"] {
+        until_ready(cluster, pod);
+    }
+    // Nobody is in the mesh: STRICT holds for nobody.
+    until_answered(cluster, "client");
+    until_answered(cluster, "stranger");
+    let label = |value: &str| {
+        let arguments = ["label", "namespace", NAMESPACE, value];
+        cluster.kubectl(&arguments).expect("labelled");
+    };
+    label("istio.io/dataplane-mode=ambient");
+    until_record(cluster, "web", "enabled");
+    until_record(cluster, "client", "enabled");
+    until_refused(cluster, "stranger");
+    until_answered(cluster, "client");
+    let tunnels = metrics(cluster, "node-1");
+    for part in [
+        r#"source_principal="spiffe://cluster.local/ns/orchard/sa/default""#,
+        r#"destination_principal="spiffe://cluster.local/ns/orchard/sa/server""#,
+        r#"connection_security_policy="mutual_tls""#,
+    ] {
+        assert!(tunnels.contains(part), "{part}: {tunnels}");
+    }
+    // The kubelet's probes go past the node proxy.
+    until_ready(cluster, "pod/web");
+    cluster.apply(NEWCOMER).expect("a pod");
+    until_ready(cluster, "pod/newcomer");
+    until_record(cluster, "newcomer", "enabled");
+    until_answered(cluster, "newcomer");
+    let times = enrolment_times(cluster);
+    println!(
+        "enrolment of a running pod, from before kubectl label to the record as kubectl shows it: {times:?}"
+    );
+    traffic_survives_an_agent(cluster);
+    label("istio.io/dataplane-mode-");
+    for pod in ["web", "newcomer"] {
+        until_record(cluster, pod, "");
+    }
+    until_answered(cluster, "stranger");
+    uninstall(cluster);
+}
+
+/// Kills the agent and the node proxy of the server's node.
+fn traffic_survives_an_agent(cluster: &Cluster) {
+    let arguments = [
+        "-n",
+        NAMESPACE,
+        "label",
+        "pod",
+        "client",
+        "istio.io/dataplane-mode-",
+    ];
+    cluster.kubectl(&arguments).expect("labelled");
+    until_answered(cluster, "client");
+    let kill = |what: &str| {
+        let mut command = cluster.node_command(1, "pkill");
+        let status = command.args(["-KILL", "-f", what]).status();
+        assert!(status.expect("it runs").success(), "{what}");
+    };
+    kill("voile node-agent");
+    for _ in 0..5 {
+        assert_eq!(call(cluster, "client").as_deref(), Ok("200"));
+    }
+    kill("voile proxy --role=node");
+    until_answered(cluster, "client");
+    until_refused(cluster, "stranger");
+}
+
+/// Nothing of the mesh is left on the nodes.
+fn uninstall(cluster: &Cluster) {
+    assert!(is_chained(cluster, 1) && is_chained(cluster, 2));
+    voile(cluster, &["uninstall", "--purge-crds", "--yes"]);
+    for node in [1, 2] {
+        wait_for(
+            "the node without the plugin",
+            PATIENCE,
+            || match is_chained(cluster, node) {
+                true => Err("it is chained".to_owned()),
+                false => Ok(()),
+            },
+        );
+    }
+    let arguments = ["delete", "namespace", NAMESPACE, "--wait=false"];
+    cluster.kubectl(&arguments).expect("deleted");
+}

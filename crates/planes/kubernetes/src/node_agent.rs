@@ -1,0 +1,198 @@
+//! The agent of a node: it enrols ambient pods. It watches the pods of its node, enters their networks, writes the rules by which
+//! their connections go through the node proxy, and tells the node proxy of them (ZDS). It decides nothing about traffic.
+//!
+//! ```text
+//! API server ─ pods, namespaces ─▶ view ─▶ enrolment ─ rules ─▶ networks of pods
+//! CNI plugin ─ new pod, network ─▶ calls ──┘   └─ pods ─▶ node proxy
+//! ```
+
+mod calls;
+mod enrolment;
+mod networks;
+mod role;
+mod view;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::Client;
+use kube::api::Api;
+use tokio::sync::{mpsc, watch};
+use voile_zds::NodeAgent;
+
+pub(crate) use role::PodRole;
+pub(crate) use voile_model::check::DATAPLANE_MODE;
+
+use crate::cni::{Installation, InstallationError};
+use crate::connect::{ClusterAddress, connect};
+use crate::error::ClusterError;
+use enrolment::{Enrolment, NodeSnapshot};
+use view::NodeView;
+
+/// Pause before what is left is tried again.
+const RETRY: Duration = Duration::from_millis(250);
+/// Calls of plugins that wait for the enrolment.
+const WAITING_CALLS: usize = 256;
+
+/// Options of an agent.
+#[derive(Debug, Clone)]
+pub struct NodeAgentOptions {
+    /// The cluster.
+    pub address: ClusterAddress,
+    /// The node's name.
+    pub node: String,
+    /// Namespace of the agent's own DaemonSet.
+    pub namespace: String,
+    /// Name of the agent's own DaemonSet, and of its ServiceAccount.
+    pub daemon_set: String,
+    /// Socket for the node proxy (ZDS).
+    pub zds: PathBuf,
+    /// The node's `/proc`.
+    pub proc: PathBuf,
+    /// True if the node proxy answers the pods' DNS questions.
+    pub dns: bool,
+    /// The CNI plugin; without it pods are enrolled once they run.
+    pub cni: Option<CniOptions>,
+}
+
+/// Where the CNI plugin is installed. The folders are the node's, as the agent sees them.
+#[derive(Debug, Clone)]
+pub struct CniOptions {
+    /// Folder of the runtime's plugins.
+    pub programs: PathBuf,
+    /// Folder of the runtime's configurations.
+    pub configs: PathBuf,
+    /// The latter as the runtime sees it.
+    pub configs_on_node: PathBuf,
+    /// Socket for the plugin. Agent and plugin see it at the same path.
+    pub socket: PathBuf,
+}
+
+/// Why an agent ends.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeAgentError {
+    /// The cluster cannot be used.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The CNI plugin cannot be installed.
+    #[error(transparent)]
+    Installation(#[from] InstallationError),
+    /// A socket, a tool or a privilege.
+    #[error("{what}: {error}")]
+    Start {
+        /// What cannot be used.
+        what: String,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+fn at(what: impl Into<String>) -> impl FnOnce(io::Error) -> NodeAgentError {
+    let what = what.into();
+    move |error| NodeAgentError::Start { what, error }
+}
+
+/// Runs an agent until `stop`. Pods stay enrolled, since the next agent finds them so. If the agent's DaemonSet is deleted, it takes
+/// the CNI plugin off the node and the rules off the pods.
+///
+/// # Errors
+/// It cannot start, or the plugin cannot be installed.
+pub async fn run(
+    options: NodeAgentOptions,
+    stop: impl Future<Output = ()>,
+) -> Result<(), NodeAgentError> {
+    let client = connect(&options.address).await?;
+    let runtime = tokio::runtime::Handle::current();
+    let agent = NodeAgent::start(&options.zds, &runtime)
+        .map_err(at(format!("the socket {}", options.zds.display())))?;
+    let enrolment = Enrolment::new(client.clone(), options.proc.clone(), options.dns, agent);
+    let mut enrolment = enrolment.map_err(at("the networks of this node"))?;
+    let (view, views) = watch::channel(NodeView::default());
+    let installation = options.cni.as_ref().map(|cni| Installation {
+        programs: cni.programs.clone(),
+        configs: cni.configs.clone(),
+        configs_on_node: cni.configs_on_node.clone(),
+        socket: cni.socket.clone(),
+        account: options.daemon_set.clone(),
+        agent: (
+            options.namespace.clone(),
+            format!("{}-", options.daemon_set),
+        ),
+    });
+    let plugin = async {
+        // A plugin must not find an agent that does not know the pods yet.
+        let mut first = views.clone();
+        let _ = first.wait_for(NodeView::is_complete).await;
+        let (send, calls) = mpsc::channel(WAITING_CALLS);
+        let serving = enrol(&mut enrolment, views.clone(), calls);
+        let (Some(cni), Some(installation)) = (&options.cni, &installation) else {
+            let _no_plugin = send;
+            serving.await;
+            return Ok::<(), NodeAgentError>(());
+        };
+        let answering = calls::serve(&cni.socket, views.clone(), send)
+            .map_err(at(format!("the socket {}", cni.socket.display())))?;
+        tokio::select! {
+            () = serving => Ok(()),
+            () = answering => Ok(()),
+            kept = installation.keep(&client) => Ok(kept?),
+        }
+    };
+    tokio::select! {
+        () = view::follow(client.clone(), options.node.clone(), &view) => {}
+        ended = plugin => ended?,
+        () = stop => {}
+    }
+    if !is_uninstalled(client, &options).await {
+        return Ok(());
+    }
+    if let Some(installation) = &installation {
+        installation.remove()?;
+        tracing::info!("the CNI plugin is removed");
+    }
+    enrolment.dissolve().await;
+    Ok(())
+}
+
+/// Follows the view and the plugins' calls, for ever.
+async fn enrol(
+    enrolment: &mut Enrolment,
+    mut views: watch::Receiver<NodeView>,
+    mut calls: mpsc::Receiver<calls::NewPod>,
+) {
+    loop {
+        while let Ok(new) = calls.try_recv() {
+            enrolment.take(new);
+        }
+        let snapshot = NodeSnapshot::of(&views.borrow_and_update(), enrolment);
+        let complete = enrolment.reconcile(&snapshot).await;
+        let retry = async {
+            match complete {
+                true => std::future::pending().await,
+                false => tokio::time::sleep(RETRY).await,
+            }
+        };
+        tokio::select! {
+            changed = views.changed() => if changed.is_err() { return },
+            Some(new) = calls.recv() => enrolment.take(new),
+            () = retry => {}
+        }
+    }
+}
+
+/// Returns true if the agent's DaemonSet is gone or being deleted, as Istio's agent decides it: a pod that ends for an upgrade
+/// leaves the plugin in place, so that no pod of the mesh starts unprotected meanwhile.
+async fn is_uninstalled(client: Client, options: &NodeAgentOptions) -> bool {
+    let sets: Api<DaemonSet> = Api::namespaced(client, &options.namespace);
+    match sets.get(&options.daemon_set).await {
+        Ok(set) => set.metadata.deletion_timestamp.is_some(),
+        // Account and role go with the DaemonSet.
+        Err(kube::Error::Api(status)) => matches!(status.code, 401 | 403 | 404),
+        Err(error) => {
+            tracing::warn!(%error, "the CNI plugin stays: the API server does not answer");
+            false
+        }
+    }
+}
