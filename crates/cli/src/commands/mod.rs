@@ -58,6 +58,7 @@ mod redirect;
 mod relay;
 mod revoke;
 mod status;
+mod tag;
 mod token;
 mod token_files;
 mod uninstall;
@@ -100,6 +101,8 @@ enum Command {
     Uninstall(uninstall::UninstallArgs),
     #[command(about = "Check a Kubernetes cluster before and after an installation")]
     Check(check::CheckArgs),
+    #[command(about = "Name revisions of the control plane, for upgrades")]
+    Tag(tag::TagArgs),
     #[command(about = "Run the control plane")]
     Control(control::ControlArgs),
     #[command(about = "Show for every proxy whether it is in sync")]
@@ -164,6 +167,7 @@ impl Voile {
             Command::Install(args) => install::run(&args),
             Command::Uninstall(args) => uninstall::run(&args),
             Command::Check(args) => check::run(&args),
+            Command::Tag(args) => tag::run(&args),
             Command::Control(args) => control::run(args),
             Command::Status(args) => status::run(&args),
             Command::Config(args) => config::run(&args),

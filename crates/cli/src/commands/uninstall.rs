@@ -53,7 +53,7 @@ async fn execute(args: &UninstallArgs) -> Result<ExitCode, InstallError> {
 }
 
 /// Asks a person. Without a terminal nobody answers, and the answer is no.
-fn ask(question: &str) -> bool {
+pub(super) fn ask(question: &str) -> bool {
     let input = std::io::stdin();
     if !input.is_terminal() {
         eprintln!("{question} Nobody can answer here: give --yes");

@@ -120,7 +120,7 @@ async fn versions_before(
                 .as_ref()
                 .and_then(|object| object.metadata.resource_version.clone()),
         );
-        if let Some(object) = there.filter(|object| !is_ours(object, &release.name())) {
+        if let Some(object) = there.filter(|object| !is_ours(object, release.name())) {
             foreign.push(format!("{what} belongs to {}", owner(&object)));
         }
     }
@@ -177,7 +177,7 @@ async fn prune(
         .iter()
         .map(|one| (one.field("/kind"), one.field("/metadata/name")))
         .collect();
-    let selector = ListParams::default().labels(&release_selector(&release.name()));
+    let selector = ListParams::default().labels(&release_selector(release.name()));
     for kind in KINDS.iter().filter(|kind| kind.kind != DEFINITION) {
         let api = objects(client, kind, &release.namespace);
         let listed = match api.list_metadata(&selector).await {

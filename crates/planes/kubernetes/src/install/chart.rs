@@ -50,6 +50,8 @@ pub const MANAGER: &str = "voile";
 pub struct Release {
     /// Namespace of the control plane.
     pub namespace: String,
+    /// Its name: the value of `app.kubernetes.io/instance`.
+    name: String,
     /// Its values, checked.
     values: Value,
 }
@@ -140,6 +142,7 @@ impl Release {
         match violations.is_empty() {
             true => Ok(Self {
                 namespace: namespace.to_owned(),
+                name: release_name(values["revision"].as_str().unwrap_or_default()),
                 values,
             }),
             false => Err(InstallError::Values(violations.join("\n"))),
@@ -164,9 +167,14 @@ impl Release {
         self.values["ambient"]["enabled"] == true
     }
 
-    /// Name of the release: the value of `app.kubernetes.io/instance`.
-    pub fn name(&self) -> String {
-        release_name(self.revision())
+    /// Its name: the value of `app.kubernetes.io/instance`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same under another name, for objects beside those of the chart.
+    pub(super) fn named(self, name: String) -> Self {
+        Self { name, ..self }
     }
 
     /// Renders the chart, in the order in which its objects are installed.

@@ -6,6 +6,7 @@ mod chart;
 mod checks;
 mod kinds;
 mod schema;
+mod tags;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use kube::{Client, ResourceExt as _};
 pub use apply::{ApplyMode, apply, cluster_facts};
 pub use chart::{ClusterFacts, MANAGER, Manifest, Release};
 pub use checks::{CheckResult, CheckStatus, Checks};
+pub use tags::{RevisionTag, TagChange, list_tags, remove_tag, set_tag};
 pub use template::TemplateError;
 pub use uninstall::{Removal, uninstall};
 pub use wait::wait;

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::chart::{MANAGER, release_name};
 use super::kinds::{self, DEFINITION, KINDS};
+use super::tags::remove_tags_of;
 use super::wait::{deployment_name, of_revision};
 use super::{CLASS_LABEL, InstallError, MANAGED_BY, Progress, objects, owner, release_selector};
 use crate::error::ClusterError;
@@ -71,6 +72,7 @@ pub async fn uninstall(
     removal: Removal<'_>,
     progress: Progress<'_>,
 ) -> Result<(), InstallError> {
+    remove_tags_of(client, removal.namespace, removal.revision, progress).await?;
     let release = release_name(removal.revision);
     let removed = remove_objects(client, removal.namespace, &release, progress).await?;
     if removed == 0 && !has_definitions(client, &release).await? {
@@ -83,7 +85,7 @@ pub async fn uninstall(
 }
 
 /// Removes the objects of the release but for definitions.
-async fn remove_objects(
+pub(super) async fn remove_objects(
     client: &Client,
     namespace: &str,
     release: &str,

@@ -35,13 +35,13 @@ impl ClusterObjects {
         namespace: &str,
         revision: &str,
     ) -> Result<Self, ClusterError> {
-        let store = ObjectStore::default();
+        let settings = Selection::mesh_config(namespace, &of_revision("istio", revision));
+        let store = ObjectStore::new(settings.scope.to_string());
         let served = served(client).await?.into_iter();
         let selections: Vec<_> = served.map(Selection::of_kind).collect();
         let listed = selections.iter().map(|one| list(client, one, &store));
         try_join_all(listed).await?;
         let mut unread = Vec::new();
-        let settings = Selection::mesh_config(namespace, &of_revision("istio", revision));
         if let Err(error) = list(client, &settings, &store).await {
             unread.push(error.to_string());
         }

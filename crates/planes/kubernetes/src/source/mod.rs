@@ -5,6 +5,7 @@
 //! ```
 
 mod cluster_objects;
+mod discovery;
 mod scope;
 mod store;
 pub(crate) mod trim;
@@ -61,10 +62,10 @@ impl ClusterSource {
         client: Client,
         mesh_config: (&str, &str),
     ) -> Result<Self, ClusterError> {
-        let store = Arc::new(ObjectStore::default());
-        let mut tasks = JoinSet::new();
         let (namespace, name) = mesh_config;
         let settings = Selection::mesh_config(namespace, name);
+        let store = Arc::new(ObjectStore::new(settings.scope.to_string()));
+        let mut tasks = JoinSet::new();
         store.expect(&settings.scope);
         tasks.spawn(follow(client.clone(), settings, store.clone()));
         tasks.spawn(follow_named(client.clone(), store.clone()));

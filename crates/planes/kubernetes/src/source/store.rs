@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use voile_model::SourceFile;
 
+use super::discovery::DiscoverySelectors;
 use super::scope::Scope;
 
 #[derive(Deserialize)]
@@ -44,6 +45,8 @@ pub(crate) struct ObjectStore {
     changes: watch::Sender<u64>,
     /// Counts changes of reported objects, statuses included.
     reports: watch::Sender<u64>,
+    /// Name of the file with the mesh's settings, which select namespaces.
+    settings: Arc<str>,
     /// Woken when objects name other Secrets and ConfigMaps than before.
     pub(crate) named: Notify,
 }
@@ -57,6 +60,8 @@ struct Objects {
     /// Scopes that the object of a file names.
     names: BTreeMap<Arc<str>, BTreeSet<Scope>>,
     changed_at: Option<Instant>,
+    /// Why the selectors of namespaces cannot be used.
+    unusable: Option<String>,
 }
 
 impl ObjectStore {
@@ -69,11 +74,32 @@ impl ObjectStore {
         self.changes.subscribe()
     }
 
-    /// Every file, in the order of the names.
+    /// An empty store. `settings` is the name of the file with the mesh's settings.
+    pub(crate) fn new(settings: String) -> Self {
+        Self {
+            settings: settings.into(),
+            ..Self::default()
+        }
+    }
+
+    /// The files of the mesh, in the order of the names: those of the namespaces that its settings select, and the settings.
     pub(crate) fn files(&self) -> Vec<Arc<SourceFile>> {
         let mut objects = self.lock();
         objects.changed_at = None;
-        objects.files.values().cloned().collect()
+        let selectors = objects.files.get(&self.settings);
+        let selectors = selectors.map_or(Ok(DiscoverySelectors::default()), |file| {
+            DiscoverySelectors::read(file)
+        });
+        let (selectors, unusable) = match selectors {
+            Ok(selectors) => (selectors, None),
+            Err(error) => (DiscoverySelectors::default(), Some(error)),
+        };
+        if let Some(error) = unusable.as_ref().filter(|_| unusable != objects.unusable) {
+            let settings = &self.settings;
+            tracing::error!("{settings}: discoverySelectors: {error}; all namespaces are read");
+        }
+        objects.unusable = unusable;
+        selectors.select(objects.files.values(), &self.settings)
     }
 
     /// When the first change since the last `files` came.

@@ -109,6 +109,47 @@ fn objects_become_the_mesh_and_what_changes_is_followed() {
     replica.stop();
 }
 
+/// The settings of the mesh, with these selectors of namespaces.
+fn select_namespaces(server: &ApiServer, selectors: &str) {
+    let manifest = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: {SYSTEM}}}\n\
+         data: {{mesh: 'discoverySelectors: {selectors}'}}\n"
+    );
+    server.apply(&manifest).expect("the settings");
+}
+
+#[test]
+fn namespaces_belong_to_the_mesh_as_selectors_and_labels_say_at_the_moment() {
+    let Some(server) = cluster() else {
+        return;
+    };
+    server.apply(SHOP).expect("the shop");
+    pod(&server, "web-1", "10.1.2.3");
+    select_namespaces(&server, "[{matchLabels: {mesh: in}}]");
+    let replica = Replica::start(&server, "one");
+    replica.until_workloads(&[]);
+    let label = |label: &str| {
+        let arguments = ["label", "--overwrite", "namespace", "shop", label];
+        server.kubectl(&arguments).expect("labelled");
+    };
+    label("mesh=in");
+    replica.until_workloads(&[("shop/web-1", true)]);
+    label("mesh-");
+    replica.until_workloads(&[]);
+    select_namespaces(
+        &server,
+        "[{matchExpressions: [{key: mesh, operator: DoesNotExist}]}]",
+    );
+    replica.until_workloads(&[("shop/web-1", true)]);
+    select_namespaces(&server, "[{matchLabels: {mesh: in}}]");
+    replica.until_workloads(&[]);
+    // Selectors that cannot be used select all, as in Istio at its start.
+    select_namespaces(&server, "[{matchExpressions: [{key: mesh, operator: Is}]}]");
+    replica.until_workloads(&[("shop/web-1", true)]);
+    replica.until_not_reported("discoverySelectors");
+    replica.stop();
+}
+
 #[test]
 fn callers_prove_themselves_by_tokens_of_live_accounts_and_pods() {
     let Some(server) = cluster() else {

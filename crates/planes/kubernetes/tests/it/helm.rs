@@ -91,7 +91,7 @@ fn helm_and_voile_render_the_same_objects() {
         std::fs::write(&values, file).unwrap();
         let mut command = Command::new(&helm);
         command
-            .args(["template", &release.name()])
+            .args(["template", release.name()])
             .arg(&chart)
             .args(["-n", namespace, "-f"])
             .arg(&values);

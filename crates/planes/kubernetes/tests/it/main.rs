@@ -11,5 +11,6 @@ mod injection;
 mod lifecycle;
 mod stage;
 mod status;
+mod tags;
 mod validation;
 mod webhooks;

@@ -178,6 +178,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Returns true if the document is an object of an API server.
+    pub(crate) fn is_object(&self) -> bool {
+        self.cursor.at.place.line == 0
+    }
+
     /// A known field that no proxy obeys. A warning reports a value other than Voile's behaviour, with the consequence.
     /// All other fields of the resource are in force.
     pub fn not_obeyed(

@@ -108,7 +108,7 @@ const PROVIDER_KINDS: [&str; 15] = [
 
 /// Istio's fields without effect here, with Voile's behaviour. They do not invalidate a MeshConfig: its other fields
 /// are in force.
-const WITHOUT_EFFECT: [(&str, &str); 26] = [
+const WITHOUT_EFFECT: [(&str, &str); 25] = [
     (
         "ca",
         "the certificates of workloads are signed by the control plane",
@@ -125,10 +125,6 @@ const WITHOUT_EFFECT: [(&str, &str); 26] = [
     (
         "defaultTrafficPolicy",
         "services without a DestinationRule have the built-in defaults",
-    ),
-    (
-        "discoverySelectors",
-        "the resources of all namespaces are read",
     ),
     (
         "dnsRefreshRate",
@@ -314,6 +310,11 @@ impl MeshConfig {
             },
         };
         fields.without_effect(&WITHOUT_EFFECT);
+        match fields.is_object() {
+            // The source of a cluster obeys them.
+            true => fields.ignore(&["discoverySelectors"]),
+            false => fields.without_effect(&[("discoverySelectors", "folders are read whole")]),
+        }
         mesh_mtls(fields);
         let instead = "the application's own metrics are read at its own port";
         let help = "scrape both ports; everything else of this resource is in force";

@@ -226,7 +226,7 @@ pub(super) async fn names(
             .get_metadata_opt(name)
             .await;
         let there = there.map_err(|error| ClusterError::api(&what, &error))?;
-        if let Some(object) = there.filter(|object| !is_ours(object, &release.name())) {
+        if let Some(object) = there.filter(|object| !is_ours(object, release.name())) {
             foreign.push(format!("{what} belongs to {}", owner(&object)));
         }
     }

@@ -38,7 +38,7 @@ pub(super) async fn overlaps(
         .map_err(|error| ClusterError::api("the list of mutatingwebhookconfigurations", &error))?;
     let mut overlapping = Vec::new();
     let namespace = Some(release.namespace.as_str());
-    for other in listed.iter().filter(|one| !is_ours(*one, &release.name())) {
+    for other in listed.iter().filter(|one| !is_ours(*one, release.name())) {
         // The same release, installed by Helm.
         let service = |webhook: &MutatingWebhook| webhook.client_config.service.clone();
         let mut services = other.webhooks.iter().flatten().filter_map(service);
