@@ -270,8 +270,12 @@ fn entries_of_other_controllers_stay_beside_ours() {
     let Some(server) = shop() else {
         return;
     };
+    let accepted = json!({
+        "type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+        "lastTransitionTime": "2026-11-28T12:00:00Z",
+    });
     let others = json!({
-        "parentRef": {"name": "theirs"}, "controllerName": "example.com/other", "conditions": [],
+        "parentRef": {"name": "theirs"}, "controllerName": "example.com/other", "conditions": [accepted],
     });
     patch_status(&server, "httproute/web", &json!({"parents": [others]}));
     let replica = Replica::start(&server, "one");
