@@ -238,11 +238,35 @@ fn gateways_let_clients_in(cluster: &Cluster) {
     });
 }
 
+/// A resource that could never work is refused with its cure; the status of one that works says so.
+fn resources_are_checked_and_have_statuses(cluster: &Cluster) {
+    let mut count = 0;
+    wait_for("a refusal", PATIENCE, || {
+        count += 1;
+        // What was admitted once is not sent again.
+        let broken = format!(
+            "{{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {{name: broken-{count}, namespace: shop}}, \
+             spec: {{hosts: [web], http: [{{route: [{{destination: {{hots: web}}}}]}}]}}}}"
+        );
+        match cluster.apply(&broken) {
+            Err(refused) if refused.contains("did you mean `host`") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    wait_for("a status", PATIENCE, || {
+        let path = r#"jsonpath={.status.conditions[?(@.type=="Reconciled")].status}"#;
+        let get = ["-n", "shop", "get", "peerauthentication", "default", "-o"];
+        let found = cluster.kubectl(&[&get[..], &[path]].concat())?;
+        (found == "True").then_some(()).ok_or(found)
+    });
+}
+
 fn nothing_is_left(cluster: &Cluster) {
     for kind in [
         "crds",
         "gatewayclasses",
         "mutatingwebhookconfigurations",
+        "validatingwebhookconfigurations",
         "clusterroles",
         "configmaps -A",
     ] {
@@ -297,6 +321,7 @@ fn one_command_brings_the_mesh_to_a_cluster_and_one_takes_it_away() {
     let principal = r#"destination_principal="spiffe://cluster.local/ns/shop/sa/default""#;
     assert!(metrics.contains(principal), "{metrics}");
     sidecars_have_no_privileges(cluster);
+    resources_are_checked_and_have_statuses(cluster);
     kubernetes_pages::are_read(cluster);
     gateways_let_clients_in(cluster);
     // Without a control plane what is known goes on, and its pods come back.
