@@ -31,7 +31,7 @@ fn a_dry_run_prints_the_manifests_without_a_cluster() {
     let items = list["items"].as_array().expect("items");
     assert_eq!(items.len(), yaml.matches("# Source: ").count());
     let last = items.last().expect("an object");
-    assert_eq!(last["metadata"]["name"], "istio-sidecar-injector-mesh");
+    assert_eq!(last["kind"], "ValidatingWebhookConfiguration");
 }
 
 #[test]

@@ -51,19 +51,23 @@ fn is_marker(line: &str, marker: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
 }
 
-/// Returns true if it has directives, and the parser takes them. Others do not take the next document along, and neither do those
-/// in a document that is open: they need `...` before them.
+/// Returns true if it begins with directives, and the parser takes all that stands before the document. Others do not take the next
+/// document along, and neither do those in a document that is open: they need `...` before them.
 fn has_directives(text: &str) -> bool {
-    if is_marker(text, "---") {
+    let is_head = |line: &&str| {
+        let words = line.trim();
+        words.is_empty() || words.starts_with('#') || line.starts_with('%')
+    };
+    let mut head: String = text
+        .lines()
+        .take_while(is_head)
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    if !head.lines().any(|line| line.starts_with('%')) {
         return false;
     }
-    let lines = text.lines().filter(|line| line.starts_with('%'));
-    let mut directives: String = lines.flat_map(|line| [line, "\n"]).collect();
-    if directives.is_empty() {
-        return false;
-    }
-    directives.push_str("---\n");
-    parse_document(&directives, SourcePosition { line: 1, column: 1 }).is_ok()
+    head.push_str("---\n");
+    parse_document(&head, SourcePosition { line: 1, column: 1 }).is_ok()
 }
 
 /// Not only blank lines, comments, well-formed directives and the marker itself.

@@ -83,10 +83,13 @@ fn json(node: &YamlNode) -> String {
 }
 
 #[test]
-fn a_directive_in_an_open_document_takes_no_other_document_along() {
+fn directives_take_no_document_along_that_they_would_break() {
     let documents = split("a: b\n---\n\n%YAML 1.0 \n---\nc: d\n", 1);
     let texts: Vec<_> = documents.iter().map(|document| document.text).collect();
     assert_eq!(texts, ["a: b\n", "---\n\n%YAML 1.0 \n", "---\nc: d\n"]);
+    let commented = split("#\u{1d}\n%YAML 1.2\n\n---\nc: d\n", 1);
+    let texts: Vec<_> = commented.iter().map(|document| document.text).collect();
+    assert_eq!(texts, ["#\u{1d}\n%YAML 1.2\n\n", "---\nc: d\n"]);
     let closed = split("a: b\n...\n%YAML 1.2\n---\nc: d\n", 1);
     assert_eq!(closed.len(), 2);
 }
