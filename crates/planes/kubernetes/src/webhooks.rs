@@ -18,10 +18,15 @@ pub use validate::Validator;
 
 /// Largest body of a request: the API server stores no larger object.
 pub const MAX_BODY_BYTES: usize = 3 << 20;
-/// Pods that are read and answered at once: 96 MiB in all.
+/// Pods that are read at once: 96 MiB in all.
 pub const MAX_BODIES: usize = 32;
-/// Other resources that are read and answered at once, beside the Pods: 24 MiB in all. Injection never waits for them.
+/// Other resources that are read at once, beside the Pods: 24 MiB in all. Injection never waits for them.
 pub const MAX_VALIDATED_BODIES: usize = 8;
+/// JSON values of all Pods that are answered at once, and of one. A value of two bytes takes up to 1 KiB while it is looked at, so
+/// that all take 128 MiB at most. Values are counted by the characters that begin or separate them, in strings too.
+pub const MAX_VALUES: usize = 128 << 10;
+/// The same of other resources: 256 MiB at most.
+pub const MAX_VALIDATED_VALUES: usize = 256 << 10;
 /// Open connections. At the limit the connection that is idle for the longest time ends.
 pub const MAX_CONNECTIONS: usize = 512;
 /// Time for a TLS handshake.

@@ -24,7 +24,8 @@ use tokio_rustls::TlsAcceptor;
 use super::review;
 use super::{
     BODY_TIMEOUT, HANDSHAKE_TIMEOUT, HEAD_TIMEOUT, InjectionSettings, MAX_BODIES, MAX_BODY_BYTES,
-    MAX_CONNECTIONS, MAX_VALIDATED_BODIES, STOP_TIMEOUT, Validator,
+    MAX_CONNECTIONS, MAX_VALIDATED_BODIES, MAX_VALIDATED_VALUES, MAX_VALUES, STOP_TIMEOUT,
+    Validator,
 };
 
 /// Pause after a failed accept: descriptors may be short.
@@ -36,11 +37,31 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 struct Webhooks {
     settings: watch::Receiver<Arc<InjectionSettings>>,
     validator: Validator,
-    /// Room for bodies of injection.
-    pods: Semaphore,
-    /// Room for bodies of validation.
-    validated: Semaphore,
+    /// Room for injection.
+    pods: Room,
+    /// Room for validation.
+    validated: Room,
 }
+
+/// What bodies of one kind may take together.
+struct Room {
+    bodies: Semaphore,
+    values: Semaphore,
+    max_values: usize,
+}
+
+impl Room {
+    fn new(bodies: usize, max_values: usize) -> Self {
+        Self {
+            bodies: Semaphore::new(bodies),
+            values: Semaphore::new(max_values),
+            max_values,
+        }
+    }
+}
+
+/// The share of a room that a body has until it is answered.
+type Share<'a> = (SemaphorePermit<'a>, SemaphorePermit<'a>);
 
 /// An open connection.
 struct OpenConnection {
@@ -66,8 +87,8 @@ pub async fn serve(
     let webhooks = Arc::new(Webhooks {
         settings,
         validator,
-        pods: Semaphore::new(MAX_BODIES),
-        validated: Semaphore::new(MAX_VALIDATED_BODIES),
+        pods: Room::new(MAX_BODIES, MAX_VALUES),
+        validated: Room::new(MAX_VALIDATED_BODIES, MAX_VALIDATED_VALUES),
     });
     let (ending, ended) = watch::channel(false);
     let mut tasks = JoinSet::new();
@@ -183,7 +204,7 @@ impl Webhooks {
     }
 
     async fn inject(&self, request: Request<Incoming>, path: &str) -> Response<Full<Bytes>> {
-        let (_permit, body) = match read_body(request, &self.pods).await {
+        let (_share, body) = match read_body(request, &self.pods).await {
             Ok(read) => read,
             Err(refusal) => return *refusal,
         };
@@ -193,7 +214,7 @@ impl Webhooks {
     }
 
     async fn validate(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let (_permit, body) = match read_body(request, &self.validated).await {
+        let (_share, body) = match read_body(request, &self.validated).await {
             Ok(read) => read,
             Err(refusal) => return *refusal,
         };
@@ -204,11 +225,11 @@ impl Webhooks {
     }
 }
 
-/// The body of a review, while the permit is held.
+/// The body of a review, while its share is held.
 async fn read_body(
     request: Request<Incoming>,
-    room: &Semaphore,
-) -> Result<(SemaphorePermit<'_>, Bytes), Box<Response<Full<Bytes>>>> {
+    room: &Room,
+) -> Result<(Share<'_>, Bytes), Box<Response<Full<Bytes>>>> {
     let content_type = request.headers().get(CONTENT_TYPE);
     let content_type = content_type.and_then(|value| value.to_str().ok());
     let media_type = content_type.and_then(|text| text.split(';').next());
@@ -218,7 +239,7 @@ async fn read_body(
         return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, message.to_owned());
     }
     let read = async {
-        let permit = room.acquire().await;
+        let permit = room.bodies.acquire().await;
         let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
         (permit, body.await)
     };
@@ -237,11 +258,31 @@ async fn read_body(
     if body.is_empty() {
         return refuse(StatusCode::BAD_REQUEST, "no body found\n".to_owned());
     }
-    match permit {
-        Ok(permit) => Ok((permit, body)),
-        // Nobody closes the semaphore.
-        Err(closed) => refuse(StatusCode::SERVICE_UNAVAILABLE, format!("{closed}\n")),
+    let values = values(&body);
+    if values > room.max_values {
+        let message = format!("the body has more than {} JSON values\n", room.max_values);
+        return refuse(StatusCode::PAYLOAD_TOO_LARGE, message);
     }
+    let values = room
+        .values
+        .acquire_many(u32::try_from(values).unwrap_or(u32::MAX));
+    let Ok(values) = tokio::time::timeout(BODY_TIMEOUT, values).await else {
+        let message = "too many other bodies are answered\n";
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, message.to_owned());
+    };
+    match (permit, values) {
+        (Ok(permit), Ok(values)) => Ok(((permit, values), body)),
+        // Nobody closes the semaphores.
+        (Err(closed), _) | (_, Err(closed)) => {
+            refuse(StatusCode::SERVICE_UNAVAILABLE, format!("{closed}\n"))
+        }
+    }
+}
+
+/// How many JSON values a text has at most.
+fn values(text: &[u8]) -> usize {
+    let is_structure = |byte: &&u8| matches!(byte, b'{' | b'[' | b',');
+    1 + text.iter().filter(is_structure).count()
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -14,7 +14,8 @@ use tokio::sync::{oneshot, watch};
 use voile_control::RestedConfiguration;
 use voile_kubernetes::inject::InjectorOptions;
 use voile_kubernetes::webhooks::{
-    InjectionSettings, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_VALIDATED_BODIES, Validator, serve,
+    InjectionSettings, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_VALIDATED_BODIES, MAX_VALIDATED_VALUES,
+    MAX_VALUES, Validator, serve,
 };
 use voile_model::SourceFile;
 use voile_model::mesh::MeshConfig;
@@ -248,6 +249,10 @@ fn pods_that_need_no_proxy_pass_and_unreadable_ones_are_refused() {
 fn requests_that_are_no_reviews_have_the_status_that_istio_answers() {
     let server = Server::start();
     let large = vec![b' '; MAX_BODY_BYTES + 1];
+    // Each of these maps takes a hundred times its bytes once it is read.
+    let maps = r#"{"":0},"#.repeat(MAX_VALIDATED_VALUES / 2);
+    let many = format!("[{maps}0]").into_bytes();
+    assert!(many.len() < MAX_BODY_BYTES);
     let json = "application/json";
     for (method, path, kind, body, status) in [
         ("GET", "/ready", "", &b""[..], 200),
@@ -265,6 +270,8 @@ fn requests_that_are_no_reviews_have_the_status_that_istio_answers() {
             200,
         ),
         ("POST", "/inject", json, &large, 413),
+        ("POST", "/inject", json, &many, 413),
+        ("POST", "/validate", json, &many, 413),
     ] {
         let (found, body) = server.ask(method, path, kind, body);
         assert_eq!(found, status, "{method} {path}: {body}");
@@ -303,6 +310,24 @@ fn slow_bodies_of_other_resources_do_not_delay_pods() {
     let response = server.review("/inject", &review(&plain));
     assert_eq!(injected_image(&plain, &response), "voile:1");
     drop(slow);
+    server.stop();
+}
+
+#[test]
+fn bodies_of_many_values_are_answered_one_after_another() {
+    let server = Server::start();
+    let mut large = pod(&json!({}));
+    large["spec"]["nodeSelector"] = json!(vec![0; MAX_VALUES * 3 / 4]);
+    let body = review(&large).to_string();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let (status, answer) =
+                    server.ask("POST", "/inject", "application/json", body.as_bytes());
+                assert_eq!(status, 200, "{answer}");
+            });
+        }
+    });
     server.stop();
 }
 
