@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+/// Status of a request by a token that is not valid, or no longer.
+pub(crate) const UNAUTHORIZED: u16 = 401;
 /// Status of a request that the API server's authorization denies.
 pub(crate) const FORBIDDEN: u16 = 403;
 /// Status of a request for an object that is not there.

@@ -27,7 +27,7 @@ pub(crate) use voile_model::check::DATAPLANE_MODE;
 
 use crate::cni::{Installation, InstallationError};
 use crate::connect::{ClusterAddress, connect};
-use crate::error::ClusterError;
+use crate::error::{ClusterError, FORBIDDEN, NOT_FOUND, UNAUTHORIZED};
 use enrolment::{Enrolment, NodeSnapshot};
 use view::NodeView;
 
@@ -145,7 +145,7 @@ pub async fn run(
         ended = plugin => ended?,
         () = stop => {}
     }
-    if !is_uninstalled(client, &options).await {
+    if !is_uninstalled(&client, &options, installation.as_ref()).await {
         return Ok(());
     }
     if let Some(installation) = &installation {
@@ -184,15 +184,127 @@ async fn enrol(
 
 /// Returns true if the agent's DaemonSet is gone or being deleted, as Istio's agent decides it: a pod that ends for an upgrade
 /// leaves the plugin in place, so that no pod of the mesh starts unprotected meanwhile.
-async fn is_uninstalled(client: Client, options: &NodeAgentOptions) -> bool {
-    let sets: Api<DaemonSet> = Api::namespaced(client, &options.namespace);
-    match sets.get(&options.daemon_set).await {
-        Ok(set) => set.metadata.deletion_timestamp.is_some(),
+async fn is_uninstalled(
+    client: &Client,
+    options: &NodeAgentOptions,
+    installation: Option<&Installation>,
+) -> bool {
+    let mut answer = daemon_set(client, options).await;
+    if answer
+        .as_ref()
+        .is_err_and(|error| status_of(error) == UNAUTHORIZED)
+    {
+        // The agent's own token ends with its pod, which may be deleted by force. The plugin's ends with the account.
+        let Some(installation) = installation else {
+            return false;
+        };
+        answer = match connect(&installation.api_server()).await {
+            Ok(client) => daemon_set(&client, options).await,
+            Err(error) => {
+                tracing::warn!(%error, "the CNI plugin stays");
+                return false;
+            }
+        };
+    }
+    answer.unwrap_or_else(|error| {
         // Account and role go with the DaemonSet.
-        Err(kube::Error::Api(status)) => matches!(status.code, 401 | 403 | 404),
-        Err(error) => {
+        let is_gone = matches!(status_of(&error), UNAUTHORIZED | FORBIDDEN | NOT_FOUND);
+        if !is_gone {
             tracing::warn!(%error, "the CNI plugin stays: the API server does not answer");
-            false
         }
+        is_gone
+    })
+}
+
+/// Returns true if the agent's DaemonSet is being deleted.
+async fn daemon_set(client: &Client, options: &NodeAgentOptions) -> kube::Result<bool> {
+    let sets: Api<DaemonSet> = Api::namespaced(client.clone(), &options.namespace);
+    let set = sets.get_metadata(&options.daemon_set).await?;
+    Ok(set.metadata.deletion_timestamp.is_some())
+}
+
+fn status_of(error: &kube::Error) -> u16 {
+    match error {
+        kube::Error::Api(status) => status.code,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use voile_testkit::cluster::ApiServer;
+
+    use super::*;
+
+    const DAEMON_SET: &str = r#"
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: voile-node, namespace: default}
+spec:
+  selector: {matchLabels: {app: voile-node}}
+  template: {metadata: {labels: {app: voile-node}}, spec: {containers: [{name: app, image: voile}]}}
+"#;
+
+    /// The server's kubeconfig with a token that is not valid.
+    fn expired(server: &ApiServer, folder: &Path) -> ClusterAddress {
+        let text = std::fs::read_to_string(server.kubeconfig()).expect("a kubeconfig");
+        let mut config: serde_json::Value = serde_saphyr::from_str(&text).expect("YAML");
+        for user in config["users"].as_array_mut().expect("users") {
+            user["user"] = serde_json::json!({"token": "expired"});
+        }
+        let file = folder.join("expired");
+        std::fs::write(&file, config.to_string()).expect("written");
+        ClusterAddress {
+            kubeconfig: Some(file),
+            context: None,
+        }
+    }
+
+    #[test]
+    fn an_agent_whose_token_ended_with_its_pod_asks_with_the_plugins() {
+        let Some(server) = ApiServer::start() else {
+            return;
+        };
+        server.apply(DAEMON_SET).expect("applied");
+        let folder = tempfile::tempdir().expect("a folder");
+        let expired = expired(&server, folder.path());
+        let options = NodeAgentOptions {
+            address: expired.clone(),
+            node: "node-1".to_owned(),
+            namespace: "default".to_owned(),
+            daemon_set: "voile-node".to_owned(),
+            zds: PathBuf::new(),
+            proc: PathBuf::new(),
+            dns: false,
+            cni: None,
+        };
+        let installation = Installation::in_folder(folder.path());
+        let plugins = installation.api_server().kubeconfig.expect("a file");
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        let is_gone = |installation: Option<&Installation>| {
+            runtime.block_on(async {
+                let client = connect(&expired).await.expect("a client");
+                is_uninstalled(&client, &options, installation).await
+            })
+        };
+        assert!(!is_gone(None), "nobody can tell");
+        assert!(
+            !is_gone(Some(&installation)),
+            "the plugin has no kubeconfig"
+        );
+        std::fs::copy(server.kubeconfig(), &plugins).expect("copied");
+        assert!(!is_gone(Some(&installation)), "the DaemonSet is there");
+        let delete = ["-n", "default", "delete", "daemonset", "voile-node"];
+        server.kubectl(&delete).expect("deleted");
+        assert!(is_gone(Some(&installation)), "the DaemonSet is gone");
+        std::fs::copy(
+            options.address.kubeconfig.as_ref().expect("a file"),
+            &plugins,
+        )
+        .expect("copied");
+        assert!(is_gone(Some(&installation)), "the account is gone");
     }
 }

@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{PLUGIN, PluginConfig, conflist};
+use crate::connect::ClusterAddress;
 use crate::error::ClusterError;
 
 /// The cluster's authority, in a pod.
@@ -192,6 +193,20 @@ impl Installation {
             .unwrap_or_default())
     }
 
+    /// The plugin's way to the API server, with a token that lasts as long as the agent's account.
+    pub(crate) fn api_server(&self) -> ClusterAddress {
+        ClusterAddress {
+            kubeconfig: Some(self.configs.join(KUBECONFIG)),
+            context: None,
+        }
+    }
+
+    /// One whose configurations are in this folder.
+    #[cfg(test)]
+    pub(crate) fn in_folder(folder: &Path) -> Self {
+        tests::installation(folder, folder.to_owned())
+    }
+
     /// Writes the plugin's way to the API server. An agent outside a cluster knows none.
     fn write_kubeconfig(&self, token: &str) -> Result<(), InstallationError> {
         let host = env::var("KUBERNETES_SERVICE_HOST");
@@ -267,10 +282,10 @@ fn put(
 mod tests {
     use super::*;
 
-    fn installation(folder: &Path) -> Installation {
+    pub(super) fn installation(folder: &Path, configs: PathBuf) -> Installation {
         Installation {
             programs: folder.join("bin"),
-            configs: folder.join("net.d"),
+            configs,
             configs_on_node: "/etc/cni/net.d".into(),
             socket: "/run/voile/cni.sock".into(),
             account: "voile-node".to_owned(),
@@ -287,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn the_plugin_is_chained_stays_when_the_file_is_rewritten_and_goes_when_it_is_removed() {
         let folder = tempfile::tempdir().expect("a folder");
-        let installed = installation(folder.path());
+        let installed = installation(folder.path(), folder.path().join("net.d"));
         for folder in [&installed.programs, &installed.configs] {
             fs::create_dir(folder).expect("a folder");
         }
@@ -314,7 +329,7 @@ mod tests {
     #[test]
     fn the_first_configuration_by_name_is_the_one_and_a_single_plugin_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
-        let installed = installation(folder.path());
+        let installed = installation(folder.path(), folder.path().join("net.d"));
         fs::create_dir(&installed.configs).expect("a folder");
         let error = installed.primary().expect_err("empty");
         assert!(error.contains("no configuration yet"), "{error}");
