@@ -99,6 +99,7 @@ fn namespace_of(file: &str) -> Option<&str> {
 mod tests {
     use serde_json::json;
 
+    use super::super::store::ObjectStore;
     use super::*;
 
     const SETTINGS: &str = "configmaps/istio-system/istio";
@@ -150,5 +151,25 @@ mod tests {
         ] {
             assert!(DiscoverySelectors::read(&settings(mesh)).is_err(), "{mesh}");
         }
+    }
+
+    #[test]
+    fn selectors_that_cannot_be_used_leave_the_last_ones_in_force() {
+        let store = ObjectStore::new(SETTINGS.to_owned());
+        let put = |name: &str, text: String| store.put(&name.into(), text, BTreeSet::new(), None);
+        let set = |mesh: &str| put(SETTINGS, json!({"data": {"mesh": mesh}}).to_string());
+        for (name, mesh) in [("a", "yes"), ("b", "no")] {
+            let namespace = json!({"metadata": {"labels": {"mesh": mesh}}});
+            put(&format!("{NAMESPACES}/{name}"), namespace.to_string());
+        }
+        let known = || store.files().len();
+        set("discoverySelectors: 1");
+        assert_eq!(known(), 3, "there are none yet");
+        set("discoverySelectors: [{matchLabels: {mesh: \"yes\"}}]");
+        assert_eq!(known(), 2);
+        set("discoverySelectors: 1");
+        assert_eq!(known(), 2);
+        set("");
+        assert_eq!(known(), 3);
     }
 }

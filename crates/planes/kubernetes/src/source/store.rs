@@ -60,7 +60,9 @@ struct Objects {
     /// Scopes that the object of a file names.
     names: BTreeMap<Arc<str>, BTreeSet<Scope>>,
     changed_at: Option<Instant>,
-    /// Why the selectors of namespaces cannot be used.
+    /// The selectors of namespaces that were read last.
+    selectors: DiscoverySelectors,
+    /// Why newer ones cannot be used.
     unusable: Option<String>,
 }
 
@@ -86,20 +88,26 @@ impl ObjectStore {
     pub(crate) fn files(&self) -> Vec<Arc<SourceFile>> {
         let mut objects = self.lock();
         objects.changed_at = None;
-        let selectors = objects.files.get(&self.settings);
-        let selectors = selectors.map_or(Ok(DiscoverySelectors::default()), |file| {
+        let settings = objects.files.get(&self.settings);
+        let read = settings.map_or(Ok(DiscoverySelectors::default()), |file| {
             DiscoverySelectors::read(file)
         });
-        let (selectors, unusable) = match selectors {
-            Ok(selectors) => (selectors, None),
-            Err(error) => (DiscoverySelectors::default(), Some(error)),
+        let unusable = match read {
+            Ok(selectors) => {
+                objects.selectors = selectors;
+                None
+            }
+            Err(error) => Some(error),
         };
         if let Some(error) = unusable.as_ref().filter(|_| unusable != objects.unusable) {
             let settings = &self.settings;
-            tracing::error!("{settings}: discoverySelectors: {error}; all namespaces are read");
+            tracing::error!(
+                "{settings}: discoverySelectors: {error}; the last that could be used stay"
+            );
         }
         objects.unusable = unusable;
-        selectors.select(objects.files.values(), &self.settings)
+        let files = objects.files.values();
+        objects.selectors.select(files, &self.settings)
     }
 
     /// When the first change since the last `files` came.
