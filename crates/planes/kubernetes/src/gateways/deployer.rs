@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::{BoxStream, select_all};
@@ -23,7 +23,7 @@ use crate::injection::mesh_config;
 use crate::install::MANAGER;
 use crate::source::ObjectStore;
 
-/// Time after which a refused write is tried again.
+/// Time after which a refused write is tried again, and between two writes of an object: somebody else may change it back each time.
 const RETRY: Duration = Duration::from_secs(2);
 /// Changes come in groups; the Gateways are read once for those that come within this time.
 const DEBOUNCE: Duration = Duration::from_millis(50);
@@ -67,6 +67,8 @@ pub(crate) struct Deployer {
     owners: BTreeSet<String>,
     /// Objects that are as wanted.
     applied: BTreeMap<ObjectKey, Value>,
+    /// When each object was written.
+    written: BTreeMap<ObjectKey, Instant>,
     /// Our objects in the cluster, with the UIDs of their Gateways.
     present: BTreeMap<ObjectKey, String>,
     /// What was said last about each Gateway or object that cannot be made.
@@ -89,6 +91,7 @@ impl Deployer {
             wanted: BTreeMap::new(),
             owners: BTreeSet::new(),
             applied: BTreeMap::new(),
+            written: BTreeMap::new(),
             present: BTreeMap::new(),
             problems: BTreeMap::new(),
         }
@@ -101,7 +104,7 @@ impl Deployer {
         loop {
             changes.mark_unchanged();
             self.plan();
-            let refused = self.write().await;
+            let waits = self.write().await;
             tokio::select! {
                 changed = changes.changed() => {
                     if changed.is_err() {
@@ -113,7 +116,7 @@ impl Deployer {
                     Some((kind, event)) => self.see(kind, event),
                     None => return,
                 },
-                () = tokio::time::sleep(RETRY), if refused => {}
+                () = tokio::time::sleep(RETRY), if waits => {}
             }
         }
     }
@@ -241,9 +244,10 @@ impl Deployer {
         }
     }
 
-    /// Writes what differs. Returns true if something was refused.
+    /// Writes what differs. Returns true if something was refused, or was written a moment ago and waits.
     async fn write(&mut self) -> bool {
-        let mut refused = false;
+        let mut left_over = false;
+        self.written.retain(|_, at| at.elapsed() < RETRY);
         let is_right =
             |(key, object): &(&ObjectKey, &Value)| self.applied.get(*key) == Some(*object);
         let differing = self.wanted.iter().filter(|one| !is_right(one));
@@ -251,6 +255,11 @@ impl Deployer {
             .map(|(key, object)| (key.clone(), object.clone()))
             .collect();
         for (key, object) in differing {
+            if self.written.contains_key(&key) {
+                left_over = true;
+                continue;
+            }
+            self.written.insert(key.clone(), Instant::now());
             let what = name_of(&key);
             match self.apply(&key, &object).await {
                 Ok(()) => {
@@ -258,7 +267,7 @@ impl Deployer {
                     self.applied.insert(key, object);
                 }
                 Err(why) => {
-                    refused = true;
+                    left_over = true;
                     self.say(what, why);
                 }
             }
@@ -276,12 +285,12 @@ impl Deployer {
                     self.present.remove(&key);
                 }
                 Err(error) => {
-                    refused = true;
+                    left_over = true;
                     self.say(name_of(&key), explain(&error));
                 }
             }
         }
-        refused
+        left_over
     }
 
     async fn apply(&self, key: &ObjectKey, object: &Value) -> Result<(), String> {

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use voile_kubernetes::gateways::gateway_objects;
@@ -177,6 +178,23 @@ fn a_gateway_has_its_objects_whatever_others_do() {
     let patch = r#"{"spec":{"template":{"spec":{"serviceAccountName":"other"}}}}"#;
     kubectl(&server, &format!("-n edge patch {deployment} -p {patch}"));
     let account = "{.spec.template.spec.serviceAccountName}";
+    until(&server, deployment, account, "door-voile");
+    // It does so every two seconds at most, however often they change it.
+    let generation = || {
+        let path = "jsonpath={.metadata.generation}";
+        let text = server.kubectl(&["-n", "edge", "get", deployment, "-o", path]);
+        text.expect("a generation")
+            .parse::<u64>()
+            .expect("a number")
+    };
+    let (before, begun) = (generation(), Instant::now());
+    for _ in 0..15 {
+        kubectl(&server, &format!("-n edge patch {deployment} -p {patch}"));
+    }
+    // Each write of ours may be followed by one of theirs.
+    let writes = generation() - before;
+    let bound = 2 * (begun.elapsed().as_secs() / 2 + 1) + 1;
+    assert!(writes <= bound, "{writes} writes, {bound} expected");
     until(&server, deployment, account, "door-voile");
     kubectl(&server, &format!("-n edge delete {service}"));
     until(&server, service, PORTS, "15021 8080 8000");
