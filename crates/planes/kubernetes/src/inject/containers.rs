@@ -26,6 +26,8 @@ const ROOT_CONFIG_MAP: &str = "istio-ca-root-cert";
 /// Seconds that a sidecar may take to become ready before it is started again. While the hook waits, the kubelet shows no log of
 /// the container and does not delete the Pod.
 const START_SECONDS: u32 = 20;
+/// Seconds that a gateway or waypoint may take to become ready, one probe a second.
+const STARTUP_SECONDS: u32 = 600;
 const PROBE_TIMEOUT_SECONDS: u32 = 3;
 
 /// The init container that sets the redirect rules for a proxy of this user.
@@ -147,14 +149,25 @@ pub(super) fn proxy(
         },
         "volumeMounts": mounts,
     });
-    if settings.template == Template::Sidecar {
-        container["restartPolicy"] = "Always".into();
-        container["lifecycle"] = json!({"postStart": {"exec": {"command": [
-            "voile",
-            "wait",
-            format!("--readiness={}", loopback(options.listen, READINESS_PORT)),
-            format!("--timeout={START_SECONDS}s"),
-        ]}}});
+    match settings.template {
+        Template::Sidecar => {
+            container["restartPolicy"] = "Always".into();
+            container["lifecycle"] = json!({"postStart": {"exec": {"command": [
+                "voile",
+                "wait",
+                format!("--readiness={}", loopback(options.listen, READINESS_PORT)),
+                format!("--timeout={START_SECONDS}s"),
+            ]}}});
+        }
+        // The readiness probe alone would look again only after its period.
+        Template::Gateway | Template::Waypoint => {
+            container["startupProbe"] = json!({
+                "httpGet": probe,
+                "periodSeconds": 1,
+                "timeoutSeconds": PROBE_TIMEOUT_SECONDS,
+                "failureThreshold": STARTUP_SECONDS,
+            });
+        }
     }
     set_pull_policy(&mut container, options);
     container
