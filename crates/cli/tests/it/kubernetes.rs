@@ -7,9 +7,9 @@ use voile_testkit::cluster::{Cluster, gateway_api_definition, wait_for};
 
 use crate::kubernetes_pages;
 
-const VOILE: &str = env!("CARGO_BIN_EXE_voile");
+pub(crate) const VOILE: &str = env!("CARGO_BIN_EXE_voile");
 /// Longest wait for anything; a machine that builds beside it is slow.
-const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 const IMAGE: [&str; 6] = [
     "--set",
     "image.repository=localhost/voile",
@@ -147,7 +147,7 @@ spec:
 "#;
 
 /// Runs a command of voile in the network of the control plane.
-fn voile(cluster: &Cluster, arguments: &[&str]) -> String {
+pub(crate) fn voile(cluster: &Cluster, arguments: &[&str]) -> String {
     let mut command = cluster.control_plane_command(Path::new(VOILE));
     let output = command.args(arguments).output().expect("it runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

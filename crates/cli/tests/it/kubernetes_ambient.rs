@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use voile_testkit::cluster::{Cluster, wait_for};
 
-const VOILE: &str = env!("CARGO_BIN_EXE_voile");
-/// Longest wait for anything; a machine that builds beside it is slow.
-const PATIENCE: Duration = Duration::from_secs(90);
+use crate::kubernetes::{PATIENCE, VOILE, voile};
+
 const NAMESPACE: &str = "orchard";
 const REDIRECTION: &str = r"jsonpath={.metadata.annotations.ambient\.istio\.io/redirection}";
 
@@ -63,13 +62,6 @@ kind: Pod
 metadata: {name: newcomer, namespace: orchard}
 spec: {nodeName: node-2, containers: [{name: app, image: "localhost/tools:1", imagePullPolicy: Never}]}
 "#;
-
-fn voile(cluster: &Cluster, arguments: &[&str]) {
-    let mut command = cluster.control_plane_command(Path::new(VOILE));
-    let output = command.args(arguments).output().expect("it runs");
-    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{arguments:?}: {talk}");
-}
 
 /// Asks the service `web` from a pod, and gives the status, or curl's error.
 fn call(cluster: &Cluster, from: &str) -> Result<String, String> {

@@ -19,14 +19,12 @@ use crate::error::ClusterError;
 use crate::gateways::{self, Deployer};
 use crate::inject::InjectorOptions;
 use crate::injection::WebhookServer;
+use crate::revision::of_revision;
 use crate::source::ClusterSource;
 use crate::status::StatusWriter;
 use crate::tokens::ClusterTokens;
 use crate::webhooks::Validator;
 use crate::{authority, roots};
-
-/// Name of a revision that nobody named.
-pub const DEFAULT_REVISION: &str = "default";
 
 /// Options of a control plane on a cluster, beside those that every control plane has.
 #[derive(Debug, Clone)]
@@ -41,14 +39,6 @@ pub struct ClusterOptions {
     pub replica: String,
     /// Address of the webhooks, and the image of injected proxies; without it Pods are not injected.
     pub injection: Option<(SocketAddr, String)>,
-}
-
-/// `name`, with the revision behind it where it is not the default one, as Istio names what belongs to a revision.
-pub(crate) fn of_revision(name: &str, revision: &str) -> String {
-    match revision {
-        DEFAULT_REVISION => name.to_owned(),
-        revision => format!("{name}-{revision}"),
-    }
 }
 
 /// Why a control plane on a cluster does not start.

@@ -14,6 +14,7 @@ mod injection;
 pub mod install;
 pub mod node_agent;
 pub mod pods;
+mod revision;
 mod roots;
 mod source;
 mod status;
@@ -21,7 +22,8 @@ mod tokens;
 pub mod webhooks;
 
 pub use connect::{ClusterAddress, connect};
-pub use control_plane::{ClusterOptions, ControlPlane, DEFAULT_REVISION, StartError};
+pub use control_plane::{ClusterOptions, ControlPlane, StartError};
 pub use error::ClusterError;
 pub use kube::Client;
+pub use revision::DEFAULT_REVISION;
 pub use source::{ClusterObjects, namespace_of};

@@ -15,6 +15,8 @@ use serde_json::Value;
 use tokio::io::DuplexStream;
 
 use crate::error::{ClusterError, FORBIDDEN, NOT_FOUND, explain};
+use crate::inject::PROXY_CONTAINER;
+use crate::revision::REVISION;
 
 /// Port of the control plane's monitoring pages; the chart has it, too.
 const MONITORING_PORT: u16 = 15014;
@@ -22,10 +24,6 @@ const MONITORING_PORT: u16 = 15014;
 const ADMIN_PORT: u16 = 15000;
 /// Container of the control plane.
 const CONTROL_CONTAINER: &str = "discovery";
-/// Container of a proxy.
-const PROXY_CONTAINER: &str = "istio-proxy";
-/// Label with the revision of a control plane.
-const REVISION_LABEL: &str = "istio.io/rev";
 
 /// Kinds that stand for pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -298,10 +296,10 @@ pub async fn control_planes(
 ) -> Result<Vec<PodPort>, ClusterError> {
     let mut selector = "app=istiod,app.kubernetes.io/part-of=voile".to_owned();
     if let Some(revision) = revision {
-        selector += &format!(",{REVISION_LABEL}={revision}");
+        selector += &format!(",{REVISION}={revision}");
     }
     let found = list(client, namespace, ListParams::default().labels(&selector)).await?;
-    let revision_of = |pod: &Pod| pod.labels().get(REVISION_LABEL).cloned();
+    let revision_of = |pod: &Pod| pod.labels().get(REVISION).cloned();
     let mut revisions: Vec<String> = found.iter().filter_map(revision_of).collect();
     revisions.sort();
     revisions.dedup();

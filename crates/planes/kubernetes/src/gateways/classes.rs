@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -17,6 +16,7 @@ use super::features::{GATEWAY_FEATURES, MESH_FEATURES};
 use crate::error::{ClusterError, explain};
 use crate::install::{CLASS_LABEL, MANAGER};
 use crate::source::{ObjectStore, Scope};
+use crate::status::{Observed, changes, now};
 
 /// Time after which a refused write is tried again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -79,7 +79,7 @@ impl Classes {
                     "metadata": {"name": name, "labels": {CLASS_LABEL.0: CLASS_LABEL.1}},
                     "spec": {"controllerName": controller, "description": description},
                 });
-                self.apply(name, &class, false).await?;
+                self.create(name, &class).await?;
             }
         }
         let files = self.store.of_kinds(&[CLASSES]);
@@ -113,17 +113,11 @@ impl Classes {
         Api::all_with(self.client.clone(), &resource)
     }
 
-    async fn apply(&self, name: &str, object: &Value, status: bool) -> Result<(), ClusterError> {
-        let (api, parameters) = (self.api(), PatchParams::apply(MANAGER).force());
-        let patch = Patch::Apply(object);
-        let applied = match status {
-            true => api.patch_status(name, &parameters, &patch).await,
-            false => api.patch(name, &parameters, &patch).await,
-        };
-        let what = format!("{CLASSES}/{name} cannot be written");
-        applied
-            .map(drop)
-            .map_err(|error| ClusterError::api(what, &error))
+    async fn create(&self, name: &str, class: &Value) -> Result<(), ClusterError> {
+        let parameters = PatchParams::apply(MANAGER).force();
+        let api = self.api();
+        let applied = api.patch(name, &parameters, &Patch::Apply(class)).await;
+        written(name, applied)
     }
 
     async fn write_status(
@@ -138,48 +132,47 @@ impl Classes {
         let Some(found) = found else {
             return Ok(());
         };
-        let known = &found.data["status"]["conditions"];
         let version = self.bundle_version().await;
         let is_supported = version
             .as_deref()
             .is_some_and(|text| text.starts_with("v1."));
-        let version_text = version.as_deref().unwrap_or("unknown");
+        let version = version.as_deref().unwrap_or("unknown");
         let supported = match is_supported {
-            true => ("SupportedVersion", format!("Gateway API {version_text}")),
-            false => (
-                "UnsupportedVersion",
-                format!("the version of Gateway API's definitions is {version_text}; install v1"),
-            ),
+            true => json!({
+                "type": "SupportedVersion", "status": "True", "reason": "SupportedVersion",
+                "message": format!("Gateway API {version}"),
+            }),
+            false => json!({
+                "type": "SupportedVersion", "status": "False", "reason": "UnsupportedVersion",
+                "message": format!("the version of Gateway API's definitions is {version}; install v1"),
+            }),
         };
-        let accepted = ("Accepted", "the class is served".to_owned());
-        let conditions = [
-            ("Accepted", true, accepted),
-            ("SupportedVersion", is_supported, supported),
-        ]
-        .map(|(kind, holds, (reason, message))| {
-            let status = if holds { "True" } else { "False" };
-            let mut before = known.as_array().into_iter().flatten();
-            let since = before
-                .find(|one| one["type"] == kind && one["status"] == status)
-                .and_then(|one| one["lastTransitionTime"].as_str())
-                .map_or_else(now, str::to_owned);
-            json!({
-                "type": kind,
-                "status": status,
-                "reason": reason,
-                "message": message,
-                "observedGeneration": generation,
-                "lastTransitionTime": since,
-            })
+        let accepted = json!({
+            "type": "Accepted", "status": "True", "reason": "Accepted", "message": "the class is served",
         });
         let features: Vec<Value> = features.iter().map(|name| json!({"name": name})).collect();
-        let status = json!({
-            "apiVersion": format!("{GROUP}/v1"),
-            "kind": "GatewayClass",
-            "metadata": {"name": name},
-            "status": {"conditions": conditions, "supportedFeatures": features},
-        });
-        self.apply(name, &status, true).await
+        let desired = [
+            ("conditions", json!([accepted, supported])),
+            ("supportedFeatures", features.into()),
+        ];
+        let desired = desired.map(|(field, value)| (field.to_owned(), value));
+        let observed = Observed {
+            status: &found.data["status"],
+            generation: Some(generation),
+            now: &now(),
+        };
+        let changed = changes(&desired.into_iter().collect(), observed);
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let parameters = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(json!({"status": changed}));
+        let api = self.api();
+        let patched = api.patch_status(name, &parameters, &patch).await;
+        written(name, patched)
     }
 
     /// The version of Gateway API's definitions.
@@ -195,8 +188,11 @@ impl Classes {
     }
 }
 
-fn now() -> String {
-    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+fn written(name: &str, answer: kube::Result<DynamicObject>) -> Result<(), ClusterError> {
+    let what = format!("{CLASSES}/{name} cannot be written");
+    answer
+        .map(drop)
+        .map_err(|error| ClusterError::api(what, &error))
 }
 
 /// The features of a class, if its controller is ours.

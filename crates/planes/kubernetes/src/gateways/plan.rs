@@ -10,11 +10,9 @@ use voile_model::mesh::{Deployment, Mesh, MeshService, TEMPLATES, TargetPort};
 use voile_model::names::ResourceName;
 
 use super::FILES;
-use crate::control_plane::DEFAULT_REVISION;
 use crate::inject::InjectorOptions;
+use crate::revision::{DEFAULT_REVISION, REVISION};
 
-/// Label with the revision that deploys a Gateway.
-const REVISION: &str = "istio.io/rev";
 /// Longest name of a Service's port.
 const MAX_PORT_NAME: usize = 63;
 

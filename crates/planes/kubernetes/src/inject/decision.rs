@@ -5,13 +5,12 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::control_plane::DEFAULT_REVISION;
+use crate::revision::{DEFAULT_REVISION, REVISION};
 use crate::roots::SYSTEM_NAMESPACES;
 
 use super::{InjectionRequest, InjectorOptions, PROXY_CONTAINER, items, text_of};
 
 pub(crate) const INJECT: &str = "sidecar.istio.io/inject";
-const REVISION: &str = "istio.io/rev";
 const INJECTION: &str = "istio-injection";
 
 /// Why a Pod stays as it is.

@@ -8,13 +8,13 @@ use voile_model::mesh::network::NETWORK;
 use super::annotations::{PodSettings, Template};
 use super::containers::METRICS_PORT;
 use super::{InjectionRequest, InjectorOptions, PROXY_CONTAINER, items, text_of};
+use crate::revision::REVISION;
 
 /// Annotation that records an injection.
 pub(super) const STATUS: &str = "sidecar.istio.io/status";
 const TLS_MODE: &str = "security.istio.io/tlsMode";
 const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
 const CANONICAL_REVISION: &str = "service.istio.io/canonical-revision";
-const REVISION: &str = "istio.io/rev";
 const DEFAULT_CONTAINERS: [&str; 2] = [
     "kubectl.kubernetes.io/default-container",
     "kubectl.kubernetes.io/default-logs-container",

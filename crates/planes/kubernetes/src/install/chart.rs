@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::InstallError;
 use super::template::{Surroundings, TemplateSet};
-use super::wait::of_revision;
 use super::{schema, values, yaml};
+use crate::revision::of_revision;
 
 macro_rules! chart_files {
     ($($path:literal),* $(,)?) => {

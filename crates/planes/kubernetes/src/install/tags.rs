@@ -15,17 +15,14 @@ use super::chart::{ClusterFacts, MANAGER, Manifest, Release};
 use super::uninstall::remove_objects;
 use super::{INSTANCE, InstallError, Progress, is_ours, owner};
 use crate::error::ClusterError;
+use crate::revision::{DEFAULT_REVISION, REVISION, label_of};
 
 /// Label with the name of a tag.
 const TAG: &str = "istio.io/tag";
-/// Label with the revision of a webhook, and with the revision or tag that a namespace uses.
-const REVISION: &str = "istio.io/rev";
 /// Label with the project that an object is of, however it was installed.
 const PART_OF: &str = "app.kubernetes.io/part-of";
 /// Kind of a tag.
 const WEBHOOKS: &str = "MutatingWebhookConfiguration";
-/// The revision, and the tag, of namespaces that ask for sidecars by `istio-injection=enabled`.
-const DEFAULT: &str = "default";
 
 /// A tag of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +69,7 @@ pub async fn list_tags(client: &Client) -> Result<Vec<RevisionTag>, InstallError
         let label = |name: &str| one.labels().get(name).cloned().unwrap_or_default();
         let name = label(TAG);
         let uses = |labels: &BTreeMap<String, String>| match labels.get("istio-injection") {
-            Some(word) => name == DEFAULT && word == "enabled",
+            Some(word) => name == DEFAULT_REVISION && word == "enabled",
             None => labels.get(REVISION) == Some(&name),
         };
         let using = namespaces.iter().filter(|one| uses(one.labels()));
@@ -173,11 +170,7 @@ pub(super) async fn remove_tags_of(
     revision: &str,
     progress: Progress<'_>,
 ) -> Result<(), InstallError> {
-    let revision = if revision.is_empty() {
-        DEFAULT
-    } else {
-        revision
-    };
+    let revision = label_of(revision);
     for tag in list_tags(client).await? {
         let own = tag.control_plane == namespace && tag.revision == revision;
         if own && tag.release == tag_release(&tag.name) {
@@ -199,7 +192,7 @@ fn is_tag(object: &Value) -> bool {
 /// The release of the revision as it would be with the tag.
 fn release(change: TagChange<'_>) -> Result<Release, InstallError> {
     let mut assignments = vec![format!("revisionTags={{{}}}", change.tag)];
-    if change.revision != DEFAULT {
+    if change.revision != DEFAULT_REVISION {
         assignments.push(format!("revision={}", change.revision));
     }
     Release::new(change.namespace, &[], &assignments)

@@ -13,9 +13,10 @@ use tokio::time::Instant;
 use super::chart::{MANAGER, release_name};
 use super::kinds::{self, DEFINITION, KINDS};
 use super::tags::remove_tags_of;
-use super::wait::{deployment_name, of_revision};
+use super::wait::deployment_name;
 use super::{CLASS_LABEL, InstallError, MANAGED_BY, Progress, objects, owner, release_selector};
 use crate::error::ClusterError;
+use crate::revision::{label_of, of_revision};
 
 /// The ConfigMap with the root certificate, in every namespace.
 const ROOT_CERTIFICATE: &str = "istio-ca-root-cert";
@@ -154,11 +155,7 @@ async fn pods_end(
     removal: Removal<'_>,
     progress: Progress<'_>,
 ) -> Result<(), InstallError> {
-    let label = if removal.revision.is_empty() {
-        "default"
-    } else {
-        removal.revision
-    };
+    let label = label_of(removal.revision);
     let selector = format!("app in (istiod,voile-node),istio.io/rev={label}");
     let selector = ListParams::default().labels(&selector);
     let pods: Api<Pod> = Api::namespaced(client.clone(), removal.namespace);

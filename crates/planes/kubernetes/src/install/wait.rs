@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::chart::Release;
 use super::{InstallError, Progress};
 use crate::error::ClusterError;
+use crate::revision::{label_of, of_revision};
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(300);
@@ -78,14 +79,6 @@ async fn until_done<L: Future<Output = Result<Rollout, InstallError>>>(
 /// Name of the Deployment of a revision.
 pub(super) fn deployment_name(revision: &str) -> String {
     of_revision("istiod", revision)
-}
-
-/// A name with the revision behind it, unless it is the default one.
-pub(super) fn of_revision(name: &str, revision: &str) -> String {
-    match revision {
-        "" => name.to_owned(),
-        revision => format!("{name}-{revision}"),
-    }
 }
 
 /// The state of a Deployment or DaemonSet.
@@ -164,11 +157,7 @@ pub(super) async fn explain(
     namespace: &str,
     revision: &str,
 ) -> Result<String, InstallError> {
-    let label = if revision.is_empty() {
-        "default"
-    } else {
-        revision
-    };
+    let label = label_of(revision);
     let selector = ListParams::default().labels(&format!("app=istiod,istio.io/rev={label}"));
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pods = pods.list(&selector).await;

@@ -3,8 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use voile_model::check::{DATAPLANE_MODE, asks_for_node_proxy};
 
-/// Container of a sidecar.
-const PROXY_CONTAINER: &str = "istio-proxy";
+use crate::inject::PROXY_CONTAINER;
 
 /// What a node's agent does for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

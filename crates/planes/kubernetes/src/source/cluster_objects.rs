@@ -8,8 +8,8 @@ use voile_model::SourceFile;
 
 use super::store::ObjectStore;
 use super::watches::{Selection, served, take};
-use crate::control_plane::of_revision;
 use crate::error::ClusterError;
+use crate::revision::of_revision;
 
 /// Objects of one answer of the API server.
 const PAGE_SIZE: u32 = 500;

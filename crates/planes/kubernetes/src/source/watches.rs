@@ -22,6 +22,7 @@ use super::scope::{Scope, named_by};
 use super::store::{ObjectStore, ReportedObject};
 use super::trim;
 use crate::error::{ClusterError, explain, with_causes};
+use crate::revision::REVISION;
 
 /// Kinds of a folder that the cluster's source does not watch. Controllers make Pods, which are watched; Endpoints have their
 /// EndpointSlices; ConfigMaps and Secrets are read by name only.
@@ -193,7 +194,7 @@ fn report(kind: &str, object: &Value) -> Option<ReportedObject> {
     Some(ReportedObject {
         resource_version: metadata["resourceVersion"].as_str()?.to_owned(),
         generation: metadata["generation"].as_i64(),
-        revision: label("istio.io/rev"),
+        revision: label(REVISION),
         gateway: label(GATEWAY_NAME),
         status: object["status"].clone(),
     })

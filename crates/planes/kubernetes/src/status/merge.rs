@@ -9,17 +9,17 @@ const WAITING: [&str; 2] = ["Pending", "AddressNotAssigned"];
 
 /// The object whose status is written.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Observed<'a> {
+pub(crate) struct Observed<'a> {
     /// Its status now.
-    pub(super) status: &'a Value,
+    pub(crate) status: &'a Value,
     /// Its generation; core kinds have none.
-    pub(super) generation: Option<i64>,
+    pub(crate) generation: Option<i64>,
     /// The time of the write.
-    pub(super) now: &'a str,
+    pub(crate) now: &'a str,
 }
 
 /// The fields that differ, with their new values; empty if none does.
-pub(super) fn changes(desired: &Map<String, Value>, object: Observed<'_>) -> Map<String, Value> {
+pub(crate) fn changes(desired: &Map<String, Value>, object: Observed<'_>) -> Map<String, Value> {
     let mut changed = Map::new();
     for (field, wanted) in desired {
         let current = &object.status[field];

@@ -29,7 +29,8 @@ use voile_model::mesh::gateway_api::CONTROLLERS;
 use crate::error::explain;
 use crate::install::MANAGER;
 use crate::source::{ObjectStore, ReportedObject};
-use merge::{Observed, changes, failures};
+use merge::failures;
+pub(crate) use merge::{Observed, changes};
 
 /// Changes within this time are answered together.
 const BATCH: Duration = Duration::from_millis(200);
@@ -127,7 +128,7 @@ impl StatusWriter {
                 continue;
             }
             let fields = self.completed(file, fields);
-            let now = format!("{:.0}", Timestamp::now());
+            let now = now();
             let observed = Observed {
                 status: &object.status,
                 generation: object.generation,
@@ -262,6 +263,11 @@ fn work_of(configuration: &RestedConfiguration) -> Vec<Work> {
     let files = configuration.files.iter().flat_map(|files| files.iter());
     let works = files.filter_map(|file| Some((file.clone(), desired.remove(&file.name)?)));
     works.collect()
+}
+
+/// The time, as conditions have it.
+pub(crate) fn now() -> String {
+    format!("{:.0}", Timestamp::now())
 }
 
 /// Kind, namespace and name of a file.
