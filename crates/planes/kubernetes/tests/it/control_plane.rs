@@ -143,9 +143,12 @@ fn namespaces_belong_to_the_mesh_as_selectors_and_labels_say_at_the_moment() {
     replica.until_workloads(&[("shop/web-1", true)]);
     select_namespaces(&server, "[{matchLabels: {mesh: in}}]");
     replica.until_workloads(&[]);
-    // Selectors that cannot be used select all, as in Istio at its start.
+    // Selectors that cannot be used leave the last ones in force, as in Istio.
     select_namespaces(&server, "[{matchExpressions: [{key: mesh, operator: Is}]}]");
+    label("mesh=in");
     replica.until_workloads(&[("shop/web-1", true)]);
+    label("mesh-");
+    replica.until_workloads(&[]);
     replica.until_not_reported("discoverySelectors");
     replica.stop();
 }
