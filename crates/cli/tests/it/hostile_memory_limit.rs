@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use crate::early_answers::connect;
 use crate::gateway::{Edge, TO_SERVER, http_server, routes};
 use crate::hostile_memory::{
-    Attacker, END_HEADERS, GIVEN_BACK, HEADERS, floods, frame, given_back, held, mib, peak,
-    request, settled, slow_readers, with,
+    Attacker, END_HEADERS, GIVEN_BACK, HEADERS, floods, frame, given_back, held_before_attack, mib,
+    peak, request, settled, slow_readers, with,
 };
-use crate::mesh::{HTTP_PORT, Mesh, application, get, memory, wait_until};
+use crate::mesh::{HTTP_PORT, Mesh, application, get, memory, memory_before_attack, wait_until};
 
 const LIMIT: u64 = 64 << 20;
 
@@ -64,7 +64,7 @@ fn attacked(serve: impl Fn(&Mesh), attack: impl Fn(&Mesh) -> Vec<TcpStream>) {
     let mesh = Mesh::start_as("STRICT", &with(&["--memory-limit", "64M"]));
     serve(&mesh);
     assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
-    let before = held(&mesh);
+    let before = held_before_attack(&mesh);
     let clients = attack(&mesh);
     settled(&mesh);
     let most = peak(&mesh);
@@ -186,7 +186,7 @@ fn the_memory_limit_of_a_gateway_holds_under_heads_that_hpack_makes_large() {
             .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\ndone");
     });
     wait_until("a route", || edge.status(host, "/") == 200);
-    let before = memory(edge.gateway_pid(), "VmRSS:");
+    let before = memory_before_attack(edge.gateway_pid());
     let mut attackers = Vec::new();
     for _ in 0..48 {
         let mut attacker = Attacker::new(edge.at(HTTP_PORT), &[]);

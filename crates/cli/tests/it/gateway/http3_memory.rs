@@ -8,12 +8,11 @@ use voile_proxy::http2::limits::MAX_HEADS_OF_ALL;
 use super::Edge;
 use super::http3::{as_anybody, get_at, simple_as};
 use super::quic::{self, Dialed};
-use crate::mesh::{Client, memory, wait_until};
+use crate::mesh::{Client, memory, memory_before_attack, wait_until};
 
-/// Connections of the attack, streams of each, and bytes of each stream's head.
-const CONNECTIONS: usize = 4;
-const STREAMS: usize = 300;
-const HEAD: usize = 50_000;
+/// Connections of an attack, streams of each, and bytes of each stream's head.
+const HEADS: (usize, usize, usize) = (4, 300, 50_000);
+const STREAMS: (usize, usize, usize) = (16, 1_000, 20);
 
 /// Memory of connections and streams beside the heads: QUIC's state and the tasks of 1,200 requests.
 const BESIDE: u64 = 24 << 20;
@@ -21,12 +20,12 @@ const BESIDE: u64 = 24 << 20;
 /// Time in which a burst is given back.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
 
-/// Sends heads without their last bytes. Gives the streams, which stay open.
-async fn attack(to: &Dialed) -> Vec<SendStream> {
-    let mut frame = voile_http3::head_frame(&[0; HEAD]);
-    frame.truncate(HEAD - 10);
+/// Sends heads of so many bytes without their last ones. Gives the streams, which stay open.
+async fn attack(to: &Dialed, streams_of_each: usize, head: usize) -> Vec<SendStream> {
+    let mut frame = voile_http3::head_frame(&vec![0; head]);
+    frame.truncate(head - 10);
     let mut streams = Vec::new();
-    for _ in 0..STREAMS {
+    for _ in 0..streams_of_each {
         let (mut send, _) = to.connection.open_bi().await.expect("a stream");
         // The gateway may refuse it meanwhile.
         let _ = send.write_all(&frame).await;
@@ -39,18 +38,22 @@ fn held(edge: &Edge) -> u64 {
     memory(edge.gateway_pid(), "VmRSS:")
 }
 
-fn attacked(arguments: &[&str], most: impl Fn(u64) -> u64) {
+fn attacked(
+    arguments: &[&str],
+    (connections, streams_of_each, head): (usize, usize, usize),
+    most: impl Fn(u64) -> u64,
+) {
     let how = Client {
         everywhere: arguments.iter().map(ToString::to_string).collect(),
         ..Client::default()
     };
     let (edge, _) = simple_as(how);
-    let before = held(&edge);
+    let before = memory_before_attack(edge.gateway_pid());
     quic::run(async {
         let (mut dialed, mut streams) = (Vec::new(), Vec::new());
-        for _ in 0..CONNECTIONS {
+        for _ in 0..connections {
             let to = as_anybody(&edge, "a.example").await.expect("connected");
-            streams.extend(attack(&to).await);
+            streams.extend(attack(&to, streams_of_each, head).await);
             dialed.push(to);
             let other = as_anybody(&edge, "a.example").await.expect("connected");
             let answer = get_at(&other, "a.example", "/").await.expect("served");
@@ -72,10 +75,17 @@ fn attacked(arguments: &[&str], most: impl Fn(u64) -> u64) {
 #[test]
 fn heads_of_http3_that_never_end_are_bounded_over_all_connections_and_given_back() {
     // All come from one address, which gets half of the budget; a buffer that grows is up to twice as large as its content.
-    attacked(&[], |before| before + MAX_HEADS_OF_ALL as u64 + BESIDE);
+    attacked(&[], HEADS, |before| {
+        before + MAX_HEADS_OF_ALL as u64 + BESIDE
+    });
 }
 
 #[test]
 fn the_memory_limit_holds_under_heads_of_http3_that_never_end() {
-    attacked(&["--memory-limit", "64M"], |_| 64 << 20);
+    attacked(&["--memory-limit", "64M"], HEADS, |_| 64 << 20);
+}
+
+#[test]
+fn the_memory_limit_holds_under_streams_of_http3_without_a_head() {
+    attacked(&["--memory-limit", "64M"], STREAMS, |_| 64 << 20);
 }

@@ -9,7 +9,9 @@ mod process;
 pub(crate) mod resolver;
 mod wire;
 
-pub(crate) use process::{Process, free_port, is_at_rest, memory, wait_until};
+pub(crate) use process::{
+    Process, free_port, is_at_rest, memory, memory_before_attack, wait_until,
+};
 pub(crate) use wire::{Answer, exchange, get, read_answer, read_to_end};
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};

@@ -201,3 +201,10 @@ pub(crate) fn memory(pid: u32, name: &str) -> u64 {
     let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     kibibytes.expect("so much memory") * 1024
 }
+
+/// A process's resident memory, in bytes. Its peak (`VmHWM`) counts from now: a program that was built for tests may need as much
+/// for its start as an attack takes.
+pub(crate) fn memory_before_attack(pid: u32) -> u64 {
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("the peak is forgotten");
+    memory(pid, "VmRSS:")
+}

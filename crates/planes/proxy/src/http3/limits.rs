@@ -42,6 +42,9 @@ pub(crate) const MAX_HANDSHAKES: usize = 1024;
 /// Bytes of a field block that are read: the size of the largest head; its beginning is enough to answer 431.
 pub(crate) const MAX_BLOCK: usize = MAX_HEADER_LIST as usize;
 
+/// Bytes as which a stream counts that waits for its head, beside the head. One packet can open as many as a client may have.
+pub(crate) const WAITING_STREAM: usize = 4 * 1024;
+
 /// Bytes that are taken of a stream at once.
 pub(crate) const MAX_CHUNK: usize = 16 * 1024;
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use quinn::{Connection, Incoming, SendStream};
+use quinn::{Connection, Incoming, RecvStream, SendStream};
 use rustls::pki_types::CertificateDer;
 use tokio::task::JoinSet;
 use voile_http2::{Connection as Wires, Link, Pool};
@@ -64,11 +64,12 @@ impl CarriedConnection {
     }
 }
 
-/// Serves a connection until it ends.
+/// Serves a connection until it ends. A stream that `takes_stream` refuses is rejected unread.
 pub(crate) async fn serve<R: HttpRole + 'static>(
     worker: Rc<HttpWorker<R>>,
     role: Rc<R>,
     connection: Connection,
+    takes_stream: impl Fn() -> bool,
 ) {
     let (ours, theirs) = pipe();
     let mut wires = Wires::client(&CONFIG, worker.buffers.http2.clone());
@@ -91,7 +92,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     };
     let serving = http2::serve_connection(&worker, role, theirs);
     let carrying = async move {
-        let carried = carrier.carry().await;
+        let carried = carrier.carry(takes_stream).await;
         if let Err(code) = carried {
             carrier.connection.close(quic(code), b"");
         }
@@ -138,7 +139,7 @@ enum CarrierEvent {
 }
 
 impl QuicCarrier {
-    async fn carry(&mut self) -> Result<(), Code> {
+    async fn carry(&mut self, takes_stream: impl Fn() -> bool) -> Result<(), Code> {
         let patience = self.timeouts.header;
         let opening = tokio::time::timeout(patience, self.introduce());
         opening.await.map_err(|_| Code::STREAM_CREATION_ERROR)??;
@@ -152,6 +153,10 @@ impl QuicCarrier {
                     // A connection that is gone takes its requests along.
                     let Ok(stream) = stream else { return Ok(()) };
                     self.next = stream.0.id().index() + 1;
+                    if !takes_stream() {
+                        reject(stream);
+                        continue;
+                    }
                     let (link, room) = (self.link.clone(), self.pool.head_room(self.source));
                     let request = request::serve(link, room, stream, patience);
                     self.requests.spawn_local(request);
@@ -187,10 +192,8 @@ impl QuicCarrier {
     /// rejected unread: the client may send them elsewhere.
     async fn see_off(&self) {
         let refusing = async {
-            while let Ok((mut send, mut recv)) = self.connection.accept_bi().await {
-                let code = quic(Code::REQUEST_REJECTED);
-                // One that is gone already needs no more.
-                let _ = (send.reset(code), recv.stop(code));
+            while let Ok(stream) = self.connection.accept_bi().await {
+                reject(stream);
             }
         };
         let patience = FAREWELL.max(self.connection.rtt() * 3);
@@ -228,6 +231,13 @@ impl QuicCarrier {
             let _ = tokio::time::timeout(self.timeouts.linger, writing).await;
         }
     }
+}
+
+/// Rejects a request unread: the client may send it elsewhere.
+fn reject((mut send, mut recv): (SendStream, RecvStream)) {
+    let code = quic(Code::REQUEST_REJECTED);
+    // One that is gone already needs no more.
+    let _ = (send.reset(code), recv.stop(code));
 }
 
 /// Ready when the client wants our settings' stream no longer, which ends the connection (RFC 9114 section 6.2.1). It may

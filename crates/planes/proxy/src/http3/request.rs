@@ -14,7 +14,7 @@ use voile_http2::{
 };
 use voile_http3::{Code, DecodedBlock, FrameEvent, Frames, data_head, decode, encode, head_frame};
 
-use super::limits::{MAX_BLOCK, MAX_CHUNK};
+use super::limits::{MAX_BLOCK, MAX_CHUNK, WAITING_STREAM};
 use super::quic;
 use crate::http2::limits::PREMATURE;
 
@@ -141,7 +141,18 @@ async fn refuse_tunnel(send: &mut QuicSend) -> Result<(), RequestEnd> {
 impl RequestStream {
     /// Bytes; none at the end.
     async fn more(&mut self) -> Result<Option<()>, RequestEnd> {
-        let chunk = self.stream.read_chunk(MAX_CHUNK, true).await;
+        let mut reading = pin!(self.stream.read_chunk(MAX_CHUNK, true));
+        let at_once = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await;
+        let chunk = match at_once {
+            Poll::Ready(chunk) => chunk,
+            Poll::Pending => {
+                let is_head = self.seen == RequestProgress::GivenUp;
+                if is_head && !self.room.resize(self.frames.kept() + WAITING_STREAM) {
+                    return Err(RequestEnd::Stream(Code::REQUEST_REJECTED));
+                }
+                reading.await
+            }
+        };
         let Some(chunk) = chunk.map_err(|error| unread(&error))? else {
             return match self.frames.is_between() {
                 true => Ok(None),

@@ -409,6 +409,19 @@ impl Worker {
         self.tokens.forget();
     }
 
+    /// Counts a stream whose head has yet to come. Returns false if memory is too short to wait for it.
+    pub(crate) fn takes_stream(&self) -> bool {
+        let ledger = &self.seat.ledger;
+        if ledger.arrived().is_some() {
+            self.memory_is_short();
+        }
+        let takes = !ledger.ceiling.is_closed();
+        if !takes {
+            ledger.count_refused(Overload::Memory);
+        }
+        takes
+    }
+
     /// Reports short memory, at most once in the interval in which the control thread can act on it.
     fn memory_is_short(&self) {
         let now = Instant::now();

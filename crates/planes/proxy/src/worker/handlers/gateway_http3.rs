@@ -78,6 +78,11 @@ async fn open(
     caller.suite = shown.suite;
     forwarded_client_cert::note_shown(&worker, || &carried.certificates, &mut caller);
     let engine = slot.http.engine();
+    let takes_stream = {
+        let worker = Rc::clone(&worker);
+        move || worker.takes_stream()
+    };
     let role = Rc::new(GatewayRole::new(worker, slot, server, caller).over_udp());
-    Some(Box::pin(http3::serve(engine, role, carried.connection)))
+    let serving = http3::serve(engine, role, carried.connection, takes_stream);
+    Some(Box::pin(serving))
 }
