@@ -2,8 +2,8 @@
 //! with its like and with sidecars, follows changes, obeys policies, and trusts no other peer. In each language that this machine
 //! has.
 //!
-//! `grpc_xds/peer.py` needs a Python that can `import grpc` (`GRPC_PYTHON`, else `python3`); `grpc_xds/peer.go` says how it is
-//! built (`GRPC_GO_PEER`, else `grpc-go-xds-peer` on the path).
+//! `grpc_xds/peer.py` needs a Python that can `import grpc` (`GRPC_PYTHON`, else `python3`); `tests/peers/build` builds
+//! `grpc_xds/peer.go` (`GRPC_GO_PEER`, else `grpc-go-xds-peer` on the path).
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

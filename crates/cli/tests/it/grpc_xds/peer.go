@@ -1,6 +1,5 @@
 // A stock gRPC (grpc-go) as a client and as a server, told everything over xDS: what peer.py does, with the same arguments. Built by
-//
-//	mkdir peer && cp peer.go peer && cd peer && go mod init peer && go mod tidy && go build -o grpc-go-xds-peer .
+// tests/peers/build.
 package main
 
 import (
