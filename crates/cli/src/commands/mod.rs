@@ -1,4 +1,4 @@
-//! The commands, one file each: `Args` (what the user may say) and `run` (what happens, and the exit code).
+//! The commands, one file each, in four folders: `Args` (what the user may say) and `run` (what happens, and the exit code).
 
 /// Replaces the standard macro, which panics after the reader has closed the pipe. `voile … | head` is no failure, and a run's
 /// result must still be kept.
@@ -29,46 +29,21 @@ macro_rules! eprintln {
     };
 }
 
-mod agent;
-mod analyze;
-mod bench;
-mod check;
-mod cluster;
-mod cni;
-mod config;
-mod control;
-mod crowd;
-mod decide;
-mod echo;
-mod events;
-mod explain;
-mod explain_code;
-mod export;
-mod fortio;
-mod generate;
-mod graph;
-mod inject;
-mod install;
-mod load;
-mod monitoring;
-mod named_workloads;
-mod node_agent;
-mod proxy;
-mod redirect;
-mod relay;
-mod revoke;
-mod status;
-mod tag;
-mod token;
-mod token_files;
-mod uninstall;
-mod up;
-mod wait;
-mod who_can;
+mod inspect;
+mod kubernetes;
+mod lab;
+mod serve;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use self::inspect::{
+    analyze, config, events, explain, explain_code, export, generate, status, who_can,
+};
+use self::kubernetes::{check, cni, inject, install, node_agent, tag, uninstall};
+use self::lab::{bench, crowd, decide, fortio, graph, load};
+use self::serve::{agent, control, echo, proxy, redirect, relay, revoke, token, up, wait};
 
 /// A service mesh, and the laboratory that measures it.
 #[derive(Debug, Parser)]

@@ -24,7 +24,7 @@ const STICKY: u32 = 0o1000;
 const KUBELET_LINK: &str = "..data";
 
 /// Why a file's name is none, if it looks like what should be in the file. Does not repeat it.
-pub(super) fn refusal(option: &str, path: &Path) -> Option<String> {
+pub(crate) fn refusal(option: &str, path: &Path) -> Option<String> {
     let text = path.to_string_lossy();
     let is_token =
         text.starts_with(voile_identity::join::JOIN_TOKEN_PREFIX) || text.starts_with(JWT_PREFIX);
@@ -36,7 +36,7 @@ pub(super) fn refusal(option: &str, path: &Path) -> Option<String> {
 }
 
 /// Warns of a token's file that others can use. The file may be written later.
-pub(super) fn warn_of_open(path: &Path) {
+pub(crate) fn warn_of_open(path: &Path) {
     let Ok(metadata) = std::fs::metadata(path) else {
         return;
     };
@@ -74,7 +74,7 @@ fn is_projected(path: &Path, token: &Metadata) -> bool {
 }
 
 /// Warning for a token that was just written to a file that other users can read.
-pub(super) fn warning_of_output(stdout: &Metadata) -> Option<String> {
+pub(crate) fn warning_of_output(stdout: &Metadata) -> Option<String> {
     let open = stdout.is_file() && stdout.mode() & NOT_OWNER != 0;
     open.then(|| {
         format!(

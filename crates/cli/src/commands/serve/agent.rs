@@ -88,10 +88,10 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     address: IpAddr,
     /// Certificate lifetime to request, such as 1h [default: the control plane decides].
-    #[arg(long, value_name = "DURATION", value_parser = super::proxy::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = crate::commands::serve::proxy::duration)]
     ttl: Option<Duration>,
     /// Time limit for the first certificate; the control plane may be starting too. 0s: no limit.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = super::proxy::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = crate::commands::serve::proxy::duration)]
     wait: Duration,
     /// Write the files once and exit.
     #[arg(long, conflicts_with = "command")]
@@ -135,11 +135,11 @@ pub(crate) fn run(args: AgentArgs) -> ExitCode {
     ];
     for (option, path) in tokens {
         let Some(path) = path else { continue };
-        if let Some(refusal) = super::token_files::refusal(option, path) {
+        if let Some(refusal) = crate::commands::serve::token_files::refusal(option, path) {
             eprintln!("voile agent: {refusal}");
             return ExitCode::from(2);
         }
-        super::token_files::warn_of_open(path);
+        crate::commands::serve::token_files::warn_of_open(path);
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -254,11 +254,11 @@ pub(crate) fn run(args: ProxyArgs) -> ExitCode {
     ];
     for (option, path) in tokens {
         let Some(path) = path else { continue };
-        if let Some(refusal) = super::token_files::refusal(option, path) {
+        if let Some(refusal) = crate::commands::serve::token_files::refusal(option, path) {
             eprintln!("voile proxy: {refusal}");
             return ExitCode::from(2);
         }
-        super::token_files::warn_of_open(path);
+        crate::commands::serve::token_files::warn_of_open(path);
     }
     let probers = match probers() {
         Ok(probers) => probers,
@@ -436,7 +436,7 @@ fn service_idle(text: &str) -> Result<Duration, String> {
 }
 
 /// A duration as resources write it: 5s, 1m30s, 250ms.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     voile_model::parse_duration(text)
         .ok_or_else(|| format!("`{text}`: expected a number with a unit, such as 5s"))
 }

@@ -10,10 +10,10 @@ const DEFAULT_NAMESPACE: &str = "default";
 
 /// The cluster, for a command that can do without.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct ClusterArgs {
+pub(crate) struct ClusterArgs {
     /// Ask a Kubernetes cluster.
     #[arg(long)]
-    pub(super) kubernetes: bool,
+    pub(crate) kubernetes: bool,
 
     /// File that leads to the cluster; without it that of the variable KUBECONFIG, or `~/.kube/config`.
     #[arg(long, value_name = "FILE", requires = "kubernetes")]
@@ -31,16 +31,16 @@ pub(super) struct ClusterArgs {
         default_value = "istio-system",
         requires = "kubernetes"
     )]
-    pub(super) istio_namespace: String,
+    pub(crate) istio_namespace: String,
 
     /// Revision of the control plane, where there are several.
     #[arg(long, value_name = "NAME", requires = "kubernetes")]
-    pub(super) revision: Option<String>,
+    pub(crate) revision: Option<String>,
 }
 
 impl ClusterArgs {
     /// A client of the cluster.
-    pub(super) async fn connect(&self) -> Result<Client, String> {
+    pub(crate) async fn connect(&self) -> Result<Client, String> {
         let address = ClusterAddress {
             kubeconfig: self.kubeconfig.clone(),
             context: self.context.clone(),
@@ -60,17 +60,17 @@ impl ClusterArgs {
 
 /// Resources of a mesh.
 #[derive(Debug)]
-pub(super) struct ReadResources {
-    pub(super) files: Vec<SourceFile>,
+pub(crate) struct ReadResources {
+    pub(crate) files: Vec<SourceFile>,
     /// How many of the files are objects of a cluster; they are the first.
-    pub(super) objects: usize,
+    pub(crate) objects: usize,
     /// Namespace of a name without one: that of the cluster's context, or `default`.
-    pub(super) namespace: String,
+    pub(crate) namespace: String,
 }
 
 impl ReadResources {
     /// Reads folders and single files. With a cluster, they are read as if they were applied to it.
-    pub(super) fn read(paths: &[PathBuf], cluster: &ClusterArgs) -> Result<Self, String> {
+    pub(crate) fn read(paths: &[PathBuf], cluster: &ClusterArgs) -> Result<Self, String> {
         let mut files = Vec::new();
         for path in paths {
             let read = read_path(path);
@@ -88,7 +88,7 @@ impl ReadResources {
                 namespace: DEFAULT_NAMESPACE.to_owned(),
             });
         }
-        let (client, objects) = super::on_runtime(cluster.objects(), |error| error)?;
+        let (client, objects) = crate::commands::on_runtime(cluster.objects(), |error| error)?;
         for reason in &objects.unread {
             eprintln!("not read: {reason}");
         }

@@ -9,14 +9,14 @@ use voile_model::mesh::workload::WorkloadType;
 use voile_model::{Identity, Labels, Mesh, Namespace};
 
 /// A service that a person names, and the workloads of it that are meant; none for all.
-pub(super) struct CalledService<'a> {
-    pub(super) service: &'a Arc<MeshService>,
+pub(crate) struct CalledService<'a> {
+    pub(crate) service: &'a Arc<MeshService>,
     workloads: Option<Vec<String>>,
 }
 
 impl CalledService<'_> {
     /// Keeps the answers of the workloads that are meant. A waypoint answers for all of them.
-    pub(super) fn keep_meant<T>(&self, answers: &mut Vec<T>, workload: impl Fn(&T) -> &String) {
+    pub(crate) fn keep_meant<T>(&self, answers: &mut Vec<T>, workload: impl Fn(&T) -> &String) {
         let Some(meant) = &self.workloads else {
             return;
         };
@@ -36,7 +36,7 @@ struct NamedWorkload<'a> {
 }
 
 /// The service that a name means: a service's own name, or `KIND/NAME[.NAMESPACE]` of a Service, a Pod or a controller.
-pub(super) fn service_called<'a>(
+pub(crate) fn service_called<'a>(
     mesh: &'a Mesh,
     text: &str,
     own: &Namespace,
@@ -85,7 +85,7 @@ pub(super) fn service_called<'a>(
 }
 
 /// The identity of a Pod or of a controller's Pods; none if the text is no such name.
-pub(super) fn identity_of(
+pub(crate) fn identity_of(
     mesh: &Mesh,
     text: &str,
     own: &Namespace,

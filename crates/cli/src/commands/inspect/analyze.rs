@@ -10,7 +10,7 @@ use voile_kubernetes::namespace_of;
 use voile_model::ignored::IgnoredRules;
 use voile_model::{Diagnostic, Mesh, Severity, codes};
 
-use super::cluster::{ClusterArgs, ReadResources};
+use crate::commands::kubernetes::cluster::{ClusterArgs, ReadResources};
 
 /// Folders and the output format.
 #[derive(Debug, clap::Args)]
@@ -109,7 +109,9 @@ fn analyze(args: &AnalyzeArgs, read: &ReadResources) -> ExitCode {
             .for_each(|one| one.severity = Severity::Error);
     }
     let ignored = IgnoredRules::of(files);
-    diagnostics.extend(ignored.unknown(|code| super::explain_code::meaning(code).is_some()));
+    diagnostics.extend(
+        ignored.unknown(|code| crate::commands::inspect::explain_code::meaning(code).is_some()),
+    );
     Diagnostic::sort(&mut diagnostics);
     diagnostics.dedup();
     let all = diagnostics.len();
@@ -131,7 +133,7 @@ fn analyze(args: &AnalyzeArgs, read: &ReadResources) -> ExitCode {
         Output::Json => json(&printed),
         Output::Sarif => sarif::sarif(&printed, &shown(&hidden)),
     };
-    if let Err(error) = super::print(text.as_bytes()) {
+    if let Err(error) = crate::commands::print(text.as_bytes()) {
         eprintln!("voile analyze: cannot write: {error}");
         return ExitCode::from(2);
     }

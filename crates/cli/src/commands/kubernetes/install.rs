@@ -11,14 +11,14 @@ use voile_kubernetes::{Client, ClusterAddress, connect};
 
 /// The cluster and the control plane in it.
 #[derive(Debug, clap::Args)]
-pub(super) struct ClusterArgs {
+pub(crate) struct ClusterArgs {
     /// Namespace of the control plane.
     #[arg(long, short, value_name = "NAME", default_value = "istio-system")]
-    pub(super) namespace: String,
+    pub(crate) namespace: String,
 
     /// Revision of the control plane; without it the default revision.
     #[arg(long, value_name = "NAME")]
-    pub(super) revision: Option<String>,
+    pub(crate) revision: Option<String>,
 
     /// File that leads to the cluster; without it that of the variable KUBECONFIG, or `~/.kube/config`.
     #[arg(long, value_name = "FILE")]
@@ -31,7 +31,7 @@ pub(super) struct ClusterArgs {
 
 impl ClusterArgs {
     /// A client of the cluster.
-    pub(super) async fn connect(&self) -> Result<Client, InstallError> {
+    pub(crate) async fn connect(&self) -> Result<Client, InstallError> {
         let address = ClusterAddress {
             kubeconfig: self.kubeconfig.clone(),
             context: self.context.clone(),
@@ -92,7 +92,7 @@ pub(crate) struct InstallArgs {
     wait: bool,
 
     /// The longest time to wait, such as 90s or 5m.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = super::proxy::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::commands::serve::proxy::duration)]
     timeout: Duration,
 }
 
@@ -116,12 +116,12 @@ impl InstallArgs {
 pub(crate) fn run(args: &InstallArgs) -> ExitCode {
     exit_code(
         "install",
-        super::on_runtime(execute(args), InstallError::Unavailable),
+        crate::commands::on_runtime(execute(args), InstallError::Unavailable),
     )
 }
 
 /// Prints the error, if there is one.
-pub(super) fn exit_code(command: &str, done: Result<ExitCode, InstallError>) -> ExitCode {
+pub(crate) fn exit_code(command: &str, done: Result<ExitCode, InstallError>) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use voile_kubernetes::pods::{self, PodPort, PodReference};
 
-use super::cluster::ClusterArgs;
+use crate::commands::kubernetes::cluster::ClusterArgs;
 
 /// Beyond what a page may wait for by itself.
 const PATIENCE: Duration = Duration::from_secs(10);

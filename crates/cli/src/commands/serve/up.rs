@@ -41,7 +41,7 @@ pub(crate) struct UpArgs {
     state: Option<PathBuf>,
 
     #[command(flatten)]
-    root: super::control::RootArgs,
+    root: crate::commands::serve::control::RootArgs,
 
     /// End with exit code 1 if the folder has any error when it is first read, or a pod is not ready in time. Without
     /// this option that is so only if no pod can be started.
@@ -83,7 +83,7 @@ pub(crate) struct UpArgs {
     control_planes: usize,
 
     #[command(flatten)]
-    keys: super::control::KeyArgs,
+    keys: crate::commands::serve::control::KeyArgs,
 }
 
 fn control_planes(text: &str) -> Result<usize, String> {
@@ -107,7 +107,7 @@ enum Egress {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Dataplane {
+pub(crate) enum Dataplane {
     /// A sidecar in each pod that is injected.
     Sidecar,
     /// One node proxy in place of those sidecars.
@@ -178,7 +178,7 @@ fn token_ttl(text: &str) -> Result<Duration, String> {
     const LEAST: u64 = 10;
     /// Longest life that the authority accepts, in seconds.
     const MOST: u64 = 24 * 3600;
-    let ttl = super::proxy::duration(text)?;
+    let ttl = crate::commands::serve::proxy::duration(text)?;
     match (LEAST..=MOST).contains(&ttl.as_secs()) {
         true => Ok(ttl),
         false => Err(format!("`{text}`: expected 10s to 24h")),

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use voile_analysis::explain::{self, Access, CallerAccess, CallerGroup};
 
-use super::cluster::ClusterArgs;
-use super::explain::{DataPlanes, Output, mesh, namespace};
-use super::named_workloads;
+use crate::commands::inspect::explain::{DataPlanes, Output, mesh, namespace};
+use crate::commands::inspect::named_workloads;
+use crate::commands::kubernetes::cluster::ClusterArgs;
 
 /// The service.
 #[derive(Debug, clap::Args)]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use voile_kubernetes::install::{self, InstallError, Removal};
 
-use super::install::{ClusterArgs, exit_code};
+use crate::commands::kubernetes::install::{ClusterArgs, exit_code};
 
 /// Remove the control plane that `voile install` installed, and all that it wrote.
 ///
@@ -35,7 +35,7 @@ pub(crate) struct UninstallArgs {
 pub(crate) fn run(args: &UninstallArgs) -> ExitCode {
     exit_code(
         "uninstall",
-        super::on_runtime(execute(args), InstallError::Unavailable),
+        crate::commands::on_runtime(execute(args), InstallError::Unavailable),
     )
 }
 
@@ -53,7 +53,7 @@ async fn execute(args: &UninstallArgs) -> Result<ExitCode, InstallError> {
 }
 
 /// Asks a person. Without a terminal nobody answers, and the answer is no.
-pub(super) fn ask(question: &str) -> bool {
+pub(crate) fn ask(question: &str) -> bool {
     let input = std::io::stdin();
     if !input.is_terminal() {
         eprintln!("{question} Nobody can answer here: give --yes");

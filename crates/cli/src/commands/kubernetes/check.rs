@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use voile_kubernetes::install::{Checks, InstallError, Release};
 
-use super::explain::Output;
-use super::install::{ClusterArgs, exit_code};
+use crate::commands::inspect::explain::Output;
+use crate::commands::kubernetes::install::{ClusterArgs, exit_code};
 
 /// Check a Kubernetes cluster, and the control plane in it if there is one.
 ///
@@ -34,7 +34,7 @@ pub(crate) struct CheckArgs {
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     exit_code(
         "check",
-        super::on_runtime(execute(args), InstallError::Unavailable),
+        crate::commands::on_runtime(execute(args), InstallError::Unavailable),
     )
 }
 

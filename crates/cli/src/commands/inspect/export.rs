@@ -12,8 +12,8 @@ use voile_model::mesh::{KeySource, Provider, RequestAuthentication, TokenRule, t
 use voile_model::{Mesh, Namespace};
 use voile_policy::tokens::KeySet;
 
-use super::explain::key_set;
-use super::generate::labels;
+use crate::commands::inspect::explain::key_set;
+use crate::commands::inspect::generate::labels;
 
 /// The export.
 #[derive(Debug, clap::Args)]

@@ -324,7 +324,7 @@ impl Policies {
 }
 
 /// Labels as an option that may be given several times says them.
-pub(super) fn labels(option: &str, written: &[String]) -> Result<Labels, String> {
+pub(crate) fn labels(option: &str, written: &[String]) -> Result<Labels, String> {
     let pair = |text: &String| {
         let (key, value) = text
             .split_once('=')

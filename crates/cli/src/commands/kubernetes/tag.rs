@@ -7,10 +7,10 @@ use voile_kubernetes::install::{
     InstallError, RevisionTag, TagChange, list_tags, remove_tag, set_tag,
 };
 
-use super::explain::Output;
-use super::install::{ClusterArgs, exit_code};
-use super::monitoring::table;
-use super::uninstall::ask;
+use crate::commands::inspect::explain::Output;
+use crate::commands::inspect::monitoring::table;
+use crate::commands::kubernetes::install::{ClusterArgs, exit_code};
+use crate::commands::kubernetes::uninstall::ask;
 
 /// Set, list and remove tags: names such as `prod` that namespaces use instead of a revision.
 ///
@@ -59,7 +59,7 @@ enum TagCommand {
 }
 
 pub(crate) fn run(args: &TagArgs) -> ExitCode {
-    let done = super::on_runtime(execute(&args.command), InstallError::Unavailable);
+    let done = crate::commands::on_runtime(execute(&args.command), InstallError::Unavailable);
     exit_code("tag", done)
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::monitoring::{table, word};
+use crate::commands::inspect::monitoring::{table, word};
 
 /// Lists of the page, and what a row of each is called.
 const LISTS: [(&str, &str); 7] = [

@@ -99,7 +99,7 @@ pub(crate) fn run(args: TokenArgs) -> ExitCode {
             let stdout = std::fs::metadata("/dev/stdout");
             if let Some(warning) = stdout
                 .ok()
-                .and_then(|file| super::token_files::warning_of_output(&file))
+                .and_then(|file| crate::commands::serve::token_files::warning_of_output(&file))
             {
                 eprintln!("voile token: {warning}");
             }

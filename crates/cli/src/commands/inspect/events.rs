@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::monitoring::{AllMonitoring, PageServer, short, word};
+use crate::commands::inspect::monitoring::{AllMonitoring, PageServer, short, word};
 
 /// Follow events of control planes: changes published and when every proxy has them, proxies that connect, disconnect
 /// or refuse configuration, certificates issued.
@@ -35,7 +35,7 @@ pub(crate) struct EventsArgs {
     #[arg(long)]
     past: bool,
     /// Stop after this time, such as 30s.
-    #[arg(long = "for", value_name = "DURATION", value_parser = super::proxy::duration)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = crate::commands::serve::proxy::duration)]
     for_: Option<Duration>,
     /// As JSON, one object a line.
     #[arg(long)]

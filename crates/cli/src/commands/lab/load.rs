@@ -723,6 +723,7 @@ fn print(args: &LoadArgs, text: &str) -> Result<(), String> {
             let _ = std::io::stdout().write_all(text.as_bytes());
             format!("write {}: {error}; the result is on stdout", path.display())
         }),
-        None => super::print(text.as_bytes()).map_err(|error| format!("write to stdout: {error}")),
+        None => crate::commands::print(text.as_bytes())
+            .map_err(|error| format!("write to stdout: {error}")),
     }
 }

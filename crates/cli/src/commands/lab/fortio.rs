@@ -9,7 +9,7 @@ use clap::Parser as _;
 use voile_load::fortio::FortioForm;
 use voile_load::options::pattern;
 
-use super::load;
+use crate::commands::lab::load;
 use flags::{FLAGS, FlagHandling};
 
 /// Send load like `fortio load`, with its flags where they mean the same.

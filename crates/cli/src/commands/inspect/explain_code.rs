@@ -39,7 +39,7 @@ pub(crate) fn run(args: &ExplainCodeArgs) -> ExitCode {
             }
         }
     }
-    match super::print(text.as_bytes()) {
+    match crate::commands::print(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("voile explain-code: cannot write: {error}");
@@ -55,7 +55,7 @@ fn tables() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// Explanation of a code.
-pub(super) fn meaning(code: &str) -> Option<&'static str> {
+pub(crate) fn meaning(code: &str) -> Option<&'static str> {
     let mut tables = tables();
     let found = tables.find(|(known, _)| known.eq_ignore_ascii_case(code));
     found.map(|(_, meaning)| meaning)

@@ -211,17 +211,17 @@ enum JwksLoopback {
 
 /// Permission to make another root than proxies trust.
 #[derive(Debug, clap::Args)]
-pub(super) struct RootArgs {
+pub(crate) struct RootArgs {
     /// Start with a new root if the state directory no longer has the previous one. Without this option a lost or
     /// replaced state directory is an error, because running proxies would refuse the new root: each of them needs the
     /// new root certificate and a new token. An existing root stays.
     #[arg(long)]
-    pub(super) new_root: bool,
+    pub(crate) new_root: bool,
 }
 
 /// Fetching of token issuers' keys.
 #[derive(Debug, clap::Args)]
-pub(super) struct KeyArgs {
+pub(crate) struct KeyArgs {
     /// Interval between fetches of token issuers' keys (`jwksUri`, OpenID discovery), at least 100ms; shorter after
     /// failures. Valid keys stay until newer ones arrive.
     #[arg(long, value_name = "DURATION", default_value = "20m", value_parser = jwks_refresh)]
@@ -239,7 +239,7 @@ pub(super) struct KeyArgs {
 
 impl KeyArgs {
     /// The same as words for a control plane that another process is.
-    pub(super) fn words(&self) -> std::io::Result<Vec<(&'static str, String)>> {
+    pub(crate) fn words(&self) -> std::io::Result<Vec<(&'static str, String)>> {
         let refresh = format!("{}ms", self.jwks_refresh.as_millis());
         let mut words = vec![
             ("--jwks-refresh", refresh),
@@ -256,7 +256,7 @@ impl KeyArgs {
 }
 
 fn connection_age(text: &str) -> Result<Duration, String> {
-    let age = super::proxy::duration(text)?;
+    let age = crate::commands::serve::proxy::duration(text)?;
     match age >= Duration::from_secs(1) {
         true => Ok(age),
         false => Err(format!("`{text}`: expected 1s or more")),
@@ -264,7 +264,7 @@ fn connection_age(text: &str) -> Result<Duration, String> {
 }
 
 fn workload_grace(text: &str) -> Result<Duration, String> {
-    let grace = super::proxy::duration(text)?;
+    let grace = crate::commands::serve::proxy::duration(text)?;
     match grace >= Duration::from_millis(100) {
         true => Ok(grace),
         false => Err(format!("`{text}`: expected 100ms or more")),
@@ -272,7 +272,7 @@ fn workload_grace(text: &str) -> Result<Duration, String> {
 }
 
 fn jwks_refresh(text: &str) -> Result<Duration, String> {
-    let refresh = super::proxy::duration(text)?;
+    let refresh = crate::commands::serve::proxy::duration(text)?;
     match refresh >= Duration::from_millis(100) {
         true => Ok(refresh),
         false => Err(format!("`{text}`: expected 100ms or more")),
@@ -280,7 +280,7 @@ fn jwks_refresh(text: &str) -> Result<Duration, String> {
 }
 
 fn certificate_ttl(text: &str) -> Result<Duration, String> {
-    let ttl = super::proxy::duration(text)?;
+    let ttl = crate::commands::serve::proxy::duration(text)?;
     match (voile_identity::MIN_TTL..=voile_identity::MAX_TTL).contains(&ttl) {
         true => Ok(ttl),
         false => Err(format!("`{text}`: expected 10s to 24h")),

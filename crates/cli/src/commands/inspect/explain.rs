@@ -11,9 +11,9 @@ use voile_analysis::explain::{
 };
 use voile_model::{Identity, Mesh, Namespace, Source};
 
-use super::cluster::{ClusterArgs, ReadResources};
-use super::named_workloads;
-use super::up::Dataplane;
+use crate::commands::inspect::named_workloads;
+use crate::commands::kubernetes::cluster::{ClusterArgs, ReadResources};
+use crate::commands::serve::up::Dataplane;
 
 /// The request.
 #[derive(Debug, clap::Args)]
@@ -71,7 +71,7 @@ pub(crate) struct ExplainArgs {
 
 /// Data plane of the folder's pods.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub(super) struct DataPlanes {
+pub(crate) struct DataPlanes {
     /// Answer as for `voile up --dataplane WHO`: with `node`, a node proxy replaces the sidecars, and applies policies
     /// to connections instead of requests. Without this option labels decide, as for `voile up`
     #[arg(long, value_enum, value_name = "WHO")]
@@ -79,7 +79,7 @@ pub(super) struct DataPlanes {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Output {
+pub(crate) enum Output {
     Text,
     Json,
 }
@@ -102,7 +102,7 @@ pub(crate) fn run(args: ExplainArgs) -> ExitCode {
 }
 
 /// Reads folders and files, or a cluster, as one mesh. Returns the namespace of names without one, too.
-pub(super) fn mesh(
+pub(crate) fn mesh(
     paths: &[PathBuf],
     cluster: &ClusterArgs,
     served: DataPlanes,
@@ -124,7 +124,7 @@ pub(super) fn mesh(
 }
 
 /// A namespace that a person names.
-pub(super) fn namespace(name: &str) -> Result<Namespace, String> {
+pub(crate) fn namespace(name: &str) -> Result<Namespace, String> {
     Namespace::new(name).ok_or_else(|| format!("`{name}` is not a namespace"))
 }
 
@@ -145,7 +145,7 @@ fn identity(mesh: &Mesh, text: &str, own: &Namespace) -> Result<Identity, String
 }
 
 /// Issuer and text of a key set.
-pub(super) fn key_set(text: &String) -> Result<(String, String), String> {
+pub(crate) fn key_set(text: &String) -> Result<(String, String), String> {
     // An issuer may have `=` in it; a file's name hardly has.
     let (issuer, file) = text
         .rsplit_once('=')
