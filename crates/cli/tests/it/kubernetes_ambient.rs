@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use voile_testkit::cluster::{Cluster, wait_for};
 
 use crate::kubernetes::{PATIENCE, VOILE, voile};
+use crate::kubernetes_capture;
 
 const NAMESPACE: &str = "orchard";
 const REDIRECTION: &str = r"jsonpath={.metadata.annotations.ambient\.istio\.io/redirection}";
@@ -189,7 +190,7 @@ fn a_label_brings_running_pods_into_the_mesh_and_its_removal_takes_them_out() {
         "--timeout",
         "90s",
         "--set",
-        "image.repository=localhost/voile,image.tag=test,image.pullPolicy=Never,ambient.enabled=true",
+        "image.repository=localhost/voile,image.tag=test,image.pullPolicy=Never,ambient.enabled=true,pilot.cni.enabled=true",
     ];
     voile(cluster, &install);
     cluster.apply(ORCHARD).expect("the orchard");
@@ -227,6 +228,7 @@ fn a_label_brings_running_pods_into_the_mesh_and_its_removal_takes_them_out() {
         "enrolment of a running pod, from before kubectl label to the record as kubectl shows it: {times:?}"
     );
     traffic_survives_an_agent(cluster);
+    kubernetes_capture::is_by_the_plugin(cluster, (NAMESPACE, "stranger"));
     label("istio.io/dataplane-mode-");
     for pod in ["web", "newcomer"] {
         until_record(cluster, pod, "");

@@ -33,16 +33,24 @@ pub(crate) struct PluginConfig {
     agent_namespace: String,
     /// Start of the names of the agent's own pods, which start without the agent.
     agent_pods: String,
+    /// True if the node has a node proxy, so that its pods may be ambient.
+    has_node_proxy: bool,
 }
 
 impl PluginConfig {
-    pub(crate) fn new(socket: PathBuf, kubeconfig: PathBuf, agent: (&str, &str)) -> Self {
+    pub(crate) fn new(
+        socket: PathBuf,
+        kubeconfig: PathBuf,
+        agent: (&str, &str),
+        has_node_proxy: bool,
+    ) -> Self {
         Self {
             plugin: PLUGIN.to_owned(),
             socket,
             kubeconfig,
             agent_namespace: agent.0.to_owned(),
             agent_pods: agent.1.to_owned(),
+            has_node_proxy,
         }
     }
 }

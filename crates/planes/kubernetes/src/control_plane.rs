@@ -39,6 +39,8 @@ pub struct ClusterOptions {
     pub replica: String,
     /// Address of the webhooks, and the image of injected proxies; without it Pods are not injected.
     pub injection: Option<(SocketAddr, String)>,
+    /// True if a CNI plugin redirects the connections of injected Pods, which then have no `istio-init`.
+    pub cni: bool,
 }
 
 /// Why a control plane on a cluster does not start.
@@ -119,6 +121,7 @@ impl ControlPlane {
                 image,
                 revision: cluster.revision.clone(),
                 discovery_address: format!("{service}:15012"),
+                cni: cluster.cni,
                 ..InjectorOptions::default()
             };
             pods = Some((options.clone(), settings.clone()));

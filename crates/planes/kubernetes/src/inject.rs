@@ -23,6 +23,7 @@ use json_patch::Patch;
 use serde_json::Value;
 use voile_model::mesh::MeshConfig;
 
+pub(crate) use containers::PROXY_USER;
 pub(crate) use decision::INJECT;
 pub use decision::SkipReason;
 pub use manifest::{
@@ -33,7 +34,11 @@ pub use options::{InjectorOptions, LabelSelector};
 /// Container of the proxy.
 pub(crate) const PROXY_CONTAINER: &str = "istio-proxy";
 /// Init container that sets the redirect rules.
-const INIT_CONTAINER: &str = "istio-init";
+pub(crate) const INIT_CONTAINER: &str = "istio-init";
+/// Argument of a sidecar that others redirect connections to.
+pub(crate) const CAPTURE_ARGUMENT: &str = "--capture=redirect-by-user";
+/// Begins the argument with the address at which a sidecar answers DNS questions.
+pub(crate) const DNS_ARGUMENT: &str = "--dns=";
 
 /// A Pod that is about to be created.
 #[derive(Debug, Clone, Copy)]

@@ -1,25 +1,29 @@
-//! The agent of a node: it enrols ambient pods. It watches the pods of its node, enters their networks, writes the rules by which
-//! their connections go through the node proxy, and tells the node proxy of them (ZDS). It decides nothing about traffic.
+//! The agent of a node: it watches the pods of its node, enters their networks, and writes the rules by which their connections go
+//! through their sidecar or the node proxy. It tells the node proxy of ambient pods (ZDS). It decides nothing about traffic.
 //!
 //! ```text
-//! API server ─ pods, namespaces ─▶ view ─▶ enrolment ─ rules ─▶ networks of pods
-//! CNI plugin ─ new pod, network ─▶ calls ──┘   └─ pods ─▶ node proxy
+//! API server ─ pods, namespaces ─▶ view ─┬▶ enrolment ─ rules ─▶ networks of ambient pods
+//! CNI plugin ─ new pod, network ─▶ calls ─┤      └─ pods ─▶ node proxy
+//!                                         └▶ sidecars ─ rules ─▶ networks of pods with a sidecar
 //! ```
 
 mod calls;
 mod enrolment;
 mod networks;
 mod role;
+mod sidecars;
 mod view;
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::Client;
 use kube::api::Api;
 use tokio::sync::{mpsc, watch};
+use voile_host::netns::rules::Tool;
 use voile_zds::NodeAgent;
 
 pub(crate) use role::PodRole;
@@ -29,6 +33,7 @@ use crate::cni::{Installation, InstallationError};
 use crate::connect::{ClusterAddress, connect};
 use crate::error::{ClusterError, FORBIDDEN, NOT_FOUND, UNAUTHORIZED};
 use enrolment::{Enrolment, NodeSnapshot};
+use sidecars::SidecarCapture;
 use view::NodeView;
 
 /// Pause before what is left is tried again.
@@ -47,14 +52,21 @@ pub struct NodeAgentOptions {
     pub namespace: String,
     /// Name of the agent's own DaemonSet, and of its ServiceAccount.
     pub daemon_set: String,
-    /// Socket for the node proxy (ZDS).
-    pub zds: PathBuf,
     /// The node's `/proc`.
     pub proc: PathBuf,
+    /// The node proxy; without it no pod is ambient.
+    pub ambient: Option<AmbientOptions>,
+    /// The CNI plugin; without it pods are enrolled or captured once they run.
+    pub cni: Option<CniOptions>,
+}
+
+/// The node proxy and what it does.
+#[derive(Debug, Clone)]
+pub struct AmbientOptions {
+    /// Socket for the node proxy (ZDS).
+    pub zds: PathBuf,
     /// True if the node proxy answers the pods' DNS questions.
     pub dns: bool,
-    /// The CNI plugin; without it pods are enrolled once they run.
-    pub cni: Option<CniOptions>,
 }
 
 /// Where the CNI plugin is installed. The folders are the node's, as the agent sees them.
@@ -95,7 +107,7 @@ fn at(what: impl Into<String>) -> impl FnOnce(io::Error) -> NodeAgentError {
 }
 
 /// Runs an agent until `stop`. Pods stay enrolled, since the next agent finds them so. If the agent's DaemonSet is deleted, it takes
-/// the CNI plugin off the node and the rules off the pods.
+/// the CNI plugin off the node and the rules off the ambient pods. Pods with a sidecar keep their rules, or they would bypass it.
 ///
 /// # Errors
 /// It cannot start, or the plugin cannot be installed.
@@ -104,38 +116,34 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), NodeAgentError> {
     let client = connect(&options.address).await?;
-    let runtime = tokio::runtime::Handle::current();
-    let agent = NodeAgent::start(&options.zds, &runtime)
-        .map_err(at(format!("the socket {}", options.zds.display())))?;
-    let enrolment = Enrolment::new(client.clone(), options.proc.clone(), options.dns, agent);
-    let mut enrolment = enrolment.map_err(at("the networks of this node"))?;
-    let (view, views) = watch::channel(NodeView::default());
-    let installation = options.cni.as_ref().map(|cni| Installation {
-        programs: cni.programs.clone(),
-        configs: cni.configs.clone(),
-        configs_on_node: cni.configs_on_node.clone(),
-        socket: cni.socket.clone(),
-        account: options.daemon_set.clone(),
-        agent: (
-            options.namespace.clone(),
-            format!("{}-", options.daemon_set),
-        ),
-    });
+    let tool = Tool::find().map_err(|error| at("redirect rules")(io::Error::other(error)))?;
+    let sidecars = SidecarCapture::new(tool.clone(), options.proc.clone());
+    let sidecars = Arc::new(sidecars);
+    let mut enrolment = enrolment(&client, &options, tool)?;
+    let (view, views) = watch::channel(NodeView::new(options.ambient.is_some()));
+    let installation = installation(&options);
     let plugin = async {
         // A plugin must not find an agent that does not know the pods yet.
         let mut first = views.clone();
         let _ = first.wait_for(NodeView::is_complete).await;
         let (send, calls) = mpsc::channel(WAITING_CALLS);
-        let serving = enrol(&mut enrolment, views.clone(), calls);
+        let serving = async {
+            match &mut enrolment {
+                Some(enrolment) => enrol(enrolment, views.clone(), calls).await,
+                None => std::future::pending().await,
+            }
+        };
+        let repairing = sidecars.repair(views.clone());
         let (Some(cni), Some(installation)) = (&options.cni, &installation) else {
             let _no_plugin = send;
-            serving.await;
+            tokio::join!(serving, repairing);
             return Ok::<(), NodeAgentError>(());
         };
-        let answering = calls::serve(&cni.socket, views.clone(), send)
+        let answering = calls::serve(&cni.socket, views.clone(), Arc::clone(&sidecars), send)
             .map_err(at(format!("the socket {}", cni.socket.display())))?;
         tokio::select! {
             () = serving => Ok(()),
+            () = repairing => Ok(()),
             () = answering => Ok(()),
             kept = installation.keep(&client) => Ok(kept?),
         }
@@ -152,8 +160,44 @@ pub async fn run(
         installation.remove()?;
         tracing::info!("the CNI plugin is removed");
     }
-    enrolment.dissolve().await;
+    if let Some(enrolment) = &mut enrolment {
+        enrolment.dissolve().await;
+    }
     Ok(())
+}
+
+/// The enrolment of ambient pods, on a node with a node proxy.
+fn enrolment(
+    client: &Client,
+    options: &NodeAgentOptions,
+    tool: Tool,
+) -> Result<Option<Enrolment>, NodeAgentError> {
+    let Some(ambient) = &options.ambient else {
+        return Ok(None);
+    };
+    let runtime = tokio::runtime::Handle::current();
+    let agent = NodeAgent::start(&ambient.zds, &runtime)
+        .map_err(at(format!("the socket {}", ambient.zds.display())))?;
+    let proc = options.proc.clone();
+    let enrolment = Enrolment::new(client.clone(), proc, ambient.dns, tool, agent);
+    Ok(Some(enrolment.map_err(at("the networks of this node"))?))
+}
+
+/// The place of the CNI plugin on the node.
+fn installation(options: &NodeAgentOptions) -> Option<Installation> {
+    let cni = options.cni.as_ref()?;
+    Some(Installation {
+        programs: cni.programs.clone(),
+        configs: cni.configs.clone(),
+        configs_on_node: cni.configs_on_node.clone(),
+        socket: cni.socket.clone(),
+        account: options.daemon_set.clone(),
+        agent: (
+            options.namespace.clone(),
+            format!("{}-", options.daemon_set),
+        ),
+        has_node_proxy: options.ambient.is_some(),
+    })
 }
 
 /// Follows the view and the plugins' calls, for ever.
@@ -275,9 +319,8 @@ spec:
             node: "node-1".to_owned(),
             namespace: "default".to_owned(),
             daemon_set: "voile-node".to_owned(),
-            zds: PathBuf::new(),
             proc: PathBuf::new(),
-            dns: false,
+            ambient: None,
             cni: None,
         };
         let installation = Installation::in_folder(folder.path());

@@ -41,7 +41,7 @@ pub use packets::{AsyncPackets, Packet, PacketListener, Packets};
 pub use proxy_protocol::{ProxyHeader, ProxyHeaderError, read_proxy_header};
 pub use redirected::{
     APPLICATION_MARK, APPLICATION_SOURCE_V4, APPLICATION_SOURCE_V6, CaptureExemption, OUTWARD_MARK,
-    Origin, is_local, may_be_transparent, may_mark, original_destination,
+    Origin, is_local, is_redirected, may_be_transparent, may_mark, original_destination,
 };
 pub use relay::{FirstSpeaker, RelayEnd, RelayOutcome, relay, relay_watched, yield_turn};
 pub use stream::{ServerTls, SocketEvents, TcpIo, TransportStream, TunnelledStream};

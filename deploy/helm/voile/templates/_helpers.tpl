@@ -72,6 +72,13 @@ true
 {{- end -}}
 {{- end }}
 
+{{/* "true" if nodes have an agent: for ambient pods, or for the connections of sidecars. */}}
+{{- define "voile.nodeAgent" -}}
+{{- if or .Values.ambient.enabled (and .Values.pilot.cni.enabled .Values.cni.enabled) -}}
+true
+{{- end -}}
+{{- end }}
+
 {{/* Name of the node agent's objects of this revision. */}}
 {{- define "voile.node" -}}
 voile-node{{ with .Values.revision }}-{{ . }}{{ end }}

@@ -1,20 +1,22 @@
-//! `voile node-agent`: enrols the ambient pods of a Kubernetes node.
+//! `voile node-agent`: redirects the connections of the mesh's pods of a Kubernetes node.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
 use voile_kubernetes::ClusterAddress;
-use voile_kubernetes::node_agent::{self, CniOptions, NodeAgentOptions};
+use voile_kubernetes::node_agent::{self, AmbientOptions, CniOptions, NodeAgentOptions};
 
-/// Enrol the ambient pods of a Kubernetes node.
+/// Redirect the connections of the mesh's pods of a Kubernetes node.
 ///
 /// The agent watches the pods of its node. A pod with the label `istio.io/dataplane-mode: ambient`, or of a namespace with it, is
 /// enrolled: the agent enters its network, redirects its connections, and hands it to the node proxy (`voile proxy --role node`).
 /// The pod is not restarted. The annotation `ambient.istio.io/redirection: enabled` records it.
 ///
+/// A pod with a sidecar and without the init container `istio-init` gets the rules of `voile redirect` from the agent.
+///
 /// With --cni the agent also installs the CNI plugin `voile-cni` behind the primary plugin of the node, and keeps it there. New pods
-/// then start when they are enrolled. The plugin is removed when the agent ends because its DaemonSet is deleted.
+/// then start when they are enrolled or have their rules. The plugin is removed when the agent ends because its DaemonSet is deleted.
 ///
 /// The agent needs the capabilities SYS_ADMIN (to enter networks), NET_ADMIN and NET_RAW (to write rules) and SYS_PTRACE (to find
 /// the networks of running pods).
@@ -37,6 +39,9 @@ pub(crate) struct NodeAgentArgs {
     /// Name of the agent's DaemonSet, and of its ServiceAccount.
     #[arg(long, value_name = "NAME", default_value = "voile-node")]
     daemon_set: String,
+    /// Enrol ambient pods; there is a node proxy on the node.
+    #[arg(long, value_name = "true|false", default_value_t = true, action = clap::ArgAction::Set)]
+    ambient: bool,
     /// Socket for the node proxy (ztunnel's ZDS protocol). Its folder must belong to root.
     #[arg(long, value_name = "PATH", default_value = "/var/run/voile/zds.sock")]
     zds: PathBuf,
@@ -82,9 +87,11 @@ impl NodeAgentArgs {
             node: self.node,
             namespace: self.namespace,
             daemon_set: self.daemon_set,
-            zds: self.zds,
             proc: self.proc,
-            dns: self.dns,
+            ambient: self.ambient.then_some(AmbientOptions {
+                zds: self.zds,
+                dns: self.dns,
+            }),
             cni: self.cni.then_some(CniOptions {
                 programs: self.cni_programs,
                 configs: self.cni_configs,

@@ -169,6 +169,10 @@ struct ClusterArgs {
     #[arg(long, value_name = "IMAGE", default_value = "voile:latest")]
     proxy_image: String,
 
+    /// A CNI plugin redirects the connections of injected Pods: they get no init container `istio-init`.
+    #[arg(long, requires = "kubernetes")]
+    cni: bool,
+
     /// Name of this replica, which no other has.
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value_t = replica())]
     replica: String,
@@ -198,6 +202,7 @@ impl ClusterArgs {
                 OptionalAddress::Off => None,
                 OptionalAddress::On(address) => Some((address, self.proxy_image)),
             },
+            cni: self.cni,
         })
     }
 }

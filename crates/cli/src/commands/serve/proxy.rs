@@ -122,6 +122,10 @@ pub(crate) struct ProxyArgs {
     /// proxy's user, and connections to the application come from 127.0.0.6 or ::6. `voile redirect` writes such rules.
     #[arg(long, value_enum, value_name = "HOW", default_value = "none")]
     capture: CaptureMode,
+    /// Own addresses of the pod, joined by commas. With `--capture redirect-by-user` the proxy is not ready before the kernel
+    /// redirects its connections to them.
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
+    capture_check: Vec<IpAddr>,
     /// Target of redirected outbound connections. 0.0.0.0 stands for [::], too.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15001")]
     capture_outbound: SocketAddr,
@@ -276,6 +280,10 @@ pub(crate) fn run(args: ProxyArgs) -> ExitCode {
         );
         return ExitCode::from(2);
     }
+    if !args.capture_check.is_empty() && args.capture != CaptureMode::RedirectByUser {
+        eprintln!("voile proxy: --capture-check needs --capture redirect-by-user");
+        return ExitCode::from(2);
+    }
     let who = match who(&args) {
         Ok(who) => who,
         Err(error) => {
@@ -309,6 +317,7 @@ fn options(
         probers,
         limits: limits(&args),
         capture: capture(&args),
+        captured_addresses: args.capture_check.clone(),
         workload,
         membership,
         exec_probes: args.exec_probes,

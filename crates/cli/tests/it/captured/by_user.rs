@@ -13,7 +13,7 @@ use super::{
     BY_USER, CLIENT, Captured, PROXY_USER, SERVER, VIP, WORLD, beside, connect, listen, local,
     redirect,
 };
-use crate::mesh::{Process, application, get, series};
+use crate::mesh::{Process, application, get, series, wait_until};
 use crate::up_netns::is_root;
 
 const REQUEST: &[u8] = b"GET /who HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n";
@@ -68,7 +68,7 @@ fn a_sidecar_without_capabilities_carries_all_connections_of_its_pod() {
         return;
     }
     let policy = "outboundTrafficPolicy: {mode: ALLOW_ANY}";
-    let Some(mesh) = Captured::start_as(BY_USER, "STRICT", policy) else {
+    let Some(mut mesh) = Captured::start_as(BY_USER, "STRICT", policy) else {
         return;
     };
     let any: IpAddr = match mesh.v6 {
@@ -134,6 +134,36 @@ fn a_sidecar_without_capabilities_carries_all_connections_of_its_pod() {
     redirect(&mesh.client, &["--remove"]);
     let answer = ask(&mesh.client, (CLIENT, 8099));
     assert!(answer.ends_with(&CLIENT.to_string()), "{answer:?}");
+    is_ready_only_with_the_rules(&mut mesh);
+}
+
+/// The client's sidecar starts again without rules, and gets them while it waits.
+fn is_ready_only_with_the_rules(mesh: &mut Captured) {
+    drop(mesh._sidecars.remove(0));
+    let addresses = match mesh.v6 {
+        true => format!("{CLIENT},{}", beside(CLIENT)),
+        false => CLIENT.to_string(),
+    };
+    let arguments = ["--capture", BY_USER, "--capture-check", &addresses];
+    let sidecar = mesh.proxy("client", &mesh.client, &arguments);
+    let page = || {
+        let ready = mesh.client.run(|| get(local(15021), "/healthz/ready"));
+        let answer = ready.expect("entered").ok()?;
+        Some((answer.status, String::from_utf8(answer.body).expect("text")))
+    };
+    let missing = format!("not ready: connections to this pod's address {CLIENT} are not");
+    wait_until("nothing but the rules is missing", || {
+        let Some((status, reason)) = page() else {
+            return false;
+        };
+        assert_eq!(status, 503, "{reason}");
+        reason.starts_with(&missing) && !reason.contains("; no")
+    });
+    redirect(&mesh.client, &[]);
+    wait_until("the rules are noticed", || {
+        page().is_some_and(|(status, _)| status == 200)
+    });
+    assert!(!sidecar.log().contains("ERROR"), "{}", sidecar.log());
 }
 
 /// Runs `voile redirect`, as another user than root if one is given; says whether it succeeded, and what it printed.

@@ -48,6 +48,7 @@ mod tests {
             "/run/voile/cni.sock".into(),
             "/etc/cni/net.d/kubeconfig".into(),
             ("istio-system", "voile-node-"),
+            true,
         )
     }
 

@@ -60,6 +60,7 @@ pub(crate) struct Installation {
     pub(crate) account: String,
     /// Namespace and start of the names of the agent's own pods.
     pub(crate) agent: (String, String),
+    pub(crate) has_node_proxy: bool,
 }
 
 impl Installation {
@@ -109,6 +110,7 @@ impl Installation {
             self.socket.clone(),
             self.configs_on_node.join(KUBECONFIG),
             (&self.agent.0, &self.agent.1),
+            self.has_node_proxy,
         );
         let file = self.primary()?;
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
@@ -290,6 +292,7 @@ mod tests {
             socket: "/run/voile/cni.sock".into(),
             account: "voile-node".to_owned(),
             agent: ("istio-system".to_owned(), "voile-node-".to_owned()),
+            has_node_proxy: true,
         }
     }
 

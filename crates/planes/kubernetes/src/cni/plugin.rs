@@ -187,7 +187,10 @@ async fn without_agent(
     match asked {
         Ok(Ok(PodRole::Outside)) => Ok(()),
         Ok(Ok(_)) => {
-            let message = format!("{agent}; a pod of the mesh waits for it");
+            let message = format!(
+                "{agent}; a pod of the mesh waits for it; cure: kubectl -n {} get pods -o wide, of the names {}…",
+                own.agent_namespace, own.agent_pods
+            );
             Err(failed(TRY_AGAIN_LATER, message))
         }
         Ok(Err(error)) => {
@@ -218,7 +221,7 @@ async fn ask_api_server(own: &PluginConfig, pod: &NamedPod) -> Result<PodRole, C
         .map_err(|error| ClusterError::api(format!("get namespaces/{}", pod.namespace), &error))?;
     let labels = namespace.metadata.labels.unwrap_or_default();
     let mode = labels.get(DATAPLANE_MODE).map(String::as_str);
-    Ok(PodRole::of(&object, mode))
+    Ok(PodRole::of(&object, mode, own.has_node_proxy))
 }
 
 /// Reads `CNI_ARGS`: `KEY=VALUE` joined by semicolons.
@@ -244,7 +247,7 @@ mod tests {
     use super::*;
 
     const CONFIG: &str = r#"{"cniVersion": "0.4.0", "name": "pods", "type": "voile-cni", "socket": "/nowhere/cni.sock",
-        "kubeconfig": "/nowhere/kubeconfig", "agent_namespace": "istio-system", "agent_pods": "voile-node-",
+        "kubeconfig": "/nowhere/kubeconfig", "agent_namespace": "istio-system", "agent_pods": "voile-node-", "has_node_proxy": true,
         "prevResult": {"cniVersion": "0.4.0", "ips": [{"address": "10.0.0.1/24"}]}}"#;
 
     fn outcome(variables: &[(&str, &str)], input: &str) -> PluginOutcome {

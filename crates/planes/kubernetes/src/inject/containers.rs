@@ -6,10 +6,13 @@ use serde_json::{Value, json};
 use voile_model::mesh::CaptureSelection;
 
 use super::annotations::{PodSettings, Template};
-use super::{INIT_CONTAINER, InjectionRequest, InjectorOptions, PROXY_CONTAINER};
+use super::{
+    CAPTURE_ARGUMENT, DNS_ARGUMENT, INIT_CONTAINER, InjectionRequest, InjectorOptions,
+    PROXY_CONTAINER,
+};
 
 /// User and group of the proxy.
-pub(super) const PROXY_USER: u64 = 1337;
+pub(crate) const PROXY_USER: u32 = 1337;
 /// Port of metrics and rewritten probes.
 pub(super) const METRICS_PORT: u16 = 15020;
 const READINESS_PORT: u16 = 15021;
@@ -33,7 +36,7 @@ const PROBE_TIMEOUT_SECONDS: u32 = 3;
 /// The init container that sets the redirect rules for a proxy of this user.
 pub(super) fn init(settings: &PodSettings, options: &InjectorOptions, user: u64) -> Value {
     let mut args = vec!["redirect".to_owned()];
-    if user != PROXY_USER {
+    if user != u64::from(PROXY_USER) {
         args.push(format!("--proxy-uid={user}"));
     }
     if settings.proxy.dns {
@@ -198,9 +201,11 @@ fn arguments(settings: &PodSettings, options: &InjectorOptions) -> Vec<String> {
         Template::Gateway => args.push("--role=gateway".to_owned()),
         Template::Waypoint => args.push("--role=waypoint".to_owned()),
         Template::Sidecar => {
-            args.push("--capture=redirect-by-user".to_owned());
+            args.push(CAPTURE_ARGUMENT.to_owned());
+            // A pod whose connections nobody redirects is never ready.
+            args.push("--capture-check=$(INSTANCE_IPS)".to_owned());
             if config.dns {
-                args.push(format!("--dns=127.0.0.1:{DNS_PORT}"));
+                args.push(format!("{DNS_ARGUMENT}127.0.0.1:{DNS_PORT}"));
             }
         }
     }
@@ -218,6 +223,7 @@ fn variables(
         field("POD_NAME", "metadata.name"),
         field("POD_NAMESPACE", "metadata.namespace"),
         field("INSTANCE_IP", "status.podIP"),
+        field("INSTANCE_IPS", "status.podIPs"),
         field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
         field("HOST_IP", "status.hostIP"),
     ];

@@ -37,7 +37,8 @@ pub(super) fn inject(
         Template::Sidecar => {
             let user = proxy["securityContext"]["runAsUser"].as_u64();
             let rules = (!options.cni).then(|| {
-                let mut init = containers::init(settings, options, user.unwrap_or(PROXY_USER));
+                let mut init =
+                    containers::init(settings, options, user.unwrap_or(PROXY_USER.into()));
                 if let Some(user) = take(pod, "initContainers", INIT_CONTAINER) {
                     merge::container(&mut init, &user);
                 }
@@ -86,7 +87,7 @@ fn warn_of_dangers(pod: &Value, settings: &PodSettings, warnings: &mut Vec<Strin
     let applications = items(spec, "containers").chain(items(spec, "initContainers"));
     if settings.template == Template::Sidecar {
         for container in applications.filter(|one| one["name"] != PROXY_CONTAINER) {
-            if user_of(container).or(pod_user) == Some(PROXY_USER) {
+            if user_of(container).or(pod_user) == Some(PROXY_USER.into()) {
                 let name = container["name"].as_str().unwrap_or_default();
                 let message = format!(
                     "container `{name}` runs as user {PROXY_USER}, the proxy's: its connections bypass the proxy"

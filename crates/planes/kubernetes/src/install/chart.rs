@@ -163,8 +163,14 @@ impl Release {
     }
 
     /// Returns true if the release has a node agent.
-    pub(super) fn is_ambient(&self) -> bool {
+    pub(super) fn has_node_agent(&self) -> bool {
         self.values["ambient"]["enabled"] == true
+            || (self.has_cni_sidecars() && self.values["cni"]["enabled"] == true)
+    }
+
+    /// Returns true if a CNI plugin redirects the connections of sidecars.
+    pub(super) fn has_cni_sidecars(&self) -> bool {
+        self.values["pilot"]["cni"]["enabled"] == true
     }
 
     /// Its name: the value of `app.kubernetes.io/instance`.

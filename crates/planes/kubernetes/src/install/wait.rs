@@ -37,10 +37,10 @@ pub async fn wait(
             "{what} is not available after {limit:?}: {last}\n{cause}"
         )));
     }
-    if !release.is_ambient() {
+    if !release.has_node_agent() {
         return Ok(());
     }
-    let name = of_revision("voile-node", revision);
+    let name = node_agent_name(revision);
     let what = format!("daemonsets.apps/{name}");
     let look = || node_rollout(client, namespace, &name);
     if let Err(last) = until_done(&what, look, deadline, progress).await? {
@@ -81,6 +81,11 @@ pub(super) fn deployment_name(revision: &str) -> String {
     of_revision("istiod", revision)
 }
 
+/// Name of the DaemonSet of the node agent of a revision.
+pub(super) fn node_agent_name(revision: &str) -> String {
+    of_revision("voile-node", revision)
+}
+
 /// The state of a Deployment or DaemonSet.
 #[derive(Debug)]
 pub(super) struct Rollout {
@@ -112,6 +117,18 @@ impl Rollout {
         }
     }
 
+    pub(super) fn of_daemon_set(set: &DaemonSet) -> Self {
+        let status = set.status.clone().unwrap_or_default();
+        let generation = set.metadata.generation.unwrap_or_default();
+        Self {
+            observed: status.observed_generation.unwrap_or_default() >= generation,
+            wanted: status.desired_number_scheduled,
+            updated: status.updated_number_scheduled.unwrap_or_default(),
+            total: status.current_number_scheduled,
+            available: status.number_available.unwrap_or_default(),
+        }
+    }
+
     /// Returns true if all pods are new and available.
     pub(super) fn is_done(&self) -> bool {
         let settled = self.updated == self.wanted && self.total == self.wanted;
@@ -140,15 +157,7 @@ async fn node_rollout(
     let what = format!("daemonsets.apps/{name}");
     let set = sets.get(name).await;
     let set = set.map_err(|error| ClusterError::api(&what, &error))?;
-    let generation = set.metadata.generation.unwrap_or_default();
-    let status = set.status.unwrap_or_default();
-    Ok(Rollout {
-        observed: status.observed_generation.unwrap_or_default() >= generation,
-        wanted: status.desired_number_scheduled,
-        updated: status.updated_number_scheduled.unwrap_or_default(),
-        total: status.current_number_scheduled,
-        available: status.number_available.unwrap_or_default(),
-    })
+    Ok(Rollout::of_daemon_set(&set))
 }
 
 /// Says why the pods of a revision are not available, and the cure.

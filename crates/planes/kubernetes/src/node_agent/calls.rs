@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -9,6 +10,7 @@ use voile_host::netns::Namespace;
 use voile_zds::{AgentMessage, Agents, Channel, PodIdentity};
 
 use super::role::PodRole;
+use super::sidecars::SidecarCapture;
 use super::view::NodeView;
 use crate::cni::is_uid_of;
 
@@ -33,6 +35,7 @@ pub(super) struct NewPod {
 pub(super) fn serve(
     socket: &Path,
     view: watch::Receiver<NodeView>,
+    sidecars: Arc<SidecarCapture>,
     enrolments: mpsc::Sender<NewPod>,
 ) -> io::Result<impl Future<Output = ()> + use<>> {
     let agents = Agents::listen(socket)?;
@@ -41,8 +44,9 @@ pub(super) fn serve(
             match agents.accept().await {
                 Ok(channel) => {
                     let (view, enrolments) = (view.clone(), enrolments.clone());
+                    let sidecars = Arc::clone(&sidecars);
                     tokio::spawn(async move {
-                        if let Err(error) = answer(&channel, view, enrolments).await {
+                        if let Err(error) = answer(&channel, view, &sidecars, enrolments).await {
                             tracing::warn!(%error, "a call of the CNI plugin failed");
                         }
                     });
@@ -59,12 +63,13 @@ pub(super) fn serve(
 async fn answer(
     channel: &Channel,
     view: watch::Receiver<NodeView>,
+    sidecars: &SidecarCapture,
     enrolments: mpsc::Sender<NewPod>,
 ) -> io::Result<()> {
     let Some(AgentMessage::Add { uid, who, inside }) = channel.hear().await? else {
         return channel.answer(Err("expected a pod")).await;
     };
-    let done = admit(&uid, &who, inside.into(), view, enrolments).await;
+    let done = admit(&uid, &who, inside.into(), view, (sidecars, enrolments)).await;
     channel
         .answer(done.as_ref().map_err(String::as_str).copied())
         .await
@@ -75,28 +80,30 @@ async fn admit(
     who: &PodIdentity,
     network: Namespace,
     mut view: watch::Receiver<NodeView>,
-    enrolments: mpsc::Sender<NewPod>,
+    (sidecars, enrolments): (&SidecarCapture, mpsc::Sender<NewPod>),
 ) -> Result<(), String> {
     let find = |view: &NodeView| {
         let mut pods = view.pods.iter();
         let found = pods.find(|(uid, pod)| {
             pod.namespace == who.namespace && pod.name == who.name && is_uid_of(told, uid)
         });
-        found.map(|(uid, pod)| (uid.clone(), view.role(pod)))
+        found.map(|(uid, pod)| (uid.clone(), view.role(pod), pod.object.clone()))
     };
     let seen = async {
         let view = view.wait_for(|view| find(view).is_some()).await.ok()?;
         find(&view)
     };
     let found = tokio::time::timeout(POD_LIMIT, seen).await;
-    let Some((uid, role)) = found.ok().flatten() else {
+    let Some((uid, role, pod)) = found.ok().flatten() else {
         return Err(format!(
             "the API server has not told of pod {}/{} in {POD_LIMIT:?}",
             who.namespace, who.name
         ));
     };
-    if role == PodRole::Outside {
-        return Ok(());
+    match role {
+        PodRole::Outside => return Ok(()),
+        PodRole::Sidecar => return sidecars.capture(&uid, &pod, network).await,
+        PodRole::Ambient => {}
     }
     let (answer, answered) = oneshot::channel();
     let new = NewPod {

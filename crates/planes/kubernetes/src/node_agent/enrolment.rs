@@ -74,11 +74,12 @@ pub(super) struct Enrolment {
 
 impl Enrolment {
     /// # Errors
-    /// A tool is missing, or a privilege.
+    /// A privilege is missing.
     pub(super) fn new(
         client: Client,
         proc: PathBuf,
         dns: bool,
+        tool: Tool,
         agent: NodeAgent<Namespace>,
     ) -> io::Result<Self> {
         let capture = NodeCapture {
@@ -93,7 +94,7 @@ impl Enrolment {
             client,
             node: networks::of_node(&proc)?,
             proc,
-            tool: Tool::find().map_err(io::Error::other)?,
+            tool,
             rules: Rules {
                 node: Some(capture),
                 ..Rules::default()

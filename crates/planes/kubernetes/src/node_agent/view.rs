@@ -14,6 +14,7 @@ use voile_model::check::{DATAPLANE_MODE, REDIRECTION};
 
 use super::role::PodRole;
 use crate::error::with_causes;
+use crate::inject::PROXY_CONTAINER;
 
 /// Account of a pod that names none.
 const DEFAULT_ACCOUNT: &str = "default";
@@ -30,7 +31,9 @@ pub(super) struct LocalPod {
     pub(super) has_network: bool,
     /// True once its containers have ended for good: its network may be gone.
     ended: bool,
-    object: Pod,
+    /// True once its sidecar is ready.
+    pub(super) has_ready_sidecar: bool,
+    pub(super) object: Pod,
 }
 
 /// Pods of this node by uid, and the labels `istio.io/dataplane-mode` of namespaces.
@@ -38,11 +41,20 @@ pub(super) struct LocalPod {
 pub(super) struct NodeView {
     pub(super) pods: BTreeMap<String, LocalPod>,
     modes: BTreeMap<String, String>,
+    has_node_proxy: bool,
     has_pods: bool,
     has_namespaces: bool,
 }
 
 impl NodeView {
+    /// The view before the lists have come, of a node with or without a node proxy.
+    pub(super) fn new(has_node_proxy: bool) -> Self {
+        Self {
+            has_node_proxy,
+            ..Self::default()
+        }
+    }
+
     /// Returns true once both lists have come.
     pub(super) fn is_complete(&self) -> bool {
         self.has_pods && self.has_namespaces
@@ -52,7 +64,7 @@ impl NodeView {
         let mode = self.modes.get(&pod.namespace).map(String::as_str);
         match pod.ended {
             true => PodRole::Outside,
-            false => PodRole::of(&pod.object, mode),
+            false => PodRole::of(&pod.object, mode, self.has_node_proxy),
         }
     }
 
@@ -74,6 +86,11 @@ impl LocalPod {
             .as_ref()
             .and_then(|spec| spec.service_account_name.clone());
         let record = pod.annotations().get(REDIRECTION);
+        let started = status.and_then(|status| status.init_container_statuses.as_ref());
+        let has_ready_sidecar = started
+            .into_iter()
+            .flatten()
+            .any(|container| container.name == PROXY_CONTAINER && container.ready);
         Self {
             namespace: pod.namespace().unwrap_or_default(),
             name: pod.name_any(),
@@ -81,6 +98,7 @@ impl LocalPod {
             is_recorded: record.is_some_and(|record| record == "enabled"),
             has_network,
             ended: matches!(phase.as_deref(), Some("Succeeded" | "Failed")),
+            has_ready_sidecar,
             object: pod,
         }
     }

@@ -65,6 +65,7 @@ impl Replica {
             revision: DEFAULT_REVISION.to_owned(),
             replica: name.to_owned(),
             injection,
+            cni: false,
         };
         let reported = Arc::new(Mutex::new(Vec::new()));
         let reports = reported.clone();

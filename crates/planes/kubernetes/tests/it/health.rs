@@ -95,6 +95,30 @@ async fn an_installation_that_does_not_run_fails_with_numbers() {
     assert_eq!(json["checks"][8]["number"], 9);
     assert_eq!(json["checks"][8]["status"], "error");
     assert_eq!(json["passed"], false);
+    sidecars_without_a_node_agent_are_told(&stage).await;
+}
+
+/// Sidecars that a CNI plugin redirects need a node agent on every node, or another plugin.
+async fn sidecars_without_a_node_agent_are_told(stage: &Stage) {
+    let others = release(&["pilot.cni.enabled=true,cni.enabled=false"]);
+    stage.install(&others).await.expect("installed");
+    let checks = stage.check(&release(&[]), false).await;
+    let (status, words) = found(&checks, "node agent");
+    assert_eq!(status, CheckStatus::Warning);
+    assert!(words.starts_with("none is installed"), "{words}");
+    let (status, words) = found(&checks, "pod security of the mesh");
+    assert_eq!(status, CheckStatus::Ok, "the level baseline allows it");
+    assert!(words.ends_with("meet the level restricted"), "{words}");
+    let ours = release(&["pilot.cni.enabled=true"]);
+    stage.install(&ours).await.expect("installed");
+    let node = "{apiVersion: v1, kind: Node, metadata: {name: node-7}}";
+    stage.server.apply(node).expect("applied");
+    let checks = stage.check(&release(&[]), false).await;
+    let (status, words) = found(&checks, "node agent");
+    assert_eq!(status, CheckStatus::Error);
+    assert!(words.ends_with("not become ready on node-7"), "{words}");
+    let cure = "kubectl -n istio-system describe pods -l app=voile-node";
+    assert!(checks.to_text().contains(cure), "{}", checks.to_text());
 }
 
 #[tokio::test]

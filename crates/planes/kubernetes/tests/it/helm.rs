@@ -9,7 +9,7 @@ use voile_kubernetes::install::{ClusterFacts, Release};
 use voile_testkit::prerequisites::{self, Prerequisite};
 
 /// Values files and assignments.
-const CASES: [(&str, &[&str]); 10] = [
+const CASES: [(&str, &[&str]); 12] = [
     ("", &[]),
     ("", &["revision=canary", "revisionTags={prod,default}"]),
     (
@@ -48,6 +48,8 @@ const CASES: [(&str, &[&str]); 10] = [
         "revision: canary\nmeshConfig: {trustDomain: example.test}\nimagePullSecrets: [one]\nambient: {nodeSelector: {a: b}, dnsCapture: false}",
         &["ambient.enabled=true", "cni.enabled=false"],
     ),
+    ("", &["pilot.cni.enabled=true"]),
+    ("", &["pilot.cni.enabled=true", "cni.enabled=false"]),
 ];
 
 /// Objects by kind and name.

@@ -15,7 +15,7 @@ use discovery::{
     unknown_callers,
 };
 
-use network::{accept, datagrams, dns, sockets};
+use network::{accept, capture_check, datagrams, dns, sockets};
 
 use admin_pages::{admin, dump, health, metrics, page_opening, probers};
 
@@ -103,6 +103,8 @@ pub struct ProxyOptions {
     pub log: Option<LogLevelHandle>,
     /// Addresses of redirected connections; `None` without redirection.
     pub capture: Option<CapturePorts>,
+    /// The pod's own addresses: not ready before the kernel redirects connections to them. Empty: no check.
+    pub captured_addresses: Vec<IpAddr>,
     /// Probes of the application that the metrics port serves.
     pub probers: Probers,
     /// True for a gateway: no workload is behind it, and it takes connections from outside.

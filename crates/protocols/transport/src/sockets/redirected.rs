@@ -2,8 +2,9 @@
 //! connections from the application's.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -21,6 +22,9 @@ pub const APPLICATION_SOURCE_V4: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
 
 /// The same of IPv6. The device `lo` must have this address; `voile redirect` assigns it.
 pub const APPLICATION_SOURCE_V6: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6);
+
+/// Longest wait for an answer from this machine. Only a full queue takes longer.
+const OWN_ANSWER_LIMIT: Duration = Duration::from_millis(100);
 
 /// How redirect rules recognise the proxy's own connections, which they leave alone. The rules and the proxy must agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +155,29 @@ pub fn is_local(address: IpAddr) -> bool {
     bound.is_ok() && !address.is_unspecified() && !address.is_multicast()
 }
 
+/// Returns true if the kernel redirects this process's connections to `own`, an address of this network namespace, as the rules
+/// for [`CaptureExemption::User`] do. It calls a port at which nobody listens, so that only a redirected call is answered. The
+/// listener that takes it sees a reset.
+///
+/// # Errors
+/// The address is not of this namespace, or the kernel does not answer.
+pub fn is_redirected(own: IpAddr) -> io::Result<bool> {
+    let at = SocketAddr::new(own, 0);
+    let silent = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
+    silent.bind(&at.into())?;
+    let Some(silent_address) = silent.local_addr()?.as_socket() else {
+        return Ok(false);
+    };
+    match TcpStream::connect_timeout(&silent_address, OWN_ANSWER_LIMIT) {
+        Ok(stream) => {
+            SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+            Ok(true)
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use voile_testkit::prerequisites::{Prerequisite, require};
@@ -165,10 +192,18 @@ mod tests {
                 continue;
             };
             let to = listener.local_addr().expect("an address");
-            let _client = std::net::TcpStream::connect(to).expect("connected");
+            let _client = TcpStream::connect(to).expect("connected");
             let (accepted, _) = listener.accept().expect("accepted");
             assert_eq!(original_destination(&accepted).expect("asked"), None);
         }
+    }
+
+    #[test]
+    fn without_rules_a_call_to_an_own_address_is_not_redirected() {
+        let own = Ipv4Addr::LOCALHOST.into();
+        assert!(matches!(is_redirected(own), Ok(false)));
+        let foreign: IpAddr = "192.0.2.77".parse().expect("an address");
+        assert!(is_redirected(foreign).is_err(), "it cannot be bound");
     }
 
     #[test]

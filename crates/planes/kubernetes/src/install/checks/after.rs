@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
-use super::{Checks, bounded};
+use super::{Checks, bounded, node_agent, some_of};
 use crate::error::ClusterError;
 use crate::install::InstallError;
 use crate::install::chart::Release;
@@ -17,9 +17,6 @@ use crate::roots::SYSTEM_NAMESPACES;
 
 /// The metric of the control plane that counts streams of proxies.
 const CONNECTED: &str = "voile_control_connected_proxies";
-
-/// Namespaces that a message names at most.
-const NAMED: usize = 5;
 
 /// Returns true if the control plane's Deployment is there.
 pub(super) async fn is_installed(client: &Client, release: &Release) -> Result<bool, InstallError> {
@@ -37,6 +34,8 @@ pub(super) async fn run(client: &Client, release: &Release, checks: &mut Checks)
     checks.refused("control plane", done);
     let done = bounded(certificate_of_webhooks(client, release, checks)).await;
     checks.refused("certificate of the webhooks", done);
+    let done = bounded(node_agent::run(client, release, checks)).await;
+    checks.refused("node agent", done);
     let done = bounded(root_certificates(client, checks)).await;
     checks.refused("root certificate", done);
     let done = bounded(proxies(client, release, checks)).await;
@@ -143,12 +142,7 @@ async fn root_certificates(client: &Client, checks: &mut Checks) -> Result<(), I
             ),
         ),
         false => {
-            let named = without
-                .iter()
-                .take(NAMED)
-                .copied()
-                .collect::<Vec<_>>()
-                .join(", ");
+            let named = some_of(&without);
             checks.error(
                 NAME,
                 format!(

@@ -248,7 +248,7 @@ pub(super) async fn names(
     Ok(())
 }
 
-/// Checks that pods of the mesh may have the init container that redirects their traffic.
+/// Checks that pods of the mesh may have the init container that redirects their traffic, unless a CNI plugin does that.
 pub(super) async fn mesh_namespaces(
     client: &Client,
     release: &Release,
@@ -276,7 +276,12 @@ pub(super) async fn mesh_namespaces(
             strict.push(format!("{} is {level}", namespace.name_any()));
         }
     }
+    let has_cni = super::node_agent::has_cni_sidecars(client, release).await?;
     match strict.is_empty() {
+        _ if has_cni => checks.ok(
+            NAME,
+            format!("sidecars of {joined} namespaces with injection meet the level restricted"),
+        ),
         true => checks.ok(
             NAME,
             format!("{joined} namespaces with injection accept the init container"),
@@ -287,7 +292,7 @@ pub(super) async fn mesh_namespaces(
                 "the init container istio-init needs NET_ADMIN, and pods with it are refused: {}",
                 strict.join(", ")
             ),
-            format!("kubectl label namespace NAME --overwrite {ENFORCED}=privileged"),
+            format!("voile install --set pilot.cni.enabled=true, or kubectl label namespace NAME --overwrite {ENFORCED}=privileged"),
         ),
     }
     Ok(())

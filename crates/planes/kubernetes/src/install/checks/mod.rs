@@ -2,6 +2,7 @@
 
 mod after;
 mod before;
+mod node_agent;
 mod webhooks;
 
 use std::time::Duration;
@@ -14,6 +15,15 @@ use super::chart::Release;
 
 /// The longest time of a check: an API server that has lost its storage accepts questions and does not answer.
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// Names that a message has at most.
+const NAMED: usize = 5;
+
+/// The first of these names, joined by commas.
+fn some_of(names: &[impl AsRef<str>]) -> String {
+    let named = names.iter().take(NAMED).map(AsRef::as_ref);
+    named.collect::<Vec<_>>().join(", ")
+}
 
 /// Ends a check after its longest time.
 async fn bounded(

@@ -20,6 +20,7 @@ use voile_transport::{CaptureExemption, Listener, Origin};
 use voile_xds::client::{Rejection, Update, XdsClient};
 
 use crate::control::accept::{self, Dispatcher};
+use crate::control::capture_check::CaptureCheck;
 use crate::control::compiler::Compiler;
 use crate::control::datagrams::Datagrams;
 use crate::control::destinations::Destinations;
@@ -137,6 +138,7 @@ pub(in crate::control) struct Control {
     own_service_idle: Option<Duration>,
     /// Sender of the application's health probe.
     health_probe: AskForHealth,
+    capture_check: CaptureCheck,
 }
 
 impl Control {
@@ -191,6 +193,7 @@ impl Control {
             service_idle,
             own_service_idle: options.service_idle,
             health_probe,
+            capture_check: CaptureCheck::new(options.captured_addresses.clone()),
         }
     }
 
@@ -560,10 +563,12 @@ impl Control {
         self.recorders.end()
     }
 
-    /// When a socket that could not be bound is tried again, routes that were held back have waited long enough, or files are looked at.
+    /// When a socket that could not be bound is tried again, routes that were held back have waited long enough, files are looked at,
+    /// or the capture is checked.
     pub(in crate::control) fn next_attempt(&self) -> Option<Instant> {
         let binding = self.shared().sockets.next_attempt();
-        let waits = [binding, self.held_back, self.files_next];
+        let checking = self.capture_check.next();
+        let waits = [binding, self.held_back, self.files_next, checking];
         waits.into_iter().flatten().min()
     }
 
@@ -575,6 +580,7 @@ impl Control {
             self.publish();
         }
         self.look_at_files(Instant::now());
+        self.capture_check.look_again(Instant::now());
     }
 
     /// A new certificate: new handshakes show it by themselves; labels and trust follow here.
@@ -638,6 +644,7 @@ impl Control {
         if self.draining {
             reasons.push("draining".to_owned());
         }
+        reasons.extend(self.capture_check.fault().cloned());
         let because = |trouble: Option<String>| match trouble {
             Some(trouble) => format!(" ({trouble})"),
             None => String::new(),
