@@ -155,6 +155,12 @@ pub(crate) fn is_by_the_plugin(cluster: &Cluster, stranger: (&str, &str)) {
     until_answered(cluster, "vault", "client");
     let refused = call(cluster, stranger.0, stranger.1).expect_err("no certificate");
     assert!(refused.contains("curl: (5"), "{refused}");
+    // The sidecar was ready at once: nobody has started it again.
+    let path = "jsonpath={.items[*].status.initContainerStatuses[?(@.name==\"istio-proxy\")].restartCount}";
+    let restarts = cluster
+        .kubectl(&["-n", "vault", "get", "pods", "-o", path])
+        .expect("pods");
+    assert_eq!(restarts, "0 0 0");
     let pods = cluster
         .kubectl(&["-n", "vault", "get", "pods", "-o", "json"])
         .expect("pods");

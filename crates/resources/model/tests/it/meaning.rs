@@ -526,6 +526,31 @@ fn a_workload_entry_takes_traffic_unless_its_status_says_that_it_fails() {
 }
 
 #[test]
+fn a_pod_with_a_sidecar_on_a_node_is_a_workload_before_its_address_is_known() {
+    let workload = |spec: &str, phase: &str| {
+        let mesh = good(&format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, labels: {{istio-injection: enabled}}}}\n---\n\
+             apiVersion: v1\nkind: Pod\nmetadata: {{name: web, namespace: shop, uid: b1}}\n\
+             spec: {{{spec}containers: [{{name: app, image: x}}]}}\nstatus: {{phase: {phase}}}\n"
+        ));
+        let mut found = mesh.workloads.values();
+        found
+            .next()
+            .map(|one| (one.has_sidecar, one.ready, one.addresses.len()))
+    };
+    let sidecar = "initContainers: [{name: istio-proxy, image: x}], ";
+    let on_node = format!("nodeName: node-1, {sidecar}");
+    assert_eq!(workload(&on_node, "Pending"), Some((true, false, 0)));
+    for (spec, phase) in [
+        (&*on_node, "Failed"),
+        (sidecar, "Pending"),
+        ("nodeName: node-1, ", "Pending"),
+    ] {
+        assert_eq!(workload(spec, phase), None, "{spec} {phase}");
+    }
+}
+
+#[test]
 fn a_rate_limit_is_for_whom_it_selects_in_its_namespace_and_from_the_root_in_all() {
     let limit = |name: &str, namespace: &str, selector: &str| {
         format!(

@@ -467,10 +467,14 @@ fn injects(labels: &Labels) -> bool {
     }
 }
 
-/// The workload that a Pod is, once it has an address and until it has ended.
+/// The workload that a Pod is, once it has an address and until it has ended. A Pod with a sidecar on a node of a cluster is one
+/// without an address, too: the kubelet tells the address only after the sidecar is ready, for which it needs its configuration.
 fn pod_workload(pod: &Pod) -> Option<Workload> {
     let ended = matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed);
-    if pod.addresses.is_empty() || ended {
+    let template = &pod.template;
+    let awaits_sidecar =
+        template.injected == Some(true) && template.has_sidecar && !template.node.is_empty();
+    if ended || (pod.addresses.is_empty() && !awaits_sidecar) {
         return None;
     }
     let ResourceName { namespace, name } = &pod.name;
