@@ -54,13 +54,8 @@ fn is_marker(line: &str, marker: &str) -> bool {
 /// Returns true if it begins with directives, and the parser takes all that stands before the document. Others do not take the next
 /// document along, and neither do those in a document that is open: they need `...` before them.
 fn has_directives(text: &str) -> bool {
-    let is_head = |line: &&str| {
-        let words = line.trim();
-        words.is_empty() || words.starts_with('#') || line.starts_with('%')
-    };
-    let mut head: String = text
-        .lines()
-        .take_while(is_head)
+    let mut head: String = lines(text)
+        .take_while(|line| is_head(line))
         .flat_map(|line| [line, "\n"])
         .collect();
     if !head.lines().any(|line| line.starts_with('%')) {
@@ -72,16 +67,18 @@ fn has_directives(text: &str) -> bool {
 
 /// Not only blank lines, comments, well-formed directives and the marker itself.
 fn says_something(text: &str) -> bool {
-    let mut directives = None;
-    text.lines().enumerate().any(|(index, line)| {
-        let line = if index == 0 {
-            line.strip_prefix("---").unwrap_or(line)
-        } else {
-            line
-        };
-        let line = line.trim();
-        let is_directive =
-            line.starts_with('%') && *directives.get_or_insert_with(|| has_directives(text));
-        !line.is_empty() && !line.starts_with('#') && !is_directive
-    })
+    let rest = text.strip_prefix("---").unwrap_or(text);
+    let directives = lines(rest).any(|line| line.starts_with('%'));
+    !lines(rest).all(is_head) || directives && !has_directives(text)
+}
+
+/// Lines as the parser sees them: a carriage return ends one, too.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.split(['\n', '\r'])
+}
+
+/// Returns true for a line that may stand before a document: blank, a comment, a directive.
+fn is_head(line: &str) -> bool {
+    let words = line.trim_matches([' ', '\t']);
+    words.is_empty() || words.starts_with('#') || line.starts_with('%')
 }

@@ -92,6 +92,18 @@ fn directives_take_no_document_along_that_they_would_break() {
     assert_eq!(texts, ["#\u{1d}\n%YAML 1.2\n\n", "---\nc: d\n"]);
     let closed = split("a: b\n...\n%YAML 1.2\n---\nc: d\n", 1);
     assert_eq!(closed.len(), 2);
+    for broken in ["%TA\r\n\r\u{c}\r%A\r\n", "%TA\n\u{c}%A\n", "# b\ra: b\n"] {
+        let documents = split_with_another(broken);
+        assert_eq!(documents, [broken, "---\nc: d\n"]);
+    }
+    let with_returns = "%TA\r\r\r\n\r# b\r%A\r\n";
+    assert_eq!(split_with_another(with_returns).len(), 1);
+}
+
+fn split_with_another(text: &str) -> Vec<String> {
+    let text = format!("{text}---\nc: d\n");
+    let documents = split(&text, 1).into_iter();
+    documents.map(|document| document.text.to_owned()).collect()
 }
 
 /// Each line is looked at a bounded number of times: 200,000 short lines are cut apart in seconds, not in hours.
