@@ -1,4 +1,4 @@
-// Command coredns is CoreDNS with the plugins that a cluster's DNS uses. tests/cluster/build builds it.
+// Command coredns is CoreDNS with the plugins that a cluster's DNS and Gateway API's conformance suite use. tests/cluster/build builds it.
 package main
 
 import (
@@ -17,12 +17,13 @@ import (
 	_ "github.com/coredns/coredns/plugin/metrics"
 	_ "github.com/coredns/coredns/plugin/ready"
 	_ "github.com/coredns/coredns/plugin/reload"
+	_ "github.com/coredns/coredns/plugin/whoami"
 )
 
 func init() {
 	// The order in which a query passes the plugins.
 	dnsserver.Directives = []string{"reload", "bufsize", "health", "ready", "prometheus", "errors", "log", "loop", "cache",
-		"loadbalance", "hosts", "kubernetes", "forward"}
+		"loadbalance", "hosts", "kubernetes", "forward", "whoami"}
 }
 
 func main() { coremain.Run() }

@@ -7,7 +7,7 @@ use super::{AttachmentInputs, refusal};
 use crate::check::DEFAULT_ATTEMPTS;
 use crate::mesh::action::{DirectResponse, Mirror};
 use crate::mesh::gateway_api::{
-    Backend, BackendTo, ConditionReason, GatewayApiRoute, RefusedCondition,
+    Backend, BackendTo, ConditionReason, GatewayApiRoute, Reference, RefusedCondition,
 };
 use crate::mesh::{HttpRoute, LayerFourRoute, RetryPolicy, RouteDestination, WeightedDestination};
 use crate::names::{Hostname, Namespace, Port};
@@ -157,7 +157,9 @@ fn backend(
         );
         return no(ConditionReason::InvalidKind, said);
     }
-    if let Some(why) = world.unpermitted(kind, own, to) {
+    if !is_own_parent(route, to)
+        && let Some(why) = world.unpermitted(kind, own, to)
+    {
         return Err(why);
     }
     let Some(service) = world.service(to) else {
@@ -180,4 +182,13 @@ fn backend(
         return no(ConditionReason::RefNotPermitted, said);
     }
     Ok((service.key.hostname.clone(), port))
+}
+
+/// Returns true if a route of the mesh leads calls of a Service back to it. Its callers may call it anyway, so that needs no grant.
+/// A gateway's clients may not: a route with another parent, too, needs one.
+fn is_own_parent(route: &GatewayApiRoute, to: &Reference) -> bool {
+    let is_service = |parent: &Reference| parent.is("", "Service") || parent.is("core", "Service");
+    let mut parents = route.parents.iter();
+    parents.all(|parent| is_service(&parent.to))
+        && route.parents.iter().any(|parent| parent.to.name == to.name)
 }

@@ -136,7 +136,7 @@ spec:
     assert_eq!(listens.next(), Some(None));
 }
 
-// The suite's GatewayInfrastructure.
+// The suite's GatewayInfrastructureMetadata.
 #[test]
 fn a_gateway_is_run_by_a_deployment_made_for_it_with_a_service_before_it() {
     let mesh = good(DOOR);
