@@ -41,7 +41,7 @@ use clap::{Parser, Subcommand};
 use self::inspect::{
     analyze, config, events, explain, explain_code, export, generate, status, who_can,
 };
-use self::kubernetes::{check, cni, inject, install, node_agent, tag, uninstall};
+use self::kubernetes::{check, cni, inject, install, node_agent, tag, uninstall, upgrade};
 use self::lab::{bench, crowd, decide, fortio, graph, load};
 use self::serve::{agent, control, echo, proxy, redirect, relay, revoke, token, up, wait};
 
@@ -72,6 +72,8 @@ enum Command {
     Generate(generate::GenerateArgs),
     #[command(about = "Install the control plane on a Kubernetes cluster")]
     Install(Box<install::InstallArgs>),
+    #[command(about = "Install a newer control plane with the values of the one that runs")]
+    Upgrade(Box<upgrade::UpgradeArgs>),
     #[command(about = "Remove the control plane from a Kubernetes cluster")]
     Uninstall(uninstall::UninstallArgs),
     #[command(about = "Check a Kubernetes cluster before and after an installation")]
@@ -140,6 +142,7 @@ impl Voile {
             Command::Export(args) => export::run(&args),
             Command::Generate(args) => generate::run(args),
             Command::Install(args) => install::run(&args),
+            Command::Upgrade(args) => upgrade::run(&args),
             Command::Uninstall(args) => uninstall::run(&args),
             Command::Check(args) => check::run(&args),
             Command::Tag(args) => tag::run(&args),

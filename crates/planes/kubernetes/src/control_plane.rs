@@ -19,7 +19,7 @@ use crate::error::ClusterError;
 use crate::gateways::{self, Deployer};
 use crate::inject::InjectorOptions;
 use crate::injection::WebhookServer;
-use crate::revision::of_revision;
+use crate::revision::{self, of_revision};
 use crate::source::ClusterSource;
 use crate::status::StatusWriter;
 use crate::tokens::ClusterTokens;
@@ -90,8 +90,7 @@ impl ControlPlane {
         let injection =
             injection.map(|(address, image)| Ok::<_, ClusterError>((listen(address)?, image)));
         let injection = injection.transpose()?;
-        let domain = TrustDomain::new("cluster.local")
-            .ok_or_else(|| ClusterError::Config("the default trust domain".to_owned()))?;
+        let domain = default_domain()?;
         let authority = authority::open(client.clone(), namespace, &domain).await?;
         let authority = Arc::new(authority.with_longest(options.certificate_ttl));
         let settings = of_revision("istio", &cluster.revision);
@@ -111,7 +110,7 @@ impl ControlPlane {
             client: client.clone(),
             store: store.clone(),
             configurations: control.configurations(),
-            revision: cluster.revision.clone(),
+            names: revision::spawn_names(&mut tasks, client.clone(), &cluster.revision),
             replica: cluster.replica.clone(),
         };
         let settings = format!("configmaps/{namespace}/{settings}");
@@ -139,6 +138,7 @@ impl ControlPlane {
             Candidate::new(client.clone(), namespace, lease, cluster.replica.clone());
         let duties = Duties {
             root,
+            revision: cluster.revision,
             statuses,
             pods,
         };
@@ -164,6 +164,11 @@ impl ControlPlane {
     }
 }
 
+fn default_domain() -> Result<TrustDomain, ClusterError> {
+    let domain = TrustDomain::new("cluster.local");
+    domain.ok_or_else(|| ClusterError::Config("the default trust domain".to_owned()))
+}
+
 async fn over(mut ended: watch::Receiver<bool>) {
     // An error means that nobody can end us any more, which is an end too.
     let _ = ended.wait_for(|ended| *ended).await;
@@ -180,6 +185,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ClusterError> {
 #[derive(Clone)]
 struct Duties {
     root: String,
+    revision: String,
     statuses: StatusWriter,
     /// Options of the Pods of Gateways, and the file of the mesh's settings. None where the image of proxies is not known.
     pods: Option<(InjectorOptions, String)>,
@@ -190,12 +196,12 @@ impl Duties {
         let StatusWriter {
             client,
             store,
-            revision,
+            names,
             ..
         } = self.statuses.clone();
-        let (client, root) = (|| client.clone(), || self.root.clone());
+        let (client, root, revision) = (|| client.clone(), || self.root.clone(), self.revision);
         let deployer = self.pods.map(|(options, settings)| {
-            Deployer::new(client(), store.clone(), options, settings).run()
+            Deployer::new(client(), store.clone(), options, settings, names).run()
         });
         tokio::join!(
             roots::keep_config_maps(client(), root()),

@@ -23,6 +23,7 @@ use voile_model::mesh::MeshConfig;
 use voile_model::names::ResourceName;
 
 use crate::inject::InjectorOptions;
+use crate::revision::RevisionNames;
 
 pub(crate) use classes::keep_classes;
 pub(crate) use deployer::Deployer;
@@ -47,11 +48,12 @@ pub struct GatewayError(String);
 #[must_use]
 pub fn gateway_objects(
     files: &[Arc<SourceFile>],
+    names: &RevisionNames,
     options: &InjectorOptions,
     mesh: &MeshConfig,
 ) -> BTreeMap<ResourceName, Result<Vec<Value>, GatewayError>> {
     let mut objects = BTreeMap::new();
-    for planned in plan::plan(files, options) {
+    for planned in plan::plan(files, names) {
         let made = parameters::of_gateway(&planned, files)
             .and_then(|parameters| manifests::manifests(&planned, &parameters, options, mesh));
         objects.insert(planned.name.clone(), made);

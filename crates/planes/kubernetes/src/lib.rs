@@ -25,5 +25,5 @@ pub use connect::{ClusterAddress, connect};
 pub use control_plane::{ClusterOptions, ControlPlane, StartError};
 pub use error::ClusterError;
 pub use kube::Client;
-pub use revision::DEFAULT_REVISION;
+pub use revision::{DEFAULT_REVISION, RevisionNames};
 pub use source::{ClusterObjects, namespace_of};

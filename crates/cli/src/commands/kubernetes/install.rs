@@ -98,19 +98,25 @@ pub(crate) struct InstallArgs {
 
 impl InstallArgs {
     fn release(&self) -> Result<Release, InstallError> {
-        let mut files = Vec::new();
-        for file in &self.files {
-            let name = file.display().to_string();
-            let text = std::fs::read_to_string(file);
-            let text = text.map_err(|error| InstallError::Values(format!("{name}: {error}")))?;
-            files.push((name, text));
-        }
+        let files = read_files(&self.files)?;
         let mut assignments = self.set.clone();
         if let Some(revision) = &self.cluster.revision {
             assignments.push(format!("revision={revision}"));
         }
         Release::new(&self.cluster.namespace, &files, &assignments)
     }
+}
+
+/// Files of values, with their names.
+pub(crate) fn read_files(files: &[PathBuf]) -> Result<Vec<(String, String)>, InstallError> {
+    let read = |file: &PathBuf| {
+        let name = file.display().to_string();
+        match std::fs::read_to_string(file) {
+            Ok(text) => Ok((name, text)),
+            Err(error) => Err(InstallError::Values(format!("{name}: {error}"))),
+        }
+    };
+    files.iter().map(read).collect()
 }
 
 pub(crate) fn run(args: &InstallArgs) -> ExitCode {
@@ -137,12 +143,12 @@ pub(crate) fn exit_code(command: &str, done: Result<ExitCode, InstallError>) -> 
 async fn execute(args: &InstallArgs) -> Result<ExitCode, InstallError> {
     let release = args.release()?;
     if args.dry_run == Some(DryRun::Client) {
-        show(&release.render(&ClusterFacts::default())?, args.output);
+        show(&release.manifests(&ClusterFacts::default())?, args.output);
         return Ok(ExitCode::SUCCESS);
     }
     let client = args.cluster.connect().await?;
     let facts = install::cluster_facts(&client).await?;
-    let manifests = release.render(&facts)?;
+    let manifests = release.manifests(&facts)?;
     let progress = |line: &str| eprintln!("{line}");
     if args.dry_run == Some(DryRun::Server) {
         install::apply(&client, &release, &manifests, ApplyMode::DryRun, &progress).await?;

@@ -8,3 +8,4 @@ pub(crate) mod install;
 pub(crate) mod node_agent;
 pub(crate) mod tag;
 pub(crate) mod uninstall;
+pub(crate) mod upgrade;

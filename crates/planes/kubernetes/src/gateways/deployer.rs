@@ -21,6 +21,7 @@ use crate::error::explain;
 use crate::inject::InjectorOptions;
 use crate::injection::mesh_config;
 use crate::install::MANAGER;
+use crate::revision::{CurrentNames, RevisionNames};
 use crate::source::ObjectStore;
 
 /// Time after which a refused write is tried again, and between two writes of an object: somebody else may change it back each time.
@@ -60,8 +61,9 @@ pub(crate) struct Deployer {
     options: InjectorOptions,
     /// The file of the mesh's settings.
     settings: String,
-    /// The files that were read last, and the objects that they ask for.
-    read: Vec<Arc<SourceFile>>,
+    names: CurrentNames,
+    /// The files and names that were read last, and the objects that they ask for.
+    read: (Vec<Arc<SourceFile>>, Option<RevisionNames>),
     wanted: BTreeMap<ObjectKey, Value>,
     /// UIDs of the Gateways that have objects.
     owners: BTreeSet<String>,
@@ -81,13 +83,15 @@ impl Deployer {
         store: Arc<ObjectStore>,
         options: InjectorOptions,
         settings: String,
+        names: CurrentNames,
     ) -> Self {
         Self {
             client,
             store,
             options,
             settings,
-            read: Vec::new(),
+            names,
+            read: (Vec::new(), None),
             wanted: BTreeMap::new(),
             owners: BTreeSet::new(),
             applied: BTreeMap::new(),
@@ -112,6 +116,9 @@ impl Deployer {
                     }
                     tokio::time::sleep(DEBOUNCE).await;
                 }
+                changed = self.names.changed() => if changed.is_err() {
+                    return;
+                },
                 event = events.next() => match event {
                     Some((kind, event)) => self.see(kind, event),
                     None => return,
@@ -192,14 +199,20 @@ impl Deployer {
         }
         let mut files = self.store.of_kinds(&FILES);
         files.extend(self.store.of_kinds(&["configmaps"]));
-        let is_same = files.len() == self.read.len()
-            && files.iter().zip(&self.read).all(|(a, b)| Arc::ptr_eq(a, b));
+        let current = self.names.borrow_and_update().clone();
+        let Some(names) = current else {
+            return;
+        };
+        let (read, read_names) = &self.read;
+        let is_same = files.len() == read.len()
+            && files.iter().zip(read).all(|(a, b)| Arc::ptr_eq(a, b))
+            && read_names.as_ref() == Some(&names);
         if is_same {
             return;
         }
         let mesh = mesh_config(&self.store, &self.settings);
-        let made = gateway_objects(&files, &self.options, &mesh);
-        self.read = files;
+        let made = gateway_objects(&files, &names, &self.options, &mesh);
+        self.read = (files, Some(names));
         let before = std::mem::take(&mut self.wanted);
         self.owners.clear();
         let mut problems = BTreeMap::new();

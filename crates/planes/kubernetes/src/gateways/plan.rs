@@ -10,8 +10,7 @@ use voile_model::mesh::{Deployment, Mesh, MeshService, TEMPLATES, TargetPort};
 use voile_model::names::ResourceName;
 
 use super::FILES;
-use crate::inject::InjectorOptions;
-use crate::revision::{DEFAULT_REVISION, REVISION};
+use crate::revision::{REVISION, RevisionNames};
 
 /// Longest name of a Service's port.
 const MAX_PORT_NAME: usize = 63;
@@ -51,7 +50,7 @@ impl PlannedGateway {
 }
 
 /// All Gateways that this revision deploys.
-pub(super) fn plan(files: &[Arc<SourceFile>], options: &InjectorOptions) -> Vec<PlannedGateway> {
+pub(super) fn plan(files: &[Arc<SourceFile>], names: &RevisionNames) -> Vec<PlannedGateway> {
     let decisive: Vec<SourceFile> = files
         .iter()
         .filter(|file| {
@@ -68,8 +67,7 @@ pub(super) fn plan(files: &[Arc<SourceFile>], options: &InjectorOptions) -> Vec<
         let gateway: Value = serde_json::from_str(file.text.as_ref().ok()?).ok()?;
         let namespace = mesh.namespaces.get(&one.name.namespace);
         let of_namespace = namespace.and_then(|one| one.labels.get(REVISION));
-        let revision = one.own_labels.get(REVISION).or(of_namespace);
-        if !options.answers_for(revision.unwrap_or(DEFAULT_REVISION)) {
+        if !names.own(one.own_labels.get(REVISION), of_namespace) {
             return None;
         }
         let label = label_value(&one.name.name);

@@ -11,7 +11,7 @@ use super::{InjectionRequest, InjectorOptions, PROXY_CONTAINER, items, text_of};
 use crate::revision::REVISION;
 
 /// Annotation that records an injection.
-pub(super) const STATUS: &str = "sidecar.istio.io/status";
+pub(crate) const STATUS: &str = "sidecar.istio.io/status";
 const TLS_MODE: &str = "security.istio.io/tlsMode";
 const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
 const CANONICAL_REVISION: &str = "service.istio.io/canonical-revision";

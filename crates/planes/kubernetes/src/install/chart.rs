@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::InstallError;
 use super::template::{Surroundings, TemplateSet};
 use super::{schema, values, yaml};
-use crate::revision::of_revision;
+use crate::revision::{REVISION, label_of, of_revision};
 
 macro_rules! chart_files {
     ($($path:literal),* $(,)?) => {
@@ -42,6 +42,10 @@ chart_files![
 /// The notes for people, which are no manifest.
 const NOTES: &str = "templates/NOTES.txt";
 
+/// ConfigMap with the values that a person gave, and its key.
+pub(super) const RECORD: &str = "voile-values";
+pub(super) const VALUES: &str = "values.yaml";
+
 /// `managed-by` of the objects that this program installs.
 pub const MANAGER: &str = "voile";
 
@@ -54,6 +58,8 @@ pub struct Release {
     name: String,
     /// Its values, checked.
     values: Value,
+    /// Those that a person gave.
+    given: Value,
 }
 
 /// One object to install.
@@ -124,18 +130,20 @@ impl Release {
         let failed =
             |place: &str, reason: String| InstallError::Values(format!("{place}: {reason}"));
         let own = |path: &str| yaml::read(file(path)).map_err(|reason| failed(path, reason));
-        let mut values = own("values.yaml")?;
+        let mut given = json!({});
         for (name, text) in files {
             match yaml::read(text).map_err(|reason| failed(name, reason))? {
                 Value::Null => {}
-                map @ Value::Object(_) => values::overlay(&mut values, map),
+                map @ Value::Object(_) => values::merge(&mut given, map),
                 _ => return Err(failed(name, "a map of values is wanted".to_owned())),
             }
         }
         for one in assignments {
             let read = values::parse_assignments(one).map_err(|reason| failed("--set", reason))?;
-            values::overlay(&mut values, read);
+            values::merge(&mut given, read);
         }
+        let mut values = own("values.yaml")?;
+        values::overlay(&mut values, given.clone());
         let schema = own("values.schema.json")?;
         let violations = schema::violations(&schema, &values);
         let violations = violations.map_err(|reason| failed("values.schema.json", reason))?;
@@ -144,6 +152,7 @@ impl Release {
                 namespace: namespace.to_owned(),
                 name: release_name(values["revision"].as_str().unwrap_or_default()),
                 values,
+                given,
             }),
             false => Err(InstallError::Values(violations.join("\n"))),
         }
@@ -155,6 +164,24 @@ impl Release {
             .pointer(pointer)
             .and_then(Value::as_str)
             .unwrap_or_default()
+    }
+
+    /// The values that a person gave.
+    #[must_use]
+    pub fn given(&self) -> &Value {
+        &self.given
+    }
+
+    /// The image of the control plane and of its proxies.
+    ///
+    /// # Errors
+    /// The chart has an error.
+    pub(super) fn image(&self) -> Result<String, InstallError> {
+        let manifests = self.render(&ClusterFacts::default())?;
+        let mut all = manifests.iter();
+        let deployment = all.find(|one| one.field("/kind") == "Deployment");
+        let image = deployment.map(|one| one.field("/spec/template/spec/containers/0/image"));
+        Ok(image.unwrap_or_default().to_owned())
     }
 
     /// The revision, or nothing.
@@ -207,6 +234,35 @@ impl Release {
                 }
             }
         }
+        manifests.sort_by_key(|manifest| super::kinds::rank(manifest.field("/kind")));
+        Ok(manifests)
+    }
+
+    /// The objects of `render`, and the ConfigMap with the values that a person gave: an upgrade begins with them.
+    ///
+    /// # Errors
+    /// The chart has an error.
+    pub fn manifests(&self, facts: &ClusterFacts) -> Result<Vec<Manifest>, InstallError> {
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": of_revision(RECORD, self.revision()),
+                "namespace": self.namespace,
+                "labels": {
+                    super::INSTANCE: self.name,
+                    super::MANAGED_BY: MANAGER,
+                    REVISION: label_of(self.revision()),
+                },
+            },
+            "data": {VALUES: yaml::write(&self.given)},
+        });
+        let mut manifests = self.render(facts)?;
+        manifests.push(Manifest {
+            source: "values".to_owned(),
+            text: yaml::write(&object),
+            object,
+        });
         manifests.sort_by_key(|manifest| super::kinds::rank(manifest.field("/kind")));
         Ok(manifests)
     }

@@ -11,8 +11,10 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod uninstall;
+mod upgrade;
 mod values;
 mod wait;
+mod workloads;
 mod yaml;
 
 use kube::api::{Api, DynamicObject};
@@ -24,7 +26,9 @@ pub use checks::{CheckResult, CheckStatus, Checks};
 pub use tags::{RevisionTag, TagChange, list_tags, remove_tag, set_tag};
 pub use template::TemplateError;
 pub use uninstall::{Removal, uninstall};
+pub use upgrade::{Remaining, Upgrade};
 pub use wait::wait;
+pub use workloads::{Workload, restart};
 
 use crate::error::ClusterError;
 use kinds::InstalledKind;

@@ -1,6 +1,6 @@
 //! Tags of revisions: names such as `prod` that namespaces use instead of a revision, so that an upgrade moves the name and not
-//! the namespaces. A tag is a MutatingWebhookConfiguration, as Istio's. The chart makes those of its value `revisionTags`; here
-//! are those that a person sets without a change of the release.
+//! the namespaces. A tag is a MutatingWebhookConfiguration, as Istio's, and a ValidatingWebhookConfiguration of the same name. The
+//! chart makes those of its value `revisionTags`; here are those that a person sets without a change of the release.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,15 @@ use super::chart::{ClusterFacts, MANAGER, Manifest, Release};
 use super::uninstall::remove_objects;
 use super::{INSTANCE, InstallError, Progress, is_ours, owner};
 use crate::error::ClusterError;
-use crate::revision::{DEFAULT_REVISION, REVISION, label_of};
+use crate::revision::{DEFAULT_REVISION, REVISION, TAG, label_of, of_revision};
 
-/// Label with the name of a tag.
-const TAG: &str = "istio.io/tag";
 /// Label with the project that an object is of, however it was installed.
 const PART_OF: &str = "app.kubernetes.io/part-of";
-/// Kind of a tag.
-const WEBHOOKS: &str = "MutatingWebhookConfiguration";
+/// Kinds of a tag.
+pub(super) const WEBHOOKS: [&str; 2] = [
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+];
 
 /// A tag of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,9 +35,9 @@ pub struct RevisionTag {
     /// Namespaces that use it.
     pub namespaces: Vec<String>,
     /// Namespace of the control plane.
-    control_plane: String,
+    pub(super) control_plane: String,
     /// Name of the release that it belongs to.
-    release: String,
+    pub(super) release: String,
 }
 
 /// A tag that is to stand for a revision.
@@ -98,27 +99,28 @@ pub async fn set_tag(
     let TagChange { revision, tag, .. } = change;
     let release = release(change)?;
     let manifests = release.render(&ClusterFacts::default())?;
-    let of_tag = |one: &&Manifest| one.field("/kind") == WEBHOOKS && is_tag(&one.object);
-    let of_revision = |one: &&Manifest| one.field("/kind") == WEBHOOKS && !is_tag(&one.object);
-    let (Some(webhooks), Some(injector)) = (
-        manifests.iter().find(of_tag),
-        manifests.iter().find(of_revision),
-    ) else {
-        let reason = format!("the chart has no webhooks of the tag {tag}");
-        return Err(InstallError::Values(reason));
+    let find = |kind: &str| {
+        let mut all = manifests.iter();
+        let found = all.find(|one| one.field("/kind") == kind && is_tag(&one.object));
+        let reason = format!("the chart has no {kind} of the tag {tag}");
+        found.ok_or(InstallError::Values(reason))
     };
+    let (webhooks, validators) = (find(WEBHOOKS[0])?, find(WEBHOOKS[1])?);
     let all: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     no_revision_is_called(&all, tag).await?;
-    let bundle = bundle(&all, injector.field("/metadata/name"), change).await?;
+    let bundle = bundle(client, change).await?;
     may_change(&all, webhooks.field("/metadata/name"), change).await?;
-    let mut webhooks = webhooks.object.clone();
-    webhooks["metadata"]["labels"][INSTANCE] = tag_release(tag).into();
-    for hook in webhooks["webhooks"].as_array_mut().into_iter().flatten() {
-        // Without it no pod could be created until the control plane has seen the webhooks.
-        hook["clientConfig"]["caBundle"] = bundle.clone();
-    }
+    let [webhooks, validators] = [webhooks, validators].map(|one| {
+        let mut webhooks = one.object.clone();
+        webhooks["metadata"]["labels"][INSTANCE] = tag_release(tag).into();
+        for hook in webhooks["webhooks"].as_array_mut().into_iter().flatten() {
+            // Without it no pod could be created until the control plane has seen the webhooks.
+            hook["clientConfig"]["caBundle"] = bundle.clone();
+        }
+        webhooks
+    });
     let [role, binding] = permission(&webhooks, tag);
-    let manifests = [role, binding, webhooks].map(|object| Manifest {
+    let manifests = [role, binding, webhooks, validators].map(|object| Manifest {
         source: String::new(),
         text: String::new(),
         object,
@@ -181,7 +183,7 @@ pub(super) async fn remove_tags_of(
 }
 
 /// Name of the release that a tag's objects are of, so that those of the revision's release can change without it.
-fn tag_release(tag: &str) -> String {
+pub(super) fn tag_release(tag: &str) -> String {
     format!("voile-tag-{tag}")
 }
 
@@ -218,14 +220,26 @@ async fn no_revision_is_called(
     }
 }
 
+/// Name of the webhooks of a tag, as the chart has it.
+pub(super) fn webhooks_of(namespace: &str, tag: &str) -> String {
+    format!("istio-revision-tag-{tag}{}", suffix(namespace))
+}
+
+/// Suffix of the names of webhooks, as the chart has it.
+fn suffix(namespace: &str) -> String {
+    match namespace {
+        "istio-system" => String::new(),
+        other => format!("-{other}"),
+    }
+}
+
 /// The authority that the control plane has written into the webhooks of its revision.
-async fn bundle(
-    all: &Api<MutatingWebhookConfiguration>,
-    name: &str,
-    change: TagChange<'_>,
-) -> Result<Value, InstallError> {
+pub(super) async fn bundle(client: &Client, change: TagChange<'_>) -> Result<Value, InstallError> {
+    let all: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let injector = of_revision("istio-sidecar-injector", change.revision);
+    let name = format!("{injector}{}", suffix(change.namespace));
     let what = format!("mutatingwebhookconfigurations/{name}");
-    let injector = all.get_opt(name).await;
+    let injector = all.get_opt(&name).await;
     let injector = injector.map_err(|error| ClusterError::api(&what, &error))?;
     let TagChange {
         namespace,
@@ -296,7 +310,8 @@ fn permission(webhooks: &Value, tag: &str) -> [Value; 2] {
         "metadata": metadata,
         "rules": [{
             "apiGroups": ["admissionregistration.k8s.io"],
-            "resources": ["mutatingwebhookconfigurations"],
+            "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+            // The two have one name.
             "resourceNames": [webhooks["metadata"]["name"]],
             "verbs": ["update", "patch"],
         }],

@@ -55,7 +55,7 @@ pub(super) fn parse_assignments(text: &str) -> Result<Value, String> {
 }
 
 /// As `overlay`, but null stays, for the overlay that follows.
-fn merge(below: &mut Value, above: Value) {
+pub(super) fn merge(below: &mut Value, above: Value) {
     match (below, above) {
         (Value::Object(below), Value::Object(above)) => {
             for (key, value) in above {

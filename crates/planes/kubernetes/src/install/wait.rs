@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, DeploymentStatus};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Client, ResourceExt as _};
 use tokio::time::Instant;
 
@@ -30,7 +30,7 @@ pub async fn wait(
     let (namespace, revision) = (&*release.namespace, release.revision());
     let name = deployment_name(revision);
     let what = format!("deployments.apps/{name}");
-    let look = || rollout(client, namespace, &name);
+    let look = || rollout(client, namespace, "Deployment", &name);
     if let Err(last) = until_done(&what, look, deadline, progress).await? {
         let cause = explain(client, namespace, revision).await?;
         return Err(InstallError::Unavailable(format!(
@@ -42,7 +42,7 @@ pub async fn wait(
     }
     let name = node_agent_name(revision);
     let what = format!("daemonsets.apps/{name}");
-    let look = || node_rollout(client, namespace, &name);
+    let look = || rollout(client, namespace, "DaemonSet", &name);
     if let Err(last) = until_done(&what, look, deadline, progress).await? {
         return Err(InstallError::Unavailable(format!(
             "{what} is not available after {limit:?}: {last}\ncure: kubectl -n {namespace} describe pods -l app=voile-node"
@@ -52,7 +52,7 @@ pub async fn wait(
 }
 
 /// Looks until a rollout is done. Gives its last state if it is not until `deadline`.
-async fn until_done<L: Future<Output = Result<Rollout, InstallError>>>(
+pub(super) async fn until_done<L: Future<Output = Result<Rollout, InstallError>>>(
     what: &str,
     look: impl Fn() -> L,
     deadline: Instant,
@@ -86,46 +86,27 @@ pub(super) fn node_agent_name(revision: &str) -> String {
     of_revision("voile-node", revision)
 }
 
-/// The state of a Deployment or DaemonSet.
+/// The state of a Deployment, StatefulSet or DaemonSet.
 #[derive(Debug)]
 pub(super) struct Rollout {
     /// False until the controller has seen the latest change.
     observed: bool,
-    wanted: i32,
-    updated: i32,
-    total: i32,
-    available: i32,
+    wanted: i64,
+    updated: i64,
+    total: i64,
+    available: i64,
 }
 
 impl Rollout {
-    pub(super) fn new(deployment: &Deployment) -> Self {
-        let status = deployment.status.clone().unwrap_or_default();
-        let generation = deployment.metadata.generation.unwrap_or_default();
-        let DeploymentStatus {
-            observed_generation,
-            updated_replicas,
-            replicas,
-            available_replicas,
-            ..
-        } = status;
-        Self {
-            observed: observed_generation.unwrap_or_default() >= generation,
-            wanted: deployment.spec.replicas.unwrap_or(1),
-            updated: updated_replicas.unwrap_or_default(),
-            total: replicas.unwrap_or_default(),
-            available: available_replicas.unwrap_or_default(),
-        }
-    }
-
     pub(super) fn of_daemon_set(set: &DaemonSet) -> Self {
         let status = set.status.clone().unwrap_or_default();
         let generation = set.metadata.generation.unwrap_or_default();
         Self {
             observed: status.observed_generation.unwrap_or_default() >= generation,
-            wanted: status.desired_number_scheduled,
-            updated: status.updated_number_scheduled.unwrap_or_default(),
-            total: status.current_number_scheduled,
-            available: status.number_available.unwrap_or_default(),
+            wanted: status.desired_number_scheduled.into(),
+            updated: status.updated_number_scheduled.unwrap_or_default().into(),
+            total: status.current_number_scheduled.into(),
+            available: status.number_available.unwrap_or_default().into(),
         }
     }
 
@@ -140,24 +121,46 @@ impl Rollout {
     }
 }
 
-async fn rollout(client: &Client, namespace: &str, name: &str) -> Result<Rollout, InstallError> {
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
-    let what = format!("deployments.apps/{name}");
-    let deployment = deployments.get(name).await;
-    let deployment = deployment.map_err(|error| ClusterError::api(&what, &error))?;
-    Ok(Rollout::new(&deployment))
+/// Workloads of a kind.
+pub(super) fn workloads(client: &Client, namespace: &str, kind: &str) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("apps", "v1", kind);
+    let resource = ApiResource::from_gvk(&kind);
+    Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
-async fn node_rollout(
+/// The state of a Deployment, StatefulSet or DaemonSet.
+pub(super) async fn rollout(
     client: &Client,
     namespace: &str,
+    kind: &str,
     name: &str,
 ) -> Result<Rollout, InstallError> {
-    let sets: Api<DaemonSet> = Api::namespaced(client.clone(), namespace);
-    let what = format!("daemonsets.apps/{name}");
-    let set = sets.get(name).await;
-    let set = set.map_err(|error| ClusterError::api(&what, &error))?;
-    Ok(Rollout::of_daemon_set(&set))
+    let found = workloads(client, namespace, kind).get(name).await;
+    let what = format!("{}s.apps/{name}", kind.to_lowercase());
+    let found = found.map_err(|error| ClusterError::api(&what, &error))?;
+    let (spec, status) = (&found.data["spec"], &found.data["status"]);
+    let number = |field: &str| status[field].as_i64().unwrap_or_default();
+    let [wanted, updated, total, available] = match kind {
+        "DaemonSet" => [
+            number("desiredNumberScheduled"),
+            number("updatedNumberScheduled"),
+            number("currentNumberScheduled"),
+            number("numberAvailable"),
+        ],
+        _ => [
+            spec["replicas"].as_i64().unwrap_or(1),
+            number("updatedReplicas"),
+            number("replicas"),
+            number("availableReplicas"),
+        ],
+    };
+    Ok(Rollout {
+        observed: number("observedGeneration") >= found.metadata.generation.unwrap_or_default(),
+        wanted,
+        updated,
+        total,
+        available,
+    })
 }
 
 /// Says why the pods of a revision are not available, and the cure.

@@ -28,6 +28,7 @@ use voile_model::mesh::gateway_api::CONTROLLERS;
 
 use crate::error::explain;
 use crate::install::MANAGER;
+use crate::revision::{CurrentNames, REVISION};
 use crate::source::{ObjectStore, ReportedObject};
 use merge::failures;
 pub(crate) use merge::{Observed, changes};
@@ -50,8 +51,8 @@ pub(crate) struct StatusWriter {
     pub(crate) store: Arc<ObjectStore>,
     /// The configuration whenever it rests.
     pub(crate) configurations: watch::Receiver<Arc<RestedConfiguration>>,
-    /// Objects that name another revision are not ours.
-    pub(crate) revision: String,
+    /// Objects of other revisions are not ours.
+    pub(crate) names: CurrentNames,
     /// Name of this replica, in events.
     pub(crate) replica: String,
 }
@@ -68,7 +69,12 @@ struct LastWrite {
 }
 
 /// An object and the status that it should have.
-type Work = (Arc<SourceFile>, Map<String, Value>);
+struct Work {
+    file: Arc<SourceFile>,
+    fields: Map<String, Value>,
+    /// The label `istio.io/rev` of its namespace.
+    namespace_revision: Option<Arc<str>>,
+}
 
 impl StatusWriter {
     /// Keeps the statuses, for ever.
@@ -98,6 +104,9 @@ impl StatusWriter {
                     Err(_) => return,
                 },
                 _ = reported.changed() => {}
+                changed = self.names.changed() => if changed.is_err() {
+                    return;
+                },
                 () = tokio::time::sleep_until(due.into()) => {}
             }
             tokio::time::sleep(BATCH).await;
@@ -112,7 +121,12 @@ impl StatusWriter {
         recorder: &Recorder,
     ) -> Instant {
         let mut due = Instant::now() + FIRST_PAUSE * 2_u32.pow(MAX_DOUBLINGS);
-        for (file, fields) in works {
+        let names = self.names.borrow().clone();
+        let Some(names) = names else {
+            return due;
+        };
+        for work in works {
+            let Work { file, fields, .. } = work;
             // What was decided meanwhile goes first.
             if self.configurations.has_changed().unwrap_or_default() {
                 break;
@@ -120,11 +134,10 @@ impl StatusWriter {
             let Some(object) = self.store.reported(file) else {
                 continue;
             };
-            if object
-                .revision
-                .as_ref()
-                .is_some_and(|one| **one != *self.revision)
-            {
+            if !names.own(
+                object.revision.as_deref(),
+                work.namespace_revision.as_deref(),
+            ) {
                 continue;
             }
             let fields = self.completed(file, fields);
@@ -261,7 +274,19 @@ async fn tell(
 fn work_of(configuration: &RestedConfiguration) -> Vec<Work> {
     let mut desired = desired::desired(configuration);
     let files = configuration.files.iter().flat_map(|files| files.iter());
-    let works = files.filter_map(|file| Some((file.clone(), desired.remove(&file.name)?)));
+    let namespaces = &configuration.mesh.namespaces;
+    let works = files.filter_map(|file| {
+        let fields = desired.remove(&file.name)?;
+        let (_, namespace, _) = place(&file.name)?;
+        let namespace = namespaces.get(namespace);
+        Some(Work {
+            file: file.clone(),
+            fields,
+            namespace_revision: namespace
+                .and_then(|one| one.labels.get(REVISION))
+                .map(Into::into),
+        })
+    });
     works.collect()
 }
 

@@ -10,6 +10,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use voile_kubernetes::gateways::gateway_objects;
 use voile_kubernetes::inject::InjectorOptions;
+use voile_kubernetes::{DEFAULT_REVISION, RevisionNames};
 use voile_model::SourceFile;
 use voile_model::mesh::MeshConfig;
 use voile_testkit::cluster::{ApiServer, gateway_api_definition, wait_for};
@@ -45,7 +46,12 @@ fn file(mut resource: Value) -> Arc<SourceFile> {
 
 fn outcome(resources: Vec<Value>) -> Value {
     let files: Vec<_> = resources.into_iter().map(file).collect();
-    let made = gateway_objects(&files, &InjectorOptions::default(), &MeshConfig::default());
+    let made = gateway_objects(
+        &files,
+        &RevisionNames::new(DEFAULT_REVISION, [], None),
+        &InjectorOptions::default(),
+        &MeshConfig::default(),
+    );
     let gateways = made.into_iter().map(|(name, made)| {
         let made = match made {
             Ok(objects) => json!(objects),

@@ -47,22 +47,35 @@ impl Replica {
     /// One that deploys Gateways: it knows the image of proxies.
     pub(crate) fn deploying(server: &ApiServer, name: &str) -> Self {
         let any = "127.0.0.1:0".parse().expect("an address");
-        Self::with(server.kubeconfig(), name, Some((any, "proxy".to_owned())))
+        Self::with(
+            server.kubeconfig(),
+            (name, DEFAULT_REVISION),
+            Some((any, "proxy".to_owned())),
+        )
+    }
+
+    /// One of another revision.
+    pub(crate) fn of_revision(server: &ApiServer, revision: &str) -> Self {
+        Self::with(server.kubeconfig(), (revision, revision), None)
     }
 
     /// As `start`, by another kubeconfig.
     pub(crate) fn over(kubeconfig: PathBuf, name: &str) -> Self {
-        Self::with(kubeconfig, name, None)
+        Self::with(kubeconfig, (name, DEFAULT_REVISION), None)
     }
 
-    fn with(kubeconfig: PathBuf, name: &str, injection: Option<(SocketAddr, String)>) -> Self {
+    fn with(
+        kubeconfig: PathBuf,
+        (name, revision): (&str, &str),
+        injection: Option<(SocketAddr, String)>,
+    ) -> Self {
         let cluster = ClusterOptions {
             address: ClusterAddress {
                 kubeconfig: Some(kubeconfig),
                 context: None,
             },
             namespace: SYSTEM.to_owned(),
-            revision: DEFAULT_REVISION.to_owned(),
+            revision: revision.to_owned(),
             replica: name.to_owned(),
             injection,
             cni: false,

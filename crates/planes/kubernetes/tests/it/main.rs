@@ -12,5 +12,6 @@ mod lifecycle;
 mod stage;
 mod status;
 mod tags;
+mod upgrade;
 mod validation;
 mod webhooks;

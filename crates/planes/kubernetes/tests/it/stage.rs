@@ -44,7 +44,7 @@ impl Stage {
     /// Installs and returns the lines of progress.
     pub(crate) async fn install(&self, release: &Release) -> Result<Vec<String>, InstallError> {
         let lines = RefCell::new(Vec::new());
-        let manifests = release.render(&cluster_facts(&self.client).await?)?;
+        let manifests = release.manifests(&cluster_facts(&self.client).await?)?;
         let progress = |line: &str| lines.borrow_mut().push(line.to_owned());
         let mode = ApplyMode::Store;
         apply(&self.client, release, &manifests, mode, &progress).await?;

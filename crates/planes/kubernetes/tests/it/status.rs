@@ -403,3 +403,50 @@ async fn the_permissions_of_the_chart_are_enough() {
     });
     replica.stop();
 }
+
+/// Two routes of one fault: one in a namespace with a tag, and one in a namespace that says nothing.
+const TAGGED: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: annex}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: web, namespace: annex}
+spec: {hosts: [web], http: [{route: [{destination: {hots: web}}]}]}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: {name: istio-revision-tag-prod, labels: {istio.io/tag: prod, istio.io/rev: one}}
+"#;
+
+#[test]
+fn objects_of_a_tagged_namespace_have_statuses_and_those_of_nobody_have_none() {
+    let Some(server) = shop() else {
+        return;
+    };
+    let label = ["label", "namespace", "shop", "istio.io/rev=prod"];
+    server.kubectl(&label).expect("labelled");
+    server.apply(TAGGED).expect("a tag");
+    let replica = Replica::of_revision(&server, "one");
+    until(
+        &server,
+        "virtualservice/web",
+        "Reconciled",
+        "False",
+        "Invalid",
+    );
+    // It comes first in the order of writes.
+    let path = "jsonpath={.status}";
+    let unnamed = ["-n", "annex", "get", "virtualservice/web", "-o", path];
+    assert_eq!(server.kubectl(&unnamed).as_deref(), Ok(""));
+    // The tag `default` gives them to the revision.
+    let default = "{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, \
+        metadata: {name: istio-revision-tag-default, labels: {istio.io/tag: default, istio.io/rev: one}}}";
+    server.apply(default).expect("a tag");
+    wait_for("a status", PATIENCE, || {
+        let status = server.kubectl(&unnamed)?;
+        status.contains("Invalid").then_some(()).ok_or(status)
+    });
+    replica.stop();
+}

@@ -42,7 +42,7 @@ async fn tags(stage: &Stage) -> Vec<String> {
 }
 
 /// Writes the authority into the webhooks of a revision, as its control plane does.
-fn serve(stage: &Stage, revision: &str) {
+pub(crate) fn serve(stage: &Stage, revision: &str) {
     let name = format!("istio-sidecar-injector-{revision}");
     let patch = (0..2).map(|number| {
         format!(
@@ -97,6 +97,11 @@ async fn a_tag_moves_between_revisions_and_goes_with_the_last() {
     let found = hooks(&stage);
     assert!(found.starts_with(&first), "{found}");
     assert!(may_write(&stage, "istiod-old", "istio-revision-tag-prod"));
+    let checked = "get validatingwebhookconfigurations istio-revision-tag-prod -o";
+    let path = "jsonpath={range .webhooks[*]}{.name} {.clientConfig.caBundle},{end}";
+    let hooks =
+        format!("rev.validation.istio.io {BUNDLE},rev.namespace.validation.istio.io {BUNDLE},");
+    assert_eq!(stage.kubectl(checked, &[path]), hooks);
     assert!(!may_write(&stage, "istiod-old", "istio-revision-tag-other"));
     // The next installation of the revision keeps the tag.
     stage.install(&old).await.unwrap();

@@ -12,7 +12,7 @@ use super::{Checks, bounded, node_agent, some_of};
 use crate::error::ClusterError;
 use crate::install::InstallError;
 use crate::install::chart::Release;
-use crate::install::wait::{Rollout, deployment_name, explain};
+use crate::install::wait::{deployment_name, explain, rollout};
 use crate::roots::SYSTEM_NAMESPACES;
 
 /// The metric of the control plane that counts streams of proxies.
@@ -49,10 +49,7 @@ async fn deployment(
 ) -> Result<(), InstallError> {
     const NAME: &str = "control plane";
     let name = deployment_name(release.revision());
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &release.namespace);
-    let deployment = deployments.get(&name).await;
-    let deployment = deployment.map_err(|error| ClusterError::api(&name, &error))?;
-    let rollout = Rollout::new(&deployment);
+    let rollout = rollout(client, &release.namespace, "Deployment", &name).await?;
     if rollout.is_done() {
         checks.ok(NAME, rollout.words());
         return Ok(());
