@@ -223,10 +223,12 @@ fn variables(
         field("POD_NAME", "metadata.name"),
         field("POD_NAMESPACE", "metadata.namespace"),
         field("INSTANCE_IP", "status.podIP"),
-        field("INSTANCE_IPS", "status.podIPs"),
         field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
         field("HOST_IP", "status.hostIP"),
     ];
+    if settings.template == Template::Sidecar {
+        variables.push(field("INSTANCE_IPS", "status.podIPs"));
+    }
     let cluster = request.path_settings.cluster.as_ref();
     let mut written = request.path_settings.variables.clone();
     written.extend(settings.proxy.variables.clone());
