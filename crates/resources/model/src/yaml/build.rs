@@ -314,7 +314,9 @@ impl<'a> Builder<'a> {
             _ => (None, style == ScalarStyle::Plain),
         };
         let text = decoded.as_deref().unwrap_or(text);
-        let content = (style == ScalarStyle::Literal).then(|| {
+        // Lines that carriage returns end are lines of the text and not of the file.
+        let keeps_lines = style == ScalarStyle::Literal && self.file_lines.is_empty();
+        let content = keeps_lines.then(|| {
             // The parser's mark is on the first line that has text; blank lines before it are part of the content.
             let line = self
                 .lines
