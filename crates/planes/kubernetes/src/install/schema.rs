@@ -23,6 +23,11 @@ fn visit(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) -> 
     for (keyword, rule) in rules {
         match &**keyword {
             "$schema" | "properties" | "additionalProperties" | "items" => {}
+            "type" if rule == "string" && (value.is_number() || value.is_boolean()) => {
+                complain(format!(
+                    "expected {rule}, not {value}; put it in quotes in a file for -f"
+                ));
+            }
             "type" if !has_type(rule, value) => complain(format!("expected {rule}, not {value}")),
             "enum" if !one_of(rule, value) => complain(format!("{value} is none of {rule}")),
             "not" if !is_violated(rule, value)? => complain(format!("{value} is not allowed")),
