@@ -271,6 +271,9 @@ const OTHERS: [&str; 7] = [
     "agreement.json",
 ];
 
+/// A table of figures that a script of `tests/cluster` wrote. It holds no runs, and nothing draws it.
+const FIGURES: &str = "figures.json";
+
 /// A record of another kind, if the folder is of that kind.
 fn other<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, String> {
     let path = folder.join(name);
@@ -293,6 +296,10 @@ pub fn read(folder: &Path) -> Result<Record, String> {
     let none = |e: std::io::Error| match OTHERS.iter().find(|name| folder.join(name).is_file()) {
         Some(name) => format!(
             "{} has {name}, not the record of an experiment: `voile bench report` can draw it, but it cannot be compared with others",
+            folder.display()
+        ),
+        None if folder.join(FIGURES).is_file() => format!(
+            "{} has {FIGURES}, not the record of an experiment: it is a table to be read as it is, and cannot be drawn or compared",
             folder.display()
         ),
         None => format!("reading {}: {e}", path.display()),

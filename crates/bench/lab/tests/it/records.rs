@@ -37,12 +37,18 @@ fn a_record_of_another_kind_is_called_what_it_is_where_an_experiments_is_wanted(
             continue;
         };
         assert!(
-            why.contains(
-                ".json, not the record of an experiment: `voile bench report` can draw it"
-            ),
+            why.contains(".json, not the record of an experiment: "),
             "{why}"
         );
     }
+    let figures = committed()
+        .into_iter()
+        .find(|p| p.ends_with("2026-11-29-cluster"));
+    let why = voile_lab::read(&figures.expect("it is committed")).expect_err("it has no runs");
+    assert!(
+        why.contains("figures.json") && why.contains("cannot be drawn"),
+        "{why}"
+    );
     let nothing = tempfile::tempdir().expect("a folder");
     let why = voile_lab::read(nothing.path()).expect_err("nothing is there");
     assert!(why.starts_with("reading "), "{why}");
