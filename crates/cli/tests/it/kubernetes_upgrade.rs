@@ -10,7 +10,7 @@ use voile_testkit::cluster::{Cluster, kubectl, wait_for};
 use crate::kubernetes::{PATIENCE, VOILE, voile};
 
 /// A service of two pods under STRICT mutual TLS, in a namespace that names the tag `prod`.
-const SHOP: &str = r#"
+pub(crate) const SHOP: &str = r#"
 apiVersion: v1
 kind: Namespace
 metadata: {name: shop, labels: {istio.io/rev: prod}}
@@ -63,13 +63,13 @@ spec:
     )
 }
 
-fn until_ready(cluster: &Cluster, namespace: &str, what: &str, condition: &str) {
+pub(crate) fn until_ready(cluster: &Cluster, namespace: &str, what: &str, condition: &str) {
     let wanted = format!("--for=condition={condition}");
     let arguments = ["-n", namespace, "wait", what, &*wanted, "--timeout=1s"];
     wait_for(what, PATIENCE, || cluster.kubectl(&arguments));
 }
 
-fn start_load(cluster: &Cluster, name: &str) {
+pub(crate) fn start_load(cluster: &Cluster, name: &str) {
     cluster.apply(&load(name)).expect("a caller");
     until_ready(cluster, "shop", &format!("pod/{name}"), "Ready");
 }
@@ -83,7 +83,7 @@ fn follow(cluster: &Cluster, name: &str) -> Child {
 }
 
 /// Ends a caller, and checks that no request of it has failed. Returns the number of its requests.
-fn no_request_failed(cluster: &Cluster, name: &str) -> u64 {
+pub(crate) fn no_request_failed(cluster: &Cluster, name: &str) -> u64 {
     let following = follow(cluster, name);
     let delete = ["-n", "shop", "delete", "pod", name];
     cluster.kubectl(&delete).expect("deleted");

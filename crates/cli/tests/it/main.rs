@@ -55,6 +55,7 @@ mod kubernetes;
 mod kubernetes_ambient;
 mod kubernetes_capture;
 mod kubernetes_pages;
+mod kubernetes_rotation;
 mod kubernetes_upgrade;
 mod leaks;
 mod liars;

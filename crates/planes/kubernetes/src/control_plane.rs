@@ -3,16 +3,20 @@
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::OptionFuture;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
+use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use voile_control::{Control, ControlError, ControlOptions, Credentials, Reporter};
+use voile_identity::{Authority, AuthorityStore};
 use voile_model::TrustDomain;
 
+use crate::authority::{AuthorityKeeper, SecretAuthority};
 use crate::connect::{ClusterAddress, connect};
 use crate::election::Candidate;
 use crate::error::ClusterError;
@@ -41,6 +45,8 @@ pub struct ClusterOptions {
     pub injection: Option<(SocketAddr, String)>,
     /// True if a CNI plugin redirects the connections of injected Pods, which then have no `istio-init`.
     pub cni: bool,
+    /// Time for which new roots are trusted before a key below them signs.
+    pub root_overlap: Duration,
 }
 
 /// Why a control plane on a cluster does not start.
@@ -86,13 +92,10 @@ impl ControlPlane {
         let service = format!("{service}.{namespace}.svc");
         let names = [service.clone(), format!("{service}.cluster.local")];
         options.names.extend(names.iter().cloned());
-        let injection = cluster.injection.clone();
-        let injection =
-            injection.map(|(address, image)| Ok::<_, ClusterError>((listen(address)?, image)));
-        let injection = injection.transpose()?;
-        let domain = default_domain()?;
-        let authority = authority::open(client.clone(), namespace, &domain).await?;
-        let authority = Arc::new(authority.with_longest(options.certificate_ttl));
+        let listener = cluster.injection.as_ref();
+        let listener = listener.map(|(address, _)| listen(*address)).transpose()?;
+        let longest = options.certificate_ttl;
+        let (opened, authority) = open_authority(client.clone(), namespace, longest).await?;
         let settings = of_revision("istio", &cluster.revision);
         let source = ClusterSource::start(client.clone(), (namespace, &settings)).await?;
         let tokens = Arc::new(ClusterTokens::start(client.clone(), source.store()).await?);
@@ -102,7 +105,6 @@ impl ControlPlane {
         };
         let store = source.store();
         let control = Control::start_with(options, source, credentials, reporter).await?;
-        let root = authority.root_pem().to_owned();
         let mut tasks = JoinSet::new();
         tasks.spawn(tokens.refresh());
         let (ending, ended) = watch::channel(false);
@@ -115,14 +117,8 @@ impl ControlPlane {
         };
         let settings = format!("configmaps/{namespace}/{settings}");
         let mut pods = None;
-        if let Some((listener, image)) = injection {
-            let options = InjectorOptions {
-                image,
-                revision: cluster.revision.clone(),
-                discovery_address: format!("{service}:15012"),
-                cni: cluster.cni,
-                ..InjectorOptions::default()
-            };
+        if let Some(listener) = listener {
+            let options = injector_options(&cluster, &service);
             pods = Some((options.clone(), settings.clone()));
             let webhook = WebhookServer {
                 listener,
@@ -131,13 +127,22 @@ impl ControlPlane {
                 store,
                 validator: Validator::new(control.configurations()),
             };
-            tasks.spawn(webhook.serve(authority, names.to_vec(), over(ended.clone()))?);
+            tasks.spawn(webhook.serve(authority.clone(), names.to_vec(), over(ended.clone()))?);
         }
         let lease = of_revision("voile-leader", &cluster.revision);
         let (candidate, leads) =
             Candidate::new(client.clone(), namespace, lease, cluster.replica.clone());
+        let keeper = AuthorityKeeper::new(
+            client,
+            (namespace, &cluster.replica),
+            authority.clone(),
+            opened,
+            (cluster.root_overlap, longest),
+            leads.clone(),
+        );
+        tasks.spawn(keeper.keep());
         let duties = Duties {
-            root,
+            authority,
             revision: cluster.revision,
             statuses,
             pods,
@@ -164,6 +169,32 @@ impl ControlPlane {
     }
 }
 
+fn injector_options(cluster: &ClusterOptions, service: &str) -> InjectorOptions {
+    let image = cluster.injection.as_ref().map(|(_, image)| image.clone());
+    InjectorOptions {
+        image: image.unwrap_or_default(),
+        revision: cluster.revision.clone(),
+        discovery_address: format!("{service}:15012"),
+        cni: cluster.cni,
+        ..InjectorOptions::default()
+    }
+}
+
+async fn open_authority(
+    client: Client,
+    namespace: &str,
+    longest: Duration,
+) -> Result<(SecretAuthority, AuthorityStore), ClusterError> {
+    let opened = authority::open(client, namespace, &default_domain()?).await?;
+    let authority = Authority::from_files(&opened.files, SystemTime::now());
+    let authority = authority.map_err(|reason| ClusterError::Object {
+        object: format!("the Secret {}", opened.secret),
+        reason,
+    })?;
+    let authority = Arc::new(authority.with_longest(longest));
+    Ok((opened, authority.into()))
+}
+
 fn default_domain() -> Result<TrustDomain, ClusterError> {
     let domain = TrustDomain::new("cluster.local");
     domain.ok_or_else(|| ClusterError::Config("the default trust domain".to_owned()))
@@ -184,7 +215,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ClusterError> {
 /// What only one replica does.
 #[derive(Clone)]
 struct Duties {
-    root: String,
+    authority: AuthorityStore,
     revision: String,
     statuses: StatusWriter,
     /// Options of the Pods of Gateways, and the file of the mesh's settings. None where the image of proxies is not known.
@@ -199,22 +230,48 @@ impl Duties {
             names,
             ..
         } = self.statuses.clone();
-        let (client, root, revision) = (|| client.clone(), || self.root.clone(), self.revision);
+        let client = || client.clone();
         let deployer = self.pods.map(|(options, settings)| {
             Deployer::new(client(), store.clone(), options, settings, names).run()
         });
         tokio::join!(
-            roots::keep_config_maps(client(), root()),
-            roots::keep_webhooks::<MutatingWebhookConfiguration>(
-                client(),
-                root(),
-                revision.clone()
-            ),
-            roots::keep_webhooks::<ValidatingWebhookConfiguration>(client(), root(), revision),
+            keep_roots(client(), self.authority, self.revision),
             self.statuses.keep(),
             gateways::keep_classes(client(), store.clone()),
             OptionFuture::from(deployer),
         );
+    }
+}
+
+/// Brings the roots of the moment to namespaces and webhooks, for ever.
+async fn keep_roots(client: Client, authority: AuthorityStore, revision: String) {
+    let mut authorities = authority.subscribe();
+    loop {
+        let root = authorities.borrow_and_update().root_pem().to_owned();
+        let (client, known) = (|| client.clone(), || root.clone());
+        let keep = async {
+            tokio::join!(
+                roots::keep_config_maps(client(), known()),
+                roots::keep_webhooks::<MutatingWebhookConfiguration>(
+                    client(),
+                    known(),
+                    revision.clone()
+                ),
+                roots::keep_webhooks::<ValidatingWebhookConfiguration>(
+                    client(),
+                    known(),
+                    revision.clone()
+                ),
+            );
+        };
+        tokio::select! {
+            () = keep => return,
+            changed = authorities.wait_for(|next| next.root_pem() != root) => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 use voile_identity::authority::SERVER_TTL;
-use voile_identity::{Authority, IssueError};
+use voile_identity::{Authority, AuthorityStore, IssueError};
 use voile_model::mesh::MeshConfig;
 
 use crate::error::ClusterError;
@@ -17,17 +17,24 @@ use crate::inject::InjectorOptions;
 use crate::source::ObjectStore;
 use crate::webhooks::{self, InjectionSettings, Validator};
 
-/// The webhook's certificate, signed by the mesh's authority and made anew at half its life.
+/// The webhook's certificate, signed by the mesh's authority and made anew at half its life or after another one signs.
 #[derive(Debug)]
 struct OwnCertificate {
-    authority: Arc<Authority>,
+    authority: AuthorityStore,
     names: Vec<String>,
-    made: Mutex<(Arc<CertifiedKey>, Instant)>,
+    made: Mutex<WebhookCertificate>,
+}
+
+#[derive(Debug)]
+struct WebhookCertificate {
+    certified: Arc<CertifiedKey>,
+    issuer: Arc<Authority>,
+    at: Instant,
 }
 
 impl OwnCertificate {
-    fn new(authority: Arc<Authority>, names: Vec<String>) -> Result<Self, IssueError> {
-        let made = Mutex::new((issue(&authority, &names)?, Instant::now()));
+    fn new(authority: AuthorityStore, names: Vec<String>) -> Result<Self, IssueError> {
+        let made = Mutex::new(issue(authority.current(), &names)?);
         Ok(Self {
             authority,
             names,
@@ -36,22 +43,27 @@ impl OwnCertificate {
     }
 }
 
-fn issue(authority: &Authority, names: &[String]) -> Result<Arc<CertifiedKey>, IssueError> {
+fn issue(authority: Arc<Authority>, names: &[String]) -> Result<WebhookCertificate, IssueError> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let issued = authority.issue_server(&names, SystemTime::now())?;
-    Ok(Arc::new(issued.certified))
+    Ok(WebhookCertificate {
+        certified: Arc::new(issued.certified),
+        issuer: authority,
+        at: Instant::now(),
+    })
 }
 
 impl ResolvesServerCert for OwnCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if made.1.elapsed() > SERVER_TTL / 2 {
-            match issue(&self.authority, &self.names) {
-                Ok(certificate) => *made = (certificate, Instant::now()),
+        let authority = self.authority.current();
+        if made.at.elapsed() > SERVER_TTL / 2 || !Arc::ptr_eq(&made.issuer, &authority) {
+            match issue(authority, &self.names) {
+                Ok(certificate) => *made = certificate,
                 Err(error) => tracing::error!(%error, "cannot renew the webhook's certificate"),
             }
         }
-        Some(made.0.clone())
+        Some(made.certified.clone())
     }
 }
 
@@ -80,7 +92,7 @@ impl WebhookServer {
     /// No certificate can be made.
     pub(crate) fn serve(
         self,
-        authority: Arc<Authority>,
+        authority: AuthorityStore,
         names: Vec<String>,
         over: impl Future<Output = ()>,
     ) -> Result<impl Future<Output = ()>, ClusterError> {

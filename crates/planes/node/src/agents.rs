@@ -15,8 +15,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use voile_host::netns::Namespace;
 use voile_identity::{
-    CertificateClient, CertificateKey, CertificateStore, ClientSettings, Identity, Revocations,
-    TrustDomain, retry_delay,
+    CertificateClient, CertificateKey, CertificateStore, ClientSettings, Identity, MeshRoots,
+    Revocations, TrustDomain, retry_delay,
 };
 use voile_telemetry::{DnsFigures, OnDemandFigures};
 use voile_transport::handover::{InheritedSockets, Lent};
@@ -101,6 +101,8 @@ pub(crate) struct NodePods {
     /// True while connections are accepted.
     open: Cell<bool>,
     badges: RefCell<BTreeMap<Identity, Weak<IdentityKeys>>>,
+    /// Roots of the mesh, for the keys of each identity.
+    roots: RefCell<Arc<MeshRoots>>,
     /// To ask for their certificates.
     turns: Arc<Semaphore>,
     spare: RefCell<SpareDescriptor>,
@@ -128,6 +130,7 @@ impl NodePods {
             inherited: RefCell::new(inherited),
             open: Cell::new(false),
             badges: RefCell::default(),
+            roots: RefCell::default(),
             turns: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
             spare: RefCell::new(SpareDescriptor::reserve()?),
             complete: watch::Sender::new(false),
@@ -458,6 +461,7 @@ impl NodePods {
             return Ok(badge);
         }
         let store = Arc::new(CertificateStore::believing(&self.means.aliases));
+        store.tell_roots(&self.roots.borrow());
         let (server, client) = IdentityKeys::tls(&store)?;
         let certificates =
             CertificateClient::new(self.means.certificates.clone(), Arc::clone(&store))
@@ -481,6 +485,14 @@ impl NodePods {
     pub(crate) fn renew(&self) {
         for badge in self.badges.borrow().values().filter_map(Weak::upgrade) {
             badge.store.ask_to_renew();
+        }
+    }
+
+    /// Trusts these roots in the name of each pod, and of those that come.
+    pub(crate) fn tell_roots(&self, roots: &Arc<MeshRoots>) {
+        *self.roots.borrow_mut() = Arc::clone(roots);
+        for badge in self.badges.borrow().values().filter_map(Weak::upgrade) {
+            badge.store.tell_roots(roots);
         }
     }
 

@@ -382,7 +382,11 @@ async fn watch_view(
     let mut known = Arc::default();
     while view.changed().await.is_ok() {
         dispatcher.told();
-        let lists = Arc::clone(&view.borrow_and_update().revocations);
+        let (lists, roots) = {
+            let view = view.borrow_and_update();
+            (Arc::clone(&view.revocations), Arc::clone(&view.roots))
+        };
+        agency.tell_roots(&roots);
         if known != lists {
             agency.replace_revoked(&lists);
             known = lists;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use prost::Message;
-use voile_identity::Revocations;
+use voile_identity::{MeshRoots, Revocations};
 use voile_model::ServiceKey;
 use voile_proto::proxy::RevocationLists;
 use voile_proto::type_url;
@@ -110,6 +110,8 @@ pub(crate) struct Registry {
     obscure: HashMap<Arc<str>, Vec<IpAddr>>,
     policies: Policies,
     revocations: Option<Arc<Revocations>>,
+    /// Roots that came with them. Those that were told last stay.
+    roots: Arc<MeshRoots>,
     is_told: bool,
     absent: HashSet<IpAddr>,
     /// Services that were asked for by name, and those of them that are not there.
@@ -393,11 +395,16 @@ impl Registry {
         let mut rejections = Vec::new();
         for resource in &update.added {
             let said = RevocationLists::decode(&*resource.body);
-            let read = said.map_err(|error| error.to_string());
-            let read = read
-                .and_then(|said| Revocations::told(&said.lists).map_err(|error| error.to_string()));
+            let read = said.map_err(|error| error.to_string()).and_then(|said| {
+                let read = Revocations::told(&said.lists).map_err(|error| error.to_string())?;
+                let roots = MeshRoots::told(said.roots, said.issuer_key_id);
+                Ok((read, roots.map_err(|error| error.to_string())?))
+            });
             match read {
-                Ok(read) => self.revocations = Some(Arc::new(read)),
+                Ok((read, roots)) => {
+                    self.revocations = Some(Arc::new(read));
+                    self.roots = Arc::new(roots);
+                }
                 Err(reason) => {
                     let closed = || Arc::new(Revocations::closed());
                     self.revocations.get_or_insert_with(closed);
@@ -426,6 +433,7 @@ impl Registry {
             obscure: self.obscure.values().flatten().copied().collect(),
             policies: self.policies.clone(),
             revocations: self.revocations.clone().unwrap_or_default(),
+            roots: Arc::clone(&self.roots),
             is_told: self.is_told,
         }
     }

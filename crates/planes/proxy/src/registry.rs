@@ -23,7 +23,7 @@ use std::sync::Arc;
 use voile_traffic::{RetryBudget, RetryPolicy};
 
 use prost::Message;
-use voile_identity::{Identity, Revocations};
+use voile_identity::{Identity, MeshRoots, Revocations};
 use voile_model::mesh::PortTraffic;
 use voile_model::mesh::traffic::ClientTls;
 use voile_model::{Labels, Port, Ranges, ServiceKey};
@@ -67,6 +67,8 @@ pub(crate) struct Registry {
     pub(crate) tokens: tokens::Rules,
     /// Certificates that are taken back.
     pub(crate) revocations: Option<Versioned<Arc<Revocations>>>,
+    /// Roots that came with them. Those that were told last stay.
+    pub(crate) mesh_roots: Arc<MeshRoots>,
     /// True if the lists are subscribed to: no plan comes into force without an answer.
     pub(crate) asks_revocations: bool,
     /// True if the kernel redirects connections to this proxy.
@@ -246,15 +248,19 @@ impl Registry {
         }
     }
 
-    /// Applies lists of revoked certificates. Unreadable lists leave the last good ones; without any, the proxy trusts no peer.
+    /// Applies lists of revoked certificates, and the roots beside them. Unreadable lists leave the last good ones; without any, the proxy trusts no peer.
     fn revoke(&mut self, version: Arc<str>, body: &[u8]) -> Result<(), String> {
         let decoded = wire::RevocationLists::decode(body).map_err(|error| error.to_string());
         let read = decoded.and_then(|said| {
-            let read = Revocations::told(&said.lists);
-            read.map_err(|error| error.to_string())
+            let read = Revocations::told(&said.lists).map_err(|error| error.to_string())?;
+            let roots = MeshRoots::told(said.roots, said.issuer_key_id);
+            Ok((read, roots.map_err(|error| error.to_string())?))
         });
         let (value, result) = match read {
-            Ok(read) => (Arc::new(read), Ok(())),
+            Ok((read, roots)) => {
+                self.mesh_roots = Arc::new(roots);
+                (Arc::new(read), Ok(()))
+            }
             Err(reason) => {
                 let good = self.revocations.take().map(|held| held.value);
                 let closed = || Arc::new(Revocations::closed());

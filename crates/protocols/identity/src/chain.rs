@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use voile_model::Identity;
 use webpki::{EndEntityCert, KeyUsage};
+use x509_parser::extensions::ParsedExtension;
 
 use crate::keys::MAX_CHAIN_CERTIFICATES;
 use crate::revocation::{CertificateKey, Revocations};
@@ -60,6 +61,16 @@ pub fn verify_server_chain(
 pub(crate) fn not_after(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     Some(parsed.validity().not_after.to_datetime().into())
+}
+
+/// Key identifier of a certificate's issuer, if it names one.
+pub(crate) fn issuer_key_id(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let mut extensions = parsed.extensions().iter();
+    extensions.find_map(|one| match one.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(id) => Some(id.key_identifier.as_ref()?.0.to_vec()),
+        _ => None,
+    })
 }
 
 fn verify(

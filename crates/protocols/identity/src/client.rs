@@ -22,7 +22,7 @@ use voile_proto::certificate::IstioCertificateRequest;
 use crate::chain::verify_server_chain;
 use crate::generated::certificate_service::istio_certificate_service_client::IstioCertificateServiceClient;
 use crate::keys::{Keys, WorkloadCertificate};
-use crate::refresh::{next_refresh, retry_delay};
+use crate::refresh::{MIN_REFRESH, next_refresh, retry_delay};
 use crate::service::IMPERSONATED_IDENTITY;
 use crate::store::{CertificateStore, TrustBundle};
 use crate::token::MAX_TOKEN_BYTES;
@@ -34,6 +34,8 @@ const USED_UP_WAIT: Duration = Duration::from_secs(300);
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for a certificate once connected.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time in which the proxies of a mesh renew their certificates after another authority has begun to sign, each at its own instant.
+const NEW_ISSUER_SPREAD: Duration = Duration::from_secs(60);
 /// Largest root file read, in bytes.
 const MAX_ROOT_BYTES: usize = 256 * 1024;
 
@@ -302,9 +304,21 @@ impl CertificateClient {
                     wait
                 }
             };
+            self.until_due(wait).await;
+        }
+    }
+
+    /// Waits for the time of the next certificate: sooner where it is asked for, or where another authority signs now.
+    async fn until_due(&self, wait: Duration) {
+        let until = tokio::time::Instant::now() + wait;
+        loop {
+            let soon = self.store.issuer_changed();
+            let soon = soon.then(|| NEW_ISSUER_SPREAD.mul_f64(fastrand::f64()).max(MIN_REFRESH));
+            let due = soon.map_or(until, |soon| until.min(tokio::time::Instant::now() + soon));
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = self.store.asked_to_renew() => {}
+                () = tokio::time::sleep_until(due) => return,
+                () = self.store.asked_to_renew() => return,
+                () = self.store.roots_told() => {}
             }
         }
     }

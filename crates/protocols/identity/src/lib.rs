@@ -24,8 +24,8 @@ pub mod state;
 pub mod tls;
 mod verifier;
 
-pub use issuing::{authority, join, revocation, store, token};
-use issuing::{csr, root_record};
+pub use issuing::{authority, join, renew_root, revocation, store, token};
+use issuing::{authority_store, csr, root_record};
 
 pub use authenticator::{
     AuthenticatedCaller, Authenticator, CallerProof, MeshAuthenticator, PeerCertificates,
@@ -34,6 +34,7 @@ pub use authority::{
     Authority, AuthorityError, AuthorityFiles, DEFAULT_TTL, IssueError, IssuedCertificate, MAX_TTL,
     MIN_TTL, ServerCertificate,
 };
+pub use authority_store::AuthorityStore;
 pub use chain::{ChainError, verify_client_chain, verify_server_chain};
 pub use client::{
     CertificateClient, ClientSettings, control_endpoint, new_certificate, request_certificate,
@@ -49,7 +50,7 @@ pub use root_record::{NEW_ROOT_FLAG, RootFingerprint, RootLost, RootPolicy, chec
 pub use service::CertificateService;
 pub use spiffe::{PeerError, identity_of};
 pub use state::{StateDir, StateError};
-pub use store::{CertificateStore, TrustBundle, TrustStore};
+pub use store::{CertificateStore, MeshRoots, TrustBundle, TrustStore};
 pub use tls::{
     control_server_config, mesh_client_config, mesh_server_config, peer_identity, verify_expected,
 };

@@ -11,7 +11,8 @@ use voile_proto::certificate::{IstioCertificateRequest, IstioCertificateResponse
 use crate::authenticator::{
     AuthenticatedCaller, Authenticator, CallerProof, bearer, peer_certificates,
 };
-use crate::authority::{Authority, IssueError};
+use crate::authority::IssueError;
+use crate::authority_store::AuthorityStore;
 use crate::csr::{CsrError, MAX_CSR_BYTES};
 use crate::generated::certificate_service::istio_certificate_service_server::IstioCertificateService;
 pub use crate::generated::certificate_service::istio_certificate_service_server::IstioCertificateServiceServer;
@@ -32,7 +33,7 @@ struct AdmittedCaller(AuthenticatedCaller);
 /// The service; wrap it in [`IstioCertificateServiceServer`].
 #[derive(Debug)]
 pub struct CertificateService<A> {
-    authority: Arc<Authority>,
+    authority: AuthorityStore,
     authenticator: A,
     joins: JoinTokens,
     trust: Arc<TrustStore>,
@@ -42,13 +43,13 @@ pub struct CertificateService<A> {
 impl<A: Authenticator> CertificateService<A> {
     /// A service that issues from `authority`; `trust` says the trust domain of those who join.
     pub fn new(
-        authority: Arc<Authority>,
+        authority: impl Into<AuthorityStore>,
         authenticator: A,
         joins: JoinTokens,
         trust: Arc<TrustStore>,
     ) -> Self {
         Self {
-            authority,
+            authority: authority.into(),
             authenticator,
             joins,
             trust,
@@ -200,7 +201,8 @@ impl<A: Authenticator> IstioCertificateService for CertificateService<A> {
             None => caller.identity.clone(),
         };
         let ttl = asked_ttl(asked.validity_duration)?;
-        let issued = self.authority.issue(&asked.csr, &subject, ttl, now);
+        let authority = self.authority.current();
+        let issued = authority.issue(&asked.csr, &subject, ttl, now);
         let issued = issued.map_err(|error| {
             tracing::warn!(caller = %caller.identity, %subject, %error, "certificate request refused");
             refused_request(&error)

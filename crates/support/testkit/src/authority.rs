@@ -93,7 +93,7 @@ impl TestAuthority {
 
     /// Trust bundle of this authority alone.
     pub fn trust(&self) -> TrustBundle {
-        let roots = vec![self.authority.root().clone()];
+        let roots = self.authority.roots().to_vec();
         TrustBundle::new(self.trust_domain.clone(), Vec::new(), roots).expect("our root is one")
     }
 

@@ -173,6 +173,11 @@ struct ClusterArgs {
     #[arg(long, requires = "kubernetes")]
     cni: bool,
 
+    /// Time for which new roots of the authority are trusted before a key below them signs, 0s to 24h. Kubelets bring the changed
+    /// ConfigMap to pods within about 90 seconds.
+    #[arg(long, value_name = "DURATION", default_value = "180s", value_parser = root_overlap)]
+    root_overlap: Duration,
+
     /// Name of this replica, which no other has.
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value_t = replica())]
     replica: String,
@@ -203,6 +208,7 @@ impl ClusterArgs {
                 OptionalAddress::On(address) => Some((address, self.proxy_image)),
             },
             cni: self.cni,
+            root_overlap: self.root_overlap,
         })
     }
 }
@@ -289,6 +295,14 @@ fn certificate_ttl(text: &str) -> Result<Duration, String> {
     match (voile_identity::MIN_TTL..=voile_identity::MAX_TTL).contains(&ttl) {
         true => Ok(ttl),
         false => Err(format!("`{text}`: expected 10s to 24h")),
+    }
+}
+
+fn root_overlap(text: &str) -> Result<Duration, String> {
+    let overlap = crate::commands::serve::proxy::duration(text)?;
+    match overlap <= voile_identity::MAX_TTL {
+        true => Ok(overlap),
+        false => Err(format!("`{text}`: expected 0s to 24h")),
     }
 }
 

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use voile_identity::TrustStore;
+use voile_identity::{Authority, AuthorityStore, TrustStore};
 use voile_model::check::{CheckOutcome, Checker, MeshPatch};
 use voile_model::mesh::{Mesh, Workload};
 use voile_model::{Diagnostic, SourceFile};
@@ -46,13 +45,13 @@ pub(crate) struct RememberedState {
 }
 
 impl RememberedState {
-    /// `authorities` sign the lists of what is revoked.
-    pub(crate) fn open(state: &Path, authorities: Vec<CertificateDer<'static>>) -> Self {
+    /// The roots of `authority` sign the lists of what is revoked. Proxies are told those of an authority that may change.
+    pub(crate) fn open(state: &Path, authority: Arc<Authority>, tells_roots: bool) -> Self {
         Self {
             last_good: LastGood::new(state),
             virtual_addresses: VirtualAddresses::load(state),
             register: Register::new(state),
-            revocations: RevocationFile::new(state, authorities),
+            revocations: RevocationFile::new(state, authority, tells_roots),
             written: Written::new(state),
         }
     }
@@ -94,6 +93,13 @@ pub(crate) struct Reload<S> {
     pending: Option<Pending>,
     /// Absent while it works.
     rest: Option<ReloadScheduler>,
+}
+
+/// Cause of another snapshot.
+enum News {
+    Files,
+    Keys,
+    Authority(Arc<Authority>),
 }
 
 /// Result of a check.
@@ -233,6 +239,22 @@ impl<S: Source> Reload<S> {
             version = self.version(),
             changed,
             "keys of token issuers updated"
+        );
+    }
+
+    /// Another authority signs, or there are other roots: believed from now on, and told to every proxy.
+    fn authority_changed(&mut self, authority: Arc<Authority>) {
+        self.changed_at = Instant::now();
+        if let Err(error) = self.trust.set_roots(authority.roots()) {
+            tracing::error!(%error, "the roots of the new authority cannot be used");
+            return;
+        }
+        self.revocations.set_authority(authority);
+        let changed = self.put_in_force(Some(&MeshPatch::default()));
+        tracing::info!(
+            version = self.version(),
+            changed,
+            "the authority's roots are published"
         );
     }
 
@@ -448,8 +470,13 @@ impl<S: Source> Reload<S> {
     }
 
     /// Follows the source until `ended`. Reading and translating block, so they leave the runtime's thread alone.
-    pub(crate) async fn follow(mut self, ended: impl Future<Output = ()>) {
+    pub(crate) async fn follow(
+        mut self,
+        authority: AuthorityStore,
+        ended: impl Future<Output = ()>,
+    ) {
         tokio::pin!(ended);
+        let mut authorities = authority.subscribe();
         let mut working: Option<JoinHandle<ReloadScheduler>> = None;
         let keys = self.keys.clone();
         // Kept from turn to turn: news of keys that waits for others must not be lost.
@@ -462,11 +489,13 @@ impl<S: Source> Reload<S> {
             let again = rest.and_then(|rest| rest.judged_again);
             let edited = tokio::select! {
                 () = &mut ended => break,
-                () = self.source.changed() => true,
+                () = self.source.changed() => News::Files,
                 () = &mut news => {
                     news.set(keys.changed());
-                    false
+                    News::Keys
                 }
+                // The store lives as long as we do.
+                Ok(()) = authorities.changed() => News::Authority(authorities.borrow_and_update().clone()),
                 () = until(due) => {
                     working = self.work().map(tokio::task::spawn_blocking);
                     continue;
@@ -484,8 +513,9 @@ impl<S: Source> Reload<S> {
             let read = tokio::task::spawn_blocking(move || {
                 match edited {
                     // Only the first reading can fail, and that is over.
-                    true => drop(self.read()),
-                    false => self.keys_changed(),
+                    News::Files => drop(self.read()),
+                    News::Keys => self.keys_changed(),
+                    News::Authority(authority) => self.authority_changed(authority),
                 }
                 self
             });

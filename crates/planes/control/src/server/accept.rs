@@ -16,9 +16,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use voile_identity::Authority;
 use voile_identity::authority::SERVER_TTL;
 use voile_identity::tls::{control_server_config, peer_identity};
+use voile_identity::{Authority, AuthorityStore};
 
 use super::budget::{MEMBERS, NEWCOMERS, RESTING, WAITING};
 use super::connection_shares::Source;
@@ -48,9 +48,12 @@ const EVICT_AT_ONCE: usize = 16;
 /// each move.
 pub(super) type OverTls = GuardedConnection<Box<TlsStream<Socket>>>;
 
-/// Our own certificate, made anew at half its life when a connection comes in: no timer, no file.
+/// Our own certificate, made anew when a connection comes in at half its life or after another authority has begun to sign: no
+/// timer, no file.
 pub(super) struct OwnCertificate {
-    authority: Arc<Authority>,
+    authority: AuthorityStore,
+    /// The authority that signed it.
+    issuer: Arc<Authority>,
     /// Names besides [`SERVER_NAMES`]: those that were asked for, and the address that we listen on.
     further: Vec<String>,
     config: Arc<ServerConfig>,
@@ -59,7 +62,7 @@ pub(super) struct OwnCertificate {
 
 impl OwnCertificate {
     pub(super) fn new(
-        authority: Arc<Authority>,
+        authority: AuthorityStore,
         names: &[String],
         listen: IpAddr,
     ) -> Result<Self, ControlError> {
@@ -68,19 +71,23 @@ impl OwnCertificate {
         let further: Vec<String> = further
             .filter(|name| !SERVER_NAMES.contains(&&**name))
             .collect();
+        let issuer = authority.current();
         Ok(Self {
-            config: issue(&authority, &further)?,
+            config: issue(&issuer, &further)?,
             authority,
+            issuer,
             further,
             made: Instant::now(),
         })
     }
 
     fn acceptor(&mut self) -> TlsAcceptor {
-        if self.made.elapsed() > SERVER_TTL / 2 {
-            match issue(&self.authority, &self.further) {
+        let authority = self.authority.current();
+        if self.made.elapsed() > SERVER_TTL / 2 || !Arc::ptr_eq(&authority, &self.issuer) {
+            match issue(&authority, &self.further) {
                 Ok(config) => {
                     self.config = config;
+                    self.issuer = authority;
                     self.made = Instant::now();
                 }
                 Err(error) => {
@@ -99,8 +106,7 @@ fn issue(authority: &Authority, further: &[String]) -> Result<Arc<ServerConfig>,
     let certificate = authority
         .issue_server(&names, SystemTime::now())
         .map_err(|error| failed(&error))?;
-    control_server_config(certificate.certified, &[authority.root().clone()])
-        .map_err(|error| failed(&error))
+    control_server_config(certificate.certified, authority.roots()).map_err(|error| failed(&error))
 }
 
 /// The listeners, and the state that they need.

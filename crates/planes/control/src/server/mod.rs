@@ -24,8 +24,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use voile_identity::revocation::CRL_FILE;
 use voile_identity::{
-    Authority, CertificateService, JoinTokens, MeshAuthenticator, StateDir, TokenKey,
-    TokenVerifier, TrustBundle, TrustStore,
+    Authority, AuthorityStore, CertificateService, JoinTokens, MeshAuthenticator, StateDir,
+    TokenKey, TokenVerifier, TrustBundle, TrustStore,
 };
 use voile_model::TrustDomain;
 use voile_watch::FolderWatch;
@@ -88,8 +88,8 @@ pub enum Credentials {
     OfState,
     /// Those of a cluster.
     Given {
-        /// The authority.
-        authority: Arc<Authority>,
+        /// The authority. It may change while the control plane runs.
+        authority: AuthorityStore,
         /// The verifier of the callers' tokens.
         tokens: Arc<dyn TokenVerifier>,
     },
@@ -97,7 +97,7 @@ pub enum Credentials {
 
 /// Our own keys and who may use them.
 struct OwnKeys {
-    authority: Arc<Authority>,
+    authority: AuthorityStore,
     authenticator: Arc<MeshAuthenticator>,
     trust: Arc<TrustStore>,
     joins: JoinTokens,
@@ -159,7 +159,8 @@ impl Control {
         status.deliver_by(interest.clone());
         let in_state = matches!(credentials, Credentials::OfState);
         let keys = keys(&options, credentials)?;
-        let served = keys.authority.fingerprint();
+        let first = keys.authority.current();
+        let served = first.fingerprint();
         let issuers = issuers(&options, &status);
         let groups = register(&options, &mut source, &status)?;
         let mut reload = Reload::new(
@@ -168,7 +169,7 @@ impl Control {
             publisher,
             keys.trust.clone(),
             status.clone(),
-            RememberedState::open(&options.state, vec![keys.authority.root().clone()]),
+            RememberedState::open(&options.state, first, !in_state),
             issuers.clone(),
         );
         reload.farewell = options.farewell;
@@ -201,7 +202,7 @@ impl Control {
             let state = state_watch::watch(options.state, served, status.clone());
             tasks.spawn(until_over(state, ending.subscribe()));
         }
-        tasks.spawn(reload.follow(over(ending.subscribe())));
+        tasks.spawn(reload.follow(keys.authority, over(ending.subscribe())));
         tasks.spawn(until_over(issuers.run(), ending.subscribe()));
         status.ready.store(true, Ordering::Relaxed);
         Ok(Self {
@@ -374,7 +375,7 @@ fn keys(options: &ControlOptions, credentials: Credentials) -> Result<OwnKeys, C
         Credentials::OfState => {
             let authority = Authority::open_with(state, &domain, &options.root, SystemTime::now());
             let authority = authority.map_err(|e| failed(&e))?;
-            (Arc::new(authority.with_longest(longest)), None)
+            (Arc::new(authority.with_longest(longest)).into(), None)
         }
     };
     let folder = StateDir::open(state).map_err(|e| failed(&e))?;
@@ -383,7 +384,7 @@ fn keys(options: &ControlOptions, credentials: Credentials) -> Result<OwnKeys, C
         None => Arc::new(TokenKey::open(&folder).map_err(|e| failed(&e))?),
     };
     let joins = JoinTokens::open(&folder).map_err(|e| failed(&e))?;
-    let bundle = TrustBundle::from_pem(domain, Vec::new(), authority.root_pem());
+    let bundle = TrustBundle::from_pem(domain, Vec::new(), authority.current().root_pem());
     let trust = Arc::new(TrustStore::new(bundle.map_err(|e| failed(&e))?));
     Ok(OwnKeys {
         authority,

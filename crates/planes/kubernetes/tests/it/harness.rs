@@ -12,12 +12,15 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use voile_control::{Addresses, ControlOptions, Report, Reporter};
+use voile_identity::WorkloadCertificate;
 use voile_identity::client::{Credential, control_endpoint, new_certificate};
 use voile_kubernetes::{ClusterAddress, ClusterOptions, ControlPlane, DEFAULT_REVISION};
 use voile_testkit::cluster::{ApiServer, wait_for};
 
 /// Longest wait for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Time for which new roots are trusted before a key below them signs.
+pub(crate) const OVERLAP: Duration = Duration::from_secs(2);
 /// Namespace of the control plane.
 pub(crate) const SYSTEM: &str = "istio-system";
 
@@ -79,6 +82,7 @@ impl Replica {
             replica: name.to_owned(),
             injection,
             cni: false,
+            root_overlap: OVERLAP,
         };
         let reported = Arc::new(Mutex::new(Vec::new()));
         let reports = reported.clone();
@@ -166,16 +170,24 @@ impl Replica {
 
     /// Asks for a certificate with a token, as a proxy does. Returns the identity.
     pub(crate) fn certify(&self, root: &str, token: &str) -> Result<String, String> {
+        Ok(self.certificate(root, token)?.identity().to_string())
+    }
+
+    /// Asks for a certificate with a token, as a proxy does.
+    pub(crate) fn certificate(
+        &self,
+        root: &str,
+        token: &str,
+    ) -> Result<WorkloadCertificate, String> {
         let address = format!("https://{}", self.addresses.tls);
         let endpoint = control_endpoint(&address, root, None).map_err(|error| error.to_string())?;
         let credential = Credential::Bearer(token.trim().to_owned());
-        let certificate = runtime().block_on(async {
+        runtime().block_on(async {
             let channel = endpoint.connect().await;
             let channel = channel.map_err(|error| format!("{error:?}"))?;
             let certificate = new_certificate(channel, &credential, None).await;
             certificate.map_err(|error| error.to_string())
-        });
-        Ok(certificate?.identity().to_string())
+        })
     }
 }
 

@@ -9,6 +9,7 @@ mod health;
 mod helm;
 mod injection;
 mod lifecycle;
+mod rotation;
 mod stage;
 mod status;
 mod tags;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use voile_identity::Revocations;
+use voile_identity::{MeshRoots, Revocations};
 use voile_model::mesh::Visibility;
 use voile_model::names::{Candidate, Hosts};
 use voile_model::{Namespace, ServiceKey, masked};
@@ -35,6 +35,7 @@ pub(crate) struct RegistryView {
     pub(crate) policies: Policies,
     /// Certificates that are taken back.
     pub(crate) revocations: Arc<Revocations>,
+    pub(crate) roots: Arc<MeshRoots>,
     /// True once the control plane has sent the policies.
     pub(crate) is_told: bool,
 }

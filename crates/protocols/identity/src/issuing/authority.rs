@@ -15,6 +15,7 @@ use voile_model::{Identity, TrustDomain};
 use webpki::{EndEntityCert, KeyUsage};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::chain::issuer_key_id;
 use crate::csr::{self, CsrError};
 use crate::keys::{KeyError, certificates_of, certified_key, pem};
 use crate::root_record::{self, RootFingerprint, RootLost, RootPolicy};
@@ -108,6 +109,7 @@ impl fmt::Debug for ServerCertificate {
 }
 
 /// Certificates and key of an authority that others keep, as PEM: Istio's Secrets `cacerts` and `istio-ca-secret`.
+#[derive(Clone, PartialEq, Eq)]
 pub struct AuthorityFiles {
     /// The certificate that signs: `ca-cert.pem`.
     pub certificate: String,
@@ -115,7 +117,7 @@ pub struct AuthorityFiles {
     pub key: String,
     /// Certificates from the one that signs up to the root, itself and the root included or not: `cert-chain.pem`.
     pub chain: String,
-    /// Roots that are trusted, the one above the certificate first: `root-cert.pem`.
+    /// Roots that are trusted: `root-cert.pem`. One of them is above the certificate.
     pub roots: String,
 }
 
@@ -131,7 +133,9 @@ pub struct Authority {
     /// Certificates between a leaf and the root, as PEM.
     between_pem: String,
     root_pem: String,
-    root: CertificateDer<'static>,
+    roots: Vec<CertificateDer<'static>>,
+    /// Key identifier of the signer in the certificates that it signs.
+    key_id: Option<Vec<u8>>,
     fingerprint: RootFingerprint,
     not_before: SystemTime,
     not_after: SystemTime,
@@ -264,10 +268,7 @@ impl Authority {
         let own = certificates("ca-cert.pem", &files.certificate)?;
         let signer = own.first().ok_or("ca-cert.pem holds no certificate")?;
         let roots = certificates("root-cert.pem", &files.roots)?;
-        let root = roots
-            .first()
-            .ok_or("root-cert.pem holds no certificate")?
-            .clone();
+        let root = roots.first().ok_or("root-cert.pem holds no certificate")?;
         let parse = |der: &CertificateDer<'static>| {
             let (_, parsed) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
             if !parsed.is_ca() {
@@ -287,7 +288,7 @@ impl Authority {
                 "ca-key.pem is not the key of ca-cert.pem: restore both from one backup".to_owned(),
             );
         }
-        let (root_key, _) = parse(&root).map_err(|error| format!("root-cert.pem: {error}"))?;
+        let (root_key, _) = parse(root).map_err(|error| format!("root-cert.pem: {error}"))?;
         let mut between = Vec::new();
         if !roots.contains(signer) {
             between.push(signer.clone());
@@ -302,26 +303,24 @@ impl Authority {
         }
         let issuer = Issuer::from_ca_cert_der(signer, pair)
             .map_err(|error| format!("ca-cert.pem: {error}"))?;
-        let authority = Self {
+        let mut authority = Self {
             issuer,
             between_pem: between.iter().map(|one| pem("CERTIFICATE", one)).collect(),
             root_pem: files.roots.clone(),
+            key_id: None,
             fingerprint: RootFingerprint::of_public_key(&root_key),
-            root,
+            roots,
             not_before,
             not_after,
             longest: MAX_TTL,
         };
-        authority.proves_itself(&roots, now)?;
+        authority.key_id = authority.proves_itself(now)?;
         Ok(authority)
     }
 
-    /// Signs a certificate for nobody and verifies it as a peer would: dates, constraints and the whole chain are right then.
-    fn proves_itself(
-        &self,
-        roots: &[CertificateDer<'static>],
-        now: SystemTime,
-    ) -> Result<(), String> {
+    /// Signs a certificate for nobody and verifies it as a peer would: dates, constraints and the whole chain are right then. Returns
+    /// the key identifier of the signer.
+    fn proves_itself(&self, now: SystemTime) -> Result<Option<Vec<u8>>, String> {
         let failed = |error: &dyn fmt::Display| {
             format!(
                 "peers would refuse the certificates that ca-cert.pem signs: {error}; the way to the root is in cert-chain.pem"
@@ -330,9 +329,10 @@ impl Authority {
         let certificate = self
             .issue_server(&["localhost"], now)
             .map_err(|error| failed(&error))?;
-        let anchors: Result<Vec<_>, _> =
-            roots.iter().map(webpki::anchor_from_trusted_cert).collect();
-        let anchors = anchors.map_err(|error| failed(&error))?;
+        let anchors = self.roots.iter().map(webpki::anchor_from_trusted_cert);
+        let anchors = anchors
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| failed(&error))?;
         let (leaf, between) = certificate
             .certified
             .cert
@@ -354,7 +354,8 @@ impl Authority {
                 )
                 .map(drop)
             })
-            .map_err(|error| failed(&error))
+            .map_err(|error| failed(&error))?;
+        Ok(issuer_key_id(leaf))
     }
 
     fn assemble(pair: KeyPair, key_pem: &str, root_pem: String) -> Result<Self, String> {
@@ -386,7 +387,8 @@ impl Authority {
             issuer,
             between_pem: String::new(),
             root_pem,
-            root,
+            roots: vec![root],
+            key_id: None,
             fingerprint,
             not_before,
             not_after,
@@ -399,9 +401,14 @@ impl Authority {
         &self.root_pem
     }
 
-    /// The root.
-    pub fn root(&self) -> &CertificateDer<'static> {
-        &self.root
+    /// The roots that are trusted.
+    pub fn roots(&self) -> &[CertificateDer<'static>] {
+        &self.roots
+    }
+
+    /// Key identifier of the signer, as in the certificates that it signs. None for an authority of a state directory.
+    pub fn key_id(&self) -> Option<&[u8]> {
+        self.key_id.as_deref()
     }
 
     /// The root's public key, to be compared.
@@ -514,7 +521,7 @@ impl Authority {
     }
 }
 
-fn signing(error: rcgen::Error) -> IssueError {
+pub(crate) fn signing(error: rcgen::Error) -> IssueError {
     IssueError::Signing(error.to_string())
 }
 
@@ -547,7 +554,7 @@ pub(crate) fn random(bytes: &mut [u8]) -> Result<(), IssueError> {
     filled.map_err(|_| IssueError::Signing("the system has no random numbers".into()))
 }
 
-fn random_serial() -> Result<SerialNumber, IssueError> {
+pub(crate) fn random_serial() -> Result<SerialNumber, IssueError> {
     let mut serial = [0; SERIAL_BYTES];
     random(&mut serial)?;
     // Positive and of full length (RFC 5280 section 4.1.2.2).

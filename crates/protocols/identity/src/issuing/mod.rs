@@ -1,9 +1,13 @@
 //! The certificate authority: keys, joins, tokens, signing, and revocation.
 
 pub mod authority;
+pub(crate) mod authority_store;
 pub(crate) mod csr;
 pub mod join;
 pub mod revocation;
 pub(crate) mod root_record;
+mod root_renewal;
 pub mod store;
 pub mod token;
+
+pub use root_renewal::renew_root;

@@ -1,7 +1,7 @@
 //! Current certificate and trust bundle of a process. Both change while connections live. Each new handshake takes the
 //! newest by one short read lock and one reference count; no request touches them.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustls::client::ResolvesClientCert;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -11,7 +11,8 @@ use rustls_pki_types::{CertificateDer, TrustAnchor};
 use tokio::sync::Notify;
 use voile_model::{Identity, TrustDomain};
 
-use crate::keys::{KeyError, WorkloadCertificate, certificates_of};
+use crate::chain::issuer_key_id;
+use crate::keys::{KeyError, MAX_CHAIN_CERTIFICATES, WorkloadCertificate, certificates_of};
 use crate::revocation::Revocations;
 
 /// Trust bundle: roots, and the trust domains whose identities they may certify.
@@ -131,6 +132,20 @@ impl TrustStore {
         });
     }
 
+    /// Trusts these roots and no others; does nothing while there is no bundle.
+    ///
+    /// # Errors
+    /// A root cannot be used; nothing changes then.
+    pub fn set_roots(&self, roots: &[CertificateDer<'static>]) -> Result<(), KeyError> {
+        let Some(held) = self.current().filter(|held| held.roots != roots) else {
+            return Ok(());
+        };
+        let own = held.trust_domain.clone();
+        let changed = TrustBundle::new(own, Vec::new(), roots.to_vec())?;
+        self.change(|bundle| (bundle.roots, bundle.anchors) = (changed.roots, changed.anchors));
+        Ok(())
+    }
+
     /// Believes these certificates no longer; does nothing while there is no bundle.
     pub fn set_revocations(&self, revocations: &Arc<Revocations>) {
         self.change(|bundle| bundle.revocations = Arc::clone(revocations));
@@ -144,6 +159,39 @@ impl TrustStore {
     }
 }
 
+/// The roots of the mesh as the control plane tells them, and who signs now. They come sooner than with the next certificate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MeshRoots {
+    /// The roots. None: those that came with the certificate are all.
+    pub roots: Vec<CertificateDer<'static>>,
+    /// Key identifier of the signer of new certificates; empty if it is not known.
+    pub issuer_key_id: Vec<u8>,
+}
+
+impl MeshRoots {
+    /// Roots that a trusted sender told.
+    ///
+    /// # Errors
+    /// There are too many, or one cannot be used.
+    pub fn told(roots: Vec<Vec<u8>>, issuer_key_id: Vec<u8>) -> Result<Self, KeyError> {
+        if roots.len() > MAX_CHAIN_CERTIFICATES {
+            return Err(KeyError::Chain(format!(
+                "{} roots, at most {MAX_CHAIN_CERTIFICATES} are read",
+                roots.len()
+            )));
+        }
+        let roots: Vec<_> = roots.into_iter().map(CertificateDer::from).collect();
+        for root in &roots {
+            webpki::anchor_from_trusted_cert(root)
+                .map_err(|error| KeyError::Chain(format!("a root cannot be used: {error}")))?;
+        }
+        Ok(Self {
+            roots,
+            issuer_key_id,
+        })
+    }
+}
+
 /// The certificate of the moment, offered to every new handshake, and the trust that came with it.
 #[derive(Debug, Default)]
 pub struct CertificateStore {
@@ -151,6 +199,10 @@ pub struct CertificateStore {
     /// The trust domain's aliases that hold with the first certificate.
     aliases: Vec<TrustDomain>,
     trust: Arc<TrustStore>,
+    /// Held while the trust changes: a certificate and what is told may come at once.
+    told: Mutex<Arc<MeshRoots>>,
+    /// Another authority signs than did.
+    issuer: Notify,
     trouble: RwLock<Option<String>>,
     renewal: Notify,
 }
@@ -205,8 +257,8 @@ impl CertificateStore {
         &self.trust
     }
 
-    /// Shows `certificate` in every handshake from now on and trusts the roots that came with it; the aliases of
-    /// the trust domain stay, and so does what is revoked.
+    /// Shows `certificate` in every handshake from now on and trusts the roots that came with it and those that were told; the
+    /// aliases of the trust domain stay, and so does what is revoked.
     ///
     /// # Errors
     /// A root that came with it cannot be used; nothing changes then.
@@ -214,13 +266,14 @@ impl CertificateStore {
         &self,
         certificate: WorkloadCertificate,
     ) -> Result<Arc<WorkloadCertificate>, KeyError> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let (aliases, revocations) = self
             .trust
             .current()
             .map(|old| (old.aliases.clone(), Arc::clone(&old.revocations)))
             .unwrap_or_else(|| (self.aliases.clone(), Arc::default()));
         let own = certificate.identity().trust_domain.clone();
-        let mut bundle = TrustBundle::new(own, aliases, certificate.roots().to_vec())?;
+        let mut bundle = TrustBundle::new(own, aliases, all_roots(certificate.roots(), &told))?;
         bundle.revocations = revocations;
         let certificate = Arc::new(certificate);
         self.trust.set(bundle);
@@ -231,11 +284,55 @@ impl CertificateStore {
         Ok(certificate)
     }
 
+    /// Trusts the roots that the control plane tells beside those that came with the certificate. A root ends when neither has it.
+    /// A certificate of another signer is renewed soon.
+    pub fn tell_roots(&self, roots: &Arc<MeshRoots>) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if *told == *roots {
+            return;
+        }
+        *told = Arc::clone(roots);
+        if let Some(certificate) = self.current() {
+            // Each root was usable on its own.
+            let set = self.trust.set_roots(&all_roots(certificate.roots(), &told));
+            if let Err(error) = set {
+                tracing::error!(%error, "the roots of the mesh cannot be used");
+            }
+        }
+        drop(told);
+        self.issuer.notify_one();
+    }
+
+    /// Returns true if new certificates are signed by another authority than the one in hand.
+    pub(crate) fn issuer_changed(&self) -> bool {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = self.current();
+        let leaf = own
+            .as_ref()
+            .and_then(|own| own.certified_key().cert.first());
+        let own = leaf.and_then(issuer_key_id);
+        !told.issuer_key_id.is_empty() && own.is_some_and(|own| own != told.issuer_key_id)
+    }
+
+    /// Resolves when other roots or another signer were told.
+    pub(crate) async fn roots_told(&self) {
+        self.issuer.notified().await;
+    }
+
     fn resolve_for(&self, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let key = Arc::clone(self.current()?.certified_key());
         let ours = key.key.algorithm() == SignatureAlgorithm::ECDSA;
         (ours && key.key.choose_scheme(schemes).is_some()).then_some(key)
     }
+}
+
+/// The roots of a certificate, and those that were told.
+fn all_roots(
+    certificate: &[CertificateDer<'static>],
+    told: &MeshRoots,
+) -> Vec<CertificateDer<'static>> {
+    let further = told.roots.iter().filter(|root| !certificate.contains(root));
+    certificate.iter().chain(further).cloned().collect()
 }
 
 impl ResolvesServerCert for CertificateStore {

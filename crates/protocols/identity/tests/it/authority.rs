@@ -49,13 +49,13 @@ fn control(mesh: &TestAuthority, names: &[&str]) -> Arc<rustls::ServerConfig> {
         .authority()
         .issue_server(names, SystemTime::now())
         .unwrap();
-    control_server_config(issued.certified, &[mesh.authority().root().clone()]).unwrap()
+    control_server_config(issued.certified, mesh.authority().roots()).unwrap()
 }
 
 /// A client that trusts our root and checks names; with a client certificate if given.
 fn client(mesh: &TestAuthority, shown: Option<ShownCertificate>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    roots.add(mesh.authority().root().clone()).unwrap();
+    roots.add(mesh.authority().roots()[0].clone()).unwrap();
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()

@@ -594,13 +594,20 @@ impl ::prost::Name for AuthorizerHeader {
         "type.googleapis.com/voile.proxy.v1.AuthorizerHeader".into()
     }
 }
-/// The certificates of this mesh's authorities that are taken back. There is one, named `mesh`; a proxy obeys nothing before
-/// it holds it or knows that there is none.
+/// The certificates of this mesh's authorities that are taken back, and the authorities themselves. There is one, named `mesh`; a
+/// proxy obeys nothing before it holds it or knows that there is none.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RevocationLists {
     /// X.509 CRLs in DER.
     #[prost(bytes = "vec", repeated, tag = "1")]
     pub lists: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// Roots of the mesh in DER, trusted beside those that came with the certificate.
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub roots: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// Key identifier of the authority that signs now, as in the certificates that it signs. A proxy whose certificate has another
+    /// one renews it soon.
+    #[prost(bytes = "vec", tag = "3")]
+    pub issuer_key_id: ::prost::alloc::vec::Vec<u8>,
 }
 impl ::prost::Name for RevocationLists {
     const NAME: &'static str = "RevocationLists";

@@ -116,7 +116,7 @@ struct World {
     /// Answers of the key servers.
     keys: BTreeMap<Origin, Arc<str>>,
     trust: Arc<TrustStore>,
-    root: CertificateDer<'static>,
+    authority: Arc<Authority>,
     state: PathBuf,
     _folder: TempDir,
 }
@@ -133,7 +133,7 @@ impl World {
             texts: Arc::default(),
             keys: BTreeMap::new(),
             trust: Arc::new(TrustStore::new(bundle.expect("a bundle"))),
-            root: authority.root().clone(),
+            authority: Arc::new(authority),
             state,
             _folder: folder,
         }
@@ -227,7 +227,7 @@ impl Loop {
             },
             world.trust.clone(),
             Arc::default(),
-            RememberedState::open(state.path(), vec![world.root.clone()]),
+            RememberedState::open(state.path(), world.authority.clone(), false),
             Keys::new(state.path(), &KeyOptions::default()),
         );
         Self {

@@ -407,11 +407,13 @@ impl Control {
                 .trust()
                 .set_trust_domain(&held.value.trust_domain, &held.value.trust_domain_aliases);
         }
-        let lists = {
+        let (lists, roots) = {
             let shared = self.shared();
             let held = shared.registry.revocations.as_ref();
-            held.map(|held| Arc::clone(&held.value)).unwrap_or_default()
+            let lists = held.map(|held| Arc::clone(&held.value)).unwrap_or_default();
+            (lists, Arc::clone(&shared.registry.mesh_roots))
         };
+        self.store.tell_roots(&roots);
         self.store.trust().set_revocations(&lists);
         self.replace_revoked(&lists);
     }

@@ -191,7 +191,7 @@ pub fn revoke(
     let mut number = BigUint::default();
     for list in &lists {
         let one = std::slice::from_ref(list);
-        match Revocations::read(one, std::slice::from_ref(authority.root()), now) {
+        match Revocations::read(one, authority.roots(), now) {
             Ok(_) => own.extend(entries(list, &mut number)),
             Err(RevocationError::Foreign { .. }) => others.push(list),
             Err(error) => return Err(broken(error)),

@@ -1,0 +1,100 @@
+//! The root of a mesh is replaced on a real cluster, while a caller opens a new connection for each request. No request fails.
+
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
+use std::time::SystemTime;
+use voile_identity::{Authority, AuthorityFiles, TrustDomain};
+use voile_testkit::cluster::{Cluster, wait_for};
+
+use crate::kubernetes::{PATIENCE, VOILE, voile};
+use crate::kubernetes_upgrade::{SHOP, no_request_failed, start_load, until_ready};
+
+/// Each request proves itself anew.
+const ONE_REQUEST_PER_CONNECTION: &str = "{apiVersion: networking.istio.io/v1, kind: DestinationRule, \
+    metadata: {name: web, namespace: shop}, \
+    spec: {host: web, trafficPolicy: {connectionPool: {http: {maxRequestsPerConnection: 1}}}}}";
+
+fn replace_authority(cluster: &Cluster, files: &AuthorityFiles) {
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "cacerts", "namespace": "istio-system"},
+        "data": {
+            "ca-cert.pem": STANDARD.encode(&files.certificate),
+            "ca-key.pem": STANDARD.encode(&files.key),
+            "root-cert.pem": STANDARD.encode(&files.roots),
+            "cert-chain.pem": "",
+        },
+    });
+    cluster.apply(&secret.to_string()).expect("a secret");
+}
+
+/// Waits until the ConfigMap of the shop holds so many roots.
+fn until_roots(cluster: &Cluster, count: usize) -> String {
+    let path = r"jsonpath={.data.root-cert\.pem}";
+    let get = [
+        "-n",
+        "shop",
+        "get",
+        "configmap",
+        "istio-ca-root-cert",
+        "-o",
+        path,
+    ];
+    wait_for("the roots", PATIENCE * 2, || {
+        let found = cluster.kubectl(&get)?;
+        let right = found.matches("BEGIN").count() == count;
+        right.then_some(found.clone()).ok_or(found)
+    })
+}
+
+#[test]
+fn another_root_loses_no_request() {
+    // A cluster of its own: the load takes a machine.
+    let Some(cluster) = &Cluster::start(1) else {
+        return;
+    };
+    cluster.import_voile(Path::new(VOILE), "localhost/voile:test");
+    let image = "image.repository=localhost/voile,image.tag=test,image.pullPolicy=Never";
+    let times = "certificateTtl=60s,extraArgs={--root-overlap,30s},revisionTags={prod}";
+    let install = [
+        "install",
+        "--set",
+        image,
+        "--set",
+        times,
+        "--timeout",
+        "90s",
+    ];
+    voile(cluster, &install);
+    cluster.apply(SHOP).expect("the shop");
+    cluster.apply(ONE_REQUEST_PER_CONNECTION).expect("a rule");
+    until_ready(cluster, "shop", "deployment/web", "Available");
+    start_load(cluster, "before");
+    let old = until_roots(cluster, 1);
+
+    let domain = TrustDomain::new("cluster.local").expect("a domain");
+    let new = Authority::generate(&domain, SystemTime::now()).expect("an authority");
+    replace_authority(cluster, &new);
+    let both = until_roots(cluster, 2);
+    assert!(
+        both.contains(old.trim()) && both.contains(new.roots.trim()),
+        "{both}"
+    );
+    // A kubelet looks at a pod's ConfigMaps when the pod changes; else within a minute or so.
+    for namespace in ["shop", "istio-system"] {
+        let touch = ["-n", namespace, "annotate", "pods", "--all", "seen=both"];
+        cluster.kubectl(&touch).expect("annotated");
+    }
+    start_load(cluster, "between");
+    // The old root goes only after the last certificate below it.
+    assert_eq!(until_roots(cluster, 1), new.roots);
+    start_load(cluster, "after");
+    let requests = ["before", "between", "after"].map(|name| no_request_failed(cluster, name));
+    println!(
+        "requests without a failure, of callers that began before, between and after: {requests:?}"
+    );
+}
