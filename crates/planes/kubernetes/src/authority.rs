@@ -1,26 +1,32 @@
 //! The authority's key in a Secret, where other replicas, and Istio, find it.
 
+mod external;
 mod keeper;
 mod rotation;
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Error};
-use voile_identity::{Authority, AuthorityFiles};
+use voile_identity::{Authority, AuthorityFiles, AuthorityStore, ExternalSigner};
 use voile_model::TrustDomain;
 
+use crate::control_plane::ClusterOptions;
 use crate::error::ClusterError;
+use external::KubernetesSigner;
 pub(crate) use keeper::AuthorityKeeper;
 
 /// The Secret that a person makes, with an authority of theirs.
 const OWN: &str = "cacerts";
 /// The Secret that the first replica makes. Istio's own replicas make the same.
 const MADE: &str = "istio-ca-secret";
-/// Type of that Secret, as Istio writes it.
+/// The Secret with the roots of an external authority.
+const EXTERNAL: &str = "external-ca-cert";
+/// Type of the Secret that the first replica makes, as Istio writes it.
 const MADE_TYPE: &str = "istio.io/ca-root";
 const CERTIFICATE: &str = "ca-cert.pem";
 const KEY: &str = "ca-key.pem";
@@ -29,10 +35,83 @@ const ROOTS: &str = "root-cert.pem";
 
 /// An authority in a Secret.
 #[derive(Clone)]
-pub(crate) struct SecretAuthority {
+struct SecretAuthority {
     /// Name of the Secret.
-    pub(crate) secret: &'static str,
-    pub(crate) files: AuthorityFiles,
+    secret: &'static str,
+    files: AuthorityFiles,
+}
+
+/// What a control plane signs by.
+pub(crate) struct OpenAuthority {
+    secret: SecretAuthority,
+    external: Option<ExternalAuthority>,
+    /// The authority in force.
+    pub(crate) store: AuthorityStore,
+}
+
+/// An external signer of workloads' certificates, and its roots, which are trusted beside those of the authority.
+struct ExternalAuthority {
+    signer: Arc<KubernetesSigner>,
+    roots: String,
+}
+
+impl OpenAuthority {
+    /// Opens the authority of the namespace, and asks for the roots of an external signer, if there is one.
+    ///
+    /// # Errors
+    /// The API server refuses, or a Secret does not hold what it should.
+    pub(crate) async fn open(
+        client: Client,
+        cluster: &ClusterOptions,
+        longest: Duration,
+    ) -> Result<Self, ClusterError> {
+        let namespace = &*cluster.namespace;
+        let domain = TrustDomain::new("cluster.local")
+            .ok_or_else(|| ClusterError::Config("the default trust domain".to_owned()))?;
+        let mut secret = open(client.clone(), namespace, &domain).await?;
+        let external = match &cluster.external_signer {
+            Some(signer) => {
+                let roots = external_roots(client.clone(), namespace).await?;
+                secret.trust(&roots);
+                let signer = KubernetesSigner::new(client, signer, longest, &roots);
+                Some(ExternalAuthority { signer, roots })
+            }
+            None => None,
+        };
+        let authority = Authority::from_files(&secret.files, SystemTime::now());
+        let authority = authority.map_err(|reason| ClusterError::Object {
+            object: format!("secrets/{namespace}/{}", secret.secret),
+            reason,
+        })?;
+        let authority = limited(authority, longest, external.is_some());
+        Ok(Self {
+            secret,
+            external,
+            store: Arc::new(authority).into(),
+        })
+    }
+
+    /// The external signer.
+    pub(crate) fn signer(&self) -> Option<Arc<dyn ExternalSigner>> {
+        let external = self.external.as_ref()?;
+        Some(external.signer.clone())
+    }
+}
+
+/// An authority that signs for at most `longest`; proxies do not wait for its certificates where another one signs theirs.
+fn limited(authority: Authority, longest: Duration, is_external: bool) -> Authority {
+    let authority = authority.with_longest(longest);
+    match is_external {
+        true => authority.without_workloads(),
+        false => authority,
+    }
+}
+
+impl SecretAuthority {
+    /// Trusts these roots, too.
+    fn trust(&mut self, roots: &str) {
+        self.files.roots = rotation::both(&self.files.roots, roots);
+    }
 }
 
 /// Opens the authority of the namespace: that of the Secret `cacerts`, else that of `istio-ca-secret`, else a new one. The creation
@@ -40,7 +119,7 @@ pub(crate) struct SecretAuthority {
 ///
 /// # Errors
 /// The API server refuses, or a Secret does not hold an authority.
-pub(crate) async fn open(
+async fn open(
     client: Client,
     namespace: &str,
     name: &TrustDomain,
@@ -94,6 +173,36 @@ pub(crate) async fn open(
             format!("create secrets/{namespace}/{MADE}"),
             &error,
         )),
+    }
+}
+
+/// The roots of an external authority, in PEM: `root-cert.pem` of the Secret `external-ca-cert`.
+///
+/// # Errors
+/// The API server refuses, or the Secret holds no root.
+async fn external_roots(client: Client, namespace: &str) -> Result<String, ClusterError> {
+    let secrets: Api<Secret> = Api::namespaced(client, namespace);
+    let what = format!("secrets/{namespace}/{EXTERNAL}");
+    let found = secrets.get_opt(EXTERNAL).await;
+    let found = found.map_err(|error| ClusterError::api(format!("get {what}"), &error))?;
+    let roots = found
+        .as_ref()
+        .map_or_else(|| Err("it is missing".to_owned()), read_roots);
+    roots.map_err(|reason| ClusterError::Object {
+        object: what,
+        reason: format!("{reason}; the roots of the external signer belong into {ROOTS}"),
+    })
+}
+
+fn read_roots(secret: &Secret) -> Result<String, String> {
+    let data = secret.data.as_ref();
+    let roots = data
+        .and_then(|data| data.get(ROOTS))
+        .ok_or_else(|| format!("{ROOTS} is missing"))?;
+    let roots = String::from_utf8(roots.0.clone()).map_err(|_| format!("{ROOTS} is not text"))?;
+    match rotation::certificates(&roots).is_empty() {
+        true => Err(format!("{ROOTS} holds no certificate")),
+        false => Ok(roots),
     }
 }
 

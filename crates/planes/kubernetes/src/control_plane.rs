@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -13,10 +13,9 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use voile_control::{Control, ControlError, ControlOptions, Credentials, Reporter};
-use voile_identity::{Authority, AuthorityStore};
-use voile_model::TrustDomain;
+use voile_identity::AuthorityStore;
 
-use crate::authority::{AuthorityKeeper, SecretAuthority};
+use crate::authority::{AuthorityKeeper, OpenAuthority};
 use crate::connect::{ClusterAddress, connect};
 use crate::election::Candidate;
 use crate::error::ClusterError;
@@ -24,11 +23,11 @@ use crate::gateways::{self, Deployer};
 use crate::inject::InjectorOptions;
 use crate::injection::WebhookServer;
 use crate::revision::{self, of_revision};
+use crate::roots;
 use crate::source::ClusterSource;
 use crate::status::StatusWriter;
 use crate::tokens::ClusterTokens;
 use crate::webhooks::Validator;
-use crate::{authority, roots};
 
 /// Options of a control plane on a cluster, beside those that every control plane has.
 #[derive(Debug, Clone)]
@@ -47,6 +46,8 @@ pub struct ClusterOptions {
     pub cni: bool,
     /// Time for which new roots are trusted before a key below them signs.
     pub root_overlap: Duration,
+    /// Signer of CertificateSigningRequests that signs the certificates of workloads in the authority's place.
+    pub external_signer: Option<String>,
 }
 
 /// Why a control plane on a cluster does not start.
@@ -95,13 +96,15 @@ impl ControlPlane {
         let listener = cluster.injection.as_ref();
         let listener = listener.map(|(address, _)| listen(*address)).transpose()?;
         let longest = options.certificate_ttl;
-        let (opened, authority) = open_authority(client.clone(), namespace, longest).await?;
+        let opened = OpenAuthority::open(client.clone(), &cluster, longest).await?;
+        let authority = opened.store.clone();
         let settings = of_revision("istio", &cluster.revision);
         let source = ClusterSource::start(client.clone(), (namespace, &settings)).await?;
         let tokens = Arc::new(ClusterTokens::start(client.clone(), source.store()).await?);
         let credentials = Credentials::Given {
             authority: authority.clone(),
             tokens: tokens.clone(),
+            external: opened.signer(),
         };
         let store = source.store();
         let control = Control::start_with(options, source, credentials, reporter).await?;
@@ -135,7 +138,6 @@ impl ControlPlane {
         let keeper = AuthorityKeeper::new(
             client,
             (namespace, &cluster.replica),
-            authority.clone(),
             opened,
             (cluster.root_overlap, longest),
             leads.clone(),
@@ -178,26 +180,6 @@ fn injector_options(cluster: &ClusterOptions, service: &str) -> InjectorOptions 
         cni: cluster.cni,
         ..InjectorOptions::default()
     }
-}
-
-async fn open_authority(
-    client: Client,
-    namespace: &str,
-    longest: Duration,
-) -> Result<(SecretAuthority, AuthorityStore), ClusterError> {
-    let opened = authority::open(client, namespace, &default_domain()?).await?;
-    let authority = Authority::from_files(&opened.files, SystemTime::now());
-    let authority = authority.map_err(|reason| ClusterError::Object {
-        object: format!("the Secret {}", opened.secret),
-        reason,
-    })?;
-    let authority = Arc::new(authority.with_longest(longest));
-    Ok((opened, authority.into()))
-}
-
-fn default_domain() -> Result<TrustDomain, ClusterError> {
-    let domain = TrustDomain::new("cluster.local");
-    domain.ok_or_else(|| ClusterError::Config("the default trust domain".to_owned()))
 }
 
 async fn over(mut ended: watch::Receiver<bool>) {

@@ -20,6 +20,7 @@ use voile_model::Identity;
 use voile_proto::certificate::IstioCertificateRequest;
 
 use crate::chain::verify_server_chain;
+use crate::external::IDENTITY_METADATA;
 use crate::generated::certificate_service::istio_certificate_service_client::IstioCertificateServiceClient;
 use crate::keys::{Keys, WorkloadCertificate};
 use crate::refresh::{MIN_REFRESH, next_refresh, retry_delay};
@@ -202,6 +203,12 @@ pub async fn new_certificate(
     certificate_for(channel, credential, ttl, None).await
 }
 
+/// The identity that a refused request should have named.
+fn identity_to_name(status: &Status) -> Option<Identity> {
+    let told = status.metadata().get(IDENTITY_METADATA)?;
+    told.to_str().ok()?.parse().ok()
+}
+
 async fn certificate_for(
     channel: Channel,
     credential: &Credential,
@@ -211,7 +218,14 @@ async fn certificate_for(
     let unusable = |error: &dyn fmt::Display| ClientError::Answer(error.to_string());
     let keys = Keys::generate().map_err(|error| unusable(&error))?;
     let csr = keys.request(subject).map_err(|error| unusable(&error))?;
-    let chain = request_for(channel, credential, csr, ttl, subject).await;
+    let mut chain = request_for(channel.clone(), credential, csr, ttl, subject).await;
+    // An external authority signs what the request says, so the control plane tells who we are.
+    if let Err(status) = &chain
+        && let Some(own) = identity_to_name(status)
+    {
+        let csr = keys.request(Some(&own)).map_err(|error| unusable(&error))?;
+        chain = request_for(channel, credential, csr, ttl, subject).await;
+    }
     let chain = chain.map_err(|status| ClientError::Refused(Box::new(status)))?;
     let certificate = keys.certify(&chain).map_err(|error| unusable(&error))?;
     if let Some(subject) = subject.filter(|subject| *subject != certificate.identity()) {

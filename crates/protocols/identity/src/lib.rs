@@ -25,7 +25,7 @@ pub mod tls;
 mod verifier;
 
 pub use issuing::{authority, join, renew_root, revocation, store, token};
-use issuing::{authority_store, csr, root_record};
+use issuing::{authority_store, csr, external, root_record};
 
 pub use authenticator::{
     AuthenticatedCaller, Authenticator, CallerProof, MeshAuthenticator, PeerCertificates,
@@ -40,6 +40,7 @@ pub use client::{
     CertificateClient, ClientSettings, control_endpoint, new_certificate, request_certificate,
 };
 pub use csr::{CsrError, MAX_CSR_BYTES};
+pub use external::{ExternalSigner, ExternalSignerError, SignerFuture};
 pub use forwarded::forwarded_certificate;
 pub use join::{JoinError, JoinTokens};
 pub use keys::{KeyError, Keys, WorkloadCertificate};

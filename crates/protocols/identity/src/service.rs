@@ -14,6 +14,7 @@ use crate::authenticator::{
 use crate::authority::IssueError;
 use crate::authority_store::AuthorityStore;
 use crate::csr::{CsrError, MAX_CSR_BYTES};
+use crate::external::{self, ExternalSigner, IDENTITY_METADATA};
 use crate::generated::certificate_service::istio_certificate_service_server::IstioCertificateService;
 pub use crate::generated::certificate_service::istio_certificate_service_server::IstioCertificateServiceServer;
 use crate::join::{JOIN_TOKEN_PREFIX, JoinError, JoinTokens, RedeemableToken};
@@ -37,6 +38,8 @@ pub struct CertificateService<A> {
     authenticator: A,
     joins: JoinTokens,
     trust: Arc<TrustStore>,
+    /// Signs in the authority's place.
+    external: Option<Arc<dyn ExternalSigner>>,
     clock: fn() -> SystemTime,
 }
 
@@ -53,8 +56,16 @@ impl<A: Authenticator> CertificateService<A> {
             authenticator,
             joins,
             trust,
+            external: None,
             clock: SystemTime::now,
         }
+    }
+
+    /// Has certificates signed by an external authority, if there is one.
+    #[must_use]
+    pub fn signed_by(mut self, external: Option<Arc<dyn ExternalSigner>>) -> Self {
+        self.external = external;
+        self
     }
 
     /// Tells the time by another clock (tests).
@@ -135,7 +146,7 @@ fn refused_join(error: JoinError) -> Status {
     }
 }
 
-fn refused_request(error: &IssueError) -> Status {
+pub(crate) fn refused_request(error: &IssueError) -> Status {
     match error {
         IssueError::Csr(CsrError::ForeignName { .. }) => {
             Status::permission_denied(error.to_string())
@@ -202,10 +213,23 @@ impl<A: Authenticator> IstioCertificateService for CertificateService<A> {
         };
         let ttl = asked_ttl(asked.validity_duration)?;
         let authority = self.authority.current();
-        let issued = authority.issue(&asked.csr, &subject, ttl, now);
-        let issued = issued.map_err(|error| {
-            tracing::warn!(caller = %caller.identity, %subject, %error, "certificate request refused");
-            refused_request(&error)
+        let issued = match &self.external {
+            Some(signer) => {
+                let bundle = authority.root_pem();
+                external::issue(signer.as_ref(), &asked.csr, &subject, ttl, bundle).await
+            }
+            None => {
+                let issued = authority.issue(&asked.csr, &subject, ttl, now);
+                issued.map_err(|error| refused_request(&error))
+            }
+        };
+        let issued = issued.inspect_err(|refusal| {
+            if refusal.metadata().contains_key(IDENTITY_METADATA) {
+                // The caller asks again with its name.
+                return;
+            }
+            let reason = refusal.message();
+            tracing::warn!(caller = %caller.identity, %subject, reason, "certificate request refused");
         })?;
         if let Some(join) = join {
             // Only the one who takes the token away gets what was issued for it.

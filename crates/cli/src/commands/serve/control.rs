@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use clap::builder::NonEmptyStringValueParser;
 use tokio::signal::unix::{SignalKind, signal};
 use voile_control::{
     Addresses, Control, ControlOptions, KeyOptions, NodeAccount, Report, Reporter,
@@ -178,6 +179,12 @@ struct ClusterArgs {
     #[arg(long, value_name = "DURATION", default_value = "180s", value_parser = root_overlap)]
     root_overlap: Duration,
 
+    /// Signer of Kubernetes' CertificateSigningRequests, as in `example.com/mesh`: it signs the certificates of workloads. Its roots
+    /// are in the Secret `external-ca-cert` (`root-cert.pem`). The authority of the control plane signs only the control plane's own
+    /// certificates then.
+    #[arg(long, value_name = "NAME", requires = "kubernetes", value_parser = NonEmptyStringValueParser::new())]
+    external_ca_signer: Option<String>,
+
     /// Name of this replica, which no other has.
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value_t = replica())]
     replica: String,
@@ -209,6 +216,7 @@ impl ClusterArgs {
             },
             cni: self.cni,
             root_overlap: self.root_overlap,
+            external_signer: self.external_ca_signer,
         })
     }
 }

@@ -24,8 +24,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use voile_identity::revocation::CRL_FILE;
 use voile_identity::{
-    Authority, AuthorityStore, CertificateService, JoinTokens, MeshAuthenticator, StateDir,
-    TokenKey, TokenVerifier, TrustBundle, TrustStore,
+    Authority, AuthorityStore, CertificateService, ExternalSigner, JoinTokens, MeshAuthenticator,
+    StateDir, TokenKey, TokenVerifier, TrustBundle, TrustStore,
 };
 use voile_model::TrustDomain;
 use voile_watch::FolderWatch;
@@ -92,6 +92,8 @@ pub enum Credentials {
         authority: AuthorityStore,
         /// The verifier of the callers' tokens.
         tokens: Arc<dyn TokenVerifier>,
+        /// Signs certificates of workloads in the authority's place.
+        external: Option<Arc<dyn ExternalSigner>>,
     },
 }
 
@@ -101,6 +103,7 @@ struct OwnKeys {
     authenticator: Arc<MeshAuthenticator>,
     trust: Arc<TrustStore>,
     joins: JoinTokens,
+    external: Option<Arc<dyn ExternalSigner>>,
 }
 
 impl OwnKeys {
@@ -121,6 +124,7 @@ impl OwnKeys {
         };
         let (authority, joins) = (self.authority.clone(), self.joins.clone());
         CertificateService::new(authority, present, joins, self.trust.clone())
+            .signed_by(self.external.clone())
     }
 }
 
@@ -370,12 +374,16 @@ fn keys(options: &ControlOptions, credentials: Credentials) -> Result<OwnKeys, C
     // The root's subject is a label for people; the trust domain that counts comes with the first reading.
     let domain = TrustDomain::new("cluster.local")
         .ok_or_else(|| ControlError::Setup("the default trust domain".to_owned()))?;
-    let (authority, given) = match credentials {
-        Credentials::Given { authority, tokens } => (authority, Some(tokens)),
+    let (authority, given, external) = match credentials {
+        Credentials::Given {
+            authority,
+            tokens,
+            external,
+        } => (authority, Some(tokens), external),
         Credentials::OfState => {
             let authority = Authority::open_with(state, &domain, &options.root, SystemTime::now());
             let authority = authority.map_err(|e| failed(&e))?;
-            (Arc::new(authority.with_longest(longest)).into(), None)
+            (Arc::new(authority.with_longest(longest)).into(), None, None)
         }
     };
     let folder = StateDir::open(state).map_err(|e| failed(&e))?;
@@ -391,5 +399,6 @@ fn keys(options: &ControlOptions, credentials: Credentials) -> Result<OwnKeys, C
         authenticator: Arc::new(MeshAuthenticator::new(tokens, trust.clone())),
         trust,
         joins,
+        external,
     })
 }

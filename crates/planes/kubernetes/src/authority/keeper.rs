@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use futures_util::stream::select;
+use futures_util::stream::select_all;
 use futures_util::{StreamExt as _, future};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::api::{Api, PostParams};
@@ -15,7 +15,9 @@ use voile_identity::{AuthorityStore, renew_root};
 use voile_model::mesh::gateway_api::CONTROLLERS;
 
 use super::rotation::Rotation;
-use super::{MADE, OWN, SecretAuthority, made_data, read};
+use super::{
+    EXTERNAL, ExternalAuthority, MADE, OWN, OpenAuthority, limited, made_data, read, read_roots,
+};
 use crate::error::explain;
 
 /// Time between two looks at the end of a root of ours.
@@ -30,8 +32,9 @@ pub(crate) struct AuthorityKeeper {
     longest: Duration,
     /// The Secret of the authority in force.
     secret: &'static str,
-    /// `cacerts` and `istio-ca-secret`, as they were seen last.
-    seen: [Option<Secret>; 2],
+    /// `cacerts`, `istio-ca-secret` and `external-ca-cert`, as they were seen last.
+    seen: [Option<Secret>; 3],
+    external: Option<ExternalAuthority>,
     /// The last trouble: the same is told once.
     trouble: Option<String>,
     recorder: Recorder,
@@ -43,8 +46,7 @@ impl AuthorityKeeper {
     pub(crate) fn new(
         client: Client,
         (namespace, replica): (&str, &str),
-        store: AuthorityStore,
-        opened: SecretAuthority,
+        opened: OpenAuthority,
         (overlap, longest): (Duration, Duration),
         leads: watch::Receiver<bool>,
     ) -> Self {
@@ -56,11 +58,12 @@ impl AuthorityKeeper {
             recorder: Recorder::new(client.clone(), reporter),
             client,
             namespace: namespace.to_owned(),
-            store,
-            rotation: Rotation::new(opened.files, overlap, longest),
+            store: opened.store,
+            rotation: Rotation::new(opened.secret.files, overlap, longest),
             longest,
-            secret: opened.secret,
-            seen: [None, None],
+            secret: opened.secret.secret,
+            seen: [None, None, None],
+            external: opened.external,
             trouble: None,
             leads,
         }
@@ -69,14 +72,13 @@ impl AuthorityKeeper {
     /// Follows the Secrets for ever.
     pub(crate) async fn keep(mut self) {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let changes = [(0, OWN), (1, MADE)].map(|(index, name)| {
+        let changes = [(0, OWN), (1, MADE), (2, EXTERNAL)].map(|(index, name)| {
             let changes = watch_object(secrets.clone(), name).default_backoff();
             changes
                 .filter_map(move |found| future::ready(found.ok().map(|found| (index, found))))
                 .boxed()
         });
-        let [own, made] = changes;
-        let mut changes = select(own, made);
+        let mut changes = select_all(changes);
         let mut renewal = tokio::time::interval(RENEWAL_CHECK);
         loop {
             let due = self.rotation.due();
@@ -102,7 +104,16 @@ impl AuthorityKeeper {
 
     /// Reads the Secret that counts now.
     async fn look(&mut self) {
-        let [own, made] = &self.seen;
+        if let (Some(external), Some(secret)) = (&mut self.external, &self.seen[2]) {
+            match read_roots(secret) {
+                Ok(found) => {
+                    external.signer.set_roots(&found);
+                    external.roots = found;
+                }
+                Err(reason) => return self.refuse(EXTERNAL, &reason).await,
+            }
+        }
+        let [own, made, _] = &self.seen;
         let found = match (own, made) {
             (Some(own), _) => read(OWN, own).map_err(|reason| (OWN, reason)),
             // A Secret of a person that goes does not bring back ours.
@@ -112,9 +123,12 @@ impl AuthorityKeeper {
             (None, _) => return,
         };
         match found {
-            Ok(found) => {
+            Ok(mut found) => {
                 self.secret = found.secret;
                 self.trouble = None;
+                if let Some(external) = &self.external {
+                    found.trust(&external.roots);
+                }
                 if self.rotation.want(found.files) {
                     tracing::info!(
                         "secrets/{}/{} has another authority",
@@ -148,7 +162,8 @@ impl AuthorityKeeper {
             Err(reason) => return self.refuse(self.secret, &reason).await,
         };
         let roots = authority.roots().len();
-        self.store.set(authority.with_longest(self.longest));
+        let authority = limited(authority, self.longest, self.external.is_some());
+        self.store.set(authority);
         let mut text = match (waited, self.rotation.waits()) {
             (true, false) => "the key of the Secret signs now".to_owned(),
             (_, true) => format!(

@@ -152,12 +152,12 @@ fn blocks(text: &str) -> impl Iterator<Item = (CertificateDer<'static>, &str)> {
     })
 }
 
-fn certificates(text: &str) -> Vec<CertificateDer<'static>> {
+pub(super) fn certificates(text: &str) -> Vec<CertificateDer<'static>> {
     blocks(text).map(|(certificate, _)| certificate).collect()
 }
 
 /// The first roots as they are written, and those of the second that are not among them.
-fn both(first: &str, second: &str) -> String {
+pub(super) fn both(first: &str, second: &str) -> String {
     let known = certificates(first);
     let mut text = first.to_owned();
     for (certificate, block) in blocks(second) {

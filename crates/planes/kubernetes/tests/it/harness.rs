@@ -54,23 +54,31 @@ impl Replica {
             server.kubeconfig(),
             (name, DEFAULT_REVISION),
             Some((any, "proxy".to_owned())),
+            None,
         )
     }
 
     /// One of another revision.
     pub(crate) fn of_revision(server: &ApiServer, revision: &str) -> Self {
-        Self::with(server.kubeconfig(), (revision, revision), None)
+        Self::with(server.kubeconfig(), (revision, revision), None, None)
     }
 
     /// As `start`, by another kubeconfig.
     pub(crate) fn over(kubeconfig: PathBuf, name: &str) -> Self {
-        Self::with(kubeconfig, (name, DEFAULT_REVISION), None)
+        Self::with(kubeconfig, (name, DEFAULT_REVISION), None, None)
+    }
+
+    /// One that has the certificates of workloads signed by a signer of CertificateSigningRequests.
+    pub(crate) fn signed_by(server: &ApiServer, name: &str, signer: &str) -> Self {
+        let signer = Some(signer.to_owned());
+        Self::with(server.kubeconfig(), (name, DEFAULT_REVISION), None, signer)
     }
 
     fn with(
         kubeconfig: PathBuf,
         (name, revision): (&str, &str),
         injection: Option<(SocketAddr, String)>,
+        external_signer: Option<String>,
     ) -> Self {
         let cluster = ClusterOptions {
             address: ClusterAddress {
@@ -83,6 +91,7 @@ impl Replica {
             injection,
             cni: false,
             root_overlap: OVERLAP,
+            external_signer,
         };
         let reported = Arc::new(Mutex::new(Vec::new()));
         let reports = reported.clone();

@@ -3,6 +3,7 @@
 mod authority;
 mod control_plane;
 mod definitions;
+mod external_ca;
 mod gateways;
 mod harness;
 mod health;

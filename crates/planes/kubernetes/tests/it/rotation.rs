@@ -11,14 +11,14 @@ use voile_testkit::cluster::{ApiServer, wait_for};
 
 use crate::harness::{PATIENCE, Replica, SYSTEM, cluster, root_of, token};
 
-const ACCOUNT: &str =
+pub(crate) const ACCOUNT: &str =
     "{apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: istio-system}}";
 
-fn domain() -> TrustDomain {
+pub(crate) fn domain() -> TrustDomain {
     TrustDomain::new("cluster.local").expect("a domain")
 }
 
-fn authority(begun: SystemTime) -> AuthorityFiles {
+pub(crate) fn authority(begun: SystemTime) -> AuthorityFiles {
     Authority::generate(&domain(), begun).expect("an authority")
 }
 
@@ -38,12 +38,16 @@ fn write(server: &ApiServer, name: &str, files: &AuthorityFiles) {
     server.apply(&secret.to_string()).expect("a secret");
 }
 
-fn web(server: &ApiServer) -> String {
+pub(crate) fn web(server: &ApiServer) -> String {
     token(server, SYSTEM, "web", &["--audience", "istio-ca"])
 }
 
 /// Waits until the ConfigMap of the namespace holds this text.
-fn until_root(server: &ApiServer, what: &str, is_right: impl Fn(&str) -> bool) -> String {
+pub(crate) fn until_root(
+    server: &ApiServer,
+    what: &str,
+    is_right: impl Fn(&str) -> bool,
+) -> String {
     wait_for(what, PATIENCE, || {
         let found = root_of(server, SYSTEM);
         is_right(&found).then_some(found.clone()).ok_or(found)
@@ -51,7 +55,7 @@ fn until_root(server: &ApiServer, what: &str, is_right: impl Fn(&str) -> bool) -
 }
 
 /// Returns true if a peer with these roots alone believes a certificate.
-fn is_believed(certificate: &WorkloadCertificate, roots: &str) -> bool {
+pub(crate) fn is_believed(certificate: &WorkloadCertificate, roots: &str) -> bool {
     let trust = TrustBundle::from_pem(domain(), Vec::new(), roots).expect("roots");
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = rustls::pki_types::UnixTime::since_unix_epoch(since.expect("a clock"));

@@ -433,6 +433,13 @@ impl Authority {
         self
     }
 
+    /// Tells nobody its key identifier: another authority signs the certificates of workloads.
+    #[must_use]
+    pub fn without_workloads(mut self) -> Self {
+        self.key_id = None;
+        self
+    }
+
     /// Certifies the key in `csr_pem` for `caller`. `ttl` is cut to the longest; `None` means [`DEFAULT_TTL`].
     ///
     /// # Errors

@@ -64,6 +64,28 @@ pub(crate) fn check(pem: &str, caller: &Identity) -> Result<rcgen::PublicKey, Cs
     Ok(parsed.public_key)
 }
 
+/// Returns true if a request that was checked names somebody.
+pub(crate) fn names(pem: &str) -> bool {
+    let named = |request: &X509CertificationRequest<'_>| {
+        let mut extensions = request.requested_extensions().into_iter().flatten();
+        extensions.any(|one| matches!(one, ParsedExtension::SubjectAlternativeName(_)))
+    };
+    read(pem, named).unwrap_or_default()
+}
+
+/// The key of a request in DER.
+pub(crate) fn public_key(pem: &str) -> Option<Vec<u8>> {
+    read(pem, |request| {
+        request.certification_request_info.subject_pki.raw.to_vec()
+    })
+}
+
+fn read<T>(pem: &str, found: impl Fn(&X509CertificationRequest<'_>) -> T) -> Option<T> {
+    let der = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).ok()?;
+    let (_, request) = X509CertificationRequest::from_der(der.as_ref()).ok()?;
+    Some(found(&request))
+}
+
 fn check_key_type(key: &SubjectPublicKeyInfo<'_>) -> Result<(), CsrError> {
     let algorithm = key.algorithm.algorithm.to_id_string();
     let curve = key

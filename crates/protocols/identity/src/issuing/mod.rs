@@ -3,6 +3,7 @@
 pub mod authority;
 pub(crate) mod authority_store;
 pub(crate) mod csr;
+pub(crate) mod external;
 pub mod join;
 pub mod revocation;
 pub(crate) mod root_record;
