@@ -27,6 +27,7 @@ use crate::revision::RevisionNames;
 
 pub(crate) use classes::keep_classes;
 pub(crate) use deployer::Deployer;
+pub(crate) use manifests::requested_addresses;
 
 /// Kinds of the files that decide about Gateways' objects.
 const FILES: [&str; 4] = [

@@ -198,6 +198,8 @@ pub(crate) struct TlsPlan {
     pub(crate) config: Option<Arc<ServerConfig>>,
     /// True for the mesh's own TLS, with the proxy's own certificate, whatever `config` is.
     pub(crate) mesh: bool,
+    /// True if certificates of clients are not verified: they are told to nobody.
+    pub(crate) unverified: bool,
 }
 
 impl PartialEq for TlsPlan {
@@ -206,7 +208,8 @@ impl PartialEq for TlsPlan {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (one, other) => one.is_none() == other.is_none(),
         };
-        same && self.credential == other.credential && self.mesh == other.mesh
+        let settings = |plan: &Self| (plan.mesh, plan.unverified);
+        same && self.credential == other.credential && settings(self) == settings(other)
     }
 }
 

@@ -1,6 +1,7 @@
 //! TLS with clients outside of the mesh (with servers: `servers`): a certificate that somebody else made for a name of the world's, versions and suites as
 //! its owner wants them, and certificates of clients that are none of the mesh's. Nothing here says who anybody is in the mesh.
 
+mod clients;
 mod servers;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
 use crate::keys::MAX_CHAIN_CERTIFICATES;
+use clients::AnyCertificate;
 pub use servers::TowardsOutside;
 
 /// Most authorities of the other side's certificates.
@@ -42,6 +44,8 @@ pub struct OutsideTls {
     pub revocations: Vec<u8>,
     /// True if a client that is asked for a certificate may come without one.
     pub anonymous: bool,
+    /// True if a client whose certificate cannot be verified is accepted, too. Then no certificate says who the client is.
+    pub unverified: bool,
     /// True if TLS 1.2 is enabled.
     pub tls12: bool,
     /// True if TLS 1.3 is enabled.
@@ -56,6 +60,7 @@ impl fmt::Debug for OutsideTls {
             .field("authorities", &!self.authorities.is_empty())
             .field("revocations", &!self.revocations.is_empty())
             .field("anonymous", &self.anonymous)
+            .field("unverified", &self.unverified)
             .field("tls12", &self.tls12)
             .field("tls13", &self.tls13)
             .field("suites", &self.suites)
@@ -131,7 +136,11 @@ impl OutsideTls {
                     }
                     error => refused(&error),
                 });
-                builder.with_client_cert_verifier(verifier?)
+                let verifier = verifier?;
+                builder.with_client_cert_verifier(match self.unverified {
+                    true => Arc::new(AnyCertificate(verifier)),
+                    false => verifier,
+                })
             }
         };
         let mut config = builder.with_cert_resolver(resolver);

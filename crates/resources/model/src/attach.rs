@@ -8,6 +8,7 @@
 //! HTTPRoute … TCPRoute  ─▶ rules ─────┴▶ routes ─ lower┼▶ the gateway's Deployment and Service
 //! ReferenceGrant ─▶ grants                            └▶ said: conditions and refusals
 //! BackendTLSPolicy ─▶ backend_tls ─▶ DestinationRules
+//! `tls` of a Gateway ─▶ gateway_tls ─▶ authorities of listeners, certificates in DestinationRules
 //! ```
 
 mod backend_tls;
@@ -15,6 +16,7 @@ mod conditions;
 mod connections;
 mod default_gateways;
 mod deployment;
+mod gateway_tls;
 mod listeners;
 mod lower;
 mod routes;
@@ -52,11 +54,12 @@ pub(crate) fn attach(mesh: &mut Mesh) {
     let mut said = conditions::said(&world, &opened, &outcomes, &policies);
     said.extend(waypoints::said(&world));
     let spoken = backend_tls::spoken(&policies);
+    let certificates = gateway_tls::client_certificates(&world, &opened);
     mesh.gateways.extend(made.gateways);
     mesh.virtual_services.extend(made.virtual_services);
     add_further(mesh, further);
     mesh.gateway_api.said = said.into();
-    backend_tls::lay(mesh, spoken);
+    backend_tls::lay(mesh, spoken, &certificates);
 }
 
 /// Resources written by users take precedence over generated ones.

@@ -36,6 +36,7 @@ pub use endpoint_slice::{
     EndpointSlice, EndpointSlices, EndpointStanding, EndpointSubset, Readiness, SliceEndpoint,
     SliceKind, SlicePort,
 };
+pub(crate) use gateway_ingress::trusted;
 pub use gateway_ingress::{HostRouting, TrustedCertificates, believed, certificate, gateway_name};
 pub use health_check::HealthCheck;
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};

@@ -2,6 +2,7 @@
 //! requests and the expected results. All run against one `voile up`, each with a listener of its own.
 
 mod backend_tls;
+mod client_certificates;
 mod data;
 mod example;
 mod https;

@@ -46,7 +46,9 @@ fn file(place: &str) -> PathBuf {
     match place {
         "conditions" => Path::new(MODEL).join("gateway_api.txt"),
         "made" => Path::new(MODEL).join("gateway_api.rs"),
-        "https" | "backend_tls" => Path::new(HERE).join(format!("{place}.rs")),
+        "https" | "backend_tls" | "client_certificates" => {
+            Path::new(HERE).join(format!("{place}.rs"))
+        }
         table => Path::new(HERE).join(format!("cases/{table}.txt")),
     }
 }
@@ -140,7 +142,8 @@ fn the_page_of_conformance_says_of_each_case_what_the_tests_do() {
             wrong.push(format!("the page does not say: {said}"));
         }
     }
-    for place in TABLES.iter().chain(&["https", "backend_tls", "made"]) {
+    let files = ["https", "backend_tls", "client_certificates", "made"];
+    for place in TABLES.iter().chain(&files) {
         for name in named(place) {
             let row = rows.get(&name);
             let said = row.is_some_and(|row| row.places.iter().any(|one| one == place));

@@ -295,7 +295,11 @@ fn of_secrets(
         )
     }));
     let mut known = ids.iter().flatten();
-    let believed = known.find_map(|id| believed(mesh, id)).filter(|_| asks);
+    let believed = match said.and_then(|tls| tls.authorities.as_deref()) {
+        Some(own) => Some(own.clone()),
+        None => known.find_map(|id| believed(mesh, id)),
+    };
+    let believed = believed.filter(|_| asks);
     let (authorities, revocations, unknown) = match believed {
         None => (Vec::new(), Vec::new(), asks.then(|| nobody_believed(&ids))),
         Some(believed) => match believed.revocations {
@@ -310,6 +314,7 @@ fn of_secrets(
     GatewayTls {
         credential,
         anonymous: mode == ServerTlsMode::OptionalMutual && !authorities.is_empty(),
+        unverified: said.is_some_and(|tls| tls.unverified) && !authorities.is_empty(),
         certificate,
         authorities,
         revocations,

@@ -235,12 +235,18 @@ impl<'a> GatewayObjects<'a> {
         {
             ports.insert(0, port(STATUS, STATUS_PORT, STATUS_PORT, "tcp"));
         }
-        Ok(json!({
+        let mut service = json!({
             "type": service_type,
             "ipFamilyPolicy": "PreferDualStack",
             "selector": self.selector(),
             "ports": ports,
-        }))
+        });
+        // As in Istio. The status of the Gateway tells if the load balancer does not obey.
+        let wanted = requested_addresses(&self.planned.gateway).next();
+        if let (Some(address), "LoadBalancer") = (wanted, service_type) {
+            service["loadBalancerIP"] = address.into();
+        }
+        Ok(service)
     }
 
     /// Restores what a patch must not change: whose the object is, and which Pods are the Gateway's.
@@ -269,4 +275,12 @@ impl<'a> GatewayObjects<'a> {
         }
         merge(object, &fixed);
     }
+}
+
+/// The IP addresses that a Gateway asks for.
+pub(crate) fn requested_addresses(gateway: &Value) -> impl Iterator<Item = &str> {
+    let all = gateway["spec"]["addresses"].as_array();
+    let ip = |one: &&Value| one["type"].as_str().unwrap_or("IPAddress") == "IPAddress";
+    let values = all.into_iter().flatten().filter(ip);
+    values.filter_map(|one| one["value"].as_str().filter(|value| !value.is_empty()))
 }

@@ -55,6 +55,9 @@ impl Scope {
     }
 }
 
+/// End of the name of a Secret with the authorities of clients, beside the one with the certificate.
+const AUTHORITIES: &str = "-cacert";
+
 /// Secrets and ConfigMaps that an object of a kind names, which nobody else has the control plane read: `credentialName` of Istio's
 /// kinds, and references to certificates of Gateway API's.
 pub(crate) fn named_by(kind: &str, object: &Value) -> BTreeSet<Scope> {
@@ -80,7 +83,12 @@ fn collect(value: &Value, own: &str, found: &mut BTreeSet<Scope>) {
                     | "caCertificateRefs"
                     | "clientCertificateRef"
                     | "parametersRef" => {
-                        references(value, own, found);
+                        references(value, own, "", found);
+                    }
+                    // Clients may be asked for a certificate: the authorities are beside the listener's own.
+                    "options" => {
+                        let shown = fields.get("certificateRefs").unwrap_or(&Value::Null);
+                        references(shown, own, AUTHORITIES, found);
                     }
                     _ => collect(value, own, found),
                 }
@@ -94,7 +102,7 @@ fn collect(value: &Value, own: &str, found: &mut BTreeSet<Scope>) {
 fn credentials(value: &Value, found: &mut BTreeSet<Scope>) {
     for name in values(value).filter_map(Value::as_str) {
         let name = name.rsplit('/').next().unwrap_or(name);
-        for name in [name.to_owned(), format!("{name}-cacert")] {
+        for name in [name.to_owned(), format!("{name}{AUTHORITIES}")] {
             found.insert(Scope {
                 name: Some(name.into()),
                 ..Scope::kind("secrets")
@@ -103,7 +111,7 @@ fn credentials(value: &Value, found: &mut BTreeSet<Scope>) {
     }
 }
 
-fn references(value: &Value, own: &str, found: &mut BTreeSet<Scope>) {
+fn references(value: &Value, own: &str, suffix: &str, found: &mut BTreeSet<Scope>) {
     for reference in values(value) {
         let kind = match reference["kind"].as_str() {
             Some("ConfigMap") => "configmaps",
@@ -114,7 +122,7 @@ fn references(value: &Value, own: &str, found: &mut BTreeSet<Scope>) {
             let namespace = reference["namespace"].as_str().unwrap_or(own);
             found.insert(Scope {
                 namespace: Some(namespace.into()),
-                name: Some(name.into()),
+                name: Some(format!("{name}{suffix}").into()),
                 ..Scope::kind(kind)
             });
         }
@@ -167,6 +175,11 @@ mod tests {
                 "Gateway",
                 r#"{"listeners": [{"tls": {"certificateRefs": [{"name": "a"}, {"name": "b", "namespace": "certs"}]}}]}"#,
                 "secrets/certs/b secrets/edge/a",
+            ),
+            (
+                "Gateway",
+                r#"{"tls": {"frontend": {"default": {"validation": {"caCertificateRefs": [{"kind": "ConfigMap", "name": "ca"}]}}}, "backend": {"clientCertificateRef": {"name": "client"}}}, "listeners": [{"tls": {"certificateRefs": [{"name": "a"}], "options": {"x": "y"}}}]}"#,
+                "configmaps/edge/ca secrets/edge/a secrets/edge/a-cacert secrets/edge/client",
             ),
             (
                 "BackendTLSPolicy",

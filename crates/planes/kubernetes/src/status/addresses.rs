@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::gateways::requested_addresses;
 use crate::source::{ObjectStore, ReportedObject};
 
 /// Most addresses that a Gateway's status holds.
@@ -12,6 +13,7 @@ pub(super) fn with_addresses(
     status: &Map<String, Value>,
     store: &ObjectStore,
     (namespace, name): (&str, &str),
+    gateway: &Value,
 ) -> Map<String, Value> {
     let mut status = status.clone();
     // The control plane knows the host of the Service.
@@ -28,20 +30,33 @@ pub(super) fn with_addresses(
             }
         }
     }
-    if addresses.is_empty() {
-        let message = match services.is_empty() {
-            true => format!(
+    let has = |wanted: &&str| addresses.iter().any(|one| one["value"] == **wanted);
+    let missing = requested_addresses(gateway).find(|wanted| !has(wanted));
+    let problem = match missing {
+        Some(wanted) => Some((
+            "AddressNotUsable",
+            format!("no Service of the Gateway has the requested address {wanted}"),
+        )),
+        None if services.is_empty() => Some((
+            "AddressNotAssigned",
+            format!(
                 "no Service in {namespace} has the label gateway.networking.k8s.io/gateway-name={name}"
             ),
-            false => "the Service has no address yet".to_owned(),
-        };
+        )),
+        None if addresses.is_empty() => Some((
+            "AddressNotAssigned",
+            "the Service has no address yet".to_owned(),
+        )),
+        None => None,
+    };
+    if let Some((reason, message)) = problem {
         let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
         let mut conditions = conditions.into_iter().flatten();
         let programmed =
             conditions.find(|one| one["type"] == "Programmed" && one["status"] == "True");
         if let Some(programmed) = programmed {
             programmed["status"] = "False".into();
-            programmed["reason"] = "AddressNotAssigned".into();
+            programmed["reason"] = reason.into();
             programmed["message"] = message.into();
         }
     }

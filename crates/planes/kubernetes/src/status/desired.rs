@@ -14,6 +14,8 @@ use voile_model::{Diagnostic, Mesh, ResourceName, Severity};
 pub(super) const RECONCILED: &str = "Reconciled";
 /// Condition of services that have a waypoint, as Istio writes it.
 pub(super) const WAYPOINT_BOUND: &str = "istio.io/WaypointBound";
+/// Conditions that a Gateway has only while its `tls` asks for them.
+const OF_TLS: [&str; 2] = ["ResolvedRefs", "InsecureFrontendValidationMode"];
 /// Problems of one resource that its status has.
 const MAX_MESSAGES: usize = 16;
 /// Faults in the message of a condition.
@@ -169,6 +171,13 @@ fn of_gateway_api(mesh: &Mesh, all: &mut DesiredStatuses) {
                     let name = to["name"].as_str().unwrap_or_default();
                     to["kind"] != "Gateway" || is_ours(mesh, namespace, name)
                 });
+            }
+        }
+        if let (true, Some(Value::Array(conditions))) = (is_gateway, status.get_mut("conditions")) {
+            for kind in OF_TLS {
+                if conditions.iter().all(|one| one["type"] != kind) {
+                    conditions.push(json!({"type": kind, "status": null}));
+                }
             }
         }
         all.insert(file.into(), std::mem::take(status));

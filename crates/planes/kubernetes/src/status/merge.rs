@@ -4,8 +4,8 @@
 use serde_json::{Map, Value, json};
 use voile_model::mesh::gateway_api::CONTROLLERS;
 
-/// Reasons by which a new Gateway waits. They pass by themselves, so they are no event.
-const WAITING: [&str; 2] = ["Pending", "AddressNotAssigned"];
+/// Reasons by which a new Gateway waits. They may pass by themselves, so they are no event.
+const WAITING: [&str; 3] = ["Pending", "AddressNotAssigned", "AddressNotUsable"];
 
 /// The object whose status is written.
 #[derive(Debug, Clone, Copy)]

@@ -178,7 +178,10 @@ impl StatusWriter {
     fn completed(&self, file: &SourceFile, fields: &Map<String, Value>) -> Map<String, Value> {
         match place(&file.name) {
             Some(("gateways.gateway.networking.k8s.io", namespace, name)) => {
-                addresses::with_addresses(fields, &self.store, (namespace, name))
+                let text = file.text.as_deref().unwrap_or_default();
+                // The text is our own: an object of the API server.
+                let gateway = serde_json::from_str(text).unwrap_or_default();
+                addresses::with_addresses(fields, &self.store, (namespace, name), &gateway)
             }
             _ => fields.clone(),
         }

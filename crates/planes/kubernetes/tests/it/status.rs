@@ -262,6 +262,24 @@ fn a_gateway_is_programmed_once_its_service_has_an_address() {
     let programmed = until(&server, "gateway/edge", "Programmed", "True", "Programmed");
     let address = json!([{"type": "IPAddress", "value": "192.0.2.7"}]);
     assert_eq!(programmed["status"]["addresses"], address);
+    // An address that it asks for must be among them.
+    let ask = |value: &str| {
+        let patch = json!({"spec": {"addresses": [{"type": "IPAddress", "value": value}]}});
+        let patch = patch.to_string();
+        let gateway = "gateways.gateway.networking.k8s.io/edge";
+        let arguments = ["-n", "shop", "patch", gateway, "--type=merge", "-p", &patch];
+        server.kubectl(&arguments).expect("patched");
+    };
+    ask("192.0.2.8");
+    until(
+        &server,
+        "gateway/edge",
+        "Programmed",
+        "False",
+        "AddressNotUsable",
+    );
+    ask("192.0.2.7");
+    until(&server, "gateway/edge", "Programmed", "True", "Programmed");
     replica.stop();
 }
 
@@ -448,5 +466,66 @@ fn objects_of_a_tagged_namespace_have_statuses_and_those_of_nobody_have_none() {
         let status = server.kubectl(&unnamed)?;
         status.contains("Invalid").then_some(()).ok_or(status)
     });
+    replica.stop();
+}
+
+const CLIENTS: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: tls, namespace: shop}
+spec:
+  gatewayClassName: voile
+  tls:
+    frontend:
+      default: {validation: {mode: AllowInsecureFallback, caCertificateRefs: [{group: "", kind: ConfigMap, name: clients}]}}
+    backend: {clientCertificateRef: {name: pair}}
+  listeners: [{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: pair}]}}]
+"#;
+
+const AUTHORITIES: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: clients, namespace: shop}
+data: {ca.crt: "-----BEGIN CERTIFICATE-----"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: pair, namespace: shop}
+stringData: {tls.crt: "-----BEGIN CERTIFICATE-----", tls.key: "-----BEGIN PRIVATE KEY-----"}
+"#;
+
+#[test]
+fn certificates_that_the_tls_of_a_gateway_names_are_read_when_they_come() {
+    let Some(server) = shop() else {
+        return;
+    };
+    server.apply(CLIENTS).expect("a Gateway");
+    let replica = Replica::start(&server, "one");
+    let of_listener = |kind: &str, reason: &str| {
+        wait_for(reason, PATIENCE, || {
+            let status = object(&server, "gateway/tls")["status"].take();
+            let found = condition(&status["listeners"][0]["conditions"], kind);
+            match found.1 == reason {
+                true => Ok(()),
+                false => Err(format!("{found:?}")),
+            }
+        });
+    };
+    let gateway = "gateway/tls";
+    of_listener("Accepted", "NoValidCACertificate");
+    let missing = "InvalidClientCertificateRef";
+    until(&server, gateway, "ResolvedRefs", "False", missing);
+    server.apply(AUTHORITIES).expect("certificates");
+    of_listener("Accepted", "Accepted");
+    until(&server, gateway, "ResolvedRefs", "True", "ResolvedRefs");
+    let insecure = "InsecureFrontendValidationMode";
+    until(&server, gateway, insecure, "True", "ConfigurationChanged");
+    // Conditions that only `tls` asks for go with it.
+    let gateways = "gateways.gateway.networking.k8s.io/tls";
+    let patch = r#"[{"op": "remove", "path": "/spec/tls"}]"#;
+    let arguments = ["-n", "shop", "patch", gateways, "--type=json", "-p", patch];
+    server.kubectl(&arguments).expect("patched");
+    until(&server, gateway, insecure, "", "");
+    until(&server, gateway, "ResolvedRefs", "", "");
     replica.stop();
 }

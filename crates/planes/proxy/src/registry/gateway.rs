@@ -79,6 +79,7 @@ fn key(listener: &str, server: &GatewayServer) -> Arc<str> {
         None => "plain",
         Some(tls) if tls.mesh => "mesh",
         Some(tls) if !tls.asks() => "simple",
+        Some(tls) if tls.unverified => "unverified",
         Some(tls) if tls.anonymous => "optional",
         Some(_) => "mutual",
     };

@@ -15,6 +15,7 @@ fn good(mesh: &TestAuthority) -> OutsideTls {
         authorities: Vec::new(),
         revocations: Vec::new(),
         anonymous: false,
+        unverified: false,
         tls12: true,
         tls13: true,
         suites: Vec::new(),

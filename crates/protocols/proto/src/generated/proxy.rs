@@ -2908,6 +2908,9 @@ pub struct GatewayTls {
     /// A file of them in place of that, beside the files above.
     #[prost(string, tag = "16")]
     pub revocations_file: ::prost::alloc::string::String,
+    /// Clients whose certificate cannot be verified are served as those that show none. Beside `anonymous`.
+    #[prost(bool, tag = "17")]
+    pub unverified: bool,
     /// The mesh's own mutual TLS, by the proxy's own certificate; nothing of the above is said then.
     #[prost(bool, tag = "20")]
     pub mesh: bool,

@@ -111,6 +111,8 @@ pub struct GatewayTls {
     pub revocations: Vec<u8>,
     /// True if a client that is asked for a certificate may come without one.
     pub anonymous: bool,
+    /// True if a client whose certificate cannot be verified is served as one without a certificate.
+    pub unverified: bool,
     /// True if TLS 1.2 is enabled.
     pub tls12: bool,
     /// True if TLS 1.3 is enabled.
@@ -166,6 +168,7 @@ impl GatewayTls {
             authorities: Vec::new(),
             revocations: Vec::new(),
             anonymous: false,
+            unverified: false,
             tls12: false,
             tls13: true,
             suites: Vec::new(),
@@ -182,6 +185,7 @@ impl fmt::Debug for GatewayTls {
             .field("credential", &self.credential)
             .field("missing", &self.certificate.as_ref().err())
             .field("anonymous", &self.anonymous)
+            .field("unverified", &self.unverified)
             .field("files", &self.files)
             .finish_non_exhaustive()
     }
@@ -369,6 +373,9 @@ impl GatewayTls {
         if message.anonymous && message.authorities.is_empty() && !by_file {
             return Err(WireError::new("authorities", "missing"));
         }
+        if message.unverified && !message.anonymous {
+            return Err(WireError::new("anonymous", "missing"));
+        }
         // Nor as "nothing is revoked".
         if !message.revocations.is_empty() && message.authorities.is_empty() {
             return Err(WireError::new("authorities", "missing"));
@@ -392,6 +399,7 @@ impl GatewayTls {
             },
             authorities: message.authorities.clone(),
             anonymous: message.anonymous,
+            unverified: message.unverified,
             tls12: message.tls12,
             tls13: message.tls13,
             suites: message
@@ -416,6 +424,7 @@ impl GatewayTls {
             private_key,
             authorities: self.authorities.clone(),
             anonymous: self.anonymous,
+            unverified: self.unverified,
             tls12: self.tls12,
             tls13: self.tls13,
             suites: self.suites.iter().map(ToString::to_string).collect(),

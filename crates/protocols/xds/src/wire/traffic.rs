@@ -114,6 +114,7 @@ fn check_origin(message: &wire::TlsOrigin) -> Result<TlsOrigin, WireError> {
         revocations: some(&message.revocations_file),
         authorities,
         credential,
+        granted: None,
         certificate,
         server_name: some(&message.server_name),
         subject_alt_names: message
@@ -481,6 +482,7 @@ mod tests {
             mutual: true,
             authorities: Authorities::Pem(b"pem".as_slice().into()),
             credential: Some("shown".into()),
+            granted: None,
             certificate: None,
             server_name: Some("api.example".into()),
             subject_alt_names: vec!["other.example".into()],

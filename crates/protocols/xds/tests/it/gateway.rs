@@ -110,6 +110,10 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
         gateway(Some(tls())),
         gateway(Some(files(""))),
         gateway(Some(files("/ca.crt"))),
+        gateway(Some(proxy::GatewayTls {
+            unverified: true,
+            ..files("/ca.crt")
+        })),
         carrying(proxy::ServerKind::Bytes, None),
         carrying(proxy::ServerKind::Bytes, Some(tls())),
         carrying(proxy::ServerKind::Passthrough, None),
@@ -119,7 +123,7 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
         let read = Gateway::check(&good).expect("good");
         assert_eq!(Gateway::check(&read.encode()), Ok(read));
     }
-    let table: [(&str, Change); 11] = [
+    let table: [(&str, Change); 12] = [
         ("listeners[0].servers[0].kind", |one| {
             one.servers[0].kind = 77;
         }),
@@ -150,6 +154,9 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
         // Never read as "nobody need show a certificate".
         ("listeners[0].servers[0].tls.authorities: missing", |one| {
             one.servers[0].tls.as_mut().expect("TLS").anonymous = true;
+        }),
+        ("listeners[0].servers[0].tls.anonymous: missing", |one| {
+            one.servers[0].tls.as_mut().expect("TLS").unverified = true;
         }),
         ("listeners[0].servers[0].tls.tls13: no TLS version", |one| {
             one.servers[0].tls.as_mut().expect("TLS").tls13 = false;

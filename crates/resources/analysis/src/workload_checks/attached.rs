@@ -19,6 +19,9 @@ pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     }
 }
 
+const NO_AUTHORITY_OF_BACKENDS: &str = "name a ConfigMap of the policy's namespace with PEM certificates in `ca.crt`; until then no client can call the Service";
+const NO_AUTHORITY_OF_CLIENTS: &str = "name a ConfigMap or Secret with PEM certificates in `ca.crt`; a listener without any serves no client";
+
 /// The code of a refusal, and what would be right.
 fn advice(said: &ResourceConditions, refusal: &RefusedCondition) -> (&'static str, &'static str) {
     let to_gateway = refusal.field.contains("parentRef") && !refusal.said.contains("Service");
@@ -47,13 +50,16 @@ fn advice(said: &ResourceConditions, refusal: &RefusedCondition) -> (&'static st
             codes::UNKNOWN_ROUTE_HOST,
             "declare the Service, or correct name, namespace and port",
         ),
-        ConditionReason::InvalidCertificateRef => (
+        ConditionReason::InvalidCertificateRef | ConditionReason::InvalidClientCertificateRef => (
             codes::UNKNOWN_CREDENTIAL,
             "name one Secret of type kubernetes.io/tls with `tls.crt` and `tls.key`",
         ),
         ConditionReason::NoValidCertificate | ConditionReason::InvalidAuthority => (
             codes::UNKNOWN_CREDENTIAL,
-            "name a ConfigMap of the policy's namespace with PEM certificates in `ca.crt`; until then no client can call the Service",
+            match said.kind {
+                "BackendTLSPolicy" => NO_AUTHORITY_OF_BACKENDS,
+                _ => NO_AUTHORITY_OF_CLIENTS,
+            },
         ),
         ConditionReason::TargetNotFound => (
             codes::UNKNOWN_ROUTE_HOST,
@@ -74,6 +80,7 @@ fn advice(said: &ResourceConditions, refusal: &RefusedCondition) -> (&'static st
         ConditionReason::UnsupportedProtocol
         | ConditionReason::InvalidRouteKinds
         | ConditionReason::InvalidKind
+        | ConditionReason::InvalidAuthorityKind
         | ConditionReason::InvalidParameters
         | ConditionReason::UnsupportedAddress
         | ConditionReason::ListenersNotValid

@@ -100,8 +100,9 @@ fn about((gateway, server): (&Arc<Gateway>, &DeclaredServer)) -> String {
 /// Returns true if clients are asked for a certificate.
 fn asks(server: &DeclaredServer) -> bool {
     use ServerTlsMode::{Mutual, OptionalMutual};
-    let mode = server.tls.as_ref().map(|tls| tls.mode);
-    matches!(mode, Some(Mutual | OptionalMutual))
+    // Envoy would tell servers of a certificate that it could not verify.
+    let tls = server.tls.as_ref().filter(|tls| !tls.unverified);
+    matches!(tls.map(|tls| tls.mode), Some(Mutual | OptionalMutual))
 }
 
 /// TLS that ends here by these secrets: what is shown, and who is believed.
@@ -353,8 +354,18 @@ impl Edge<'_> {
         let believed = match asks(server) {
             true => {
                 let mut known = ids.iter();
-                let (id, believed) = known.find_map(|id| Some((id, believed(mesh, id)?)))?;
-                let name = format!("kubernetes://{id}-cacert");
+                let own = server
+                    .tls
+                    .as_ref()
+                    .and_then(|tls| tls.authorities.as_deref());
+                let (name, believed) = match own {
+                    Some(own) => (format!("gateway-cacert:{}", server.source), own.clone()),
+                    None => {
+                        let (id, believed) =
+                            known.find_map(|id| Some((id, believed(mesh, id)?)))?;
+                        (format!("kubernetes://{id}-cacert"), believed)
+                    }
+                };
                 let mut context = json!({ "trusted_ca": pem(believed.authorities)? });
                 // Lists that are meant and not there let nobody in.
                 let lists = believed.revocations.ok()?;

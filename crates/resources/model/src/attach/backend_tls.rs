@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{AttachmentInputs, refusal};
+use super::gateway_tls::GatewayClientCertificate;
+use super::{AttachmentInputs, gateway_tls, refusal};
 use crate::mesh::gateway_api::{
     BackendAuthorities, BackendTls, ConditionReason, Reference, RefusedCondition,
 };
@@ -75,6 +76,7 @@ fn origin(policy: &BackendTls, authorities: Authorities) -> TlsOrigin {
             None => nobody(),
         },
         credential: None,
+        granted: None,
         certificate: None,
         server_name: policy.hostname.clone(),
         subject_alt_names: policy.subject_alt_names.clone(),
@@ -161,14 +163,7 @@ fn held<'m>(world: &AttachmentInputs<'m>, to: &Reference) -> Result<&'m str, Ref
         let said = format!("caCertificateRefs supports ConfigMaps, but no {}", to.kind);
         return no(ConditionReason::InvalidKind, said);
     }
-    let said = match world.mesh.config_maps.get(&to.name) {
-        None => format!("the ConfigMap {} does not exist", to.name),
-        Some(map) => match map.data.get("ca.crt") {
-            Some(text) if text.contains("-----BEGIN CERTIFICATE-----") => return Ok(text),
-            _ => format!("the ConfigMap {} has no `ca.crt` in PEM", to.name),
-        },
-    };
-    no(ConditionReason::InvalidAuthority, said)
+    gateway_tls::of_map(world, to).map(|(_, text)| text)
 }
 
 /// The TLS settings of all policies together. A port's own policy precedes its Service's.
@@ -196,7 +191,7 @@ pub(super) fn spoken(policies: &[Policy<'_>]) -> Spoken {
 
 /// Puts these settings into force. They precede all DestinationRules of the same Services, keep their other settings
 /// and their clients.
-pub(super) fn lay(mesh: &mut Mesh, spoken: Spoken) {
+pub(super) fn lay(mesh: &mut Mesh, spoken: Spoken, certificates: &[GatewayClientCertificate]) {
     for (key, (source, ports)) in spoken {
         let Some(service) = mesh.services.get(&key) else {
             continue;
@@ -227,7 +222,53 @@ pub(super) fn lay(mesh: &mut Mesh, spoken: Spoken) {
             }
             mesh.destination_rules.insert_oldest(laid.into());
         }
+        for one in certificates {
+            if let Some(rule) = of_gateway(mesh, &key, &ports, one) {
+                mesh.destination_rules.insert_oldest(rule.into());
+            }
+        }
     }
+}
+
+/// The rule of a gateway that shows a certificate to backends: its own rule, and the certificate at these ports.
+fn of_gateway(
+    mesh: &Mesh,
+    service: &ServiceKey,
+    ports: &BTreeMap<Port, Arc<TlsOrigin>>,
+    certificate: &GatewayClientCertificate,
+) -> Option<DestinationRule> {
+    let (gateway, selector) = (&certificate.gateway, &certificate.selector);
+    let client = RuleClient {
+        namespace: Some(&gateway.namespace),
+        labels: Some(selector),
+    };
+    let service = mesh.services.get(service)?;
+    let name = format!("~{}~~{}", service.key.hostname, gateway.name);
+    let mut rule = DestinationRule {
+        name: ResourceName::new(gateway.namespace.clone(), name),
+        selector: Some(selector.clone()),
+        visibility: Visibility::Namespaces(vec![gateway.namespace.clone()]),
+        ..(**mesh.destination_rule(service, client)?).clone()
+    };
+    for (port, origin) in ports {
+        let origin = match &certificate.secret {
+            Some(secret) => TlsOrigin {
+                mutual: true,
+                credential: Some(match secret.namespace == gateway.namespace {
+                    true => secret.name.clone(),
+                    false => secret.to_string().into(),
+                }),
+                granted: Some(secret.clone()),
+                ..(**origin).clone()
+            },
+            None => TlsOrigin {
+                authorities: nobody(),
+                ..(**origin).clone()
+            },
+        };
+        rule.speak(*port, &ClientTls::Originate(Arc::new(origin)));
+    }
+    Some(rule)
 }
 
 /// A rule for all clients, still without settings.
@@ -264,5 +305,5 @@ pub(crate) fn shut(mesh: &mut Mesh, broken: &BackendTls) {
             .or_insert_with(|| (broken.source.clone(), BTreeMap::new()));
         ports.extend(meant.map(|port| (port.number, Arc::clone(&origin))));
     }
-    lay(mesh, spoken);
+    lay(mesh, spoken, &[]);
 }

@@ -110,8 +110,8 @@ fn gateway(world: &AttachmentInputs<'_>, open: &OpenGateway<'_>) -> ResourceCond
     let gateway = open.gateway;
     let own = open.listeners.iter().filter(|heard| heard.set.is_none());
     let parts: Vec<PartConditions> = own.clone().map(listener).collect();
-    let good = open.listeners.iter().any(ListenerStatus::is_open);
-    let all_good = own.clone().all(ListenerStatus::is_open);
+    let good = open.listeners.iter().any(ListenerStatus::is_accepted);
+    let all_good = own.clone().all(ListenerStatus::is_accepted);
     let of_listeners = || {
         let what = format!("{}: not all of its listeners are valid", gateway.name);
         refusal(
@@ -159,24 +159,63 @@ fn gateway(world: &AttachmentInputs<'_>, open: &OpenGateway<'_>) -> ResourceCond
     let host = host.or_else(|| deployment::host(gateway));
     let host = host.filter(|_| good && open.refused.is_none());
     let refusals = own.flat_map(of_listener);
+    let shown = open.client_certificate.as_ref();
+    let shown = shown.map(|shown| shown.as_ref().err());
+    let mut conditions = vec![accepted, programmed];
+    conditions.extend(shown.map(|why| resolved_refs(why)));
+    if gateway.tls.has_fallback() {
+        conditions.push(insecure());
+    }
+    let refusals = refusals.chain(shown.flatten().cloned());
     ResourceConditions {
-        conditions: vec![accepted, programmed],
+        conditions,
         address: host.map(|host| host.as_str().into()),
         listener_sets: taken.count(),
         parts,
-        refusals: open.refused.iter().cloned().chain(refusals).collect(),
+        refusals: once_each(open.refused.iter().cloned().chain(refusals)),
         ..empty("Gateway", gateway.name.clone())
     }
 }
 
+/// Listeners of one port may have a fault of the Gateway in common.
+fn once_each(refusals: impl Iterator<Item = RefusedCondition>) -> Vec<RefusedCondition> {
+    let mut all = Vec::new();
+    for one in refusals {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+    all
+}
+
+fn resolved_refs(unresolved: Option<&RefusedCondition>) -> StatusCondition {
+    StatusCondition::unless("ResolvedRefs", unresolved)
+}
+
+/// The condition of a Gateway some of whose clients need no valid certificate.
+fn insecure() -> StatusCondition {
+    StatusCondition {
+        kind: "InsecureFrontendValidationMode",
+        holds: true,
+        reason: "ConfigurationChanged",
+        message: "mode AllowInsecureFallback: clients without a valid certificate are served"
+            .into(),
+    }
+}
+
 fn of_listener(heard: &ListenerStatus<'_>) -> impl Iterator<Item = RefusedCondition> {
-    let all = [&heard.refused, &heard.conflict, &heard.unresolved];
-    all.into_iter().flatten().cloned()
+    let unresolved = heard.unresolved.as_ref();
+    // Mostly it is the unresolved reference.
+    let untrusted = heard.untrusted.as_ref();
+    let untrusted = untrusted.filter(|why| unresolved.is_none_or(|one| one.said != why.said));
+    let all = [heard.refused.as_ref(), heard.conflict.as_ref(), untrusted];
+    all.into_iter().chain([unresolved]).flatten().cloned()
 }
 
 fn listener(heard: &ListenerStatus<'_>) -> PartConditions {
     let name = heard.listener.name.clone();
     let against = heard.refused.as_ref().or(heard.conflict.as_ref());
+    let against = against.or(heard.untrusted.as_ref());
     let conflicted = match &heard.conflict {
         Some(why) => StatusCondition {
             holds: true,
@@ -209,13 +248,7 @@ fn listener(heard: &ListenerStatus<'_>) -> PartConditions {
         conditions: vec![
             StatusCondition::unless("Accepted", against),
             programmed,
-            StatusCondition {
-                reason: match &heard.unresolved {
-                    Some(why) => why.reason.word(),
-                    None => "ResolvedRefs",
-                },
-                ..StatusCondition::unless("ResolvedRefs", heard.unresolved.as_ref())
-            },
+            resolved_refs(heard.unresolved.as_ref()),
             conflicted,
         ],
     }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{AttachmentInputs, deployment, refusal};
-use crate::mesh::Secret;
+use super::{AttachmentInputs, deployment, gateway_tls, refusal};
+use crate::mesh::TrustedCertificates;
 use crate::mesh::gateway_api::{
     CLASSES, CONTROLLERS, ConditionReason, GROUP, Gateway, Listener, ListenerSet, ListenerTls,
     RefusedCondition, RouteKind,
 };
+use crate::mesh::routing_intent::ServerTlsMode;
 use crate::names::{Hostname, Namespace, ResourceName};
 
 /// A Gateway of a class of ours.
@@ -19,6 +20,8 @@ pub(super) struct OpenGateway<'m> {
     pub(super) listeners: Vec<ListenerStatus<'m>>,
     /// ListenerSets that it takes.
     pub(super) sets: Vec<&'m Arc<ListenerSet>>,
+    /// The Secret that it shows to backends, if it has one.
+    pub(super) client_certificate: Option<Result<ResourceName, RefusedCondition>>,
 }
 
 /// A listener with its status.
@@ -28,12 +31,20 @@ pub(super) struct ListenerStatus<'m> {
     pub(super) set: Option<&'m Arc<ListenerSet>>,
     /// Refusal of an unsupported protocol.
     pub(super) refused: Option<RefusedCondition>,
+    /// Refusal because none of the authorities of its clients is usable: it serves nobody.
+    pub(super) untrusted: Option<RefusedCondition>,
     /// Conflict with another listener.
     pub(super) conflict: Option<RefusedCondition>,
     /// Refusal of an unusable reference.
     pub(super) unresolved: Option<RefusedCondition>,
+    /// What its clients show, if it terminates TLS.
+    pub(super) mode: ServerTlsMode,
     /// The Secret that it shows to clients.
     pub(super) certificate: Option<ResourceName>,
+    /// Authorities of its clients' certificates in the place of those of its Secret.
+    pub(super) authorities: Option<Arc<TrustedCertificates>>,
+    /// True if clients with an invalid certificate are served as those without one.
+    pub(super) unverified: bool,
     /// Kinds of routes that it takes.
     pub(super) kinds: Vec<RouteKind>,
     /// Number of attached routes.
@@ -46,9 +57,14 @@ impl ListenerStatus<'_> {
         self.refused.is_none() && self.conflict.is_none()
     }
 
+    /// Returns true if it is open, and the authorities of its clients are usable.
+    pub(super) fn is_accepted(&self) -> bool {
+        self.is_open() && self.untrusted.is_none()
+    }
+
     /// Returns true if it serves clients. A TLS listener without a usable certificate does not.
     pub(super) fn serves(&self) -> bool {
-        self.is_open() && (self.unresolved.is_none() || self.certificate.is_some())
+        self.is_accepted() && (self.unresolved.is_none() || self.certificate.is_some())
     }
 
     /// The namespace that counts as its own.
@@ -149,6 +165,7 @@ fn open<'m>(world: &AttachmentInputs<'m>, gateway: &'m Arc<Gateway>) -> OpenGate
     }
     OpenGateway {
         refused: refused(world, gateway),
+        client_certificate: gateway_tls::client_certificate(world, gateway),
         gateway,
         listeners,
         sets,
@@ -177,7 +194,7 @@ fn refused(world: &AttachmentInputs<'_>, gateway: &Gateway) -> Option<RefusedCon
             gateway.name
         ),
         None => format!(
-            "{}: addresses are not supported, but one Hostname of a Service",
+            "{}: addresses are not supported, but one Hostname of a Service, and on a cluster IP addresses",
             gateway.name
         ),
     };
@@ -232,28 +249,62 @@ fn heard<'m>(
     if refused.is_some() {
         kinds.clear();
     }
-    let mut certificate = None;
-    let shows = |tls: &&ListenerTls| refused.is_none() && !tls.passthrough;
-    if let Some(tls) = listener.tls.as_ref().filter(shows) {
-        let of = match set {
-            Some(set) => ("ListenerSet", &set.name.namespace),
-            None => ("Gateway", &gateway.name.namespace),
-        };
-        match shown(world, of, listener, tls) {
-            Ok(secret) => certificate = Some(secret),
-            Err(why) => unresolved = Some(why),
-        }
-    }
-    ListenerStatus {
+    let mut status = ListenerStatus {
         listener,
         set,
         refused,
+        untrusted: None,
         conflict: None,
         unresolved,
-        certificate,
+        mode: ServerTlsMode::Simple,
+        certificate: None,
+        authorities: None,
+        unverified: false,
         kinds,
         attached: 0,
+    };
+    let tls = listener.tls.as_ref().filter(|tls| !tls.passthrough);
+    if let Some(tls) = tls.filter(|_| status.refused.is_none()) {
+        terminate(world, gateway, tls, &mut status);
     }
+    status
+}
+
+/// Resolves what a listener terminates TLS with: its certificate, and the authorities of its clients.
+fn terminate(
+    world: &AttachmentInputs<'_>,
+    gateway: &Gateway,
+    tls: &ListenerTls,
+    status: &mut ListenerStatus<'_>,
+) {
+    status.mode = tls.mode;
+    if tls.mode == ServerTlsMode::IstioMutual {
+        // The certificates and authorities of the mesh.
+        return;
+    }
+    let of = match status.set {
+        Some(set) => ("ListenerSet", &set.name.namespace),
+        None => ("Gateway", &gateway.name.namespace),
+    };
+    match shown(world, of, status.listener, tls) {
+        Ok(secret) => status.certificate = Some(secret),
+        Err(why) => status.unresolved = Some(why),
+    }
+    let Some(validation) = gateway.tls.validation(status.listener.port) else {
+        return;
+    };
+    let clients = gateway_tls::verification(world, gateway, validation);
+    status.unresolved = status.unresolved.take().or(clients.unresolved);
+    status.untrusted = clients.refused;
+    match (tls.mode, validation.fallback) {
+        (ServerTlsMode::Simple, true) => {
+            status.mode = ServerTlsMode::OptionalMutual;
+            status.unverified = true;
+        }
+        (ServerTlsMode::Simple, false) => status.mode = ServerTlsMode::Mutual,
+        _ => {}
+    }
+    status.authorities = clients.authorities;
 }
 
 /// The Secret of a listener's certificate.
@@ -276,34 +327,12 @@ fn shown(
             said,
         ));
     };
-    let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
-    if !to.is("", "Secret") {
-        let said = format!("listener {}: {} is no Secret", listener.name, to.kind);
-        return no(ConditionReason::InvalidCertificateRef, said);
-    }
-    if let Some(why) = world.unpermitted(kind, own, to) {
-        return Err(why);
-    }
-    let said = match world.mesh.secrets.get(&to.name) {
-        None => format!("the Secret {} does not exist", to.name),
-        Some(secret) => match lacks(secret) {
-            Some(key) => format!("the Secret {} has no `{key}` in PEM", to.name),
-            None => return Ok(to.name.clone()),
-        },
-    };
-    no(ConditionReason::InvalidCertificateRef, said)
-}
-
-/// The missing entry of a certificate's Secret.
-fn lacks(secret: &Secret) -> Option<&'static str> {
-    ["tls.crt", "tls.key"].into_iter().find(|key| {
-        let held = secret.data.get(*key);
-        let begins = |bytes: &Arc<[u8]>| {
-            let text = bytes.trim_ascii_start();
-            text.starts_with(b"-----BEGIN ")
-        };
-        !held.is_some_and(begins)
-    })
+    gateway_tls::pair(
+        world,
+        (kind, own),
+        to,
+        ConditionReason::InvalidCertificateRef,
+    )
 }
 
 /// Why two listeners cannot be told apart, if they cannot.

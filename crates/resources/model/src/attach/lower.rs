@@ -58,7 +58,7 @@ fn gateway(
 ) {
     let ports = listening(world, open);
     for (index, heard) in open.listeners.iter().enumerate() {
-        if !heard.is_open() {
+        if !heard.is_accepted() {
             continue;
         }
         let (gateway, listener) = (open.gateway, heard.listener);
@@ -145,13 +145,19 @@ fn server(heard: &ListenerStatus<'_>, listens: Option<Port>) -> DeclaredServer {
         tls: heard.in_tls().then(|| ServerTls {
             mode: match heard.passes_tls() {
                 true => ServerTlsMode::Passthrough,
-                false => ServerTlsMode::Simple,
+                false => heard.mode,
             },
             https_redirect: false,
             oldest: TlsVersion::V12,
             newest: TlsVersion::V13,
-            cipher_suites: Vec::new(),
+            cipher_suites: listener
+                .tls
+                .as_ref()
+                .map(|tls| tls.cipher_suites.clone())
+                .unwrap_or_default(),
             files: None,
+            authorities: heard.authorities.clone(),
+            unverified: heard.unverified,
         }),
         credentials: credentials.collect(),
         granted: true,

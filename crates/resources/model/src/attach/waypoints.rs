@@ -8,7 +8,8 @@ use super::conditions::{empty, runs};
 use super::deployment::{self, GatewayResources, deployment, own_selector, written};
 use super::{AttachmentInputs, refusal};
 use crate::mesh::gateway_api::{
-    ConditionReason, Gateway, PartConditions, RefusedCondition, ResourceConditions, StatusCondition,
+    ConditionReason, Gateway, GatewayTlsConfig, PartConditions, RefusedCondition,
+    ResourceConditions, StatusCondition,
 };
 use crate::mesh::waypoint::{HBONE, HBONE_PORT, waypoint_host};
 use crate::mesh::workload::WAYPOINT_TEMPLATE;
@@ -41,6 +42,14 @@ fn refusals(gateway: &Gateway) -> Vec<RefusedCondition> {
         );
         let reason = ConditionReason::UnsupportedProtocol;
         refusals.push(refusal(reason, &listener.source, &field, said));
+    }
+    if gateway.tls != GatewayTlsConfig::default() {
+        let said = format!(
+            "{}: `tls` has no effect at a gateway of the mesh",
+            gateway.name
+        );
+        let reason = ConditionReason::UnsupportedValue;
+        refusals.push(refusal(reason, &gateway.source, "spec.tls", said));
     }
     if let Some(source) = &gateway.parameters {
         let said = format!("{}: parametersRef is not supported", gateway.name);

@@ -1,5 +1,5 @@
 //! The Secrets by which a gateway makes TLS towards servers: those that DestinationRules of the services name to which it leads, of the
-//! gateway's own namespace. Nobody else is told of them.
+//! gateway's own namespace, and the one that its Gateway shows to backends. Nobody else is told of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,12 +22,15 @@ pub(super) fn for_servers(
         .iter()
         .filter_map(|service| mesh.destination_rule(service, RuleClient::of(workload)));
     let origins = rules.flat_map(|rule| origins(rule));
-    let named: BTreeSet<(Arc<str>, bool)> = origins
-        .filter_map(|origin| Some((origin.credential.clone()?, origin.mutual)))
+    let named: BTreeSet<(Arc<str>, bool, Option<ResourceName>)> = origins
+        .filter_map(|origin| {
+            let granted = origin.granted.clone();
+            Some((origin.credential.clone()?, origin.mutual, granted))
+        })
         .collect();
     let mut all: Vec<Credential> = Vec::new();
-    for (name, mutual) in named {
-        let id = ResourceName::new(client.clone(), name.clone());
+    for (name, mutual, granted) in named {
+        let id = granted.unwrap_or_else(|| ResourceName::new(client.clone(), name.clone()));
         let (pair, believed) = (certificate(mesh, &id), believed(mesh, &id));
         let lists = believed.as_ref().map(|one| one.revocations.clone());
         let lists = lists.unwrap_or_else(|| Ok(Vec::new()));

@@ -74,6 +74,7 @@ impl Tls {
             credential: self.said.credential.clone(),
             config: self.config.clone(),
             mesh: self.said.mesh,
+            unverified: self.said.unverified,
         }
     }
 
@@ -249,6 +250,7 @@ fn made(
         authorities: authorities.to_vec(),
         revocations: revocations.to_vec(),
         anonymous: said.anonymous,
+        unverified: said.unverified,
         tls12: said.tls12,
         tls13: said.tls13,
         suites: said.suites.clone(),

@@ -203,6 +203,7 @@ fn a_rule_that_wants_something_else_than_the_meshs_mutual_tls_leads_to_nobody_th
         mutual: false,
         authorities: Authorities::System,
         credential: None,
+        granted: None,
         certificate: None,
         server_name: None,
         subject_alt_names: Vec::new(),

@@ -27,6 +27,7 @@ fn made(registry: &mut Registry, held: Option<&str>) -> Arc<Origination> {
         mutual: false,
         authorities: Authorities::File(PATH.into()),
         credential: None,
+        granted: None,
         certificate: None,
         server_name: None,
         subject_alt_names: Vec::new(),

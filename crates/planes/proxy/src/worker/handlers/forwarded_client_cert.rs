@@ -70,10 +70,11 @@ pub(in crate::worker) fn note_shown<'c>(
     caller.tell(|told| told.forwarded = Some(noted));
 }
 
-/// Returns true if the connection uses TLS in which a client may show a certificate. A client behind a tunnel showed it to the
-/// tunnel's end instead.
+/// Returns true if the connection uses TLS in which a client may show a certificate that is verified. A client behind a tunnel
+/// showed it to the tunnel's end instead.
 fn can_show(caller: &InboundCaller) -> bool {
-    caller.suite.is_some() && !matches!(caller.arrival, ConnectionArrival::Tunnel(_))
+    let verified = caller.told.as_ref().is_none_or(|told| !told.unverified);
+    caller.suite.is_some() && verified && !matches!(caller.arrival, ConnectionArrival::Tunnel(_))
 }
 
 /// Returns true if the connection noted less than the present mode forwards. It closes when it is idle; the next connection

@@ -327,6 +327,11 @@ impl MatchedServer {
         self.kind == ServerKind::Requests && own.is_some_and(|own| Arc::ptr_eq(own, terms))
     }
 
+    /// Returns true if certificates of its clients are not verified.
+    pub(in crate::worker) fn is_unverified(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.unverified)
+    }
+
     /// Ready when a connection that carries nothing yet is to close.
     pub(in crate::worker) async fn idle_unwelcome(&self) {
         match &self.door {
@@ -462,6 +467,9 @@ pub(in crate::worker) async fn ended(
         }
     };
     caller.suite = stream.cipher_suite();
+    if tls.unverified {
+        caller.tell(|told| told.unverified = true);
+    }
     if tls.mesh {
         let Some(Ok(identity)) = stream.peer_certificates().first().map(identity_of) else {
             count(&worker.counters.handshake_failures_downstream);

@@ -76,6 +76,9 @@ async fn open(
         return None;
     };
     caller.suite = shown.suite;
+    if server.is_unverified() {
+        caller.tell(|told| told.unverified = true);
+    }
     forwarded_client_cert::note_shown(&worker, || &carried.certificates, &mut caller);
     let engine = slot.http.engine();
     let takes_stream = {

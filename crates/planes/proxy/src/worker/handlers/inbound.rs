@@ -79,6 +79,8 @@ pub(crate) struct ProxyHeaderInfo {
     pub(crate) client: Option<SocketAddr>,
     /// Certificate facts that servers receive.
     pub(crate) forwarded: Option<Forwarded>,
+    /// True if a certificate of the client was not verified.
+    pub(crate) unverified: bool,
 }
 
 impl InboundCaller {

@@ -44,6 +44,7 @@ pub(in crate::worker) async fn tunnels(
         credential: "".into(),
         config: None,
         mesh: true,
+        unverified: false,
     };
     let stream = ended(&worker, &slot, &mut caller, tls, TcpIo::from(tcp)).await?;
     if stream.alpn() != Some(alpn::PLAIN_HTTP2) {

@@ -5,6 +5,7 @@ mod backend_tls;
 mod connections;
 mod filters;
 mod gateway;
+mod gateway_tls;
 mod grpc;
 mod matches;
 mod route;

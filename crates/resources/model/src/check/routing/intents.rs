@@ -2,7 +2,7 @@
 //! that the resources are correct when they come into force. Another diagnostic says that they are not in force.
 
 mod destination;
-mod istio_gateway;
+pub(in crate::check) mod istio_gateway;
 
 use std::collections::BTreeSet;
 

@@ -2,6 +2,7 @@
 //! VirtualServices of Istio's API; `said` has the conditions of each.
 
 mod conditions;
+mod tls;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,12 +10,14 @@ use std::sync::Arc;
 
 use crate::mesh::HttpRoute;
 use crate::mesh::action::{HeaderRules, RequestShare};
+use crate::mesh::routing_intent::ServerTlsMode;
 use crate::mesh::waypoint::InboundBinding;
 use crate::names::{Hostname, Labels, Port, ResourceName};
 use crate::source::Source;
 pub use conditions::{
     ConditionReason, PartConditions, RefusedCondition, ResourceConditions, StatusCondition,
 };
+pub use tls::{ClientValidation, GatewayTlsConfig};
 
 /// Group of Gateway API's kinds.
 pub const GROUP: &str = "gateway.networking.k8s.io";
@@ -109,7 +112,9 @@ pub struct Gateway {
     pub class: (Arc<str>, Source),
     /// Its listeners.
     pub listeners: Vec<Listener>,
-    /// Location of `addresses`, if it requests some.
+    /// `tls` of all of them.
+    pub tls: GatewayTlsConfig,
+    /// Location of `addresses`, if it requests some that no Service assigns.
     pub addresses: Option<Source>,
     /// These addresses, by type and value.
     pub places: Vec<(Arc<str>, Arc<str>, Source)>,
@@ -174,6 +179,10 @@ pub struct ListenerTls {
     pub passthrough: bool,
     /// Certificates for clients.
     pub certificates: Vec<Reference>,
+    /// Of `options`: what clients show, if TLS ends here.
+    pub mode: ServerTlsMode,
+    /// Of `options`: the suites of TLS 1.2; none is all there are.
+    pub cipher_suites: Vec<Arc<str>>,
 }
 
 /// A reference to another resource.

@@ -211,21 +211,23 @@ pub struct TrustedCertificates {
 /// Secret.
 #[must_use]
 pub fn believed(mesh: &Mesh, id: &ResourceName) -> Option<TrustedCertificates> {
-    const LISTS: [&str; 2] = ["ca.crl", "crl"];
     let beside = ResourceName::new(id.namespace.clone(), format!("{}-cacert", id.name));
-    let secrets = [&beside, id].map(|id| Some((id, mesh.secrets.get(id)?)));
-    let mut found = secrets.into_iter().flatten();
-    found.find_map(|(id, secret)| {
-        let authorities = held(secret, ["ca.crt", "cacert"])?;
-        let meant = LISTS.iter().find(|key| secret.data.contains_key(**key));
-        let revocations = match (meant, held(secret, LISTS)) {
-            (Some(key), None) => Err(format!("`{key}` of the Secret {id} is empty").into()),
-            (_, lists) => Ok(lists.unwrap_or_default()),
-        };
-        Some(TrustedCertificates {
-            authorities,
-            revocations,
-        })
+    [&beside, id].into_iter().find_map(|id| trusted(mesh, id))
+}
+
+/// The trusted authorities and their CRLs within a Secret.
+pub(crate) fn trusted(mesh: &Mesh, id: &ResourceName) -> Option<TrustedCertificates> {
+    const LISTS: [&str; 2] = ["ca.crl", "crl"];
+    let secret = mesh.secrets.get(id)?;
+    let authorities = held(secret, ["ca.crt", "cacert"])?;
+    let meant = LISTS.iter().find(|key| secret.data.contains_key(**key));
+    let revocations = match (meant, held(secret, LISTS)) {
+        (Some(key), None) => Err(format!("`{key}` of the Secret {id} is empty").into()),
+        (_, lists) => Ok(lists.unwrap_or_default()),
+    };
+    Some(TrustedCertificates {
+        authorities,
+        revocations,
     })
 }
 

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::names::ResourceName;
+
 /// All that holds for one port of a service, or of one of its subsets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PortTraffic {
@@ -64,6 +66,9 @@ pub struct TlsOrigin {
     pub authorities: Authorities,
     /// `credentialName`: a Secret in the namespace of the gateway that connects. Sidecars have none.
     pub credential: Option<Arc<str>>,
+    /// The Secret of that name, where Gateway API's rules permit it to the gateway: it may be of another namespace. Proxies do not
+    /// know it.
+    pub granted: Option<ResourceName>,
     /// `caCrl`: CRLs of those authorities, in a file on the proxy's machine.
     pub revocations: Option<Arc<str>>,
     /// `clientCertificate` and `privateKey`: files of the proxy's own.

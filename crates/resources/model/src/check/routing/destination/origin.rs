@@ -149,6 +149,7 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
         authorities,
         revocations: revocations(written, report),
         credential,
+        granted: None,
         certificate,
         server_name: server_name(written, report),
         subject_alt_names: names,

@@ -1,8 +1,9 @@
 //! Check of GatewayClass, Gateway, ListenerSet and ReferenceGrant.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{GATEWAY, SECRET, at_most, not_done, reference};
+use super::{GATEWAY, SECRET, at_most, gateway_tls, not_done, reference};
 use crate::check::values::{self, Meta};
 use crate::codes;
 use crate::decode::{Cursor, Fields, Report};
@@ -11,6 +12,7 @@ use crate::mesh::gateway_api::{
     Operator, ReferenceGrant,
 };
 use crate::mesh::network::GATEWAY_ACCOUNT;
+use crate::mesh::routing_intent::ServerTlsMode;
 use crate::mesh::waypoint::{INBOUND_BINDING, InboundBinding};
 use crate::names::{self, Labels, Namespace};
 use crate::source::Source;
@@ -62,7 +64,7 @@ pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
     let listeners = listeners(&mut spec, &own, report);
     let addresses = spec.get("addresses");
     let places = spec.list("addresses", |cursor| place(cursor, report));
-    let addresses = addresses.filter(|_| !places.is_empty());
+    let addresses = addresses.filter(|_| !places.iter().all(|one| is_assigned(one, meta.live)));
     let allowed = spec.inner("allowedListeners").map(|mut allowed| {
         let read = admission(&mut allowed, Admission::Nobody, report);
         allowed.finish();
@@ -82,11 +84,8 @@ pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
     if let Some(fields) = infrastructure {
         fields.finish();
     }
-    if let Some(tls) = spec.get("tls") {
-        let help =
-            "remove it; to verify client certificates use Istio's Gateway with tls.mode MUTUAL";
-        not_done("`tls` of a whole Gateway", help, tls.at(), report);
-    }
+    let tls = spec.inner("tls");
+    let tls = tls.map(|tls| gateway_tls::read(tls, &own, report));
     spec.without_effect(&[(
         "defaultScope",
         "name the Gateways in the route's `parentRefs`",
@@ -96,6 +95,7 @@ pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
     Some(Gateway {
         class: (class.value, report.source(&class.at)),
         listeners,
+        tls: tls.unwrap_or_default(),
         addresses: addresses.map(|cursor| report.source(cursor.at())),
         places,
         account: account(&meta, report),
@@ -124,6 +124,12 @@ fn place(cursor: &Cursor<'_>, report: &Report) -> Option<(Arc<str>, Arc<str>, So
     fields.finish();
     let value = value.map(|text| text.value).unwrap_or_default();
     Some((kind.unwrap_or_else(|| "IPAddress".into()), value, source))
+}
+
+/// Returns true if the address is not for this program to take: without a value any will do, and on a cluster the Service in front
+/// of the Pods asks for IP addresses.
+fn is_assigned((kind, value, _): &(Arc<str>, Arc<str>, Source), live: bool) -> bool {
+    &**kind == "IPAddress" && (value.is_empty() || live && value.parse::<IpAddr>().is_ok())
 }
 
 /// The service account of another network's gateway.
@@ -230,6 +236,8 @@ fn listener(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Lis
             source: report.source(&at),
             passthrough: false,
             certificates: Vec::new(),
+            mode: ServerTlsMode::Simple,
+            cipher_suites: Vec::new(),
         })),
         _ => tls,
     };
@@ -265,9 +273,15 @@ fn tls(mut fields: Fields<'_>, own: &Namespace, report: &Report) -> ListenerTls 
         let help = "keep one: a listener has one certificate; add a listener for another host";
         not_done("more than one of `certificateRefs`", help, &at, report);
     }
-    fields.not_yet(&["options", "frontendValidation"]);
+    let options = fields.text_map("options");
+    fields.not_yet(&["frontendValidation"]);
     fields.finish();
     let passthrough = mode.unwrap_or(false);
+    let (mode, cipher_suites) = gateway_tls::options(&options, report);
+    if passthrough && !options.is_empty() {
+        let message = "`options` has no effect: with mode Passthrough the backend terminates TLS";
+        report.warning(codes::NOT_OBEYED, &at, message, "remove it");
+    }
     if passthrough && !certificates.is_empty() {
         let message =
             "`certificateRefs` has no effect: with mode Passthrough the backend terminates TLS";
@@ -279,6 +293,8 @@ fn tls(mut fields: Fields<'_>, own: &Namespace, report: &Report) -> ListenerTls 
         source: report.source(&at),
         passthrough,
         certificates,
+        mode,
+        cipher_suites,
     }
 }
 

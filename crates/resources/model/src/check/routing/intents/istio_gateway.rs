@@ -76,7 +76,7 @@ const WEAK_SUITES: [&str; 13] = [
 
 /// The suites of TLS 1.2 among those that are written. The others that Istio knows are named by a warning: they are never negotiated
 /// (weak ones), or always are where TLS 1.3 is (its own).
-fn suites(written: &[Text], report: &Report) -> Vec<Arc<str>> {
+pub(in crate::check) fn suites(written: &[Text], report: &Report) -> Vec<Arc<str>> {
     let mut known = Vec::with_capacity(written.len());
     for text in written {
         let name = &*text.value;
@@ -341,6 +341,8 @@ fn server_tls(
         newest,
         cipher_suites,
         files,
+        authorities: None,
+        unverified: false,
     })
 }
 

@@ -40,10 +40,14 @@ pub enum ConditionReason {
     UnsupportedValue,
     /// The Gateway does not take it.
     NotAllowed,
-    /// None of the authorities of a BackendTLSPolicy can be used.
+    /// None of the authorities of a BackendTLSPolicy, or of a listener's clients, can be used.
     NoValidCertificate,
     /// One of them cannot be.
     InvalidAuthority,
+    /// A reference to authorities that is to a resource of an unsupported kind.
+    InvalidAuthorityKind,
+    /// The certificate for backends cannot be used.
+    InvalidClientCertificateRef,
     /// An older policy has the target.
     Conflicted,
     /// The target of a policy does not exist.
@@ -77,6 +81,8 @@ impl ConditionReason {
             Self::NotAllowed => "NotAllowed",
             Self::NoValidCertificate => "NoValidCACertificate",
             Self::InvalidAuthority => "InvalidCACertificateRef",
+            Self::InvalidAuthorityKind => "InvalidCACertificateKind",
+            Self::InvalidClientCertificateRef => "InvalidClientCertificateRef",
             Self::Conflicted => "Conflicted",
             Self::TargetNotFound => "TargetNotFound",
             Self::Pending => "Pending",

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::mesh::TrustedCertificates;
 use crate::names::{Hostname, Labels, Namespace, Port, ResourceName};
 use crate::source::Source;
 
@@ -63,6 +64,10 @@ pub struct ServerTls {
     pub cipher_suites: Vec<Arc<str>>,
     /// Certificate, key and authorities in files of the proxy's own machine.
     pub files: Option<ServerFiles>,
+    /// Authorities of client certificates in the place of those of the Secrets: Gateway API's `caCertificateRefs`.
+    pub authorities: Option<Arc<TrustedCertificates>>,
+    /// Beside `OptionalMutual`: clients with an invalid certificate are served as those without one.
+    pub unverified: bool,
 }
 
 /// `serverCertificate`, `privateKey`, `caCertificates` and `caCrl`: paths on the machine of the proxy.
