@@ -10,7 +10,8 @@ use voile_identity::{Authority, AuthorityFiles, TrustDomain};
 use voile_testkit::cluster::{Cluster, wait_for};
 
 use crate::kubernetes::{PATIENCE, VOILE, voile};
-use crate::kubernetes_upgrade::{SHOP, no_request_failed, start_load, until_ready};
+use crate::kubernetes_caller::ClusterCaller;
+use crate::kubernetes_upgrade::{SHOP, until_ready};
 
 /// Each request proves itself anew.
 const ONE_REQUEST_PER_CONNECTION: &str = "{apiVersion: networking.istio.io/v1, kind: DestinationRule, \
@@ -73,7 +74,7 @@ fn another_root_loses_no_request() {
     cluster.apply(SHOP).expect("the shop");
     cluster.apply(ONE_REQUEST_PER_CONNECTION).expect("a rule");
     until_ready(cluster, "shop", "deployment/web", "Available");
-    start_load(cluster, "before");
+    let before = ClusterCaller::start(cluster, "shop", "before", "");
     let old = until_roots(cluster, 1);
 
     let domain = TrustDomain::new("cluster.local").expect("a domain");
@@ -89,11 +90,11 @@ fn another_root_loses_no_request() {
         let touch = ["-n", namespace, "annotate", "pods", "--all", "seen=both"];
         cluster.kubectl(&touch).expect("annotated");
     }
-    start_load(cluster, "between");
+    let between = ClusterCaller::start(cluster, "shop", "between", "");
     // The old root goes only after the last certificate below it.
     assert_eq!(until_roots(cluster, 1), new.roots);
-    start_load(cluster, "after");
-    let requests = ["before", "between", "after"].map(|name| no_request_failed(cluster, name));
+    let after = ClusterCaller::start(cluster, "shop", "after", "");
+    let requests = [before, between, after].map(ClusterCaller::no_request_failed);
     println!(
         "requests without a failure, of callers that began before, between and after: {requests:?}"
     );

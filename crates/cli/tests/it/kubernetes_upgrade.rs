@@ -2,12 +2,11 @@
 //! old revision that goes, and no request fails.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
-use serde_json::Value;
-use voile_testkit::cluster::{Cluster, kubectl, wait_for};
+use voile_testkit::cluster::{Cluster, wait_for};
 
 use crate::kubernetes::{PATIENCE, VOILE, voile};
+use crate::kubernetes_caller::ClusterCaller;
 
 /// A service of two pods under STRICT mutual TLS, in a namespace that names the tag `prod`.
 pub(crate) const SHOP: &str = r#"
@@ -44,60 +43,10 @@ metadata: {name: web, namespace: shop}
 spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
 "#;
 
-/// A caller that prints its result when it is deleted.
-fn load(name: &str) -> String {
-    format!(
-        r#"
-apiVersion: v1
-kind: Pod
-metadata: {{name: {name}, namespace: shop}}
-spec:
-  restartPolicy: Never
-  containers:
-  - name: app
-    image: localhost/voile:test
-    imagePullPolicy: Never
-    args: [load, "http://web/", --rate, "40", --duration, "0", --json]
-    securityContext: {{runAsUser: 1000}}
-"#
-    )
-}
-
 pub(crate) fn until_ready(cluster: &Cluster, namespace: &str, what: &str, condition: &str) {
     let wanted = format!("--for=condition={condition}");
     let arguments = ["-n", namespace, "wait", what, &*wanted, "--timeout=1s"];
     wait_for(what, PATIENCE, || cluster.kubectl(&arguments));
-}
-
-pub(crate) fn start_load(cluster: &Cluster, name: &str) {
-    cluster.apply(&load(name)).expect("a caller");
-    until_ready(cluster, "shop", &format!("pod/{name}"), "Ready");
-}
-
-/// Follows the output of a caller.
-fn follow(cluster: &Cluster, name: &str) -> Child {
-    let mut command: Command = cluster.control_plane_command(kubectl());
-    let command = command.args(["-n", "shop", "logs", "-f", name, "-c", "app"]);
-    let following = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-    following.expect("kubectl runs")
-}
-
-/// Ends a caller, and checks that no request of it has failed. Returns the number of its requests.
-pub(crate) fn no_request_failed(cluster: &Cluster, name: &str) -> u64 {
-    let following = follow(cluster, name);
-    let delete = ["-n", "shop", "delete", "pod", name];
-    cluster.kubectl(&delete).expect("deleted");
-    let output = following.wait_with_output().expect("it ends");
-    let text = String::from_utf8_lossy(&output.stdout);
-    // Among the lines of the result it may say that it was late: the machine is busy.
-    let talk = |line: &&str| line.starts_with("voile load: ");
-    let result: String = text.lines().filter(|line| !talk(line)).collect();
-    let result = serde_json::from_str::<Value>(&result);
-    let result = result.unwrap_or_else(|error| panic!("no result of {name}: {error}: {text}"));
-    assert_eq!(result["errors_total"], 0, "{name}: {result:#}");
-    let requests = result["ok"].as_u64().unwrap_or_default();
-    assert!(requests > 100, "{name}: {requests} requests");
-    requests
 }
 
 /// Kills the replicas of a control plane, one after the other.
@@ -137,18 +86,6 @@ fn replicas_are_killed(cluster: &Cluster, revision: &str) {
             (gone && found == "2").then_some(()).ok_or(found)
         });
     }
-    proxies_are_connected(cluster, revision);
-}
-
-/// Until then proxies call pods that they know, which may be gone: a call to an address of nobody fails after three seconds.
-fn proxies_are_connected(cluster: &Cluster, revision: &str) {
-    wait_for("connected proxies", PATIENCE, || {
-        let mut check = cluster.control_plane_command(Path::new(VOILE));
-        let output = check.args(["check", "--revision", revision]).output();
-        let output = output.map_err(|error| error.to_string())?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        output.status.success().then_some(()).ok_or(said)
-    });
 }
 
 /// The revision and the proxy's image of each pod of the service.
@@ -212,7 +149,7 @@ fn an_upgrade_by_revision_loses_no_request() {
     voile(cluster, &["tag", "set", "prod", "--revision", "1-0"]);
     cluster.apply(SHOP).expect("the shop");
     until_ready(cluster, "shop", "deployment/web", "Available");
-    start_load(cluster, "old");
+    let old = ClusterCaller::start(cluster, "shop", "old", "");
 
     let upgrade = ["upgrade", "--revision", "1-1", "--timeout", "90s"];
     let next = ["--set", "image.tag=next"];
@@ -222,7 +159,7 @@ fn an_upgrade_by_revision_loses_no_request() {
     assert!(beside.contains(steps), "{beside}");
     replicas_are_killed(cluster, "1-0");
     voile(cluster, &[&upgrade[..], &["--move-tags"]].concat());
-    start_load(cluster, "new");
+    let new = ClusterCaller::start(cluster, "shop", "new", "");
     voile(cluster, &[&upgrade[..], &["--restart"]].concat());
     wait_for("the new proxies", PATIENCE, || {
         let found = proxies(cluster);
@@ -242,7 +179,7 @@ fn an_upgrade_by_revision_loses_no_request() {
     assert!(refused.contains(cure), "{refused}");
     voile(cluster, &["uninstall", "--revision", "1-0"]);
     resources_follow_the_tag(cluster);
-    let requests = ["old", "new"].map(|name| no_request_failed(cluster, name));
+    let requests = [old, new].map(ClusterCaller::no_request_failed);
     println!(
         "requests without a failure, of a caller with the old proxy and one with the new one: {requests:?}"
     );

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tonic::codegen::http::Uri;
@@ -11,6 +11,7 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use voile_proto::discovery::Node;
 
+use super::attempts::ConnectAttempts;
 use super::replicas::ControlPlaneReplica;
 
 /// TCP and TLS together; a control plane slower than this is as good as gone.
@@ -19,14 +20,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const IMPATIENT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Ways that are looked at, of all control planes together: a name that stands for more is read to here.
 const MAX_WAYS: usize = 256;
-/// When the kernel asks whether the other end of a quiet connection is there, so that a control plane that vanished is
-/// noticed. HTTP/2 pings (ztunnel has them every 30 s) would do the same, and wake two processes each time: an idle proxy
-/// must not wake. A control plane that is there and says nothing is the driver's to notice, when it asks for something.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-/// Time after which an unanswered keep-alive question is repeated.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// Questions unanswered after which the connection is lost.
-const KEEPALIVE_RETRIES: u32 = 2;
 /// Largest token file: Kubernetes' tokens are about 1 KB.
 const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 
@@ -153,14 +146,17 @@ pub(super) async fn ways(addresses: &[String]) -> Vec<ControlPlaneReplica> {
 
 /// The name and port of an address; none where it is no name.
 fn place(address: &str) -> Option<(String, u16)> {
-    let uri: Uri = address.parse().ok()?;
-    let host = bare(uri.host()?);
+    let place = host_and_port(&address.parse().ok()?)?;
+    place.0.parse::<IpAddr>().is_err().then_some(place)
+}
+
+/// The host and port of an address.
+pub(super) fn host_and_port(uri: &Uri) -> Option<(String, u16)> {
     let port = uri.port_u16().unwrap_or(match uri.scheme_str() {
         Some("https") => 443,
         _ => 80,
     });
-    let is_name = host.parse::<IpAddr>().is_err();
-    is_name.then(|| (host.to_owned(), port))
+    Some((bare(uri.host()?).to_owned(), port))
 }
 
 /// A host without the brackets that a URI has about an IPv6 address.
@@ -179,24 +175,24 @@ async fn lookup(host: &str, port: u16) -> Vec<SocketAddr> {
     found
 }
 
-/// Endpoint to connect to: the address itself, or an address that its name resolves to. The authority remains the name.
-fn endpoint(way: &ControlPlaneReplica) -> Result<Endpoint, String> {
-    let written: Uri = way.address.parse().map_err(|error| format!("{error}"))?;
-    let Some(resolved) = way.resolved else {
-        return Endpoint::from_shared(way.address.clone()).map_err(|error| error.to_string());
-    };
-    let scheme = written.scheme_str().unwrap_or("https");
-    let endpoint = Endpoint::from_shared(format!("{scheme}://{resolved}"));
-    Ok(endpoint.map_err(|error| error.to_string())?.origin(written))
+/// An open connection.
+pub(super) struct Connected {
+    pub(super) channel: Channel,
+    /// Metadata to send along with a call.
+    pub(super) bearer: Option<MetadataValue<tonic::metadata::Ascii>>,
+    /// Whose address answered: the one that was drawn, or another of the same name.
+    pub(super) way: ControlPlaneReplica,
 }
 
-/// Opens a connection; the metadata to send along with it. Less patience is had where there are `others` to try.
+/// Opens a connection to `way`, or to another of `ways` with its name if that answers first. Less patience is had where there
+/// are `others` to try.
 pub(super) async fn connect(
     config: &ClientConfig,
     way: &ControlPlaneReplica,
+    ways: &[ControlPlaneReplica],
     others: bool,
     credentials: &Arc<dyn CredentialSource>,
-) -> Result<(Channel, Option<MetadataValue<tonic::metadata::Ascii>>), ClientError> {
+) -> Result<Connected, ClientError> {
     let setup = |reason: String| ClientError::Setup {
         address: way.address.clone(),
         reason,
@@ -212,13 +208,9 @@ pub(super) async fn connect(
         .address
         .parse()
         .map_err(|error| setup(format!("{error}")))?;
-    let mut endpoint = endpoint(way)
-        .map_err(setup)?
-        .connect_timeout(timeout)
-        .tcp_keepalive(Some(KEEPALIVE_AFTER))
-        .tcp_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .tcp_keepalive_retries(Some(KEEPALIVE_RETRIES))
-        .tcp_nodelay(true);
+    let mut endpoint = Endpoint::from_shared(way.address.clone())
+        .map_err(|error| setup(error.to_string()))?
+        .connect_timeout(timeout);
     let encrypted = endpoint.uri().scheme_str() == Some("https");
     if encrypted {
         let host = written.host().map(bare).unwrap_or_default();
@@ -241,13 +233,26 @@ pub(super) async fn connect(
         }
         Credential::Certificate { .. } | Credential::Anonymous => None,
     };
-    let connected = tokio::time::timeout(timeout, endpoint.connect()).await;
+    let answered = Arc::new(OnceLock::new());
+    let attempts = ConnectAttempts {
+        addresses: way.addresses(ways),
+        answered: Arc::clone(&answered),
+    };
+    let connecting = endpoint.connect_with_connector(attempts);
+    let connected = tokio::time::timeout(timeout, connecting).await;
     let failed = |reason: String| ClientError::Connect {
         address: way.to_string(),
         reason,
     };
     match connected {
-        Ok(Ok(channel)) => Ok((channel, bearer)),
+        Ok(Ok(channel)) => Ok(Connected {
+            channel,
+            bearer,
+            way: ControlPlaneReplica {
+                resolved: way.resolved.and(answered.get().copied()),
+                ..way.clone()
+            },
+        }),
         Ok(Err(error)) => Err(failed(chain(&error))),
         Err(_) => Err(failed(format!("no answer in {timeout:?}"))),
     }

@@ -372,14 +372,7 @@ impl Driver {
 
     /// One stream from its opening to its end.
     async fn stream(&mut self) -> ClientError {
-        let ways = ways(&self.config.addresses).await;
-        self.ways = u32::try_from(ways.len()).unwrap_or(1);
-        let Some(way) = self.replicas.draw(&ways, random()) else {
-            return self.broken("no address is configured");
-        };
-        self.address = way.to_string();
-        let others = self.replicas.has_others();
-        let (channel, bearer) = match connect(&self.config, &way, others, &self.credentials).await {
+        let (channel, bearer) = match self.open().await {
             Ok(connected) => connected,
             Err(error) => return error,
         };
@@ -441,6 +434,22 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// A connection to a control plane, and the metadata to send along.
+    async fn open(&mut self) -> Result<(Channel, Option<MetadataValue<Ascii>>), ClientError> {
+        let ways = ways(&self.config.addresses).await;
+        self.ways = u32::try_from(ways.len()).unwrap_or(1);
+        let Some(way) = self.replicas.draw(&ways, random()) else {
+            return Err(self.broken("no address is configured"));
+        };
+        self.address = way.to_string();
+        let others = self.replicas.has_others();
+        let connecting = connect(&self.config, &way, &ways, others, &self.credentials);
+        let connected = connecting.await?;
+        self.address = connected.way.to_string();
+        self.replicas.answered(connected.way);
+        Ok((connected.channel, connected.bearer))
     }
 
     /// Tells whoever asks that a stream is open, and to whom.

@@ -2,6 +2,7 @@
 //! every failure. The proxy gives a handler that applies each response and names what it cannot use; everything else in
 //! the response takes effect all the same.
 
+mod attempts;
 mod backoff;
 mod changes;
 mod connect;

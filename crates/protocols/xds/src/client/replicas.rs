@@ -24,6 +24,15 @@ impl fmt::Display for ControlPlaneReplica {
     }
 }
 
+impl ControlPlaneReplica {
+    /// Its address, then the others of the same name.
+    pub(super) fn addresses(&self, ways: &[Self]) -> Vec<SocketAddr> {
+        let same = |way: &&Self| way.address == self.address && way.resolved != self.resolved;
+        let others = ways.iter().filter(same).filter_map(|way| way.resolved);
+        self.resolved.into_iter().chain(others).collect()
+    }
+}
+
 /// State of the replicas.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
@@ -58,12 +67,17 @@ impl Replicas {
         self.current.clone()
     }
 
-    /// The one that was drawn fails.
+    /// Another than the one that was drawn has answered.
+    pub(super) fn answered(&mut self, way: ControlPlaneReplica) {
+        self.current = Some(way);
+    }
+
+    /// The one that is asked fails.
     pub(super) fn failed(&mut self) {
         self.failed.extend(self.current.take());
     }
 
-    /// The one that was drawn sent us away in good order: whoever failed before may be well by now.
+    /// The one that is asked sent us away in good order: whoever failed before may be well by now.
     pub(super) fn sent_away(&mut self) {
         self.current = None;
         self.failed.clear();
