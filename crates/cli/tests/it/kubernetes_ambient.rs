@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use voile_testkit::cluster::{Cluster, wait_for};
 
 use crate::kubernetes::{PATIENCE, VOILE, voile};
+use crate::kubernetes_caller::ClusterCaller;
 use crate::kubernetes_capture;
 
 const NAMESPACE: &str = "orchard";
@@ -228,6 +229,7 @@ fn a_label_brings_running_pods_into_the_mesh_and_its_removal_takes_them_out() {
         "enrolment of a running pod, from before kubectl label to the record as kubectl shows it: {times:?}"
     );
     traffic_survives_an_agent(cluster);
+    an_update_cuts_no_connection(cluster);
     kubernetes_capture::is_by_the_plugin(cluster, (NAMESPACE, "stranger"));
     label("istio.io/dataplane-mode-");
     for pod in ["web", "newcomer"] {
@@ -261,6 +263,68 @@ fn traffic_survives_an_agent(cluster: &Cluster) {
     kill("voile proxy --role=node");
     until_answered(cluster, "client");
     until_refused(cluster, "stranger");
+}
+
+/// Restarts the DaemonSet under load. A request that is sent before it is answered after it.
+fn an_update_cuts_no_connection(cluster: &Cluster) {
+    let caller = ClusterCaller::start(cluster, NAMESPACE, "caller", ", --no-keepalive");
+    let slow = "curl -sS -o /dev/null -w %{http_code} http://web/?delay=30s";
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let answer = cluster.exec(NAMESPACE, "client", None, &["sh", "-c", slow]);
+            (answer, Instant::now())
+        });
+        wait_for("the slow request", PATIENCE, || {
+            let processes = cluster.exec(NAMESPACE, "client", None, &["ps"])?;
+            let found = processes.contains("delay=30s");
+            found.then_some(()).ok_or(processes)
+        });
+        let before = [node_pod(cluster, "node-1"), node_pod(cluster, "node-2")];
+        let restart = [
+            "-n",
+            "istio-system",
+            "rollout",
+            "restart",
+            "daemonset/voile-node",
+        ];
+        cluster.kubectl(&restart).expect("restarted");
+        wait_for("the pods that follow", PATIENCE, || {
+            successors(cluster, &before)
+        });
+        let updated = Instant::now();
+        let (answer, answered) = asking.join().expect("no panic");
+        assert_eq!(answer.as_deref(), Ok("200"));
+        assert!(
+            answered > updated,
+            "the update took longer than the request"
+        );
+    });
+    until_refused(cluster, "stranger");
+    caller.no_request_failed();
+}
+
+/// Each node has a pod of the DaemonSet that is ready, and the one before it ends.
+fn successors(cluster: &Cluster, before: &[String]) -> Result<(), String> {
+    let path = r#"jsonpath={range .items[*]}{.metadata.name} {.status.conditions[?(@.type=="Ready")].status} {.metadata.deletionTimestamp}{"\n"}"#;
+    let get = [
+        "-n",
+        "istio-system",
+        "get",
+        "pods",
+        "-l",
+        "app=voile-node",
+        "-o",
+        path,
+    ];
+    let found = cluster.kubectl(&get)?;
+    let pods = found
+        .lines()
+        .map(|line| line.trim().split(' ').collect::<Vec<_>>());
+    let (old, new): (Vec<_>, Vec<_>) =
+        pods.partition(|pod| before.iter().any(|name| name == pod[0]));
+    let ends = old.iter().all(|pod| pod.len() == 3);
+    let ready = new.iter().filter(|pod| pod[1..] == ["True"]).count();
+    (ends && ready == before.len()).then_some(()).ok_or(found)
 }
 
 /// Nothing of the mesh is left on the nodes.

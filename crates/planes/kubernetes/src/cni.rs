@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use install::{Installation, InstallationError};
+pub(crate) use install::{Installation, InstallationError, watch};
 pub(crate) use plugin::is_uid_of;
 pub use plugin::{PluginOutcome, run};
 

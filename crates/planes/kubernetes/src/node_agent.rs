@@ -12,18 +12,26 @@ mod enrolment;
 mod networks;
 mod role;
 mod sidecars;
+mod turn;
 mod view;
 
+use std::cell::Cell;
 use std::io;
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+
+use http::StatusCode;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::Client;
 use kube::api::Api;
 use tokio::sync::{mpsc, watch};
 use voile_host::netns::rules::Tool;
+use voile_memory::TextSettling;
+use voile_telemetry::admin::{PageResponse, serve};
 use voile_zds::NodeAgent;
 
 pub(crate) use role::PodRole;
@@ -34,12 +42,15 @@ use crate::connect::{ClusterAddress, connect};
 use crate::error::{ClusterError, FORBIDDEN, NOT_FOUND, UNAUTHORIZED};
 use enrolment::{Enrolment, NodeSnapshot};
 use sidecars::SidecarCapture;
+use turn::{Manner, Turn};
 use view::NodeView;
 
 /// Pause before what is left is tried again.
 const RETRY: Duration = Duration::from_millis(250);
 /// Calls of plugins that wait for the enrolment.
 const WAITING_CALLS: usize = 256;
+/// File beside the sockets that the agent that acts has locked.
+const LOCK: &str = "node-agent.lock";
 
 /// Options of an agent.
 #[derive(Debug, Clone)]
@@ -58,6 +69,16 @@ pub struct NodeAgentOptions {
     pub ambient: Option<AmbientOptions>,
     /// The CNI plugin; without it pods are enrolled or captured once they run.
     pub cni: Option<CniOptions>,
+    /// Address of `/healthz/ready`, which answers 200 once this agent has acted.
+    pub readiness: Option<SocketAddr>,
+}
+
+impl NodeAgentOptions {
+    /// Folder of the sockets, which all agents of the node share.
+    fn folder(&self) -> Option<&Path> {
+        let zds = self.ambient.as_ref().map(|ambient| &ambient.zds);
+        zds.or(self.cni.as_ref().map(|cni| &cni.socket))?.parent()
+    }
 }
 
 /// The node proxy and what it does.
@@ -106,8 +127,9 @@ fn at(what: impl Into<String>) -> impl FnOnce(io::Error) -> NodeAgentError {
     move |error| NodeAgentError::Start { what, error }
 }
 
-/// Runs an agent until `stop`. Pods stay enrolled, since the next agent finds them so. If the agent's DaemonSet is deleted, it takes
-/// the CNI plugin off the node and the rules off the ambient pods. Pods with a sidecar keep their rules, or they would bypass it.
+/// Runs an agent until `stop`, inside a `LocalSet` of tokio. Pods stay enrolled, since the next agent finds them so. If the agent's
+/// DaemonSet is deleted, it takes the CNI plugin off the node and the rules off the ambient pods. Pods with a sidecar keep their
+/// rules, or they would bypass it.
 ///
 /// # Errors
 /// It cannot start, or the plugin cannot be installed.
@@ -117,53 +139,166 @@ pub async fn run(
 ) -> Result<(), NodeAgentError> {
     let client = connect(&options.address).await?;
     let tool = Tool::find().map_err(|error| at("redirect rules")(io::Error::other(error)))?;
-    let sidecars = SidecarCapture::new(tool.clone(), options.proc.clone());
-    let sidecars = Arc::new(sidecars);
-    let mut enrolment = enrolment(&client, &options, tool)?;
     let (view, views) = watch::channel(NodeView::new(options.ambient.is_some()));
-    let installation = installation(&options);
-    let plugin = async {
+    let mut agent = ActingAgent {
+        client: client.clone(),
+        installation: installation(&options),
+        tool,
+        views,
+        text: TextSettling::default(),
+        acts: false,
+        ready: Rc::default(),
+        enrolment: None,
+        options,
+    };
+    let pages = agent.pages()?;
+    tokio::select! {
+        () = view::follow(client, agent.options.node.clone(), &view) => {}
+        ended = agent.take_turns() => ended?,
+        () = pages => {}
+        () = stop => {}
+    }
+    agent.end().await
+}
+
+/// An agent, while it acts or waits for its turn.
+struct ActingAgent {
+    options: NodeAgentOptions,
+    client: Client,
+    tool: Tool,
+    installation: Option<Installation>,
+    views: watch::Receiver<NodeView>,
+    enrolment: Option<Enrolment>,
+    /// Lets go of the program's pages that only the start needed.
+    text: TextSettling,
+    acts: bool,
+    /// True from the first turn on: an agent that waits for the end of another is well, and Kubernetes must not end it sooner.
+    ready: Rc<Cell<bool>>,
+}
+
+impl ActingAgent {
+    /// Answers probes, for ever.
+    fn pages(&self) -> Result<impl Future<Output = ()> + use<>, NodeAgentError> {
+        let listener = self.options.readiness.map(|address| {
+            let bound = std::net::TcpListener::bind(address).and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                tokio::net::TcpListener::from_std(listener)
+            });
+            bound.map_err(at(format!("--readiness {address}")))
+        });
+        let listener = listener.transpose()?;
+        let ready = Rc::clone(&self.ready);
+        Ok(async move {
+            let Some(listener) = listener else {
+                return std::future::pending().await;
+            };
+            let answer = move |path: &str| match (path, ready.get()) {
+                ("/healthz/ready", true) => PageResponse::text(StatusCode::OK, "ready\n"),
+                ("/healthz/ready", false) => PageResponse::text(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "the pods of this node are not known yet, or another agent still acts\n",
+                ),
+                (path, _) => PageResponse::not_found(path),
+            };
+            serve(listener, move |question| {
+                std::future::ready(answer(&question.path))
+            })
+            .await;
+        })
+    }
+
+    /// Acts whenever it is this agent's turn, for ever.
+    async fn take_turns(&mut self) -> Result<(), NodeAgentError> {
         // A plugin must not find an agent that does not know the pods yet.
-        let mut first = views.clone();
-        let _ = first.wait_for(NodeView::is_complete).await;
+        let _ = self.views.wait_for(NodeView::is_complete).await;
+        let lock = self.options.folder().map(|folder| folder.join(LOCK));
+        let mut manner = Manner::Ask;
+        loop {
+            let turn = match &lock {
+                Some(lock) => {
+                    let taken = Turn::take(lock, manner).await;
+                    Some(taken.map_err(at(lock.display().to_string()))?)
+                }
+                None => None,
+            };
+            let asked = async {
+                match &turn {
+                    Some(turn) => turn.asked().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                ended = self.act() => return ended,
+                () = asked => {}
+            }
+            tracing::info!("another agent of this node acts from now on; this one waits");
+            self.acts = false;
+            self.enrolment = None;
+            manner = Manner::Wait;
+        }
+    }
+
+    async fn act(&mut self) -> Result<(), NodeAgentError> {
+        let sidecars = SidecarCapture::new(self.tool.clone(), self.options.proc.clone());
+        let sidecars = Arc::new(sidecars);
+        self.enrolment = enrolment(&self.client, &self.options, self.tool.clone())?;
         let (send, calls) = mpsc::channel(WAITING_CALLS);
-        let serving = async {
-            match &mut enrolment {
-                Some(enrolment) => enrol(enrolment, views.clone(), calls).await,
+        let answering = match &self.options.cni {
+            Some(cni) => {
+                let sidecars = Arc::clone(&sidecars);
+                let answering = calls::serve(&cni.socket, self.views.clone(), sidecars, send);
+                Some(answering.map_err(at(format!("the socket {}", cni.socket.display())))?)
+            }
+            None => None,
+        };
+        self.acts = true;
+        self.ready.set(true);
+        self.text.begun();
+        let enrolling = async {
+            match &mut self.enrolment {
+                Some(enrolment) => enrol(enrolment, self.views.clone(), calls).await,
                 None => std::future::pending().await,
             }
         };
-        let repairing = sidecars.repair(views.clone());
-        let (Some(cni), Some(installation)) = (&options.cni, &installation) else {
-            let _no_plugin = send;
-            tokio::join!(serving, repairing);
-            return Ok::<(), NodeAgentError>(());
+        let plugin = async {
+            match (answering, &self.installation) {
+                (Some(answering), Some(installation)) => tokio::select! {
+                    () = answering => Ok(()),
+                    kept = installation.keep(&self.client) => Ok(kept?),
+                },
+                _ => std::future::pending().await,
+            }
         };
-        let answering = calls::serve(&cni.socket, views.clone(), Arc::clone(&sidecars), send)
-            .map_err(at(format!("the socket {}", cni.socket.display())))?;
         tokio::select! {
-            () = serving => Ok(()),
-            () = repairing => Ok(()),
-            () = answering => Ok(()),
-            kept = installation.keep(&client) => Ok(kept?),
+            () = enrolling => Ok(()),
+            () = sidecars.repair(self.views.clone()) => Ok(()),
+            () = settle(&self.text, self.views.clone()) => Ok(()),
+            ended = plugin => ended,
         }
-    };
-    tokio::select! {
-        () = view::follow(client.clone(), options.node.clone(), &view) => {}
-        ended = plugin => ended?,
-        () = stop => {}
     }
-    if !is_uninstalled(&client, &options, installation.as_ref()).await {
-        return Ok(());
+
+    /// Cleans up if the mesh is uninstalled.
+    async fn end(&mut self) -> Result<(), NodeAgentError> {
+        let installation = self.installation.as_ref();
+        if !self.acts || !is_uninstalled(&self.client, &self.options, installation).await {
+            return Ok(());
+        }
+        if let Some(installation) = installation {
+            installation.remove()?;
+            tracing::info!("the CNI plugin is removed");
+        }
+        if let Some(enrolment) = &mut self.enrolment {
+            enrolment.dissolve().await;
+        }
+        Ok(())
     }
-    if let Some(installation) = &installation {
-        installation.remove()?;
-        tracing::info!("the CNI plugin is removed");
+}
+
+/// Lets go of pages again after each change of the node's pods, for ever.
+async fn settle(text: &TextSettling, mut views: watch::Receiver<NodeView>) {
+    while views.changed().await.is_ok() {
+        text.told();
     }
-    if let Some(enrolment) = &mut enrolment {
-        enrolment.dissolve().await;
-    }
-    Ok(())
 }
 
 /// The enrolment of ambient pods, on a node with a node proxy.
@@ -322,6 +457,7 @@ spec:
             proc: PathBuf::new(),
             ambient: None,
             cni: None,
+            readiness: None,
         };
         let installation = Installation::in_folder(folder.path());
         let plugins = installation.api_server().kubeconfig.expect("a file");

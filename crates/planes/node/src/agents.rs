@@ -107,6 +107,8 @@ pub(crate) struct NodePods {
     turns: Arc<Semaphore>,
     spare: RefCell<SpareDescriptor>,
     complete: watch::Sender<bool>,
+    /// True while a successor is not ready yet.
+    deferred: watch::Sender<bool>,
 }
 
 /// State of one conversation with an agent.
@@ -134,6 +136,7 @@ impl NodePods {
             turns: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
             spare: RefCell::new(SpareDescriptor::reserve()?),
             complete: watch::Sender::new(false),
+            deferred: watch::Sender::new(false),
         }))
     }
 
@@ -180,6 +183,11 @@ impl NodePods {
     pub(crate) fn talk(self: &Rc<Self>) {
         let talking = tokio::task::spawn_local(Rc::clone(self).run());
         self.talking.replace(Some(talking.abort_handle()));
+    }
+
+    /// While a successor is not ready yet, an agent that comes anew is left to it: an agent tells the latest to greet it of new pods.
+    pub(crate) fn defer(&self, deferred: bool) {
+        self.deferred.send_replace(deferred);
     }
 
     /// Hangs up: it tells us of no more pods.
@@ -242,7 +250,10 @@ impl NodePods {
     async fn run(self: Rc<Self>) {
         let path = &self.path;
         let mut failures = 0_u32;
+        let mut deferred = self.deferred.subscribe();
         loop {
+            // We hold its sender.
+            let _ = deferred.wait_for(|deferred| !deferred).await;
             match Channel::connect(path).await {
                 Ok(channel) => {
                     failures = 0;

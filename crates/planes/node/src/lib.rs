@@ -262,11 +262,13 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
         // No process waits for this one's end.
         _ => options.drain_timeout.max(options.handover_drain_timeout),
     };
-    drain(limit, &dispatcher, &mut signals).await;
+    // A supervisor that has started the successor ends this process next. That is no haste.
+    let mut awaited = successor == NodeSuccessor::Elsewhere;
+    drain(limit, &dispatcher, &mut signals, &mut awaited).await;
     agency.cut();
     // Each is told by a reset that it was cut; that takes its worker's turn.
     let _ = tokio::time::timeout(CUT_LIMIT, everybody_left(&dispatcher)).await;
-    if successor == NodeSuccessor::Elsewhere {
+    if awaited {
         tracing::info!("handed over to another network namespace: waiting for SIGTERM");
         signals.next().await;
     }
@@ -347,14 +349,26 @@ async fn everybody_left(dispatcher: &Dispatcher) {
     }
 }
 
-/// Waits until all connections have ended, the limit has passed, or a second signal comes.
-async fn drain(limit: Duration, dispatcher: &Dispatcher, signals: &mut Signals) {
+/// Waits until all connections have ended, the limit has passed, or a signal comes that is not `awaited`.
+async fn drain(
+    limit: Duration,
+    dispatcher: &Dispatcher,
+    signals: &mut Signals,
+    awaited: &mut bool,
+) {
     tracing::info!(connections = dispatcher.load(), ?limit, "draining");
+    let haste = async {
+        if *awaited {
+            signals.next().await;
+            *awaited = false;
+        }
+        signals.next().await;
+    };
     tokio::select! {
         done = tokio::time::timeout(limit, everybody_left(dispatcher)) => if done.is_err() {
             tracing::warn!(connections = dispatcher.load(), "drain timeout: closing the remaining connections");
         },
-        () = signals.next() => tracing::warn!("second signal: shutting down at once"),
+        () = haste => tracing::warn!("second signal: shutting down at once"),
     }
 }
 

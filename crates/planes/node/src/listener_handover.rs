@@ -236,6 +236,7 @@ impl IncumbentProcess for NodeListeners {
         };
         let admitted = name == self.who.name;
         if admitted {
+            self.told.agency.defer(true);
             self.candidate.set(match who == self.who.said() {
                 true => NodeSuccessor::Here,
                 false => NodeSuccessor::Elsewhere,
@@ -265,6 +266,10 @@ impl IncumbentProcess for NodeListeners {
         if let Err(error) = self.serve() {
             tracing::error!(%error, "cannot reopen the admin, metrics and readiness pages");
         }
+    }
+
+    fn abandoned(&self) {
+        self.told.agency.defer(false);
     }
 
     fn succeeded(&self) {

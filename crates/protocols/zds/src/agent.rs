@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 use crate::messages::{AgentMessage, PodIdentity};
 use crate::packets::{Agents, Channel};
@@ -22,12 +23,19 @@ pub type ServedPods<N> = BTreeMap<String, (PodIdentity, N)>;
 /// Connected proxies, in the order in which they came, and the pods that each confirmed.
 type Talks = BTreeMap<u64, BTreeSet<String>>;
 
-/// See the module. `N` is a network namespace, held open. The agent ends with its runtime.
+/// See the module. `N` is a network namespace, held open. Dropped, it listens no more and ends its conversations.
 #[derive(Debug)]
 pub struct NodeAgent<N> {
     /// `None` until the agent knows its pods: a proxy drops pods that a complete list lacks.
     pods: watch::Sender<Option<Arc<ServedPods<N>>>>,
     talks: Arc<watch::Sender<Talks>>,
+    accepting: AbortHandle,
+}
+
+impl<N> Drop for NodeAgent<N> {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
 }
 
 impl<N: AsFd + Send + Sync + 'static> NodeAgent<N> {
@@ -42,8 +50,12 @@ impl<N: AsFd + Send + Sync + 'static> NodeAgent<N> {
             let _inside = runtime.enter();
             Agents::listen(path)?
         };
-        runtime.spawn(run(agents, told, Arc::clone(&talks)));
-        Ok(Self { pods, talks })
+        let accepting = runtime.spawn(run(agents, told, Arc::clone(&talks)));
+        Ok(Self {
+            pods,
+            talks,
+            accepting: accepting.abort_handle(),
+        })
     }
 
     /// These are the pods now. Proxies hear nothing before the first call.

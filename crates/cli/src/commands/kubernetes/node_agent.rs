@@ -1,9 +1,11 @@
 //! `voile node-agent`: redirects the connections of the mesh's pods of a Kubernetes node.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::LocalSet;
 use voile_kubernetes::ClusterAddress;
 use voile_kubernetes::node_agent::{self, AmbientOptions, CniOptions, NodeAgentOptions};
 
@@ -66,6 +68,9 @@ pub(crate) struct NodeAgentArgs {
     /// Socket for the plugin. Agent and node see it at the same path.
     #[arg(long, value_name = "PATH", default_value = "/var/run/voile/cni.sock")]
     cni_socket: PathBuf,
+    /// Address of readiness (/healthz/ready): 200 once this agent acts. While a DaemonSet is updated, the agent before it stops first.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    readiness: Option<SocketAddr>,
     /// Kubeconfig of the cluster; without it the service account of the pod, that of KUBECONFIG, or ~/.kube/config.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -98,6 +103,7 @@ impl NodeAgentArgs {
                 configs_on_node: self.cni_configs_on_node,
                 socket: self.cni_socket,
             }),
+            readiness: self.readiness,
         }
     }
 }
@@ -107,11 +113,12 @@ pub(crate) fn run(args: NodeAgentArgs) -> ExitCode {
         eprintln!("voile node-agent: --log-level {error}");
         return ExitCode::from(2);
     }
+    voile_memory::frugal();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let ended = match runtime {
-        Ok(runtime) => runtime.block_on(serve(args)),
+        Ok(runtime) => LocalSet::new().block_on(&runtime, serve(args)),
         Err(error) => Err(error.to_string()),
     };
     match ended {

@@ -234,7 +234,8 @@ impl Installation {
     }
 }
 
-fn watch(folder: &Path, changed: Arc<Notify>) -> io::Result<RecommendedWatcher> {
+/// Tells of each change of a folder's files, or of a file.
+pub(crate) fn watch(path: &Path, changed: Arc<Notify>) -> io::Result<RecommendedWatcher> {
     let tell = move |event: notify::Result<notify::Event>| {
         // Our own reading is no news.
         if event.is_ok_and(|event| !event.kind.is_access()) {
@@ -243,7 +244,7 @@ fn watch(folder: &Path, changed: Arc<Notify>) -> io::Result<RecommendedWatcher> 
     };
     let mut watcher = notify::recommended_watcher(tell).map_err(io::Error::other)?;
     watcher
-        .watch(folder, RecursiveMode::NonRecursive)
+        .watch(path, RecursiveMode::NonRecursive)
         .map_err(io::Error::other)?;
     Ok(watcher)
 }

@@ -230,6 +230,8 @@ pub trait IncumbentProcess {
     fn stop(&self);
     /// Accepts again: the handover failed.
     fn resume(&self);
+    /// The process that was admitted is gone before it was ready, or does not serve after all.
+    fn abandoned(&self) {}
     /// Another process serves in our place.
     fn succeeded(&self);
 }
@@ -255,6 +257,7 @@ pub async fn offer<I: IncumbentProcess>(listener: PacketListener, incumbent: Rc<
             }
             Err(NoSuccessor::Reason(reason)) => {
                 tracing::warn!(reason, "handover failed; this process keeps serving");
+                holder.abandoned();
                 successor = next(&listener, holder).await;
             }
             Err(NoSuccessor::Displaced(newer)) => {

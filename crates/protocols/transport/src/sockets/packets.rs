@@ -4,7 +4,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -58,20 +58,40 @@ fn registered(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 
 /// Refuses a peer of another user.
 fn check_peer(socket: &OwnedFd) -> io::Result<()> {
-    let peer = sockopt::socket_peercred(socket)?;
-    let own = rustix::process::geteuid();
-    if peer.uid == own {
+    let peer = peer_user(socket)?;
+    let own = rustix::process::geteuid().as_raw();
+    if peer == own {
         return Ok(());
     }
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,
-        format!(
-            "process {} runs as user {}, this one as user {}",
-            peer.pid.as_raw_nonzero(),
-            peer.uid.as_raw(),
-            own.as_raw()
-        ),
+        format!("a process of user {peer} is at the other end, this one runs as user {own}"),
     ))
+}
+
+/// The user of the process at the other end. rustix refuses a process of another container, which has no number here.
+#[expect(unsafe_code, reason = "getsockopt; a plain struct is written")]
+fn peer_user(socket: &OwnedFd) -> io::Result<u32> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, the pointer and the length describe one live ucred.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    match result {
+        0 => Ok(peer.uid),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 impl Packets {
