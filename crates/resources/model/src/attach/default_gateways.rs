@@ -51,8 +51,11 @@ impl Default {
         ResourceName::new(mesh.config.root_namespace.clone(), self.name)
     }
 
-    /// The Gateways that select it and no written workload.
+    /// The Gateways that select it and no written workload. In a cluster nothing starts it.
     fn wanted_by<'m>(&self, mesh: &'m Mesh) -> Vec<&'m Arc<Gateway>> {
+        if mesh.has_live_pods() {
+            return Vec::new();
+        }
         let labels = self.labels();
         let wanted = mesh.gateways.iter().filter(|gateway| {
             let selector = gateway.selector.as_ref();
@@ -86,6 +89,12 @@ fn selects_written(mesh: &Mesh, selector: &Labels) -> bool {
 }
 
 impl Mesh {
+    /// Returns true if the resources are those of a cluster, and not of a folder alone.
+    fn has_live_pods(&self) -> bool {
+        let mut pods = self.pods.values();
+        pods.any(|pod| pod.template.injected.is_some())
+    }
+
     /// The Gateways for which a gateway of Istio's installation was made, with its name.
     pub fn default_gateways(&self) -> Vec<(ResourceName, Vec<&Arc<Gateway>>)> {
         let made = DEFAULTS.iter().filter_map(|one| {

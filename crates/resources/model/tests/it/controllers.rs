@@ -238,6 +238,16 @@ fn a_gateway_of_istios_installation_is_made_where_a_gateway_asks_for_it_and_nobo
     }
 }
 
+#[test]
+fn in_a_cluster_no_gateway_of_istios_installation_is_made() {
+    let gateway = GATEWAY.replace("SELECTOR", "istio: ingressgateway");
+    let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop, uid: a}\n\
+               spec: {containers: [{name: app}]}\nstatus: {phase: Running, podIP: 10.0.0.9}\n";
+    let (mesh, problems) = check(&(gateway + pod));
+    assert!(problems.is_empty(), "{problems:?}");
+    assert!(mesh.default_gateways().is_empty() && mesh.services.is_empty());
+}
+
 fn is_as_istio_makes_it(mesh: &Mesh, made: &str) {
     let root = Namespace::new("istio-system").expect("a name");
     let name = ResourceName::new(root, made);
