@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout, timeout_at};
 use voile_control::RestedConfiguration;
 use voile_model::check::{check_beside, diagnose};
 use voile_model::ignored::IgnoredRules;
@@ -24,6 +25,8 @@ use crate::source::trim;
 const MAX_COMPARISONS: usize = 2;
 /// Time for the comparison of a resource with all others, and for its turn. After it the resource passes without warnings.
 const COMPARISON_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time in which a problem may vanish: one command often creates a resource and what it names.
+const SETTLING: Duration = Duration::from_millis(500);
 /// Faults that a refusal names; the rest is counted.
 const MAX_FAULTS: usize = 16;
 /// Faults that refuse nothing: parts of Istio that Voile lacks, and versions that the cluster converts.
@@ -68,17 +71,25 @@ impl Validator {
         Ok(review::review(&response))
     }
 
-    /// Problems of a resource beside all others.
+    /// Problems of a resource beside all others that outlive [`SETTLING`].
     async fn compare(&self, file: SourceFile) -> Vec<String> {
         let name = file.name.clone();
+        let settled = Instant::now() + SETTLING;
+        let mut configurations = self.configurations.clone();
         let work = async {
-            let permit = self.comparisons.clone().acquire_owned().await.ok()?;
-            let mesh = self.configurations.borrow().mesh.clone();
-            spawn_blocking(move || compare(&file, &mesh, permit))
-                .await
-                .ok()
+            loop {
+                let permit = self.comparisons.clone().acquire_owned().await.ok()?;
+                let mesh = configurations.borrow_and_update().mesh.clone();
+                let compared = file.clone();
+                let compared = spawn_blocking(move || compare(&compared, &mesh, permit));
+                let warnings = compared.await.ok()?;
+                let newer = timeout_at(settled, configurations.changed());
+                if warnings.is_empty() || !matches!(newer.await, Ok(Ok(()))) {
+                    return Some(warnings);
+                }
+            }
         };
-        match tokio::time::timeout(COMPARISON_TIMEOUT, work).await {
+        match timeout(COMPARISON_TIMEOUT, work).await {
             Ok(warnings) => warnings.unwrap_or_default(),
             Err(_) => {
                 tracing::debug!(object = %name, "no time to compare the object with others; it is admitted");

@@ -114,6 +114,18 @@ fn faults_of_a_resource_refuse_it_and_problems_with_others_are_warnings() {
 }
 
 #[test]
+fn a_resource_and_what_it_names_may_come_in_one_command() {
+    let server = Server::beside(&[]);
+    let warned = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| answer(&server, "CREATE", &route("web"), &Value::Null));
+        server.configure(&[SourceFile::new("services/shop/web", WEB)]);
+        asked.join().expect("no panic")
+    });
+    assert_eq!(warned.as_deref(), Ok(""));
+    server.stop();
+}
+
+#[test]
 fn what_does_not_change_a_spec_passes() {
     let server = server();
     let broken = broken();

@@ -31,6 +31,7 @@ pub(crate) struct Server {
     /// The authority of its certificate.
     pub(crate) root_pem: String,
     settings: watch::Sender<Arc<InjectionSettings>>,
+    configurations: watch::Sender<Arc<RestedConfiguration>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
 }
@@ -42,12 +43,7 @@ impl Server {
 
     /// One that knows these resources.
     pub(crate) fn beside(files: &[SourceFile]) -> Self {
-        let (mesh, problems) = voile_model::check(files, None);
-        assert_eq!(problems, []);
-        let (_sender, configuration) = watch::channel(Arc::new(RestedConfiguration {
-            mesh: mesh.into(),
-            ..RestedConfiguration::default()
-        }));
+        let (configurations, configuration) = watch::channel(configuration_of(files));
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let address = listener.local_addr().expect("an address");
         let authority = TestAuthority::new();
@@ -68,9 +64,15 @@ impl Server {
             client: hostile_client_config(None),
             root_pem: authority.authority().root_pem().to_owned(),
             settings,
+            configurations,
             stop: Some(stop),
             thread: Some(thread),
         }
+    }
+
+    /// Puts other resources in force.
+    pub(crate) fn configure(&self, files: &[SourceFile]) {
+        self.configurations.send_replace(configuration_of(files));
     }
 
     pub(crate) fn connect(&self) -> StreamOwned<ClientConnection, TcpStream> {
@@ -101,6 +103,15 @@ impl Server {
         let ended = self.thread.take().expect("running").join();
         ended.expect("no panic").expect("served");
     }
+}
+
+fn configuration_of(files: &[SourceFile]) -> Arc<RestedConfiguration> {
+    let (mesh, problems) = voile_model::check(files, None);
+    assert_eq!(problems, []);
+    Arc::new(RestedConfiguration {
+        mesh: mesh.into(),
+        ..RestedConfiguration::default()
+    })
 }
 
 fn exchange(
