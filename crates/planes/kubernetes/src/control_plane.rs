@@ -42,6 +42,8 @@ pub struct ClusterOptions {
     pub replica: String,
     /// Address of the webhooks, and the image of injected proxies; without it Pods are not injected.
     pub injection: Option<(SocketAddr, String)>,
+    /// `imagePullPolicy` of that image; `None` is Kubernetes' default.
+    pub image_pull_policy: Option<String>,
     /// True if a CNI plugin redirects the connections of injected Pods, which then have no `istio-init`.
     pub cni: bool,
     /// Time for which new roots are trusted before a key below them signs.
@@ -175,6 +177,7 @@ fn injector_options(cluster: &ClusterOptions, service: &str) -> InjectorOptions 
     let image = cluster.injection.as_ref().map(|(_, image)| image.clone());
     InjectorOptions {
         image: image.unwrap_or_default(),
+        image_pull_policy: cluster.image_pull_policy.clone(),
         revision: cluster.revision.clone(),
         discovery_address: format!("{service}:15012"),
         cni: cluster.cni,

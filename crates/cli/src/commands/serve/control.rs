@@ -170,6 +170,10 @@ struct ClusterArgs {
     #[arg(long, value_name = "IMAGE", default_value = "voile:latest")]
     proxy_image: String,
 
+    /// When a node pulls that image; without it Kubernetes decides by the tag.
+    #[arg(long, value_name = "POLICY", value_parser = ["Always", "IfNotPresent", "Never"])]
+    proxy_image_pull_policy: Option<String>,
+
     /// A CNI plugin redirects the connections of injected Pods: they get no init container `istio-init`.
     #[arg(long, requires = "kubernetes")]
     cni: bool,
@@ -214,6 +218,7 @@ impl ClusterArgs {
                 OptionalAddress::Off => None,
                 OptionalAddress::On(address) => Some((address, self.proxy_image)),
             },
+            image_pull_policy: self.proxy_image_pull_policy,
             cni: self.cni,
             root_overlap: self.root_overlap,
             external_signer: self.external_ca_signer,

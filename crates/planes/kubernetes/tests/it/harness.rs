@@ -89,6 +89,7 @@ impl Replica {
             revision: revision.to_owned(),
             replica: name.to_owned(),
             injection,
+            image_pull_policy: None,
             cni: false,
             root_overlap: OVERLAP,
             external_signer,
