@@ -52,7 +52,7 @@ fn the_ingress_example_answers_as_its_page_says_in_http_and_tls() {
     let page = page("ingress").replace("/tmp/shop", &pair);
     let mut up = Up::start(|folder| example("ingress", folder), &["--quiet"]);
     let published = up.ready();
-    let gateway = published["shop/gateway"];
+    let gateway = published["ingress/gateway"];
     let expected = [
         ("200", "web-0"),
         ("200", "cart-0"),
@@ -66,7 +66,7 @@ fn the_ingress_example_answers_as_its_page_says_in_http_and_tls() {
         all.find(|block| block.starts_with(begins))
             .expect("a block of the page")
     };
-    let commands = curls(block("curl -i -H 'Host: shop.example'"), 30080, gateway);
+    let commands = curls(block("curl -i -H 'Host: shop.example'"), 30098, gateway);
     assert_eq!(commands.len(), expected.len(), "{commands:?}");
     for (command, expected) in commands.iter().zip(expected) {
         let text = shell(command);
@@ -80,7 +80,7 @@ fn the_ingress_example_answers_as_its_page_says_in_http_and_tls() {
     let server = block("    - port:\n        number: 8443");
     let last = "        - \"*.shop.example\"\n";
     up.edit("gateway.yaml", last, &format!("{last}{server}"));
-    let port = "      nodePort: 30080\n";
+    let port = "      nodePort: 30098\n";
     let https =
         "    - name: https\n      port: 443\n      targetPort: 8443\n      nodePort: 30443\n";
     up.edit("gateway.yaml", port, &format!("{port}{https}"));
@@ -101,7 +101,7 @@ fn the_ingress_example_answers_as_its_page_says_in_http_and_tls() {
     std::fs::write(up.file("secret.yaml"), lines.collect::<String>()).expect("written");
     wait_until("the rubbish to be named", || {
         let log = up.log("control");
-        log.contains("shop/shop-certificate: the certificate cannot be read")
+        log.contains("ingress/shop-certificate: the certificate cannot be read")
     });
     assert!(in_tls(), "the last good one is shown");
     wait_until("the Secret's line to be named", || {
@@ -140,7 +140,7 @@ fn the_ambient_example_answers_as_its_page_says_and_follows_its_edits() {
     let (reader, browser) = (published["library/reader"], published["library/browser"]);
     let text = page("ambient");
     let commands = |port, at| curls(fenced(&text)[2], port, at);
-    let [asks_reader, asks_browser] = [(0, 30081, reader), (1, 30082, browser)]
+    let [asks_reader, asks_browser] = [(0, 30096, reader), (1, 30097, browser)]
         .map(|(line, port, at)| commands(port, at).remove(line));
     let becomes = |wanted: [&str; 2]| {
         wait_until(&format!("they are answered {wanted:?}"), || {

@@ -32,7 +32,7 @@ fn the_egress_example_answers_as_its_page_says_and_follows_the_edits_it_names() 
     };
     let mut up = Up::start(fill, &[]);
     let published = up.ready();
-    let published = BTreeMap::from([(30095, published["shop/egress"])]);
+    let published = BTreeMap::from([(30095, published["egress/egress"])]);
     let becomes = |command: &str, wanted: u16| {
         wait_until(&format!("`{command}` is answered {wanted}"), || {
             status(command, &published) == wanted

@@ -147,7 +147,7 @@ fn run(command: &str, port: u16, at: SocketAddr) -> String {
 }
 
 /// The command of a page that asks for this path.
-fn command_for(example: &str, path: &str) -> String {
+pub(crate) fn command_for(example: &str, path: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let page = std::fs::read_to_string(page.join(example).join("README.md")).expect("its page");
     let mut commands = page.split('`').filter(|text| text.starts_with("curl "));
@@ -157,7 +157,7 @@ fn command_for(example: &str, path: &str) -> String {
 
 /// Paths of the page's table, with the status, words that the answer has, and words that it has
 /// not.
-const ROUTED: [(&str, &str, &[&str], &[&str]); 6] = [
+pub(crate) const ROUTED: [(&str, &str, &[&str], &[&str]); 6] = [
     (
         "/moved",
         "308",
@@ -342,7 +342,7 @@ fn the_locality_example_keeps_to_its_zone_and_follows_the_edits_of_its_page() {
     wait_until("who has the same version to be asked", || {
         asked(&up, door, 20, both) == (20, [20, 0])
     });
-    let of_template = "        app: storefront\n        version: v1\n        topology";
+    let of_template = "        app: storefront\n        version: v1\n        istio-locality";
     let other = of_template.replace("v1", "v2");
     up.edit(
         "storefront.yaml",

@@ -1,84 +1,29 @@
 //! A real cluster with kubelets and containers: `voile install`, pods with sidecars, what they may and may not, and nothing left.
 
-use std::path::Path;
-use std::time::Duration;
+use voile_testkit::cluster::{Cluster, wait_for};
 
-use voile_testkit::cluster::{Cluster, gateway_api_definition, wait_for};
-
+use crate::kubernetes_kit::{
+    PATIENCE, client, define_gateways, get, install, job, server_deployment, service,
+    sidecar_metrics, until_answered, until_ready, until_refused, voile,
+};
 use crate::kubernetes_pages;
 
-pub(crate) const VOILE: &str = env!("CARGO_BIN_EXE_voile");
-/// Longest wait for anything; a machine that builds beside it is slow.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
-const IMAGE: [&str; 6] = [
-    "--set",
-    "image.repository=localhost/voile",
-    "--set",
-    "image.tag=test",
-    "--set",
-    "image.pullPolicy=Never",
-];
+const CLIENT: (&str, &str) = ("shop", "client");
+const STRANGER: (&str, &str) = ("outside", "client");
+const WEB: &str = "http://web.shop/";
 
 /// A service under STRICT mutual TLS, a caller and a Job inside the mesh, and a caller outside it.
-const SHOP: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {istio-injection: enabled}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web, namespace: shop}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - name: app
-        image: localhost/voile:test
-        imagePullPolicy: Never
-        args: [echo, --listen, "0.0.0.0:8080"]
-        ports: [{containerPort: 8080}]
-        readinessProbe: {httpGet: {path: /, port: 8080}}
-        securityContext: {runAsUser: 1000}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
----
-apiVersion: security.istio.io/v1
-kind: PeerAuthentication
-metadata: {name: default, namespace: shop}
-spec: {mtls: {mode: STRICT}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: client, namespace: shop, labels: {app: client}}
-spec:
-  containers: [{name: app, image: "localhost/tools:1", imagePullPolicy: Never, securityContext: {runAsUser: 1000}}]
----
-apiVersion: batch/v1
-kind: Job
-metadata: {name: once, namespace: shop}
-spec:
-  template:
-    metadata: {labels: {app: once}}
-    spec:
-      restartPolicy: Never
-      containers:
-      - {name: app, image: "localhost/tools:1", imagePullPolicy: Never, command: [curl, -sSf, --retry, "20", --retry-all-errors, "http://web/"]}
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: outside}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: client, namespace: outside}
-spec: {containers: [{name: app, image: "localhost/tools:1", imagePullPolicy: Never}]}
-"#;
+fn shop() -> String {
+    [
+        service("shop", "{istio-injection: enabled}"),
+        server_deployment("shop"),
+        client("shop", "client", ", labels: {app: client}", ""),
+        job("shop"),
+        "---\n{apiVersion: v1, kind: Namespace, metadata: {name: outside}}\n".to_owned(),
+        client("outside", "client", "", ""),
+    ]
+    .concat()
+}
 
 /// A gateway of Gateway API, and one of Istio's with a Deployment of its own, which a second of Gateway API uses, too.
 const GATEWAYS: &str = r#"
@@ -146,43 +91,6 @@ spec:
   http: [{route: [{destination: {host: web}}]}]
 "#;
 
-/// Runs a command of voile in the network of the control plane.
-pub(crate) fn voile(cluster: &Cluster, arguments: &[&str]) -> String {
-    let mut command = cluster.control_plane_command(Path::new(VOILE));
-    let output = command.args(arguments).output().expect("it runs");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (told, talk) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{arguments:?}: {told}{talk}");
-    told + &talk
-}
-
-/// Asks the service `web` from a client, and gives the status, or curl's error.
-fn call(cluster: &Cluster, namespace: &str) -> Result<String, String> {
-    get(cluster, namespace, "http://web.shop/")
-}
-
-/// Asks from a client, and gives the status, or curl's error.
-fn get(cluster: &Cluster, namespace: &str, url: &str) -> Result<String, String> {
-    let curl = [
-        "curl",
-        "-sS",
-        "-m",
-        "5",
-        "-o",
-        "/dev/null",
-        "-w",
-        "%{http_code}",
-        url,
-    ];
-    cluster.exec(namespace, "client", Some("app"), &curl)
-}
-
-fn until_ready(cluster: &Cluster, namespace: &str, what: &str, condition: &str) {
-    let wanted = format!("--for=condition={condition}");
-    let arguments = ["-n", namespace, "wait", what, &*wanted, "--timeout=1s"];
-    wait_for(what, PATIENCE, || cluster.kubectl(&arguments));
-}
-
 /// A sidecar has no capability and cannot become another user.
 fn sidecars_have_no_privileges(cluster: &Cluster) {
     let path = r#"jsonpath={.spec.initContainers[?(@.name=="istio-proxy")].securityContext}"#;
@@ -204,15 +112,7 @@ fn sidecars_have_no_privileges(cluster: &Cluster) {
 /// Clients outside the mesh reach a service under STRICT mutual TLS through gateways. Voile makes the first one's Pods, and takes
 /// them away with the Gateway.
 fn gateways_let_clients_in(cluster: &Cluster) {
-    let definitions = [
-        ("GatewayClass", "gatewayclasses", "Cluster"),
-        ("Gateway", "gateways", "Namespaced"),
-        ("HTTPRoute", "httproutes", "Namespaced"),
-    ];
-    for (kind, plural, scope) in definitions {
-        let definition = gateway_api_definition(kind, plural, scope);
-        cluster.apply(&definition).expect("a definition");
-    }
+    define_gateways(cluster);
     wait_for("the definitions are served", PATIENCE, || {
         cluster.apply(GATEWAYS)
     });
@@ -223,10 +123,7 @@ fn gateways_let_clients_in(cluster: &Cluster) {
         "http://ingress.shop/",
         "http://ingress.shop:81/",
     ] {
-        wait_for(url, PATIENCE, || match get(cluster, "outside", url) {
-            Ok(status) if status == "200" => Ok(()),
-            other => Err(format!("{other:?}")),
-        });
+        until_answered(cluster, STRANGER, url);
     }
     let gateway = "gateways.gateway.networking.k8s.io/door";
     let delete = ["-n", "shop", "delete", gateway];
@@ -261,15 +158,16 @@ fn resources_are_checked_and_have_statuses(cluster: &Cluster) {
     });
 }
 
-fn nothing_is_left(cluster: &Cluster) {
-    for kind in [
+/// Nothing of the mesh is left, among objects of these kinds either.
+pub(crate) fn nothing_is_left(cluster: &Cluster, more: &[&str]) {
+    let kinds = [
         "crds",
-        "gatewayclasses",
         "mutatingwebhookconfigurations",
         "validatingwebhookconfigurations",
         "clusterroles",
         "configmaps -A",
-    ] {
+    ];
+    for kind in kinds.iter().chain(more) {
         let left = cluster.kubectl(
             &[
                 &["get", "-o", "name"],
@@ -288,12 +186,8 @@ fn one_command_brings_the_mesh_to_a_cluster_and_one_takes_it_away() {
     let Some(cluster) = Cluster::shared() else {
         return;
     };
-    cluster.import_voile(Path::new(VOILE), "localhost/voile:test");
-    voile(
-        cluster,
-        &[&["install", "--timeout", "90s"], &IMAGE[..]].concat(),
-    );
-    cluster.apply(SHOP).expect("the shop");
+    install(cluster, &[]);
+    cluster.apply(&shop()).expect("the shop");
     for (namespace, what, condition) in [
         ("shop", "deployment/web", "Available"),
         ("shop", "pod/client", "Ready"),
@@ -303,22 +197,10 @@ fn one_command_brings_the_mesh_to_a_cluster_and_one_takes_it_away() {
     ] {
         until_ready(cluster, namespace, what, condition);
     }
-    wait_for("a call inside the mesh", PATIENCE, || {
-        match call(cluster, "shop") {
-            Ok(status) if status == "200" => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    });
-    let refused = call(cluster, "outside").expect_err("no certificate");
-    assert!(
-        refused.contains("curl: (5"),
-        "a closed connection: {refused}"
-    );
-    let metrics = ["curl", "-s", "http://127.0.0.1:15020/stats/prometheus"];
-    let metrics = cluster
-        .exec("shop", "client", Some("app"), &metrics)
-        .expect("metrics");
-    let principal = r#"destination_principal="spiffe://cluster.local/ns/shop/sa/default""#;
+    until_answered(cluster, CLIENT, WEB);
+    until_refused(cluster, STRANGER, WEB);
+    let metrics = sidecar_metrics(cluster, CLIENT);
+    let principal = r#"destination_principal="spiffe://cluster.local/ns/shop/sa/server""#;
     assert!(metrics.contains(principal), "{metrics}");
     sidecars_have_no_privileges(cluster);
     resources_are_checked_and_have_statuses(cluster);
@@ -336,12 +218,12 @@ fn one_command_brings_the_mesh_to_a_cluster_and_one_takes_it_away() {
     ];
     cluster.kubectl(&delete).expect("deleted");
     for _ in 0..20 {
-        assert_eq!(call(cluster, "shop").as_deref(), Ok("200"));
+        assert_eq!(get(cluster, CLIENT, WEB).as_deref(), Ok("200"));
     }
     until_ready(cluster, "istio-system", "deployment/istiod", "Available");
     cluster
         .kubectl(&["delete", "namespace", "shop", "outside", "--wait=false"])
         .expect("deleted");
     voile(cluster, &["uninstall", "--purge-crds", "--yes"]);
-    nothing_is_left(cluster);
+    nothing_is_left(cluster, &["gatewayclasses"]);
 }

@@ -1,102 +1,39 @@
 //! Ambient mode on a real cluster: a running pod joins by a label and leaves by its removal, new pods start enrolled, and the
 //! traffic survives the end of a node agent.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use voile_testkit::cluster::{Cluster, wait_for};
 
-use crate::kubernetes::{PATIENCE, VOILE, voile};
 use crate::kubernetes_caller::ClusterCaller;
 use crate::kubernetes_capture;
+use crate::kubernetes_kit::{
+    PATIENCE, client, get, install, server_pod, service, until_answered, until_ready,
+    until_refused, voile,
+};
 
 const NAMESPACE: &str = "orchard";
 const REDIRECTION: &str = r"jsonpath={.metadata.annotations.ambient\.istio\.io/redirection}";
 
+const WEB: &str = "http://web/";
+const CLIENT: (&str, &str) = (NAMESPACE, "client");
+const STRANGER: (&str, &str) = (NAMESPACE, "stranger");
+const NEWCOMER: (&str, &str) = (NAMESPACE, "newcomer");
+
+/// A caller on the other node than the server.
+fn caller((namespace, name): (&str, &str), metadata: &str) -> String {
+    client(namespace, name, metadata, "  nodeName: node-2\n")
+}
+
 /// A server on one node, a client on the other, a client outside the mesh, and STRICT.
-const ORCHARD: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: orchard}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: server, namespace: orchard}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: web, namespace: orchard, labels: {app: web}}
-spec:
-  nodeName: node-1
-  serviceAccountName: server
-  containers:
-  - name: app
-    image: localhost/voile:test
-    imagePullPolicy: Never
-    args: [echo, --listen, "0.0.0.0:8080"]
-    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: orchard}
-spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
----
-apiVersion: security.istio.io/v1
-kind: PeerAuthentication
-metadata: {name: default, namespace: orchard}
-spec: {mtls: {mode: STRICT}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: client, namespace: orchard}
-spec: {nodeName: node-2, containers: [{name: app, image: "localhost/tools:1", imagePullPolicy: Never}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: stranger, namespace: orchard, labels: {istio.io/dataplane-mode: none}}
-spec: {nodeName: node-2, containers: [{name: app, image: "localhost/tools:1", imagePullPolicy: Never}]}
-"#;
-
-/// A pod that starts when its namespace is ambient.
-const NEWCOMER: &str = r#"
-apiVersion: v1
-kind: Pod
-metadata: {name: newcomer, namespace: orchard}
-spec: {nodeName: node-2, containers: [{name: app, image: "localhost/tools:1", imagePullPolicy: Never}]}
-"#;
-
-/// Asks the service `web` from a pod, and gives the status, or curl's error.
-fn call(cluster: &Cluster, from: &str) -> Result<String, String> {
-    let curl = [
-        "curl",
-        "-sS",
-        "-m",
-        "5",
-        "-o",
-        "/dev/null",
-        "-w",
-        "%{http_code}",
-        "http://web/",
-    ];
-    cluster.exec(NAMESPACE, from, None, &curl)
-}
-
-fn until_answered(cluster: &Cluster, from: &str) {
-    wait_for(&format!("a call of {from}"), PATIENCE, || {
-        match call(cluster, from) {
-            Ok(status) if status == "200" => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    });
-}
-
-fn until_refused(cluster: &Cluster, from: &str) {
-    wait_for(&format!("a refusal of {from}"), PATIENCE, || {
-        match call(cluster, from) {
-            Err(error) if error.contains("curl: (5") => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    });
+fn orchard() -> String {
+    [
+        service(NAMESPACE, "{}"),
+        server_pod(NAMESPACE, "node-1"),
+        caller(CLIENT, ""),
+        caller(STRANGER, ", labels: {istio.io/dataplane-mode: none}"),
+    ]
+    .concat()
 }
 
 fn until_record(cluster: &Cluster, pod: &str, value: &str) {
@@ -107,18 +44,6 @@ fn until_record(cluster: &Cluster, pod: &str, value: &str) {
             false => Err(format!("{found:?}")),
         }
     });
-}
-
-fn until_ready(cluster: &Cluster, what: &str) {
-    let arguments = [
-        "-n",
-        NAMESPACE,
-        "wait",
-        what,
-        "--for=condition=Ready",
-        "--timeout=1s",
-    ];
-    wait_for(what, PATIENCE, || cluster.kubectl(&arguments));
 }
 
 /// The name of the pod of the node agent on a node.
@@ -185,22 +110,17 @@ fn a_label_brings_running_pods_into_the_mesh_and_its_removal_takes_them_out() {
     let Some(cluster) = &Cluster::start(2) else {
         return;
     };
-    cluster.import_voile(Path::new(VOILE), "localhost/voile:test");
-    let install = [
-        "install",
-        "--timeout",
-        "90s",
-        "--set",
-        "image.repository=localhost/voile,image.tag=test,image.pullPolicy=Never,ambient.enabled=true,pilot.cni.enabled=true",
-    ];
-    voile(cluster, &install);
-    cluster.apply(ORCHARD).expect("the orchard");
+    install(
+        cluster,
+        &["--set", "ambient.enabled=true,pilot.cni.enabled=true"],
+    );
+    cluster.apply(&orchard()).expect("the orchard");
     for pod in ["pod/web", "pod/client", "pod/stranger"] {
-        until_ready(cluster, pod);
+        until_ready(cluster, NAMESPACE, pod, "Ready");
     }
     // Nobody is in the mesh: STRICT holds for nobody.
-    until_answered(cluster, "client");
-    until_answered(cluster, "stranger");
+    until_answered(cluster, CLIENT, WEB);
+    until_answered(cluster, STRANGER, WEB);
     let label = |value: &str| {
         let arguments = ["label", "namespace", NAMESPACE, value];
         cluster.kubectl(&arguments).expect("labelled");
@@ -208,8 +128,8 @@ fn a_label_brings_running_pods_into_the_mesh_and_its_removal_takes_them_out() {
     label("istio.io/dataplane-mode=ambient");
     until_record(cluster, "web", "enabled");
     until_record(cluster, "client", "enabled");
-    until_refused(cluster, "stranger");
-    until_answered(cluster, "client");
+    until_refused(cluster, STRANGER, WEB);
+    until_answered(cluster, CLIENT, WEB);
     let tunnels = metrics(cluster, "node-1");
     for part in [
         r#"source_principal="spiffe://cluster.local/ns/orchard/sa/default""#,
@@ -219,11 +139,11 @@ fn a_label_brings_running_pods_into_the_mesh_and_its_removal_takes_them_out() {
         assert!(tunnels.contains(part), "{part}: {tunnels}");
     }
     // The kubelet's probes go past the node proxy.
-    until_ready(cluster, "pod/web");
-    cluster.apply(NEWCOMER).expect("a pod");
-    until_ready(cluster, "pod/newcomer");
+    until_ready(cluster, NAMESPACE, "pod/web", "Ready");
+    cluster.apply(&caller(NEWCOMER, "")).expect("a pod");
+    until_ready(cluster, NAMESPACE, "pod/newcomer", "Ready");
     until_record(cluster, "newcomer", "enabled");
-    until_answered(cluster, "newcomer");
+    until_answered(cluster, NEWCOMER, WEB);
     let times = enrolment_times(cluster);
     println!(
         "enrolment of a running pod, from before kubectl label to the record as kubectl shows it: {times:?}"
@@ -235,7 +155,7 @@ fn a_label_brings_running_pods_into_the_mesh_and_its_removal_takes_them_out() {
     for pod in ["web", "newcomer"] {
         until_record(cluster, pod, "");
     }
-    until_answered(cluster, "stranger");
+    until_answered(cluster, STRANGER, WEB);
     uninstall(cluster);
 }
 
@@ -250,7 +170,7 @@ fn traffic_survives_an_agent(cluster: &Cluster) {
         "istio.io/dataplane-mode-",
     ];
     cluster.kubectl(&arguments).expect("labelled");
-    until_answered(cluster, "client");
+    until_answered(cluster, CLIENT, WEB);
     let kill = |what: &str| {
         let mut command = cluster.node_command(1, "pkill");
         let status = command.args(["-KILL", "-f", what]).status();
@@ -258,11 +178,11 @@ fn traffic_survives_an_agent(cluster: &Cluster) {
     };
     kill("voile node-agent");
     for _ in 0..5 {
-        assert_eq!(call(cluster, "client").as_deref(), Ok("200"));
+        assert_eq!(get(cluster, CLIENT, WEB).as_deref(), Ok("200"));
     }
     kill("voile proxy --role=node");
-    until_answered(cluster, "client");
-    until_refused(cluster, "stranger");
+    until_answered(cluster, CLIENT, WEB);
+    until_refused(cluster, STRANGER, WEB);
 }
 
 /// Restarts the DaemonSet under load. A request that is sent before it is answered after it.
@@ -299,7 +219,7 @@ fn an_update_cuts_no_connection(cluster: &Cluster) {
             "the update took longer than the request"
         );
     });
-    until_refused(cluster, "stranger");
+    until_refused(cluster, STRANGER, WEB);
     caller.no_request_failed();
 }
 

@@ -3,9 +3,9 @@
 use std::process::Stdio;
 
 use serde_json::Value;
-use voile_testkit::cluster::{Cluster, kubectl, wait_for};
+use voile_testkit::cluster::{Cluster, kubectl};
 
-use crate::kubernetes::PATIENCE;
+use crate::kubernetes_kit::{IMAGE, until_ready};
 
 /// A pod that calls `http://web/` forty times a second. It prints its result when it is deleted.
 pub(crate) struct ClusterCaller<'a> {
@@ -31,23 +31,13 @@ spec:
   restartPolicy: Never
   containers:
   - name: app
-    image: localhost/voile:test
+    image: {IMAGE}
     imagePullPolicy: Never
     args: [load, "http://web/", --rate, "40", --duration, "0", --json{options}]
-    securityContext: {{runAsUser: 1000}}
 "#
         );
         cluster.apply(&pod).expect("a caller");
-        let pod = format!("pod/{name}");
-        let ready = [
-            "-n",
-            namespace,
-            "wait",
-            &*pod,
-            "--for=condition=Ready",
-            "--timeout=1s",
-        ];
-        wait_for(name, PATIENCE, || cluster.kubectl(&ready));
+        until_ready(cluster, namespace, &format!("pod/{name}"), "Ready");
         Self {
             cluster,
             namespace,

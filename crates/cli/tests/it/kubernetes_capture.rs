@@ -7,77 +7,31 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use voile_testkit::cluster::{Cluster, wait_for};
 
-use crate::kubernetes::{PATIENCE, voile};
+use crate::kubernetes_kit::{
+    PATIENCE, caller, client, job, server_pod, service, sidecar_metrics, until_answered,
+    until_ready, until_refused, voile,
+};
 
 const CONFIGURATION: &str = "/etc/cni/net.d/10-pods.conflist";
 
+const CLIENT: (&str, &str) = ("vault", "client");
+const WEB: &str = "http://web.vault/";
+/// The namespace of the pods that do not start at once.
+const CELLAR: &str = "---\n{apiVersion: v1, kind: Namespace, metadata: {name: cellar, labels: {istio-injection: enabled}}}\n";
+
 /// A server, a client that calls it before its application starts, and a Job. STRICT holds.
-const VAULT: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: vault, labels: {istio-injection: enabled, pod-security.kubernetes.io/enforce: restricted}}
----
-apiVersion: security.istio.io/v1
-kind: PeerAuthentication
-metadata: {name: default, namespace: vault}
-spec: {mtls: {mode: STRICT}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: vault}
-spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: web, namespace: vault, labels: {app: web}}
-spec:
-  nodeName: node-1
-  securityContext: {runAsNonRoot: true, runAsUser: 1000, seccompProfile: {type: RuntimeDefault}}
-  containers:
-  - name: app
-    image: localhost/voile:test
-    imagePullPolicy: Never
-    args: [echo, --listen, "0.0.0.0:8080"]
-    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
-    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: client, namespace: vault}
-spec:
-  nodeName: node-2
-  securityContext: {runAsNonRoot: true, runAsUser: 1000, seccompProfile: {type: RuntimeDefault}}
-  initContainers:
-  - name: first
-    image: localhost/tools:1
-    imagePullPolicy: Never
-    command: [curl, -sSf, --retry, "30", --retry-all-errors, "http://web/"]
-    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
-  containers:
-  - name: app
-    image: localhost/tools:1
-    imagePullPolicy: Never
-    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
----
-apiVersion: batch/v1
-kind: Job
-metadata: {name: once, namespace: vault}
-spec:
-  template:
-    spec:
-      restartPolicy: Never
-      securityContext: {runAsNonRoot: true, runAsUser: 1000, seccompProfile: {type: RuntimeDefault}}
-      containers:
-      - name: app
-        image: localhost/tools:1
-        imagePullPolicy: Never
-        command: [curl, -sSf, --retry, "30", --retry-all-errors, "http://web/"]
-        securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: cellar, labels: {istio-injection: enabled}}
-"#;
+fn vault() -> String {
+    let labels = "{istio-injection: enabled, pod-security.kubernetes.io/enforce: restricted}";
+    let first = format!("  nodeName: node-2\n  initContainers:\n{}", caller("first"));
+    [
+        service("vault", labels),
+        server_pod("vault", "node-1"),
+        client("vault", "client", "", &first),
+        job("vault"),
+        CELLAR.to_owned(),
+    ]
+    .concat()
+}
 
 /// A pod whose rules cannot be written: its sidecar is root.
 const REFUSED: &str = r#"
@@ -98,37 +52,6 @@ metadata: {name: early, namespace: cellar}
 spec: {nodeName: node-2, containers: [{name: app, image: "localhost/tools:1", imagePullPolicy: Never, securityContext: {runAsUser: 1000}}]}
 "#;
 
-/// Asks the service `web` of the vault from a pod, and gives the status, or curl's error.
-fn call(cluster: &Cluster, namespace: &str, pod: &str) -> Result<String, String> {
-    let curl = [
-        "curl",
-        "-sS",
-        "-m",
-        "5",
-        "-o",
-        "/dev/null",
-        "-w",
-        "%{http_code}",
-        "http://web.vault/",
-    ];
-    cluster.exec(namespace, pod, Some("app"), &curl)
-}
-
-fn until(cluster: &Cluster, namespace: &str, what: &str, condition: &str) {
-    let condition = format!("--for=condition={condition}");
-    let arguments = ["-n", namespace, "wait", what, &condition, "--timeout=1s"];
-    wait_for(what, PATIENCE, || cluster.kubectl(&arguments));
-}
-
-fn until_answered(cluster: &Cluster, namespace: &str, pod: &str) {
-    wait_for(&format!("a call of {pod}"), PATIENCE, || {
-        match call(cluster, namespace, pod) {
-            Ok(status) if status == "200" => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    });
-}
-
 /// Runs a line of a shell on a node, with this input.
 fn on_node(cluster: &Cluster, node: usize, line: &str, input: &str) -> String {
     let mut command = cluster.node_command(node, "sh");
@@ -143,18 +66,17 @@ fn on_node(cluster: &Cluster, node: usize, line: &str, input: &str) -> String {
 
 /// Sidecars get their rules by the plugin. `stranger` is a pod outside the mesh.
 pub(crate) fn is_by_the_plugin(cluster: &Cluster, stranger: (&str, &str)) {
-    cluster.apply(VAULT).expect("the vault");
+    cluster.apply(&vault()).expect("the vault");
     for (what, condition) in [
         ("pod/web", "Ready"),
         // Its first container calls a service: the sidecar and its rules were there before.
         ("pod/client", "Ready"),
         ("job/once", "Complete"),
     ] {
-        until(cluster, "vault", what, condition);
+        until_ready(cluster, "vault", what, condition);
     }
-    until_answered(cluster, "vault", "client");
-    let refused = call(cluster, stranger.0, stranger.1).expect_err("no certificate");
-    assert!(refused.contains("curl: (5"), "{refused}");
+    until_answered(cluster, CLIENT, WEB);
+    until_refused(cluster, stranger, WEB);
     // The sidecar was ready at once: nobody has started it again.
     let path = "jsonpath={.items[*].status.initContainerStatuses[?(@.name==\"istio-proxy\")].restartCount}";
     let restarts = cluster
@@ -166,11 +88,8 @@ pub(crate) fn is_by_the_plugin(cluster: &Cluster, stranger: (&str, &str)) {
         .expect("pods");
     assert!(pods.contains("istio-proxy"));
     assert!(!pods.contains("istio-init") && !pods.contains("NET_ADMIN"));
-    let metrics = ["curl", "-s", "http://127.0.0.1:15020/stats/prometheus"];
-    let metrics = cluster
-        .exec("vault", "client", Some("app"), &metrics)
-        .expect("metrics");
-    let principal = r#"destination_principal="spiffe://cluster.local/ns/vault/sa/default""#;
+    let metrics = sidecar_metrics(cluster, CLIENT);
+    let principal = r#"destination_principal="spiffe://cluster.local/ns/vault/sa/server""#;
     assert!(metrics.contains(principal), "{metrics}");
     let checks = voile(cluster, &["check"]);
     assert!(checks.contains("node agent: 2 of 2 pods"), "{checks}");
@@ -220,6 +139,6 @@ fn a_pod_that_started_without_the_plugin_is_repaired(cluster: &Cluster) {
     let get = ["-n", "cellar", "get", "pod", "early", "-o", path];
     assert_eq!(cluster.kubectl(&get).as_deref(), Ok(""), "it does not run");
     on_node(cluster, 2, "pkill -CONT -f '[v]oile node-agent'", "");
-    until(cluster, "cellar", "pod/early", "Ready");
-    until_answered(cluster, "cellar", "early");
+    until_ready(cluster, "cellar", "pod/early", "Ready");
+    until_answered(cluster, ("cellar", "early"), WEB);
 }

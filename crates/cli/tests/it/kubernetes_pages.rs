@@ -1,12 +1,12 @@
 //! `voile status` and `voile config` on a real cluster: pages of pods by forwarded ports. `kubernetes` calls it.
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 use voile_testkit::cluster::{Cluster, wait_for};
 
-const VOILE: &str = env!("CARGO_BIN_EXE_voile");
+use crate::kubernetes_kit::run;
+
 /// Longest wait for proxies that are in sync.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A user who may read all pods and forward no port.
@@ -25,11 +25,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: looker}]
 
 /// Exit code, stdout, and stderr.
 fn voile(cluster: &Cluster, arguments: &str) -> (Option<i32>, String, String) {
-    let mut command = cluster.control_plane_command(Path::new(VOILE));
-    let output = command
-        .args(arguments.split(' '))
-        .output()
-        .expect("it runs");
+    let output = run(cluster, &arguments.split(' ').collect::<Vec<_>>());
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (
         output.status.code(),

@@ -1,7 +1,5 @@
 //! The root of a mesh is replaced on a real cluster, while a caller opens a new connection for each request. No request fails.
 
-use std::path::Path;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
@@ -9,9 +7,8 @@ use std::time::SystemTime;
 use voile_identity::{Authority, AuthorityFiles, TrustDomain};
 use voile_testkit::cluster::{Cluster, wait_for};
 
-use crate::kubernetes::{PATIENCE, VOILE, voile};
 use crate::kubernetes_caller::ClusterCaller;
-use crate::kubernetes_upgrade::{SHOP, until_ready};
+use crate::kubernetes_kit::{PATIENCE, install, server_deployment, service, until_ready};
 
 /// Each request proves itself anew.
 const ONE_REQUEST_PER_CONNECTION: &str = "{apiVersion: networking.istio.io/v1, kind: DestinationRule, \
@@ -58,20 +55,10 @@ fn another_root_loses_no_request() {
     let Some(cluster) = &Cluster::start(1) else {
         return;
     };
-    cluster.import_voile(Path::new(VOILE), "localhost/voile:test");
-    let image = "image.repository=localhost/voile,image.tag=test,image.pullPolicy=Never";
     let times = "certificateTtl=60s,extraArgs={--root-overlap,30s},revisionTags={prod}";
-    let install = [
-        "install",
-        "--set",
-        image,
-        "--set",
-        times,
-        "--timeout",
-        "90s",
-    ];
-    voile(cluster, &install);
-    cluster.apply(SHOP).expect("the shop");
+    install(cluster, &["--set", times]);
+    let shop = service("shop", "{istio.io/rev: prod}") + &server_deployment("shop");
+    cluster.apply(&shop).expect("the shop");
     cluster.apply(ONE_REQUEST_PER_CONNECTION).expect("a rule");
     until_ready(cluster, "shop", "deployment/web", "Available");
     let before = ClusterCaller::start(cluster, "shop", "before", "");

@@ -1,53 +1,12 @@
 //! An upgrade by revision on a real cluster: two control planes, a tag that moves, pods that restart, replicas that are killed and an
 //! old revision that goes, and no request fails.
 
-use std::path::Path;
-
 use voile_testkit::cluster::{Cluster, wait_for};
 
-use crate::kubernetes::{PATIENCE, VOILE, voile};
 use crate::kubernetes_caller::ClusterCaller;
-
-/// A service of two pods under STRICT mutual TLS, in a namespace that names the tag `prod`.
-pub(crate) const SHOP: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {istio.io/rev: prod}}
----
-apiVersion: security.istio.io/v1
-kind: PeerAuthentication
-metadata: {name: default, namespace: shop}
-spec: {mtls: {mode: STRICT}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web, namespace: shop}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - name: app
-        image: localhost/voile:test
-        imagePullPolicy: Never
-        args: [echo, --listen, "0.0.0.0:8080"]
-        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
-        lifecycle: {preStop: {sleep: {seconds: 2}}}
-        securityContext: {runAsUser: 1000}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
-"#;
-
-pub(crate) fn until_ready(cluster: &Cluster, namespace: &str, what: &str, condition: &str) {
-    let wanted = format!("--for=condition={condition}");
-    let arguments = ["-n", namespace, "wait", what, &*wanted, "--timeout=1s"];
-    wait_for(what, PATIENCE, || cluster.kubectl(&arguments));
-}
+use crate::kubernetes_kit::{
+    IMAGE, PATIENCE, install, run, server_deployment, service, until_ready, voile,
+};
 
 /// Kills the replicas of a control plane, one after the other.
 fn replicas_are_killed(cluster: &Cluster, revision: &str) {
@@ -126,28 +85,17 @@ fn an_upgrade_by_revision_loses_no_request() {
     let Some(cluster) = &Cluster::start(2) else {
         return;
     };
-    cluster.import_voile(Path::new(VOILE), "localhost/voile:test");
+    install(cluster, &["--revision", "1-0"]);
     for node in [1, 2] {
         let mut tag = cluster.node_command(node, "ctr");
-        let tag = tag.args(["-n", "k8s.io", "images", "tag", "localhost/voile:test"]);
+        let tag = tag.args(["-n", "k8s.io", "images", "tag", IMAGE]);
         let tagged = tag.arg("localhost/voile:next").output().expect("it runs");
         assert!(tagged.status.success(), "{tagged:?}");
     }
-    let image = "image.repository=localhost/voile,image.tag=test,image.pullPolicy=Never";
-    voile(
-        cluster,
-        &[
-            "install",
-            "--revision",
-            "1-0",
-            "--set",
-            image,
-            "--timeout",
-            "90s",
-        ],
-    );
     voile(cluster, &["tag", "set", "prod", "--revision", "1-0"]);
-    cluster.apply(SHOP).expect("the shop");
+    // A namespace that names the tag `prod`.
+    let shop = service("shop", "{istio.io/rev: prod}") + &server_deployment("shop");
+    cluster.apply(&shop).expect("the shop");
     until_ready(cluster, "shop", "deployment/web", "Available");
     let old = ClusterCaller::start(cluster, "shop", "old", "");
 
@@ -168,12 +116,7 @@ fn an_upgrade_by_revision_loses_no_request() {
     });
     replicas_are_killed(cluster, "1-1");
     // The caller `old` keeps its proxy, and its proxy keeps what it has without its control plane.
-    let mut remove = cluster.control_plane_command(Path::new(VOILE));
-    let refused = remove
-        .args(upgrade)
-        .arg("--remove")
-        .output()
-        .expect("it runs");
+    let refused = run(cluster, &[&upgrade[..], &["--remove"]].concat());
     let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
     let cure = "the revision 1-0 stays: pods, namespaces or tags need it\ncure: these commands, in this order\n  kubectl delete pod/old -n shop\n";
     assert!(refused.contains(cure), "{refused}");

@@ -24,7 +24,7 @@ fn shell(command: &str) -> String {
 }
 
 /// The page's first step, for another folder and certificate.
-fn make_certificate(folder: &Path, own: &str) {
+pub(crate) fn make_certificate(folder: &Path, own: &str) {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/http3/README.md");
     let page = std::fs::read_to_string(page).expect("the example's page");
     let mut fenced = page.split("```\n");
@@ -41,7 +41,7 @@ fn the_http3_example_answers_as_its_page_says_by_tcp_and_udp() {
     let published = up.ready();
     answers_as_its_page_says(&published, own.path());
     // The changes that the page describes: another certificate, another process, and no HTTP/3.
-    let udp = published["shop/gateway:30453/udp"];
+    let udp = published["http3/gateway:30453/udp"];
     let shown = || {
         quic::run(async {
             let to = dial(udp, "shop.example", &client(b"h3", None)).await?;
@@ -57,7 +57,7 @@ fn the_http3_example_answers_as_its_page_says_by_tcp_and_udp() {
     up.signal(Signal::USR2);
     wait_until("the other process", || {
         assert_eq!(shown().as_ref(), Ok(&written));
-        up.log("shop.gateway-0.sidecar")
+        up.log("http3.gateway-0.sidecar")
             .contains("handed over to a new process")
     });
     let port = "    - name: http3\n      port: 30453\n      targetPort: 8443\n      nodePort: 30453\n      protocol: UDP\n";
@@ -83,8 +83,8 @@ fn copied(folder: &Path, own: &Path) {
 fn answers_as_its_page_says(published: &BTreeMap<String, SocketAddr>, own: &Path) {
     let certificate = own.join("shop").to_string_lossy().into_owned();
     let (tcp, udp) = (
-        published["shop/gateway"],
-        published["shop/gateway:30453/udp"],
+        published["http3/gateway"],
+        published["http3/gateway:30453/udp"],
     );
     for (command, promised) in rows_of("http3", "curl ") {
         let (status, more) = match promised.split_once(" and `") {

@@ -5,7 +5,7 @@ mod files;
 mod forwarded;
 pub(crate) mod http3;
 mod http3_edges;
-mod http3_example;
+pub(crate) mod http3_example;
 mod http3_handover;
 mod http3_memory;
 mod http3_streams;

@@ -48,7 +48,7 @@ fn the_example_needs_no_gateway_of_its_own_and_answers_as_its_page_says() {
     });
     wait_until("the reason", || {
         up.text("err")
-            .contains("shop/checkout, which does not exist")
+            .contains("gateway-api/checkout, which does not exist")
     });
     assert_eq!(ask("shop.example", "/").status, 200);
     let status = || {
@@ -79,7 +79,7 @@ fn a_folder_in_which_a_backend_is_missing_runs_and_says_so() {
         std::fs::write(routes, text.replace("name: cart\n", "name: checkout\n")).expect("written");
     };
     let mut up = Up::start(broken, &["--quiet", "--state", &state_argument]);
-    let at = up.ready()["shop/public-voile"];
+    let at = up.ready()["gateway-api/public-voile"];
     let ask = |path: &str| {
         let text =
             format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n");
@@ -88,7 +88,7 @@ fn a_folder_in_which_a_backend_is_missing_runs_and_says_so() {
     assert_eq!((ask("/"), ask("/cart/1")), (200, 500));
     let told = up.text("err");
     assert!(
-        told.contains("shop/checkout, which does not exist"),
+        told.contains("gateway-api/checkout, which does not exist"),
         "{told}"
     );
     let said = std::fs::read_to_string(state.join("gateway-api-status.yaml")).expect("a status");

@@ -28,6 +28,8 @@ pub const READINESS_PORT: u16 = 15021;
 
 /// Variable that lists the application probes a sidecar may run for a kubelet.
 const PROBERS: &str = "ISTIO_KUBE_APP_PROBERS";
+/// A container's program that means this one, as in Voile's image.
+const OWN_NAME: &str = "voile";
 
 /// Settings of the run that every recipe needs.
 #[derive(Debug)]
@@ -277,10 +279,10 @@ pub fn container(
         None => around.folder.to_owned(),
     };
     // A path is meant from the working directory; a bare name is looked for in PATH.
-    let program = if program.contains('/') {
-        folder.join(program)
-    } else {
-        program.into()
+    let program = match &*program {
+        OWN_NAME => around.voile.to_owned(),
+        path if path.contains('/') => folder.join(path),
+        name => name.into(),
     };
     let name = process_name(pod, &container.name);
     Ok(Recipe {
