@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::deployment::{GatewayResources, proxy, unprivileged};
 use crate::mesh::routing_intent::{DeclaredServer, Gateway};
 use crate::mesh::{
-    Location, Mesh, MeshService, Protocol, Resolution, ServiceAccount, ServiceOrigin, ServicePort,
-    TargetPort, Transport, Visibility,
+    Location, Mesh, MeshService, Pod, Protocol, Resolution, ServiceAccount, ServiceOrigin,
+    ServicePort, TargetPort, Transport, Visibility,
 };
 use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Port, ResourceName, ServiceKey};
 
@@ -53,7 +53,8 @@ impl Default {
 
     /// The Gateways that select it and no written workload. In a cluster nothing starts it.
     fn wanted_by<'m>(&self, mesh: &'m Mesh) -> Vec<&'m Arc<Gateway>> {
-        if mesh.has_live_pods() {
+        // The Pods of a folder are not live.
+        if mesh.live_pods().next().is_some() {
             return Vec::new();
         }
         let labels = self.labels();
@@ -89,10 +90,9 @@ fn selects_written(mesh: &Mesh, selector: &Labels) -> bool {
 }
 
 impl Mesh {
-    /// Returns true if the resources are those of a cluster, and not of a folder alone.
-    fn has_live_pods(&self) -> bool {
-        let mut pods = self.pods.values();
-        pods.any(|pod| pod.template.injected.is_some())
+    fn live_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        let pods = self.pods.values();
+        pods.filter(|pod| pod.template.injected.is_some())
     }
 
     /// The Gateways for which a gateway of Istio's installation was made, with its name.
@@ -115,8 +115,11 @@ impl Mesh {
     }
 
     /// Returns true if some Gateway selects a gateway of Istio's installation. Generated resources then depend on the
-    /// workloads with these labels.
-    pub(crate) fn may_have_default_gateways(&self) -> bool {
+    /// workloads with these labels. False in a cluster, of which a live Pod is left when so many resources are removed.
+    pub(crate) fn may_have_default_gateways(&self, removed: usize) -> bool {
+        if self.live_pods().take(removed + 1).count() > removed {
+            return false;
+        }
         self.gateways.iter().any(|gateway| {
             let selector = gateway.selector.as_ref();
             let selects = |one: &Default| {

@@ -241,11 +241,30 @@ fn a_gateway_of_istios_installation_is_made_where_a_gateway_asks_for_it_and_nobo
 #[test]
 fn in_a_cluster_no_gateway_of_istios_installation_is_made() {
     let gateway = GATEWAY.replace("SELECTOR", "istio: ingressgateway");
-    let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop, uid: a}\n\
-               spec: {containers: [{name: app}]}\nstatus: {phase: Running, podIP: 10.0.0.9}\n";
-    let (mesh, problems) = check(&(gateway + pod));
+    let live = |name: &str, address: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, uid: {name}}}\n\
+             spec: {{containers: [{{name: app}}]}}\nstatus: {{phase: Running, podIP: {address}}}\n"
+        );
+        Arc::new(SourceFile::new(name, text))
+    };
+    let gateway = Arc::new(SourceFile::new("gateway", gateway));
+    let mut checker = voile_model::check::Checker::default();
+    let before = [gateway, live("one", "10.0.0.1"), live("two", "10.0.0.2")];
+    let CheckOutcome::Whole(mut mesh, problems) = checker.check(&before, None) else {
+        panic!("there is no mesh to patch");
+    };
     assert!(problems.is_empty(), "{problems:?}");
     assert!(mesh.default_gateways().is_empty() && mesh.services.is_empty());
+    // The Pods of a cluster come and go: none of them is a reason to put the mesh together anew.
+    let after = [
+        before[0].clone(),
+        before[1].clone(),
+        live("two", "10.0.0.3"),
+    ];
+    let outcome = checker.check(&after, Some(&mut mesh));
+    assert!(matches!(outcome, CheckOutcome::Patched(..)), "{outcome:?}");
+    assert!(mesh.default_gateways().is_empty());
 }
 
 fn is_as_istio_makes_it(mesh: &Mesh, made: &str) {

@@ -176,7 +176,7 @@ impl Checker {
         if !mesh.gateway_api.is_empty() && patch.concerns_gateway_api() {
             return None;
         }
-        if mesh.may_have_default_gateways() && patch.concerns_gateways() {
+        if mesh.may_have_default_gateways(patch.removed.len()) && patch.concerns_gateways() {
             return None;
         }
         let changes = patch.apply(mesh);
