@@ -23,7 +23,7 @@ fn the_example_needs_no_gateway_of_its_own_and_answers_as_its_page_says() {
     let state_argument = state.to_string_lossy().into_owned();
     let mut up = Up::start(copied, &["--quiet", "--state", &state_argument]);
     let published = up.ready();
-    let at = published["shop/public-voile"];
+    let at = published["gateway-api/public-voile"];
     let ask = |host: &str, path: &str| {
         let text = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         exchange(at, text.as_bytes()).expect("an answer")
