@@ -81,7 +81,7 @@ enum Command {
     #[command(about = "Name revisions of the control plane, for upgrades")]
     Tag(tag::TagArgs),
     #[command(about = "Run the control plane")]
-    Control(control::ControlArgs),
+    Control(Box<control::ControlArgs>),
     #[command(about = "Show for every proxy whether it is in sync")]
     Status(status::StatusArgs),
     #[command(about = "Show the resources of a proxy, and the documents they come from")]
@@ -146,7 +146,7 @@ impl Voile {
             Command::Uninstall(args) => uninstall::run(&args),
             Command::Check(args) => check::run(&args),
             Command::Tag(args) => tag::run(&args),
-            Command::Control(args) => control::run(args),
+            Command::Control(args) => control::run(*args),
             Command::Status(args) => status::run(&args),
             Command::Config(args) => config::run(&args),
             Command::Events(args) => events::run(&args),
