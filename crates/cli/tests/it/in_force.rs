@@ -285,7 +285,7 @@ fn a_gateways_wrong_key_is_no_edit_in_force_and_an_expired_certificate_is_told_w
     keys.own("other", "shop.example");
     let pair = |name: &str, key: &str| {
         let (crt, key) = (format!("{name}.crt"), format!("{key}.key"));
-        keys.secret("shop", "cert", &[("tls.crt", &crt), ("tls.key", &key)])
+        keys.secret("ingress", "cert", &[("tls.crt", &crt), ("tls.key", &key)])
     };
     keys.server("good", "shop.example", "authority", "20500101000000Z");
     let fill = |folder: &Path| {
