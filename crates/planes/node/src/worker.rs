@@ -326,6 +326,18 @@ impl NodeWorker {
         self.known_within(ANSWER_PATIENCE, addresses).await
     }
 
+    /// Returns a view with something that comes by itself; None if it does not come in time.
+    pub(crate) async fn known_later(
+        &self,
+        view: Rc<WorkerView>,
+        knows: impl Fn(&RegistryView) -> bool,
+    ) -> Option<Rc<WorkerView>> {
+        match knows(&view) {
+            true => Some(view),
+            false => self.once(ANSWER_PATIENCE, knows).await,
+        }
+    }
+
     /// Returns a view that also knows the waypoint of a pod's destination; None if the control plane does not answer
     /// in time.
     async fn known_waypoint(

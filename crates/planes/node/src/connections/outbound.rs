@@ -172,6 +172,11 @@ async fn begin<'a>(
             to.ip()
         ));
     };
+    // A pod may call before the control plane has heard of its address.
+    let knows = |view: &RegistryView| own(view, pod, client.ip()).is_some();
+    let Some(view) = worker.known_later(view, knows).await else {
+        return refused(&"the control plane does not know this pod");
+    };
     let Some(source) = own(&view, pod, client.ip()) else {
         return refused(&"the control plane does not know this pod");
     };
