@@ -124,5 +124,10 @@ mod tests {
         agrees(gateway, GATEWAY_FEATURES, &profiles);
         let mesh = include_str!("../../../../../docs/conformance/mesh.yaml");
         agrees(mesh, MESH_FEATURES, &["MESH-GRPC", "MESH-HTTP"]);
+        // A waypoint has one set of routes for all of its callers.
+        let ambient = include_str!("../../../../../docs/conformance/ambient.yaml");
+        let claims = MESH_FEATURES.iter().copied();
+        let claims: Vec<&str> = claims.filter(|one| *one != "MeshConsumerRoute").collect();
+        agrees(ambient, &claims, &["MESH-GRPC", "MESH-HTTP"]);
     }
 }
