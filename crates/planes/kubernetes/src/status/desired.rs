@@ -7,13 +7,17 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use voile_control::{RestedConfiguration, gateway_api_documents};
 use voile_model::mesh::MeshService;
+use voile_model::mesh::authorization::{PolicyTarget, TargetReference};
 use voile_model::mesh::gateway_api::GROUP as GATEWAY_API;
-use voile_model::{Diagnostic, Mesh, ResourceName, Severity};
+use voile_model::mesh::waypoint::TargetBinding;
+use voile_model::{Diagnostic, Mesh, Namespace, ResourceName, Severity};
 
 /// Condition of Istio's resources: in force, or not and why.
 pub(super) const RECONCILED: &str = "Reconciled";
 /// Condition of services that have a waypoint, as Istio writes it.
 pub(super) const WAYPOINT_BOUND: &str = "istio.io/WaypointBound";
+/// Condition of AuthorizationPolicies with `targetRefs`, as Istio writes it.
+const WAYPOINT_ACCEPTED: &str = "WaypointAccepted";
 /// Conditions that a Gateway has only while its `tls` asks for them.
 const OF_TLS: [&str; 2] = ["ResolvedRefs", "InsecureFrontendValidationMode"];
 /// Problems of one resource that its status has.
@@ -48,6 +52,7 @@ pub(super) fn desired(configuration: &RestedConfiguration) -> DesiredStatuses {
         all.insert(name.clone(), fields);
     }
     of_services(configuration, &mut all);
+    of_policies(&configuration.mesh, &mut all);
     of_gateway_api(&configuration.mesh, &mut all);
     all
 }
@@ -119,6 +124,65 @@ fn of_services(configuration: &RestedConfiguration, all: &mut DesiredStatuses) {
             addresses.extend(given);
         }
     }
+}
+
+/// Waypoints that apply the targets of AuthorizationPolicies.
+fn of_policies(mesh: &Mesh, all: &mut DesiredStatuses) {
+    for policy in mesh.authorization_policies.values() {
+        let fields = all.get_mut(&policy.source.file);
+        let Some(Value::Array(conditions)) = fields.and_then(|one| one.get_mut("conditions"))
+        else {
+            continue;
+        };
+        let namespace = &policy.name.namespace;
+        conditions.push(match &policy.target {
+            PolicyTarget::References(targets)
+                if !targets
+                    .iter()
+                    .any(|one| mesh.is_other_gateway(namespace, one)) =>
+            {
+                accepted(mesh, namespace, targets)
+            }
+            _ => json!({"type": WAYPOINT_ACCEPTED, "status": null}),
+        });
+    }
+}
+
+/// The one condition of all targets of a policy, in Istio's words.
+fn accepted(mesh: &Mesh, namespace: &Namespace, targets: &[TargetReference]) -> Value {
+    let all = targets.iter();
+    let all = all.map(|target| (target, mesh.target_binding(namespace, target)));
+    let all: Vec<(&TargetReference, TargetBinding)> = all.collect();
+    if let [(target, binding)] = &all[..] {
+        let name = format!("{} {namespace}/{}", target.kind, target.name);
+        let (reason, message) = match binding {
+            TargetBinding::Bound(to) => ("Accepted", format!("bound to {to}")),
+            TargetBinding::Unbound => (
+                "AncestorNotBound",
+                format!("{name} is not bound to a waypoint"),
+            ),
+            TargetBinding::Missing => ("TargetNotFound", format!("{name} was not found")),
+        };
+        return condition(WAYPOINT_ACCEPTED, reason == "Accepted", reason, &message);
+    }
+    let is_bound = |binding: &TargetBinding| matches!(binding, TargetBinding::Bound(_));
+    let unbound = all.iter().filter(|(_, binding)| !is_bound(binding));
+    let unbound = unbound.map(|(target, _)| {
+        let group = Some(&*target.group).filter(|group| !group.is_empty());
+        let (kind, group) = (&target.kind, group.unwrap_or("core"));
+        format!("{kind}.{group}:{namespace}/{}", target.name)
+    });
+    let unbound: Vec<String> = unbound.collect();
+    let reason = match unbound.len() {
+        0 => "Accepted",
+        some if some < all.len() => "PartiallyInvalid",
+        _ => "Invalid",
+    };
+    let message = match unbound.is_empty() {
+        true => String::new(),
+        false => format!("Invalid targetRefs: {}", unbound.join(", ")),
+    };
+    condition(WAYPOINT_ACCEPTED, reason != "Invalid", reason, &message)
 }
 
 /// Whether the waypoint that a service has takes its calls; `None` without a waypoint.

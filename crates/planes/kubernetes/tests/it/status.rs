@@ -89,6 +89,11 @@ fn shop() -> Option<ApiServer> {
         ("networking.istio.io", "ServiceEntry", "serviceentries"),
         ("gateway.networking.k8s.io", "Gateway", "gateways"),
         ("gateway.networking.k8s.io", "HTTPRoute", "httproutes"),
+        (
+            "security.istio.io",
+            "AuthorizationPolicy",
+            "authorizationpolicies",
+        ),
     ] {
         let definition = definition(group, kind, plural);
         server.apply(&definition.to_string()).expect("a definition");
@@ -228,6 +233,57 @@ fn services_have_their_addresses_and_waypoints() {
     ];
     server.kubectl(&free).expect("freed");
     until(&server, "service/web", bound, "", "");
+    replica.stop();
+}
+
+/// A policy for these services of the shop.
+fn policy(services: &[&str]) -> String {
+    let target = |name: &&str| json!({"group": "", "kind": "Service", "name": name});
+    let targets: Vec<Value> = services.iter().map(target).collect();
+    json!({
+        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+        "metadata": {"name": "aimed", "namespace": "shop"}, "spec": {"targetRefs": targets},
+    })
+    .to_string()
+}
+
+#[test]
+fn a_policy_says_whether_waypoints_apply_its_targets_in_the_words_of_istio() {
+    let Some(server) = shop() else {
+        return;
+    };
+    server.apply(&policy(&["web"])).expect("a policy");
+    let replica = Replica::start(&server, "one");
+    let accepted = |status: &str, reason: &str, message: &str| {
+        let kind = "WaypointAccepted";
+        let policy = until(&server, "authorizationpolicy/aimed", kind, status, reason);
+        let mut conditions = policy["status"]["conditions"]
+            .as_array()
+            .expect("a list")
+            .iter();
+        let condition = conditions.find(|one| one["type"] == kind);
+        assert_eq!(condition.expect("a condition")["message"], message);
+    };
+    accepted(
+        "False",
+        "AncestorNotBound",
+        "Service shop/web is not bound to a waypoint",
+    );
+    let waypoint = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: nowhere, namespace: shop}\n\
+                    spec: {gatewayClassName: voile-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}\n";
+    server.apply(waypoint).expect("a waypoint");
+    accepted("True", "Accepted", "bound to shop/nowhere");
+    server
+        .apply(&policy(&["web", "gone"]))
+        .expect("two targets");
+    let message = "Invalid targetRefs: Service.core:shop/gone";
+    accepted("True", "PartiallyInvalid", message);
+    server.apply(&policy(&["gone"])).expect("another target");
+    accepted("False", "TargetNotFound", "Service shop/gone was not found");
+    // Without targets the condition goes.
+    server.apply(&policy(&[])).expect("no target");
+    let policy = "authorizationpolicy/aimed";
+    until(&server, policy, "WaypointAccepted", "", "");
     replica.stop();
 }
 

@@ -80,6 +80,17 @@ impl WaypointChoice {
     }
 }
 
+/// The waypoint that applies a target of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TargetBinding {
+    /// This one, or those of this class.
+    Bound(String),
+    /// None: the target has no waypoint.
+    Unbound,
+    /// None: the target does not exist.
+    Missing,
+}
+
 /// The kinds of traffic that waypoints handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaypointScope {
@@ -313,16 +324,47 @@ impl Mesh {
     /// Returns true if an existing waypoint applies this target: the waypoint itself, or a service that it serves.
     #[must_use]
     pub fn is_obeyed(&self, from: &Namespace, target: &TargetReference) -> bool {
-        let mut waypoints = self
-            .gateway_api
-            .gateways
-            .iter()
-            .filter(|one| one.is_waypoint());
-        waypoints.any(|waypoint| {
-            let mut behind = self.services_behind(waypoint);
-            self.is_waypoint_meant(from, target, waypoint)
-                || behind.any(|service| is_meant(from, target, service))
+        matches!(self.target_binding(from, target), TargetBinding::Bound(_))
+    }
+
+    /// The waypoint that applies a target of a policy in this namespace.
+    #[must_use]
+    pub fn target_binding(&self, from: &Namespace, target: &TargetReference) -> TargetBinding {
+        let is_class = &*target.kind == "GatewayClass";
+        let mut waypoints = self.gateway_api.gateways.iter();
+        let waypoint =
+            waypoints.find(|one| one.is_waypoint() && self.is_waypoint_meant(from, target, one));
+        if let Some(waypoint) = waypoint {
+            return TargetBinding::Bound(match is_class {
+                true => target.name.to_string(),
+                false => waypoint.name.to_string(),
+            });
+        }
+        let services = self.services.values();
+        let mut meant = services
+            .filter(|one| is_meant(from, target, one))
+            .peekable();
+        if meant.peek().is_none() && !is_class {
+            return TargetBinding::Missing;
+        }
+        let bound = meant.find_map(|service| {
+            let name = self.waypoint_of(service)?;
+            let waypoint = self.waypoint(&name)?;
+            self.takes(waypoint, &service.key.namespace).then_some(name)
+        });
+        bound.map_or(TargetBinding::Unbound, |name| {
+            TargetBinding::Bound(name.to_string())
         })
+    }
+
+    /// Returns true if a target in this namespace is a Gateway that is no waypoint.
+    #[must_use]
+    pub fn is_other_gateway(&self, from: &Namespace, target: &TargetReference) -> bool {
+        let mut gateways = self.gateway_api.gateways.iter();
+        (&*target.group, &*target.kind) == (GROUP, "Gateway")
+            && gateways.any(|one| {
+                !one.is_waypoint() && one.name.namespace == *from && one.name.name == target.name
+            })
     }
 
     fn is_waypoint_meant(
