@@ -78,6 +78,25 @@ impl ApiServer {
         self.process.folder()
     }
 
+    /// Removes the history of the objects from etcd.
+    ///
+    /// # Panics
+    /// If etcd refuses it.
+    #[track_caller]
+    pub fn compact_history(&self) {
+        self.process.command("compact");
+    }
+
+    /// Kills the API server and starts it again. It knows no history then: a watch that would resume from an earlier version is
+    /// answered 410 (Gone).
+    ///
+    /// # Panics
+    /// If it is not ready in time.
+    #[track_caller]
+    pub fn restart(&self) {
+        self.process.command("restart");
+    }
+
     /// Runs kubectl as that user and returns its output. The error is the text of its stderr.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
         self.process.kubectl(Command::new("env"), arguments, "")

@@ -1,11 +1,14 @@
 //! Objects become the mesh, service accounts its identities, and one of the replicas has the duties.
 
+use std::time::{Duration, SystemTime};
+
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use jsonwebtoken::EncodingKey;
 use serde_json::{Value, json};
 use voile_testkit::cluster::{ApiServer, wait_for};
 
-use crate::harness::{PATIENCE, Replica, SYSTEM, Way, cluster, root_of, token};
+use crate::harness::{PATIENCE, Replica, SYSTEM, Way, cluster, openssl, root_of, token};
 
 const SHOP: &str = r#"
 apiVersion: v1
@@ -348,5 +351,119 @@ fn what_is_known_stays_in_force_while_the_api_server_is_away() {
     assert_eq!(replica.workloads(), [("shop/web-1".to_owned(), true)]);
     way.restore();
     replica.until_workloads(&[("shop/web-2", true)]);
+    replica.stop();
+}
+
+/// Streaming lists of a kind that the API server has begun since its start, in the whole cluster.
+fn lists_of(server: &ApiServer, kind: &str) -> u64 {
+    let metrics = server.kubectl(&["get", "--raw", "/metrics"]);
+    let metrics = metrics.expect("metrics");
+    let series = format!(
+        r#"apiserver_watch_list_duration_seconds_count{{group="",resource="{kind}",scope="cluster",version="v1"}} "#
+    );
+    let counts = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix(&series));
+    counts
+        .map(|count| count.parse::<u64>().expect("a number"))
+        .sum()
+}
+
+#[test]
+fn each_kind_is_listed_once_more_when_the_history_to_resume_from_is_gone() {
+    let Some(server) = cluster() else {
+        return;
+    };
+    server.apply(SHOP).expect("the shop");
+    pod(&server, "web-1", "10.1.2.3");
+    let way = Way::to(&server);
+    let replica = Replica::over(way.kubeconfig.clone(), "one");
+    replica.until_workloads(&[("shop/web-1", true)]);
+    way.cut();
+    // No watch sees that one pod goes and another comes: etcd forgets it, and an API server that starts has never known it.
+    let delete = ["-n", "shop", "delete", "pod", "web-1", "--force"];
+    server.kubectl(&delete).expect("deleted");
+    pod(&server, "web-2", "10.1.2.4");
+    server.compact_history();
+    server.restart();
+    // Lists of the API server's own.
+    let before = ["pods", "services"].map(|kind| lists_of(&server, kind));
+    way.restore();
+    replica.until_workloads(&[("shop/web-2", true)]);
+    pod(&server, "web-3", "10.1.2.5");
+    replica.until_workloads(&[("shop/web-2", true), ("shop/web-3", true)]);
+    let after = ["pods", "services"].map(|kind| lists_of(&server, kind));
+    assert_eq!(after, before.map(|count| count + 1));
+    replica.stop();
+}
+
+/// A token as another one, but for the time of its end, signed with the cluster's own key.
+fn token_until(server: &ApiServer, token: &str, end: SystemTime) -> String {
+    let parts: Vec<&str> = token.trim().split('.').collect();
+    let part = |at: usize| URL_SAFE_NO_PAD.decode(parts[at]).expect("Base64");
+    let mut claims: Value = serde_json::from_slice(&part(1)).expect("claims");
+    let seconds = |time: SystemTime| {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH);
+        Value::from(since.expect("a time").as_secs())
+    };
+    let begin = seconds(end - Duration::from_secs(600));
+    for (claim, time) in [
+        ("exp", seconds(end)),
+        ("iat", begin.clone()),
+        ("nbf", begin),
+    ] {
+        claims[claim] = time;
+    }
+    let pki = server.folder().join("pki");
+    openssl(
+        &pki,
+        "pkcs8 -topk8 -nocrypt -in sa.key -outform DER -out sa.der",
+    );
+    let key = std::fs::read(pki.join("sa.der")).expect("a key");
+    let header = serde_json::from_slice(&part(0)).expect("a header");
+    jsonwebtoken::encode(&header, &claims, &EncodingKey::from_ec_der(&key)).expect("signed")
+}
+
+/// The API server's answer about a token, by a TokenReview.
+fn review(server: &ApiServer, token: &str) -> String {
+    let review = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+        "metadata": {"name": "one"}, "spec": {"token": token, "audiences": ["istio-ca"]},
+    });
+    let file = server.folder().join("review.json");
+    std::fs::write(&file, review.to_string()).expect("written");
+    let file = file.to_str().expect("a path");
+    let create = ["create", "-o", "jsonpath={.status}", "-f", file];
+    server.kubectl(&create).expect("a review")
+}
+
+#[test]
+fn a_token_is_refused_after_its_end_as_by_the_api_server() {
+    let Some(server) = cluster() else {
+        return;
+    };
+    server.apply(SHOP).expect("the shop");
+    pod(&server, "web-1", "10.1.2.3");
+    let replica = Replica::start(&server, "one");
+    replica.until_workloads(&[("shop/web-1", true)]);
+    let root = root_of(&server, "shop");
+    let bound = "--audience istio-ca --bound-object-kind Pod --bound-object-name web-1";
+    let bound: Vec<&str> = bound.split(' ').collect();
+    let fresh = token(&server, "shop", "web", &bound);
+    let minute = Duration::from_secs(60);
+    let living = token_until(&server, &fresh, SystemTime::now() + minute);
+    replica.certify(&root, &living).expect("a minute is left");
+    let answer = review(&server, &living);
+    assert!(answer.contains(r#""authenticated":true"#), "{answer}");
+    let ended = token_until(&server, &fresh, SystemTime::now() - minute);
+    let refused = replica.certify(&root, &ended).expect_err("it has ended");
+    assert!(refused.contains("expired"), "{refused}");
+    let answer = review(&server, &ended);
+    assert!(
+        answer.contains("expired") && !answer.contains("true"),
+        "{answer}"
+    );
+    // A proxy reads the file for each question, and the kubelet has renewed it by then.
+    replica.certify(&root, &fresh).expect("a new one");
     replica.stop();
 }

@@ -4,8 +4,8 @@ use std::env;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,9 @@ const KUBECTL_SECONDS: &str = "120";
 #[derive(Debug)]
 pub(super) struct ClusterProcess {
     child: Child,
+    /// Takes commands; the cluster ends with it.
+    input: Option<Mutex<ChildStdin>>,
+    answers: Mutex<mpsc::Receiver<String>>,
     folder: tempfile::TempDir,
 }
 
@@ -47,15 +50,23 @@ impl ClusterProcess {
             .spawn();
         let mut child = child.unwrap_or_else(|error| panic!("{SCRIPT}: {error}"));
         let output = child.stdout.take().expect("a pipe");
-        let process = Self { child, folder };
-        let (sender, line) = mpsc::channel();
+        let input = child.stdin.take().map(Mutex::new);
+        let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
-            let mut lines = BufReader::new(output).lines();
-            let _ = sender.send(lines.next());
+            let lines = BufReader::new(output).lines();
+            lines
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
         });
-        match line.recv_timeout(START_BOUND) {
-            Ok(Some(Ok(line))) if line == "ready" => Ok(process),
-            Ok(Some(Ok(line))) if line.starts_with("missing: ") => {
+        let process = Self {
+            child,
+            input,
+            answers: Mutex::new(lines),
+            folder,
+        };
+        match process.answer() {
+            Ok(line) if line == "ready" => Ok(process),
+            Ok(line) if line.starts_with("missing: ") => {
                 Err(line.trim_start_matches("missing: ").to_owned())
             }
             answer => {
@@ -63,6 +74,25 @@ impl ClusterProcess {
                 panic!("the cluster is not ready: {answer:?}\n{said}")
             }
         }
+    }
+
+    fn answer(&self) -> Result<String, mpsc::RecvTimeoutError> {
+        let answers = self.answers.lock().expect("the answers");
+        answers.recv_timeout(START_BOUND)
+    }
+
+    /// Has the script obey a command.
+    ///
+    /// # Panics
+    /// If it does not succeed in time.
+    #[track_caller]
+    pub(super) fn command(&self, command: &str) {
+        let input = self.input.as_ref().expect("it runs").lock();
+        let sent = writeln!(input.expect("the input"), "{command}");
+        sent.unwrap_or_else(|error| panic!("{command}: {error}"));
+        let answer = self.answer();
+        let said = || fs::read_to_string(self.folder().join("run.log")).unwrap_or_default();
+        assert_eq!(answer.as_deref(), Ok("ready"), "{command}: {}", said());
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -99,7 +129,7 @@ impl Drop for ClusterProcess {
         reason = "paces a loop with a deadline; std has no bounded wait for a child"
     )]
     fn drop(&mut self) {
-        drop(self.child.stdin.take());
+        drop(self.input.take());
         let deadline = Instant::now() + END_BOUND;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > deadline {
