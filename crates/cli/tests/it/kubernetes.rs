@@ -150,11 +150,46 @@ fn resources_are_checked_and_have_statuses(cluster: &Cluster) {
             other => Err(format!("{other:?}")),
         }
     });
-    wait_for("a status", PATIENCE, || {
+    until_status(cluster, "peerauthentication/default", "True");
+}
+
+/// Without its webhooks no pod starts without a sidecar, and resources are admitted unchecked: their status says it later.
+fn what_is_known_goes_on_without_a_control_plane(cluster: &Cluster) {
+    let scale = |replicas: &str| {
+        let deployment = ["-n", "istio-system", "scale", "deployment/istiod", replicas];
+        cluster.kubectl(&deployment).expect("scaled");
+    };
+    scale("--replicas=0");
+    wait_for("the control planes are gone", PATIENCE, || {
+        let pods = ["-n", "istio-system", "get", "pods", "-l", "app=istiod"];
+        let left = cluster.kubectl(&[&pods[..], &["-o", "name"]].concat())?;
+        left.is_empty().then_some(()).ok_or(left)
+    });
+    for _ in 0..20 {
+        assert_eq!(get(cluster, CLIENT, WEB).as_deref(), Ok("200"));
+    }
+    let late = cluster.apply(&client("shop", "late", "", ""));
+    let refused = late.expect_err("it would have no sidecar");
+    assert!(refused.contains("failed calling webhook"), "{refused}");
+    let unchecked = "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: unchecked, namespace: shop}, \
+                     spec: {hosts: [web], http: [{route: [{destination: {hots: web}}]}]}}";
+    cluster.apply(unchecked).expect("admitted");
+    scale("--replicas=2");
+    until_ready(cluster, "istio-system", "deployment/istiod", "Available");
+    wait_for("the pod is admitted", PATIENCE, || {
+        cluster.apply(&client("shop", "late", "", ""))
+    });
+    until_ready(cluster, "shop", "pod/late", "Ready");
+    until_answered(cluster, ("shop", "late"), WEB);
+    until_status(cluster, "virtualservice/unchecked", "False");
+}
+
+/// Waits until the condition `Reconciled` of an object of the shop has this status.
+fn until_status(cluster: &Cluster, what: &str, status: &str) {
+    wait_for(&format!("the status of {what}"), PATIENCE, || {
         let path = r#"jsonpath={.status.conditions[?(@.type=="Reconciled")].status}"#;
-        let get = ["-n", "shop", "get", "peerauthentication", "default", "-o"];
-        let found = cluster.kubectl(&[&get[..], &[path]].concat())?;
-        (found == "True").then_some(()).ok_or(found)
+        let found = cluster.kubectl(&["-n", "shop", "get", what, "-o", path])?;
+        (found == status).then_some(()).ok_or(found)
     });
 }
 
@@ -206,21 +241,7 @@ fn one_command_brings_the_mesh_to_a_cluster_and_one_takes_it_away() {
     resources_are_checked_and_have_statuses(cluster);
     kubernetes_pages::are_read(cluster);
     gateways_let_clients_in(cluster);
-    // Without a control plane what is known goes on, and its pods come back.
-    let delete = [
-        "-n",
-        "istio-system",
-        "delete",
-        "pod",
-        "-l",
-        "app=istiod",
-        "--wait=false",
-    ];
-    cluster.kubectl(&delete).expect("deleted");
-    for _ in 0..20 {
-        assert_eq!(get(cluster, CLIENT, WEB).as_deref(), Ok("200"));
-    }
-    until_ready(cluster, "istio-system", "deployment/istiod", "Available");
+    what_is_known_goes_on_without_a_control_plane(cluster);
     cluster
         .kubectl(&["delete", "namespace", "shop", "outside", "--wait=false"])
         .expect("deleted");
