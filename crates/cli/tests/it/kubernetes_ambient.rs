@@ -1,5 +1,5 @@
-//! Ambient mode on a real cluster: a running pod joins by a label and leaves by its removal, new pods start enrolled, and the
-//! traffic survives the end of a node agent.
+//! Ambient mode on a real cluster: a running pod joins by a label and leaves by its removal, new pods start enrolled, a waypoint
+//! comes and goes, and the traffic survives the end of a node agent.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,9 @@ use crate::kubernetes_kit::{
     PATIENCE, client, get, install, server_pod, service, until_answered, until_ready,
     until_refused, voile,
 };
+use crate::kubernetes_waypoint;
 
-const NAMESPACE: &str = "orchard";
+pub(crate) const NAMESPACE: &str = "orchard";
 const REDIRECTION: &str = r"jsonpath={.metadata.annotations.ambient\.istio\.io/redirection}";
 
 const WEB: &str = "http://web/";
@@ -148,6 +149,7 @@ fn a_label_brings_running_pods_into_the_mesh_and_its_removal_takes_them_out() {
     println!(
         "enrolment of a running pod, from before kubectl label to the record as kubectl shows it: {times:?}"
     );
+    kubernetes_waypoint::applies_routes_and_policies_and_goes(cluster, NEWCOMER);
     traffic_survives_an_agent(cluster);
     an_update_cuts_no_connection(cluster);
     kubernetes_capture::is_by_the_plugin(cluster, (NAMESPACE, "stranger"));

@@ -61,6 +61,7 @@ mod kubernetes_pages;
 mod kubernetes_rotation;
 mod kubernetes_tutorial;
 mod kubernetes_upgrade;
+mod kubernetes_waypoint;
 mod leaks;
 mod liars;
 mod lifecycle;

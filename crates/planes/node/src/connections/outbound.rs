@@ -28,13 +28,24 @@ use crate::route::{ConnectionPurpose, Draw, NetworkGateway, RouteError, RouteTar
 use crate::same_node;
 use crate::tunnel::{self, TunnelEnd};
 use crate::verified_peers::{PeerBond, ProvenPeer, REVOKED};
-use crate::worker::{NodeWorker, own};
+use crate::worker::{NodeWorker, WorkerView, own};
 
 /// Stands for no idle limit of a relay: the kernel's keep-alive notices a peer that is gone.
 pub(crate) const NO_IDLE_LIMIT: Duration = Duration::from_hours(24 * 365);
 
 /// Endpoints of a service whose names are looked up for one connection, until one leads somewhere. Its client waits meanwhile.
 const MAX_NAMES_TRIED: usize = 3;
+
+/// Pauses before a waypoint is asked again for a destination that it does not know, or another way is taken: the control plane
+/// tells node proxies and waypoints of a new label one after another.
+const WAYPOINT_PAUSES: [Duration; 4] = [
+    Duration::from_millis(10),
+    Duration::from_millis(40),
+    Duration::from_millis(160),
+    Duration::from_millis(640),
+];
+/// A waypoint's answer for a destination that it does not know.
+const NOT_FOUND: u16 = 404;
 
 /// ztunnel's words for failures.
 pub(crate) const CONNECT: &str = "CONNECT";
@@ -64,6 +75,8 @@ pub(crate) struct OutboundError {
     /// ztunnel's word for it.
     pub(crate) flags: &'static str,
     pub(crate) reason: Arc<str>,
+    /// The other proxy does not know the destination.
+    unknown_there: bool,
 }
 
 /// The connections to other proxies.
@@ -103,6 +116,13 @@ enum OutboundPath {
     /// In plaintext, over this connection.
     Plain(TcpStream),
     /// Through a tunnel.
+    Tunnel(Opened),
+}
+
+/// The same before a connection in plaintext is opened.
+enum NextHop {
+    Home(Arc<Pod>),
+    Plain,
     Tunnel(Opened),
 }
 
@@ -177,46 +197,81 @@ async fn begin<'a>(
     let Some(view) = worker.known_later(view, knows).await else {
         return refused(&"the control plane does not know this pod");
     };
-    let Some(source) = own(&view, pod, client.ip()) else {
-        return refused(&"the control plane does not know this pod");
-    };
-    let Some(view) = worker.known_way(&view, source, to).await else {
-        return refused(&format_args!(
-            "the control plane did not send the waypoint of {to} in time"
-        ));
-    };
-    let Some(source) = own(&view, pod, client.ip()) else {
-        return refused(&"the control plane does not know this pod");
-    };
-    let target = match target(worker, pod, (&view, source), to).await {
-        Ok(target) => target,
-        Err(refusal) => return refused(&refusal),
-    };
-    let record = record(worker, pod, (client, source), &target, began);
-    if let Some(there) = same_node::home(worker, &target) {
-        return Some((
-            OutboundPath::Home(there, Arc::clone(source), target.to),
-            record,
-        ));
+    let mut view = view;
+    let mut pauses = WAYPOINT_PAUSES.iter();
+    loop {
+        let found = caller_and_target(worker, pod, &view, (client, to)).await;
+        let (source, target) = match found {
+            Ok(found) => found,
+            Err(reason) => return refused(&reason),
+        };
+        let hop = match next_hop(worker, pod, (client, &source), &target).await {
+            Err(trouble) if trouble.unknown_there && target.waypoint.is_some() => {
+                if let Some(pause) = pauses.next() {
+                    tokio::time::sleep(*pause).await;
+                    view = worker.view();
+                    continue;
+                }
+                Err(trouble)
+            }
+            hop => hop,
+        };
+        let record = record(worker, pod, (client, &source), &target, began);
+        return match hop {
+            Ok(NextHop::Tunnel(opened)) => Some((OutboundPath::Tunnel(opened), record)),
+            Ok(NextHop::Home(there)) => {
+                Some((OutboundPath::Home(there, source, target.to), record))
+            }
+            Ok(NextHop::Plain) => {
+                let (server, record) = call(pod, tcp, (target.to, None), record).await?;
+                Some((OutboundPath::Plain(server), record))
+            }
+            Err(trouble) => {
+                reset(tcp);
+                record.close(trouble.flags, (0, 0), Some(trouble.to_string()));
+                None
+            }
+        };
+    }
+}
+
+/// The calling pod and its target, once the control plane has told the hops to it.
+async fn caller_and_target(
+    worker: &NodeWorker,
+    pod: &Arc<Pod>,
+    view: &Rc<WorkerView>,
+    (client, to): (SocketAddr, SocketAddr),
+) -> Result<(Arc<Resident>, RouteTarget), String> {
+    let unknown = || "the control plane does not know this pod".to_owned();
+    let source = own(view, pod, client.ip()).ok_or_else(unknown)?;
+    let view = worker.known_way(view, source, to).await;
+    let view =
+        view.ok_or_else(|| format!("the control plane did not send the waypoint of {to} in time"))?;
+    let source = own(&view, pod, client.ip()).ok_or_else(unknown)?;
+    let target = target(worker, pod, (&view, source), to).await;
+    let target = target.map_err(|refusal| refusal.to_string())?;
+    Ok((Arc::clone(source), target))
+}
+
+/// The next hop to a target. Opens the tunnel if it is one.
+async fn next_hop(
+    worker: &NodeWorker,
+    pod: &Arc<Pod>,
+    caller: (SocketAddr, &Arc<Resident>),
+    target: &RouteTarget,
+) -> Result<NextHop, OutboundError> {
+    if let Some(there) = same_node::home(worker, target) {
+        return Ok(NextHop::Home(there));
     }
     if target.expected.is_none() {
-        let (server, record) = call(pod, tcp, (target.to, None), record).await?;
-        return Some((OutboundPath::Plain(server), record));
+        return Ok(NextHop::Plain);
     }
-    let caller = (client, source);
     let opened = match &target.far {
-        None => open_tunnel(worker, pod, caller, &target).await,
+        None => open_tunnel(worker, pod, caller, target).await,
         // Boxed: few connections leave their network.
-        Some(far) => Box::pin(open_far(worker, pod, caller, &target, far)).await,
+        Some(far) => Box::pin(open_far(worker, pod, caller, target, far)).await,
     };
-    match opened {
-        Ok(opened) => Some((OutboundPath::Tunnel(opened), record)),
-        Err(trouble) => {
-            reset(tcp);
-            record.close(trouble.flags, (0, 0), Some(trouble.to_string()));
-            None
-        }
-    }
+    opened.map(NextHop::Tunnel)
 }
 
 /// Selects the target of a connection. Looks up an endpoint that is known by its name; if the name has no address,
@@ -285,6 +340,7 @@ fn trouble(flags: &'static str, reason: impl Display) -> OutboundError {
     OutboundError {
         flags,
         reason: reason.to_string().into(),
+        unknown_there: false,
     }
 }
 
@@ -441,6 +497,10 @@ async fn ask(
 fn unopened(error: TunnelOpenError) -> OutboundError {
     match error {
         TunnelOpenError::Denied => trouble(DENY, error),
+        TunnelOpenError::Status(NOT_FOUND) => OutboundError {
+            unknown_there: true,
+            ..trouble(CONNECT, error)
+        },
         _ => trouble(CONNECT, error),
     }
 }

@@ -139,8 +139,8 @@ impl TunnelTargets {
 }
 
 impl Servers {
-    /// Follows a plan. A server that is there as before keeps its connections and endpoints. A removed server leads its
-    /// connections nowhere: their clients may have proved less, or something else, than clients of another server.
+    /// Follows a plan. A server that is there as before keeps its connections and endpoints. A removed server of a gateway leads
+    /// its connections nowhere: their clients may have proved less, or something else, than clients of another server.
     fn follow(self, worker: &Worker, plan: &GatewayPlan, renewed: bool) -> (Self, bool) {
         let mut made = Self::default();
         let mut before = HashMap::new();
@@ -172,8 +172,11 @@ impl Servers {
             }
         }
         for (gone, door) in before.into_values() {
+            // A caller of a waypoint may have sent its request before it heard of the change. It is served as it was meant, the last
+            // one of its connection.
             if let Some(door) = door {
                 door.leave();
+                continue;
             }
             let nowhere = OutboundPlan {
                 services: Vec::new(),

@@ -33,6 +33,9 @@ const NOT_FOUND: u16 = 404;
 /// A caller that may not use this waypoint at all.
 const UNAUTHORIZED: u16 = 401;
 
+/// Time for the first request of a tunnel whose destination leaves the waypoint: its caller may not have heard of that.
+const FIRST_WORD: Duration = Duration::from_secs(1);
+
 /// Ends TLS, and hears who calls; gives what remains to be done.
 pub(in crate::worker) async fn tunnels(
     worker: Rc<Worker>,
@@ -173,7 +176,7 @@ async fn inside(
             let mut heard = Vec::new();
             let detected = tokio::select! {
                 detected = hear(&mut tunnel, &mut heard, patience) => detected.or(silent)?,
-                () = taker.idle_unwelcome() => return None,
+                () = abandoned(&taker) => return None,
             };
             let is_connect = transport::begins_connect(&heard);
             tunnel.unread(heard);
@@ -204,6 +207,12 @@ async fn inside(
         }
         _ => bytes(worker, slot, taker, stream, caller, None),
     })
+}
+
+/// Ready when the destination has left the waypoint, and the caller sends no request that it had begun before.
+async fn abandoned(taker: &MatchedServer) {
+    taker.idle_unwelcome().await;
+    tokio::time::sleep(FIRST_WORD).await;
 }
 
 /// Reads until the protocol is known; `None` if the client sends nothing in time, or closes.
