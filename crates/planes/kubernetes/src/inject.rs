@@ -29,7 +29,7 @@ pub use decision::SkipReason;
 pub use manifest::{
     InjectedManifest, ManifestError, inject_manifest, read_manifest, write_manifest,
 };
-pub(crate) use metadata::STATUS;
+pub(crate) use metadata::{STATUS, injected_by};
 pub use options::{InjectorOptions, LabelSelector};
 
 /// Container of the proxy.

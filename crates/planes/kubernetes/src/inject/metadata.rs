@@ -1,9 +1,12 @@
 //! Labels and annotations of an injected Pod.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 use voile_model::Labels;
 use voile_model::check::{canonical_name, canonical_revision};
 use voile_model::mesh::network::NETWORK;
+use voile_model::mesh::workload::TUNNEL;
 
 use super::annotations::{PodSettings, Template};
 use super::containers::METRICS_PORT;
@@ -62,6 +65,8 @@ pub(super) fn set(
     ];
     if settings.template == Template::Sidecar {
         labels.push((TLS_MODE, "istio".to_owned()));
+        // Node proxies reach a sidecar under STRICT by tunnels only.
+        labels.push((TUNNEL.0, TUNNEL.1.to_owned()));
     }
     labels.extend(network(request, options).map(|network| (NETWORK, network)));
     let group = group(pod, "labels");
@@ -82,6 +87,12 @@ pub(super) fn set(
         }
     }
     annotations.insert(STATUS.to_owned(), status(options, added).into());
+}
+
+/// The revision whose injector changed this Pod, by Istio's record of it. A label of the Pod may name a tag instead.
+pub(crate) fn injected_by(annotations: &BTreeMap<String, String>) -> Option<String> {
+    let status: Value = serde_json::from_str(annotations.get(STATUS)?).ok()?;
+    status["revision"].as_str().map(str::to_owned)
 }
 
 /// Istio's record of an injection. It writes `null` for an empty list.

@@ -10,6 +10,7 @@ use kube::{Client, ResourceExt};
 
 use super::{Checks, bounded, node_agent, some_of};
 use crate::error::ClusterError;
+use crate::inject::injected_by;
 use crate::install::InstallError;
 use crate::install::chart::Release;
 use crate::install::wait::{deployment_name, explain, rollout};
@@ -172,11 +173,9 @@ async fn proxies(
     } else {
         release.revision()
     };
-    let sidecars = listed.iter().filter(|pod| {
-        let labels = pod.labels().get("istio.io/rev");
-        pod.annotations().contains_key("sidecar.istio.io/status")
-            && labels.is_none_or(|one| one == label)
-    });
+    let sidecars = listed
+        .iter()
+        .filter(|pod| injected_by(pod.annotations()).as_deref() == Some(label));
     let sidecars = sidecars.count();
     let control = listed.iter().filter(|pod| {
         let is = |name: &str, value: &str| pod.labels().get(name).is_some_and(|one| one == value);
