@@ -9,7 +9,7 @@ STATE=$CACHE/state/${VOILE_CLUSTER:-default} # of the cluster that `up` starts
 KUBERNETES=1.36.3
 COREDNS=1.14.7
 GATEWAY_API=1.6.3 # of the conformance suite
-ISTIO_ECHO=v0.0.0-20260827124520-eed52ebb66ad # commit of Istio whose echo server the suite's mesh cases call
+ISTIO=v0.0.0-20260827124520-eed52ebb66ad # commit of Istio: tests beside it, and the echo server that the suite's mesh cases call
 
 # Networks of a cluster with nodes. Each cluster has them in a network namespace of its own.
 LAN=10.89.0       # the control plane is .1, node N is .(10+N)

@@ -4,6 +4,10 @@ use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
+use voile_identity::AuthorityFiles;
 use voile_testkit::cluster::{Cluster, gateway_api_definition, wait_for};
 
 pub(crate) const VOILE: &str = env!("CARGO_BIN_EXE_voile");
@@ -153,6 +157,22 @@ pub(crate) fn install(cluster: &Cluster, arguments: &[&str]) {
     cluster.import_voile(Path::new(VOILE), IMAGE);
     let install = ["install", "--timeout", "90s", "--set", IMAGE_VALUES];
     voile(cluster, &[&install[..], arguments].concat());
+}
+
+/// Writes the Secret `cacerts`, the authority of the mesh.
+pub(crate) fn write_authority(cluster: &Cluster, files: &AuthorityFiles) {
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "cacerts", "namespace": "istio-system"},
+        "data": {
+            "ca-cert.pem": STANDARD.encode(&files.certificate),
+            "ca-key.pem": STANDARD.encode(&files.key),
+            "root-cert.pem": STANDARD.encode(&files.roots),
+            "cert-chain.pem": "",
+        },
+    });
+    cluster.apply(&secret.to_string()).expect("a secret");
 }
 
 /// Gateway API's definitions of Gateways and HTTPRoutes.

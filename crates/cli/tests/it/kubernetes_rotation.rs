@@ -1,34 +1,18 @@
 //! The root of a mesh is replaced on a real cluster, while a caller opens a new connection for each request. No request fails.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use serde_json::json;
 use std::time::SystemTime;
-use voile_identity::{Authority, AuthorityFiles, TrustDomain};
+use voile_identity::{Authority, TrustDomain};
 use voile_testkit::cluster::{Cluster, wait_for};
 
 use crate::kubernetes_caller::ClusterCaller;
-use crate::kubernetes_kit::{PATIENCE, install, server_deployment, service, until_ready};
+use crate::kubernetes_kit::{
+    PATIENCE, install, server_deployment, service, until_ready, write_authority,
+};
 
 /// Each request proves itself anew.
 const ONE_REQUEST_PER_CONNECTION: &str = "{apiVersion: networking.istio.io/v1, kind: DestinationRule, \
     metadata: {name: web, namespace: shop}, \
     spec: {host: web, trafficPolicy: {connectionPool: {http: {maxRequestsPerConnection: 1}}}}}";
-
-fn replace_authority(cluster: &Cluster, files: &AuthorityFiles) {
-    let secret = json!({
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "cacerts", "namespace": "istio-system"},
-        "data": {
-            "ca-cert.pem": STANDARD.encode(&files.certificate),
-            "ca-key.pem": STANDARD.encode(&files.key),
-            "root-cert.pem": STANDARD.encode(&files.roots),
-            "cert-chain.pem": "",
-        },
-    });
-    cluster.apply(&secret.to_string()).expect("a secret");
-}
 
 /// Waits until the ConfigMap of the shop holds so many roots.
 fn until_roots(cluster: &Cluster, count: usize) -> String {
@@ -66,7 +50,7 @@ fn another_root_loses_no_request() {
 
     let domain = TrustDomain::new("cluster.local").expect("a domain");
     let new = Authority::generate(&domain, SystemTime::now()).expect("an authority");
-    replace_authority(cluster, &new);
+    write_authority(cluster, &new);
     let both = until_roots(cluster, 2);
     assert!(
         both.contains(old.trim()) && both.contains(new.roots.trim()),

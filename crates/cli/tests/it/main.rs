@@ -53,6 +53,7 @@ mod insight;
 mod install;
 mod kubernetes;
 mod kubernetes_ambient;
+mod kubernetes_beside_istio;
 mod kubernetes_caller;
 mod kubernetes_capture;
 mod kubernetes_examples;

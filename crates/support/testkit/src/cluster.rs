@@ -116,6 +116,17 @@ pub fn kubectl() -> PathBuf {
     process::cache().join("bin/kubectl")
 }
 
+/// The folder of Istio's images (`pilot.tar`, `proxyv2.tar`) and of `bin/istioctl`, which `tests/cluster/istio` makes. Returns none,
+/// and the test is skipped, if it has not run.
+#[must_use]
+#[track_caller]
+pub fn istio() -> Option<PathBuf> {
+    let folder = process::cache().join("istio");
+    let missing = || format!("{} is missing", folder.display());
+    let built = folder.join("built").is_file().then(|| folder.clone());
+    require(Prerequisite::Istio, built.ok_or_else(missing))
+}
+
 /// A definition of a kind of Gateway API, version v1, that accepts every field.
 #[must_use]
 pub fn gateway_api_definition(kind: &str, plural: &str, scope: &str) -> String {

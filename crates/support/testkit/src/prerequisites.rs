@@ -82,6 +82,7 @@ prerequisites! {
     Ratelimit "ratelimit" "run `tests/peers/build`, and put its folder on the path or name the program by RATELIMIT";
     ApiServer "api-server" "run tests/cluster/build (needs Go and the Go module proxy), and install openssl and curl";
     Cluster "cluster" "run tests/cluster/build, and run the tests as root with the packages that tests/cluster/README.md lists";
+    Istio "istio" "run tests/cluster/istio (needs Go, the Go module proxy, nft and a stock Envoy)";
     Helm "helm" "run `tests/peers/build`, and put its folder on the path or name the program by HELM";
     CargoDeny "cargo-deny" "run `cargo install cargo-deny` (only .ci/dependencies needs it)";
 }
