@@ -29,6 +29,7 @@ macro_rules! eprintln {
     };
 }
 
+mod help;
 mod inspect;
 mod kubernetes;
 mod lab;
@@ -36,7 +37,7 @@ mod serve;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches as _, Parser, Subcommand};
 
 use self::inspect::{
     analyze, config, events, explain, explain_code, export, generate, status, who_can,
@@ -47,7 +48,7 @@ use self::serve::{agent, control, echo, proxy, redirect, relay, revoke, token, u
 
 /// A service mesh, and the laboratory that measures it.
 #[derive(Debug, Parser)]
-#[command(name = "voile", version, propagate_version = true)]
+#[command(name = "voile", version = env!("VOILE_VERSION"), propagate_version = true)]
 pub(crate) struct Voile {
     #[command(subcommand)]
     command: Command,
@@ -129,6 +130,10 @@ enum Command {
     Decide(decide::DecideArgs),
     #[command(about = "Relay TCP bytes between two addresses: the lab's floor")]
     Relay(relay::RelayArgs),
+    #[command(about = "Print a script that completes commands and options in a shell")]
+    Completions(help::CompletionsArgs),
+    #[command(about = "Write the manual pages into a folder")]
+    Man(help::ManArgs),
 }
 
 impl Voile {
@@ -167,17 +172,23 @@ impl Voile {
             Command::Echo(args) => echo::run(args),
             Command::Decide(args) => decide::run(&args),
             Command::Relay(args) => relay::run(args),
+            Command::Completions(args) => args.run(),
+            Command::Man(args) => args.run(),
         }
     }
 }
 
 /// Chooses the command by the arguments, or by the program's name: a container runtime runs its plugins without arguments.
 pub(crate) fn main() -> ExitCode {
-    let program = std::env::args_os().next().unwrap_or_default();
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().unwrap_or_default();
     match std::path::Path::new(&program).file_name() {
-        Some(name) if name == voile_kubernetes::cni::PLUGIN => cni::run(),
-        _ => Voile::parse().run(),
+        Some(name) if name == voile_kubernetes::cni::PLUGIN => return cni::run(),
+        _ if arguments.next().is_none() => return help::print_first_steps(),
+        _ => {}
     }
+    let chosen = Voile::from_arg_matches(&help::command().get_matches());
+    chosen.unwrap_or_else(|error| error.exit()).run()
 }
 
 /// Runs a command that asks a cluster, on a runtime of its own. `failed` makes the error of a runtime that does not start.
