@@ -15,7 +15,7 @@ mod plan;
 mod propagation;
 mod proxy;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -38,6 +38,9 @@ pub struct Settings {
     pub control: Vec<String>,
     /// Its state directory: the root to believe and the key of tokens.
     pub state: PathBuf,
+    /// A folder with the proxies' tokens, in files `NAMESPACE_POD`: the cluster's, whose key no proxy has. Without it tokens are made
+    /// with the key of the state directory.
+    pub tokens: Option<PathBuf>,
     /// The folder of YAML that it reads, too.
     pub config: PathBuf,
     /// Number of proxies.
@@ -63,8 +66,7 @@ pub async fn run(
     say: impl Fn(&str),
 ) -> Result<(), String> {
     let parts = plan::read(&settings)?;
-    let state = StateDir::open(&settings.state).map_err(|e| e.to_string())?;
-    let key = TokenKey::open(&state).map_err(|e| e.to_string())?;
+    let source = TokenSource::open(&settings)?;
     let root = settings.state.join("root-cert.pem");
     let root_pem =
         std::fs::read_to_string(&root).map_err(|e| format!("{}: {e}", root.display()))?;
@@ -76,13 +78,7 @@ pub async fn run(
     let began = now_ns();
     let (proxies, mut tokens) = (LocalSet::new(), Vec::new());
     for part in parts.into_iter().enumerate() {
-        let subject = TokenSubject {
-            namespace: part.1.namespace.clone(),
-            service_account: part.1.service_account.clone(),
-            pod: Some(part.1.pod.clone()),
-        };
-        let token = key.mint(&subject, TOKEN_AUDIENCE, SystemTime::now(), TOKEN_TTL);
-        let token = token.map_err(|e| e.to_string())?;
+        let token = source.token(&part.1)?;
         tokens.push(token.clone());
         let (control, wires) = (Rc::clone(&control), wires.clone());
         let proxy = Simulated::new(part, token, control, wires, ledger.clone());
@@ -111,6 +107,44 @@ pub async fn run(
     let report = lock(&ledger).report();
     say(&serde_json::to_string(&report).unwrap_or_default());
     ended
+}
+
+/// The source of the proxies' tokens.
+enum TokenSource<'a> {
+    Key(TokenKey),
+    Folder(&'a Path),
+}
+
+impl<'a> TokenSource<'a> {
+    fn open(settings: &'a Settings) -> Result<Self, String> {
+        if let Some(folder) = &settings.tokens {
+            return Ok(Self::Folder(folder));
+        }
+        let state = StateDir::open(&settings.state).map_err(|e| e.to_string())?;
+        TokenKey::open(&state)
+            .map(Self::Key)
+            .map_err(|e| e.to_string())
+    }
+
+    fn token(&self, proxy: &SimulatedProxy) -> Result<String, String> {
+        match self {
+            Self::Key(key) => {
+                let subject = TokenSubject {
+                    namespace: proxy.namespace.clone(),
+                    service_account: proxy.service_account.clone(),
+                    pod: Some(proxy.pod.clone()),
+                };
+                let token = key.mint(&subject, TOKEN_AUDIENCE, SystemTime::now(), TOKEN_TTL);
+                token.map_err(|e| e.to_string())
+            }
+            Self::Folder(folder) => {
+                let file = folder.join(format!("{}_{}", proxy.namespace, proxy.pod));
+                let token = std::fs::read_to_string(&file);
+                let token = token.map_err(|e| format!("{}: {e}", file.display()))?;
+                Ok(token.trim().to_owned())
+            }
+        }
+    }
 }
 
 pub(crate) fn lock(ledger: &Shared) -> std::sync::MutexGuard<'_, Ledger> {

@@ -20,6 +20,10 @@ pub(crate) struct CrowdArgs {
     /// The control plane's state directory: the root to trust, and the key of the proxies' tokens.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
+    /// A folder with a token for each proxy, in files NAMESPACE_POD, such as a cluster's API server makes them. The state directory
+    /// then holds only the root.
+    #[arg(long, value_name = "DIR")]
+    tokens: Option<PathBuf>,
     /// The control plane; of several (separated by commas, or the option repeated) each proxy picks one at random.
     #[arg(
         long,
@@ -54,6 +58,7 @@ pub(crate) fn run(args: CrowdArgs) -> ExitCode {
     let settings = voile_crowd::Settings {
         control: args.control,
         state: args.state,
+        tokens: args.tokens,
         config: args.config,
         proxies: args.proxies,
         services: args.services,
