@@ -1,5 +1,6 @@
 //! The authority's key in a Secret, where other replicas, and Istio, find it.
 
+mod elsewhere;
 mod external;
 mod keeper;
 mod rotation;
@@ -17,6 +18,7 @@ use voile_model::TrustDomain;
 
 use crate::control_plane::ClusterOptions;
 use crate::error::ClusterError;
+pub(crate) use elsewhere::ElsewhereAuthority;
 use external::KubernetesSigner;
 pub(crate) use keeper::AuthorityKeeper;
 
@@ -45,6 +47,8 @@ struct SecretAuthority {
 pub(crate) struct OpenAuthority {
     secret: SecretAuthority,
     external: Option<ExternalAuthority>,
+    /// True if another signs the certificates of workloads.
+    is_external: bool,
     /// The authority in force.
     pub(crate) store: AuthorityStore,
 }
@@ -83,10 +87,12 @@ impl OpenAuthority {
             object: format!("secrets/{namespace}/{}", secret.secret),
             reason,
         })?;
-        let authority = limited(authority, longest, external.is_some());
+        let is_external = external.is_some() || cluster.ca_address.is_some();
+        let authority = limited(authority, longest, is_external);
         Ok(Self {
             secret,
             external,
+            is_external,
             store: Arc::new(authority).into(),
         })
     }

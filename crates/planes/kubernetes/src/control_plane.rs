@@ -13,9 +13,9 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use voile_control::{Control, ControlError, ControlOptions, Credentials, Reporter};
-use voile_identity::AuthorityStore;
+use voile_identity::{AuthorityStore, ExternalSigner};
 
-use crate::authority::{AuthorityKeeper, OpenAuthority};
+use crate::authority::{AuthorityKeeper, ElsewhereAuthority, OpenAuthority};
 use crate::connect::{ClusterAddress, connect};
 use crate::election::Candidate;
 use crate::error::ClusterError;
@@ -50,6 +50,68 @@ pub struct ClusterOptions {
     pub root_overlap: Duration,
     /// Signer of CertificateSigningRequests that signs the certificates of workloads in the authority's place.
     pub external_signer: Option<String>,
+    /// `HOST:PORT` of the authority that injected proxies ask for certificates in place of the control plane.
+    pub ca_address: Option<String>,
+    /// True if the control plane signs nothing: its own certificate is in the Secret `istiod-tls`, and others write the ConfigMap with
+    /// the roots.
+    pub signs_nothing: bool,
+}
+
+/// Where the control plane's certificate comes from.
+enum OpenedAuthority {
+    Own(Box<OpenAuthority>),
+    Elsewhere(Box<ElsewhereAuthority>),
+}
+
+impl OpenedAuthority {
+    async fn open(
+        client: Client,
+        cluster: &ClusterOptions,
+        longest: Duration,
+    ) -> Result<Self, ClusterError> {
+        if !cluster.signs_nothing {
+            let own = OpenAuthority::open(client, cluster, longest).await?;
+            return Ok(Self::Own(Box::new(own)));
+        }
+        let elsewhere = ElsewhereAuthority::open(client, &cluster.namespace).await;
+        let elsewhere =
+            elsewhere.ok_or_else(|| ClusterError::Config("its watch ended".to_owned()))?;
+        Ok(Self::Elsewhere(Box::new(elsewhere)))
+    }
+
+    fn store(&self) -> AuthorityStore {
+        match self {
+            Self::Own(own) => own.store.clone(),
+            Self::Elsewhere(elsewhere) => elsewhere.store.clone(),
+        }
+    }
+
+    fn signer(&self) -> Option<Arc<dyn ExternalSigner>> {
+        match self {
+            Self::Own(own) => own.signer(),
+            Self::Elsewhere(_) => None,
+        }
+    }
+
+    /// Follows it for ever.
+    async fn keep(
+        self,
+        client: Client,
+        cluster: ClusterOptions,
+        longest: Duration,
+        leads: watch::Receiver<bool>,
+    ) {
+        match self {
+            Self::Own(own) => {
+                let place = (&*cluster.namespace, &*cluster.replica);
+                let times = (cluster.root_overlap, longest);
+                AuthorityKeeper::new(client, place, *own, times, leads)
+                    .keep()
+                    .await;
+            }
+            Self::Elsewhere(elsewhere) => elsewhere.keep().await,
+        }
+    }
 }
 
 /// Why a control plane on a cluster does not start.
@@ -98,8 +160,8 @@ impl ControlPlane {
         let listener = cluster.injection.as_ref();
         let listener = listener.map(|(address, _)| listen(*address)).transpose()?;
         let longest = options.certificate_ttl;
-        let opened = OpenAuthority::open(client.clone(), &cluster, longest).await?;
-        let authority = opened.store.clone();
+        let opened = OpenedAuthority::open(client.clone(), &cluster, longest).await?;
+        let authority = opened.store();
         let settings = of_revision("istio", &cluster.revision);
         let source = ClusterSource::start(client.clone(), (namespace, &settings)).await?;
         let tokens = Arc::new(ClusterTokens::start(client.clone(), source.store()).await?);
@@ -137,16 +199,10 @@ impl ControlPlane {
         let lease = of_revision("voile-leader", &cluster.revision);
         let (candidate, leads) =
             Candidate::new(client.clone(), namespace, lease, cluster.replica.clone());
-        let keeper = AuthorityKeeper::new(
-            client,
-            (namespace, &cluster.replica),
-            opened,
-            (cluster.root_overlap, longest),
-            leads.clone(),
-        );
-        tasks.spawn(keeper.keep());
+        tasks.spawn(opened.keep(client, cluster.clone(), longest, leads.clone()));
         let duties = Duties {
             authority,
+            writes_roots: !cluster.signs_nothing,
             revision: cluster.revision,
             statuses,
             pods,
@@ -181,6 +237,7 @@ fn injector_options(cluster: &ClusterOptions, service: &str) -> InjectorOptions 
         revision: cluster.revision.clone(),
         discovery_address: format!("{service}:15012"),
         cni: cluster.cni,
+        ca_address: cluster.ca_address.clone(),
         ..InjectorOptions::default()
     }
 }
@@ -201,6 +258,8 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ClusterError> {
 #[derive(Clone)]
 struct Duties {
     authority: AuthorityStore,
+    /// True if the ConfigMaps with the roots are ours.
+    writes_roots: bool,
     revision: String,
     statuses: StatusWriter,
     /// Options of the Pods of Gateways, and the file of the mesh's settings. None where the image of proxies is not known.
@@ -220,7 +279,7 @@ impl Duties {
             Deployer::new(client(), store.clone(), options, settings, names).run()
         });
         tokio::join!(
-            keep_roots(client(), self.authority, self.revision),
+            keep_roots(client(), self.authority, self.writes_roots, self.revision),
             self.statuses.keep(),
             gateways::keep_classes(client(), store.clone()),
             OptionFuture::from(deployer),
@@ -229,14 +288,20 @@ impl Duties {
 }
 
 /// Brings the roots of the moment to namespaces and webhooks, for ever.
-async fn keep_roots(client: Client, authority: AuthorityStore, revision: String) {
+async fn keep_roots(
+    client: Client,
+    authority: AuthorityStore,
+    writes_config_maps: bool,
+    revision: String,
+) {
     let mut authorities = authority.subscribe();
     loop {
         let root = authorities.borrow_and_update().root_pem().to_owned();
         let (client, known) = (|| client.clone(), || root.clone());
+        let maps = writes_config_maps.then(|| roots::keep_config_maps(client(), known()));
         let keep = async {
             tokio::join!(
-                roots::keep_config_maps(client(), known()),
+                OptionFuture::from(maps),
                 roots::keep_webhooks::<MutatingWebhookConfiguration>(
                     client(),
                     known(),

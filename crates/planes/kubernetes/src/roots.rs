@@ -23,8 +23,8 @@ use crate::error::explain;
 use crate::install::MANAGER;
 
 /// Name of the ConfigMap, and its only key; pods of the mesh mount it.
-const CONFIG_MAP: &str = "istio-ca-root-cert";
-const ROOT: &str = "root-cert.pem";
+pub(crate) const CONFIG_MAP: &str = "istio-ca-root-cert";
+pub(crate) const ROOT: &str = "root-cert.pem";
 /// Namespaces of the cluster's own parts. Their pods are never injected. Istio leaves out the same.
 pub(crate) const SYSTEM_NAMESPACES: [&str; 4] = [
     "kube-system",

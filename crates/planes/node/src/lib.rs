@@ -88,6 +88,8 @@ pub struct NodeOptions {
     pub agent: PathBuf,
     /// `https://host:port` of each control plane.
     pub control: Vec<String>,
+    /// `https://host:port` of a certificate authority beside the control plane.
+    pub authority: Option<String>,
     /// Part of the mesh that the proxy subscribes to.
     pub subscription: Subscription,
     /// PEM file of the mesh's root.
@@ -303,16 +305,21 @@ fn means(
     dispatcher: &Rc<Dispatcher>,
     directory: Rc<Directory>,
 ) -> ServingContext {
+    let certificates = ClientSettings {
+        control: options.control.clone(),
+        root_cert: options.root_cert.clone(),
+        token_file: Some(options.token_file.clone()),
+        join_token_file: None,
+        ttl: None,
+    };
+    let authority = options.authority.clone();
     ServingContext {
         asker,
         directory,
         dispatcher: Rc::clone(dispatcher),
-        certificates: ClientSettings {
-            control: options.control.clone(),
-            root_cert: options.root_cert.clone(),
-            token_file: Some(options.token_file.clone()),
-            join_token_file: None,
-            ttl: None,
+        certificates: match authority {
+            None => certificates,
+            Some(address) => certificates.at_authority(address),
         },
         trust_domain: options.trust_domain.clone(),
         aliases: options.trust_domain_aliases.clone(),

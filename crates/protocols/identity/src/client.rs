@@ -16,9 +16,10 @@ use tokio::sync::{Semaphore, watch};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as TlsIdentity};
 use tonic::{Code, Request, Status};
-use voile_model::Identity;
+use voile_model::{Identity, TrustDomain};
 use voile_proto::certificate::IstioCertificateRequest;
 
+use crate::authority::DEFAULT_TTL;
 use crate::chain::verify_server_chain;
 use crate::external::IDENTITY_METADATA;
 use crate::generated::certificate_service::istio_certificate_service_client::IstioCertificateServiceClient;
@@ -26,7 +27,7 @@ use crate::keys::{Keys, WorkloadCertificate};
 use crate::refresh::{MIN_REFRESH, next_refresh, retry_delay};
 use crate::service::IMPERSONATED_IDENTITY;
 use crate::store::{CertificateStore, TrustBundle};
-use crate::token::MAX_TOKEN_BYTES;
+use crate::token::{MAX_TOKEN_BYTES, unverified_identity};
 
 /// Longest wait after a join token was refused: only a new file helps, and whoever writes one may wait so long, or start the
 /// proxy again.
@@ -54,6 +55,9 @@ pub enum ClientError {
     /// Nothing is configured by which to prove who we are, and no certificate is held.
     #[error("neither a token file nor a valid certificate: create a token with `voile token`")]
     NoCredential,
+    /// The token names no service account, so the request cannot name one.
+    #[error("the token names no service account")]
+    NamesNobody,
     /// There is nobody to ask.
     #[error("no control plane address is given")]
     NoControl,
@@ -105,6 +109,19 @@ pub struct ClientSettings {
     pub join_token_file: Option<PathBuf>,
     /// The lifetime to ask for; `None` leaves it to the authority.
     pub ttl: Option<Duration>,
+}
+
+impl ClientSettings {
+    /// The same towards an authority beside the control plane, such as istio-csr: it signs only requests that name the caller, and
+    /// gives no lifetime of its own.
+    #[must_use]
+    pub fn at_authority(self, address: String) -> Self {
+        Self {
+            control: vec![address],
+            ttl: Some(DEFAULT_TTL),
+            ..self
+        }
+    }
 }
 
 /// The endpoint of the control plane, over TLS that trusts `root_pem` only; with `certificate` as client certificate
@@ -200,7 +217,7 @@ pub async fn new_certificate(
     credential: &Credential,
     ttl: Option<Duration>,
 ) -> Result<WorkloadCertificate, ClientError> {
-    certificate_for(channel, credential, ttl, None).await
+    certificate_for(channel, credential, ttl, (None, None)).await
 }
 
 /// The identity that a refused request should have named.
@@ -213,11 +230,12 @@ async fn certificate_for(
     channel: Channel,
     credential: &Credential,
     ttl: Option<Duration>,
-    subject: Option<&Identity>,
+    (subject, own): (Option<&Identity>, Option<Identity>),
 ) -> Result<WorkloadCertificate, ClientError> {
     let unusable = |error: &dyn fmt::Display| ClientError::Answer(error.to_string());
     let keys = Keys::generate().map_err(|error| unusable(&error))?;
-    let csr = keys.request(subject).map_err(|error| unusable(&error))?;
+    let named = subject.or(own.as_ref());
+    let csr = keys.request(named).map_err(|error| unusable(&error))?;
     let mut chain = request_for(channel.clone(), credential, csr, ttl, subject).await;
     // An external authority signs what the request says, so the control plane tells who we are.
     if let Err(status) = &chain
@@ -228,9 +246,9 @@ async fn certificate_for(
     }
     let chain = chain.map_err(|status| ClientError::Refused(Box::new(status)))?;
     let certificate = keys.certify(&chain).map_err(|error| unusable(&error))?;
-    if let Some(subject) = subject.filter(|subject| *subject != certificate.identity()) {
+    if let Some(named) = named.filter(|named| *named != certificate.identity()) {
         let found = certificate.identity();
-        let text = format!("the certificate is for {found}, not for {subject}");
+        let text = format!("the certificate is for {found}, not for {named}");
         return Err(ClientError::Answer(text));
     }
     Ok(certificate)
@@ -242,6 +260,8 @@ pub struct CertificateClient {
     settings: ClientSettings,
     store: Arc<CertificateStore>,
     subject: Option<Identity>,
+    /// Trust domain of the own identity, where requests name it.
+    names_itself: Option<TrustDomain>,
     turns: Option<Arc<Semaphore>>,
     published: watch::Sender<Option<Arc<WorkloadCertificate>>>,
 }
@@ -253,6 +273,7 @@ impl CertificateClient {
             settings,
             store,
             subject: None,
+            names_itself: None,
             turns: None,
             published: watch::Sender::new(None),
         }
@@ -263,6 +284,14 @@ impl CertificateClient {
     #[must_use]
     pub fn in_the_name_of(mut self, subject: Identity) -> Self {
         self.subject = Some(subject);
+        self
+    }
+
+    /// Names its own identity in each request: the service account of its token, in this trust domain. An authority beside the control
+    /// plane demands it.
+    #[must_use]
+    pub fn naming_itself(mut self, trust_domain: TrustDomain) -> Self {
+        self.names_itself = Some(trust_domain);
         self
     }
 
@@ -415,6 +444,18 @@ impl CertificateClient {
         Err(last)
     }
 
+    /// The own identity, where the request must name it.
+    fn own_identity(&self, credential: &Credential) -> Result<Option<Identity>, ClientError> {
+        let (Some(domain), None) = (&self.names_itself, &self.subject) else {
+            return Ok(None);
+        };
+        let own = match credential {
+            Credential::Bearer(token) => unverified_identity(token, domain),
+            Credential::Certificate => self.store.current().map(|held| held.identity().clone()),
+        };
+        own.map(Some).ok_or(ClientError::NamesNobody)
+    }
+
     async fn obtain_at(
         &self,
         control: &str,
@@ -435,7 +476,8 @@ impl CertificateClient {
             })?;
         let unusable = |error: &dyn fmt::Display| ClientError::Answer(error.to_string());
         let (ttl, subject) = (self.settings.ttl, self.subject.as_ref());
-        let certificate = certificate_for(channel, credential, ttl, subject).await?;
+        let own = self.own_identity(credential)?;
+        let certificate = certificate_for(channel, credential, ttl, (subject, own)).await?;
         check_usable(&certificate, SystemTime::now())?;
         if let Some(before) = self
             .store

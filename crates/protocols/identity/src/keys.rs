@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
-use rustls::crypto::aws_lc_rs::sign::any_ecdsa_type;
-use rustls::sign::CertifiedKey;
+use rustls::crypto::aws_lc_rs::sign::{any_ecdsa_type, any_supported_type};
+use rustls::sign::{CertifiedKey, SigningKey};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use voile_model::Identity;
@@ -190,6 +190,24 @@ pub(crate) fn certified_key(
         .map_err(|_| KeyError::Crypto("no PEM block `PRIVATE KEY`".into()))?;
     let key = any_ecdsa_type(&PrivateKeyDer::Pkcs8(der))
         .map_err(|error| KeyError::Crypto(error.to_string()))?;
+    matching(chain, key)
+}
+
+/// The same of a key that others made: of any type and encoding.
+pub(crate) fn foreign_certified_key(
+    key_pem: &str,
+    chain: Vec<CertificateDer<'static>>,
+) -> Result<CertifiedKey, KeyError> {
+    let der = PrivateKeyDer::from_pem_slice(key_pem.as_bytes())
+        .map_err(|_| KeyError::Crypto("no PEM block with a private key".into()))?;
+    let key = any_supported_type(&der).map_err(|error| KeyError::Crypto(error.to_string()))?;
+    matching(chain, key)
+}
+
+fn matching(
+    chain: Vec<CertificateDer<'static>>,
+    key: Arc<dyn SigningKey>,
+) -> Result<CertifiedKey, KeyError> {
     let certified = CertifiedKey::new(chain, key);
     certified
         .keys_match()

@@ -151,6 +151,7 @@ pub(crate) fn refused_request(error: &IssueError) -> Status {
         IssueError::Csr(CsrError::ForeignName { .. }) => {
             Status::permission_denied(error.to_string())
         }
+        IssueError::SignsNothing => Status::failed_precondition(error.to_string()),
         IssueError::Csr(_) | IssueError::Ttl(_) => Status::invalid_argument(error.to_string()),
         IssueError::ServerName(_) | IssueError::RootExpired | IssueError::Signing(_) => {
             tracing::error!(%error, "cannot issue a certificate");

@@ -189,6 +189,16 @@ struct ClusterArgs {
     #[arg(long, value_name = "NAME", requires = "kubernetes", value_parser = NonEmptyStringValueParser::new())]
     external_ca_signer: Option<String>,
 
+    /// Authority that injected proxies ask for their certificates in place of the control plane, such as cert-manager's istio-csr. It
+    /// speaks Istio's protocol (IstioCertificateService).
+    #[arg(long, value_name = "HOST:PORT", requires = "kubernetes", value_parser = NonEmptyStringValueParser::new())]
+    ca_address: Option<String>,
+
+    /// Sign nothing. The control plane's own certificate is in the Secret `istiod-tls`, and the roots are in the ConfigMap
+    /// `istio-ca-root-cert`, which others write. It starts when both are there.
+    #[arg(long, requires = "ca_address", conflicts_with = "external_ca_signer")]
+    no_ca_server: bool,
+
     /// Name of this replica, which no other has.
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value_t = replica())]
     replica: String,
@@ -222,6 +232,8 @@ impl ClusterArgs {
             cni: self.cni,
             root_overlap: self.root_overlap,
             external_signer: self.external_ca_signer,
+            ca_address: self.ca_address,
+            signs_nothing: self.no_ca_server,
         })
     }
 }

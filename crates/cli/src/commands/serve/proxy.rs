@@ -69,7 +69,7 @@ pub(crate) struct ProxyArgs {
     /// as that pod and under its policies, to its metrics and readiness and nothing else, so that they can be scraped in mutual TLS.
     #[arg(long, value_name = "NAME")]
     service_account: Option<String>,
-    /// With `--role node`: the trust domain of the pods' identities.
+    /// With `--role node`: the trust domain of the pods' identities. With `--ca-address`: that of the own identity.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local", value_parser = trust_domain)]
     trust_domain: voile_model::TrustDomain,
     /// With `--role node`: another name of the trust domain, whose identities are believed as callers (commas between several, or the
@@ -94,6 +94,10 @@ pub(crate) struct ProxyArgs {
         default_value = "https://127.0.0.1:15012"
     )]
     control: Vec<String>,
+    /// A certificate authority beside the control plane, such as cert-manager's istio-csr: certificates are asked for there, by the
+    /// token of `--token-file`. It is verified by `--root-cert`, too.
+    #[arg(long, value_name = "URL", requires = "token_file")]
+    ca_address: Option<String>,
     /// PEM file of the mesh's root, by which the control plane is verified.
     #[arg(long, value_name = "FILE")]
     root_cert: PathBuf,
@@ -322,6 +326,7 @@ fn options(
         membership,
         exec_probes: args.exec_probes,
         control: args.control,
+        authority: args.ca_address.map(|address| (address, args.trust_domain)),
         root_cert: args.root_cert,
         token_file: args.token_file,
         join_token_file: args.join_token_file,

@@ -35,6 +35,7 @@ pub(crate) struct AuthorityKeeper {
     /// `cacerts`, `istio-ca-secret` and `external-ca-cert`, as they were seen last.
     seen: [Option<Secret>; 3],
     external: Option<ExternalAuthority>,
+    is_external: bool,
     /// The last trouble: the same is told once.
     trouble: Option<String>,
     recorder: Recorder,
@@ -64,6 +65,7 @@ impl AuthorityKeeper {
             secret: opened.secret.secret,
             seen: [None, None, None],
             external: opened.external,
+            is_external: opened.is_external,
             trouble: None,
             leads,
         }
@@ -162,7 +164,7 @@ impl AuthorityKeeper {
             Err(reason) => return self.refuse(self.secret, &reason).await,
         };
         let roots = authority.roots().len();
-        let authority = limited(authority, self.longest, self.external.is_some());
+        let authority = limited(authority, self.longest, self.is_external);
         self.store.set(authority);
         let mut text = match (waited, self.rotation.waits()) {
             (true, false) => "the key of the Secret signs now".to_owned(),

@@ -209,6 +209,10 @@ fn arguments(settings: &PodSettings, options: &InjectorOptions) -> Vec<String> {
             }
         }
     }
+    if let Some(address) = &options.ca_address {
+        args.push(format!("--ca-address=https://{address}"));
+        args.push(format!("--trust-domain={}", config.trust_domain));
+    }
     args.extend(config.workers.map(|count| format!("--workers={count}")));
     args
 }

@@ -20,6 +20,8 @@ pub struct InjectorOptions {
     pub tags: Vec<String>,
     /// `host:port` of the control plane, unless MeshConfig or the Pod names another.
     pub discovery_address: String,
+    /// `host:port` of an authority that proxies ask for certificates in place of the control plane.
+    pub ca_address: Option<String>,
     /// Name of the cluster.
     pub cluster: String,
     /// Name of the Pods' network; empty if there is one network.
@@ -52,6 +54,7 @@ impl Default for InjectorOptions {
             revision: "default".to_owned(),
             tags: Vec::new(),
             discovery_address: "istiod.istio-system.svc:15012".to_owned(),
+            ca_address: None,
             cluster: "Kubernetes".to_owned(),
             network: String::new(),
             cni: false,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use voile_model::mesh::MeshConfig;
-use voile_model::parse_duration;
+use voile_model::{TrustDomain, parse_duration};
 
 use super::InjectorOptions;
 use super::annotations::Variables;
@@ -25,6 +25,8 @@ const HEARD_ELSEWHERE: [&str; 3] = [
 pub(super) struct ProxyConfig {
     /// `host:port` of the control plane.
     pub(super) discovery_address: String,
+    /// Trust domain of the mesh.
+    pub(super) trust_domain: TrustDomain,
     /// Worker threads; `None` leaves the choice to the proxy.
     pub(super) workers: Option<u32>,
     /// Time for open requests at the end.
@@ -48,6 +50,7 @@ impl ProxyConfig {
         let address = default.discovery_address.as_deref();
         let mut config = Self {
             discovery_address: address.unwrap_or(&options.discovery_address).to_owned(),
+            trust_domain: mesh.trust_domain.clone(),
             workers: default.concurrency.filter(|workers| *workers > 0),
             drain: default.termination_drain_duration,
             dns: options.dns,

@@ -50,50 +50,41 @@ impl Replica {
     /// One that deploys Gateways: it knows the image of proxies.
     pub(crate) fn deploying(server: &ApiServer, name: &str) -> Self {
         let any = "127.0.0.1:0".parse().expect("an address");
-        Self::with(
-            server.kubeconfig(),
-            (name, DEFAULT_REVISION),
-            Some((any, "proxy".to_owned())),
-            None,
-        )
+        let injection = Some((any, "proxy".to_owned()));
+        Self::with(ClusterOptions {
+            injection,
+            ..options(server.kubeconfig(), (name, DEFAULT_REVISION))
+        })
     }
 
     /// One of another revision.
     pub(crate) fn of_revision(server: &ApiServer, revision: &str) -> Self {
-        Self::with(server.kubeconfig(), (revision, revision), None, None)
+        Self::with(options(server.kubeconfig(), (revision, revision)))
     }
 
     /// As `start`, by another kubeconfig.
     pub(crate) fn over(kubeconfig: PathBuf, name: &str) -> Self {
-        Self::with(kubeconfig, (name, DEFAULT_REVISION), None, None)
+        Self::with(options(kubeconfig, (name, DEFAULT_REVISION)))
     }
 
     /// One that has the certificates of workloads signed by a signer of CertificateSigningRequests.
     pub(crate) fn signed_by(server: &ApiServer, name: &str, signer: &str) -> Self {
-        let signer = Some(signer.to_owned());
-        Self::with(server.kubeconfig(), (name, DEFAULT_REVISION), None, signer)
+        Self::with(ClusterOptions {
+            external_signer: Some(signer.to_owned()),
+            ..options(server.kubeconfig(), (name, DEFAULT_REVISION))
+        })
     }
 
-    fn with(
-        kubeconfig: PathBuf,
-        (name, revision): (&str, &str),
-        injection: Option<(SocketAddr, String)>,
-        external_signer: Option<String>,
-    ) -> Self {
-        let cluster = ClusterOptions {
-            address: ClusterAddress {
-                kubeconfig: Some(kubeconfig),
-                context: None,
-            },
-            namespace: SYSTEM.to_owned(),
-            revision: revision.to_owned(),
-            replica: name.to_owned(),
-            injection,
-            image_pull_policy: None,
-            cni: false,
-            root_overlap: OVERLAP,
-            external_signer,
-        };
+    /// One that signs nothing.
+    pub(crate) fn signing_nothing(server: &ApiServer, name: &str) -> Self {
+        Self::with(ClusterOptions {
+            ca_address: Some("cert-manager-istio-csr.cert-manager.svc:443".to_owned()),
+            signs_nothing: true,
+            ..options(server.kubeconfig(), (name, DEFAULT_REVISION))
+        })
+    }
+
+    fn with(cluster: ClusterOptions) -> Self {
         let reported = Arc::new(Mutex::new(Vec::new()));
         let reports = reported.clone();
         let reporter: Reporter = Box::new(move |report: &Report| {
@@ -189,15 +180,51 @@ impl Replica {
         root: &str,
         token: &str,
     ) -> Result<WorkloadCertificate, String> {
+        self.ask(root, &Credential::Bearer(token.trim().to_owned()), None)
+    }
+
+    /// Asks for a certificate with one that is held.
+    pub(crate) fn renew(
+        &self,
+        root: &str,
+        held: &WorkloadCertificate,
+    ) -> Result<WorkloadCertificate, String> {
+        self.ask(root, &Credential::Certificate, Some(held))
+    }
+
+    fn ask(
+        &self,
+        root: &str,
+        credential: &Credential,
+        held: Option<&WorkloadCertificate>,
+    ) -> Result<WorkloadCertificate, String> {
         let address = format!("https://{}", self.addresses.tls);
-        let endpoint = control_endpoint(&address, root, None).map_err(|error| error.to_string())?;
-        let credential = Credential::Bearer(token.trim().to_owned());
+        let endpoint = control_endpoint(&address, root, held).map_err(|error| error.to_string())?;
         runtime().block_on(async {
             let channel = endpoint.connect().await;
             let channel = channel.map_err(|error| format!("{error:?}"))?;
-            let certificate = new_certificate(channel, &credential, None).await;
+            let certificate = new_certificate(channel, credential, None).await;
             certificate.map_err(|error| error.to_string())
         })
+    }
+}
+
+fn options(kubeconfig: PathBuf, (name, revision): (&str, &str)) -> ClusterOptions {
+    ClusterOptions {
+        address: ClusterAddress {
+            kubeconfig: Some(kubeconfig),
+            context: None,
+        },
+        namespace: SYSTEM.to_owned(),
+        revision: revision.to_owned(),
+        replica: name.to_owned(),
+        injection: None,
+        image_pull_policy: None,
+        cni: false,
+        root_overlap: OVERLAP,
+        external_signer: None,
+        ca_address: None,
+        signs_nothing: false,
     }
 }
 

@@ -33,6 +33,7 @@ fn options(settings: &Value) -> InjectorOptions {
         revision: text("revision").unwrap_or(default.revision),
         tags: texts("tags"),
         network: text("network").unwrap_or_default(),
+        ca_address: text("caAddress"),
         cni: settings["cni"] == true,
         never_inject: never.filter_map(LabelSelector::read).collect(),
         ..InjectorOptions::default()

@@ -1,6 +1,7 @@
 //! The mesh on Kubernetes: injection and manifests as data, the control plane and its installation on a real API server.
 
 mod authority;
+mod ca_elsewhere;
 mod control_plane;
 mod definitions;
 mod external_ca;

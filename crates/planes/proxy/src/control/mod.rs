@@ -37,6 +37,7 @@ use voile_dns::{Resolver, Upstreams};
 use voile_identity::{
     CertificateClient, CertificateStore, ClientSettings, mesh_client_config, mesh_server_config,
 };
+use voile_model::TrustDomain;
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
 use voile_telemetry::logging::LogLevelHandle;
@@ -71,6 +72,8 @@ pub struct ProxyOptions {
     pub exec_probes: bool,
     /// `https://host:port` of each control plane: any will do.
     pub control: Vec<String>,
+    /// `https://host:port` of a certificate authority beside the control plane, and the trust domain of its certificates.
+    pub authority: Option<(String, TrustDomain)>,
     /// PEM file of the mesh's root.
     pub root_cert: PathBuf,
     /// Service-account token, read anew whenever it is needed.
@@ -477,7 +480,7 @@ async fn control(
     let shared = Arc::new(Mutex::new(sockets_at_hand(&mut pages, &options)));
     let (news, mut updates) = mpsc::unbounded_channel();
     let dispatcher = Rc::new(Dispatcher::new(handles, ledger)?);
-    let certificates = CertificateClient::new(client_settings(&options), Arc::clone(&store));
+    let certificates = certificate_client(&options, &store);
     let mut renewed = certificates.subscribe();
     tokio::task::spawn_local(certificates.run(std::future::pending()));
     // Without a token only a certificate can open the stream. The pages and signals are served meanwhile.
@@ -567,13 +570,20 @@ async fn once_there_is<T>(mut renewed: watch::Receiver<T>, needed: bool) {
     }
 }
 
-fn client_settings(options: &ProxyOptions) -> ClientSettings {
-    ClientSettings {
+fn certificate_client(options: &ProxyOptions, store: &Arc<CertificateStore>) -> CertificateClient {
+    let settings = ClientSettings {
         control: options.control.clone(),
         root_cert: options.root_cert.clone(),
         token_file: options.token_file.clone(),
         join_token_file: options.join_token_file.clone(),
         ttl: None,
+    };
+    let store = Arc::clone(store);
+    match options.authority.clone() {
+        None => CertificateClient::new(settings, store),
+        Some((address, domain)) => {
+            CertificateClient::new(settings.at_authority(address), store).naming_itself(domain)
+        }
     }
 }
 

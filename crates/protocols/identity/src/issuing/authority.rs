@@ -17,7 +17,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::chain::issuer_key_id;
 use crate::csr::{self, CsrError};
-use crate::keys::{KeyError, certificates_of, certified_key, pem};
+use crate::keys::{KeyError, certificates_of, certified_key, foreign_certified_key, pem};
 use crate::root_record::{self, RootFingerprint, RootLost, RootPolicy};
 use crate::state::{PUBLIC_MODE, SECRET_MODE, StateDir, StateError};
 
@@ -78,6 +78,11 @@ pub enum IssueError {
         "the root certificate has expired or is not valid yet; give the control plane a new state directory"
     )]
     RootExpired,
+    /// Another authority signs.
+    #[error(
+        "another authority signs the certificates of workloads: ask it (`voile proxy --ca-address`)"
+    )]
+    SignsNothing,
     /// The cryptographic library failed; the authority's fault.
     #[error("signing failed: {0}")]
     Signing(String),
@@ -93,6 +98,7 @@ pub struct IssuedCertificate {
 }
 
 /// The control plane's own certificate and key.
+#[derive(Clone)]
 pub struct ServerCertificate {
     /// PEM of the leaf.
     pub chain_pem: String,
@@ -127,9 +133,17 @@ impl fmt::Debug for AuthorityFiles {
     }
 }
 
+/// What an authority has to give.
+enum Signer {
+    /// Signs.
+    Key(Box<Issuer<'static, KeyPair>>),
+    /// Signs nothing: another authority made the control plane's certificate.
+    Elsewhere(Box<ServerCertificate>),
+}
+
 /// The open authority.
 pub struct Authority {
-    issuer: Issuer<'static, KeyPair>,
+    signer: Signer,
     /// Certificates between a leaf and the root, as PEM.
     between_pem: String,
     root_pem: String,
@@ -304,7 +318,7 @@ impl Authority {
         let issuer = Issuer::from_ca_cert_der(signer, pair)
             .map_err(|error| format!("ca-cert.pem: {error}"))?;
         let mut authority = Self {
-            issuer,
+            signer: Signer::Key(Box::new(issuer)),
             between_pem: between.iter().map(|one| pem("CERTIFICATE", one)).collect(),
             root_pem: files.roots.clone(),
             key_id: None,
@@ -318,13 +332,59 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Signs a certificate for nobody and verifies it as a peer would: dates, constraints and the whole chain are right then. Returns
-    /// the key identifier of the signer.
+    /// An authority that signs nothing. Another one, below `roots_pem`, signs the certificates of workloads, and made the control
+    /// plane's own: `chain_pem` (leaf first) and `key_pem`.
+    ///
+    /// # Errors
+    /// A file cannot be read, the key is not the certificate's, or peers with these roots would refuse the certificate.
+    pub fn elsewhere(
+        chain_pem: &str,
+        key_pem: &str,
+        roots_pem: &str,
+        now: SystemTime,
+    ) -> Result<Self, String> {
+        let text = |error: KeyError| error.to_string();
+        let roots = certificates_of(roots_pem).map_err(text)?;
+        let root = roots.first().ok_or("there is no root")?;
+        let (_, root) = X509Certificate::from_der(root).map_err(|error| error.to_string())?;
+        let fingerprint = RootFingerprint::of_public_key(root.public_key().raw);
+        let chain = certificates_of(chain_pem).map_err(text)?;
+        let leaf = chain.first().ok_or("there is no certificate")?;
+        let (_, leaf) = X509Certificate::from_der(leaf).map_err(|error| error.to_string())?;
+        let validity = leaf.validity();
+        let (not_before, not_after) = (
+            validity.not_before.to_datetime().into(),
+            validity.not_after.to_datetime().into(),
+        );
+        let certified = foreign_certified_key(key_pem, chain).map_err(text)?;
+        let own = ServerCertificate {
+            chain_pem: chain_pem.to_owned(),
+            key_pem: key_pem.to_owned(),
+            certified,
+        };
+        let authority = Self {
+            signer: Signer::Elsewhere(Box::new(own)),
+            between_pem: String::new(),
+            root_pem: roots_pem.to_owned(),
+            roots,
+            key_id: None,
+            fingerprint,
+            not_before,
+            not_after,
+            longest: MAX_TTL,
+        };
+        authority.proves_itself(now)?;
+        Ok(authority)
+    }
+
+    /// Verifies a certificate for nobody, or the given one, as a peer would: dates, constraints and the whole chain are right then.
+    /// Returns the key identifier of the signer.
     fn proves_itself(&self, now: SystemTime) -> Result<Option<Vec<u8>>, String> {
-        let failed = |error: &dyn fmt::Display| {
-            format!(
+        let failed = |error: &dyn fmt::Display| match &self.signer {
+            Signer::Key(_) => format!(
                 "peers would refuse the certificates that ca-cert.pem signs: {error}; the way to the root is in cert-chain.pem"
-            )
+            ),
+            Signer::Elsewhere(_) => format!("peers would refuse the certificate: {error}"),
         };
         let certificate = self
             .issue_server(&["localhost"], now)
@@ -384,7 +444,7 @@ impl Authority {
             Issuer::from_ca_cert_der(&root, pair).map_err(|error| unusable(error.to_string()))?;
         let root = root.into_owned();
         Ok(Self {
-            issuer,
+            signer: Signer::Key(Box::new(issuer)),
             between_pem: String::new(),
             root_pem,
             roots: vec![root],
@@ -422,8 +482,11 @@ impl Authority {
     }
 
     /// Signs as the root.
-    pub(crate) fn issuer(&self) -> &Issuer<'static, KeyPair> {
-        &self.issuer
+    pub(crate) fn issuer(&self) -> Result<&Issuer<'static, KeyPair>, IssueError> {
+        match &self.signer {
+            Signer::Key(issuer) => Ok(issuer),
+            Signer::Elsewhere(_) => Err(IssueError::SignsNothing),
+        }
     }
 
     /// Gives workloads certificates of at most `ttl`, whatever they ask for; it is brought between [`MIN_TTL`] and
@@ -466,7 +529,8 @@ impl Authority {
         })
     }
 
-    /// A certificate for the control plane itself, valid for `names` (DNS names and addresses).
+    /// A certificate for the control plane itself, valid for `names` (DNS names and addresses). Where another authority signs it is
+    /// the one that this made, whatever its names.
     ///
     /// # Errors
     /// A name is neither, or signing failed.
@@ -475,6 +539,9 @@ impl Authority {
         names: &[&str],
         now: SystemTime,
     ) -> Result<ServerCertificate, IssueError> {
+        if let Signer::Elsewhere(own) = &self.signer {
+            return Ok((**own).clone());
+        }
         let named = |name: &&str| match name.parse() {
             Ok(address) => Ok(SanType::IpAddress(address)),
             Err(_) if rustls_pki_types::DnsName::try_from(*name).is_ok() => {
@@ -505,6 +572,7 @@ impl Authority {
         ttl: Duration,
         now: SystemTime,
     ) -> Result<(String, SystemTime), IssueError> {
+        let issuer = self.issuer()?;
         if now >= self.not_after || now + CLOCK_SKEW < self.not_before {
             return Err(IssueError::RootExpired);
         }
@@ -523,7 +591,7 @@ impl Authority {
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
         params.use_authority_key_identifier_extension = true;
-        let certificate = params.signed_by(key, &self.issuer).map_err(signing)?;
+        let certificate = params.signed_by(key, issuer).map_err(signing)?;
         Ok((certificate.pem(), not_after))
     }
 }

@@ -147,6 +147,28 @@ impl TokenSubject {
     }
 }
 
+/// The identity that the holder of `token` has where an authority believes it: the token is not verified. None if it names no service
+/// account.
+pub(crate) fn unverified_identity(token: &str, trust_domain: &TrustDomain) -> Option<Identity> {
+    #[derive(Deserialize)]
+    struct SubjectClaim {
+        sub: String,
+    }
+    let claims = jsonwebtoken::dangerous::insecure_decode::<SubjectClaim>(token)
+        .ok()?
+        .claims;
+    let (namespace, service_account) = claims
+        .sub
+        .strip_prefix("system:serviceaccount:")?
+        .split_once(':')?;
+    let subject = TokenSubject {
+        namespace: namespace.to_owned(),
+        service_account: service_account.to_owned(),
+        pod: None,
+    };
+    subject.identity(trust_domain)
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Claims {
     iss: String,

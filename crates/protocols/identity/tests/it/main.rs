@@ -9,6 +9,7 @@
 mod authority;
 mod client;
 mod forwarded;
+mod istio_csr;
 mod joins;
 mod mesh_tls;
 mod outside;

@@ -74,6 +74,7 @@ fn options(args: ProxyArgs, log: LogLevelHandle) -> Result<voile_node::NodeOptio
         trust_domain_aliases: args.trust_domain_alias,
         agent: args.agent,
         control: args.control,
+        authority: args.ca_address,
         subscription: match args.subscribe {
             Subscribe::All => Subscription::All,
             Subscribe::OnDemand => Subscription::OnDemand,

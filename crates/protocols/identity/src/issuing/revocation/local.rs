@@ -254,6 +254,8 @@ fn signed(
         key_identifier_method: KeyIdMethod::Sha256,
     };
     let failed = |error: rcgen::Error| RevokeError::Signing(error.to_string());
-    let list = params.signed_by(authority.issuer()).map_err(failed)?;
+    let issuer = authority.issuer();
+    let issuer = issuer.map_err(|error| RevokeError::Signing(error.to_string()))?;
+    let list = params.signed_by(issuer).map_err(failed)?;
     list.pem().map_err(failed)
 }
