@@ -3,6 +3,7 @@
 mod elsewhere;
 mod external;
 mod keeper;
+mod pending;
 mod rotation;
 
 use std::collections::BTreeMap;

@@ -217,7 +217,9 @@ impl<A: Authenticator> IstioCertificateService for CertificateService<A> {
         let issued = match &self.external {
             Some(signer) => {
                 let bundle = authority.root_pem();
-                external::issue(signer.as_ref(), &asked.csr, &subject, ttl, bundle).await
+                let share = external::share_of(&caller, &subject);
+                let csr = &asked.csr;
+                external::issue(signer.as_ref(), &share, csr, &subject, ttl, bundle).await
             }
             None => {
                 let issued = authority.issue(&asked.csr, &subject, ttl, now);

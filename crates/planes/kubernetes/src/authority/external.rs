@@ -15,15 +15,13 @@ use kube::runtime::watcher::watch_object;
 use kube::{Client, ResourceExt as _};
 use rustls::pki_types::CertificateDer;
 use serde_json::json;
-use tokio::sync::Semaphore;
 use voile_identity::{ExternalSigner, ExternalSignerError, SignerFuture};
 
+use super::pending::PendingRequests;
 use super::rotation::certificates;
 use crate::error::{FORBIDDEN, explain};
 use crate::install::MANAGER;
 
-/// Requests that wait at once.
-const MAX_PENDING: usize = 32;
 /// Longest wait for a certificate: a caller waits ten seconds.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// Shortest life that the API takes (`expirationSeconds`).
@@ -41,7 +39,7 @@ pub(crate) struct KubernetesSigner {
     signer: String,
     longest: Duration,
     roots: RwLock<Vec<CertificateDer<'static>>>,
-    pending: Semaphore,
+    pending: PendingRequests,
 }
 
 impl fmt::Debug for KubernetesSigner {
@@ -60,7 +58,7 @@ impl KubernetesSigner {
             signer: signer.to_owned(),
             longest: longest.max(MIN_LIFE),
             roots: RwLock::new(certificates(roots)),
-            pending: Semaphore::new(MAX_PENDING),
+            pending: PendingRequests::default(),
         })
     }
 
@@ -164,14 +162,12 @@ fn answer(request: &CertificateSigningRequest) -> Option<Result<String, External
 }
 
 impl ExternalSigner for KubernetesSigner {
-    fn sign<'a>(&'a self, csr_pem: &'a str, ttl: Duration) -> SignerFuture<'a> {
+    fn sign<'a>(&'a self, caller: &'a str, csr_pem: &'a str, ttl: Duration) -> SignerFuture<'a> {
         Box::pin(async move {
-            // At the limit a caller comes again; it does not wait for others.
-            let Ok(_turn) = self.pending.try_acquire() else {
-                return Err(ExternalSignerError::Unavailable(format!(
-                    "{MAX_PENDING} other requests wait"
-                )));
-            };
+            let _pending = self
+                .pending
+                .admit(caller)
+                .map_err(ExternalSignerError::Unavailable)?;
             self.request(csr_pem, ttl).await
         })
     }

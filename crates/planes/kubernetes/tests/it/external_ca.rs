@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 use voile_identity::{Authority, Identity, WorkloadCertificate};
 use voile_testkit::cluster::{ApiServer, wait_for};
 
-use crate::harness::{PATIENCE, Replica, SYSTEM, cluster};
+use crate::harness::{PATIENCE, Replica, SYSTEM, cluster, token};
 use crate::rotation::{ACCOUNT, authority, is_believed, until_root, web};
 
+/// Requests of one caller that wait at once.
+const SHARE: usize = 8;
 const SIGNER: &str = "example.com/mesh";
 const LIST: [&str; 4] = ["get", "certificatesigningrequests", "-o", "json"];
 
@@ -71,6 +73,9 @@ fn a_signer_of_the_cluster_signs_the_certificates_of_workloads() {
         return;
     };
     server.apply(ACCOUNT).expect("an account");
+    server
+        .apply(&ACCOUNT.replace("name: web", "name: other"))
+        .expect("another account");
     let files = authority(SystemTime::now());
     let signer = Authority::from_files(&files, SystemTime::now()).expect("an authority");
     let roots = format!("--from-literal=root-cert.pem={}", files.roots);
@@ -104,6 +109,30 @@ fn a_signer_of_the_cluster_signs_the_certificates_of_workloads() {
     let fail = |_: &str, approved: &Value| json!({"conditions": [approved, {"type": "Failed", "status": "True", "message": "not today"}]});
     let refused = ask((&server, &replica), &root, fail).expect_err("no certificate");
     assert!(refused.contains("Failed: not today"), "{refused}");
+
+    // A caller that asks without end leaves room for others.
+    let own = web(&server);
+    let stranger = token(&server, SYSTEM, "other", &["--audience", "istio-ca"]);
+    let waiting = |wanted: usize| {
+        wait_for("requests that wait", PATIENCE, || {
+            let waiting = requests(&server)?.len();
+            (waiting == wanted).then_some(()).ok_or(waiting.to_string())
+        });
+    };
+    std::thread::scope(|scope| {
+        let ask = || replica.certificate(&root, &own).map(drop);
+        let asked: Vec<_> = (0..=SHARE).map(|_| scope.spawn(ask)).collect();
+        waiting(SHARE);
+        let other = scope.spawn(|| replica.certificate(&root, &stranger).map(drop));
+        waiting(SHARE + 1);
+        let answers = asked
+            .into_iter()
+            .map(|one| one.join().expect("it ends").expect_err("unsigned"));
+        let answers: Vec<_> = answers.collect();
+        let refused = |one: &&String| one.contains("8 others of this caller wait");
+        assert_eq!(answers.iter().filter(refused).count(), 1, "{answers:?}");
+        drop(other.join());
+    });
 
     let other = Authority::from_files(&authority(SystemTime::now()), SystemTime::now());
     let other = other.expect("an authority");

@@ -11,6 +11,7 @@ use tonic::metadata::MetadataValue;
 use voile_model::Identity;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::authenticator::AuthenticatedCaller;
 use crate::authority::{CLOCK_SKEW, IssueError, IssuedCertificate, MAX_TTL, MIN_TTL};
 use crate::chain::{not_after, verify_client_chain, verify_server_chain};
 use crate::csr;
@@ -40,8 +41,8 @@ pub enum ExternalSignerError {
 
 /// An authority outside the control plane.
 pub trait ExternalSigner: fmt::Debug + Send + Sync + 'static {
-    /// Has a request signed for about `ttl`. Returns the chain in PEM, leaf first.
-    fn sign<'a>(&'a self, csr_pem: &'a str, ttl: Duration) -> SignerFuture<'a>;
+    /// Has a request of `caller` signed for about `ttl`. Returns the chain in PEM, leaf first.
+    fn sign<'a>(&'a self, caller: &'a str, csr_pem: &'a str, ttl: Duration) -> SignerFuture<'a>;
 
     /// The roots that its certificates lead to.
     fn roots(&self) -> Vec<CertificateDer<'static>>;
@@ -50,9 +51,19 @@ pub trait ExternalSigner: fmt::Debug + Send + Sync + 'static {
     fn lifetimes(&self) -> (Duration, Duration);
 }
 
-/// Has `csr_pem` signed for `subject` and checks the answer. `bundle` is what the caller trusts from then on.
+/// Name of a caller among those that share the signer: its identity. Node proxies have one identity, so each is named by its pod, too.
+pub(crate) fn share_of(caller: &AuthenticatedCaller, subject: &Identity) -> String {
+    let identity = caller.identity.to_string();
+    match &caller.pod {
+        Some(pod) if caller.identity != *subject => format!("{identity} {pod}"),
+        _ => identity,
+    }
+}
+
+/// Has `csr_pem` of `caller` signed for `subject` and checks the answer. `bundle` is what the caller trusts from then on.
 pub(crate) async fn issue(
     signer: &dyn ExternalSigner,
+    caller: &str,
     csr_pem: &str,
     subject: &Identity,
     ttl: Option<Duration>,
@@ -75,7 +86,7 @@ pub(crate) async fn issue(
     let (shortest, longest) = signer.lifetimes();
     let ttl = ttl.unwrap_or(longest).min(longest).max(shortest);
     let chain = signer
-        .sign(csr_pem, ttl)
+        .sign(caller, csr_pem, ttl)
         .await
         .map_err(|error| match &error {
             ExternalSignerError::Unavailable(_) => Status::unavailable(error.to_string()),

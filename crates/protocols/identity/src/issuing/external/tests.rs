@@ -20,7 +20,7 @@ struct Answer {
 }
 
 impl ExternalSigner for Answer {
-    fn sign<'a>(&'a self, _: &'a str, ttl: Duration) -> SignerFuture<'a> {
+    fn sign<'a>(&'a self, _: &'a str, _: &'a str, ttl: Duration) -> SignerFuture<'a> {
         assert_eq!(ttl, HOUR);
         Box::pin(async { Ok(self.chain.clone()) })
     }
@@ -82,7 +82,7 @@ async fn a_certificate_is_the_callers_or_there_is_none() {
             roots: root.roots().to_vec(),
         };
         let csr = request(&own, "web");
-        let issued = issue(&signer, &csr, &web("web"), None, "BUNDLE").await;
+        let issued = issue(&signer, "web", &csr, &web("web"), None, "BUNDLE").await;
         match (why, issued) {
             ("", issued) => {
                 let issued = issued.expect("certified");
@@ -106,13 +106,13 @@ async fn a_request_that_names_nobody_is_told_whom_to_name() {
     };
     let keys = Keys::generate().expect("keys");
     let csr = keys.request(None).expect("a request");
-    let refused = issue(&signer, &csr, &web("web"), None, "").await;
+    let refused = issue(&signer, "web", &csr, &web("web"), None, "").await;
     let refused = refused.expect_err("no name");
     assert_eq!(refused.code(), Code::FailedPrecondition);
     let told = refused.metadata().get(IDENTITY_METADATA).expect("a name");
     assert_eq!(told, &web("web").to_string());
     // Another's name is no way to its certificate.
     let csr = request(&keys, "cart");
-    let refused = issue(&signer, &csr, &web("web"), None, "").await;
+    let refused = issue(&signer, "web", &csr, &web("web"), None, "").await;
     assert_eq!(refused.expect_err("another").code(), Code::PermissionDenied);
 }
