@@ -27,6 +27,7 @@ use crate::roots;
 use crate::source::ClusterSource;
 use crate::status::StatusWriter;
 use crate::tokens::ClusterTokens;
+use crate::trust_bundle;
 use crate::webhooks::Validator;
 
 /// Options of a control plane on a cluster, beside those that every control plane has.
@@ -55,6 +56,8 @@ pub struct ClusterOptions {
     /// True if the control plane signs nothing: its own certificate is in the Secret `istiod-tls`, and others write the ConfigMap with
     /// the roots.
     pub signs_nothing: bool,
+    /// True if the roots are in a ClusterTrustBundle in place of ConfigMaps.
+    pub trust_bundle: bool,
 }
 
 /// Where the control plane's certificate comes from.
@@ -202,7 +205,11 @@ impl ControlPlane {
         tasks.spawn(opened.keep(client, cluster.clone(), longest, leads.clone()));
         let duties = Duties {
             authority,
-            writes_roots: !cluster.signs_nothing,
+            roots: match (cluster.signs_nothing, cluster.trust_bundle) {
+                (true, _) => RootsIn::Elsewhere,
+                (false, true) => RootsIn::TrustBundle,
+                (false, false) => RootsIn::ConfigMaps,
+            },
             revision: cluster.revision,
             statuses,
             pods,
@@ -238,6 +245,7 @@ fn injector_options(cluster: &ClusterOptions, service: &str) -> InjectorOptions 
         discovery_address: format!("{service}:15012"),
         cni: cluster.cni,
         ca_address: cluster.ca_address.clone(),
+        trust_bundle: cluster.trust_bundle,
         ..InjectorOptions::default()
     }
 }
@@ -254,12 +262,20 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ClusterError> {
     })
 }
 
+/// Where pods find the roots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RootsIn {
+    ConfigMaps,
+    TrustBundle,
+    /// Others write them.
+    Elsewhere,
+}
+
 /// What only one replica does.
 #[derive(Clone)]
 struct Duties {
     authority: AuthorityStore,
-    /// True if the ConfigMaps with the roots are ours.
-    writes_roots: bool,
+    roots: RootsIn,
     revision: String,
     statuses: StatusWriter,
     /// Options of the Pods of Gateways, and the file of the mesh's settings. None where the image of proxies is not known.
@@ -279,7 +295,7 @@ impl Duties {
             Deployer::new(client(), store.clone(), options, settings, names).run()
         });
         tokio::join!(
-            keep_roots(client(), self.authority, self.writes_roots, self.revision),
+            keep_roots(client(), self.authority, self.roots, self.revision),
             self.statuses.keep(),
             gateways::keep_classes(client(), store.clone()),
             OptionFuture::from(deployer),
@@ -288,20 +304,18 @@ impl Duties {
 }
 
 /// Brings the roots of the moment to namespaces and webhooks, for ever.
-async fn keep_roots(
-    client: Client,
-    authority: AuthorityStore,
-    writes_config_maps: bool,
-    revision: String,
-) {
+async fn keep_roots(client: Client, authority: AuthorityStore, place: RootsIn, revision: String) {
     let mut authorities = authority.subscribe();
     loop {
         let root = authorities.borrow_and_update().root_pem().to_owned();
         let (client, known) = (|| client.clone(), || root.clone());
-        let maps = writes_config_maps.then(|| roots::keep_config_maps(client(), known()));
+        let maps =
+            (place == RootsIn::ConfigMaps).then(|| roots::keep_config_maps(client(), known()));
+        let bundle = (place == RootsIn::TrustBundle).then(|| trust_bundle::keep(client(), known()));
         let keep = async {
             tokio::join!(
                 OptionFuture::from(maps),
+                OptionFuture::from(bundle),
                 roots::keep_webhooks::<MutatingWebhookConfiguration>(
                     client(),
                     known(),

@@ -19,6 +19,7 @@ mod roots;
 mod source;
 mod status;
 mod tokens;
+mod trust_bundle;
 pub mod webhooks;
 
 pub use connect::{ClusterAddress, connect};

@@ -33,7 +33,7 @@ pub(crate) const SYSTEM_NAMESPACES: [&str; 4] = [
     "local-path-storage",
 ];
 /// Time after which a refused write is tried again.
-const RETRY: Duration = Duration::from_secs(2);
+pub(crate) const RETRY: Duration = Duration::from_secs(2);
 
 fn writer() -> PatchParams {
     PatchParams::apply(MANAGER).force()

@@ -199,6 +199,11 @@ struct ClusterArgs {
     #[arg(long, requires = "ca_address", conflicts_with = "external_ca_signer")]
     no_ca_server: bool,
 
+    /// Keep the roots in the ClusterTrustBundle `istio.io:istiod-ca:root-cert`, which injected pods mount, in place of a ConfigMap in
+    /// every namespace. The cluster has the API `certificates.k8s.io/v1beta1`, and its nodes ClusterTrustBundleProjection.
+    #[arg(long, requires = "kubernetes", conflicts_with = "no_ca_server")]
+    cluster_trust_bundle: bool,
+
     /// Name of this replica, which no other has.
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value_t = replica())]
     replica: String,
@@ -234,6 +239,7 @@ impl ClusterArgs {
             external_signer: self.external_ca_signer,
             ca_address: self.ca_address,
             signs_nothing: self.no_ca_server,
+            trust_bundle: self.cluster_trust_bundle,
         })
     }
 }

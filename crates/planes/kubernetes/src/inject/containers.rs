@@ -11,6 +11,9 @@ use super::{
     PROXY_CONTAINER,
 };
 
+use crate::roots::CONFIG_MAP;
+use crate::trust_bundle::BUNDLE;
+
 /// User and group of the proxy.
 pub(crate) const PROXY_USER: u32 = 1337;
 /// Port of metrics and rewritten probes.
@@ -24,8 +27,6 @@ const TOKEN_FOLDER: &str = "/var/run/secrets/tokens";
 const TOKEN_VOLUME: &str = "istio-token";
 const ROOT_FOLDER: &str = "/var/run/secrets/istio";
 const ROOT_VOLUME: &str = "istiod-ca-cert";
-/// ConfigMap of the mesh's root certificate in every namespace.
-const ROOT_CONFIG_MAP: &str = "istio-ca-root-cert";
 /// Seconds that a sidecar may take to become ready before it is started again. While the hook waits, the kubelet shows no log of
 /// the container and does not delete the Pod.
 const START_SECONDS: u32 = 20;
@@ -251,11 +252,18 @@ fn variables(
 }
 
 /// The volumes of the proxy, and those that the Pod's annotations add.
-pub(super) fn volumes(settings: &PodSettings) -> Vec<Value> {
+pub(super) fn volumes(settings: &PodSettings, options: &InjectorOptions) -> Vec<Value> {
     let token = json!({"path": TOKEN_VOLUME, "audience": TOKEN_AUDIENCE, "expirationSeconds": TOKEN_SECONDS});
+    let root = match options.trust_bundle {
+        true => {
+            let bundle = json!({"clusterTrustBundle": {"name": BUNDLE, "path": "root-cert.pem"}});
+            json!({"name": ROOT_VOLUME, "projected": {"sources": [bundle]}})
+        }
+        false => json!({"name": ROOT_VOLUME, "configMap": {"name": CONFIG_MAP}}),
+    };
     let mut volumes = vec![
         json!({"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}),
-        json!({"name": ROOT_VOLUME, "configMap": {"name": ROOT_CONFIG_MAP}}),
+        root,
     ];
     for (name, volume) in &settings.volumes {
         let mut volume = volume.clone();

@@ -22,6 +22,8 @@ pub struct InjectorOptions {
     pub discovery_address: String,
     /// `host:port` of an authority that proxies ask for certificates in place of the control plane.
     pub ca_address: Option<String>,
+    /// True if the mesh's root is in a ClusterTrustBundle in place of ConfigMaps.
+    pub trust_bundle: bool,
     /// Name of the cluster.
     pub cluster: String,
     /// Name of the Pods' network; empty if there is one network.
@@ -55,6 +57,7 @@ impl Default for InjectorOptions {
             tags: Vec::new(),
             discovery_address: "istiod.istio-system.svc:15012".to_owned(),
             ca_address: None,
+            trust_bundle: false,
             cluster: "Kubernetes".to_owned(),
             network: String::new(),
             cni: false,

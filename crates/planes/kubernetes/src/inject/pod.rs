@@ -56,7 +56,7 @@ pub(super) fn inject(
             list(pod, "initContainers").splice(0..0, all);
         }
     }
-    for volume in containers::volumes(settings) {
+    for volume in containers::volumes(settings, options) {
         let name = volume["name"].as_str().unwrap_or_default().to_owned();
         take(pod, "volumes", &name);
         list(pod, "volumes").push(volume);

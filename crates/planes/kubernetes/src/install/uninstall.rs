@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PartialObjectMeta};
@@ -17,6 +18,7 @@ use super::wait::deployment_name;
 use super::{CLASS_LABEL, InstallError, MANAGED_BY, Progress, objects, owner, release_selector};
 use crate::error::ClusterError;
 use crate::revision::{label_of, of_revision};
+use crate::trust_bundle::BUNDLE;
 
 /// The ConfigMap with the root certificate, in every namespace.
 const ROOT_CERTIFICATE: &str = "istio-ca-root-cert";
@@ -226,6 +228,8 @@ async fn remove_written(
                     namespaces.len()
                 ));
             }
+            let bundles: Api<ClusterTrustBundle> = Api::all(client.clone());
+            remove(&bundles, "clustertrustbundles", BUNDLE, progress).await?;
             remove_classes(client, progress).await?;
         }
     }

@@ -75,6 +75,14 @@ impl Replica {
         })
     }
 
+    /// One that keeps the roots in a ClusterTrustBundle.
+    pub(crate) fn with_trust_bundle(server: &ApiServer, name: &str) -> Self {
+        Self::with(ClusterOptions {
+            trust_bundle: true,
+            ..options(server.kubeconfig(), (name, DEFAULT_REVISION))
+        })
+    }
+
     /// One that signs nothing.
     pub(crate) fn signing_nothing(server: &ApiServer, name: &str) -> Self {
         Self::with(ClusterOptions {
@@ -225,6 +233,7 @@ fn options(kubeconfig: PathBuf, (name, revision): (&str, &str)) -> ClusterOption
         external_signer: None,
         ca_address: None,
         signs_nothing: false,
+        trust_bundle: false,
     }
 }
 

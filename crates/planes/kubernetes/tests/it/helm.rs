@@ -9,7 +9,7 @@ use voile_kubernetes::install::{ClusterFacts, Release};
 use voile_testkit::prerequisites::{self, Prerequisite};
 
 /// Values files and assignments.
-const CASES: [(&str, &[&str]); 13] = [
+const CASES: [(&str, &[&str]); 14] = [
     ("", &[]),
     ("", &["revision=canary", "revisionTags={prod,default}"]),
     (
@@ -50,6 +50,10 @@ const CASES: [(&str, &[&str]); 13] = [
     ),
     ("", &["pilot.cni.enabled=true"]),
     ("", &["pilot.cni.enabled=true", "cni.enabled=false"]),
+    (
+        "pilot: {env: {ENABLE_CLUSTER_TRUST_BUNDLE_API: 'true'}}",
+        &["ambient.enabled=true"],
+    ),
     (
         "global: {caAddress: 'cert-manager-istio-csr.cert-manager.svc:443'}",
         &["ambient.enabled=true", "pilot.env.ENABLE_CA_SERVER=false"],

@@ -34,6 +34,7 @@ fn options(settings: &Value) -> InjectorOptions {
         tags: texts("tags"),
         network: text("network").unwrap_or_default(),
         ca_address: text("caAddress"),
+        trust_bundle: settings["trustBundle"] == true,
         cni: settings["cni"] == true,
         never_inject: never.filter_map(LabelSelector::read).collect(),
         ..InjectorOptions::default()

@@ -15,6 +15,7 @@ mod rotation;
 mod stage;
 mod status;
 mod tags;
+mod trust_bundle;
 mod upgrade;
 mod validation;
 mod webhooks;
