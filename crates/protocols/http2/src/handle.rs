@@ -137,6 +137,11 @@ impl SendStream {
             .with(|connection, key| connection.send_copy(key, data, end))
     }
 
+    /// Returns the number of bytes that wait for room.
+    pub fn waiting_bytes(&self) -> usize {
+        self.0.with(|connection, key| connection.waiting_bytes(key))
+    }
+
     /// Ends with these.
     pub fn send_trailers(&mut self, trailers: Fields) -> Result<(), Failure> {
         self.0

@@ -67,6 +67,8 @@ pub(super) struct StreamingCall {
     stream: Box<dyn ServedStream>,
     /// Turns since what it said last fitted.
     behind: usize,
+    /// Bytes of it that the caller has not read, as they were counted last.
+    unread: usize,
 }
 
 impl StreamingCall {
@@ -83,11 +85,27 @@ impl StreamingCall {
             true => ended,
             false => self.say(room).err().or(ended),
         };
+        let ended = ended.or_else(|| self.count_unread().err());
         let Some(status) = ended else {
             return Poll::Pending;
         };
         self.finish(&status);
         Poll::Ready(())
+    }
+
+    /// Counts the responses that wait because the caller does not read, in the budget of its identity.
+    fn count_unread(&mut self) -> Result<(), Status> {
+        let unread = self.say.waiting_bytes();
+        if unread == self.unread {
+            return Ok(());
+        }
+        self.unread = unread;
+        self.stream.unread(unread).inspect_err(|_| self.give_up())
+    }
+
+    /// A caller that reads no responses would not read the trailers either.
+    fn give_up(&mut self) {
+        self.say.send_reset(ErrorCode::ENHANCE_YOUR_CALM);
     }
 
     /// Hears what came; why the stream ends, if it does.
@@ -125,8 +143,7 @@ impl StreamingCall {
         if self.behind > MAX_BEHIND {
             let status = Status::resource_exhausted("the client does not read responses");
             self.stream.part(status.message());
-            // A caller that reads no responses would not read the trailers either.
-            self.say.send_reset(ErrorCode::ENHANCE_YOUR_CALM);
+            self.give_up();
             return Err(status);
         }
         // That it failed is heard at the next turn.
@@ -276,6 +293,7 @@ fn follow(
         say,
         stream,
         behind: 0,
+        unread: 0,
     }))
 }
 

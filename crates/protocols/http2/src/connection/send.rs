@@ -197,6 +197,16 @@ impl Connection {
         Poll::Pending
     }
 
+    /// Returns the number of bytes of the stream's data that wait for room.
+    pub(crate) fn waiting_bytes(&self, key: usize) -> usize {
+        let queue = self.streams[key].queue.iter();
+        let bytes = queue.map(|queued| match queued {
+            Queued::Data(data, _) => data.len(),
+            Queued::Head(..) | Queued::Trailers(_) => 0,
+        });
+        bytes.sum()
+    }
+
     /// The stream goes on when there is room.
     fn wait(&mut self, key: usize) {
         if !std::mem::replace(&mut self.streams[key].waiting, true) {

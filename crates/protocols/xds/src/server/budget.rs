@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::stream::StreamEndReason;
+use super::stream::{MAX_RESPONSE_BYTES, MAX_TYPES, StreamEndReason};
 
 /// Largest message that is taken of anybody, in bytes: ten thousand names of some hundred bytes and as many versions.
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -38,6 +38,12 @@ pub const HELD_PER_WORKLOAD: usize = 256 * 1024;
 /// The product: what one identity may have kept in all, in bytes, however many workloads it has. Node proxies, which the operator names,
 /// are told of the whole mesh each, and have what that takes.
 pub const MAX_HELD_PER_IDENTITY: usize = 512 * 1024 * 1024;
+
+/// Unread responses of one stream, in bytes: one of each type, of the largest size.
+pub(super) const UNREAD_PER_STREAM: usize = MAX_TYPES * MAX_RESPONSE_BYTES;
+/// The product: unread responses of one identity in all, in bytes, however many workloads it has. For node proxies it grows with
+/// their number.
+pub const MAX_UNREAD_PER_IDENTITY: usize = 256 * 1024 * 1024;
 
 /// Streams of an identity that no declared workload has.
 pub const STREAMS_PER_IDENTITY: usize = 64;
@@ -111,6 +117,23 @@ impl Allowance {
         all.min(MAX_HELD_PER_IDENTITY.max(own))
     }
 
+    /// Unread responses allowed to one stream, in bytes: the answer to a node proxy's wildcard is not divided.
+    fn stream_unread(&self) -> usize {
+        UNREAD_PER_STREAM + self.resources.saturating_mul(HELD_PER_RESOURCE)
+    }
+
+    /// Unread responses allowed to all streams of the identity together, in bytes.
+    #[must_use]
+    pub fn unread_bytes(&self) -> usize {
+        let own = self.stream_unread().saturating_mul(WHOLE_STREAMS);
+        let workloads = self.workloads.saturating_mul(self.stream_unread());
+        let all = own.saturating_add(workloads);
+        if self.serves_nodes {
+            return all;
+        }
+        all.min(MAX_UNREAD_PER_IDENTITY.max(own))
+    }
+
     /// Streams at once.
     #[must_use]
     pub fn streams(&self) -> usize {
@@ -132,6 +155,8 @@ impl Allowance {
 struct Balance {
     streams: usize,
     held: usize,
+    /// Bytes of responses that its streams have not read.
+    unread: usize,
     /// Work done that is not earned again.
     work: f64,
     at: Instant,
@@ -198,7 +223,11 @@ impl Accounts {
         }
         balance.streams += 1;
         drop(balance);
-        let mut share = StreamBudget { account, held: 0 };
+        let mut share = StreamBudget {
+            account,
+            held: 0,
+            unread: 0,
+        };
         share.hold(0, 0, allowance)?;
         share.work(OPEN_WORK, allowance, now)?;
         Ok(share)
@@ -228,6 +257,7 @@ impl Accounts {
             Arc::new(Account(Mutex::new(Balance {
                 streams: 0,
                 held: 0,
+                unread: 0,
                 work: 0.0,
                 at: now,
                 log_at: None,
@@ -243,6 +273,7 @@ impl Accounts {
 pub(super) struct StreamBudget {
     account: Arc<Account>,
     held: usize,
+    unread: usize,
 }
 
 impl StreamBudget {
@@ -273,6 +304,25 @@ impl StreamBudget {
         Ok(())
     }
 
+    /// So many bytes of responses wait because the caller does not read.
+    pub(super) fn leave_unread(
+        &mut self,
+        bytes: usize,
+        allowance: &Allowance,
+    ) -> Result<(), StreamEndReason> {
+        let mut balance = self.account.balance();
+        let all = balance.unread - self.unread + bytes;
+        let most = allowance.unread_bytes();
+        if all > most && bytes > self.unread {
+            return Err(StreamEndReason::TooMuch(format!(
+                "the unread responses of all streams with this identity exceed the limit: {all} of {most} bytes"
+            )));
+        }
+        balance.unread = all;
+        self.unread = bytes;
+        Ok(())
+    }
+
     /// So many names were looked at for what the caller said.
     pub(super) fn work(
         &self,
@@ -300,6 +350,7 @@ impl Drop for StreamBudget {
         let mut balance = self.account.balance();
         balance.streams -= 1;
         balance.held -= self.held;
+        balance.unread -= self.unread;
     }
 }
 

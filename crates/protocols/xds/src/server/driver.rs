@@ -99,6 +99,12 @@ pub trait ServedStream {
     /// Adds to `out` what is to be said now. Wakes when there may be more.
     fn poll(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Status>;
 
+    /// So many bytes of what was said wait because the caller does not read.
+    ///
+    /// # Errors
+    /// Its identity has too many of these; the stream ends.
+    fn unread(&mut self, bytes: usize) -> Result<(), Status>;
+
     /// Notes why it ends, for logs.
     fn part(&mut self, reason: &str);
 }
@@ -469,6 +475,12 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> ServedStream for Stre
                 Poll::Ready(status)
             }
         }
+    }
+
+    fn unread(&mut self, bytes: usize) -> Result<(), Status> {
+        let counted = self.begun.share.leave_unread(bytes, &self.allowance());
+        let counted = counted.map_err(|ended| status_of(&ended));
+        counted.inspect_err(|status| self.part(status.message()))
     }
 
     fn part(&mut self, reason: &str) {

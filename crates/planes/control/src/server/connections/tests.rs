@@ -53,7 +53,23 @@ impl ServedStream for Talkative {
         Poll::Pending
     }
 
+    fn unread(&mut self, bytes: usize) -> Result<(), Status> {
+        UNREAD.set(bytes);
+        match bytes {
+            0..MOST_UNREAD => Ok(()),
+            _ => Err(Status::resource_exhausted("it does not read")),
+        }
+    }
+
     fn part(&mut self, _: &str) {}
+}
+
+/// Unread bytes at which a stream ends.
+const MOST_UNREAD: usize = 10 * ANSWER;
+
+thread_local! {
+    /// Unread bytes of the last stream of a test.
+    static UNREAD: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Says how long a question was.
@@ -265,7 +281,7 @@ async fn who_acknowledges_what_it_has_not_read_is_told_nothing_more() {
         let (mut response, mut say) = peer.call(STREAM, true);
         assert_eq!(peer.head(&mut response).await.status(), 200);
         let mut body = response.into_body();
-        // The window takes 65 answers; 16 more may wait.
+        // The window takes 65 answers; 9 more may wait.
         let mut heard = 0;
         let all = async {
             while say.send_copy(b"more", false).is_ok() {
@@ -278,6 +294,11 @@ async fn who_acknowledges_what_it_has_not_read_is_told_nothing_more() {
         };
         timeout(DEADLINE, all).await.expect("the stream ends");
         assert_eq!(heard, 65_535, "all that the window took");
+        assert!(
+            (MOST_UNREAD..MOST_UNREAD + 2 * ANSWER).contains(&UNREAD.get()),
+            "{}",
+            UNREAD.get()
+        );
         drop(body);
         // Others on the connection are served all the same.
         let (mut response, _say) = peer.call(STREAM, false);

@@ -50,6 +50,37 @@ fn what_an_identity_may_have_in_all_is_bounded_whatever_its_streams_ask() {
 }
 
 #[test]
+fn unread_responses_of_an_identity_are_bounded_whatever_its_streams() {
+    for (workloads, resources) in [(0, 0), (1, 0), (3, 5_000), (10_000, 5_000), (1, 500_000)] {
+        let one = allowance(workloads, resources);
+        let own = WHOLE_STREAMS * one.stream_unread();
+        assert!(one.unread_bytes() <= MAX_UNREAD_PER_IDENTITY.max(own));
+        assert!(one.unread_bytes() < one.streams() * one.stream_unread());
+    }
+    let accounts = Accounts::default();
+    let now = Instant::now();
+    let one = allowance(1, 0);
+    let mut all: Vec<StreamBudget> = (0..one.streams())
+        .map(|_| accounts.open(&"a".into(), &one, now).expect("a stream"))
+        .collect();
+    // A stream and its successor for the workload, and no more: the others are ended.
+    let all_types = |share: &mut StreamBudget| share.leave_unread(UNREAD_PER_STREAM, &one).is_ok();
+    let kept = all
+        .iter_mut()
+        .filter_map(|share| all_types(share).then_some(()))
+        .count();
+    assert_eq!(kept, WHOLE_STREAMS + 1);
+    // Whoever reads makes room, as does a stream that ends.
+    all[0].leave_unread(0, &one).expect("less");
+    assert!(all_types(&mut all[kept]));
+    assert!(!all_types(&mut all[kept + 1]));
+    all.remove(1);
+    assert!(all_types(&mut all[kept]));
+    let mut other = accounts.open(&"b".into(), &one, now).expect("a stream");
+    assert!(all_types(&mut other), "somebody else's");
+}
+
+#[test]
 fn node_proxies_that_come_back_with_fifty_thousand_workloads_each_are_served() {
     // A workload's name and version, as a proxy says them when it comes back: `Kubernetes//Pod/NAMESPACE/NAME`.
     const NAME: usize = 110;
