@@ -4,7 +4,7 @@
 use voile_model::Mesh;
 use voile_model::mesh::UNREADABLE_KEYS;
 use voile_model::mesh::authorization::{AuthorizationRule, Matches, PolicyTarget, WhenCondition};
-use voile_model::mesh::{KeySource, MutualTlsMode};
+use voile_model::mesh::{KeySource, MutualTlsMode, TokenRule};
 
 use crate::{check_text, render};
 
@@ -441,6 +441,65 @@ fn in_force(mesh: &Mesh) -> Vec<String> {
         found.push(format!("{}/{to} {strict}", one.name.namespace));
     }
     found
+}
+
+/// Rules of a RequestAuthentication, and those whose tokens are refused: the issuer (`*` is any), and where tokens are looked for.
+const OF_TOKEN_RULES: &[(&str, &[&str])] = &[
+    (
+        "{issuer: \"https://b.example\", jwksUri: nowhere}",
+        &["https://b.example"],
+    ),
+    (
+        "{issuer: b, jwksUri: \"https://b.example/keys\", audience: [x]}",
+        &["b"],
+    ),
+    ("{issuer: b@c.example}", &["b@c.example"]),
+    ("{issuer: b, jwks: 5}", &["b"]),
+    (
+        "{issuer: b, jwksUri: \"https://b.example/k\", timeout: 1us}",
+        &["b"],
+    ),
+    (
+        "{issuer: b, jwksUri: \"https://b.example/k\", fromHeaders: [{nme: x}]}",
+        &["b"],
+    ),
+    ("{issuer: 5, jwksUri: \"https://b.example/keys\"}", &["*"]),
+    ("5", &["*"]),
+    ("{issuer: b, jwksUri: 5}, 5", &["*", "b"]),
+];
+
+#[test]
+fn a_broken_rule_about_tokens_refuses_the_tokens_of_its_issuer_and_leaves_the_others() {
+    let good = "{issuer: \"https://a.example\", jwksUri: \"https://a.example/keys\", fromHeaders: [{name: x-token}]}";
+    for (broken, refused) in OF_TOKEN_RULES {
+        for rules in [format!("{good}, {broken}"), format!("{broken}, {good}")] {
+            let text = format!(
+                "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: p, namespace: a}}\nspec: {{jwtRules: [{rules}]}}\n"
+            );
+            let (mesh, diagnostics) = check_text(&text);
+            let said = render(&diagnostics);
+            assert!(
+                said.contains(": error[") && said.contains("V0114"),
+                "{said}"
+            );
+            assert!(said.contains("its other rules are in force"), "{said}");
+            let rules = &mesh.request_authentications[0].rules;
+            let (good, bad): (Vec<_>, Vec<_>) = rules
+                .iter()
+                .partition(|rule| matches!(rule.keys, KeySource::Uri(_)));
+            assert_eq!(good.len(), 1, "{broken}");
+            assert_eq!(&*good[0].issuer, "https://a.example");
+            let issuer = |rule: &&TokenRule| match &*rule.issuer {
+                "" => "*".to_owned(),
+                issuer => issuer.to_owned(),
+            };
+            let mut found: Vec<String> = bad.iter().map(issuer).collect();
+            found.sort();
+            assert_eq!(found, *refused, "{broken}");
+            let unreadable = KeySource::Inline(UNREADABLE_KEYS.into());
+            assert!(bad.iter().all(|rule| rule.keys == unreadable), "{broken}");
+        }
+    }
 }
 
 #[test]

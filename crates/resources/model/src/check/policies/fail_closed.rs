@@ -7,7 +7,7 @@
 //! | AuthorizationPolicy ALLOW | requests to its workloads that neither its readable rules nor other ALLOW policies allow |
 //! | DENY, CUSTOM | requests that the readable parts of its rules match |
 //! | AUDIT, dry run | nothing |
-//! | RequestAuthentication | requests with a token in one of its places; all requests, if it demands a token |
+//! | RequestAuthentication | requests with a token for an invalid rule; all requests, if such a rule demands a token. If more than rules is invalid, all its rules are |
 //! | BackendTLSPolicy | calls of its Services |
 //!
 //! An unreadable selector means the namespace, and in the root namespace the mesh.
@@ -17,9 +17,10 @@ use std::sync::Arc;
 
 use crate::attach;
 use crate::check::authorization::everything;
+use crate::check::values;
 use crate::check::{CheckedResource, ResourceId, StoredResource};
 use crate::codes;
-use crate::decode::Report;
+use crate::decode::{Report, is_within};
 use crate::diagnostic::Diagnostic;
 use crate::mesh::authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationRule, PolicyTarget,
@@ -62,8 +63,7 @@ pub(in crate::check) fn held(
             CheckedResource::AuthorizationPolicy(policy.into())
         }
         CheckedResource::RequestAuthentication(one) => {
-            let unread = report.failed_within(spec) || unread_spec(spec, report);
-            let one = refusing(Arc::unwrap_or_clone(one), unread)?;
+            let one = refusing(Arc::unwrap_or_clone(one), spec, report)?;
             CheckedResource::RequestAuthentication(one.into())
         }
         CheckedResource::BackendTls(policy) => CheckedResource::BackendTls(policy),
@@ -115,13 +115,22 @@ fn denying(mut policy: AuthorizationPolicy, spec_unread: bool) -> Option<Authori
     Some(policy)
 }
 
-/// Keeps the places where tokens are looked for, and no key that could verify one.
-fn refusing(mut one: RequestAuthentication, unread: bool) -> Option<RequestAuthentication> {
-    for rule in &mut one.rules {
-        rule.keys = KeySource::Inline(UNREADABLE_KEYS.into());
-    }
-    if one.rules.is_empty() && unread {
-        one.rules.push(TokenRule::unreadable(one.source.clone()));
+/// Keeps the places where tokens are looked for, and no key that could verify one. If only rules are invalid, the others
+/// keep their keys.
+fn refusing(
+    mut one: RequestAuthentication,
+    spec: &str,
+    report: &Report,
+) -> Option<RequestAuthentication> {
+    let rules = values::join(spec, "jwtRules");
+    if report.failed_where(|field| !is_within(field, &rules)) {
+        for rule in &mut one.rules {
+            rule.keys = KeySource::Inline(UNREADABLE_KEYS.into());
+        }
+        let unread = report.failed_within(spec) || unread_spec(spec, report);
+        if one.rules.is_empty() && unread {
+            one.rules.push(TokenRule::unreadable(one.source.clone()));
+        }
     }
     (!one.rules.is_empty()).then_some(one)
 }
@@ -247,10 +256,16 @@ fn denied(policy: &AuthorizationPolicy, what: &str, scope: &str) -> Diagnostic {
 }
 
 fn tokens_refused(one: &RequestAuthentication, what: &str, scope: &str) -> Diagnostic {
-    let (until, help) = match one.rules.iter().any(|rule| rule.required) {
+    let is_invalid = |rule: &&TokenRule| matches!(&rule.keys, KeySource::Inline(keys) if **keys == *UNREADABLE_KEYS);
+    let invalid: Vec<&TokenRule> = one.rules.iter().filter(is_invalid).collect();
+    let (until, help) = match invalid.iter().any(|rule| rule.required) {
         true => (
             "all requests are rejected",
             "it requires a token, and no token is accepted",
+        ),
+        false if invalid.len() < one.rules.len() => (
+            "requests with a token for an invalid rule are rejected",
+            "its other rules are in force; requests without a token are not affected",
         ),
         false => (
             "requests with a token for it are rejected",

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::check::authorization::target;
-use crate::check::values::Meta;
+use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report};
+use crate::decode::{FieldPath, Fields, Report, is_within};
 use crate::mesh::request_authentication::{
     ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, UNREADABLE_KEYS,
 };
@@ -53,13 +53,30 @@ pub(in crate::check) fn request_authentication(
         report.error(codes::LIMIT, &one.at, message, "write several resources");
     }
     let rules = written.rules.iter().take(MAX_RULES);
+    let mut rules: Vec<TokenRule> = rules.map(|rule| token_rule(rule, report)).collect();
+    if let Some(spec) = &written.at
+        && is_item_unread(
+            &values::join(&spec.path, "jwtRules"),
+            &written.rules,
+            report,
+        )
+    {
+        rules.push(TokenRule::unreadable(meta.source.clone()));
+    }
     RequestAuthentication {
         target: target(&written.target, written.at.as_ref(), report),
-        rules: rules.map(|rule| token_rule(rule, report)).collect(),
+        rules,
         name: meta.name,
         source: meta.source,
         created: meta.created,
     }
+}
+
+/// Returns true if an item of `list`, or all of it, is no rule at all.
+fn is_item_unread(list: &str, rules: &[written::TokenRule], report: &Report) -> bool {
+    report.failed_where(|field| {
+        is_within(field, list) && !rules.iter().any(|rule| is_within(field, &rule.at.path))
+    })
 }
 
 fn token_rule(written: &written::TokenRule, report: &Report) -> TokenRule {
@@ -84,12 +101,11 @@ fn token_rule(written: &written::TokenRule, report: &Report) -> TokenRule {
     let places = written.from_headers.iter();
     let claims = written.output_claims.iter();
     let payload = written.output_payload_to_header.as_ref();
-    TokenRule {
+    let mut rule = TokenRule {
         source: report.source(&written.at),
         issuer: issuer.into(),
         audiences,
-        // Only a bad resource has none: no token is believed by it.
-        keys: keys.unwrap_or_else(|| KeySource::Inline(UNREADABLE_KEYS.into())),
+        keys: keys.unwrap_or_else(unreadable_keys),
         from_headers: places.filter_map(|one| place(one, report)).collect(),
         from_params,
         from_cookies,
@@ -106,7 +122,16 @@ fn token_rule(written: &written::TokenRule, report: &Report) -> TokenRule {
             .presence
             .as_ref()
             .is_some_and(|text| is_required(text, report)),
+    };
+    if report.failed_within(&written.at.path) {
+        rule.keys = unreadable_keys();
     }
+    rule
+}
+
+/// Keys of an invalid rule, which verify no token.
+fn unreadable_keys() -> KeySource {
+    KeySource::Inline(UNREADABLE_KEYS.into())
 }
 
 /// `presence`. One that cannot be read may be REQUIRED.
