@@ -2,13 +2,15 @@
 //!
 //! The text is first split at `---` lines (no YAML construct may contain one), so that one broken document never hides
 //! the others. Each document is then parsed from the events of `granit-parser`, under limits that make bombs harmless.
-//! Values mean what they mean to Kubernetes' own decoder (`sigs.k8s.io/yaml`); a duplicate key is refused.
+//! Values mean what they mean to Kubernetes' own decoder (`sigs.k8s.io/yaml`); a duplicate key is refused. `lenient` has the
+//! forms that only that decoder reads.
 
 mod build;
+mod lenient;
 mod node;
 mod split;
 
-pub(crate) use build::parse_document;
+pub(crate) use build::{TEMPLATE, YamlError, parse_document};
 pub(crate) use node::{MappingKey, ResolvedScalar, Scalar, SourcePosition, Value, YamlNode};
 pub(crate) use split::{Document, split};
 

@@ -1,13 +1,17 @@
 //! Events to tree, without recursion, under the limits of the parent module.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, Tag};
+use granit_parser::{
+    ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, StructureStyle, Tag,
+};
 
+use super::lenient;
 use super::node::{MappingKey, ResolvedScalar, Scalar, SourcePosition, Value, YamlNode};
 use super::{MAX_DEPTH, MAX_DOCUMENT_BYTES, MAX_NODES};
 use crate::codes;
@@ -20,6 +24,9 @@ pub(crate) struct YamlError {
     pub(crate) message: String,
     pub(crate) help: &'static str,
 }
+
+/// Help for an error in a line with `{{`.
+pub(crate) const TEMPLATE: &str = "this looks like a template; render it first";
 
 /// Parses one document whose first character stands at `origin` of its file.
 pub(crate) fn parse_document(
@@ -39,23 +46,39 @@ pub(crate) fn parse_document(
         });
     }
     refuse_control_characters(text, origin)?;
-    let mut builder = Builder::new(text, origin);
-    let mut options = Options::default();
-    options.set_emit_comments(false);
-    options.block_scalar_eof_without_line_feed = true;
-    let mut parser = Parser::new_from_str_with_options(text, options);
-    loop {
-        let (event, span) = match parser.next_event() {
-            None => break,
-            Some(Ok(next)) => next,
-            Some(Err(error)) => return Err(builder.scan_error(&error)),
+    let may_substitute = !lenient::has_stand_ins(text);
+    let substituted = may_substitute.then(|| lenient::substitute(text)).flatten();
+    let mut given = substituted.map_or(Cow::Borrowed(text), Cow::Owned);
+    let mut first = None;
+    for _ in 0..=MAX_REPAIRS {
+        let mut builder = Builder::new(text, origin);
+        builder.is_substituted = matches!(given, Cow::Owned(_));
+        let error = match builder.read(&given) {
+            Ok(()) => return Ok(builder.root),
+            Err(ParseFailure::Refused(error)) => return Err(first.unwrap_or(error)),
+            Err(ParseFailure::Scan(error)) => error,
         };
-        if let Event::StreamEnd = event {
-            break;
-        }
-        builder.event(event, span.start)?;
+        let repaired = match may_substitute {
+            true => lenient::repair(&given, &error, builder.is_in_flow()),
+            false => None,
+        };
+        let error = first.unwrap_or_else(|| builder.scan_error(&error));
+        let Some(repaired) = repaired else {
+            return Err(error);
+        };
+        given = Cow::Owned(repaired);
+        first = Some(error);
     }
-    Ok(builder.root)
+    Err(first.unwrap_or_else(|| error(codes::NOT_YAML, origin, "not YAML")))
+}
+
+/// Repairs of one document. Each costs another pass over the text.
+const MAX_REPAIRS: usize = 16;
+
+/// Why a pass over a text gave no tree.
+enum ParseFailure {
+    Scan(ScanError),
+    Refused(YamlError),
 }
 
 /// YAML 1.2 section 5.1: text is printable. The parser takes a NUL for the end of the text, which would hide what follows.
@@ -86,6 +109,8 @@ fn refuse_control_characters(text: &str, origin: SourcePosition) -> Result<(), Y
 struct OpenCollection {
     anchor: usize,
     place: SourcePosition,
+    /// In brackets or braces.
+    is_flow: bool,
     items: TreeBuilder,
 }
 
@@ -116,6 +141,8 @@ struct Builder<'a> {
     root: Option<YamlNode>,
     anchors: HashMap<usize, (YamlNode, usize)>,
     nodes: usize,
+    /// The parser's text has substitutes for some characters.
+    is_substituted: bool,
 }
 
 /// Lines as YAML counts them, and the file's line of each. YAML ends a line at a carriage return without a line feed, too; editors
@@ -146,7 +173,29 @@ impl<'a> Builder<'a> {
             root: None,
             anchors: HashMap::new(),
             nodes: 0,
+            is_substituted: false,
         }
+    }
+
+    /// One pass over the text for the parser.
+    fn read(&mut self, given: &str) -> Result<(), ParseFailure> {
+        let mut options = Options::default();
+        options.set_emit_comments(false);
+        options.block_scalar_eof_without_line_feed = true;
+        let mut parser = Parser::new_from_str_with_options(given, options);
+        while let Some(next) = parser.next_event() {
+            let (event, span) = next.map_err(ParseFailure::Scan)?;
+            if let Event::StreamEnd = event {
+                break;
+            }
+            self.event(event, span.start)
+                .map_err(ParseFailure::Refused)?;
+        }
+        Ok(())
+    }
+
+    fn is_in_flow(&self) -> bool {
+        self.open.last().is_some_and(|open| open.is_flow)
     }
 
     fn place(&self, mark: Marker) -> SourcePosition {
@@ -168,7 +217,10 @@ impl<'a> Builder<'a> {
                 place,
                 "a second document begins without a `---` line",
             )),
-            Event::Scalar(text, style, anchor, tag) => {
+            Event::Scalar(mut text, style, anchor, tag) => {
+                if self.is_substituted {
+                    text = lenient::restore(&text).into();
+                }
                 let scalar = self.scalar(&text, style, tag.as_deref(), place, mark)?;
                 self.add(
                     YamlNode {
@@ -179,12 +231,13 @@ impl<'a> Builder<'a> {
                     1,
                 )
             }
-            Event::SequenceStart(_, anchor, _) => self.push(OpenCollection {
+            Event::SequenceStart(style, anchor, _) => self.push(OpenCollection {
                 anchor,
                 place,
+                is_flow: matches!(style, StructureStyle::Flow),
                 items: TreeBuilder::List(Vec::new()),
             }),
-            Event::MappingStart(_, anchor, _) => {
+            Event::MappingStart(style, anchor, _) => {
                 let items = TreeBuilder::Map {
                     entries: Vec::new(),
                     keys: HashSet::new(),
@@ -194,6 +247,7 @@ impl<'a> Builder<'a> {
                 self.push(OpenCollection {
                     anchor,
                     place,
+                    is_flow: matches!(style, StructureStyle::Flow),
                     items,
                 })
             }
@@ -221,6 +275,7 @@ impl<'a> Builder<'a> {
             anchor,
             place,
             items,
+            ..
         }) = self.open.pop()
         else {
             return Ok(());
@@ -351,7 +406,7 @@ impl<'a> Builder<'a> {
         let help = if line[..indent].contains('\t') {
             "the line is indented with a tab; YAML is indented with spaces"
         } else if line.contains("{{") {
-            "this looks like a template; render it first"
+            TEMPLATE
         } else if at_end || is_unclosed(error.kind()) {
             "the document ends too early: it may have been cut off"
         } else {
@@ -415,7 +470,7 @@ fn new_key(node: YamlNode, keys: &mut HashSet<Arc<str>>) -> Result<Pending, Yaml
     };
     let scalar = match node.value {
         Value::Scalar(scalar) => scalar,
-        Value::Map(_) => return no_text("this looks like a template; render it first"),
+        Value::Map(_) => return no_text(TEMPLATE),
         Value::List(_) => return no_text(""),
     };
     let text: Arc<str> = match scalar.resolve() {
