@@ -325,6 +325,53 @@ fn killed_at_any_moment_it_starts_again_with_what_was_good() {
     assert!(drafts.count() <= 1, "drafts pile up");
 }
 
+#[test]
+fn a_first_start_with_a_policy_that_nobody_can_read_serves_nothing_and_a_later_one_serves_what_was_good()
+ {
+    const CUT: &str = "kind: AuthorizationPolicy\nmetadata: {name: p, namespace: pair\n";
+    let root = tempfile::tempdir().expect("a folder");
+    let folder = root.path().join("mesh");
+    fs::create_dir(&folder).expect("made");
+    write(&folder.join("first.yaml"), &service("first"));
+    write(&folder.join("policy.yaml"), CUT);
+    let output = Process::output(|voile| {
+        voile.arg("control").arg(&folder);
+        voile.arg("--state").arg(root.path().join("state"));
+        voile.args(["--listen", "127.0.0.1:0", "--plaintext", "off"]);
+        voile.args(["--monitoring", "127.0.0.1:0"]);
+    });
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for told in [
+        "policy.yaml:2:",
+        "error[V0002]",
+        "error[V0124]",
+        "correct it, or move it out of the folder",
+        "nothing is served until it can be read",
+    ] {
+        assert!(said.contains(told), "{told}: {said}");
+    }
+    // A template of a chart is no policy of any cluster, and stops nothing.
+    let template =
+        "{{- if .Values.on }}\nkind: AuthorizationPolicy\nmetadata: {name: p}\n{{- end }}\n";
+    write(&folder.join("policy.yaml"), template);
+    let monitoring = free_port();
+    let mut control = Control {
+        process: start(root.path(), std::slice::from_ref(&folder), monitoring),
+        monitoring: SocketAddr::from(([127, 0, 0, 1], monitoring)),
+        root,
+    };
+    control.until_services(1);
+    fs::remove_file(folder.join("policy.yaml")).expect("removed");
+    control.until_state();
+    control.process.kill();
+    write(&folder.join("policy.yaml"), CUT);
+    let port = control.monitoring.port();
+    control.process = start(control.root.path(), &[folder], port);
+    control.until_services(1);
+    control.until_said("V0002");
+}
+
 impl Control {
     /// Until what is good now is remembered.
     fn until_state(&self) {

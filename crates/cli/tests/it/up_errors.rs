@@ -29,6 +29,9 @@ const REFUSED: [(&str, &str); 4] = [
     ),
 ];
 
+/// A policy that nobody can read, nor whom it selects.
+const CUT_POLICY: &str = "kind: AuthorizationPolicy\nmetadata: {name: p, namespace: pair\n";
+
 fn refused() -> String {
     REFUSED
         .map(|(_, document)| format!("{document}\n"))
@@ -162,6 +165,8 @@ fn a_folder_of_which_nothing_can_start_or_with_errors_under_strict_starts_nothin
         (image, &[], "mesh.yaml:1:"),
         (&ambient, &[], "V0608"),
         ("a: [", &[], "mesh.yaml:1:"),
+        // Everything else could start, but not without a policy that may be meant for it.
+        (&format!("{PAIR}---\n{CUT_POLICY}"), &[], "V0124"),
     ] {
         let fill = |folder: &Path| fs::write(folder.join("mesh.yaml"), text).expect("written");
         let mut up = Up::start(fill, arguments);

@@ -17,6 +17,9 @@ pub enum ControlError {
     /// The state directory cannot be used.
     #[error("{0}")]
     State(String),
+    /// A document may be a security resource and cannot be read, and no earlier configuration is known.
+    #[error("{0}\nnothing is served until it can be read")]
+    NeverRead(String),
     /// An address cannot be listened on.
     #[error("cannot listen on {address} for {purpose}: {source}")]
     Listen {

@@ -26,7 +26,7 @@ use voile_identity::{
     NEW_ROOT_FLAG, RootPolicy, StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject, check_root,
 };
 use voile_model::mesh::MeshConfig;
-use voile_model::{Diagnostic, Mesh, ResourceName};
+use voile_model::{Diagnostic, Mesh, ResourceName, codes};
 use voile_watch::FolderWatch;
 
 use crate::addresses::{AddressError, Addresses};
@@ -62,6 +62,8 @@ const REPLACED_AT_A_TIME: usize = 2;
 
 /// The file of the mesh in the run's folder of configuration.
 const MESH_FILE: &str = "mesh.json";
+/// The control plane's last configuration without errors, in the state folder.
+const LAST_GOOD: &str = "last-good.json";
 /// The root certificate in the state folder.
 const ROOT_CERTIFICATE: &str = "root-cert.pem";
 
@@ -135,6 +137,11 @@ pub enum UpError {
     /// Errors in the folder, which have been printed, leave nothing to start, or are not tolerated.
     #[error("{} in the folder; nothing was started", edits::counted(*.0))]
     Problems(usize),
+    /// A document may be a security resource, and no earlier configuration is known.
+    #[error(
+        "a document that may be a security resource cannot be read (V0124); nothing was started: correct it, or move it out of the folder"
+    )]
+    NeverRead,
     /// Something on this machine.
     #[error("{0}")]
     Machine(#[from] io::Error),
@@ -300,6 +307,19 @@ fn beyond_pods(
     options.dataplane.has_node().then(node).transpose()
 }
 
+/// Prints the problems of the folder. A document that may be a security resource and cannot be read is an error unless the
+/// control plane's state has an earlier configuration.
+fn print_problems(problems: &mut Vec<Diagnostic>, state: Option<&Path>) -> Result<(), UpError> {
+    if state.is_some_and(|state| state.join(LAST_GOOD).exists()) {
+        problems.retain(|one| one.code != codes::NEVER_READ);
+    }
+    edits::print(problems);
+    match problems.iter().any(|one| one.code == codes::NEVER_READ) {
+        true => Err(UpError::NeverRead),
+        false => Ok(()),
+    }
+}
+
 impl Runner {
     fn prepare(
         mut options: RunnerOptions,
@@ -314,9 +334,9 @@ impl Runner {
         let mut addresses = Addresses::new(ground.layout());
         let mut roster = PodRoster::default();
         let begin = (&mut roster, &EmptyEnvironment);
-        let (mesh, plan, problems) =
+        let (mesh, plan, mut problems) =
             edits::understand(&sources, (None, options.dataplane), begin, &mut addresses)?;
-        edits::print(&problems);
+        print_problems(&mut problems, options.state.as_deref())?;
         let errors = problems.iter().filter(|one| one.is_error()).count();
         if errors > 0 && (options.strict || plan.pods.is_empty()) {
             return Err(UpError::Problems(errors));

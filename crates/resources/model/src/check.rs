@@ -40,7 +40,7 @@ pub use kinds::{ResourceKind, ResourceScope, kinds};
 pub use networking::{GROUP, HEALTH_CHECKED, canonical_name, canonical_revision};
 pub use pod::{DATAPLANE_MODE, REDIRECTION, asks_for_node_proxy};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -156,6 +156,8 @@ pub(crate) struct ReadFiles {
     lost: BTreeMap<Arc<str>, Vec<LostDocument>>,
     /// Security kinds of which a document may be that cannot be told by kind, with one such document each.
     may_be: BTreeMap<&'static str, Source>,
+    /// Those documents of ours, with the kinds that each may be.
+    unknown: BTreeMap<Source, BTreeSet<&'static str>>,
     /// Security resources among the bad ones, with their targets.
     broken: BTreeMap<ResourceId, StoredResource>,
     diagnostics: Vec<Diagnostic>,
@@ -188,8 +190,29 @@ impl ReadFiles {
     /// A document may be a resource of these kinds, and says no more of itself.
     fn add_may_be(&mut self, kinds: impl IntoIterator<Item = &'static str>, source: &Source) {
         for kind in kinds {
+            self.add_perhaps([kind], source);
+            self.unknown.entry(source.clone()).or_default().insert(kind);
+        }
+    }
+
+    /// A document may be a resource of these kinds, or none at all, such as a template.
+    fn add_perhaps(&mut self, kinds: impl IntoIterator<Item = &'static str>, source: &Source) {
+        for kind in kinds {
             self.may_be.entry(kind).or_insert_with(|| source.clone());
         }
+    }
+
+    /// Errors of documents that may be any resource of a security kind, for which no earlier version is known.
+    fn never_read(&self) -> impl Iterator<Item = Diagnostic> {
+        self.unknown.iter().map(|(source, kinds)| {
+            let kinds: Vec<&str> = kinds.iter().copied().collect();
+            let message = format!(
+                "this document may be {}, cannot be read, and has no earlier version: a mesh does not start with it",
+                kinds.join(" or ")
+            );
+            Diagnostic::error(codes::NEVER_READ, source.clone(), message)
+                .help("correct it, or move it out of the folder")
+        })
     }
 }
 

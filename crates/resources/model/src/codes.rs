@@ -67,6 +67,8 @@ codes! {
     DEPRECATED_METADATA = "V0122";
     /// An annotation that is alpha in Istio.
     ALPHA_METADATA = "V0123";
+    /// A document may be a security resource and cannot be read, and no earlier version of the mesh is known.
+    NEVER_READ = "V0124";
 }
 
 /// `portLevelMtls` without a selector. The table of `voile-analysis` has it, among its neighbours.

@@ -100,19 +100,27 @@ pub(super) fn in_the_world<T: Send, F: Future<Output = T>>(
 
 /// Calls `address:15008` with this certificate.
 pub(super) async fn speak(store: &Arc<CertificateStore>, address: Ipv4Addr) -> Caller {
+    let caller = try_to_speak(store, address).await;
+    caller.expect("a connection and a handshake")
+}
+
+/// The same; nothing if the connection is refused.
+pub(super) async fn try_to_speak(
+    store: &Arc<CertificateStore>,
+    address: Ipv4Addr,
+) -> Option<Caller> {
     let config = mesh_client_config(store, &[b"h2"]).expect("TLS");
     let to = SocketAddr::from((address, 15008));
     let tcp = voile_transport::connect(to, Origin::default(), TLS_HANDSHAKE_TIMEOUT);
-    let io = TcpIo::from(tcp.await.expect("a node proxy"));
+    let io = TcpIo::from(tcp.await.ok()?);
     let name = ServerName::from(to.ip());
     let stream = connect_tls(config, name, io, TLS_HANDSHAKE_TIMEOUT).await;
-    let stream = stream.expect("a handshake");
-    let (caller, connection) = h2::client::handshake(stream).await.expect("h2");
+    let (caller, connection) = h2::client::handshake(stream.ok()?).await.ok()?;
     tokio::task::spawn_local(async move {
         // It may end as it likes.
         let _ = connection.await;
     });
-    caller
+    Some(caller)
 }
 
 pub(super) async fn status(caller: &mut Caller, method: Method, target: &str) -> StatusCode {

@@ -6,6 +6,7 @@ mod early_answers;
 mod everything;
 mod handover;
 mod hostile;
+mod hostile_memory;
 mod hostile_pods;
 mod introduced;
 mod istiod;

@@ -249,8 +249,10 @@ impl ReloadScheduler {
         }
         Diagnostic::sort(&mut diagnostics);
         let errors = diagnostics.iter().filter(|d| d.is_error()).count();
-        self.status.errors.store(errors as u64, Ordering::Relaxed);
-        if let Some(files) = known.files.as_ref().filter(|_| errors == 0 && is_new) {
+        let before = self.status.errors.swap(errors as u64, Ordering::Relaxed);
+        // A correction may change no resource in force: the configuration is good for the first time all the same.
+        let is_good = errors == 0 && (is_new || before > 0);
+        if let Some(files) = known.files.as_ref().filter(|_| is_good) {
             self.last_good.keep(files, mesh);
         }
         let mut problems = snapshot.problems();

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use voile_identity::{Authority, AuthorityStore, TrustStore};
 use voile_model::check::{CheckOutcome, Checker, MeshPatch};
 use voile_model::mesh::{Mesh, Workload};
-use voile_model::{Diagnostic, SourceFile};
+use voile_model::{Diagnostic, SourceFile, codes};
 use voile_xds::server::{ChangedNames, Snapshot, SubscriptionIndex};
 
 use crate::deferred_work::{LastRead, Pending, ReloadScheduler, Reporter, RestedConfiguration};
@@ -302,6 +302,9 @@ impl<S: Source> Reload<S> {
             outcome = self.checker.check(files, Some(&mut good));
             self.mesh = Some(good.into());
         }
+        if self.snapshot.is_none() {
+            never_read(&outcome)?;
+        }
         let (mesh, diagnostics) = match outcome {
             CheckOutcome::Patched(patch, mut changes) => {
                 if changes.services.is_empty() {
@@ -581,6 +584,20 @@ impl<S: Source> Reload<S> {
             rest
         })
     }
+}
+
+/// A first configuration with a document that may be a security resource and cannot be read is not put into force.
+fn never_read(outcome: &CheckOutcome) -> Result<(), ControlError> {
+    let CheckOutcome::Whole(_, diagnostics) = outcome else {
+        return Ok(());
+    };
+    let is_never_read = |one: &&Diagnostic| one.code == codes::NEVER_READ;
+    if !diagnostics.iter().any(|one| is_never_read(&one)) {
+        return Ok(());
+    }
+    let all = diagnostics.iter().filter(|one| one.is_error());
+    let all: Vec<String> = all.map(ToString::to_string).collect();
+    Err(ControlError::NeverRead(all.join("\n")))
 }
 
 fn wrong(outcome: &CheckOutcome) -> bool {

@@ -258,3 +258,31 @@ fn policies(mesh: &Mesh) -> Vec<String> {
     };
     mesh.peer_authentications.iter().map(one).collect()
 }
+
+#[test]
+fn a_first_start_with_what_may_be_any_policy_is_an_error_and_a_template_is_not() {
+    let cut = "kind: AuthorizationPolicy\nmetadata: {name: p, namespace: a\nspec: {}\n";
+    let lost = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: [a]}\n";
+    let no_policy = "kind: Service\nmetadata: {name: [a\n";
+    let template = "{{- if .Values.on }}\nkind: AuthorizationPolicy\nmetadata: {name: {{ .Values.name }}}\n{{- end }}\n";
+    for (text, kind) in [
+        (cut, Some("AuthorizationPolicy")),
+        (lost, Some("PeerAuthentication")),
+        (no_policy, None),
+        (template, None),
+    ] {
+        let (_, diagnostics) = check_text(text);
+        let said = render(&diagnostics);
+        let told = diagnostics.iter().find(|one| one.code == "V0124");
+        assert_eq!(told.is_some(), kind.is_some(), "{said}");
+        if let (Some(told), Some(kind)) = (told, kind) {
+            assert!(told.is_error() && told.message.contains(kind), "{said}");
+        }
+        // With an earlier version, what it said stays.
+        let (_, diagnostics) = edited(text, &good(POLICY));
+        let said = render(&diagnostics);
+        assert!(!said.contains("V0124"), "{said}");
+        let holds = kind == Some("PeerAuthentication") || said.contains("AuthorizationPolicy");
+        assert!(holds || kind.is_none(), "{said}");
+    }
+}

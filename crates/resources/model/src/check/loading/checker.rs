@@ -190,8 +190,12 @@ impl Checker {
         for one in self.files.reads() {
             read.add(one);
         }
-        if let Some(previous) = previous {
-            last_good::keep(&mut read, &previous.resources);
+        match previous {
+            Some(previous) => last_good::keep(&mut read, &previous.resources),
+            None => {
+                let never_read: Vec<Diagnostic> = read.never_read().collect();
+                read.diagnostics.extend(never_read);
+            }
         }
         let well = read.is_well();
         let ReadFiles {
@@ -199,6 +203,7 @@ impl Checker {
             bad: _,
             lost: _,
             may_be: _,
+            unknown: _,
             broken,
             intents,
             mut diagnostics,
@@ -231,6 +236,7 @@ impl ReadFiles {
             bad,
             lost,
             may_be,
+            unknown,
             broken,
             intents,
             diagnostics,
@@ -245,8 +251,9 @@ impl ReadFiles {
             self.add_lost(one.clone());
         }
         for (kind, source) in may_be {
-            self.add_may_be([*kind], source);
+            self.add_perhaps([*kind], source);
         }
+        self.unknown.extend(unknown.clone());
         for (id, stored) in broken {
             let entry = self.broken.entry(id.clone());
             entry.or_insert_with(|| stored.clone());

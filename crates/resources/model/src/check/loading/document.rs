@@ -22,7 +22,7 @@ use crate::source::{Source, SourceFile};
 use crate::text::{clip, suggest};
 use crate::written::TextMap;
 use crate::written::header::Header;
-use crate::yaml::{self, Document, SourcePosition, YamlNode};
+use crate::yaml::{self, Document, SourcePosition, YamlError, YamlNode};
 
 /// Most documents of one file: a file of nothing but `---` lines and scalars must not take minutes.
 const MAX_DOCUMENTS_PER_FILE: usize = 50_000;
@@ -101,7 +101,10 @@ fn read_document(file: &Arc<str>, document: Document<'_>, read: &mut ReadFiles) 
                 true => error.help.to_owned(),
                 false => maybe_security(&may_be, error.help),
             };
-            read.add_may_be(may_be, &source);
+            match is_template_text(document.text, &error) {
+                true => read.add_perhaps(may_be, &source),
+                false => read.add_may_be(may_be, &source),
+            }
             read.add_lost(LostDocument::unknown(source.clone()));
             let problem = match is_template {
                 true => Diagnostic::warning(error.code, source, error.message),
@@ -110,6 +113,12 @@ fn read_document(file: &Arc<str>, document: Document<'_>, read: &mut ReadFiles) 
             read.diagnostics.push(problem.help(help));
         }
     }
+}
+
+/// Returns true if the text is the template of a chart: no cluster reads it either.
+fn is_template_text(text: &str, error: &YamlError) -> bool {
+    let mut lines = text.lines();
+    error.help == yaml::TEMPLATE || lines.any(|line| line.trim_start().starts_with("{{"))
 }
 
 fn maybe_security(kinds: &[&str], help: &str) -> String {
@@ -182,8 +191,11 @@ fn read_resource(file: &Arc<str>, node: &YamlNode, at: FieldPath, read: &mut Rea
                 called,
             });
         }
-        DocumentOutcome::MayBe(kinds, called) => {
-            read.add_may_be(kinds, &source);
+        DocumentOutcome::MayBe(group, called) => {
+            match group {
+                SecurityGroup::Readable => read.add_may_be(SECURITY_KINDS, &source),
+                SecurityGroup::Unknown => read.add_perhaps(SECURITY_KINDS, &source),
+            }
             read.add_lost(LostDocument {
                 source,
                 kind: None,
@@ -261,7 +273,10 @@ fn why_no_resource(
         let stranger = !version && kinds::known(None, name).is_none() && !name.ends_with("List");
         let unread = UNREAD.iter().any(|(_, known, _)| *known == name);
         let policy = POLICY_WORDS.iter().any(|(word, _)| name.starts_with(word));
-        return (stranger && !unread && !policy).then_some("a mapping without `apiVersion`");
+        // Values of a chart may name the kind that it makes.
+        let values = !version && !metadata && !fields.has("spec");
+        let is_none = stranger && !unread || values;
+        return (is_none && !policy).then_some("a mapping without `apiVersion`");
     }
     // A chart has an apiVersion, and no metadata.
     let ours = version_text.is_some_and(|text| match kinds::group(text) {
@@ -368,6 +383,15 @@ fn read_list(file: &Arc<str>, fields: &mut Fields<'_>, read: &mut ReadFiles) {
 /// Suffix of Istio's API groups.
 const ISTIO: &str = ".istio.io/";
 
+/// API group of a document whose kind cannot be read.
+#[derive(Debug, Clone, Copy)]
+enum SecurityGroup {
+    /// That of the security resources.
+    Readable,
+    /// None, or unreadable: the document may be no resource of ours at all.
+    Unknown,
+}
+
 enum DocumentOutcome {
     Good(ResourceId, CheckedResource),
     /// Not in force.
@@ -376,8 +400,8 @@ enum DocumentOutcome {
     Unnamed(ResourceId, CheckedResource, DocumentName),
     /// Not in force, and without a whole name; its kind where that can be read.
     Lost(Option<&'static str>, DocumentName),
-    /// The same, and it may be a security resource of these kinds.
-    MayBe(Vec<&'static str>, DocumentName),
+    /// The same, and it may be a security resource of any kind.
+    MayBe(SecurityGroup, DocumentName),
     /// Nothing that could be in force.
     Nothing,
 }
@@ -395,7 +419,8 @@ fn resource(
     let group = version.map(|version| kinds::group(&version.value));
     let Some(kind_text) = kind else {
         return match group {
-            Some(SECURITY) | None => DocumentOutcome::MayBe(SECURITY_KINDS.into(), called(header)),
+            Some(SECURITY) => DocumentOutcome::MayBe(SecurityGroup::Readable, called(header)),
+            None => DocumentOutcome::MayBe(SecurityGroup::Unknown, called(header)),
             Some(_) => DocumentOutcome::Lost(None, called(header)),
         };
     };
@@ -628,7 +653,7 @@ fn stranger(
             unknown_kind(kind, at, report);
             // It may be a misspelt kind with a last good version.
             match group {
-                Some(SECURITY) => DocumentOutcome::MayBe(SECURITY_KINDS.into(), called(header)),
+                Some(SECURITY) => DocumentOutcome::MayBe(SecurityGroup::Readable, called(header)),
                 _ => DocumentOutcome::Lost(None, called(header)),
             }
         }
