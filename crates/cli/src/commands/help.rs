@@ -163,7 +163,7 @@ mod tests {
         let visible = command_line
             .get_subcommands()
             .filter(|one| !one.is_hide_set());
-        let mut visible: Vec<&str> = visible.map(|one| one.get_name()).collect();
+        let mut visible: Vec<&str> = visible.map(clap::Command::get_name).collect();
         visible.sort_unstable();
         let mut grouped: Vec<&str> = GROUPS
             .iter()
