@@ -14,6 +14,7 @@ mod metadata;
 mod options;
 mod pod;
 mod probes;
+mod prometheus;
 mod proxy_config;
 
 use std::collections::BTreeMap;

@@ -27,7 +27,8 @@ mod tokens;
 mod worker;
 
 pub use control::{
-    CapturePorts, ExternalResolver, Membership, Probers, ProxyOptions, RunError, run,
+    ApplicationMetrics, CapturePorts, ExternalResolver, Membership, Probers, ProxyOptions,
+    RunError, run,
 };
 pub use predicted_routes::{PredictedRoute, PredictedRoutes};
 pub use worker::ProxyLimits;

@@ -3,6 +3,7 @@
 //! Redirects to the same host are followed as the kubelet does, to another port and scheme too; one that leads elsewhere is
 //! the answer.
 
+pub(crate) mod page;
 mod redirect;
 mod two;
 
@@ -114,12 +115,14 @@ fn wrong(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct ProbeHead {
     status: u16,
     location: Option<String>,
     /// Of the body; `None` is until the connection ends, or in chunks.
     length: Option<u64>,
+    is_chunked: bool,
+    content_type: Option<String>,
 }
 
 /// Reads the head of the answer itself, and the first bytes of the body.
@@ -201,6 +204,8 @@ fn parse(head: &[u8]) -> Option<ProbeHead> {
         status,
         location: field("location").map(str::to_owned),
         length: length.and_then(|length| length.parse().ok()),
+        is_chunked: chunked,
+        content_type: field("content-type").map(str::to_ascii_lowercase),
     })
 }
 
@@ -215,6 +220,7 @@ mod tests {
                 status,
                 location: location.map(str::to_owned),
                 length,
+                ..ProbeHead::default()
             })
         };
         let long = format!("HTTP/1.1 200 OK\r\nA: {}\r\n", "a".repeat(MAX_HEAD_BYTES));
@@ -240,7 +246,13 @@ mod tests {
         ] {
             let found = read_head(&mut answer.as_bytes()).map_err(|error| error.to_string());
             match (found, expected) {
-                (Ok((head, _)), Ok(expected)) => assert_eq!(head, expected, "{answer:?}"),
+                (Ok((head, _)), Ok(expected)) => {
+                    let head = ProbeHead {
+                        is_chunked: false,
+                        ..head
+                    };
+                    assert_eq!(head, expected, "{answer:?}");
+                }
                 (Err(said), Err(part)) => assert!(said.contains(part), "{answer:?}: {said}"),
                 (found, _) => panic!("{answer:?}: {found:?}"),
             }

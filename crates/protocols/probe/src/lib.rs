@@ -174,6 +174,28 @@ pub fn ask(
     }
 }
 
+/// Asks for a page of metrics in Prometheus' text format, by HTTP/1.1 in plaintext. Returns its body of at most `limit` bytes.
+///
+/// # Errors
+/// Says why there is none: another status than 200, another format, or no end within the time or the limit.
+pub fn read_metrics(
+    address: SocketAddr,
+    origin: ProbeOrigin,
+    path: &str,
+    (timeout, limit): (Duration, usize),
+) -> Result<String, Failure> {
+    let server = ProbeServer {
+        address,
+        origin,
+        until: Instant::now() + timeout,
+    };
+    http::page::read(&server, path, limit).map_err(|error| Failure {
+        status: None,
+        refused: error.kind() == io::ErrorKind::ConnectionRefused,
+        why: format!("http://{address}{path}: {error}"),
+    })
+}
+
 fn is_tls(error: &io::Error) -> bool {
     let inner = error.get_ref();
     inner.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)

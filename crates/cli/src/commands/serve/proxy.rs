@@ -19,6 +19,9 @@ use voile_transport::CaptureExemption;
 /// The variable ISTIO_KUBE_APP_PROBERS, as Istio's injector sets it, names the probes of the application (JSON by path)
 /// that are asked for whoever GETs /app-health/CONTAINER/readyz, livez or startupz where metrics are served.
 ///
+/// The variable ISTIO_PROMETHEUS_ANNOTATIONS, as Istio's injector sets it, names port and path of the application's metrics. They
+/// follow the proxy's own where metrics are served.
+///
 /// With `--role node` it serves every pod of a node, at the level of connections only: whoever makes the pods' networks (Istio's
 /// CNI agent, or `voile up`) hands them over at `--agent`, certificates are asked for in the pods' names by this proxy's own
 /// token (`voile control --node-account`), and node proxies reach each other by HBONE at port 15008. docs/reference/node.md
@@ -288,6 +291,13 @@ pub(crate) fn run(args: ProxyArgs) -> ExitCode {
         eprintln!("voile proxy: --capture-check needs --capture redirect-by-user");
         return ExitCode::from(2);
     }
+    let application_metrics = match application_metrics(args.metrics) {
+        Ok(metrics) => metrics,
+        Err(error) => {
+            eprintln!("voile proxy: {APPLICATION_METRICS}: {error}");
+            return ExitCode::from(2);
+        }
+    };
     let who = match who(&args) {
         Ok(who) => who,
         Err(error) => {
@@ -295,7 +305,11 @@ pub(crate) fn run(args: ProxyArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match voile_proxy::run(options(args, log, probers, who)) {
+    let options = voile_proxy::ProxyOptions {
+        application_metrics,
+        ..options(args, log, probers, who)
+    };
+    match voile_proxy::run(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ voile_proxy::RunError::Option(_)) => {
             eprintln!("voile proxy: {error}");
@@ -319,6 +333,7 @@ fn options(
         gateway: args.role == Role::Gateway,
         waypoint: args.role == Role::Waypoint,
         probers,
+        application_metrics: None,
         limits: limits(&args),
         capture: capture(&args),
         captured_addresses: args.capture_check.clone(),
@@ -395,6 +410,22 @@ fn who(args: &ProxyArgs) -> Result<(String, Option<Membership>), String> {
         address,
     };
     Ok((format!("{namespace}/{name}"), Some(membership)))
+}
+
+/// Environment variable with port and path of the application's metrics, as Istio's injector writes it.
+const APPLICATION_METRICS: &str = "ISTIO_PROMETHEUS_ANNOTATIONS";
+
+fn application_metrics(own: SocketAddr) -> Result<Option<voile_proxy::ApplicationMetrics>, String> {
+    let text = match std::env::var(APPLICATION_METRICS) {
+        Ok(text) if !text.is_empty() => text,
+        Ok(_) | Err(std::env::VarError::NotPresent) => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    let metrics: voile_proxy::ApplicationMetrics = text.parse()?;
+    match metrics.port() == own.port() {
+        true => Err(format!("port {} is the proxy's own", own.port())),
+        false => Ok(Some(metrics)),
+    }
 }
 
 /// Environment variable with the probes of the application, as Istio's injector writes it.

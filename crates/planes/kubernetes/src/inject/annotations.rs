@@ -81,7 +81,7 @@ pub(super) fn read(
         template: reader.template(),
         capture: reader.capture(mesh),
         rewrites_probes: reader.boolean(REWRITE_PROBES, options.rewrite_probes),
-        merges_metrics: reader.boolean(MERGE_METRICS, true),
+        merges_metrics: reader.boolean(MERGE_METRICS, mesh.merges_metrics),
         image: reader.image(options),
         resources: reader.resources(),
         log_level: reader.log_level(options),

@@ -9,7 +9,6 @@ use voile_model::mesh::network::NETWORK;
 use voile_model::mesh::workload::TUNNEL;
 
 use super::annotations::{PodSettings, Template};
-use super::containers::METRICS_PORT;
 use super::{InjectionRequest, InjectorOptions, PROXY_CONTAINER, items, text_of};
 use crate::revision::REVISION;
 
@@ -22,8 +21,6 @@ const DEFAULT_CONTAINERS: [&str; 2] = [
     "kubectl.kubernetes.io/default-container",
     "kubectl.kubernetes.io/default-logs-container",
 ];
-/// Begins the annotations by which Prometheus finds metrics; it reads every character but letters and digits as `_`.
-const PROMETHEUS: &str = "prometheus_io_";
 
 /// The network of the Pod: its label's, the path's or the injector's.
 pub(super) fn network(request: &InjectionRequest<'_>, options: &InjectorOptions) -> Option<String> {
@@ -47,7 +44,6 @@ pub(super) fn set(
     settings: &PodSettings,
     options: &InjectorOptions,
     added: &Added,
-    warnings: &mut Vec<String>,
 ) {
     let labels = pod["metadata"]["labels"].as_object();
     let pairs = labels.into_iter().flatten();
@@ -78,9 +74,6 @@ pub(super) fn set(
         .find(|name| *name != PROXY_CONTAINER)
         .map(str::to_owned);
     let annotations = self::group(pod, "annotations");
-    if settings.merges_metrics {
-        set_prometheus(annotations, warnings);
-    }
     for key in DEFAULT_CONTAINERS {
         if let Some(name) = &first {
             annotations.entry(key).or_insert(name.as_str().into());
@@ -117,37 +110,6 @@ fn group<'a>(pod: &'a mut Value, name: &str) -> &'a mut Map<String, Value> {
         *group = json!({});
     }
     group.as_object_mut().expect("invariant: it is an object")
-}
-
-/// Leads Prometheus to the proxy's metrics. An application with annotations of its own keeps them: the proxy does not pass on
-/// metrics of applications.
-fn set_prometheus(annotations: &mut Map<String, Value>, warnings: &mut Vec<String>) {
-    let sanitized = |key: &str| key.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
-    let mut own = annotations
-        .iter()
-        .filter(|(key, _)| sanitized(key).starts_with(PROMETHEUS));
-    let is_off = own.clone().any(|(key, value)| {
-        sanitized(key) == "prometheus_io_scrape" && value.as_str() == Some("false")
-    });
-    if is_off {
-        return;
-    }
-    if own.next().is_some() {
-        let message = format!(
-            "annotations `prometheus.io/…` lead to the application: scrape the proxy at port {METRICS_PORT}, path \
-             /stats/prometheus, by a job of its own"
-        );
-        warnings.push(message);
-        return;
-    }
-    let port = METRICS_PORT.to_string();
-    for (key, value) in [
-        ("prometheus.io/scrape", "true"),
-        ("prometheus.io/port", &port),
-        ("prometheus.io/path", "/stats/prometheus"),
-    ] {
-        annotations.insert(key.to_owned(), value.into());
-    }
 }
 
 /// Name of the controller that owns the Pod, as Istio finds it: a Deployment behind its ReplicaSet, a CronJob behind its Job.

@@ -7,6 +7,7 @@ use super::containers::{self, PROXY_USER};
 use super::metadata::{self, Added};
 use super::{
     INIT_CONTAINER, InjectionRequest, InjectorOptions, PROXY_CONTAINER, items, merge, probes,
+    prometheus,
 };
 
 /// Gives the Pod its proxy.
@@ -76,7 +77,16 @@ pub(super) fn inject(
             variables.push(variable);
         }
     }
-    metadata::set(pod, request, settings, options, &added, warnings);
+    metadata::set(pod, request, settings, options, &added);
+    if settings.merges_metrics
+        && let Some(annotations) = pod["metadata"]["annotations"].as_object_mut()
+        && let Some(own) = prometheus::redirect(annotations, warnings)
+        && settings.template == Template::Sidecar
+        && let Some(proxy) = find(pod, "initContainers", PROXY_CONTAINER)
+        && let Some(variables) = proxy["env"].as_array_mut()
+    {
+        variables.push(json!({"name": prometheus::VARIABLE, "value": own}));
+    }
 }
 
 /// Sentences about Pods whose connections bypass the proxy, or whose proxy cannot find the control plane.

@@ -17,7 +17,7 @@ use discovery::{
 
 use network::{accept, capture_check, datagrams, dns, sockets};
 
-use admin_pages::{admin, dump, health, metrics, page_opening, probers};
+use admin_pages::{admin, application_metrics, dump, health, metrics, page_opening, probers};
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -48,6 +48,7 @@ use voile_transport::handover::{self as succession, HandoverError, InheritedSock
 use voile_xds::client::{ClientConfig, Update, XdsClient};
 use voile_xds::wire::HealthProbe;
 
+pub use application_metrics::ApplicationMetrics;
 pub use probers::Probers;
 
 use crate::worker::{
@@ -110,6 +111,8 @@ pub struct ProxyOptions {
     pub captured_addresses: Vec<IpAddr>,
     /// Probes of the application that the metrics port serves.
     pub probers: Probers,
+    /// Metrics of the application that the metrics port serves, too.
+    pub application_metrics: Option<ApplicationMetrics>,
     /// True for a gateway: no workload is behind it, and it takes connections from outside.
     pub gateway: bool,
     /// True for a waypoint: it takes tunnels to its destinations, and nothing else.

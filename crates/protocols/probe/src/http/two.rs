@@ -65,6 +65,7 @@ fn exchange(
         status: head.status(),
         location: location.map(|location| location.trim().to_owned()),
         length: None,
+        ..ProbeHead::default()
     })
 }
 

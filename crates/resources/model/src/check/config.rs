@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::values::{self, Meta};
 use super::{CheckedResource, networking, sidecar, telemetry, topology, traffic_policy};
 use crate::codes;
-use crate::decode::{Cursor, FieldPath, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report, SpannedValue};
 use crate::log_format::LogFormat;
 use crate::mesh::{
     AccessLog, ConfigMap, DefaultExports, DefaultProviders, ExtensionProvider, Forwards,
@@ -191,9 +191,14 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
             .and_then(|text| values::namespace(text, report)),
     );
     config.default_exports = default_exports(&written.exports, report);
+    let flag = |flag: &Option<SpannedValue<bool>>| flag.as_ref().map(|flag| flag.value);
     set(
         &mut config.enable_auto_mtls,
-        written.enable_auto_mtls.as_ref().map(|flag| flag.value),
+        flag(&written.enable_auto_mtls),
+    );
+    set(
+        &mut config.merges_metrics,
+        flag(&written.enable_prometheus_merge),
     );
     let policy = written
         .outbound_mode

@@ -26,6 +26,8 @@ pub struct MeshConfig {
     pub root_namespace: Namespace,
     /// True if clients speak mutual TLS to every workload that can.
     pub enable_auto_mtls: bool,
+    /// True if proxies serve the metrics of their applications, too (`enablePrometheusMerge`).
+    pub merges_metrics: bool,
     /// Policy for traffic to undeclared hosts.
     pub outbound_policy: OutboundPolicy,
     /// TCP connect timeout.
@@ -107,6 +109,7 @@ impl Default for MeshConfig {
             trust_domain_aliases: Vec::new(),
             root_namespace: Namespace::new("istio-system").expect(known),
             enable_auto_mtls: true,
+            merges_metrics: true,
             outbound_policy: OutboundPolicy::AllowAny,
             connect_timeout: Duration::from_secs(10),
             protocol_detection_timeout: Duration::ZERO,

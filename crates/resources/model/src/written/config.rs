@@ -15,6 +15,7 @@ pub(crate) struct MeshConfig {
     pub(crate) trust_domain_aliases: Vec<Text>,
     pub(crate) root_namespace: Option<Text>,
     pub(crate) enable_auto_mtls: Option<SpannedValue<bool>>,
+    pub(crate) enable_prometheus_merge: Option<SpannedValue<bool>>,
     pub(crate) outbound_mode: Option<Text>,
     pub(crate) connect_timeout: Option<Text>,
     pub(crate) protocol_detection_timeout: Option<Text>,
@@ -282,6 +283,7 @@ impl MeshConfig {
             trust_domain_aliases: fields.texts("trustDomainAliases"),
             root_namespace: fields.text("rootNamespace"),
             enable_auto_mtls: fields.boolean("enableAutoMtls"),
+            enable_prometheus_merge: fields.boolean("enablePrometheusMerge"),
             outbound_mode,
             connect_timeout: fields.text("connectTimeout"),
             protocol_detection_timeout: fields.text("protocolDetectionTimeout"),
@@ -316,9 +318,6 @@ impl MeshConfig {
             false => fields.without_effect(&[("discoverySelectors", "folders are read whole")]),
         }
         mesh_mtls(fields);
-        let instead = "the application's own metrics are read at its own port";
-        let help = "scrape both ports; everything else of this resource is in force";
-        fields.not_obeyed("enablePrometheusMerge", &["false"], instead, help);
         let instead = "refusals at listeners are written with all other access logs";
         let help = "remove it; everything else of this resource is in force";
         fields.not_obeyed("disableEnvoyListenerLog", &["false"], instead, help);

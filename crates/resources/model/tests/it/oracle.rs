@@ -162,13 +162,14 @@ fn fields_of_istio_may_be_spelt_as_protocol_buffers_define_them() {
 }
 
 /// Fields of MeshConfig that, in their least form, request the behaviour that Voile has already.
-const SO_ANYWAY: [&str; 8] = [
+const SO_ANYWAY: [&str; 9] = [
     "defaultConfig.proxyHeaders.envoyDebugHeaders.disabled",
     "defaultConfig.proxyHeaders.metadataExchangeHeaders.mode",
     "defaultConfig.proxyHeaders.preserveHttp1HeaderCase",
     "defaultConfig.proxyHeaders.server.disabled",
     "defaultConfig.terminationDrainDuration",
     "enableAutoMtls",
+    "enablePrometheusMerge",
     "enableTracing",
     "meshMTLS.minProtocolVersion",
 ];

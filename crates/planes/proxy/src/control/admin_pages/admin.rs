@@ -107,7 +107,18 @@ async fn admin_page(
 async fn metrics_page(control: Rc<RefCell<Control>>, question: PageRequest) -> PageResponse {
     match question.path.as_str() {
         "/metrics" | "/stats/prometheus" => {
-            PageResponse::metrics(metrics::page(&control).await, &question)
+            let own = metrics::page(&control).await;
+            let application = control.borrow().application_metrics.clone();
+            let Some(application) = application else {
+                return PageResponse::metrics(own, &question);
+            };
+            // An application's text is not read, so the whole is in the format that was asked of it.
+            let question = PageRequest {
+                open_metrics: false,
+                ..question
+            };
+            let page = application.merge(own, question.local).await;
+            PageResponse::metrics(page, &question)
         }
         path if path.starts_with("/app-health/") || path.starts_with("/app-lifecycle/") => {
             let probers = control.borrow().probers.clone();

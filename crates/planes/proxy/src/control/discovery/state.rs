@@ -20,6 +20,7 @@ use voile_transport::{CaptureExemption, Listener, Origin};
 use voile_xds::client::{Rejection, Update, XdsClient};
 
 use crate::control::accept::{self, Dispatcher};
+use crate::control::application_metrics::ApplicationMetrics;
 use crate::control::capture_check::CaptureCheck;
 use crate::control::compiler::Compiler;
 use crate::control::datagrams::Datagrams;
@@ -101,6 +102,7 @@ pub(in crate::control) struct Control {
     /// Mark of our own outward connections.
     outward_mark: Option<u32>,
     pub(in crate::control) probers: Probers,
+    pub(in crate::control) application_metrics: Option<ApplicationMetrics>,
     pub(in crate::control) dns: Option<Rc<Dns>>,
     pub(in crate::control) lookups: Lookups,
     compiler: Compiler,
@@ -169,6 +171,10 @@ impl Control {
             recorders,
             outward_mark: options.exemption().and_then(CaptureExemption::outward_mark),
             probers: options.probers.clone().exempt_by(options.exemption()),
+            application_metrics: options
+                .application_metrics
+                .clone()
+                .map(|metrics| metrics.exempt_by(options.exemption())),
             dns: None,
             lookups,
             compiler,
