@@ -71,7 +71,7 @@ fn analyze_reads_single_files_whatever_they_are_called_and_says_where_nothing_is
             "2 errors",
         ),
         (".hidden.yaml", BAD.as_bytes(), 1, "V0101", "2 errors"),
-        ("latin.yaml", latin, 1, "V0001", "1 error"),
+        ("latin.yaml", latin, 1, "V0001", "2 errors"),
     ];
     for (name, text, expected, on_stdout, on_stderr) in cases {
         let (code, stdout, stderr) = analyze(&[], &file(name, text));
