@@ -26,6 +26,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "status",
             "config",
             "events",
+            "bug-report",
         ],
     ),
     ("Measure", &["bench", "load", "fortio", "graph", "echo"]),

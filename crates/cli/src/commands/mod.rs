@@ -42,7 +42,9 @@ use clap::{FromArgMatches as _, Parser, Subcommand};
 use self::inspect::{
     analyze, config, events, explain, explain_code, export, generate, status, who_can,
 };
-use self::kubernetes::{check, cni, inject, install, node_agent, tag, uninstall, upgrade};
+use self::kubernetes::{
+    bug_report, check, cni, inject, install, node_agent, tag, uninstall, upgrade,
+};
 use self::lab::{bench, crowd, decide, fortio, graph, load};
 use self::serve::{agent, control, echo, proxy, redirect, relay, revoke, token, up, wait};
 
@@ -79,6 +81,8 @@ enum Command {
     Uninstall(uninstall::UninstallArgs),
     #[command(about = "Check a Kubernetes cluster before and after an installation")]
     Check(check::CheckArgs),
+    #[command(about = "Collect what a report of a fault on a cluster needs, as an archive")]
+    BugReport(bug_report::BugReportArgs),
     #[command(about = "Name revisions of the control plane, for upgrades")]
     Tag(tag::TagArgs),
     #[command(about = "Run the control plane")]
@@ -150,6 +154,7 @@ impl Voile {
             Command::Upgrade(args) => upgrade::run(&args),
             Command::Uninstall(args) => uninstall::run(&args),
             Command::Check(args) => check::run(&args),
+            Command::BugReport(args) => bug_report::run(&args),
             Command::Tag(args) => tag::run(&args),
             Command::Control(args) => control::run(*args),
             Command::Status(args) => status::run(&args),

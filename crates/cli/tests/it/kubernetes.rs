@@ -240,6 +240,7 @@ fn one_command_brings_the_mesh_to_a_cluster_and_one_takes_it_away() {
     sidecars_have_no_privileges(cluster);
     resources_are_checked_and_have_statuses(cluster);
     kubernetes_pages::are_read(cluster);
+    kubernetes_pages::a_bug_report_is_written(cluster);
     gateways_let_clients_in(cluster);
     what_is_known_goes_on_without_a_control_plane(cluster);
     cluster

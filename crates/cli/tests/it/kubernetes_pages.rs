@@ -1,5 +1,6 @@
-//! `voile status` and `voile config` on a real cluster: pages of pods by forwarded ports. `kubernetes` calls it.
+//! `voile status`, `voile config` and `voile bug-report` on a real cluster: pages and logs of pods. `kubernetes` calls it.
 
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -130,4 +131,47 @@ fn errors_name_pod_reason_and_cure(cluster: &Cluster) {
             assert!(errors.contains(part), "{asked}: {errors}");
         }
     }
+}
+
+/// A report of a fault has logs and configuration of proxies, and neither Secrets nor logs of applications.
+pub(crate) fn a_bug_report_is_written(cluster: &Cluster) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("report.tar.gz");
+    let file = file.to_str().expect("text");
+    let arguments = ["bug-report", "deploy/web.shop", "--out", file];
+    let written = run(cluster, &arguments);
+    assert!(written.status.success(), "{written:?}");
+    let tar = |arguments: &[&str]| {
+        let output = Command::new("tar")
+            .args(arguments)
+            .output()
+            .expect("tar runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let names = tar(&["-tzf", file]);
+    for (folder, file) in [
+        ("", "voile.txt"),
+        ("", "checks.txt"),
+        ("", "events.json"),
+        ("resources/services/shop/", "web.json"),
+        ("pods/istio-system/istiod-", "/discovery.log"),
+        ("pods/istio-system/istiod-", "/status.json"),
+        ("pods/shop/web-", "/istio-proxy.log"),
+        ("pods/shop/web-", "/config_dump.json"),
+    ] {
+        let folder = format!("voile-bug-report/{folder}");
+        let is_it = |name: &str| name.starts_with(&folder) && name.ends_with(file);
+        assert!(names.lines().any(is_it), "{folder}{file}: {names}");
+    }
+    assert!(
+        !names.contains("app.log") && !names.contains("secrets"),
+        "{names}"
+    );
+    let text = tar(&["-xzOf", file]);
+    assert!(!text.contains("PRIVATE KEY"));
+    let again = run(cluster, &arguments);
+    let error = String::from_utf8_lossy(&again.stderr);
+    assert_eq!(again.status.code(), Some(2), "{error}");
+    assert!(error.contains("name another file: --out FILE"), "{error}");
 }

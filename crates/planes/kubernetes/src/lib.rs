@@ -3,6 +3,7 @@
 //! control plane does, as it does for a folder.
 
 mod authority;
+pub mod bug_report;
 pub mod cni;
 mod connect;
 mod control_plane;

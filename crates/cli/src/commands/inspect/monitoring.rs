@@ -87,7 +87,7 @@ impl AllMonitoring {
 }
 
 /// A runtime that several threads may use: one of those that wait drives it.
-fn runtime() -> Result<Arc<Runtime>, String> {
+pub(crate) fn runtime() -> Result<Arc<Runtime>, String> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build();
     runtime.map(Arc::new).map_err(|error| error.to_string())
@@ -116,6 +116,14 @@ impl fmt::Display for PageServer {
 }
 
 impl PageServer {
+    /// Pages at a port of a pod.
+    pub(crate) fn on_pod(port: PodPort, runtime: &Arc<Runtime>) -> Self {
+        Self {
+            place: PagePlace::Pod(port),
+            runtime: Arc::clone(runtime),
+        }
+    }
+
     /// A page of JSON, that may take so long to begin.
     pub(crate) fn page(&self, path: &str, wait: Duration) -> Result<Value, String> {
         let answer = self.runtime.block_on(self.get(path, wait))?;

@@ -1,5 +1,6 @@
 //! A mesh on a cluster: installation, checks, injection, the node agent, and the connection to a cluster.
 
+pub(crate) mod bug_report;
 pub(crate) mod check;
 pub(crate) mod cluster;
 pub(crate) mod cni;
