@@ -13,9 +13,10 @@ use voile_transport::CaptureExemption;
 
 use super::health::probe_origin;
 
-/// Longest page of an application: Istio's.
-const MAX_BYTES: usize = 10 * 1024 * 1024;
-/// Pages that are read at once; with [`MAX_BYTES`] they take 20 MiB at most.
+/// Longest page of an application. The port's 64 connections (`MAX_ADMIN_CONNECTIONS`) may each hold one that a caller does not read:
+/// 64 MiB, before any caller is known. Istio takes 10 MiB.
+const MAX_BYTES: usize = 1024 * 1024;
+/// Pages that are read from the application at once.
 const MAX_AT_ONCE: usize = 2;
 /// Time for a page, within Prometheus' ten seconds for a scrape.
 const TIMEOUT: Duration = Duration::from_secs(5);
