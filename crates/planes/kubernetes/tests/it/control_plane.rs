@@ -392,8 +392,20 @@ fn each_kind_is_listed_once_more_when_the_history_to_resume_from_is_gone() {
     replica.until_workloads(&[("shop/web-2", true)]);
     pod(&server, "web-3", "10.1.2.5");
     replica.until_workloads(&[("shop/web-2", true), ("shop/web-3", true)]);
-    let after = ["pods", "services"].map(|kind| lists_of(&server, kind));
-    assert_eq!(after, before.map(|count| count + 1));
+    // Each kind resumes after a pause of its own.
+    let lists = || ["pods", "services"].map(|kind| lists_of(&server, kind));
+    let once_more = before.map(|count| count + 1);
+    wait_for("the lists of each kind", PATIENCE, || {
+        let after = lists();
+        let behind = after
+            .iter()
+            .zip(once_more)
+            .any(|(count, want)| *count < want);
+        (!behind)
+            .then_some(())
+            .ok_or_else(|| format!("{after:?} of {once_more:?}"))
+    });
+    assert_eq!(lists(), once_more);
     replica.stop();
 }
 

@@ -319,9 +319,10 @@ impl Way {
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let client = client.expect("a connection");
-                // Cut: the connection ends at once.
-                if let Some(open) = &mut *streams.lock().expect("the streams") {
-                    let server = TcpStream::connect(target).expect("connected");
+                // Cut, or an API server that does not listen: the connection ends at once.
+                if let Some(open) = &mut *streams.lock().expect("the streams")
+                    && let Ok(server) = TcpStream::connect(target)
+                {
                     for (mut from, mut to) in [
                         (clone(&client), clone(&server)),
                         (clone(&server), clone(&client)),
