@@ -13,7 +13,15 @@ use super::Voile;
 const GROUPS: [(&str, &[&str]); 4] = [
     (
         "Run",
-        &["up", "install", "upgrade", "uninstall", "tag", "inject"],
+        &[
+            "up",
+            "stop",
+            "install",
+            "upgrade",
+            "uninstall",
+            "tag",
+            "inject",
+        ],
     ),
     (
         "Inspect",
@@ -24,6 +32,8 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "explain-code",
             "check",
             "status",
+            "edges",
+            "top",
             "config",
             "events",
             "bug-report",

@@ -40,7 +40,7 @@ use std::process::ExitCode;
 use clap::{FromArgMatches as _, Parser, Subcommand};
 
 use self::inspect::{
-    analyze, config, events, explain, explain_code, export, generate, status, who_can,
+    analyze, config, edges, events, explain, explain_code, export, generate, status, stop, who_can,
 };
 use self::kubernetes::{
     bug_report, check, cni, inject, install, node_agent, tag, uninstall, upgrade,
@@ -93,6 +93,12 @@ enum Command {
     Config(config::ConfigArgs),
     #[command(about = "Follow the events of a control plane")]
     Events(events::EventsArgs),
+    #[command(about = "Show who calls whom, with rates, refusals and latencies")]
+    Edges(edges::EdgesArgs),
+    #[command(about = "Show what each workload serves, with rates, refusals and latencies")]
+    Top(edges::TopArgs),
+    #[command(about = "Stop the mesh that runs on this machine")]
+    Stop(stop::StopArgs),
     #[command(
         about = "Simulate many proxies of a control plane, to measure how fast changes reach them"
     )]
@@ -160,6 +166,9 @@ impl Voile {
             Command::Status(args) => status::run(&args),
             Command::Config(args) => config::run(&args),
             Command::Events(args) => events::run(&args),
+            Command::Edges(args) => edges::run(&args),
+            Command::Top(args) => edges::run_top(&args),
+            Command::Stop(args) => stop::run(&args),
             Command::Crowd(args) => crowd::run(args),
             Command::Proxy(args) => proxy::run(*args),
             Command::Inject(args) => inject::run(args),

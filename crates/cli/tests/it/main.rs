@@ -94,6 +94,7 @@ mod traffic;
 mod truth;
 mod unlucky;
 mod up;
+mod up_commands;
 mod up_contained;
 mod up_errors;
 mod up_files;

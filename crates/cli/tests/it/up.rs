@@ -55,8 +55,23 @@ impl Up {
         )
     }
 
+    /// With the temporary files of another one.
+    pub(crate) fn start_beside(other: &Up, fill: impl FnOnce(&Path), arguments: &[&str]) -> Up {
+        let arguments = [&["--isolation", "loopback"], arguments].concat();
+        Self::start_in(fill, &arguments, None, Some(&other.temporary()))
+    }
+
     /// As a user, when that is not us.
     pub(crate) fn start_as(fill: impl FnOnce(&Path), arguments: &[&str], user: Option<u32>) -> Up {
+        Self::start_in(fill, arguments, user, None)
+    }
+
+    fn start_in(
+        fill: impl FnOnce(&Path),
+        arguments: &[&str],
+        user: Option<u32>,
+        temporary: Option<&Path>,
+    ) -> Up {
         let folder = tempfile::tempdir().expect("a folder");
         for inner in ["mesh", "tmp"] {
             std::fs::create_dir(folder.path().join(inner)).expect("made");
@@ -82,7 +97,7 @@ impl Up {
             .arg("up")
             .arg(folder.path().join("mesh"))
             .args(arguments)
-            .env("TMPDIR", folder.path().join("tmp"))
+            .env("TMPDIR", temporary.unwrap_or(&folder.path().join("tmp")))
             .stdin(Stdio::null())
             .stdout(file("out"))
             .stderr(file("err"))
@@ -114,6 +129,24 @@ impl Up {
         let text = std::fs::read_to_string(&path).expect("the file is there");
         assert!(text.contains(from), "{name} has no {from:?}");
         put(&path, &text.replacen(from, to, 1));
+    }
+
+    /// The folder of temporary files.
+    fn temporary(&self) -> PathBuf {
+        self.folder.path().join("tmp")
+    }
+
+    /// Runs another command of the program beside this one; returns its exit code, and what it said.
+    pub(crate) fn command(&self, words: &[&str]) -> (Option<i32>, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_voile"))
+            .args(words)
+            .env("TMPDIR", self.temporary())
+            .stdin(Stdio::null())
+            .output()
+            .expect("voile starts");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        (output.status.code(), said)
     }
 
     /// Waits until all is ready and returns the published addresses by service.

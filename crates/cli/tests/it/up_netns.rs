@@ -20,7 +20,7 @@ use crate::mesh::{application, get, series, wait_until};
 use crate::up::{Up, bookstore, rounds};
 
 /// Somebody without privileges.
-const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 
 /// A server that wants mutual TLS, and its clients: one captured, one without a sidecar, one whose calls are excluded.
 pub(crate) const COURT: &str = r#"

@@ -25,6 +25,11 @@ const ADMIN_PORT: u16 = 15000;
 /// Container of the control plane.
 const CONTROL_CONTAINER: &str = "discovery";
 
+/// Container of the node proxy, in the pods of the DaemonSet; the chart has it, too.
+const NODE_PROXY_CONTAINER: &str = "proxy";
+/// Label of all pods of an installation.
+const PART_OF: &str = "app.kubernetes.io/part-of";
+
 /// Kinds that stand for pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodOwner {
@@ -350,6 +355,37 @@ pub async fn proxy(
         container: PROXY_CONTAINER,
         port: ADMIN_PORT,
     })
+}
+
+/// The administration pages of all proxies that run: sidecars, gateways, waypoints and node proxies.
+///
+/// # Errors
+/// The API server does not let this user list pods of all namespaces.
+pub async fn proxies(client: &Client) -> Result<Vec<PodPort>, ClusterError> {
+    let pods: Api<Pod> = Api::all(client.clone());
+    let running = ListParams::default().fields("status.phase=Running");
+    let listed = pods.list(&running).await;
+    let listed = listed
+        .map_err(|error| ClusterError::api("list pods of all namespaces".to_owned(), &error))?;
+    let container = |pod: &Pod| {
+        let is_node_proxy = pod.labels().get(PART_OF).is_some_and(|of| of == "voile")
+            && has_container(pod, NODE_PROXY_CONTAINER);
+        if has_container(pod, PROXY_CONTAINER) {
+            Some(PROXY_CONTAINER)
+        } else {
+            is_node_proxy.then_some(NODE_PROXY_CONTAINER)
+        }
+    };
+    let proxies = listed.items.iter().filter_map(|pod| {
+        Some(PodPort {
+            client: client.clone(),
+            namespace: pod.namespace()?,
+            pod: pod.name_any(),
+            container: container(pod)?,
+            port: ADMIN_PORT,
+        })
+    });
+    Ok(proxies.collect())
 }
 
 async fn pod_of(

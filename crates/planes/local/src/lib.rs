@@ -12,6 +12,7 @@
 //! the world.
 
 pub mod addresses;
+mod control_socket;
 pub mod documents;
 pub mod expand;
 pub mod isolation;
@@ -25,7 +26,7 @@ pub mod run_folder;
 pub mod runner;
 mod watching;
 
-pub use watching::{control_page, observer, scrape, view};
+pub use watching::{control_page, edges, observer, scrape, view};
 
 pub use relays::relay;
 use relays::{connection_limit, datagrams, egress};
@@ -35,4 +36,5 @@ pub use pods::{application, pod_network, pod_run, process, variables};
 
 pub use isolation::{WantedIsolation, start};
 pub use loopback_block::MAX_CONTROL_PLANES;
+pub use run_folder::{RunningMesh, running_meshes};
 pub use runner::{Dataplane, RunnerOptions, SignalMessages, TOKEN_TTL, UpError, serve_by_node};

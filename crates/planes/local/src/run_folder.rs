@@ -8,6 +8,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -15,6 +16,10 @@ use rustix::fs::{FlockOperation, flock};
 /// Attempts with another name when one is taken.
 const NAMES_TRIED: u32 = 100;
 const LOCK_FILE: &str = "lock";
+/// The control socket.
+const CONTROL_SOCKET: &str = "control.sock";
+/// First part of the name of every run's folder; the user's number and the process's follow.
+const FOLDER_PREFIX: &str = "voile-up-";
 /// The folder of the sidecars' handover sockets; short, as their paths are bounded.
 const HANDOVER: &str = "h";
 /// Longest path of a socket, in bytes: the kernel's 107, less the suffix that a proxy appends until the new socket
@@ -32,7 +37,7 @@ impl RunFolder {
     /// Makes a folder below `parent` (mode 0700), after sweeping the folders of killed runs.
     pub fn make(parent: &Path) -> io::Result<Self> {
         let user = rustix::process::geteuid().as_raw();
-        let prefix = format!("voile-up-{user}-");
+        let prefix = format!("{FOLDER_PREFIX}{user}-");
         sweep(parent, &prefix, user);
         let pid = std::process::id();
         for n in 0..NAMES_TRIED {
@@ -95,6 +100,12 @@ impl RunFolder {
         (path.as_os_str().len() <= MAX_SOCKET_PATH).then_some(path)
     }
 
+    /// Returns the control socket. Returns `None` if the path would be longer than the kernel allows.
+    pub fn control_socket(&self) -> Option<PathBuf> {
+        let path = self.path.join(CONTROL_SOCKET);
+        (path.as_os_str().len() <= MAX_SOCKET_PATH).then_some(path)
+    }
+
     /// The same of the node proxy.
     pub fn node_handover(&self) -> Option<PathBuf> {
         let path = self.path.join(HANDOVER).join("node");
@@ -132,6 +143,45 @@ impl RunFolder {
         };
         write().map_err(at(path))
     }
+}
+
+/// A mesh of `voile up` that runs on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunningMesh {
+    /// Number of the process that was started.
+    pub pid: u32,
+    /// Its folder of logs.
+    pub logs: PathBuf,
+    /// Its control socket.
+    pub socket: PathBuf,
+}
+
+/// Returns the meshes of `voile up` that run on this machine and that this user may reach: its own, or all of them as root.
+pub fn running_meshes() -> Vec<RunningMesh> {
+    let entries = fs::read_dir(std::env::temp_dir());
+    let mut all: Vec<_> = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let name = name.to_str()?.strip_prefix(FOLDER_PREFIX)?;
+            let pid = name.split('-').nth(1)?.parse().ok()?;
+            let folder = entry.path();
+            let (logs, socket) = (folder.join("logs"), folder.join(CONTROL_SOCKET));
+            // Links are not followed, and nobody else can write into a folder of another user's.
+            let user = entry.metadata().ok()?.uid();
+            let own = [user, 0].contains(&rustix::process::geteuid().as_raw());
+            // The socket of a run that was killed has no listener.
+            (own && UnixStream::connect(&socket).is_ok()).then_some(RunningMesh {
+                pid,
+                logs,
+                socket,
+            })
+        })
+        .collect();
+    all.sort();
+    all
 }
 
 impl Drop for RunFolder {

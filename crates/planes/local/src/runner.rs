@@ -7,6 +7,7 @@ mod display;
 mod edits;
 mod propagation;
 mod published_ports;
+mod questions;
 mod rollout_environment;
 mod start;
 mod stop;
@@ -32,6 +33,7 @@ use voile_watch::FolderWatch;
 use crate::addresses::{AddressError, Addresses};
 use crate::application::{ApplicationContext, container, control, pod_id, sidecar};
 use crate::contained::confinement;
+use crate::control_socket::ControlSocket;
 use crate::documents::render;
 use crate::expand::{PodPlan, RunPlan};
 use crate::isolation::HostCapabilities;
@@ -248,6 +250,8 @@ struct Runner {
     shown: DisplayState,
     acknowledged: AcknowledgedEdits,
     events: Vec<String>,
+    /// Where commands ask for the state of this run.
+    socket: Option<ControlSocket>,
     // Dropped last: everything above may still write there.
     run_folder: RunFolder,
 }
@@ -354,6 +358,9 @@ impl Runner {
         let reach = published_ports::OpenRelays::new(RelayThread::start()?);
         let known = (&*mesh.config, reach.runtime());
         let node = beyond_pods(&around, &ground, &options, known)?;
+        let monitoring = ground.control_planes(options.control_planes);
+        let monitoring = monitoring.iter().map(|place| place.monitoring).collect();
+        let socket = questions::open_socket(&run_folder, monitoring, reach.runtime())?;
         Ok(Self {
             options,
             state,
@@ -390,6 +397,7 @@ impl Runner {
             shown: DisplayState::nothing(now),
             acknowledged: AcknowledgedEdits::nothing(now),
             events: Vec::new(),
+            socket,
             ground,
             run_folder,
         })
@@ -423,6 +431,7 @@ impl Runner {
     /// One turn of the loop: looks after all processes.
     fn step(&mut self) -> Result<(), UpError> {
         let now = Instant::now();
+        self.answer_questions();
         let (seen, controls_ready, pages) = self.observer.look();
         (self.seen, self.controls_ready) = (seen, controls_ready);
         self.take_pages(pages);
@@ -454,11 +463,9 @@ impl Runner {
         let waits = |leaving: &LeavingPod| leaving.is_waiting_for_news(now);
         let told = !self.leaving.iter().any(waits) || self.unaware().is_none();
         self.leaving.retain_mut(|leaving| !leaving.tick(now, told));
-        let targets = self
-            .pods
-            .iter()
-            .map(|(name, pod)| (name.clone(), pod.target()))
-            .collect();
+        let pods = self.pods.iter();
+        let pods = pods.map(|(name, pod)| (name.clone(), pod.target()));
+        let targets = pods.chain(self.node_target()).collect();
         self.observer.set_targets(targets);
         self.replace_sidecars();
         self.note_readiness(now);

@@ -27,8 +27,9 @@ use crate::commands::kubernetes::cluster::{ClusterArgs, ReadResources};
     Exit code: 0 without errors (warnings are allowed), 1 with errors, 2 if a folder or the cluster cannot be read. With `--fail-on warning` (or note) also 1 with warnings (or notes)."
 )]
 pub(crate) struct AnalyzeArgs {
-    /// Folders of YAML and single files, read together as one mesh
-    #[arg(required_unless_present_any = ["kubernetes", "files"], value_name = "DIR|FILE")]
+    /// Folders of YAML, single files and `-` for standard input, read together as one mesh; if left out the folder of the mesh
+    /// that runs on this machine
+    #[arg(value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// The same, as kubectl names them
     #[arg(short = 'f', long = "filename", value_name = "DIR|FILE")]

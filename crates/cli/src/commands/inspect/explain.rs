@@ -24,8 +24,9 @@ use crate::commands::serve::up::Dataplane;
     Exit code: 0 if all allow it, 1 if any denies it or leaves it to an external service, 2 if the mesh cannot be read or a name is unknown."
 )]
 pub(crate) struct ExplainArgs {
-    /// Folders of YAML and single files, read together as one mesh
-    #[arg(required_unless_present = "kubernetes", value_name = "DIR|FILE")]
+    /// Folders of YAML, single files and `-` for standard input, read together as one mesh; if left out the folder of the mesh
+    /// that runs on this machine
+    #[arg(value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// Caller: spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT, NAMESPACE/SERVICE-ACCOUNT, deploy/NAME or pod/NAME; plaintext if left out
     #[arg(long, value_name = "IDENTITY")]

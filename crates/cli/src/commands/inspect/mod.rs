@@ -2,6 +2,7 @@
 
 pub(crate) mod analyze;
 pub(crate) mod config;
+pub(crate) mod edges;
 pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod explain_code;
@@ -9,5 +10,7 @@ pub(crate) mod export;
 pub(crate) mod generate;
 pub(crate) mod monitoring;
 pub(crate) mod named_workloads;
+pub(crate) mod running_mesh;
 pub(crate) mod status;
+pub(crate) mod stop;
 pub(crate) mod who_can;

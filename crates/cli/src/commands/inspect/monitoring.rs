@@ -1,39 +1,51 @@
-//! Shared by `voile status`, `config` and `events`: the servers of pages (an address, or a port of a pod that only a cluster
-//! reaches), and the requests for a page.
+//! Shared by `voile status`, `config`, `events` and `edges`: the servers of pages (an address, the control socket of a run, or a
+//! port of a pod that only a cluster reaches), and the requests for a page.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Runtime;
 use voile_kubernetes::pods::{self, PodPort, PodReference};
 
+use crate::commands::inspect::running_mesh::{FoundMesh, MeshArgs};
 use crate::commands::kubernetes::cluster::ClusterArgs;
 
 /// Beyond what a page may wait for by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Pages that are asked for at a time.
+const AT_ONCE: usize = 16;
+/// Where a control plane serves its pages by default.
+const DEFAULT_MONITORING: &str = "127.0.0.1:15014";
 /// Largest page that is read, in bytes: ten thousand proxies with all their types.
 const MAX_PAGE_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Control planes of one mesh, by the addresses of their pages or as the pods of a cluster.
+/// Control planes of one mesh: of a `voile up` that runs here, by the addresses of their pages, or as the pods of a cluster.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct AllMonitoring {
-    /// The control plane's `--monitoring` address; repeat the option for several control planes.
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        default_value = "127.0.0.1:15014",
-        conflicts_with = "kubernetes"
-    )]
+    #[command(flatten)]
+    mesh: MeshArgs,
+    /// The control plane's `--monitoring` address; repeat the option for several control planes. Without it, --mesh and
+    /// --kubernetes: the mesh of `voile up` that runs on this machine, or 127.0.0.1:15014 if none does.
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["kubernetes", "mesh"])]
     monitoring: Vec<SocketAddr>,
     #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+/// What a command asks.
+#[derive(Debug)]
+pub(crate) struct AskedControlPlanes {
+    pub(crate) each: Vec<PageServer>,
+    /// The mesh of `voile up` that they belong to.
+    pub(crate) mesh: Option<FoundMesh>,
 }
 
 impl AllMonitoring {
@@ -44,29 +56,49 @@ impl AllMonitoring {
 
     /// The pages of each control plane, once.
     pub(crate) fn each(&self) -> Result<Vec<PageServer>, String> {
+        self.find().map(|asked| asked.each)
+    }
+
+    /// The pages of each control plane, once, and the running mesh that they belong to.
+    pub(crate) fn find(&self) -> Result<AskedControlPlanes, String> {
         let runtime = runtime()?;
-        let places: Vec<PagePlace> = match self.kubernetes() {
-            true => {
-                let (namespace, revision) = (&self.cluster.istio_namespace, &self.cluster.revision);
-                let found = runtime.block_on(async {
-                    let client = self.cluster.connect().await?;
-                    let found = pods::control_planes(&client, namespace, revision.as_deref()).await;
-                    found.map_err(|error| error.to_string())
-                });
-                found?.into_iter().map(PagePlace::Pod).collect()
-            }
-            false => {
-                let mut known = BTreeSet::new();
-                let each = self.monitoring.iter().copied();
-                let once = each.filter(|address| known.insert(*address));
-                once.map(PagePlace::Address).collect()
-            }
+        if self.kubernetes() {
+            self.mesh.refuse_for_cluster()?;
+            let (namespace, revision) = (&self.cluster.istio_namespace, &self.cluster.revision);
+            let found = runtime.block_on(async {
+                let client = self.cluster.connect().await?;
+                let found = pods::control_planes(&client, namespace, revision.as_deref()).await;
+                found.map_err(|error| error.to_string())
+            });
+            let each = found?.into_iter().map(PagePlace::Pod);
+            return Ok(AskedControlPlanes {
+                each: each.map(|place| PageServer::new(place, &runtime)).collect(),
+                mesh: None,
+            });
+        }
+        let mesh = match self.monitoring.is_empty() {
+            true => self.mesh.find(&runtime)?,
+            false => None,
         };
-        let server = |place| PageServer {
-            place,
-            runtime: runtime.clone(),
-        };
-        Ok(places.into_iter().map(server).collect())
+        if let Some(mesh) = mesh {
+            return Ok(AskedControlPlanes {
+                each: mesh.control_planes(),
+                mesh: Some(mesh),
+            });
+        }
+        let mut once = BTreeSet::new();
+        let default = DEFAULT_MONITORING.parse().ok();
+        let default = default.filter(|_| self.monitoring.is_empty());
+        let each = self.monitoring.iter().copied().chain(default);
+        let each = each.filter(|address| once.insert(*address));
+        let each = each.map(|address| match self.monitoring.is_empty() {
+            true => PagePlace::Default(address),
+            false => PagePlace::Address(address),
+        });
+        Ok(AskedControlPlanes {
+            each: each.map(|place| PageServer::new(place, &runtime)).collect(),
+            mesh: None,
+        })
     }
 
     /// The pages of a pod's proxy. `namespace` is that of a name without one; without it, that of the cluster's context.
@@ -79,10 +111,7 @@ impl AllMonitoring {
             let port = pods::proxy(&client, &reference, namespace).await;
             port.map_err(|error| error.to_string())
         })?;
-        Ok(PageServer {
-            place: PagePlace::Pod(port),
-            runtime,
-        })
+        Ok(PageServer::new(PagePlace::Pod(port), &runtime))
     }
 }
 
@@ -101,32 +130,68 @@ pub(crate) struct PageServer {
 }
 
 #[derive(Debug, Clone)]
-enum PagePlace {
+pub(crate) enum PagePlace {
     Address(SocketAddr),
+    /// The default address, because nothing was named and no mesh runs.
+    Default(SocketAddr),
+    /// Pages below a prefix of a control socket.
+    Socket {
+        path: PathBuf,
+        prefix: String,
+        name: String,
+    },
     Pod(PodPort),
 }
 
 impl fmt::Display for PageServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            PagePlace::Address(address) => address.fmt(f),
+            PagePlace::Address(address) | PagePlace::Default(address) => address.fmt(f),
+            PagePlace::Socket { name, .. } => f.write_str(name),
             PagePlace::Pod(port) => port.fmt(f),
         }
     }
 }
 
 impl PageServer {
+    pub(crate) fn new(place: PagePlace, runtime: &Arc<Runtime>) -> Self {
+        Self {
+            place,
+            runtime: Arc::clone(runtime),
+        }
+    }
+
     /// Pages at a port of a pod.
     pub(crate) fn on_pod(port: PodPort, runtime: &Arc<Runtime>) -> Self {
-        Self {
-            place: PagePlace::Pod(port),
-            runtime: Arc::clone(runtime),
+        Self::new(PagePlace::Pod(port), runtime)
+    }
+
+    /// An order without a body.
+    pub(crate) fn post(&self, path: &str) -> Result<(), String> {
+        let answer = self
+            .runtime
+            .block_on(self.ask("POST", path, Duration::ZERO))?;
+        match answer.status().starts_with('2') {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(answer.body()).trim().to_owned()),
+        }
+    }
+
+    /// A page of text.
+    pub(crate) fn text(&self, path: &str) -> Result<String, String> {
+        let answer = self
+            .runtime
+            .block_on(self.ask("GET", path, Duration::ZERO))?;
+        let text = String::from_utf8_lossy(answer.body());
+        match answer.status() {
+            "200" => Ok(text.into_owned()),
+            _ => Err(format!("{self}: {}", text.trim())),
         }
     }
 
     /// A page of JSON, that may take so long to begin.
     pub(crate) fn page(&self, path: &str, wait: Duration) -> Result<Value, String> {
-        let answer = self.runtime.block_on(self.get(path, wait))?;
+        let answer = self.runtime.block_on(self.ask("GET", path, wait))?;
         let body = answer.body();
         if answer.status() != "200" {
             return Err(String::from_utf8_lossy(body).trim().to_owned());
@@ -135,13 +200,36 @@ impl PageServer {
             .map_err(|error| format!("{self}: {path} is no page of Voile: {error}"))
     }
 
-    async fn get(&self, path: &str, wait: Duration) -> Result<HttpAnswer, String> {
+    async fn ask(&self, method: &str, path: &str, wait: Duration) -> Result<HttpAnswer, String> {
         let failed = |error: io::Error| format!("{self}: {path}: {error}");
         match &self.place {
             PagePlace::Address(address) => {
                 let stream = within(PATIENCE, TcpStream::connect(address)).await;
                 let mut stream = stream.map_err(failed)?;
-                let answer = within(wait + PATIENCE, exchange(&mut stream, path)).await;
+                let answer = within(wait + PATIENCE, exchange(&mut stream, method, path)).await;
+                answer.map_err(failed)
+            }
+            PagePlace::Default(address) => {
+                let connected = within(PATIENCE, TcpStream::connect(address)).await;
+                let nobody = |error| {
+                    format!(
+                        "no mesh of `voile up` runs on this machine for this user, and no control plane answers at {address} \
+                         ({error}); cure: voile up FOLDER, or --monitoring ADDRESS, or --kubernetes"
+                    )
+                };
+                let mut stream = connected.map_err(nobody)?;
+                let answer = within(wait + PATIENCE, exchange(&mut stream, method, path)).await;
+                answer.map_err(failed)
+            }
+            PagePlace::Socket {
+                path: socket,
+                prefix,
+                ..
+            } => {
+                let connected = within(PATIENCE, UnixStream::connect(socket)).await;
+                let mut stream = connected.map_err(failed)?;
+                let path = format!("{prefix}{path}");
+                let answer = within(wait + PATIENCE, exchange(&mut stream, method, &path)).await;
                 answer.map_err(failed)
             }
             PagePlace::Pod(port) => {
@@ -149,7 +237,8 @@ impl PageServer {
                 let opened = opened
                     .map_err(|_| format!("{port}: the port was not forwarded in {PATIENCE:?}"))?;
                 let mut opened = opened.map_err(|error| error.to_string())?;
-                let answer = within(wait + PATIENCE, exchange(&mut opened.stream, path)).await;
+                let answer =
+                    within(wait + PATIENCE, exchange(&mut opened.stream, method, path)).await;
                 match answer {
                     Ok(answer) => Ok(answer),
                     Err(error) => {
@@ -161,6 +250,24 @@ impl PageServer {
             }
         }
     }
+}
+
+/// A page of each of these, several at a time, in their order.
+pub(crate) fn texts(servers: &[PageServer], path: &str) -> Vec<Result<String, String>> {
+    let mut texts = Vec::with_capacity(servers.len());
+    for some in servers.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            let asked = some.iter().map(|server| scope.spawn(|| server.text(path)));
+            let asked: Vec<_> = asked.collect();
+            let panicked = |_| Err("the thread that asked has panicked".to_owned());
+            texts.extend(
+                asked
+                    .into_iter()
+                    .map(|one| one.join().unwrap_or_else(panicked)),
+            );
+        });
+    }
+    texts
 }
 
 async fn within<T>(time: Duration, done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
@@ -199,9 +306,11 @@ impl HttpAnswer {
 /// Asks for a page, by a name that pages of the machine itself accept.
 async fn exchange(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    method: &str,
     path: &str,
 ) -> io::Result<HttpAnswer> {
-    let question = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let question =
+        format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(question.as_bytes()).await?;
     stream.flush().await?;
     let mut stream = stream.take(MAX_PAGE_BYTES);

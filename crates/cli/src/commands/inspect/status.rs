@@ -42,16 +42,16 @@ type Page = (String, Value);
 
 pub(crate) fn run(args: &StatusArgs) -> ExitCode {
     let (mut pages, mut missing) = (Vec::new(), json!({}));
-    let each = match args.monitoring.each() {
-        Ok(each) => each,
+    let asked = match args.monitoring.find() {
+        Ok(asked) => asked,
         Err(reason) => {
             eprintln!("voile status: {reason}");
             return ExitCode::from(2);
         }
     };
     // Replicas come and go: the form of the answer does not depend on how many there are.
-    let several = each.len() > 1 || args.monitoring.kubernetes();
-    for server in each {
+    let several = asked.each.len() > 1 || args.monitoring.kubernetes();
+    for server in asked.each {
         match server.page("/debug/status", Duration::ZERO) {
             Ok(page) => pages.push((server.to_string(), page)),
             Err(reason) => {
@@ -71,6 +71,9 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
             println!("{all:#}");
         }
         (false, [(_, first), ..]) => {
+            if let Some(mesh) = &asked.mesh {
+                print!("{}", mesh.text());
+            }
             print!("{}", text(&pages, several, now()));
             print!("{}", refusals(&pages));
             print!("{}", unhealthy(&pages));
@@ -187,7 +190,7 @@ fn unhealthy(pages: &[Page]) -> String {
         for one in list(&proxy["unhealthy"]) {
             let cells = ["endpoint", "cluster", "workload", "check", "why"];
             let mut row: Vec<String> = cells.map(|key| word(&one, key).to_owned()).into();
-            row.insert(4, name(proxy).to_owned());
+            row.insert(4, name(proxy));
             rows.push(row);
         }
         more += proxy["unhealthy_more"].as_u64().unwrap_or(0);
@@ -211,11 +214,17 @@ fn unhealthy(pages: &[Page]) -> String {
 }
 
 /// Name of a proxy: its node id, or else its pod.
-fn name(proxy: &Value) -> &str {
-    match word(proxy, "node") {
+/// `NAMESPACE/POD` of a proxy whose node id is as Istio's, `KIND~ADDRESS~POD.NAMESPACE~DOMAIN`; else its node id.
+fn name(proxy: &Value) -> String {
+    let node = match word(proxy, "node") {
         "-" => word(proxy, "pod"),
         node => node,
-    }
+    };
+    let pod = node.split('~').nth(2).and_then(|pod| pod.rsplit_once('.'));
+    pod.map_or_else(
+        || node.to_owned(),
+        |(pod, namespace)| format!("{namespace}/{pod}"),
+    )
 }
 
 /// Documents that are not in force, or not as they are written, by control plane where they do not all say the same.
@@ -368,7 +377,7 @@ fn row(proxy: &Value, now: u64) -> Vec<String> {
     let propagation = &proxy["propagation"];
     let changes = propagation["changes"].as_u64().unwrap_or(0);
     vec![
-        name(proxy).to_owned(),
+        name(proxy),
         word(proxy, "identity").to_owned(),
         sync(proxy),
         word(proxy, "version").to_owned(),

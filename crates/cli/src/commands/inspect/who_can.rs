@@ -20,7 +20,7 @@ use crate::commands::kubernetes::cluster::ClusterArgs;
     Exit code: 0, or 2 if the mesh cannot be read or the service is unknown."
 )]
 pub(crate) struct WhoCanArgs {
-    /// Folder of YAML, or single file
+    /// Folder of YAML, single file, or `-` for standard input; if left out the folder of the mesh that runs on this machine
     #[arg(value_name = "DIR|FILE")]
     path: Option<PathBuf>,
     /// SERVICE, NAMESPACE/SERVICE, SERVICE.NAMESPACE, svc/NAME or a host name; deploy/NAME and pod/NAME for some of its workloads
@@ -52,9 +52,6 @@ pub(crate) fn run(args: &WhoCanArgs) -> ExitCode {
 }
 
 fn table(args: &WhoCanArgs) -> Result<String, String> {
-    if args.path.is_none() && !args.cluster.kubernetes {
-        return Err("name a folder of YAML, or ask a cluster: --kubernetes".to_owned());
-    }
     let path = args.path.as_slice();
     let (mesh, context) = mesh(path, &args.cluster, args.served)?;
     let own = namespace(args.namespace.as_deref().unwrap_or(&context))?;

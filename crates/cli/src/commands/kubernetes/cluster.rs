@@ -5,6 +5,11 @@ use std::path::{Path, PathBuf};
 use voile_kubernetes::{Client, ClusterAddress, ClusterObjects, DEFAULT_REVISION, connect};
 use voile_model::{SourceFile, files};
 
+use crate::commands::inspect::monitoring;
+use crate::commands::inspect::running_mesh::MeshArgs;
+
+/// The name that stands for standard input.
+const STDIN: &str = "-";
 /// Namespace of a cluster's objects that name none.
 const DEFAULT_NAMESPACE: &str = "default";
 
@@ -69,10 +74,15 @@ pub(crate) struct ReadResources {
 }
 
 impl ReadResources {
-    /// Reads folders and single files. With a cluster, they are read as if they were applied to it.
+    /// Reads folders, single files and standard input (`-`). With a cluster, they are read as if they were applied to it. Without
+    /// any of them it is the folder of the mesh that runs on this machine.
     pub(crate) fn read(paths: &[PathBuf], cluster: &ClusterArgs) -> Result<Self, String> {
         let mut files = Vec::new();
-        for path in paths {
+        let running = match paths.is_empty() && !cluster.kubernetes {
+            true => vec![running_folder()?],
+            false => Vec::new(),
+        };
+        for path in paths.iter().chain(&running) {
             let read = read_path(path);
             let read = read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
             if read.is_empty() {
@@ -105,8 +115,21 @@ impl ReadResources {
     }
 }
 
-/// The files below a folder, or one named file, with any ending.
+/// The folder of the mesh that runs on this machine.
+fn running_folder() -> Result<PathBuf, String> {
+    let found = MeshArgs::default().find(&monitoring::runtime()?)?;
+    let none = "no folder is named and no mesh runs on this machine; cure: name a folder of YAML, or ask a cluster: --kubernetes";
+    let folder = found.ok_or(none)?.folder().to_owned();
+    eprintln!("{} runs", folder.display());
+    Ok(folder)
+}
+
+/// The files below a folder, or one named file, with any ending; `-` is standard input.
 fn read_path(path: &Path) -> std::io::Result<Vec<SourceFile>> {
+    if path == Path::new(STDIN) {
+        let text = std::io::read_to_string(std::io::stdin())?;
+        return Ok(vec![SourceFile::new("stdin", text)]);
+    }
     match path.metadata()?.is_dir() {
         true => files::read_directory(path),
         false => Ok(vec![files::read_file(path)]),

@@ -1,12 +1,14 @@
 //! The node proxy of a mesh that has one: its process, and its agent.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::time::Instant;
 
 use voile_host::isolation::{Privileges, ProcessIsolation};
-use voile_host::netns::Namespace;
+use voile_host::netns;
 use voile_identity::TokenSubject;
 use voile_model::mesh::MeshConfig;
+use voile_model::{Namespace, ResourceName};
 use voile_zds::PodIdentity;
 
 use super::{Runner, RunnerOptions, UpError};
@@ -14,6 +16,7 @@ use crate::application::{ApplicationContext, node_proxy};
 use crate::expand::PodPlan;
 use crate::isolation::HostCapabilities;
 use crate::node::{self, NodeAgent, uid};
+use crate::observer::ObservedProxy;
 use crate::process::Process;
 
 /// See the module.
@@ -44,7 +47,7 @@ impl ByNode {
         let control = ground.control_planes(options.control_planes);
         // Without root, the process has these privileges over the mesh's networks alone, and loses them by executing
         // a program.
-        let place = ProcessIsolation::new(Namespace::current()?, Privileges::NodeProxy);
+        let place = ProcessIsolation::new(netns::Namespace::current()?, Privileges::NodeProxy);
         let recipe = node_proxy(around, config, &control, &socket).at(Some(place));
         Ok(Self {
             agent: NodeAgent::start(&socket, runtime)?,
@@ -98,6 +101,20 @@ impl Runner {
         if let Some(Err(error)) = replaced {
             self.event(&format!("the node proxy stays: {error}"));
         }
+    }
+
+    /// The node proxy, for the observer: its traffic is that of the pods that it serves.
+    pub(super) fn node_target(&self) -> Option<(ResourceName, ObservedProxy)> {
+        let node = self.node.as_ref()?;
+        let name = ResourceName::new(Namespace::new(node::NAMESPACE)?, node::NAME);
+        let target = ObservedProxy {
+            address: Ipv4Addr::LOCALHOST,
+            namespace: None,
+            sidecar: node.process.is_running(),
+            endpoints: Vec::new(),
+            generation: 0,
+        };
+        Some((name, target))
     }
 
     /// A pod that the node proxy does not serve yet.

@@ -14,7 +14,7 @@ use voile_model::ResourceName;
 
 use crate::application::{METRICS_PORT, READINESS_PORT};
 use crate::control_page::{ControlPage, ControlPages};
-use crate::scrape::{InboundCounters, parse};
+use crate::edges::Edges;
 
 /// Pause between two rounds when all are ready.
 const CALM: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ pub struct ObservedProxy {
     pub address: Ipv4Addr,
     /// Its namespace, if it has one of its own: it is asked from within.
     pub namespace: Option<Namespace>,
-    /// True if it has a sidecar that runs.
+    /// True if it has a sidecar that runs, or is the node proxy.
     pub sidecar: bool,
     /// Addresses at which its applications listen, once they run.
     pub endpoints: Vec<(Ipv4Addr, u16)>,
@@ -51,14 +51,14 @@ pub struct Observation {
     pub before: Option<Page>,
 }
 
-/// A sidecar's counters, and when they were read.
-pub type Page = (Instant, InboundCounters);
+/// The traffic that a proxy counted, and when that was read.
+pub type Page = (Instant, Edges);
 
 impl Observation {
     /// Returns the counts since the page that was `shown` last, and the time they cover. Without a newer page or a
     /// page shown before, compares the latest two pages. Figures that are shown every five seconds cover five
     /// seconds.
-    pub fn news(&self, shown: Option<&Page>) -> Option<(InboundCounters, Duration)> {
+    pub fn news(&self, shown: Option<&Page>) -> Option<(Edges, Duration)> {
         let (now, latest) = self.counters.as_ref()?;
         let earlier = shown.filter(|(then, _)| then < now);
         let (then, before) = earlier.or(self.before.as_ref())?;
@@ -206,8 +206,9 @@ fn observe(target: &ObservedProxy, mut seen: Observation) -> Observation {
         && due
         && let Ok((200, page)) = http_get(at(METRICS_PORT), "/metrics")
     {
-        let now = (Instant::now(), parse(&String::from_utf8_lossy(&page)));
-        seen.before = seen.counters.replace(now);
+        let mut edges = Edges::default();
+        edges.add(&String::from_utf8_lossy(&page));
+        seen.before = seen.counters.replace((Instant::now(), edges));
     }
     seen
 }
@@ -220,11 +221,11 @@ mod tests {
     fn figures_speak_of_the_whole_time_since_they_were_shown() {
         let start = Instant::now();
         let page = |second: u64, requests: f64| {
-            let counters = InboundCounters {
-                requests,
-                ..InboundCounters::default()
-            };
-            (start + Duration::from_secs(second), counters)
+            let mut edges = Edges::default();
+            edges.add(&format!(
+                "istio_requests_total{{reporter=\"destination\"}} {requests}"
+            ));
+            (start + Duration::from_secs(second), edges)
         };
         let seen = Observation {
             counters: Some(page(9, 3000.0)),
@@ -241,7 +242,9 @@ mod tests {
         ];
         for (shown, requests, seconds) in table {
             let (news, span) = seen.news(shown.as_ref()).expect("two pages");
-            assert_eq!((news.requests, span.as_secs()), (requests, seconds));
+            let counted = news.0.values().map(|edge| edge.counters().requests);
+            let counted: f64 = counted.sum();
+            assert_eq!((counted, span.as_secs()), (requests, seconds));
         }
         assert!(Observation::default().news(None).is_none());
     }

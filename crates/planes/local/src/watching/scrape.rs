@@ -1,19 +1,33 @@
-//! From the text of a sidecar's metrics page to rates, errors and latencies. Pure: pages in, figures out.
+//! From the text of a proxy's metrics page to rates, errors and latencies. Pure: pages in, figures out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Sums of one sidecar's inbound side, as counted since its start.
+/// Envoy's flag of what an authorization policy refused.
+const DENIED: &str = "UAEX";
+/// Envoy's flag of what a rate limit refused.
+const LIMITED: &str = "RL";
+
+/// Traffic, as counted since the start of a proxy.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct InboundCounters {
+pub struct TrafficCounters {
     /// Requests, and TCP connections, which count as one each.
     pub requests: f64,
     /// Answers with status 500 and above, or none.
     pub errors: f64,
+    /// Requests and connections that an authorization policy refused.
+    pub denied: f64,
+    /// Requests that a rate limit refused.
+    pub limited: f64,
     /// Requests over mutual TLS.
     pub mutual_tls: f64,
-    /// Requests at most this long, by upper bound in milliseconds (`f64::INFINITY` is the last).
-    pub buckets: Vec<(f64, f64)>,
+    /// Bytes of bodies and connections to the server.
+    pub bytes_to_server: f64,
+    /// Bytes of bodies and connections to the client.
+    pub bytes_to_client: f64,
+    /// Requests at most this long, by the bits of the upper bound in milliseconds (`f64::INFINITY` is the last). Bit patterns
+    /// of positive floats sort as the numbers do.
+    buckets: BTreeMap<u64, f64>,
 }
 
 /// Figures between two looks.
@@ -23,6 +37,10 @@ pub struct ScrapedRates {
     pub rate: f64,
     /// Errors a second.
     pub errors: f64,
+    /// Requests and connections that policies refused, a second.
+    pub denied: f64,
+    /// Requests that rate limits refused, a second.
+    pub limited: f64,
     /// Median in milliseconds, from histogram buckets; `None` when nothing was counted.
     pub p50: Option<f64>,
     /// 99th percentile in milliseconds, from histogram buckets.
@@ -31,70 +49,44 @@ pub struct ScrapedRates {
     pub mutual_tls: Option<f64>,
 }
 
-/// Reads the inbound side (`reporter="destination"`) of a page in Prometheus' text format. Lines that are no samples are skipped.
-pub fn parse(page: &str) -> InboundCounters {
-    let mut counters = InboundCounters::default();
-    let mut buckets: BTreeMap<u64, f64> = BTreeMap::new();
-    for line in page.lines() {
-        let Some((name, labels, value)) = sample(line) else {
-            continue;
-        };
-        let label = |wanted: &str| {
-            labels
-                .iter()
-                .find(|(key, _)| *key == wanted)
-                .map(|(_, value)| value.as_str())
-        };
-        if label("reporter") != Some("destination") {
-            continue;
-        }
-        match name {
-            "istio_requests_total" | "istio_tcp_connections_opened_total" => {
-                counters.requests += value;
-                if label("connection_security_policy") == Some("mutual_tls") {
-                    counters.mutual_tls += value;
-                }
-                let code: Option<u16> = label("response_code").and_then(|code| code.parse().ok());
-                if code.is_some_and(|code| code >= 500 || code == 0) {
-                    counters.errors += value;
-                }
-            }
-            "istio_request_duration_milliseconds_bucket" => {
-                let bound: Option<f64> = label("le").and_then(|le| le.parse().ok());
-                // Bit patterns of positive floats sort as the numbers do.
-                if let Some(bound) = bound.filter(|bound| *bound >= 0.0) {
-                    *buckets.entry(bound.to_bits()).or_default() += value;
-                }
-            }
-            _ => {}
-        }
-    }
-    counters.buckets = buckets
-        .into_iter()
-        .map(|(bound, count)| (f64::from_bits(bound), count))
-        .collect();
-    counters
+/// A line of a page.
+#[derive(Debug)]
+pub(crate) struct Sample<'a> {
+    name: &'a str,
+    labels: Vec<(&'a str, String)>,
+    value: f64,
 }
 
-type Sample<'a> = (&'a str, Vec<(&'a str, String)>, f64);
-
-fn sample(line: &str) -> Option<Sample<'_>> {
-    let line = line.trim();
-    if line.starts_with('#') {
-        return None;
-    }
-    let (name, mut rest) = line.split_once('{')?;
-    let mut labels = Vec::new();
-    loop {
-        rest = rest.trim_start_matches([',', ' ']);
-        if let Some(after) = rest.strip_prefix('}') {
-            let value = after.split_ascii_whitespace().next()?.parse().ok()?;
-            return Some((name, labels, value));
+impl<'a> Sample<'a> {
+    /// Reads a line with labels; `None` if it is another.
+    pub(crate) fn parse(line: &'a str) -> Option<Self> {
+        let line = line.trim();
+        if line.starts_with('#') {
+            return None;
         }
-        let (key, after) = rest.split_once("=\"")?;
-        let (value, after) = quoted(after)?;
-        labels.push((key, value));
-        rest = after;
+        let (name, mut rest) = line.split_once('{')?;
+        let mut labels = Vec::new();
+        loop {
+            rest = rest.trim_start_matches([',', ' ']);
+            if let Some(after) = rest.strip_prefix('}') {
+                let value = after.split_ascii_whitespace().next()?.parse().ok()?;
+                return Some(Self {
+                    name,
+                    labels,
+                    value,
+                });
+            }
+            let (key, after) = rest.split_once("=\"")?;
+            let (value, after) = quoted(after)?;
+            labels.push((key, value));
+            rest = after;
+        }
+    }
+
+    pub(crate) fn label(&self, name: &str) -> Option<&str> {
+        let mut labels = self.labels.iter();
+        let found = labels.find(|(key, _)| *key == name);
+        found.map(|(_, value)| value.as_str())
     }
 }
 
@@ -115,51 +107,83 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-impl InboundCounters {
-    /// Returns the counts since `earlier`. A counter that went back began anew with its process.
-    pub fn since(&self, earlier: &Self) -> Self {
-        if self.requests < earlier.requests {
-            return self.clone();
-        }
-        let before: BTreeMap<u64, f64> = earlier
-            .buckets
-            .iter()
-            .map(|(bound, count)| (bound.to_bits(), *count))
-            .collect();
-        Self {
-            requests: self.requests - earlier.requests,
-            errors: (self.errors - earlier.errors).max(0.0),
-            mutual_tls: (self.mutual_tls - earlier.mutual_tls).max(0.0),
-            buckets: self
-                .buckets
-                .iter()
-                .map(|(bound, count)| {
-                    (
-                        *bound,
-                        (count - before.get(&bound.to_bits()).unwrap_or(&0.0)).max(0.0),
-                    )
-                })
-                .collect(),
+impl TrafficCounters {
+    pub(crate) fn count(&mut self, sample: &Sample<'_>) {
+        let value = sample.value;
+        let flagged = |flag: &str| {
+            let mut flags = sample
+                .label("response_flags")
+                .unwrap_or_default()
+                .split(',');
+            flags.any(|one| one == flag)
+        };
+        match sample.name {
+            "istio_requests_total" | "istio_tcp_connections_opened_total" => {
+                self.requests += value;
+                if sample.label("connection_security_policy") == Some("mutual_tls") {
+                    self.mutual_tls += value;
+                }
+                let code = sample.label("response_code");
+                let code: Option<u16> = code.and_then(|code| code.parse().ok());
+                if code.is_some_and(|code| code >= 500 || code == 0) {
+                    self.errors += value;
+                }
+                // An opened connection is flagged when it is closed.
+                if code.is_some() && flagged(DENIED) {
+                    self.denied += value;
+                }
+                if flagged(LIMITED) {
+                    self.limited += value;
+                }
+            }
+            "istio_tcp_connections_closed_total" if flagged(DENIED) => self.denied += value,
+            "istio_request_duration_milliseconds_bucket" => {
+                let bound: Option<f64> = sample.label("le").and_then(|le| le.parse().ok());
+                if let Some(bound) = bound.filter(|bound| *bound >= 0.0) {
+                    *self.buckets.entry(bound.to_bits()).or_default() += value;
+                }
+            }
+            "istio_request_bytes_sum" | "istio_tcp_received_bytes_total" => {
+                self.bytes_to_server += value;
+            }
+            "istio_response_bytes_sum" | "istio_tcp_sent_bytes_total" => {
+                self.bytes_to_client += value;
+            }
+            _ => {}
         }
     }
 
-    /// Adds another sidecar's counters.
-    pub fn add(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.errors += other.errors;
-        self.mutual_tls += other.mutual_tls;
-        let mut sums: BTreeMap<u64, f64> = self
-            .buckets
-            .iter()
-            .map(|(bound, count)| (bound.to_bits(), *count))
-            .collect();
-        for (bound, count) in &other.buckets {
-            *sums.entry(bound.to_bits()).or_default() += count;
+    /// Both, combined number by number.
+    fn combine(&self, other: &Self, combine: impl Fn(f64, f64) -> f64) -> Self {
+        let bounds = self.buckets.keys().chain(other.buckets.keys());
+        let bucket = |of: &Self, bound: &u64| of.buckets.get(bound).copied().unwrap_or_default();
+        let buckets = bounds.map(|bound| {
+            let both = combine(bucket(self, bound), bucket(other, bound));
+            (*bound, both)
+        });
+        Self {
+            requests: combine(self.requests, other.requests),
+            errors: combine(self.errors, other.errors),
+            denied: combine(self.denied, other.denied),
+            limited: combine(self.limited, other.limited),
+            mutual_tls: combine(self.mutual_tls, other.mutual_tls),
+            bytes_to_server: combine(self.bytes_to_server, other.bytes_to_server),
+            bytes_to_client: combine(self.bytes_to_client, other.bytes_to_client),
+            buckets: buckets.collect(),
         }
-        self.buckets = sums
-            .into_iter()
-            .map(|(bound, count)| (f64::from_bits(bound), count))
-            .collect();
+    }
+
+    /// Returns the counts since `earlier`. A counter that went back began anew with its process.
+    pub fn since(&self, earlier: &Self) -> Self {
+        match self.requests < earlier.requests {
+            true => self.clone(),
+            false => self.combine(earlier, |now, before| (now - before).max(0.0)),
+        }
+    }
+
+    /// Adds another proxy's counters.
+    pub fn add(&mut self, other: &Self) {
+        *self = self.combine(other, |one, other| one + other);
     }
 
     /// As figures, when this was counted within `span`.
@@ -168,6 +192,8 @@ impl InboundCounters {
         ScrapedRates {
             rate: self.requests / seconds,
             errors: self.errors / seconds,
+            denied: self.denied / seconds,
+            limited: self.limited / seconds,
             p50: self.quantile(0.5),
             p99: self.quantile(0.99),
             mutual_tls: (self.requests > 0.0).then(|| (self.mutual_tls / self.requests).min(1.0)),
@@ -175,14 +201,15 @@ impl InboundCounters {
     }
 
     /// Interpolated linearly within the bucket, as Prometheus' `histogram_quantile` does; in the last bucket, its lower bound.
-    fn quantile(&self, quantile: f64) -> Option<f64> {
-        let total = self.buckets.last()?.1;
+    pub fn quantile(&self, quantile: f64) -> Option<f64> {
+        let total = *self.buckets.last_key_value()?.1;
         if total <= 0.0 {
             return None;
         }
         let rank = quantile * total;
         let (mut lower, mut below) = (0.0, 0.0);
         for (bound, count) in &self.buckets {
+            let bound = f64::from_bits(*bound);
             if *count >= rank {
                 let inside = (count - below).max(f64::MIN_POSITIVE);
                 let share = ((rank - below) / inside).clamp(0.0, 1.0);
@@ -192,7 +219,7 @@ impl InboundCounters {
                     lower
                 });
             }
-            (lower, below) = (*bound, *count);
+            (lower, below) = (bound, *count);
         }
         Some(lower)
     }
@@ -201,6 +228,16 @@ impl InboundCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the server's proxy counted.
+    fn parse(page: &str) -> TrafficCounters {
+        let mut counters = TrafficCounters::default();
+        let samples = page.lines().filter_map(Sample::parse);
+        samples
+            .filter(|sample| sample.label("reporter") == Some("destination"))
+            .for_each(|sample| counters.count(&sample));
+        counters
+    }
 
     const PAGE: &str = r#"
 # TYPE istio_requests_total counter
@@ -223,10 +260,11 @@ other{} 3
             (counters.requests, counters.errors, counters.mutual_tls),
             (100.0, 10.0, 90.0)
         );
-        assert_eq!(
-            counters.buckets,
-            [(1.0, 50.0), (5.0, 90.0), (f64::INFINITY, 100.0)]
-        );
+        let buckets = counters.buckets.iter();
+        let buckets: Vec<_> = buckets
+            .map(|(bound, n)| (f64::from_bits(*bound), *n))
+            .collect();
+        assert_eq!(buckets, [(1.0, 50.0), (5.0, 90.0), (f64::INFINITY, 100.0)]);
     }
 
     #[test]
@@ -238,7 +276,7 @@ other{} 3
         );
         assert_eq!((figures.p50, figures.p99), (Some(1.0), Some(5.0)));
         assert_eq!(
-            InboundCounters::default().over(Duration::ZERO),
+            TrafficCounters::default().over(Duration::ZERO),
             ScrapedRates::default()
         );
     }
@@ -248,13 +286,14 @@ other{} 3
         let now = parse(PAGE);
         assert_eq!(now.since(&now).requests, 0.0);
         assert_eq!(now.since(&now).over(Duration::from_secs(1)).p50, None);
-        let restarted = InboundCounters {
+        let restarted = TrafficCounters {
             requests: 3.0,
-            ..InboundCounters::default()
+            ..TrafficCounters::default()
         };
         assert_eq!(restarted.since(&now).requests, 3.0);
         let mut sum = now.clone();
         sum.add(&now);
-        assert_eq!((sum.requests, sum.buckets[0].1), (200.0, 100.0));
+        let first = sum.buckets.first_key_value().map(|(_, count)| *count);
+        assert_eq!((sum.requests, first), (200.0, Some(100.0)));
     }
 }
