@@ -36,6 +36,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "top",
             "config",
             "events",
+            "logs",
             "bug-report",
         ],
     ),

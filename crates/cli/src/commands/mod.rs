@@ -40,7 +40,8 @@ use std::process::ExitCode;
 use clap::{FromArgMatches as _, Parser, Subcommand};
 
 use self::inspect::{
-    analyze, config, edges, events, explain, explain_code, export, generate, status, stop, who_can,
+    analyze, config, edges, events, explain, explain_code, export, generate, logs, status, stop,
+    who_can,
 };
 use self::kubernetes::{
     bug_report, check, cni, inject, install, node_agent, tag, uninstall, upgrade,
@@ -97,6 +98,8 @@ enum Command {
     Edges(edges::EdgesArgs),
     #[command(about = "Show what each workload serves, with rates, refusals and latencies")]
     Top(edges::TopArgs),
+    #[command(about = "Print what the processes of the mesh on this machine write")]
+    Logs(logs::LogsArgs),
     #[command(about = "Stop the mesh that runs on this machine")]
     Stop(stop::StopArgs),
     #[command(
@@ -168,6 +171,7 @@ impl Voile {
             Command::Events(args) => events::run(&args),
             Command::Edges(args) => edges::run(&args),
             Command::Top(args) => edges::run_top(&args),
+            Command::Logs(args) => logs::run(&args),
             Command::Stop(args) => stop::run(&args),
             Command::Crowd(args) => crowd::run(args),
             Command::Proxy(args) => proxy::run(*args),

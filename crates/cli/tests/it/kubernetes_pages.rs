@@ -1,4 +1,4 @@
-//! `voile status`, `voile config` and `voile bug-report` on a real cluster: pages and logs of pods. `kubernetes` calls it.
+//! `voile status`, `voile edges`, `voile config` and `voile bug-report` on a real cluster: pages and logs of pods. `kubernetes` calls it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -39,6 +39,7 @@ fn voile(cluster: &Cluster, arguments: &str) -> (Option<i32>, String, String) {
 pub(crate) fn are_read(cluster: &Cluster) {
     every_replica_is_asked(cluster);
     a_pods_proxy_is_asked(cluster);
+    metrics_of_all_proxies_are_read(cluster);
     errors_name_pod_reason_and_cure(cluster);
 }
 
@@ -62,7 +63,7 @@ fn every_replica_is_asked(cluster: &Cluster) {
     assert_eq!(proxies.map(Vec::len).sum::<usize>(), 3);
     let (_, text, _) = voile(cluster, "status --kubernetes");
     assert_eq!(text.matches("\nistio-system/istiod-").count(), 1, "{text}");
-    assert!(text.contains("client.shop"), "{text}");
+    assert!(text.contains("\nshop/client "), "{text}");
 }
 
 fn a_pods_proxy_is_asked(cluster: &Cluster) {
@@ -79,6 +80,20 @@ fn a_pods_proxy_is_asked(cluster: &Cluster) {
         let page: Value = serde_json::from_str(&page).expect("JSON");
         assert_eq!(page["configuration"]["resource"], "shop/client");
     }
+}
+
+fn metrics_of_all_proxies_are_read(cluster: &Cluster) {
+    let edge = wait_for("the edge from client to web", PATIENCE, || {
+        let (code, page, errors) = voile(cluster, "edges --kubernetes --total -n shop -o json");
+        let page: Value = serde_json::from_str(&page).map_err(|_| format!("{code:?} {errors}"))?;
+        let rows = page["rows"].as_array().cloned().unwrap_or_default();
+        let mut rows = rows.into_iter();
+        let meant = |row: &Value| {
+            (&row["source"], &row["destination"]) == (&"shop/client".into(), &"shop/web".into())
+        };
+        rows.find(meant).ok_or_else(|| page.to_string())
+    });
+    assert_eq!(edge["mutual_tls"], 1.0, "{edge}");
 }
 
 fn errors_name_pod_reason_and_cure(cluster: &Cluster) {

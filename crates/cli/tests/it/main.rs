@@ -75,6 +75,7 @@ mod mesh;
 mod names;
 mod node;
 mod overload;
+mod package;
 mod policies_at_once;
 mod policies_held;
 mod policy;

@@ -78,6 +78,9 @@ fn everything_is_found(up: &mut Up, url: std::net::SocketAddr) {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("connect"), "{said}");
 
+    let (code, said) = up.command(&["logs", "bookstore/reviews"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("bookstore.reviews-1.sidecar: "), "{said}");
     let asked = [
         "explain",
         "--to",
@@ -152,7 +155,7 @@ fn what_a_policy_denies_is_on_its_edge() {
         .map(|answer| answer.status);
     assert!(status(answer), "{answer:?}");
     let found = edge(&up, "pair/plain-0", "pair/web-0");
-    assert!(found["denied_per_second"].as_f64() > Some(0.0), "{found}");
+    assert!(found["denied"].as_f64() > Some(0.0), "{found}");
     assert_eq!(
         (&found["success"], &found["mutual_tls"]),
         (&0.0.into(), &0.0.into()),

@@ -148,6 +148,8 @@ impl RunFolder {
 /// A mesh of `voile up` that runs on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunningMesh {
+    /// True if it runs as this user, false if only root may reach it.
+    pub own: bool,
     /// Number of the process that was started.
     pub pid: u32,
     /// Its folder of logs.
@@ -171,9 +173,11 @@ pub fn running_meshes() -> Vec<RunningMesh> {
             let (logs, socket) = (folder.join("logs"), folder.join(CONTROL_SOCKET));
             // Links are not followed, and nobody else can write into a folder of another user's.
             let user = entry.metadata().ok()?.uid();
-            let own = [user, 0].contains(&rustix::process::geteuid().as_raw());
+            let own_user = rustix::process::geteuid().as_raw();
+            let may = [user, 0].contains(&own_user);
             // The socket of a run that was killed has no listener.
-            (own && UnixStream::connect(&socket).is_ok()).then_some(RunningMesh {
+            (may && UnixStream::connect(&socket).is_ok()).then_some(RunningMesh {
+                own: user == own_user,
                 pid,
                 logs,
                 socket,

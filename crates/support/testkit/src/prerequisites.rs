@@ -84,6 +84,8 @@ prerequisites! {
     Cluster "cluster" "run tests/cluster/build, and run the tests as root with the packages that tests/cluster/README.md lists";
     Istio "istio" "run tests/cluster/istio (needs Go, the Go module proxy, nft and a stock Envoy)";
     Helm "helm" "run `tests/peers/build`, and put its folder on the path or name the program by HELM";
+    Nfpm "nfpm" "run `tests/peers/build` and put its folder on the path";
+    Dpkg "dpkg" "use Debian or a system of its family";
     CargoDeny "cargo-deny" "run `cargo install cargo-deny` (only .ci/dependencies needs it)";
 }
 

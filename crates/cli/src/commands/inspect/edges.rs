@@ -69,6 +69,7 @@ struct ShownTraffic {
     /// Go on until Ctrl-C, with new figures after each interval.
     #[arg(long, short)]
     watch: bool,
+    /// With `json`: counts, and the `seconds` in which they were counted (null with `--total`).
     #[arg(long, short, value_enum, default_value = "text")]
     output: Output,
 }
@@ -294,7 +295,7 @@ impl ShownTraffic {
             }
         });
         if self.output == Output::Json {
-            let list: Vec<Value> = rows.iter().map(|row| json(row, seconds)).collect();
+            let list: Vec<Value> = rows.iter().map(json).collect();
             let page = json!({ "seconds": (!self.total).then_some(seconds), "rows": list });
             // With `--watch` one object a line.
             match self.watch {
@@ -415,25 +416,24 @@ fn milliseconds(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
 }
 
-fn json(row: &TrafficRow, seconds: f64) -> Value {
-    let figures = Figures::of(&row.counters, seconds);
-    let rates = &figures.rates;
+fn json(row: &TrafficRow) -> Value {
+    let counters = &row.counters;
+    let figures = Figures::of(counters, 1.0);
     let mut page = json!({
         "destination": row.destination,
-        "requests": row.counters.requests,
-        "requests_per_second": rates.rate,
+        "requests": counters.requests,
+        "errors": counters.errors,
+        "denied": counters.denied,
+        "limited": counters.limited,
         "success": figures.success,
-        "errors_per_second": rates.errors,
-        "denied_per_second": rates.denied,
-        "limited_per_second": rates.limited,
-        "p50_ms": rates.p50,
-        "p99_ms": rates.p99,
-        "bytes_to_server": row.counters.bytes_to_server,
-        "bytes_to_client": row.counters.bytes_to_client,
-        "mutual_tls": rates.mutual_tls,
+        "p50_ms": figures.rates.p50,
+        "p99_ms": figures.rates.p99,
+        "bytes_to_server": counters.bytes_to_server,
+        "bytes_to_client": counters.bytes_to_client,
+        "mutual_tls": figures.rates.mutual_tls,
     });
     if row.source.is_empty() {
-        page["sent_per_second"] = json!(row.sent / seconds);
+        page["sent"] = json!(row.sent);
     } else {
         page["source"] = json!(row.source);
         page["protocols"] = json!(row.edge.protocols);

@@ -8,6 +8,7 @@ pub(crate) mod explain;
 pub(crate) mod explain_code;
 pub(crate) mod export;
 pub(crate) mod generate;
+pub(crate) mod logs;
 pub(crate) mod monitoring;
 pub(crate) mod named_workloads;
 pub(crate) mod running_mesh;

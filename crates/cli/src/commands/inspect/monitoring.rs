@@ -196,8 +196,10 @@ impl PageServer {
         if answer.status() != "200" {
             return Err(String::from_utf8_lossy(body).trim().to_owned());
         }
-        serde_json::from_slice(body)
-            .map_err(|error| format!("{self}: {path} is no page of Voile: {error}"))
+        let mut page = serde_json::from_slice(body)
+            .map_err(|error| format!("{self}: {path} is no page of Voile: {error}"))?;
+        make_printable(&mut page);
+        Ok(page)
     }
 
     async fn ask(&self, method: &str, path: &str, wait: Duration) -> Result<HttpAnswer, String> {
@@ -268,6 +270,22 @@ pub(crate) fn texts(servers: &[PageServer], path: &str) -> Vec<Result<String, St
         });
     }
     texts
+}
+
+/// Replaces what would command the terminal: proxies choose their names, and root reads what other users' processes say.
+fn make_printable(value: &mut Value) {
+    match value {
+        Value::String(text) if text.contains(|c: char| c.is_control() && c != '\n') => {
+            let printable = |c: char| match c.is_control() && c != '\n' {
+                true => char::REPLACEMENT_CHARACTER,
+                false => c,
+            };
+            *text = text.chars().map(printable).collect();
+        }
+        Value::Array(values) => values.iter_mut().for_each(make_printable),
+        Value::Object(fields) => fields.values_mut().for_each(make_printable),
+        _ => {}
+    }
 }
 
 async fn within<T>(time: Duration, done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
@@ -344,10 +362,11 @@ pub(crate) fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
         cells.chain([heads[column].len()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    let printable = |cell: &str| cell.replace(char::is_control, "\u{fffd}");
     let line = |cells: Vec<&str>| {
         let padded = cells.iter().zip(&widths);
         let padded: Vec<String> = padded
-            .map(|(cell, width)| format!("{cell:<width$}"))
+            .map(|(cell, width)| format!("{:<width$}", printable(cell)))
             .collect();
         format!("{}\n", padded.join("  ").trim_end())
     };
@@ -373,6 +392,8 @@ pub(crate) fn short(type_url: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -383,9 +404,21 @@ mod tests {
             table(&["ONE", "TWO", "THREE"], &rows),
             "ONE  TWO        THREE\na    long cell  x\nbcd\n"
         );
+        let hostile = [vec!["a\u{1b}[2J".to_owned()]];
+        assert_eq!(table(&["ONE"], &hostile), "ONE\na\u{fffd}[2J\n");
         assert_eq!(
             short("type.googleapis.com/istio.workload.Address"),
             "Address"
         );
+    }
+
+    #[test]
+    fn what_pages_say_does_not_command_the_terminal() {
+        let mut state =
+            json!({"folder": "/a\u{1b}[2Jb", "problems": ["one\ntwo\r"], "ready": true});
+        make_printable(&mut state);
+        let expected =
+            json!({"folder": "/a\u{fffd}[2Jb", "problems": ["one\ntwo\u{fffd}"], "ready": true});
+        assert_eq!(state, expected);
     }
 }

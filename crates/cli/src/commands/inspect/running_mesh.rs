@@ -51,6 +51,10 @@ impl MeshArgs {
             });
             lines.collect::<String>()
         };
+        // Another user's mesh says what it likes: it never stands in for one's own.
+        if self.mesh.is_none() && found.iter().any(|one| one.running.own) {
+            found.retain(|one| one.running.own);
+        }
         let Some(wanted) = &self.mesh else {
             return match found.len() {
                 0 | 1 => Ok(found.pop()),
