@@ -16,7 +16,7 @@ use voile_kubernetes::install::{InstallError, Release};
 use voile_kubernetes::pods::{self, PodReference};
 
 use crate::commands::inspect::monitoring::{PageServer, runtime};
-use crate::commands::kubernetes::install::{ClusterArgs, exit_code};
+use crate::commands::kubernetes::install::{InstallationArgs, exit_code};
 
 /// Folder in the archive.
 const FOLDER: &str = "voile-bug-report";
@@ -40,7 +40,7 @@ pub(crate) struct BugReportArgs {
     pods: Vec<PodReference>,
 
     #[command(flatten)]
-    cluster: ClusterArgs,
+    cluster: InstallationArgs,
 
     /// The archive, a new file.
     #[arg(long, value_name = "FILE", default_value = "voile-bug-report.tar.gz")]
@@ -98,7 +98,7 @@ fn execute(args: &BugReportArgs) -> Result<ExitCode, InstallError> {
 
 fn collect(args: &BugReportArgs, release: &Release) -> Result<BugReport, InstallError> {
     let runtime = runtime().map_err(InstallError::Unavailable)?;
-    let client = runtime.block_on(args.cluster.connect())?;
+    let client = runtime.block_on(args.cluster.address.connect())?;
     let mut proxies = Vec::new();
     for name in &args.pods {
         let namespace = client.default_namespace().to_owned();

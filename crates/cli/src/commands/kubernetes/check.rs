@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use voile_kubernetes::install::{Checks, InstallError, Release};
 
 use crate::commands::inspect::explain::Output;
-use crate::commands::kubernetes::install::{ClusterArgs, exit_code};
+use crate::commands::kubernetes::install::{InstallationArgs, exit_code};
 
 /// Check a Kubernetes cluster, and the control plane in it if there is one.
 ///
@@ -20,7 +20,7 @@ use crate::commands::kubernetes::install::{ClusterArgs, exit_code};
 )]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
-    cluster: ClusterArgs,
+    cluster: InstallationArgs,
 
     /// Check only whether the control plane can be installed.
     #[arg(long)]
@@ -42,7 +42,7 @@ async fn execute(args: &CheckArgs) -> Result<ExitCode, InstallError> {
     let revision = args.cluster.revision.iter();
     let assignments: Vec<String> = revision.map(|name| format!("revision={name}")).collect();
     let release = Release::new(&args.cluster.namespace, &[], &assignments)?;
-    let client = args.cluster.connect().await?;
+    let client = args.cluster.address.connect().await?;
     let checks = Checks::run(&client, &release, args.before).await;
     match args.output {
         Output::Json => println!("{:#}", checks.to_json()),

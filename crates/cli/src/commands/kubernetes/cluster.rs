@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use voile_kubernetes::{Client, ClusterAddress, ClusterObjects, DEFAULT_REVISION, connect};
+use voile_kubernetes::{
+    Client, ClusterAddress, ClusterError, ClusterObjects, DEFAULT_REVISION, connect,
+};
 use voile_model::{SourceFile, files};
 
 use crate::commands::inspect::monitoring;
@@ -13,20 +15,52 @@ const STDIN: &str = "-";
 /// Namespace of a cluster's objects that name none.
 const DEFAULT_NAMESPACE: &str = "default";
 
+/// Address of a cluster.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct KubeconfigArgs {
+    /// Kubeconfig of the cluster; without it that of the variable KUBECONFIG, `~/.kube/config`, or the pod's service account.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig; without it the current one.
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+}
+
+impl From<KubeconfigArgs> for ClusterAddress {
+    fn from(
+        KubeconfigArgs {
+            kubeconfig,
+            context,
+        }: KubeconfigArgs,
+    ) -> Self {
+        Self {
+            kubeconfig,
+            context,
+        }
+    }
+}
+
+impl KubeconfigArgs {
+    /// A client of the cluster.
+    pub(crate) async fn connect(&self) -> Result<Client, ClusterError> {
+        connect(&self.clone().into()).await
+    }
+}
+
 /// The cluster, for a command that can do without.
 #[derive(Debug, Clone, clap::Args)]
+#[command(
+    mut_arg("kubeconfig", |arg| arg.requires("kubernetes")),
+    mut_arg("context", |arg| arg.requires("kubernetes"))
+)]
 pub(crate) struct ClusterArgs {
     /// Ask a Kubernetes cluster.
     #[arg(long)]
     pub(crate) kubernetes: bool,
 
-    /// File that leads to the cluster; without it that of the variable KUBECONFIG, or `~/.kube/config`.
-    #[arg(long, value_name = "FILE", requires = "kubernetes")]
-    kubeconfig: Option<PathBuf>,
-
-    /// Context of that file; without it the current one.
-    #[arg(long, value_name = "NAME", requires = "kubernetes")]
-    context: Option<String>,
+    #[command(flatten)]
+    address: KubeconfigArgs,
 
     /// Namespace of the control plane.
     #[arg(
@@ -46,11 +80,7 @@ pub(crate) struct ClusterArgs {
 impl ClusterArgs {
     /// A client of the cluster.
     pub(crate) async fn connect(&self) -> Result<Client, String> {
-        let address = ClusterAddress {
-            kubeconfig: self.kubeconfig.clone(),
-            context: self.context.clone(),
-        };
-        let client = connect(&address).await;
+        let client = self.address.connect().await;
         client.map_err(|error| error.to_string())
     }
 

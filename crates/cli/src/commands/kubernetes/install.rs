@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use voile_kubernetes::install::{self, ApplyMode, ClusterFacts, InstallError, Manifest, Release};
-use voile_kubernetes::{Client, ClusterAddress, connect};
+
+use crate::commands::kubernetes::cluster::KubeconfigArgs;
 
 /// The cluster and the control plane in it.
 #[derive(Debug, clap::Args)]
-pub(crate) struct ClusterArgs {
+pub(crate) struct InstallationArgs {
     /// Namespace of the control plane.
     #[arg(long, short, value_name = "NAME", default_value = "istio-system")]
     pub(crate) namespace: String,
@@ -20,24 +21,8 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) revision: Option<String>,
 
-    /// File that leads to the cluster; without it that of the variable KUBECONFIG, or `~/.kube/config`.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-
-    /// Context of that file; without it the current one.
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
-}
-
-impl ClusterArgs {
-    /// A client of the cluster.
-    pub(crate) async fn connect(&self) -> Result<Client, InstallError> {
-        let address = ClusterAddress {
-            kubeconfig: self.kubeconfig.clone(),
-            context: self.context.clone(),
-        };
-        Ok(connect(&address).await?)
-    }
+    #[command(flatten)]
+    pub(crate) address: KubeconfigArgs,
 }
 
 /// ManifestFormat of manifests.
@@ -69,7 +54,7 @@ enum DryRun {
 )]
 pub(crate) struct InstallArgs {
     #[command(flatten)]
-    cluster: ClusterArgs,
+    cluster: InstallationArgs,
 
     /// Print the manifests and install nothing. `--dry-run=server` lets the API server check them.
     #[arg(long, value_enum, value_name = "client|server", num_args = 0..=1, require_equals = true, default_missing_value = "client")]
@@ -146,7 +131,7 @@ async fn execute(args: &InstallArgs) -> Result<ExitCode, InstallError> {
         show(&release.manifests(&ClusterFacts::default())?, args.output);
         return Ok(ExitCode::SUCCESS);
     }
-    let client = args.cluster.connect().await?;
+    let client = args.cluster.address.connect().await?;
     let facts = install::cluster_facts(&client).await?;
     let manifests = release.manifests(&facts)?;
     let progress = |line: &str| eprintln!("{line}");

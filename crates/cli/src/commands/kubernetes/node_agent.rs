@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
-use voile_kubernetes::ClusterAddress;
 use voile_kubernetes::node_agent::{self, AmbientOptions, CniOptions, NodeAgentOptions};
+
+use super::cluster::KubeconfigArgs;
 
 /// Redirect the connections of the mesh's pods of a Kubernetes node.
 ///
@@ -71,12 +72,8 @@ pub(crate) struct NodeAgentArgs {
     /// Address of readiness (/healthz/ready): 200 once this agent acts. While a DaemonSet is updated, the agent before it stops first.
     #[arg(long, value_name = "ADDRESS:PORT")]
     readiness: Option<SocketAddr>,
-    /// Kubeconfig of the cluster; without it the service account of the pod, that of KUBECONFIG, or ~/.kube/config.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig.
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
+    #[command(flatten)]
+    address: KubeconfigArgs,
     /// Level of the log on stderr: off, error, warn, info, debug, trace, or `target=level,…`.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
@@ -85,10 +82,7 @@ pub(crate) struct NodeAgentArgs {
 impl NodeAgentArgs {
     fn options(self) -> NodeAgentOptions {
         NodeAgentOptions {
-            address: ClusterAddress {
-                kubeconfig: self.kubeconfig,
-                context: self.context,
-            },
+            address: self.address.into(),
             node: self.node,
             namespace: self.namespace,
             daemon_set: self.daemon_set,

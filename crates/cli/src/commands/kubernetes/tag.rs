@@ -9,7 +9,7 @@ use voile_kubernetes::install::{
 
 use crate::commands::inspect::explain::Output;
 use crate::commands::inspect::monitoring::table;
-use crate::commands::kubernetes::install::{ClusterArgs, exit_code};
+use crate::commands::kubernetes::install::{InstallationArgs, exit_code};
 use crate::commands::kubernetes::uninstall::ask;
 
 /// Set, list and remove tags: names such as `prod` that namespaces use instead of a revision.
@@ -33,7 +33,7 @@ enum TagCommand {
         /// Name of the tag.
         tag: String,
         #[command(flatten)]
-        cluster: ClusterArgs,
+        cluster: InstallationArgs,
         /// Move a tag that stands for another revision.
         #[arg(long)]
         overwrite: bool,
@@ -41,7 +41,7 @@ enum TagCommand {
     /// List the tags, their revisions, and the namespaces that use them.
     List {
         #[command(flatten)]
-        cluster: ClusterArgs,
+        cluster: InstallationArgs,
         /// Format of the list.
         #[arg(long, short, value_enum, default_value = "text")]
         output: Output,
@@ -51,7 +51,7 @@ enum TagCommand {
         /// Name of the tag.
         tag: String,
         #[command(flatten)]
-        cluster: ClusterArgs,
+        cluster: InstallationArgs,
         /// Answer every question with yes.
         #[arg(long, short)]
         yes: bool,
@@ -77,17 +77,17 @@ async fn execute(command: &TagCommand) -> Result<ExitCode, InstallError> {
                 tag,
                 overwrite: *overwrite,
             };
-            set_tag(&cluster.connect().await?, change, &progress).await?;
+            set_tag(&cluster.address.connect().await?, change, &progress).await?;
         }
         TagCommand::List { cluster, output } => {
-            let mut tags = list_tags(&cluster.connect().await?).await?;
+            let mut tags = list_tags(&cluster.address.connect().await?).await?;
             let wanted = cluster.revision.as_ref();
             tags.retain(|one| wanted.is_none_or(|revision| one.revision == *revision));
             print!("{}", list(&tags, *output));
         }
         TagCommand::Remove { tag, cluster, yes } => {
             let confirm = |question: &str| *yes || ask(question);
-            remove_tag(&cluster.connect().await?, tag, &confirm, &progress).await?;
+            remove_tag(&cluster.address.connect().await?, tag, &confirm, &progress).await?;
         }
     }
     Ok(ExitCode::SUCCESS)

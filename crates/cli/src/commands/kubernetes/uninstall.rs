@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use voile_kubernetes::install::{self, InstallError, Removal};
 
-use crate::commands::kubernetes::install::{ClusterArgs, exit_code};
+use crate::commands::kubernetes::install::{InstallationArgs, exit_code};
 
 /// Remove the control plane that `voile install` installed, and all that it wrote.
 ///
@@ -21,7 +21,7 @@ use crate::commands::kubernetes::install::{ClusterArgs, exit_code};
 )]
 pub(crate) struct UninstallArgs {
     #[command(flatten)]
-    cluster: ClusterArgs,
+    cluster: InstallationArgs,
 
     /// Remove the definitions of kinds that `voile install` installed, and all their resources. Asks first.
     #[arg(long)]
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &UninstallArgs) -> ExitCode {
 }
 
 async fn execute(args: &UninstallArgs) -> Result<ExitCode, InstallError> {
-    let client = args.cluster.connect().await?;
+    let client = args.cluster.address.connect().await?;
     let confirm = |question: &str| args.yes || ask(question);
     let removal = Removal {
         namespace: &args.cluster.namespace,

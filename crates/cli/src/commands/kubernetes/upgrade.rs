@@ -11,7 +11,7 @@ use voile_kubernetes::install::{
 };
 
 use crate::commands::inspect::explain::Output;
-use crate::commands::kubernetes::install::{ClusterArgs, exit_code, read_files};
+use crate::commands::kubernetes::install::{InstallationArgs, exit_code, read_files};
 
 /// Install a newer control plane with the values of the one that runs.
 ///
@@ -34,7 +34,7 @@ use crate::commands::kubernetes::install::{ClusterArgs, exit_code, read_files};
 pub(crate) struct UpgradeArgs {
     // `--revision` is the new one.
     #[command(flatten)]
-    cluster: ClusterArgs,
+    cluster: InstallationArgs,
 
     /// The revision that runs; without it the only one.
     #[arg(long, value_name = "NAME")]
@@ -84,7 +84,7 @@ fn progress(line: &str) {
 
 async fn execute(args: &UpgradeArgs) -> Result<ExitCode, InstallError> {
     let files = read_files(&args.files)?;
-    let client = args.cluster.connect().await?;
+    let client = args.cluster.address.connect().await?;
     let revisions = (args.from.as_deref(), args.cluster.revision.as_deref());
     let namespace = &args.cluster.namespace;
     let upgrade = Upgrade::plan(&client, namespace, revisions, &files, &args.set).await?;

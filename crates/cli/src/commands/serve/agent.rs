@@ -20,6 +20,8 @@ use base64::prelude::BASE64_STANDARD;
 use bootstrap::Bootstrap;
 use child::Program;
 
+use super::control_plane::ControlPlaneArgs;
+
 /// Leaf and intermediates; Istio's name.
 const CHAIN: &str = "cert-chain.pem";
 /// The private key; Istio's name.
@@ -45,6 +47,7 @@ const FOLDER_VARIABLE: &str = "VOILE_CERTIFICATES";
 /// forwards SIGTERM and SIGINT, and exits when the command exits. If the agent is killed, the command gets SIGTERM.
 #[derive(Debug, clap::Args)]
 #[command(
+    mut_arg("token_file", |arg| arg.visible_alias("token")),
     after_help = "Examples:\n  voile agent --workload shop/client-1 --token-file token --root-cert state/root-cert.pem --out certs -- ./client xds:///cart.shop:7070\n  \
     voile agent --workload shop/legacy --token-file token --root-cert state/root-cert.pem --out certs --once\n\n\
     Exit code: 0 after SIGTERM or SIGINT, or with --once when the files are written; that of COMMAND, if given (128 plus\n\
@@ -55,33 +58,13 @@ pub(crate) struct AgentArgs {
     /// Workload of the program. Its service account must match the token.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = workload)]
     workload: AgentWorkload,
-    /// The control plane. Of several (separated by commas, or the option repeated) the agent picks one at random, and
-    /// another if that one fails; gRPC's bootstrap lists all, in an order of its own for each workload.
-    #[arg(
-        long,
-        value_name = "URL",
-        value_delimiter = ',',
-        default_value = "https://127.0.0.1:15012"
-    )]
-    control: Vec<String>,
-    /// PEM file of the mesh's root certificate, to verify the control plane the first time.
-    #[arg(long, value_name = "FILE")]
-    root_cert: PathBuf,
-    /// File with a service-account token, read again for each use; it may be replaced at any time. Give it mode 600.
-    #[arg(
-        long,
-        visible_alias = "token",
-        value_name = "FILE",
-        required_unless_present = "join_token_file"
-    )]
-    token_file: Option<PathBuf>,
-    /// File with a single-use join token for the first certificate; renewals use the certificate. Give it mode 600.
-    #[arg(long, value_name = "FILE")]
-    join_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    control_plane: ControlPlaneArgs,
     /// Folder for the files; created with mode 700 if missing. It holds the private key: no other user may have access.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Write gRPC's bootstrap to this file [with COMMAND: grpc-bootstrap.json in the folder].
+    /// Write gRPC's bootstrap to this file [with COMMAND: grpc-bootstrap.json in the folder]. It lists all addresses of --control, in
+    /// an order of its own for each workload.
     #[arg(long, value_name = "FILE")]
     bootstrap: Option<PathBuf>,
     /// The workload's address, for the control plane's status page.
@@ -129,17 +112,8 @@ pub(crate) fn run(args: AgentArgs) -> ExitCode {
         eprintln!("voile agent: --log-level {error}");
         return ExitCode::from(2);
     }
-    let tokens = [
-        ("--token-file", &args.token_file),
-        ("--join-token-file", &args.join_token_file),
-    ];
-    for (option, path) in tokens {
-        let Some(path) = path else { continue };
-        if let Some(refusal) = crate::commands::serve::token_files::refusal(option, path) {
-            eprintln!("voile agent: {refusal}");
-            return ExitCode::from(2);
-        }
-        crate::commands::serve::token_files::warn_of_open(path);
+    if let Err(code) = args.control_plane.check_token_files("agent") {
+        return code;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -168,10 +142,10 @@ async fn serve(args: AgentArgs) -> Result<u8, String> {
     let files = AgentFiles::open(&args)?;
     let store = Arc::new(CertificateStore::new());
     let settings = ClientSettings {
-        control: args.control.clone(),
-        root_cert: args.root_cert.clone(),
-        token_file: args.token_file.clone(),
-        join_token_file: args.join_token_file.clone(),
+        control: args.control_plane.control,
+        root_cert: args.control_plane.root_cert,
+        token_file: args.control_plane.token_file,
+        join_token_file: args.control_plane.join_token_file,
         ttl: args.ttl,
     };
     let client = CertificateClient::new(settings, store.clone());
@@ -263,7 +237,7 @@ impl AgentFiles {
             folder: StateDir::open(&out).map_err(|error| error.to_string())?,
             bootstrap,
             workload: args.workload.clone(),
-            control: args.control.clone(),
+            control: args.control_plane.control.clone(),
             address: args.address,
         })
     }

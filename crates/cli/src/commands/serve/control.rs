@@ -13,9 +13,11 @@ use voile_control::{
     Addresses, Control, ControlOptions, KeyOptions, NodeAccount, Report, Reporter,
 };
 use voile_identity::{RootFingerprint, RootPolicy};
-use voile_kubernetes::{ClusterAddress, ClusterOptions, ControlPlane, DEFAULT_REVISION};
+use voile_kubernetes::{ClusterOptions, ControlPlane, DEFAULT_REVISION};
 use voile_model::Severity;
 use voile_model::mesh::AddressRange;
+
+use crate::commands::kubernetes::cluster::KubeconfigArgs;
 
 /// An address, or `off`.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +56,7 @@ pub(crate) struct ControlArgs {
     config: Vec<PathBuf>,
 
     #[command(flatten)]
-    cluster: ClusterArgs,
+    cluster: ClusterSourceArgs,
 
     /// State directory for the root key, the token key and join tokens; created with mode 0700 if missing. Several
     /// control planes on the same folders and the same state directory are replicas: any of them may stop.
@@ -126,21 +128,20 @@ pub(crate) struct ControlArgs {
 
 /// The cluster, in place of folders.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Kubernetes")]
-struct ClusterArgs {
+#[command(
+    next_help_heading = "Kubernetes",
+    mut_arg("kubeconfig", |arg| arg.requires("kubernetes")),
+    mut_arg("context", |arg| arg.requires("kubernetes"))
+)]
+struct ClusterSourceArgs {
     /// Read the resources of a Kubernetes cluster in place of folders. Callers prove themselves by tokens of the cluster's service
     /// accounts (audience istio-ca), and the authority's key is in the Secret `cacerts` or `istio-ca-secret`. Inside a pod the
     /// pod's service account is used.
     #[arg(long, conflicts_with_all = ["directories", "config", "new_root", "expect_root"])]
     kubernetes: bool,
 
-    /// Kubeconfig of the cluster; without it that of KUBECONFIG, or ~/.kube/config.
-    #[arg(long, value_name = "FILE", requires = "kubernetes")]
-    kubeconfig: Option<PathBuf>,
-
-    /// Context of the kubeconfig.
-    #[arg(long, value_name = "NAME", requires = "kubernetes")]
-    context: Option<String>,
+    #[command(flatten)]
+    address: KubeconfigArgs,
 
     /// Namespace of the control plane: there are the ConfigMap `istio` with the mesh's settings, the authority's Secret and the
     /// Lease of the elected replica.
@@ -219,13 +220,10 @@ fn replica() -> String {
     )
 }
 
-impl ClusterArgs {
+impl ClusterSourceArgs {
     fn options(self) -> Option<ClusterOptions> {
         self.kubernetes.then_some(ClusterOptions {
-            address: ClusterAddress {
-                kubeconfig: self.kubeconfig,
-                context: self.context,
-            },
+            address: self.address.into(),
             namespace: self.namespace,
             revision: self.revision,
             replica: self.replica,

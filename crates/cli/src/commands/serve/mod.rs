@@ -2,6 +2,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod control;
+mod control_plane;
 pub(crate) mod echo;
 pub(crate) mod proxy;
 pub(crate) mod redirect;

@@ -11,6 +11,8 @@ use voile_proxy::Membership;
 use voile_telemetry::logging::LogLevelHandle;
 use voile_transport::CaptureExemption;
 
+use super::control_plane::ControlPlaneArgs;
+
 /// Run the sidecar of one workload, a gateway, a waypoint, or a node proxy.
 ///
 /// It asks the control plane what to listen on, gets its certificate from there, and serves until SIGTERM or SIGINT:
@@ -88,29 +90,12 @@ pub(crate) struct ProxyArgs {
     /// that comes later.
     #[arg(long, value_enum, value_name = "WHAT", default_value = "all")]
     subscribe: Subscribe,
-    /// The control plane. Of several (commas between them, or the option again), and of several addresses of one name, one is
-    /// asked by chance, and another as soon as it fails.
-    #[arg(
-        long,
-        value_name = "URL",
-        value_delimiter = ',',
-        default_value = "https://127.0.0.1:15012"
-    )]
-    control: Vec<String>,
+    #[command(flatten)]
+    control_plane: ControlPlaneArgs,
     /// A certificate authority beside the control plane, such as cert-manager's istio-csr: certificates are asked for there, by the
     /// token of `--token-file`. It is verified by `--root-cert`, too.
     #[arg(long, value_name = "URL", requires = "token_file")]
     ca_address: Option<String>,
-    /// PEM file of the mesh's root, by which the control plane is verified.
-    #[arg(long, value_name = "FILE")]
-    root_cert: PathBuf,
-    /// Service-account token, read anew whenever it is needed. A file for its owner only (mode 600), or a token in a projected
-    /// volume of Kubernetes, which a kubelet writes and renews.
-    #[arg(long, value_name = "FILE", required_unless_present = "join_token_file")]
-    token_file: Option<PathBuf>,
-    /// Single-use join token for the first certificate; renewals use the certificate. For its owner only: mode 600.
-    #[arg(long, value_name = "FILE")]
-    join_token_file: Option<PathBuf>,
     /// Address of the admin pages (GET /help lists them). Keep it on loopback.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15000")]
     admin: SocketAddr,
@@ -259,17 +244,8 @@ pub(crate) fn run(args: ProxyArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let tokens = [
-        ("--token-file", &args.token_file),
-        ("--join-token-file", &args.join_token_file),
-    ];
-    for (option, path) in tokens {
-        let Some(path) = path else { continue };
-        if let Some(refusal) = crate::commands::serve::token_files::refusal(option, path) {
-            eprintln!("voile proxy: {refusal}");
-            return ExitCode::from(2);
-        }
-        crate::commands::serve::token_files::warn_of_open(path);
+    if let Err(code) = args.control_plane.check_token_files("proxy") {
+        return code;
     }
     let probers = match probers() {
         Ok(probers) => probers,
@@ -340,11 +316,11 @@ fn options(
         workload,
         membership,
         exec_probes: args.exec_probes,
-        control: args.control,
+        control: args.control_plane.control,
         authority: args.ca_address.map(|address| (address, args.trust_domain)),
-        root_cert: args.root_cert,
-        token_file: args.token_file,
-        join_token_file: args.join_token_file,
+        root_cert: args.control_plane.root_cert,
+        token_file: args.control_plane.token_file,
+        join_token_file: args.control_plane.join_token_file,
         admin: args.admin,
         metrics: args.metrics,
         readiness: args.readiness,

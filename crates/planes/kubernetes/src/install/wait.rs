@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Client, ResourceExt as _};
@@ -98,15 +98,29 @@ pub(super) struct Rollout {
 }
 
 impl Rollout {
-    pub(super) fn of_daemon_set(set: &DaemonSet) -> Self {
-        let status = set.status.clone().unwrap_or_default();
-        let generation = set.metadata.generation.unwrap_or_default();
+    pub(super) fn new(kind: &str, found: &DynamicObject) -> Self {
+        let (spec, status) = (&found.data["spec"], &found.data["status"]);
+        let number = |field: &str| status[field].as_i64().unwrap_or_default();
+        let [wanted, updated, total, available] = match kind {
+            "DaemonSet" => [
+                number("desiredNumberScheduled"),
+                number("updatedNumberScheduled"),
+                number("currentNumberScheduled"),
+                number("numberAvailable"),
+            ],
+            _ => [
+                spec["replicas"].as_i64().unwrap_or(1),
+                number("updatedReplicas"),
+                number("replicas"),
+                number("availableReplicas"),
+            ],
+        };
         Self {
-            observed: status.observed_generation.unwrap_or_default() >= generation,
-            wanted: status.desired_number_scheduled.into(),
-            updated: status.updated_number_scheduled.unwrap_or_default().into(),
-            total: status.current_number_scheduled.into(),
-            available: status.number_available.unwrap_or_default().into(),
+            observed: number("observedGeneration") >= found.metadata.generation.unwrap_or_default(),
+            wanted,
+            updated,
+            total,
+            available,
         }
     }
 
@@ -138,29 +152,7 @@ pub(super) async fn rollout(
     let found = workloads(client, namespace, kind).get(name).await;
     let what = format!("{}s.apps/{name}", kind.to_lowercase());
     let found = found.map_err(|error| ClusterError::api(&what, &error))?;
-    let (spec, status) = (&found.data["spec"], &found.data["status"]);
-    let number = |field: &str| status[field].as_i64().unwrap_or_default();
-    let [wanted, updated, total, available] = match kind {
-        "DaemonSet" => [
-            number("desiredNumberScheduled"),
-            number("updatedNumberScheduled"),
-            number("currentNumberScheduled"),
-            number("numberAvailable"),
-        ],
-        _ => [
-            spec["replicas"].as_i64().unwrap_or(1),
-            number("updatedReplicas"),
-            number("replicas"),
-            number("availableReplicas"),
-        ],
-    };
-    Ok(Rollout {
-        observed: number("observedGeneration") >= found.metadata.generation.unwrap_or_default(),
-        wanted,
-        updated,
-        total,
-        available,
-    })
+    Ok(Rollout::new(kind, &found))
 }
 
 /// Says why the pods of a revision are not available, and the cure.

@@ -32,7 +32,10 @@ pub(super) fn run(args: ProxyArgs, log: LogLevelHandle) -> ExitCode {
 fn meaningless(args: &ProxyArgs) -> Option<&'static str> {
     let given = [
         ("--workload-group", args.workload_group.is_some()),
-        ("--join-token-file", args.join_token_file.is_some()),
+        (
+            "--join-token-file",
+            args.control_plane.join_token_file.is_some(),
+        ),
         ("--capture", args.capture != CaptureMode::None),
         ("--dns", args.dns.0.is_some()),
         ("--max-connections", args.max_connections > 0),
@@ -63,6 +66,7 @@ fn options(args: ProxyArgs, log: LogLevelHandle) -> Result<voile_node::NodeOptio
     let (namespace, name) =
         named.ok_or_else(|| format!("--workload `{workload}`: expected NAMESPACE/NAME"))?;
     let token_file = args
+        .control_plane
         .token_file
         .ok_or("--role node requires --token-file: a token that is bound to its own pod")?;
     Ok(voile_node::NodeOptions {
@@ -73,13 +77,13 @@ fn options(args: ProxyArgs, log: LogLevelHandle) -> Result<voile_node::NodeOptio
         trust_domain: args.trust_domain,
         trust_domain_aliases: args.trust_domain_alias,
         agent: args.agent,
-        control: args.control,
+        control: args.control_plane.control,
         authority: args.ca_address,
         subscription: match args.subscribe {
             Subscribe::All => Subscription::All,
             Subscribe::OnDemand => Subscription::OnDemand,
         },
-        root_cert: args.root_cert,
+        root_cert: args.control_plane.root_cert,
         token_file,
         keeps_source: args.keep_source,
         outside: match args.resolver {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
@@ -11,7 +11,7 @@ use super::{Checks, some_of};
 use crate::error::ClusterError;
 use crate::install::InstallError;
 use crate::install::chart::Release;
-use crate::install::wait::{Rollout, deployment_name, node_agent_name};
+use crate::install::wait::{Rollout, deployment_name, node_agent_name, workloads};
 use crate::revision::label_of;
 
 /// The argument of a control plane whose injected pods have no `istio-init`.
@@ -43,8 +43,9 @@ pub(super) async fn run(
     checks: &mut Checks,
 ) -> Result<(), InstallError> {
     const NAME: &str = "node agent";
-    let sets: Api<DaemonSet> = Api::namespaced(client.clone(), &release.namespace);
+    const KIND: &str = "DaemonSet";
     let name = node_agent_name(release.revision());
+    let sets = workloads(client, &release.namespace, KIND);
     let set = sets.get_opt(&name).await;
     let set = set.map_err(|error| ClusterError::api(&name, &error))?;
     let has_sidecars = has_cni_sidecars(client, release).await?;
@@ -59,7 +60,7 @@ pub(super) async fn run(
         }
         return Ok(());
     };
-    let rollout = Rollout::of_daemon_set(&set);
+    let rollout = Rollout::new(KIND, &set);
     let without = match has_sidecars {
         true => nodes_without(client, release).await?,
         false => Vec::new(),
