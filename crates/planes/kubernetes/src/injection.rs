@@ -2,14 +2,13 @@
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
-use voile_identity::authority::SERVER_TTL;
-use voile_identity::{Authority, AuthorityStore, IssueError};
+use voile_identity::{Authority, AuthorityStore, IssueError, OwnCertificate};
 use voile_model::mesh::MeshConfig;
 
 use crate::error::ClusterError;
@@ -17,53 +16,31 @@ use crate::inject::InjectorOptions;
 use crate::source::ObjectStore;
 use crate::webhooks::{self, InjectionSettings, Validator};
 
-/// The webhook's certificate, signed by the mesh's authority and made anew at half its life or after another one signs.
-#[derive(Debug)]
-struct OwnCertificate {
-    authority: AuthorityStore,
-    names: Vec<String>,
-    made: Mutex<WebhookCertificate>,
-}
-
+/// The certificate of the webhooks.
 #[derive(Debug)]
 struct WebhookCertificate {
-    certified: Arc<CertifiedKey>,
-    issuer: Arc<Authority>,
-    at: Instant,
+    names: Vec<String>,
+    own: Mutex<OwnCertificate<Arc<CertifiedKey>>>,
 }
 
-impl OwnCertificate {
+impl WebhookCertificate {
     fn new(authority: AuthorityStore, names: Vec<String>) -> Result<Self, IssueError> {
-        let made = Mutex::new(issue(authority.current(), &names)?);
-        Ok(Self {
-            authority,
-            names,
-            made,
-        })
+        let own = OwnCertificate::new(authority, |issuer| issue(issuer, &names))?;
+        let own = Mutex::new(own);
+        Ok(Self { names, own })
     }
 }
 
-fn issue(authority: Arc<Authority>, names: &[String]) -> Result<WebhookCertificate, IssueError> {
+fn issue(authority: &Authority, names: &[String]) -> Result<Arc<CertifiedKey>, IssueError> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let issued = authority.issue_server(&names, SystemTime::now())?;
-    Ok(WebhookCertificate {
-        certified: Arc::new(issued.certified),
-        issuer: authority,
-        at: Instant::now(),
-    })
+    Ok(Arc::new(issued.certified))
 }
 
-impl ResolvesServerCert for OwnCertificate {
+impl ResolvesServerCert for WebhookCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let authority = self.authority.current();
-        if made.at.elapsed() > SERVER_TTL / 2 || !Arc::ptr_eq(&made.issuer, &authority) {
-            match issue(authority, &self.names) {
-                Ok(certificate) => *made = certificate,
-                Err(error) => tracing::error!(%error, "cannot renew the webhook's certificate"),
-            }
-        }
-        Some(made.certified.clone())
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(own.current(|issuer| issue(issuer, &self.names)).clone())
     }
 }
 
@@ -100,7 +77,8 @@ impl WebhookServer {
             object: "the webhook".to_owned(),
             reason: error.to_string(),
         };
-        let certificate = OwnCertificate::new(authority, names).map_err(|error| failed(&error))?;
+        let certificate =
+            WebhookCertificate::new(authority, names).map_err(|error| failed(&error))?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let tls = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

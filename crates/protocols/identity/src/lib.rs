@@ -25,7 +25,7 @@ pub mod tls;
 mod verifier;
 
 pub use issuing::{authority, join, renew_root, revocation, store, token};
-use issuing::{authority_store, csr, external, root_record};
+use issuing::{authority_store, csr, external, own_certificate, root_record};
 
 pub use authenticator::{
     AuthenticatedCaller, Authenticator, CallerProof, MeshAuthenticator, PeerCertificates,
@@ -45,6 +45,7 @@ pub use forwarded::forwarded_certificate;
 pub use join::{JoinError, JoinTokens};
 pub use keys::{KeyError, Keys, WorkloadCertificate};
 pub use outside::{OutsideTls, OutsideTlsError, TowardsOutside};
+pub use own_certificate::OwnCertificate;
 pub use refresh::{next_refresh, retry_delay};
 pub use revocation::{CertificateKey, RevocationError, Revocations};
 pub use root_record::{NEW_ROOT_FLAG, RootFingerprint, RootLost, RootPolicy, check_root};

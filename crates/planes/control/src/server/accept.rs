@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
@@ -16,9 +16,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use voile_identity::authority::SERVER_TTL;
 use voile_identity::tls::{control_server_config, peer_identity};
-use voile_identity::{Authority, AuthorityStore};
+use voile_identity::{Authority, AuthorityStore, OwnCertificate};
 
 use super::budget::{MEMBERS, NEWCOMERS, RESTING, WAITING};
 use super::connection_shares::Source;
@@ -48,19 +47,14 @@ const EVICT_AT_ONCE: usize = 16;
 /// each move.
 pub(super) type OverTls = GuardedConnection<Box<TlsStream<Socket>>>;
 
-/// Our own certificate, made anew when a connection comes in at half its life or after another authority has begun to sign: no
-/// timer, no file.
-pub(super) struct OwnCertificate {
-    authority: AuthorityStore,
-    /// The authority that signed it.
-    issuer: Arc<Authority>,
+/// The certificate that this server shows.
+pub(super) struct ControlCertificate {
     /// Names besides [`SERVER_NAMES`]: those that were asked for, and the address that we listen on.
     further: Vec<String>,
-    config: Arc<ServerConfig>,
-    made: Instant,
+    own: OwnCertificate<Arc<ServerConfig>>,
 }
 
-impl OwnCertificate {
+impl ControlCertificate {
     pub(super) fn new(
         authority: AuthorityStore,
         names: &[String],
@@ -71,31 +65,13 @@ impl OwnCertificate {
         let further: Vec<String> = further
             .filter(|name| !SERVER_NAMES.contains(&&**name))
             .collect();
-        let issuer = authority.current();
-        Ok(Self {
-            config: issue(&issuer, &further)?,
-            authority,
-            issuer,
-            further,
-            made: Instant::now(),
-        })
+        let own = OwnCertificate::new(authority, |issuer| issue(issuer, &further))?;
+        Ok(Self { further, own })
     }
 
     fn acceptor(&mut self) -> TlsAcceptor {
-        let authority = self.authority.current();
-        if self.made.elapsed() > SERVER_TTL / 2 || !Arc::ptr_eq(&authority, &self.issuer) {
-            match issue(&authority, &self.further) {
-                Ok(config) => {
-                    self.config = config;
-                    self.issuer = authority;
-                    self.made = Instant::now();
-                }
-                Err(error) => {
-                    tracing::error!(%error, "cannot renew the control plane's own certificate");
-                }
-            }
-        }
-        TlsAcceptor::from(self.config.clone())
+        let config = self.own.current(|issuer| issue(issuer, &self.further));
+        TlsAcceptor::from(Arc::clone(config))
     }
 }
 
@@ -113,7 +89,7 @@ fn issue(authority: &Authority, further: &[String]) -> Result<Arc<ServerConfig>,
 pub(super) struct ListeningPorts {
     /// Over TLS, and in plaintext.
     pub(super) listeners: (std::net::TcpListener, Option<std::net::TcpListener>),
-    pub(super) own: OwnCertificate,
+    pub(super) own: ControlCertificate,
     pub(super) status: Arc<Status>,
     /// Becomes true when all of it is to end.
     pub(super) ended: watch::Receiver<bool>,
@@ -135,7 +111,7 @@ struct AcceptLanes {
     resting: Lane,
     /// To look at first bytes in.
     room: RefCell<Vec<u8>>,
-    own: RefCell<OwnCertificate>,
+    own: RefCell<ControlCertificate>,
     status: Arc<Status>,
 }
 

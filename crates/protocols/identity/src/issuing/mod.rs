@@ -5,6 +5,7 @@ pub(crate) mod authority_store;
 pub(crate) mod csr;
 pub(crate) mod external;
 pub mod join;
+pub(crate) mod own_certificate;
 pub mod revocation;
 pub(crate) mod root_record;
 mod root_renewal;
