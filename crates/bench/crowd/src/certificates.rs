@@ -8,8 +8,9 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use voile_identity::client::{Credential, describe};
+use voile_identity::client::Credential;
 use voile_identity::{WorkloadCertificate, control_endpoint, new_certificate};
+use voile_model::with_causes;
 
 use crate::propagation::{milliseconds, percentile};
 
@@ -97,7 +98,7 @@ pub(crate) async fn certify(
             let mut answers = Answers::new();
             let endpoint = control_endpoint(&askers.control, &askers.root_pem, Some(&held));
             let channel = match endpoint {
-                Ok(endpoint) => endpoint.connect().await.map_err(|e| describe(&e)),
+                Ok(endpoint) => endpoint.connect().await.map_err(|e| with_causes(&e)),
                 Err(error) => Err(error.to_string()),
             };
             let channel = match channel {
@@ -146,7 +147,7 @@ async fn obtain(
         .map_err(|e| e.to_string())?
         .connect()
         .await
-        .map_err(|e| describe(&e))?;
+        .map_err(|e| with_causes(&e))?;
     let came = new_certificate(channel, by, None).await;
     came.map_err(|e| e.to_string())
 }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 
-use crate::error::{ClusterError, with_causes};
+use voile_model::with_causes;
+
+use crate::error::ClusterError;
 
 /// Which cluster, and as whom.
 #[derive(Debug, Clone, Default)]

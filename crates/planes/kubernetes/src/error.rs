@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use voile_model::with_causes;
+
 /// Status of a request by a token that is not valid, or no longer.
 pub(crate) const UNAUTHORIZED: u16 = 401;
 /// Status of a request that the API server's authorization denies.
@@ -57,18 +59,4 @@ pub(crate) fn explain(error: &kube::Error) -> String {
         kube::Error::Api(status) => format!("{} ({})", status.message, status.code),
         other => with_causes(other),
     }
-}
-
-/// An error and its causes in one line.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(one) = cause {
-        let said = one.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = one.source();
-    }
-    text
 }

@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as TlsIdentity};
 use tonic::{Code, Request, Status};
-use voile_model::{Identity, TrustDomain};
+use voile_model::{Identity, TrustDomain, with_causes};
 use voile_proto::certificate::IstioCertificateRequest;
 
 use crate::authority::DEFAULT_TTL;
@@ -156,7 +156,7 @@ pub fn control_endpoint(
     }
     let endpoint = endpoint
         .tls_config(tls)
-        .map_err(|error| failed(describe(&error)))?;
+        .map_err(|error| failed(with_causes(&error)))?;
     Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true))
 }
 
@@ -472,7 +472,7 @@ impl CertificateClient {
             .await
             .map_err(|error| ClientError::Connect {
                 control: control.to_owned(),
-                reason: describe(&error),
+                reason: with_causes(&error),
             })?;
         let unusable = |error: &dyn fmt::Display| ClientError::Answer(error.to_string());
         let (ttl, subject) = (self.settings.ttl, self.subject.as_ref());
@@ -540,16 +540,4 @@ fn read_limited(path: &Path, limit: usize) -> Result<String, ClientError> {
         )))),
         false => Ok(text),
     }
-}
-
-/// An error with its causes: tonic's own text says only "transport error".
-pub fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
-    }
-    text
 }

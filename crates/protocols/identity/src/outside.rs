@@ -118,7 +118,8 @@ impl OutsideTls {
             true => builder.with_no_client_auth(),
             false => {
                 let roots = Arc::new(roots(&self.authorities)?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider));
                 let verifier = match self.anonymous {
                     true => verifier.allow_unauthenticated(),
                     false => verifier,
@@ -138,7 +139,10 @@ impl OutsideTls {
                 });
                 let verifier = verifier?;
                 builder.with_client_cert_verifier(match self.unverified {
-                    true => Arc::new(AnyCertificate(verifier)),
+                    true => Arc::new(AnyCertificate {
+                        authorities: verifier,
+                        provider,
+                    }),
                     false => verifier,
                 })
             }

@@ -11,11 +11,14 @@ mod tls;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use program::run;
 use rustls::{ClientConnection, StreamOwned};
 use socket2::{Domain, Socket, Type};
+use voile_model::Port;
+use voile_model::mesh::ProbeAction;
 
 /// Question of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +77,36 @@ impl fmt::Display for Failure {
 }
 
 impl ProbeRequest {
+    /// Converts the check of a resource's probe into a port and a question to it.
+    ///
+    /// # Errors
+    /// The check is no question but this program.
+    pub fn from_action(action: &ProbeAction) -> Result<(Port, Self), &[Arc<str>]> {
+        Ok(match action {
+            ProbeAction::Tcp { port } => (*port, Self::Tcp),
+            ProbeAction::Grpc { port, service } => {
+                let service = service.to_string();
+                (*port, Self::Grpc { service })
+            }
+            ProbeAction::Http {
+                port,
+                tls,
+                path,
+                headers,
+            } => {
+                let headers = headers.iter();
+                let headers = headers.map(|(name, value)| (name.to_string(), value.to_string()));
+                let question = Self::Http {
+                    tls: *tls,
+                    path: path.to_string(),
+                    headers: headers.collect(),
+                };
+                (*port, question)
+            }
+            ProbeAction::Exec { command } => return Err(command),
+        })
+    }
+
     /// Returns the reason why it cannot be asked: its text would mean something else on the wire.
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {

@@ -17,8 +17,6 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-pub use channel::Connector;
-
 /// Time for which records are gathered before they are sent: Envoy's default for its access log service.
 pub const GATHER: Duration = Duration::from_secs(1);
 

@@ -27,7 +27,7 @@ pub use names::{
 };
 pub use ranges::{Ranges, masked};
 pub use source::{Source, SourceFile};
-pub use text::{parse_duration, suggest};
+pub use text::{parse_duration, suggest, with_causes};
 
 mod attach;
 mod decode;

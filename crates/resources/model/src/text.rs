@@ -1,4 +1,4 @@
-//! Small text that people read: clipping of hostile values, near misses, durations.
+//! Small text that people read: clipping of hostile values, near misses, causes of errors, durations.
 
 use std::time::Duration;
 
@@ -6,6 +6,21 @@ use std::time::Duration;
 const MAX_QUOTED_CHARS: usize = 80;
 /// Longest text for which a near miss is looked for, in bytes: the search is quadratic, and no field name is longer.
 const MAX_SUGGESTED_BYTES: usize = 64;
+
+/// An error and its causes in one line: the own text of tonic and hyper ("transport error") says nothing.
+#[must_use]
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(one) = cause {
+        let said = one.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = one.source();
+    }
+    text
+}
 
 /// Text fit for a message: control characters shown as escapes, never longer than a line.
 pub fn clip(text: &str) -> String {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -11,6 +11,7 @@ use rustls::{
     ClientConfig, ClientConnection, ConnectionCommon, DigitallySignedStruct, DistinguishedName,
     Error, ServerConfig, ServerConnection, SideData, SignatureScheme,
 };
+use voile_identity::TowardsOutside;
 
 use crate::ShownCertificate;
 
@@ -90,18 +91,14 @@ fn carry<F: SideData, T: SideData>(
 
 /// A client that shows `certificate` (or none) and believes any server.
 pub fn hostile_client_config(certificate: Option<&ShownCertificate>) -> Arc<ClientConfig> {
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("the provider knows its versions")
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Gullible));
-    Arc::new(match certificate {
-        None => builder.with_no_client_auth(),
-        Some(shown) => {
-            let shown = SingleCertAndKey::from(Arc::clone(&shown.certified));
-            builder.with_client_cert_resolver(Arc::new(shown))
-        }
-    })
+    let mut config = TowardsOutside::unverified()
+        .client()
+        .expect("the provider knows its versions");
+    if let Some(shown) = certificate {
+        let shown = SingleCertAndKey::from(Arc::clone(&shown.certified));
+        config.client_auth_cert_resolver = Arc::new(shown);
+    }
+    Arc::new(config)
 }
 
 /// A server that shows `certificate` and believes any client, one without certificate too.
@@ -118,49 +115,6 @@ pub fn hostile_server_config(certificate: &ShownCertificate) -> Arc<ServerConfig
 
 #[derive(Debug)]
 struct Gullible;
-
-impl Gullible {
-    fn schemes() -> Vec<SignatureScheme> {
-        aws_lc_rs::default_provider()
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
-}
-
-impl ServerCertVerifier for Gullible {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        Self::schemes()
-    }
-}
 
 impl ClientCertVerifier for Gullible {
     fn client_auth_mandatory(&self) -> bool {
@@ -199,6 +153,8 @@ impl ClientCertVerifier for Gullible {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        Self::schemes()
+        aws_lc_rs::default_provider()
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }

@@ -11,9 +11,9 @@ use kube::runtime::{WatchStreamExt as _, watcher as watch_objects};
 use kube::{Client, ResourceExt as _};
 use tokio::sync::watch;
 use voile_model::check::{DATAPLANE_MODE, REDIRECTION};
+use voile_model::with_causes;
 
 use super::role::PodRole;
-use crate::error::with_causes;
 use crate::inject::PROXY_CONTAINER;
 
 /// Account of a pod that names none.

@@ -17,11 +17,12 @@ use serde_json::Value;
 use tokio::task::{AbortHandle, JoinSet};
 use voile_model::check::kinds;
 use voile_model::mesh::gateway_api::{GATEWAY_NAME, GROUP as GATEWAY_API};
+use voile_model::with_causes;
 
 use super::scope::{Scope, named_by};
 use super::store::{ObjectStore, ReportedObject};
 use super::trim;
-use crate::error::{ClusterError, explain, with_causes};
+use crate::error::{ClusterError, explain};
 use crate::revision::REVISION;
 
 /// Kinds of a folder that the cluster's source does not watch. Controllers make Pods, which are watched; Endpoints have their

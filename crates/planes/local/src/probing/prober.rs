@@ -10,8 +10,8 @@ use std::time::Duration;
 use voile_host::netns::Namespace;
 use voile_host::netns::rules::MARK_INWARD;
 use voile_model::Port;
-use voile_model::mesh::{Probe, ProbeAction};
-use voile_probe::{ProbeOrigin, ask};
+use voile_model::mesh::Probe;
+use voile_probe::{ProbeOrigin, ProbeRequest, ask};
 
 use crate::expand::PodPlan;
 use crate::process::Recipe;
@@ -31,7 +31,7 @@ enum ProbeTarget {
         address: SocketAddr,
         /// Past the sidecar, from within.
         namespace: Option<Namespace>,
-        question: voile_probe::ProbeRequest,
+        question: ProbeRequest,
     },
     Program(Box<Recipe>),
 }
@@ -43,34 +43,14 @@ impl ProbeCall {
         probe: &Probe,
         recipe: &Recipe,
     ) -> Self {
-        let network = |port: Port, question| ProbeTarget::Network {
-            port,
-            address: plan.probed(port.get()).into(),
-            namespace: namespace.cloned(),
-            question,
-        };
-        let what = match &probe.question {
-            ProbeAction::Tcp { port } => network(*port, voile_probe::ProbeRequest::Tcp),
-            ProbeAction::Http {
+        let what = match ProbeRequest::from_action(&probe.question) {
+            Ok((port, question)) => ProbeTarget::Network {
                 port,
-                tls,
-                path,
-                headers,
-            } => {
-                let headers = headers.iter();
-                let headers = headers.map(|(name, value)| (name.to_string(), value.to_string()));
-                let question = voile_probe::ProbeRequest::Http {
-                    tls: *tls,
-                    path: path.to_string(),
-                    headers: headers.collect(),
-                };
-                network(*port, question)
-            }
-            ProbeAction::Grpc { port, service } => {
-                let service = service.to_string();
-                network(*port, voile_probe::ProbeRequest::Grpc { service })
-            }
-            ProbeAction::Exec { command } => {
+                address: plan.probed(port.get()).into(),
+                namespace: namespace.cloned(),
+                question,
+            },
+            Err(command) => {
                 let variables: BTreeMap<_, _> = recipe.env.iter().cloned().collect();
                 let words = command.iter().map(|word| expand(word, &variables));
                 ProbeTarget::Program(Box::new(recipe.beside(words)))

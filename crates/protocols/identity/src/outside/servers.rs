@@ -5,16 +5,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature};
 use rustls::server::ParsedCertificate;
 use rustls::sign::SingleCertAndKey;
 use rustls::version::{TLS12, TLS13};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore,
-    SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, Error, OtherError, RootCertStore};
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
 use voile_model::Identity;
 use webpki::{
@@ -24,6 +21,7 @@ use webpki::{
 
 use super::{OutsideTlsError, certified, lists, roots};
 use crate::spiffe::{has_uri, identity_of};
+use crate::verifier::signature_checks;
 
 /// TLS with servers outside the mesh. `Debug` does not show the key.
 #[derive(Clone, PartialEq, Eq)]
@@ -53,6 +51,18 @@ impl fmt::Debug for TowardsOutside {
 }
 
 impl TowardsOutside {
+    /// A client that shows no certificate, and accepts any server that holds the key of its certificate.
+    #[must_use]
+    pub fn unverified() -> Self {
+        Self {
+            authorities: None,
+            revocations: None,
+            certificate: None,
+            names: Vec::new(),
+            unverified: true,
+        }
+    }
+
     /// The connecting side, which names no protocol in ALPN yet.
     ///
     /// # Errors
@@ -235,29 +245,5 @@ impl ServerCertVerifier for Verifier {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        leaf: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, leaf, signed, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        leaf: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, leaf, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
+    signature_checks!(verify_tls12_signature);
 }

@@ -2,8 +2,13 @@
 
 use std::io::{self, Read, Write};
 
+use voile_http1::{Body, Framing};
+
 use super::super::ProbeServer;
-use super::{MAX_HEAD_BYTES, read_head, wrong};
+use super::{ProbeHead, read_head, wrong};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 * 1024;
 
 /// Asks for text in Prometheus' format by HTTP/1.1 in plaintext. Redirects are not followed. Returns the body of a 200.
 pub(crate) fn read(server: &ProbeServer, path: &str, limit: usize) -> io::Result<String> {
@@ -13,7 +18,7 @@ pub(crate) fn read(server: &ProbeServer, path: &str, limit: usize) -> io::Result
         server.address
     );
     stream.write_all(request.as_bytes())?;
-    let (head, mut body) = read_head(&mut stream)?;
+    let (head, bytes) = read_head(&mut stream)?;
     if head.status != 200 {
         return Err(io::Error::other(format!("the answer is {}", head.status)));
     }
@@ -24,51 +29,42 @@ pub(crate) fn read(server: &ProbeServer, path: &str, limit: usize) -> io::Result
     {
         return Err(io::Error::other(format!("the answer is `{kind}`")));
     }
-    let length = head
-        .length
-        .map(|length| usize::try_from(length).unwrap_or(usize::MAX));
-    // Chunks have their own framing.
-    let limit = limit
-        + if head.is_chunked {
-            limit / 8 + MAX_HEAD_BYTES
-        } else {
-            0
-        };
-    let mut chunk = vec![0; 16 * 1024];
-    while length.is_none_or(|length| body.len() < length)
-        && !(head.is_chunked && body.ends_with(b"0\r\n\r\n"))
-    {
-        match stream.read(&mut chunk)? {
-            0 if length.is_some() => return Err(wrong("the connection ended within the body")),
-            0 => break,
-            read => body.extend_from_slice(&chunk[..read]),
-        }
-        if body.len() > limit {
-            return Err(io::Error::other(format!(
-                "the body is larger than {limit} bytes"
-            )));
-        }
-    }
-    if head.is_chunked {
-        body = joined(&body).ok_or_else(|| wrong("the chunks of the body are broken"))?;
-    }
-    String::from_utf8(body).map_err(|_| wrong("the body is not text"))
+    let text = read_body(&mut stream, &head, bytes, limit)?;
+    String::from_utf8(text).map_err(|_| wrong("the body is not text"))
 }
 
-/// The data of a body in chunks.
-fn joined(mut bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut all = Vec::with_capacity(bytes.len());
+/// Reads the data of a whole body, which begins with `bytes`.
+fn read_body(
+    stream: &mut impl Read,
+    head: &ProbeHead,
+    mut bytes: Vec<u8>,
+    limit: usize,
+) -> io::Result<Vec<u8>> {
+    let mut body = Body::new(match head.length {
+        _ if head.is_chunked => Framing::Chunked,
+        Some(length) => Framing::Length(length),
+        None => Framing::UntilClose,
+    });
+    let mut data = Vec::new();
     loop {
-        let end = bytes.windows(2).position(|two| two == b"\r\n")?;
-        let size = std::str::from_utf8(&bytes[..end]).ok()?;
-        let size = size.split(';').next()?.trim();
-        let size = usize::from_str_radix(size, 16).ok()?;
-        bytes = &bytes[end + 2..];
-        if size == 0 {
-            return Some(all);
+        let unwrapped = body.unwrap_in_place(&mut bytes);
+        let (_, kept) = unwrapped.map_err(|error| wrong(error.reason()))?;
+        data.extend_from_slice(&bytes[..kept]);
+        if data.len() > limit {
+            let error = format!("the body is larger than {limit} bytes");
+            return Err(io::Error::other(error));
         }
-        all.extend_from_slice(bytes.get(..size)?);
-        bytes = bytes.get(size..)?.strip_prefix(b"\r\n")?;
+        if body.is_done() {
+            return Ok(data);
+        }
+        bytes.resize(READ_BYTES, 0);
+        let read = stream.read(&mut bytes)?;
+        bytes.truncate(read);
+        match body {
+            Body::UntilClose if read == 0 => return Ok(data),
+            _ if read == 0 => return Err(wrong("the connection ended within the body")),
+            _ => {}
+        }
     }
 }
 
@@ -77,12 +73,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_are_joined_or_refused() {
+    fn chunks_are_joined_and_a_body_that_is_cut_is_refused() {
+        let head = ProbeHead {
+            is_chunked: true,
+            ..ProbeHead::default()
+        };
         let whole: &[u8] = b"4\r\na 1\n\r\n4;x=y\r\nb 2\n\r\n0\r\n\r\n";
-        assert_eq!(joined(whole).expect("whole"), b"a 1\nb 2\n");
-        for end in 0..whole.len() - 2 {
-            assert_eq!(joined(&whole[..end]), None, "cut at {end}");
+        for first in 0..whole.len() {
+            let (begin, mut rest) = whole.split_at(first);
+            let read = read_body(&mut rest, &head, begin.to_vec(), 8);
+            assert_eq!(read.expect("whole"), b"a 1\nb 2\n");
+            let cut = read_body(&mut io::empty(), &head, begin.to_vec(), 8);
+            assert!(cut.is_err(), "cut at {first}");
         }
-        assert_eq!(joined(b"ffffffffffffffff\r\n"), None);
+        let large = read_body(&mut io::empty(), &head, whole.to_vec(), 7);
+        assert!(large.is_err(), "larger than its limit");
     }
 }

@@ -3,12 +3,9 @@
 //! many replicas behind it, and for a moment also for those that have just gone: a new attempt reaches another one.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -30,7 +27,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// Questions unanswered after which the connection is lost.
 const KEEPALIVE_RETRIES: u32 = 2;
 
-/// Hands tonic the first connection that stands.
+/// Opens the first connection that stands, for tonic.
 #[derive(Clone)]
 pub(super) struct ConnectAttempts {
     /// Addresses to try, in this order; those that the URI's host resolves to if there are none.
@@ -39,37 +36,24 @@ pub(super) struct ConnectAttempts {
     pub(super) answered: Arc<OnceLock<SocketAddr>>,
 }
 
-impl tonic::codegen::Service<Uri> for ConnectAttempts {
-    type Response = TokioIo<TcpStream>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let Self {
-            mut addresses,
-            answered,
-        } = self.clone();
-        Box::pin(async move {
-            if addresses.is_empty() {
-                let (host, port) = super::connect::host_and_port(&uri)
-                    .ok_or_else(|| io::Error::other("the address has no host"))?;
-                addresses.extend(tokio::net::lookup_host((host, port)).await?);
-            }
-            let (stream, address) = first(&addresses).await?;
-            stream.set_nodelay(true)?;
-            let keepalive = TcpKeepalive::new()
-                .with_time(KEEPALIVE_AFTER)
-                .with_interval(KEEPALIVE_INTERVAL)
-                .with_retries(KEEPALIVE_RETRIES);
-            SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-            // tonic calls once.
-            let _ = answered.set(address);
-            Ok(TokioIo::new(stream))
-        })
+impl ConnectAttempts {
+    pub(super) async fn connect(mut self, uri: Uri) -> io::Result<TokioIo<TcpStream>> {
+        if self.addresses.is_empty() {
+            let (host, port) = super::connect::host_and_port(&uri)
+                .ok_or_else(|| io::Error::other("the address has no host"))?;
+            self.addresses
+                .extend(tokio::net::lookup_host((host, port)).await?);
+        }
+        let (stream, address) = first(&self.addresses).await?;
+        stream.set_nodelay(true)?;
+        let keepalive = TcpKeepalive::new()
+            .with_time(KEEPALIVE_AFTER)
+            .with_interval(KEEPALIVE_INTERVAL)
+            .with_retries(KEEPALIVE_RETRIES);
+        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+        // tonic calls once.
+        let _ = self.answered.set(address);
+        Ok(TokioIo::new(stream))
     }
 }
 

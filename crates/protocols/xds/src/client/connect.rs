@@ -9,6 +9,7 @@ use std::time::Duration;
 use tonic::codegen::http::Uri;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use voile_model::with_causes;
 use voile_proto::discovery::Node;
 
 use super::attempts::ConnectAttempts;
@@ -217,7 +218,7 @@ pub(super) async fn connect(
         let tls = tls(config, host, &credential).map_err(setup)?;
         endpoint = endpoint
             .tls_config(tls)
-            .map_err(|error| setup(chain(&error)))?;
+            .map_err(|error| setup(with_causes(&error)))?;
     }
     let bearer = match &credential {
         // A token in clear text belongs to whoever listens.
@@ -238,7 +239,8 @@ pub(super) async fn connect(
         addresses: way.addresses(ways),
         answered: Arc::clone(&answered),
     };
-    let connecting = endpoint.connect_with_connector(attempts);
+    let connecting = endpoint
+        .connect_with_connector(tower::service_fn(move |uri| attempts.clone().connect(uri)));
     let connected = tokio::time::timeout(timeout, connecting).await;
     let failed = |reason: String| ClientError::Connect {
         address: way.to_string(),
@@ -253,7 +255,7 @@ pub(super) async fn connect(
                 ..way.clone()
             },
         }),
-        Ok(Err(error)) => Err(failed(chain(&error))),
+        Ok(Err(error)) => Err(failed(with_causes(&error))),
         Err(_) => Err(failed(format!("no answer in {timeout:?}"))),
     }
 }
@@ -284,18 +286,4 @@ fn tls(
         tls = tls.identity(Identity::from_pem(chain_pem, key_pem));
     }
     Ok(tls)
-}
-
-/// An error with its causes: tonic's own text ("transport error") says nothing.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
 }

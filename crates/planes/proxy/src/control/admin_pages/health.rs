@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use voile_model::mesh::{Probe, ProbeAction};
-use voile_probe::ProbeOrigin;
+use voile_model::mesh::Probe;
+use voile_probe::{ProbeOrigin, ProbeRequest};
 use voile_transport::CaptureExemption;
 use voile_xds::client::{Health, XdsClient};
 use voile_xds::wire::HealthProbe;
@@ -116,37 +116,17 @@ async fn ask_for_ever(
 
 fn ask(asked: &HealthProbe, reach: ApplicationAccess) -> Health {
     let timeout = asked.probe.timeout;
-    let network = |port: voile_model::Port, question: voile_probe::ProbeRequest| {
-        let address = (asked.address, port.get()).into();
-        let origin = probe_origin(reach.exemption, asked.address);
-        let answer = voile_probe::ask(address, origin, &question, timeout);
-        answer.map(drop).map_err(|failure| failure.why)
-    };
-    match &asked.probe.question {
-        ProbeAction::Tcp { port } => network(*port, voile_probe::ProbeRequest::Tcp),
-        ProbeAction::Grpc { port, service } => {
-            let service = service.to_string();
-            network(*port, voile_probe::ProbeRequest::Grpc { service })
+    match ProbeRequest::from_action(&asked.probe.question) {
+        Ok((port, question)) => {
+            let address = (asked.address, port.get()).into();
+            let origin = probe_origin(reach.exemption, asked.address);
+            let answer = voile_probe::ask(address, origin, &question, timeout);
+            answer.map(drop).map_err(|failure| failure.why)
         }
-        ProbeAction::Http {
-            port,
-            tls,
-            path,
-            headers,
-        } => {
-            let headers = headers.iter();
-            let headers = headers.map(|(name, value)| (name.to_string(), value.to_string()));
-            let question = voile_probe::ProbeRequest::Http {
-                tls: *tls,
-                path: path.to_string(),
-                headers: headers.collect(),
-            };
-            network(*port, question)
+        Err(program) if reach.runs_programs => {
+            voile_probe::run(program, timeout).map_err(|failure| failure.why)
         }
-        ProbeAction::Exec { command } if reach.runs_programs => {
-            voile_probe::run(command, timeout).map_err(|failure| failure.why)
-        }
-        ProbeAction::Exec { .. } => Err(
+        Err(_) => Err(
             "the probe is a program, and this proxy may not run programs (`--exec-probes` permits it)".to_owned(),
         ),
     }
@@ -155,6 +135,8 @@ fn ask(asked: &HealthProbe, reach: ApplicationAccess) -> Health {
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
+
+    use voile_model::mesh::ProbeAction;
 
     use super::*;
 
