@@ -48,13 +48,13 @@ const EVICT_AT_ONCE: usize = 16;
 pub(super) type OverTls = GuardedConnection<Box<TlsStream<Socket>>>;
 
 /// The certificate that this server shows.
-pub(super) struct ControlCertificate {
+pub(super) struct OwnTls {
     /// Names besides [`SERVER_NAMES`]: those that were asked for, and the address that we listen on.
     further: Vec<String>,
     own: OwnCertificate<Arc<ServerConfig>>,
 }
 
-impl ControlCertificate {
+impl OwnTls {
     pub(super) fn new(
         authority: AuthorityStore,
         names: &[String],
@@ -89,7 +89,7 @@ fn issue(authority: &Authority, further: &[String]) -> Result<Arc<ServerConfig>,
 pub(super) struct ListeningPorts {
     /// Over TLS, and in plaintext.
     pub(super) listeners: (std::net::TcpListener, Option<std::net::TcpListener>),
-    pub(super) own: ControlCertificate,
+    pub(super) own: OwnTls,
     pub(super) status: Arc<Status>,
     /// Becomes true when all of it is to end.
     pub(super) ended: watch::Receiver<bool>,
@@ -111,7 +111,7 @@ struct AcceptLanes {
     resting: Lane,
     /// To look at first bytes in.
     room: RefCell<Vec<u8>>,
-    own: RefCell<ControlCertificate>,
+    own: RefCell<OwnTls>,
     status: Arc<Status>,
 }
 

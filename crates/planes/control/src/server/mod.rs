@@ -44,7 +44,7 @@ use crate::status::Status;
 use crate::ztunnel::AmbientWorkloads;
 pub use budget::{RESTING_BYTES_OF_ALL, RESTING_BYTES_PER_CALLER, UNPROVEN_BYTES};
 
-use accept::{ControlCertificate, ListeningPorts};
+use accept::{ListeningPorts, OwnTls};
 use authenticate::CertifiedMembers;
 use discovery::{Discovery, DiscoveryListeners};
 
@@ -184,8 +184,7 @@ impl Control {
             status: status.clone(),
             interest: interest.clone(),
         };
-        let own =
-            ControlCertificate::new(keys.authority.clone(), &options.names, addresses.tls.ip())?;
+        let own = OwnTls::new(keys.authority.clone(), &options.names, addresses.tls.ip())?;
         let listening = ListeningPorts {
             listeners: (into_std(tls)?, plaintext.map(into_std).transpose()?),
             own,
