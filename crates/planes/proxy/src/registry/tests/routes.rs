@@ -12,7 +12,7 @@ use voile_model::{Labels, Port};
 use super::{SHOP, at, mesh, own_policy, put, service};
 use crate::registry::Registry;
 use crate::registry::routes::HeldRoutes;
-use crate::worker::tests::footprint::{held, take_most};
+use crate::worker::tests::cost::footprint::{held, take_most};
 
 /// Captured, and a service that `mesh` has.
 const WEB: &str = "10.96.0.1:80";

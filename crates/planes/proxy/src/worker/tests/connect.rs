@@ -11,10 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use voile_xds::wire::WireProtocol;
 
-use super::conversions::{client_with_settings, two_sidecars};
 use super::http2::{client, read};
 use super::{Stage, hear, listen, play, say};
 use crate::plan::Settings;
+use crate::worker::tests::http2::conversions::{client_with_settings, two_sidecars};
 
 /// Target of the forward proxies in these tests.
 const TARGET: &str = "a.test:443";

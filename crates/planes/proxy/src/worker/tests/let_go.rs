@@ -13,13 +13,13 @@ use voile_proto::{proxy, type_url, workload};
 use voile_xds::client::Subscriptions;
 use voile_xds::wire::address_bytes;
 
-use super::footprint::held;
 use super::{PATIENCE, Stage, play, play_for};
 use crate::plan::{CapturedDestination, Settings};
 use crate::registry::{Registry, address_name};
 use crate::worker::FromWorker;
 use crate::worker::captured_listeners::CapturedListeners;
 use crate::worker::peers::{PeerEntry, Peers};
+use crate::worker::tests::cost::footprint::held;
 
 /// Services used once.
 const SERVICES: u32 = 10_000;

@@ -2,26 +2,15 @@
 //! certificates and events before the first byte, on real sockets.
 
 mod connect;
-mod conversions;
-mod cut_answers;
-pub(crate) mod footprint;
-mod frames;
-mod grpc_errors;
-mod hostile_alpn;
-mod hostile_clients;
-mod hostile_downgrades;
-mod hostile_memory;
-mod hostile_servers;
+pub(crate) mod cost;
+mod detection;
+mod hostile;
 mod http2;
 mod identity;
-mod instructions;
-mod late_detection;
 mod let_go;
 mod page;
 mod parked;
 mod retries;
-mod server_first;
-mod server_name;
 mod websockets;
 
 use std::future::Future;

@@ -13,10 +13,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use voile_xds::wire::WireProtocol;
 
-use super::conversions::{client_with_settings, two_sidecars};
-use super::frames::{self, ACK, SETTINGS, frame};
 use super::{Stage, hear, listen, play, say};
 use crate::plan::Settings;
+use crate::worker::tests::http2::conversions::{client_with_settings, two_sidecars};
+use crate::worker::tests::http2::frames::{self, ACK, SETTINGS, frame};
 
 /// RFC 6455's example.
 const HANDSHAKE: &str = "GET /chat?room=1 HTTP/1.1\r\nHost: server\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

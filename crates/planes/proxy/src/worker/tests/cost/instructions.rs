@@ -17,14 +17,14 @@ use voile_telemetry::PeerLabels;
 use voile_testkit::prerequisites::{Prerequisite, program};
 use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::Stage;
-use super::frames::{self, ACK, DATA, END_STREAM, PREFACE, SETTINGS};
 use crate::plan::{EndpointPlan, Settings};
+use crate::worker::tests::Stage;
+use crate::worker::tests::http2::frames::{self, ACK, DATA, END_STREAM, PREFACE, SETTINGS};
 
 /// Orders for the process under valgrind: the traffic to carry, the application's address, and the address
 /// that receives its own.
 const ORDERS: &str = "VOILE_TEST_INSTRUCTIONS";
-const SUBJECT: &str = "worker::tests::instructions::subject";
+const SUBJECT: &str = "worker::tests::cost::instructions::subject";
 
 /// Requests before counting begins, and requests counted.
 const BEFORE: u64 = 20;
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const MARGIN_PERCENT: u64 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Traffic {
+pub(crate) enum Traffic {
     Http,
     Tcp,
     Grpc,
@@ -80,7 +80,7 @@ fn until_stream_ends(stream: &mut TcpStream) -> Option<u32> {
     }
 }
 
-pub(super) fn call(number: u32) -> Vec<u8> {
+pub(crate) fn call(number: u32) -> Vec<u8> {
     let fields = [
         (":method", "POST"),
         (":scheme", "http"),
@@ -105,7 +105,7 @@ fn reply(number: u32) -> Vec<u8> {
 }
 
 impl Traffic {
-    pub(super) fn protocol(self) -> WireProtocol {
+    pub(crate) fn protocol(self) -> WireProtocol {
         match self {
             Self::Http => WireProtocol::Http,
             Self::Tcp => WireProtocol::Tcp,
@@ -132,7 +132,7 @@ impl Traffic {
 }
 
 /// A client, on one connection.
-pub(super) struct Asking {
+pub(crate) struct Asking {
     traffic: Traffic,
     stream: TcpStream,
     /// ID of HTTP/2's next stream.
@@ -140,7 +140,7 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    pub(super) fn new(traffic: Traffic, to: SocketAddr) -> Self {
+    pub(crate) fn new(traffic: Traffic, to: SocketAddr) -> Self {
         let mut stream = TcpStream::connect(to).expect("connected");
         stream.set_nodelay(true).expect("an open socket");
         let patience = stream.set_read_timeout(Some(PATIENCE));
@@ -156,7 +156,7 @@ impl Asking {
         }
     }
 
-    pub(super) fn ask(&mut self, times: u64) {
+    pub(crate) fn ask(&mut self, times: u64) {
         for time in 0..times {
             let (question, answered) = match self.traffic {
                 Traffic::Http => (HEAD.to_vec(), &b"done"[..]),
@@ -174,7 +174,7 @@ impl Asking {
     }
 }
 
-pub(super) fn application(traffic: Traffic) -> SocketAddr {
+pub(crate) fn application(traffic: Traffic) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     thread::spawn(move || {
@@ -347,11 +347,11 @@ async fn carry(protocol: WireProtocol, mode: MutualTls, application: SocketAddr,
     let mut desk = tokio::net::TcpStream::connect(desk)
         .await
         .expect("connected");
-    super::say(&mut desk, format!("{entry}\n").as_bytes()).await;
+    crate::worker::tests::say(&mut desk, format!("{entry}\n").as_bytes()).await;
     // Signals the begin and the end of the counted requests.
     for mark in [begin_counting, end_counting] {
-        super::hear(&mut desk, b".").await;
+        crate::worker::tests::hear(&mut desk, b".").await;
         mark();
-        super::say(&mut desk, b".").await;
+        crate::worker::tests::say(&mut desk, b".").await;
     }
 }

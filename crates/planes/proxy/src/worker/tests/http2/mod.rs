@@ -1,5 +1,10 @@
 //! HTTP/2 through both roles of a sidecar: an h2 client, an outbound listener, mutual TLS, an inbound listener, an h2 server.
 
+pub(crate) mod conversions;
+mod cut_answers;
+pub(crate) mod frames;
+mod grpc_errors;
+
 use std::future::Future;
 use std::net::SocketAddr;
 

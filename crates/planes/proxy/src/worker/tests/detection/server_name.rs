@@ -8,8 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 use voile_telemetry::{PeerLabels, ServiceLabels};
 use voile_xds::wire::WireProtocol;
 
-use super::{Stage, hear, listen, play, say};
 use crate::plan::{EndpointPlan, ListenerId, OutboundPlan, PassthroughMode, ServicePlan, Settings};
+use crate::worker::tests::{Stage, hear, listen, play, say};
 
 /// `bytes` after their length, in so many bytes.
 fn vector(bytes: &[u8], width: usize) -> Vec<u8> {

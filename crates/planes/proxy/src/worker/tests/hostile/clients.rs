@@ -8,13 +8,13 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::frames::{
+use crate::plan::Settings;
+use crate::worker::tests::http2::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GO_AWAY, HEADERS, PREFACE,
     PROTOCOL_ERROR, RESET, SETTINGS, WINDOW_UPDATE, block, frame, headers, until,
 };
-use super::http2::{application, read};
-use super::{Stage, play, say};
-use crate::plan::Settings;
+use crate::worker::tests::http2::{application, read};
+use crate::worker::tests::{Stage, play, say};
 
 const GET: [(&str, &str); 4] = [
     (":method", "GET"),
@@ -56,7 +56,7 @@ enum Outcome {
 }
 
 async fn outcome(stream: &mut TcpStream, id: u32) -> Outcome {
-    let wanted = |frame: &super::frames::Frame| {
+    let wanted = |frame: &crate::worker::tests::http2::frames::Frame| {
         frame.kind == GO_AWAY || (frame.stream == id && matches!(frame.kind, HEADERS | RESET))
     };
     match until(stream, wanted).await {

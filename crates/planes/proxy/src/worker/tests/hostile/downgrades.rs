@@ -10,13 +10,13 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use voile_xds::wire::WireProtocol;
 
-use super::conversions::two_sidecars;
-use super::frames::{
+use crate::plan::Settings;
+use crate::worker::tests::http2::conversions::two_sidecars;
+use crate::worker::tests::http2::frames::{
     DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PREFACE, RESET, SETTINGS, block, frame,
     headers, until,
 };
-use super::{Stage, listen, play, say};
-use crate::plan::Settings;
+use crate::worker::tests::{Stage, listen, play, say};
 
 type Field = (&'static str, &'static str);
 

@@ -9,9 +9,9 @@ use tokio::net::{TcpListener, TcpStream};
 use voile_telemetry::PeerLabels;
 use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::{Stage, hear, listen, play, say};
 use crate::plan::{EndpointPlan, Settings};
 use crate::worker::server_first::DestinationKey;
+use crate::worker::tests::{Stage, hear, listen, play, say};
 
 const MODES: [MutualTls; 3] = [MutualTls::Strict, MutualTls::Permissive, MutualTls::Disable];
 

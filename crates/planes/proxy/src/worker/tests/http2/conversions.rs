@@ -10,11 +10,11 @@ use tokio::net::TcpStream;
 use voile_telemetry::PeerLabels;
 use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::http2::{application, client, read};
-use super::{Stage, hear, listen, play, say};
 use crate::plan::{EndpointPlan, Settings};
+use crate::worker::tests::http2::{application, client, read};
+use crate::worker::tests::{Stage, hear, listen, play, say};
 
-pub(super) async fn two_sidecars(
+pub(crate) async fn two_sidecars(
     stage: &Stage,
     protocol: WireProtocol,
     application: SocketAddr,
@@ -369,7 +369,7 @@ fn a_server_that_answers_a_handshake_without_switching_opens_no_tunnel() {
 }
 
 /// A client that knows the server's settings already.
-pub(super) async fn client_with_settings(address: SocketAddr) -> h2::client::SendRequest<Bytes> {
+pub(crate) async fn client_with_settings(address: SocketAddr) -> h2::client::SendRequest<Bytes> {
     let client = client(address).await;
     while !client.is_extended_connect_protocol_enabled() {
         tokio::task::yield_now().await;

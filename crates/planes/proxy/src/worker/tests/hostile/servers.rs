@@ -11,13 +11,13 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::frames::{
+use crate::plan::Settings;
+use crate::worker::tests::http2::frames::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PING, PREFACE,
     PUSH_PROMISE, RESET, SETTINGS, WINDOW_UPDATE, block, frame, headers, until,
 };
-use super::http2::{client, read};
-use super::{PATIENCE, Stage, hear, listen, play};
-use crate::plan::Settings;
+use crate::worker::tests::http2::{client, read};
+use crate::worker::tests::{PATIENCE, Stage, hear, listen, play};
 
 /// Answer of a server to a request, frame by frame; `None` ends the list and closes.
 type Script = Rc<dyn Fn(usize) -> Option<Vec<u8>>>;
@@ -335,8 +335,9 @@ fn settings_that_change_under_way_are_acknowledged_and_obeyed() {
             let closed = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
             let answer = [closed, headers(1, END_STREAM, &OK)].concat();
             stream.write_all(&answer).await.expect("sent");
-            let acknowledged =
-                |frame: &super::frames::Frame| frame.kind == SETTINGS && frame.flags & ACK != 0;
+            let acknowledged = |frame: &crate::worker::tests::http2::frames::Frame| {
+                frame.kind == SETTINGS && frame.flags & ACK != 0
+            };
             until(&mut stream, acknowledged)
                 .await
                 .expect("acknowledged");

@@ -8,9 +8,9 @@ use tokio::io::AsyncWriteExt;
 use voile_xds::wire::WireProtocol;
 
 use super::conversions::two_sidecars;
-use super::http2::{client, read};
-use super::{Stage, hear, listen, play, say};
 use crate::plan::Settings;
+use crate::worker::tests::http2::{client, read};
+use crate::worker::tests::{Stage, hear, listen, play, say};
 
 /// An application that waits for the end of a head, says `answer` and closes.
 async fn rude(answer: &'static str) -> SocketAddr {
@@ -123,13 +123,14 @@ fn a_head_beyond_the_limit_is_refused_in_its_own_protocol() {
 fn a_deadline_passes_untouched() {
     for protocol in [WireProtocol::Http2, WireProtocol::Grpc] {
         play(|| async move {
-            let application = super::http2::application(|request, mut respond| async move {
-                assert_eq!(request.headers()["grpc-timeout"], "1500m");
-                let answer = http::Response::builder().header("grpc-status", "0");
-                let answer = answer.body(()).expect("a head");
-                respond.send_response(answer, true).expect("sent");
-            })
-            .await;
+            let application =
+                crate::worker::tests::http2::application(|request, mut respond| async move {
+                    assert_eq!(request.headers()["grpc-timeout"], "1500m");
+                    let answer = http::Response::builder().header("grpc-status", "0");
+                    let answer = answer.body(()).expect("a head");
+                    respond.send_response(answer, true).expect("sent");
+                })
+                .await;
             let stage = Stage::new(Settings::default());
             let address = two_sidecars(&stage, protocol, application).await;
             let mut client = client(address).await;

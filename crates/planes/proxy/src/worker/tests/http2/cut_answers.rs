@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::frames::{DATA, END_STREAM, GO_AWAY, HEADERS, PREFACE, SETTINGS, frame, headers, until};
-use super::http2::{client, read};
-use super::{Stage, hear, listen, play};
 use crate::plan::Settings;
+use crate::worker::tests::http2::{client, read};
+use crate::worker::tests::{Stage, hear, listen, play};
 
 const WHOLE: &[(&str, &str)] = &[(":status", "200"), ("content-length", "2")];
 

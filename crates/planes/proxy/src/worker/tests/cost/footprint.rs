@@ -17,10 +17,10 @@ use voile_telemetry::PeerLabels;
 use voile_transport::{TransportStream, accept_tls, alpn, connect_tls};
 use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::frames::{END_STREAM, PREFACE, SETTINGS, frame, until};
 use super::instructions::{Asking, Traffic};
-use super::{PATIENCE, Stage, play, say};
 use crate::plan::{EndpointPlan, Settings};
+use crate::worker::tests::http2::frames::{END_STREAM, PREFACE, SETTINGS, frame, until};
+use crate::worker::tests::{PATIENCE, Stage, play, say};
 
 struct Counting;
 

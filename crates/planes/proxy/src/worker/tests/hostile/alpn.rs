@@ -9,9 +9,9 @@ use tokio::net::{TcpListener, TcpStream};
 use voile_transport::{TransportStream, alpn};
 use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::{Stage, listen, play_for};
 use crate::plan::Settings;
 use crate::tokens::Tokens;
+use crate::worker::tests::{Stage, listen, play_for};
 
 /// Treatment of a client's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -288,10 +288,10 @@ fn a_server_that_speaks_first_inside_mutual_tls_is_heard() {
             let tcp = TcpStream::connect(inbound).await.expect("connected");
             let mut client = stage.shake(tcp, alpn::TCP).await.expect("answered");
             let (mut server, _) = application.accept().await.expect("connected");
-            super::say(&mut server, b"220 ready\r\n").await;
-            super::hear(&mut client, b"220 ready\r\n").await;
-            super::say(&mut client, b"HELO me\r\n").await;
-            super::hear(&mut server, b"HELO me\r\n").await;
+            crate::worker::tests::say(&mut server, b"220 ready\r\n").await;
+            crate::worker::tests::hear(&mut client, b"220 ready\r\n").await;
+            crate::worker::tests::say(&mut client, b"HELO me\r\n").await;
+            crate::worker::tests::hear(&mut server, b"HELO me\r\n").await;
             assert!(turn < 3);
         }
     });

@@ -11,8 +11,8 @@ use voile_identity::mesh_client_config;
 use voile_transport::alpn;
 use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::{Stage, hear, listen, play, say};
 use crate::plan::Settings;
+use crate::worker::tests::{Stage, hear, listen, play, say};
 
 const PROTOCOLS: [WireProtocol; 2] = [WireProtocol::Tcp, WireProtocol::Auto];
 

@@ -9,17 +9,17 @@ use std::thread;
 use tokio::sync::oneshot;
 use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::footprint::{held, take_most};
-use super::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, SETTINGS, WINDOW_UPDATE,
-    block, frame, headers,
-};
-use super::{Stage, play};
 use crate::http2::limits::{
     CONNECTION_WINDOW, MAX_DOWNSTREAM_STREAMS, MAX_HEADS, MAX_UNSENT, MAX_UNWRITTEN,
     MAX_UPSTREAM_STREAMS,
 };
 use crate::plan::Settings;
+use crate::worker::tests::cost::footprint::{held, take_most};
+use crate::worker::tests::http2::frames::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, SETTINGS, WINDOW_UPDATE,
+    block, frame, headers,
+};
+use crate::worker::tests::{Stage, play};
 
 /// Memory of a stream through one role, beside its heads and its body: its task, its places, its blocks.
 const STREAM: i64 = 4 * 1024;

@@ -2,27 +2,27 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-pub(super) const DATA: u8 = 0;
-pub(super) const HEADERS: u8 = 1;
-pub(super) const RESET: u8 = 3;
-pub(super) const SETTINGS: u8 = 4;
-pub(super) const PUSH_PROMISE: u8 = 5;
-pub(super) const PING: u8 = 6;
-pub(super) const GO_AWAY: u8 = 7;
-pub(super) const WINDOW_UPDATE: u8 = 8;
-pub(super) const CONTINUATION: u8 = 9;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RESET: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PUSH_PROMISE: u8 = 5;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GO_AWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
 
-pub(super) const END_STREAM: u8 = 1;
-pub(super) const ACK: u8 = 1;
-pub(super) const END_HEADERS: u8 = 4;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const ACK: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 
-pub(super) const PROTOCOL_ERROR: u32 = 1;
-pub(super) const ENHANCE_YOUR_CALM: u32 = 11;
+pub(crate) const PROTOCOL_ERROR: u32 = 1;
+pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// One frame.
-pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     bytes.extend_from_slice(&[kind, flags]);
     bytes.extend_from_slice(&stream.to_be_bytes());
@@ -31,7 +31,7 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 }
 
 /// A header block of literals, as they stand.
-pub(super) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in fields {
         bytes.push(0);
@@ -57,29 +57,29 @@ fn length(bytes: &mut Vec<u8>, length: usize) {
     bytes.push(rest as u8);
 }
 
-pub(super) fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
     frame(HEADERS, flags | END_HEADERS, stream, &block(fields))
 }
 
 /// A frame that came.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Frame {
-    pub(super) kind: u8,
-    pub(super) flags: u8,
-    pub(super) stream: u32,
-    pub(super) payload: Vec<u8>,
+pub(crate) struct Frame {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
 }
 
 impl Frame {
     /// The error code of RST_STREAM or GOAWAY.
-    pub(super) fn code(&self) -> u32 {
+    pub(crate) fn code(&self) -> u32 {
         let at = if self.kind == GO_AWAY { 4 } else { 0 };
         let code = self.payload[at..at + 4].try_into();
         u32::from_be_bytes(code.expect("four bytes"))
     }
 
     /// The status of a head whose first field is an indexed `:status`; 0 for a literal one.
-    pub(super) fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         // A table size update may come first.
         let first = self.payload.iter().find(|byte| **byte & 0xe0 != 0x20);
         match first {
@@ -95,7 +95,7 @@ impl Frame {
 }
 
 /// Reads one frame; none at the end.
-pub(super) async fn read(stream: &mut (impl AsyncReadExt + Unpin)) -> Option<Frame> {
+pub(crate) async fn read(stream: &mut (impl AsyncReadExt + Unpin)) -> Option<Frame> {
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.ok()?;
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
@@ -110,7 +110,7 @@ pub(super) async fn read(stream: &mut (impl AsyncReadExt + Unpin)) -> Option<Fra
 }
 
 /// Reads frames until one is wanted, acknowledging settings; none at the end.
-pub(super) async fn until(
+pub(crate) async fn until(
     stream: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin),
     wanted: impl Fn(&Frame) -> bool,
 ) -> Option<Frame> {

@@ -1,0 +1,4 @@
+//! Memory and instructions of requests and connections.
+
+pub(crate) mod footprint;
+mod instructions;
