@@ -2,35 +2,28 @@
 //! programs.
 
 pub(crate) mod agent_services;
-mod baseline;
 mod captured;
 pub(crate) mod certificates;
 pub(crate) mod contestant;
-mod envoy;
 mod generations;
-mod haproxy;
-mod ingress;
 pub(crate) mod instance;
-mod linkerd;
 mod listeners;
 mod multi_role;
-mod nginx;
-pub(crate) mod nodes;
 mod pair;
-mod pipy;
-mod relay;
+pub(crate) mod programs;
 mod retired_processes;
-mod voile;
-mod ztunnel;
 
-pub(crate) use voile::{counted, output};
+pub(crate) use programs::voile::{counted, output};
 
 use self::contestant::Contestant;
 use self::instance::INGRESS;
 use self::multi_role::Planes;
-use self::nodes::waypoint::WaypointProgram;
-use self::nodes::{Nodes, Program};
 use self::pair::Pair;
+use self::programs::nodes::waypoint::WaypointProgram;
+use self::programs::nodes::{Nodes, Program};
+use self::programs::{
+    baseline, envoy, haproxy, ingress, linkerd, nginx, pipy, relay, voile, ztunnel,
+};
 use crate::definition::{PeerFeatures, Variant, WAYPOINT_MODE};
 use crate::find::{ENVOY_XDS, FoundPeers};
 use crate::plan::ContestantSetup;

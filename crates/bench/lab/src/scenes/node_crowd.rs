@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use voile_report::control_plane::ControlPlaneRecord;
 
 use self::scene::NodeCrowdScene;
-use crate::contestants::nodes::Program;
+use crate::contestants::programs::nodes::Program;
 use crate::control_plane::{NODES, Progress, conclude, make_room, write_figures};
 use crate::definition::Variant;
 use crate::environment::{environment, head, warnings};

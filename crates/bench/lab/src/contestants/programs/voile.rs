@@ -16,15 +16,15 @@ use voile_host::child::{ChildExit, Output, Spec, SupervisedChild, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
-use super::captured::{CapturedPods, Redirection};
 use super::envoy;
-use super::listeners::fill;
 use crate::agent::AgentConnection;
+use crate::contestants::captured::{CapturedPods, Redirection};
 use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, ExpectedOutput, IdentityProbe, RecordedOutput, lines,
     peers_folder,
 };
 use crate::contestants::instance::{CLIENT, CONTROL, Instance, SERVER};
+use crate::contestants::listeners::fill;
 use crate::definition::{EventAction, Variant};
 use crate::events::{EffectEvidence, READY_PATH};
 use crate::find;
@@ -33,15 +33,15 @@ use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
 use crate::shared_processes::{Echo, Lab, STOP_GRACE};
 use changes::SidecarChanges;
-pub(super) use changes::{kill, second};
+pub(crate) use changes::{kill, second};
 use numbered_resources::host;
 pub(crate) use served::counted;
-pub(super) use served::{CONNECTIONS, serve};
-pub(super) use served::{SidecarSettings, metric, tell};
+pub(crate) use served::{CONNECTIONS, serve};
+pub(crate) use served::{SidecarSettings, metric, tell};
 use served::{asked, far_port};
 
-const TEMPLATE: &str = include_str!("../../../../../benchmarks/voile/mesh.yaml");
-const CAPTURED_TEMPLATE: &str = include_str!("../../../../../benchmarks/voile/mesh-netns.yaml");
+const TEMPLATE: &str = include_str!("../../../../../../benchmarks/voile/mesh.yaml");
+const CAPTURED_TEMPLATE: &str = include_str!("../../../../../../benchmarks/voile/mesh-netns.yaml");
 const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 1));
 const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 2));
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -92,7 +92,7 @@ const DIRECT_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 2));
 
 /// A control plane and two sidecars.
 #[derive(Debug)]
-pub(super) struct Voile {
+pub(crate) struct Voile {
     variant: Variant,
     /// Outfit that Voile is started with.
     outfit: ContestantSetup,
@@ -131,7 +131,7 @@ impl VoileSidecar {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Ports {
+pub(crate) struct Ports {
     control: SocketAddr,
     monitoring: SocketAddr,
     /// By their names in the template.
@@ -160,7 +160,7 @@ fn local_port() -> Result<SocketAddr, String> {
 }
 
 impl Ports {
-    pub(super) fn choose() -> Result<Self, String> {
+    pub(crate) fn choose() -> Result<Self, String> {
         let mut services = BTreeMap::new();
         for (name, _) in PORTS {
             services.insert(name, service_port()?);
@@ -212,16 +212,16 @@ impl Ports {
         }
     }
 
-    pub(super) fn control(&self) -> SocketAddr {
+    pub(crate) fn control(&self) -> SocketAddr {
         self.control
     }
 
-    pub(super) fn monitoring(&self) -> SocketAddr {
+    pub(crate) fn monitoring(&self) -> SocketAddr {
         self.monitoring
     }
 
     /// In network namespaces all ports are free: only control planes share an address.
-    pub(super) fn captured() -> Result<Self, String> {
+    pub(crate) fn captured() -> Result<Self, String> {
         let control = || {
             free_port(GATEWAY.into())
                 .map_err(|e| format!("cannot get a port for a control plane: {e}"))
@@ -311,7 +311,7 @@ pub(crate) fn output(lab: &Lab<'_>, spec: Spec, bound: Duration) -> Result<Strin
 
 impl Voile {
     /// Voile with a variant's changes; the plain variant changes nothing.
-    pub(super) fn variant(variant: Variant) -> Self {
+    pub(crate) fn variant(variant: Variant) -> Self {
         Self {
             variant,
             outfit: ContestantSetup::default(),
@@ -321,7 +321,7 @@ impl Voile {
     }
 
     /// The same, with policies that do this to requests.
-    pub(super) fn fitted(self, outfit: &ContestantSetup) -> Self {
+    pub(crate) fn fitted(self, outfit: &ContestantSetup) -> Self {
         Self {
             outfit: outfit.clone(),
             ..self
@@ -344,7 +344,7 @@ impl Voile {
         format!("{}-{what}", self.variant.name)
     }
 
-    pub(super) fn start_control(
+    pub(crate) fn start_control(
         &self,
         lab: &Lab<'_>,
         config: &Path,
@@ -368,7 +368,7 @@ impl Voile {
     }
 
     /// A service-account token in a file.
-    pub(super) fn token(
+    pub(crate) fn token(
         &self,
         lab: &Lab<'_>,
         state: &Path,

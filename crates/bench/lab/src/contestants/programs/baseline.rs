@@ -7,7 +7,7 @@ use crate::shared_processes::Lab;
 
 /// Load straight to the server.
 #[derive(Debug)]
-pub(super) struct Baseline;
+pub(crate) struct Baseline;
 
 impl Contestant for Baseline {
     fn name(&self) -> &str {

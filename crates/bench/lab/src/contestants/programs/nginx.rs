@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use voile_host::child::SupervisedChild;
 use voile_host::ready::{Probe, http_get};
 
-use super::listeners::fill;
-use super::pair::{PairSide, SidecarProgram, Values, status_address, write};
 use crate::contestants::contestant::{ExpectedOutput, RecordedOutput, lines};
+use crate::contestants::listeners::fill;
+use crate::contestants::pair::{PairSide, SidecarProgram, Values, status_address, write};
 use crate::definition::{AccessLog, PeerFeatures};
 use crate::find::{Nginx as Found, StreamModule};
 use crate::shared_processes::Lab;
 
-const CLIENT_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/nginx/client.conf");
+const CLIENT_TEMPLATE: &str = include_str!("../../../../../../benchmarks/peers/nginx/client.conf");
 const CLIENT_STREAM: &str =
-    include_str!("../../../../../benchmarks/peers/nginx/client-stream.conf");
-const SERVER_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/nginx/server.conf");
+    include_str!("../../../../../../benchmarks/peers/nginx/client-stream.conf");
+const SERVER_TEMPLATE: &str = include_str!("../../../../../../benchmarks/peers/nginx/server.conf");
 const SERVER_STREAM: &str =
-    include_str!("../../../../../benchmarks/peers/nginx/server-stream.conf");
+    include_str!("../../../../../../benchmarks/peers/nginx/server-stream.conf");
 
 /// Fields of a line of the access log: those of Istio's fields that nginx knows, for HTTP and for TCP.
 const HTTP_FIELDS: [(&str, &str); 13] = [
@@ -49,13 +49,13 @@ const TCP_FIELDS: [(&str, &str); 7] = [
 ];
 
 /// nginx's program and its features.
-pub(super) struct Nginx {
+pub(crate) struct Nginx {
     found: Found,
     features: PeerFeatures,
 }
 
 /// A status page, and how often we looked at it: it counts those requests too.
-pub(super) struct Page {
+pub(crate) struct Page {
     address: SocketAddr,
     looked: AtomicU64,
 }
@@ -68,7 +68,7 @@ struct Status {
 }
 
 impl Nginx {
-    pub(super) fn new(found: Found, features: PeerFeatures) -> Self {
+    pub(crate) fn new(found: Found, features: PeerFeatures) -> Self {
         Self { found, features }
     }
 

@@ -11,8 +11,8 @@ use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD};
 
 use super::{CLIENT, CONTROL, Ports, TOKEN_BOUND, Voile, VoileSidecar, local_port, output};
 use crate::contestants::contestant::peers_folder;
-use crate::contestants::envoy::{marking, with_file};
 use crate::contestants::pair::{STATUS_PORT, write};
+use crate::contestants::programs::envoy::{marking, with_file};
 use crate::definition::Variant;
 use crate::find::{self, ENVOY_XDS};
 use crate::shared_processes::{Lab, READY_BOUND};
@@ -32,7 +32,7 @@ const CERTIFIED_BOUND: Duration = READY_BOUND;
 
 impl Voile {
     /// The same mesh with this Envoy in the place of both sidecars.
-    pub(in crate::contestants) fn stock(envoy: find::PeerProgram) -> Self {
+    pub(crate) fn stock(envoy: find::PeerProgram) -> Self {
         Self {
             stock: Some(envoy),
             ..Self::variant(Variant::plain(ENVOY_XDS))

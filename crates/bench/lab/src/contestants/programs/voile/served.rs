@@ -26,22 +26,22 @@ const TOKENS: &str = "voile_tokens_total";
 /// Counters of records sent to collectors.
 const ENTRIES_SENT: &str = "voile_access_log_sent_total";
 const SPANS_SENT: &str = "voile_spans_sent_total";
-pub(in crate::contestants) const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
+pub(crate) const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 /// The series of questions that were answered with yes.
 const ASKED: &str = "voile_authorization_asked_total{verdict=\"allowed\"}";
 /// Input for the start of a sidecar.
-pub(in crate::contestants) struct SidecarSettings<'a> {
-    pub(in crate::contestants) account: &'a str,
-    pub(in crate::contestants) control: SocketAddr,
-    pub(in crate::contestants) root: &'a Path,
-    pub(in crate::contestants) token: &'a Path,
+pub(crate) struct SidecarSettings<'a> {
+    pub(crate) account: &'a str,
+    pub(crate) control: SocketAddr,
+    pub(crate) root: &'a Path,
+    pub(crate) token: &'a Path,
     /// Addresses of its own pages: administration, metrics, readiness.
-    pub(in crate::contestants) pages: [SocketAddr; 3],
-    pub(in crate::contestants) workers: u32,
+    pub(crate) pages: [SocketAddr; 3],
+    pub(crate) workers: u32,
 }
 
 /// Its command line.
-pub(in crate::contestants) fn tell(spec: Spec, told: &SidecarSettings<'_>) -> Spec {
+pub(crate) fn tell(spec: Spec, told: &SidecarSettings<'_>) -> Spec {
     let [admin, metrics, readiness] = told.pages.map(|page| page.to_string());
     spec.args(["proxy", "--workload", told.account])
         .args(["--control", &format!("https://{}", told.control)])
@@ -217,7 +217,7 @@ fn policy_counter(outfit: &ContestantSetup) -> Option<Counter> {
 }
 
 /// At an agent's: the server's sidecar, of that program.
-pub(in crate::contestants) fn serve(
+pub(crate) fn serve(
     lab: &Lab<'_>,
     order: &VoileOrder,
     program: &Path,
@@ -266,7 +266,7 @@ pub(super) fn exposition(name: &str, page: SocketAddr) -> Result<String, String>
 }
 
 /// Requests that a sidecar has carried, or refused, by its metrics.
-pub(in crate::contestants) fn metric(
+pub(crate) fn metric(
     name: &str,
     page: SocketAddr,
     protocol: &str,

@@ -10,26 +10,26 @@ use std::time::Duration;
 use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
-use super::listeners::fill;
-use super::pair::{PairSide, SidecarProgram, Values, write};
 use crate::contestants::contestant::{ExpectedOutput, RecordedOutput, lines};
+use crate::contestants::listeners::fill;
+use crate::contestants::pair::{PairSide, SidecarProgram, Values, write};
 use crate::definition::PeerFeatures;
 use crate::find;
 use crate::shared_processes::Lab;
 
-const CLIENT_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/haproxy/client.cfg");
-const SERVER_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/haproxy/server.cfg");
+const CLIENT_TEMPLATE: &str = include_str!("../../../../../../benchmarks/peers/haproxy/client.cfg");
+const SERVER_TEMPLATE: &str = include_str!("../../../../../../benchmarks/peers/haproxy/server.cfg");
 /// Deadline of an answer on HAProxy's socket.
 const ANSWER_BOUND: Duration = Duration::from_secs(2);
 
 /// HAProxy's program and its features. It writes no files by itself: its access log goes to its standard output, which is a file.
-pub(super) struct Haproxy {
+pub(crate) struct Haproxy {
     found: find::PeerProgram,
     features: PeerFeatures,
 }
 
 impl Haproxy {
-    pub(super) fn new(found: find::PeerProgram, features: PeerFeatures) -> Self {
+    pub(crate) fn new(found: find::PeerProgram, features: PeerFeatures) -> Self {
         Self { found, features }
     }
 }

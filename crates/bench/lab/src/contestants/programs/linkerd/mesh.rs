@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::super::certificates::{self, Leaf};
 use super::{
     DIRECT_VIRTUAL, SEALED_HTTP_PORT, SEALED_TCP_PORT, SERVER_VIRTUAL, STAGE_VIRTUAL, STAGES,
 };
+use crate::contestants::certificates::{self, Leaf};
 use crate::network::{HTTP_PORT, INBOUND, TCP_PORT};
 use crate::shared_processes::Echo;
 

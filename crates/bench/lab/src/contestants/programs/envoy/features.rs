@@ -342,7 +342,7 @@ pub(super) fn recorded(
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::listeners::fill;
+    use super::super::super::super::listeners::fill;
     use super::super::{CLIENT_TEMPLATE, SERVER_TEMPLATE};
     use super::*;
 

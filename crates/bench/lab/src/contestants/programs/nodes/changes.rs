@@ -12,8 +12,8 @@ use super::{ADMIN, NODE_ACCOUNT, NodePlan, Nodes, Program, RunningNodes, Started
 use crate::contestants::agent_services::SECOND;
 use crate::contestants::generations::Generations;
 use crate::contestants::instance::{HBONE, WAYPOINT};
+use crate::contestants::programs::voile::kill;
 use crate::contestants::retired_processes::RetiredProcesses;
-use crate::contestants::voile::kill;
 use crate::definition::EventAction;
 use crate::events::{
     CertificateListener, EffectEvidence, ListenerOwners, Page, Renewal, TUNNELS_ALPN,

@@ -6,10 +6,10 @@ use voile_host::child::stop_all;
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
-use super::listeners::{CaptureMethod, Listeners};
 use crate::agent::AgentProgram;
 use crate::contestants::contestant::{CellRoute, Contestant, Counts};
 use crate::contestants::instance::{CLIENT, Hop, Instance, SERVER};
+use crate::contestants::listeners::{CaptureMethod, Listeners};
 use crate::network::{HTTP_PORT, Network, TCP_PORT};
 use crate::plan::RequestPath;
 use crate::process::Process;
@@ -23,7 +23,7 @@ const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 12, 0, 2));
 /// Three relays for each of the two servers: one before the server, one that leads to it, one that leads straight to the
 /// server. Only those on a cell's path are charged to it.
 #[derive(Default)]
-pub(super) struct LabRelays {
+pub(crate) struct LabRelays {
     running: Vec<(Process, &'static str, SocketAddr)>,
     /// Networks of their own, when not on loopback.
     pods: Option<Listeners>,

@@ -9,19 +9,19 @@ use voile_host::child::{SupervisedChild, stop_all};
 use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD};
 use voile_host::ready::{Probe, http_get};
 
-use super::captured::{Calls, CapturedPods, Redirection};
-use super::listeners::fill;
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
+use crate::contestants::captured::{Calls, CapturedPods, Redirection};
 use crate::contestants::contestant::{CellRoute, Contestant, Counts, IdentityProbe, peers_folder};
 use crate::contestants::instance::{CLIENT, CONTROL, HBONE, Instance, SERVER};
+use crate::contestants::listeners::fill;
 use crate::definition::Variant;
 use crate::find;
 use crate::network::{GATEWAY, HTTP_PORT, INBOUND, OUTBOUND, TCP_PORT};
 use crate::plan::RequestPath;
 use crate::shared_processes::{Lab, STOP_GRACE};
 
-const WORKLOADS: &str = include_str!("../../../../../benchmarks/peers/ztunnel/workloads.yaml");
-const MESH: &str = include_str!("../../../../../benchmarks/peers/ztunnel/mesh.yaml");
+const WORKLOADS: &str = include_str!("../../../../../../benchmarks/peers/ztunnel/workloads.yaml");
+const MESH: &str = include_str!("../../../../../../benchmarks/peers/ztunnel/mesh.yaml");
 const NAME: &str = "ztunnel";
 /// Virtual addresses of the services.
 const SERVER_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
@@ -31,7 +31,7 @@ const METRICS: u16 = 15020;
 const READINESS: u16 = 15021;
 
 /// ztunnel as it was found.
-pub(super) struct Ztunnel {
+pub(crate) struct Ztunnel {
     found: find::PeerProgram,
     /// Control plane that certifies ztunnel.
     mesh: Voile,
@@ -46,7 +46,7 @@ struct RunningZtunnel {
 }
 
 impl Ztunnel {
-    pub(super) fn new(found: find::PeerProgram) -> Self {
+    pub(crate) fn new(found: find::PeerProgram) -> Self {
         Self {
             found,
             mesh: Voile::variant(Variant::plain(NAME)),

@@ -5,7 +5,7 @@ mod features;
 mod policies;
 mod routes;
 
-pub(super) use policies::judged;
+pub(crate) use policies::judged;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,20 +16,20 @@ use voile_host::child::{Spec, SupervisedChild};
 use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD};
 use voile_host::ready::{Probe, http_get};
 
-use super::listeners::{CaptureMethod, fill};
-use super::pair::{BASE_ID, PairSide, SidecarProgram, Values, status_address, write};
 use crate::contestants::contestant::RecordedOutput;
+use crate::contestants::listeners::{CaptureMethod, fill};
+use crate::contestants::pair::{BASE_ID, PairSide, SidecarProgram, Values, status_address, write};
 use crate::definition::PeerFeatures;
 use crate::find;
 use crate::network::{INBOUND, OUTBOUND};
 use crate::plan::ContestantSetup;
 use crate::shared_processes::Lab;
 
-const CLIENT_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/envoy/client.yaml");
-const SERVER_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/envoy/server.yaml");
+const CLIENT_TEMPLATE: &str = include_str!("../../../../../../benchmarks/peers/envoy/client.yaml");
+const SERVER_TEMPLATE: &str = include_str!("../../../../../../benchmarks/peers/envoy/server.yaml");
 
 /// Envoy's program and its features.
-pub(super) struct Envoy {
+pub(crate) struct Envoy {
     found: find::PeerProgram,
     features: PeerFeatures,
     /// Outfit that Envoy is started with.
@@ -37,7 +37,7 @@ pub(super) struct Envoy {
 }
 
 impl Envoy {
-    pub(super) fn new(found: find::PeerProgram, features: PeerFeatures) -> Self {
+    pub(crate) fn new(found: find::PeerProgram, features: PeerFeatures) -> Self {
         Self {
             found,
             features,
@@ -46,7 +46,7 @@ impl Envoy {
     }
 
     /// The same, with policies that do this to requests.
-    pub(super) fn fitted(self, outfit: &ContestantSetup) -> Self {
+    pub(crate) fn fitted(self, outfit: &ContestantSetup) -> Self {
         Self {
             outfit: outfit.clone(),
             ..self
@@ -109,7 +109,7 @@ fn captured(template: &str, side: PairSide) -> String {
     )
 }
 
-pub(super) fn statistics(admin: SocketAddr) -> Result<BTreeMap<String, u64>, String> {
+pub(crate) fn statistics(admin: SocketAddr) -> Result<BTreeMap<String, u64>, String> {
     let (status, body) =
         http_get(admin, "/stats?usedonly").map_err(|e| format!("Envoy's statistics: {e}"))?;
     if status != 200 {
@@ -126,7 +126,7 @@ pub(super) fn statistics(admin: SocketAddr) -> Result<BTreeMap<String, u64>, Str
 
 /// Requests that Envoy's listeners have carried by its own statistics: answered well, or refused if `refused` is set. Counts
 /// connections over TCP.
-pub(super) fn carried(admin: SocketAddr, protocol: &str, refused: bool) -> Result<u64, String> {
+pub(crate) fn carried(admin: SocketAddr, protocol: &str, refused: bool) -> Result<u64, String> {
     let (kind, ends) = match protocol {
         "tcp" => ("tcp.", ".downstream_cx_total"),
         // A refusal over gRPC is a status of gRPC's in an answer that is HTTP's 200.
@@ -141,7 +141,7 @@ pub(super) fn carried(admin: SocketAddr, protocol: &str, refused: bool) -> Resul
 }
 
 /// TLS parameters that the server's side negotiated, by Envoy's statistics.
-pub(super) fn negotiated(admin: SocketAddr) -> Option<String> {
+pub(crate) fn negotiated(admin: SocketAddr) -> Option<String> {
     let statistics = statistics(admin).ok()?;
     let named = |kind: &str| {
         let found = statistics
@@ -158,7 +158,7 @@ pub(super) fn negotiated(admin: SocketAddr) -> Option<String> {
 }
 
 /// Command line of an Envoy of the lab with its configuration file.
-pub(super) fn with_file(spec: Spec, file: &Path, workers: u32) -> Spec {
+pub(crate) fn with_file(spec: Spec, file: &Path, workers: u32) -> Spec {
     spec.arg("-c")
         .arg(file)
         .args(["--concurrency", &workers.to_string()])
@@ -167,7 +167,7 @@ pub(super) fn with_file(spec: Spec, file: &Path, workers: u32) -> Spec {
 }
 
 /// The option of its sockets by which what it sends is not redirected to it again (SOL_SOCKET, SO_MARK, before they are bound).
-pub(super) fn marking(mark: u32) -> Value {
+pub(crate) fn marking(mark: u32) -> Value {
     json!({ "level": 1, "name": 36, "int_value": mark, "state": "STATE_PREBIND" })
 }
 

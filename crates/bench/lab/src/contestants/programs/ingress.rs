@@ -12,16 +12,16 @@ use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
 use self::changes::IngressChanges;
-use super::listeners::fill;
 use super::voile::{Ports, SidecarSettings, Voile, metric, second, tell};
 use crate::contestants::contestant::{CellRoute, Contestant, Counts, changed, peers_folder};
 use crate::contestants::instance::{CONTROL, Hop, INGRESS, Instance};
+use crate::contestants::listeners::fill;
 use crate::definition::{EventAction, Variant};
 use crate::events::{EffectEvidence, READY_PATH};
 use crate::plan::RequestPath;
 use crate::shared_processes::{Echo, Lab, STOP_GRACE};
 
-const MESH: &str = include_str!("../../../../../benchmarks/voile/mesh-gateway.yaml");
+const MESH: &str = include_str!("../../../../../../benchmarks/voile/mesh-gateway.yaml");
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 3));
 const HTTP: &str = "http1";
 /// Host name that clients request.
@@ -34,7 +34,7 @@ const PORTS: [(&str, &str); 3] = [
 ];
 
 /// See the module.
-pub(super) struct Ingress {
+pub(crate) struct Ingress {
     variant: Variant,
     /// Control plane of the gateway.
     mesh: Voile,
@@ -67,7 +67,7 @@ fn free(on: IpAddr) -> Result<SocketAddr, String> {
 }
 
 impl Ingress {
-    pub(super) fn new(variant: Variant) -> Self {
+    pub(crate) fn new(variant: Variant) -> Self {
         let mesh = Voile::variant(Variant {
             program: variant.program.clone(),
             ..Variant::plain(&format!("{}-gateway", variant.name))

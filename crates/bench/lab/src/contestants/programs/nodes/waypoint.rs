@@ -10,19 +10,19 @@ use voile_host::ready::Probe;
 
 use super::{ADMIN, METRICS, READINESS};
 use crate::contestants::certificates;
-use crate::contestants::envoy::statistics;
 use crate::contestants::instance::{HBONE, Hop, Instance, WAYPOINT, WatchPoint};
 use crate::contestants::listeners::{SERVER_ID, fill};
 use crate::contestants::pair::{STATUS_PORT, write};
-use crate::contestants::voile::{self, metric, tell};
+use crate::contestants::programs::envoy::statistics;
+use crate::contestants::programs::voile::{self, metric, tell};
 use crate::definition::Variant;
 use crate::events::READY_PATH;
 use crate::find;
 use crate::network::{HTTP_PORT, Pod, TCP_PORT};
 use crate::shared_processes::Lab;
 
-const MESH: &str = include_str!("../../../../../../benchmarks/voile/mesh-waypoint.yaml");
-const ENVOY: &str = include_str!("../../../../../../benchmarks/peers/envoy/waypoint.yaml");
+const MESH: &str = include_str!("../../../../../../../benchmarks/voile/mesh-waypoint.yaml");
+const ENVOY: &str = include_str!("../../../../../../../benchmarks/peers/envoy/waypoint.yaml");
 /// Namespace label for its pods. In the template, the label of the waypoint stands below it.
 const AMBIENT: &str = "    istio.io/dataplane-mode: ambient\n";
 /// The Gateway, its pod and its account.

@@ -145,7 +145,7 @@ fn inserted(
 }
 
 /// Number of requests that the filters have judged as the outfit requires, by Envoy's statistics. Empty if no statistic shows it.
-pub(in crate::contestants) fn judged(
+pub(crate) fn judged(
     outfit: &ContestantSetup,
     statistics: &BTreeMap<String, u64>,
 ) -> Vec<RecordedOutput> {

@@ -26,10 +26,7 @@ const PORTS_OF_POLICY: &str = "  portLevelMtls:\n";
 const BINDING: &str = "selector: {matchLabels: {app: server}}";
 
 /// A second pair of servers, where the first one is.
-pub(in crate::contestants) fn second(
-    lab: &Lab<'_>,
-    folder: &Path,
-) -> Result<(Echo, Vec<Process>), String> {
+pub(crate) fn second(lab: &Lab<'_>, folder: &Path) -> Result<(Echo, Vec<Process>), String> {
     if let Some(far) = lab.far {
         let what = AgentProgram::Echo {
             sink: false,
@@ -87,9 +84,7 @@ impl SidecarChanges {
 }
 
 /// Kills a control plane without warning.
-pub(in crate::contestants) fn kill(
-    control: &mut SupervisedChild,
-) -> Result<EffectEvidence, String> {
+pub(crate) fn kill(control: &mut SupervisedChild) -> Result<EffectEvidence, String> {
     control.signal(Signal::KILL);
     match control.wait(STOP_GRACE) {
         Some(_) => Ok(EffectEvidence::AtOnce(

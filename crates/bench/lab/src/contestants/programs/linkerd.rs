@@ -15,9 +15,9 @@ use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get};
 
 use self::mesh::{CLIENT_NAME, CONTROL_NAME, LinkerdFiles, SERVER_NAME};
-use super::captured::{Calls, CapturedPods, Redirection};
-use super::certificates::Leaf;
 use super::voile::counted;
+use crate::contestants::captured::{Calls, CapturedPods, Redirection};
+use crate::contestants::certificates::Leaf;
 use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, ExpectedOutput, IdentityProbe, RecordedOutput, peers_folder,
 };
@@ -29,7 +29,7 @@ use crate::plan::RequestPath;
 use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// Its name in definitions and records.
-pub(super) const NAME: &str = "linkerd2-proxy";
+pub(crate) const NAME: &str = "linkerd2-proxy";
 /// Name of the control plane's process.
 const CONTROL_PROCESS: &str = "linkerd2-proxy-control";
 /// Virtual addresses of the services, and their range.
@@ -53,7 +53,7 @@ const RESPONSES: &str = "response_total";
 const OPENED: &str = "tcp_open_total";
 
 /// linkerd2-proxy as it was found.
-pub(super) struct Linkerd {
+pub(crate) struct Linkerd {
     found: find::PeerProgram,
     running: Option<RunningLinkerd>,
 }
@@ -125,7 +125,7 @@ fn carried(exposition: &str, role: &str, protocol: &str, labels: &[String]) -> u
 }
 
 impl Linkerd {
-    pub(super) fn new(found: find::PeerProgram) -> Self {
+    pub(crate) fn new(found: find::PeerProgram) -> Self {
         Self {
             found,
             running: None,

@@ -7,20 +7,20 @@ use std::path::Path;
 use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
-use super::listeners::fill;
-use super::pair::{PairSide, SidecarProgram, Values, write};
+use crate::contestants::listeners::fill;
+use crate::contestants::pair::{PairSide, SidecarProgram, Values, write};
 use crate::find;
 use crate::shared_processes::Lab;
 
-const CLIENT_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/pipy/client.js");
-const SERVER_TEMPLATE: &str = include_str!("../../../../../benchmarks/peers/pipy/server.js");
+const CLIENT_TEMPLATE: &str = include_str!("../../../../../../benchmarks/peers/pipy/client.js");
+const SERVER_TEMPLATE: &str = include_str!("../../../../../../benchmarks/peers/pipy/server.js");
 const NAME: &str = "pipy";
 
 /// Pipy as it was found.
-pub(super) struct Pipy(find::PeerProgram);
+pub(crate) struct Pipy(find::PeerProgram);
 
 impl Pipy {
-    pub(super) fn new(found: find::PeerProgram) -> Self {
+    pub(crate) fn new(found: find::PeerProgram) -> Self {
         Self(found)
     }
 }

@@ -10,7 +10,7 @@
 
 pub(crate) mod agent;
 mod changes;
-pub(super) mod waypoint;
+pub(crate) mod waypoint;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -25,14 +25,14 @@ use voile_host::ready::{Probe, http_get};
 use self::agent::{Agent, NodePod};
 use self::changes::{NodeChanges, SecondServer};
 use self::waypoint::{GRPC_PORT, Waypoint, WaypointProgram};
-use super::agent_services::SECOND;
-use super::captured::{Calls, CapturedPods, Redirection};
-use super::listeners::fill;
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
+use crate::contestants::agent_services::SECOND;
+use crate::contestants::captured::{Calls, CapturedPods, Redirection};
 use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, GeneratorTraffic, IdentityProbe, changed, peers_folder,
 };
 use crate::contestants::instance::{CLIENT_NODE, CONTROL, HBONE, Instance, SERVER_NODE, WAYPOINT};
+use crate::contestants::listeners::fill;
 use crate::definition::{EventAction, Variant};
 use crate::events::{EffectEvidence, READY_PATH};
 use crate::find;
@@ -41,7 +41,7 @@ use crate::plan::RequestPath;
 use crate::proof::pace;
 use crate::shared_processes::{Lab, READY_BOUND, STOP_GRACE};
 
-const MESH: &str = include_str!("../../../../../benchmarks/voile/mesh-node.yaml");
+const MESH: &str = include_str!("../../../../../../benchmarks/voile/mesh-node.yaml");
 /// The namespace of client and server, in the cluster's sense.
 const NAMESPACE: &str = "lab";
 /// Service account whose tokens may request certificates in the names of its pods.
@@ -232,7 +232,7 @@ fn ztunnel(spec: Spec, plan: &NodePlan<'_>, workers: u32) -> Spec {
 }
 
 /// See the module.
-pub(super) struct Nodes {
+pub(crate) struct Nodes {
     /// The contestant's.
     name: String,
     program: Program,
@@ -309,13 +309,13 @@ impl RunningNodes {
 }
 
 impl Nodes {
-    pub(super) fn new(program: Program) -> Self {
+    pub(crate) fn new(program: Program) -> Self {
         let (name, prefix) = (program.name().to_owned(), program.prefix());
         Self::of(program, None, name, &prefix)
     }
 
     /// Voile's, with that waypoint between them: so waypoints differ and nothing else.
-    pub(super) fn around(before: WaypointProgram, name: &str) -> Self {
+    pub(crate) fn around(before: WaypointProgram, name: &str) -> Self {
         let variant = match &before {
             WaypointProgram::Voile(variant) => variant.clone(),
             WaypointProgram::Envoy(_) => Variant::plain("voile"),
