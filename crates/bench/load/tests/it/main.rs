@@ -6,24 +6,16 @@
 )]
 
 mod bulk;
-mod cost;
 mod datagrams;
-mod described;
-mod descriptions;
 mod echo;
+mod grpc;
 mod hostile;
 mod load;
-mod misbehaving;
 mod mixed;
 mod multiplexed;
-mod past;
 mod relay;
 mod responses;
-mod schedules;
-mod sealed;
+mod results;
 mod server;
-mod strangers;
-mod talkative;
 mod tls;
-mod truth;
 mod websocket;

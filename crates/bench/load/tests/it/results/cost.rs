@@ -14,7 +14,7 @@ use crate::server::{PATIENCE, Served, loopback};
 
 /// Tells the process under valgrind where to send requests.
 const ORDERS: &str = "VOILE_TEST_LOAD_COST";
-const SUBJECT: &str = "cost::subject";
+const SUBJECT: &str = "results::cost::subject";
 /// Number of requests; large enough to hide one-time costs.
 const COUNTED: u64 = 4_000;
 /// Margin above the bound. Processors differ in the vector instructions that their libraries choose, and machines in how many

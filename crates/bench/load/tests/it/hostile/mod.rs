@@ -1,6 +1,9 @@
 //! HTTP/2 peers that break the rules, stall, or go away: the generator names what happened to every request and ends in
 //! time; the echo server closes what is hostile and serves the next client.
 
+mod misbehaving;
+mod talkative;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;

@@ -1,5 +1,8 @@
 //! The echo server's answers as tables, and its behaviour with hostile or unlucky clients.
 
+mod sealed;
+mod strangers;
+
 use std::io::{Read, Write};
 use std::time::Duration;
 

@@ -1,0 +1,4 @@
+//! gRPC by description, and the descriptions that the echo server gives.
+
+mod described;
+mod descriptions;
