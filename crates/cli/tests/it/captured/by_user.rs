@@ -14,7 +14,7 @@ use super::{
     redirect,
 };
 use crate::mesh::{Process, application, get, series, wait_until};
-use crate::up_netns::is_root;
+use crate::up::netns::is_root;
 
 const REQUEST: &[u8] = b"GET /who HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n";
 

@@ -9,9 +9,9 @@ use http::Request;
 use voile_testkit::prerequisites::{Prerequisite, program};
 
 use super::{Captured, FAR, SERVER, VIP, WORLD, listen, local, resources};
-use crate::http2::{connect, play};
 use crate::mesh::resolver::ask;
 use crate::mesh::{Process, application, wait_until};
+use crate::traffic::http2::{connect, play};
 
 /// Answers every request with who it is.
 fn answer(listener: TcpListener, name: &'static str) {

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use bytes::Bytes;
 
 use super::{Captured, connect, listen};
-use crate::http2::{call, message, play};
+use crate::traffic::http2::{call, message, play};
 
 /// The service's own address.
 const MIXED: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 11);

@@ -3,11 +3,11 @@
 
 use super::served::{bootstrap, both_ways, serve, status};
 use super::stage::{HTTP, OURS, Stage, THEIRS};
-use crate::authorization::in_force;
-use crate::custom::authorizer::{Authorizer, http};
-use crate::custom::{free, over_http, provider};
 use crate::mesh::exchange;
 use crate::mesh::issuer::{Issuer, KeyServer, Say};
+use crate::policies::authorization::in_force;
+use crate::policies::custom::authorizer::{Authorizer, http};
+use crate::policies::custom::{free, over_http, provider};
 
 const ISSUER: &str = "https://issuer.example";
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::process::Envoy;
 use super::served::{bootstrap, both_ways, serve, status};
 use super::stage::{HTTP, OURS, Stage, TCP, THEIRS};
-use crate::authorization::in_force;
 use crate::mesh::{Process, application, get, read_to_end, wait_until};
+use crate::policies::authorization::in_force;
 
 /// Number of moves of the routes.
 const MOVES: usize = 12;

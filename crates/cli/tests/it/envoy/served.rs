@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::stage::{AUTO, HTTP, OURS, Stage, THEIRS};
-use crate::authorization::in_force;
 use crate::mesh::{Process, application, get, wait_until};
+use crate::policies::authorization::in_force;
 
 /// Forbids requests to either pod for `/secret`.
 const NO_SECRETS: &str = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: no-secrets, namespace: shop}\n\

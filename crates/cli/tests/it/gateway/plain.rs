@@ -256,7 +256,7 @@ fn a_proxy_obeys_nothing_that_is_for_another_role() {
 #[test]
 fn tokens_are_verified_at_the_door_and_say_what_goes_on() {
     let issuer = Issuer::new("https://issuer.example", "one");
-    let rule = crate::tokens::rule(
+    let rule = crate::policies::tokens::rule(
         &issuer,
         ", outputClaimToHeaders: [{header: x-user, claim: sub}]",
     );
@@ -290,7 +290,7 @@ fn a_gateways_log_tells_no_token_of_a_query() {
     let security = format!(
         "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: door, namespace: shop}}\n\
          spec: {{selector: {{matchLabels: {{app: gateway}}}}, jwtRules: [{}]}}\n---\n",
-        crate::tokens::rule(&issuer, ", fromParams: [pass]")
+        crate::policies::tokens::rule(&issuer, ", fromParams: [pass]")
     );
     let edge = Edge::start(
         "",
@@ -323,7 +323,7 @@ fn a_gateway_routes_by_what_a_verified_token_says_and_by_nobody_elses_word() {
     let security = format!(
         "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: door, namespace: shop}}\n\
          spec: {{selector: {{matchLabels: {{app: gateway}}}}, jwtRules: [{}]}}\n---\n",
-        crate::tokens::rule(&issuer, "")
+        crate::policies::tokens::rule(&issuer, "")
     );
     let answer = |wanted: &str, status: u16| {
         format!("{{match: [{{{wanted}}}], directResponse: {{status: {status}}}}}")

@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use super::{Heard, backends};
+use crate::gateway::http3::quic::{self, dial};
 use crate::gateway::http3::{client, get_at};
-use crate::gateway::quic::{self, dial};
 use crate::gateway::tls::curl_at;
 use crate::mesh::certificates::Keys;
 use crate::mesh::wait_until;

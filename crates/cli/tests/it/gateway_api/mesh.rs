@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use super::data::replay;
 use super::{Expectation, Heard, answer, backends};
+use crate::control_plane::insight::asked;
 use crate::gateway::say;
 use crate::gateway::streams::{greet, heard};
-use crate::insight::asked;
 use crate::mesh::{HTTP_PORT, Mesh, TCP_PORT, application, get, wait_until};
 
 /// Routes of the Service that the client calls, of its own namespace and of another, and who may be led to.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Version};
 
-use crate::http2::message;
 use crate::mesh::Answer;
+use crate::traffic::http2::message;
 
 /// No read of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);

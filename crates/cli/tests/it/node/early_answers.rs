@@ -1,9 +1,9 @@
 //! Answers that come before the request's body is over, through node proxies and a waypoint.
 
-use super::waypoint_hostile::started_with;
 use super::*;
 use crate::captured::connect;
-use crate::early_answers::{all_are_answered, refuse};
+use crate::node::waypoint::hostile::started_with;
+use crate::traffic::early_answers::{all_are_answered, refuse};
 
 /// Services whose application refuses: behind the waypoint, and behind node proxies only. A policy of the waypoint's
 /// refuses a path of the first.

@@ -8,9 +8,9 @@ use rustix::process::Signal;
 
 use crate::mesh::load::lost;
 use crate::mesh::wait_until;
-use crate::rollout::{caller, make_outbox};
 use crate::up::Up;
-use crate::up_netns::{ask_inside, enters_namespaces, sidecars, start_with};
+use crate::up::netns::{ask_inside, enters_namespaces, sidecars, start_with};
+use crate::up::rollout::{caller, make_outbox};
 
 /// A server that takes mutual TLS alone, with a sidecar.
 const WEB: &str = r#"

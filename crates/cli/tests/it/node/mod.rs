@@ -1,35 +1,23 @@
 //! Node proxies in networks of their own: handed their pods by an agent's socket as Istio's CNI agent does it, certificates in
 //! the pods' names, tunnels of mutual TLS between them. Without namespaces tests say so and are skipped.
 
-mod beside_ztunnel;
 mod early_answers;
 mod everything;
 mod handover;
 mod hostile;
-mod hostile_memory;
-mod hostile_pods;
 mod introduced;
-mod istiod;
 mod migration;
 mod mixed;
 mod named;
 mod names;
 mod nearby;
 mod networks;
-mod networks_beside;
-mod networks_sidecars;
 mod once_more;
+mod peers;
 mod revoked;
-mod sandwich;
 mod scenarios;
 mod up;
 mod waypoint;
-mod waypoint_hostile;
-mod waypoint_keys;
-mod waypoint_on_demand;
-mod waypoint_policies;
-mod waypoint_rules;
-mod waypoint_telemetry;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};

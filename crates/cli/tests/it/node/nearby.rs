@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::waypoint_hostile::{GATE, start_gate};
 use super::*;
+use crate::node::waypoint::hostile::{GATE, start_gate};
 
 /// Pods of the shop, where they are.
 fn placed(text: &str, places: &[(&str, &str)]) -> String {

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::Signal;
 
 use crate::mesh::{get, wait_until};
-use crate::up_netns::{COURT, client, start_with};
+use crate::up::netns::{COURT, client, start_with};
 
 /// The server's pod by its name.
 const HEADS: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: heads, namespace: court}\n\

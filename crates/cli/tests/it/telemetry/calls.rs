@@ -15,8 +15,8 @@ use voile_proto::trace::span::SpanKind;
 
 use super::receiver::{Manner, Receiver};
 use super::{CALLER, TRACE, apply, collectors, hex, mesh_config, tag, telemetry};
-use crate::http2::{call, connect, message, play};
 use crate::mesh::{Mesh, series, wait_until};
+use crate::traffic::http2::{call, connect, message, play};
 
 /// Headers of the request that the application echoes.
 const TOLD: [&str; 9] = [

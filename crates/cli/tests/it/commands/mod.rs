@@ -1,0 +1,11 @@
+//! Commands about folders and records: what they print, and how they end.
+
+mod analyze;
+mod explain;
+mod export;
+mod graph;
+mod inject;
+mod install;
+mod load;
+mod tools_agree;
+mod wait;

@@ -1,0 +1,200 @@
+//! Commands that find the mesh of `voile up` by itself: what they show, who they show it to, and `voile stop`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use voile_testkit::prerequisites::{Prerequisite, skip};
+
+use crate::mesh::{get, wait_until};
+use crate::up::{PAIR, Up, bookstore, pair};
+use crate::up::netns::{NOBODY, is_root, start};
+
+/// The answer of a command in JSON.
+fn json(up: &Up, words: &[&str]) -> Value {
+    let (code, said) = up.command(&[words, &["-o", "json"]].concat());
+    assert_eq!(code, Some(0), "{words:?}: {said}");
+    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{words:?}: {error}: {said}"))
+}
+
+/// The answer of `voile status` when every proxy has what it should.
+fn in_sync(up: &Up, words: &[&str]) -> String {
+    let mut answer = String::new();
+    wait_until("every proxy is in sync", || {
+        let (code, said) = up.command(words);
+        answer = said;
+        code == Some(0)
+    });
+    answer
+}
+
+/// Waits until this pair has an edge, and returns it.
+fn edge(up: &Up, source: &str, destination: &str) -> Value {
+    let mut found = Value::Null;
+    wait_until(&format!("{source} calls {destination}"), || {
+        let page = json(up, &["edges", "--total"]);
+        let rows = page["rows"].as_array().expect("rows").clone();
+        let mut rows = rows.into_iter();
+        let meant = |row: &Value| row["source"] == source && row["destination"] == destination;
+        found = rows.find(meant).unwrap_or_default();
+        !found.is_null()
+    });
+    found
+}
+
+/// What holds in both isolations.
+fn everything_is_found(up: &mut Up, url: std::net::SocketAddr) {
+    assert_eq!(get(url, "/").expect("an answer").status, 200);
+    let said = in_sync(up, &["status"]);
+    for part in [
+        "): ready\n",
+        "bookstore/storefront",
+        " 0 errors in the configuration",
+        "bookstore/reviews-",
+    ] {
+        assert!(said.contains(part), "{part:?}: {said}");
+    }
+    let found = edge(up, "bookstore/reviews", "bookstore/ratings");
+    assert_eq!(found["mutual_tls"], 1.0, "{found}");
+    assert!(found["success"].as_f64() > Some(0.5), "{found}");
+    let ratings = found["destination_identities"].to_string();
+    assert!(ratings.contains("/ns/bookstore/sa/"), "{found}");
+    let top = json(up, &["top", "--total", "-n", "bookstore"]);
+    let rows = top["rows"].as_array().expect("rows");
+    assert!(
+        rows.iter()
+            .any(|row| row["destination"] == "bookstore/ratings"),
+        "{top}"
+    );
+    let page = json(up, &["config", "bookstore/reviews-0"]);
+    assert!(
+        page[0]["resources"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty()),
+        "{page}"
+    );
+    let (code, said) = up.command(&["events", "--past", "--for", "1s"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("connect"), "{said}");
+
+    let (code, said) = up.command(&["logs", "bookstore/reviews"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("bookstore.reviews-1.sidecar: "), "{said}");
+    let asked = [
+        "explain",
+        "--to",
+        "bookstore/ratings",
+        "--from",
+        "bookstore/reviews",
+    ];
+    let (code, said) = up.command(&asked);
+    assert_eq!(code, Some(0), "{said}");
+
+    let (code, said) = up.command(&["stop"]);
+    assert_eq!(
+        (code, said.contains("has ended")),
+        (Some(0), true),
+        "{said}"
+    );
+    assert!(up.wait().success());
+    assert_eq!(up.left_behind(), Vec::<PathBuf>::new());
+    let (code, said) = up.command(&["edges"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("no mesh runs on this machine"), "{said}");
+    let (code, said) = up.command(&["status"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("cure: voile up FOLDER"), "{said}");
+}
+
+#[test]
+fn commands_find_a_mesh_on_loopback_and_stop_it() {
+    let mut up = Up::start(bookstore, &[]);
+    let published = up.ready();
+    everything_is_found(&mut up, published["bookstore/storefront"]);
+}
+
+#[test]
+fn commands_find_a_mesh_in_namespaces_and_stop_it() {
+    let Some((mut up, published)) = start(bookstore, None) else {
+        return;
+    };
+    everything_is_found(&mut up, published["bookstore/storefront"]);
+}
+
+#[test]
+fn root_finds_the_mesh_of_another_user() {
+    if !is_root() {
+        return skip(Prerequisite::Root, "another user's mesh");
+    }
+    let Some((up, _)) = start(bookstore, Some(NOBODY)) else {
+        return;
+    };
+    let said = in_sync(&up, &["status"]);
+    assert!(said.contains("): ready\n"), "{said}");
+}
+
+/// Nobody may call `web`.
+fn denied(folder: &Path) {
+    let policy = r#"---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: nobody, namespace: pair}
+spec: {selector: {matchLabels: {app: web}}, action: DENY, rules: [{to: [{operation: {paths: ["/*"]}}]}]}
+"#;
+    fs::write(folder.join("pair.yaml"), format!("{PAIR}{policy}")).expect("written");
+}
+
+#[test]
+fn what_a_policy_denies_is_on_its_edge() {
+    let mut up = Up::start(denied, &[]);
+    let published = up.ready();
+    let status = |answer: Option<u16>| answer.is_some_and(|status| status >= 400);
+    let answer = get(published["pair/plain"], "/")
+        .ok()
+        .map(|answer| answer.status);
+    assert!(status(answer), "{answer:?}");
+    let found = edge(&up, "pair/plain-0", "pair/web-0");
+    assert!(found["denied"].as_f64() > Some(0.0), "{found}");
+    assert_eq!(
+        (&found["success"], &found["mutual_tls"]),
+        (&0.0.into(), &0.0.into()),
+        "{found}"
+    );
+    let (code, said) = up.command(&["edges", "--total", "--failing"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("pair/web") && said.contains("DENIED"),
+        "{said}"
+    );
+}
+
+#[test]
+fn of_several_meshes_one_is_chosen_by_folder_or_process() {
+    let mut first = Up::start(pair, &[]);
+    first.ready();
+    let mut second = Up::start_beside(&first, pair, &[]);
+    second.ready();
+    let (code, said) = first.command(&["status"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("2 meshes run on this machine; choose one:"),
+        "{said}"
+    );
+    let folder = first.file("").display().to_string();
+    for named in [first.pid().to_string(), folder] {
+        let said = in_sync(&first, &["status", "--mesh", &named]);
+        assert!(
+            said.contains(&format!("(process {}, ", first.pid())),
+            "{said}"
+        );
+    }
+    let (code, said) = first.command(&["status", "--mesh", "/nowhere"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("no mesh of `/nowhere` runs"), "{said}");
+    let pid = second.pid().to_string();
+    let (code, said) = first.command(&["stop", "--mesh", &pid]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(second.wait().success());
+    in_sync(&first, &["status"]);
+}

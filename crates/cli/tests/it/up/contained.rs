@@ -1,0 +1,204 @@
+//! Attacks of a hostile application from its pod under `voile up` as root: the application tries them and
+//! reports the results.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use voile_testkit::prerequisites::{Prerequisite, skip};
+
+use crate::mesh::{get, wait_until};
+use crate::up::netns::{is_root, start_with};
+
+/// Tries what an application must not do; `could NAME` is said for what it did. It changes nothing of the host.
+const ATTEMPTS: &str = r#"
+could() { echo "could $1"; }
+echo "uid $(id -u)"
+grep -E '^(Cap(Inh|Prm|Eff|Bnd|Amb)|NoNewPrivs)' /proc/self/status | tr -d '\t'
+[ "$(cat marker.txt)" = marker ] && could read-the-working-folder
+[ "$FROM_MAP" = map ] && [ "$P_KEY" = secret ] && could read-its-variables
+ulimit -c | grep -q '^0$' || could dump-core
+for file in "$STATE"/* "$RUN"/state/* "$RUN"/tokens/* "$RUN"/logs/*; do
+  cat "$file" >/dev/null 2>&1 && could "read-$file"
+done
+for folder in "$RUN" "$STATE" ../tmp/*/ ../state; do
+  [ -n "$(ls -A "$folder" 2>/dev/null)" ] && could "list-$folder"
+done
+for descriptor in /proc/$$/fd/*; do
+  case "$(readlink "$descriptor")" in *socket:*|*anon_inode*|*/state/*|*/tokens/*) could "use-descriptor-$descriptor" ;; esac
+done
+grep 'Max processes' /proc/self/limits | awk '{ print "processes " $4 }'
+own=" $$ "
+pid=1
+while [ $pid -lt 400 ]; do
+  case "$own" in *" $pid "*) ;; *)
+    if [ -d /proc/$pid ] && ! grep -q "PPid:.$$\$" /proc/$pid/status 2>/dev/null; then could "see-process-$pid"; fi
+    cat /proc/$pid/environ >/dev/null 2>&1 && [ -s /proc/$pid/environ ] && could "read-environment-of-$pid"
+    head -c 1 /proc/$pid/mem 2>&1 | grep -qi 'denied\|no such' || could "open-memory-of-$pid"
+    ls /proc/$pid/root/ >/dev/null 2>&1 && could "enter-root-of-$pid"
+    kill -0 $pid 2>/dev/null && could "signal-$pid" ;;
+  esac
+  pid=$((pid + 1))
+done
+touch written-by-application 2>/dev/null && could write-the-working-folder
+(ulimit -Hn 100000000) 2>/dev/null && could raise-its-limits
+nsenter -t 1 -n true 2>/dev/null && could enter-a-network
+uncovered=$(unshare -Urm sh -c 'umount "$1"; umount -l "$1"; umount /proc; ls -A "$1"; mount --bind / /mnt && ls -A "/mnt$1"' sh "$RUN" 2>/dev/null)
+[ -n "$uncovered" ] && could uncover-the-run-folder
+mount -t tmpfs none /mnt >/dev/null 2>&1 && could mount
+umount "$RUN" >/dev/null 2>&1 && could umount
+chroot / /bin/true >/dev/null 2>&1 && could chroot
+[ -w /proc/sys/kernel/core_pattern ] && could change-the-kernel
+[ -w /etc/passwd ] && could write-etc
+[ -r /etc/shadow ] && could read-shadow
+becomes=$("$SETUID" -u 2>/dev/null)
+[ -n "$becomes" ] && [ "$becomes" != "$(id -u)" ] && could gain-root-by-setuid
+echo "end of attempts"
+exec "$VOILE" echo --listen 0.0.0.0:8080
+"#;
+
+fn hostile(folder: &Path, security: &str) {
+    let root = folder.parent().expect("a parent");
+    fs::write(folder.join("marker.txt"), "marker").expect("written");
+    fs::write(folder.join("attempts.sh"), ATTEMPTS).expect("written");
+    // A setuid program of root's that says who it runs as.
+    let setuid = folder.join("id");
+    fs::copy("/usr/bin/id", &setuid).expect("copied");
+    fs::set_permissions(&setuid, fs::Permissions::from_mode(0o4755)).expect("setuid");
+    let (state, run) = (root.join("state"), root.join("tmp"));
+    let text = format!(
+        r#"
+apiVersion: v1
+kind: Namespace
+metadata: {{name: den, labels: {{istio-injection: enabled}}}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: map, namespace: den}}
+data: {{FROM_MAP: map}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {{name: secret, namespace: den}}
+stringData: {{KEY: secret}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: app, namespace: den}}
+spec: {{type: LoadBalancer, selector: {{app: app}}, ports: [{{name: http, port: 8080}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: app, namespace: den, labels: {{app: app}}}}
+spec:
+  {security}
+  containers:
+  - name: app
+    command: [sh, -c, 'RUN=$(echo {run}/voile-up-*) exec sh attempts.sh']
+    env:
+    - {{name: STATE, value: "{state}"}}
+    - {{name: SETUID, value: "{setuid}"}}
+    envFrom: [{{configMapRef: {{name: map}}}}, {{prefix: P_, secretRef: {{name: secret}}}}, {{configMapRef: {{name: none, optional: true}}}}]
+"#,
+        run = run.display(),
+        state = state.display(),
+        setuid = setuid.display(),
+    );
+    fs::write(folder.join("den.yaml"), text).expect("written");
+}
+
+/// The application's reports, by their first word; `None` if namespaces are not available.
+fn attempts(security: &str, closed: bool) -> Option<BTreeMap<String, Vec<String>>> {
+    let state = tempfile::tempdir().expect("a folder");
+    // The process that starts the mesh may have left a descriptor open.
+    let (left_open, _) = UnixStream::pair().expect("sockets");
+    rustix::io::fcntl_setfd(&left_open, rustix::io::FdFlags::empty()).expect("inherited");
+    let text = state.path().join("state").to_string_lossy().into_owned();
+    let fill = |folder: &Path| {
+        hostile(folder, security);
+        if closed {
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).expect("closed");
+        }
+        let root = folder.parent().expect("a parent");
+        std::os::unix::fs::symlink(&text, root.join("state")).expect("linked");
+    };
+    let (up, published) = start_with(fill, None, &["--state", &text])?;
+    let log = || up.log("den.app-0.app");
+    wait_until("the attempts are over", || {
+        log().contains("end of attempts")
+    });
+    let to = published["den/app"];
+    wait_until("the application serves", || {
+        get(to, "/").is_ok_and(|answer| answer.status == 200)
+    });
+    assert!(
+        Path::new(&text).join("root-cert.pem").exists(),
+        "there was something to read"
+    );
+    let mut said: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in log().lines() {
+        let (word, rest) = line.split_once([' ', ':']).unwrap_or((line, ""));
+        said.entry(word.to_owned())
+            .or_default()
+            .push(rest.to_owned());
+    }
+    Some(said)
+}
+
+#[test]
+fn an_application_of_roots_mesh_has_no_privileges_and_sees_no_keys_and_no_processes() {
+    if !is_root() {
+        return skip(
+            Prerequisite::Root,
+            "only root's mesh gives its pods other users",
+        );
+    }
+    for closed in [false, true] {
+        let Some(said) = attempts("", closed) else {
+            return;
+        };
+        assert_eq!(
+            said["could"],
+            ["read-the-working-folder", "read-its-variables"],
+            "{said:?}"
+        );
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(said[set], ["0000000000000000"], "{set}");
+        }
+        assert_eq!(said["NoNewPrivs"], ["1"]);
+        let most = voile_host::confinement::MAX_PROCESSES.to_string();
+        assert_eq!(said["processes"], [most]);
+        let uid: u32 = said["uid"][0].parse().expect("a number");
+        assert!(uid > 1000, "{uid}");
+    }
+}
+
+#[test]
+fn a_pod_runs_as_the_user_it_names_and_is_that_user_for_itself_alone() {
+    if !is_root() {
+        return skip(
+            Prerequisite::Root,
+            "only root's mesh gives its pods other users",
+        );
+    }
+    for (security, user) in [
+        (
+            "securityContext: {runAsUser: 4711, runAsGroup: 4712}",
+            "4711",
+        ),
+        ("securityContext: {runAsUser: 0, runAsGroup: 0}", "0"),
+    ] {
+        let Some(said) = attempts(security, false) else {
+            return;
+        };
+        assert_eq!(said["uid"], [user]);
+        assert_eq!(said["CapBnd"], ["0000000000000000"]);
+        assert_eq!(
+            said["could"],
+            ["read-the-working-folder", "read-its-variables"],
+            "{user}: {said:?}"
+        );
+    }
+}
