@@ -1,6 +1,7 @@
-//! Every source file says why it exists, none outgrows its room, and every `expect` outside tests states an invariant.
+//! Every source file says why it exists, no file and no folder outgrows its room, and every `expect` outside tests states an invariant.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// Lines of one file; beyond it, it is two rooms.
 const MAX_FILE_LINES: usize = 800;
@@ -35,6 +36,47 @@ fn no_source_file_outgrows_its_room() {
         lines if lines > MAX_FILE_LINES => vec![format!("{}: {lines} lines", path.display())],
         _ => vec![],
     });
+}
+
+/// Source files of one folder; beyond it, it is two folders.
+const MAX_FOLDER_FILES: usize = 16;
+
+/// Folders that hold more. A number may only fall; a folder that fits leaves the list.
+const LARGE_FOLDERS: &[(&str, usize)] = &[
+    // A file of three lines for each fuzz target, and the properties behind them.
+    ("fuzz/drivers/fuzz_targets", 29),
+    ("fuzz/src", 18),
+    ("crates/planes/kubernetes/tests/it", 20),
+    ("crates/planes/kubernetes/src", 18),
+    ("crates/resources/model/src", 18),
+    ("crates/resources/model/tests/it", 17),
+];
+
+#[test]
+fn no_folder_outgrows_its_room() {
+    let root = super::root();
+    let mut files: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    for path in super::files_of("rs") {
+        let folder = path.parent().unwrap_or(&root);
+        let folder = folder.strip_prefix(&root).unwrap_or(folder);
+        *files.entry(folder.to_owned()).or_default() += 1;
+    }
+    let is_wrong = |(folder, count): &(&PathBuf, &usize)| {
+        let listed = LARGE_FOLDERS
+            .iter()
+            .find(|(name, _)| Path::new(name) == *folder);
+        **count > listed.map_or(MAX_FOLDER_FILES, |(_, most)| *most)
+    };
+    let complaints: Vec<String> = files
+        .iter()
+        .filter(is_wrong)
+        .map(|(folder, count)| format!("{}: {count} source files", folder.display()))
+        .collect();
+    assert!(
+        complaints.is_empty(),
+        "make rooms\n{}",
+        complaints.join("\n")
+    );
 }
 
 /// A test that prints this by itself is neither recorded nor failed where its prerequisite is required.
