@@ -8,8 +8,8 @@ use serde_json::Value;
 use voile_testkit::prerequisites::{Prerequisite, skip};
 
 use crate::mesh::{get, wait_until};
-use crate::up::{PAIR, Up, bookstore, pair};
 use crate::up::netns::{NOBODY, is_root, start};
+use crate::up::{PAIR, Up, bookstore, pair};
 
 /// The answer of a command in JSON.
 fn json(up: &Up, words: &[&str]) -> Value {
