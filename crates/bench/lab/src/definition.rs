@@ -20,7 +20,6 @@ use toml::Spanned;
 use voile_report::record::{FigureTarget, ValueKind};
 
 use crate::find::ENVOY_XDS;
-use crate::plan::Cell;
 use cells::CellOptions;
 pub use events::{EventAction, ScheduledEvent};
 pub use generated::Generated;
@@ -32,6 +31,7 @@ pub(crate) use generated::{
 pub use hooks::Hook;
 pub use isolation::{CpuSet, Isolation, SidecarLimits};
 pub(crate) use peers::{AccessLog, PeerFeatures};
+use voile_report::record::CellKey as Cell;
 use written::{ComplaintLocation, Written, WrittenValidity};
 
 /// The definition that `voile bench quick` runs, part of the program so that it runs from anywhere.

@@ -44,14 +44,18 @@ pub use definition::{
     ScheduledEvent, SidecarLimits, Variant, quick,
 };
 pub use environment::now;
-pub use experiment::{ExperimentOutcome, Settings, can_run, run};
+pub use experiment::{Settings, can_run, run};
 pub use find::{FoundPeers, Nginx, PeerProgram, fortio, peers, program_of};
 pub use generators::{GeneratorSettings, generators, measure_generators, write_generators};
 pub use graph::{GraphSettings, measure_graph, write_graph};
 pub use node_crowd::{NodeCrowdSettings, measure_node_crowd, write_node_crowd};
 pub use path_privacy::without as without_places;
-pub use plan::{Cell, SlicePlan};
+pub use plan::SlicePlan;
 pub use preset::{preset, presets};
-pub use record_folder::{Format, RECORD, RedrawnFiles, default_folder, read, redraw, write_plots};
+pub use record_folder::{
+    ExperimentOutcome, Format, RECORD, RedrawnFiles, default_folder, read, redraw, write_plots,
+};
 pub use record_writer::RecordKeeping;
 pub use sidecars::{SidecarSettings, measure_sidecars, write_sidecars};
+/// A measured combination.
+pub use voile_report::record::CellKey as Cell;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::agent::{AgentConnection, AgentProgram};
+use crate::agent::{AgentConnection, AgentProgram, Echo};
 use crate::contestants::instance::Instance;
 use crate::definition::{Definition, EventAction, Isolation};
 use crate::endpoints;
@@ -14,7 +14,7 @@ use crate::network::{self, FabricVisit, Network};
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
 use crate::process_bounds::ProcessBounds;
-use crate::shared_processes::{Echo, HTTP, Lab, TCP, TCP_SINK, start_echo_bound};
+use crate::shared_processes::{HTTP, Lab, TCP, TCP_SINK, start_echo_bound};
 
 /// Servers that contestants lead to.
 #[derive(Clone)]

@@ -4,13 +4,16 @@
 use std::fmt;
 use std::time::Duration;
 
-use voile_report::record::ValueKind;
+use voile_report::record::{CellKey as Cell, ValueKind};
 
 use crate::definition::{
     Asks, Definition, FRESH, Generated, PolicyEffect, RefusalKind, Routes, believed, endpoints,
     has_policies, meeting, refusal,
 };
 use crate::idle::{possible, settling};
+
+/// The most cells of one experiment that are profiled.
+pub(crate) const MAX_PROFILED_CELLS: usize = 24;
 
 /// Time of a slice beside its load: starting the generator, reading samplers. Measured, rounded up.
 const SLICE_OVERHEAD: Duration = Duration::from_millis(120);
@@ -24,9 +27,6 @@ const LOOK_OVERHEAD: Duration = Duration::from_millis(700);
 const TOKEN_SIGNED: Duration = Duration::from_millis(1);
 /// Starting, proving and stopping one contestant.
 const CONTESTANT_OVERHEAD: Duration = Duration::from_secs(3);
-
-/// A measured combination.
-pub use voile_report::record::CellKey as Cell;
 
 /// Path of a cell's requests, for any load: the unit that is started, routed and proven.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -251,7 +251,7 @@ impl SlicePlan {
     pub fn looking(definition: &Definition) -> Duration {
         let cells = definition.cells.iter();
         let looked_at = cells.filter(|cell| !is_started_anew(cell)).count();
-        let looked_at = looked_at.min(crate::profile::MAX_CELLS) as u32;
+        let looked_at = looked_at.min(MAX_PROFILED_CELLS) as u32;
         (definition.warmup + definition.slice + LOOK_OVERHEAD) * 3 * looked_at
     }
 

@@ -14,12 +14,10 @@ use crate::contestants::contestant::CellRoute;
 use crate::contestants::instance::{Hop, Instance};
 use crate::generator::{BrokenSlice, GeneratorRequest, wait_until};
 use crate::packet_capture::{HopCapture, MAX_ANSWERS, PacketCapture, Window};
-use crate::plan::Cell;
 use crate::shared_processes::Lab;
 use crate::slice::measure;
+use voile_report::record::CellKey as Cell;
 
-/// The most cells of one experiment that are looked at.
-pub(crate) const MAX_CELLS: usize = 24;
 /// A hop with less traffic carries no requests, only a keep-alive or a health check.
 const FEW_PACKETS: f64 = 0.05;
 /// Nothing is counted so shortly after the measured part began, or before it ends.

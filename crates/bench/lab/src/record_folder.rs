@@ -19,8 +19,6 @@ use voile_report::plots::Section;
 use voile_report::record::{CellKey, MergedHistogram, Record, SliceRun};
 use voile_report::summarise::summarise;
 
-use crate::control_plane::{CONTROL_PLANE, NODES, SIDECARS, draw_figures};
-use crate::experiment::ExperimentOutcome;
 use crate::path_privacy;
 
 /// The record of an experiment, in its folder.
@@ -74,6 +72,18 @@ pub(crate) fn placeless(record: &Record) -> Result<Record, String> {
 
 fn make(path: &Path) -> Result<(), String> {
     fs::create_dir_all(path).map_err(|e| format!("making {}: {e}", path.display()))
+}
+
+/// Result of a run.
+pub struct ExperimentOutcome {
+    /// The record, summed up.
+    pub record: Record,
+    /// Each slice's histogram in the order of `record.runs`: HdrHistogram V2 deflated, base64.
+    pub histograms: Vec<String>,
+    /// Folder of the record; each round is there already.
+    pub folder: PathBuf,
+    /// Error that ended the run early; none if the run was complete or the user ended it.
+    pub failed: Option<String>,
 }
 
 impl ExperimentOutcome {
@@ -230,7 +240,7 @@ pub fn redraw(folder: &Path) -> Result<RedrawnFiles, String> {
         ));
     }
     if let Some(record) = other::<GraphRecord>(folder, "graph.json")? {
-        crate::graph::draw_graph(&record, folder)?;
+        draw_graph(&record, folder)?;
         return Ok(RedrawnFiles::Comparison(
             record.in_words(),
             record.sections(),
@@ -258,6 +268,39 @@ pub fn redraw(folder: &Path) -> Result<RedrawnFiles, String> {
     summarise(&mut record);
     draw(&record, folder)?;
     Ok(RedrawnFiles::Experiment(Box::new(record)))
+}
+
+/// The file that such a record is drawn from; of real sidecars, its own.
+pub(crate) const CONTROL_PLANE: &str = "control-plane.json";
+pub(crate) const SIDECARS: &str = "sidecars.json";
+pub(crate) const NODES: &str = "nodes.json";
+
+/// Writes the record and its drawings.
+pub(crate) fn write_figures(
+    record: &ControlPlaneRecord,
+    folder: &Path,
+    name: &str,
+) -> Result<(), String> {
+    make(folder)?;
+    write(&folder.join(name), &record.to_json())?;
+    draw_figures(record, folder)
+}
+
+/// Draws what is drawn from it.
+fn draw_figures(record: &ControlPlaneRecord, folder: &Path) -> Result<(), String> {
+    write(&folder.join("report.html"), &record.to_html())?;
+    write(&folder.join("report.md"), &record.to_markdown())
+}
+
+/// Draws what follows from the record.
+pub(crate) fn draw_graph(record: &GraphRecord, folder: &Path) -> Result<(), String> {
+    write(&folder.join("report.html"), &record.to_html())?;
+    write(&folder.join("report.md"), &record.to_markdown())?;
+    write(&folder.join("results.csv"), &record.to_csv())?;
+    match record.picture.is_empty() {
+        true => Ok(()),
+        false => write(&folder.join("graph.svg"), &record.picture),
+    }
 }
 
 /// Files of records that are of no experiment.

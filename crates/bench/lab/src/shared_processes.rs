@@ -4,9 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
-use crate::agent::AgentConnection;
+use crate::agent::{AgentConnection, Echo};
 use crate::contestants::instance::{Hop, WatchPoint};
 use crate::network::Network;
 use crate::plan::{ContestantSetup, RequestPath};
@@ -28,23 +26,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const LOG_LINES: usize = 6;
 /// Characters of each line; some programs print their whole configuration.
 const LOG_LINE_CHARS: usize = 300;
-
-/// Addresses of the servers that all contestants lead to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Echo {
-    /// HTTP in all its versions.
-    pub(crate) http: SocketAddr,
-    /// Bytes back as they came.
-    pub(crate) tcp: SocketAddr,
-}
-
-impl Echo {
-    /// Before there is one.
-    pub(crate) const NOWHERE: Self = Self {
-        http: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-        tcp: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-    };
-}
 
 /// Environment in which contestants start.
 pub(crate) struct Lab<'a> {

@@ -2,20 +2,53 @@
 //! message carries a command line, a program or a path.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 use voile_report::profile::Flame;
 use voile_report::record::{Calibration, Environment};
 
 use crate::packet_capture::HopCapture;
-use crate::shared_processes::Echo;
 
 /// Raised whenever the words below change.
 pub(super) const PROTOCOL: u32 = 2;
 /// Bytes of a frame before the other end has proven itself, and after.
 pub(super) const GREETING_BYTES: usize = 4 << 10;
 pub(super) const FRAME_BYTES: usize = 1 << 20;
+
+/// Addresses of the servers that all contestants lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Echo {
+    /// HTTP in all its versions.
+    pub(crate) http: SocketAddr,
+    /// Bytes back as they came.
+    pub(crate) tcp: SocketAddr,
+}
+
+impl Echo {
+    /// Before there is one.
+    pub(crate) const NOWHERE: Self = Self {
+        http: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+        tcp: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+    };
+}
+
+/// File in which the kernel identifies the current boot.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Identity of the current boot of the kernel.
+pub(super) fn boot() -> String {
+    let text = std::fs::read_to_string(BOOT).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+pub(super) fn profile() -> &'static str {
+    if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    }
+}
 
 /// First frame of each end: proof that the end knows the token. Without an agent's proof it carries the reason of the refusal.
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -18,10 +18,11 @@ mod session;
 mod token;
 
 pub use frames::any_frame;
-pub(crate) use messages::{AgentProgram, PeerOrder, ProcessBound, VoileOrder};
+pub(crate) use messages::{AgentProgram, Echo, PeerOrder, ProcessBound, VoileOrder};
 pub use remote::AgentAddress;
 pub(crate) use remote::{AgentConnection, FarLook, FarProcess, RemoteProcess};
-pub use serve::{AgentSettings, serve_agent};
+pub use serve::serve_agent;
+pub use session::AgentSettings;
 pub use token::Token;
 
 #[cfg(test)]

@@ -12,16 +12,15 @@ use voile_host::sampler::{ProcessResources, Usage};
 use voile_report::profile::Flame;
 use voile_report::record::{Calibration, Environment};
 
-use super::link::{Link, TimedSocket};
+use super::link::{GREETING, Link, TimedSocket};
 use super::messages::{
-    AgentProgram, AgentReply, AgentRequest, AgentWelcome, ClockReading, FRAME_BYTES, Hello,
-    PROTOCOL, StartCommand, StartedProcess,
+    AgentProgram, AgentReply, AgentRequest, AgentWelcome, ClockReading, Echo, FRAME_BYTES, Hello,
+    PROTOCOL, StartCommand, StartedProcess, boot, profile,
 };
-use super::serve::{LET_IN, boot, profile};
 use super::token::Token;
 use crate::contestants::instance::Instance;
 use crate::packet_capture::HopCapture;
-use crate::shared_processes::{Echo, Lab};
+use crate::shared_processes::Lab;
 
 /// Deadline of the connect to an agent.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -107,7 +106,7 @@ impl AgentConnection {
         })
         .map_err(|e| failed("", e))?;
         link.allow(FRAME_BYTES);
-        link.within(Some(LET_IN));
+        link.within(Some(GREETING));
         let welcome: Option<AgentWelcome> = link.receive().map_err(|e| failed("", e))?;
         let welcome =
             welcome.ok_or_else(|| format!("the agent at {name} closed the connection"))?;

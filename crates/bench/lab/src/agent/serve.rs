@@ -13,9 +13,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::ServerConfig;
 
-use super::link::{GREETING, Link, TimedSocket, server_config};
-use super::messages::{AgentWelcome, FRAME_BYTES, Hello, PROTOCOL};
-use super::session::AgentSession;
+use super::link::{Link, TimedSocket, server_config};
+use super::messages::{AgentWelcome, FRAME_BYTES, Hello, PROTOCOL, boot, profile};
+use super::session::{AgentSession, AgentSettings};
 use super::token::Token;
 use crate::environment::environment;
 use crate::find::{FoundPeers, voile_version};
@@ -24,28 +24,8 @@ use crate::find::{FoundPeers, voile_version};
 const STRANGERS: usize = 16;
 /// Interval at which the agent checks if it must end.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// A near end that asks nothing for so long has been forgotten: longer than any slice.
-pub(super) const SILENCE: Duration = Duration::from_secs(2 * 3600);
 /// Longest time for the end of a session. The agent asks its processes to end, and kills those that do not.
 const HAND_OVER: Duration = Duration::from_secs(5);
-/// File in which the kernel identifies the current boot.
-const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-
-/// Settings of an agent.
-pub struct AgentSettings {
-    /// Address to listen on.
-    pub listen: SocketAddr,
-    /// Secret that the near end must know.
-    pub token: Token,
-    /// True if the agent ends after one session.
-    pub once: bool,
-    /// The `voile` program to measure, which is also server and relay.
-    pub voile: PathBuf,
-    /// Peers on this machine.
-    pub found: FoundPeers,
-    /// Other builds of `voile`, by the names that the near end gives them, too.
-    pub builds: Vec<(String, PathBuf)>,
-}
 
 /// Listens until `stopped`. `listening` gets the address, `say` gets lines for people.
 ///
@@ -102,12 +82,6 @@ fn wait(listener: Option<&TcpListener>) {
     let _ = poll(&mut polled.into_iter().collect::<Vec<_>>(), Some(&bound));
 }
 
-/// Identity of the current boot of the kernel.
-pub(super) fn boot() -> String {
-    let text = std::fs::read_to_string(BOOT).unwrap_or_default();
-    text.trim().to_owned()
-}
-
 /// Returns the agent's versions, and those of the programs that it found.
 fn welcome(settings: &AgentSettings) -> AgentWelcome {
     let mut environment = environment(&settings.voile);
@@ -145,14 +119,6 @@ pub(super) fn unlike(hello: &Hello) -> Option<String> {
             hello.profile
         )
     })
-}
-
-pub(super) fn profile() -> &'static str {
-    if cfg!(debug_assertions) {
-        "debug"
-    } else {
-        "release"
-    }
 }
 
 /// Allows one session at a time. A near end that calls while the last session is ending waits for its end.
@@ -267,6 +233,3 @@ impl Agent<'_> {
         Ok(())
     }
 }
-
-/// Time for which a near end waits for the agent's welcome.
-pub(super) const LET_IN: Duration = GREETING;

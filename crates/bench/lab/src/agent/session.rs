@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use voile_host::child::{SupervisedChild, stop_all};
@@ -14,20 +15,23 @@ use voile_report::profile::Flame;
 
 use super::link::{Link, hung_up};
 use super::messages::{
-    AgentProgram, AgentReply, AgentRequest, ClockReading, FRAME_BYTES, ProcessBound, StartCommand,
-    StartedProcess,
+    AgentProgram, AgentReply, AgentRequest, ClockReading, Echo, FRAME_BYTES, ProcessBound,
+    StartCommand, StartedProcess,
 };
-use super::serve::{AgentSettings, SILENCE};
+use super::token::Token;
 use crate::calibration::calibrate;
 use crate::contestants::agent_services::{self, ServedProcess};
 use crate::contestants::instance::Instance;
 use crate::events::Page;
+use crate::find::FoundPeers;
 use crate::packet_capture::PacketCapture;
 use crate::process_bounds::ProcessBounds;
 use crate::profile::perf::{self, Sampling};
 use crate::proof::listener_owner;
-use crate::shared_processes::{Echo, Lab, STOP_GRACE};
+use crate::shared_processes::{Lab, STOP_GRACE};
 
+/// A near end that asks nothing for so long has been forgotten: longer than any slice.
+const SILENCE: Duration = Duration::from_secs(2 * 3600);
 /// Processes of one session, ended ones included: more than any experiment has at once, fewer than would harm a machine.
 const MAX_STARTS: u32 = 10_000;
 const MAX_PROCESSES: usize = 256;
@@ -43,6 +47,22 @@ const MAX_MARKER: usize = 64;
 
 /// No slice is looked at for longer.
 const MAX_SAMPLED_SECONDS: f64 = 600.0;
+
+/// Settings of an agent.
+pub struct AgentSettings {
+    /// Address to listen on.
+    pub listen: SocketAddr,
+    /// Secret that the near end must know.
+    pub token: Token,
+    /// True if the agent ends after one session.
+    pub once: bool,
+    /// The `voile` program to measure, which is also server and relay.
+    pub voile: PathBuf,
+    /// Peers on this machine.
+    pub found: FoundPeers,
+    /// Other builds of `voile`, by the names that the near end gives them, too.
+    pub builds: Vec<(String, PathBuf)>,
+}
 
 /// A process and its properties.
 struct AgentProcess {

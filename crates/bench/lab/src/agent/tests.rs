@@ -6,14 +6,16 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
 use super::link::{Link, TimedSocket};
+use super::messages::Echo;
+use super::messages::profile;
 use super::messages::{
     AgentProgram, AgentReply, AgentRequest, AgentWelcome, FRAME_BYTES, Hello, PROTOCOL,
     ProcessBound, StartCommand, VoileOrder,
 };
-use super::serve::{AgentSettings, profile, serve_agent};
+use super::serve::serve_agent;
+use super::session::AgentSettings;
 use super::token::Token;
 use crate::find::peers;
-use crate::shared_processes::Echo;
 
 /// `serve_agent` asks a function, so agents of tests take turns.
 static TURN: Mutex<()> = Mutex::new(());

@@ -9,7 +9,6 @@ use voile_host::netns::Namespace;
 
 use super::certificates::{self, Leaf};
 use super::instance::{HBONE, Hop, Instance};
-use super::listeners;
 use crate::definition::EventAction;
 use crate::events::EffectEvidence;
 use crate::identity_proof::TUNNEL_OPENING;
@@ -88,7 +87,7 @@ impl IdentityProbe {
             &state.join("root-cert.pem"),
             &state.join("root-key.pem"),
             folder,
-            &[("server", listeners::SERVER_ID), IMPOSTOR],
+            &[("server", SERVER_ID), IMPOSTOR],
         )?;
         let (wrong, right) = (leaves.pop(), leaves.pop());
         Ok(right.zip(wrong))
@@ -114,6 +113,9 @@ impl IdentityProbe {
     }
 }
 
+/// Identities in the certificates of peers, as the mesh would give them.
+pub(super) const CLIENT_ID: &str = "spiffe://cluster.local/ns/lab/sa/client";
+pub(super) const SERVER_ID: &str = "spiffe://cluster.local/ns/lab/sa/server";
 /// Identity that no proxy expects, and the name in its certificate.
 pub(crate) const IMPOSTOR: (&str, &str) = ("impostor", "spiffe://cluster.local/ns/lab/sa/impostor");
 

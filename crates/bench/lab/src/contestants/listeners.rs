@@ -14,15 +14,12 @@ use super::captured::{Calls, CapturedPods, Redirection};
 use super::certificates::{self, Leaf};
 use super::pair::{POD_ADDRESS, PairSide, Values};
 use crate::agent::AgentConnection;
-use crate::contestants::contestant::{CellRoute, IMPOSTOR, IdentityProbe};
+use crate::contestants::contestant::{CLIENT_ID, CellRoute, IMPOSTOR, IdentityProbe, SERVER_ID};
 use crate::contestants::instance::{CLIENT, Hop, Instance, SERVER};
 use crate::network::{HTTP_PORT, INBOUND, Network, OUTBOUND, TCP_PORT};
 use crate::plan::RequestPath;
 use crate::shared_processes::Lab;
 
-/// Identities in the certificates of peers, as the mesh would give them.
-pub(super) const CLIENT_ID: &str = "spiffe://cluster.local/ns/lab/sa/client";
-pub(super) const SERVER_ID: &str = "spiffe://cluster.local/ns/lab/sa/server";
 /// Descriptors that a proxy needs beside those of its connections.
 const OTHER_DESCRIPTORS: u64 = 200;
 /// More connections than any experiment opens; programs that allocate a slot for each should not be charged for more.

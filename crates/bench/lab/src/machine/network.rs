@@ -17,8 +17,9 @@ use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{Rules, Tool, apply};
 
+use crate::agent::Echo;
 use crate::contestants::instance::Instance;
-use crate::shared_processes::{Echo, HTTP, Lab, TCP};
+use crate::shared_processes::{HTTP, Lab, TCP};
 
 const PREFIX: u8 = 16;
 /// The bridge: where control planes and the lab itself are.

@@ -19,7 +19,7 @@ use crate::hooks;
 use crate::idle::possible;
 use crate::origin_servers::OriginServerSet;
 use crate::process_bounds;
-use crate::record_folder::{default_folder, placeless};
+use crate::record_folder::{ExperimentOutcome, default_folder, placeless};
 use crate::record_writer::{Ledger, RecordKeeping, differs};
 use crate::running_setup::{Clock, ExperimentPart, RunningSetup};
 use crate::slice::merge_histogram;
@@ -42,18 +42,6 @@ pub struct Settings {
     pub keeping: RecordKeeping,
     /// Agent of the far end; none if it is on this machine.
     pub agent: Option<AgentAddress>,
-}
-
-/// Result of a run.
-pub struct ExperimentOutcome {
-    /// The record, summed up.
-    pub record: Record,
-    /// Each slice's histogram in the order of `record.runs`: HdrHistogram V2 deflated, base64.
-    pub histograms: Vec<String>,
-    /// Folder of the record; each round is there already.
-    pub folder: PathBuf,
-    /// Error that ended the run early; none if the run was complete or the user ended it.
-    pub failed: Option<String>,
 }
 
 /// An experiment while it runs.

@@ -19,12 +19,15 @@ use crate::generator::{BrokenSlice, GeneratorRequest};
 use crate::hooks::{self, HookPhase};
 use crate::idle::{anew, watch};
 use crate::origin_servers::OriginServerSet;
-use crate::plan::{Cell, ContestantSetup, PlannedSlice, RequestPath, SlicePlan, is_started_anew};
+use crate::plan::{
+    ContestantSetup, MAX_PROFILED_CELLS, PlannedSlice, RequestPath, SlicePlan, is_started_anew,
+};
 use crate::profile;
 use crate::proof::{failures, prove};
 use crate::run::slice_checks::{note_clock, note_undone, uncounted};
 use crate::shared_processes::Lab;
 use crate::slice::measure;
+use voile_report::record::CellKey as Cell;
 
 /// Length of a proof's marked requests, their rate, and their number of connections.
 const PROOF: Duration = Duration::from_millis(300);
@@ -637,9 +640,9 @@ impl<'a> RunningSetup<'a> {
             let note = "Cells with several endpoints were not profiled.";
             record.notes.push(note.to_owned());
         }
-        if cells.len() > profile::MAX_CELLS {
-            let left = cells.split_off(profile::MAX_CELLS).len();
-            let most = profile::MAX_CELLS;
+        if cells.len() > MAX_PROFILED_CELLS {
+            let left = cells.split_off(MAX_PROFILED_CELLS).len();
+            let most = MAX_PROFILED_CELLS;
             record.notes.push(format!(
                 "Only the first {most} cells were profiled, {left} were not."
             ));

@@ -25,8 +25,8 @@ use crate::events;
 use crate::generator::{
     BrokenSlice, Generated, GeneratorRequest, finish_load, prepare_load, wait_until,
 };
-use crate::plan::Cell;
 use crate::shared_processes::Lab;
+use voile_report::record::CellKey as Cell;
 
 /// The generator may take this long to start and connect before the window would begin too early.
 const LEAD: Duration = Duration::from_millis(80);

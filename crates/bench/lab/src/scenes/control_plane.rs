@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use voile_report::control_plane::{ControlPlaneRecord, Size};
 
 use crate::environment::{environment, head, warnings};
-use crate::record_folder::write;
+use crate::record_folder::{CONTROL_PLANE, write_figures};
 use steps::MeasurementState;
 
 pub(crate) use crowd::INTERRUPTED;
@@ -236,26 +236,4 @@ pub(crate) fn make_room(descriptors: u64, what: &str) -> Result<(), String> {
 /// When it cannot be written.
 pub fn write_control_plane(record: &ControlPlaneRecord, folder: &Path) -> Result<(), String> {
     write_figures(record, folder, CONTROL_PLANE)
-}
-
-/// The file that such a record is drawn from; of real sidecars, its own.
-pub(crate) const CONTROL_PLANE: &str = "control-plane.json";
-pub(crate) const SIDECARS: &str = "sidecars.json";
-pub(crate) const NODES: &str = "nodes.json";
-
-/// Writes the record and its drawings.
-pub(crate) fn write_figures(
-    record: &ControlPlaneRecord,
-    folder: &Path,
-    name: &str,
-) -> Result<(), String> {
-    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    write(&folder.join(name), &record.to_json())?;
-    draw_figures(record, folder)
-}
-
-/// Draws what is drawn from it.
-pub(crate) fn draw_figures(record: &ControlPlaneRecord, folder: &Path) -> Result<(), String> {
-    write(&folder.join("report.html"), &record.to_html())?;
-    write(&folder.join("report.md"), &record.to_markdown())
 }

@@ -21,7 +21,7 @@ use voile_report::graph::{EdgeSlice, GraphRecord, GraphSlice, ServiceSlice, Sust
 use crate::definition::Isolation;
 use crate::environment::{environment, head, warnings};
 use crate::path_privacy::without;
-use crate::record_folder::write;
+use crate::record_folder::{draw_graph, write};
 use family::{GraphSide, Used, held, spent};
 use pages::ServiceCounters;
 use side::GraphSideRun;
@@ -215,17 +215,6 @@ pub fn write_graph(record: &GraphRecord, folder: &Path) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     write(&folder.join("graph.json"), &record.to_json())?;
     draw_graph(record, folder)
-}
-
-/// Draws what follows from the record.
-pub(crate) fn draw_graph(record: &GraphRecord, folder: &Path) -> Result<(), String> {
-    write(&folder.join("report.html"), &record.to_html())?;
-    write(&folder.join("report.md"), &record.to_markdown())?;
-    write(&folder.join("results.csv"), &record.to_csv())?;
-    match record.picture.is_empty() {
-        true => Ok(()),
-        false => write(&folder.join("graph.svg"), &record.picture),
-    }
 }
 
 fn new_record(

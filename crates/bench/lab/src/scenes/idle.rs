@@ -20,8 +20,9 @@ use voile_report::record::SliceRun;
 use crate::contestants::contestant::{CellRoute, Contestant};
 use crate::contestants::instance::{CLIENT, CLIENT_NODE, Instance, WAYPOINT, is_proxy};
 use crate::generator::BrokenSlice;
-use crate::plan::{Cell, RequestPath};
+use crate::plan::RequestPath;
 use crate::shared_processes::Lab;
+use voile_report::record::CellKey as Cell;
 
 /// Time after which an idle process has released the memory of its start.
 const SETTLE: Duration = Duration::from_millis(1500);

@@ -16,10 +16,11 @@ use voile_report::control_plane::ControlPlaneRecord;
 
 use self::scene::NodeCrowdScene;
 use crate::contestants::programs::nodes::Program;
-use crate::control_plane::{NODES, Progress, conclude, make_room, write_figures};
+use crate::control_plane::{Progress, conclude, make_room};
 use crate::definition::Variant;
 use crate::environment::{environment, head, warnings};
 use crate::find::FoundPeers;
+use crate::record_folder::{NODES, write_figures};
 
 /// Settings of the measurement.
 #[derive(Debug, Clone)]

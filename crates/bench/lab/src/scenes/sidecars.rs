@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 use voile_report::control_plane::ControlPlaneRecord;
 
-use crate::control_plane::{Progress, SIDECARS, conclude, write_figures};
+use crate::control_plane::{Progress, conclude};
 use crate::environment::{environment, head, warnings};
+use crate::record_folder::{SIDECARS, write_figures};
 
 /// Settings of the measurement.
 #[derive(Debug, Clone)]

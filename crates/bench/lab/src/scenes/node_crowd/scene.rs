@@ -13,13 +13,14 @@ use voile_report::control_plane::ControlPlaneRecord;
 
 use super::NodeCrowdSettings;
 use super::calls::{call, open, percentile, schedule};
+use crate::agent::Echo;
 use crate::contestants::instance::{CLIENT_NODE, SERVER_NODE};
 use crate::contestants::programs::nodes::agent::NodePod;
 use crate::contestants::programs::nodes::{NODE_ACCOUNT, NodePlan, Program, StartedNode};
 use crate::control_plane::Progress;
 use crate::network::{GATEWAY, Network, Pod, TCP_PORT};
 use crate::proof::pace;
-use crate::shared_processes::{Echo, Lab, STOP_GRACE, TCP};
+use crate::shared_processes::{Lab, STOP_GRACE, TCP};
 use crate::sidecars::control::{Control, port};
 use crate::sidecars::{megabytes, rest};
 

@@ -19,9 +19,10 @@ use voile_report::control_plane::ControlPlaneRecord;
 
 use super::control::{Control, port};
 use super::{SidecarSettings, megabytes, rest};
+use crate::agent::Echo;
 use crate::control_plane::{Progress, generate};
 use crate::network::{GATEWAY, HTTP_PORT, Network, Pod};
-use crate::shared_processes::{Echo, Lab, STOP_GRACE};
+use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// Services that the sidecar uses, for any size of the mesh.
 const USED: u32 = 10;

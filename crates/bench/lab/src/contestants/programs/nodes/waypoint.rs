@@ -10,8 +10,9 @@ use voile_host::ready::Probe;
 
 use super::{ADMIN, METRICS, READINESS};
 use crate::contestants::certificates;
+use crate::contestants::contestant::SERVER_ID;
 use crate::contestants::instance::{HBONE, Hop, Instance, WAYPOINT, WatchPoint};
-use crate::contestants::listeners::{SERVER_ID, fill};
+use crate::contestants::listeners::fill;
 use crate::contestants::pair::{STATUS_PORT, write};
 use crate::contestants::programs::envoy::statistics;
 use crate::contestants::programs::voile::{self, metric, tell};
