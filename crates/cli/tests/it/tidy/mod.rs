@@ -1,6 +1,7 @@
-//! House rules that no compiler checks: layers, the page that draws them, file headers and lengths, and that README and CI
+//! House rules that no compiler checks: layers, the page that draws them, file headers, lengths and folders, import circles, and that README and CI
 //! run the same commands. Rules for dependencies are in deny.toml.
 
+mod circles;
 mod files;
 mod layers;
 mod pages;

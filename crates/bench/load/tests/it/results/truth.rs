@@ -37,7 +37,11 @@ fn percentiles_are_within_what_the_servers_own_log_allows() {
     let result = voile_load::run(&options, &Stop::new().unwrap(), false).unwrap();
     let log = log.lock().unwrap();
     let count = usize::try_from(result.ok).unwrap();
-    assert!(count > 20 && result.errors_total == 0, "{:?}", result.errors);
+    assert!(
+        count > 20 && result.errors_total == 0,
+        "{:?}",
+        result.errors
+    );
     // Begun at the end, and not counted.
     assert!(log.len() - count <= 1, "{count} of {}", log.len());
     let (mut least, mut most): (Vec<u64>, Vec<u64>) = (1..count - 1)
