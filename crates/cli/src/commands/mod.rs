@@ -33,6 +33,7 @@ mod help;
 mod inspect;
 mod kubernetes;
 mod lab;
+mod runtime;
 mod serve;
 
 use std::process::ExitCode;
@@ -47,6 +48,7 @@ use self::kubernetes::{
     bug_report, check, cni, inject, install, node_agent, tag, uninstall, upgrade,
 };
 use self::lab::{bench, crowd, decide, fortio, graph, load};
+use self::runtime::{on_runtime, print, told};
 use self::serve::{agent, control, echo, proxy, redirect, relay, revoke, token, up, wait};
 
 /// A service mesh, and the laboratory that measures it.
@@ -207,30 +209,4 @@ pub(crate) fn main() -> ExitCode {
     }
     let chosen = Voile::from_arg_matches(&help::command().get_matches());
     chosen.unwrap_or_else(|error| error.exit()).run()
-}
-
-/// Runs a command that asks a cluster, on a runtime of its own. `failed` makes the error of a runtime that does not start.
-fn on_runtime<T, E>(
-    command: impl Future<Output = Result<T, E>>,
-    failed: fn(String) -> E,
-) -> Result<T, E> {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    match runtime.enable_all().build() {
-        Ok(runtime) => runtime.block_on(command),
-        Err(error) => Err(failed(error.to_string())),
-    }
-}
-
-/// Writes the text; ignores a closed pipe.
-fn told(to: &mut dyn std::io::Write, words: std::fmt::Arguments<'_>) {
-    let _ = to.write_fmt(words).and_then(|()| to.flush());
-}
-
-/// Writes the requested output; a closed pipe is no failure.
-fn print(text: &[u8]) -> std::io::Result<()> {
-    use std::io::Write as _;
-    match std::io::stdout().write_all(text) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
-        _ => Ok(()),
-    }
 }

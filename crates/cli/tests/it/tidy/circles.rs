@@ -12,7 +12,7 @@ const LARGE_CIRCLES: &[(&str, &[usize])] = &[
     ("crates/bench/lab", &[15, 13, 8]),
     ("crates/bench/load", &[10]),
     ("crates/bench/report", &[12, 6]),
-    ("crates/cli", &[28, 10, 6]),
+    ("crates/cli", &[10, 6]),
     ("crates/decisions/policy", &[7]),
     ("crates/planes/control", &[25]),
     ("crates/planes/kubernetes", &[10]),
