@@ -7,13 +7,14 @@ use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 use voile_report::record::Check;
 
+use crate::agent::Echo;
 use crate::contestants::contestant::CellRoute;
 use crate::contestants::instance::{Hop, Instance};
 use crate::origin_servers::OriginServers;
 use crate::packet_capture::HopCapture;
 use crate::process::Process;
 use crate::proof::check;
-use crate::shared_processes::{Echo, HTTP, Lab};
+use crate::shared_processes::{HTTP, Lab};
 
 /// Response time of an endpoint, and of the last endpoint. It is long enough for balancers that count pending requests to see a
 /// queue: at 1000 requests per second nine or ten requests are in flight.

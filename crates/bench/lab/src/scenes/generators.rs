@@ -16,11 +16,12 @@ use voile_host::child::{Output, Spec};
 use voile_host::sampler::Usage;
 use voile_report::generators::{GeneratorScene, GeneratorTurn, Generators, OtherGenerator};
 
+use crate::agent::Echo;
 use crate::environment::{environment, head, warnings};
 use crate::find::{self, PeerProgram};
 use crate::generator::{BrokenSlice, wait_until};
 use crate::path_privacy::without;
-use crate::shared_processes::{Echo, HTTP, Lab, TCP, start_echo};
+use crate::shared_processes::{HTTP, Lab, TCP, start_echo};
 
 const CONNECTIONS: u32 = 16;
 /// Requests in flight on a connection of HTTP/2, at most rate.

@@ -13,13 +13,14 @@ use voile_host::ready::Probe;
 
 use self::changes::IngressChanges;
 use super::voile::{Ports, SidecarSettings, Voile, metric, second, tell};
+use crate::agent::Echo;
 use crate::contestants::contestant::{CellRoute, Contestant, Counts, changed, peers_folder};
 use crate::contestants::instance::{CONTROL, Hop, INGRESS, Instance};
 use crate::contestants::listeners::fill;
 use crate::definition::{EventAction, Variant};
 use crate::events::{EffectEvidence, READY_PATH};
 use crate::plan::RequestPath;
-use crate::shared_processes::{Echo, Lab, STOP_GRACE};
+use crate::shared_processes::{Lab, STOP_GRACE};
 
 const MESH: &str = include_str!("../../../../../../benchmarks/voile/mesh-gateway.yaml");
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 3));

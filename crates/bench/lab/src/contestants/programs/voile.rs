@@ -18,6 +18,7 @@ use voile_host::ready::Probe;
 
 use super::envoy;
 use crate::agent::AgentConnection;
+use crate::agent::Echo;
 use crate::contestants::captured::{CapturedPods, Redirection};
 use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, ExpectedOutput, IdentityProbe, RecordedOutput, lines,
@@ -31,7 +32,7 @@ use crate::find;
 use crate::network::GATEWAY;
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
-use crate::shared_processes::{Echo, Lab, STOP_GRACE};
+use crate::shared_processes::{Lab, STOP_GRACE};
 use changes::SidecarChanges;
 pub(crate) use changes::{kill, second};
 use numbered_resources::host;

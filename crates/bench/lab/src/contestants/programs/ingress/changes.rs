@@ -4,6 +4,7 @@ use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use super::{HTTP, Ingress, RunningIngress};
+use crate::agent::Echo;
 use crate::contestants::agent_services::SECOND;
 use crate::contestants::generations::Generations;
 use crate::contestants::instance::INGRESS;
@@ -13,7 +14,7 @@ use crate::definition::EventAction;
 use crate::events::{EffectEvidence, ListenerOwners, Page, READY_PATH, Renewal};
 use crate::plan::RequestPath;
 use crate::process::Process;
-use crate::shared_processes::{Echo, Lab, STOP_GRACE};
+use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// Target of the changed policies.
 const BINDING: &str = "selector: {matchLabels: {app: gateway}}";

@@ -9,9 +9,9 @@ use serde_json::json;
 use super::{
     DIRECT_VIRTUAL, SEALED_HTTP_PORT, SEALED_TCP_PORT, SERVER_VIRTUAL, STAGE_VIRTUAL, STAGES,
 };
+use crate::agent::Echo;
 use crate::contestants::certificates::{self, Leaf};
 use crate::network::{HTTP_PORT, INBOUND, TCP_PORT};
-use crate::shared_processes::Echo;
 
 /// Names in certificates, as Linkerd makes them of service accounts.
 pub(super) const CLIENT_NAME: &str = "client.lab.serviceaccount.identity.linkerd.cluster.local";

@@ -8,6 +8,7 @@ use voile_host::ready::Probe;
 
 use super::{CLIENT, RunningVoile, SERVER, Voile, VoileSidecar};
 use crate::agent::AgentProgram;
+use crate::agent::Echo;
 use crate::contestants::agent_services::SECOND;
 use crate::contestants::generations::Generations;
 use crate::definition::EventAction;
@@ -17,7 +18,7 @@ use crate::events::{
 use crate::network::INBOUND;
 use crate::plan::RequestPath;
 use crate::process::Process;
-use crate::shared_processes::{Echo, HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
+use crate::shared_processes::{HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
 
 /// Text of the mesh's policy before the settings of ports.
 const PORTS_OF_POLICY: &str = "  portLevelMtls:\n";
