@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use voile_testkit::prerequisites::{Prerequisite, require, skip};
 
+use crate::bench::is_measured;
 use crate::mesh::Process;
 
 pub(crate) const DEFINITION: &str = r#"name = "truth"
@@ -102,7 +103,7 @@ fn who_does_not_start_is_named_and_the_others_are_measured() {
         DEFINITION,
     );
     let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{said}");
+    is_measured(&ran);
     assert!(
         said.contains("cheat is left out: cheat-client ended with code 3"),
         "{said}"
