@@ -1,6 +1,6 @@
 //! All resources that proxies may ask for at one moment, by every name they may ask by. The snapshot decides who may see them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +22,6 @@ use crate::effective_policies::{EffectivePolicies, Names as Obeys};
 use crate::foreign_proxies::envoy::{EnvoyNode, Envoys};
 use crate::foreign_proxies::{self, TranslationCache};
 use crate::shards::{ShardWeight, Shards};
-use crate::translate::KeySets;
 use crate::translate::address_counts::AddressCounts;
 use crate::translate::names::Names;
 use crate::workload_counts::WorkloadCounts;
@@ -35,6 +34,9 @@ mod name_lookup;
 mod recent_lookups;
 
 use recent_lookups::RecentLookups;
+
+/// The key sets that each token policy names.
+pub(crate) type KeySets = HashMap<Arc<str>, BTreeSet<Arc<str>>>;
 
 /// Hex digits of a version: 64 bits of the content's hash tell versions of one resource apart.
 const VERSION_BYTES: usize = 8;

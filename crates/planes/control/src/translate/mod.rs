@@ -36,7 +36,6 @@ use crate::keys::Texts;
 use crate::shards::Shards;
 use crate::snapshot::{ByNamespace, MeshSnapshot, OwnedConfiguration, resource};
 use crate::ztunnel::{self, NodePolicy};
-pub(crate) use tokens::KeySets;
 pub(crate) use update::update;
 
 /// Detection deadline when the mesh sets none, in milliseconds. Istio's own default waits for ever and hangs server-first

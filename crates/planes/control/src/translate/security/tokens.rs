@@ -13,14 +13,11 @@ use voile_xds::wire::encode_tokens;
 
 use crate::keys::{Origin, Texts, key_set};
 use crate::shards::Shards;
-use crate::snapshot::{MeshSnapshot, resource};
+use crate::snapshot::{KeySets, MeshSnapshot, resource};
 use crate::translate::{SnapshotBuilder, put_resource};
 
 /// Bytes of the hash in a key set's name: nobody finds two sets that share 128 bits.
 const NAME_BYTES: usize = 16;
-
-/// The key sets that each policy names.
-pub(crate) type KeySets = HashMap<Arc<str>, BTreeSet<Arc<str>>>;
 
 impl SnapshotBuilder<'_> {
     /// All policies and keys.
