@@ -14,7 +14,7 @@ const LARGE_CIRCLES: &[(&str, &[usize])] = &[
     ("crates/bench/report", &[12, 6]),
     ("crates/cli", &[10, 6]),
     ("crates/decisions/policy", &[7]),
-    ("crates/planes/control", &[12, 11]),
+    ("crates/planes/control", &[12, 12]),
     ("crates/planes/kubernetes", &[10]),
     ("crates/planes/local", &[7]),
     ("crates/planes/node", &[7]),
