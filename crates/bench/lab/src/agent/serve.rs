@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -16,9 +15,8 @@ use rustls::ServerConfig;
 use super::link::{Link, TimedSocket, server_config};
 use super::messages::{AgentWelcome, FRAME_BYTES, Hello, PROTOCOL, boot, profile};
 use super::session::{AgentSession, AgentSettings};
-use super::token::Token;
 use crate::environment::environment;
-use crate::find::{FoundPeers, voile_version};
+use crate::find::voile_version;
 
 /// Connections that have not proven anything yet; more are closed at once.
 const STRANGERS: usize = 16;
