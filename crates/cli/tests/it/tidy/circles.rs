@@ -243,7 +243,7 @@ impl Crate {
             let circle = around.filter(|other| reached[*other].contains(*one));
             circle.copied().collect::<BTreeSet<_>>()
         };
-        let circles: BTreeSet<BTreeSet<&Module>> = reached.keys().map(|one| circle(one)).collect();
+        let circles: BTreeSet<BTreeSet<&Module>> = reached.keys().map(circle).collect();
         let sizes = circles.iter().map(BTreeSet::len);
         let mut large: Vec<usize> = sizes.filter(|size| *size > MAX_CIRCLE).collect();
         large.sort_unstable_by(|one, other| other.cmp(one));
