@@ -466,7 +466,7 @@ tcp_open_total{direction="outbound",peer="dst",target_addr="10.210.4.2:9081",tls
         let lab = Lab::on_loopback(
             std::path::Path::new("/none"),
             std::path::Path::new("/none"),
-            crate::shared_processes::Echo::NOWHERE,
+            crate::agent::Echo::NOWHERE,
             &|| false,
         );
         let why = linkerd.start(&lab).expect_err("it cannot");
