@@ -470,8 +470,8 @@ impl LoadWorker {
             // Another lane's request is already connecting; this one goes out with it.
             LaneState::Connecting | LaneState::Handshaking | LaneState::Greeting => {}
             LaneState::Down | LaneState::Paused(_) => {
-                if self.connect(index).is_err() {
-                    self.fail(index, RequestOutcome::Connect);
+                if let Err(error) = self.connect(index) {
+                    self.unconnected(index, &error);
                 }
             }
         }

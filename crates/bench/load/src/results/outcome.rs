@@ -48,6 +48,9 @@ pub struct LoadResult {
     pub errors: BTreeMap<&'static str, u64>,
     /// All errors.
     pub errors_total: u64,
+    /// Connections that failed, by reason in words; eight reasons at most, and the rest as one.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub causes: BTreeMap<String, u64>,
     /// From the intended send time to the end of the response (or to the failure), all requests.
     pub latency_us: Summary,
     /// From the actual send, all that were sent.
@@ -271,6 +274,7 @@ impl LoadResult {
             ok: tally.ok,
             errors: named(&tally.errors),
             errors_total,
+            causes: tally.causes.clone(),
             latency_us: tally.latency.summary(),
             service_us: tally.service.summary(),
             targets: by_target(options, tally),

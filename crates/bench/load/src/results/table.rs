@@ -61,6 +61,13 @@ impl LoadResult {
         )?;
         writeln!(text, "{:<12}{:>12}", "ok", self.ok)?;
         write_errors(text, &self.errors, self.errors_total)?;
+        for (reason, connections) in &self.causes {
+            writeln!(text, "{:<12}{connections:>12} connections: {reason}", "")?;
+        }
+        if self.status.is_empty() && self.ok == 0 {
+            // There are no figures of answers, and those of failures would be taken for them.
+            return write_verdict(text, &self.invalid_reasons);
+        }
         let statuses: Vec<_> = self
             .status
             .iter()

@@ -100,6 +100,8 @@ pub(crate) struct RunTally {
     pub(crate) ok: u64,
     pub(crate) answered: u64,
     pub(crate) errors: BTreeMap<RequestOutcome, u64>,
+    /// Why connections failed, in words.
+    pub(crate) causes: BTreeMap<String, u64>,
     pub(crate) statuses: BTreeMap<u16, u64>,
     pub(crate) body_bytes: u64,
     pub(crate) bytes_sent: u64,
@@ -137,6 +139,17 @@ pub(crate) struct RunTally {
     pub(crate) aborted: Option<Option<u16>>,
     /// When the schedule really ended.
     pub(crate) end: u64,
+}
+
+/// Reasons that are told apart; a server cannot make more.
+const MAX_CAUSES: usize = 8;
+
+fn add_cause(causes: &mut BTreeMap<String, u64>, reason: String, count: u64) {
+    let reason = match causes.len() < MAX_CAUSES || causes.contains_key(&reason) {
+        true => reason,
+        false => "other reasons".to_owned(),
+    };
+    *causes.entry(reason).or_default() += count;
 }
 
 /// The counts of a stretch of time, made when first needed.
@@ -229,6 +242,11 @@ impl RunTally {
         }
     }
 
+    /// Counts a connection that failed for this reason.
+    pub(crate) fn cause(&mut self, reason: String) {
+        add_cause(&mut self.causes, reason, 1);
+    }
+
     /// Makes whole what was recorded in parts. To be called once, before anything is read.
     pub(crate) fn settle(&mut self) {
         for half in &self.halves {
@@ -256,6 +274,9 @@ impl RunTally {
         self.last_done = self.last_done.max(other.last_done);
         for (kind, count) in &other.errors {
             *self.errors.entry(*kind).or_default() += count;
+        }
+        for (reason, count) in &other.causes {
+            add_cause(&mut self.causes, reason.clone(), *count);
         }
         for (status, count) in &other.statuses {
             *self.statuses.entry(*status).or_default() += count;

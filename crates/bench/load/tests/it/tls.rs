@@ -225,16 +225,33 @@ fn strangers_are_not_believed_and_say_why() {
     let plain = stranger(|mut stream| {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
     });
-    for (url, tls) in [
-        (format!("https://{address}/"), &nobody),
-        (format!("https://{address}/"), &another),
-        (format!("https://{plain}/"), &nobody),
+    let stranger = TlsOptions {
+        cacert: None,
+        ..court.trusting()
+    };
+    for (url, tls, cause) in [
+        // The alert of a server that wants a certificate may come after the handshake, or be lost.
+        (format!("https://{address}/"), &nobody, ""),
+        (
+            format!("https://{address}/"),
+            &another,
+            "TLS: invalid peer certificate: certificate not valid for name",
+        ),
+        (
+            format!("https://{address}/"),
+            &stranger,
+            "TLS: invalid peer certificate: UnknownIssuer; cure: --cacert FILE, or -k",
+        ),
+        (format!("https://{plain}/"), &nobody, "TLS: "),
     ] {
         let result = run(&load(&url, tls).unwrap());
         assert_eq!((result.ok, result.valid), (0, false));
         let failed = result.errors.get("tls").copied().unwrap_or(0);
         let reset = result.errors.get("reset").copied().unwrap_or(0);
         assert!(failed + reset > 0, "{url}: {:?}", result.errors);
+        let mut causes = result.causes.keys();
+        let is_told = cause.is_empty() || causes.any(|one| one.starts_with(cause));
+        assert!(is_told, "{url}: {cause}: {:?}", result.causes);
     }
     let anybody = Court::new(false);
     let insecure = TlsOptions {

@@ -20,6 +20,16 @@ pub(super) enum ReadStop {
     Broken,
 }
 
+/// Why TLS failed, with the cure where the options have one.
+fn tls_cause(error: &rustls::Error) -> String {
+    let cure = match error {
+        rustls::Error::InvalidCertificate(_) => "; cure: --cacert FILE, or -k to accept any",
+        rustls::Error::AlertReceived(_) => "; the server refused: it may want --cert and --key",
+        _ => "",
+    };
+    format!("TLS: {error}{cure}")
+}
+
 impl LoadWorker {
     /// TCP is connected: TLS may begin, or requests go out.
     pub(super) fn connected(&mut self, index: usize) {
@@ -37,7 +47,10 @@ impl LoadWorker {
                 self.connections[index].state = LaneState::Handshaking;
                 self.write(index);
             }
-            Err(_) => self.fail(index, RequestOutcome::Tls),
+            Err(error) => {
+                self.tally.cause(format!("TLS: {error}"));
+                self.fail(index, RequestOutcome::Tls);
+            }
         }
     }
 
@@ -131,13 +144,17 @@ impl LoadWorker {
             let before = bytes.len();
             let taken = tls.read_tls(&mut bytes).is_ok();
             sealed += before - bytes.len();
-            if !taken || tls.process_new_packets().is_err() {
+            let problem = match taken {
+                true => tls.process_new_packets().err(),
+                false => Some(rustls::Error::General("too many bytes".to_owned())),
+            };
+            if let Some(problem) = problem {
                 // The alert says why, if it still gets there.
                 if let Some(stream) = connection.stream.as_mut() {
                     let _ = tls.write_tls(stream);
                 }
-                let outcome = RequestOutcome::Tls;
-                return self.fail(index, outcome);
+                self.tally.cause(tls_cause(&problem));
+                return self.fail(index, RequestOutcome::Tls);
             }
             if shaking && !tls.is_handshaking() {
                 self.handshake.record(at.saturating_sub(connection.since));

@@ -57,12 +57,9 @@ impl LoadWorker {
             if !ready.writable() && !ready.readable() {
                 return;
             }
-            let failed = connection
-                .stream
-                .as_ref()
-                .is_none_or(|stream| !matches!(stream.take_error(), Ok(None)));
-            if failed {
-                self.fail(index, RequestOutcome::Connect);
+            let checked = connection.stream.as_ref().map(socket2::Socket::take_error);
+            if let Some(Ok(Some(error)) | Err(error)) = checked {
+                self.unconnected(index, &error);
                 return;
             }
             self.connected(index);
@@ -129,7 +126,11 @@ impl LoadWorker {
                     // Over TLS, an attacker can cause an end without the closing alert, so it ends no answer.
                     return match self.connections[index].tls.as_ref() {
                         None => self.ended(index, now()),
-                        Some(tls) if tls.is_handshaking() => self.fail(index, RequestOutcome::Tls),
+                        Some(tls) if tls.is_handshaking() => {
+                            let reason = "TLS: the server closed the connection in the handshake";
+                            self.tally.cause(reason.to_owned());
+                            self.fail(index, RequestOutcome::Tls);
+                        }
                         Some(_) => self.fail(index, RequestOutcome::Reset),
                     };
                 }
@@ -284,6 +285,14 @@ impl LoadWorker {
         } else {
             self.fail(index, RequestOutcome::Timeout);
         }
+    }
+
+    /// No connection could be made.
+    pub(super) fn unconnected(&mut self, index: usize, error: &io::Error) {
+        let reason = error.to_string();
+        let reason = reason.split(" (os error").next().unwrap_or_default();
+        self.tally.cause(reason.to_owned());
+        self.fail(index, RequestOutcome::Connect);
     }
 
     /// The connection is lost, and with it its requests, if it had any.

@@ -142,6 +142,15 @@ fn a_closed_port_is_a_connect_error() {
     assert_eq!(kinds(&result), [("connect", 100)]);
     let reasons = result.invalid_reasons.join("; ");
     assert!(reasons.contains("no request was answered"), "{reasons}");
+    let causes: Vec<_> = result.causes.keys().map(String::as_str).collect();
+    assert_eq!(causes, ["Connection refused"]);
+    // Latencies of failures are no latencies.
+    let table = result.to_table();
+    assert!(
+        table.contains(" connections: Connection refused\n"),
+        "{table}"
+    );
+    assert!(!table.contains("\nlatency "), "{table}");
 }
 
 #[test]
