@@ -10,6 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// Bytes of the heads of one stream that are not counted: the stream itself costs several times as much.
 pub const USUAL_HEAD: usize = 1024;
 
+/// Bytes of large heads that all connections of a proxy hold, however many connections there are: 1,500 streams with 10 KiB of
+/// cookies each. Near [`HEADS_PART`] of the memory limit it is less. A source has at most half of it, and no more than what is
+/// left for others.
+pub const MAX_HEADS_OF_ALL: usize = 16 * 1024 * 1024;
+
+/// Part of the memory limit that heads may have: the copies of them that a proxy holds fit between an idle proxy and the ceiling.
+const HEADS_PART: u64 = 32;
+
 /// Bytes that all connections of the process may hold. Workers share it without a lock.
 #[derive(Debug)]
 pub struct HeadBudget {
@@ -30,8 +38,18 @@ impl HeadBudget {
         }
     }
 
-    /// Changes the limit. Bytes that are held stay held.
-    pub fn set_limit(&self, limit: usize) {
+    /// A budget of [`MAX_HEADS_OF_ALL`].
+    pub fn of_process() -> Self {
+        Self::new(MAX_HEADS_OF_ALL)
+    }
+
+    /// Changes the limit to what fits into so many bytes of memory; 0 is any number. Bytes that are held stay held.
+    pub fn fit_into(&self, memory: u64) {
+        let part = usize::try_from(memory / HEADS_PART).unwrap_or(usize::MAX);
+        let limit = match memory {
+            0 => MAX_HEADS_OF_ALL,
+            _ => part.min(MAX_HEADS_OF_ALL),
+        };
         self.limit.store(limit, Ordering::Relaxed);
     }
 
@@ -142,7 +160,7 @@ mod tests {
         }
         assert_eq!(budget.held(), 0);
         assert!(shares.by_source.borrow().is_empty());
-        budget.set_limit(10);
+        budget.fit_into(10 * HEADS_PART);
         assert!(!shares.take(1, 6) && shares.take(1, 5));
     }
 

@@ -15,11 +15,13 @@ mod handle;
 mod head;
 mod hpack;
 mod pool;
+mod source_ids;
 
-pub use budget::{HeadBudget, USUAL_HEAD};
+pub use budget::{HeadBudget, MAX_HEADS_OF_ALL, USUAL_HEAD};
 pub use connection::{Config, Connection, Failure, Http2End};
 pub use fields::Fields;
 pub use frame::{ErrorCode, PREFACE};
 pub use handle::{Link, RecvStream, ResponseFuture, SendResponse, SendStream};
 pub use hpack::unhuffman;
 pub use pool::{HeadRoom, MemoryChange, Pool, ROOM_BYTES};
+pub use source_ids::{number_of, source_number};

@@ -3,8 +3,12 @@
 
 mod heap;
 mod limit;
+pub mod shares;
 mod text;
 
 pub use heap::{frugal, give_back};
-pub use limit::cgroup_limit;
+pub use limit::{
+    Ceiling, ExpectedMemory, MemoryHolders, MemoryPressure, MemoryRelief, ShedOrder,
+    SourceConnections, cgroup_limit,
+};
 pub use text::{TextSettling, release_cold_pages};

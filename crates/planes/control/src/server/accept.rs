@@ -20,13 +20,13 @@ use voile_identity::tls::{control_server_config, peer_identity};
 use voile_identity::{Authority, AuthorityStore, OwnCertificate};
 
 use super::budget::{MEMBERS, NEWCOMERS, RESTING, WAITING};
-use super::connection_shares::Source;
 use super::first_bytes::{ConnectionGreeting, GREETING_ROOM};
 use super::newcomers::{GuardedConnection, Lane, NewcomerDeadline, RestingConnection};
 use super::over;
 use super::socket::Socket;
 use crate::error::ControlError;
 use crate::status::Status;
+use voile_memory::shares::Source;
 
 /// Names and addresses a proxy may know us by.
 const SERVER_NAMES: [&str; 5] = [

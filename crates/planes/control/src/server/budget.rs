@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use voile_http2::Config;
 
-use super::connection_shares::LaneLimits;
+use voile_memory::shares::LaneLimits;
 
 /// Connections that have not said a ClientHello, or HTTP/2's preface; a new one takes the place of the oldest.
 pub(super) const MAX_WAITING: usize = 1024;

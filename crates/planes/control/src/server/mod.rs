@@ -4,7 +4,6 @@ mod accept;
 mod authenticate;
 mod budget;
 mod calls;
-mod connection_shares;
 mod connections;
 mod discovery;
 mod first_bytes;

@@ -15,8 +15,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo, TlsConnectInfo};
 
-use super::connection_shares::{Decision, LaneLimits, LanePermits, Source};
 use super::socket::Socket;
+use voile_memory::shares::{Decision, LaneLimits, LanePermits, Source};
 
 /// Those that still wait for a place, of one source, before those that gave up are looked for.
 const PRUNE_AT: usize = 64;

@@ -5,7 +5,6 @@ mod admin_pages;
 mod collector;
 mod discovery;
 mod handover;
-mod memory;
 mod network;
 mod recorders;
 mod shutdown;
@@ -528,11 +527,11 @@ async fn control(
             Some(done) = compiled.recv() => compiler::ended(&control, done),
             Some(answer) = answers.recv() => control.borrow_mut().name_settled(answer),
             Some(news) = from_workers.recv() => match news {
-                FromWorker::MemoryShort => memory::relieve(&control),
-                FromWorker::Freed => memory::burst_is_over(&control),
+                FromWorker::MemoryShort => control.borrow().memory.relieve(),
+                FromWorker::Freed => control.borrow().memory.burst_is_over(),
                 news => control.borrow_mut().heard(news),
             },
-            () = dispatcher.memory_short() => memory::relieve(&control),
+            () = dispatcher.memory_short() => control.borrow().memory.relieve(),
             () = sockets::until(look) => {
                 let asked = control.borrow_mut().ask_for_used();
                 tokio::task::spawn_local(destinations::look(Rc::clone(&control), asked));

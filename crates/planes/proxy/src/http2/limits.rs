@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use voile_http2::Config;
+pub use voile_http2::MAX_HEADS_OF_ALL;
 
 /// The limits of every connection, downstream and upstream.
 pub(crate) const CONFIG: Config = Config {
@@ -39,19 +40,11 @@ pub const MAX_HEADER_LIST: u32 = 60 * 1024;
 /// A client's stream beyond it is refused unprocessed, a server's answer ends its stream.
 pub const MAX_HEADS: usize = 4 * 1024 * 1024;
 
-/// Bytes of large heads (above [`voile_http2::USUAL_HEAD`] a stream) that all connections of a proxy hold, however many
-/// connections there are: 1,500 streams with 10 KiB of cookies each. Near [`HEADS_PART`] of the memory limit it is less. A source
-/// has at most half of it, and no more than what is left for others.
-pub const MAX_HEADS_OF_ALL: usize = 16 * 1024 * 1024;
-
-/// Part of the memory limit that heads may have: [`HEAD_COPIES`] of it fit between an idle proxy and the ceiling.
-pub const HEADS_PART: u64 = 32;
-
 /// Times that the bytes of a head are held at most while a stream is served: as it came, in the words of the next version, in
 /// the buffers of both directions, each of which may be twice as large as its contents.
 pub const HEAD_COPIES: usize = 6;
 
-/// Bytes that heads of all connections make a proxy hold: the product of the two.
+/// Bytes that heads of all connections make a proxy hold: the product of both limits.
 pub const MAX_HEADS_HELD: usize = MAX_HEADS_OF_ALL * HEAD_COPIES;
 
 /// Changes of the initial window; each looks at every stream. gRPC doubles it as it learns of the path, a dozen times in all.

@@ -15,7 +15,6 @@ pub mod limits;
 mod reply;
 mod server;
 pub(crate) mod socket;
-pub(crate) mod source_ids;
 mod stream;
 mod stream_copy;
 pub(crate) mod stream_tasks;

@@ -23,11 +23,11 @@ use voile_http2::{Connection as Wires, Link};
 use super::keepalive::{UpstreamKeepalive, UpstreamKeepaliveAction};
 use super::limits::{CONFIG, MAX_UPSTREAM_CONNECTIONS, MAX_UPSTREAM_STREAMS};
 use super::socket::Wire;
-use super::source_ids::number_of;
 use crate::http::buffers::Buffers;
 use crate::http::io::Io;
 use crate::http::timer::Timer;
 use crate::http::{ConnectFailure, HttpRole, HttpTimeouts, RequestRoute, ResponseFlag};
+use voile_http2::number_of;
 
 /// See the module.
 pub(crate) struct Upstreams<K> {

@@ -11,12 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use voile_http2::HeadBudget;
+use voile_memory::{Ceiling, MemoryPressure};
 use voile_traffic::RetryBudget;
 use voile_xds::wire::WireLimits as Configured;
 
-use super::memory_limit::{Ceiling, MemoryPressure};
 use crate::http::ResponseFlag;
-use crate::http2::limits::{HEADS_PART, MAX_HEADS_OF_ALL};
 
 /// Limits of a proxy; 0 is no limit of its own, and the configuration's holds.
 #[derive(Debug, Clone, Copy, Default)]
@@ -139,12 +138,18 @@ impl Overload {
 impl Ledger {
     /// Makes the ledger of a proxy whose cgroup has the given memory limit, if any.
     pub(crate) fn new(limits: ProxyLimits, cgroup: Option<u64>, workers: usize) -> Arc<Self> {
+        let heads = Arc::new(HeadBudget::of_process());
+        let budget = Arc::clone(&heads);
+        // At the ceiling no large head is taken.
+        let ceiling = Ceiling::new(0, move |level| {
+            budget.close(level == MemoryPressure::Closed);
+        });
         let ledger = Self {
             limits,
             cgroup: cgroup.unwrap_or(0),
             in_force: InForce::default(),
-            ceiling: Ceiling::new(0),
-            heads: Arc::new(HeadBudget::new(MAX_HEADS_OF_ALL)),
+            ceiling,
+            heads,
             lanes: workers,
             all: DestinationTally::new(workers),
             destinations: Mutex::default(),
@@ -177,22 +182,8 @@ impl Ledger {
         };
         if self.ceiling.set(memory) {
             tracing::info!(bytes = memory, "memory limit");
-            self.heads.set_limit(heads_within(memory));
+            self.heads.fit_into(memory);
         }
-    }
-
-    /// Something arrived; see [`Ceiling::arrived`].
-    pub(crate) fn arrived(&self) -> Option<MemoryPressure> {
-        let found = self.ceiling.arrived()?;
-        self.heads.close(found == MemoryPressure::Closed);
-        Some(found)
-    }
-
-    /// Looks how near the ceiling is; at it no large head is taken.
-    pub(crate) fn look(&self) -> MemoryPressure {
-        let level = self.ceiling.look();
-        self.heads.close(level == MemoryPressure::Closed);
-        level
     }
 
     /// Most downstream connections; 0 is any number.
@@ -236,16 +227,6 @@ impl Ledger {
 
     pub(crate) fn count_refused(&self, why: Overload) {
         self.refused[why as usize].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Bytes of large heads under a memory limit; 0 is none.
-fn heads_within(memory: u64) -> usize {
-    match memory {
-        0 => MAX_HEADS_OF_ALL,
-        limit => usize::try_from(limit / HEADS_PART)
-            .unwrap_or(usize::MAX)
-            .min(MAX_HEADS_OF_ALL),
     }
 }
 

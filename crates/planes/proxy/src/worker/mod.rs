@@ -5,7 +5,6 @@ mod handlers;
 mod holders;
 mod in_flight;
 mod listeners;
-mod memory_limit;
 mod peers;
 mod policy;
 mod records;
@@ -53,12 +52,12 @@ pub(crate) use tokens::TokenFigures;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
 use voile_hbone::Gateways;
+use voile_memory::{ShedOrder, SourceConnections};
 use voile_telemetry::{PeerLabels, Shard, Snapshot};
 use voile_transport::{self as transport, Origin};
 
 use crate::authorization::Authorization;
 use crate::http::{Buffers, HttpRole, RoleRefusal, clock};
-use crate::http2::source_ids::source_number;
 use crate::plan::{
     AuthorizerPlan, CapturedDestination, LimiterPlan, ListenerId, OutboundPlan, ProxyPlan, Settings,
 };
@@ -68,18 +67,16 @@ use admission::TrustState;
 use authorizer::Authorizer;
 pub(crate) use endpoint::verify;
 pub(crate) use gateway_http3::HandshakePermit;
-pub(crate) use holders::ShedOrder;
-use holders::{DownstreamConnections, UNLISTED};
 pub use in_flight::ProxyLimits;
 use in_flight::{Account, RequestInFlight};
 pub(crate) use in_flight::{Ledger, Overload, WorkerAccount};
 use listener_set::WorkerListeners;
-pub(crate) use memory_limit::MemoryPressure;
 use peers::{Peers, Provisional};
 use rate_limits::WorkerRateLimits;
 use server_certificates::AllShown;
 use server_first::ServersFirst;
 use termination::Stop;
+use voile_http2::source_number;
 
 /// TLS as both sides need it; certificates and trust are read anew in each handshake.
 #[derive(Debug, Clone)]
@@ -288,7 +285,7 @@ pub(crate) struct Worker {
     /// Connections to node proxies.
     pub(crate) tunnels: Rc<tunnels::Pool>,
     /// Downstream connections.
-    connections: DownstreamConnections,
+    connections: SourceConnections,
     /// Gateways of other networks that failed lately.
     gateways: Gateways,
     /// Health checkers of endpoints.
@@ -351,7 +348,7 @@ impl Worker {
             capture,
             servers_first: ServersFirst::default(),
             tunnels: Rc::new(tunnels),
-            connections: DownstreamConnections::default(),
+            connections: SourceConnections::default(),
             gateways: Gateways::default(),
             checkers: health_checks::Checkers::default(),
             introduced: proxy_protocol::PreamblePoolKey::default(),
@@ -386,7 +383,7 @@ impl Worker {
         &self,
         destination: Option<&Rc<Account>>,
     ) -> Result<AdmittedRequest, RoleRefusal<R>> {
-        if self.seat.ledger.arrived().is_some() {
+        if self.seat.ledger.ceiling.arrived().is_some() {
             self.memory_is_short();
         }
         match self.seat.admit(&self.all, destination) {
@@ -412,7 +409,7 @@ impl Worker {
     /// Counts a stream whose head has yet to come. Returns false if memory is too short to wait for it.
     pub(crate) fn takes_stream(&self) -> bool {
         let ledger = &self.seat.ledger;
-        if ledger.arrived().is_some() {
+        if ledger.ceiling.arrived().is_some() {
             self.memory_is_short();
         }
         let takes = !ledger.ceiling.is_closed();
@@ -747,7 +744,7 @@ fn placed(worker: &Rc<Worker>, peer: IpAddr) -> ConnectionPermit {
     count(&worker.counters.accepted);
     let number = match worker.seat.ledger.ceiling.is_set() {
         true => worker.connections.begin(source_number(peer, "")),
-        false => UNLISTED,
+        false => SourceConnections::UNLISTED,
     };
     ConnectionPermit(Rc::clone(worker), number)
 }

@@ -15,10 +15,10 @@ use super::*;
 use crate::server::budget::{
     MAX_NEWCOMER_SAYS, MAX_QUESTION, MAX_REFUSALS, MAX_RESTING_PER_CALLER, NEWCOMERS, RESTING,
 };
-use crate::server::connection_shares::Source;
 use crate::server::newcomers::{Lane, RestingConnection};
 use crate::server::routes::Answered;
 use crate::server::socket::Socket;
+use voile_memory::shares::Source;
 
 const STREAM: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";

@@ -7,7 +7,6 @@ use std::thread;
 
 use tokio::sync::mpsc;
 
-use crate::control::memory::give_back_soon;
 use crate::control::state::Control;
 use crate::registry::{CompilationWork, CompiledPolicies};
 
@@ -72,5 +71,5 @@ impl Compiler {
 /// the result.
 pub(in crate::control) fn ended(control: &Rc<RefCell<Control>>, done: CompiledPolicies) {
     control.borrow_mut().policies_compiled(done);
-    give_back_soon(control);
+    control.borrow().memory.give_back_soon();
 }

@@ -16,7 +16,6 @@ use voile_xds::client::SubscribeError;
 use voile_xds::wire::search_name;
 
 use crate::control::followed_subscriptions::FollowedSubscriptions;
-use crate::control::memory;
 use crate::control::state::Control;
 use crate::plan::{CapturedDestination, OutboundPlan};
 use crate::registry::address_name;
@@ -355,6 +354,6 @@ pub(in crate::control) async fn look(
     let count = control.borrow_mut().release_unused(&used, &strangers);
     control.borrow().looked().notify_one();
     if count >= WORTH_GIVING_BACK {
-        memory::give_back_soon(&control);
+        control.borrow().memory.give_back_soon();
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use voile_identity::{CertificateKey, CertificateStore, Revocations};
+use voile_memory::MemoryRelief;
 use voile_proto::proxy::{HealthFinding, HealthFindings};
 use voile_proto::type_url;
 use voile_telemetry::logging::LogLevelHandle;
@@ -107,16 +108,7 @@ pub(in crate::control) struct Control {
     pub(in crate::control) lookups: Lookups,
     compiler: Compiler,
     pub(in crate::control) draining: bool,
-    /// Memory is about to be given back.
-    pub(in crate::control) giving_back: bool,
-    /// Freed memory will be given back after a while.
-    pub(in crate::control) freed: bool,
-    /// When memory was last given back.
-    pub(in crate::control) gave_back: Option<Instant>,
-    /// The largest holders are being ended until there is room.
-    pub(in crate::control) shedding: bool,
-    /// When it was last said that memory is short.
-    pub(in crate::control) said_short: Option<Instant>,
+    pub(in crate::control) memory: MemoryRelief<Dispatcher>,
     accepting: BTreeMap<Key, watch::Sender<()>>,
     datagrams: Datagrams,
     subscribed: BTreeSet<Arc<str>>,
@@ -166,6 +158,7 @@ impl Control {
             shared,
             client,
             store,
+            memory: MemoryRelief::new(Rc::clone(&dispatcher)),
             dispatcher,
             published: None,
             recorders,
@@ -179,11 +172,6 @@ impl Control {
             lookups,
             compiler,
             draining: false,
-            giving_back: false,
-            freed: false,
-            gave_back: None,
-            shedding: false,
-            said_short: None,
             accepting: BTreeMap::new(),
             datagrams: Datagrams::default(),
             subscribed: BTreeSet::new(),

@@ -11,13 +11,13 @@ use std::time::Instant;
 
 use quinn::Incoming;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use voile_memory::TextSettling;
+use voile_memory::{Ceiling, MemoryHolders, MemoryPressure, ShedOrder, TextSettling};
 use voile_transport::{
     ACCEPT_PAUSE, AcceptFailure, Listener, MAX_CONNECTIONS, SHED_LOG_INTERVAL, SpareDescriptor,
 };
 
 use crate::plan::ListenerId;
-use crate::worker::{HandshakePermit, Ledger, MemoryPressure, ToWorker};
+use crate::worker::{HandshakePermit, Ledger, ToWorker};
 
 /// The way to a worker.
 #[derive(Debug)]
@@ -91,8 +91,8 @@ impl Dispatcher {
     /// Why a connection has no place here, if it has none.
     fn full(&self) -> Option<&'static str> {
         let most = self.ledger.max_connections();
-        if self.ledger.arrived() == Some(MemoryPressure::Closed) || self.ledger.ceiling.is_closed()
-        {
+        let ceiling = &self.ledger.ceiling;
+        if ceiling.arrived() == Some(MemoryPressure::Closed) || ceiling.is_closed() {
             // No worker sees this connection, so only this signal makes room.
             self.short.notify_one();
             return Some("the memory limit is near");
@@ -198,6 +198,24 @@ impl Dispatcher {
                 "new connections closed at once"
             );
         }
+    }
+}
+
+impl MemoryHolders for Dispatcher {
+    fn ceiling(&self) -> &Ceiling {
+        &self.ledger.ceiling
+    }
+
+    fn close_idle(&self) {
+        self.broadcast(|| ToWorker::Relieve);
+    }
+
+    fn shed(&self, order: ShedOrder) {
+        self.broadcast(|| ToWorker::Shed(order));
+    }
+
+    fn forget_unused(&self) {
+        self.ledger.forget_unused();
     }
 }
 

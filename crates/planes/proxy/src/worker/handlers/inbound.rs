@@ -27,7 +27,6 @@ use voile_xds::wire::{MutualTls, WireProtocol};
 
 use crate::http::serve_connection;
 use crate::http2;
-use crate::http2::source_ids::source_number;
 use crate::worker::access_logs::{self, Downstream, TcpRecord};
 use crate::worker::admission::{ConnectionArrival, Verified, admit};
 use crate::worker::authorization::{self, Denied};
@@ -40,6 +39,7 @@ use crate::worker::server_first::DestinationKey;
 use crate::worker::termination::Stop;
 use crate::worker::{Conversation, Worker, count};
 pub(crate) use relay::flags;
+use voile_http2::source_number;
 
 /// Protocol of an admitted connection's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

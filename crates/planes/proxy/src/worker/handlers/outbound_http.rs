@@ -22,7 +22,6 @@ use crate::http::{
     self, BodyPrefix, ConnectFailure, Exchange, HeadAmendment, HeadObserver, HttpHead, HttpRole,
     Pending, RequestRoute, ResponseFlag, Revocation, RoleRefusal, UpstreamHttp, UpstreamResponse,
 };
-use crate::http2::source_ids::source_number;
 use crate::plan::{CapturedDestination, PassthroughMode, SharedPart, TrafficPlan};
 use crate::worker::access_logs::{self, Downstream, HttpContext};
 use crate::worker::authorization::count_revoked;
@@ -45,6 +44,7 @@ use crate::worker::routes::{AtEdge, ChosenRoute, RequestAttributes, RouteActs, T
 use crate::worker::service_state::ServiceState;
 use crate::worker::upstream_connection::{UpstreamLine, seat};
 use crate::worker::{AdmittedRequest, Overload, Worker, count, request_series, upstream_outcome};
+use voile_http2::source_number;
 
 /// One connection of the application's.
 pub(crate) struct OutboundRole {

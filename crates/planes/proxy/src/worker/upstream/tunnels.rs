@@ -24,7 +24,6 @@ use voile_transport::{
     self as transport, TLS_HANDSHAKE_TIMEOUT, TransportStream, TunnelledStream, alpn,
 };
 
-use crate::http2::source_ids::source_number;
 use crate::plan::{FarPlan, Origination, SharedPart};
 use crate::worker::admission::{ConnectionArrival, Verified};
 use crate::worker::captured_listeners::CapturedListeners;
@@ -32,6 +31,7 @@ use crate::worker::endpoint::{Endpoint, Unreachable, connect_to, verify_chain};
 use crate::worker::inbound::{self, InboundCaller};
 use crate::worker::server_certificates::WorkerSnapshot;
 use crate::worker::{Worker, count};
+use voile_http2::source_number;
 
 /// Message for clients if TLS failed.
 const TLS_ERROR: &str = "upstream TLS error";

@@ -1,13 +1,15 @@
 //! The memory ceiling: near it idle connections are given up, at it new work is refused, so that the kernel never has to
 //! kill a proxy. Looked at when work arrives, in one system call every so often; an idle proxy looks at nothing.
 
+use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use voile_memory::{give_back, release_cold_pages};
+use crate::heap::give_back;
+use crate::text::release_cold_pages;
 
 /// Share of the limit, in percent, from which on idle connections are closed.
 const RELIEVE_PERCENT: u64 = 80;
@@ -45,7 +47,7 @@ const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Distance to the ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum MemoryPressure {
+pub enum MemoryPressure {
     /// Far.
     Free = 0,
     /// Idle connections are given up.
@@ -54,9 +56,12 @@ pub(crate) enum MemoryPressure {
     Closed = 2,
 }
 
+/// Told of every level that is found.
+type LevelObserver = Box<dyn Fn(MemoryPressure) + Send + Sync>;
+
 /// See the module.
-#[derive(Debug)]
-pub(crate) struct Ceiling {
+pub struct Ceiling {
+    observer: LevelObserver,
     /// Limit in bytes of resident memory; 0 is none.
     limit: AtomicU64,
     statm: OnceLock<File>,
@@ -72,9 +77,10 @@ pub(crate) struct Ceiling {
 }
 
 impl Ceiling {
-    /// A ceiling at `limit` bytes of resident memory; 0 is none.
-    pub(crate) fn new(limit: u64) -> Self {
+    /// A ceiling at `limit` bytes of resident memory; 0 is none. `observer` is told of each level that is found.
+    pub fn new(limit: u64, observer: impl Fn(MemoryPressure) + Send + Sync + 'static) -> Self {
         let ceiling = Self {
+            observer: Box::new(observer),
             limit: AtomicU64::new(0),
             statm: OnceLock::new(),
             level: AtomicU8::new(0),
@@ -89,7 +95,7 @@ impl Ceiling {
     }
 
     /// Sets another limit; returns true if it changed.
-    pub(crate) fn set(&self, limit: u64) -> bool {
+    pub fn set(&self, limit: u64) -> bool {
         if self.limit.swap(limit, Ordering::Relaxed) == limit {
             return false;
         }
@@ -107,12 +113,13 @@ impl Ceiling {
         true
     }
 
-    #[cfg(test)]
-    pub(super) fn limit(&self) -> u64 {
+    /// The limit; 0 is none.
+    pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn level(&self) -> MemoryPressure {
+    /// The level that was found last.
+    pub fn level(&self) -> MemoryPressure {
         match self.level.load(Ordering::Relaxed) {
             0 => MemoryPressure::Free,
             1 => MemoryPressure::Relieve,
@@ -121,18 +128,18 @@ impl Ceiling {
     }
 
     /// Returns true if there is a limit.
-    pub(crate) fn is_set(&self) -> bool {
+    pub fn is_set(&self) -> bool {
         self.limit.load(Ordering::Relaxed) > 0
     }
 
     /// Returns true if new work is refused at this moment.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.level() == MemoryPressure::Closed
     }
 
     /// Counts an arrival. Looks every so often, and always while work is refused. Returns the level if it looked and
     /// found memory short.
-    pub(crate) fn arrived(&self) -> Option<MemoryPressure> {
+    pub fn arrived(&self) -> Option<MemoryPressure> {
         if self.limit.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -154,12 +161,10 @@ impl Ceiling {
     }
 
     /// Asks the kernel now.
-    pub(crate) fn look(&self) -> MemoryPressure {
+    pub fn look(&self) -> MemoryPressure {
         let limit = self.limit.load(Ordering::Relaxed);
         if limit == 0 {
-            self.level
-                .store(MemoryPressure::Free as u8, Ordering::Relaxed);
-            return MemoryPressure::Free;
+            return self.found(MemoryPressure::Free);
         }
         let mut level = self.measure(limit);
         if level == MemoryPressure::Closed && self.relieves() {
@@ -167,7 +172,12 @@ impl Ceiling {
             self.release_pages();
             level = self.measure(limit);
         }
+        self.found(level)
+    }
+
+    fn found(&self, level: MemoryPressure) -> MemoryPressure {
         self.level.store(level as u8, Ordering::Relaxed);
+        (self.observer)(level);
         level
     }
 
@@ -180,7 +190,7 @@ impl Ceiling {
     }
 
     /// Releases the program's own pages. They count further on, since needed ones come back.
-    pub(crate) fn release_pages(&self) {
+    pub fn release_pages(&self) {
         let before = self.resident().unwrap_or_default().shared;
         release_cold_pages();
         self.returning.store(before, Ordering::Relaxed);
@@ -204,22 +214,18 @@ impl Ceiling {
     }
 
     /// A connection was accepted. For a moment it counts as more than it holds, as requests do near the ceiling.
-    pub(crate) fn accepted(&self) {
+    pub fn accepted(&self) {
         self.young.begin();
     }
 
-    /// Counts what a connection will take, until it has taken it.
-    pub(crate) fn expect(&self, bytes: u64) {
+    /// Counts what a connection will take, until it has taken it and drops the value.
+    pub fn expect(&self, bytes: u64) -> ExpectedMemory<'_> {
         self.expected.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// It has taken it.
-    pub(crate) fn came(&self, bytes: u64) {
-        self.expected.fetch_sub(bytes, Ordering::Relaxed);
+        ExpectedMemory(self, bytes)
     }
 
     /// Bytes to free before the proxy accepts new work again; and if memory is so short that refusing was not enough.
-    pub(crate) fn excess(&self) -> (u64, bool) {
+    pub fn excess(&self) -> (u64, bool) {
         let limit = self.limit.load(Ordering::Relaxed);
         let resident = self.resident().unwrap_or_default();
         let resident = resident.lasting(self.returning(limit));
@@ -242,6 +248,26 @@ impl Ceiling {
             all: bytes.next()??,
             shared: bytes.next()??,
         })
+    }
+}
+
+impl fmt::Debug for Ceiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Ceiling");
+        shown
+            .field("limit", &self.limit())
+            .field("level", &self.level());
+        shown.finish_non_exhaustive()
+    }
+}
+
+/// Memory that a connection will take.
+#[derive(Debug)]
+pub struct ExpectedMemory<'a>(&'a Ceiling, u64);
+
+impl Drop for ExpectedMemory<'_> {
+    fn drop(&mut self) {
+        self.0.expected.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
@@ -326,9 +352,9 @@ mod tests {
 
     #[test]
     fn the_kernel_is_asked_every_so_often_and_always_while_closed() {
-        let none = Ceiling::new(0);
+        let none = Ceiling::new(0, |_| {});
         assert_eq!((none.arrived(), none.is_closed()), (None, false));
-        let tiny = Ceiling::new(1000);
+        let tiny = Ceiling::new(1000, |_| {});
         let looks = (0..ARRIVALS_PER_LOOK).filter_map(|_| tiny.arrived());
         assert_eq!(looks.collect::<Vec<_>>(), [MemoryPressure::Closed]);
         assert_eq!(tiny.arrived(), Some(MemoryPressure::Closed));
@@ -338,7 +364,7 @@ mod tests {
         assert!(tiny.set(1000) && !tiny.set(1000));
         let looks = (0..ARRIVALS_PER_LOOK).filter_map(|_| tiny.arrived());
         assert_eq!(looks.last(), Some(MemoryPressure::Closed));
-        let roomy = Ceiling::new(u64::MAX);
+        let roomy = Ceiling::new(u64::MAX, |_| {});
         let looks = (0..1000).filter_map(|_| roomy.arrived());
         assert_eq!(looks.count(), 0);
     }

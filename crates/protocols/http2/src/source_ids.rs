@@ -8,7 +8,8 @@ use std::net::IpAddr;
 const NETWORK_BITS: u32 = 64;
 
 /// The number of a client. One that has a network of IPv6 addresses has one number.
-pub(crate) fn source_number(address: IpAddr, principal: &str) -> u64 {
+#[must_use]
+pub fn source_number(address: IpAddr, principal: &str) -> u64 {
     let network = match address.to_canonical() {
         IpAddr::V4(address) => u128::from(u32::from(address)),
         IpAddr::V6(address) => u128::from(address) >> (128 - NETWORK_BITS) << (128 - NETWORK_BITS),
@@ -17,7 +18,8 @@ pub(crate) fn source_number(address: IpAddr, principal: &str) -> u64 {
 }
 
 /// The number of whatever tells servers apart.
-pub(crate) fn number_of(key: &impl Hash) -> u64 {
+#[must_use]
+pub fn number_of(key: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     hasher.finish()

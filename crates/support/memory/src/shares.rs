@@ -1,5 +1,5 @@
-//! Shares of a bounded number of places, by source: who gets the next place, and who must go for it. Pure; called by
-//! `newcomers.rs`, which holds the connections. A source with many connections can never take the place of one with few.
+//! Shares of a bounded number of places, by source: who gets the next place, and who must go for it. Pure; its callers hold
+//! the connections. A source with many connections can never take the place of one with few.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 /// Source of a connection, in whose share its place counts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Source {
+pub enum Source {
     /// An IPv4 address.
     Ipv4(Ipv4Addr),
     /// The first 64 bits of an IPv6 address: a host chooses the rest as it likes.
@@ -34,20 +34,20 @@ impl From<IpAddr> for Source {
 
 /// The limits of a lane.
 #[derive(Debug)]
-pub(super) struct LaneLimits {
+pub struct LaneLimits {
     /// Places in all.
-    pub(super) places: usize,
+    pub places: usize,
     /// Places of one source.
-    pub(super) per_source: usize,
+    pub per_source: usize,
     /// Time for which a holder keeps its place while sources of no smaller share wait.
-    pub(super) min_stay: Duration,
+    pub min_stay: Duration,
     /// Longest time for which a place may be held.
-    pub(super) deadline: Duration,
+    pub deadline: Duration,
 }
 
 /// Decision about a source that wants a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Decision {
+pub enum Decision {
     /// There is one.
     Admit,
     /// This one must go first.
@@ -66,8 +66,9 @@ struct PermitHolder {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct LanePermits {
-    pub(super) limits: &'static LaneLimits,
+pub struct LanePermits {
+    /// Its limits.
+    pub limits: &'static LaneLimits,
     next: u64,
     holders: BTreeMap<u64, PermitHolder>,
     /// Holders that were not told to go, by source.
@@ -76,7 +77,9 @@ pub(super) struct LanePermits {
 }
 
 impl LanePermits {
-    pub(super) fn new(limits: &'static LaneLimits) -> Self {
+    /// Nobody holds a place.
+    #[must_use]
+    pub fn new(limits: &'static LaneLimits) -> Self {
         Self {
             limits,
             next: 0,
@@ -87,39 +90,35 @@ impl LanePermits {
     }
 
     /// Places held, including by those that were told to go.
-    pub(super) fn len(&self) -> usize {
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks if there are none")]
+    pub fn len(&self) -> usize {
         self.holders.len()
     }
 
     /// Those that were told to go and have not yet gone.
-    pub(super) fn leaving(&self) -> usize {
+    pub fn leaving(&self) -> usize {
         self.leaving
     }
 
     /// Places of a source.
-    pub(super) fn held_by(&self, source: &Source) -> usize {
+    pub fn held_by(&self, source: &Source) -> usize {
         self.staying.get(source).map_or(0, BTreeSet::len)
     }
 
     /// The source with most places; of several, the one whose oldest is the oldest.
-    pub(super) fn largest(&self) -> Option<&Source> {
+    pub fn largest(&self) -> Option<&Source> {
         let all = self.staying.iter();
         all.max_by_key(|(_, held)| (held.len(), std::cmp::Reverse(held.first().copied())))
             .map(|(source, _)| source)
     }
 
     /// The oldest place of a source.
-    pub(super) fn oldest_of(&self, source: &Source) -> Option<u64> {
+    pub fn oldest_of(&self, source: &Source) -> Option<u64> {
         self.staying.get(source)?.first().copied()
     }
 
     /// Decides about a source that wants a place. `largest` is [`Self::largest`].
-    pub(super) fn decide(
-        &self,
-        source: &Source,
-        largest: Option<&Source>,
-        now: Instant,
-    ) -> Decision {
+    pub fn decide(&self, source: &Source, largest: Option<&Source>, now: Instant) -> Decision {
         let mine = self.held_by(source);
         let victim = match mine >= self.limits.per_source {
             true => Some(source),
@@ -142,7 +141,7 @@ impl LanePermits {
     }
 
     /// Gives a place.
-    pub(super) fn give(&mut self, source: Source, now: Instant) -> u64 {
+    pub fn give(&mut self, source: Source, now: Instant) -> u64 {
         let id = self.next;
         self.next += 1;
         self.staying.entry(source.clone()).or_default().insert(id);
@@ -151,7 +150,7 @@ impl LanePermits {
     }
 
     /// Counts a holder as one that was told to go.
-    pub(super) fn dismiss(&mut self, id: u64) {
+    pub fn dismiss(&mut self, id: u64) {
         if let Some(holder) = self.holders.get(&id)
             && remove(&mut self.staying, &holder.source, id)
         {
@@ -160,7 +159,7 @@ impl LanePermits {
     }
 
     /// Takes a place back.
-    pub(super) fn release(&mut self, id: u64) {
+    pub fn release(&mut self, id: u64) {
         if let Some(holder) = self.holders.remove(&id)
             && !remove(&mut self.staying, &holder.source, id)
         {
