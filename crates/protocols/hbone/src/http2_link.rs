@@ -105,7 +105,15 @@ impl Wire {
 
     /// Reads the available bytes; true when it stopped because too much waits to be written.
     fn read(&mut self, cx: &mut Context<'_>) -> bool {
-        for _ in 0..MAX_READS {
+        let reads = match self.link.borrow().is_short_of_memory() {
+            true => {
+                // Until the largest holders have ended, little is read at a time.
+                self.class = Class::default();
+                1
+            }
+            false => MAX_READS,
+        };
+        for _ in 0..reads {
             {
                 let connection = self.link.borrow();
                 if connection.output().len() > MAX_UNWRITTEN {

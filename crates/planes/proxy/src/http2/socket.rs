@@ -60,7 +60,11 @@ impl<S: Io> Wire<S> {
 
     /// Reads what there is; true when it stopped because too much waits to be written.
     fn read(&mut self, cx: &mut Context<'_>) -> bool {
-        for _ in 0..MAX_READS {
+        let reads = match self.link.borrow().is_short_of_memory() {
+            true => 1,
+            false => MAX_READS,
+        };
+        for _ in 0..reads {
             let mut connection = self.link.borrow();
             if connection.output().len() > MAX_UNWRITTEN {
                 return true;

@@ -151,10 +151,18 @@ impl Connection {
                 .data
                 .reserve((stream.took as usize).clamp(data.len(), MAX_EXPECTED_BYTES));
         }
+        let room_before = stream.data.capacity();
         stream.data.extend_from_slice(data);
+        let grown = stream.data.capacity() - room_before;
         stream.wake();
-        if data.len() > LARGE_DATA {
-            self.pool.grew(data.len());
+        // A peer chooses the size of its frames: data in small ones is counted by the room that it takes.
+        let taken = if data.len() > LARGE_DATA {
+            data.len()
+        } else {
+            grown
+        };
+        if taken > 0 {
+            self.pool.grew(taken);
         }
     }
 

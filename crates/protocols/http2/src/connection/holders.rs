@@ -18,14 +18,15 @@ pub(crate) enum MemoryHolder {
 }
 
 impl Stream {
-    /// Bytes held for it: heads, data that nobody took, data that nobody may send.
+    /// Bytes held for it: heads, data that its user has not passed on, data that nobody may send.
     fn holds(&self) -> usize {
         let queue = self.queue.iter();
         let queued = queue.map(|queued| match queued {
             Queued::Head(fields, _) | Queued::Trailers(fields) => fields.size(),
             Queued::Data(data, _) => data.len(),
         });
-        self.heads * HEAD_COPIES + self.data.capacity() + queued.sum::<usize>()
+        let received = self.data.capacity().max(self.held as usize);
+        self.heads * HEAD_COPIES + received + queued.sum::<usize>()
     }
 }
 

@@ -389,6 +389,11 @@ impl Connection {
         self.over.is_some()
     }
 
+    /// Returns true if the process is short of memory: no more is read at a time than must be.
+    pub fn is_short_of_memory(&self) -> bool {
+        self.pool.is_short()
+    }
+
     /// Returns true if it takes no more streams.
     pub fn is_leaving(&self) -> bool {
         self.leaving != ShutdownState::No

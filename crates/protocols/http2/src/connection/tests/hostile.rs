@@ -1,11 +1,14 @@
 //! Peers that break no single rule and do too much of something. Each is stopped, or costs no more than it sends. The
 //! connection's memory for it stays within the limits.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use super::*;
 use crate::budget::HeadBudget;
-use crate::pool::ROOM_BYTES;
+use crate::pool::{MemoryChange, ROOM_BYTES};
 
 /// A request whose head is `long` bytes in a few bytes on the wire: one field into the table, then references to it.
 fn bomb(stream: u32, long: usize, first: bool) -> Vec<u8> {
@@ -152,6 +155,45 @@ fn the_largest_holders_of_memory_end_first_and_small_ones_are_spared() {
         (0, 0),
         "nothing is listed any more"
     );
+}
+
+#[test]
+fn data_counts_as_memory_in_frames_of_any_size_and_until_it_is_passed_on() {
+    for bytes in [100, 1000, 4096, 10_000] {
+        let pool = pool_of(&Arc::new(HeadBudget::new(1_000_000)));
+        let grown = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&grown);
+        pool.on_change(move |change| {
+            if change == MemoryChange::Grown {
+                counted.set(counted.get() + 1);
+            }
+        });
+        let mut held = Vec::new();
+        // Most of the windows of four connections.
+        let links: Vec<_> = (0..4).map(|_| server_beside(&pool, 1)).collect();
+        for (link, id) in links
+            .iter()
+            .flat_map(|link| [(link, 1), (link, 3), (link, 5)])
+        {
+            hear(link, &headers(id, false, &GET));
+            held.push(accept(link));
+            for _ in 0..60_000 / bytes {
+                hear(link, &data(id, false, &vec![0; bytes]));
+            }
+        }
+        assert!(grown.get() >= 1, "frames of {bytes} bytes");
+        // Who took the data and did not pass it on still holds it.
+        let mut cx = Context::from_waker(Waker::noop());
+        let (_, receive, _) = &mut held[0];
+        let taken = receive
+            .poll_data(&mut cx)
+            .map(|data| data.expect("data").expect("no failure"));
+        let Poll::Ready(taken) = taken else {
+            panic!("nothing was taken")
+        };
+        assert_eq!(taken.len(), 60_000 / bytes * bytes);
+        assert_eq!(pool.shed(usize::MAX, 50_000).1, held.len());
+    }
 }
 
 #[test]
