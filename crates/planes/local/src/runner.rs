@@ -659,12 +659,16 @@ impl Runner {
         for one in plan.template.applications() {
             match container(&around, &self.mesh, &plan, one) {
                 Ok(recipe) => {
-                    let place = network.as_ref().map(|network| {
-                        let place = self.application_place(network, &plan)?;
-                        let confinement = confinement(&around, &plan, &one.security)?;
-                        Ok::<_, io::Error>(place.confined(confinement))
-                    });
-                    let place = place.transpose()?;
+                    let place = match network.as_ref() {
+                        Some(network) => Some(self.application_place(network, &plan)?),
+                        None => self.ground.loopback_place().cloned(),
+                    };
+                    let place = match place {
+                        Some(place) => {
+                            Some(place.confined(confinement(&around, &plan, &one.security)?))
+                        }
+                        None => None,
+                    };
                     let recipe = recipe.at(place).with_a_home();
                     // From within it goes past the sidecar, from outside through it.
                     let within = plan.sidecar.is_none() || plan.template.rewrites_probes;

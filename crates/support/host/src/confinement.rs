@@ -19,8 +19,9 @@ use rustix::process::{
 };
 use rustix::thread::{
     CapabilitySet, UnshareFlags, capabilities, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_gid,
-    set_thread_groups, set_thread_uid, unshare_unsafe,
+    configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
+    set_keep_capabilities, set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_uid,
+    unshare_unsafe,
 };
 
 /// Paths that stay visible below folders that are closed to other users: the working folder and this program, and a few.
@@ -230,16 +231,22 @@ impl Confinement {
         Ok(())
     }
 
-    /// Gives up every privilege for good. Between fork and exec: system calls only.
-    pub(crate) fn drop_privileges(&self) -> io::Result<()> {
+    /// Gives up every privilege but these for good. In a user namespace of its own there are none to keep. Between fork and
+    /// exec: system calls only.
+    pub(crate) fn drop_privileges(&self, kept: CapabilitySet) -> io::Result<()> {
         close_inherited()?;
-        empty_bounding_set();
+        let kept = match &self.map {
+            Some(_) => CapabilitySet::empty(),
+            None => kept,
+        };
+        empty_bounding_set(kept);
         if let Some(user) = self.user {
             let most = Rlimit {
                 current: Some(MAX_PROCESSES),
                 maximum: Some(MAX_PROCESSES),
             };
             setrlimit(Resource::Nproc, most)?;
+            set_keep_capabilities(!kept.is_empty())?;
             set_thread_groups(&[])?;
             set_thread_gid(Gid::from_raw(user.gid))?;
             set_thread_uid(Uid::from_raw(user.uid))?;
@@ -250,14 +257,18 @@ impl Confinement {
         if let Some(map) = &self.map {
             map.enter()?;
             // A new user namespace begins with a full set.
-            empty_bounding_set();
+            empty_bounding_set(CapabilitySet::empty());
         }
         let _ = clear_ambient_capability_set();
         let mut sets = capabilities(None)?;
-        sets.inheritable = CapabilitySet::empty();
-        sets.effective = CapabilitySet::empty();
-        sets.permitted = CapabilitySet::empty();
+        let kept = kept & sets.permitted;
+        sets.inheritable = kept;
+        sets.effective = kept;
+        sets.permitted = kept;
         set_capabilities(None, sets)?;
+        for capability in kept.iter() {
+            configure_capability_in_ambient_set(capability, true)?;
+        }
         Ok(set_no_new_privs(true)?)
     }
 }
@@ -326,11 +337,14 @@ fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Keeps programs that are executed later from getting a capability, whatever their files say.
-fn empty_bounding_set() {
+/// Keeps programs that are executed later from getting a capability other than `kept`, whatever their files say.
+fn empty_bounding_set(kept: CapabilitySet) {
     // Without the right to change the set there is nothing to be kept from either: exec drops all.
     for bit in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
+        if kept.contains(capability) {
+            continue;
+        }
         if remove_capability_from_bounding_set(capability) == Err(Errno::INVAL) {
             break;
         }

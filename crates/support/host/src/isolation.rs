@@ -22,6 +22,8 @@ use crate::netns::Namespace;
 pub enum Privileges {
     /// As an application in a container: none at all, and no way to gain any.
     Application,
+    /// As an application in the host's network, where ports below 1024 need a capability: that one, and no way to gain others.
+    ApplicationOnHost,
     /// As a sidecar: it marks its packets.
     Sidecar,
     /// As the proxy of a node: it enters pods' networks, too.
@@ -101,10 +103,15 @@ impl ProcessIsolation {
             Privileges::NodeProxy => {
                 keep_capabilities(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN)
             }
-            Privileges::Application => match &self.confinement {
-                Some(confinement) => confinement.drop_privileges(),
-                None => Confinement::default().drop_privileges(),
-            },
+            Privileges::Application => self.drop_privileges(CapabilitySet::empty()),
+            Privileges::ApplicationOnHost => self.drop_privileges(CapabilitySet::NET_BIND_SERVICE),
+        }
+    }
+
+    fn drop_privileges(&self, kept: CapabilitySet) -> io::Result<()> {
+        match &self.confinement {
+            Some(confinement) => confinement.drop_privileges(kept),
+            None => Confinement::default().drop_privileges(kept),
         }
     }
 

@@ -10,6 +10,7 @@ use std::path::Path;
 use voile_testkit::prerequisites::{Prerequisite, skip};
 
 use crate::mesh::{get, wait_until};
+use crate::up::Up;
 use crate::up::netns::{is_root, start_with};
 
 /// Tries what an application must not do; `could NAME` is said for what it did. It changes nothing of the host.
@@ -56,10 +57,18 @@ chroot / /bin/true >/dev/null 2>&1 && could chroot
 becomes=$("$SETUID" -u 2>/dev/null)
 [ -n "$becomes" ] && [ "$becomes" != "$(id -u)" ] && could gain-root-by-setuid
 echo "end of attempts"
-exec "$VOILE" echo --listen 0.0.0.0:8080
+[ "$WHERE" = netns ] && exec "$VOILE" echo --listen 0.0.0.0:8080 0.0.0.0:80
+[ "$(id -u)" -lt 10000 ] && exec "$VOILE" echo --listen "$POD_IP:8080"
+exec "$VOILE" echo --listen "$POD_IP:8080" "$POD_IP:80"
 "#;
 
-fn hostile(folder: &Path, security: &str) {
+/// The sets of capabilities that a process has.
+const SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
+/// None, and the one that binds ports below 1024 of the host.
+const NONE: &str = "0000000000000000";
+const LOW_PORTS: &str = "0000000000000400";
+
+fn hostile(folder: &Path, security: &str, isolation: &str) {
     let root = folder.parent().expect("a parent");
     fs::write(folder.join("marker.txt"), "marker").expect("written");
     fs::write(folder.join("attempts.sh"), ATTEMPTS).expect("written");
@@ -72,7 +81,7 @@ fn hostile(folder: &Path, security: &str) {
         r#"
 apiVersion: v1
 kind: Namespace
-metadata: {{name: den, labels: {{istio-injection: enabled}}}}
+metadata: {{name: den, labels: {{istio-injection: {injection}}}}}
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -99,32 +108,52 @@ spec:
     command: [sh, -c, 'RUN=$(echo {run}/voile-up-*) exec sh attempts.sh']
     env:
     - {{name: STATE, value: "{state}"}}
+    - {{name: WHERE, value: {isolation}}}
     - {{name: SETUID, value: "{setuid}"}}
     envFrom: [{{configMapRef: {{name: map}}}}, {{prefix: P_, secretRef: {{name: secret}}}}, {{configMapRef: {{name: none, optional: true}}}}]
 "#,
         run = run.display(),
         state = state.display(),
+        // Without redirection a sidecar would need a listener of its own.
+        injection = if isolation == "netns" {
+            "enabled"
+        } else {
+            "disabled"
+        },
         setuid = setuid.display(),
     );
     fs::write(folder.join("den.yaml"), text).expect("written");
 }
 
 /// The application's reports, by their first word; `None` if namespaces are not available.
-fn attempts(security: &str, closed: bool) -> Option<BTreeMap<String, Vec<String>>> {
+fn attempts(
+    isolation: &str,
+    security: &str,
+    closed: bool,
+) -> Option<BTreeMap<String, Vec<String>>> {
     let state = tempfile::tempdir().expect("a folder");
     // The process that starts the mesh may have left a descriptor open.
     let (left_open, _) = UnixStream::pair().expect("sockets");
     rustix::io::fcntl_setfd(&left_open, rustix::io::FdFlags::empty()).expect("inherited");
     let text = state.path().join("state").to_string_lossy().into_owned();
     let fill = |folder: &Path| {
-        hostile(folder, security);
+        hostile(folder, security, isolation);
         if closed {
             fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).expect("closed");
         }
         let root = folder.parent().expect("a parent");
         std::os::unix::fs::symlink(&text, root.join("state")).expect("linked");
     };
-    let (up, published) = start_with(fill, None, &["--state", &text])?;
+    let state_option = ["--state", &text];
+    let (up, published) = match isolation {
+        "netns" => start_with(fill, None, &state_option)?,
+        _ => {
+            let options = [&["--isolation", "loopback", "--quiet"][..], &state_option].concat();
+            let mut up = Up::start_as(fill, &options, None);
+            let published = up.ready();
+            (up, published)
+        }
+    };
     let log = || up.log("den.app-0.app");
     wait_until("the attempts are over", || {
         log().contains("end of attempts")
@@ -155,17 +184,22 @@ fn an_application_of_roots_mesh_has_no_privileges_and_sees_no_keys_and_no_proces
             "only root's mesh gives its pods other users",
         );
     }
-    for closed in [false, true] {
-        let Some(said) = attempts("", closed) else {
+    for (isolation, closed, capabilities) in [
+        ("netns", false, NONE),
+        ("netns", true, NONE),
+        ("loopback", false, LOW_PORTS),
+        ("loopback", true, LOW_PORTS),
+    ] {
+        let Some(said) = attempts(isolation, "", closed) else {
             return;
         };
         assert_eq!(
             said["could"],
             ["read-the-working-folder", "read-its-variables"],
-            "{said:?}"
+            "{isolation}: {said:?}"
         );
-        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-            assert_eq!(said[set], ["0000000000000000"], "{set}");
+        for set in SETS {
+            assert_eq!(said[set], [capabilities], "{isolation}: {set}");
         }
         assert_eq!(said["NoNewPrivs"], ["1"]);
         let most = voile_host::confinement::MAX_PROCESSES.to_string();
@@ -183,22 +217,23 @@ fn a_pod_runs_as_the_user_it_names_and_is_that_user_for_itself_alone() {
             "only root's mesh gives its pods other users",
         );
     }
-    for (security, user) in [
-        (
-            "securityContext: {runAsUser: 4711, runAsGroup: 4712}",
-            "4711",
-        ),
-        ("securityContext: {runAsUser: 0, runAsGroup: 0}", "0"),
+    const NAMED: &str = "securityContext: {runAsUser: 4711, runAsGroup: 4712}";
+    const ROOT: &str = "securityContext: {runAsUser: 0, runAsGroup: 0}";
+    for (isolation, security, user) in [
+        ("netns", NAMED, "4711"),
+        ("netns", ROOT, "0"),
+        ("loopback", NAMED, "4711"),
+        ("loopback", ROOT, "0"),
     ] {
-        let Some(said) = attempts(security, false) else {
+        let Some(said) = attempts(isolation, security, false) else {
             return;
         };
         assert_eq!(said["uid"], [user]);
-        assert_eq!(said["CapBnd"], ["0000000000000000"]);
+        assert_eq!(said["CapBnd"], [NONE]);
         assert_eq!(
             said["could"],
             ["read-the-working-folder", "read-its-variables"],
-            "{user}: {said:?}"
+            "{isolation}, {user}: {said:?}"
         );
     }
 }

@@ -1,9 +1,14 @@
-//! Confinement of a pod's application in a namespace: it cannot reach other users' files, the mesh's keys or other
-//! processes. As root, each pod has a user of its own; without root all run as the user who started the mesh.
+//! Confinement of a pod's application: it cannot reach other users' files, the mesh's keys or other processes. As root,
+//! each pod has a user of its own, in a network namespace and on loopback addresses alike. Without root all run as the user
+//! who started the mesh, who needs a namespace to hide anything.
 
 use std::io;
+use std::time::Duration;
 
+use voile_host::child::Spec;
 use voile_host::confinement::{Confinement, User, is_mapped};
+use voile_host::isolation::{Privileges, ProcessIsolation};
+use voile_host::netns::Namespace;
 use voile_model::mesh::SecurityContext;
 
 use crate::application::ApplicationContext;
@@ -45,12 +50,40 @@ pub(crate) fn confinement(
     Ok(confinement)
 }
 
+/// Time that a process needs at most to say that it can be confined.
+const PROBE_TIME: Duration = Duration::from_secs(10);
+
+/// The place of applications on loopback addresses. None without root: they have the user of the mesh and its files.
+///
+/// # Errors
+/// This machine does not let root confine a process, as in some containers.
+pub(crate) fn loopback_place() -> io::Result<Option<ProcessIsolation>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let place = ProcessIsolation::new(Namespace::current()?, Privileges::ApplicationOnHost);
+    let confined = place.clone().confined(Confinement::default());
+    let probe = Spec::new("containment", "/proc/self/exe").arg("--version");
+    let started = probe.place(confined).start();
+    let mut probe = started.map_err(|error| io::Error::other(error.to_string()))?;
+    match probe.wait(PROBE_TIME) {
+        Some(exit) if exit.is_success() => Ok(Some(place)),
+        exit => Err(io::Error::other(format!(
+            "a confined process ended by {exit:?}"
+        ))),
+    }
+}
+
 /// Returns the pod's user on the host. It is never the user that the pod names: that may be a person's, a service's
-/// or another pod's.
+/// or another pod's. Meshes on loopback addresses see each other's processes, so each block of addresses has users of its own.
 fn user(pod: &PodPlan) -> Option<User> {
-    let [_, _, high, low] = pod.address.octets();
+    let [first, block, high, low] = pod.address.octets();
     let number = u32::from(u16::from_be_bytes([high, low])) % USERS;
-    let own = [FIRST_USER + number, FIRST_USER_OF_FEW + number];
+    let apart = match first {
+        127 => (1 + u32::from(block)) * USERS,
+        _ => 0,
+    };
+    let own = [FIRST_USER + apart + number, FIRST_USER_OF_FEW + number];
     let uid = own.into_iter().find(|uid| is_mapped(*uid))?;
     Some(User { uid, gid: uid })
 }
