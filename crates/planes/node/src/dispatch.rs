@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{Notify, mpsc, oneshot};
-use voile_memory::TextSettling;
+use voile_memory::{Ceiling, MemoryHolders, ShedOrder, TextSettling};
 use voile_transport::MAX_CONNECTIONS;
 
+use crate::memory::NodeMemory;
 use crate::pod::Pod;
 use crate::worker::{Homes, Job, NodeCounters, PodListener};
 
@@ -74,13 +75,15 @@ pub(crate) struct Handle {
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     workers: RefCell<Vec<Handle>>,
+    memory: Arc<NodeMemory>,
     settling: TextSettling,
 }
 
 impl Dispatcher {
-    pub(crate) fn new(workers: Vec<Handle>) -> Self {
+    pub(crate) fn new(workers: Vec<Handle>, memory: Arc<NodeMemory>) -> Self {
         Self {
             workers: RefCell::new(workers),
+            memory,
             settling: TextSettling::default(),
         }
     }
@@ -109,6 +112,9 @@ impl Dispatcher {
         stream: TcpStream,
         peer: SocketAddr,
     ) {
+        if !self.memory.takes_work() {
+            return;
+        }
         let workers = self.workers.borrow();
         let load = |worker: &&Handle| worker.load.count();
         let Some(worker) = workers.iter().min_by_key(load) else {
@@ -132,10 +138,19 @@ impl Dispatcher {
     /// Tells every worker which pods there are.
     pub(crate) fn tell_homes(&self, homes: &Arc<Homes>) {
         self.settle();
+        self.broadcast(|| Job::Homes(Arc::clone(homes)));
+    }
+
+    fn broadcast(&self, job: impl Fn() -> Job) {
         for worker in self.workers.borrow().iter() {
             // As above.
-            let _ = worker.sender.send(Job::Homes(Arc::clone(homes)));
+            let _ = worker.sender.send(job());
         }
+    }
+
+    /// Connections and tunnels that were refused for want of memory.
+    pub(crate) fn refused_for_memory(&self) -> u64 {
+        self.memory.refused()
     }
 
     /// Asks every worker for its counters.
@@ -152,6 +167,20 @@ impl Dispatcher {
     /// Lets the workers go.
     pub(crate) fn dismiss(&self) {
         self.workers.borrow_mut().clear();
+    }
+}
+
+impl MemoryHolders for Dispatcher {
+    fn ceiling(&self) -> &Ceiling {
+        &self.memory.ceiling
+    }
+
+    fn close_idle(&self) {
+        self.broadcast(|| Job::Relieve);
+    }
+
+    fn shed(&self, order: ShedOrder) {
+        self.broadcast(|| Job::Shed(order));
     }
 }
 

@@ -12,6 +12,7 @@ mod connections;
 mod dispatch;
 mod dns;
 mod listener_handover;
+mod memory;
 mod names;
 mod pages;
 mod pod;
@@ -22,7 +23,9 @@ mod route;
 mod view_updates;
 mod worker;
 
-use connections::{connect_heads, inbound, outbound, plaintext, same_node, tunnel, verified_peers};
+use connections::{
+    connect_heads, inbound, outbound, plaintext, same_node, tunnel, unproven, verified_peers,
+};
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -38,8 +41,8 @@ use prost_types::{Struct, Value};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::LocalSet;
-use voile_http2::HeadBudget;
 use voile_identity::{ClientSettings, TrustDomain};
+use voile_memory::MemoryRelief;
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
 use voile_telemetry::logging::LogLevelHandle;
@@ -53,10 +56,12 @@ use dispatch::{Dispatcher, Handle, WorkerLoad};
 use dns::Directory;
 pub use dns::ExternalNames;
 use listener_handover::{Legacy, NodeListeners, NodeSuccessor};
+use memory::NodeMemory;
 use names::NameLookup;
 use pages::PageSources;
 pub use registry::Subscription;
 use registry::{Registry, RegistryView};
+pub use unproven::UNPROVEN_BYTES;
 use view_updates::ViewUpdates;
 use worker::ControlPlaneClient;
 
@@ -108,6 +113,8 @@ pub struct NodeOptions {
     pub readiness: SocketAddr,
     /// Threads that carry traffic.
     pub workers: usize,
+    /// Resident memory in bytes that the proxy stays below; 0 is no limit, and `u64::MAX` the cgroup's.
+    pub memory_limit: u64,
     /// Time that connections get to end at shutdown, and after their pod is gone.
     pub drain_timeout: Duration,
     /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
@@ -219,9 +226,7 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
         names,
     };
     let directory = Directory::new(asker.clone(), (view.clone(), heard), options.outside);
-    let emptied = Arc::new(Notify::new());
-    let (handles, threads) = start_workers(options.workers, &view, &asker, &emptied)?;
-    let dispatcher = Rc::new(Dispatcher::new(handles));
+    let (dispatcher, threads) = start_dispatcher(&options, &view, &asker)?;
     let means = means(&options, asker, &dispatcher, directory);
     let agency = agency(&options, means, legacy.inherited)?;
     let told = Rc::new(PageSources {
@@ -234,12 +239,12 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
     });
     agency.talk();
     tokio::task::spawn_local(look_up(Rc::clone(&agency), questions));
-    tokio::task::spawn_local(watch_view(
+    let watching = watch_view(
         Rc::clone(&agency),
         told.view.clone(),
         Rc::clone(&dispatcher),
-    ));
-    tokio::task::spawn_local(watch_emptied(emptied, Rc::clone(&dispatcher)));
+    );
+    tokio::task::spawn_local(watching);
     let mut signals = Signals::install()?;
     let doors = NodeListeners::new(&told, legacy.who, sockets);
     let opening = Rc::clone(&doors).open(legacy.predecessor, options.handover.clone());
@@ -459,24 +464,35 @@ fn node(options: &NodeOptions) -> Node {
     }
 }
 
-/// Bytes of large heads of `CONNECT` that all connections hold. A usual one is not counted.
-const MAX_HEADS_OF_ALL: usize = 16 * 1024 * 1024;
+/// Starts the workers, and the tasks that look after their memory.
+fn start_dispatcher(
+    options: &NodeOptions,
+    view: &watch::Receiver<Arc<RegistryView>>,
+    asker: &ControlPlaneClient,
+) -> io::Result<(Rc<Dispatcher>, Threads)> {
+    let emptied = Arc::new(Notify::new());
+    let memory = NodeMemory::new(options.memory_limit);
+    let (handles, threads) = start_workers(options.workers, view, asker, (&memory, &emptied))?;
+    let dispatcher = Rc::new(Dispatcher::new(handles, Arc::clone(&memory)));
+    tokio::task::spawn_local(memory.look_after(MemoryRelief::new(Rc::clone(&dispatcher))));
+    tokio::task::spawn_local(watch_emptied(emptied, Rc::clone(&dispatcher)));
+    Ok((dispatcher, threads))
+}
 
 fn start_workers(
     count: usize,
     view: &watch::Receiver<Arc<RegistryView>>,
     asker: &ControlPlaneClient,
-    emptied: &Arc<Notify>,
+    (memory, emptied): (&Arc<NodeMemory>, &Arc<Notify>),
 ) -> io::Result<(Vec<Handle>, Threads)> {
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
-    let heads = Arc::new(HeadBudget::new(MAX_HEADS_OF_ALL));
     for index in 0..count {
         let (sender, inbox) = mpsc::unbounded_channel();
-        let (view, asker, heads) = (view.clone(), asker.clone(), Arc::clone(&heads));
+        let (view, asker, memory) = (view.clone(), asker.clone(), Arc::clone(memory));
         let thread = std::thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(move || {
-                if let Err(error) = worker::run(inbox, view, asker, heads) {
+                if let Err(error) = worker::run(inbox, view, asker, memory) {
                     tracing::error!(%error, "cannot start a worker");
                 }
             })?;

@@ -255,11 +255,15 @@ async fn metrics(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
         "Inbound connections closed by a change of policy.",
         cut as f64,
     );
+    let help = "Connections refused for another reason.";
+    single("voile_node_refused_total", "counter", help, refused as f64);
+    let short = told.dispatcher.refused_for_memory() as f64;
+    let help = "Connections and tunnels refused near the memory limit.";
     single(
-        "voile_node_refused_total",
+        "voile_node_refused_for_memory_total",
         "counter",
-        "Connections refused for another reason.",
-        refused as f64,
+        help,
+        short,
     );
     let names = told.agency.looked_up().families();
     names.into_iter().for_each(|family| scrape.family(family));

@@ -13,19 +13,22 @@ use slab::Slab;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 use voile_hbone::Gateways;
-use voile_http2::HeadBudget;
+use voile_http2::source_number;
 use voile_identity::Identity;
+use voile_memory::{ShedOrder, SourceConnections};
 use voile_model::ServiceKey;
 use voile_proto::type_url;
 use voile_telemetry::{Shard, Snapshot};
 use voile_xds::client::XdsClient;
 
 use crate::dispatch::Load;
+use crate::memory::{CONNECTION_BYTES, LARGE, NodeMemory};
 use crate::names::{NameLookup, Resolved};
 use crate::outbound::{CERT_REVOKED, DENY, Pool};
 use crate::pod::{Pod, PodLife};
 use crate::policy::{Denial, JudgedConnection, PeerAttributes};
 use crate::registry::{DiscoveryRequest, Registry, RegistryView, Resident, Subscription};
+use crate::unproven::UnprovenCallers;
 use crate::verified_peers::{PeerBonds, ProvenPeer};
 
 /// Time that a connection waits to learn which workload has an address. The control plane answers in milliseconds. If
@@ -76,6 +79,10 @@ pub(crate) enum Job {
     },
     /// The pods of this node, from now on.
     Homes(Arc<Homes>),
+    /// Memory is short: close idle connections.
+    Relieve,
+    /// End the largest holders of memory.
+    Shed(ShedOrder),
     /// A wish to know the counters.
     Scrape(oneshot::Sender<NodeCounters>),
 }
@@ -163,6 +170,11 @@ pub(crate) struct NodeWorker {
     /// Our own pods, by address.
     homes: RefCell<Arc<Homes>>,
     pub(crate) shard: RefCell<Shard>,
+    pub(crate) memory: Arc<NodeMemory>,
+    /// Callers without a certificate yet.
+    pub(crate) unproven: UnprovenCallers,
+    /// All connections, by source, if there is a memory limit.
+    connections: SourceConnections,
     live: RefCell<Slab<Live>>,
     parked: Cell<usize>,
     pub(crate) denied: Cell<u64>,
@@ -297,17 +309,22 @@ impl NodeWorker {
         first: Arc<RegistryView>,
         changes: watch::Receiver<Arc<RegistryView>>,
         asker: ControlPlaneClient,
-        heads: Arc<HeadBudget>,
+        memory: Arc<NodeMemory>,
     ) -> Self {
+        let pool = Pool::new(Some(Arc::clone(&memory.heads)));
+        memory.watch(pool.blocks());
         Self {
             view: RefCell::new(Rc::new(WorkerView(first))),
             changes,
             asker,
-            pool: Rc::new(Pool::new(Some(heads))),
+            pool: Rc::new(pool),
             gateways: Gateways::default(),
             bonds: PeerBonds::default(),
             homes: RefCell::default(),
             shard: RefCell::default(),
+            memory,
+            unproven: UnprovenCallers::default(),
+            connections: SourceConnections::default(),
             live: RefCell::default(),
             parked: Cell::new(0),
             denied: Cell::new(0),
@@ -526,9 +543,42 @@ impl NodeWorker {
         }
     }
 
+    /// Counts a connection until the value is dropped.
+    fn list(self: &Rc<Self>, source: IpAddr, load: Load) -> ConnectionPermit {
+        let ceiling = &self.memory.ceiling;
+        ceiling.accepted();
+        ConnectionPermit {
+            worker: Rc::clone(self),
+            number: match ceiling.is_set() {
+                true => self.connections.begin(source_number(source, "")),
+                false => SourceConnections::UNLISTED,
+            },
+            _load: load,
+        }
+    }
+
+    /// Ends the largest holders of memory.
+    fn shed(&self, order: ShedOrder) {
+        let (freed, mut ended) = self.pool.blocks().shed(order.bytes, LARGE);
+        if order.ordinary && freed < order.bytes {
+            ended += self.connections.end_largest_source();
+        }
+        if ended > 0 {
+            let ordinary = order.ordinary;
+            tracing::warn!(
+                ended,
+                bytes = freed,
+                ordinary,
+                "memory limit is near: the largest tunnels are closed"
+            );
+        }
+    }
+
     fn begin(self: &Rc<Self>, job: Job) {
         match job {
             Job::Homes(homes) => *self.homes.borrow_mut() = homes,
+            Job::Relieve => self.pool.close_idle(),
+            Job::Shed(order) => self.shed(order),
             Job::Scrape(answer) => {
                 // The asking side may be gone.
                 let _ = answer.send(self.figures());
@@ -540,7 +590,6 @@ impl NodeWorker {
                 peer,
                 load,
             } => {
-                let worker = Rc::clone(self);
                 let stream = match tokio::net::TcpStream::from_std(stream) {
                     Ok(stream) => stream,
                     Err(error) => {
@@ -549,23 +598,37 @@ impl NodeWorker {
                     }
                 };
                 let canonical = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+                let permit = self.list(canonical.ip(), load);
+                let (worker, number) = (Rc::clone(self), permit.number);
                 // Each a task of its own kind: one for all would be as large as the largest.
-                match door {
+                let task = match door {
                     PodListener::Outbound => tokio::task::spawn_local(async move {
-                        crate::outbound::serve(&worker, &pod, stream, canonical).await;
-                        drop(load);
+                        crate::outbound::serve(&permit.worker, &pod, stream, canonical).await;
                     }),
                     PodListener::Tunnel => tokio::task::spawn_local(async move {
-                        crate::inbound::tunnels(&worker, &pod, stream, canonical).await;
-                        drop(load);
+                        crate::inbound::tunnels(&permit.worker, &pod, stream, canonical).await;
                     }),
                     PodListener::Plaintext => tokio::task::spawn_local(async move {
-                        crate::inbound::plaintext(&worker, &pod, stream, canonical).await;
-                        drop(load);
+                        crate::inbound::plaintext(&permit.worker, &pod, stream, canonical).await;
                     }),
                 };
+                worker.connections.started(number, task.abort_handle());
             }
         }
+    }
+}
+
+/// A connection's place in the worker's load and list; dropping it gives the place back.
+struct ConnectionPermit {
+    worker: Rc<NodeWorker>,
+    number: usize,
+    _load: Load,
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.worker.connections.end(self.number);
+        self.worker.pool.blocks().freed(CONNECTION_BYTES);
     }
 }
 
@@ -574,7 +637,7 @@ pub(crate) fn run(
     mut inbox: mpsc::UnboundedReceiver<Job>,
     mut changes: watch::Receiver<Arc<RegistryView>>,
     asker: ControlPlaneClient,
-    heads: Arc<HeadBudget>,
+    memory: Arc<NodeMemory>,
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -582,7 +645,7 @@ pub(crate) fn run(
     let local = LocalSet::new();
     local.block_on(&runtime, async move {
         let first = Arc::clone(&changes.borrow_and_update());
-        let worker = Rc::new(NodeWorker::new(first, changes.clone(), asker, heads));
+        let worker = Rc::new(NodeWorker::new(first, changes.clone(), asker, memory));
         loop {
             tokio::select! {
                 biased;
@@ -633,8 +696,7 @@ mod tests {
             subscription: Subscription::All,
             names,
         };
-        let heads = Arc::new(HeadBudget::new(0));
-        NodeWorker::new(Arc::default(), changes, asker, heads)
+        NodeWorker::new(Arc::default(), changes, asker, NodeMemory::new(0))
     }
 
     #[tokio::test]

@@ -152,6 +152,17 @@ where
         shared.sum::<usize>() + self.alone.get()
     }
 
+    /// Closes connections without a tunnel.
+    pub fn close_idle(&self) {
+        for entry in self.entries.borrow().values() {
+            for open in entry.open.iter().filter(|open| open.streams.get() == 0) {
+                let mut connection = open.link.borrow();
+                connection.leave();
+                connection.wake_driver();
+            }
+        }
+    }
+
     fn begin(&self) -> (Rc<OpenConnection>, Lease) {
         let open = Rc::new(OpenConnection {
             link: Link::new(Connection::client(&CONFIG, self.blocks.clone())),

@@ -12,7 +12,7 @@ use std::time::Instant;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use voile_hbone::{CONFIG, NoTunnel, TunnelRequest, Wire, named, serve, target};
-use voile_http2::{Connection, ErrorCode, Http2End, Link};
+use voile_http2::{Connection, ErrorCode, Http2End, Link, source_number};
 use voile_identity::Identity;
 use voile_model::{Hostname, Namespace, Port, ServiceKey};
 use voile_telemetry::{Reporter, Security};
@@ -20,6 +20,7 @@ use voile_transport::{
     TLS_HANDSHAKE_TIMEOUT, TcpIo, TransportStream, accept_tls, alpn, proxy_protocol, reset,
 };
 
+use crate::memory::CONNECTION_BYTES;
 use crate::outbound::CONNECT;
 use crate::plaintext::{PlainArrival, call, carry};
 use crate::pod::{Pod, PodLife};
@@ -57,53 +58,86 @@ pub(crate) async fn tunnels(
         direction: "inbound",
     };
     // Until there is HTTP/2 to say it in, a refused caller just finds the connection closed.
-    let refused = |reason: &dyn std::fmt::Display| arrival.note_refused(reason);
     let local = match tcp.local_addr() {
         Ok(local) => canonical(local),
-        Err(error) => return refused(&error),
+        Err(error) => return arrival.note_refused(&error),
     };
-    if let Err(why) = pod.badge.certified().await {
-        return refused(&why);
-    }
-    let config = Arc::clone(&pod.badge.server);
-    let accepted = accept_tls(config, TcpIo::from(tcp), TLS_HANDSHAKE_TIMEOUT).await;
-    let stream = match accepted {
+    // Boxed: a handshake takes several times the memory of an open connection.
+    let stream = match Box::pin(shake_hands(&arrival, tcp)).await {
         Ok(stream) => stream,
-        Err(error) => return refused(&error),
+        Err(reason) => return arrival.note_unproven(&reason),
     };
-    if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
-        return refused(&"the client did not negotiate h2 (ALPN)");
-    }
-    let proven = match ProvenPeer::of(&stream) {
+    let proven = match prove(worker, &stream) {
         Ok(proven) => proven,
-        Err(error) => return refused(&error),
+        Err(reason) => return arrival.note_refused(&reason),
     };
-    if proven.is_revoked(&worker.view().revocations) {
-        return refused(&format_args!(
-            "the certificate of {} is revoked",
-            proven.identity
-        ));
-    }
-    let link = Link::new(Connection::server(&CONFIG, worker.pool.blocks().clone()));
+    let mut connection = Connection::server(&CONFIG, worker.pool.blocks().clone());
+    connection.set_source(source_number(peer.ip(), &proven.identity.to_string()));
+    let link = OpenLink(Link::new(connection));
     let calling = Rc::new(CallingProxy {
         pod: Arc::clone(pod),
         proven: Rc::new(proven),
         peer,
         local,
     });
-    let mut wire = Wire::new(stream, link.clone());
+    let mut wire = Wire::new(stream, link.0.clone());
     let begin = |request| tunnel(Rc::clone(worker), Rc::clone(&calling), request);
     let end = tokio::select! {
-        end = serve(&mut wire, &link, pod.is_at(PodLife::Leaving), begin) => end,
+        end = serve(&mut wire, &link.0, pod.is_at(PodLife::Leaving), begin) => end,
         () = pod.is_at(PodLife::Gone) => {
-            link.borrow().abort(ErrorCode::NO_ERROR);
+            link.0.borrow().abort(ErrorCode::NO_ERROR);
             Http2End::Closed
         }
     };
     tracing::debug!(?end, %peer, "an HBONE connection ended");
     wire.close().await;
-    link.borrow().closed();
 }
+
+/// Ends the tunnels of a connection with it, also when its task is aborted for want of memory.
+struct OpenLink(Link);
+
+impl Drop for OpenLink {
+    fn drop(&mut self) {
+        self.0.borrow().closed();
+    }
+}
+
+/// Does the handshake with a caller, within the limits of unproven ones. Returns why there is none.
+async fn shake_hands(
+    arrival: &PlainArrival<'_>,
+    tcp: TcpStream,
+) -> Result<TransportStream, String> {
+    let (worker, pod) = (arrival.worker, arrival.pod);
+    let unproven = worker.unproven.admit(arrival.peer.ip());
+    let unproven = unproven.ok_or("too many callers show no certificate")?;
+    let shaken = async {
+        pod.badge.certified().await?;
+        let _expected = worker.memory.ceiling.expect(CONNECTION_BYTES as u64);
+        worker.pool.blocks().grew(CONNECTION_BYTES);
+        if !worker.memory.takes_work() {
+            reset(&tcp);
+            return Err(NEAR_LIMIT.to_owned());
+        }
+        let config = Arc::clone(&pod.badge.server);
+        let accepted = accept_tls(config, TcpIo::from(tcp), TLS_HANDSHAKE_TIMEOUT).await;
+        accepted.map_err(|error| error.to_string())
+    };
+    unproven.within(shaken).await?
+}
+
+/// The caller by its certificate; or why it is refused.
+fn prove(worker: &NodeWorker, stream: &TransportStream) -> Result<ProvenPeer, String> {
+    if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
+        return Err("the client did not negotiate h2 (ALPN)".to_owned());
+    }
+    let proven = ProvenPeer::of(stream).map_err(|error| error.to_string())?;
+    match proven.is_revoked(&worker.view().revocations) {
+        true => Err(format!("the certificate of {} is revoked", proven.identity)),
+        false => Ok(proven),
+    }
+}
+
+const NEAR_LIMIT: &str = "the node proxy is near its memory limit";
 
 /// One tunnel. Says whether it carried anything.
 pub(crate) async fn tunnel(
@@ -113,6 +147,11 @@ pub(crate) async fn tunnel(
 ) -> bool {
     let (worker, calling) = (&*worker, &*calling);
     let began = Instant::now();
+    if !worker.memory.takes_work() {
+        worker.refused.set(worker.refused.get() + 1);
+        request.refuse(UNAVAILABLE);
+        return false;
+    }
     let called = match target(request.head(), calling.local, &OWN_PORTS) {
         Err(NoTunnel::NoAddress(text)) => {
             let called = named(request.head()).map(|(host, port)| CalledTarget::Named(host, port));

@@ -6,4 +6,5 @@ pub(crate) mod outbound;
 pub(crate) mod plaintext;
 pub(crate) mod same_node;
 pub(crate) mod tunnel;
+pub(crate) mod unproven;
 pub(crate) mod verified_peers;

@@ -38,6 +38,16 @@ impl PlainArrival<'_> {
         tracing::info!(target: "access", direction = self.direction, src.addr = %peer, pod = %pod, error = %reason, "connection refused");
     }
 
+    /// The same of a caller without a certificate. It may come as often as it likes, so its lines are few.
+    pub(crate) fn note_unproven(&self, reason: &str) {
+        let worker = self.worker;
+        match worker.unproven.is_line_due() {
+            Some(0) => self.note_refused(&reason),
+            Some(unsaid) => self.note_refused(&format_args!("{reason} ({unsaid} more before)")),
+            None => worker.refused.set(worker.refused.get() + 1),
+        }
+    }
+
     /// The same, and its caller sees a reset.
     pub(crate) fn refuse(&self, tcp: &TcpStream, reason: &dyn Display) {
         self.note_refused(reason);

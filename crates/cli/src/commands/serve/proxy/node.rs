@@ -95,6 +95,7 @@ fn options(args: ProxyArgs, log: LogLevelHandle) -> Result<voile_node::NodeOptio
         metrics: args.metrics,
         readiness: args.readiness,
         workers: args.workers,
+        memory_limit: args.memory_limit,
         drain_timeout: args.drain_timeout,
         handover: args.handover,
         handover_drain_timeout: args.handover_drain_timeout,

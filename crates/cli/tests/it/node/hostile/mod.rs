@@ -1,5 +1,6 @@
 //! Forbidden actions: of a caller with a good certificate who speaks HBONE by hand, and of the pods themselves.
 
+mod handshakes;
 mod memory;
 mod pods;
 
