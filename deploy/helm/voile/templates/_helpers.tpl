@@ -106,3 +106,19 @@ app.kubernetes.io/name: {{ include "voile.node" . }}
 {{- define "voile.image" -}}
 {{ .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
+
+{{/* Names values that contradict each other, with the cure. The control plane would refuse to start with them. */}}
+{{- define "voile.contradictions" -}}
+{{- $env := .Values.pilot.env -}}
+{{- if eq (quote $env.ENABLE_CA_SERVER) (quote "false") -}}
+{{- if not .Values.global.caAddress -}}
+pilot.env.ENABLE_CA_SERVER: nobody would sign the certificates of workloads; set global.caAddress to HOST:PORT of an authority, such as cert-manager-istio-csr.cert-manager.svc:443
+{{- else if $env.EXTERNAL_CA -}}
+pilot.env.ENABLE_CA_SERVER: a control plane that signs nothing asks no signer; leave out pilot.env.EXTERNAL_CA
+{{- else if eq (quote $env.ENABLE_CLUSTER_TRUST_BUNDLE_API) (quote "true") -}}
+pilot.env.ENABLE_CA_SERVER: a control plane that signs nothing writes no roots; leave out pilot.env.ENABLE_CLUSTER_TRUST_BUNDLE_API
+{{- end -}}
+{{- else if and $env.EXTERNAL_CA (not $env.K8S_SIGNER) -}}
+pilot.env.K8S_SIGNER: the signer of pilot.env.EXTERNAL_CA has no name; set it, such as clusterissuers.cert-manager.io/mesh
+{{- end -}}
+{{- end }}

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &BugReportArgs) -> ExitCode {
 fn execute(args: &BugReportArgs) -> Result<ExitCode, InstallError> {
     let revision = args.cluster.revision.iter();
     let assignments: Vec<String> = revision.map(|name| format!("revision={name}")).collect();
-    let release = Release::new(&args.cluster.namespace, &[], &assignments)?;
+    let release = Release::new(&args.cluster.namespace, &[], &assignments.into())?;
     // Before minutes of work: the file must be new.
     let file = OpenOptions::new()
         .write(true)

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
 async fn execute(args: &CheckArgs) -> Result<ExitCode, InstallError> {
     let revision = args.cluster.revision.iter();
     let assignments: Vec<String> = revision.map(|name| format!("revision={name}")).collect();
-    let release = Release::new(&args.cluster.namespace, &[], &assignments)?;
+    let release = Release::new(&args.cluster.namespace, &[], &assignments.into())?;
     let client = args.cluster.address.connect().await?;
     let checks = Checks::run(&client, &release, args.before).await;
     match args.output {

@@ -41,6 +41,9 @@ pub(crate) struct InjectArgs {
         default_value = "istiod.istio-system.svc:15012"
     )]
     discovery_address: String,
+    /// Authority that proxies ask for their certificates in place of the control plane, such as cert-manager's istio-csr.
+    #[arg(long, value_name = "HOST:PORT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    ca_address: Option<String>,
     /// Name of the cluster.
     #[arg(long, value_name = "NAME", default_value = "Kubernetes")]
     cluster: String,
@@ -73,6 +76,7 @@ pub(crate) fn run(args: InjectArgs) -> ExitCode {
         image: args.image,
         revision: args.revision,
         discovery_address: args.discovery_address,
+        ca_address: args.ca_address,
         cluster: args.cluster,
         network: args.network,
         cni: args.cni,

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use voile_kubernetes::install::{self, ApplyMode, ClusterFacts, InstallError, Manifest, Release};
+use voile_kubernetes::install::{
+    self, ApplyMode, Assignments, ClusterFacts, InstallError, Manifest, Release,
+};
 
 use crate::commands::kubernetes::cluster::KubeconfigArgs;
 
@@ -64,13 +66,8 @@ pub(crate) struct InstallArgs {
     #[arg(long, short, value_enum, default_value = "yaml")]
     output: ManifestFormat,
 
-    /// A value, such as replicaCount=3; may be given several times. It has precedence over files.
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
-
-    /// A file of values; may be given several times, and a later one has precedence.
-    #[arg(long = "values", short = 'f', value_name = "FILE")]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    values: ValueArgs,
 
     /// Wait until the control plane is available.
     #[arg(long, value_name = "true|false", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -83,25 +80,50 @@ pub(crate) struct InstallArgs {
 
 impl InstallArgs {
     fn release(&self) -> Result<Release, InstallError> {
-        let files = read_files(&self.files)?;
-        let mut assignments = self.set.clone();
+        let files = self.values.read_files()?;
+        let mut assignments = self.values.assignments();
         if let Some(revision) = &self.cluster.revision {
-            assignments.push(format!("revision={revision}"));
+            assignments.values.push(format!("revision={revision}"));
         }
         Release::new(&self.cluster.namespace, &files, &assignments)
     }
 }
 
-/// Files of values, with their names.
-pub(crate) fn read_files(files: &[PathBuf]) -> Result<Vec<(String, String)>, InstallError> {
-    let read = |file: &PathBuf| {
-        let name = file.display().to_string();
-        match std::fs::read_to_string(file) {
-            Ok(text) => Ok((name, text)),
-            Err(error) => Err(InstallError::Values(format!("{name}: {error}"))),
+/// Values of the chart, as Helm's commands take them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ValueArgs {
+    /// A value, such as replicaCount=3; may be given several times. It has precedence over files.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+
+    /// A value that stays a text, such as podAnnotations.build=42; may be given several times. It has precedence over --set.
+    #[arg(long, value_name = "KEY=TEXT")]
+    set_string: Vec<String>,
+
+    /// A file of values; may be given several times, and a later one has precedence.
+    #[arg(long = "values", short = 'f', value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+impl ValueArgs {
+    pub(crate) fn assignments(&self) -> Assignments {
+        Assignments {
+            values: self.set.clone(),
+            texts: self.set_string.clone(),
         }
-    };
-    files.iter().map(read).collect()
+    }
+
+    /// Files of values, with their names.
+    pub(crate) fn read_files(&self) -> Result<Vec<(String, String)>, InstallError> {
+        let read = |file: &PathBuf| {
+            let name = file.display().to_string();
+            match std::fs::read_to_string(file) {
+                Ok(text) => Ok((name, text)),
+                Err(error) => Err(InstallError::Values(format!("{name}: {error}"))),
+            }
+        };
+        self.files.iter().map(read).collect()
+    }
 }
 
 pub(crate) fn run(args: &InstallArgs) -> ExitCode {

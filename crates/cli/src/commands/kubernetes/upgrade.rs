@@ -1,6 +1,5 @@
 //! `voile upgrade`: a newer control plane with the values of the one that runs.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use voile_kubernetes::install::{
 };
 
 use crate::commands::inspect::explain::Output;
-use crate::commands::kubernetes::install::{InstallationArgs, exit_code, read_files};
+use crate::commands::kubernetes::install::{InstallationArgs, ValueArgs, exit_code};
 
 /// Install a newer control plane with the values of the one that runs.
 ///
@@ -27,6 +26,8 @@ use crate::commands::kubernetes::install::{InstallationArgs, exit_code, read_fil
 /// that lets the last requests come.
 ///
 /// Without --revision the control plane is changed in its place, pod by pod.
+///
+/// Values of --values, --set and --set-string are laid over those that run.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit code: 0 when the steps are done, 1 when something is missing or not available or the cluster refuses, 2 when a value cannot be used."
@@ -40,13 +41,9 @@ pub(crate) struct UpgradeArgs {
     #[arg(long, value_name = "NAME")]
     from: Option<String>,
 
-    /// A value, laid over those of the revision that runs; may be given several times.
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
-
-    /// A file of values, laid over those of the revision that runs; may be given several times.
-    #[arg(long = "values", short = 'f', value_name = "FILE")]
-    files: Vec<PathBuf>,
+    // They are laid over those of the revision that runs.
+    #[command(flatten)]
+    values: ValueArgs,
 
     /// Let the tags of the old revision stand for the new one.
     #[arg(long, requires = "revision")]
@@ -83,11 +80,12 @@ fn progress(line: &str) {
 }
 
 async fn execute(args: &UpgradeArgs) -> Result<ExitCode, InstallError> {
-    let files = read_files(&args.files)?;
+    let files = args.values.read_files()?;
     let client = args.cluster.address.connect().await?;
     let revisions = (args.from.as_deref(), args.cluster.revision.as_deref());
     let namespace = &args.cluster.namespace;
-    let upgrade = Upgrade::plan(&client, namespace, revisions, &files, &args.set).await?;
+    let assignments = args.values.assignments();
+    let upgrade = Upgrade::plan(&client, namespace, revisions, &files, &assignments).await?;
     if args.dry_run {
         let remaining = upgrade.remaining(&client).await?;
         print!("{}", report(&upgrade, &remaining, args));

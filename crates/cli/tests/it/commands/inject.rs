@@ -50,7 +50,9 @@ fn inject(arguments: &[&str], objects: &str) -> Output {
 
 #[test]
 fn pods_in_all_objects_get_proxies_and_everything_else_stays() {
-    let output = inject(&["-o", "json", "--image", "voile:test"], OBJECTS);
+    let options = "-o json --image voile:test --ca-address ca.shop.svc:443";
+    let options: Vec<&str> = options.split(' ').collect();
+    let output = inject(&options, OBJECTS);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert_eq!(
@@ -64,6 +66,10 @@ fn pods_in_all_objects_get_proxies_and_everything_else_stays() {
     let template = &items[0]["spec"]["template"];
     let spec = &template["spec"];
     assert_eq!(spec["initContainers"][1]["image"], "voile:test");
+    let arguments = spec["initContainers"][1]["args"].as_array();
+    let authority = "--ca-address=https://ca.shop.svc:443";
+    let asks = arguments.is_some_and(|all| all.iter().any(|one| one == authority));
+    assert!(asks, "{arguments:?}");
     assert_eq!(spec["volumes"][0]["configMap"]["defaultMode"], 0o644);
     let labels = &template["metadata"]["labels"];
     assert_eq!(labels["service.istio.io/canonical-name"], "cart");

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::InstallError;
 use super::template::{Surroundings, TemplateSet};
-use super::{schema, values, yaml};
+use super::{Assignments, schema, values, yaml};
 use crate::revision::{REVISION, label_of, of_revision};
 
 macro_rules! chart_files {
@@ -41,6 +41,9 @@ chart_files![
 
 /// The notes for people, which are no manifest.
 const NOTES: &str = "templates/NOTES.txt";
+
+/// The template whose text names values that contradict each other. Helm fails with it, too.
+const CONTRADICTIONS: &str = "voile.contradictions";
 
 /// ConfigMap with the values that a person gave, and its key.
 pub(super) const RECORD: &str = "voile-values";
@@ -118,14 +121,14 @@ fn file(path: &str) -> &'static str {
 }
 
 impl Release {
-    /// Lays files and assignments (`KEY=VALUE`) over the chart's values, in this order, and checks them by its schema.
+    /// Lays files and assignments over the chart's values, in this order, and checks them by its schema and against each other.
     ///
     /// # Errors
-    /// A value cannot be read, or the schema refuses it.
+    /// A value cannot be read, the schema refuses it, or two contradict each other.
     pub fn new(
         namespace: &str,
         files: &[(String, String)],
-        assignments: &[String],
+        assignments: &Assignments,
     ) -> Result<Self, InstallError> {
         let failed =
             |place: &str, reason: String| InstallError::Values(format!("{place}: {reason}"));
@@ -138,23 +141,27 @@ impl Release {
                 _ => return Err(failed(name, "a map of values is wanted".to_owned())),
             }
         }
-        for one in assignments {
-            let read = values::parse_assignments(one).map_err(|reason| failed("--set", reason))?;
-            values::merge(&mut given, read);
-        }
+        let merged = assignments.merge_into(&mut given);
+        merged.map_err(InstallError::Values)?;
         let mut values = own("values.yaml")?;
         values::overlay(&mut values, given.clone());
         let schema = own("values.schema.json")?;
         let violations = schema::violations(&schema, &values);
         let violations = violations.map_err(|reason| failed("values.schema.json", reason))?;
-        match violations.is_empty() {
-            true => Ok(Self {
-                namespace: namespace.to_owned(),
-                name: release_name(values["revision"].as_str().unwrap_or_default()),
-                values,
-                given,
-            }),
-            false => Err(InstallError::Values(violations.join("\n"))),
+        if !violations.is_empty() {
+            return Err(InstallError::Values(violations.join("\n")));
+        }
+        let release = Self {
+            namespace: namespace.to_owned(),
+            name: release_name(values["revision"].as_str().unwrap_or_default()),
+            values,
+            given,
+        };
+        let (templates, data) = release.templates()?;
+        let contradictions = templates.render(CONTRADICTIONS, &data, &ClusterFacts::default())?;
+        match contradictions.is_empty() {
+            true => Ok(release),
+            false => Err(InstallError::Values(contradictions)),
         }
     }
 

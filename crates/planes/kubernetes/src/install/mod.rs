@@ -27,6 +27,7 @@ pub use tags::{RevisionTag, TagChange, list_tags, remove_tag, set_tag};
 pub use template::TemplateError;
 pub use uninstall::{Removal, uninstall};
 pub use upgrade::{Remaining, Upgrade};
+pub use values::Assignments;
 pub use wait::wait;
 pub use workloads::{Workload, restart};
 

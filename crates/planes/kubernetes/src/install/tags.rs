@@ -197,7 +197,7 @@ fn release(change: TagChange<'_>) -> Result<Release, InstallError> {
     if change.revision != DEFAULT_REVISION {
         assignments.push(format!("revision={}", change.revision));
     }
-    Release::new(change.namespace, &[], &assignments)
+    Release::new(change.namespace, &[], &assignments.into())
 }
 
 /// Refuses the name of a revision: both would select the same pods.

@@ -68,8 +68,24 @@ fn values_that_the_schema_refuses_are_named() {
             "image.digest=sha256:1",
             "image.digest: \"sha256:1\" does not match",
         ),
+        (
+            "pilot.env.ENABLE_CA_SERVER=false",
+            "pilot.env.ENABLE_CA_SERVER: nobody would sign the certificates of workloads; set global.caAddress",
+        ),
+        (
+            "pilot.env.ENABLE_CA_SERVER=false,global.caAddress=ca:443,pilot.env.EXTERNAL_CA=ISTIOD_RA_KUBERNETES_API,pilot.env.K8S_SIGNER=a/b",
+            "pilot.env.ENABLE_CA_SERVER: a control plane that signs nothing asks no signer",
+        ),
+        (
+            "pilot.env.ENABLE_CA_SERVER=false,global.caAddress=ca:443,pilot.env.ENABLE_CLUSTER_TRUST_BUNDLE_API=true",
+            "pilot.env.ENABLE_CA_SERVER: a control plane that signs nothing writes no roots",
+        ),
+        (
+            "pilot.env.EXTERNAL_CA=ISTIOD_RA_KUBERNETES_API",
+            "pilot.env.K8S_SIGNER: the signer of pilot.env.EXTERNAL_CA has no name",
+        ),
     ] {
-        let error = Release::new("istio-system", &[], &[assignment.to_owned()]);
+        let error = Release::new("istio-system", &[], &vec![assignment.to_owned()].into());
         let error = error.expect_err(assignment).to_string();
         assert!(error.starts_with(reason), "{assignment}: {error}");
     }
@@ -99,8 +115,8 @@ fn the_page_on_installation_has_every_value_and_permission() {
     let values = super::yaml::read(values.unwrap().1).unwrap();
     let mut named = Vec::new();
     leaves(&values, "", &mut named);
-    let ambient = ["ambient.enabled=true".to_owned()];
-    let release = Release::new("istio-system", &[], &ambient).unwrap();
+    let ambient = vec!["ambient.enabled=true".to_owned()];
+    let release = Release::new("istio-system", &[], &ambient.into()).unwrap();
     for manifest in release.render(&ClusterFacts::default()).unwrap() {
         for rule in manifest.object["rules"].as_array().into_iter().flatten() {
             let words = ["resources", "nonResourceURLs"].map(|key| rule[key].as_array());
@@ -132,7 +148,7 @@ fn definitions_of_others_are_left_alone_and_ours_stay() {
         ],
     };
     let rendered = |assignments: &[String], facts: &ClusterFacts| {
-        let release = Release::new("istio-system", &[], assignments).unwrap();
+        let release = Release::new("istio-system", &[], &assignments.to_vec().into()).unwrap();
         let manifests = release.render(facts).unwrap();
         let names = manifests
             .iter()
@@ -155,7 +171,7 @@ fn definitions_of_others_are_left_alone_and_ours_stay() {
 
 #[test]
 fn the_notes_name_the_label_of_the_revision() {
-    let release = Release::new("mesh", &[], &["revision=canary".to_owned()]).unwrap();
+    let release = Release::new("mesh", &[], &vec!["revision=canary".to_owned()].into()).unwrap();
     let notes = release.notes(&ClusterFacts::default()).unwrap();
     assert!(notes.contains("istio.io/rev=canary"), "{notes}");
     assert!(

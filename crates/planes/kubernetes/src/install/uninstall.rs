@@ -213,19 +213,23 @@ async fn remove_written(
             let listed = all.list_metadata(&selector).await;
             let listed =
                 listed.map_err(|error| ClusterError::api("the list of configmaps", &error))?;
-            let namespaces: Vec<String> = listed
-                .items
-                .iter()
-                .filter_map(ResourceExt::namespace)
-                .collect();
-            for namespace in &namespaces {
-                let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+            // Another authority, such as istio-csr, writes them where it signs in place of the control plane.
+            let (ours, others): (Vec<_>, Vec<_>) =
+                listed.items.into_iter().partition(is_written_by_us);
+            for namespace in ours.iter().filter_map(ResourceExt::namespace) {
+                let api: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
                 remove(&api, "configmaps", ROOT_CERTIFICATE, &|_| {}).await?;
             }
-            if !namespaces.is_empty() {
+            if !ours.is_empty() {
                 progress(&format!(
                     "configmaps/{ROOT_CERTIFICATE} removed in {} namespaces",
-                    namespaces.len()
+                    ours.len()
+                ));
+            }
+            if !others.is_empty() {
+                progress(&format!(
+                    "configmaps/{ROOT_CERTIFICATE} stay in {} namespaces: others wrote them",
+                    others.len()
                 ));
             }
             let bundles: Api<ClusterTrustBundle> = Api::all(client.clone());
@@ -244,6 +248,13 @@ async fn remove_written(
     let leases: Api<Lease> = Api::namespaced(client.clone(), removal.namespace);
     let lease = of_revision(LEASE, removal.revision);
     remove(&leases, "leases.coordination.k8s.io", &lease, progress).await
+}
+
+/// Returns true if a control plane of Voile has written a part of an object.
+fn is_written_by_us<K>(object: &PartialObjectMeta<K>) -> bool {
+    let managers = object.metadata.managed_fields.iter().flatten();
+    let mut names = managers.filter_map(|one| one.manager.as_deref());
+    names.any(|name| name == MANAGER)
 }
 
 /// Removes the GatewayClasses that control planes made.

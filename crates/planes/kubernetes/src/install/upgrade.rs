@@ -16,7 +16,9 @@ use super::kinds::{self, DEFINITION};
 use super::tags::{self, RevisionTag, TagChange, set_tag, tag_release};
 use super::wait::deployment_name;
 use super::workloads::{Workload, with_proxies_of};
-use super::{INSTANCE, InstallError, MANAGED_BY, Progress, objects, owner, release_selector};
+use super::{
+    Assignments, INSTANCE, InstallError, MANAGED_BY, Progress, objects, owner, release_selector,
+};
 use crate::error::ClusterError;
 use crate::revision::{DEFAULT_REVISION, REVISION, label_of, of_revision};
 
@@ -59,7 +61,7 @@ impl Upgrade {
         namespace: &str,
         (from, to): (Option<&str>, Option<&str>),
         files: &[(String, String)],
-        assignments: &[String],
+        assignments: &Assignments,
     ) -> Result<Self, InstallError> {
         let from = old_revision(client, namespace, from, to).await?;
         let to = to.unwrap_or(&from);
@@ -76,9 +78,9 @@ impl Upgrade {
             }
         }
         values.extend_from_slice(files);
-        let mut assignments = assignments.to_vec();
+        let mut assignments = assignments.clone();
         if to != DEFAULT_REVISION {
-            assignments.push(format!("revision={to}"));
+            assignments.values.push(format!("revision={to}"));
         }
         let release = Release::new(namespace, &values, &assignments)?;
         if to != from && release.has_node_agent() {

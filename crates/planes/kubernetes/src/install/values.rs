@@ -2,6 +2,45 @@
 
 use serde_json::{Map, Value};
 
+/// Single values of a command line, each `KEY=VALUE`.
+#[derive(Debug, Clone, Default)]
+pub struct Assignments {
+    /// Those of `--set`: what looks like a number, true, false or null is one.
+    pub values: Vec<String>,
+    /// Those of `--set-string`, which are laid over the others: every value is a text.
+    pub texts: Vec<String>,
+}
+
+impl From<Vec<String>> for Assignments {
+    fn from(values: Vec<String>) -> Self {
+        let texts = Vec::new();
+        Self { values, texts }
+    }
+}
+
+impl Assignments {
+    /// Merges all of them into a map of values.
+    ///
+    /// # Errors
+    /// One cannot be read. The reason names its option.
+    pub(super) fn merge_into(&self, given: &mut Value) -> Result<(), String> {
+        let options: [(&str, &[String], Scalar); 2] = [
+            ("--set", &self.values, scalar),
+            ("--set-string", &self.texts, |text| unescape(text).into()),
+        ];
+        for (option, assignments, scalar) in options {
+            for one in assignments {
+                let read = parse_assignments(one, scalar);
+                merge(given, read.map_err(|reason| format!("{option}: {reason}"))?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a value that is neither a map nor a list.
+type Scalar = fn(&str) -> Value;
+
 /// Lays `above` over `below`, as Helm does: maps are merged, and null removes a key.
 pub(super) fn overlay(below: &mut Value, above: Value) {
     match (below, above) {
@@ -20,11 +59,11 @@ pub(super) fn overlay(below: &mut Value, above: Value) {
     }
 }
 
-/// Reads `a.b=c,d={e,f}`: `\.` and `\,` are letters, and what looks like a number, true, false or null is one.
+/// Reads `a.b=c,d={e,f}`: `\.` and `\,` are letters.
 ///
 /// # Errors
 /// A part has no `=`, or names an element of a list.
-pub(super) fn parse_assignments(text: &str) -> Result<Value, String> {
+fn parse_assignments(text: &str, scalar: Scalar) -> Result<Value, String> {
     let mut all = Value::Object(Map::new());
     for part in split(text, ',') {
         let (path, value) = part
@@ -103,9 +142,9 @@ fn unescape(text: &str) -> String {
 
 fn scalar(text: &str) -> Value {
     match text {
-        "true" => Value::Bool(true),
-        "false" => Value::Bool(false),
-        "null" => Value::Null,
+        _ if text.eq_ignore_ascii_case("true") => Value::Bool(true),
+        _ if text.eq_ignore_ascii_case("false") => Value::Bool(false),
+        _ if text.eq_ignore_ascii_case("null") => Value::Null,
         // Helm leaves numbers with a leading zero as they are.
         _ if text.len() > 1 && text.starts_with('0') => unescape(text).into(),
         _ => text
@@ -118,7 +157,7 @@ fn scalar(text: &str) -> Value {
 mod tests {
     use serde_json::json;
 
-    use super::{overlay, parse_assignments};
+    use super::{Assignments, overlay, parse_assignments, scalar};
 
     #[test]
     fn assignments_are_read_as_by_helm() {
@@ -133,11 +172,32 @@ mod tests {
             ("a=b=c", json!({"a": "b=c"})),
             ("a=007", json!({"a": "007"})),
             ("a=", json!({"a": ""})),
+            ("a=True,b=NULL", json!({"a": true, "b": null})),
         ] {
-            assert_eq!(parse_assignments(text), Ok(expected), "{text}");
+            assert_eq!(parse_assignments(text, scalar), Ok(expected), "{text}");
         }
-        assert!(parse_assignments("a").is_err());
-        assert!(parse_assignments("a[0]=b").is_err());
+        assert!(parse_assignments("a", scalar).is_err());
+        assert!(parse_assignments("a[0]=b", scalar).is_err());
+    }
+
+    #[test]
+    fn texts_stay_texts_and_are_laid_over_the_other_values() {
+        let list = |one: &str| vec![one.to_owned()];
+        let assignments = Assignments {
+            values: list("a=1,b=2"),
+            texts: list(r"a=3,c={true,4},d.e\.f=null"),
+        };
+        let mut given = json!({"a": 0});
+        assignments.merge_into(&mut given).expect("values");
+        let expected = json!({"a": "3", "b": 2, "c": ["true", "4"], "d": {"e.f": "null"}});
+        assert_eq!(given, expected);
+        let assignments = Assignments {
+            texts: list("a"),
+            ..Assignments::default()
+        };
+        let refused = assignments.merge_into(&mut given);
+        let reason = "--set-string: `a` is not KEY=VALUE".to_owned();
+        assert_eq!(refused, Err(reason));
     }
 
     #[test]

@@ -93,7 +93,7 @@ fn helm_and_voile_render_the_same_objects() {
             "mesh"
         };
         let files = [("values".to_owned(), (*file).to_owned())];
-        let release = Release::new(namespace, &files, &assignments).unwrap();
+        let release = Release::new(namespace, &files, &assignments.clone().into()).unwrap();
         let ours = release.render(&ClusterFacts::default()).unwrap();
         let ours = keyed(ours.into_iter().map(|manifest| manifest.object));
 

@@ -24,6 +24,10 @@ async fn an_installation_is_removed_without_a_trace() {
         {apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: voile-leader, namespace: istio-system}}]";
     let list = format!("{{apiVersion: v1, kind: List, items: {written}}}");
     stage.server.apply(&list).unwrap();
+    // By its field manager the control plane's own root differs from that of another authority.
+    let annotate =
+        "annotate configmap istio-ca-root-cert -n default --field-manager=voile written-by=voile";
+    stage.kubectl(annotate, &[]);
     let kept = stage.remove("", false).await.unwrap();
     let definitions =
         "14 customresourcedefinitions stay, with 0 resources; --purge-crds removes them";
@@ -157,4 +161,21 @@ async fn a_control_plane_that_is_not_available_says_the_cure() {
     let counts = r#"{"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2, "readyReplicas": 2}"#;
     stage.set_status("deployment istiod", counts);
     wait().await.unwrap();
+}
+
+#[tokio::test]
+async fn roots_that_another_authority_wrote_stay() {
+    let Some(stage) = Stage::start(CONTROLLERS).await else {
+        return;
+    };
+    stage.install(&release(&[])).await.unwrap();
+    // As istio-csr writes it.
+    let others = "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio-ca-root-cert, namespace: default, \
+        labels: {istio.io/config: \"true\"}}, data: {root-cert.pem: theirs}}";
+    stage.server.apply(others).unwrap();
+    let removed = stage.remove("", true).await.unwrap();
+    let stays = "configmaps/istio-ca-root-cert stay in 1 namespaces: others wrote them";
+    assert!(removed.iter().any(|line| line == stays), "{removed:#?}");
+    let root = "get configmap istio-ca-root-cert -n default -o jsonpath={.data}";
+    assert!(stage.kubectl(root, &[]).contains("theirs"));
 }

@@ -26,7 +26,7 @@ pub(crate) struct Stage {
 /// A release in istio-system.
 pub(crate) fn release(assignments: &[&str]) -> Release {
     let assignments: Vec<String> = assignments.iter().map(|one| (*one).to_owned()).collect();
-    Release::new("istio-system", &[], &assignments).expect("values")
+    Release::new("istio-system", &[], &assignments.into()).expect("values")
 }
 
 impl Stage {

@@ -60,7 +60,14 @@ async fn plan(
     assignments: &[&str],
 ) -> Result<Upgrade, InstallError> {
     let assignments: Vec<String> = assignments.iter().map(|one| (*one).to_owned()).collect();
-    Upgrade::plan(&stage.client, "istio-system", (from, to), &[], &assignments).await
+    Upgrade::plan(
+        &stage.client,
+        "istio-system",
+        (from, to),
+        &[],
+        &assignments.into(),
+    )
+    .await
 }
 
 async fn refused(stage: &Stage, from: Option<&str>, to: Option<&str>) -> String {

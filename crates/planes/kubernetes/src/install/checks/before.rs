@@ -10,7 +10,7 @@ use super::{Checks, LIMIT};
 use crate::error::{ClusterError, explain};
 use crate::install::chart::{ClusterFacts, Release};
 use crate::install::kinds::{self, DEFINITION, KINDS};
-use crate::install::{InstallError, is_ours, objects, owner};
+use crate::install::{Assignments, InstallError, is_ours, objects, owner};
 
 /// The oldest minor version of Kubernetes 1 that starts native sidecars without a feature gate.
 const OLDEST_MINOR: u32 = 29;
@@ -148,7 +148,8 @@ pub(super) async fn definitions(client: &Client, checks: &mut Checks) -> Result<
         .collect();
     let (mut missing, mut present, mut other) = (0, 0, Vec::new());
     // The chart itself says which definitions there are.
-    let chart = Release::new("default", &[], &[])?.render(&ClusterFacts::default())?;
+    let chart =
+        Release::new("default", &[], &Assignments::default())?.render(&ClusterFacts::default())?;
     for definition in chart.iter().filter(|one| one.field("/kind") == DEFINITION) {
         let name = definition.field("/metadata/name");
         let Some((_, versions)) = served.iter().find(|(served, _)| served == name) else {

@@ -50,6 +50,7 @@ pub(super) fn call(name: &str, arguments: Vec<Value>) -> Result<Value, String> {
             let pad = " ".repeat(width.ok_or_else(wrong)?);
             format!("\n{pad}{}", text.replace('\n', &format!("\n{pad}"))).into()
         }
+        ("fail", [Value::String(reason)]) => return Err(reason.clone()),
         _ => return Err(wrong()),
     })
 }
