@@ -1,6 +1,7 @@
 //! Voile beside Istio on a real cluster, under one root: a namespace moves from one mesh to the other and back by its label, while
 //! sidecars of both call its service, and no request fails.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
@@ -9,9 +10,14 @@ use voile_testkit::cluster::{Cluster, istio, wait_for};
 
 use crate::kubernetes::caller::ClusterCaller;
 use crate::kubernetes::kit::{
-    PATIENCE, client, install, server_deployment, server_pod, service, until_answered, until_ready,
-    until_refused, voile, write_authority,
+    IMAGE, PATIENCE, VOILE, client, server_deployment, server_pod, service, tag_image,
+    until_answered, until_ready, until_refused, voile, write_authority,
 };
+use crate::kubernetes::page_commands::End::Success;
+use crate::kubernetes::page_commands::Page;
+
+/// The image of the guide.
+const GUIDE_IMAGE: &str = "images.example.com/voile:v1";
 
 /// Istio as its own tools install it, with the images of the test. Its filters for telemetry and ALPN are left out, because only its
 /// own build of Envoy has them.
@@ -60,14 +66,19 @@ fn install_istio(cluster: &Cluster) -> bool {
     true
 }
 
-/// Gives the namespace to a mesh, and its servers the sidecars of that mesh, which have this image.
-fn move_to(cluster: &Cluster, labels: [&str; 2], image: &str) {
-    let label = ["label", "namespace", "shop", "--overwrite"];
-    cluster
-        .kubectl(&[&label[..], &labels].concat())
-        .expect("labelled");
-    let restart = ["-n", "shop", "rollout", "restart", "deployment/web"];
-    cluster.kubectl(&restart).expect("restarted");
+/// Gives the namespace to a mesh by the next commands of the guide, and its servers the sidecars of that mesh, which have this image.
+fn move_to(cluster: &Cluster, guide: &mut Page<'_>, image: &str) {
+    guide.run(&[
+        ("kubectl label namespace shop ", Success("modified")),
+        (
+            "kubectl -n shop rollout restart deployment/web",
+            Success("restarted"),
+        ),
+        (
+            "kubectl -n shop rollout status deployment/web",
+            Success("successfully rolled out"),
+        ),
+    ]);
     wait_for(&format!("sidecars {image}"), PATIENCE, || {
         let found = sidecars(cluster);
         (found == [image, image])
@@ -101,7 +112,7 @@ fn root_version(cluster: &Cluster) -> String {
 }
 
 /// Installs both meshes under one root, and the namespaces of the test: `shop` is Istio's. Returns false without Istio.
-fn set_up(cluster: &Cluster) -> bool {
+fn set_up(cluster: &Cluster, guide: &mut Page<'_>) -> bool {
     cluster
         .apply("{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")
         .expect("a namespace");
@@ -111,10 +122,21 @@ fn set_up(cluster: &Cluster) -> bool {
     if !install_istio(cluster) {
         return false;
     }
-    install(
-        cluster,
-        &["--revision", "voile", "--set", "ambient.enabled=true"],
-    );
+    cluster.import_voile(Path::new(VOILE), IMAGE);
+    tag_image(cluster, 2, IMAGE, GUIDE_IMAGE);
+    guide.run(&[
+        (
+            "voile install --revision voile ",
+            Success("istiod-voile is available"),
+        ),
+        (
+            "voile check --revision voile",
+            Success("control plane: 2 of 2 pods are available"),
+        ),
+    ]);
+    // The guide leaves it open whose pods are in ambient mode.
+    let ambient = ["upgrade", "--set", "ambient.enabled=true"];
+    voile(cluster, &ambient);
     let grove = service("grove", "{istio.io/dataplane-mode: ambient}")
         + &server_pod("grove", "node-1")
         + &client(AMBIENT.0, AMBIENT.1, "", "");
@@ -139,7 +161,8 @@ fn a_namespace_moves_between_istio_and_voile_and_back_without_a_failed_request()
     let Some(cluster) = &Cluster::start(2) else {
         return;
     };
-    if !set_up(cluster) {
+    let guide = &mut Page::open("docs/guides/istio.md", cluster);
+    if !set_up(cluster, guide) {
         return;
     }
     let istio_caller = ClusterCaller::start(cluster, "shop", "istio-caller", "");
@@ -149,11 +172,7 @@ fn a_namespace_moves_between_istio_and_voile_and_back_without_a_failed_request()
     until_answered(cluster, ISTIO, "http://web.grove/");
     let version = root_version(cluster);
 
-    move_to(
-        cluster,
-        ["istio-injection-", "istio.io/rev=voile"],
-        "localhost/voile:test",
-    );
+    move_to(cluster, guide, GUIDE_IMAGE);
     let voile_caller = ClusterCaller::start(cluster, "shop", "voile-caller", "");
     until_refused(cluster, STRANGER, "http://web.shop/");
     let pod = client(VOILE_CLIENT.0, VOILE_CLIENT.1, "", "");
@@ -168,11 +187,7 @@ fn a_namespace_moves_between_istio_and_voile_and_back_without_a_failed_request()
     until_refused(cluster, STRANGER, "http://web.grove/");
     voile(cluster, &["check", "--revision", "voile"]);
 
-    move_to(
-        cluster,
-        ["istio-injection=enabled", "istio.io/rev-"],
-        "localhost/istio/proxyv2:1",
-    );
+    move_to(cluster, guide, "localhost/istio/proxyv2:1");
     until_refused(cluster, STRANGER, "http://web.shop/");
     assert_eq!(
         root_version(cluster),
@@ -182,10 +197,11 @@ fn a_namespace_moves_between_istio_and_voile_and_back_without_a_failed_request()
     let requests = [istio_caller, voile_caller].map(ClusterCaller::no_request_failed);
     println!("requests without a failure, of a caller in Istio and one in Voile: {requests:?}");
 
-    voile(cluster, &["uninstall", "--revision", "voile"]);
+    guide.run(&[("voile uninstall --revision voile", Success("removed"))]);
     // Istio goes on alone: its webhook, its root, its definitions.
     cluster
         .apply(&client(AFTER.0, AFTER.1, "", ""))
         .expect("a pod");
     until_answered(cluster, AFTER, "http://web/");
+    guide.ends();
 }

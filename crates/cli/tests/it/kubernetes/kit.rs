@@ -159,6 +159,16 @@ pub(crate) fn install(cluster: &Cluster, arguments: &[&str]) {
     voile(cluster, &[&install[..], arguments].concat());
 }
 
+/// Gives an image another name on every node.
+pub(crate) fn tag_image(cluster: &Cluster, nodes: usize, image: &str, name: &str) {
+    for node in 1..=nodes {
+        let mut tag = cluster.node_command(node, "ctr");
+        let tag = tag.args(["-n", "k8s.io", "images", "tag", image, name]);
+        let tagged = tag.output().expect("it runs");
+        assert!(tagged.status.success(), "{tagged:?}");
+    }
+}
+
 /// Writes the Secret `cacerts`, the authority of the mesh.
 pub(crate) fn write_authority(cluster: &Cluster, files: &AuthorityFiles) {
     let secret = json!({

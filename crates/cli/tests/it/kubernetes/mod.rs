@@ -5,11 +5,12 @@ mod beside_istio;
 mod caller;
 mod capture;
 mod examples;
+mod guides;
 mod kit;
 mod objects;
+mod page_commands;
 mod pages;
 mod rotation;
-mod tutorial;
 mod upgrade;
 mod waypoint;
 

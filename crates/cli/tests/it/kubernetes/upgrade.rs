@@ -5,7 +5,7 @@ use voile_testkit::cluster::{Cluster, wait_for};
 
 use crate::kubernetes::caller::ClusterCaller;
 use crate::kubernetes::kit::{
-    IMAGE, PATIENCE, install, run, server_deployment, service, until_ready, voile,
+    IMAGE, PATIENCE, install, run, server_deployment, service, tag_image, until_ready, voile,
 };
 
 /// Kills the replicas of a control plane, one after the other.
@@ -86,12 +86,7 @@ fn an_upgrade_by_revision_loses_no_request() {
         return;
     };
     install(cluster, &["--revision", "1-0"]);
-    for node in [1, 2] {
-        let mut tag = cluster.node_command(node, "ctr");
-        let tag = tag.args(["-n", "k8s.io", "images", "tag", IMAGE]);
-        let tagged = tag.arg("localhost/voile:next").output().expect("it runs");
-        assert!(tagged.status.success(), "{tagged:?}");
-    }
+    tag_image(cluster, 2, IMAGE, "localhost/voile:next");
     voile(cluster, &["tag", "set", "prod", "--revision", "1-0"]);
     // A namespace that names the tag `prod`.
     let shop = service("shop", "{istio.io/rev: prod}") + &server_deployment("shop");

@@ -4,6 +4,7 @@
 mod circles;
 mod files;
 mod layers;
+mod links;
 mod pages;
 mod records;
 mod words;

@@ -1,0 +1,133 @@
+//! The commands of a page of `docs/tutorials` or `docs/guides`, run on a cluster as they stand and in their order. A test names each
+//! one with its result, so that a command which no test knows fails it.
+
+use std::collections::VecDeque;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use voile_testkit::cluster::{Cluster, kubectl, wait_for};
+
+use crate::kubernetes::kit::{PATIENCE, VOILE};
+
+/// The result of a command, with a text of its output.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum End {
+    Success(&'static str),
+    Failure(&'static str),
+    /// The command asks for what comes a moment later. It is run until it succeeds with this text.
+    Eventually(&'static str),
+    /// It is not run, for this reason.
+    NotHere(&'static str),
+}
+
+/// A page, and the cluster on which its commands run.
+pub(crate) struct Page<'a> {
+    name: &'static str,
+    cluster: &'a Cluster,
+    folder: PathBuf,
+    commands: VecDeque<String>,
+}
+
+impl<'a> Page<'a> {
+    /// Reads a page by its path from the repository's root.
+    pub(crate) fn open(name: &'static str, cluster: &'a Cluster) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let root = root.canonicalize().expect("the root");
+        let text = std::fs::read_to_string(root.join(name)).expect("the page");
+        // Commands run in a folder of their own, because they write files.
+        let folder = cluster.folder().join("pages").join(name.replace('/', "-"));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        for part in ["docs", "deploy", "examples"] {
+            symlink(root.join(part), folder.join(part)).expect("a link");
+        }
+        Self {
+            name,
+            cluster,
+            folder,
+            commands: commands(&text),
+        }
+    }
+
+    /// Runs the next commands of the page. Each entry has the begin of the command and its result.
+    #[track_caller]
+    pub(crate) fn run(&mut self, expected: &[(&str, End)]) {
+        for (begin, end) in expected {
+            let command = self.commands.pop_front();
+            let command = command.unwrap_or_else(|| panic!("{}: no `{begin}`", self.name));
+            assert!(
+                command.starts_with(begin),
+                "{}: `{command}` stands where the test has `{begin}`",
+                self.name
+            );
+            match *end {
+                End::NotHere(reason) => println!("{}: not run, {reason}: {command}", self.name),
+                End::Success(text) => self.check(&command, true, text),
+                End::Failure(text) => self.check(&command, false, text),
+                End::Eventually(text) => wait_for(&command, PATIENCE, || {
+                    let (succeeds, output) = self.execute(&command);
+                    let is_right = succeeds && output.contains(text);
+                    is_right.then_some(()).ok_or(output)
+                }),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check(&self, command: &str, succeeds: bool, text: &str) {
+        let (succeeded, output) = self.execute(command);
+        let name = self.name;
+        assert_eq!(succeeded, succeeds, "{name}: {command}: {output}");
+        assert!(output.contains(text), "{name}: {command}: {text}: {output}");
+    }
+
+    /// Ends the page: it has no further command.
+    #[track_caller]
+    pub(crate) fn ends(&self) {
+        assert!(
+            self.commands.is_empty(),
+            "{}: {:#?}",
+            self.name,
+            self.commands
+        );
+    }
+
+    /// Runs a command where the page expects it to be run: in the network of the control plane, with these programs on the path.
+    fn execute(&self, command: &str) -> (bool, String) {
+        let folder = |program: &Path| program.parent().expect("a folder").display().to_string();
+        let path = std::env::var("PATH").expect("a search path");
+        let programs = [folder(Path::new(VOILE)), folder(&kubectl()), path].join(":");
+        // A release build takes half an hour; the bytes of the archive are not the subject here.
+        let command = command.replace("target/release/voile", VOILE);
+        let command = command.replace("--output voile.tar", "--level 1 --output voile.tar");
+        // A command that waits for ever fails.
+        let limit = ["-k", "5", "120", "sh", "-c"];
+        let mut shell = self.cluster.control_plane_command("timeout");
+        let shell = shell.args(limit).arg(format!("exec 2>&1\n{command}"));
+        let output = shell.current_dir(&self.folder).env("PATH", programs);
+        let output = output.output().expect("a shell");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.success(), text)
+    }
+
+    /// A file that a command has written.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+/// The commands in the `console` blocks of a page, each with its input.
+fn commands(page: &str) -> VecDeque<String> {
+    let blocks = page.split("```console\n").skip(1);
+    let blocks = blocks.map(|block| block.split("```").next().unwrap_or_default());
+    let mut commands: VecDeque<String> = VecDeque::new();
+    for line in blocks.flat_map(str::lines) {
+        match line.strip_prefix("$ ") {
+            Some(command) => commands.push_back(command.to_owned()),
+            None => {
+                let last = commands.back_mut().expect("a command before its input");
+                *last += &format!("\n{line}");
+            }
+        }
+    }
+    commands
+}
