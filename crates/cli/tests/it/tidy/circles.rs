@@ -17,7 +17,7 @@ const LARGE_CIRCLES: &[(&str, &[usize])] = &[
     ("crates/planes/control", &[12, 12]),
     ("crates/planes/kubernetes", &[10]),
     ("crates/planes/local", &[7]),
-    ("crates/planes/node", &[7]),
+    ("crates/planes/node", &[9]),
     ("crates/planes/proxy", &[47, 24, 16]),
     ("crates/protocols/xds", &[18, 13]),
     ("crates/resources/envoy", &[6]),
