@@ -16,6 +16,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::source::backoff::WatchBackoff;
+
 /// Name of a revision that nobody named.
 pub const DEFAULT_REVISION: &str = "default";
 /// Label with the revision, or a tag of it, that a namespace or an object uses, and with that of an object of a control plane.
@@ -142,7 +144,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let (objects, writer) = reflector::store();
-    let events = watch_objects(api, config).default_backoff();
+    let events = watch_objects(api, config).backoff(WatchBackoff::default());
     let events = events.reflect(writer);
     // The watcher logs nothing; an error is tried again.
     let events = events.filter_map(|event| future::ready(event.ok()));

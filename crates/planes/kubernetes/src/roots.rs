@@ -21,6 +21,7 @@ use serde_json::json;
 
 use crate::error::explain;
 use crate::install::MANAGER;
+use crate::source::backoff::WatchBackoff;
 
 /// Name of the ConfigMap, and its only key; pods of the mesh mount it.
 pub(crate) const CONFIG_MAP: &str = "istio-ca-root-cert";
@@ -57,7 +58,7 @@ pub(crate) async fn keep_config_maps(client: Client, root: String) {
     let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
     let maps: Api<ConfigMap> = Api::all(client.clone());
     let only = watcher::Config::default().fields(&format!("metadata.name={CONFIG_MAP}"));
-    let namespaces = watch(namespaces, watcher::Config::default()).default_backoff();
+    let namespaces = watch(namespaces, watcher::Config::default()).backoff(WatchBackoff::default());
     let namespaces = namespaces.filter_map(async |event| match event.ok()? {
         Event::Apply(one) | Event::InitApply(one) => {
             let stays = one.metadata.deletion_timestamp.is_none();
@@ -68,7 +69,7 @@ pub(crate) async fn keep_config_maps(client: Client, root: String) {
         Event::InitDone => Some(Seen::Nothing),
     });
     let maps = watch(maps, only)
-        .default_backoff()
+        .backoff(WatchBackoff::default())
         .filter_map(async |event| match event.ok()? {
             Event::Apply(one) | Event::InitApply(one) => {
                 let namespace = one.namespace()?;
@@ -197,7 +198,9 @@ where
     let all: Api<K> = Api::all(client);
     let ours = format!("app={},istio.io/rev={revision}", K::APP);
     let config = watcher::Config::default().labels(&ours);
-    let mut changes = watch(all.clone(), config).default_backoff().boxed();
+    let mut changes = watch(all.clone(), config)
+        .backoff(WatchBackoff::default())
+        .boxed();
     let mut waiting: BTreeMap<String, usize> = BTreeMap::new();
     loop {
         let again = !waiting.is_empty();

@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::error::explain;
 use crate::install::MANAGER;
 use crate::roots::RETRY;
+use crate::source::backoff::WatchBackoff;
 
 /// Name of the bundle, which pods of the mesh mount. It begins with the signer's name.
 pub(crate) const BUNDLE: &str = "istio.io:istiod-ca:root-cert";
@@ -21,7 +22,7 @@ const SIGNER: &str = "istio.io/istiod-ca";
 pub(crate) async fn keep(client: Client, root: String) {
     let bundles: Api<ClusterTrustBundle> = Api::all(client);
     let mut changes = watch_object(bundles.clone(), BUNDLE)
-        .default_backoff()
+        .backoff(WatchBackoff::default())
         .boxed();
     let mut trouble = None;
     let mut is_right = true;

@@ -53,7 +53,7 @@ spec: {nodeName: node-2, containers: [{name: app, image: "localhost/tools:1", im
 "#;
 
 /// Runs a line of a shell on a node, with this input.
-fn on_node(cluster: &Cluster, node: usize, line: &str, input: &str) -> String {
+pub(crate) fn on_node(cluster: &Cluster, node: usize, line: &str, input: &str) -> String {
     let mut command = cluster.node_command(node, "sh");
     let command = command.args(["-c", line]).stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");

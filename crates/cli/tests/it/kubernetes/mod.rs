@@ -8,6 +8,7 @@ mod examples;
 mod guides;
 mod kit;
 mod objects;
+mod outage;
 mod page_commands;
 mod pages;
 mod rotation;

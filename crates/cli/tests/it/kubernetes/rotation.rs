@@ -10,12 +10,12 @@ use crate::kubernetes::kit::{
 };
 
 /// Each request proves itself anew.
-const ONE_REQUEST_PER_CONNECTION: &str = "{apiVersion: networking.istio.io/v1, kind: DestinationRule, \
+pub(crate) const ONE_REQUEST_PER_CONNECTION: &str = "{apiVersion: networking.istio.io/v1, kind: DestinationRule, \
     metadata: {name: web, namespace: shop}, \
     spec: {host: web, trafficPolicy: {connectionPool: {http: {maxRequestsPerConnection: 1}}}}}";
 
 /// Waits until the ConfigMap of the shop holds so many roots.
-fn until_roots(cluster: &Cluster, count: usize) -> String {
+pub(crate) fn until_roots(cluster: &Cluster, count: usize) -> String {
     let path = r"jsonpath={.data.root-cert\.pem}";
     let get = [
         "-n",

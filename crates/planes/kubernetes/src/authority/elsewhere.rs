@@ -13,6 +13,7 @@ use kube::runtime::watcher::watch_object;
 use voile_identity::{Authority, AuthorityStore};
 
 use crate::roots::{CONFIG_MAP, ROOT};
+use crate::source::backoff::WatchBackoff;
 
 /// The Secret, as cert-manager and Istio name it.
 const SECRET: &str = "istiod-tls";
@@ -43,10 +44,10 @@ impl ElsewhereAuthority {
     pub(crate) async fn open(client: Client, namespace: &str) -> Option<Self> {
         let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
         let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
-        let secrets = watch_object(secrets, SECRET).default_backoff();
+        let secrets = watch_object(secrets, SECRET).backoff(WatchBackoff::default());
         let secrets =
             secrets.filter_map(|found| future::ready(found.ok().map(ElsewhereChange::Secret)));
-        let maps = watch_object(maps, CONFIG_MAP).default_backoff();
+        let maps = watch_object(maps, CONFIG_MAP).backoff(WatchBackoff::default());
         let maps = maps.filter_map(|found| future::ready(found.ok().map(ElsewhereChange::Roots)));
         let mut changes = stream::select(secrets.boxed(), maps.boxed()).boxed();
         let (mut secret, mut roots, mut trouble) = (None, None, None);

@@ -19,6 +19,7 @@ use super::{
     EXTERNAL, ExternalAuthority, MADE, OWN, OpenAuthority, limited, made_data, read, read_roots,
 };
 use crate::error::explain;
+use crate::source::backoff::WatchBackoff;
 
 /// Time between two looks at the end of a root of ours.
 const RENEWAL_CHECK: Duration = Duration::from_secs(60 * 60);
@@ -75,7 +76,7 @@ impl AuthorityKeeper {
     pub(crate) async fn keep(mut self) {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let changes = [(0, OWN), (1, MADE), (2, EXTERNAL)].map(|(index, name)| {
-            let changes = watch_object(secrets.clone(), name).default_backoff();
+            let changes = watch_object(secrets.clone(), name).backoff(WatchBackoff::default());
             changes
                 .filter_map(move |found| future::ready(found.ok().map(|found| (index, found))))
                 .boxed()

@@ -23,6 +23,7 @@ use crate::injection::mesh_config;
 use crate::install::MANAGER;
 use crate::revision::{CurrentNames, RevisionNames};
 use crate::source::ObjectStore;
+use crate::source::backoff::WatchBackoff;
 
 /// Time after which a refused write is tried again, and between two writes of an object: somebody else may change it back each time.
 const RETRY: Duration = Duration::from_secs(2);
@@ -151,7 +152,7 @@ impl Deployer {
         let ours = format!("{MANAGED} in ({})", managers().join(", "));
         let streams = (0..KINDS.len()).map(|kind| {
             let config = watcher::Config::default().labels(&ours);
-            let events = watch(self.api(kind, None), config).default_backoff();
+            let events = watch(self.api(kind, None), config).backoff(WatchBackoff::default());
             // The watcher logs nothing; an error is tried again.
             let events = events.filter_map(|event| std::future::ready(event.ok()));
             events.map(move |event| (kind, event)).boxed()

@@ -15,6 +15,7 @@ use voile_model::with_causes;
 
 use super::role::PodRole;
 use crate::inject::PROXY_CONTAINER;
+use crate::source::backoff::WatchBackoff;
 
 /// Account of a pod that names none.
 const DEFAULT_ACCOUNT: &str = "default";
@@ -115,7 +116,9 @@ pub(super) async fn follow(client: Client, node: String, view: &watch::Sender<No
 async fn follow_pods(client: Client, node: &str, view: &watch::Sender<NodeView>) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
     let pods: Api<Pod> = Api::all(client);
-    let mut events = watch_objects(pods, config).default_backoff().boxed();
+    let mut events = watch_objects(pods, config)
+        .backoff(WatchBackoff::default())
+        .boxed();
     let mut listed = BTreeMap::new();
     while let Some(event) = events.next().await {
         match event {
@@ -150,7 +153,9 @@ async fn follow_pods(client: Client, node: &str, view: &watch::Sender<NodeView>)
 async fn follow_namespaces(client: Client, view: &watch::Sender<NodeView>) {
     let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client);
     let config = watcher::Config::default();
-    let mut events = watch_objects(namespaces, config).default_backoff().boxed();
+    let mut events = watch_objects(namespaces, config)
+        .backoff(WatchBackoff::default())
+        .boxed();
     let mut listed = BTreeMap::new();
     let mode = |object: &PartialObjectMeta<Namespace>| object.labels().get(DATAPLANE_MODE).cloned();
     while let Some(event) = events.next().await {

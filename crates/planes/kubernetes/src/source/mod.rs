@@ -4,6 +4,7 @@
 //! API server ─watch─▶ KindWatches ─▶ ObjectStore ─load─▶ voile_control
 //! ```
 
+pub(crate) mod backoff;
 mod cluster_objects;
 mod discovery;
 mod scope;

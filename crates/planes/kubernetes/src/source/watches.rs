@@ -24,6 +24,7 @@ use super::store::{ObjectStore, ReportedObject};
 use super::trim;
 use crate::error::{ClusterError, explain};
 use crate::revision::REVISION;
+use crate::source::backoff::WatchBackoff;
 
 /// Kinds of a folder that the cluster's source does not watch. Controllers make Pods, which are watched; Endpoints have their
 /// EndpointSlices; ConfigMaps and Secrets are read by name only.
@@ -143,7 +144,7 @@ pub(crate) async fn follow(client: Client, selection: Selection, store: Arc<Obje
     if let Some(labels) = selection.labels {
         config = config.labels(labels);
     }
-    let mut events = watch(api, config).default_backoff().boxed();
+    let mut events = watch(api, config).backoff(WatchBackoff::default()).boxed();
     let mut listed = BTreeSet::new();
     let mut problem = Problem::default();
     while let Some(event) = events.next().await {
@@ -298,7 +299,7 @@ impl KindWatches {
     pub(crate) async fn run(mut self) {
         let crds: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(self.client.clone());
         let mut changes = watch(crds, watcher::Config::default())
-            .default_backoff()
+            .backoff(WatchBackoff::default())
             .boxed();
         let mut problem = Problem::default();
         let mut late = LATE_DISCOVERIES.iter();

@@ -152,6 +152,24 @@ impl Cluster {
         fs::remove_file(&archive).expect("the archive can be removed");
     }
 
+    /// Kills the API server. Nodes and pods go on.
+    ///
+    /// # Panics
+    /// If it does not end.
+    #[track_caller]
+    pub fn stop_api_server(&self) {
+        self.process.command("away");
+    }
+
+    /// Starts the API server that [`Self::stop_api_server`] killed.
+    ///
+    /// # Panics
+    /// If it is not ready in time.
+    #[track_caller]
+    pub fn start_api_server(&self) {
+        self.process.command("back");
+    }
+
     fn enter_network(&self) -> Command {
         let mut command = Command::new("nsenter");
         let target = self.process.read("pid");
