@@ -34,6 +34,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "status",
             "edges",
             "top",
+            "dashboard",
             "config",
             "events",
             "logs",

@@ -41,8 +41,8 @@ use std::process::ExitCode;
 use clap::{FromArgMatches as _, Parser, Subcommand};
 
 use self::inspect::{
-    analyze, config, edges, events, explain, explain_code, export, generate, logs, status, stop,
-    who_can,
+    analyze, config, dashboard, edges, events, explain, explain_code, export, generate, logs,
+    status, stop, who_can,
 };
 use self::kubernetes::{
     bug_report, check, cni, inject, install, node_agent, tag, uninstall, upgrade,
@@ -98,6 +98,8 @@ enum Command {
     Events(events::EventsArgs),
     #[command(about = "Show who calls whom, with rates, refusals and latencies")]
     Edges(edges::EdgesArgs),
+    #[command(about = "Show the mesh in a browser")]
+    Dashboard(dashboard::DashboardArgs),
     #[command(about = "Show what each workload serves, with rates, refusals and latencies")]
     Top(edges::TopArgs),
     #[command(about = "Print what the processes of the mesh on this machine write")]
@@ -172,6 +174,7 @@ impl Voile {
             Command::Config(args) => config::run(&args),
             Command::Events(args) => events::run(&args),
             Command::Edges(args) => edges::run(&args),
+            Command::Dashboard(args) => dashboard::run(args),
             Command::Top(args) => edges::run_top(&args),
             Command::Logs(args) => logs::run(&args),
             Command::Stop(args) => stop::run(&args),

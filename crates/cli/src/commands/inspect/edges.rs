@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use voile_kubernetes::pods;
+use tokio::runtime::Runtime;
+use voile_kubernetes::pods::{self, PodPort};
+use voile_kubernetes::{Client, ClusterError};
 use voile_local::edges::{Edge, Edges};
 use voile_local::scrape::{ScrapedRates, TrafficCounters};
 
@@ -44,13 +46,20 @@ pub(crate) struct TopArgs {
     shown: ShownTraffic,
 }
 
-/// Which traffic is shown, and how.
-#[derive(Debug, clap::Args)]
-struct ShownTraffic {
+/// The mesh whose proxies are asked: one on this machine, or that of a cluster.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct WatchedMesh {
     #[command(flatten)]
     mesh: MeshArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+/// Which traffic is shown, and how.
+#[derive(Debug, clap::Args)]
+struct ShownTraffic {
+    #[command(flatten)]
+    watched: WatchedMesh,
     /// Only rows with a workload of this namespace.
     #[arg(long, short, value_name = "NAME")]
     namespace: Option<String>,
@@ -119,17 +128,6 @@ pub(crate) fn run(args: &EdgesArgs) -> ExitCode {
             "FROM", "TO", "PROTOCOL", "REQ/S", "SUCCESS", "DENIED/S", "P50 MS", "P99 MS", "MTLS",
         ],
     };
-    let rows = |edges: &Edges| {
-        let each = edges.0.iter();
-        each.map(|(ends, edge)| TrafficRow {
-            source: ends.source.clone(),
-            destination: ends.destination.clone(),
-            edge: edge.clone(),
-            counters: edge.counters(),
-            sent: 0.0,
-        })
-        .collect()
-    };
     let cells = |row: &TrafficRow, seconds: f64| {
         let figures = Figures::of(&row.counters, seconds);
         let edge = &row.edge;
@@ -159,7 +157,7 @@ pub(crate) fn run(args: &EdgesArgs) -> ExitCode {
         }
         cells
     };
-    args.shown.show("edges", heads, &rows, &cells)
+    args.shown.show("edges", heads, &edge_rows, &cells)
 }
 
 pub(crate) fn run_top(args: &TopArgs) -> ExitCode {
@@ -232,14 +230,14 @@ impl ShownTraffic {
         let runtime = runtime()?;
         let (mut before, mut at, mut silent) = (Edges::default(), Instant::now(), 0);
         if !self.total {
-            (before, silent) = read(command, &self.proxies()?);
+            (before, silent) = read(command, &self.watched.proxies()?);
             at = Instant::now();
         }
         loop {
             if !self.total {
                 runtime.block_on(async { tokio::time::sleep(self.interval).await });
             }
-            let proxies = self.proxies()?;
+            let proxies = self.watched.proxies()?;
             if proxies.is_empty() {
                 return Err("the mesh has no proxy that runs; cure: label a namespace istio-injection=enabled".to_owned());
             }
@@ -255,24 +253,6 @@ impl ShownTraffic {
             }
             before = now;
         }
-    }
-
-    /// The pages of every proxy of the mesh.
-    fn proxies(&self) -> Result<Vec<PageServer>, String> {
-        let runtime = runtime()?;
-        if !self.cluster.kubernetes {
-            return Ok(self.mesh.need(&runtime)?.proxies());
-        }
-        self.mesh.refuse_for_cluster()?;
-        let found = runtime.block_on(async {
-            let client = self.cluster.connect().await?;
-            let found = pods::proxies(&client).await;
-            found.map_err(|error| error.to_string())
-        });
-        let places = found?.into_iter().map(PagePlace::Pod);
-        Ok(places
-            .map(|place| PageServer::new(place, &runtime))
-            .collect())
     }
 
     fn print(
@@ -341,6 +321,68 @@ impl ShownTraffic {
         (fails || !self.failing)
             && meant.is_none_or(|namespace| names.any(|name| within(name, namespace)))
     }
+}
+
+impl WatchedMesh {
+    /// The pages of every proxy of the mesh.
+    pub(super) fn proxies(&self) -> Result<Vec<PageServer>, String> {
+        let runtime = runtime()?;
+        if !self.cluster.kubernetes {
+            return Ok(self.mesh.need(&runtime)?.proxies());
+        }
+        let found = self.of_cluster(&runtime, async |client| pods::proxies(client).await)?;
+        let places = found.into_iter().map(PagePlace::Pod);
+        Ok(places
+            .map(|place| PageServer::new(place, &runtime))
+            .collect())
+    }
+
+    /// The pages of every control plane; and the state of a mesh on this machine.
+    pub(super) fn control_planes(&self) -> Result<(Vec<PageServer>, Option<Value>), String> {
+        let runtime = runtime()?;
+        if !self.cluster.kubernetes {
+            let mesh = self.mesh.need(&runtime)?;
+            return Ok((mesh.control_planes(), Some(mesh.state)));
+        }
+        let (namespace, revision) = (&self.cluster.istio_namespace, &self.cluster.revision);
+        let found = self.of_cluster(&runtime, async |client| {
+            pods::control_planes(client, namespace, revision.as_deref()).await
+        })?;
+        let places = found.into_iter().map(PagePlace::Pod);
+        let servers = places.map(|place| PageServer::new(place, &runtime));
+        Ok((servers.collect(), None))
+    }
+
+    fn of_cluster(
+        &self,
+        runtime: &Runtime,
+        find: impl AsyncFnOnce(&Client) -> Result<Vec<PodPort>, ClusterError>,
+    ) -> Result<Vec<PodPort>, String> {
+        self.mesh.refuse_for_cluster()?;
+        runtime.block_on(async {
+            let client = self.cluster.connect().await?;
+            let found = find(&client).await;
+            found.map_err(|error| error.to_string())
+        })
+    }
+}
+
+/// The edges as objects, with counts.
+pub(super) fn edge_objects(edges: &Edges) -> Vec<Value> {
+    edge_rows(edges).iter().map(json).collect()
+}
+
+/// One row for each pair.
+fn edge_rows(edges: &Edges) -> Vec<TrafficRow> {
+    let each = edges.0.iter();
+    each.map(|(ends, edge)| TrafficRow {
+        source: ends.source.clone(),
+        destination: ends.destination.clone(),
+        edge: edge.clone(),
+        counters: edge.counters(),
+        sent: 0.0,
+    })
+    .collect()
 }
 
 /// The edges that these proxies counted, and how many of them did not answer.

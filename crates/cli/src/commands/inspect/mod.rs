@@ -2,6 +2,7 @@
 
 pub(crate) mod analyze;
 pub(crate) mod config;
+pub(crate) mod dashboard;
 pub(crate) mod edges;
 pub(crate) mod events;
 pub(crate) mod explain;

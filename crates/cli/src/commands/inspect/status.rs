@@ -215,7 +215,7 @@ fn unhealthy(pages: &[Page]) -> String {
 
 /// Name of a proxy: its node id, or else its pod.
 /// `NAMESPACE/POD` of a proxy whose node id is as Istio's, `KIND~ADDRESS~POD.NAMESPACE~DOMAIN`; else its node id.
-fn name(proxy: &Value) -> String {
+pub(super) fn name(proxy: &Value) -> String {
     let node = match word(proxy, "node") {
         "-" => word(proxy, "pod"),
         node => node,

@@ -2,6 +2,7 @@
 
 mod commands;
 mod contained;
+mod dashboard;
 mod errors;
 mod files;
 mod keys;

@@ -59,6 +59,13 @@ impl Edges {
 
     /// The traffic since `earlier`, without edges that had none.
     pub fn since(&self, earlier: &Self) -> Self {
+        let mut news = self.all_since(earlier);
+        news.0.retain(|_, edge| edge.has_traffic());
+        news
+    }
+
+    /// The traffic since `earlier`, with edges that had none.
+    pub fn all_since(&self, earlier: &Self) -> Self {
         let nothing = Edge::default();
         let news = self.0.iter().map(|(ends, edge)| {
             let before = earlier.0.get(ends).unwrap_or(&nothing);
@@ -67,7 +74,7 @@ impl Edges {
             news.at_destination = edge.at_destination.since(&before.at_destination);
             (ends.clone(), news)
         });
-        Self(news.filter(|(_, edge)| edge.has_traffic()).collect())
+        Self(news.collect())
     }
 }
 
