@@ -2,6 +2,8 @@
 //! the edits.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,7 +14,7 @@ use crate::up::{Up, example};
 /// The commands between the fences of the page that make the bank known, for another folder and certificate.
 fn step(folder: &Path, certificate: &Path) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/egress/README.md");
-    let page = std::fs::read_to_string(page).expect("the example's page");
+    let page = fs::read_to_string(page).expect("the example's page");
     let mut fenced = page.split("```\n").filter(|text| text.starts_with("cat >"));
     let step = fenced.next().expect("a step");
     step.replace("examples/egress", &folder.to_string_lossy())
@@ -22,13 +24,15 @@ fn step(folder: &Path, certificate: &Path) -> String {
 #[test]
 fn the_egress_example_answers_as_its_page_says_and_follows_the_edits_it_names() {
     let own = tempfile::tempdir().expect("a folder");
+    // As /tmp is: root's applications are other users.
+    fs::set_permissions(own.path(), fs::Permissions::from_mode(0o777)).expect("opened");
     let certificate = own.path().join("bank.crt");
     let fill = |folder: &Path| {
         example("egress", folder);
         let world = folder.join("world.yaml");
-        let text = std::fs::read_to_string(&world).expect("the world");
+        let text = fs::read_to_string(&world).expect("the world");
         let text = text.replace("/tmp/bank.crt", &certificate.to_string_lossy());
-        std::fs::write(world, text).expect("written");
+        fs::write(world, text).expect("written");
     };
     let mut up = Up::start(fill, &[]);
     let published = up.ready();
@@ -53,6 +57,6 @@ fn the_egress_example_answers_as_its_page_says_and_follows_the_edits_it_names() 
     let named = "credentialName: bank-authority";
     up.edit("bank.yaml", named, &format!("{named}, sni: other.example"));
     becomes(&last.0, 503);
-    std::fs::remove_file(up.file("list.yaml")).expect("removed");
+    fs::remove_file(up.file("list.yaml")).expect("removed");
     becomes(&first[0].0, 503);
 }
