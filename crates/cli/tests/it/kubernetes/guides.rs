@@ -48,8 +48,9 @@ fn tutorial(cluster: &Cluster) {
         ),
         RESTART[1],
         (
+            // Replicas are of one version a moment after pods have come.
             "voile status --kubernetes",
-            Success("spiffe://cluster.local/ns/shop/sa/client"),
+            Eventually("spiffe://cluster.local/ns/shop/sa/client"),
         ),
         ("kubectl apply -f - <<EOF", Success("default created")),
         ("voile explain ", Success("ALLOWED by Pod shop/server-")),
@@ -96,7 +97,7 @@ fn troubleshooting(cluster: &Cluster) {
         ("voile check", Success("proxies: 3 are connected")),
         (
             "voile status ",
-            Success("spiffe://cluster.local/ns/shop/sa/client"),
+            Eventually("spiffe://cluster.local/ns/shop/sa/client"),
         ),
         ("kubectl -n shop get pods ", Success("istio")),
         ("kubectl apply -f - <<EOF", Success("server created")),
