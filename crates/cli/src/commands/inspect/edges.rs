@@ -6,16 +6,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
-use voile_kubernetes::pods::{self, PodPort};
-use voile_kubernetes::{Client, ClusterError};
 use voile_local::edges::{Edge, Edges};
 use voile_local::scrape::{ScrapedRates, TrafficCounters};
 
 use crate::commands::inspect::explain::Output;
-use crate::commands::inspect::monitoring::{PagePlace, PageServer, runtime, table, texts};
-use crate::commands::inspect::running_mesh::MeshArgs;
-use crate::commands::kubernetes::cluster::ClusterArgs;
+use crate::commands::inspect::monitoring::{PageServer, WatchedMesh, runtime, table, texts};
 
 /// Show who calls whom: rates, success, refusals, latency and mutual TLS of each pair of workloads.
 ///
@@ -44,15 +39,6 @@ pub(crate) struct EdgesArgs {
 pub(crate) struct TopArgs {
     #[command(flatten)]
     shown: ShownTraffic,
-}
-
-/// The mesh whose proxies are asked: one on this machine, or that of a cluster.
-#[derive(Debug, Clone, clap::Args)]
-pub(super) struct WatchedMesh {
-    #[command(flatten)]
-    mesh: MeshArgs,
-    #[command(flatten)]
-    cluster: ClusterArgs,
 }
 
 /// Which traffic is shown, and how.
@@ -320,50 +306,6 @@ impl ShownTraffic {
         let meant = self.namespace.as_deref();
         (fails || !self.failing)
             && meant.is_none_or(|namespace| names.any(|name| within(name, namespace)))
-    }
-}
-
-impl WatchedMesh {
-    /// The pages of every proxy of the mesh.
-    pub(super) fn proxies(&self) -> Result<Vec<PageServer>, String> {
-        let runtime = runtime()?;
-        if !self.cluster.kubernetes {
-            return Ok(self.mesh.need(&runtime)?.proxies());
-        }
-        let found = self.of_cluster(&runtime, async |client| pods::proxies(client).await)?;
-        let places = found.into_iter().map(PagePlace::Pod);
-        Ok(places
-            .map(|place| PageServer::new(place, &runtime))
-            .collect())
-    }
-
-    /// The pages of every control plane; and the state of a mesh on this machine.
-    pub(super) fn control_planes(&self) -> Result<(Vec<PageServer>, Option<Value>), String> {
-        let runtime = runtime()?;
-        if !self.cluster.kubernetes {
-            let mesh = self.mesh.need(&runtime)?;
-            return Ok((mesh.control_planes(), Some(mesh.state)));
-        }
-        let (namespace, revision) = (&self.cluster.istio_namespace, &self.cluster.revision);
-        let found = self.of_cluster(&runtime, async |client| {
-            pods::control_planes(client, namespace, revision.as_deref()).await
-        })?;
-        let places = found.into_iter().map(PagePlace::Pod);
-        let servers = places.map(|place| PageServer::new(place, &runtime));
-        Ok((servers.collect(), None))
-    }
-
-    fn of_cluster(
-        &self,
-        runtime: &Runtime,
-        find: impl AsyncFnOnce(&Client) -> Result<Vec<PodPort>, ClusterError>,
-    ) -> Result<Vec<PodPort>, String> {
-        self.mesh.refuse_for_cluster()?;
-        runtime.block_on(async {
-            let client = self.cluster.connect().await?;
-            let found = find(&client).await;
-            found.map_err(|error| error.to_string())
-        })
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Runtime;
 use voile_kubernetes::pods::{self, PodPort, PodReference};
+use voile_kubernetes::{Client, ClusterError};
 
 use crate::commands::inspect::running_mesh::{FoundMesh, MeshArgs};
 use crate::commands::kubernetes::cluster::ClusterArgs;
@@ -27,17 +28,24 @@ const DEFAULT_MONITORING: &str = "127.0.0.1:15014";
 /// Largest page that is read, in bytes: ten thousand proxies with all their types.
 const MAX_PAGE_BYTES: u64 = 256 * 1024 * 1024;
 
+/// The mesh whose proxies are asked: one on this machine, or that of a cluster.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct WatchedMesh {
+    #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
 /// Control planes of one mesh: of a `voile up` that runs here, by the addresses of their pages, or as the pods of a cluster.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct AllMonitoring {
     #[command(flatten)]
-    mesh: MeshArgs,
+    watched: WatchedMesh,
     /// The control plane's `--monitoring` address; repeat the option for several control planes. Without it, --mesh and
     /// --kubernetes: the mesh of `voile up` that runs on this machine, or 127.0.0.1:15014 if none does.
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["kubernetes", "mesh"])]
     monitoring: Vec<SocketAddr>,
-    #[command(flatten)]
-    cluster: ClusterArgs,
 }
 
 /// What a command asks.
@@ -51,7 +59,7 @@ pub(crate) struct AskedControlPlanes {
 impl AllMonitoring {
     /// Returns true if a cluster is asked.
     pub(crate) fn kubernetes(&self) -> bool {
-        self.cluster.kubernetes
+        self.watched.cluster.kubernetes
     }
 
     /// The pages of each control plane, once.
@@ -63,21 +71,11 @@ impl AllMonitoring {
     pub(crate) fn find(&self) -> Result<AskedControlPlanes, String> {
         let runtime = runtime()?;
         if self.kubernetes() {
-            self.mesh.refuse_for_cluster()?;
-            let (namespace, revision) = (&self.cluster.istio_namespace, &self.cluster.revision);
-            let found = runtime.block_on(async {
-                let client = self.cluster.connect().await?;
-                let found = pods::control_planes(&client, namespace, revision.as_deref()).await;
-                found.map_err(|error| error.to_string())
-            });
-            let each = found?.into_iter().map(PagePlace::Pod);
-            return Ok(AskedControlPlanes {
-                each: each.map(|place| PageServer::new(place, &runtime)).collect(),
-                mesh: None,
-            });
+            let (each, _) = self.watched.control_planes()?;
+            return Ok(AskedControlPlanes { each, mesh: None });
         }
         let mesh = match self.monitoring.is_empty() {
-            true => self.mesh.find(&runtime)?,
+            true => self.watched.mesh.find(&runtime)?,
             false => None,
         };
         if let Some(mesh) = mesh {
@@ -106,12 +104,56 @@ impl AllMonitoring {
         let reference: PodReference = name.parse()?;
         let runtime = runtime()?;
         let port = runtime.block_on(async {
-            let client = self.cluster.connect().await?;
+            let client = self.watched.cluster.connect().await?;
             let namespace = namespace.unwrap_or(client.default_namespace());
             let port = pods::proxy(&client, &reference, namespace).await;
             port.map_err(|error| error.to_string())
         })?;
         Ok(PageServer::new(PagePlace::Pod(port), &runtime))
+    }
+}
+
+impl WatchedMesh {
+    /// The pages of every proxy of the mesh.
+    pub(crate) fn proxies(&self) -> Result<Vec<PageServer>, String> {
+        let runtime = runtime()?;
+        if !self.cluster.kubernetes {
+            return Ok(self.mesh.need(&runtime)?.proxies());
+        }
+        let found = self.of_cluster(&runtime, async |client| pods::proxies(client).await)?;
+        let places = found.into_iter().map(PagePlace::Pod);
+        Ok(places
+            .map(|place| PageServer::new(place, &runtime))
+            .collect())
+    }
+
+    /// The pages of every control plane; and the state of a mesh on this machine.
+    pub(crate) fn control_planes(&self) -> Result<(Vec<PageServer>, Option<Value>), String> {
+        let runtime = runtime()?;
+        if !self.cluster.kubernetes {
+            let mesh = self.mesh.need(&runtime)?;
+            return Ok((mesh.control_planes(), Some(mesh.state)));
+        }
+        let (namespace, revision) = (&self.cluster.istio_namespace, &self.cluster.revision);
+        let found = self.of_cluster(&runtime, async |client| {
+            pods::control_planes(client, namespace, revision.as_deref()).await
+        })?;
+        let places = found.into_iter().map(PagePlace::Pod);
+        let servers = places.map(|place| PageServer::new(place, &runtime));
+        Ok((servers.collect(), None))
+    }
+
+    fn of_cluster(
+        &self,
+        runtime: &Runtime,
+        find: impl AsyncFnOnce(&Client) -> Result<Vec<PodPort>, ClusterError>,
+    ) -> Result<Vec<PodPort>, String> {
+        self.mesh.refuse_for_cluster()?;
+        runtime.block_on(async {
+            let client = self.cluster.connect().await?;
+            let found = find(&client).await;
+            found.map_err(|error| error.to_string())
+        })
     }
 }
 
