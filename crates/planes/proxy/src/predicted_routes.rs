@@ -8,7 +8,7 @@ use voile_model::{Labels, Port};
 
 use crate::http::HttpHead;
 use crate::registry::routes::{CompiledRoutes, HeldRoutes};
-use crate::worker::routes::RequestAttributes;
+use crate::worker::RequestAttributes;
 
 /// The routes of a service's port, as a proxy of a workload with these labels obeys them.
 #[derive(Debug)]

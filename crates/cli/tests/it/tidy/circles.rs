@@ -18,7 +18,7 @@ const LARGE_CIRCLES: &[(&str, &[usize])] = &[
     ("crates/planes/kubernetes", &[10]),
     ("crates/planes/local", &[7]),
     ("crates/planes/node", &[9]),
-    ("crates/planes/proxy", &[47, 24, 16]),
+    ("crates/planes/proxy", &[23, 16]),
     ("crates/protocols/xds", &[18, 13]),
     ("crates/resources/envoy", &[6]),
     ("crates/resources/model", &[21, 12, 8]),

@@ -1,5 +1,5 @@
-//! Holders of a worker's memory: who is told when it grows or shrinks, and which of them end where there is too little. Usual
-//! exchanges end last.
+//! Holders of a worker's memory: the expected connections, and which holders end where there is too little. Usual exchanges end
+//! last.
 
 use std::future::Future;
 use std::io;
@@ -7,37 +7,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
-use tokio::sync::mpsc;
-use voile_http2::{MemoryChange, Pool};
-use voile_memory::{ExpectedMemory, MemoryPressure, ShedOrder};
+use voile_memory::{ExpectedMemory, ShedOrder};
 use voile_transport::{
     self as transport, HandshakeError, TLS_HANDSHAKE_TIMEOUT, TcpIo, TransportStream,
 };
 
-use super::{CONNECTION_BYTES, ConnectionPermit, FromWorker, Ledger, Overload, Worker};
+use super::{CONNECTION_BYTES, ConnectionPermit, Overload, Worker};
 
 /// Streams that hold less are ordinary: their heads are usual and their peers take what comes.
 const LARGE: usize = 64 * 1024;
-
-/// Has the control thread told of what the users of a pool take and free.
-pub(super) fn watch(
-    pool: &Pool,
-    ledger: &Arc<Ledger>,
-    control: &mpsc::UnboundedSender<FromWorker>,
-) {
-    let (ledger, control) = (Arc::clone(ledger), control.clone());
-    pool.on_change(move |change| {
-        let news = match change {
-            MemoryChange::Freed => FromWorker::Freed,
-            MemoryChange::Grown if ledger.ceiling.look() > MemoryPressure::Free => {
-                FromWorker::MemoryShort
-            }
-            MemoryChange::Grown => return,
-        };
-        // Without a receiver the process is ending.
-        let _ = control.send(news);
-    });
-}
 
 impl ConnectionPermit {
     /// Gives the entry of the list for the task that serves the connection and owns this permit.

@@ -1,32 +1,22 @@
 //! `x-forwarded-client-cert`: facts about a client's certificate for the server. The worker decides the field's value when a
 //! connection opens. The engines remove the received field, so that a server only sees a value that is written here again.
 
+mod field;
+
 use rustls::pki_types::CertificateDer;
 use voile_identity::forwarded_certificate;
 use voile_transport::TransportStream;
-use voile_xds::wire::ClientCertificateDetails;
 use voile_xds::wire::ForwardClientCertificate::{
-    self, AlwaysForwardOnly, AppendForward, ForwardOnly, Sanitize, SanitizeSet,
+    AlwaysForwardOnly, AppendForward, ForwardOnly, Sanitize, SanitizeSet,
 };
 
 use crate::http::HttpHead;
 use crate::worker::Worker;
-use crate::worker::admission::ConnectionArrival;
-use crate::worker::inbound::InboundCaller;
-use crate::worker::request_changes::PlanChanges;
-
-pub(in crate::worker) const FORWARDED_CERTIFICATE: &str = "x-forwarded-client-cert";
-
-/// Certificate facts of one connection's client, if the mode forwards any.
-#[derive(Debug, Clone)]
-pub(crate) struct Forwarded {
-    /// True if the client showed a certificate.
-    shown: bool,
-    /// Verified value for this client, if the mode writes it.
-    own: Option<Box<str>>,
-    /// The parts that this is.
-    details: ClientCertificateDetails,
-}
+use crate::worker::handlers::inbound_caller::InboundCaller;
+use crate::worker::policy::admission::ConnectionArrival;
+use crate::worker::policy::request_changes::PlanChanges;
+pub(in crate::worker) use field::FORWARDED_CERTIFICATE;
+pub(crate) use field::Forwarded;
 
 /// Notes the certificate facts of a new connection that its requests may forward; nothing if the mode
 /// forwards none.
@@ -96,29 +86,6 @@ pub(in crate::worker) fn is_stale(worker: &Worker, caller: &InboundCaller) -> bo
 }
 
 impl Forwarded {
-    /// Verified value with these parts; `None` if the connection noted other parts.
-    fn own_as(&self, details: ClientCertificateDetails) -> Option<&[u8]> {
-        let own = self.own.as_deref().filter(|_| self.details == details);
-        own.map(str::as_bytes)
-    }
-
-    /// Returns true if the received value goes on, and the value that is written after it.
-    fn goes_on(
-        &self,
-        mode: ForwardClientCertificate,
-        details: ClientCertificateDetails,
-    ) -> (bool, Option<&[u8]>) {
-        let own = self.own_as(details);
-        match mode {
-            AlwaysForwardOnly => (true, None),
-            ForwardOnly => (self.shown, None),
-            // Never what came without what is true.
-            AppendForward => (own.is_some(), own),
-            SanitizeSet => (false, own),
-            Sanitize => (false, None),
-        }
-    }
-
     /// Adds the field's present value to a request's changes. Values that are no longer wanted are not sent, and facts that the
     /// connection did not note are never guessed.
     pub(in crate::worker) fn write(
@@ -151,6 +118,8 @@ impl Forwarded {
 
 #[cfg(test)]
 mod tests {
+    use voile_xds::wire::ClientCertificateDetails;
+
     use super::*;
 
     #[test]

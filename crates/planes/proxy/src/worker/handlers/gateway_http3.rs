@@ -2,33 +2,18 @@
 //! version distinguishes these requests from others.
 
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use quinn::Incoming;
 use voile_transport::TLS_HANDSHAKE_TIMEOUT;
 
 use crate::http3::{self, CarriedConnection};
-use crate::worker::gateway::{GatewaySlot, refuse};
-use crate::worker::gateway_http::GatewayRole;
-use crate::worker::inbound::behind;
-use crate::worker::{Worker, count, forwarded_client_cert};
-
-/// A handshake's place among those of its port; dropping it gives the place back.
-pub(crate) struct HandshakePermit(Arc<AtomicUsize>);
-
-impl HandshakePermit {
-    pub(crate) fn begin(under_way: &Arc<AtomicUsize>) -> Self {
-        under_way.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(under_way))
-    }
-}
-
-impl Drop for HandshakePermit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+use crate::worker::handlers::forwarded_client_cert;
+use crate::worker::handlers::gateway::refuse;
+use crate::worker::handlers::gateway_http::GatewayRole;
+use crate::worker::handlers::inbound_caller::behind;
+use crate::worker::listeners::gateway_slot::GatewaySlot;
+use crate::worker::messages::HandshakePermit;
+use crate::worker::{Worker, count};
 
 /// Serves one connection to its end. Boxed twice, as in [`super::inbound::serve`].
 pub(in crate::worker) async fn serve(

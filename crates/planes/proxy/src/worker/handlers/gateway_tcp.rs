@@ -11,16 +11,17 @@ use std::time::{Instant, SystemTime};
 
 use voile_transport::TransportStream;
 
-use crate::worker::access_logs::{self, TcpRecord};
-use crate::worker::authorization::{self, ForwardPermit};
-use crate::worker::gateway::{GatewaySlot, MatchedServer};
-use crate::worker::inbound::{self, InboundCaller};
-use crate::worker::listener_set::InboundSlot;
-use crate::worker::outbound::{
+use crate::worker::handlers::inbound_caller::InboundCaller;
+use crate::worker::handlers::outbound::{
     AsClient, OpaqueClient, black_hole, cluster, led, refuse, to_service,
 };
-use crate::worker::reporter::ReporterLabels;
-use crate::worker::waypoint_metrics::TunnelCalls;
+use crate::worker::listeners::gateway_slot::{GatewaySlot, MatchedServer, TunnelCalls};
+use crate::worker::listeners::inbound_slot::InboundSlot;
+use crate::worker::policy::authorization::{self, ForwardPermit};
+use crate::worker::policy::connection_permit;
+use crate::worker::policy::denial::Denied;
+use crate::worker::records::access_logs::{self, TcpRecord};
+use crate::worker::records::reporter::ReporterLabels;
 use crate::worker::{Conversation, Worker};
 
 /// Serves a connection to its end. `asked` is the name that a client of TLS asks for, empty for none, and `None` without TLS.
@@ -103,10 +104,10 @@ async fn let_in(
     stream: TransportStream,
     caller: &InboundCaller,
 ) -> Option<(TransportStream, ForwardPermit)> {
-    let permit = inbound::permit(worker, inbound, &caller.arrival, caller.remote);
+    let permit = connection_permit::permit(worker, inbound, &caller.arrival, caller.remote);
     let judged = match permit {
         Ok(permit) => authorization::connection(worker, inbound, caller, permit).await,
-        Err(why) => Err(authorization::Denied::new(403, "refused_by_policy", why)),
+        Err(why) => Err(Denied::new(403, "refused_by_policy", why)),
     };
     match judged {
         Ok(leave) => Some((stream, leave)),

@@ -10,14 +10,12 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rustls::{AlertDescription, CipherSuite};
+use rustls::AlertDescription;
 use tokio::net::TcpStream;
 use voile_hbone::Tunnel;
 use voile_identity::identity_of;
 use voile_identity::revocation::keys_of;
 use voile_model::mesh::telemetry::TelemetrySide;
-use voile_policy::Permit;
-use voile_telemetry::{Labels, PeerLabels, Reporter, Security, SeriesId};
 use voile_transport::alpn::{self, InnerProtocol};
 use voile_transport::{
     self as transport, DetectedProtocol, FirstSpeaker, TLS_HANDSHAKE_TIMEOUT, TcpIo,
@@ -27,19 +25,20 @@ use voile_xds::wire::{MutualTls, WireProtocol};
 
 use crate::http::serve_connection;
 use crate::http2;
-use crate::worker::access_logs::{self, Downstream, TcpRecord};
-use crate::worker::admission::{ConnectionArrival, Verified, admit};
-use crate::worker::authorization::{self, Denied};
-use crate::worker::forwarded_client_cert::{self, Forwarded};
-use crate::worker::inbound_http::InboundRole;
-use crate::worker::late_detection::{self, Ahead};
-use crate::worker::listener_set::InboundSlot;
-use crate::worker::peers::PeerEntry;
-use crate::worker::server_first::DestinationKey;
-use crate::worker::termination::Stop;
+use crate::worker::handlers::forwarded_client_cert;
+use crate::worker::handlers::inbound_caller::{InboundCaller, ProxyHeaderInfo, behind, stranger};
+use crate::worker::handlers::inbound_http::InboundRole;
+use crate::worker::listeners::inbound_slot::InboundSlot;
+use crate::worker::listeners::late_detection::{self, Ahead};
+use crate::worker::listeners::server_first::DestinationKey;
+use crate::worker::policy::admission::{ConnectionArrival, Verified};
+use crate::worker::policy::authorization;
+use crate::worker::policy::connection_permit::permit;
+use crate::worker::policy::denial::Denied;
+use crate::worker::records::access_logs::{self, TcpRecord};
+use crate::worker::records::downstream::Downstream;
 use crate::worker::{Conversation, Worker, count};
 pub(crate) use relay::flags;
-use voile_http2::source_number;
 
 /// Protocol of an admitted connection's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,79 +55,6 @@ struct IdentifiedConnection {
     kind: InboundBytes,
     /// The application's connection, if it had to be opened already.
     ahead: Option<Ahead>,
-}
-
-/// Client of an inbound connection.
-#[derive(Debug, Clone)]
-pub(crate) struct InboundCaller {
-    pub(crate) arrival: ConnectionArrival,
-    /// SPIFFE identity, empty in plaintext.
-    pub(crate) principal: String,
-    pub(crate) suite: Option<CipherSuite>,
-    pub(crate) remote: SocketAddr,
-    /// Facts that few connections bring, behind a thin pointer.
-    pub(crate) told: Option<Box<ProxyHeaderInfo>>,
-}
-
-/// Facts that a client, or the balancer in front of it, stated.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ProxyHeaderInfo {
-    /// SNI.
-    pub(crate) server_name: Option<Box<str>>,
-    /// Client for which the balancer connects.
-    pub(crate) client: Option<SocketAddr>,
-    /// Certificate facts that servers receive.
-    pub(crate) forwarded: Option<Forwarded>,
-    /// True if a certificate of the client was not verified.
-    pub(crate) unverified: bool,
-}
-
-impl InboundCaller {
-    /// Certificate facts that servers receive.
-    pub(in crate::worker) fn forwarded(&self) -> Option<&Forwarded> {
-        self.told.as_ref()?.forwarded.as_ref()
-    }
-
-    /// The name that a TLS client asked for.
-    pub(crate) fn server_name(&self) -> Option<&str> {
-        self.told.as_ref()?.server_name.as_deref()
-    }
-
-    /// Address of the client: the peer's, or the one that the balancer states.
-    pub(crate) fn client(&self) -> SocketAddr {
-        let said = self.told.as_ref().and_then(|told| told.client);
-        said.unwrap_or(self.remote)
-    }
-
-    /// Number of the client's source: address and identity.
-    pub(in crate::worker) fn source(&self) -> u64 {
-        source_number(self.client().ip(), &self.principal)
-    }
-
-    /// Notes what a client's own TLS asks for.
-    fn hear(&mut self, detected: DetectedProtocol) {
-        if let DetectedProtocol::Tls(hello) = detected
-            && let Some(mut name) = hello.server_name
-        {
-            // In lower case, as rustls and Envoy have it, so that spelling cannot bypass an authorizer.
-            name.make_ascii_lowercase();
-            self.tell(|told| told.server_name = Some(name.into()));
-        }
-    }
-
-    pub(in crate::worker) fn tell(&mut self, change: impl FnOnce(&mut ProxyHeaderInfo)) {
-        change(self.told.get_or_insert_default());
-    }
-
-    /// As logs tell of it.
-    pub(crate) fn downstream(&self, local: SocketAddr) -> Downstream<'_> {
-        Downstream {
-            local,
-            remote: self.client(),
-            principal: &self.principal,
-            suite: self.suite,
-        }
-    }
 }
 
 /// Serves one connection to its end.
@@ -230,23 +156,6 @@ async fn unless_reset<T>(stream: &TransportStream, judged: impl Future<Output = 
         word = judged => Some(word),
         () = stream.failed() => None,
     }
-}
-
-pub(in crate::worker) fn permit(
-    worker: &Worker,
-    slot: &InboundSlot,
-    arrival: &ConnectionArrival,
-    remote: SocketAddr,
-) -> Result<Permit, String> {
-    let mode = slot.plan.borrow().mutual_tls;
-    // A listener without a plan does not exist, nor one without trust.
-    let belief = worker.belief.borrow().clone();
-    let belief = belief.ok_or_else(|| "the trust domain is not known yet".to_owned())?;
-    admit(mode, arrival, &belief).map_err(|denial| {
-        count(&worker.counters.refused);
-        tracing::debug!(%remote, %denial, "connection refused");
-        denial.to_string()
-    })
 }
 
 /// The line of a connection that never got as far as a request.
@@ -557,26 +466,6 @@ fn patience(worker: &Worker, protocol: WireProtocol, place: DestinationKey) -> D
     }
 }
 
-/// Caller in plaintext.
-fn stranger(remote: SocketAddr) -> InboundCaller {
-    InboundCaller {
-        arrival: ConnectionArrival::Plaintext,
-        principal: String::new(),
-        suite: None,
-        remote,
-        told: None,
-    }
-}
-
-/// Caller in plaintext, for which a balancer connects.
-pub(in crate::worker) fn behind(remote: SocketAddr, client: Option<SocketAddr>) -> InboundCaller {
-    let mut caller = stranger(remote);
-    if client.is_some() {
-        caller.tell(|told| told.client = client);
-    }
-    caller
-}
-
 fn plaintext(io: TcpIo, remote: SocketAddr, kind: InboundBytes) -> IdentifiedConnection {
     IdentifiedConnection {
         stream: TransportStream::Tcp(io),
@@ -678,49 +567,4 @@ async fn spoken(
         kind,
         ahead,
     })
-}
-
-/// Ready when either signal is given.
-pub(crate) async fn either(one: &Stop, other: &Stop) {
-    tokio::select! {
-        () = one.heard() => {}
-        () = other.heard() => {}
-    }
-}
-
-/// Server-side series of a caller. While the caller's workload is unknown, a provisional series stands in and takes its labels
-/// with the answer. Nothing is counted under `unknown` that is known a moment later.
-pub(crate) fn inbound_series(
-    worker: &Worker,
-    slot: &InboundSlot,
-    caller: &InboundCaller,
-    protocol: &'static str,
-) -> SeriesId {
-    let address = caller.remote.ip();
-    let known = worker.peers.caller(address, &caller.principal);
-    let mut source = match &known {
-        PeerEntry::Workload(peer) => PeerLabels::clone(peer),
-        PeerEntry::Stranger | PeerEntry::Asked => PeerLabels::default(),
-    };
-    source.principal.clone_from(&caller.principal);
-    let mut destination = PeerLabels::clone(&worker.own.borrow());
-    let security = match caller.arrival {
-        ConnectionArrival::MutualTls(_) | ConnectionArrival::Tunnel(_) => {
-            destination.principal.clone_from(&worker.principal.borrow());
-            Security::MutualTls
-        }
-        ConnectionArrival::Plaintext => Security::None,
-    };
-    let labels = Labels {
-        reporter: Reporter::Destination,
-        source,
-        destination,
-        service: slot.plan.borrow().service.clone(),
-        protocol,
-        security,
-    };
-    match known {
-        PeerEntry::Asked => worker.provisional.series(&worker.shard, address, &labels),
-        PeerEntry::Workload(_) | PeerEntry::Stranger => worker.shard.borrow_mut().series(&labels),
-    }
 }

@@ -18,21 +18,22 @@ use crate::health::ConnectionSeat;
 use crate::http::serve_connection;
 use crate::http2;
 use crate::plan::{CapturedDestination, PassthroughMode, SharedPart, TrafficPlan};
-use crate::worker::access_logs::{self, Downstream, TcpRecord};
-use crate::worker::authorization::count_revoked;
-use crate::worker::balance::EndpointPreference;
-use crate::worker::captured_listeners::CapturedListeners;
-use crate::worker::endpoint::{
+use crate::worker::handlers::inbound::flags;
+use crate::worker::handlers::outbound_http::OutboundRole;
+use crate::worker::listeners::captured_listeners::CapturedListeners;
+use crate::worker::listeners::outbound_slot::OutboundSlot;
+use crate::worker::listeners::server_first::DestinationKey;
+use crate::worker::policy::authorization::count_revoked;
+use crate::worker::records::access_logs::{self, TcpRecord};
+use crate::worker::records::downstream::Downstream;
+use crate::worker::records::reporter::ReporterLabels;
+use crate::worker::routing::requested_host::host_name;
+use crate::worker::routing::routes::TcpRoute;
+use crate::worker::upstream::balance::EndpointPreference;
+use crate::worker::upstream::endpoint::{
     ConnectionManner, Endpoint, InFlight, InnerTraffic, Unreachable, outbound_labels,
 };
-use crate::worker::inbound::flags;
-use crate::worker::listener_set::OutboundSlot;
-use crate::worker::outbound_http::OutboundRole;
-use crate::worker::reporter::ReporterLabels;
-use crate::worker::requested_host::host_name;
-use crate::worker::routes::TcpRoute;
-use crate::worker::server_first::DestinationKey;
-use crate::worker::service_state::ServiceState;
+use crate::worker::upstream::service_state::ServiceState;
 use crate::worker::{Conversation, Worker, count};
 
 /// Serves one connection to its end. Boxed twice, as in [`super::inbound::serve`].

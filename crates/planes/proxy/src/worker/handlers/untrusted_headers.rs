@@ -17,8 +17,8 @@ use voile_http1::loosely_equal;
 
 use crate::authorization::forwarded_for;
 use crate::http::HttpHead;
-use crate::worker::forwarded_client_cert::FORWARDED_CERTIFICATE;
-use crate::worker::request_changes::PlanChanges;
+use crate::worker::handlers::forwarded_client_cert::FORWARDED_CERTIFICATE;
+use crate::worker::policy::request_changes::PlanChanges;
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";

@@ -20,16 +20,19 @@ use voile_transport::{self as transport, DetectedProtocol, TcpIo, TransportStrea
 use voile_xds::wire::WireProtocol;
 
 use crate::plan::TlsPlan;
-use crate::worker::authorization;
-use crate::worker::gateway::{GatewaySlot, MatchedServer, ended, http, refuse};
-use crate::worker::gateway_tcp::bytes;
-use crate::worker::inbound::{self, InboundCaller};
+use crate::worker::handlers::gateway::{ended, http, refuse};
+use crate::worker::handlers::gateway_tcp::bytes;
+use crate::worker::handlers::inbound_caller::InboundCaller;
+use crate::worker::listeners::gateway_slot::{GatewaySlot, MatchedServer};
+use crate::worker::policy::{authorization, connection_permit};
 use crate::worker::{Conversation, Worker};
 
 /// Status for a request that is no CONNECT, or that names nothing to call.
 const BAD_REQUEST: u16 = 400;
+
 /// A destination that is not behind this waypoint.
 const NOT_FOUND: u16 = 404;
+
 /// A caller that may not use this waypoint at all.
 const UNAUTHORIZED: u16 = 401;
 
@@ -60,7 +63,9 @@ pub(in crate::worker) async fn tunnels(
         transport::linger(stream).await;
         return None;
     }
-    if let Err(why) = inbound::permit(&worker, &slot.inbound, &caller.arrival, caller.remote) {
+    if let Err(why) =
+        connection_permit::permit(&worker, &slot.inbound, &caller.arrival, caller.remote)
+    {
         refuse(&worker, &slot, &caller, &why);
         transport::refuse(stream, AlertDescription::AccessDenied).await;
         return None;
@@ -109,7 +114,9 @@ async fn tunnel(
         }
     };
     // Certificates are taken back, and trust is, while connections live.
-    if let Err(why) = inbound::permit(&worker, &slot.inbound, &caller.arrival, caller.remote) {
+    if let Err(why) =
+        connection_permit::permit(&worker, &slot.inbound, &caller.arrival, caller.remote)
+    {
         refuse(&worker, &slot, caller, &why);
         request.refuse(UNAUTHORIZED);
         return false;

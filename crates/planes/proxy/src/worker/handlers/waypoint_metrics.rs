@@ -8,13 +8,13 @@ use std::rc::Rc;
 use voile_telemetry::{Labels, PeerLabels, Reporter, Security, SeriesId, ServiceLabels, TCP};
 
 use crate::worker::Worker;
-use crate::worker::access_logs::Downstream;
-use crate::worker::endpoint::Endpoint;
-use crate::worker::gateway::WaypointDestination;
-use crate::worker::inbound::InboundCaller;
-use crate::worker::outbound::ConnectionLabels;
+use crate::worker::handlers::inbound_caller::InboundCaller;
+use crate::worker::handlers::outbound::ConnectionLabels;
+use crate::worker::listeners::gateway_slot::{TunnelCalls, WaypointDestination};
 use crate::worker::peers::PeerEntry;
-use crate::worker::reporter::ReporterLabels;
+use crate::worker::records::downstream::Downstream;
+use crate::worker::records::reporter::ReporterLabels;
+use crate::worker::upstream::endpoint::Endpoint;
 
 /// Endpoints whose series one connection remembers; the labels of others are looked up each time.
 const MAX_SERIES: usize = 64;
@@ -33,17 +33,6 @@ impl ConnectionLabels for &TunnelCalls {
         TunnelCalls::vantage(self)
     }
 }
-
-/// The calls of one tunnel.
-pub(in crate::worker) struct TunnelCalls {
-    caller: InboundCaller,
-    /// Destination that the tunnel asks for.
-    door: Rc<WaypointDestination>,
-    /// Series by our own labels' epoch, endpoint and protocol.
-    known: RefCell<Vec<(Mark, SeriesId)>>,
-}
-
-type Mark = (u32, Option<u32>, &'static str);
 
 impl TunnelCalls {
     pub(in crate::worker) fn new(caller: InboundCaller, door: Rc<WaypointDestination>) -> Self {

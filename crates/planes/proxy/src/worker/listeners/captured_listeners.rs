@@ -1,11 +1,6 @@
-//! Redirected connections. Each is served by the plan of its original destination: an inbound one by its port's plan,
-//! an outbound one by the control thread's plan for the address. A worker asks once about an address and keeps the
-//! answer; the connection is parked meanwhile.
-//!
-//! ```text
-//! accept ─► original destination ─┬─ inbound:  own address? ─► slot of its port ────────────► inbound::serve
-//!                                 └─ outbound: known? ─ no ─► ask, park ─► slot of the address ─► outbound::serve
-//! ```
+//! Listeners of redirected connections, by the original destination: of an inbound one by its port's plan, of an outbound one
+//! by the control thread's plan for the address. A worker asks once about an address and keeps the answer; the connection is
+//! parked meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,14 +8,14 @@ use std::net::{SocketAddr, TcpStream as StdStream};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use voile_transport as transport;
 
 use crate::plan::{CapturePlan, CapturedDestination, OutboundPlan};
-use crate::worker::listener_set::{InboundSlot, OutboundSlot};
-use crate::worker::termination::Stop;
-use crate::worker::{FromWorker, Overload, Worker, count, inbound, outbound};
+use crate::worker::listeners::inbound_slot::InboundSlot;
+use crate::worker::listeners::outbound_slot::OutboundSlot;
+use crate::worker::listeners::termination::Stop;
+use crate::worker::{FromWorker, Overload, Worker};
 
 /// Connections of one worker that may wait to learn where their destination leads; a control plane that is slow must not
 /// fill the memory.
@@ -326,68 +321,4 @@ pub(crate) fn original(worker: &Worker, stream: &StdStream) -> Option<SocketAddr
     let to = transport::original_destination(stream).ok().flatten()?;
     let ours = worker.capture.ports.contains(&to.port());
     (!ours || !transport::is_local(to.ip())).then_some(to)
-}
-
-fn refuse(worker: &Worker, stream: &TcpStream, remote: SocketAddr, reason: &str) {
-    count(&worker.counters.refused);
-    tracing::debug!(%remote, reason, "captured connection refused");
-    transport::reset(stream);
-}
-
-/// Serves what called us, to its end.
-pub(crate) async fn serve_inbound(
-    worker: Rc<Worker>,
-    captured: Rc<CapturedListeners>,
-    to: Option<SocketAddr>,
-    stream: TcpStream,
-    remote: SocketAddr,
-) {
-    let Some(to) = to else {
-        return refuse(
-            &worker,
-            &stream,
-            remote,
-            "the connection was not redirected (no original destination)",
-        );
-    };
-    let Some(slot) = captured.own(&worker, to) else {
-        return refuse(
-            &worker,
-            &stream,
-            remote,
-            "the original destination is not an address of this workload",
-        );
-    };
-    drop(captured);
-    inbound::serve(worker, slot, stream, remote).await;
-}
-
-/// Serves what our application called, to its end.
-pub(crate) async fn serve_outbound(
-    worker: Rc<Worker>,
-    captured: Rc<CapturedListeners>,
-    to: Option<SocketAddr>,
-    stream: TcpStream,
-    remote: SocketAddr,
-) {
-    let Some(to) = to else {
-        return refuse(
-            &worker,
-            &stream,
-            remote,
-            "the connection was not redirected (no original destination)",
-        );
-    };
-    let target = CapturedDestination { to, host: None };
-    let slot = Box::pin(captured.destination(&worker, target)).await;
-    let Ok(slot) = slot else {
-        return refuse(
-            &worker,
-            &stream,
-            remote,
-            "the control plane did not answer for the destination",
-        );
-    };
-    let names = slot.plan.borrow().by_name.then_some(captured);
-    outbound::serve(worker, slot, names, stream, remote).await;
 }

@@ -22,10 +22,10 @@ use voile_transport::{
 use voile_xds::wire::{MutualTls, WireProtocol};
 
 use crate::worker::Worker;
-use crate::worker::authorization::ForwardPermit;
-use crate::worker::inbound::either;
-use crate::worker::listener_set::InboundSlot;
-use crate::worker::server_first::DestinationKey;
+use crate::worker::listeners::inbound_slot::InboundSlot;
+use crate::worker::listeners::server_first::DestinationKey;
+use crate::worker::listeners::termination::either;
+use crate::worker::policy::authorization::ForwardPermit;
 
 /// The application's connection, opened before it was known what for; or why there is none.
 pub(crate) type Ahead = Result<TcpStream, ConnectError>;

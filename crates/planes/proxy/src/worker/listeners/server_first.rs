@@ -9,8 +9,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use voile_transport::FirstSpeaker;
 
-use crate::worker::{FromWorker, Worker};
-
 /// Places remembered; the oldest makes room.
 const MAX_PLACES: usize = 1024;
 
@@ -71,19 +69,6 @@ pub(crate) fn lesson(place: DestinationKey, known: bool, opening: FirstSpeaker) 
         (true, FirstSpeaker::HttpServer) => word.then_some(false),
         (false, FirstSpeaker::HttpServer | FirstSpeaker::Client) | (true, FirstSpeaker::Server) => {
             None
-        }
-    }
-}
-
-impl Worker {
-    /// Learns from how a connection began, and lets the others know.
-    pub(crate) fn teach(&self, place: DestinationKey, opening: FirstSpeaker) {
-        if let Some(server_first) = lesson(place, self.servers_first.knows(place), opening) {
-            self.servers_first.learn(place, server_first);
-            self.tell(FromWorker::ServerFirst {
-                place,
-                server_first,
-            });
         }
     }
 }

@@ -70,3 +70,11 @@ impl Drop for StopListener {
         }
     }
 }
+
+/// Ready when either signal is given.
+pub(crate) async fn either(one: &Stop, other: &Stop) {
+    tokio::select! {
+        () = one.heard() => {}
+        () = other.heard() => {}
+    }
+}

@@ -6,7 +6,6 @@ mod request;
 use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::time::Duration;
 
 use voile_policy::Permit;
 use voile_policy::authorization::{AuthorizationOutcome, HttpFacts, RequestFacts, Verdict};
@@ -14,18 +13,20 @@ use voile_telemetry::access_log::PolicyMarks;
 use voile_xds::wire::WireProtocol;
 
 use crate::authorization::Authorization;
-use crate::http::{DENIED, ExternalReply, HeadAmendment, HttpHead, is_grpc};
-use crate::worker::authorizer::{
+use crate::http::{DENIED, HttpHead};
+use crate::worker::handlers::inbound_caller::InboundCaller;
+use crate::worker::listeners::inbound_slot::InboundSlot;
+use crate::worker::policy::authorizer::{
     AllowedChanges, Authorizer, AuthorizerRequest, AuthorizerResponse, CheckSubject,
 };
-use crate::worker::inbound::{self, InboundCaller};
-use crate::worker::listener_set::InboundSlot;
-use crate::worker::policy_audit::{AccessRecord, count_marks};
-use crate::worker::rate_limits::is_counted;
-use crate::worker::request_changes::PlanChanges;
+use crate::worker::policy::connection_permit;
+use crate::worker::policy::denial::Denied;
+use crate::worker::policy::policy_audit::{AccessRecord, count_marks};
+use crate::worker::policy::rate_limits::scope::is_counted;
+use crate::worker::policy::request_changes::PlanChanges;
+use crate::worker::policy::request_view::{AmendedRequest, RequestStage, RequestView};
 use crate::worker::{Worker, count};
-use request::RequestStage;
-pub(crate) use request::{GrantedRequest, JudgedRequest, PendingCheck, RequestView, request};
+pub(crate) use request::{GrantedRequest, JudgedRequest, PendingCheck, request};
 
 /// Leave to forward, as of one moment.
 #[derive(Debug)]
@@ -49,149 +50,6 @@ pub(crate) struct RareState {
     amended: AmendedRequest,
     /// Audit and dry-run results of policies, for logs.
     said: Option<Box<AccessRecord>>,
-}
-
-/// Request with the changes of the external service.
-#[derive(Debug, Default)]
-pub(crate) struct AmendedRequest {
-    changes: PlanChanges,
-    /// None where it is as it came.
-    path: Option<Box<str>>,
-}
-
-impl AmendedRequest {
-    /// Adds the external service's amendments to a later judge's denial: they may hold a session's new cookie. A gRPC caller's
-    /// answer stays one.
-    fn told(&self, mut denied: Denied, head: &HttpHead<'_>) -> Denied {
-        let kind = head.header("content-type");
-        let grpc = kind.is_some_and(is_grpc);
-        let amends = self.changes.amends().iter();
-        let kept = amends.filter(|change| !(grpc && *change.name == *"content-type"));
-        let kept: Vec<HeadAmendment> = kept.cloned().collect();
-        if !kept.is_empty() {
-            denied.told.get_or_insert_default().amends = kept;
-        }
-        denied
-    }
-}
-
-/// Response header that carries a denial's details to the client. The access log always has them.
-const DENIED_BY: &str = "x-voile-denied-by";
-
-/// Why there is none.
-#[derive(Debug, Clone)]
-pub(crate) struct Denied {
-    /// HTTP status of the response.
-    pub(crate) status: u16,
-    /// Envoy's details: the deciding policy and rule.
-    pub(crate) details: String,
-    /// For people.
-    pub(crate) reason: String,
-    /// The words of an external service, for clients of HTTP.
-    pub(crate) told: Option<Box<ExternalReply>>,
-    /// Audit and dry-run results of policies, for logs.
-    pub(in crate::worker) said: Option<Box<AccessRecord>>,
-}
-
-impl Denied {
-    pub(in crate::worker) fn new(
-        status: u16,
-        details: impl Into<String>,
-        reason: impl Into<String>,
-    ) -> Self {
-        Self {
-            status,
-            details: details.into(),
-            reason: reason.into(),
-            told: None,
-            said: None,
-        }
-    }
-
-    /// Response of the denial, for the client. It names the deciding policy only at log level debug; other clients must not
-    /// learn it.
-    pub(crate) fn take_told(&mut self) -> Option<Box<ExternalReply>> {
-        let mut told = self.told.take();
-        let is_line = !self.details.is_empty() && !self.details.contains(char::is_control);
-        if is_line && tracing::enabled!(tracing::Level::DEBUG) {
-            let line = format!("{DENIED_BY}: {}\r\n", self.details);
-            let told = told.get_or_insert_default();
-            told.lines.extend_from_slice(line.as_bytes());
-        }
-        told
-    }
-
-    /// Audit and dry-run results, which decide nothing.
-    pub(crate) fn marks(&self) -> PolicyMarks<'_> {
-        self.said
-            .as_deref()
-            .map(AccessRecord::marks)
-            .unwrap_or_default()
-    }
-}
-
-/// Decisions of one worker.
-#[derive(Debug, Default)]
-pub(crate) struct DecisionCounters {
-    allowed: Cell<u64>,
-    denied: Cell<u64>,
-    revoked: Cell<u64>,
-    /// Longest time in microseconds from the arrival of a change to the end of the connections that it cut.
-    longest_cut: Cell<u64>,
-    pub(in crate::worker) audited: Cell<u64>,
-    pub(in crate::worker) would_allow: Cell<u64>,
-    pub(in crate::worker) would_deny: Cell<u64>,
-    pub(in crate::worker) would_ask: Cell<u64>,
-    asked_allowed: Cell<u64>,
-    asked_denied: Cell<u64>,
-    asked_failed: Cell<u64>,
-    asked_failed_open: Cell<u64>,
-}
-
-/// A copy of them.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct AuthorizationFigures {
-    pub(crate) allowed: u64,
-    pub(crate) denied: u64,
-    pub(crate) revoked: u64,
-    pub(crate) longest_cut: Duration,
-    pub(crate) audited: u64,
-    pub(crate) would_allow: u64,
-    pub(crate) would_deny: u64,
-    pub(crate) would_ask: u64,
-    pub(crate) asked: ExternalChecks,
-}
-
-/// Counters of answers of external services.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ExternalChecks {
-    pub(crate) allowed: u64,
-    pub(crate) denied: u64,
-    /// Not asked or not answered, and therefore denied.
-    pub(crate) failed: u64,
-    /// The same, and let pass.
-    pub(crate) failed_open: u64,
-}
-
-impl DecisionCounters {
-    pub(crate) fn figures(&self) -> AuthorizationFigures {
-        AuthorizationFigures {
-            allowed: self.allowed.get(),
-            denied: self.denied.get(),
-            revoked: self.revoked.get(),
-            longest_cut: Duration::from_micros(self.longest_cut.get()),
-            audited: self.audited.get(),
-            would_allow: self.would_allow.get(),
-            would_deny: self.would_deny.get(),
-            would_ask: self.would_ask.get(),
-            asked: ExternalChecks {
-                allowed: self.asked_allowed.get(),
-                denied: self.asked_denied.get(),
-                failed: self.asked_failed.get(),
-                failed_open: self.asked_failed_open.get(),
-            },
-        }
-    }
 }
 
 impl ForwardPermit {
@@ -259,7 +117,7 @@ impl ForwardPermit {
 
     async fn still(&self, worker: &Worker, slot: &InboundSlot, caller: &InboundCaller) -> bool {
         let judgement = worker.judgement.get();
-        if inbound::permit(worker, slot, &caller.arrival, caller.remote).is_err() {
+        if connection_permit::permit(worker, slot, &caller.arrival, caller.remote).is_err() {
             return false;
         }
         let holds = match judge_connection(worker, slot, caller) {
@@ -481,6 +339,7 @@ fn believed(
 
 /// Envoy's details of a denial by an external service, and of a question that failed.
 const ASKED_DENIED: &str = "ext_authz_denied";
+
 const ASKED_ERROR: &str = "ext_authz_error";
 
 /// Selects the external service of a CUSTOM rule and builds its question. The request is denied if there is no

@@ -2,14 +2,14 @@
 //! policy would have made. The worker counts all of them and writes them to the access log. It also logs a dry-run
 //! denial now and then.
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use voile_policy::authorization::{AuthorizationOutcome, DryRunVerdict, RuleRef};
 use voile_telemetry::access_log::{DryRunEntry, PolicyMarks};
 
 use crate::authorization::Authorization;
-use crate::worker::inbound::InboundCaller;
+use crate::worker::handlers::inbound_caller::InboundCaller;
+use crate::worker::policy::audit_lines::Lines;
 use crate::worker::{Worker, count};
 
 /// Time between two lines of one worker about what dry run would deny.
@@ -78,13 +78,6 @@ impl AccessRecord {
 fn name(policies: &Authorization, rule: Option<RuleRef>) -> String {
     let named = rule.and_then(|rule| policies.named(rule));
     named.map_or_else(String::new, |rule| rule.to_string())
-}
-
-/// When a line was last written, and how many were not since then.
-#[derive(Debug, Default)]
-pub(crate) struct Lines {
-    last: Cell<Option<Instant>>,
-    untold: Cell<u64>,
 }
 
 /// Counts audit and dry-run results, and logs a dry-run denial now and then.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use crate::http::external_check::lines;
 use crate::http::{HeadAmendment, HeadObserver, HttpHead, Names};
-use crate::worker::request_notes::RequestNotes;
+use crate::worker::records::request_notes::RequestNotes;
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

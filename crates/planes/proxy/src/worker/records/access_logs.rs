@@ -4,54 +4,22 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustls::CipherSuite;
 use voile_model::log_format::HeaderSource;
 use voile_model::mesh::telemetry::TelemetrySide;
 use voile_telemetry::PeerLabels;
-use voile_telemetry::access_log::{AccessLogEntry, Fields, HttpLogFields, PolicyMarks, TlsFacts};
+use voile_telemetry::access_log::{AccessLogEntry, Fields, HttpLogFields, PolicyMarks};
 use voile_telemetry::trace::{self, SpanFacts};
 
 use crate::http::{Exchange, HttpHead, HttpRole, UNREACHED};
+use crate::worker::Worker;
 use crate::worker::peers::PeerEntry;
-use crate::worker::reporter::ReporterLabels;
-use crate::worker::request_notes::{EngineNotes, RequestNotes};
-use crate::worker::{Worker, tokens};
+use crate::worker::policy::tokens;
+use crate::worker::records::downstream::Downstream;
+use crate::worker::records::reporter::ReporterLabels;
+use crate::worker::records::request_notes::{EngineNotes, RequestNotes};
 
 /// Istio's name of the default route, without configuration.
 const DEFAULT_ROUTE: &str = "default";
-
-/// The caller's side of a connection.
-#[derive(Clone, Copy)]
-pub(crate) struct Downstream<'a> {
-    pub(crate) local: SocketAddr,
-    pub(crate) remote: SocketAddr,
-    /// SPIFFE identity, empty in plaintext.
-    pub(crate) principal: &'a str,
-    /// None in plaintext.
-    pub(crate) suite: Option<CipherSuite>,
-}
-
-impl Downstream<'_> {
-    fn tls<'a>(&'a self, own: &'a str) -> Option<TlsFacts<'a>> {
-        self.suite.map(|suite| {
-            let name = suite.as_str().unwrap_or_default();
-            let (version, cipher) = match suite {
-                CipherSuite::TLS13_AES_128_GCM_SHA256 => ("TLSv1.3", "TLS_AES_128_GCM_SHA256"),
-                CipherSuite::TLS13_AES_256_GCM_SHA384 => ("TLSv1.3", "TLS_AES_256_GCM_SHA384"),
-                CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => {
-                    ("TLSv1.3", "TLS_CHACHA20_POLY1305_SHA256")
-                }
-                _ => ("TLSv1.2", name),
-            };
-            TlsFacts {
-                version,
-                cipher,
-                peer: self.principal,
-                own,
-            }
-        })
-    }
-}
 
 /// An opaque connection that ended, or one that was refused.
 pub(crate) struct TcpRecord<'a> {

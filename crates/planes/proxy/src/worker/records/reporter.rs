@@ -8,8 +8,8 @@ use voile_model::mesh::telemetry::TelemetrySide;
 
 use crate::telemetry_settings::Recording;
 use crate::worker::Worker;
-use crate::worker::listener_set::InboundSlot;
-use crate::worker::tokens::Tokens;
+use crate::worker::listeners::inbound_slot::InboundSlot;
+use crate::worker::policy::tokens::Tokens;
 
 /// See the module.
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ use voile_telemetry::trace::{CONTEXT_FIELDS, Context, IncomingContext, context_l
 use crate::http::{HeadObserver, HttpHead, Names};
 use crate::telemetry_settings::{Recording, SideRecording, Tracer};
 use crate::worker::Worker;
-use crate::worker::reporter::ReporterLabels;
+use crate::worker::records::reporter::ReporterLabels;
 
 const REQUEST_ID: &str = "x-request-id";
 

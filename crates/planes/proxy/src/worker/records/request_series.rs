@@ -4,7 +4,7 @@ use voile_telemetry::{GRPC, HTTP, SeriesId};
 
 use crate::http::{Exchange, HttpRole};
 use crate::worker::Worker;
-use crate::worker::reporter::ReporterLabels;
+use crate::worker::records::reporter::ReporterLabels;
 
 /// `request_protocol` of an exchange.
 pub(crate) fn protocol<R: HttpRole>(exchange: &Exchange<'_, R>) -> &'static str {

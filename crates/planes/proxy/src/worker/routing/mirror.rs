@@ -20,12 +20,12 @@ use crate::http::{
     ConnectFailure, Exchange, HttpHead, HttpRole, HttpWorker, Io, RequestRoute, ResponseFlag,
     RoleRefusal, UpstreamHttp, serve_connection,
 };
-use crate::worker::balance::EndpointPreference;
-use crate::worker::endpoint::{ConnectionManner, InFlight};
-use crate::worker::inbound_http::upstream;
-use crate::worker::outbound_http::OutboundRole;
-use crate::worker::service_state::ServiceState;
-use crate::worker::upstream_connection::UpstreamLine;
+use crate::worker::handlers::inbound_http::upstream;
+use crate::worker::handlers::outbound_http::OutboundRole;
+use crate::worker::upstream::balance::EndpointPreference;
+use crate::worker::upstream::endpoint::{ConnectionManner, InFlight};
+use crate::worker::upstream::service_state::ServiceState;
+use crate::worker::upstream::upstream_connection::UpstreamLine;
 use crate::worker::{Worker, count};
 
 /// Copies under way at once, of one worker; each holds its request, at most 64 KiB of it body.

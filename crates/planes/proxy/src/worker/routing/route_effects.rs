@@ -9,10 +9,10 @@ use std::rc::Rc;
 use crate::actions::{Actions, LocalResponse, cors_amendments};
 use crate::http::{HeadAmendment, HeadObserver, HttpHead, HttpRole, Names, RoleRefusal};
 use crate::worker::Worker;
-use crate::worker::mirror::Mirrors;
-use crate::worker::request_notes::RequestNotes;
-use crate::worker::routes::{AtEdge, RequestAttributes, RouteActs};
-use crate::worker::service_state::ServiceState;
+use crate::worker::records::request_notes::RequestNotes;
+use crate::worker::routing::mirror::Mirrors;
+use crate::worker::routing::routes::{AtEdge, RequestAttributes, RouteActs};
+use crate::worker::upstream::service_state::ServiceState;
 
 /// Parts of the forwarded request that differ from the received one.
 pub(crate) struct RouteEffects {

@@ -145,7 +145,7 @@ fn whoever_is_refused_after_the_handshake_reads_access_denied() {
         let inbound = stage.inbound(WireProtocol::Tcp, mode, application).await;
         // The certificate is in order, and the policy does not know its trust domain any more.
         let elsewhere = voile_identity::TrustDomain::new("elsewhere.example").expect("a name");
-        let belief = crate::worker::admission::TrustState {
+        let belief = crate::worker::policy::admission::TrustState {
             trust: voile_policy::Trust::new(elsewhere, Vec::new()),
             revocations: None,
         };

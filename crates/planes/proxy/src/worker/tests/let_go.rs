@@ -17,7 +17,7 @@ use super::{PATIENCE, Stage, play, play_for};
 use crate::plan::{CapturedDestination, Settings};
 use crate::registry::{Registry, address_name};
 use crate::worker::FromWorker;
-use crate::worker::captured_listeners::CapturedListeners;
+use crate::worker::listeners::captured_listeners::CapturedListeners;
 use crate::worker::peers::{PeerEntry, Peers};
 use crate::worker::tests::cost::footprint::held;
 

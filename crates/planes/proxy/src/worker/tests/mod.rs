@@ -31,7 +31,7 @@ use voile_transport::alpn;
 use voile_transport::{HandshakeError, TransportStream, connect_tls};
 use voile_xds::wire::{MutualTls, WireProtocol};
 
-use super::listener_set::WorkerListeners;
+use super::listeners::listener_set::WorkerListeners;
 use super::{ConnectionPermit, Redirected, Tls, Worker};
 use crate::plan::{
     EndpointPlan, InboundPlan, ListenerId, OutboundPlan, ProxyPlan, ServicePlan, Settings,

@@ -6,7 +6,7 @@ use voile_http1 as head;
 
 use crate::http::limits;
 use crate::worker::Overload;
-use crate::worker::captured_listeners::MAX_PARKED;
+use crate::worker::listeners::captured_listeners::MAX_PARKED;
 
 fn page() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/proxy.md");

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::{Stage, play};
 use crate::plan::{CapturedDestination, Settings};
 use crate::worker::Overload;
-use crate::worker::captured_listeners::{CapturedListeners, MAX_PARKED};
+use crate::worker::listeners::captured_listeners::{CapturedListeners, MAX_PARKED};
 
 #[test]
 fn so_many_wait_for_word_and_no_more_and_their_places_are_free_again() {

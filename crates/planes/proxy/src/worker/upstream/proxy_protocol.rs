@@ -13,8 +13,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use voile_transport::proxy_protocol::{self, Version};
 
 use crate::plan::TrafficPlan;
-use crate::worker::Worker;
-use crate::worker::endpoint::{Endpoint, Unreachable};
+use crate::worker::upstream::endpoint::{Endpoint, Unreachable};
 
 /// Largest number of clients whose pool keys one worker remembers. At the limit the worker forgets all of them, and their next
 /// requests open new connections.
@@ -82,6 +81,26 @@ pub(crate) struct PreamblePoolKey {
 }
 
 impl PreamblePoolKey {
+    /// The pool key of requests of a client that called this.
+    pub(in crate::worker) fn of_client(
+        &self,
+        (endpoint, traffic): (&Endpoint, &TrafficPlan),
+        client: SocketAddr,
+        called: impl FnOnce() -> SocketAddr,
+        fresh: impl FnOnce() -> u32,
+    ) -> u32 {
+        let Some(version) = traffic.introduces else {
+            return endpoint.key;
+        };
+        let words = PreambleKey {
+            endpoint: endpoint.key,
+            version,
+            client,
+            called: called(),
+        };
+        self.key(words, fresh)
+    }
+
     fn key(&self, words: PreambleKey, fresh: impl FnOnce() -> u32) -> u32 {
         let mut known = self.known.borrow_mut();
         if known.len() >= MAX_CLIENTS && !known.contains_key(&words) {
@@ -89,25 +108,6 @@ impl PreamblePoolKey {
         }
         *known.entry(words).or_insert_with(fresh)
     }
-}
-
-/// The pool key of requests of a client that called this.
-pub(in crate::worker) fn pool_key(
-    worker: &Worker,
-    (endpoint, traffic): (&Endpoint, &TrafficPlan),
-    client: SocketAddr,
-    called: impl FnOnce() -> SocketAddr,
-) -> u32 {
-    let Some(version) = traffic.introduces else {
-        return endpoint.key;
-    };
-    let words = PreambleKey {
-        endpoint: endpoint.key,
-        version,
-        client,
-        called: called(),
-    };
-    worker.introduced.key(words, || worker.fresh_key())
 }
 
 #[cfg(test)]

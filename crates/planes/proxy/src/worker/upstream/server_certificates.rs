@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 
 use voile_identity::{CertificateKey, Revocations};
 
-use crate::worker::termination::{Stop, StopListener};
+use crate::worker::listeners::termination::{Stop, StopListener};
 
 /// Certificates remembered of one endpoint: those of half a month of renewals; older ones have expired.
 const MAX_REMEMBERED: usize = 64;

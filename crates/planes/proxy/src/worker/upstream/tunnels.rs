@@ -1,8 +1,8 @@
-//! HBONE tunnels, both ends of a sidecar. The sidecar calls workloads of node proxies and of other networks through tunnels. It
-//! takes tunnels of node proxies, and of callers on other networks that know only the service's name.
+//! HBONE tunnels that a sidecar opens: to workloads of node proxies and of other networks. `handlers/tunnel_server.rs` takes
+//! tunnels.
 //!
 //! ```text
-//! endpoint ─► pool ─► CONNECT ─► Stream ─► http │ relay     15008 ─► mutual TLS ─► CONNECT ─► own address, or name? ─► inbound
+//! endpoint ─► pool ─► CONNECT ─► Stream ─► http │ relay
 //! ```
 
 use std::fmt::Display;
@@ -12,39 +12,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::pki_types::{CertificateDer, ServerName};
-use tokio::net::TcpStream;
-use voile_hbone::{
-    ATTEMPT, CONFIG, Lease, NoTunnel, Owner, PORT, Tunnel, TunnelOpenError, TunnelRequest, Wire,
-    serve as serve_wire,
-};
-use voile_http2::{Connection, ErrorCode, Fields, Link, RecvStream, SendStream};
+use voile_hbone::{ATTEMPT, Lease, Owner, PORT, Tunnel, TunnelOpenError};
+use voile_http2::{Fields, RecvStream, SendStream};
 use voile_identity::revocation::keys_of;
-use voile_identity::{Identity, PeerError, identity_of};
+use voile_identity::{Identity, PeerError};
 use voile_transport::{
     self as transport, TLS_HANDSHAKE_TIMEOUT, TransportStream, TunnelledStream, alpn,
 };
 
 use crate::plan::{FarPlan, Origination, SharedPart};
-use crate::worker::admission::{ConnectionArrival, Verified};
-use crate::worker::captured_listeners::CapturedListeners;
-use crate::worker::endpoint::{Endpoint, Unreachable, connect_to, verify_chain};
-use crate::worker::inbound::{self, InboundCaller};
-use crate::worker::server_certificates::WorkerSnapshot;
+use crate::worker::upstream::dial::{connect_to, verify_chain};
+use crate::worker::upstream::endpoint::{Endpoint, Unreachable};
+use crate::worker::upstream::server_certificates::WorkerSnapshot;
+use crate::worker::upstream::tunnel_pool::SidecarTunnelKey;
 use crate::worker::{Worker, count};
-use voile_http2::source_number;
 
 /// Message for clients if TLS failed.
 const TLS_ERROR: &str = "upstream TLS error";
-
-/// Key of equal tunnels. All tunnels of a sidecar have one client, its own workload.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct SidecarTunnelKey {
-    expected: Vec<Identity>,
-    to: SocketAddr,
-}
-
-/// The connections to node proxies.
-pub(crate) type Pool = voile_hbone::Pool<SidecarTunnelKey, Unreachable>;
 
 /// Ends a connection when its peer is no longer trusted, and with the worker.
 struct TunnelOwner(Rc<WorkerSnapshot>);
@@ -276,124 +260,4 @@ fn believed(
         true => Err(PeerError::Revoked),
         false => Ok(keys),
     }
-}
-
-/// Caller of one connection.
-struct TunnelCalling {
-    worker: Rc<Worker>,
-    captured: Rc<CapturedListeners>,
-    peer: Rc<Verified>,
-    suite: Option<rustls::CipherSuite>,
-    remote: SocketAddr,
-    local: SocketAddr,
-}
-
-/// Serves the tunnels of one connection.
-pub(crate) async fn serve(
-    worker: Rc<Worker>,
-    captured: Rc<CapturedListeners>,
-    tcp: TcpStream,
-    remote: SocketAddr,
-) {
-    let refused = |error: &dyn Display| {
-        count(&worker.counters.handshake_failures_downstream);
-        tracing::debug!(%remote, %error, "HBONE connection refused");
-    };
-    let Ok(local) = tcp.local_addr() else {
-        return;
-    };
-    let config = Arc::clone(&worker.tls.tunnel_server);
-    let shaken = worker.accept_tls(config, tcp.into());
-    let stream = match Box::pin(shaken).await {
-        Ok(stream) => stream,
-        Err(error) => return refused(&error),
-    };
-    if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
-        return refused(&"the client did not negotiate h2 (ALPN)");
-    }
-    let leaf = stream.peer_certificates().first();
-    let identity = match leaf.map_or(Err(PeerError::NoCertificate), identity_of) {
-        Ok(identity) => identity,
-        Err(error) => return refused(&error),
-    };
-    let calling = Rc::new(TunnelCalling {
-        peer: Rc::new(Verified {
-            identity,
-            certificates: keys_of(stream.peer_certificates()),
-        }),
-        suite: stream.cipher_suite(),
-        remote,
-        local: SocketAddr::new(local.ip().to_canonical(), local.port()),
-        worker,
-        captured,
-    });
-    let worker = Rc::clone(&calling.worker);
-    let mut connection = Connection::server(&CONFIG, worker.tunnels.blocks().clone());
-    connection.set_source(source_number(remote.ip(), ""));
-    let link = Link::new(connection);
-    let mut wire = Wire::new(stream, link.clone());
-    let leaving = calling.captured.leaving.heard();
-    tokio::select! {
-        _ = serve_wire(&mut wire, &link, leaving, |request| tunnel(Rc::clone(&calling), request)) => {}
-        () = worker.stop.heard() => link.borrow().abort(ErrorCode::NO_ERROR),
-    }
-    wire.close().await;
-    link.borrow().closed();
-}
-
-/// Serves one tunnel. Returns true if it was accepted.
-async fn tunnel(calling: Rc<TunnelCalling>, request: TunnelRequest) -> bool {
-    const BAD: u16 = 400;
-    const DENIED: u16 = 401;
-    const UNAVAILABLE: u16 = 503;
-    let worker = &calling.worker;
-    let (remote, own_ports) = (calling.remote, &worker.capture.ports);
-    let refused = |request: TunnelRequest, status, reason: &dyn Display| {
-        count(&worker.counters.refused);
-        tracing::debug!(%remote, status, %reason, "tunnel refused");
-        request.refuse(status);
-        false
-    };
-    let to = match voile_hbone::target(request.head(), calling.local, own_ports) {
-        Ok(to) => to,
-        Err(reason @ NoTunnel::NoAddress(_)) => {
-            let Some((host, number)) = voile_hbone::named(request.head()) else {
-                return refused(request, BAD, &reason);
-            };
-            let found = calling.captured.named(&host, number);
-            let Some(port) = found.filter(|port| !own_ports.contains(port)) else {
-                let why = format!("the workload is not an endpoint of {host} with port {number}");
-                return refused(request, UNAVAILABLE, &why);
-            };
-            SocketAddr::new(calling.local.ip(), port)
-        }
-        Err(reason) => return refused(request, BAD, &reason),
-    };
-    let Some(slot) = calling.captured.own(worker, to) else {
-        return refused(
-            request,
-            UNAVAILABLE,
-            &"the address is not one of this workload",
-        );
-    };
-    let caller = InboundCaller {
-        arrival: ConnectionArrival::Tunnel(Rc::clone(&calling.peer)),
-        principal: calling.peer.identity.to_string(),
-        suite: calling.suite,
-        remote,
-        told: None,
-    };
-    if inbound::permit(worker, &slot, &caller.arrival, remote).is_err() {
-        request.refuse(DENIED);
-        return false;
-    }
-    let Some(halves) = request.accept() else {
-        return false;
-    };
-    let tunnel = Tunnel::new(halves, remote, Some(calling.local), None);
-    let worker = Rc::clone(worker);
-    // The connection is held by its driver; this holds only what a connection of its own would.
-    drop(calling);
-    inbound::serve_tunnel(worker, slot, tunnel, caller).await;
-    true
 }

@@ -14,7 +14,7 @@ use voile_transport::{SocketEvents, TransportStream};
 use crate::health::{ConnectionSeat, WaitError};
 use crate::http::{ConnectFailure, Io, UpstreamHttp};
 use crate::plan::{SharedPart, TrafficPlan};
-use crate::worker::endpoint::Endpoint;
+use crate::worker::upstream::endpoint::Endpoint;
 
 /// See the module.
 pub(crate) struct UpstreamLine {

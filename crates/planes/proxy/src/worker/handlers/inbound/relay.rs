@@ -7,13 +7,14 @@ use std::time::{Instant, SystemTime};
 use voile_model::mesh::telemetry::TelemetrySide;
 use voile_transport::{self as transport, RelayEnd, TransportStream};
 
-use super::{InboundCaller, inbound_series};
 use crate::http::REVOKED;
 use crate::worker::Worker;
-use crate::worker::access_logs::{self, TcpRecord};
-use crate::worker::authorization::ForwardPermit;
-use crate::worker::late_detection::Ahead;
-use crate::worker::listener_set::InboundSlot;
+use crate::worker::handlers::inbound_caller::InboundCaller;
+use crate::worker::listeners::inbound_slot::InboundSlot;
+use crate::worker::listeners::late_detection::Ahead;
+use crate::worker::policy::authorization::ForwardPermit;
+use crate::worker::records::access_logs::{self, TcpRecord};
+use crate::worker::records::inbound_series::inbound_series;
 
 /// Relays to the application. Demands a leave, so that no connection gets here without one.
 pub(super) fn to_application(

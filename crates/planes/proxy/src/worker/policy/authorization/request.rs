@@ -10,103 +10,22 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use voile_policy::Permit;
-use voile_policy::authorization::{AuthorizationOutcome, Headers, HttpFacts, Verdict};
+use voile_policy::authorization::{AuthorizationOutcome, HttpFacts, Verdict};
 use voile_policy::tokens::Verified;
 
 use super::{AmendedRequest, Denied, ForwardPermit, believed, facts, judged, note, whom};
 use crate::authorization::Authorization;
 use crate::http::{BodyPrefix, BodyWanted, DENIED, HttpHead, REVOKED};
-use crate::worker::authorizer::{Authorizer, AuthorizerRequest, AuthorizerResponse, CheckSubject};
-use crate::worker::inbound::InboundCaller;
-use crate::worker::listener_set::InboundSlot;
-use crate::worker::policy_audit;
-use crate::worker::request_changes::PlanChanges;
-use crate::worker::tokens::{self, PresentedTokens};
+use crate::worker::handlers::inbound_caller::InboundCaller;
+use crate::worker::listeners::inbound_slot::InboundSlot;
+use crate::worker::policy::authorizer::{
+    Authorizer, AuthorizerRequest, AuthorizerResponse, CheckSubject,
+};
+use crate::worker::policy::policy_audit;
+use crate::worker::policy::request_changes::PlanChanges;
+use crate::worker::policy::request_view::{Lines, RequestStage, RequestView};
+use crate::worker::policy::tokens::{self, PresentedTokens};
 use crate::worker::{Worker, count};
-
-/// Progress of a request with the external service.
-#[derive(Clone, Copy)]
-pub(super) enum RequestStage<'a> {
-    /// No external service was asked yet.
-    Fresh,
-    /// This external service said yes, and made this of it.
-    Answered(u32, &'a AmendedRequest),
-}
-
-/// Request in its present form: as it came, or with the changes of the external service.
-#[derive(Clone, Copy)]
-pub(crate) struct RequestView<'a> {
-    pub(crate) head: &'a HttpHead<'a>,
-    came: RequestStage<'a>,
-}
-
-impl<'a> RequestView<'a> {
-    pub(super) fn new(head: &'a HttpHead<'a>, came: RequestStage<'a>) -> Self {
-        Self { head, came }
-    }
-
-    fn amended(&self) -> Option<&'a AmendedRequest> {
-        match self.came {
-            RequestStage::Fresh => None,
-            RequestStage::Answered(_, amended) => Some(amended),
-        }
-    }
-
-    /// Path and query.
-    pub(crate) fn path(&self) -> &'a str {
-        let amended = self.amended().and_then(|amended| amended.path.as_deref());
-        amended.unwrap_or_else(|| self.head.path_and_query())
-    }
-
-    /// The lines of one field.
-    pub(crate) fn lines(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
-        let (came, amended) = match self.amended() {
-            None => (Some(self.head.headers()), None),
-            Some(amended) => (None, Some(amended.changes.seen(self.head))),
-        };
-        let all = came.into_iter().flatten();
-        all.chain(amended.into_iter().flatten())
-            .filter(move |(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
-    }
-}
-
-impl Headers for RequestView<'_> {
-    fn each<'a>(&'a self, show: &mut dyn FnMut(&'a [u8], &'a [u8])) {
-        let changes = self.amended().map(|amended| &amended.changes);
-        let head = self.head;
-        Lines { head, changes }.show(show);
-    }
-}
-
-/// The field lines of a head with changes.
-struct Lines<'a> {
-    head: &'a HttpHead<'a>,
-    changes: Option<&'a PlanChanges>,
-}
-
-impl<'a> Lines<'a> {
-    fn show(&self, show: &mut dyn FnMut(&'a [u8], &'a [u8])) {
-        match self.changes {
-            None => {
-                for (name, value) in self.head.headers() {
-                    show(name.as_bytes(), value);
-                }
-            }
-            Some(changes) => {
-                for (name, value) in changes.seen(self.head) {
-                    show(name.as_bytes(), value);
-                }
-            }
-        }
-    }
-}
-
-impl Headers for Lines<'_> {
-    fn each<'a>(&'a self, show: &mut dyn FnMut(&'a [u8], &'a [u8])) {
-        self.show(show);
-    }
-}
 
 /// Verdict of the policies on a request.
 pub(crate) enum JudgedRequest {

@@ -9,7 +9,7 @@ use wire::check_response::HttpResponse;
 
 use crate::http::{ExternalReply, FieldPlacement, HeadAmendment, HttpHead};
 use crate::http2::travels;
-use crate::worker::request_changes::PlanChanges;
+use crate::worker::policy::request_changes::PlanChanges;
 
 /// Most bytes of fields that one approval may add to a request, and to its answer: the rest of the head that
 /// servers usually accept.

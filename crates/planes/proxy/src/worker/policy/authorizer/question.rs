@@ -9,13 +9,13 @@ use std::time::SystemTime;
 use voile_proto::external_authorization as wire;
 use voile_xds::wire::AuthorizerHttp;
 
-use super::answer::is_told;
-use super::{Authorizer, answer};
+use super::Authorizer;
+use super::answer::{self, is_told};
 use crate::http::{BodyPrefix, BodyWanted, HttpHead, HttpVersion};
 use crate::http2::travels;
 use crate::worker::Worker;
-use crate::worker::inbound::InboundCaller;
-use crate::worker::request_changes::PlanChanges;
+use crate::worker::handlers::inbound_caller::InboundCaller;
+use crate::worker::policy::request_changes::PlanChanges;
 
 /// Field that says if the shown body is cut; Envoy's name.
 const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";

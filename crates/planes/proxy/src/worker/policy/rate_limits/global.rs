@@ -17,12 +17,14 @@ use voile_traffic::route::RouteInput;
 use wire::rate_limit_response::rate_limit::Unit;
 use wire::rate_limit_response::{Code, DescriptorStatus};
 
-use super::{EXHAUSTED, RateLimitHeaders, TooMany, WorkerRateLimits};
+use super::WorkerRateLimits;
+use super::limit::{EXHAUSTED, RateLimitHeaders, TooMany};
 use crate::http::{ExternalReply, FieldPlacement, HeadAmendment, UpstreamHttp};
 use crate::rate_limits::{RateLimitRule, Resource, Sender};
 use crate::worker::Worker;
-use crate::worker::authorization::{Denied, GrantedRequest};
-use crate::worker::authorizer::{lawful_name, lawful_value};
+use crate::worker::policy::authorization::GrantedRequest;
+use crate::worker::policy::authorizer::{lawful_name, lawful_value};
+use crate::worker::policy::denial::Denied;
 
 /// Envoy's method.
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

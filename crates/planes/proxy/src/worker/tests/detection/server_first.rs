@@ -10,7 +10,7 @@ use voile_telemetry::PeerLabels;
 use voile_xds::wire::{MutualTls, WireProtocol};
 
 use crate::plan::{EndpointPlan, Settings};
-use crate::worker::server_first::DestinationKey;
+use crate::worker::listeners::server_first::DestinationKey;
 use crate::worker::tests::{Stage, hear, listen, play, say};
 
 const MODES: [MutualTls; 3] = [MutualTls::Strict, MutualTls::Permissive, MutualTls::Disable];

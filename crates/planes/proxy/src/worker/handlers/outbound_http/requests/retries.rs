@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use voile_traffic::{Attempt, Resource, RetryPolicy};
 
-use super::{OutboundRole, OutboundTicket};
+use super::OutboundTicket;
 use crate::plan::SharedPart;
-use crate::worker::balance::EndpointPreference;
-use crate::worker::{count, upstream_outcome};
+use crate::worker::count;
+use crate::worker::handlers::outbound_http::OutboundRole;
+use crate::worker::upstream::balance::EndpointPreference;
+use crate::worker::upstream::upstream_outcome;
 
 /// Destination of a retry.
 pub(in crate::worker) struct RetryTarget {
