@@ -1,6 +1,7 @@
 //! Experiment definitions as written in TOML, and checked. An error names file, line, column and a correct value.
 
 mod cells;
+mod error;
 mod events;
 mod features;
 mod generated;
@@ -12,15 +13,16 @@ mod targets;
 mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cells::CellOptions;
 use toml::Spanned;
-use voile_report::record::{FigureTarget, ValueKind};
+use voile_report::record::{CellKey as Cell, FigureTarget, ValueKind};
+use written::{ComplaintLocation, Written, WrittenValidity};
 
 use crate::find::ENVOY_XDS;
-use cells::CellOptions;
+pub use error::DefinitionError;
 pub use events::{EventAction, ScheduledEvent};
 pub use generated::Generated;
 pub(crate) use generated::{
@@ -31,8 +33,6 @@ pub(crate) use generated::{
 pub use hooks::Hook;
 pub use isolation::{CpuSet, Isolation, SidecarLimits};
 pub(crate) use peers::{AccessLog, PeerFeatures};
-use voile_report::record::CellKey as Cell;
-use written::{ComplaintLocation, Written, WrittenValidity};
 
 /// The definition that `voile bench quick` runs, part of the program so that it runs from anywhere.
 const QUICK: &str = include_str!("../../../../benchmarks/quick.toml");
@@ -50,6 +50,7 @@ const CONTESTANTS: [&str; 10] = [
     "linkerd2-proxy",
     "pipy",
 ];
+
 const MODES: [&str; 7] = [
     "baseline",
     "clientonly",
@@ -59,21 +60,32 @@ const MODES: [&str; 7] = [
     WAYPOINT_MODE,
     "gateway",
 ];
+
 /// Two node proxies with a waypoint between them.
 pub(crate) const WAYPOINT_MODE: &str = "node+waypoint";
+
 /// Contestants that have node proxies, contestants with a waypoint, and contestants with a gateway.
 const NODES: [&str; 2] = ["voile", "ztunnel"];
+
 const WAYPOINTS: [&str; 2] = ["voile", "envoy"];
+
 const GATEWAYS: [&str; 5] = ["voile", "envoy", "nginx", "haproxy", "pipy"];
+
 const PROTOCOLS: [&str; 4] = ["http1", "http2", "grpc", "tcp"];
+
 const ARRIVALS: [&str; 3] = ["uniform", "poisson", "fortio"];
 
 /// Rounds, rates and so on beyond which a typing error is likelier than a wish.
 const MAX_ROUNDS: u32 = 1000;
+
 const MAX_SLICE: Duration = Duration::from_secs(3600);
+
 const MAX_RATE: u32 = 1_000_000;
+
 const MAX_CONNECTIONS: u32 = 50_000;
+
 const MAX_SIZE_BYTES: u64 = 64 << 20;
+
 const MAX_WORKERS: u32 = 256;
 
 /// A checked experiment.
@@ -190,27 +202,6 @@ pub struct Overrides {
     /// Other builds of Voile, `NAME=PATH`: measured in every cell that Voile is measured in.
     pub contestants: Vec<String>,
 }
-
-/// A definition that cannot be run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DefinitionError {
-    file: String,
-    line: usize,
-    column: usize,
-    what: String,
-}
-
-impl fmt::Display for DefinitionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}:{}:{}: {}",
-            self.file, self.line, self.column, self.what
-        )
-    }
-}
-
-impl std::error::Error for DefinitionError {}
 
 /// The built-in experiment.
 #[must_use]

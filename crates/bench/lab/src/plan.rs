@@ -4,27 +4,32 @@
 use std::fmt;
 use std::time::Duration;
 
+use voile_host::machine::descriptor_limit;
 use voile_report::record::{CellKey as Cell, ValueKind};
 
 use crate::definition::{
     Asks, Definition, FRESH, Generated, PolicyEffect, RefusalKind, Routes, believed, endpoints,
     has_policies, meeting, refusal,
 };
-use crate::idle::{possible, settling};
 
 /// The most cells of one experiment that are profiled.
 pub(crate) const MAX_PROFILED_CELLS: usize = 24;
 
 /// Time of a slice beside its load: starting the generator, reading samplers. Measured, rounded up.
 const SLICE_OVERHEAD: Duration = Duration::from_millis(120);
+
 /// Time of a slice with processes of its own, beside its load: starting and ending them; and time to open one idle connection.
 /// Measured, rounded up.
 const ANEW_OVERHEAD: Duration = Duration::from_secs(1);
+
 const IDLE_CONNECTION: Duration = Duration::from_micros(700);
+
 /// Time of a profiled slice beside its load: the tools start, and report their samples. Measured, rounded up.
 const LOOK_OVERHEAD: Duration = Duration::from_millis(700);
+
 /// Signing one token before a slice. Measured on a busy machine, rounded up.
 const TOKEN_SIGNED: Duration = Duration::from_millis(1);
+
 /// Starting, proving and stopping one contestant.
 const CONTESTANT_OVERHEAD: Duration = Duration::from_secs(3);
 
@@ -340,6 +345,34 @@ fn slice_takes(definition: &Definition, cell: &Cell) -> Duration {
     definition.slice + ANEW_OVERHEAD + settling(cell.connections) + opening
 }
 
+/// Time that a slice waits until the processes are idle.
+pub(crate) fn settling(connections: u32) -> Duration {
+    if connections == 0 {
+        REST
+    } else {
+        SETTLE * 2 + REST
+    }
+}
+
+/// As many of these connections as the descriptor limit lets a sidecar hold. A sidecar has two sockets for each.
+pub(crate) fn possible(connections: u32) -> u32 {
+    let limit = descriptor_limit().unwrap_or(u64::MAX);
+    let most = limit.saturating_sub(OTHER_DESCRIPTORS) / PER_CONNECTION;
+    connections.min(u32::try_from(most).unwrap_or(u32::MAX))
+}
+
+/// Time after which an idle process has released the memory of its start.
+pub(crate) const SETTLE: Duration = Duration::from_millis(1500);
+
+/// Further time after which a process has done all its one-time work, so that only permanent work is measured. A node proxy
+/// releases pages two seconds after it learned of its pods, which costs as much as minutes of idling.
+pub(crate) const REST: Duration = Duration::from_millis(2500);
+
+/// Descriptors that a process needs beside those of its connections, and how many it needs for each.
+pub(crate) const OTHER_DESCRIPTORS: u64 = 400;
+
+pub(crate) const PER_CONNECTION: u64 = 2;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -393,5 +426,14 @@ mod tests {
         let beside = SlicePlan::new(&definition, &|_| true).duration();
         assert!((90..=150).contains(&alone.as_secs()), "{alone:?}");
         assert!((180..=250).contains(&beside.as_secs()), "{beside:?}");
+    }
+
+    #[test]
+    fn no_more_connections_are_opened_than_a_sidecar_may_hold() {
+        assert_eq!(possible(0), 0);
+        let most = u64::from(possible(u32::MAX));
+        if let Some(limit) = descriptor_limit() {
+            assert!(most * PER_CONNECTION < limit, "{most} of {limit}");
+        }
     }
 }

@@ -4,26 +4,30 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::agent::{AgentConnection, Echo};
-use crate::contestants::instance::{Hop, WatchPoint};
-use crate::network::Network;
-use crate::plan::{ContestantSetup, RequestPath};
-use crate::process_bounds::ProcessBounds;
-use crate::proof::listener_owner;
-
 use voile_host::child::{Output, Spec, SupervisedChild};
 use voile_host::isolation::ProcessIsolation;
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, wait_ready};
 
+use crate::agent::{AgentConnection, Echo};
+use crate::contestants::instance::{Hop, WatchPoint};
+use crate::machine::socket_owners::listener_owner;
+use crate::network::Network;
+use crate::plan::{ContestantSetup, RequestPath};
+use crate::process_bounds::ProcessBounds;
+
 /// Deadline for any process of an experiment to become ready.
 pub(crate) const READY_BOUND: Duration = Duration::from_secs(20);
+
 /// Time for a process to end by itself after it was told.
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(3);
+
 /// Interval at which the lab checks if a process listens.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
 /// Lines of a failed process's log that are shown.
 const LOG_LINES: usize = 6;
+
 /// Characters of each line; some programs print their whole configuration.
 const LOG_LINE_CHARS: usize = 300;
 
@@ -191,7 +195,9 @@ impl Lab<'_> {
 
 /// Services of an echo server, as the options that set their addresses.
 pub(crate) const HTTP: &str = "--listen";
+
 pub(crate) const TCP: &str = "--tcp";
+
 pub(crate) const TCP_SINK: &str = "--tcp-sink";
 
 /// Starts an echo server (all contestants lead to the same one) with these arguments beside its address.

@@ -1,59 +1,25 @@
 //! Processes that an agent starts for a near end: servers, relays, and the server's side of each contestant. They use the same
 //! templates and the same code as on one machine. Received values are checked before they are written or run.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::path::PathBuf;
 
-use voile_host::child::SupervisedChild;
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
 use super::{envoy, haproxy, nginx, pair, pipy, voile};
 use crate::agent::{PeerOrder, VoileOrder};
 use crate::contestants::instance::SERVER;
+use crate::contestants::served_process::{SECOND, ServedProcess};
 use crate::definition::PeerFeatures;
 use crate::find::FoundPeers;
 use crate::shared_processes::{HTTP, Lab, TCP, TCP_SINK};
 
 /// A certificate, a key, a token: nothing of that kind is longer.
 const MAX_TEXT_BYTES: usize = 64 << 10;
+
 /// Letters of a contestant's name, which names files, too.
 const MAX_NAME: usize = 48;
-
-type Count = Box<dyn Fn(&str) -> Result<Option<u64>, String>>;
-
-/// A process, and how it is asked.
-pub(crate) struct ServedProcess {
-    pub(crate) process: SupervisedChild,
-    pub(crate) probe: Probe,
-    /// Requests that the process has carried by its own count; none if it keeps no count.
-    pub(crate) count: Count,
-    /// TLS parameters that the process reports.
-    pub(crate) tls: Box<dyn Fn() -> Option<String>>,
-    /// Address of the page that reports the certificate and takes the order to renew it; none if the process has no such page.
-    pub(crate) certificates: Option<SocketAddr>,
-    /// Removes what it leaves outside its folder.
-    pub(crate) tidy: Box<dyn Fn()>,
-}
-
-impl ServedProcess {
-    /// A process that reports nothing.
-    fn silent(process: SupervisedChild, probe: Probe) -> Self {
-        Self {
-            process,
-            probe,
-            count: Box::new(|_| Ok(None)),
-            tls: Box::new(|| None),
-            certificates: None,
-            tidy: Box::new(|| {}),
-        }
-    }
-}
-
-/// The name that the second server's answers carry.
-pub(crate) const SECOND: &str = "second";
 
 fn port(at: IpAddr) -> Result<SocketAddr, String> {
     free_port(at).map_err(|e| format!("cannot get a port on the agent's machine: {e}"))
@@ -188,24 +154,6 @@ fn pem(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Names that a template may ask for are the only ones that ports may have.
-pub(super) fn known(
-    ports: &BTreeMap<String, u16>,
-    is_known: impl Fn(&str) -> bool,
-) -> Result<(), String> {
-    match ports.keys().find(|name| !is_known(name)) {
-        Some(_) => Err("a listener has an unknown name".to_owned()),
-        None => Ok(()),
-    }
-}
-
-/// Writes what was checked into the session's folder.
-pub(super) fn place(folder: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
-    let path = folder.join(name);
-    std::fs::write(&path, text).map_err(|e| format!("writing {}: {e}", path.display()))?;
-    Ok(path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,7 +168,5 @@ mod tests {
             assert!(pem(wrong).is_err(), "{wrong:?}");
         }
         assert!(pem(&format!("-----BEGIN {}", "a".repeat(MAX_TEXT_BYTES))).is_err());
-        let ports = BTreeMap::from([("PORT}".to_owned(), 1)]);
-        assert!(known(&ports, |name| name == "PORT").is_err());
     }
 }

@@ -10,10 +10,9 @@ use voile_host::netns::Namespace;
 use super::certificates::{self, Leaf};
 use super::instance::{HBONE, Hop, Instance};
 use crate::definition::EventAction;
-use crate::events::EffectEvidence;
-use crate::identity_proof::TUNNEL_OPENING;
 use crate::network::GATEWAY;
 use crate::plan::RequestPath;
+use crate::run::effect_evidence::EffectEvidence;
 use crate::shared_processes::Lab;
 
 /// Path of a cell's requests.
@@ -115,7 +114,9 @@ impl IdentityProbe {
 
 /// Identities in the certificates of peers, as the mesh would give them.
 pub(super) const CLIENT_ID: &str = "spiffe://cluster.local/ns/lab/sa/client";
+
 pub(super) const SERVER_ID: &str = "spiffe://cluster.local/ns/lab/sa/server";
+
 /// Identity that no proxy expects, and the name in its certificate.
 pub(crate) const IMPOSTOR: (&str, &str) = ("impostor", "spiffe://cluster.local/ns/lab/sa/impostor");
 
@@ -297,3 +298,6 @@ pub(crate) fn lines(path: &Path) -> u64 {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
+
+/// First bytes of HTTP/2 (RFC 9113 section 3.4), which a tunnel sends before anything else.
+pub(crate) const TUNNEL_OPENING: &str = "PRI * HTTP/2.0";

@@ -4,10 +4,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::events::EffectEvidence;
+use crate::run::effect_evidence::EffectEvidence;
 
 /// The files of a mesh that hold them: policies that are changed at once, and one that is pushed by itself.
 const CHANGED: &str = "changed.yaml";
+
 const PUSHED: &str = "pushed.yaml";
 
 /// Number of changes of each kind in a slice, and the target of the policies.

@@ -9,24 +9,26 @@ use std::path::{Path, PathBuf};
 use voile_host::netns::rules::PortRedirect;
 use voile_host::ports::free_port;
 
-use super::agent_services::known;
 use super::captured::{Calls, CapturedPods, Redirection};
 use super::certificates::{self, Leaf};
 use super::pair::{POD_ADDRESS, PairSide, Values};
 use crate::agent::AgentConnection;
 use crate::contestants::contestant::{CLIENT_ID, CellRoute, IMPOSTOR, IdentityProbe, SERVER_ID};
 use crate::contestants::instance::{CLIENT, Hop, Instance, SERVER};
+use crate::contestants::served_process::known;
 use crate::network::{HTTP_PORT, INBOUND, Network, OUTBOUND, TCP_PORT};
 use crate::plan::RequestPath;
 use crate::shared_processes::Lab;
 
 /// Descriptors that a proxy needs beside those of its connections.
 const OTHER_DESCRIPTORS: u64 = 200;
+
 /// More connections than any experiment opens; programs that allocate a slot for each should not be charged for more.
 const MAX_CONNECTIONS: u64 = 40_000;
 
 /// First port of listeners in network namespaces.
 const FIRST_CAPTURED_PORT: u16 = 8100;
+
 /// Distance between a called port and the port of its listener, if the sidecar has a listener for each port.
 const LISTENERS_ABOVE: u16 = 1000;
 
@@ -41,12 +43,18 @@ pub(super) enum CaptureMethod {
 
 /// Names of the ports in templates, before them the protocol's prefix.
 const OUT_PLAIN: &str = "PLAIN_PORT";
+
 const OUT_TLS: &str = "TLS_PORT";
+
 const OUT_DIRECT: &str = "DIRECT_PORT";
+
 const IN_PLAIN: &str = "SERVER_PLAIN_PORT";
+
 const IN_TLS: &str = "SERVER_TLS_PORT";
+
 /// A second way like the one over mutual TLS, for servers that the lab puts at its end.
 const OUT_STAGE: &str = "STAGE_PORT";
+
 const IN_STAGE: &str = "SERVER_STAGE_PORT";
 
 /// Number of listeners of each protocol that belong to the server's sidecar.

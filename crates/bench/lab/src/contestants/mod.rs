@@ -12,8 +12,10 @@ mod multi_role;
 mod pair;
 pub(crate) mod programs;
 mod retired_processes;
+pub(crate) mod served_process;
 
-pub(crate) use programs::voile::{counted, output};
+pub(crate) use programs::command_output::output;
+pub(crate) use programs::voile::counted;
 
 use self::contestant::Contestant;
 use self::instance::INGRESS;

@@ -6,8 +6,8 @@ use crate::contestants::contestant::{
 };
 use crate::contestants::instance::Instance;
 use crate::definition::EventAction;
-use crate::events::EffectEvidence;
 use crate::plan::RequestPath;
+use crate::run::effect_evidence::EffectEvidence;
 use crate::shared_processes::Lab;
 
 /// See the module.

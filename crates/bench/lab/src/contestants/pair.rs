@@ -10,18 +10,19 @@ use voile_host::child::{SupervisedChild, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
-use super::agent_services::{self, ServedProcess};
 use super::certificates;
 use super::listeners::{CaptureMethod, Listeners};
+use super::served_process;
 use crate::agent::{AgentConnection, AgentProgram, PeerOrder};
 use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, IdentityProbe, RecordedOutput, peers_folder,
 };
 use crate::contestants::instance::{CLIENT, INGRESS, Instance, SERVER};
+use crate::contestants::served_process::ServedProcess;
 use crate::definition::EventAction;
-use crate::events::EffectEvidence;
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
+use crate::run::effect_evidence::EffectEvidence;
 use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// Side of a sidecar.
@@ -84,6 +85,7 @@ impl PairSide {
 
 /// By this value processes of one sidecar that take over from each other know each other; a number below this.
 pub(super) const BASE_ID: &str = "BASE_ID";
+
 const BASE_IDS: u32 = 1_000_000;
 
 /// Values of templates by name.
@@ -486,6 +488,7 @@ impl<P: SidecarProgram> Contestant for Pair<P> {
 
 /// Port of the statistics in a network namespace of its own. The redirection leaves it alone.
 pub(super) const STATUS_PORT: u16 = 15090;
+
 /// The name of the value that says where a side's own pod is.
 pub(super) const POD_ADDRESS: &str = "POD_ADDRESS";
 
@@ -531,7 +534,7 @@ pub(super) fn serve<P: SidecarProgram + 'static>(
     order: &PeerOrder,
 ) -> Result<ServedProcess, String> {
     let listeners = Listeners::sent(at, &order.ports)?;
-    let root = agent_services::place(lab.folder, "root.pem", &order.root)?;
+    let root = served_process::place(lab.folder, "root.pem", &order.root)?;
     let leaf = certificates::place(lab.folder, "server", &order.certificate, &order.key)?;
     let mut values = listeners.fill_in(lab, lab.folder, &root, &[("SERVER", &leaf)]);
     let number = fastrand::u32(1..BASE_IDS).to_string();

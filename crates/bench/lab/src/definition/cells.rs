@@ -14,13 +14,13 @@ use super::generated::{
     believed, refusal,
 };
 use super::hooks::NONE;
-use super::peers;
 use super::suggestions::meant;
 use super::written::{ComplaintLocation, Written, WrittenCells, WrittenControl};
 use super::{
-    ARRIVALS, CONTESTANTS, DefinitionError, GATEWAYS, MAX_CONNECTIONS, MAX_RATE, MAX_SIZE_BYTES,
-    MAX_WORKERS, MODES, NODES, PROTOCOLS, Variant, WAYPOINT_MODE, WAYPOINTS,
+    ARRIVALS, CONTESTANTS, GATEWAYS, MAX_CONNECTIONS, MAX_RATE, MAX_SIZE_BYTES, MAX_WORKERS, MODES,
+    NODES, PROTOCOLS, Variant, WAYPOINT_MODE, WAYPOINTS, peers,
 };
+use crate::definition::error::DefinitionError;
 use crate::find::ENVOY_XDS;
 
 /// Endpoints of a cell: listeners of one server, each with an address of its own.

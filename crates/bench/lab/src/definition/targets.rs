@@ -3,7 +3,8 @@
 use voile_report::record::FigureTarget;
 
 use super::written::{ComplaintLocation, WrittenTarget, WrittenVariant};
-use super::{CONTESTANTS, DefinitionError, Variant};
+use super::{CONTESTANTS, Variant};
+use crate::definition::error::DefinitionError;
 
 pub(super) fn variants(
     place: &ComplaintLocation<'_>,

@@ -10,8 +10,8 @@ use toml::Spanned;
 use voile_report::claims::CellSelector;
 use voile_report::record::ValueKind;
 
-use super::DefinitionError;
 use super::suggestions::meant;
+use crate::definition::error::DefinitionError;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

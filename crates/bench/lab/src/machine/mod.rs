@@ -5,3 +5,4 @@ pub(crate) mod find;
 pub(crate) mod network;
 pub(crate) mod path_privacy;
 pub(crate) mod process_bounds;
+pub(crate) mod socket_owners;

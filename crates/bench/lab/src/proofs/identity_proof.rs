@@ -11,17 +11,19 @@ use std::time::{Duration, Instant};
 use voile_report::record::{Check, CheckVerdict};
 
 use crate::contestants::certificates::Leaf;
-use crate::contestants::contestant::IdentityProbe;
-use crate::proof::{listener_owner, pace};
+use crate::contestants::contestant::{IdentityProbe, TUNNEL_OPENING};
+use crate::machine::socket_owners::listener_owner;
+use crate::proofs::checks::pace;
 
 /// Time for openssl to listen, and for a sidecar to answer or to close.
 const BOUND: Duration = Duration::from_secs(3);
+
 /// Time of one read before the lab checks the bytes that the server got.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// Time for openssl to write the end of a handshake.
 const LAST_WORDS_BOUND: Duration = Duration::from_millis(500);
-/// First bytes of HTTP/2 (RFC 9113 section 3.4), which a tunnel sends before anything else.
-pub(crate) const TUNNEL_OPENING: &str = "PRI * HTTP/2.0";
+
 /// Words in openssl's messages that say how a handshake ended.
 const ENDS: [&str; 3] = ["alert", "eof", "errno"];
 

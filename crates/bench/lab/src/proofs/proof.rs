@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use voile_host::netns::Namespace;
 use voile_report::record::{Check, CheckVerdict, PathProof};
 
 use crate::contestants::contestant::{
@@ -19,15 +18,19 @@ use crate::definition::{RefusalKind, WAYPOINT_MODE};
 use crate::endpoints;
 use crate::generator::{BrokenSlice, Generated, GeneratorRequest, finish_load, start_load};
 use crate::identity_proof::impostor;
+use crate::machine::socket_owners::{inside_owner, listener_owner};
 use crate::packet_capture::{Hello, HopCapture, PacketCapture};
 use crate::plan::RequestPath;
+use crate::proofs::checks::{check, pace};
 use crate::shared_processes::Lab;
 use crate::unrouted_proof::strays;
 
 /// Time for proxies to show an answered request in their counters.
 const COUNT_BOUND: Duration = Duration::from_secs(2);
+
 /// Time for proxies to write the records of their features: Envoy sends spans every five seconds.
 const RECORD_BOUND: Duration = Duration::from_secs(8);
+
 /// Time that a stranger waits for an answer that must not come.
 const STRANGER_BOUND: Duration = Duration::from_secs(2);
 
@@ -206,30 +209,6 @@ fn no_impostor(
             },
         },
     }))
-}
-
-/// Failed checks of a proof, in words.
-pub(crate) fn failures(proof: &PathProof) -> Vec<String> {
-    let failed = proof
-        .checks
-        .iter()
-        .filter(|check| check.verdict == CheckVerdict::Failed);
-    failed
-        .map(|check| format!("proof of path failed: {}: {}", check.claim, check.evidence))
-        .collect()
-}
-
-pub(crate) fn check(claim: impl Into<String>, shown: bool, evidence: impl Into<String>) -> Check {
-    let verdict = if shown {
-        CheckVerdict::Proven
-    } else {
-        CheckVerdict::Failed
-    };
-    Check {
-        claim: claim.into(),
-        verdict,
-        evidence: evidence.into(),
-    }
 }
 
 fn answers(generated: &Generated, order: &GeneratorRequest) -> Check {
@@ -434,83 +413,6 @@ fn owned(lab: &Lab<'_>, hop: &Hop, owners: &[Instance]) -> Check {
     }
 }
 
-/// An address as `/proc` has it: numbers of four bytes as they lie in memory.
-fn as_the_kernel(address: IpAddr) -> String {
-    let word = |bytes: &[u8; 4]| format!("{:08X}", u32::from_ne_bytes(*bytes));
-    match address {
-        IpAddr::V4(v4) => word(&v4.octets()),
-        IpAddr::V6(v6) => v6.octets().as_chunks().0.iter().map(word).collect(),
-    }
-}
-
-/// The process among these that listens at the address; if the kernel redirects, at that port of any address.
-pub(crate) fn listener_owner(
-    address: SocketAddr,
-    redirected: Option<u16>,
-    pids: &[u32],
-) -> io::Result<Option<u32>> {
-    for pid in pids {
-        let table = sockets(&format!("/proc/{pid}"))?;
-        if holds(*pid, &listening(&table, address, redirected))? {
-            return Ok(Some(*pid));
-        }
-    }
-    Ok(None)
-}
-
-/// The same in a network that they need not be in themselves.
-pub(crate) fn inside_owner(
-    inside: &Namespace,
-    address: SocketAddr,
-    redirected: Option<u16>,
-    pids: &[u32],
-) -> io::Result<Option<u32>> {
-    let table = inside.run(|| sockets("/proc/thread-self"))??;
-    let inodes = listening(&table, address, redirected);
-    for pid in pids {
-        if holds(*pid, &inodes)? {
-            return Ok(Some(*pid));
-        }
-    }
-    Ok(None)
-}
-
-/// The kernel's tables of TCP sockets, as they are where that task is.
-fn sockets(task: &str) -> io::Result<String> {
-    let table = std::fs::read_to_string(format!("{task}/net/tcp"))?;
-    // Without IPv6 there is no second one.
-    Ok(table + &std::fs::read_to_string(format!("{task}/net/tcp6")).unwrap_or_default())
-}
-
-/// Sockets that listen at the address, by name.
-fn listening(table: &str, address: SocketAddr, redirected: Option<u16>) -> Vec<String> {
-    let local = format!("{}:{:04X}", as_the_kernel(address.ip()), address.port());
-    let port = redirected.map(|port| format!(":{port:04X}"));
-    let here = |listens: &str| match &port {
-        Some(port) => listens.ends_with(port.as_str()),
-        None => listens == local,
-    };
-    let socket = |line: &str| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let listening = here(fields.get(1)?) && *fields.get(3)? == "0A";
-        listening.then(|| format!("socket:[{}]", fields.get(9).unwrap_or(&"")))
-    };
-    table.lines().filter_map(socket).collect()
-}
-
-/// Returns true if the process holds one of these sockets.
-fn holds(pid: u32, sockets: &[String]) -> io::Result<bool> {
-    for descriptor in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
-        let Ok(link) = std::fs::read_link(descriptor?.path()) else {
-            continue;
-        };
-        if sockets.iter().any(|socket| Path::new(socket) == link) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// Checks of one hop by its capture.
 ///
 /// If log entries and spans go the same way, they contain the requests' marker again. The capture then shows more than was sent.
@@ -710,12 +612,4 @@ fn tls_stranger(claim: &str, hop: &Hop, arguments: &[String]) -> Check {
         alert.trim().to_owned()
     };
     check(claim, !answered, evidence)
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "paces a loop with a deadline: a process cannot be waited for with one"
-)]
-pub(crate) fn pace() {
-    std::thread::sleep(Duration::from_millis(5));
 }

@@ -14,15 +14,13 @@ use crate::calibration::calibrate;
 use crate::definition::{Definition, EventAction, Isolation, ScheduledEvent};
 use crate::environment::{environment, now, warnings};
 use crate::find::FoundPeers;
-use crate::gate;
-use crate::hooks;
-use crate::idle::possible;
 use crate::origin_servers::OriginServerSet;
-use crate::process_bounds;
+use crate::plan::possible;
 use crate::record_folder::{ExperimentOutcome, default_folder, placeless};
 use crate::record_writer::{Ledger, RecordKeeping, differs};
 use crate::running_setup::{Clock, ExperimentPart, RunningSetup};
 use crate::slice::merge_histogram;
+use crate::{gate, hooks, process_bounds};
 
 /// Settings of a run.
 pub struct Settings {

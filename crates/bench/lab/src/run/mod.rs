@@ -1,5 +1,6 @@
 //! The run of an experiment: processes, events, slices, and the record as it is written.
 
+pub(crate) mod effect_evidence;
 pub(crate) mod endpoints;
 pub(crate) mod events;
 pub(crate) mod experiment;

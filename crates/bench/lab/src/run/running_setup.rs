@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use voile_host::child::SupervisedChild;
 use voile_report::profile::Profile;
-use voile_report::record::{Contestant as Listed, PathProof, Record, SliceRun, ValueKind};
+use voile_report::record::{
+    CellKey as Cell, Contestant as Listed, PathProof, Record, SliceRun, ValueKind,
+};
 
 use crate::contestants::contestant::{Contestant, GeneratorTraffic};
 use crate::contestants::instance::is_proxy;
 use crate::contestants::named;
 use crate::definition::{Definition, ScheduledEvent};
-use crate::events;
 use crate::find::FoundPeers;
-use crate::gate;
 use crate::generator::{BrokenSlice, GeneratorRequest};
 use crate::hooks::{self, HookPhase};
 use crate::idle::{anew, watch};
@@ -22,22 +22,27 @@ use crate::origin_servers::OriginServerSet;
 use crate::plan::{
     ContestantSetup, MAX_PROFILED_CELLS, PlannedSlice, RequestPath, SlicePlan, is_started_anew,
 };
-use crate::profile;
-use crate::proof::{failures, prove};
+use crate::proof::prove;
+use crate::proofs::checks::failures;
 use crate::run::slice_checks::{note_clock, note_undone, uncounted};
 use crate::shared_processes::Lab;
 use crate::slice::measure;
-use voile_report::record::CellKey as Cell;
+use crate::{events, gate, profile};
 
 /// Length of a proof's marked requests, their rate, and their number of connections.
 const PROOF: Duration = Duration::from_millis(300);
+
 const PROOF_RATE: u32 = 1000;
+
 const PROOF_CONNECTIONS: u32 = 16;
+
 /// The sink's proof sends a quarter of a megabyte with each.
 const SINK_PROOF_RATE: u32 = 100;
+
 /// Planned slices for each spoiled slice that may be repeated: on a machine that spoils more, repeating takes time and does not
 /// help.
 const SLICES_PER_REPEAT: usize = 5;
+
 /// Number of slices after which the lab knows how much longer than planned slices take here.
 const SLICES_FOR_PACE: usize = 5;
 

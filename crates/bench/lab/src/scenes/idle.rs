@@ -13,50 +13,27 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use voile_host::isolation::ProcessIsolation;
-use voile_host::machine::descriptor_limit;
 use voile_host::sampler::{ProcessResources, Usage};
-use voile_report::record::SliceRun;
+use voile_report::record::{CellKey as Cell, SliceRun};
 
 use crate::contestants::contestant::{CellRoute, Contestant};
 use crate::contestants::instance::{CLIENT, CLIENT_NODE, Instance, WAYPOINT, is_proxy};
 use crate::generator::BrokenSlice;
-use crate::plan::RequestPath;
+use crate::plan::{REST, RequestPath, SETTLE, possible};
 use crate::shared_processes::Lab;
-use voile_report::record::CellKey as Cell;
 
-/// Time after which an idle process has released the memory of its start.
-const SETTLE: Duration = Duration::from_millis(1500);
-/// Further time after which a process has done all its one-time work, so that only permanent work is measured. A node proxy
-/// releases pages two seconds after it learned of its pods, which costs as much as minutes of idling.
-const REST: Duration = Duration::from_millis(2500);
 /// Connections that are opened and closed before the first reading. Costs of a process's first connection are then not charged to
 /// the counted ones.
 const FIRST: u32 = 64;
-/// Descriptors that a process needs beside those of its connections, and how many it needs for each.
-const OTHER_DESCRIPTORS: u64 = 400;
-const PER_CONNECTION: u64 = 2;
+
 /// Threads that open connections: handshakes wait for each other's answers.
 const OPENERS: u32 = 4;
+
 /// Time for one connection to open and to answer once.
 const ANSWER_BOUND: Duration = Duration::from_secs(10);
+
 /// Interval at which the lab checks if the user asked to end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// Time that a slice waits until the processes are idle.
-pub(crate) fn settling(connections: u32) -> Duration {
-    if connections == 0 {
-        REST
-    } else {
-        SETTLE * 2 + REST
-    }
-}
-
-/// As many of these connections as the descriptor limit lets a sidecar hold. A sidecar has two sockets for each.
-pub(crate) fn possible(connections: u32) -> u32 {
-    let limit = descriptor_limit().unwrap_or(u64::MAX);
-    let most = limit.saturating_sub(OTHER_DESCRIPTORS) / PER_CONNECTION;
-    connections.min(u32::try_from(most).unwrap_or(u32::MAX))
-}
 
 /// Measures one slice with a contestant that is started for it and ended after it.
 pub(crate) fn anew<T>(
@@ -264,18 +241,4 @@ fn exchange(entry: SocketAddr, request: &[u8], answer: &[u8]) -> Result<TcpStrea
         }
     }
     Ok(stream)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_more_connections_are_opened_than_a_sidecar_may_hold() {
-        assert_eq!(possible(0), 0);
-        let most = u64::from(possible(u32::MAX));
-        if let Some(limit) = descriptor_limit() {
-            assert!(most * PER_CONNECTION < limit, "{most} of {limit}");
-        }
-    }
 }

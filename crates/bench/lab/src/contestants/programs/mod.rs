@@ -1,6 +1,7 @@
 //! The programs that are measured, each with its files and its start.
 
 pub(super) mod baseline;
+pub(super) mod command_output;
 pub(super) mod envoy;
 pub(super) mod haproxy;
 pub(super) mod ingress;

@@ -26,32 +26,39 @@ use self::agent::{Agent, NodePod};
 use self::changes::{NodeChanges, SecondServer};
 use self::waypoint::{GRPC_PORT, Waypoint, WaypointProgram};
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
-use crate::contestants::agent_services::SECOND;
 use crate::contestants::captured::{Calls, CapturedPods, Redirection};
 use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, GeneratorTraffic, IdentityProbe, changed, peers_folder,
 };
 use crate::contestants::instance::{CLIENT_NODE, CONTROL, HBONE, Instance, SERVER_NODE, WAYPOINT};
 use crate::contestants::listeners::fill;
+use crate::contestants::served_process::SECOND;
 use crate::definition::{EventAction, Variant};
-use crate::events::{EffectEvidence, READY_PATH};
 use crate::find;
 use crate::network::{GATEWAY, HTTP_PORT, OUTBOUND, Pod, TCP_PORT};
 use crate::plan::RequestPath;
-use crate::proof::pace;
+use crate::proofs::checks::pace;
+use crate::run::effect_evidence::{EffectEvidence, READY_PATH};
 use crate::shared_processes::{Lab, READY_BOUND, STOP_GRACE};
 
 const MESH: &str = include_str!("../../../../../../benchmarks/voile/mesh-node.yaml");
+
 /// The namespace of client and server, in the cluster's sense.
 const NAMESPACE: &str = "lab";
+
 /// Service account whose tokens may request certificates in the names of its pods.
 pub(crate) const NODE_ACCOUNT: &str = "istio-system/node-proxy";
+
 /// Virtual addresses of the services.
 const SERVER_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
+
 const STAGE_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 3));
+
 /// Ports of a node proxy's own pages, in a network of its own.
 const ADMIN: u16 = 15000;
+
 const METRICS: u16 = 15020;
+
 const READINESS: u16 = 15021;
 
 /// Program of the node proxies.

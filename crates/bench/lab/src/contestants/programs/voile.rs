@@ -12,13 +12,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use voile_host::child::{ChildExit, Output, Spec, SupervisedChild, stop_all};
+use changes::SidecarChanges;
+use numbered_resources::host;
+use served::{asked, far_port};
+use voile_host::child::{SupervisedChild, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
 use super::envoy;
-use crate::agent::AgentConnection;
-use crate::agent::Echo;
+use crate::agent::{AgentConnection, Echo};
 use crate::contestants::captured::{CapturedPods, Redirection};
 use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, ExpectedOutput, IdentityProbe, RecordedOutput, lines,
@@ -26,33 +28,40 @@ use crate::contestants::contestant::{
 };
 use crate::contestants::instance::{CLIENT, CONTROL, Instance, SERVER};
 use crate::contestants::listeners::fill;
+use crate::contestants::programs::command_output::output;
 use crate::definition::{EventAction, Variant};
-use crate::events::{EffectEvidence, READY_PATH};
 use crate::find;
 use crate::network::GATEWAY;
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
+use crate::run::effect_evidence::{EffectEvidence, READY_PATH};
 use crate::shared_processes::{Lab, STOP_GRACE};
-use changes::SidecarChanges;
 pub(crate) use changes::{kill, second};
-use numbered_resources::host;
 pub(crate) use served::counted;
 pub(crate) use served::{CONNECTIONS, serve};
 pub(crate) use served::{SidecarSettings, metric, tell};
-use served::{asked, far_port};
 
 const TEMPLATE: &str = include_str!("../../../../../../benchmarks/voile/mesh.yaml");
+
 const CAPTURED_TEMPLATE: &str = include_str!("../../../../../../benchmarks/voile/mesh-netns.yaml");
+
 const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 1));
+
 const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 2));
+
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
 /// In a variant's resources: where log entries and spans go, and the file of an access log.
 const COLLECTOR: &str = "collector.lab.internal";
+
 const ACCESS_LOG: &str = "accessLogFile: ${FOLDER}/access.log";
+
 /// In a variant's resources: a service is asked about every request.
 const ASKS: &str = "action: CUSTOM";
+
 /// Deadline of `voile token create`.
 const TOKEN_BOUND: Duration = Duration::from_secs(10);
+
 /// Names of the services' ports in the mesh's template, and their protocols.
 const PORTS: [(&str, &str); 11] = [
     ("MUTUAL_PORT", "http1"),
@@ -82,13 +91,20 @@ const CAPTURED_PORTS: [(&str, u16); 11] = [
     ("STAGE_PORT", 8084),
     ("TCP_STAGE_PORT", 9084),
 ];
+
 const HTTP_PORTS: [u16; 4] = [8080, 8081, 8082, 8083];
+
 const TCP_PORTS: [u16; 2] = [9080, 9081];
+
 const ADMIN: u16 = 15000;
+
 const METRICS: u16 = 15020;
+
 const READINESS: u16 = 15021;
+
 /// Virtual addresses of the services; each contestant has a mesh of its own.
 const SERVER_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
+
 const DIRECT_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 2));
 
 /// A control plane and two sidecars.
@@ -286,28 +302,6 @@ impl Ports {
         }
         fill(&text, &values)
     }
-}
-
-/// Runs a short command and returns what it prints. By way of a file: on a busy machine a process may have ended before
-/// the lines that it wrote into a pipe are read.
-pub(crate) fn output(lab: &Lab<'_>, spec: Spec, bound: Duration) -> Result<String, String> {
-    let failed =
-        |e: std::io::Error| format!("cannot create a file for the output of a command: {e}");
-    let printed = tempfile::NamedTempFile::new_in(lab.folder).map_err(failed)?;
-    let spec = spec.stdout(Output::File(printed.path().to_owned()));
-    let mut child = spec.start().map_err(|e| e.to_string())?;
-    let name = child.name().to_owned();
-    match child.wait(bound) {
-        Some(ChildExit::Code(0)) => {}
-        Some(exit) => return Err(format!("{name} {exit}{}", lab.log_end(&name))),
-        None => {
-            return Err(format!(
-                "{name} did not end within {bound:?}{}",
-                lab.log_end(&name)
-            ));
-        }
-    }
-    std::fs::read_to_string(printed.path()).map_err(failed)
 }
 
 impl Voile {

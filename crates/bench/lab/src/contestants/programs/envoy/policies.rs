@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::super::voile::output;
 use crate::contestants::contestant::{ExpectedOutput, RecordedOutput};
 use crate::contestants::instance::CONTROL;
+use crate::contestants::programs::command_output::output;
 use crate::definition::{
     FORGED, MatchedRule, PeerFeatures, PolicyAction, RefusalKind, generated_resources,
 };
@@ -24,13 +24,18 @@ pub(super) const TERMS: &str = "AuthorizationPolicies and RequestAuthentications
 
 /// The router as the template writes it, once with a name by which other listeners have the same.
 const ANCHORED: &str = "          http_filters: &filters\n";
+
 const SAME: &str = "          http_filters: *filters\n";
+
 const FILTERS: &str = "          http_filters:\n";
+
 const ROUTER: &str = "          - name: envoy.filters.http.router
             typed_config:
               \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
 ";
+
 const CODEC: &str = "          codec_type:";
+
 const CHAIN: &str = "    - filters:\n";
 
 /// The server's template with the outfit's policies in the listeners of the lab's ways.

@@ -5,15 +5,15 @@ use voile_host::ready::Probe;
 
 use super::{HTTP, Ingress, RunningIngress};
 use crate::agent::Echo;
-use crate::contestants::agent_services::SECOND;
 use crate::contestants::generations::Generations;
 use crate::contestants::instance::INGRESS;
 use crate::contestants::programs::voile::{kill, second};
 use crate::contestants::retired_processes::RetiredProcesses;
+use crate::contestants::served_process::SECOND;
 use crate::definition::EventAction;
-use crate::events::{EffectEvidence, ListenerOwners, Page, READY_PATH, Renewal};
 use crate::plan::RequestPath;
 use crate::process::Process;
+use crate::run::effect_evidence::{EffectEvidence, ListenerOwners, Page, READY_PATH, Renewal};
 use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// Target of the changed policies.

@@ -9,21 +9,22 @@ use voile_host::ready::Probe;
 
 use super::waypoint::WaypointProgram;
 use super::{ADMIN, NODE_ACCOUNT, NodePlan, Nodes, Program, RunningNodes, StartedNode};
-use crate::contestants::agent_services::SECOND;
 use crate::contestants::generations::Generations;
 use crate::contestants::instance::{HBONE, WAYPOINT};
 use crate::contestants::programs::voile::kill;
 use crate::contestants::retired_processes::RetiredProcesses;
+use crate::contestants::served_process::SECOND;
 use crate::definition::EventAction;
-use crate::events::{
-    CertificateListener, EffectEvidence, ListenerOwners, Page, Renewal, TUNNELS_ALPN,
-};
 use crate::network::{HTTP_PORT, Network, Pod, TCP_PORT};
 use crate::plan::RequestPath;
+use crate::run::effect_evidence::{
+    CertificateListener, EffectEvidence, ListenerOwners, Page, Renewal, TUNNELS_ALPN,
+};
 use crate::shared_processes::Lab;
 
 /// Target of the changed policies: the waypoint.
 const BINDING: &str = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: gate}]";
+
 /// Index of the node that serves the server.
 const OF_SERVER: usize = 1;
 

@@ -7,17 +7,16 @@ use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use super::{CLIENT, RunningVoile, SERVER, Voile, VoileSidecar};
-use crate::agent::AgentProgram;
-use crate::agent::Echo;
-use crate::contestants::agent_services::SECOND;
+use crate::agent::{AgentProgram, Echo};
 use crate::contestants::generations::Generations;
+use crate::contestants::served_process::SECOND;
 use crate::definition::EventAction;
-use crate::events::{
-    CertificateListener, EffectEvidence, ListenerOwners, Page, Renewal, SIDECARS_ALPN,
-};
 use crate::network::INBOUND;
 use crate::plan::RequestPath;
 use crate::process::Process;
+use crate::run::effect_evidence::{
+    CertificateListener, EffectEvidence, ListenerOwners, Page, Renewal, SIDECARS_ALPN,
+};
 use crate::shared_processes::{HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
 
 /// Text of the mesh's policy before the settings of ports.

@@ -9,9 +9,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD};
 
-use super::{CLIENT, CONTROL, Ports, TOKEN_BOUND, Voile, VoileSidecar, local_port, output};
+use super::{CLIENT, CONTROL, Ports, TOKEN_BOUND, Voile, VoileSidecar, local_port};
 use crate::contestants::contestant::peers_folder;
 use crate::contestants::pair::{STATUS_PORT, write};
+use crate::contestants::programs::command_output::output;
 use crate::contestants::programs::envoy::{marking, with_file};
 use crate::definition::Variant;
 use crate::find::{self, ENVOY_XDS};
@@ -24,10 +25,13 @@ pub(super) const TERMS: [&str; 3] = [
      metrics); Envoy chooses suites and curves",
     "its certificate by `voile agent --once` before it is started: no agent runs beside it, and none is counted",
 ];
+
 /// The readiness page: it answers well after Envoy has all its configuration.
 const READY_PATH: &str = "/ready";
+
 /// Deadline of the certificate from the control plane, as an argument of the agent and for the lab.
 const CERTIFIED_WITHIN: &str = "15s";
+
 const CERTIFIED_BOUND: Duration = READY_BOUND;
 
 impl Voile {
