@@ -40,9 +40,10 @@ use std::process::ExitCode;
 
 use clap::{FromArgMatches as _, Parser, Subcommand};
 
+use self::inspect::traffic::{edges, tap};
 use self::inspect::{
-    analyze, config, dashboard, edges, events, explain, explain_code, export, generate, logs,
-    status, stop, who_can,
+    analyze, config, dashboard, events, explain, explain_code, export, generate, logs, status,
+    stop, who_can,
 };
 use self::kubernetes::{
     bug_report, check, cni, inject, install, node_agent, tag, uninstall, upgrade,
@@ -98,6 +99,8 @@ enum Command {
     Events(events::EventsArgs),
     #[command(about = "Show who calls whom, with rates, refusals and latencies")]
     Edges(edges::EdgesArgs),
+    #[command(about = "Show requests and connections as they end, and why they were refused")]
+    Tap(tap::TapArgs),
     #[command(about = "Show the mesh in a browser")]
     Dashboard(dashboard::DashboardArgs),
     #[command(about = "Show what each workload serves, with rates, refusals and latencies")]
@@ -174,6 +177,7 @@ impl Voile {
             Command::Config(args) => config::run(&args),
             Command::Events(args) => events::run(&args),
             Command::Edges(args) => edges::run(&args),
+            Command::Tap(args) => tap::run(&args),
             Command::Dashboard(args) => dashboard::run(args),
             Command::Top(args) => edges::run_top(&args),
             Command::Logs(args) => logs::run(&args),

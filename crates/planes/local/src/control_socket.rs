@@ -133,7 +133,7 @@ async fn answer(client: &mut UnixStream, pages: &Pages) -> Result<(), Refusal> {
     let bad = |error: io::Error| ("400 Bad Request", format!("{error}\n"));
     let (method, path) = head.map_err(bad)?;
     let unknown = || {
-        let known = "GET /mesh, /control/N/PAGE, /proxy/NAMESPACE/POD/PAGE; POST /stop";
+        let known = "GET /mesh, /control/N/PAGE, /proxy/NAMESPACE/POD/PAGE; POST /stop, /proxy/NAMESPACE/POD/tap";
         (
             "404 Not Found",
             format!("no such page; there are: {known}\n"),
@@ -159,15 +159,19 @@ async fn answer(client: &mut UnixStream, pages: &Pages) -> Result<(), Refusal> {
                 address: address.ok_or_else(unknown)?,
                 namespace: None,
             };
-            relay(client, at, &page.join("/")).await
+            relay(client, at, "GET", &page.join("/")).await
         }
-        ("GET", ["", "proxy", namespace, rest]) => {
+        ("GET" | "POST", ["", "proxy", namespace, rest]) => {
             let (pod, page) = rest.split_once('/').ok_or_else(unknown)?;
+            // Of the orders that a proxy takes, the records of its requests alone.
+            if method == "POST" && page.split('?').next() != Some("tap") {
+                return Err(unknown());
+            }
             let name = format!("{namespace}/{pod}");
             let of = name.clone();
             let at = pages.ask(|to| RunQuestion::Proxy(of, to)).await?;
             let none = || ("404 Not Found", format!("{name} has no proxy that runs\n"));
-            relay(client, at.ok_or_else(none)?, page).await
+            relay(client, at.ok_or_else(none)?, &method, page).await
         }
         _ => Err(unknown()),
     }
@@ -206,13 +210,19 @@ async fn request_line(client: &mut UnixStream) -> io::Result<(String, String)> {
 }
 
 /// Copies the answer of a page as it comes.
-async fn relay(client: &mut UnixStream, at: PageAddress, page: &str) -> Result<(), Refusal> {
+async fn relay(
+    client: &mut UnixStream,
+    at: PageAddress,
+    method: &str,
+    page: &str,
+) -> Result<(), Refusal> {
     let unreached = |error: io::Error| ("502 Bad Gateway", format!("{}: {error}\n", at.address));
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
     let connected = timeout(PATIENCE, connect(&at)).await.map_err(late);
     let mut server = connected.flatten().map_err(unreached)?;
     // Pages of the machine itself accept this name.
-    let request = format!("GET /{page} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let request =
+        format!("{method} /{page} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     server
         .write_all(request.as_bytes())
         .await

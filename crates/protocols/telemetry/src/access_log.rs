@@ -17,6 +17,7 @@ mod wants;
 use std::sync::Arc;
 
 use voile_model::log_filter::LogFilter;
+use voile_model::mesh::telemetry::TelemetrySide;
 
 pub use als::AlsLog;
 pub use entry::{
@@ -27,6 +28,8 @@ pub use filter::passes;
 pub use render::Renderer;
 pub use wants::LogNeeds;
 
+use crate::tap::Tap;
+
 /// Receiver of one log's entries.
 #[derive(Debug, Clone)]
 pub enum Sink {
@@ -34,6 +37,8 @@ pub enum Sink {
     File(FileLog, Arc<Renderer>),
     /// A gRPC service.
     Grpc(AlsLog),
+    /// People who watch, and the side of the proxy.
+    Tap(Arc<Tap>, TelemetrySide),
 }
 
 /// One log of one side.
@@ -51,6 +56,10 @@ impl Logger {
         let mut wants = match &sink {
             Sink::File(_, renderer) => LogNeeds::of_format(renderer.format()),
             Sink::Grpc(log) => log.wants(),
+            Sink::Tap(..) => LogNeeds {
+                response: true,
+                ..LogNeeds::default()
+            },
         };
         if let Some(filter) = &filter {
             wants.response |= filter.looks_at_response();
@@ -83,6 +92,7 @@ impl Logger {
         match &self.sink {
             Sink::File(file, renderer) => file.write(renderer.line(entry)),
             Sink::Grpc(log) => log.write(entry),
+            Sink::Tap(tap, side) => tap.offer(*side, entry),
         }
     }
 }

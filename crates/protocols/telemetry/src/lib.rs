@@ -17,6 +17,7 @@ mod names;
 pub mod outbox;
 mod process;
 mod shard;
+pub mod tap;
 pub mod trace;
 
 pub use exposition::{MetricFamily, MetricShape, Projection, Scrape, escape_label, open_metrics};

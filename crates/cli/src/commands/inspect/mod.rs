@@ -3,7 +3,6 @@
 pub(crate) mod analyze;
 pub(crate) mod config;
 pub(crate) mod dashboard;
-pub(crate) mod edges;
 pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod explain_code;
@@ -15,4 +14,5 @@ pub(crate) mod named_workloads;
 pub(crate) mod running_mesh;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod traffic;
 pub(crate) mod who_can;

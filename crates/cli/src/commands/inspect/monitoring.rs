@@ -233,7 +233,12 @@ impl PageServer {
 
     /// A page of JSON, that may take so long to begin.
     pub(crate) fn page(&self, path: &str, wait: Duration) -> Result<Value, String> {
-        let answer = self.runtime.block_on(self.ask("GET", path, wait))?;
+        self.json("GET", path, wait)
+    }
+
+    /// The same, of an order.
+    pub(crate) fn json(&self, method: &str, path: &str, wait: Duration) -> Result<Value, String> {
+        let answer = self.runtime.block_on(self.ask(method, path, wait))?;
         let body = answer.body();
         if answer.status() != "200" {
             return Err(String::from_utf8_lossy(body).trim().to_owned());

@@ -1,4 +1,4 @@
-//! `voile status`, `voile edges`, `voile config` and `voile bug-report` on a real cluster: pages and logs of pods. `kubernetes` calls it.
+//! `voile status`, `edges`, `tap`, `config` and `voile bug-report` on a real cluster: pages and logs of pods. `kubernetes` calls it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -40,6 +40,7 @@ pub(crate) fn are_read(cluster: &Cluster) {
     every_replica_is_asked(cluster);
     a_pods_proxy_is_asked(cluster);
     metrics_of_all_proxies_are_read(cluster);
+    requests_are_shown_as_they_end(cluster);
     errors_name_pod_reason_and_cure(cluster);
 }
 
@@ -94,6 +95,33 @@ fn metrics_of_all_proxies_are_read(cluster: &Cluster) {
         rows.find(meant).ok_or_else(|| page.to_string())
     });
     assert_eq!(edge["mutual_tls"], 1.0, "{edge}");
+}
+
+fn requests_are_shown_as_they_end(cluster: &Cluster) {
+    let call = "-n shop exec client -c app -- curl -sS -m 5 http://web/tapped";
+    let call: Vec<&str> = call.split(' ').collect();
+    let (code, record, errors) = std::thread::scope(|scope| {
+        let asked = "tap --kubernetes shop/web --path /tapped --count 1 -o json";
+        let watching = scope.spawn(|| voile(cluster, asked));
+        while !watching.is_finished() {
+            cluster.kubectl(&call).expect("an answer");
+        }
+        watching.join().expect("it ended")
+    });
+    assert_eq!(code, Some(0), "{errors}");
+    let record: Value = serde_json::from_str(&record).expect("JSON");
+    let from = record["from"].as_str().expect("an identity");
+    assert!(
+        from.starts_with("spiffe://cluster.local/ns/shop/sa/"),
+        "{record}"
+    );
+    let proxy = record["proxy"].as_str().expect("a name");
+    assert!(proxy.starts_with("shop/web-"), "{record}");
+    assert_eq!(
+        (&record["side"], &record["status"]),
+        (&"inbound".into(), &200.into()),
+        "{record}"
+    );
 }
 
 fn errors_name_pod_reason_and_cure(cluster: &Cluster) {

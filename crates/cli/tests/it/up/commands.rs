@@ -1,6 +1,8 @@
 //! Commands that find the mesh of `voile up` by itself: what they show, who they show it to, and `voile stop`.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -78,6 +80,8 @@ fn everything_is_found(up: &mut Up, url: std::net::SocketAddr) {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("connect"), "{said}");
 
+    requests_are_shown_as_they_end(up);
+
     let (code, said) = up.command(&["logs", "bookstore/reviews"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("bookstore.reviews-1.sidecar: "), "{said}");
@@ -105,6 +109,74 @@ fn everything_is_found(up: &mut Up, url: std::net::SocketAddr) {
     let (code, said) = up.command(&["status"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("cure: voile up FOLDER"), "{said}");
+}
+
+/// The answer of the control socket.
+fn ask(up: &Up, request: &str) -> String {
+    let socket = up.left_behind()[0].join("control.sock");
+    let mut stream = UnixStream::connect(socket).expect("it listens");
+    write!(stream, "{request} HTTP/1.0\r\n\r\n").expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+/// A pod of the bookstore calls all the time.
+fn requests_are_shown_as_they_end(up: &Up) {
+    let words = [
+        "tap",
+        "bookstore/ratings",
+        "--path",
+        "/ratings",
+        "--status",
+        "2xx",
+        "--count",
+        "3",
+        "-o",
+        "json",
+    ];
+    let (code, said) = up.command(&words);
+    assert_eq!(code, Some(0), "{said}");
+    for record in said.lines() {
+        let record: Value = serde_json::from_str(record).expect("JSON");
+        let from = "spiffe://cluster.local/ns/bookstore/sa/reviews";
+        for (field, expected) in [
+            ("proxy", "bookstore/ratings-0"),
+            ("side", "inbound"),
+            ("from", from),
+            ("method", "GET"),
+        ] {
+            assert_eq!(record[field], expected, "{record}");
+        }
+        assert_eq!(
+            (&record["status"], &record["attempts"]),
+            (&200.into(), &1.into()),
+            "{record}"
+        );
+        assert!(
+            record["duration_ms"].as_f64() >= record["response_ms"].as_f64(),
+            "{record}"
+        );
+    }
+    assert_eq!(said.lines().count(), 3, "{said}");
+    // Nothing is recorded when nobody watches any more.
+    wait_until("nobody watches", || {
+        let page = ask(up, "GET /proxy/bookstore/ratings-0/stats/prometheus");
+        page.contains("\nvoile_tap_sessions 0\n")
+    });
+    // The socket forwards no other order, and recording is one.
+    for (request, status) in [
+        ("POST /proxy/bookstore/ratings-0/quitquitquit", "404"),
+        ("POST /proxy/bookstore/ratings-0/tap/../quitquitquit", "404"),
+        ("GET /proxy/bookstore/ratings-0/tap", "405"),
+    ] {
+        let answer = ask(up, request);
+        assert_eq!(
+            answer.split(' ').nth(1),
+            Some(status),
+            "{request}: {answer}"
+        );
+    }
 }
 
 #[test]
@@ -167,6 +239,21 @@ fn what_a_policy_denies_is_on_its_edge() {
         said.contains("pair/web") && said.contains("DENIED"),
         "{said}"
     );
+    let said = std::thread::scope(|scope| {
+        let watching = scope.spawn(|| up.command(&["tap", "--denied", "--count", "1"]));
+        while !watching.is_finished() {
+            let _ = get(published["pair/plain"], "/");
+        }
+        watching.join().expect("it ended").1
+    });
+    let place = format!("policy={}:", up.file("pair.yaml").display());
+    for part in [
+        " pair/web-0 in ",
+        "policy[ns[pair]-policy[nobody]-rule[0]]",
+        &place,
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use voile_telemetry::access_log::als::{AlsHeaders, AlsRecord};
 use voile_telemetry::access_log::{AlsLog, FileLog, Logger, Renderer, Sink, WriterThread};
 use voile_telemetry::export::{CollectorDialer, als, spans};
 use voile_telemetry::outbox::{Outbox, outbox};
+use voile_telemetry::tap::Tap;
 use voile_telemetry::trace::{SpanSettings, resource};
 use voile_telemetry::{MetricFamily, PeerLabels};
 use voile_transport::Origin;
@@ -47,6 +48,8 @@ pub(super) struct Recorders {
     files: HashMap<Arc<str>, FileLog>,
     logs: HashMap<GrpcLog, RecorderService<AlsRecord>>,
     spans: HashMap<SpanRoute, RecorderService<Span>>,
+    /// For people who watch, while there are any.
+    pub(super) tap: Option<Arc<Tap>>,
     remains: PendingRecorders,
     /// Dropped by those that are gone: (files, services, spans).
     dropped: (u64, u64, u64),
@@ -96,6 +99,7 @@ impl Recorders {
             files: HashMap::new(),
             logs: HashMap::new(),
             spans: HashMap::new(),
+            tap: None,
             remains: PendingRecorders::default(),
             dropped: (0, 0, 0),
             sent: (0, 0),
@@ -142,7 +146,9 @@ impl Recorders {
         new: &mut FollowedConfiguration<'_>,
     ) -> SideRecording {
         let wanted = telemetry.access_logs.iter().filter(|log| log.side == side);
-        let logs = wanted.filter_map(|log| self.logger(log, new)).collect();
+        let mut logs: Vec<_> = wanted.filter_map(|log| self.logger(log, new)).collect();
+        let tap = self.tap.as_ref();
+        logs.extend(tap.map(|tap| Logger::new(None, Sink::Tap(Arc::clone(tap), side))));
         let tracer = telemetry.tracing(side);
         let tracer = tracer.map(|tracing| self.tracer(side, tracing, new));
         let off = telemetry.metrics_are_off(side);
@@ -339,6 +345,12 @@ impl Recorders {
                 help: "Access log entries written to a service's stream, which confirms none.",
                 samples: vec![(sink("grpc"), sent_logs as f64)],
             },
+            MetricFamily::single(
+                "voile_tap_sessions",
+                "gauge",
+                "Sessions of `voile tap` that see the requests of this proxy.",
+                self.tap.as_ref().map_or(0, |tap| tap.len()) as f64,
+            ),
             MetricFamily::single(
                 "voile_spans_sent_total",
                 "counter",

@@ -79,6 +79,7 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 slots.apply(&worker, &plan, [&inbound, &outbound, &gateway]);
                 worker.tell_of_checks(plan);
             }
+            ToWorker::Recording(recording) => worker.record(&recording),
             ToWorker::Peer { address, peer } => {
                 worker
                     .provisional

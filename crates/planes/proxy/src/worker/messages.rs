@@ -40,6 +40,8 @@ pub(crate) enum ToWorker {
         /// When the last word that it is made of arrived.
         heard: Instant,
     },
+    /// Record requests and connections like this from now on.
+    Recording(Arc<Recordings>),
     /// The answer about a stranger's address.
     Peer {
         address: IpAddr,

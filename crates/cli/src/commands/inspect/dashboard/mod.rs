@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use voile_local::edges::Edges;
 use voile_telemetry::admin::{PageResponse, serve_local};
 
-use crate::commands::inspect::edges::edge_objects;
 use crate::commands::inspect::monitoring::{WatchedMesh, texts, word};
+use crate::commands::inspect::traffic::edges::edge_objects;
 
 /// Show the mesh in a browser: who calls whom, with rates, errors, refusals, latencies and mutual TLS; proxies; problems.
 ///

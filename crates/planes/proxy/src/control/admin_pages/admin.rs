@@ -13,7 +13,7 @@ use voile_telemetry::logging::LogLevelHandle;
 use crate::control::Pages;
 use crate::control::shutdown::ShutdownRequest;
 use crate::control::state::Control;
-use crate::control::{dump, metrics};
+use crate::control::{dump, metrics, tap};
 
 const HELP: &str = "\
 GET  /config_dump        configuration from the control plane, with versions, and the state of listeners
@@ -22,6 +22,7 @@ POST /certs/renew        request a new certificate now; open connections continu
 GET  /logging            the log level; PUT or POST /logging?level=LEVEL changes it
 GET  /ready              200 when ready, 503 with the reasons when not
 GET  /stats/prometheus   metrics
+POST /tap                requests and connections as they end, while somebody asks: voile tap
 POST /quitquitquit       shut down gracefully, as on SIGTERM
 GET  /help               this
 ";
@@ -87,6 +88,7 @@ async fn admin_page(
         (&Method::GET | &Method::PUT | &Method::POST, "/logging") => {
             logging(log.as_ref(), &question)
         }
+        (&Method::POST, "/tap") => tap::page(control, &question).await,
         (&Method::POST, "/quitquitquit") => {
             ending.ask();
             PageResponse::text(StatusCode::OK, "draining\n")
@@ -95,7 +97,7 @@ async fn admin_page(
         (
             _,
             "/quitquitquit" | "/config_dump" | "/certs" | "/certs/renew" | "/ready"
-            | "/stats/prometheus" | "/metrics" | "/logging",
+            | "/stats/prometheus" | "/metrics" | "/logging" | "/tap",
         ) => PageResponse::text(
             StatusCode::METHOD_NOT_ALLOWED,
             "wrong method; GET /help lists the methods\n",

@@ -15,6 +15,7 @@ use voile_memory::MemoryRelief;
 use voile_proto::proxy::{HealthFinding, HealthFindings};
 use voile_proto::type_url;
 use voile_telemetry::logging::LogLevelHandle;
+use voile_telemetry::tap::Tap;
 use voile_traffic::EndpointHealth;
 use voile_transport::handover::Lent;
 use voile_transport::{CaptureExemption, Listener, Origin};
@@ -35,6 +36,7 @@ use crate::control::unknown_callers::UnknownCallers;
 use crate::control::{AskForHealth, ProxyOptions, SERVICE_IDLE};
 use crate::plan::{ListenerId, ProxyPlan};
 use crate::registry::{CompiledPolicies, Registry, is_service};
+use crate::telemetry_settings::Recordings;
 use crate::worker::{FromWorker, ToWorker};
 
 /// Largest number of unhealthy endpoints that are reported to the control plane, for people; all are counted.
@@ -430,14 +432,28 @@ impl Control {
         }
     }
 
-    /// Sends a plan to the workers, then lets removed listeners go.
-    fn obey(&mut self, plan: ProxyPlan, heard: Instant) {
+    fn recordings(&mut self, plan: &ProxyPlan) -> Arc<Recordings> {
         let origin = Origin {
             source: plan.settings.source_address,
             mark: self.outward_mark,
             foreign: false,
         };
-        let recording = Arc::new(self.recorders.follow(&plan, origin));
+        Arc::new(self.recorders.follow(plan, origin))
+    }
+
+    /// Begins or ends the records for people who watch.
+    pub(in crate::control) fn set_tap(&mut self, tap: Option<Arc<Tap>>) {
+        self.recorders.tap = tap;
+        if let Some(plan) = self.published.clone() {
+            let recording = self.recordings(&plan);
+            self.dispatcher
+                .broadcast(|| ToWorker::Recording(Arc::clone(&recording)));
+        }
+    }
+
+    /// Sends a plan to the workers, then lets removed listeners go.
+    fn obey(&mut self, plan: ProxyPlan, heard: Instant) {
+        let recording = self.recordings(&plan);
         let keys: BTreeSet<Key> = keys(&plan).collect();
         let (inbound, outbound, gateway) = {
             let mut shared = self.shared();

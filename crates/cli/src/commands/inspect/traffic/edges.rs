@@ -310,7 +310,7 @@ impl ShownTraffic {
 }
 
 /// The edges as objects, with counts.
-pub(super) fn edge_objects(edges: &Edges) -> Vec<Value> {
+pub(crate) fn edge_objects(edges: &Edges) -> Vec<Value> {
     edge_rows(edges).iter().map(json).collect()
 }
 

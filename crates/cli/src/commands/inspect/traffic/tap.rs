@@ -1,0 +1,484 @@
+//! `voile tap`: requests and connections of proxies, as they end.
+//!
+//! ```text
+//! proxy ─ asked by a thread of its own, again and again ─┐
+//! proxy ─ … ─────────────────────────────────────────────┴▶ lines, as they come
+//! ```
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+use crate::commands::inspect::explain::Output;
+use crate::commands::inspect::monitoring::{PageServer, WatchedMesh, word};
+
+/// Show requests and connections of the mesh as they end: who called what, the answer, the endpoint, and the policy that refused.
+///
+/// A line has the time of the start, the proxy, the direction, the request, its status, its duration, the caller, the endpoint, and what
+/// is unusual: retries, Envoy's response flags and details, and for a refusal the policy with its file and line. A call between two
+/// proxies has a line of each. No headers and bodies are shown; tokens in paths are masked.
+///
+/// Proxies record requests only while somebody watches: their requests then cost a few microseconds more. Each keeps 1,024 records a
+/// second and 1,024 that wait; the number of further ones is told on standard error. Up to four may watch a proxy at a time. Only who may
+/// use the control socket of `voile up` (its user, and root) or may forward ports of a cluster's pods can watch.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  voile tap --denied\n  voile tap shop/web --status 5xx\n  voile tap --kubernetes shop --path /cart --count 20 -o json\n\n\
+                  Exit code: 0 at the end of --for or --count, and on Ctrl-C; 2 if no proxy can be watched."
+)]
+pub(crate) struct TapArgs {
+    /// NAMESPACE, or NAMESPACE/NAME of a pod or workload. Without it all proxies of the mesh.
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+    #[command(flatten)]
+    watched: WatchedMesh,
+    /// Only requests whose path begins so.
+    #[arg(long, value_name = "PREFIX")]
+    path: Option<String>,
+    /// Only requests with this method.
+    #[arg(long, value_name = "METHOD")]
+    method: Option<String>,
+    /// Only requests with this status, or class such as 5xx.
+    #[arg(long, value_name = "STATUS", value_parser = status)]
+    status: Option<String>,
+    /// Only callers with this text in their verified identity, such as ns/shop/sa/web.
+    #[arg(long, value_name = "TEXT")]
+    from: Option<String>,
+    /// Only what a policy refused: authorization, tokens, rate limits.
+    #[arg(long)]
+    denied: bool,
+    /// Stop after this time, such as 30s.
+    #[arg(long = "for", value_name = "DURATION", value_parser = crate::commands::serve::proxy::duration)]
+    for_: Option<Duration>,
+    /// Stop after so many records.
+    #[arg(long, value_name = "NUMBER")]
+    count: Option<u64>,
+    /// With `json` an object a line, with its `proxy`.
+    #[arg(long, short, value_enum, default_value = "text")]
+    output: Output,
+}
+
+/// `503`, or a class such as `5xx`.
+fn status(text: &str) -> Result<String, String> {
+    let class = text.strip_suffix("xx").unwrap_or(text);
+    let length = if class == text { 3 } else { 1 };
+    let begins = class.starts_with(['1', '2', '3', '4', '5']);
+    match begins && class.len() == length && class.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => Ok(text.to_owned()),
+        false => Err("expected a status such as 503, or a class such as 5xx".to_owned()),
+    }
+}
+
+/// Proxies that are watched at a time.
+const MAX_PROXIES: usize = 64;
+/// Longest time that one question waits for a record.
+const WAIT_SECONDS: u64 = 20;
+/// Pause between two questions to a proxy, in which records gather.
+const GATHER: Duration = Duration::from_millis(100);
+/// Pause before a proxy that did not answer is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Answers that wait to be printed.
+const MAX_WAITING: usize = 16;
+
+pub(crate) fn run(args: &TapArgs) -> ExitCode {
+    match follow(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("voile tap: {reason}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The answer of a proxy, by its index.
+type Answer = (usize, Result<Value, String>);
+
+fn follow(args: &TapArgs) -> Result<(), String> {
+    let until = args.for_.map(|time| Instant::now() + time);
+    let all = args.watched.proxies()?;
+    let proxies: Vec<_> = all
+        .into_iter()
+        .filter(|proxy| args.is_meant(&proxy.to_string()))
+        .collect();
+    match proxies.len() {
+        0 if args.targets.is_empty() => return Err("the mesh has no proxy that runs".to_owned()),
+        0 => {
+            let targets = args.targets.join(", ");
+            return Err(format!(
+                "no proxy that runs is of {targets}; `voile status` lists the proxies"
+            ));
+        }
+        many if many > MAX_PROXIES => {
+            return Err(format!(
+                "{many} proxies are too many to watch; name a NAMESPACE or NAMESPACE/NAME with at most {MAX_PROXIES}"
+            ));
+        }
+        _ => {}
+    }
+    let (tell, told) = sync_channel(MAX_WAITING);
+    for (index, proxy) in proxies.iter().cloned().enumerate() {
+        let (tell, filter) = (tell.clone(), args.filter());
+        // A thread that still waits for an answer at the end stops with the process.
+        std::thread::spawn(move || listen(index, &proxy, &filter, &tell));
+    }
+    drop(tell);
+    let mut printer = TapPrinter {
+        args,
+        documents: PolicyDocuments::new(args),
+        silent: vec![None; proxies.len()],
+        proxies,
+        printed: 0,
+    };
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let next = match left {
+            None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(left) => told.recv_timeout(left),
+        };
+        let Ok((index, answer)) = next else {
+            return printer.end();
+        };
+        if !printer.take(index, answer) {
+            return Ok(());
+        }
+        if printer.silent.iter().all(Option::is_some) {
+            return printer.end();
+        }
+    }
+}
+
+impl TapArgs {
+    fn is_meant(&self, proxy: &str) -> bool {
+        let of = |target: &String| {
+            let rest = proxy.strip_prefix(&**target);
+            // The pods of a workload have its name and more.
+            rest.is_some_and(|rest| match target.contains('/') {
+                true => rest.is_empty() || rest.starts_with('-'),
+                false => rest.starts_with('/'),
+            })
+        };
+        self.targets.is_empty() || self.targets.iter().any(of)
+    }
+
+    /// The query that names what is wanted.
+    fn filter(&self) -> String {
+        let mut query = String::new();
+        for (name, value) in [
+            ("path", &self.path),
+            ("method", &self.method),
+            ("status", &self.status),
+            ("from", &self.from),
+        ] {
+            if let Some(value) = value {
+                let value = utf8_percent_encode(value, NON_ALPHANUMERIC);
+                let _ = write!(query, "&{name}={value}");
+            }
+        }
+        if self.denied {
+            query += "&denied";
+        }
+        query
+    }
+}
+
+/// Asks one proxy until the receiver is gone.
+fn listen(index: usize, proxy: &PageServer, filter: &str, tell: &SyncSender<Answer>) {
+    let session = fastrand::u64(..);
+    let (mut after, mut wait) = (0, 0);
+    loop {
+        let path = format!("/tap?session={session}&after={after}&wait={wait}{filter}");
+        let answer = proxy.json("POST", &path, Duration::from_secs(wait));
+        let pause = match &answer {
+            Ok(page) => {
+                after = page["next"].as_u64().unwrap_or(after);
+                wait = WAIT_SECONDS;
+                GATHER
+            }
+            Err(_) => AGAIN,
+        };
+        if tell.send((index, answer)).is_err() {
+            return;
+        }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "records gather between two questions"
+        )]
+        std::thread::sleep(pause);
+    }
+}
+
+/// Output so far.
+struct TapPrinter<'a> {
+    args: &'a TapArgs,
+    proxies: Vec<PageServer>,
+    /// Why each proxy did not answer the last time.
+    silent: Vec<Option<String>>,
+    documents: PolicyDocuments,
+    printed: u64,
+}
+
+impl TapPrinter<'_> {
+    /// Prints an answer. Returns false at the end.
+    fn take(&mut self, index: usize, answer: Result<Value, String>) -> bool {
+        let proxy = self.proxies[index].to_string();
+        let page = match answer {
+            Ok(page) => {
+                self.silent[index] = None;
+                page
+            }
+            Err(reason) => {
+                if self.silent[index].is_none() {
+                    eprintln!("voile tap: {proxy} cannot be watched: {reason}");
+                }
+                self.silent[index] = Some(reason);
+                return true;
+            }
+        };
+        let missed = page["missed"].as_u64().unwrap_or(0);
+        if missed > 0 {
+            eprintln!(
+                "voile tap: {missed} records of {proxy} are left out: there are too many; narrow it by --path, --status or --from"
+            );
+        }
+        let mut out = std::io::stdout().lock();
+        for record in page["records"].as_array().into_iter().flatten() {
+            let policy = policy_of(record);
+            let place = policy.and_then(|policy| self.documents.place(&proxy, policy));
+            let line = match self.args.output {
+                Output::Json => {
+                    let mut record = record.clone();
+                    record["proxy"] = proxy.clone().into();
+                    if let Some(place) = place {
+                        record["policy_document"] = place.into();
+                    }
+                    record.to_string()
+                }
+                Output::Text => line(&proxy, record, place.as_deref()),
+            };
+            // The reader may be gone.
+            if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
+                return false;
+            }
+            self.printed += 1;
+            if self.args.count == Some(self.printed) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// An error if no proxy answers.
+    fn end(self) -> Result<(), String> {
+        let answered = self.silent.iter().any(Option::is_none);
+        let reason = || format!("none of {} proxies can be watched", self.silent.len());
+        answered.then_some(()).ok_or_else(reason)
+    }
+}
+
+/// Namespace and name of the policy that refused a request.
+fn policy_of(record: &Value) -> Option<(&str, &str)> {
+    let texts = ["details", "termination"].map(|field| record[field].as_str());
+    let text = texts
+        .into_iter()
+        .flatten()
+        .find(|text| text.contains("policy[ns["))?;
+    let (_, rest) = text.split_once("ns[")?;
+    let (namespace, rest) = rest.split_once("]-policy[")?;
+    let (name, _) = rest.split_once("]-rule[")?;
+    Some((namespace, name))
+}
+
+/// Places of policies in the documents that the control planes read.
+struct PolicyDocuments {
+    watched: WatchedMesh,
+    /// By proxy, namespace and name.
+    known: HashMap<(String, String, String), Option<String>>,
+}
+
+impl PolicyDocuments {
+    fn new(args: &TapArgs) -> Self {
+        Self {
+            watched: args.watched.clone(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// File and line of a policy, or the object of a cluster.
+    fn place(&mut self, proxy: &str, (namespace, name): (&str, &str)) -> Option<String> {
+        let key = (proxy.to_owned(), namespace.to_owned(), name.to_owned());
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
+        }
+        let place = self.ask(proxy, namespace, name);
+        self.known.insert(key, place.clone());
+        place
+    }
+
+    fn ask(&self, proxy: &str, namespace: &str, name: &str) -> Option<String> {
+        let (servers, _) = self.watched.control_planes().ok()?;
+        let path = format!("/debug/config?proxy={proxy}");
+        let pages = servers.iter().filter_map(|one| one.page(&path, WAIT).ok());
+        let wanted = format!("{namespace}/{name}");
+        for page in pages {
+            let list =
+                |value: &Value, field: &str| value[field].as_array().cloned().unwrap_or_default();
+            let proxies = page.as_array().cloned().unwrap_or_default();
+            let resources = proxies.iter().flat_map(|one| list(one, "resources"));
+            let mut documents = resources.flat_map(|one| list(&one, "documents"));
+            let found = documents.find(|one| {
+                word(one, "kind") == "AuthorizationPolicy" && word(one, "name") == wanted
+            });
+            if let Some(found) = found {
+                let file = word(&found, "file");
+                return Some(match found["line"].as_u64().unwrap_or(0) {
+                    0 => file.to_owned(),
+                    line => format!("{file}:{line}"),
+                });
+            }
+        }
+        None
+    }
+}
+
+/// Whom an outbound request was for, or who sent an inbound one.
+fn other_end(side: &str, record: &Value) -> String {
+    let text = |field: &str| record[field].as_str().unwrap_or_default();
+    // The caller of an outbound request is the proxy's own workload.
+    if side == "out" && !text("cluster").is_empty() {
+        return format!("to={}", service(text("cluster")));
+    }
+    let from = text("from");
+    let from = from.split_once("/ns/").map_or(from, |(_, account)| account);
+    match from {
+        "" => format!("from={}", text("client")),
+        from => format!("from={}", from.replace("/sa/", "/")),
+    }
+}
+
+/// `web.shop:80`, of a cluster `outbound|80||web.shop.svc.cluster.local`.
+fn service(cluster: &str) -> String {
+    let parts: Vec<&str> = cluster.splitn(4, '|').collect();
+    let [_, port, subset, host] = parts[..] else {
+        return cluster.to_owned();
+    };
+    let host = host.split_once(".svc.").map_or(host, |(name, _)| name);
+    match subset {
+        "" => format!("{host}:{port}"),
+        subset => format!("{host}:{port} subset={subset}"),
+    }
+}
+
+/// More than a control plane waits for a stream.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// A record for people.
+fn line(proxy: &str, record: &Value, place: Option<&str>) -> String {
+    let text = |field: &str| record[field].as_str().unwrap_or_default();
+    let time = text("time").split_once('T').map_or("", |(_, time)| time);
+    let time = time.trim_end_matches('Z');
+    let time = time.get(..12).unwrap_or(time);
+    let side = match text("side") {
+        "outbound" => "out",
+        _ => "in",
+    };
+    let what = match text("method") {
+        "" => match text("server_name") {
+            "" => format!("TCP {}", word(record, "destination")),
+            name => format!("TCP {name}"),
+        },
+        method => format!("{method} {}{}", text("authority"), text("path")),
+    };
+    let status = match (record["status"].as_u64(), text("grpc_status")) {
+        (None, _) => String::new(),
+        (Some(0), _) => " → no answer".to_owned(),
+        (Some(status), "") => format!(" → {status}"),
+        (Some(status), grpc) => format!(" → {status} grpc {grpc}"),
+    };
+    let milliseconds = |field: &str| record[field].as_f64();
+    let mut line = format!("{time:<12} {proxy} {side:<3} {what}{status}");
+    let _ = write!(
+        line,
+        " {:.1}ms",
+        milliseconds("duration_ms").unwrap_or_default()
+    );
+    if let Some(first) = milliseconds("response_ms") {
+        let _ = write!(line, " first={first:.1}ms");
+    }
+    let _ = write!(line, " {}", other_end(side, record));
+    if !text("endpoint").is_empty() {
+        let _ = write!(line, " endpoint={}", text("endpoint"));
+    }
+    if !matches!(text("route"), "" | "default") {
+        let _ = write!(line, " route={}", text("route"));
+    }
+    if record["attempts"]
+        .as_u64()
+        .is_some_and(|attempts| attempts > 1)
+    {
+        let _ = write!(line, " attempts={}", record["attempts"]);
+    }
+    for field in [
+        "flags",
+        "details",
+        "termination",
+        "upstream_failure",
+        "downstream_failure",
+    ] {
+        // What every good answer says.
+        if !matches!(text(field), "" | "via_upstream") {
+            let _ = write!(line, " {field}={}", text(field));
+        }
+    }
+    if let Some(place) = place {
+        let _ = write!(line, " policy={place}");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_line_says_who_called_what_and_what_is_unusual() {
+        let denied = json!({
+            "time": "2026-11-29T12:34:56.123456789Z", "side": "inbound", "method": "GET", "authority": "web", "path": "/a?b",
+            "status": 403, "duration_ms": 0.42, "from": "spiffe://cluster.local/ns/shop/sa/client", "client": "10.0.0.1:5",
+            "attempts": 0, "route": "default",
+            "details": "rbac_access_denied_matched_policy[ns[shop]-policy[no-admin]-rule[0]]",
+        });
+        assert_eq!(policy_of(&denied), Some(("shop", "no-admin")));
+        assert_eq!(
+            line("shop/web-1", &denied, Some("mesh/policy.yaml:3")),
+            "12:34:56.123 shop/web-1 in  GET web/a?b → 403 0.4ms from=shop/client \
+             details=rbac_access_denied_matched_policy[ns[shop]-policy[no-admin]-rule[0]] policy=mesh/policy.yaml:3"
+        );
+        let tcp = json!({
+            "time": "2026-11-29T12:34:56Z", "side": "outbound", "duration_ms": 1500.0, "client": "10.0.0.1:5",
+            "destination": "10.0.0.9:3306", "endpoint": "10.0.0.2:3306", "flags": "UF",
+            "cluster": "outbound|3306||db.shop.svc.cluster.local",
+        });
+        assert_eq!(policy_of(&tcp), None);
+        assert_eq!(
+            line("shop/web-1", &tcp, None),
+            "12:34:56     shop/web-1 out TCP 10.0.0.9:3306 1500.0ms to=db.shop:3306 endpoint=10.0.0.2:3306 flags=UF"
+        );
+        let retried = json!({
+            "time": "2026-11-29T12:34:56.5Z", "side": "outbound", "method": "POST", "authority": "db", "path": "/x.Y/Z",
+            "status": 200, "grpc_status": "14", "duration_ms": 7.0, "response_ms": 6.9, "client": "10.0.0.1:5", "attempts": 3,
+            "route": "canary", "details": "via_upstream", "cluster": "outbound|80|v2|db.shop.svc.cluster.local",
+        });
+        assert_eq!(
+            line("shop/web-1", &retried, None),
+            "12:34:56.5   shop/web-1 out POST db/x.Y/Z → 200 grpc 14 7.0ms first=6.9ms to=db.shop:80 subset=v2 route=canary attempts=3"
+        );
+    }
+}
