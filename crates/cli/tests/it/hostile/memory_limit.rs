@@ -19,6 +19,10 @@ const LIMIT: u64 = 64 << 20;
 const CLIENTS: usize = 1500;
 /// And of the one by heads.
 const CLIENTS_WITH_HEADS: usize = 2000;
+/// And of the one by relayed bytes.
+const CLIENTS_WITH_BYTES: usize = 4000;
+/// Connections of the one by answers, with a thousand streams each.
+const CONNECTIONS_WITH_ANSWERS: usize = 8;
 
 /// Time in which a client gives up writing: the proxy takes nothing more.
 const UNREAD: Duration = Duration::from_millis(100);
@@ -88,7 +92,7 @@ fn clients(count: usize, to: SocketAddr, each: impl Fn(&mut TcpStream)) -> Vec<T
 #[test]
 fn the_memory_limit_holds_under_answers_that_the_client_does_not_read() {
     attacked(floods, |mesh| {
-        let attackers = slow_readers(mesh.http()).into_iter();
+        let attackers = slow_readers(mesh.http(), CONNECTIONS_WITH_ANSWERS).into_iter();
         attackers.map(|attacker| attacker.stream).collect()
     });
 }
@@ -150,7 +154,7 @@ fn the_memory_limit_holds_under_uploads_over_http2_that_the_server_does_not_read
 #[test]
 fn the_memory_limit_holds_under_relayed_bytes_that_the_server_does_not_read() {
     attacked(read_nothing, |mesh| {
-        clients(CLIENTS, mesh.tcp(), |client| {
+        clients(CLIENTS_WITH_BYTES, mesh.tcp(), |client| {
             fill(client, &[b'x'; 16 * 1024], 64 * 1024);
         })
     });

@@ -58,7 +58,7 @@ fn through_a_waypoint_an_uploader_reads_the_early_answer() {
             && asked(NEAR, "/").contains(" 413 ")
     });
     let to = |to: SocketAddr| connect(&client.inside, to);
+    all_are_answered("the waypoint", ("/denied", "", 403), || to(REFUSED));
     all_are_answered("behind node proxies", ("/", "", 413), || to(NEAR));
     all_are_answered("behind a waypoint", ("/", "", 413), || to(REFUSED));
-    all_are_answered("the waypoint", ("/denied", "", 403), || to(REFUSED));
 }

@@ -15,7 +15,7 @@ use crate::gateway::tls::{PORT, https};
 use crate::gateway::{Edge, TO_SERVER, http_server, routes, servers};
 use crate::mesh::certificates::Keys;
 use crate::mesh::issuer::Issuer;
-use crate::mesh::{HTTP_PORT, Mesh, application, memory, read_answer, wait_until};
+use crate::mesh::{HTTP_PORT, Mesh, application, exchange, memory, read_answer, wait_until};
 use crate::policies::authorization::{policy, set};
 use crate::policies::tokens::{ISSUER, believes, rule};
 use crate::traffic::rate_limits::{limits, probe};
@@ -51,23 +51,22 @@ pub(crate) fn patient(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// Writes a request and its whole body, and only then reads; gives the status, or why there is none.
+/// Writes a request and its whole body, and only then reads; gives the status, or why there is none. Like many clients it gives
+/// up when a write fails, and never sees an answer that came before.
 fn upload(mut stream: impl Read + Write, path: &str, fields: &str) -> Result<u16, String> {
     let head = format!(
         "POST {path} HTTP/1.1\r\nhost: a.example\r\n{fields}content-length: {BODY}\r\n\r\n"
     );
     let part = vec![b'x'; 64 * 1024];
-    let mut written = stream.write_all(head.as_bytes());
+    let mut sent = stream.write_all(head.as_bytes());
     for _ in 0..BODY / part.len() {
-        if written.is_err() {
-            break;
-        }
-        written = stream.write_all(&part);
+        sent = sent.and_then(|()| stream.write_all(&part));
     }
-    let _ = stream.flush();
+    sent.and_then(|()| stream.flush())
+        .map_err(|error| format!("wrote: {error}"))?;
     match read_answer(&mut BufReader::new(stream)) {
         Ok(answer) => Ok(answer.status),
-        Err(error) => Err(format!("wrote: {written:?}, read: {error}")),
+        Err(error) => Err(format!("read: {error}")),
     }
 }
 
@@ -142,7 +141,11 @@ fn through_sidecars_an_uploader_reads_the_early_answer() {
         ("the client's sidecar", ("/", &*too_many(), 431)),
     ];
     for (what, (path, fields, status)) in own {
-        wait_until(what, || upload(connect(), path, fields) == Ok(status));
+        let head = format!("GET {path} HTTP/1.1\r\nhost: a.example\r\n{fields}\r\n");
+        let answered = || exchange(mesh.http(), head.as_bytes());
+        wait_until(what, || {
+            answered().is_ok_and(|answer| answer.status == status)
+        });
     }
     all_are_answered("the application", ("/", "", 413), connect);
     for (what, case) in own {
@@ -248,7 +251,7 @@ fn through_a_gateway_an_uploader_reads_the_early_answer() {
 }
 
 /// Descriptors that a process has open.
-fn descriptors(pid: u32) -> usize {
+pub(crate) fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd"))
         .expect("it runs")
         .count()

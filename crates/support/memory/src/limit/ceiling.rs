@@ -42,6 +42,9 @@ const YOUNG_PERCENT: u64 = 10;
 /// Largest part of the limit as which released pages of the program count: a narrow limit must not stay closed by them.
 const MOST_RETURNING: u64 = 2;
 
+/// Time in which the needed ones of released pages come back, on a busy machine, too.
+const RETURN: Duration = Duration::from_secs(3);
+
 /// Least time between two times that a look gives back what nobody needs.
 const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -70,8 +73,10 @@ pub struct Ceiling {
     /// Bytes that connections will take which have begun.
     expected: AtomicU64,
     young: YoungConnections,
-    /// Bytes of the program's own pages before they were last released: most of them come back as they are needed.
+    /// Bytes of the program's own pages before they were released: most of them come back as they are needed.
     returning: AtomicU64,
+    /// When `returning` was measured.
+    released: Mutex<Option<Instant>>,
     /// When unneeded memory was last given back for want of room.
     relieved: Mutex<Option<Instant>>,
 }
@@ -88,6 +93,7 @@ impl Ceiling {
             expected: AtomicU64::new(0),
             young: YoungConnections::default(),
             returning: AtomicU64::new(0),
+            released: Mutex::default(),
             relieved: Mutex::default(),
         };
         ceiling.set(limit);
@@ -193,7 +199,17 @@ impl Ceiling {
     pub fn release_pages(&self) {
         let before = self.resident().unwrap_or_default().shared;
         release_cold_pages();
-        self.returning.store(before, Ordering::Relaxed);
+        // What another thread finds differs little.
+        let Ok(mut released) = self.released.try_lock() else {
+            return;
+        };
+        // Pages that were released a moment ago have not come back yet, and count still.
+        if released.is_some_and(|then| then.elapsed() < RETURN) {
+            self.returning.fetch_max(before, Ordering::Relaxed);
+        } else {
+            *released = Some(Instant::now());
+            self.returning.store(before, Ordering::Relaxed);
+        }
     }
 
     fn returning(&self, limit: u64) -> u64 {
@@ -348,6 +364,17 @@ mod tests {
         ] {
             assert_eq!(level(resident, limit), expected, "{resident} of {limit}");
         }
+    }
+
+    #[test]
+    fn pages_that_were_released_a_moment_ago_still_count() {
+        let ceiling = Ceiling::new(1 << 40, |_| {});
+        ceiling.release_pages();
+        let counted = ceiling.returning(u64::MAX);
+        assert!(counted > 0);
+        // Those that come back have not yet.
+        ceiling.release_pages();
+        assert!(ceiling.returning(u64::MAX) >= counted);
     }
 
     #[test]
