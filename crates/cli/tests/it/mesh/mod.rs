@@ -353,7 +353,7 @@ pub(crate) fn start_control(
     let state = folder.join("state");
     let process = Process::start("control", |voile| {
         voile
-            .args(["control", "--jwks-loopback", "allow"])
+            .arg("control")
             .arg("--config")
             .arg(config)
             .arg("--state")
@@ -367,6 +367,10 @@ pub(crate) fn start_control(
         voile.args(["--monitoring", &local(monitoring).to_string()]);
         if let Some(ttl) = certificate_ttl {
             voile.args(["--certificate-ttl", ttl]);
+        }
+        let asks = |word: &String| word.starts_with("--jwks-loopback");
+        if !arguments.iter().any(asks) {
+            voile.args(["--jwks-loopback", "allow"]);
         }
         voile.args(arguments);
     });

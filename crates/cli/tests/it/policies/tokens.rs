@@ -300,9 +300,13 @@ fn claims_decide_in_authorization_policies() {
 
 /// A mesh whose control plane asks for keys often.
 fn with_key_server(first: Say) -> (Mesh, KeyServer) {
+    with_key_server_and(first, "--jwks-loopback=allow")
+}
+
+fn with_key_server_and(first: Say, word: &str) -> (Mesh, KeyServer) {
     let server = KeyServer::start(first);
     let how = Client {
-        control: vec!["--jwks-refresh".to_owned(), "100ms".to_owned()],
+        control: ["--jwks-refresh", "100ms", word].map(str::to_owned).into(),
         ..Client::default()
     };
     let mesh = Mesh::start_as("PERMISSIVE", &how);
@@ -319,6 +323,20 @@ fn fetching(server: &KeyServer) -> String {
 
 fn status_page(mesh: &Mesh) -> String {
     text(&get(mesh.monitoring(), "/debug/status").expect("the page"))
+}
+
+#[test]
+fn keys_are_not_fetched_from_the_control_planes_own_machine_unless_that_is_allowed() {
+    let issuer = Issuer::new(ISSUER, "one");
+    let keys = Say::Document(issuer.keys());
+    let (mesh, server) = with_key_server_and(keys, "--jwks-loopback=refuse");
+    set(&mesh, &fetching(&server));
+    wait_until("it is said, or the server is asked", || {
+        server.asked() > 0 || status_page(&mesh).contains("it is a loopback address")
+    });
+    assert_eq!(server.asked(), 0, "{}", status_page(&mesh));
+    looked_at(&mesh);
+    assert_eq!(bearer(&mesh, &issuer.token("anna", json!({}))).status, 401);
 }
 
 #[test]
