@@ -230,7 +230,7 @@ impl ReloadScheduler {
         self.pause = Some(NextReload::after(end, end - begin));
     }
 
-    /// Analyses and reports a state, and keeps it if it is new and good. Returns its number of errors.
+    /// Analyses and reports a state, and keeps it if it is new. Returns its number of errors.
     fn say(
         &mut self,
         known: LastRead,
@@ -250,11 +250,6 @@ impl ReloadScheduler {
         Diagnostic::sort(&mut diagnostics);
         let errors = diagnostics.iter().filter(|d| d.is_error()).count();
         let before = self.status.errors.swap(errors as u64, Ordering::Relaxed);
-        // A correction may change no resource in force: the configuration is good for the first time all the same.
-        let is_good = errors == 0 && (is_new || before > 0);
-        if let Some(files) = known.files.as_ref().filter(|_| is_good) {
-            self.last_good.keep(files, mesh);
-        }
         let mut problems = snapshot.problems();
         problems.extend(known.problems);
         self.status.found(Documents::of(&diagnostics, &problems));
@@ -266,6 +261,11 @@ impl ReloadScheduler {
             changed,
         };
         (self.reporter)(&report);
+        // A correction may change no resource in force: the configuration is better than before all the same.
+        let is_other = is_new || errors as u64 != before;
+        if let Some(files) = known.files.as_ref().filter(|_| is_other) {
+            self.last_good.keep(files, mesh, &report.diagnostics);
+        }
         self.found = report.diagnostics.into();
         errors
     }

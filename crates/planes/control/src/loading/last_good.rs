@@ -1,12 +1,14 @@
-//! The last configuration without errors, kept in the state directory: a control plane that is started again beside a
-//! broken folder, or while the folder is away, holds what was good before, like one that kept running.
+//! The last good configuration, kept in the state directory: a control plane that is started again beside a broken folder, or
+//! while the folder is away, holds what was good before, like one that kept running. It is the last configuration without
+//! errors, and after it a newer one, if all of its documents could be read: an error that stays does not keep back what came
+//! since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use voile_model::mesh::Secret;
-use voile_model::{Mesh, SourceFile};
+use voile_model::{Diagnostic, Mesh, SourceFile, codes};
 
 use crate::state_file::StateFile;
 
@@ -17,6 +19,21 @@ const FILE: &str = "last-good.json";
 const LEFT_OUT: &str = "left out: the content of a Secret stays in its source";
 /// Public fields of a Secret: trusted authorities, and lists of revoked certificates.
 const PUBLIC: [&str; 4] = ["ca.crt", "cacert", "ca.crl", "crl"];
+
+/// Kind whose content is not kept.
+const SECRET: &str = "Secret";
+
+/// Errors after which nobody knows what a document was.
+const UNREAD: [&str; 5] = [
+    codes::UNREADABLE,
+    codes::NOT_YAML,
+    codes::LIMIT,
+    codes::DUPLICATE_KEY,
+    codes::YAML_FEATURE,
+];
+
+/// Files by name, as they were at one time.
+type Files = Vec<(String, String)>;
 
 /// See the module.
 #[derive(Debug)]
@@ -33,38 +50,54 @@ impl LastGood {
 
     /// The mesh that was kept; nothing when there is none or it cannot be read, which is said.
     pub(crate) fn load(&self) -> Option<Mesh> {
-        let path = self.file.path().display();
-        let text = match self.file.read() {
-            Ok(text) => text?,
-            Err(error) => {
-                tracing::warn!(%path, %error, "cannot read the last good configuration");
-                return None;
-            }
-        };
-        match serde_json::from_slice::<Vec<(String, String)>>(&text) {
-            Ok(files) => {
-                let files: Vec<SourceFile> = files
-                    .into_iter()
-                    .map(|(name, text)| SourceFile::new(name, text))
-                    .collect();
-                Some(voile_model::check(&files, None).0)
-            }
-            Err(error) => {
-                tracing::warn!(%path, %error, "the saved last good configuration is damaged");
-                None
-            }
-        }
+        self.kept().into_iter().fold(None, |mesh, files| {
+            let files = files.into_iter();
+            let files: Vec<_> = files
+                .map(|(name, text)| SourceFile::new(name, text))
+                .collect();
+            Some(voile_model::check(&files, mesh.as_ref()).0)
+        })
     }
 
-    /// Keeps these files. Failing is no reason to stop: it is said, and what is in force stays.
-    pub(crate) fn keep(&self, files: &[Arc<SourceFile>], mesh: &Mesh) {
-        if let Err(error) = self.write(files, mesh) {
+    /// The configurations that were kept, each after the one before it.
+    fn kept(&self) -> Vec<Files> {
+        let path = self.file.path().display();
+        let text = match self.file.read() {
+            Ok(text) => text.unwrap_or_else(|| b"[]".to_vec()),
+            Err(error) => {
+                tracing::warn!(%path, %error, "cannot read the last good configuration");
+                return Vec::new();
+            }
+        };
+        // An earlier version kept one configuration.
+        let one = || serde_json::from_slice(&text).map(|files: Files| vec![files]);
+        serde_json::from_slice(&text)
+            .or_else(|_| one())
+            .inspect_err(|error| {
+                tracing::warn!(%path, %error, "the saved last good configuration is damaged");
+            })
+            .unwrap_or_default()
+    }
+
+    /// Keeps these files, which make this mesh and have these problems. Failing is no reason to stop: it is said, and what is in
+    /// force stays.
+    pub(crate) fn keep(&self, files: &[Arc<SourceFile>], mesh: &Mesh, problems: &[Diagnostic]) {
+        if let Err(error) = self.write(files, mesh, problems) {
             let path = self.file.path().display();
             tracing::warn!(%path, %error, "cannot save the last good configuration");
         }
     }
 
-    fn write(&self, files: &[Arc<SourceFile>], mesh: &Mesh) -> std::io::Result<()> {
+    fn write(
+        &self,
+        files: &[Arc<SourceFile>],
+        mesh: &Mesh,
+        problems: &[Diagnostic],
+    ) -> std::io::Result<()> {
+        let has_errors = problems.iter().any(Diagnostic::is_error);
+        if has_errors && !may_be_kept(files, problems) {
+            return Ok(());
+        }
         let secrets = |file: &SourceFile| -> Vec<&Secret> {
             let secrets = mesh.secrets.values();
             secrets
@@ -79,8 +112,36 @@ impl LastGood {
                 Some((&*file.name, without_keys(text, &secrets(file))))
             })
             .collect();
-        self.file.replace(serde_json::to_vec(&texts)?)
+        let before = if has_errors { self.kept() } else { Vec::new() };
+        let before = before.first().map(|files| serde_json::json!(files));
+        let all: Vec<_> = before
+            .into_iter()
+            .chain([serde_json::json!(texts)])
+            .collect();
+        self.file.replace(serde_json::to_vec(&all)?)
     }
+}
+
+/// Returns true if these files, which have errors, may be kept: a first start from them would not lose a security resource, and
+/// no Secret is beside an error, where its key would not be found.
+fn may_be_kept(files: &[Arc<SourceFile>], problems: &[Diagnostic]) -> bool {
+    let mut broken = problems.iter().filter(|problem| problem.is_error());
+    if broken.any(|problem| UNREAD.contains(&problem.code)) {
+        return false;
+    }
+    let all: Vec<SourceFile> = files.iter().map(|file| SourceFile::clone(file)).collect();
+    let (_, problems) = voile_model::check(&all, None);
+    let broken = problems.iter().filter(|problem| problem.is_error());
+    let broken: BTreeSet<&str> = broken.map(|problem| &*problem.source.file).collect();
+    let has_secret = |file: &SourceFile| {
+        let text = file.text.as_ref();
+        text.is_ok_and(|text| text.contains(SECRET))
+    };
+    let is_lost = problems
+        .iter()
+        .any(|problem| problem.code == codes::NEVER_READ);
+    let mut all = all.iter().filter(|file| broken.contains(&*file.name));
+    !is_lost && !all.any(has_secret)
 }
 
 /// The text with nothing of these Secrets but their names and what is public of them. Lines keep their numbers.
@@ -183,7 +244,7 @@ mod tests {
             std::fs::write(&path, "[]").expect("written");
             std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("its mode");
         }
-        kept.keep(&files.map(Arc::new), &mesh);
+        kept.keep(&files.map(Arc::new), &mesh, &[]);
         let text = std::fs::read_to_string(folder.path().join(FILE)).expect("kept");
         assert!(
             !text.contains("hidden") && !text.contains("aGlkZGVu"),
@@ -218,5 +279,46 @@ mod tests {
                 .collect()
         };
         assert_eq!(lines(&again), lines(&mesh));
+    }
+
+    const POLICY: &str = "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: NAME, namespace: a}\nspec: {action: DENY, rules: [{}]}\n";
+    /// An error of a resource, which stays.
+    const BROKEN: &str =
+        "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: UPPER_CASE, namespace: a}\n";
+    /// A document that may be any policy.
+    const CUT: &str = "---\nkind: AuthorizationPolicy\nmetadata: {name: one, namespace: a\n";
+    const KEY: &str = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: UPPER_CASE, namespace: a}\nstringData: {key: hidden}\n";
+
+    #[test]
+    fn an_error_that_stays_does_not_keep_back_what_came_since() {
+        let policy = |name: &str| POLICY.replace("NAME", name);
+        let folder = tempfile::tempdir().expect("a folder");
+        let kept = LastGood::new(folder.path());
+        let file = folder.path().join(FILE);
+        // As an earlier version kept it.
+        let old = serde_json::json!([["mesh.yaml", policy("zero")]]);
+        std::fs::write(&file, old.to_string()).expect("written");
+        // What the folder says, and the policies that hold after a restart beside a policy that cannot be read.
+        for (text, expected) in [
+            (policy("zero") + CUT, "zero"),
+            (policy("zero") + BROKEN, "zero"),
+            (policy("zero") + &policy("one") + BROKEN, "one zero"),
+            // In place of `one`.
+            (policy("zero") + CUT + BROKEN, "one zero"),
+            (policy("two") + KEY, "one zero"),
+            (policy("one") + BROKEN, "one"),
+            (policy("one") + &policy("two"), "one two"),
+            (policy("two") + BROKEN, "two"),
+        ] {
+            let files = [SourceFile::new("mesh.yaml", &*text)];
+            let (mesh, problems) = voile_model::check(&files, kept.load().as_ref());
+            kept.keep(&files.map(Arc::new), &mesh, &problems);
+            let again = kept.load().expect("read");
+            let names = again.authorization_policies.keys();
+            let names: Vec<_> = names.map(|policy| policy.name.to_string()).collect();
+            assert_eq!(names.join(" "), expected, "{text}");
+            let said = std::fs::read_to_string(&file).expect("kept");
+            assert!(!said.contains("hidden"), "{said}");
+        }
     }
 }
