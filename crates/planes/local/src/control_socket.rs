@@ -16,7 +16,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -30,8 +30,10 @@ use crate::connection_limit::ConnectionLimit;
 const MAX_CONNECTIONS: usize = 64;
 /// Largest head of a request, in bytes.
 const MAX_HEAD_BYTES: u64 = 8192;
-/// Time for the head, and for the connection to a page.
+/// Time for the head, for the connection to a page, and for a client to take a part of the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Largest part of a page that is forwarded at once, in bytes.
+const MAX_PART_BYTES: usize = 16 * 1024;
 /// After accept failed (descriptors ran out), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -116,8 +118,9 @@ async fn serve(listener: UnixListener, pages: Pages) {
                     "HTTP/1.0 {status}\r\nContent-Length: {}\r\n\r\n",
                     text.len()
                 );
-                // A client that is gone needs no answer.
-                let _ = client.write_all((head + &text).as_bytes()).await;
+                // A client that is gone or takes nothing needs no answer.
+                let text = head + &text;
+                let _ = timeout(PATIENCE, client.write_all(text.as_bytes())).await;
             }
             drop(place);
         });
@@ -209,7 +212,7 @@ async fn request_line(client: &mut UnixStream) -> io::Result<(String, String)> {
     }
 }
 
-/// Copies the answer of a page as it comes.
+/// Copies the answer of a page as it comes. A client that takes nothing loses its place.
 async fn relay(
     client: &mut UnixStream,
     at: PageAddress,
@@ -227,8 +230,27 @@ async fn relay(
         .write_all(request.as_bytes())
         .await
         .map_err(unreached)?;
+    let (mut asks, mut client) = client.split();
+    let (mut answers, mut end) = server.split();
+    let (mut part, mut more, mut left) = (vec![0; MAX_PART_BYTES], [0; 64], false);
     // Only the two ends care how it ended.
-    let _ = copy_bidirectional(client, &mut server).await;
+    loop {
+        tokio::select! {
+            read = answers.read(&mut part) => {
+                let Ok(read @ 1..) = read else { break };
+                let taken = timeout(PATIENCE, client.write_all(&part[..read])).await;
+                if !matches!(taken, Ok(Ok(()))) {
+                    break;
+                }
+            }
+            read = asks.read(&mut more), if !left => {
+                left = !matches!(read, Ok(1..));
+                if left {
+                    let _ = end.shutdown().await;
+                }
+            }
+        }
+    }
     Ok(())
 }
 
@@ -238,4 +260,70 @@ async fn connect(at: &PageAddress) -> io::Result<TcpStream> {
         None => TcpSocket::new_v4()?,
     };
     socket.connect(at.address).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// More than sockets keep for a reader.
+    const PAGE_BYTES: usize = 16 << 20;
+
+    #[test]
+    fn clients_that_say_nothing_take_nothing_or_never_end_lose_their_places() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let handle = runtime.handle().clone();
+        // It ends with the process.
+        std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+        let pages = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = pages.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            for mut page in pages.incoming().flatten() {
+                // Until the socket's end is gone.
+                std::thread::spawn(move || page.write_all(&vec![b'x'; PAGE_BYTES]));
+            }
+        });
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("control.sock");
+        let socket = ControlSocket::open(&path, vec![address], &handle);
+        let socket = socket.expect("it listens");
+        let connect = |head: &[u8]| {
+            let mut client = UnixStream::connect(&path).expect("connected");
+            client
+                .set_read_timeout(Some(6 * PATIENCE))
+                .expect("it is open");
+            client.write_all(head).expect("there is room");
+            client
+        };
+        let heads: [&[u8]; 2] = [b"GET ", b"GET /control/0/page HTTP/1.0\r\n\r\n"];
+        let held: Vec<_> = (0..2 * MAX_CONNECTIONS)
+            .map(|number| connect(heads[number % heads.len()]))
+            .collect();
+        let began = Instant::now();
+        let never_ends = vec![b'x'; 2 * MAX_HEAD_BYTES as usize];
+        for (head, status) in [
+            (&b"GET /control/9/page HTTP/1.0\r\n\r\n"[..], "404"),
+            (&never_ends, "400"),
+        ] {
+            let (mut client, mut answer) = (connect(head), Vec::new());
+            // The end may be a reset, for what was not read.
+            let _ = client.read_to_end(&mut answer);
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(
+                answer.starts_with(&format!("HTTP/1.0 {status} ")),
+                "{answer}"
+            );
+        }
+        println!("answered after {:?}", began.elapsed());
+        assert!(began.elapsed() < 5 * PATIENCE, "{:?}", began.elapsed());
+        drop((held, socket));
+    }
 }

@@ -8,10 +8,11 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 /// Attempts with another name when one is taken.
 const NAMES_TRIED: u32 = 100;
@@ -146,7 +147,7 @@ impl RunFolder {
 }
 
 /// A mesh of `voile up` that runs on this machine.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningMesh {
     /// True if it runs as this user, false if only root may reach it.
     pub own: bool,
@@ -158,7 +159,8 @@ pub struct RunningMesh {
     pub socket: PathBuf,
 }
 
-/// Returns the meshes of `voile up` that run on this machine and that this user may reach: its own, or all of them as root.
+/// Returns the meshes of `voile up` that run on this machine and that this user may reach: its own first, and as root those of
+/// others.
 pub fn running_meshes() -> Vec<RunningMesh> {
     let entries = fs::read_dir(std::env::temp_dir());
     let mut all: Vec<_> = entries
@@ -176,7 +178,7 @@ pub fn running_meshes() -> Vec<RunningMesh> {
             let own_user = rustix::process::geteuid().as_raw();
             let may = [user, 0].contains(&own_user);
             // The socket of a run that was killed has no listener.
-            (may && UnixStream::connect(&socket).is_ok()).then_some(RunningMesh {
+            (may && is_listened_to(&socket)).then_some(RunningMesh {
                 own: user == own_user,
                 pid,
                 logs,
@@ -184,8 +186,18 @@ pub fn running_meshes() -> Vec<RunningMesh> {
             })
         })
         .collect();
-    all.sort();
+    all.sort_by_key(|mesh| (!mesh.own, mesh.pid));
     all
+}
+
+/// Returns true if a process listens at this socket. It never waits: another user's listener may let its queue be full.
+fn is_listened_to(socket: &Path) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let connected = SocketAddrUnix::new(socket).and_then(|address| {
+        let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&stream, &address)
+    });
+    matches!(connected, Ok(()) | Err(Errno::AGAIN))
 }
 
 impl Drop for RunFolder {

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use tokio::runtime::Runtime;
 
 use crate::commands::inspect::monitoring::runtime;
@@ -130,7 +131,9 @@ impl Log {
     /// Opens it before its last lines.
     fn open(path: &Path, name: Option<String>, lines: usize) -> io::Result<Self> {
         use std::io::{Seek as _, SeekFrom};
-        let mut file = File::open(path)?;
+        // In another user's mesh it may be a pipe, which would be waited for, or a link.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         let length = file.seek(SeekFrom::End(0))?;
         file.seek(SeekFrom::Start(length.saturating_sub(MAX_TAIL_BYTES)))?;
         let mut rest = Vec::new();
@@ -178,6 +181,18 @@ mod tests {
             assert!(!is_meant(process, name), "{name}");
         }
         assert!(is_meant("control", "control") && !is_meant("control", "contro"));
+    }
+
+    #[test]
+    fn pipes_and_links_are_no_logs_and_nobody_waits_for_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [pipe, link] = ["pipe.log", "link.log"].map(|name| folder.path().join(name));
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, Mode::RUSR, 0).expect("a pipe");
+        std::os::unix::fs::symlink("/etc/hostname", &link).expect("a link");
+        for path in [pipe, link] {
+            assert!(Log::open(&path, None, 5).is_err(), "{}", path.display());
+        }
     }
 
     #[test]

@@ -30,8 +30,23 @@ pub(crate) struct FoundMesh {
 impl MeshArgs {
     /// The mesh that is meant; none if none is named and none runs.
     pub(crate) fn find(&self, runtime: &Arc<Runtime>) -> Result<Option<FoundMesh>, String> {
-        let mut found = Vec::new();
+        let folder = self
+            .mesh
+            .as_ref()
+            .map(|mesh| Path::new(mesh).canonicalize());
+        let folder = folder.and_then(Result::ok);
+        let is_meant = |one: &FoundMesh| {
+            self.mesh.as_ref().is_none_or(|wanted| {
+                let by_folder = folder.as_deref() == Some(one.folder());
+                by_folder || *wanted == one.running.pid.to_string()
+            })
+        };
+        let mut found: Vec<FoundMesh> = Vec::new();
         for running in voile_local::running_meshes() {
+            // Another user's mesh says what it likes, and as slowly: it is asked only if none of one's own is meant.
+            if !running.own && found.iter().any(|one| one.running.own && is_meant(one)) {
+                break;
+            }
             let at = page_server(&running, "", "voile up", runtime);
             match at.page("/mesh", Duration::ZERO) {
                 Ok(state) => found.push(FoundMesh {
@@ -39,9 +54,9 @@ impl MeshArgs {
                     state,
                     runtime: Arc::clone(runtime),
                 }),
-                // It ends just now.
-                Err(_) if self.mesh.is_none() => {}
-                Err(reason) => return Err(reason),
+                Err(reason) if running.own && self.mesh.is_some() => return Err(reason),
+                // It ends just now, or it is another user's.
+                Err(_) => {}
             }
         }
         let list = |found: &[FoundMesh]| {
@@ -51,10 +66,6 @@ impl MeshArgs {
             });
             lines.collect::<String>()
         };
-        // Another user's mesh says what it likes: it never stands in for one's own.
-        if self.mesh.is_none() && found.iter().any(|one| one.running.own) {
-            found.retain(|one| one.running.own);
-        }
         let Some(wanted) = &self.mesh else {
             return match found.len() {
                 0 | 1 => Ok(found.pop()),
@@ -64,12 +75,7 @@ impl MeshArgs {
                 )),
             };
         };
-        let folder = Path::new(wanted).canonicalize().ok();
-        let meant = |one: &FoundMesh| {
-            let by_folder = folder.as_deref() == Some(one.folder());
-            by_folder || *wanted == one.running.pid.to_string()
-        };
-        match found.iter().position(meant) {
+        match found.iter().position(is_meant) {
             Some(at) => Ok(Some(found.swap_remove(at))),
             None if found.is_empty() => Err(format!(
                 "no mesh runs on this machine for this user; cure: voile up {wanted}"

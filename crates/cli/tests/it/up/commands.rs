@@ -1,11 +1,14 @@
 //! Commands that find the mesh of `voile up` by itself: what they show, who they show it to, and `voile stop`.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::chown;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use serde_json::Value;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde_json::{Value, json};
 
 use voile_testkit::prerequisites::{Prerequisite, skip};
 
@@ -204,6 +207,67 @@ fn root_finds_the_mesh_of_another_user() {
     };
     let said = in_sync(&up, &["status"]);
     assert!(said.contains("): ready\n"), "{said}");
+}
+
+/// A listener in a folder of another user's that looks like that of a run.
+fn impostor(up: &Up, pid: u32) -> UnixListener {
+    let folder = up.temporary().join(format!("voile-up-{NOBODY}-{pid}-0"));
+    fs::create_dir(&folder).expect("made");
+    let listener = UnixListener::bind(folder.join("control.sock")).expect("it listens");
+    chown(&folder, Some(NOBODY), None).expect("root may");
+    listener
+}
+
+/// Fills the queue of a listener, so that no connection gets through.
+fn fill(listener: &UnixListener) -> Vec<rustix::fd::OwnedFd> {
+    rustix::net::listen(listener, 0).expect("it listens");
+    let path = listener.local_addr().expect("an address");
+    let address = SocketAddrUnix::new(path.as_pathname().expect("a path")).expect("short");
+    let connect = || {
+        let flags = SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::connect(&socket, &address).map(|()| socket)
+    };
+    std::iter::from_fn(|| connect().ok()).collect()
+}
+
+#[test]
+fn another_users_mesh_neither_delays_nor_stands_in_for_roots_own() {
+    if !is_root() {
+        return skip(Prerequisite::Root, "another user's mesh");
+    }
+    let mut up = Up::start(pair, &[]);
+    up.ready();
+    let full = impostor(&up, 1);
+    let _queue = fill(&full);
+    // It has the number of the process that is meant, and says that it is of the folder that is meant.
+    let liar = impostor(&up, up.pid());
+    let folder = up.file("").display().to_string();
+    let state = json!({"folder": folder, "isolation": "a lie", "ready": true}).to_string();
+    std::thread::spawn(move || {
+        for mut client in liar.incoming().flatten() {
+            let _ = BufReader::new(&client)
+                .lines()
+                .find(|line| line.as_ref().is_ok_and(String::is_empty));
+            let _ = write!(client, "HTTP/1.0 200 OK\r\n\r\n{state}");
+        }
+    });
+    let pid = up.pid().to_string();
+    for named in [&[][..], &["--mesh", &pid], &["--mesh", &folder]] {
+        let mut said = String::new();
+        wait_until("its own mesh is shown, soon", || {
+            let mut command = Command::new("timeout");
+            command
+                .args(["10", env!("CARGO_BIN_EXE_voile"), "status"])
+                .args(named);
+            let output = command.env("TMPDIR", up.temporary()).output();
+            let output = output.expect("it starts");
+            said = String::from_utf8_lossy(&output.stdout).into_owned();
+            output.status.success()
+        });
+        assert!(said.contains("isolation loopback"), "{named:?}: {said}");
+    }
 }
 
 /// Nobody may call `web`.
