@@ -134,7 +134,8 @@ where
     serve_private(listener, handler, |_| false).await;
 }
 
-/// The same for pages that hold the machine's secrets: a request by a host name is refused, unless it is `localhost`.
+/// The same for pages that hold the machine's secrets: a request by a host name is refused, unless it is `localhost`, and so is
+/// one by which a page of another site loads or frames them.
 pub async fn serve_local<H, F>(listener: TcpListener, handler: H)
 where
     H: Fn(PageRequest) -> F + 'static,
@@ -216,11 +217,14 @@ fn refusal(request: &Parts, is_private: bool) -> Option<&'static str> {
             "refused: the request names a foreign host (DNS rebinding); use an IP address or localhost",
         );
     }
-    if !changes {
+    if !changes && !is_private {
         return None;
     }
+    // A link may lead a person to a private page, but no other page may load or frame it.
+    let is_link = !changes && matches!(text("sec-fetch-dest"), Some(Ok("document")));
     match text("sec-fetch-site") {
         None | Some(Ok("same-origin" | "none")) => {}
+        Some(_) if is_link => {}
         Some(_) => {
             return Some("refused: the request comes from a page of another site (Sec-Fetch-Site)");
         }

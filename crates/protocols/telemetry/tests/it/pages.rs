@@ -110,7 +110,13 @@ fn a_page_of_another_site_changes_nothing_and_reads_nothing_secret() {
             ("POST", "Host: rebound.example:15000", 403, 403),
             ("POST", "Host: localhost.evil.example", 403, 403),
             ("POST", "Host: rebound.example\r\nOrigin: http://rebound.example", 403, 403),
-            ("GET", "Host: 127.0.0.1:15000\r\nSec-Fetch-Site: cross-site", 200, 200),
+            ("POST", "Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: document", 403, 403),
+            ("GET", "Host: 127.0.0.1:15000\r\nSec-Fetch-Site: same-origin", 200, 200),
+            ("GET", "Host: 127.0.0.1:15000\r\nSec-Fetch-Site: cross-site", 200, 403),
+            ("GET", "Host: localhost:15000\r\nSec-Fetch-Site: same-site", 200, 403),
+            ("GET", "Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: document", 200, 200),
+            ("GET", "Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: iframe", 200, 403),
+            ("GET", "Host: 127.0.0.1:15000\r\nOrigin: http://evil.example", 200, 403),
             ("GET", "Host: rebound.example:15000", 200, 403),
         ] {
             for (address, wanted) in addresses.iter().zip([open, local]) {
