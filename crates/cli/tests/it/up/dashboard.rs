@@ -129,6 +129,7 @@ fn a_browser_draws_every_workload_without_a_complaint() {
         ("graph:bookstore/books", "1280,900"),
         ("graph", "400,900"),
         ("calls", "1280,900"),
+        ("requests", "1280,900"),
         ("proxies", "1280,900"),
     ] {
         let output = Command::new(&chromium)
@@ -155,6 +156,8 @@ fn a_browser_draws_every_workload_without_a_complaint() {
         for workload in WORKLOADS {
             let drawn = match view.split(':').next() {
                 Some("graph") => format!("data-name=\"bookstore/{workload}\""),
+                Some("requests") if workload == "traffic" => "<table id=\"records\">".to_owned(),
+                Some("requests") => format!("<td class=\"word\">bookstore/{workload}-0</td>"),
                 Some("calls") => format!("<td class=\"word\">bookstore/{workload}</td>"),
                 _ => format!("<td class=\"word\">bookstore/{workload}-0</td>"),
             };

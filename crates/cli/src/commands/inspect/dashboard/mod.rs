@@ -4,7 +4,10 @@
 //! browser ─ data.json, every two seconds ─▶ the latest reading ◀─ a thread that reads while it is asked for
 //!                                                                  ├─ metrics of every proxy
 //!                                                                  └─ status of every control plane
+//!         ─ requests.json, every second ─────▶ the latest records ◀─ a thread that watches every proxy
 //! ```
+
+mod requests;
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
@@ -18,12 +21,14 @@ use voile_telemetry::admin::{PageResponse, serve_local};
 
 use crate::commands::inspect::monitoring::{WatchedMesh, texts, word};
 use crate::commands::inspect::traffic::edges::edge_objects;
+use requests::LatestRequests;
 
-/// Show the mesh in a browser: who calls whom, with rates, errors, refusals, latencies and mutual TLS; proxies; problems.
+/// Show the mesh in a browser: who calls whom, with rates, errors, refusals, latencies and mutual TLS; proxies; problems; requests as
+/// they end.
 ///
 /// Serves a page on this machine until Ctrl-C, and prints its address. The mesh is that of `voile up` on this machine, or with
 /// `--kubernetes` that of a cluster. The figures are those of `voile edges`. Proxies and control planes are asked only while the page is
-/// open and visible.
+/// open and visible; proxies record requests, as `voile tap` does, only while it shows them.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit code: 0 after Ctrl-C, 2 if no mesh can be reached or the address is not free."
@@ -68,6 +73,7 @@ fn serve(args: DashboardArgs) -> Result<(), String> {
     let address = listener.local_addr().map_err(failed)?;
     let latest = Arc::new(Latest::default());
     let readings = Arc::clone(&latest);
+    let requests = LatestRequests::new(watched.clone());
     // It ends with the process.
     std::thread::spawn(move || read_while_asked(&watched, &readings));
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -77,7 +83,10 @@ fn serve(args: DashboardArgs) -> Result<(), String> {
     runtime.block_on(pages.run_until(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
         let server = serve_local(listener, move |question| {
-            let page = page(&question.path, &latest);
+            let page = match &*question.path {
+                "/requests.json" => requests.page(&question),
+                path => page(path, &latest),
+            };
             async move { page }
         });
         tokio::select! {

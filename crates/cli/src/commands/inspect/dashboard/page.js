@@ -7,10 +7,13 @@ const KEPT_MS = 15 * 60 * 1000; // Of figures for the small plots, since the pag
 const MOST_NODES = 200; // More are folded by namespace.
 const NODE = { width: 168, height: 44, across: 260, down: 62, free: 22, margin: 14 };
 
-const VIEWS = ["graph", "calls", "proxies"];
+const MOST_RECORDS = 200; // Of requests that are shown.
+
+const VIEWS = ["graph", "calls", "requests", "proxies"];
 
 const element = (id) => document.getElementById(id);
-const state = { data: null, view: "graph", chosen: null, shown: null, sort: "requests", history: new Map(), unfolded: new Set() };
+const state = { data: null, view: "graph", chosen: null, shown: null, sort: "requests", history: new Map(), unfolded: new Set(),
+  requests: { show: "all", paused: false, after: 0, records: [], missed: 0, problem: null } };
 
 function make(name, attributes = {}, ...children) {
   const svg = ["svg", "g", "rect", "path", "text", "title", "defs", "marker"].includes(name);
@@ -290,6 +293,38 @@ function drawProxies(data) {
   ]);
 }
 
+// Requests as they end, the newest first.
+function drawRequests() {
+  const requests = state.requests;
+  const choose = (show, title) => make("button", { "aria-pressed": String(requests.show === show), onclick: () => {
+    Object.assign(requests, { show, after: 0, records: [], missed: 0, problem: null });
+    draw();
+  } }, title);
+  const pause = make("button", { "aria-pressed": String(requests.paused), onclick: () => { requests.paused = !requests.paused; draw(); } }, "Pause");
+  const left = requests.missed ? make("span", {}, `${requests.missed} left out: too many`) : null;
+  const bar = make("div", { class: "choice" }, choose("all", "All"), choose("errors", "Errors"), choose("denied", "Denied"), pause, left);
+  const problem = requests.problem ? make("p", { class: "empty" }, requests.problem) : null;
+  if (!requests.records.length) return make("div", {}, bar, problem || make("p", { class: "empty" }, "No request yet. Requests appear when they end."));
+  const account = (id) => (id ? (id.split("/ns/")[1] || id).replace("/sa/", "/") : null);
+  const service = (cluster) => { const parts = (cluster || "").split("|"); return parts.length === 4 ? `${parts[3].split(".svc.")[0]}:${parts[1]}` : null; };
+  const why = (record) => ["flags", "details", "termination", "upstream_failure", "downstream_failure", "policy_document"]
+    .map((field) => record[field]).filter((text) => text && text !== "via_upstream").join(" · ");
+  const row = (record) => {
+    const out = record.side === "outbound";
+    const kind = record.status >= 500 || record.status === 0 || record.upstream_failure ? "bad" : /denied|rate_limited/.test(why(record)) ? "warn" : "";
+    const cells = [[record.time.slice(11, 23), "word"], [record.proxy, "word"], [out ? "out" : "in", "word"],
+      [record.method ? `${record.method} ${record.authority || ""}${record.path || ""}` : `TCP ${record.server_name || record.destination}`, "word"],
+      [record.status === undefined ? "–" : record.status === 0 ? "none" : `${record.status}${record.grpc_status ? ` / ${record.grpc_status}` : ""}`, kind],
+      [milliseconds(record.duration_ms)], [(out ? service(record.cluster) : account(record.from)) || record.client, "word"], [record.endpoint || "–", "word"],
+      [`${record.attempts > 1 ? `${record.attempts} attempts · ` : ""}${why(record)}`, "word"]];
+    return make("tr", {}, ...cells.map(([text, of]) => make("td", { class: of || null }, String(text))));
+  };
+  const heads = [["Time (UTC)", "word"], ["Proxy", "word"], ["", "word"], ["Request", "word"], ["Status"], ["ms"], ["To / from", "word"], ["Endpoint", "word"], ["Why", "word"]];
+  return make("div", {}, bar, problem, make("table", { id: "records" },
+    make("thead", {}, make("tr", {}, ...heads.map(([text, of]) => make("th", { class: of || null }, text)))),
+    make("tbody", {}, ...requests.records.map(row))));
+}
+
 // What is known of the chosen workload.
 function drawPanel(data) {
   const panel = element("panel");
@@ -363,7 +398,7 @@ function draw() {
   element("problems").replaceChildren(...data.problems.map((problem) => make("li", {}, problem)));
   // The focus stays on its workload while the graph is drawn anew.
   const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.name : undefined;
-  element("stage").replaceChildren({ graph: drawGraph, calls: drawCalls, proxies: drawProxies }[state.view](data));
+  element("stage").replaceChildren({ graph: drawGraph, calls: drawCalls, requests: drawRequests, proxies: drawProxies }[state.view](data));
   if (state.chosen !== state.shown) {
     state.shown = state.chosen;
     element("panel").hidden = !state.chosen; // The stage has its width before it scrolls.
@@ -391,6 +426,27 @@ async function ask() {
   setTimeout(ask, EVERY_MS);
 }
 
+// Proxies record requests only while this asks.
+async function askRequests() {
+  const requests = state.requests;
+  if (!document.hidden && state.view === "requests" && !requests.paused) {
+    const show = requests.show;
+    try {
+      const answer = await fetch(`requests.json?show=${show}&after=${requests.after}`);
+      if (!answer.ok) throw new Error(await answer.text());
+      const page = await answer.json();
+      if (requests.show === show) {
+        requests.records = [...page.records.reverse(), ...requests.records].slice(0, MOST_RECORDS);
+        Object.assign(requests, { after: page.next, missed: page.missed, problem: page.problem });
+        if (state.view === "requests") draw();
+      }
+    } catch (error) {
+      element("summary").textContent = `no answer: ${error.message}`;
+    }
+  }
+  setTimeout(askRequests, EVERY_MS / 2);
+}
+
 // The address names view and workload, such as #graph:shop/web, so that it can be passed on.
 function follow() {
   const [view, chosen] = decodeURIComponent(location.hash.slice(1)).split(":");
@@ -404,3 +460,4 @@ document.addEventListener("keydown", (event) => { if (event.key === "Escape") { 
 addEventListener("hashchange", follow);
 follow();
 ask();
+askRequests();

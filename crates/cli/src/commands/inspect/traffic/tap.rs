@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -76,7 +76,7 @@ fn status(text: &str) -> Result<String, String> {
 }
 
 /// Proxies that are watched at a time.
-const MAX_PROXIES: usize = 64;
+pub(crate) const MAX_PROXIES: usize = 64;
 /// Longest time that one question waits for a record.
 const WAIT_SECONDS: u64 = 20;
 /// Pause between two questions to a proxy, in which records gather.
@@ -97,7 +97,18 @@ pub(crate) fn run(args: &TapArgs) -> ExitCode {
 }
 
 /// The answer of a proxy, by its index.
-type Answer = (usize, Result<Value, String>);
+pub(crate) type Answer = (usize, Result<Value, String>);
+
+/// Asks these proxies until the receiver is dropped.
+pub(crate) fn watch(proxies: &[PageServer], filter: &str) -> Receiver<Answer> {
+    let (tell, told) = sync_channel(MAX_WAITING);
+    for (index, proxy) in proxies.iter().cloned().enumerate() {
+        let (tell, filter) = (tell.clone(), filter.to_owned());
+        // A thread that still waits for an answer at the end stops with the process.
+        std::thread::spawn(move || listen(index, &proxy, &filter, &tell));
+    }
+    told
+}
 
 fn follow(args: &TapArgs) -> Result<(), String> {
     let until = args.for_.map(|time| Instant::now() + time);
@@ -121,16 +132,10 @@ fn follow(args: &TapArgs) -> Result<(), String> {
         }
         _ => {}
     }
-    let (tell, told) = sync_channel(MAX_WAITING);
-    for (index, proxy) in proxies.iter().cloned().enumerate() {
-        let (tell, filter) = (tell.clone(), args.filter());
-        // A thread that still waits for an answer at the end stops with the process.
-        std::thread::spawn(move || listen(index, &proxy, &filter, &tell));
-    }
-    drop(tell);
+    let told = watch(&proxies, &args.filter());
     let mut printer = TapPrinter {
         args,
-        documents: PolicyDocuments::new(args),
+        documents: PolicyDocuments::new(&args.watched),
         silent: vec![None; proxies.len()],
         proxies,
         printed: 0,
@@ -248,18 +253,10 @@ impl TapPrinter<'_> {
         }
         let mut out = std::io::stdout().lock();
         for record in page["records"].as_array().into_iter().flatten() {
-            let policy = policy_of(record);
-            let place = policy.and_then(|policy| self.documents.place(&proxy, policy));
+            let record = self.documents.complete(&proxy, record.clone());
             let line = match self.args.output {
-                Output::Json => {
-                    let mut record = record.clone();
-                    record["proxy"] = proxy.clone().into();
-                    if let Some(place) = place {
-                        record["policy_document"] = place.into();
-                    }
-                    record.to_string()
-                }
-                Output::Text => line(&proxy, record, place.as_deref()),
+                Output::Json => record.to_string(),
+                Output::Text => line(&record),
             };
             // The reader may be gone.
             if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
@@ -295,18 +292,29 @@ fn policy_of(record: &Value) -> Option<(&str, &str)> {
 }
 
 /// Places of policies in the documents that the control planes read.
-struct PolicyDocuments {
+pub(crate) struct PolicyDocuments {
     watched: WatchedMesh,
     /// By proxy, namespace and name.
     known: HashMap<(String, String, String), Option<String>>,
 }
 
 impl PolicyDocuments {
-    fn new(args: &TapArgs) -> Self {
+    pub(crate) fn new(watched: &WatchedMesh) -> Self {
         Self {
-            watched: args.watched.clone(),
+            watched: watched.clone(),
             known: HashMap::new(),
         }
+    }
+
+    /// A record with its proxy, and with the document of the policy that refused it.
+    pub(crate) fn complete(&mut self, proxy: &str, mut record: Value) -> Value {
+        let policy = policy_of(&record);
+        let place = policy.and_then(|policy| self.place(proxy, policy));
+        record["proxy"] = proxy.into();
+        if let Some(place) = place {
+            record["policy_document"] = place.into();
+        }
+        record
     }
 
     /// File and line of a policy, or the object of a cluster.
@@ -378,7 +386,7 @@ fn service(cluster: &str) -> String {
 const WAIT: Duration = Duration::from_secs(5);
 
 /// A record for people.
-fn line(proxy: &str, record: &Value, place: Option<&str>) -> String {
+fn line(record: &Value) -> String {
     let text = |field: &str| record[field].as_str().unwrap_or_default();
     let time = text("time").split_once('T').map_or("", |(_, time)| time);
     let time = time.trim_end_matches('Z');
@@ -401,7 +409,7 @@ fn line(proxy: &str, record: &Value, place: Option<&str>) -> String {
         (Some(status), grpc) => format!(" → {status} grpc {grpc}"),
     };
     let milliseconds = |field: &str| record[field].as_f64();
-    let mut line = format!("{time:<12} {proxy} {side:<3} {what}{status}");
+    let mut line = format!("{time:<12} {} {side:<3} {what}{status}", text("proxy"));
     let _ = write!(
         line,
         " {:.1}ms",
@@ -435,8 +443,8 @@ fn line(proxy: &str, record: &Value, place: Option<&str>) -> String {
             let _ = write!(line, " {field}={}", text(field));
         }
     }
-    if let Some(place) = place {
-        let _ = write!(line, " policy={place}");
+    if !text("policy_document").is_empty() {
+        let _ = write!(line, " policy={}", text("policy_document"));
     }
     line
 }
@@ -454,30 +462,32 @@ mod tests {
             "status": 403, "duration_ms": 0.42, "from": "spiffe://cluster.local/ns/shop/sa/client", "client": "10.0.0.1:5",
             "attempts": 0, "route": "default",
             "details": "rbac_access_denied_matched_policy[ns[shop]-policy[no-admin]-rule[0]]",
+            "proxy": "shop/web-1", "policy_document": "mesh/policy.yaml:3",
         });
         assert_eq!(policy_of(&denied), Some(("shop", "no-admin")));
         assert_eq!(
-            line("shop/web-1", &denied, Some("mesh/policy.yaml:3")),
+            line(&denied),
             "12:34:56.123 shop/web-1 in  GET web/a?b → 403 0.4ms from=shop/client \
              details=rbac_access_denied_matched_policy[ns[shop]-policy[no-admin]-rule[0]] policy=mesh/policy.yaml:3"
         );
         let tcp = json!({
             "time": "2026-11-29T12:34:56Z", "side": "outbound", "duration_ms": 1500.0, "client": "10.0.0.1:5",
             "destination": "10.0.0.9:3306", "endpoint": "10.0.0.2:3306", "flags": "UF",
-            "cluster": "outbound|3306||db.shop.svc.cluster.local",
+            "cluster": "outbound|3306||db.shop.svc.cluster.local", "proxy": "shop/web-1",
         });
         assert_eq!(policy_of(&tcp), None);
         assert_eq!(
-            line("shop/web-1", &tcp, None),
+            line(&tcp),
             "12:34:56     shop/web-1 out TCP 10.0.0.9:3306 1500.0ms to=db.shop:3306 endpoint=10.0.0.2:3306 flags=UF"
         );
         let retried = json!({
             "time": "2026-11-29T12:34:56.5Z", "side": "outbound", "method": "POST", "authority": "db", "path": "/x.Y/Z",
             "status": 200, "grpc_status": "14", "duration_ms": 7.0, "response_ms": 6.9, "client": "10.0.0.1:5", "attempts": 3,
             "route": "canary", "details": "via_upstream", "cluster": "outbound|80|v2|db.shop.svc.cluster.local",
+            "proxy": "shop/web-1",
         });
         assert_eq!(
-            line("shop/web-1", &retried, None),
+            line(&retried),
             "12:34:56.5   shop/web-1 out POST db/x.Y/Z → 200 grpc 14 7.0ms first=6.9ms to=db.shop:80 subset=v2 route=canary attempts=3"
         );
     }
