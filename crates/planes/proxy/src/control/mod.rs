@@ -16,7 +16,7 @@ use discovery::{
 
 use network::{accept, capture_check, datagrams, dns, sockets};
 
-use admin_pages::{admin, application_metrics, dump, health, metrics, page_opening, probers, tap};
+use admin_pages::{admin, application_metrics, dump, health, metrics, page_opening, probers};
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

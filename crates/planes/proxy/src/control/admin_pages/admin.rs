@@ -3,17 +3,19 @@
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use http::{Method, StatusCode};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use voile_telemetry::admin::{PageRequest, PageResponse, serve as serve_pages, serve_local};
 use voile_telemetry::logging::LogLevelHandle;
+use voile_telemetry::tap::{Tap, TapQuestion};
 
 use crate::control::Pages;
 use crate::control::shutdown::ShutdownRequest;
 use crate::control::state::Control;
-use crate::control::{dump, metrics, tap};
+use crate::control::{dump, metrics, sockets};
 
 const HELP: &str = "\
 GET  /config_dump        configuration from the control plane, with versions, and the state of listeners
@@ -88,7 +90,7 @@ async fn admin_page(
         (&Method::GET | &Method::PUT | &Method::POST, "/logging") => {
             logging(log.as_ref(), &question)
         }
-        (&Method::POST, "/tap") => tap::page(control, &question).await,
+        (&Method::POST, "/tap") => tap(control, &question).await,
         (&Method::POST, "/quitquitquit") => {
             ending.ask();
             PageResponse::text(StatusCode::OK, "draining\n")
@@ -104,6 +106,32 @@ async fn admin_page(
         ),
         (_, path) => PageResponse::not_found(path),
     }
+}
+
+/// Requests and connections as they end. The workers record them only while somebody asks.
+async fn tap(control: Rc<RefCell<Control>>, question: &PageRequest) -> PageResponse {
+    let question = match TapQuestion::parse(question) {
+        Ok(question) => question,
+        Err(reason) => return PageResponse::text(StatusCode::BAD_REQUEST, reason + "\n"),
+    };
+    let known = control.borrow().recorders.tap.clone();
+    let tap = known.clone().unwrap_or_default();
+    if let Err(reason) = tap.begin(&question) {
+        return PageResponse::text(StatusCode::TOO_MANY_REQUESTS, reason + "\n");
+    }
+    if known.is_none() {
+        control.borrow_mut().set_tap(Some(Arc::clone(&tap)));
+        tokio::task::spawn_local(end_tap(control, Arc::clone(&tap)));
+    }
+    PageResponse::json(tap.answer(&question).await)
+}
+
+/// Stops the records when the last session has ended.
+async fn end_tap(control: Rc<RefCell<Control>>, tap: Arc<Tap>) {
+    while let Some(end) = tap.next_end() {
+        sockets::until(Some(end)).await;
+    }
+    control.borrow_mut().set_tap(None);
 }
 
 async fn metrics_page(control: Rc<RefCell<Control>>, question: PageRequest) -> PageResponse {

@@ -7,4 +7,3 @@ pub(in crate::control) mod health;
 pub(in crate::control) mod metrics;
 pub(in crate::control) mod page_opening;
 pub(in crate::control) mod probers;
-pub(in crate::control) mod tap;
