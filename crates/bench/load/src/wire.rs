@@ -7,16 +7,15 @@
 
 mod http1;
 mod http2;
+pub(crate) mod of_protocol;
 mod tcp;
 mod udp;
 pub(crate) mod websocket;
 
 use std::fmt::Debug;
-use std::sync::Arc;
 
 use crate::body::Malformed;
 use crate::http2::RequestShape;
-use crate::options::{LoadOptions, LoadProtocol};
 use crate::tally::RequestOutcome;
 
 /// One request, made ready before the run.
@@ -104,19 +103,5 @@ pub(crate) trait Wire: Debug + Send {
     /// Reports if any request has been sent.
     fn used(&self) -> bool {
         true
-    }
-}
-
-/// The wire of a run's protocol.
-pub(crate) fn wire(options: &LoadOptions, requests: &Arc<[PreparedRequest]>) -> Box<dyn Wire> {
-    let requests = Arc::clone(requests);
-    match options.protocol {
-        LoadProtocol::Http1 => Box::new(http1::Http1::new(requests)),
-        LoadProtocol::Http2 | LoadProtocol::Grpc => {
-            Box::new(http2::Http2::new(requests, options.streams))
-        }
-        LoadProtocol::WebSocket => Box::new(websocket::WebSocket::new(requests, options)),
-        LoadProtocol::TcpRr | LoadProtocol::TcpBulk => Box::new(tcp::Tcp::new(requests)),
-        LoadProtocol::Udp => Box::new(udp::Udp::new(requests)),
     }
 }

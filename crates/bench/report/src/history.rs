@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::plots::Plot;
+use crate::plots::plot::Plot;
 use crate::ranks::{change, discovered};
 use crate::record::{CellKey, Estimate, Record};
 use crate::side_by_side::{
@@ -253,7 +253,7 @@ impl History {
     fn plot(&self, line: &FigureHistory, colours: &Colours) -> Plot {
         let title = self.words(line);
         let series = Series {
-            label: crate::plots::brief(&line.cell),
+            label: crate::plots::plot::brief(&line.cell),
             class: colours.class(&line.cell.contestant),
             dash: 0,
             points: line

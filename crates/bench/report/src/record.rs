@@ -1,12 +1,15 @@
 //! `record.json.gz`: one experiment on one machine. `runs[]` holds the measurements; `summary[]` and `control` follow from them
 //! (`summarise`). Latencies are microseconds, sizes bytes, CPU microseconds per request.
 
+pub(crate) mod claims;
+pub(crate) mod events;
+pub(crate) mod target_verdicts;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::claims::CellSelector;
-
+use crate::record::claims::CellSelector;
 pub use crate::shape::CellShape;
 
 /// The format of `record.json.gz` that this program writes. A reader refuses a larger one.
@@ -316,10 +319,10 @@ pub struct SliceRun {
     pub processes: Vec<Process>,
     /// Its time line, where the experiment has events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub series: Vec<crate::events::Interval>,
+    pub series: Vec<events::Interval>,
     /// Events that the lab made during the slice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub events: Vec<crate::events::SliceEvent>,
+    pub events: Vec<events::SliceEvent>,
 }
 
 /// Use of the machine's cores, from clock ticks. The ticks are samples: the sum is less than `machine_cpu_us_per_request` if work

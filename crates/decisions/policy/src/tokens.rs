@@ -14,6 +14,7 @@ mod cache;
 mod claims;
 mod edits;
 mod examine;
+mod hash;
 mod headers;
 mod keys;
 mod limits;

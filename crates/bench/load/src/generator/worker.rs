@@ -28,16 +28,20 @@ use crate::schedule::{ArrivalPattern, Schedule, Spread};
 use crate::stop::Stop;
 use crate::tally::{FinishedRequest, OfTarget, RequestOutcome, RunTally};
 use crate::threads::Generator;
-use crate::wire::{HttpResponse, Wire, WireEvent, wire};
+use crate::wire::of_protocol::wire;
+use crate::wire::{HttpResponse, Wire, WireEvent};
 
 /// One read of a response: a 64 KiB socket buffer's worth.
 const BUFFER_BYTES: usize = 64 * 1024;
+
 /// After the last scheduled instant, how long answers (and requests that still wait) are waited for.
 const DRAIN_NS: u64 = SECOND;
+
 /// Deadlines are looked at no more often than this: a timeout may come this much late, a scan costs little.
 const SCAN_NS: u64 = MILLISECOND;
 
 const TIMER: u64 = u64::MAX;
+
 const STOP: u64 = u64::MAX - 1;
 
 /// The instants that all threads of a run share.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::head::RecordHead;
 use crate::html;
 use crate::page::{begin, end, table, with_plots, words};
-use crate::plots::{Plot, Section};
+use crate::plots::plot::{Plot, Section};
 use crate::record::{Estimate, Latency};
 use crate::statistics::{estimate, paired_ratio};
 use crate::svg::{Frame, PlotBar, PlotPoint, Scale, Series, bars, lines};
@@ -17,7 +17,9 @@ use crate::words::{duration, escape, interval, ratio};
 
 /// Largest distance from 1 of the ratio of medians.
 pub const BOUND: f64 = 0.10;
+
 const TITLE: &str = "Does voile load agree with Fortio?";
+
 /// The least part of the expected p99 that shows a stall.
 const SHOWN: f64 = 0.8;
 

@@ -8,29 +8,36 @@ use serde::{Deserialize, Serialize};
 use crate::head::RecordHead;
 use crate::html;
 use crate::page::{begin, end, table, with_plots, words};
-use crate::plots::{Plot, Section};
+use crate::plots::plot::{Plot, Section};
 use crate::record::Estimate;
+use crate::record::target_verdicts::TargetResult;
 use crate::statistics::{estimate, median, paired_ratio};
 use crate::svg::{PlotBar, bars};
 use crate::table::{Row, aligned};
-use crate::targets::TargetResult;
 use crate::words::{escape, interval, ratio};
 
 const TITLE: &str =
     "Cost of a decision by the number of policies, and of a token by the number of issuers";
 /// Largest cost of a decision, as a multiple of the cost with the smallest set.
 pub const GROWTH: f64 = 1.2;
+
 /// Most nanoseconds of a decision by rules of one kind, and by mixed ones.
 const ONE_KIND_NS: f64 = 1_000.0;
+
 const MIXED_NS: f64 = 3_000.0;
+
 /// Most nanoseconds that a token takes which was seen before.
 const WARM_NS: f64 = 2_000.0;
+
 /// Largest cost of a token that was never seen before, as a multiple of the bare check of its signature.
 const COLD: f64 = 1.2;
+
 /// Prefix of the kinds whose rules are issuers of tokens.
 const TOKENS: &str = "jwt-";
+
 /// Most bytes that this many rules of paths may hold.
 const PATHS_BYTES: u64 = 2_000_000;
+
 const PATHS: u32 = 10_000;
 
 /// A whole record.
@@ -443,6 +450,7 @@ impl Decisions {
 
 /// The hits of tokens that are set beside each other.
 const BARE: &str = "bare";
+
 const COLD_HIT: &str = "cold";
 
 /// Returns the requirement in words, and the verdict.

@@ -10,11 +10,11 @@ use crate::agreement::BOUND;
 use crate::head::RecordHead;
 use crate::html;
 use crate::page::{begin, end, table, with_plots, words};
-use crate::plots::{Plot, Section};
+use crate::plots::plot::{Plot, Section};
 use crate::record::Estimate;
+use crate::record::target_verdicts::TargetResult;
 use crate::statistics::{estimate, paired_ratio};
 use crate::svg::{PlotBar, bars};
-use crate::targets::TargetResult;
 use crate::words::{duration, escape, interval, per_second, ratio};
 
 const TITLE: &str = "Cost of a request for a load generator";

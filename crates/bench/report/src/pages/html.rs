@@ -4,18 +4,16 @@
 mod evidence;
 mod profile;
 
-pub(crate) use evidence::environment;
-
 use std::fmt::Write as _;
 
-use crate::claims;
 use crate::columns::{columns, divided};
-use crate::findings;
-use crate::picture;
-use crate::plots::{Section, sections};
+use crate::plots::plot::Section;
+use crate::plots::sections;
+use crate::record::target_verdicts::TargetResult;
 use crate::record::{Estimate, Record, Summary};
-use crate::targets::TargetResult;
 use crate::words::{self, escape, range, ratio};
+use crate::{claims, findings, picture};
+pub(crate) use evidence::environment;
 
 const STYLE: &str = include_str!("../page.css");
 

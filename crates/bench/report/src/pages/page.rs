@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::head::RecordHead;
 use crate::html;
-use crate::plots::Section;
+use crate::plots::plot::Section;
 use crate::words::escape;
 
 /// Everything before a page's first heading.
@@ -70,6 +70,6 @@ pub(crate) fn end(page: &mut String, head: &RecordHead, data: &str) {
 /// Sections that have plots, each plot under a name of its own.
 pub(crate) fn with_plots(mut sections: Vec<Section>) -> Vec<Section> {
     sections.retain(|section| !section.plots.is_empty());
-    crate::plots::name_once(&mut sections);
+    crate::plots::plot::name_once(&mut sections);
     sections
 }

@@ -3,13 +3,11 @@
 
 use std::fmt::Write as _;
 
-use crate::claims;
 use crate::columns::{Column, columns, divided};
-use crate::events;
-use crate::findings;
+use crate::record::target_verdicts::TargetResult;
 use crate::record::{Estimate, Record, Summary};
-use crate::targets::TargetResult;
 use crate::words::{self, interval, ratio};
+use crate::{claims, events, findings};
 
 /// Between two columns.
 const GAP: &str = "   ";

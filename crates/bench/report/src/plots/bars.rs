@@ -1,6 +1,6 @@
 //! One cell's figures beside each other: latency, CPU and memory as bars with intervals.
 
-use super::{Plot, Section, groups};
+use crate::plots::plot::{Plot, Section, groups};
 use crate::record::{Record, Summary, ValueKind};
 use crate::svg::{Colours, PlotBar, bars};
 use crate::words::{bytes, core_share, gigabits, micro, per_second, small_bytes};

@@ -1,7 +1,7 @@
 //! Plots of changes under load: a slice's time line with the events on the mesh, and their effect on users.
 
-use super::{Plot, Section, who};
-use crate::events::{Interval, SliceEvent};
+use crate::plots::plot::{Plot, Section, who};
+use crate::record::events::{Interval, SliceEvent};
 use crate::record::{CellKey, Estimate, Record, SliceRun};
 use crate::svg::{Colours, Frame, PlotMark, PlotPoint, Scale, Series, lines};
 use crate::words::{duration, load_title};

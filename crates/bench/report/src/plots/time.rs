@@ -1,7 +1,7 @@
 //! Plot of the experiment on its time axis: each slice at its time, invalid ones as crosses, and the events on the mesh. Only
 //! this plot shows a machine or a contestant that slows down.
 
-use super::{Plot, Section, who};
+use crate::plots::plot::{Plot, Section, who};
 use crate::record::{CellKey, Estimate, Record, SliceRun, ValueKind};
 use crate::svg::{Colours, Frame, PlotMark, PlotPoint, Scale, Series, lines};
 use crate::words::{self, duration};

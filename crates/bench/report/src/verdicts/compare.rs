@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use crate::plots::Plot;
+use crate::plots::plot::Plot;
 use crate::record::{CellKey, Estimate, Record};
 use crate::side_by_side::{
     ComparedFigure, FIGURES, cells, comparable, depends_on_speed, differences, measure,
@@ -190,7 +190,7 @@ pub fn plots(compared: &[Compare]) -> Vec<Plot> {
         let of_figure = compared.iter().filter(|one| one.figure == *figure);
         let rows: Vec<PlotBar> = of_figure
             .map(|one| PlotBar {
-                label: crate::plots::brief(&one.cell),
+                label: crate::plots::plot::brief(&one.cell),
                 class: colours.class(&one.cell.contestant),
                 value: one.ratio,
             })

@@ -4,13 +4,13 @@ mod agent;
 mod control_plane;
 mod graph;
 mod nodes;
+mod outcome;
 mod policy;
 mod presets;
 mod records;
 mod several;
 mod sidecars;
 
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,6 +19,10 @@ use voile_lab::{
     AgreementSettings, Definition, ExperimentOutcome, Overrides, RecordKeeping, Settings, SlicePlan,
 };
 use voile_report::record::Record;
+
+use crate::commands::lab::bench::outcome::{
+    Done, command, failed, interrupted, program, say, usage,
+};
 
 /// Measure the cost of a mesh on this machine.
 ///
@@ -256,11 +260,6 @@ struct BenchOptions {
     voile: Option<PathBuf>,
 }
 
-/// Wrong usage, as opposed to a run that failed.
-const USAGE: u8 = 2;
-/// Exit code after Ctrl-C or SIGTERM, with the measured part kept: 128 + SIGINT, as shells have it.
-const INTERRUPTED: u8 = 130;
-
 pub(crate) fn run(args: BenchArgs) -> ExitCode {
     let done = match args.command {
         BenchCommand::Quick(run) => overridden(voile_lab::quick(), &run)
@@ -301,20 +300,6 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
             ExitCode::from(code)
         }
     }
-}
-
-type Done = Result<(), (u8, String)>;
-
-fn failed(why: String) -> (u8, String) {
-    (1, why)
-}
-
-fn interrupted(why: String) -> (u8, String) {
-    (INTERRUPTED, why)
-}
-
-fn usage(why: String) -> (u8, String) {
-    (USAGE, why)
 }
 
 fn read(file: &Path) -> Result<Definition, (u8, String)> {
@@ -448,43 +433,6 @@ fn experiment(
     })?;
     keep(&outcome, goes_on)?;
     Ok(FinishedExperiment::Measured(Box::new(outcome.record)))
-}
-
-/// Program to measure: the given one, or this one.
-fn program(given: Option<&Path>) -> Result<PathBuf, (u8, String)> {
-    match given {
-        Some(path) => Ok(path.to_owned()),
-        None => std::env::current_exe()
-            .map_err(|e| failed(format!("cannot find the path of this program: {e}"))),
-    }
-}
-
-/// The command line, for the record. Leaves out paths of this machine, since they are private.
-fn command() -> String {
-    let mut agents = false;
-    let words = std::env::args().skip(1).map(|word| {
-        // The agent's token is private, too.
-        let agent = std::mem::replace(&mut agents, word == "--agent");
-        if agent || word.starts_with("--agent=") {
-            let at = word.find("--agent=").map_or(0, |_| "--agent=".len());
-            let end = word[at..].find('=').map_or(word.len(), |end| at + end);
-            return word[..end].to_owned();
-        }
-        let names_a_place = |name: &str| {
-            word.strip_prefix("--peer=")
-                .unwrap_or(&word)
-                .starts_with(name)
-        };
-        match ["envoy=", "fortio=", "nginx=", "haproxy=", "wrk=", "h2load="]
-            .into_iter()
-            .find(|name| names_a_place(name))
-        {
-            Some(name) => format!("{}PATH", &word[..word.find(name).unwrap_or(0) + name.len()]),
-            None => word,
-        }
-    });
-    let words = words.map(|word| voile_lab::without_places(&word));
-    format!("voile {}", words.collect::<Vec<_>>().join(" "))
 }
 
 fn agreement(comparison: &Comparison) -> Done {
@@ -631,19 +579,4 @@ fn list(peers: &[String]) -> Done {
         }
     }
     Ok(())
-}
-
-/// Progress (lines that begin with a carriage return) overwrites itself on a terminal; elsewhere it is lines.
-fn say(line: &str) {
-    let mut stderr = std::io::stderr();
-    let terminal = stderr.is_terminal();
-    let result = match line.strip_prefix('\r') {
-        Some(progress) if terminal => write!(stderr, "\r\x1b[2K{progress}"),
-        Some("") => Ok(()),
-        Some(progress) => writeln!(stderr, "{progress}"),
-        None if terminal => writeln!(stderr, "\r\x1b[2K{line}"),
-        None => writeln!(stderr, "{line}"),
-    };
-    // A closed stderr is no reason to stop measuring.
-    let _ = result.and_then(|()| stderr.flush());
 }

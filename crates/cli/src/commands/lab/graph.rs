@@ -1,18 +1,19 @@
 //! `voile graph`: service graphs, from text to pictures, meshes and running processes. One file per group of subcommands.
 
 mod draw;
+mod files;
 mod generate;
 mod mesh;
 mod run;
 mod serve;
 
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use voile_graph::{Graph, Probability, weigh};
-use voile_model::SourceFile;
+
+use crate::commands::lab::graph::files::{Outcome, read, say};
 
 /// Check, make, draw and run graphs of synthetic services.
 ///
@@ -65,40 +66,6 @@ pub(crate) fn run(args: GraphArgs) -> ExitCode {
             ExitCode::from(1)
         }
     }
-}
-
-/// Exit code, or an error message for people. The message is empty if the error was printed
-/// already.
-type Outcome = Result<ExitCode, String>;
-
-/// Reads a graph; its problems go to standard error.
-fn read(path: &Path) -> Result<Graph, String> {
-    parse(&load(path), true)
-}
-
-/// Reads a graph as `read` does, but says only what is an error: for the many processes of one graph.
-fn read_quietly(path: &Path) -> Result<Graph, String> {
-    parse(&load(path), false)
-}
-
-fn load(path: &Path) -> SourceFile {
-    let name = path.to_string_lossy().into_owned();
-    match voile_model::files::read_text(path) {
-        Ok(text) => SourceFile::new(name, text),
-        Err(reason) => SourceFile::unreadable(name, reason),
-    }
-}
-
-fn parse(file: &SourceFile, warn: bool) -> Result<Graph, String> {
-    let (graph, problems) = voile_graph::read(file);
-    for problem in problems.iter().filter(|problem| warn || problem.is_error()) {
-        eprintln!("{problem}");
-    }
-    graph.ok_or_else(|| {
-        let errors = problems.iter().filter(|problem| problem.is_error()).count();
-        let s = if errors == 1 { "" } else { "s" };
-        format!("{}: {errors} error{s}", file.name)
-    })
 }
 
 fn check(args: &Check) -> Outcome {
@@ -176,15 +143,4 @@ fn json(graph: &Graph) -> String {
         "certain": !graph.services.iter().any(chance),
     });
     format!("{checked:#}\n")
-}
-
-/// Writes to standard output. A reader that has seen enough (`| head`) is no error.
-fn say(text: &str) -> Outcome {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write: {error}"))
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
 }

@@ -6,8 +6,8 @@ use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use super::algorithm::Algorithm;
-use super::cache::{HashedKeyHasher, hash};
 use super::limits::{MAX_HEADER_BYTES, MAX_HEADERS};
+use crate::tokens::hash::{HashedKeyHasher, hash};
 
 /// The parts of a token's header that verification needs.
 #[derive(Debug, Clone)]

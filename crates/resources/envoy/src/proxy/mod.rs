@@ -5,6 +5,7 @@ mod actions;
 pub(crate) mod cluster;
 mod gateway;
 mod inbound;
+mod keys;
 mod manager;
 pub(crate) mod names;
 mod outbound;
@@ -21,13 +22,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 use voile_model::mesh::{
-    DestinationRule, KeySource, Mesh, MeshService, RequestAuthentication, Routing, RuleClient,
-    ServicesByHost, Subject, TokenRule, Workload,
+    DestinationRule, Mesh, MeshService, Routing, RuleClient, ServicesByHost, Subject, Workload,
 };
 use voile_model::{Labels, Namespace, Port, ResourceName, ServiceKey};
 
 use crate::PeerIdentity;
 use crate::limit::{Limit, LimitName};
+pub use crate::proxy::keys::Keys;
+pub use crate::proxy::keys::WrittenKeys;
 pub(crate) use cluster::ClusterTarget;
 pub use tls::{IDENTITY, ROOT, identity_secret, root_secret};
 
@@ -42,25 +44,6 @@ pub enum InterceptMode {
     None,
     /// The kernel redirects them, by Istio's rules.
     Redirect,
-}
-
-/// Source of token issuers' keys.
-pub trait Keys {
-    /// A rule's key set (JSON); none where nobody knows it.
-    fn of(&self, resource: &RequestAuthentication, rule: &TokenRule) -> Option<Arc<str>>;
-}
-
-/// Only those that are written into the resources.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct WrittenKeys;
-
-impl Keys for WrittenKeys {
-    fn of(&self, _: &RequestAuthentication, rule: &TokenRule) -> Option<Arc<str>> {
-        match &rule.keys {
-            KeySource::Inline(keys) => Some(keys.clone()),
-            KeySource::Uri(_) | KeySource::Discovery => None,
-        }
-    }
 }
 
 /// All that what a workload's application calls depends on, besides the mesh: workloads of one scope are told the same of it.

@@ -12,9 +12,10 @@ use voile_model::mesh::{
 use voile_policy::authorization::{Action, Policy, TrustDomains};
 use voile_policy::tokens::KeySet;
 
+use super::ClusterTarget;
 use super::names::ClusterTraffic;
-use super::{ClusterTarget, Keys};
 use crate::limit::{Limit, LimitName};
+use crate::proxy::keys::Keys;
 use crate::{CUSTOM_PREFIX, Layer, PeerIdentity, Translation, custom_filter, token_filter};
 
 /// A key set by which nobody signs: tokens of an issuer whose keys are not known are refused. Envoy takes no empty set, and refuses all

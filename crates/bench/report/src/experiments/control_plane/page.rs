@@ -7,13 +7,14 @@ use super::growth::{GROWING, ISTIOD};
 use super::{ControlPlaneRecord, Size, row, shown};
 use crate::html;
 use crate::page::{begin, end, table, words};
-use crate::plots::Plot;
+use crate::plots::plot::Plot;
 use crate::record::Estimate;
 use crate::svg::{Frame, PlotPoint, Scale, Series, lines};
 use crate::words::escape;
 
 /// Dimension of a curve, and the mesh's size along it.
 type Along = (&'static str, fn(&Size) -> f64);
+
 const ALONG: [Along; 4] = [
     ("services", |size| f64::from(size.services)),
     ("workloads", |size| f64::from(size.workloads)),

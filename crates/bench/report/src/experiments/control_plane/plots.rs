@@ -3,12 +3,13 @@
 use super::page::shower;
 use super::{ControlPlaneRecord, Figure};
 use crate::page::with_plots;
-use crate::plots::{Plot, Section};
+use crate::plots::plot::{Plot, Section};
 use crate::record::Estimate;
 use crate::svg::{PlotBar, bars};
 
 /// Values that are so many times apart are not drawn by one scale: the small one would be no bar.
 const APART: f64 = 50.0;
+
 /// More plots than this are folded: the table has the same figures.
 const MANY: usize = 6;
 

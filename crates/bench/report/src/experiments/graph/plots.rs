@@ -3,7 +3,7 @@
 use super::parts::{GraphFigures, PairedFigure};
 use super::{GraphRecord, GraphSlice};
 use crate::page::with_plots;
-use crate::plots::{Plot, Section};
+use crate::plots::plot::{Plot, Section};
 use crate::record::Estimate;
 use crate::statistics::estimate;
 use crate::svg::{Frame, PlotBar, PlotPoint, Scale, Series, bars, lines};
@@ -11,8 +11,11 @@ use crate::words::{bytes, duration, micro};
 
 /// Largest number of services or calls in a plot. Longer plots are unreadable: the dearest are drawn, the table has all.
 const MOST: usize = 20;
+
 const WITHOUT: &str = "c-baseline";
+
 const WITH: &str = "c-voile";
+
 const SIDECAR: &str = "c-other";
 
 type Read = fn(&GraphSlice) -> f64;

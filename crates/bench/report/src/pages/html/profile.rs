@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::plots::brief;
+use crate::plots::plot::brief;
 use crate::profile::Profile;
 use crate::record::Record;
 use crate::svg::flame;

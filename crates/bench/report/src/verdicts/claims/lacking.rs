@@ -1,14 +1,16 @@
 //! Reasons why a claim cannot be judged: slices too short for its percentile, a cell without valid slices, or a missing cell.
 //! Each reason has its own remedy, so the reasons are kept apart.
 
-use super::Claim;
+use crate::record::claims::Claim;
 use crate::record::{CellKey, Record, Summary};
 use crate::words::load_title;
 
 /// Nothing of the kind was measured, or no slice of it counts.
 const NONE: &str = "no valid slice of such a cell";
+
 /// Reason if every cell has the figure, but never in the same round.
 const NO_ROUND: &str = "no round in which all cells that it takes have a valid slice";
+
 /// Prefix of the names of figures over the baseline.
 const ADDED: &str = "added_us.";
 

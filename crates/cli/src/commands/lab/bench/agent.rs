@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use voile_lab::{AgentAddress, AgentSettings, Token};
 
-use super::{Done, failed, program, usage};
+use crate::commands::lab::bench::outcome::{Done, failed, program, usage};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct BenchAgentArgs {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use voile_lab::MeshSize;
 use voile_report::control_plane::ControlPlaneRecord;
 
-use super::{Done, command, failed, interrupted, program, say};
+use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct BenchControlPlaneArgs {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Done, command, failed, interrupted, program, say};
+use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct BenchGraphArgs {

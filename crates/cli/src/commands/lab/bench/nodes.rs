@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Done, command, control_plane, failed, interrupted, program, say, usage};
+use super::control_plane;
+use crate::commands::lab::bench::outcome::{
+    Done, command, failed, interrupted, program, say, usage,
+};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct BenchNodesArgs {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Done, command, failed, interrupted, program, say};
+use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
 
 /// Policies, rounds.
 #[derive(Debug, clap::Args)]

@@ -2,8 +2,9 @@
 
 use voile_report::record::Record;
 
+use super::BenchOptions;
 use super::several::{RecordFolders, run_all};
-use super::{BenchOptions, Done, usage};
+use crate::commands::lab::bench::outcome::{Done, usage};
 
 /// Options of a preset.
 #[derive(Debug, clap::Args)]

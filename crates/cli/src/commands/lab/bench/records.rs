@@ -9,7 +9,7 @@ use voile_report::plots::Plot;
 use voile_report::record::Record;
 use voile_report::summarise::summarise;
 
-use super::{Done, USAGE, failed, usage};
+use crate::commands::lab::bench::outcome::{Done, USAGE, failed, usage};
 
 /// Two records beside each other.
 #[derive(Debug, clap::Args)]

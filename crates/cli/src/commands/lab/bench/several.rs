@@ -7,9 +7,8 @@ use std::time::Duration;
 use voile_lab::{Definition, RecordKeeping};
 use voile_report::record::Record;
 
-use super::{
-    BenchOptions, Done, FinishedExperiment, experiment, failed, keeping, overridden, usage,
-};
+use super::{BenchOptions, FinishedExperiment, experiment, keeping, overridden};
+use crate::commands::lab::bench::outcome::{Done, failed, usage};
 
 /// A folder with a record's folder in it for each experiment, by its name.
 pub(super) struct RecordFolders(PathBuf);

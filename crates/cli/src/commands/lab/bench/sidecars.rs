@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Done, command, control_plane, failed, interrupted, program, say};
+use super::control_plane;
+use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct BenchSidecarsArgs {
@@ -78,6 +79,7 @@ fn meshes(text: &str) -> Result<Meshes, String> {
 
 /// Life of certificates that are to be renewed within a minute: half of it is when that begins.
 const ROTATING_TTL: Duration = Duration::from_secs(120);
+
 /// So long every one of them is renewed at least once.
 const ROTATING_LOAD: Duration = Duration::from_secs(90);
 

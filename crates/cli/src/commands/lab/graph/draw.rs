@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use voile_graph::draw;
 
+use crate::commands::lab::graph::files;
+
 /// Draw a graph as SVG, or as DOT for Graphviz.
 ///
 /// The SVG is self-contained, and follows the light or dark theme. Hovering over a service shows its script. Boxes name
@@ -33,8 +35,8 @@ enum Format {
     Dot,
 }
 
-pub(super) fn run(args: &GraphDrawArgs) -> super::Outcome {
-    let graph = super::read(&args.file)?;
+pub(super) fn run(args: &GraphDrawArgs) -> files::Outcome {
+    let graph = files::read(&args.file)?;
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy();
     let title = args.title.as_deref().unwrap_or(&name);
     let picture = match args.format {
@@ -42,7 +44,7 @@ pub(super) fn run(args: &GraphDrawArgs) -> super::Outcome {
         Format::Dot => draw::dot(&graph),
     };
     match &args.output {
-        None => super::say(&picture),
+        None => files::say(&picture),
         Some(path) => std::fs::write(path, picture)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("cannot write {}: {error}", path.display())),

@@ -6,6 +6,8 @@ use clap::ValueEnum;
 use voile_graph::generate::{GraphShape, ShapeKind, generate};
 use voile_graph::{Probability, ScriptStep, ServiceProtocol, size, to_yaml};
 
+use crate::commands::lab::graph::files;
+
 /// Make a graph of a chosen shape, as YAML on standard output.
 ///
 /// The same options give the same graph. Istio's load-test shape of 19 services:
@@ -81,7 +83,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}`: expected a duration such as 200us or 5ms"))
 }
 
-pub(super) fn run(args: &GraphGenerateArgs) -> super::Outcome {
+pub(super) fn run(args: &GraphGenerateArgs) -> files::Outcome {
     let plan = GraphShape {
         shape: match args.shape {
             ShapeOption::Tree => ShapeKind::Tree(args.branches.clone()),
@@ -110,5 +112,5 @@ pub(super) fn run(args: &GraphGenerateArgs) -> super::Outcome {
         .collect(),
         seed: args.seed,
     };
-    super::say(&to_yaml(&generate(&plan)?))
+    files::say(&to_yaml(&generate(&plan)?))
 }

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use voile_graph::mesh::{self, MeshOptions, Mtls};
 
+use crate::commands::lab::graph::files;
+
 /// Write a graph as a folder that `voile up` runs.
 ///
 /// Writes for each service a file with ServiceAccount, ConfigMap (its part of the graph), Service, Deployment and
@@ -55,8 +57,8 @@ enum Mode {
     Disable,
 }
 
-pub(super) fn run(args: &GraphMeshArgs) -> super::Outcome {
-    let graph = super::read(&args.file)?;
+pub(super) fn run(args: &GraphMeshArgs) -> files::Outcome {
+    let graph = files::read(&args.file)?;
     if !voile_model::names::is_dns_label(&args.namespace) {
         return Err(format!(
             "`{}` is not the name of a namespace",

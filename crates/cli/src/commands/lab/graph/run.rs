@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use voile_synthetic::RunOptions;
 
+use crate::commands::lab::graph::files;
+
 /// Run all services of a graph on this machine, without a mesh.
 ///
 /// Each replica is a process on 127.0.0.1 that calls the others directly: the baseline that a mesh is compared with.
@@ -26,8 +28,8 @@ pub(super) struct GraphRunArgs {
     once_ready: Option<String>,
 }
 
-pub(super) fn run(args: GraphRunArgs) -> super::Outcome {
-    let graph = super::read(&args.file)?;
+pub(super) fn run(args: GraphRunArgs) -> files::Outcome {
+    let graph = files::read(&args.file)?;
     let options = RunOptions {
         graph,
         file: args.file,

@@ -9,6 +9,8 @@ use std::time::Duration;
 use voile_model::SourceFile;
 use voile_synthetic::{ServeOptions, serve};
 
+use crate::commands::lab::graph::files;
+
 /// Run one service of a graph.
 ///
 /// Serves HTTP/1.1, HTTP/2 without TLS, and gRPC (voile.graph.v1.Service/Call) on one port; every request runs the
@@ -64,12 +66,12 @@ fn at(text: &str) -> Result<(String, Vec<SocketAddr>), String> {
     Ok((name.to_owned(), addresses))
 }
 
-pub(super) fn run(args: GraphServeArgs) -> super::Outcome {
+pub(super) fn run(args: GraphServeArgs) -> files::Outcome {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let graph = match (args.graph, variable("VOILE_GRAPH"), variable("CONFIG_PATH")) {
-        (Some(path), _, _) => super::read_quietly(&path)?,
-        (None, Some(text), _) => super::parse(&SourceFile::new("$VOILE_GRAPH", text), false)?,
-        (None, None, Some(path)) => super::read_quietly(path.as_ref())?,
+        (Some(path), _, _) => files::read_quietly(&path)?,
+        (None, Some(text), _) => files::parse(&SourceFile::new("$VOILE_GRAPH", text), false)?,
+        (None, None, Some(path)) => files::read_quietly(path.as_ref())?,
         (None, None, None) => return Err("no graph: use --graph FILE".to_owned()),
     };
     let name = args
