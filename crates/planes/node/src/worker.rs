@@ -1,6 +1,10 @@
 //! A worker thread that carries connections, with its own runtime, pools and counters. It reads a [`RegistryView`] that never
 //! changes. With a newer view it checks the policies of every inbound connection again.
 
+mod event_loop;
+
+pub(crate) use event_loop::run;
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -11,9 +15,7 @@ use std::time::{Duration, Instant};
 
 use slab::Slab;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::task::LocalSet;
 use voile_hbone::Gateways;
-use voile_http2::source_number;
 use voile_identity::Identity;
 use voile_memory::{ShedOrder, SourceConnections};
 use voile_model::ServiceKey;
@@ -21,10 +23,11 @@ use voile_proto::type_url;
 use voile_telemetry::{Shard, Snapshot};
 use voile_xds::client::XdsClient;
 
+use crate::connections::close_reasons::{CERT_REVOKED, DENY};
+use crate::connections::tunnel_pool::Pool;
 use crate::dispatch::Load;
-use crate::memory::{CONNECTION_BYTES, LARGE, NodeMemory};
+use crate::memory::{LARGE, NodeMemory};
 use crate::names::{NameLookup, Resolved};
-use crate::outbound::{CERT_REVOKED, DENY, Pool};
 use crate::pod::{Pod, PodLife};
 use crate::policy::{Denial, JudgedConnection, PeerAttributes};
 use crate::registry::{DiscoveryRequest, Registry, RegistryView, Resident, Subscription};
@@ -543,20 +546,6 @@ impl NodeWorker {
         }
     }
 
-    /// Counts a connection until the value is dropped.
-    fn list(self: &Rc<Self>, source: IpAddr, load: Load) -> ConnectionPermit {
-        let ceiling = &self.memory.ceiling;
-        ceiling.accepted();
-        ConnectionPermit {
-            worker: Rc::clone(self),
-            number: match ceiling.is_set() {
-                true => self.connections.begin(source_number(source, "")),
-                false => SourceConnections::UNLISTED,
-            },
-            _load: load,
-        }
-    }
-
     /// Ends the largest holders of memory.
     fn shed(&self, order: ShedOrder) {
         let (freed, mut ended) = self.pool.blocks().shed(order.bytes, LARGE);
@@ -573,97 +562,6 @@ impl NodeWorker {
             );
         }
     }
-
-    fn begin(self: &Rc<Self>, job: Job) {
-        match job {
-            Job::Homes(homes) => *self.homes.borrow_mut() = homes,
-            Job::Relieve => self.pool.close_idle(),
-            Job::Shed(order) => self.shed(order),
-            Job::Scrape(answer) => {
-                // The asking side may be gone.
-                let _ = answer.send(self.figures());
-            }
-            Job::Accepted {
-                pod,
-                door,
-                stream,
-                peer,
-                load,
-            } => {
-                let stream = match tokio::net::TcpStream::from_std(stream) {
-                    Ok(stream) => stream,
-                    Err(error) => {
-                        tracing::debug!(%error, "cannot serve a connection");
-                        return;
-                    }
-                };
-                let canonical = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-                let permit = self.list(canonical.ip(), load);
-                let (worker, number) = (Rc::clone(self), permit.number);
-                // Each a task of its own kind: one for all would be as large as the largest.
-                let task = match door {
-                    PodListener::Outbound => tokio::task::spawn_local(async move {
-                        crate::outbound::serve(&permit.worker, &pod, stream, canonical).await;
-                    }),
-                    PodListener::Tunnel => tokio::task::spawn_local(async move {
-                        crate::inbound::tunnels(&permit.worker, &pod, stream, canonical).await;
-                    }),
-                    PodListener::Plaintext => tokio::task::spawn_local(async move {
-                        crate::inbound::plaintext(&permit.worker, &pod, stream, canonical).await;
-                    }),
-                };
-                worker.connections.started(number, task.abort_handle());
-            }
-        }
-    }
-}
-
-/// A connection's place in the worker's load and list; dropping it gives the place back.
-struct ConnectionPermit {
-    worker: Rc<NodeWorker>,
-    number: usize,
-    _load: Load,
-}
-
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        self.worker.connections.end(self.number);
-        self.worker.pool.blocks().freed(CONNECTION_BYTES);
-    }
-}
-
-/// Runs a worker on the calling thread until its inbox is closed.
-pub(crate) fn run(
-    mut inbox: mpsc::UnboundedReceiver<Job>,
-    mut changes: watch::Receiver<Arc<RegistryView>>,
-    asker: ControlPlaneClient,
-    memory: Arc<NodeMemory>,
-) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let local = LocalSet::new();
-    local.block_on(&runtime, async move {
-        let first = Arc::clone(&changes.borrow_and_update());
-        let worker = Rc::new(NodeWorker::new(first, changes.clone(), asker, memory));
-        loop {
-            tokio::select! {
-                biased;
-                changed = changes.changed() => match changed {
-                    Ok(()) => {
-                        let view = Arc::clone(&changes.borrow_and_update());
-                        worker.obey(view);
-                    }
-                    Err(_) => return,
-                },
-                job = inbox.recv() => match job {
-                    Some(job) => worker.begin(job),
-                    None => return,
-                },
-            }
-        }
-    });
-    Ok(())
 }
 
 #[cfg(test)]

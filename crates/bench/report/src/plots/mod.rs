@@ -7,7 +7,6 @@ pub(crate) mod plot;
 mod sweeps;
 mod time;
 
-
 pub use crate::plots::plot::Plot;
 pub use crate::plots::plot::Section;
 use crate::plots::plot::name_once;

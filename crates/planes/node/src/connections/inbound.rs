@@ -20,8 +20,8 @@ use voile_transport::{
     TLS_HANDSHAKE_TIMEOUT, TcpIo, TransportStream, accept_tls, alpn, proxy_protocol, reset,
 };
 
+use crate::connections::close_reasons::CONNECT;
 use crate::memory::CONNECTION_BYTES;
-use crate::outbound::CONNECT;
 use crate::plaintext::{PlainArrival, call, carry};
 use crate::pod::{Pod, PodLife};
 use crate::records::{ConnectionParties, Record};
@@ -219,7 +219,9 @@ struct TunnelTarget {
 type Nowhere = (u16, &'static str);
 
 const BAD_REQUEST: u16 = 400;
+
 const DENIED: u16 = 401;
+
 const UNAVAILABLE: u16 = 503;
 
 impl CalledTarget {

@@ -20,6 +20,8 @@ use voile_transport::{
     connect_tls_within, reset,
 };
 
+use crate::connections::close_reasons::{CERT_REVOKED, CONNECT, DENY, IDENTITY_ERROR};
+use crate::connections::tunnel_pool::{OutboundError, TunnelKey};
 use crate::plaintext::{PlainArrival, call, carry};
 use crate::pod::{Pod, PodLife};
 use crate::records::{ConnectionParties, Record};
@@ -29,9 +31,6 @@ use crate::same_node;
 use crate::tunnel::{self, TunnelEnd};
 use crate::verified_peers::{PeerBond, ProvenPeer, REVOKED};
 use crate::worker::{NodeWorker, WorkerView, own};
-
-/// Stands for no idle limit of a relay: the kernel's keep-alive notices a peer that is gone.
-pub(crate) const NO_IDLE_LIMIT: Duration = Duration::from_hours(24 * 365);
 
 /// Endpoints of a service whose names are looked up for one connection, until one leads somewhere. Its client waits meanwhile.
 const MAX_NAMES_TRIED: usize = 3;
@@ -44,43 +43,16 @@ const WAYPOINT_PAUSES: [Duration; 4] = [
     Duration::from_millis(160),
     Duration::from_millis(640),
 ];
+
 /// A waypoint's answer for a destination that it does not know.
 const NOT_FOUND: u16 = 404;
 
-/// ztunnel's words for failures.
-pub(crate) const CONNECT: &str = "CONNECT";
-pub(crate) const DENY: &str = "DENY";
 const TLS_FAILURE: &str = "TLS_FAILURE";
+
 const HANDSHAKE_FAILURE: &str = "H2_HANDSHAKE_FAILURE";
-pub(crate) const IDENTITY_ERROR: &str = "IDENTITY_ERROR";
+
 /// A proxy's port does not answer: often a firewall drops the packets.
 const NETWORK_POLICY: &str = "NETWORK_POLICY";
-pub(crate) const CERT_REVOKED: &str = "CERT_REVOKED";
-
-/// Key by which tunnels share a connection.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct TunnelKey {
-    /// The pod that calls: its sockets are its own.
-    place: (u64, u64),
-    identity: Identity,
-    expected: Vec<Identity>,
-    to: SocketAddr,
-    source: IpAddr,
-}
-
-/// Why there is no connection.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{reason}")]
-pub(crate) struct OutboundError {
-    /// ztunnel's word for it.
-    pub(crate) flags: &'static str,
-    pub(crate) reason: Arc<str>,
-    /// The other proxy does not know the destination.
-    unknown_there: bool,
-}
-
-/// The connections to other proxies.
-pub(crate) type Pool = voile_hbone::Pool<TunnelKey, OutboundError>;
 
 /// A pod's tunnel connections take no more tunnels when the pod leaves. They are cut when the pod is gone, or when
 /// the peer's certificate is revoked.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use voile_transport::{RelayEnd, TcpIo, TransportStream, original_destination, relay, reset};
 
-use crate::outbound::{CONNECT, NO_IDLE_LIMIT};
+use crate::connections::close_reasons::{CONNECT, NO_IDLE_LIMIT};
 use crate::pod::{Pod, keep_alive};
 use crate::records::Record;
 use crate::worker::NodeWorker;

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use voile_telemetry::{Reporter, Security};
 use voile_transport::{RelayEnd, TcpIo, TransportStream, relay, reset};
 
-use crate::outbound::{CERT_REVOKED, CONNECT, IDENTITY_ERROR, NO_IDLE_LIMIT};
+use crate::connections::close_reasons::{CERT_REVOKED, CONNECT, IDENTITY_ERROR, NO_IDLE_LIMIT};
 use crate::pod::{Pod, PodLife};
 use crate::records::{ConnectionParties, Record};
 use crate::registry::Resident;

@@ -8,10 +8,11 @@ use tokio::task::AbortHandle;
 use voile_transport::ACCEPT_PAUSE;
 use voile_transport::handover::{IncumbentProcess, Lent};
 
-use super::admin;
+use super::admin_pages::admin;
+use super::discovery::state::Control;
+use super::network::dns;
 use super::shutdown::ShutdownRequest;
-use super::state::Control;
-use super::{Pages, dns};
+use crate::control::own_sockets::Pages;
 
 /// The pages being served, and their sockets for a successor.
 pub(super) struct PageListeners {

@@ -6,23 +6,15 @@ mod collector;
 mod discovery;
 mod handover;
 mod network;
+mod options;
+mod own_sockets;
 mod recorders;
 mod shutdown;
-
-use discovery::{
-    compiler, credentials, destinations, external_hosts, followed_subscriptions, names, state,
-    unknown_callers,
-};
-
-use network::{accept, capture_check, datagrams, dns, sockets};
-
-use admin_pages::{admin, application_metrics, dump, health, metrics, page_opening, probers};
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,170 +28,29 @@ use voile_dns::{Resolver, Upstreams};
 use voile_identity::{
     CertificateClient, CertificateStore, ClientSettings, mesh_client_config, mesh_server_config,
 };
-use voile_model::TrustDomain;
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
-use voile_telemetry::logging::LogLevelHandle;
 use voile_transport as transport;
-use voile_transport::CaptureExemption;
 use voile_transport::alpn;
-use voile_transport::handover::{self as succession, HandoverError, InheritedSockets, Predecessor};
 use voile_xds::client::{ClientConfig, Update, XdsClient};
-use voile_xds::wire::HealthProbe;
 
-pub use application_metrics::ApplicationMetrics;
-pub use probers::Probers;
-
-use crate::worker::{
-    self, FromWorker, Ledger, ProxyLimits, Redirected, Tls, WorkerAccount, WorkerInputs,
-};
-use accept::{Dispatcher, WorkerHandle};
-use credentials::Credentials;
-use page_opening::{PageOpening, StartDns};
+use crate::control::admin_pages::health::AskForHealth;
+use crate::control::discovery::discovery_state::DiscoveryState;
+use crate::control::own_sockets::Pages;
+use crate::worker::{self, FromWorker, Ledger, Redirected, Tls, WorkerAccount, WorkerInputs};
+pub use admin_pages::application_metrics::ApplicationMetrics;
+use admin_pages::health;
+use admin_pages::page_opening::{PageOpening, StartDns};
+pub use admin_pages::probers::Probers;
+use discovery::credentials::Credentials;
+use discovery::state::Control;
+use discovery::{compiler, destinations, names};
+use network::accept::{Dispatcher, WorkerHandle};
+use network::{dns, sockets};
+use options::SERVICE_IDLE;
+pub use options::{CapturePorts, ExternalResolver, Membership, ProxyOptions, RunError};
 use recorders::{PendingRecorders, Recorders};
 use shutdown::ShutdownRequest;
-use sockets::ListenerDirection;
-use state::{Control, DiscoveryState};
-
-/// Settings of a proxy.
-#[derive(Debug)]
-pub struct ProxyOptions {
-    /// `namespace/name` of the workload it stands for.
-    pub workload: String,
-    /// Group by which the workload joins the mesh; without it the mesh knows the workload.
-    pub membership: Option<Membership>,
-    /// True if programs may be run that the group's probe names.
-    pub exec_probes: bool,
-    /// `https://host:port` of each control plane: any will do.
-    pub control: Vec<String>,
-    /// `https://host:port` of a certificate authority beside the control plane, and the trust domain of its certificates.
-    pub authority: Option<(String, TrustDomain)>,
-    /// PEM file of the mesh's root.
-    pub root_cert: PathBuf,
-    /// Service-account token, read anew whenever it is needed.
-    pub token_file: Option<PathBuf>,
-    /// Single-use join token for the first certificate.
-    pub join_token_file: Option<PathBuf>,
-    /// Admin pages (15000).
-    pub admin: SocketAddr,
-    /// Metrics (15020).
-    pub metrics: SocketAddr,
-    /// Readiness (15021).
-    pub readiness: SocketAddr,
-    /// Threads that carry traffic.
-    pub workers: usize,
-    /// Time that requests in flight may take at shutdown.
-    pub drain_timeout: Duration,
-    /// Address of the DNS server, if there is one.
-    pub dns: Option<SocketAddr>,
-    /// Resolver of names outside the mesh.
-    pub resolver: ExternalResolver,
-    /// Time that requests in flight may take after a handover to another process.
-    pub handover_drain_timeout: Duration,
-    /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
-    pub handover: Option<PathBuf>,
-    /// Limits of the proxy.
-    pub limits: ProxyLimits,
-    /// Time after which an unused subscription ends; `None` leaves it to the configuration.
-    pub service_idle: Option<Duration>,
-    /// Changes the log's level.
-    pub log: Option<LogLevelHandle>,
-    /// Addresses of redirected connections; `None` without redirection.
-    pub capture: Option<CapturePorts>,
-    /// The pod's own addresses: not ready before the kernel redirects connections to them. Empty: no check.
-    pub captured_addresses: Vec<IpAddr>,
-    /// Probes of the application that the metrics port serves.
-    pub probers: Probers,
-    /// Metrics of the application that the metrics port serves, too.
-    pub application_metrics: Option<ApplicationMetrics>,
-    /// True for a gateway: no workload is behind it, and it takes connections from outside.
-    pub gateway: bool,
-    /// True for a waypoint: it takes tunnels to its destinations, and nothing else.
-    pub waypoint: bool,
-}
-
-/// WorkloadGroup of a workload that joins by itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Membership {
-    /// The group's name, in the workload's namespace.
-    pub group: String,
-    /// Address of the workload.
-    pub address: IpAddr,
-}
-
-/// Resolver of names outside the mesh.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExternalResolver {
-    /// The servers of `/etc/resolv.conf`.
-    System,
-    /// This one.
-    Server(SocketAddr),
-    /// No resolver: names outside the mesh do not exist.
-    Nowhere,
-}
-
-/// Addresses to which the kernel redirects the connections of our pod. An IPv4 wildcard stands for IPv6's,
-/// too.
-#[derive(Debug, Clone, Copy)]
-pub struct CapturePorts {
-    /// Outbound connections of the application (15001).
-    pub outbound: SocketAddr,
-    /// Inbound connections to the application (15006).
-    pub inbound: SocketAddr,
-    /// Tunnels of node proxies and other sidecars to the application (15008), which are not redirected.
-    pub tunnels: SocketAddr,
-    /// How the redirect rules recognise the proxy's own connections.
-    pub exemption: CaptureExemption,
-    /// The application is called from its client's own address. Needs [`CaptureExemption::Marks`].
-    pub keeps_source: bool,
-}
-
-impl ProxyOptions {
-    /// How redirect rules recognise the proxy's own connections; `None` without capture.
-    fn exemption(&self) -> Option<CaptureExemption> {
-        self.capture.map(|capture| capture.exemption)
-    }
-}
-
-/// Why a proxy cannot run.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// An address of its own pages cannot be bound.
-    #[error("cannot listen on {address} ({purpose}): {error}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// What for.
-        purpose: &'static str,
-        /// The kernel's word.
-        error: io::Error,
-    },
-    /// The option makes no sense.
-    #[error("{0}")]
-    Option(String),
-    /// The running proxy did not hand over, or this one was not fit to take over.
-    #[error("handover: {0}")]
-    Handover(String),
-    /// Threads, runtimes, descriptors.
-    #[error("cannot start: {0}")]
-    Start(#[from] io::Error),
-    /// TLS cannot be set up.
-    #[error("cannot set up TLS: {0}")]
-    Tls(#[from] voile_identity::KeyError),
-}
-
-impl From<HandoverError> for RunError {
-    fn from(error: HandoverError) -> Self {
-        Self::Handover(error.to_string())
-    }
-}
-
-/// Time after which the subscription to an unused service, host name or caller ends, by default. Asking again costs a round
-/// trip to the control plane (milliseconds) and the handshakes of new connections. A subscription costs some kilobytes, and
-/// a push for each of its changes. Jobs that run every minute or few keep their subscriptions; those of a start, of a single
-/// use or of another release end. The time is above the 30 s that our DNS answers last and the 60 s that idle connections
-/// do.
-const SERVICE_IDLE: Duration = Duration::from_mins(5);
 
 /// Largest number of workers.
 const MAX_WORKERS: usize = 256;
@@ -277,124 +128,6 @@ pub fn run(options: ProxyOptions) -> Result<(), RunError> {
     // The workers are gone, and their last records are on their way.
     local.block_on(&runtime, remains.finish());
     Ok(())
-}
-
-/// The proxy's own listening sockets, bound first: a user who starts two proxies on one address sees the
-/// error at once.
-struct Pages {
-    admin: std::net::TcpListener,
-    metrics: std::net::TcpListener,
-    readiness: std::net::TcpListener,
-    captured: Vec<(ListenerDirection, SocketAddr, std::net::TcpListener)>,
-    dns: Option<dns::BoundDnsSockets>,
-    /// The other listening sockets of the process before us.
-    inherited: InheritedSockets,
-    predecessor: Option<Predecessor>,
-}
-
-impl Pages {
-    fn bind(options: &ProxyOptions) -> Result<Self, RunError> {
-        let (predecessor, mut inherited) = match &options.handover {
-            Some(path) => succession::take_over(path, &options.workload)?,
-            None => (None, InheritedSockets::default()),
-        };
-        let captured = match options.capture {
-            None => Vec::new(),
-            Some(capture) => bind_captured(capture, &mut inherited)?,
-        };
-        let dns = match options.dns {
-            None => None,
-            Some(at) => Some(dns::BoundDnsSockets::new(
-                at,
-                options.capture.is_some(),
-                &mut inherited,
-            )?),
-        };
-        let mut bind = |address, purpose| {
-            inherited
-                .bind(purpose, address)
-                .map_err(|error| RunError::Bind {
-                    address,
-                    purpose,
-                    error,
-                })
-        };
-        Ok(Self {
-            admin: bind(options.admin, "admin")?,
-            metrics: bind(options.metrics, "metrics")?,
-            readiness: bind(options.readiness, "readiness")?,
-            dns,
-            captured,
-            inherited,
-            predecessor,
-        })
-    }
-
-    fn capture_ports(&self) -> Vec<u16> {
-        let mut ports: Vec<u16> = self.captured.iter().map(|(_, at, _)| at.port()).collect();
-        ports.dedup();
-        ports
-    }
-}
-
-/// The sockets to which the kernel redirects, for both families where the machine has both.
-fn bind_captured(
-    capture: CapturePorts,
-    inherited: &mut InheritedSockets,
-) -> Result<Vec<(ListenerDirection, SocketAddr, std::net::TcpListener)>, RunError> {
-    if capture.exemption == CaptureExemption::Marks {
-        transport::may_mark().map_err(|error| {
-            RunError::Option(format!(
-                "--capture redirect: cannot mark sockets ({error}); it needs CAP_NET_ADMIN in its network namespace. \
-                 `--capture redirect-by-user` needs no capability"
-            ))
-        })?;
-    }
-    if capture.keeps_source {
-        transport::may_be_transparent().map_err(|error| {
-            RunError::Option(format!(
-                "--capture tproxy: cannot call from a client's address ({error}); it needs CAP_NET_ADMIN in its network namespace and a kernel with IP_TRANSPARENT"
-            ))
-        })?;
-    }
-    let all = [
-        (
-            ListenerDirection::CapturedOutbound,
-            capture.outbound,
-            "captured outbound",
-        ),
-        (
-            ListenerDirection::CapturedInbound,
-            capture.inbound,
-            "captured inbound",
-        ),
-        (ListenerDirection::Tunnels, capture.tunnels, "HBONE tunnels"),
-    ];
-    let mut bound = Vec::new();
-    for (direction, address, purpose) in all {
-        let failed = |address, error| RunError::Bind {
-            address,
-            purpose,
-            error,
-        };
-        let socket = inherited
-            .bind(direction.role(), address)
-            .map_err(|error| failed(address, error))?;
-        let address = socket.local_addr()?;
-        bound.push((direction, address, socket));
-        if address.is_ipv4() && address.ip().is_unspecified() {
-            let sixth = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
-            match inherited.bind(direction.role(), sixth) {
-                Ok(socket) => bound.push((direction, sixth, socket)),
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                    return Err(failed(sixth, error));
-                }
-                // A machine without IPv6 redirects none.
-                Err(error) => tracing::debug!(%sixth, %error, "IPv6 connections are not captured"),
-            }
-        }
-    }
-    Ok(bound)
 }
 
 type Threads = Vec<std::thread::JoinHandle<()>>;
@@ -549,9 +282,6 @@ async fn control(
     shutdown::drain(&control, &ending, &dispatcher, &mut signals).await;
     Ok(control.borrow_mut().end_recording())
 }
-
-/// Sender of the application's health probe.
-type AskForHealth = watch::Sender<Option<HealthProbe>>;
 
 /// Starts the probes of the application, by the configuration to come.
 fn health_of(options: &ProxyOptions, client: &XdsClient) -> AskForHealth {

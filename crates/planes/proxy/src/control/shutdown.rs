@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-use super::accept::Dispatcher;
-use super::dns::Dns;
-use super::state::Control;
+use super::discovery::state::Control;
+use super::network::accept::Dispatcher;
+use super::network::dns::Dns;
 use crate::worker::ToWorker;
 
 /// Interval in which a draining proxy checks if all connections have ended.

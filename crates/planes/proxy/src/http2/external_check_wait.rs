@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use voile_http2::{Fields, RecvStream};
 
 use super::flight::client_gone;
-use super::stream::{ClientCall, StreamRecord};
 use super::stream_copy::Cause;
 use crate::http::external_check::{BodyPrefix, BodyWanted, Pending, TakenBody};
 use crate::http::timer::Timer;
 use crate::http::{
     BODY_TOO_LARGE, HttpHead, HttpRole, HttpTimeouts, RequestRoute, ResponseFlag, RoleRefusal,
 };
+use crate::http2::stream_call::{ClientCall, StreamRecord};
 
 /// Reason for dropping a question, or its answer.
 enum StreamConsultError {

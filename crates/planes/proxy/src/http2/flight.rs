@@ -8,15 +8,16 @@ use std::time::{Duration, Instant};
 use voile_http2::{ErrorCode, Fields, ResponseFuture};
 use voile_traffic::{Attempt, RetryPolicy};
 
+use super::conversions::headers;
 use super::grpc::{self, Messages};
-use super::headers;
 use super::limits::MAX_INTERIM_RESPONSES;
-use super::stream::{ClientCall, StreamRecord};
 use super::stream_copy::{BrokenSide, Cause, Pump, Replay, reason};
-use crate::http::HttpTimeouts;
 use crate::http::external_check::amend_fields;
 use crate::http::timer::Timer;
-use crate::http::{HeadObserver, HttpRole, ResponseFlag, Revocation, UpstreamResponse};
+use crate::http::{
+    HeadObserver, HttpRole, HttpTimeouts, ResponseFlag, Revocation, UpstreamResponse,
+};
+use crate::http2::stream_call::{ClientCall, StreamRecord};
 
 /// End of a stream's flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

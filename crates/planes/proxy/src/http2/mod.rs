@@ -14,15 +14,15 @@ mod keepalive;
 pub mod limits;
 mod reply;
 mod server;
+mod session;
 pub(crate) mod socket;
 mod stream;
+mod stream_call;
 mod stream_copy;
 pub(crate) mod stream_tasks;
 pub(crate) mod upstream;
 
-use conversions::{downgrade, headers, trailers};
+pub(crate) use conversions::headers::{IDENTITY_FIELDS, is_idempotent, travels};
 pub(crate) use conversions::{grpc, upgrade, websocket};
-
-pub(crate) use headers::{IDENTITY_FIELDS, is_idempotent, travels};
 pub use server::serve_connection;
 pub(crate) use websocket::{is_extended_connect, is_plain_connect};

@@ -4,7 +4,8 @@
 use bytes::Bytes;
 use voile_http2::{Fields, SendResponse};
 
-use super::{grpc, headers};
+use super::conversions::headers;
+use super::grpc;
 use crate::http::external_check::amend_fields;
 use crate::http::{ExternalReply, HeadAmendment};
 

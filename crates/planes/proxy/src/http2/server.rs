@@ -5,7 +5,6 @@
 //!           └──────── one write ◄─────────────────┘ … until GOAWAY (drain, idle, abuse), error or the client's end
 //! ```
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -13,65 +12,14 @@ use std::time::Instant;
 
 use voile_http2::{Connection, ErrorCode, Http2End, Link};
 
-use super::limits::{CONFIG, MAX_PREMATURE_RESETS};
+use super::limits::CONFIG;
 use super::socket::Wire;
 use super::stream::StreamWork;
 use crate::http::drain_signal::DrainListener;
 use crate::http::io::Io;
 use crate::http::timer::Timer;
 use crate::http::{ConnectionEnd, HttpRole, HttpWorker};
-
-/// Counters of a connection's streams, for its task.
-#[derive(Default)]
-pub(crate) struct Http2Session {
-    /// Streams being served.
-    live: Cell<usize>,
-    /// Streams begun.
-    begun: Cell<u32>,
-    /// Number of these that the client gave up before they were worth anything.
-    premature: Cell<u32>,
-    /// When the last stream ended.
-    rested: Cell<Option<Instant>>,
-}
-
-impl Http2Session {
-    pub(crate) fn given_up(&self) {
-        self.premature.set(self.premature.get().saturating_add(1));
-    }
-
-    /// Counts streams that ended before they were served.
-    fn unseen(&self, streams: u32) {
-        self.begun.set(self.begun.get().saturating_add(streams));
-        let premature = self.premature.get().saturating_add(streams);
-        self.premature.set(premature);
-    }
-
-    /// Returns true if the client makes requests and gives them up.
-    fn is_abused(&self) -> bool {
-        let premature = self.premature.get();
-        premature >= MAX_PREMATURE_RESETS && premature > self.begun.get() / 2
-    }
-}
-
-/// One stream's place in its session.
-pub(crate) struct Live(pub(crate) Rc<Http2Session>);
-
-impl Live {
-    fn begin(session: &Rc<Http2Session>) -> Self {
-        session.live.set(session.live.get() + 1);
-        session.begun.set(session.begun.get().saturating_add(1));
-        Self(Rc::clone(session))
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        self.0.live.set(self.0.live.get() - 1);
-        if self.0.live.get() == 0 {
-            self.0.rested.set(Some(Instant::now()));
-        }
-    }
-}
+use crate::http2::session::{Http2Session, Live};
 
 /// Serves one downstream connection whose client speaks HTTP/2 from the first byte, until it ends. No `async fn`: the future of
 /// one holds what it is given twice.

@@ -3,54 +3,26 @@
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use voile_http2::{Fields, RecvStream, SendResponse};
 use voile_traffic::Attempt;
 
+use super::conversions::{downgrade, headers};
 use super::external_check_wait::consult;
 use super::flight::{StreamEnd, StreamFlight, client_gone};
 use super::limits::{MAX_ATTEMPTS, PREMATURE};
-use super::server::Live;
 use super::stream_copy::{Cause, Pump, Replay};
 use super::upstream::Lease;
-use super::{downgrade, headers, is_extended_connect, is_plain_connect, reply};
-use crate::http::external_check::TakenBody;
+use super::{is_extended_connect, is_plain_connect};
 use crate::http::timer::Timer;
 use crate::http::{
-    ConnectFailure, Exchange, ExternalReply, Grpc, HeadObserver, HttpHead, HttpRole, HttpWorker,
-    RequestRoute, ResponseFlag, RoleRefusal, UpstreamHttp,
+    ConnectFailure, Exchange, Grpc, HeadObserver, HttpHead, HttpRole, HttpWorker, RequestRoute,
+    ResponseFlag, UpstreamHttp,
 };
-
-/// Figures for the stream's record.
-#[derive(Default)]
-pub(crate) struct StreamRecord {
-    pub(crate) status: u16,
-    pub(crate) flag: ResponseFlag,
-    pub(crate) details: &'static str,
-    pub(crate) request_body: u64,
-    pub(crate) response_head: u64,
-    pub(crate) response_body: u64,
-    pub(crate) reused: bool,
-    pub(crate) attempts: u32,
-    pub(crate) grpc: Grpc,
-}
-
-/// The client's side of a stream.
-pub(crate) struct ClientCall {
-    pub(crate) respond: SendResponse,
-    pub(crate) started: Instant,
-    pub(crate) is_grpc: bool,
-    pub(crate) is_head: bool,
-    /// True for CONNECT, whatever protocol the tunnel carries.
-    pub(crate) is_tunnel: bool,
-    idempotent: bool,
-    /// When all of the request was received, where the time for its answer is limited.
-    pub(crate) received: Option<Instant>,
-    /// Part of the body that was read for a question: it goes first.
-    pub(crate) held: Option<Box<TakenBody>>,
-}
+use crate::http2::session::Live;
+use crate::http2::stream_call::{ClientCall, StreamRecord};
 
 /// A stream that was begun, and its worker and role.
 pub(crate) struct StreamWork<R: HttpRole> {
@@ -170,98 +142,6 @@ fn request_head_bytes(head: &Fields) -> u64 {
     let path = head.path().map_or(1, str::len);
     let authority = head.authority().map_or(0, str::len);
     (head.method().len() + path + authority) as u64 + headers::size(head)
-}
-
-impl ClientCall {
-    fn new(respond: SendResponse, started: Instant, parts: &Fields) -> Self {
-        let head = HttpHead::Http2(parts);
-        Self {
-            respond,
-            started,
-            is_grpc: head.is_grpc(),
-            is_head: parts.method() == "HEAD",
-            is_tunnel: parts.method() == "CONNECT",
-            idempotent: head.is_idempotent(),
-            received: None,
-            held: None,
-        }
-    }
-
-    /// Replies ourselves: with these details for the record, and this reason.
-    pub(crate) fn answer<R: HttpRole>(
-        &mut self,
-        role: &R,
-        status: u16,
-        flag: ResponseFlag,
-        (details, reason): (&'static str, &str),
-        tally: &mut StreamRecord,
-    ) {
-        self.say(role, status, flag, (details, reason, None), tally);
-    }
-
-    fn say<R: HttpRole>(
-        &mut self,
-        role: &R,
-        status: u16,
-        flag: ResponseFlag,
-        (details, reason, told): (&'static str, &str, Option<&ExternalReply>),
-        tally: &mut StreamRecord,
-    ) {
-        // Success would tell the client of a tunnel that there is one (RFC 9110 section 9.3.6, RFC 8441 section 5).
-        let status = match status {
-            200..300 if self.is_tunnel => 502,
-            status => status,
-        };
-        let added = role.adds_to_own();
-        let added = added.as_deref().map_or(&[][..], std::slice::from_ref);
-        let sent = reply::send(
-            &mut self.respond,
-            status,
-            reason,
-            (told, added),
-            self.is_grpc,
-            self.is_head,
-        );
-        tally.status = sent.status;
-        tally.flag = flag;
-        tally.details = details;
-        tally.response_head = sent.head;
-        tally.response_body = sent.body;
-        tally.grpc.status = sent.grpc_status;
-    }
-
-    /// Sends the role's refusal, unless a reply was sent already.
-    fn refuse<R: HttpRole>(
-        &mut self,
-        role: &R,
-        refusal: &RoleRefusal<R>,
-        tally: &mut StreamRecord,
-    ) {
-        if tally.details.is_empty() {
-            let (status, flag) = (refusal.status, refusal.flag);
-            let told = refusal.told.as_deref();
-            let why = (refusal.details, &*refusal.reason, told);
-            self.say(role, status, flag, why, tally);
-        }
-    }
-
-    /// Replies that HTTP/1.1 cannot carry it; gives the ticket back.
-    fn answer_incapable<R: HttpRole>(
-        &mut self,
-        role: &R,
-        ticket: R::Ticket,
-        tally: &mut StreamRecord,
-    ) -> R::Ticket {
-        let (flag, details) = (ResponseFlag::UpstreamProtocolError, "connect_protocol");
-        let reason = "this :protocol cannot be translated to HTTP/1.1";
-        self.answer(role, 501, flag, (details, reason), tally);
-        ticket
-    }
-
-    /// Cause of the client's end of the stream, once it ended.
-    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Cause> {
-        self.respond.poll_failed(cx)
-    }
 }
 
 /// Sends the request on; again where the first server did nothing with it, or where the role wishes it.

@@ -230,7 +230,7 @@ impl Pump {
         let trailers = trailers.map_err(BrokenSide::Source)?;
         let sent = match trailers {
             Some(mut trailers) => {
-                super::headers::clean_trailers(&mut trailers, forbidden);
+                super::conversions::headers::clean_trailers(&mut trailers, forbidden);
                 let mut sent = self.sink.block();
                 sent.extend_from(&trailers, |_, _| true);
                 self.trailers = Some(trailers);

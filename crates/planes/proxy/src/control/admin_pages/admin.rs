@@ -12,10 +12,11 @@ use voile_telemetry::admin::{PageRequest, PageResponse, serve as serve_pages, se
 use voile_telemetry::logging::LogLevelHandle;
 use voile_telemetry::tap::{Tap, TapQuestion};
 
-use crate::control::Pages;
+use crate::control::admin_pages::{dump, metrics};
+use crate::control::discovery::state::Control;
+use crate::control::network::sockets;
+use crate::control::own_sockets::Pages;
 use crate::control::shutdown::ShutdownRequest;
-use crate::control::state::Control;
-use crate::control::{dump, metrics, sockets};
 
 const HELP: &str = "\
 GET  /config_dump        configuration from the control plane, with versions, and the state of listeners

@@ -12,9 +12,9 @@ use voile_xds::wire::{
     PortPolicy, Service, ServicePolicy, Telemetry, Tracing, WireWorkload,
 };
 
-use crate::control::metrics::word;
-use crate::control::sockets::{Socket, Sockets};
-use crate::control::state::Control;
+use crate::control::admin_pages::metrics::word;
+use crate::control::discovery::state::Control;
+use crate::control::network::sockets::{Socket, Sockets};
 use crate::registry::{Findings, Registry, Versioned};
 
 pub(in crate::control) fn configuration(control: &Control) -> String {

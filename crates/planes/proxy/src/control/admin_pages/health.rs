@@ -132,6 +132,9 @@ fn ask(asked: &HealthProbe, reach: ApplicationAccess) -> Health {
     }
 }
 
+/// Sender of the application's health probe.
+pub(crate) type AskForHealth = watch::Sender<Option<HealthProbe>>;
+
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};

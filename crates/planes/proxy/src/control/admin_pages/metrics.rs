@@ -10,7 +10,7 @@ use voile_traffic::EndpointHealth;
 use voile_xds::wire::Telemetry;
 
 use crate::clock;
-use crate::control::state::Control;
+use crate::control::discovery::state::Control;
 use crate::plan::SharedPart;
 use crate::rate_limits::RateLimits;
 use crate::registry::Findings;

@@ -12,10 +12,13 @@ use tokio::task::AbortHandle;
 use voile_transport::PacketListener;
 use voile_transport::handover::{InheritedSockets, Predecessor, READY_LIMIT, offer};
 
+use crate::control::admin_pages::admin;
+use crate::control::discovery::state::Control;
 use crate::control::handover::{HandoverState, PageListeners};
+use crate::control::network::dns;
+use crate::control::options::RunError;
+use crate::control::own_sockets::Pages;
 use crate::control::shutdown::ShutdownRequest;
-use crate::control::state::Control;
-use crate::control::{Pages, RunError, admin, dns};
 
 impl Pages {
     /// Each socket with its role in a handover.

@@ -7,7 +7,7 @@ use std::thread;
 
 use tokio::sync::mpsc;
 
-use crate::control::state::Control;
+use crate::control::discovery::state::Control;
 use crate::registry::{CompilationWork, CompiledPolicies};
 
 /// So often in a row what was compiled may be no longer what is wanted when it is done; then the control thread does it

@@ -15,8 +15,8 @@ use voile_proto::type_url;
 use voile_xds::client::SubscribeError;
 use voile_xds::wire::search_name;
 
-use crate::control::followed_subscriptions::FollowedSubscriptions;
-use crate::control::state::Control;
+use crate::control::discovery::followed_subscriptions::FollowedSubscriptions;
+use crate::control::discovery::state::Control;
 use crate::plan::{CapturedDestination, OutboundPlan};
 use crate::registry::address_name;
 use crate::registry::names::NameSubscriptions;

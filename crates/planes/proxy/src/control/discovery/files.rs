@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use crate::control::state::Control;
+use crate::control::discovery::state::Control;
 use crate::registry::files::{FileContent, Read};
 
 /// Longest time that a change may go unseen: certificates live for hours, and a look costs some reads of the
 /// page cache.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+
 /// The largest file that is read: a thousand authorities take less.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 

@@ -3,6 +3,7 @@
 pub(in crate::control) mod compiler;
 pub(in crate::control) mod credentials;
 pub(in crate::control) mod destinations;
+pub(in crate::control) mod discovery_state;
 pub(in crate::control) mod external_hosts;
 pub(in crate::control) mod files;
 pub(in crate::control) mod followed_subscriptions;

@@ -10,8 +10,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use voile_dns::{LookupError, NameState, ResolvedAddresses, Resolver, Table};
 use voile_telemetry::{MetricFamily, OnDemandFigures};
 
-use crate::control::external_hosts::ExternalHosts;
-use crate::control::state::Control;
+use crate::control::discovery::external_hosts::ExternalHosts;
+use crate::control::discovery::state::Control;
 use crate::worker::Resolved;
 
 /// Names asked for at once; more wait their turn.

@@ -19,76 +19,32 @@ use voile_telemetry::tap::Tap;
 use voile_traffic::EndpointHealth;
 use voile_transport::handover::Lent;
 use voile_transport::{CaptureExemption, Listener, Origin};
-use voile_xds::client::{Rejection, Update, XdsClient};
+use voile_xds::client::XdsClient;
 
-use crate::control::accept::{self, Dispatcher};
-use crate::control::application_metrics::ApplicationMetrics;
-use crate::control::capture_check::CaptureCheck;
-use crate::control::compiler::Compiler;
-use crate::control::datagrams::Datagrams;
-use crate::control::destinations::Destinations;
-use crate::control::dns::Dns;
-use crate::control::names::Lookups;
-use crate::control::probers::Probers;
+use crate::control::admin_pages::application_metrics::ApplicationMetrics;
+use crate::control::admin_pages::health::AskForHealth;
+use crate::control::admin_pages::probers::Probers;
+use crate::control::discovery::compiler::Compiler;
+use crate::control::discovery::destinations::Destinations;
+use crate::control::discovery::discovery_state::DiscoveryState;
+use crate::control::discovery::names::Lookups;
+use crate::control::discovery::unknown_callers::UnknownCallers;
+use crate::control::network::accept::{self, Dispatcher};
+use crate::control::network::capture_check::CaptureCheck;
+use crate::control::network::datagrams::Datagrams;
+use crate::control::network::dns::Dns;
+use crate::control::network::sockets::{
+    self, Key, ListenerDirection, Socket, Sockets, WantedListener,
+};
+use crate::control::options::{ProxyOptions, SERVICE_IDLE};
 use crate::control::recorders::{PendingRecorders, Recorders};
-use crate::control::sockets::{self, Key, ListenerDirection, Socket, Sockets, WantedListener};
-use crate::control::unknown_callers::UnknownCallers;
-use crate::control::{AskForHealth, ProxyOptions, SERVICE_IDLE};
 use crate::plan::{ListenerId, ProxyPlan};
-use crate::registry::{CompiledPolicies, Registry, is_service};
+use crate::registry::{CompiledPolicies, is_service};
 use crate::telemetry_settings::Recordings;
 use crate::worker::{FromWorker, ToWorker};
 
 /// Largest number of unhealthy endpoints that are reported to the control plane, for people; all are counted.
 const MAX_FINDINGS: usize = 100;
-
-/// State that the discovery stream's handler changes. Locked only on the control thread, and never held over a
-/// wait.
-#[derive(Default)]
-pub(in crate::control) struct DiscoveryState {
-    pub(in crate::control) registry: Registry,
-    pub(in crate::control) sockets: Sockets,
-}
-
-impl DiscoveryState {
-    /// Applies a response and returns the rejections. A taken port rejects the configuration by name, yet the other
-    /// listeners serve.
-    pub(in crate::control) fn apply(&mut self, update: &Update) -> Vec<Rejection> {
-        let mut rejections = self.registry.apply(update);
-        if *update.type_url == *type_url::PROXY_CONFIGURATION
-            && let Some(held) = &self.registry.configuration
-        {
-            let configuration = &held.value;
-            let inbound = self
-                .registry
-                .inbound_wanted(configuration)
-                .map(|l| (ListenerDirection::Inbound, l.bind, l.name.clone()));
-            let outbound = configuration
-                .outbound
-                .iter()
-                .map(|l| (ListenerDirection::Outbound, l.bind, l.name.clone()));
-            let outside = self.registry.gateway.binds();
-            let outside = outside.chain(self.registry.tunnels());
-            let outside = outside.map(|(bind, name)| (ListenerDirection::Gateway, bind, name));
-            let datagrams = self.registry.gateway.http3_binds();
-            let datagrams =
-                datagrams.map(|(bind, name)| (ListenerDirection::Datagrams, bind, name));
-            let wanted = inbound.chain(outbound).chain(outside).chain(datagrams);
-            let mut refusals = self.sockets.want(wanted);
-            for trouble in self.registry.gateway.troubles() {
-                tracing::error!(trouble, "cannot use a certificate");
-                refusals.push(trouble);
-            }
-            if let (false, Some(resource)) = (refusals.is_empty(), update.added.first()) {
-                rejections.push(Rejection {
-                    name: resource.name.clone(),
-                    reason: refusals.join("; "),
-                });
-            }
-        }
-        rejections
-    }
-}
 
 /// See the module.
 pub(in crate::control) struct Control {

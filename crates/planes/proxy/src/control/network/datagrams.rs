@@ -21,8 +21,8 @@ use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime};
 use tokio::sync::watch;
 use voile_transport::handover::{InheritedSockets, Lent};
 
-use crate::control::accept::Dispatcher;
-use crate::control::sockets::{ListenerDirection, Serving};
+use crate::control::network::accept::Dispatcher;
+use crate::control::network::sockets::{ListenerDirection, Serving};
 use crate::http3::limits::{MAX_HANDSHAKES, RETRY_FROM};
 use crate::http3::{self, Names, PredecessorLink, ProcessStamp, ServerOffer, Socket};
 use crate::plan::{GatewayPlan, ListenerId};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use voile_transport::handover::InheritedSockets;
 
-use crate::control::datagrams;
+use crate::control::network::datagrams;
 use crate::plan::ListenerId;
 
 /// Time between attempts at addresses that could not be bound.

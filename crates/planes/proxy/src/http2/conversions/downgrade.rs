@@ -26,11 +26,12 @@ use crate::http::{
     ConnectFailure, Exchange, Grpc, HeadAmendment, HeadEdit, HttpHead, HttpRole, HttpWorker,
     RequestRoute, ResponseFlag, Revocation, RoleRefusal, UpstreamResponse, serve_connection,
 };
+use crate::http2::conversions::{headers, trailers};
 use crate::http2::limits::PREMATURE;
-use crate::http2::server::Live;
-use crate::http2::stream::ClientCall;
+use crate::http2::session::Live;
+use crate::http2::stream_call::ClientCall;
 use crate::http2::stream_copy::Replay;
-use crate::http2::{headers, trailers, websocket};
+use crate::http2::websocket;
 
 /// The status of an upgrade.
 const SWITCHING_PROTOCOLS: u16 = 101;

@@ -18,8 +18,9 @@ use voile_http1::{Body, Framing, Progress, RequestHead, RequestIndex};
 use voile_http2::{ErrorCode, Failure, Fields, RecvStream, ResponseFuture, SendStream};
 
 use crate::http::io::Io;
+use crate::http2::conversions::{headers, trailers};
 use crate::http2::upstream::Lease;
-use crate::http2::{headers, trailers, websocket};
+use crate::http2::websocket;
 
 /// Rest of the request.
 enum RequestRemainder {
