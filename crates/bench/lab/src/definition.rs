@@ -16,9 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cells::CellOptions;
 use toml::Spanned;
 use voile_report::record::{CellKey as Cell, FigureTarget, ValueKind};
+
+use cells::CellOptions;
 use written::{ComplaintLocation, Written, WrittenValidity};
 
 use crate::find::ENVOY_XDS;
@@ -50,7 +51,6 @@ const CONTESTANTS: [&str; 10] = [
     "linkerd2-proxy",
     "pipy",
 ];
-
 const MODES: [&str; 7] = [
     "baseline",
     "clientonly",
@@ -60,32 +60,21 @@ const MODES: [&str; 7] = [
     WAYPOINT_MODE,
     "gateway",
 ];
-
 /// Two node proxies with a waypoint between them.
 pub(crate) const WAYPOINT_MODE: &str = "node+waypoint";
-
 /// Contestants that have node proxies, contestants with a waypoint, and contestants with a gateway.
 const NODES: [&str; 2] = ["voile", "ztunnel"];
-
 const WAYPOINTS: [&str; 2] = ["voile", "envoy"];
-
 const GATEWAYS: [&str; 5] = ["voile", "envoy", "nginx", "haproxy", "pipy"];
-
 const PROTOCOLS: [&str; 4] = ["http1", "http2", "grpc", "tcp"];
-
 const ARRIVALS: [&str; 3] = ["uniform", "poisson", "fortio"];
 
 /// Rounds, rates and so on beyond which a typing error is likelier than a wish.
 const MAX_ROUNDS: u32 = 1000;
-
 const MAX_SLICE: Duration = Duration::from_secs(3600);
-
 const MAX_RATE: u32 = 1_000_000;
-
 const MAX_CONNECTIONS: u32 = 50_000;
-
 const MAX_SIZE_BYTES: u64 = 64 << 20;
-
 const MAX_WORKERS: u32 = 256;
 
 /// A checked experiment.

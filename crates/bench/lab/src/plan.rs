@@ -17,19 +17,14 @@ pub(crate) const MAX_PROFILED_CELLS: usize = 24;
 
 /// Time of a slice beside its load: starting the generator, reading samplers. Measured, rounded up.
 const SLICE_OVERHEAD: Duration = Duration::from_millis(120);
-
 /// Time of a slice with processes of its own, beside its load: starting and ending them; and time to open one idle connection.
 /// Measured, rounded up.
 const ANEW_OVERHEAD: Duration = Duration::from_secs(1);
-
 const IDLE_CONNECTION: Duration = Duration::from_micros(700);
-
 /// Time of a profiled slice beside its load: the tools start, and report their samples. Measured, rounded up.
 const LOOK_OVERHEAD: Duration = Duration::from_millis(700);
-
 /// Signing one token before a slice. Measured on a busy machine, rounded up.
 const TOKEN_SIGNED: Duration = Duration::from_millis(1);
-
 /// Starting, proving and stopping one contestant.
 const CONTESTANT_OVERHEAD: Duration = Duration::from_secs(3);
 
@@ -363,14 +358,12 @@ pub(crate) fn possible(connections: u32) -> u32 {
 
 /// Time after which an idle process has released the memory of its start.
 pub(crate) const SETTLE: Duration = Duration::from_millis(1500);
-
 /// Further time after which a process has done all its one-time work, so that only permanent work is measured. A node proxy
 /// releases pages two seconds after it learned of its pods, which costs as much as minutes of idling.
 pub(crate) const REST: Duration = Duration::from_millis(2500);
 
 /// Descriptors that a process needs beside those of its connections, and how many it needs for each.
 pub(crate) const OTHER_DESCRIPTORS: u64 = 400;
-
 pub(crate) const PER_CONNECTION: u64 = 2;
 
 #[cfg(test)]

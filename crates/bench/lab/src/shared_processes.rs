@@ -18,16 +18,12 @@ use crate::process_bounds::ProcessBounds;
 
 /// Deadline for any process of an experiment to become ready.
 pub(crate) const READY_BOUND: Duration = Duration::from_secs(20);
-
 /// Time for a process to end by itself after it was told.
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(3);
-
 /// Interval at which the lab checks if a process listens.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-
 /// Lines of a failed process's log that are shown.
 const LOG_LINES: usize = 6;
-
 /// Characters of each line; some programs print their whole configuration.
 const LOG_LINE_CHARS: usize = 300;
 
@@ -195,9 +191,7 @@ impl Lab<'_> {
 
 /// Services of an echo server, as the options that set their addresses.
 pub(crate) const HTTP: &str = "--listen";
-
 pub(crate) const TCP: &str = "--tcp";
-
 pub(crate) const TCP_SINK: &str = "--tcp-sink";
 
 /// Starts an echo server (all contestants lead to the same one) with these arguments beside its address.

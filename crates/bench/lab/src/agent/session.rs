@@ -33,24 +33,17 @@ use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// A near end that asks nothing for so long has been forgotten: longer than any slice.
 const SILENCE: Duration = Duration::from_secs(2 * 3600);
-
 /// Processes of one session, ended ones included: more than any experiment has at once, fewer than would harm a machine.
 const MAX_STARTS: u32 = 10_000;
-
 const MAX_PROCESSES: usize = 256;
-
 /// Threads that a proxy may be asked to have.
 const MAX_WORKERS: u32 = 256;
-
 /// Ports that one question may ask for.
 const MAX_PORTS: u16 = 256;
-
 /// Instances that one question may name, and processes of one.
 const MAX_INSTANCES: usize = 256;
-
 /// Hops of a path, and letters of the word that marks its requests.
 const MAX_HOPS: usize = 8;
-
 const MAX_MARKER: usize = 64;
 
 /// No slice is looked at for longer.

@@ -17,7 +17,6 @@ use crate::shared_processes::{HTTP, Lab, TCP, TCP_SINK};
 
 /// A certificate, a key, a token: nothing of that kind is longer.
 const MAX_TEXT_BYTES: usize = 64 << 10;
-
 /// Letters of a contestant's name, which names files, too.
 const MAX_NAME: usize = 48;
 

@@ -114,9 +114,7 @@ impl IdentityProbe {
 
 /// Identities in the certificates of peers, as the mesh would give them.
 pub(super) const CLIENT_ID: &str = "spiffe://cluster.local/ns/lab/sa/client";
-
 pub(super) const SERVER_ID: &str = "spiffe://cluster.local/ns/lab/sa/server";
-
 /// Identity that no proxy expects, and the name in its certificate.
 pub(crate) const IMPOSTOR: (&str, &str) = ("impostor", "spiffe://cluster.local/ns/lab/sa/impostor");
 

@@ -8,7 +8,6 @@ use crate::run::effect_evidence::EffectEvidence;
 
 /// The files of a mesh that hold them: policies that are changed at once, and one that is pushed by itself.
 const CHANGED: &str = "changed.yaml";
-
 const PUSHED: &str = "pushed.yaml";
 
 /// Number of changes of each kind in a slice, and the target of the policies.

@@ -22,13 +22,11 @@ use crate::shared_processes::Lab;
 
 /// Descriptors that a proxy needs beside those of its connections.
 const OTHER_DESCRIPTORS: u64 = 200;
-
 /// More connections than any experiment opens; programs that allocate a slot for each should not be charged for more.
 const MAX_CONNECTIONS: u64 = 40_000;
 
 /// First port of listeners in network namespaces.
 const FIRST_CAPTURED_PORT: u16 = 8100;
-
 /// Distance between a called port and the port of its listener, if the sidecar has a listener for each port.
 const LISTENERS_ABOVE: u16 = 1000;
 
@@ -43,18 +41,12 @@ pub(super) enum CaptureMethod {
 
 /// Names of the ports in templates, before them the protocol's prefix.
 const OUT_PLAIN: &str = "PLAIN_PORT";
-
 const OUT_TLS: &str = "TLS_PORT";
-
 const OUT_DIRECT: &str = "DIRECT_PORT";
-
 const IN_PLAIN: &str = "SERVER_PLAIN_PORT";
-
 const IN_TLS: &str = "SERVER_TLS_PORT";
-
 /// A second way like the one over mutual TLS, for servers that the lab puts at its end.
 const OUT_STAGE: &str = "STAGE_PORT";
-
 const IN_STAGE: &str = "SERVER_STAGE_PORT";
 
 /// Number of listeners of each protocol that belong to the server's sidecar.

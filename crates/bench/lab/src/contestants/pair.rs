@@ -85,7 +85,6 @@ impl PairSide {
 
 /// By this value processes of one sidecar that take over from each other know each other; a number below this.
 pub(super) const BASE_ID: &str = "BASE_ID";
-
 const BASE_IDS: u32 = 1_000_000;
 
 /// Values of templates by name.
@@ -488,7 +487,6 @@ impl<P: SidecarProgram> Contestant for Pair<P> {
 
 /// Port of the statistics in a network namespace of its own. The redirection leaves it alone.
 pub(super) const STATUS_PORT: u16 = 15090;
-
 /// The name of the value that says where a side's own pod is.
 pub(super) const POD_ADDRESS: &str = "POD_ADDRESS";
 

@@ -7,10 +7,8 @@ use crate::definition::error::DefinitionError;
 
 /// Most events of a slice: a reader cannot follow more.
 const MAX_EVENTS: usize = 20;
-
 /// Default factor of a slow request: so many times the median before.
 const SLOW_FACTOR: f64 = 3.0;
-
 /// Time before the first event, whose median defines slowness; and time after the last event, for
 /// recovery.
 const MARGIN: Duration = Duration::from_millis(300);
@@ -50,9 +48,7 @@ const ACTIONS: [&str; 8] = [
 
 /// Policies that are changed at once, where the definition does not say, and the most it may say.
 const POLICIES: u32 = 1_000;
-
 const MOST_POLICIES: u32 = 100_000;
-
 /// The load's own and the two that tell generations apart, and as many for the next generation.
 const LEAST_POLICIES: u32 = 4;
 

@@ -11,10 +11,8 @@ use crate::definition::error::DefinitionError;
 
 /// Cells without a hook.
 pub(super) const NONE: &str = "none";
-
 /// Default time limit of a hook's command.
 const BOUND: Duration = Duration::from_secs(30);
-
 /// The most that it may say, and the least that makes sense for a process that is started.
 const BOUNDS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(600);

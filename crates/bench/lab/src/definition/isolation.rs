@@ -23,13 +23,10 @@ const ROLES: [&str; 11] = [
     "gateway",
     "control",
 ];
-
 /// More cores than any machine has.
 const MAX_CORE: usize = 4095;
-
 /// Range of a sidecar's CPU limit.
 const CPU_CORES: std::ops::RangeInclusive<f64> = 0.01..=256.0;
-
 /// Range of a sidecar's memory limit: with less, no proxy starts.
 const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=1 << 40;
 

@@ -17,10 +17,8 @@ use crate::proofs::checks::pace;
 
 /// Time for openssl to listen, and for a sidecar to answer or to close.
 const BOUND: Duration = Duration::from_secs(3);
-
 /// Time of one read before the lab checks the bytes that the server got.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
 /// Time for openssl to write the end of a handshake.
 const LAST_WORDS_BOUND: Duration = Duration::from_millis(500);
 

@@ -27,10 +27,8 @@ use crate::unrouted_proof::strays;
 
 /// Time for proxies to show an answered request in their counters.
 const COUNT_BOUND: Duration = Duration::from_secs(2);
-
 /// Time for proxies to write the records of their features: Envoy sends spans every five seconds.
 const RECORD_BOUND: Duration = Duration::from_secs(8);
-
 /// Time that a stranger waits for an answer that must not come.
 const STRANGER_BOUND: Duration = Duration::from_secs(2);
 

@@ -14,9 +14,7 @@ use crate::shared_processes::Lab;
 
 /// Length and rate of each kind of stray, over one connection.
 const STRAYING: Duration = Duration::from_millis(100);
-
 const RATE: u32 = 100;
-
 /// Time that the generator may take beyond that.
 const OVERTIME: Duration = Duration::from_secs(8);
 

@@ -13,13 +13,10 @@ use crate::machine::socket_owners::{inside_owner, listener_owner};
 
 /// Path of the readiness page of Voile's proxies.
 pub(crate) const READY_PATH: &str = "/healthz/ready";
-
 /// Time limit of one check.
 const LOOK_BOUND: Duration = Duration::from_millis(500);
-
 /// ALPN of sidecars, and ALPN of proxies that open tunnels.
 pub(crate) const SIDECARS_ALPN: &[&str] = &["istio-http/1.1", "istio"];
-
 pub(crate) const TUNNELS_ALPN: &[&str] = &["h2"];
 
 /// Between the serial numbers of one proxy's certificates.

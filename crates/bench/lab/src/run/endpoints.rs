@@ -19,7 +19,6 @@ use crate::shared_processes::{HTTP, Lab};
 /// Response time of an endpoint, and of the last endpoint. It is long enough for balancers that count pending requests to see a
 /// queue: at 1000 requests per second nine or ten requests are in flight.
 const TAKES: &str = "5ms";
-
 const SLOW_TAKES: &str = "50ms";
 
 /// Address of a listener. Each has its own, because workloads of a mesh have one address each.

@@ -20,7 +20,6 @@ const APART: Duration = Duration::from_millis(50);
 
 /// So many good intervals in a row are a recovery.
 const GOOD_INTERVALS: usize = 3;
-
 /// Time limit of a hook.
 const HOOK_BOUND: Duration = Duration::from_secs(30);
 

@@ -15,18 +15,13 @@ use crate::shared_processes::Lab;
 
 /// Interval at which the lab checks if the user asked to end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
 /// Samples of a half that make its median worth comparing for drift.
 const DRIFT_SAMPLES: u64 = 50;
-
 /// The sink of `voile echo` answers each time it has taken so many bytes, with so many.
 const SINK_BYTES: usize = 256 << 10;
-
 const SINK_ANSWER_BYTES: usize = 8;
-
 /// The method of the echo server that gRPC cells call: it sends the message back.
 const GRPC_METHOD: &str = "/voile.echo.v1.Echo/Unary";
-
 /// The header that carries tokens.
 const AUTHORIZATION: &str = "authorization";
 

@@ -31,18 +31,13 @@ use crate::{events, gate, profile};
 
 /// Length of a proof's marked requests, their rate, and their number of connections.
 const PROOF: Duration = Duration::from_millis(300);
-
 const PROOF_RATE: u32 = 1000;
-
 const PROOF_CONNECTIONS: u32 = 16;
-
 /// The sink's proof sends a quarter of a megabyte with each.
 const SINK_PROOF_RATE: u32 = 100;
-
 /// Planned slices for each spoiled slice that may be repeated: on a machine that spoils more, repeating takes time and does not
 /// help.
 const SLICES_PER_REPEAT: usize = 5;
-
 /// Number of slices after which the lab knows how much longer than planned slices take here.
 const SLICES_FOR_PACE: usize = 5;
 

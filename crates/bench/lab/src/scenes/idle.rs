@@ -28,10 +28,8 @@ const FIRST: u32 = 64;
 
 /// Threads that open connections: handshakes wait for each other's answers.
 const OPENERS: u32 = 4;
-
 /// Time for one connection to open and to answer once.
 const ANSWER_BOUND: Duration = Duration::from_secs(10);
-
 /// Interval at which the lab checks if the user asked to end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 

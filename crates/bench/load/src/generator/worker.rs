@@ -16,9 +16,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use group::{ConnectionGroup, Pacing};
 use rustls::ClientConnection;
 use socket2::Socket;
+
+use group::{ConnectionGroup, Pacing};
 
 use crate::clock::{MILLISECOND, SECOND, Timer, now, sharpen_timers, thread_cpu};
 use crate::options::{LoadOptions, LoadProtocol};
@@ -33,15 +34,12 @@ use crate::wire::{HttpResponse, Wire, WireEvent};
 
 /// One read of a response: a 64 KiB socket buffer's worth.
 const BUFFER_BYTES: usize = 64 * 1024;
-
 /// After the last scheduled instant, how long answers (and requests that still wait) are waited for.
 const DRAIN_NS: u64 = SECOND;
-
 /// Deadlines are looked at no more often than this: a timeout may come this much late, a scan costs little.
 const SCAN_NS: u64 = MILLISECOND;
 
 const TIMER: u64 = u64::MAX;
-
 const STOP: u64 = u64::MAX - 1;
 
 /// The instants that all threads of a run share.

@@ -17,9 +17,7 @@ use crate::words::{duration, escape, interval, ratio};
 
 /// Largest distance from 1 of the ratio of medians.
 pub const BOUND: f64 = 0.10;
-
 const TITLE: &str = "Does voile load agree with Fortio?";
-
 /// The least part of the expected p99 that shows a stall.
 const SHOWN: f64 = 0.8;
 

@@ -20,24 +20,17 @@ const TITLE: &str =
     "Cost of a decision by the number of policies, and of a token by the number of issuers";
 /// Largest cost of a decision, as a multiple of the cost with the smallest set.
 pub const GROWTH: f64 = 1.2;
-
 /// Most nanoseconds of a decision by rules of one kind, and by mixed ones.
 const ONE_KIND_NS: f64 = 1_000.0;
-
 const MIXED_NS: f64 = 3_000.0;
-
 /// Most nanoseconds that a token takes which was seen before.
 const WARM_NS: f64 = 2_000.0;
-
 /// Largest cost of a token that was never seen before, as a multiple of the bare check of its signature.
 const COLD: f64 = 1.2;
-
 /// Prefix of the kinds whose rules are issuers of tokens.
 const TOKENS: &str = "jwt-";
-
 /// Most bytes that this many rules of paths may hold.
 const PATHS_BYTES: u64 = 2_000_000;
-
 const PATHS: u32 = 10_000;
 
 /// A whole record.
@@ -450,7 +443,6 @@ impl Decisions {
 
 /// The hits of tokens that are set beside each other.
 const BARE: &str = "bare";
-
 const COLD_HIT: &str = "cold";
 
 /// Returns the requirement in words, and the verdict.

@@ -10,7 +10,6 @@ use crate::svg::{Colours, Curve, curves, shapes};
 
 /// Points of a percentile curve per factor of ten of rarity: smooth to the eye at this size.
 const POINTS_PER_DECADE: f64 = 20.0;
-
 /// Columns of a shape per factor of ten of latency: fine enough to tell two bumps, coarse enough for the whole
 /// microseconds that histograms count.
 const COLUMNS_PER_DECADE: f64 = 24.0;

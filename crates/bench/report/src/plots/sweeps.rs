@@ -10,19 +10,16 @@ use crate::words::{bytes, cores, duration, protocol};
 
 /// A plotted figure of latency, CPU or memory: a word for the title, the figure, the formatter.
 type Drawn = (&'static str, &'static str, fn(f64) -> String);
-
 const LATENCY: [Drawn; 4] = [
     ("p50", "latency_us.p50", duration),
     ("p90", "latency_us.p90", duration),
     ("p99", "latency_us.p99", duration),
     ("p99.9", "latency_us.p999", duration),
 ];
-
 const ADDED: [Drawn; 2] = [
     ("p50 added over no proxy", "added_us.p50", duration),
     ("p99 added over no proxy", "added_us.p99", duration),
 ];
-
 const CPU: [Drawn; 2] = [
     (
         "cores of the client's sidecar",
@@ -35,7 +32,6 @@ const CPU: [Drawn; 2] = [
         cores,
     ),
 ];
-
 const MEMORY: [Drawn; 2] = [
     (
         "RSS of the client's sidecar",

@@ -7,7 +7,6 @@ pub(crate) const NO_IDLE_LIMIT: Duration = Duration::from_hours(24 * 365);
 
 /// ztunnel's words for failures.
 pub(crate) const CONNECT: &str = "CONNECT";
-
 pub(crate) const DENY: &str = "DENY";
 
 pub(crate) const IDENTITY_ERROR: &str = "IDENTITY_ERROR";

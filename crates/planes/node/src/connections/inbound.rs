@@ -219,9 +219,7 @@ struct TunnelTarget {
 type Nowhere = (u16, &'static str);
 
 const BAD_REQUEST: u16 = 400;
-
 const DENIED: u16 = 401;
-
 const UNAVAILABLE: u16 = 503;
 
 impl CalledTarget {

@@ -43,12 +43,10 @@ const WAYPOINT_PAUSES: [Duration; 4] = [
     Duration::from_millis(160),
     Duration::from_millis(640),
 ];
-
 /// A waypoint's answer for a destination that it does not know.
 const NOT_FOUND: u16 = 404;
 
 const TLS_FAILURE: &str = "TLS_FAILURE";
-
 const HANDSHAKE_FAILURE: &str = "H2_HANDSHAKE_FAILURE";
 
 /// A proxy's port does not answer: often a firewall drops the packets.

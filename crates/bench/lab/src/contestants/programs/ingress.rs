@@ -23,14 +23,10 @@ use crate::run::effect_evidence::{EffectEvidence, READY_PATH};
 use crate::shared_processes::{Lab, STOP_GRACE};
 
 const MESH: &str = include_str!("../../../../../../benchmarks/voile/mesh-gateway.yaml");
-
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 3));
-
 const HTTP: &str = "http1";
-
 /// Host name that clients request.
 const HOST: &str = "server.lab.example";
-
 /// Ports by their names in the mesh's template, and their protocols.
 const PORTS: [(&str, &str); 3] = [
     ("HTTP_PORT", HTTP),

@@ -30,37 +30,26 @@ use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// Its name in definitions and records.
 pub(crate) const NAME: &str = "linkerd2-proxy";
-
 /// Name of the control plane's process.
 const CONTROL_PROCESS: &str = "linkerd2-proxy-control";
-
 /// Virtual addresses of the services, and their range.
 const SERVER_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
-
 const DIRECT_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 2));
-
 const STAGE_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 3));
-
 const VIRTUAL: Range = Range {
     address: IpAddr::V4(Ipv4Addr::new(10, 211, 0, 0)),
     prefix: 16,
 };
-
 /// Ports of the server that only the client may call, over mutual TLS. Its other ports are open to all callers.
 const SEALED_HTTP_PORT: u16 = HTTP_PORT + 1;
-
 const SEALED_TCP_PORT: u16 = TCP_PORT + 1;
-
 /// Ports of the stage. Each trial uses another port, because a proxy that met an impostor at a port waits before it retries
 /// there.
 const STAGES: std::ops::Range<u16> = 8200..8232;
-
 /// Its readiness and metrics; the redirection leaves it alone.
 const ADMIN: u16 = 15090;
-
 /// Counters of its metrics: answers, and connections.
 const RESPONSES: &str = "response_total";
-
 const OPENED: &str = "tcp_open_total";
 
 /// linkerd2-proxy as it was found.

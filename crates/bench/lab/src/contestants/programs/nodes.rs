@@ -42,23 +42,16 @@ use crate::run::effect_evidence::{EffectEvidence, READY_PATH};
 use crate::shared_processes::{Lab, READY_BOUND, STOP_GRACE};
 
 const MESH: &str = include_str!("../../../../../../benchmarks/voile/mesh-node.yaml");
-
 /// The namespace of client and server, in the cluster's sense.
 const NAMESPACE: &str = "lab";
-
 /// Service account whose tokens may request certificates in the names of its pods.
 pub(crate) const NODE_ACCOUNT: &str = "istio-system/node-proxy";
-
 /// Virtual addresses of the services.
 const SERVER_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
-
 const STAGE_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 3));
-
 /// Ports of a node proxy's own pages, in a network of its own.
 const ADMIN: u16 = 15000;
-
 const METRICS: u16 = 15020;
-
 const READINESS: u16 = 15021;
 
 /// Program of the node proxies.

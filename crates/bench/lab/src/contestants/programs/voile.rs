@@ -12,12 +12,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use changes::SidecarChanges;
-use numbered_resources::host;
-use served::{asked, far_port};
 use voile_host::child::{SupervisedChild, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
+
+use changes::SidecarChanges;
+use numbered_resources::host;
+use served::{asked, far_port};
 
 use super::envoy;
 use crate::agent::{AgentConnection, Echo};
@@ -42,26 +43,17 @@ pub(crate) use served::{CONNECTIONS, serve};
 pub(crate) use served::{SidecarSettings, metric, tell};
 
 const TEMPLATE: &str = include_str!("../../../../../../benchmarks/voile/mesh.yaml");
-
 const CAPTURED_TEMPLATE: &str = include_str!("../../../../../../benchmarks/voile/mesh-netns.yaml");
-
 const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 1));
-
 const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 2));
-
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-
 /// In a variant's resources: where log entries and spans go, and the file of an access log.
 const COLLECTOR: &str = "collector.lab.internal";
-
 const ACCESS_LOG: &str = "accessLogFile: ${FOLDER}/access.log";
-
 /// In a variant's resources: a service is asked about every request.
 const ASKS: &str = "action: CUSTOM";
-
 /// Deadline of `voile token create`.
 const TOKEN_BOUND: Duration = Duration::from_secs(10);
-
 /// Names of the services' ports in the mesh's template, and their protocols.
 const PORTS: [(&str, &str); 11] = [
     ("MUTUAL_PORT", "http1"),
@@ -91,20 +83,13 @@ const CAPTURED_PORTS: [(&str, u16); 11] = [
     ("STAGE_PORT", 8084),
     ("TCP_STAGE_PORT", 9084),
 ];
-
 const HTTP_PORTS: [u16; 4] = [8080, 8081, 8082, 8083];
-
 const TCP_PORTS: [u16; 2] = [9080, 9081];
-
 const ADMIN: u16 = 15000;
-
 const METRICS: u16 = 15020;
-
 const READINESS: u16 = 15021;
-
 /// Virtual addresses of the services; each contestant has a mesh of its own.
 const SERVER_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
-
 const DIRECT_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 2));
 
 /// A control plane and two sidecars.

@@ -26,16 +26,12 @@ use crate::sidecars::{megabytes, rest};
 
 /// Virtual address of the server.
 const VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
-
 /// After that a process has put away what it needed only for a moment: ours does it at most every five seconds.
 const SETTLE: Duration = Duration::from_secs(8);
-
 /// Deadline until a new pod is served.
 const JOIN_BOUND: Duration = Duration::from_secs(10);
-
 /// Figures that were asked for, of Voile's: a proxy's memory with its workloads, and how soon a new one is served.
 const ASKED_MB: f64 = 12.0;
-
 const ASKED_JOIN_MS: f64 = 50.0;
 
 /// See the module.

@@ -14,7 +14,6 @@ use crate::words::escape;
 
 /// Dimension of a curve, and the mesh's size along it.
 type Along = (&'static str, fn(&Size) -> f64);
-
 const ALONG: [Along; 4] = [
     ("services", |size| f64::from(size.services)),
     ("workloads", |size| f64::from(size.workloads)),

@@ -9,7 +9,6 @@ use crate::svg::{PlotBar, bars};
 
 /// Values that are so many times apart are not drawn by one scale: the small one would be no bar.
 const APART: f64 = 50.0;
-
 /// More plots than this are folded: the table has the same figures.
 const MANY: usize = 6;
 

@@ -11,11 +11,8 @@ use crate::words::{bytes, duration, micro};
 
 /// Largest number of services or calls in a plot. Longer plots are unreadable: the dearest are drawn, the table has all.
 const MOST: usize = 20;
-
 const WITHOUT: &str = "c-baseline";
-
 const WITH: &str = "c-voile";
-
 const SIDECAR: &str = "c-other";
 
 type Read = fn(&GraphSlice) -> f64;

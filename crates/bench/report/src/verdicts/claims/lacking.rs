@@ -7,10 +7,8 @@ use crate::words::load_title;
 
 /// Nothing of the kind was measured, or no slice of it counts.
 const NONE: &str = "no valid slice of such a cell";
-
 /// Reason if every cell has the figure, but never in the same round.
 const NO_ROUND: &str = "no round in which all cells that it takes have a valid slice";
-
 /// Prefix of the names of figures over the baseline.
 const ADDED: &str = "added_us.";
 

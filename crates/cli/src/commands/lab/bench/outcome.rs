@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 /// Wrong usage, as opposed to a run that failed.
 pub(super) const USAGE: u8 = 2;
-
 /// Exit code after Ctrl-C or SIGTERM, with the measured part kept: 128 + SIGINT, as shells have it.
 const INTERRUPTED: u8 = 130;
 

@@ -79,7 +79,6 @@ fn meshes(text: &str) -> Result<Meshes, String> {
 
 /// Life of certificates that are to be renewed within a minute: half of it is when that begins.
 const ROTATING_TTL: Duration = Duration::from_secs(120);
-
 /// So long every one of them is renewed at least once.
 const ROTATING_LOAD: Duration = Duration::from_secs(90);
 

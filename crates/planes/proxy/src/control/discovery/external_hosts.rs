@@ -16,13 +16,10 @@ use crate::worker::Resolved;
 
 /// Hosts remembered; of more the one is forgotten that was not named for longest.
 const MAX_HOSTS: usize = 1024;
-
 /// Hosts asked for at once; more wait their turn. Endpoints' names have turns of their own.
 const MAX_LOOKUPS: usize = 32;
-
 /// Hosts that are asked for or wait for that: a client of ever other names waits for none.
 const MAX_WAITING: usize = 1024;
-
 /// Pause after a host could not be resolved, before the next question.
 const PAUSE: Duration = Duration::from_secs(5);
 

@@ -17,7 +17,6 @@ use crate::registry::files::{FileContent, Read};
 /// Longest time that a change may go unseen: certificates live for hours, and a look costs some reads of the
 /// page cache.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-
 /// The largest file that is read: a thousand authorities take less.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 

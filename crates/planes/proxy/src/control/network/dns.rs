@@ -28,21 +28,16 @@ use crate::registry::names::NameSubscriptions;
 
 /// Questions passed on at once; each has a socket of its own.
 const MAX_FORWARDED: usize = 256;
-
 /// Questions that wait for their turn: with those passed on fewer than are answered at once (2,048), so that a resolver that
 /// is silent does not cost the mesh its names.
 const MAX_WAITING: usize = 1024;
-
 /// Longest wait for a turn: together with the resolver's time (4 s) less than a client's patience (5 s).
 const WAIT_FOR_TURN: Duration = Duration::from_millis(800);
-
 /// Factor of a service's idle time after which an unused name is let go: clients remember some answers longer than we ask
 /// them to. Never before our answers expire.
 const PATIENT: u32 = 2;
-
 /// Paths of `resolv.conf` and `hosts`.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-
 const HOSTS: &str = "/etc/hosts";
 
 /// Sockets of the DNS server, bound before anything else begins.

@@ -29,10 +29,8 @@ use crate::worker::{Conversation, Worker};
 
 /// Status for a request that is no CONNECT, or that names nothing to call.
 const BAD_REQUEST: u16 = 400;
-
 /// A destination that is not behind this waypoint.
 const NOT_FOUND: u16 = 404;
-
 /// A caller that may not use this waypoint at all.
 const UNAUTHORIZED: u16 = 401;
 

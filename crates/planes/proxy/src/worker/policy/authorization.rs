@@ -339,7 +339,6 @@ fn believed(
 
 /// Envoy's details of a denial by an external service, and of a question that failed.
 const ASKED_DENIED: &str = "ext_authz_denied";
-
 const ASKED_ERROR: &str = "ext_authz_error";
 
 /// Selects the external service of a CUSTOM rule and builds its question. The request is denied if there is no

@@ -24,18 +24,13 @@ pub(super) const TERMS: &str = "AuthorizationPolicies and RequestAuthentications
 
 /// The router as the template writes it, once with a name by which other listeners have the same.
 const ANCHORED: &str = "          http_filters: &filters\n";
-
 const SAME: &str = "          http_filters: *filters\n";
-
 const FILTERS: &str = "          http_filters:\n";
-
 const ROUTER: &str = "          - name: envoy.filters.http.router
             typed_config:
               \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
 ";
-
 const CODEC: &str = "          codec_type:";
-
 const CHAIN: &str = "    - filters:\n";
 
 /// The server's template with the outfit's policies in the listeners of the lab's ways.

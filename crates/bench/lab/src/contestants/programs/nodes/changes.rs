@@ -24,7 +24,6 @@ use crate::shared_processes::Lab;
 
 /// Target of the changed policies: the waypoint.
 const BINDING: &str = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: gate}]";
-
 /// Index of the node that serves the server.
 const OF_SERVER: usize = 1;
 

@@ -23,19 +23,13 @@ use crate::run::effect_evidence::READY_PATH;
 use crate::shared_processes::Lab;
 
 const MESH: &str = include_str!("../../../../../../../benchmarks/voile/mesh-waypoint.yaml");
-
 const ENVOY: &str = include_str!("../../../../../../../benchmarks/peers/envoy/waypoint.yaml");
-
 /// Namespace label for its pods. In the template, the label of the waypoint stands below it.
 const AMBIENT: &str = "    istio.io/dataplane-mode: ambient\n";
-
 /// The Gateway, its pod and its account.
 pub(super) const NAME: &str = "gate";
-
 pub(super) const ACCOUNT: &str = "lab/gate";
-
 const ID: &str = "spiffe://cluster.local/ns/lab/sa/gate";
-
 /// The service's port for HTTP/2, which leads to the same port of the server as that for HTTP/1.1.
 pub(super) const GRPC_PORT: u16 = 8082;
 

@@ -18,25 +18,17 @@ use crate::shared_processes::Lab;
 
 /// The counters of Istio's standard metrics.
 const REQUESTS: &str = "istio_requests_total";
-
 /// Counters of policy decisions, and of those that dry-run policies would have made.
 const JUDGED: &str = "voile_authorization_total";
-
 const SHADOWED: &str = "voile_authorization_dry_run_total";
-
 /// Counter of token checks.
 const TOKENS: &str = "voile_tokens_total";
-
 /// Counters of records sent to collectors.
 const ENTRIES_SENT: &str = "voile_access_log_sent_total";
-
 const SPANS_SENT: &str = "voile_spans_sent_total";
-
 pub(crate) const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
-
 /// The series of questions that were answered with yes.
 const ASKED: &str = "voile_authorization_asked_total{verdict=\"allowed\"}";
-
 /// Input for the start of a sidecar.
 pub(crate) struct SidecarSettings<'a> {
     pub(crate) account: &'a str,
@@ -135,7 +127,6 @@ impl Voile {
 
 /// Text in a variant's resources that makes it send records to collectors.
 const LOG_SERVICE: &str = "accessLogging:";
-
 const SAMPLING: &str = "sampling: ";
 
 impl VoileSidecar {

@@ -25,13 +25,10 @@ pub(super) const TERMS: [&str; 3] = [
      metrics); Envoy chooses suites and curves",
     "its certificate by `voile agent --once` before it is started: no agent runs beside it, and none is counted",
 ];
-
 /// The readiness page: it answers well after Envoy has all its configuration.
 const READY_PATH: &str = "/ready";
-
 /// Deadline of the certificate from the control plane, as an argument of the agent and for the lab.
 const CERTIFIED_WITHIN: &str = "15s";
-
 const CERTIFIED_BOUND: Duration = READY_BOUND;
 
 impl Voile {

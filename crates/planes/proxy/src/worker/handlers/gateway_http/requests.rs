@@ -61,7 +61,6 @@ pub(crate) enum WaitingRequest {
 
 /// Scheme of plaintext requests.
 const PLAIN: &str = "http";
-
 /// The same in TLS.
 const ENCRYPTED: &str = "https";
 
@@ -70,10 +69,8 @@ const MISDIRECTED: u16 = 421;
 
 /// Log detail of a request whose client did not wait for the external service.
 const UNDECIDED: &str = "ext_authz_undecided";
-
 /// Why a request is refused that names no host.
 const NO_HOST: &str = "the request has no host";
-
 /// The same for an ambiguous path, which a later reader may understand differently.
 const UNREADABLE_PATH: &str = "path_normalization_failed";
 

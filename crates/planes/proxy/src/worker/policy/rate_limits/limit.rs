@@ -24,7 +24,6 @@ use crate::worker::routing::routes::{RequestAttributes, joined};
 
 /// Response field that states the limits (policy).
 const POLICY: &str = "ratelimit-policy";
-
 /// Response field that states the remaining quota.
 const LEFT: &str = "ratelimit";
 
