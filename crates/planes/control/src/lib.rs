@@ -15,6 +15,7 @@ mod keys;
 mod loading;
 mod options;
 mod provenance;
+mod resources;
 mod revocations;
 mod server;
 mod shards;

@@ -12,7 +12,7 @@ use voile_identity::{Authority, Revocations};
 use voile_proto::{proxy as wire, type_url};
 use voile_xds::server::Resource;
 
-use crate::snapshot::resource;
+use crate::resources::resource;
 
 /// See the module.
 pub(crate) struct RevocationFile {

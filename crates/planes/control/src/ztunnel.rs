@@ -18,11 +18,10 @@ use voile_proto::authorization as wire;
 use voile_proto::workload::{Address, TunnelProtocol, Workload as Told, address};
 use voile_xds::server::Resource;
 
+use crate::resources::resource;
+use crate::shards::Shards;
 pub(crate) use node_proxies::AmbientWorkloads;
 pub use node_proxies::NodeAccount;
-
-use crate::shards::Shards;
-use crate::snapshot::resource;
 
 /// A policy as node proxies obey it.
 #[derive(Debug, Clone, PartialEq, Eq)]

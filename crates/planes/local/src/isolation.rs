@@ -1,18 +1,15 @@
 //! Isolation of the mesh's pods on this machine, and the way in. Isolation by addresses needs no privilege. Isolation
 //! by network namespaces makes this process fork before it has a second thread.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
-use voile_host::enclosure::{self, EnclosureSide, InsideSocket};
-use voile_host::isolation::ProcessIsolation;
+use voile_host::enclosure::{self, EnclosureSide};
 use voile_model::Mesh;
 use voile_model::mesh::{Location, WorkloadKind};
 
-use crate::addresses::PodIsolation;
-use crate::contained::loopback_place;
-use crate::loopback_block::{Block, ControlPlace};
-use crate::pod_network::{MeshNetwork, check};
+use crate::host_capabilities::say;
+use crate::pod_network::check;
 use crate::run_folder::RunFolder;
 use crate::runner::{Dataplane, RunnerOptions, SignalMessages, UpError, run};
 
@@ -25,75 +22,6 @@ pub enum WantedIsolation {
     Namespaces,
     /// Addresses in 127.0.0.0/8.
     Loopback,
-}
-
-/// Isolation that is in use.
-#[derive(Debug)]
-pub(crate) enum HostCapabilities {
-    /// And the place of applications there.
-    Loopback(Block, Option<ProcessIsolation>),
-    Namespaces(Box<MeshNetwork>),
-}
-
-impl HostCapabilities {
-    pub(crate) fn claim(inside: Option<InsideSocket>) -> Result<Self, UpError> {
-        Ok(match inside {
-            None => {
-                let place = loopback_place().unwrap_or_else(|error| {
-                    say(&format!(
-                        "applications run as root and are not contained: run only programs that you trust ({error})"
-                    ));
-                    None
-                });
-                Self::Loopback(Block::claim()?, place)
-            }
-            Some(inside) => Self::Namespaces(Box::new(MeshNetwork::set_up(inside)?)),
-        })
-    }
-
-    pub(crate) fn layout(&self) -> PodIsolation {
-        match self {
-            Self::Loopback(block, _) => PodIsolation::Loopback(block.octet()),
-            Self::Namespaces(_) => PodIsolation::Namespaces,
-        }
-    }
-
-    /// Returns the addresses of the first `count` control planes.
-    pub(crate) fn control_planes(&self, count: usize) -> Vec<ControlPlace> {
-        let all = match self {
-            Self::Loopback(block, _) => block.control_planes(),
-            Self::Namespaces(network) => network.control_planes(),
-        };
-        all.into_iter().take(count.max(1)).collect()
-    }
-
-    pub(crate) fn network(&self) -> Option<&MeshNetwork> {
-        match self {
-            Self::Loopback(..) => None,
-            Self::Namespaces(network) => Some(network),
-        }
-    }
-
-    /// Returns the place of applications that have no network of their own, if it is another than the mesh's.
-    pub(crate) fn loopback_place(&self) -> Option<&ProcessIsolation> {
-        match self {
-            Self::Loopback(_, place) => place.as_ref(),
-            Self::Namespaces(_) => None,
-        }
-    }
-
-    /// Describes the location of the pods, in words.
-    pub(crate) fn describe(&self) -> String {
-        match self {
-            Self::Loopback(block, _) => format!("127.{}.0.0/16", block.octet()),
-            Self::Namespaces(network) => {
-                format!(
-                    "10.244.0.0/16, each in its network namespace, captured by {}",
-                    network.tool()
-                )
-            }
-        }
-    }
 }
 
 /// Runs the mesh in the isolation that is wanted, until `signals` say so; returns the exit code. Must be called while the
@@ -138,10 +66,6 @@ pub fn start(
         }
         Err(error) => Err(UpError::Namespaces(error)),
     }
-}
-
-fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "voile up: {text}");
 }
 
 /// Returns true if a pod of the folder is to be served by a node proxy.

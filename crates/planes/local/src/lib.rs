@@ -15,6 +15,7 @@ pub mod addresses;
 mod control_socket;
 pub mod documents;
 pub mod expand;
+mod host_capabilities;
 pub mod isolation;
 pub mod loopback_block;
 mod node;

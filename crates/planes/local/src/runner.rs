@@ -5,6 +5,7 @@ mod acknowledged;
 mod by_node;
 mod display;
 mod edits;
+mod options;
 mod propagation;
 mod published_ports;
 mod questions;
@@ -14,6 +15,7 @@ mod stop;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +23,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use voile_host::enclosure::{EnclosureError, InsideSocket};
+use tokio::runtime::Handle;
+use voile_host::enclosure::InsideSocket;
 use voile_host::isolation::ProcessIsolation;
 use voile_identity::{
     NEW_ROOT_FLAG, RootPolicy, StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject, check_root,
@@ -30,14 +33,13 @@ use voile_model::mesh::MeshConfig;
 use voile_model::{Diagnostic, Mesh, ResourceName, codes};
 use voile_watch::FolderWatch;
 
-use crate::addresses::{AddressError, Addresses};
+use crate::addresses::Addresses;
 use crate::application::{ApplicationContext, container, control, pod_id, sidecar};
 use crate::contained::confinement;
 use crate::control_socket::ControlSocket;
 use crate::documents::render;
 use crate::expand::{PodPlan, RunPlan};
-use crate::isolation::HostCapabilities;
-use crate::loopback_block::NoBlock;
+use crate::host_capabilities::HostCapabilities;
 use crate::node;
 use crate::observer::{Observation, Observer};
 use crate::pod_network::{PodNetwork, resolver};
@@ -47,11 +49,11 @@ use crate::process::Process;
 use crate::relay::RelayThread;
 use crate::rollout::{EmptyEnvironment, PodRoster};
 use crate::run_folder::RunFolder;
-pub use edits::serve_by_node;
-
 use acknowledged::AcknowledgedEdits;
 use by_node::{ByNode, node_subject};
 use display::DisplayState;
+pub use edits::serve_by_node;
+pub use options::{Dataplane, RunnerOptions, SignalMessages, UpError};
 
 /// Between two steps of the main loop.
 const STEP: Duration = Duration::from_millis(50);
@@ -68,114 +70,6 @@ const MESH_FILE: &str = "mesh.json";
 const LAST_GOOD: &str = "last-good.json";
 /// The root certificate in the state folder.
 const ROOT_CERTIFICATE: &str = "root-cert.pem";
-
-/// Options of `voile up`.
-#[derive(Debug)]
-pub struct RunnerOptions {
-    /// The folder that describes the mesh.
-    pub folder: PathBuf,
-    /// Folder of the control plane's keys. `None` is the run's own folder, so that the keys are new each time.
-    pub state: Option<PathBuf>,
-    /// True if a root may be made that differs from the one that the state folder held before.
-    pub new_root: bool,
-    /// True if the run ends at its start because of any error in the folder.
-    pub strict: bool,
-    /// No live state.
-    pub quiet: bool,
-    /// Every process's lines.
-    pub logs: bool,
-    /// Once all is ready, run this by the shell, then stop, with its exit code.
-    pub once_ready: Option<String>,
-    /// The path of this program.
-    pub voile: PathBuf,
-    /// Validity of the sidecars' tokens; they are written anew after half of it.
-    pub token_ttl: Duration,
-    /// Number of control planes, 1 to [`crate::MAX_CONTROL_PLANES`].
-    pub control_planes: usize,
-    /// Further words for the control plane.
-    pub control: Vec<(&'static str, String)>,
-    /// True if pods in namespaces reach the host's network.
-    pub egress: bool,
-    /// Proxies that serve the pods.
-    pub dataplane: Dataplane,
-    /// True without a choice by the user: a node proxy is added if the folder has ambient pods and namespaces are
-    /// available.
-    pub by_labels: bool,
-}
-
-/// Kind of proxies that serve pods. A node proxy needs namespaces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dataplane {
-    /// A sidecar in each that is injected.
-    Sidecars,
-    /// One node proxy in place of those sidecars.
-    Node,
-    /// Sidecars where they are injected, and a node proxy for pods that are ambient.
-    Mixed,
-}
-
-impl Dataplane {
-    /// Returns true if there is a node proxy.
-    pub fn has_node(self) -> bool {
-        self != Self::Sidecars
-    }
-}
-
-/// Messages from signals.
-#[derive(Debug)]
-pub struct SignalMessages {
-    /// A message or a hang-up: stop.
-    pub stop: Receiver<()>,
-    /// Set when every sidecar is to be replaced by a new process.
-    pub replace: Arc<AtomicBool>,
-}
-
-/// Why a mesh does not run.
-#[derive(Debug, thiserror::Error)]
-pub enum UpError {
-    /// The folder cannot be read.
-    #[error("cannot read the folder: {0}")]
-    Folder(io::Error),
-    /// Errors in the folder, which have been printed, leave nothing to start, or are not tolerated.
-    #[error("{} in the folder; nothing was started", edits::counted(*.0))]
-    Problems(usize),
-    /// A document may be a security resource, and no earlier configuration is known.
-    #[error(
-        "a document that may be a security resource cannot be read (V0124); nothing was started: correct it, or move it out of the folder"
-    )]
-    NeverRead,
-    /// Something on this machine.
-    #[error("{0}")]
-    Machine(#[from] io::Error),
-    /// No namespaces, though they were asked for.
-    #[error(
-        "--isolation netns is not possible here: {0}; --isolation loopback needs no privileges"
-    )]
-    Namespaces(EnclosureError),
-    /// No block of addresses.
-    #[error(transparent)]
-    Block(#[from] NoBlock),
-    /// Not enough addresses in the block.
-    #[error(transparent)]
-    Addresses(#[from] AddressError),
-    /// The state directory or its keys.
-    #[error("cannot use the state directory: {0}")]
-    State(String),
-    /// It did not become ready.
-    #[error("not ready after {waited:?}; still waiting for {what}")]
-    Late {
-        /// Time that the runner waited.
-        waited: Duration,
-        /// Condition that was not met.
-        what: String,
-    },
-    /// One of our own processes ends again and again.
-    #[error("{0} keeps ending; it cannot become ready")]
-    Ends(String),
-    /// The command of `--once-ready` cannot be run.
-    #[error("cannot run `{0}`: {1}")]
-    Command(String, io::Error),
-}
 
 /// Runs the mesh until `stop` says so (a message or a hang-up); returns the exit code. It cleans up on every path.
 pub(crate) fn run(
@@ -302,7 +196,7 @@ fn beyond_pods(
     around: &ApplicationContext<'_>,
     ground: &HostCapabilities,
     options: &RunnerOptions,
-    (config, runtime): (&MeshConfig, &tokio::runtime::Handle),
+    (config, runtime): (&MeshConfig, &Handle),
 ) -> Result<Option<ByNode>, UpError> {
     if let Some(network) = ground.network().filter(|_| options.egress) {
         network.lead_out(runtime)?;
@@ -360,7 +254,7 @@ impl Runner {
         let node = beyond_pods(&around, &ground, &options, known)?;
         let monitoring = ground.control_planes(options.control_planes);
         let monitoring = monitoring.iter().map(|place| place.monitoring).collect();
-        let socket = questions::open_socket(&run_folder, monitoring, reach.runtime())?;
+        let socket = open_socket(&run_folder, monitoring, reach.runtime())?;
         Ok(Self {
             options,
             state,
@@ -752,4 +646,15 @@ impl Runner {
 fn same(a: &Diagnostic, b: &Diagnostic) -> bool {
     // A line that moved is not another problem.
     (a.code, &a.source.file, &a.field, &a.message) == (b.code, &b.source.file, &b.field, &b.message)
+}
+
+/// Opens the control socket, if its path is not too long for the kernel.
+fn open_socket(
+    run_folder: &RunFolder,
+    controls: Vec<SocketAddr>,
+    runtime: &Handle,
+) -> Result<Option<ControlSocket>, UpError> {
+    let path = run_folder.control_socket();
+    let open = |path: &Path| ControlSocket::open(path, controls, runtime);
+    Ok(path.as_deref().map(open).transpose()?)
 }

@@ -17,22 +17,21 @@ mod connections;
 mod default_gateways;
 mod deployment;
 mod gateway_tls;
+mod inputs;
 mod listeners;
 mod lower;
 mod routes;
 mod rules;
 mod waypoints;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::mesh::gateway_api::{Admission, ConditionReason, Gateway, Reference, RefusedCondition};
-use crate::mesh::{Mesh, MeshService, ServiceOrigin};
+use crate::attach::inputs::AttachmentInputs;
+use crate::mesh::Mesh;
+use crate::mesh::gateway_api::Admission;
 use crate::names::{Labels, Namespace};
-use crate::source::Source;
 pub(crate) use backend_tls::shut;
 pub(crate) use default_gateways::GENERATED;
-use listeners::OpenGateway;
 
 /// Label that a cluster gives to each namespace: its name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
@@ -78,56 +77,6 @@ fn add_further(mesh: &mut Mesh, further: deployment::GatewayResources) {
     }
 }
 
-/// The mesh, with indexes for attachment.
-struct AttachmentInputs<'m> {
-    mesh: &'m Mesh,
-    /// Kubernetes' Services by namespace and name.
-    services: BTreeMap<(&'m Namespace, &'m str), &'m Arc<MeshService>>,
-}
-
-impl<'m> AttachmentInputs<'m> {
-    fn new(mesh: &'m Mesh) -> Self {
-        let all = mesh.services.values();
-        let ours = all.filter(|one| one.origin == ServiceOrigin::Kubernetes);
-        let services = ours.map(|one| ((&one.key.namespace, &*one.name), one));
-        Self {
-            mesh,
-            services: services.collect(),
-        }
-    }
-
-    fn service(&self, to: &Reference) -> Option<&'m Arc<MeshService>> {
-        let key = (&to.name.namespace, &*to.name.name);
-        self.services.get(&key).copied()
-    }
-
-    /// Returns true if a resource of namespace `own` admits resources of namespace `from`.
-    fn admits(&self, admission: &Admission, own: &Namespace, from: &Namespace) -> bool {
-        self.mesh.admits(admission, own, from)
-    }
-
-    /// Why a reference from a kind and namespace is not permitted.
-    fn unpermitted(&self, kind: &str, own: &Namespace, to: &Reference) -> Option<RefusedCondition> {
-        let permits = |namespace: &Namespace| {
-            let mut grants = self.mesh.gateway_api.grants.iter();
-            grants.any(|grant| grant.permits(kind, namespace.as_str(), to))
-        };
-        if to.name.namespace == *own || permits(own) {
-            return None;
-        }
-        let said = format!(
-            "the reference to the {} {} crosses from {own}, and no ReferenceGrant in {} permits it",
-            to.kind, to.name, to.name.namespace
-        );
-        Some(refusal(
-            ConditionReason::RefNotPermitted,
-            &to.source,
-            &to.field,
-            said,
-        ))
-    }
-}
-
 impl Mesh {
     /// Returns true if a resource of namespace `own` admits resources of namespace `from`.
     pub(crate) fn admits(&self, admission: &Admission, own: &Namespace, from: &Namespace) -> bool {
@@ -146,28 +95,4 @@ impl Mesh {
             }
         }
     }
-}
-
-fn refusal(
-    reason: ConditionReason,
-    source: &Source,
-    field: &str,
-    said: String,
-) -> RefusedCondition {
-    RefusedCondition {
-        reason,
-        source: source.clone(),
-        field: field.into(),
-        said,
-    }
-}
-
-/// The Gateway of ours that is meant.
-fn meant<'o, 'm>(
-    opened: &'o [OpenGateway<'m>],
-    to: &Reference,
-) -> Option<(usize, &'o OpenGateway<'m>)> {
-    let is_it = |gateway: &Gateway| gateway.name == to.name;
-    let mut all = opened.iter().enumerate();
-    all.find(|(_, open)| is_it(open.gateway))
 }

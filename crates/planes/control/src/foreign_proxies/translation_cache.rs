@@ -10,7 +10,7 @@ use voile_proto::envoy;
 use voile_xds::server::Resource;
 
 use super::limits::EnvoyLimits;
-use crate::snapshot::hex;
+use crate::resources::hex;
 
 /// Resources kept of one snapshot: as many as parts of services in a large mesh. Resources beyond that are made for each request.
 const MAX_MADE: usize = 50_000;

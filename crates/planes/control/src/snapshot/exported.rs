@@ -8,7 +8,8 @@ use voile_model::Hostname;
 use voile_proto::workload as wire;
 use voile_xds::server::Resource;
 
-use super::{MeshSnapshot, SnapshotCaller, resource};
+use super::{MeshSnapshot, SnapshotCaller};
+use crate::resources::resource;
 
 impl MeshSnapshot {
     /// Returns true if a service is exported to the caller's namespace.

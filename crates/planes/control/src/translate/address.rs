@@ -17,7 +17,7 @@ use voile_xds::wire::{
 };
 
 use super::network;
-use crate::snapshot::resource;
+use crate::resources::resource;
 use crate::ztunnel;
 
 /// The label of an endpoint that stands behind a proxy.

@@ -4,6 +4,7 @@
 
 mod address;
 pub(crate) mod address_counts;
+mod builder;
 mod capture;
 mod gateways;
 mod health_checks;
@@ -16,9 +17,7 @@ mod telemetry;
 mod update;
 mod waypoint;
 
-use security::{authorization, client_policies, rate_limits, tokens};
-
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use prost::Message;
@@ -33,9 +32,11 @@ use voile_xds::wire::{HealthProbe, address_bytes, encode_authorization, labels_o
 
 use crate::effective_policies::{EffectivePoliciesBuilder, Names};
 use crate::keys::Texts;
-use crate::shards::Shards;
-use crate::snapshot::{ByNamespace, MeshSnapshot, OwnedConfiguration, resource};
+use crate::resources::resource;
+use crate::snapshot::{ByNamespace, MeshSnapshot, OwnedConfiguration};
+use crate::translate::builder::{SnapshotBuilder, milliseconds, put, put_resource};
 use crate::ztunnel::{self, NodePolicy};
+use security::{authorization, client_policies, rate_limits, tokens};
 pub(crate) use update::update;
 
 /// Detection deadline when the mesh sets none, in milliseconds. Istio's own default waits for ever and hangs server-first
@@ -94,38 +95,7 @@ pub(crate) fn translate_with(
     snapshot
 }
 
-/// A snapshot in the making: one function for each kind of resource. An unchanged resource is the same `Arc` as before.
-struct SnapshotBuilder<'a> {
-    mesh: &'a Mesh,
-    previous: Option<&'a MeshSnapshot>,
-    snapshot: MeshSnapshot,
-    /// Sets of names that configurations refer to, each set once.
-    obeys: HashSet<Arc<Names>>,
-    /// Somebody obeys something else than before.
-    obeyed_anew: bool,
-}
-
-type Resources = Shards<Arc<Resource>>;
-
 impl<'a> SnapshotBuilder<'a> {
-    fn new(mesh: &'a Mesh, previous: Option<&'a MeshSnapshot>, snapshot: MeshSnapshot) -> Self {
-        Self {
-            mesh,
-            previous,
-            snapshot,
-            obeys: HashSet::new(),
-            obeyed_anew: false,
-        }
-    }
-
-    fn kept(&self, of: fn(&MeshSnapshot) -> &Resources, made: Resource) -> Arc<Resource> {
-        let old = self.previous.and_then(|old| of(old).get(&made.name));
-        match old {
-            Some(old) if **old == made => old.clone(),
-            _ => Arc::new(made),
-        }
-    }
-
     /// A workload's address, and how it is spoken to by that.
     fn workload(&mut self, workload: &Workload) {
         let (made, services) = address::of_workload(self.mesh, workload);
@@ -308,25 +278,6 @@ impl<'a> SnapshotBuilder<'a> {
     }
 }
 
-/// Puts in what is not there already, so that a snapshot goes on sharing what did not change.
-fn put_resource(map: &mut Resources, made: Arc<Resource>) {
-    if !map
-        .get(&made.name)
-        .is_some_and(|old| Arc::ptr_eq(old, &made))
-    {
-        map.insert(made.name.clone(), made);
-    }
-}
-
-fn put(map: &mut crate::snapshot::Index, name: &Arc<str>, list: Vec<Arc<str>>) {
-    let old = map.get(name);
-    if list.is_empty() {
-        map.remove(name);
-    } else if old.is_none_or(|old| **old != *list) {
-        map.insert(name.clone(), list.into());
-    }
-}
-
 /// Configuration of one sidecar: its listeners, and the policies that it obeys.
 fn configuration(
     mesh: &Mesh,
@@ -474,9 +425,4 @@ fn source_address(workload: &Workload) -> Vec<u8> {
         Some(address) if own || address.is_loopback() => address_bytes(*address),
         _ => Vec::new(),
     }
-}
-
-/// A duration on the wire; more than fits is as much as fits.
-fn milliseconds(duration: std::time::Duration) -> u32 {
-    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }

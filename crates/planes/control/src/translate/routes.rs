@@ -18,9 +18,10 @@ use voile_xds::wire::{
     RouteTarget, Routes, WireRoute,
 };
 
-use super::SnapshotBuilder;
+use crate::resources::resource;
 use crate::shards::Shards;
-use crate::snapshot::{ByNamespace, resource};
+use crate::snapshot::ByNamespace;
+use crate::translate::builder::SnapshotBuilder;
 
 impl SnapshotBuilder<'_> {
     /// Routes of all services that have any, or of those of some hosts.

@@ -29,9 +29,10 @@ use voile_model::mesh::{
 };
 use voile_model::{Hostname, Namespace, ServiceKey, WorkloadKey};
 
-use super::{SnapshotBuilder, address, names};
+use super::{address, names};
 use crate::keys::Texts;
 use crate::snapshot::MeshSnapshot;
+use crate::translate::builder::SnapshotBuilder;
 
 /// Makes the snapshot that follows on `previous`, which was made of the mesh before these changes; of `keys` is said whether they
 /// are others than before. None when that is not enough.

@@ -15,8 +15,8 @@ use voile_model::mesh::{AuthorizationPolicy, Mesh, MeshService, Workload};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{WireProtocol, protocol_of, socket_address};
 
-use super::authorization::reference;
 use super::listeners::target_ports;
+use super::security::authorization::reference;
 use super::telemetry::SharedTelemetry;
 use crate::snapshot::MeshSnapshot;
 

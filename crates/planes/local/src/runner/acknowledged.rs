@@ -7,10 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use voile_model::{Diagnostic, ResourceName, SourceFile};
 
-use super::{Runner, UpError, same};
+use super::{Runner, same};
 use crate::control_page::{ControlPages, EditStatus};
 use crate::node;
 use crate::pod_run::PodRun;
+use crate::runner::options::UpError;
 
 /// Time after which an edit that is not yet in force is reported.
 const SAID_AFTER: Duration = Duration::from_secs(2);

@@ -11,13 +11,14 @@ use voile_model::mesh::MeshConfig;
 use voile_model::{Namespace, ResourceName};
 use voile_zds::PodIdentity;
 
-use super::{Runner, RunnerOptions, UpError};
+use super::Runner;
 use crate::application::{ApplicationContext, node_proxy};
 use crate::expand::PodPlan;
-use crate::isolation::HostCapabilities;
+use crate::host_capabilities::HostCapabilities;
 use crate::node::{self, NodeAgent, uid};
 use crate::observer::ObservedProxy;
 use crate::process::Process;
+use crate::runner::options::{RunnerOptions, UpError};
 
 /// See the module.
 #[derive(Debug)]

@@ -10,10 +10,11 @@ use voile_model::mesh::PodTemplate;
 use voile_model::{Diagnostic, Mesh, ResourceName, Severity, SourceFile};
 use voile_watch::{FolderWatch, WatchError};
 
-use super::{Dataplane, Runner, UpError, same};
+use super::{Runner, same};
 use crate::addresses::{Addresses, PodIsolation};
 use crate::expand::{ExpandContext, RunPlan, expand};
 use crate::rollout::{EmptyEnvironment, PodRoster, RolloutEnvironment};
+use crate::runner::options::{Dataplane, UpError, counted};
 
 /// Reads the folder's text as a mesh and a plan, with all problems in the order of the files. With `previous`, a
 /// controller that cannot run as it is written goes on as it was.
@@ -96,15 +97,6 @@ pub(super) fn print(problems: &[Diagnostic]) {
     let told = problems.iter().filter(|one| one.severity != Severity::Note);
     for problem in told {
         let _ = writeln!(io::stderr(), "{problem}");
-    }
-}
-
-/// `1 error`, `2 errors`.
-pub(super) fn counted(errors: usize) -> String {
-    if errors == 1 {
-        "1 error".to_owned()
-    } else {
-        format!("{errors} errors")
     }
 }
 

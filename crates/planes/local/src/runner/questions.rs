@@ -1,29 +1,15 @@
 //! Answers to commands that ask by the control socket.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 
 use serde_json::{Value, json};
-use tokio::runtime::Handle;
 
-use super::{Runner, UpError};
+use super::Runner;
 use crate::application::ADMIN_PORT;
 use crate::control_socket::{ControlSocket, PageAddress, RunQuestion};
 use crate::node;
 use crate::pod_run::PodRun;
 use crate::process::Process;
-use crate::run_folder::RunFolder;
-
-/// Opens the control socket, if its path is not too long for the kernel.
-pub(super) fn open_socket(
-    run_folder: &RunFolder,
-    controls: Vec<SocketAddr>,
-    runtime: &Handle,
-) -> Result<Option<ControlSocket>, UpError> {
-    let path = run_folder.control_socket();
-    let open = |path: &Path| ControlSocket::open(path, controls, runtime);
-    Ok(path.as_deref().map(open).transpose()?)
-}
 
 impl Runner {
     pub(super) fn answer_questions(&self) {

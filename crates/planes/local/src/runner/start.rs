@@ -9,10 +9,11 @@ use voile_host::child::{ChildExit, Output, Spec, SupervisedChild};
 use voile_host::enclosure::InsideSocket;
 use voile_model::ResourceName;
 
-use super::{Runner, STEP, UpError};
+use super::{Runner, STEP};
 use crate::expand::PodPlan;
 use crate::observer::Observation;
 use crate::process::Process;
+use crate::runner::options::UpError;
 
 /// Time that the whole mesh gets to become ready at the start.
 const START_DEADLINE: Duration = Duration::from_secs(90);

@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::stream::{MAX_RESPONSE_BYTES, MAX_TYPES, StreamEndReason};
+use super::stream::{MAX_RESPONSE_BYTES, MAX_TYPES};
+use crate::server::end_reason::StreamEndReason;
 
 /// Largest message that is taken of anybody, in bytes: ten thousand names of some hundred bytes and as many versions.
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;

@@ -12,11 +12,10 @@ use super::driver::status_of;
 use super::frame::{DueResponse, Nonce, ResponseEntry, TailoredResource};
 use super::names::Names;
 use super::sotw::{Absent, SotwStream};
-use super::stream::{
-    DiscoveryStream, MAX_NAME_BYTES, RequestEvent, SentResource, StreamEndReason, unspeakable,
-};
+use super::stream::{DiscoveryStream, MAX_NAME_BYTES, RequestEvent, SentResource, unspeakable};
 use super::subscription_index::Membership;
-use super::{Resource, Snapshot};
+use crate::server::end_reason::StreamEndReason;
+use crate::server::snapshot::{Resource, Snapshot};
 
 /// One caller's stream, by whichever protocol.
 pub(super) trait Conversation<C>: Send + 'static {

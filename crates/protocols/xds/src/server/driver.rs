@@ -17,13 +17,15 @@ use tonic::{Code, Status};
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
 
-use super::Snapshot;
 use super::budget::{Allowance, BYTES_OF_WORK, MESSAGE_WORK, REFUSAL_WORK, StreamBudget};
 use super::conversation::Conversation;
 use super::frame::{self, HEAD_BYTES};
 use super::sotw::Absent;
-use super::stream::{RequestEvent, StreamEndReason};
+use super::stream::RequestEvent;
 use super::subscription_index::{CALLER, Membership, StreamNews};
+use crate::server::end_reason::StreamEndReason;
+use crate::server::snapshot::Snapshot;
+use crate::server::subscription_index::StreamId;
 
 /// When to look at the clock where nothing ends: never so late that it cannot be reckoned with.
 const SOMETIME: Duration = Duration::from_secs(24 * 3600);
@@ -41,15 +43,8 @@ pub struct BoundedLife {
 const FEW_BYTES: usize = 64 * 1024;
 /// Work that is done before it is counted, in names.
 const UNCOUNTED: usize = 4096;
-
-/// Reason given to a caller that left the mesh.
-pub const DEPARTED: &str = "this workload is no longer in the mesh";
 /// Why a stream ended of which nobody said why.
 const GONE: &str = "the client disconnected";
-
-/// Number of a stream, unique in this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamId(pub u64);
 
 /// Result that a joining stream waits for; or the reason of a refusal.
 pub type Admission = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;

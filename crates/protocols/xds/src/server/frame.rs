@@ -12,8 +12,8 @@ use prost_types::Any;
 use tonic::Status;
 use voile_proto::discovery::{self, DeltaDiscoveryResponse, DiscoveryResponse};
 
-use super::Resource;
 use super::budget::MAX_MESSAGE_BYTES;
+use crate::server::snapshot::Resource;
 
 /// gRPC's head: that nothing is compressed, and how long the message is.
 pub(super) const HEAD_BYTES: usize = 5;

@@ -12,11 +12,12 @@ use tonic::metadata::MetadataValue;
 use super::budget::Accounts;
 use super::conversation::Conversation;
 use super::driver::{
-    BoundedLife, Observer, ServedStream, Snapshots, StreamId, StreamSession, StreamStart, status_of,
+    BoundedLife, Observer, ServedStream, Snapshots, StreamSession, StreamStart, status_of,
 };
 use super::sotw::SotwStream;
 use super::stream::DiscoveryStream;
 use super::subscription_index::SubscriptionIndex;
+use crate::server::subscription_index::StreamId;
 
 const SOTW: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";

@@ -22,9 +22,10 @@ use super::frame::{DueResponse, Nonce};
 use super::rejected_routes::{KeepRule, RefusalLog};
 use super::stream::{
     ACK_DEADLINE, InFlight, LEADING, MAX_NAME_BYTES, MAX_NAMES, MAX_RESPONSE_BYTES, MAX_TYPES,
-    NAMING, RequestEvent, SentResource, StreamEndReason, WARMING, unnamed, unspeakable,
+    NAMING, RequestEvent, SentResource, WARMING, unnamed, unspeakable,
 };
-use super::{Resolution, Resource, Snapshot};
+use crate::server::end_reason::StreamEndReason;
+use crate::server::snapshot::{Resolution, Resource, Snapshot};
 
 /// Types of which a response holds all that there is: what it lacks is gone.
 const WHOLE: [&str; 2] = [type_url::LISTENER, type_url::CLUSTER];

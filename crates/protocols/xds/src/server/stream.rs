@@ -5,6 +5,13 @@
 //! snapshot ─▶ changed() ┴─▶ next(): per type at most one response in flight, holding only differences
 //! ```
 
+mod limits;
+mod order;
+mod partial;
+mod rejected;
+mod resolved_names;
+mod stream_budget;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -19,15 +26,8 @@ use super::frame::{DueResponse, Nonce, TailoredResource};
 use super::names::Names;
 use super::rejected_routes::{KeepRule, RefusalLog};
 use super::type_bits::PermitCount;
-use super::{Resolution, Resource, Snapshot};
-
-mod limits;
-mod order;
-mod partial;
-mod rejected;
-mod resolved_names;
-mod stream_budget;
-
+use crate::server::end_reason::StreamEndReason;
+use crate::server::snapshot::{Resolution, Resource, Snapshot};
 use limits::MAX_VERSION_BYTES;
 pub(super) use limits::{
     ACK_DEADLINE, MAX_NAME_BYTES, MAX_NAMES, MAX_RESPONSE_BYTES, MAX_TYPES, WARMING,
@@ -38,20 +38,6 @@ use rejected::Rejected;
 pub use rejected::Rejections;
 pub(super) use rejected::unnamed;
 use resolved_names::hold;
-
-/// Why we end a stream.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StreamEndReason {
-    /// It asks for more than we give anybody.
-    #[error("{0}")]
-    TooMuch(String),
-    /// It breaks the protocol.
-    #[error("{0}")]
-    Violation(String),
-    /// It does not answer.
-    #[error("no ACK or NACK of a response within {ACK_DEADLINE:?}")]
-    Silent,
-}
 
 /// Error for a type with a longer name, which events and logs would have to remember.
 pub(super) fn unspeakable(type_url: &str) -> StreamEndReason {

@@ -12,7 +12,6 @@ use std::time::Instant;
 use tokio::sync::{Notify, oneshot};
 
 use super::by_type::ByType;
-use super::driver::StreamId;
 use super::names::Names;
 use super::stream::SentResource;
 
@@ -418,6 +417,10 @@ impl Drop for Membership {
         }
     }
 }
+
+/// Number of a stream, unique in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
 
 #[cfg(test)]
 mod tests {

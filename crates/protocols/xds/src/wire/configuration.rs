@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-pub use voile_model::mesh::{
-    ClientCertificateDetails, ForwardClientCertificate, PathNormalization,
-};
 use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
 use super::{
     Authorizer, Gateway, HealthCheck, HealthProbe, InboundCapture, RateLimit, Telemetry, Waypoint,
     WireError, WireProtocol, address, labels_of, port, service_key, socket, trust_domain,
+};
+use crate::wire::outbound::{OutboundService, PolicyReference, references};
+pub use voile_model::mesh::{
+    ClientCertificateDetails, ForwardClientCertificate, PathNormalization,
 };
 
 /// The configuration of one sidecar.
@@ -73,15 +74,6 @@ pub struct ProxyConfiguration {
     pub health_checks: Vec<Arc<HealthCheck>>,
     /// Waypoint configuration; `None` for other proxies.
     pub waypoint: Option<Waypoint>,
-}
-
-/// A policy and the version of it that belongs to a configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct PolicyReference {
-    /// `namespace/name`.
-    pub name: Arc<str>,
-    /// Its version.
-    pub version: Arc<str>,
 }
 
 /// Limits of a proxy, and the time for which it follows unused services; 0 is no limit.
@@ -149,17 +141,6 @@ pub struct OutboundListener {
     pub protocol: WireProtocol,
     /// Services that it can reach. HTTP selects by authority; TCP, and a lone service, takes the first.
     pub services: Vec<OutboundService>,
-}
-
-/// A service behind an outbound listener.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutboundService {
-    /// Its name, for both its Address and its ServicePolicy.
-    pub key: ServiceKey,
-    /// Its port.
-    pub port: Port,
-    /// Authorities that mean it, lower case, without port.
-    pub authorities: Vec<Arc<str>>,
 }
 
 /// Timeouts; `None` leaves the proxy's named default.
@@ -389,45 +370,6 @@ impl OutboundListener {
             services,
         })
     }
-}
-
-impl OutboundService {
-    pub(super) fn check(message: &wire::ServicePort) -> Result<Self, WireError> {
-        let mut authorities = Vec::with_capacity(message.authorities.len());
-        for (index, authority) in message.authorities.iter().enumerate() {
-            if authority.is_empty() || authority.bytes().any(|b| b.is_ascii_uppercase()) {
-                return Err(WireError::new(
-                    format!("authorities[{index}]"),
-                    format!("`{}` is not a lower-case host", super::shown(authority)),
-                ));
-            }
-            authorities.push(authority.as_str().into());
-        }
-        Ok(Self {
-            key: service_key("service", &message.service)?,
-            port: port("port", message.port)?,
-            authorities,
-        })
-    }
-}
-
-pub(super) fn references(
-    field: &str,
-    list: &[wire::PolicyReference],
-) -> Result<Vec<PolicyReference>, WireError> {
-    let one = |(index, message): (usize, &wire::PolicyReference)| match message.name.is_empty()
-        || message.version.is_empty()
-    {
-        true => Err(WireError::new(
-            format!("{field}[{index}]"),
-            "a name and a version are required",
-        )),
-        false => Ok(PolicyReference {
-            name: message.name.as_str().into(),
-            version: message.version.as_str().into(),
-        }),
-    };
-    list.iter().enumerate().map(one).collect()
 }
 
 fn key_sets(list: &[String]) -> Result<Vec<Arc<str>>, WireError> {

@@ -11,6 +11,7 @@ mod gateway;
 mod health;
 mod health_check;
 mod host_names;
+mod outbound;
 mod remote_networks;
 mod routes;
 mod security;
@@ -18,24 +19,22 @@ mod telemetry;
 mod traffic;
 mod waypoint;
 
-use security::{authorization, authorizer, policy, rate_limit, tokens};
-
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use voile_model::{Hostname, Labels, Namespace, Port, ServiceKey, TrustDomain};
+use voile_proto::{proxy, workload};
+
 pub use address::{
     Address, ApplicationTunnel, Service, ServicePort, TelemetryLabels, Tunnel, WireEndpoint,
     WireWorkload, WorkloadType,
 };
-pub use authorization::{decode_authorization, encode_authorization};
-pub use authorizer::{Authorizer, AuthorizerHttp};
 pub use capture::{AddressRange, CapturedPort, InboundCapture, ReachableHosts};
 pub use configuration::{
     ClientCertificateDetails, ConnectionTimeouts, ForwardClientCertificate, InboundListener,
-    MutualTls, OutboundListener, OutboundPolicy, OutboundService, PathNormalization,
-    PolicyReference, ProxyConfiguration, WireLimits,
+    MutualTls, OutboundListener, OutboundPolicy, PathNormalization, ProxyConfiguration, WireLimits,
 };
 pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protocol_of};
 pub use gateway::{
@@ -45,8 +44,7 @@ pub use gateway::{
 pub use health::HealthProbe;
 pub use health_check::HealthCheck;
 pub use host_names::{NameMeaning, SEARCH, is_virtual, parse_search, search_name, search_name_of};
-pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
-pub use rate_limit::{GlobalLimits, LimitRule, RateLimit};
+pub use outbound::{OutboundService, PolicyReference};
 pub use remote_networks::{
     NetworkEntrance, RemoteGateway, RemoteWorkload, encode_network_gateway,
     encode_network_gateways, parse_away_address,
@@ -55,11 +53,13 @@ pub use routes::{
     ConnectionMatch, ConnectionRoute, Mirror, OpenedRoutes, PackedRoutes, RequestMatch,
     RouteDestination, RouteTarget, Routes, WireRoute,
 };
+pub use security::authorization::{decode_authorization, encode_authorization};
+pub use security::authorizer::{Authorizer, AuthorizerHttp};
+pub use security::policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
+pub use security::rate_limit::{GlobalLimits, LimitRule, RateLimit};
+pub use security::tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
-pub use tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};
 pub use traffic::encode_traffic;
-use voile_model::{Hostname, Labels, Namespace, Port, ServiceKey, TrustDomain};
-use voile_proto::{proxy, workload};
 pub use waypoint::{Waypoint, WaypointAddress, WaypointDestination, WaypointTo};
 
 /// Why a message from the control plane is refused.

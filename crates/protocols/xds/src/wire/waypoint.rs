@@ -7,11 +7,10 @@ use std::sync::Arc;
 
 use voile_model::mesh::waypoint::{HBONE_PORT, waypoint_host};
 use voile_model::{ResourceName, ServiceKey};
-use voile_proto::proxy as wire;
-use voile_proto::workload;
+use voile_proto::{proxy as wire, workload};
 
-use super::configuration::{OutboundService, PolicyReference, references};
 use super::{Telemetry, WireError, WireProtocol, address, hostname, namespace, socket};
+use crate::wire::outbound::{OutboundService, PolicyReference, references};
 
 /// Waypoint configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::gateway_tls::GatewayClientCertificate;
-use super::{AttachmentInputs, gateway_tls, refusal};
+use super::gateway_tls::{self, GatewayClientCertificate};
+use crate::attach::inputs::{AttachmentInputs, refusal};
 use crate::mesh::gateway_api::{
     BackendAuthorities, BackendTls, ConditionReason, Reference, RefusedCondition,
 };

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::backend_tls::Policy;
+use super::deployment;
 use super::listeners::{ListenerStatus, OpenGateway, is_ours};
 use super::routes::{AttachmentTarget, ParentAttachment, RouteAttachmentStatus};
-use super::{AttachmentInputs, deployment, refusal};
+use crate::attach::inputs::{AttachmentInputs, refusal};
 use crate::mesh::HttpRoute;
 use crate::mesh::gateway_api::{
     CONTROLLERS, ConditionReason, GROUP, Gateway, GatewayClass, ListenerSet, Parent,

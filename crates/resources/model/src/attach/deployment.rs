@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::AttachmentInputs;
 use super::listeners::{ListenerFamily, OpenGateway};
+use crate::attach::inputs::AttachmentInputs;
 use crate::mesh::gateway_api::{GATEWAY_CLASS, GATEWAY_NAME, Gateway, label_value, shortened};
 use crate::mesh::{
     CaptureScope, Container, ControllerKind, Deployment, Location, MeshService, PodTemplate,

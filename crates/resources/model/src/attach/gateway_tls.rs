@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
+use super::deployment;
 use super::listeners::OpenGateway;
-use super::{AttachmentInputs, deployment, refusal};
+use crate::attach::inputs::{AttachmentInputs, refusal};
 use crate::mesh::gateway_api::{
     ClientValidation, ConditionReason, Gateway, Reference, RefusedCondition,
 };

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{AttachmentInputs, deployment, gateway_tls, refusal};
+use super::{deployment, gateway_tls};
+use crate::attach::inputs::{AttachmentInputs, refusal};
 use crate::mesh::TrustedCertificates;
 use crate::mesh::gateway_api::{
     CLASSES, CONTROLLERS, ConditionReason, GROUP, Gateway, Listener, ListenerSet, ListenerTls,
-    RefusedCondition, RouteKind,
+    Reference, RefusedCondition, RouteKind,
 };
 use crate::mesh::routing_intent::ServerTlsMode;
 use crate::names::{Hostname, Namespace, ResourceName};
@@ -395,4 +396,14 @@ fn conflicts_with_earlier(all: &mut [ListenerStatus<'_>], first: usize) {
             all[index].conflict = Some(conflict(&all[index], &all[other], reason));
         }
     }
+}
+
+/// The Gateway of ours that is meant.
+pub(super) fn meant<'o, 'm>(
+    opened: &'o [OpenGateway<'m>],
+    to: &Reference,
+) -> Option<(usize, &'o OpenGateway<'m>)> {
+    let is_it = |gateway: &Gateway| gateway.name == to.name;
+    let mut all = opened.iter().enumerate();
+    all.find(|(_, open)| is_it(open.gateway))
 }

@@ -9,10 +9,11 @@ use voile_traffic::route::{
     FieldMatch, Match, PathMatch, RankedMatch, Regex, ValueMatch, by_precedence,
 };
 
+use super::connections;
 use super::deployment::{listening, selector};
 use super::listeners::{ListenerStatus, OpenGateway};
 use super::routes::{AttachmentTarget, RouteAttachmentStatus, hosts};
-use super::{AttachmentInputs, connections};
+use crate::attach::inputs::AttachmentInputs;
 use crate::mesh::action::HeaderRules;
 use crate::mesh::gateway_api::RouteKind;
 use crate::mesh::routing_intent::{

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::listeners::{ListenerStatus, OpenGateway, is_ours};
-use super::{AttachmentInputs, meant, refusal, rules};
+use super::rules;
+use crate::attach::inputs::{AttachmentInputs, refusal};
+use crate::attach::listeners::meant;
 use crate::mesh::gateway_api::{
     ConditionReason, GROUP, Gateway, GatewayApiRoute, Parent, RefusedCondition,
 };

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{AttachmentInputs, refusal};
+use crate::attach::inputs::{AttachmentInputs, refusal};
 use crate::check::DEFAULT_ATTEMPTS;
 use crate::mesh::action::{DirectResponse, Mirror};
 use crate::mesh::gateway_api::{

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::conditions::{empty, runs};
 use super::deployment::{self, GatewayResources, deployment, own_selector, written};
-use super::{AttachmentInputs, refusal};
+use crate::attach::inputs::{AttachmentInputs, refusal};
 use crate::mesh::gateway_api::{
     ConditionReason, Gateway, GatewayTlsConfig, PartConditions, RefusedCondition,
     ResourceConditions, StatusCondition,

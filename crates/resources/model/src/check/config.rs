@@ -10,7 +10,7 @@ use super::values::{self, Meta};
 use super::{CheckedResource, networking, sidecar, telemetry, topology, traffic_policy};
 use crate::codes;
 use crate::decode::{Cursor, FieldPath, Fields, Report, SpannedValue};
-use crate::log_format::LogFormat;
+use crate::logs::log_format::LogFormat;
 use crate::mesh::{
     AccessLog, ConfigMap, DefaultExports, DefaultProviders, ExtensionProvider, Forwards,
     MeshConfig, PathNormalization, Provider, ProxySettings, ProxyTracing, RetryPolicy,

@@ -8,7 +8,7 @@ use super::authorization::{GATEWAY_API, targets};
 use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{FieldPath, Fields, Report, SpannedValue};
-use crate::log_filter::LogFilter;
+use crate::logs::log_filter::LogFilter;
 use crate::mesh::telemetry::{
     CustomTag, LoggingRule, Metric, MetricOverride, MetricsRule, ProviderName, SamplingShare,
     TagOverride, Telemetry, TelemetrySides, TracingRule,

@@ -107,8 +107,10 @@ fn retry(mesh: &Mesh) -> Option<wire::RetryPolicy> {
         on: policy.on.iter().map(ToString::to_string).collect(),
         per_try_timeout_ms: policy
             .per_try_timeout
-            .map_or(0, crate::translate::milliseconds),
-        backoff_ms: policy.backoff.map_or(0, crate::translate::milliseconds),
+            .map_or(0, crate::translate::builder::milliseconds),
+        backoff_ms: policy
+            .backoff
+            .map_or(0, crate::translate::builder::milliseconds),
     })
 }
 

@@ -12,9 +12,10 @@ use voile_proto::proxy as wire;
 use voile_xds::wire::encode_tokens;
 
 use crate::keys::{Origin, Texts, key_set};
+use crate::resources::resource;
 use crate::shards::Shards;
-use crate::snapshot::{KeySets, MeshSnapshot, resource};
-use crate::translate::{SnapshotBuilder, put_resource};
+use crate::snapshot::{KeySets, MeshSnapshot};
+use crate::translate::builder::{SnapshotBuilder, put_resource};
 
 /// Bytes of the hash in a key set's name: nobody finds two sets that share 128 bits.
 const NAME_BYTES: usize = 16;

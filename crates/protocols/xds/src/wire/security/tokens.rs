@@ -93,7 +93,7 @@ pub fn decode_tokens(name: &str, bytes: &[u8]) -> Result<ReceivedTokens, WireErr
         line: 0,
         column: 0,
     };
-    let name = crate::wire::authorization::parse_name(name)
+    let name = crate::wire::security::authorization::parse_name(name)
         .ok_or_else(|| WireError::new("", format!("`{}` is not NAMESPACE/NAME", shown(name))))?;
     let mut rules = Vec::with_capacity(message.rules.len());
     let mut key_sets = Vec::with_capacity(message.rules.len());

@@ -6,7 +6,7 @@ use crate::check::telemetry::header_name;
 use crate::check::values;
 use crate::codes;
 use crate::decode::{Report, SpannedValue};
-use crate::log_format::{FormatError, LogFormat};
+use crate::logs::log_format::{FormatError, LogFormat};
 use crate::mesh::authorization::StringMatch;
 use crate::mesh::{
     AlsProvider, BodyInCheck, ExtAuthzProvider, ExtAuthzTransport, FileLogProvider, HttpAuthorizer,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{at_most, reference};
+use crate::check::routing::gateway_api::fields::{at_most, reference};
 use crate::check::values::{self, Meta};
 use crate::codes;
 use crate::decode::{Cursor, Fields, Report};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use voile_traffic::route::REDIRECT_STATUSES;
 
-use super::{SERVICE, at_most, not_done, port, reference};
+use crate::check::routing::gateway_api::fields::{SERVICE, at_most, not_done, port, reference};
 use crate::codes;
 use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::mesh::action::{

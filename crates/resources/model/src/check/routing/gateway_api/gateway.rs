@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{GATEWAY, SECRET, at_most, gateway_tls, not_done, reference};
+use super::gateway_tls;
+use crate::check::routing::gateway_api::fields::{GATEWAY, SECRET, at_most, not_done, reference};
 use crate::check::values::{self, Meta};
 use crate::codes;
 use crate::decode::{Cursor, Fields, Report};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{SECRET, at_most, not_done, reference};
+use crate::check::routing::gateway_api::fields::{SECRET, at_most, not_done, reference};
 use crate::check::routing::intents::istio_gateway;
 use crate::check::values;
 use crate::decode::{Fields, Report};

@@ -3,7 +3,7 @@
 use super::filters::FilterReader;
 use super::matches::{self, Criteria, MatchMethod};
 use super::route::{backends, everything, plain, requests, rule_name};
-use super::{at_most, says_nothing};
+use crate::check::routing::gateway_api::fields::{at_most, says_nothing};
 use crate::check::values::Meta;
 use crate::codes;
 use crate::decode::{Cursor, Fields, Report};

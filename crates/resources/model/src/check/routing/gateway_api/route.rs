@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::filters::{FilterReader, Filters, backend_to};
-use super::{GATEWAY, at_most, matches, port, reference, says_nothing};
+use super::matches;
 use crate::check::DEFAULT_ATTEMPTS;
+use crate::check::routing::gateway_api::fields::{GATEWAY, at_most, port, reference, says_nothing};
 use crate::check::values::{self, Meta};
 use crate::codes;
 use crate::decode::{Cursor, FieldPath, Fields, Report};
