@@ -2,13 +2,9 @@
 //! fuzzer looks for inputs (`drivers/`), and an ordinary test replays every input worth keeping (`corpus/`).
 
 mod authorization;
-mod chunked;
 mod detection;
 mod dns;
-mod hbone;
-mod http1;
-mod http2;
-mod http3;
+mod http;
 mod identity;
 mod logs;
 mod proxy_header;
@@ -18,6 +14,8 @@ mod revocation;
 mod trace;
 mod wire;
 mod zds;
+
+use http::{chunked, hbone, http1, http2, http3};
 
 /// A property: takes any bytes, panics when something that must hold does not.
 pub type Property = fn(&[u8]);

@@ -8,7 +8,7 @@ use kube::api::{Api, ListParams, LogParams};
 use kube::{Client, ResourceExt as _};
 
 use crate::error::{ClusterError, explain};
-use crate::inject::{INIT_CONTAINER, PROXY_CONTAINER};
+use crate::inject::request::{INIT_CONTAINER, PROXY_CONTAINER};
 use crate::install::{Checks, Release};
 use crate::source::ClusterObjects;
 

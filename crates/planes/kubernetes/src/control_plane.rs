@@ -15,7 +15,6 @@ use tokio::task::JoinSet;
 use voile_control::{Control, ControlError, ControlOptions, Credentials, Reporter};
 use voile_identity::{AuthorityStore, ExternalSigner};
 
-use crate::authority::{AuthorityKeeper, ElsewhereAuthority, OpenAuthority};
 use crate::connect::{ClusterAddress, connect};
 use crate::election::Candidate;
 use crate::error::ClusterError;
@@ -23,11 +22,12 @@ use crate::gateways::{self, Deployer};
 use crate::inject::InjectorOptions;
 use crate::injection::WebhookServer;
 use crate::revision::{self, of_revision};
-use crate::roots;
 use crate::source::ClusterSource;
 use crate::status::StatusWriter;
-use crate::tokens::ClusterTokens;
-use crate::trust_bundle;
+use crate::trust::authority::{AuthorityKeeper, ElsewhereAuthority, OpenAuthority};
+use crate::trust::roots;
+use crate::trust::tokens::ClusterTokens;
+use crate::trust::trust_bundle;
 use crate::webhooks::Validator;
 
 /// Options of a control plane on a cluster, beside those that every control plane has.

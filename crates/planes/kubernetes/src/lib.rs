@@ -2,7 +2,6 @@
 //! authority's key in a Secret, and the installation of the control plane. It decides nothing about traffic or policy: the
 //! control plane does, as it does for a folder.
 
-mod authority;
 pub mod bug_report;
 pub mod cni;
 mod connect;
@@ -16,11 +15,9 @@ pub mod install;
 pub mod node_agent;
 pub mod pods;
 mod revision;
-mod roots;
 mod source;
 mod status;
-mod tokens;
-mod trust_bundle;
+mod trust;
 pub mod webhooks;
 
 pub use connect::{ClusterAddress, connect};

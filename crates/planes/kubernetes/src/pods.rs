@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::io::DuplexStream;
 
 use crate::error::{ClusterError, FORBIDDEN, NOT_FOUND, explain};
-use crate::inject::PROXY_CONTAINER;
+use crate::inject::request::PROXY_CONTAINER;
 use crate::revision::REVISION;
 
 /// Port of the control plane's monitoring pages; the chart has it, too.

@@ -10,8 +10,6 @@ pub mod codes;
 pub mod diagnostic;
 pub mod files;
 pub mod ignored;
-pub mod log_filter;
-pub mod log_format;
 pub mod mesh;
 pub mod names;
 pub mod ranges;
@@ -20,6 +18,7 @@ pub mod source;
 
 pub use check::check;
 pub use diagnostic::{Diagnostic, Severity};
+pub use logs::{log_filter, log_format};
 pub use mesh::Mesh;
 pub use names::{
     CLUSTER_DOMAIN, Hostname, Identity, Labels, Namespace, Port, ResourceName, ServiceKey,
@@ -31,6 +30,7 @@ pub use text::{parse_duration, suggest, with_causes};
 
 mod attach;
 mod decode;
+mod logs;
 mod text;
 mod written;
 mod yaml;

@@ -8,10 +8,8 @@ use voile_model::mesh::{MeshConfig, TEMPLATES};
 use super::GatewayError;
 use super::parameters::{Parameters, merge};
 use super::plan::PlannedGateway;
-use crate::inject::{
-    INJECT, InjectionOutcome, InjectionRequest, InjectorOptions, PROXY_CONTAINER, PathSettings,
-    inject,
-};
+use crate::inject::request::{InjectionRequest, PROXY_CONTAINER, PathSettings};
+use crate::inject::{INJECT, InjectionOutcome, InjectorOptions, inject};
 
 /// Label with the controller that made an object.
 pub(super) const MANAGED: &str = "gateway.istio.io/managed";

@@ -10,7 +10,8 @@ use voile_model::mesh::{CaptureScope, MeshConfig, TEMPLATES};
 use voile_model::{Labels, Severity};
 
 use super::proxy_config::{self, ProxyConfig};
-use super::{InjectionRequest, InjectorOptions, decision, items, text_of};
+use super::{InjectorOptions, decision};
+use crate::inject::request::{InjectionRequest, items, text_of};
 
 const REWRITE_PROBES: &str = "sidecar.istio.io/rewriteAppHTTPProbers";
 const PROXY_CPU: &str = "sidecar.istio.io/proxyCPU";

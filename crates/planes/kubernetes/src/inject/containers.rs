@@ -5,14 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use serde_json::{Value, json};
 use voile_model::mesh::CaptureSelection;
 
+use super::InjectorOptions;
 use super::annotations::{PodSettings, Template};
-use super::{
-    CAPTURE_ARGUMENT, DNS_ARGUMENT, INIT_CONTAINER, InjectionRequest, InjectorOptions,
-    PROXY_CONTAINER,
+use crate::inject::request::{
+    CAPTURE_ARGUMENT, DNS_ARGUMENT, INIT_CONTAINER, InjectionRequest, PROXY_CONTAINER,
 };
-
-use crate::roots::CONFIG_MAP;
-use crate::trust_bundle::BUNDLE;
+use crate::trust::roots::CONFIG_MAP;
+use crate::trust::trust_bundle::BUNDLE;
 
 /// User and group of the proxy.
 pub(crate) const PROXY_USER: u32 = 1337;

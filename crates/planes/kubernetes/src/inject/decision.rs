@@ -5,10 +5,10 @@ use std::fmt;
 
 use serde_json::Value;
 
+use super::InjectorOptions;
+use crate::inject::request::{InjectionRequest, PROXY_CONTAINER, items, text_of};
 use crate::revision::{DEFAULT_REVISION, REVISION};
-use crate::roots::SYSTEM_NAMESPACES;
-
-use super::{InjectionRequest, InjectorOptions, PROXY_CONTAINER, items, text_of};
+use crate::trust::roots::SYSTEM_NAMESPACES;
 
 pub(crate) const INJECT: &str = "sidecar.istio.io/inject";
 const INJECTION: &str = "istio-injection";

@@ -4,7 +4,8 @@
 use serde_json::{Map, Value};
 use voile_model::mesh::MeshConfig;
 
-use super::{InjectionOutcome, InjectionRequest, InjectorOptions, PathSettings, inject};
+use super::{InjectionOutcome, InjectorOptions, inject};
+use crate::inject::request::{InjectionRequest, PathSettings};
 
 /// Kinds with a template of Pods, and the way to it.
 const TEMPLATES: [(&str, &str); 8] = [

@@ -8,8 +8,9 @@ use voile_model::check::{canonical_name, canonical_revision};
 use voile_model::mesh::network::NETWORK;
 use voile_model::mesh::workload::TUNNEL;
 
+use super::InjectorOptions;
 use super::annotations::{PodSettings, Template};
-use super::{InjectionRequest, InjectorOptions, PROXY_CONTAINER, items, text_of};
+use crate::inject::request::{InjectionRequest, PROXY_CONTAINER, items, text_of};
 use crate::revision::REVISION;
 
 /// Annotation that records an injection.

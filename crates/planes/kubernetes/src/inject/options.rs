@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::Value;
 
+use crate::inject::request;
+
 /// Settings of an injector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InjectorOptions {
@@ -123,7 +125,7 @@ impl LabelSelector {
             let value = value.as_str()?.to_owned();
             selector.labels.insert(key.clone(), value);
         }
-        for expression in super::items(written, "matchExpressions") {
+        for expression in request::items(written, "matchExpressions") {
             let operator = match expression["operator"].as_str()? {
                 "In" => LabelOperator::In,
                 "NotIn" => LabelOperator::NotIn,
@@ -131,7 +133,7 @@ impl LabelSelector {
                 "DoesNotExist" => LabelOperator::DoesNotExist,
                 _ => return None,
             };
-            let values = super::items(expression, "values");
+            let values = request::items(expression, "values");
             let values = values.map(|value| value.as_str().map(str::to_owned));
             selector.expressions.push(LabelExpression {
                 key: expression["key"].as_str()?.to_owned(),

@@ -5,10 +5,8 @@ use serde_json::{Value, json};
 use super::annotations::{PodSettings, Template};
 use super::containers::{self, PROXY_USER};
 use super::metadata::{self, Added};
-use super::{
-    INIT_CONTAINER, InjectionRequest, InjectorOptions, PROXY_CONTAINER, items, merge, probes,
-    prometheus,
-};
+use super::{InjectorOptions, merge, probes, prometheus};
+use crate::inject::request::{INIT_CONTAINER, InjectionRequest, PROXY_CONTAINER, items};
 
 /// Gives the Pod its proxy.
 pub(super) fn inject(

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::containers::METRICS_PORT;
-use super::{INIT_CONTAINER, PROXY_CONTAINER, items};
+use crate::inject::request::{INIT_CONTAINER, PROXY_CONTAINER, items};
 
 /// Variable of the proxy with the original questions by path.
 pub(super) const PROBERS: &str = "ISTIO_KUBE_APP_PROBERS";

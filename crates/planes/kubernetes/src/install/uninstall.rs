@@ -18,7 +18,7 @@ use super::wait::deployment_name;
 use super::{CLASS_LABEL, InstallError, MANAGED_BY, Progress, objects, owner, release_selector};
 use crate::error::ClusterError;
 use crate::revision::{label_of, of_revision};
-use crate::trust_bundle::BUNDLE;
+use crate::trust::trust_bundle::BUNDLE;
 
 /// The ConfigMap with the root certificate, in every namespace.
 const ROOT_CERTIFICATE: &str = "istio-ca-root-cert";

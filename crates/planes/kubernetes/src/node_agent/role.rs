@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Container, Pod};
 use voile_model::check::{DATAPLANE_MODE, asks_for_node_proxy};
 
-use crate::inject::{CAPTURE_ARGUMENT, INIT_CONTAINER, PROXY_CONTAINER};
+use crate::inject::request::{CAPTURE_ARGUMENT, INIT_CONTAINER, PROXY_CONTAINER};
 
 /// What a node's agent does for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

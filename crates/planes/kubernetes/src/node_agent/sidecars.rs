@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
-use voile_host::netns::Namespace;
-use voile_host::netns::link;
 use voile_host::netns::rules::{PodCapture, Rules, SidecarMatch, Tool, apply};
+use voile_host::netns::{Namespace, link};
 use voile_local::pod_network::pod_capture;
 use voile_model::check::capture_scope;
 use voile_model::{Labels, Severity};
@@ -18,7 +17,8 @@ use voile_model::{Labels, Severity};
 use super::networks;
 use super::role::{PodRole, sidecar};
 use super::view::NodeView;
-use crate::inject::{DNS_ARGUMENT, PROXY_USER};
+use crate::inject::PROXY_USER;
+use crate::inject::request::DNS_ARGUMENT;
 
 /// Time that the plugin has to call for a new pod, and between two looks at pods that wait.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(2);

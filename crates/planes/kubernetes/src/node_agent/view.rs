@@ -14,7 +14,7 @@ use voile_model::check::{DATAPLANE_MODE, REDIRECTION};
 use voile_model::with_causes;
 
 use super::role::PodRole;
-use crate::inject::PROXY_CONTAINER;
+use crate::inject::request::PROXY_CONTAINER;
 use crate::source::backoff::WatchBackoff;
 
 /// Account of a pod that names none.

@@ -5,7 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::InjectionSettings;
-use crate::inject::{InjectionOutcome, InjectionRequest, PathSettings, inject};
+use crate::inject::request::{InjectionRequest, PathSettings};
+use crate::inject::{InjectionOutcome, inject};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";

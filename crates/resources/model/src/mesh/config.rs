@@ -8,7 +8,7 @@ use super::authorization::StringMatch;
 use super::service::Visibility;
 use super::traffic::LocalitySetting;
 use super::workload::Forwards;
-use crate::log_format::LogFormat;
+use crate::logs::log_format::LogFormat;
 use crate::mesh::telemetry::{CustomTag, SamplingShare};
 use crate::names::{Hostname, Labels, Namespace, Port, ResourceName, TrustDomain};
 use crate::source::Source;

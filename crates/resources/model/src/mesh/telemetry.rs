@@ -8,7 +8,7 @@ use super::authorization::TargetReference;
 use super::gateway_api::{GATEWAY_NAME, label_value};
 use super::waypoint::is_meant;
 use super::{Mesh, MeshService, Workload};
-use crate::log_filter::LogFilter;
+use crate::logs::log_filter::LogFilter;
 use crate::names::{Labels, Namespace, ResourceName};
 use crate::source::Source;
 

@@ -6,10 +6,8 @@
 )]
 
 mod broken_security;
-mod clients;
 mod controllers;
 mod endpoint_slices;
-mod exports;
 mod files;
 mod gateway_api;
 mod golden;
@@ -20,7 +18,7 @@ mod levels;
 mod meaning;
 mod oracle;
 mod reference;
-mod traffic;
+mod routing;
 
 use voile_model::{Diagnostic, Mesh, Severity, SourceFile, check};
 

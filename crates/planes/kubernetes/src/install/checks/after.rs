@@ -14,7 +14,7 @@ use crate::inject::injected_by;
 use crate::install::InstallError;
 use crate::install::chart::Release;
 use crate::install::wait::{deployment_name, explain, rollout};
-use crate::roots::SYSTEM_NAMESPACES;
+use crate::trust::roots::SYSTEM_NAMESPACES;
 
 /// The metric of the control plane that counts streams of proxies.
 const CONNECTED: &str = "voile_control_connected_proxies";

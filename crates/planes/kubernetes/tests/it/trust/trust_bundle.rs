@@ -3,7 +3,7 @@
 use voile_testkit::cluster::{ApiServer, wait_for};
 
 use crate::harness::{PATIENCE, Replica, SYSTEM, cluster};
-use crate::rotation::{ACCOUNT, web};
+use crate::trust::rotation::{ACCOUNT, web};
 
 const BUNDLE: &str = "istio.io:istiod-ca:root-cert";
 

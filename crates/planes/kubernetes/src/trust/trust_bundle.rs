@@ -11,8 +11,8 @@ use serde_json::json;
 
 use crate::error::explain;
 use crate::install::MANAGER;
-use crate::roots::RETRY;
 use crate::source::backoff::WatchBackoff;
+use crate::trust::roots::RETRY;
 
 /// Name of the bundle, which pods of the mesh mount. It begins with the signer's name.
 pub(crate) const BUNDLE: &str = "istio.io:istiod-ca:root-cert";

@@ -7,7 +7,7 @@ use voile_identity::{Authority, AuthorityFiles, Keys};
 use voile_testkit::cluster::{ApiServer, wait_for};
 
 use crate::harness::{PATIENCE, Replica, SYSTEM, cluster, openssl};
-use crate::rotation::{ACCOUNT, authority, web};
+use crate::trust::rotation::{ACCOUNT, authority, web};
 
 /// Words of the refusal, which only a proven caller reads.
 const REFUSAL: &str = "another authority signs";

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub use attribute::{Attribute, AttributeType};
 
-use crate::log_format::HeaderSource;
+use crate::logs::log_format::HeaderSource;
 
 /// Longest expression, in bytes.
 pub const MAX_EXPRESSION_BYTES: usize = 16 * 1024;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::attribute::{Attribute, AttributeType};
 use super::scan::{FilterToken, words};
 use super::{Comparison, Expression, FilterError, Literal, MAX_EXPRESSION_DEPTH, Operand, Search};
-use crate::log_format::HeaderSource;
+use crate::logs::log_format::HeaderSource;
 use crate::text::{clip, nearest, parse_duration};
 
 const MAPS: [(&str, HeaderSource); 3] = [

@@ -12,8 +12,8 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;
 use voile_identity::{Authority, AuthorityStore};
 
-use crate::roots::{CONFIG_MAP, ROOT};
 use crate::source::backoff::WatchBackoff;
+use crate::trust::roots::{CONFIG_MAP, ROOT};
 
 /// The Secret, as cert-manager and Istio name it.
 const SECRET: &str = "istiod-tls";

@@ -9,7 +9,7 @@ use voile_identity::{Authority, Identity, WorkloadCertificate};
 use voile_testkit::cluster::{ApiServer, wait_for};
 
 use crate::harness::{PATIENCE, Replica, SYSTEM, cluster, token};
-use crate::rotation::{ACCOUNT, authority, is_believed, until_root, web};
+use crate::trust::rotation::{ACCOUNT, authority, is_believed, until_root, web};
 
 /// Requests of one caller that wait at once.
 const SHARE: usize = 8;
