@@ -79,7 +79,7 @@ fn subsets(
         );
         let source = subset.source.clone();
         found.push(
-            Diagnostic::error(codes::EMPTY_SUBSET, source, said)
+            Diagnostic::warning(codes::EMPTY_SUBSET, source, said)
                 .field("spec.subsets.labels")
                 .help("give some of its Pods these labels; a route to the subset would be answered 503"),
         );
