@@ -29,6 +29,8 @@ pub const MAX_WAIT_SECONDS: u64 = 20;
 pub const MAX_RECORDS: usize = 1024;
 /// Most bytes of these records.
 pub const MAX_BYTES: usize = 1024 * 1024;
+/// Most bytes of records in one answer, if it is not a single one: a client that does not read holds no more.
+pub const MAX_ANSWER_BYTES: usize = 128 * 1024;
 /// Longest text of one field, in bytes.
 const MAX_FIELD_BYTES: usize = 1024;
 /// Words of a record's details by which a policy refused.
@@ -289,10 +291,17 @@ impl Tap {
             return None;
         }
         let missed = std::mem::take(&mut session.missed);
-        let records = session.records.make_contiguous().join(",");
+        let first = session.last - session.records.len() as u64;
+        let mut bytes = 0;
+        let fitting = session.records.iter().take_while(|record| {
+            bytes += record.len();
+            bytes <= MAX_ANSWER_BYTES
+        });
+        let fitting = fitting.count().max(1);
+        let records = session.records.make_contiguous()[..fitting].join(",");
+        let next = first + fitting as u64;
         Some(format!(
-            "{{\"next\":{},\"missed\":{missed},\"records\":[{records}]}}",
-            session.last
+            "{{\"next\":{next},\"missed\":{missed},\"records\":[{records}]}}"
         ))
     }
 

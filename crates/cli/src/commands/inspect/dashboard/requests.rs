@@ -36,7 +36,8 @@ struct RequestState {
     /// Number of the last record.
     last: u64,
     missed: u64,
-    problem: Option<String>,
+    /// Why a proxy, by its index, did not answer the last time.
+    problem: Option<(Option<usize>, String)>,
 }
 
 impl LatestRequests {
@@ -88,7 +89,7 @@ impl LatestRequests {
             .saturating_sub(usize::try_from(new).unwrap_or(usize::MAX));
         let records: Vec<&Value> = state.records.iter().skip(known).collect();
         let page = json!({
-            "next": state.last, "missed": state.missed, "problem": state.problem, "records": records,
+            "next": state.last, "missed": state.missed, "problem": state.problem.as_ref().map(|(_, reason)| reason), "records": records,
         });
         PageResponse::json(page.to_string())
     }
@@ -106,7 +107,7 @@ impl LatestRequests {
         let proxies = match proxies {
             Ok(proxies) => proxies,
             Err(reason) => {
-                self.lock().problem = Some(reason);
+                self.lock().problem = Some((None, reason));
                 Vec::new()
             }
         };
@@ -114,15 +115,16 @@ impl LatestRequests {
         let mut documents = PolicyDocuments::new(&self.watched);
         loop {
             let answer = told.recv_timeout(LOOK_INTERVAL);
-            let mut answered = answer.ok().map(|(index, answer): Answer| {
+            let answered = answer.ok().map(|(index, answer): Answer| {
                 let proxy = proxies[index].to_string();
-                answer.map(|page| {
+                let answer = answer.map(|page| {
                     let records = page["records"].as_array().cloned().unwrap_or_default();
                     let records = records.into_iter();
                     let records: Vec<_> =
                         records.map(|one| documents.complete(&proxy, one)).collect();
                     (records, page["missed"].as_u64().unwrap_or(0))
-                })
+                });
+                (index, answer)
             });
             if proxies.is_empty() {
                 std::thread::park_timeout(LOOK_INTERVAL);
@@ -135,15 +137,16 @@ impl LatestRequests {
                 state.filter = None;
                 return;
             }
-            match answered.take() {
-                Some(Ok((records, missed))) => {
+            match answered {
+                Some((index, Ok((records, missed)))) => {
+                    state.problem.take_if(|(of, _)| *of == Some(index));
                     state.missed += missed;
                     state.last += records.len() as u64;
                     state.records.extend(records);
                     let over = state.records.len().saturating_sub(KEPT);
                     state.records.drain(..over);
                 }
-                Some(Err(reason)) => state.problem = Some(reason),
+                Some((index, Err(reason))) => state.problem = Some((Some(index), reason)),
                 None => {}
             }
         }

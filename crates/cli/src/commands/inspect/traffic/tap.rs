@@ -24,7 +24,7 @@ use crate::commands::inspect::monitoring::{PageServer, WatchedMesh, word};
 /// is unusual: retries, Envoy's response flags and details, and for a refusal the policy with its file and line. A call between two
 /// proxies has a line of each. No headers and bodies are shown; tokens in paths are masked.
 ///
-/// Proxies record requests only while somebody watches: their requests then cost a few microseconds more. Each keeps 1,024 records a
+/// Proxies record requests only while somebody watches, and only then do requests cost more. Each keeps 1,024 records a
 /// second and 1,024 that wait; the number of further ones is told on standard error. Up to four may watch a proxy at a time. Only who may
 /// use the control socket of `voile up` (its user, and root) or may forward ports of a cluster's pods can watch.
 #[derive(Debug, clap::Args)]
