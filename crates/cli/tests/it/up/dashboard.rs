@@ -23,6 +23,9 @@ const WORKLOADS: [&str; 6] = [
     "ratings",
 ];
 
+/// The latest requests of the mesh.
+const REQUESTS: &str = "/requests.json?show=all&after=0";
+
 /// A running dashboard.
 struct Dashboard {
     child: Child,
@@ -58,6 +61,20 @@ impl Dashboard {
         data
     }
 
+    /// Has requests recorded until every workload answered one of them. The dashboard keeps them while somebody asks.
+    fn recorded(&self) {
+        wait_until("requests of every workload are recorded", || {
+            let answer = get(self.address, REQUESTS).expect("an answer");
+            let page: Value = serde_json::from_slice(&answer.body).expect("JSON");
+            let records = page["records"].as_array().map_or(&[][..], Vec::as_slice);
+            let mut called = WORKLOADS.iter().filter(|name| **name != "traffic");
+            called.all(|name| {
+                let proxy = format!("bookstore/{name}-0");
+                records.iter().any(|record| record["proxy"] == proxy)
+            })
+        });
+    }
+
     /// Keeps looking until the sender is dropped.
     fn keep_looking(&self) -> mpsc::Sender<()> {
         let (stop, stopped) = mpsc::channel();
@@ -66,6 +83,7 @@ impl Dashboard {
             let pause = Duration::from_millis(200);
             while stopped.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let _ = get(address, "/data.json");
+                let _ = get(address, REQUESTS);
             }
         });
         stop
@@ -123,6 +141,7 @@ fn a_browser_draws_every_workload_without_a_complaint() {
     up.ready();
     let dashboard = Dashboard::start(&up);
     dashboard.data();
+    dashboard.recorded();
     let looking = dashboard.keep_looking();
     let home = tempfile::tempdir().expect("a folder");
     for (view, size) in [
