@@ -12,7 +12,7 @@ use voile_identity::client::Credential;
 use voile_identity::{WorkloadCertificate, control_endpoint, new_certificate};
 use voile_model::with_causes;
 
-use crate::propagation::{milliseconds, percentile};
+use crate::propagation::{durations, milliseconds};
 
 /// First certificates that are asked for at once: enough to keep the authority busy, few enough to be no storm.
 const AT_ONCE: usize = 16;
@@ -187,22 +187,21 @@ async fn gather(mut tasks: JoinSet<Answers>, began: Instant) -> CertificateResul
 
 impl CertificateResult {
     fn of(answers: Answers, began: Instant) -> Self {
-        let (mut found, mut took) = (Self::default(), Vec::new());
+        let (mut found, mut took) = (Self::default(), durations());
         for answer in answers {
             found.asked += 1;
             match answer {
-                Ok(time) => took.push(time),
+                Ok(time) => took.saturating_record(time),
                 Err(why) if found.failures.len() < TOLD => found.failures.push(why),
                 Err(_) => {}
             }
         }
-        took.sort_unstable();
         Self {
-            certified: took.len() as u64,
+            certified: took.len(),
             seconds: began.elapsed().as_secs_f64(),
-            p50_ms: percentile(&took, 0.5),
-            p99_ms: percentile(&took, 0.99),
-            max_ms: took.last().copied().map_or(0.0, milliseconds),
+            p50_ms: milliseconds(took.value_at_quantile(0.5)),
+            p99_ms: milliseconds(took.value_at_quantile(0.99)),
+            max_ms: milliseconds(took.max()),
             ..found
         }
     }
