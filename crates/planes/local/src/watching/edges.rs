@@ -125,8 +125,10 @@ impl Edge {
         both.denied = source.denied.max(destination.denied);
         both.limited = source.limited.max(destination.limited);
         if destination.requests > 0.0 {
-            // As a share of the requests that are shown.
-            both.mutual_tls = destination.mutual_tls / destination.requests * both.requests;
+            // As shares of the requests that are shown.
+            let scale = both.requests / destination.requests;
+            both.mutual_tls = destination.mutual_tls * scale;
+            both.unknown_tls = destination.unknown_tls * scale;
         }
         both
     }
@@ -204,6 +206,8 @@ mod tests {
         ) + &line("istio_requests_total", "destination", &denied, 3);
         let mut edges = Edges::default();
         edges.add(&of_caller);
+        let unseen = only(&edges).2.counters().over(Duration::from_secs(1));
+        assert_eq!(unseen.mutual_tls, None, "a caller's proxy does not know");
         edges.add(&of_server);
         let (source, destination, edge) = only(&edges);
         assert_eq!((&*source, &*destination), ("shop/web", "shop/cart"));

@@ -21,6 +21,8 @@ pub struct TrafficCounters {
     pub limited: f64,
     /// Requests over mutual TLS.
     pub mutual_tls: f64,
+    /// Requests of which the counting proxy does not know whether they were over mutual TLS: a caller's never does.
+    pub unknown_tls: f64,
     /// Bytes of bodies and connections to the server.
     pub bytes_to_server: f64,
     /// Bytes of bodies and connections to the client.
@@ -45,7 +47,7 @@ pub struct ScrapedRates {
     pub p50: Option<f64>,
     /// 99th percentile in milliseconds, from histogram buckets.
     pub p99: Option<f64>,
-    /// Share of requests over mutual TLS.
+    /// Share of requests over mutual TLS, of those of which it is known.
     pub mutual_tls: Option<f64>,
 }
 
@@ -120,8 +122,10 @@ impl TrafficCounters {
         match sample.name {
             "istio_requests_total" | "istio_tcp_connections_opened_total" => {
                 self.requests += value;
-                if sample.label("connection_security_policy") == Some("mutual_tls") {
-                    self.mutual_tls += value;
+                match sample.label("connection_security_policy") {
+                    Some("mutual_tls") => self.mutual_tls += value,
+                    Some("unknown") => self.unknown_tls += value,
+                    _ => {}
                 }
                 let code = sample.label("response_code");
                 let code: Option<u16> = code.and_then(|code| code.parse().ok());
@@ -167,6 +171,7 @@ impl TrafficCounters {
             denied: combine(self.denied, other.denied),
             limited: combine(self.limited, other.limited),
             mutual_tls: combine(self.mutual_tls, other.mutual_tls),
+            unknown_tls: combine(self.unknown_tls, other.unknown_tls),
             bytes_to_server: combine(self.bytes_to_server, other.bytes_to_server),
             bytes_to_client: combine(self.bytes_to_client, other.bytes_to_client),
             buckets: buckets.collect(),
@@ -189,6 +194,7 @@ impl TrafficCounters {
     /// As figures, when this was counted within `span`.
     pub fn over(&self, span: Duration) -> ScrapedRates {
         let seconds = span.as_secs_f64().max(0.001);
+        let known = self.requests - self.unknown_tls;
         ScrapedRates {
             rate: self.requests / seconds,
             errors: self.errors / seconds,
@@ -196,7 +202,7 @@ impl TrafficCounters {
             limited: self.limited / seconds,
             p50: self.quantile(0.5),
             p99: self.quantile(0.99),
-            mutual_tls: (self.requests > 0.0).then(|| (self.mutual_tls / self.requests).min(1.0)),
+            mutual_tls: (known > 0.0).then(|| (self.mutual_tls / known).min(1.0)),
         }
     }
 

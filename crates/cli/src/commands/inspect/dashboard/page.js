@@ -335,6 +335,10 @@ function drawPanel(data) {
   const out = data.edges.filter((edge) => edge.source === name);
   const sum = (edges, key) => edges.reduce((all, edge) => all + edge[key], 0);
   const requests = sum(into, "requests");
+  const secured = (edges) => {
+    const known = edges.filter((edge) => edge.mutual_tls !== null && edge.requests > 0);
+    return known.length ? known.reduce((all, edge) => all + edge.mutual_tls * edge.requests, 0) / sum(known, "requests") : null;
+  };
   const workload = data.workloads.find((one) => one.name === name);
   const identities = new Set([...into.flatMap((edge) => edge.destination_identities), ...out.flatMap((edge) => edge.source_identities)]);
   const facts = [
@@ -342,7 +346,7 @@ function drawPanel(data) {
     ["Errors", `${rate(sum(into, "errors") / data.seconds)}/s`],
     ["Denied", `${rate(sum(into, "denied") / data.seconds)}/s`],
     ["p99", `${milliseconds(into.reduce((most, edge) => (edge.p99_ms > most ? edge.p99_ms : most), null))} ms`],
-    ["Mutual TLS", share(requests > 0 ? into.reduce((all, edge) => all + (edge.mutual_tls || 0) * edge.requests, 0) / requests : null)],
+    ["Mutual TLS", share(secured(into))],
     ["Calls out", `${rate(sum(out, "requests") / data.seconds)}/s`],
     ["Identity", [...identities].join(", ") || (workload && workload.identity) || "none"],
   ];

@@ -15,8 +15,8 @@ use crate::commands::inspect::monitoring::{PageServer, WatchedMesh, runtime, tab
 /// Show who calls whom: rates, success, refusals, latency and mutual TLS of each pair of workloads.
 ///
 /// The figures are the proxies' own metrics, read twice, `--interval` apart. A call has two proxies: rates and latencies are those
-/// of the caller's if it has one, refusals and mutual TLS those of the server's. SUCCESS counts answers below 500 that were not
-/// refused. DENIED/S is what authorization policies refused, LIMITED/S what rate limits refused. Percentiles are interpolated in the
+/// of the caller's if it has one, refusals and mutual TLS those of the server's (MTLS is – where none counted). SUCCESS counts answers
+/// below 500 that were not refused. DENIED/S is what authorization policies refused, LIMITED/S what rate limits refused. Percentiles are interpolated in the
 /// histograms' buckets, so they are estimates. TCP connections count as one request each.
 ///
 /// The mesh is that of `voile up` on this machine, or with `--kubernetes` that of a cluster: the administration ports of its sidecars,
