@@ -1,7 +1,7 @@
 //! Waiting until a server answers: by a TCP connection or an HTTP status, with a deadline, and giving up at once when the
 //! process behind it has ended.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use voile_pages::Answer;
 
 use crate::child::SupervisedChild;
 use crate::netns::rules::MARK_INWARD;
@@ -20,7 +21,7 @@ const POLL_EVERY: Duration = Duration::from_millis(20);
 /// Timeout of one probe.
 const ONE_QUESTION: Duration = Duration::from_secs(1);
 /// Bytes of an HTTP answer that are read at most.
-pub const ANSWER_LIMIT_BYTES: u64 = 16 << 20;
+const ANSWER_LIMIT_BYTES: usize = 16 << 20;
 
 /// Probe that a ready server answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -208,89 +209,9 @@ fn http(method: &str, address: SocketAddr, path: &str) -> io::Result<(u16, Vec<u
     let asked =
         format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\n{body}Connection: close\r\n\r\n");
     stream.write_all(asked.as_bytes()).map_err(context)?;
-    let mut answer = Vec::new();
-    stream
-        .take(ANSWER_LIMIT_BYTES)
-        .read_to_end(&mut answer)
-        .map_err(context)?;
-    parse_answer(&answer).ok_or_else(|| {
-        context(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the answer is not HTTP/1",
-        ))
-    })
-}
-
-fn parse_answer(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&answer[..end]).ok()?;
-    let (first, fields) = head.split_once("\r\n").unwrap_or((head, ""));
-    let status = first
-        .strip_prefix("HTTP/1.")?
-        .split(' ')
-        .nth(1)?
-        .parse()
-        .ok()?;
-    let body = &answer[end + 4..];
-    let chunked = fields.lines().any(|line| {
-        let line = line.to_ascii_lowercase();
-        line.starts_with("transfer-encoding:") && line.contains("chunked")
-    });
-    Some((
-        status,
-        if chunked {
-            unchunk(body)?
-        } else {
-            body.to_vec()
-        },
-    ))
-}
-
-fn unchunk(mut body: &[u8]) -> Option<Vec<u8>> {
-    let mut whole = Vec::new();
-    loop {
-        let end = body.windows(2).position(|window| window == b"\r\n")?;
-        let size = std::str::from_utf8(&body[..end])
-            .ok()?
-            .split(';')
-            .next()?
-            .trim();
-        let size = usize::from_str_radix(size, 16).ok()?;
-        if size == 0 {
-            return Some(whole);
-        }
-        let chunk = body.get(end + 2..)?.get(..size)?;
-        whole.extend_from_slice(chunk);
-        body = body.get(end + 2 + size + 2..)?;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_are_parsed_or_refused() {
-        for (answer, expected) in [
-            ("HTTP/1.1 200 OK\r\nA: b\r\n\r\nbody", Some((200, "body"))),
-            ("HTTP/1.0 503 no\r\n\r\n", Some((503, ""))),
-            (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n",
-                Some((200, "abcde")),
-            ),
-            (
-                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nab",
-                None,
-            ),
-            (
-                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff\r\nab",
-                None,
-            ),
-            ("SSH-2.0-x\r\n\r\n", None),
-            ("", None),
-        ] {
-            let expected = expected.map(|(status, body)| (status, body.as_bytes().to_vec()));
-            assert_eq!(parse_answer(answer.as_bytes()), expected, "{answer:?}");
-        }
+    let answer = Answer::read(&mut stream, ANSWER_LIMIT_BYTES).map_err(context)?;
+    match answer.body().len() > ANSWER_LIMIT_BYTES {
+        true => Err(context(io::ErrorKind::FileTooLarge.into())),
+        false => Ok((answer.status(), answer.into_body())),
     }
 }

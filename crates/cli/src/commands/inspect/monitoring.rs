@@ -15,6 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Runtime;
 use voile_kubernetes::pods::{self, PodPort, PodReference};
 use voile_kubernetes::{Client, ClusterError};
+use voile_pages::Answer;
 
 use crate::commands::inspect::running_mesh::{FoundMesh, MeshArgs};
 use crate::commands::kubernetes::cluster::ClusterArgs;
@@ -26,7 +27,7 @@ const AT_ONCE: usize = 16;
 /// Where a control plane serves its pages by default.
 const DEFAULT_MONITORING: &str = "127.0.0.1:15014";
 /// Largest page that is read, in bytes: ten thousand proxies with all their types.
-const MAX_PAGE_BYTES: u64 = 256 * 1024 * 1024;
+const MAX_PAGE_BYTES: usize = 256 * 1024 * 1024;
 
 /// The mesh whose proxies are asked: one on this machine, or that of a cluster.
 #[derive(Debug, Clone, clap::Args)]
@@ -213,7 +214,7 @@ impl PageServer {
         let answer = self
             .runtime
             .block_on(self.ask("POST", path, Duration::ZERO))?;
-        match answer.status().starts_with('2') {
+        match (200..300).contains(&answer.status()) {
             true => Ok(()),
             false => Err(String::from_utf8_lossy(answer.body()).trim().to_owned()),
         }
@@ -226,7 +227,7 @@ impl PageServer {
             .block_on(self.ask("GET", path, Duration::ZERO))?;
         let text = String::from_utf8_lossy(answer.body());
         match answer.status() {
-            "200" => Ok(text.into_owned()),
+            200 => Ok(text.into_owned()),
             _ => Err(format!("{self}: {}", text.trim())),
         }
     }
@@ -240,7 +241,7 @@ impl PageServer {
     pub(crate) fn json(&self, method: &str, path: &str, wait: Duration) -> Result<Value, String> {
         let answer = self.runtime.block_on(self.ask(method, path, wait))?;
         let body = answer.body();
-        if answer.status() != "200" {
+        if answer.status() != 200 {
             return Err(String::from_utf8_lossy(body).trim().to_owned());
         }
         let mut page = serde_json::from_slice(body)
@@ -249,7 +250,7 @@ impl PageServer {
         Ok(page)
     }
 
-    async fn ask(&self, method: &str, path: &str, wait: Duration) -> Result<HttpAnswer, String> {
+    async fn ask(&self, method: &str, path: &str, wait: Duration) -> Result<Answer, String> {
         let failed = |error: io::Error| format!("{self}: {path}: {error}");
         match &self.place {
             PagePlace::Address(address) => {
@@ -340,63 +341,27 @@ async fn within<T>(time: Duration, done: impl Future<Output = io::Result<T>>) ->
     done.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {time:?}")))?
 }
 
-/// An HTTP answer as it came.
-struct HttpAnswer {
-    bytes: Vec<u8>,
-    /// Where its body begins.
-    body: usize,
-}
-
-impl HttpAnswer {
-    fn status(&self) -> &str {
-        let line = self.bytes.split(|byte| *byte == b'\r').next();
-        let line = std::str::from_utf8(line.unwrap_or_default()).unwrap_or_default();
-        line.split(' ').nth(1).unwrap_or_default()
-    }
-
-    fn body(&self) -> &[u8] {
-        &self.bytes[self.body..]
-    }
-
-    /// Returns true if the whole body is there: a forwarded port does not always end when its server closes.
-    fn is_whole(&self) -> bool {
-        let head = String::from_utf8_lossy(&self.bytes[..self.body]);
-        let mut fields = head.lines().filter_map(|line| line.split_once(':'));
-        let length = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
-        let length = length.and_then(|(_, value)| value.trim().parse::<usize>().ok());
-        length.is_some_and(|length| self.body().len() >= length)
-    }
-}
-
 /// Asks for a page, by a name that pages of the machine itself accept.
 async fn exchange(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     method: &str,
     path: &str,
-) -> io::Result<HttpAnswer> {
+) -> io::Result<Answer> {
     let question =
         format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(question.as_bytes()).await?;
     stream.flush().await?;
-    let mut stream = stream.take(MAX_PAGE_BYTES);
-    let mut answer = HttpAnswer {
-        bytes: Vec::new(),
-        body: 0,
-    };
+    // A forwarded port does not always end when its server closes, so the answer's own end counts.
+    let mut answer = Answer::default();
+    let mut bytes = vec![0; 16 * 1024];
     loop {
-        let read = stream.read_buf(&mut answer.bytes).await?;
-        if answer.body == 0 {
-            let mut fours = answer.bytes.windows(4);
-            answer.body = fours
-                .position(|four| four == b"\r\n\r\n")
-                .map_or(0, |at| at + 4);
+        let read = stream.read(&mut bytes).await?;
+        if answer.push(&bytes[..read])? {
+            return Ok(answer);
         }
-        match (answer.body, read) {
-            (0, 0) => return Err(io::Error::other("the answer is not HTTP")),
-            (0, _) => {}
-            (_, 0) => return Ok(answer),
-            _ if answer.is_whole() => return Ok(answer),
-            _ => {}
+        if answer.body().len() > MAX_PAGE_BYTES {
+            let error = format!("the page is larger than {MAX_PAGE_BYTES} bytes");
+            return Err(io::Error::other(error));
         }
     }
 }

@@ -14,6 +14,7 @@ const PURE: &[&str] = &[
     "voile-http1",
     "voile-http2",
     "voile-http3",
+    "voile-pages",
     "voile-report",
     "voile-graph",
 ];

@@ -5,9 +5,10 @@ use std::io::{self, Read, Write};
 use std::task::{Context, Poll, Waker};
 
 use voile_http2::{Config, Connection, Failure, Fields, Link, Pool, RecvStream};
+use voile_pages::MAX_HEAD_BYTES;
 
 use super::redirect::RedirectTarget;
-use super::{MAX_BODY_BYTES, MAX_HEAD_BYTES, ProbeHead, fields, wrong};
+use super::{MAX_BODY_BYTES, ProbeHead, fields, wrong};
 
 /// Limits on memory and work for a server's answer.
 static LIMITS: Config = Config {
@@ -64,8 +65,6 @@ fn exchange(
     Ok(ProbeHead {
         status: head.status(),
         location: location.map(|location| location.trim().to_owned()),
-        length: None,
-        ..ProbeHead::default()
     })
 }
 
