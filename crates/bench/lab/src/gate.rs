@@ -48,9 +48,6 @@ pub(crate) fn in_words(validity: &Validity) -> Vec<String> {
     ]
 }
 
-/// Prefix of the generator's message that it was late itself.
-const LATE: &str = "the generator was late";
-
 /// Rate of the due requests in the slice. Connections in phase send in bursts. A slice has a whole number of bursts, so it may
 /// have one burst more than its part of the rate, or one less.
 fn planned(run: &SliceRun, generated: &Generated) -> f64 {
@@ -116,12 +113,8 @@ pub(crate) fn reasons(
         ));
     }
     if !generated.valid && reasons.is_empty() && validity.heed_generator {
-        // Its lateness has the definition's bound, which may be wider than its own: all connections in phase keep it waiting.
-        let own = generated.invalid_reasons.iter().map(String::as_str);
-        let own: Vec<&str> = own.filter(|why| !why.starts_with(LATE)).collect();
-        if !own.is_empty() || generated.invalid_reasons.is_empty() {
-            reasons.push(format!("generator: {}", own.join("; ")));
-        }
+        let own = generated.invalid_reasons.join("; ");
+        reasons.push(format!("generator: {own}"));
     }
     reasons
 }
@@ -254,7 +247,7 @@ mod tests {
     #[test]
     fn each_bound_is_named_when_it_is_broken() {
         type Break = fn(&mut SliceRun, &mut Generated);
-        let cases: [(&str, Break); 10] = [
+        let cases: [(&str, Break); 9] = [
             ("", |_, _| {}),
             ("generator late", |_, g| g.lateness_us.p99 = 1_001),
             ("rate missed", |r, _| {
@@ -283,10 +276,6 @@ mod tests {
             ("generator: why", |_, g| {
                 g.valid = false;
                 g.invalid_reasons = vec!["why".to_owned()];
-            }),
-            ("", |_, g| {
-                g.valid = false;
-                g.invalid_reasons = vec![format!("{LATE}: own lateness p99 1200 µs")];
             }),
         ];
         for (expected, break_it) in cases {

@@ -35,6 +35,21 @@ pub(crate) fn start_datagrams(to: SocketAddr, bind: Option<IpAddr>) -> io::Resul
     Ok(socket)
 }
 
+/// Why no connection could be made, with the cure where there is one.
+pub(crate) fn connect_failure(to: SocketAddr, error: &io::Error) -> String {
+    let text = error.to_string();
+    let reason = text.split(" (os error").next().unwrap_or_default();
+    let cure = match error.raw_os_error() {
+        Some(libc::ECONNREFUSED) => " (nothing listens there)",
+        Some(libc::EMFILE) => " (raise `ulimit -n`)",
+        Some(libc::EADDRNOTAVAIL) => {
+            " (no source port is free: keep connections open, or --bind another address)"
+        }
+        _ => "",
+    };
+    format!("{to}: {reason}{cure}")
+}
+
 #[expect(unsafe_code, reason = "no safe wrapper of IP_BIND_ADDRESS_NO_PORT")]
 fn choose_port_at_connect(socket: &Socket) -> io::Result<()> {
     let on: libc::c_int = 1;

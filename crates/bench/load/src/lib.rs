@@ -20,7 +20,7 @@ mod tls;
 mod wire;
 
 pub use results::{comparison, fortio, outcome, samples, trace};
-use results::{condition, table, tally, view};
+use results::{condition, failures, table, tally, units, view};
 
 use generator::{accept, body, choice, duration, poll, shovel, stop, threads, worker};
 pub use generator::{capacity, clock, profile, schedule};

@@ -2,6 +2,7 @@
 
 mod each;
 pub(crate) mod fresh;
+mod payload;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ pub use crate::target::{Bulk, LoadProtocol, LoadTarget, Resolve, Scheme};
 use crate::tls::Tls;
 use crate::trace::RecordedRequest;
 use crate::wire::{PreparedRequest, websocket};
+pub use payload::{MAX_PAYLOAD_BYTES, basic, parse_sizes, pattern};
 
 /// The most connections of one run: the descriptors that a Linux process may usually have, with room to spare.
 pub const MAX_CONNECTIONS: usize = 500_000;
@@ -31,70 +33,14 @@ pub const MAX_BURST: u64 = 1_000_000;
 pub const MAX_MESSAGES: u32 = 100_000;
 /// The most targets of one run.
 pub const MAX_TARGETS: usize = 1000;
-/// The most bytes of one made payload.
-pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 /// Bytes of a TCP request where none is asked for: a small command, as to a key-value store.
 pub const DEFAULT_TCP_BYTES: usize = 64;
+/// A server that starts beside the load has so long to answer its first request.
+pub const GIVE_UP: Duration = Duration::from_secs(3);
 /// The duration of a run that lasts until somebody ends it: ten years.
 pub const UNTIL_STOPPED: Duration = Duration::from_secs(10 * 366 * 86_400);
 /// The most bytes of a UDP datagram over IPv4.
 pub const MAX_DATAGRAM_BYTES: usize = 65_507;
-/// A range of sizes is so many sizes, evenly spread.
-const RANGE_SIZES: usize = 16;
-
-/// Bytes of a payload that show where they are.
-#[must_use]
-pub fn pattern(size: usize) -> Vec<u8> {
-    (0..size).map(|at| b'a' + (at % 26) as u8).collect()
-}
-
-/// The header field by which HTTP tells a user and a password, written `user:password`.
-#[must_use]
-pub fn basic(user: &str) -> String {
-    use base64::Engine as _;
-    let coded = base64::engine::general_purpose::STANDARD.encode(user);
-    format!("Authorization: Basic {coded}")
-}
-
-/// Reads payload sizes: `1024`, a range `100..2000` (16 sizes, evenly spread), or several with weights `1024:90,65536:10`.
-///
-/// # Errors
-/// Says which part is wrong and what was expected.
-pub fn parse_sizes(text: &str) -> Result<Vec<(usize, f64)>, String> {
-    let mut sizes = Vec::new();
-    for part in text.split(',') {
-        let wrong = || format!("`{part}`: expected BYTES, FROM..TO, or BYTES:WEIGHT with commas");
-        let (range, weight) = match part.split_once(':') {
-            Some((range, weight)) => (range, weight.trim().parse::<f64>().map_err(|_| wrong())?),
-            None => (part, 1.0),
-        };
-        if !(weight.is_finite() && weight > 0.0) {
-            return Err(wrong());
-        }
-        let size = |text: &str| {
-            let size = text.trim().parse::<usize>().map_err(|_| wrong())?;
-            let few = Some(size).filter(|size| *size <= MAX_PAYLOAD_BYTES);
-            few.ok_or_else(|| format!("payload of {size} bytes: at most {MAX_PAYLOAD_BYTES}"))
-        };
-        match range.split_once("..") {
-            None => sizes.push((size(range)?, weight)),
-            Some((from, to)) => {
-                let (from, to) = (size(from)?, size(to)?);
-                let width = to.checked_sub(from).ok_or_else(wrong)?;
-                let steps = RANGE_SIZES - 1;
-                let each = (0..=steps).map(|step| (from + width * step / steps, weight));
-                sizes.extend(each);
-            }
-        }
-    }
-    if sizes.iter().map(|(size, _)| size).sum::<usize>() > MAX_PAYLOAD_BYTES {
-        return Err(format!(
-            "payloads: at most {MAX_PAYLOAD_BYTES} bytes in total"
-        ));
-    }
-    Ok(sizes)
-}
-
 /// Destination of connections.
 #[derive(Debug)]
 pub(crate) struct TargetAddress {
@@ -183,6 +129,10 @@ pub struct LoadOptions {
     pub interval: Duration,
     /// End the run when one of these is true of a second.
     pub abort: Vec<LoadCondition>,
+    /// Conditions on the whole run that its result shows as met or crossed.
+    pub thresholds: Vec<LoadCondition>,
+    /// End the run if requests fail and none has been answered for so long from its start; zero: never.
+    pub give_up: Duration,
     /// End the run at the first answer with one of these statuses; none is a request that got no answer.
     pub abort_on: Vec<Option<u16>>,
     /// In a closed loop: end the run once so many requests have been sent and answered.
@@ -233,6 +183,8 @@ impl LoadOptions {
             body: Vec::new(),
             interval: Duration::ZERO,
             abort: Vec::new(),
+            thresholds: Vec::new(),
+            give_up: GIVE_UP,
             abort_on: Vec::new(),
             requests: None,
             http10: false,

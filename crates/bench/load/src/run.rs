@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::options::{LoadOptions, UNTIL_STOPPED};
 use crate::outcome::LoadResult;
 use crate::stop::Stop;
-use crate::tally::RunTally;
+use crate::tally::{FirstAnswer, RunTally};
 use crate::threads;
 use crate::view::{self, LoadView, Progress};
 use crate::worker::{Live, LoadWorker};
@@ -25,12 +25,23 @@ pub fn run(
     let options = Arc::new(options.clone());
     let watched = progress != Progress::Quiet || !options.abort.is_empty();
     let live = watched.then(Arc::<Mutex<Live>>::default);
-    let (theirs, told) = (Arc::clone(&options), live.clone());
-    let make = move |index| LoadWorker::new(Arc::clone(&theirs), index, told.clone());
+    let first = Arc::<FirstAnswer>::default();
+    let (theirs, told, signs) = (Arc::clone(&options), live.clone(), Arc::clone(&first));
+    let make = move |index| {
+        let mut worker = LoadWorker::new(Arc::clone(&theirs), index, told.clone())?;
+        worker.first = Arc::clone(&signs);
+        Ok(worker)
+    };
     let mut aborted = None;
     let mut picture = LoadView::default();
     let planned = options.warmup + options.duration;
     let ran = threads::run(&options, stop, make, |elapsed, _| {
+        if aborted.is_none() {
+            aborted = hopeless(&options, &first, elapsed);
+            if aborted.is_some() {
+                stop.raise();
+            }
+        }
         let live = live.as_deref()?;
         let second = std::mem::take(&mut *live.lock().unwrap_or_else(PoisonError::into_inner));
         if aborted.is_none() && elapsed > options.warmup {
@@ -63,11 +74,21 @@ pub fn run(
         interrupted && aborted.is_none(),
     );
     if let Some(why) = aborted {
-        result.valid = false;
-        result.invalid_reasons.push(why.clone());
-        result.aborted = Some(why);
+        result.abort(why);
     }
     Ok(result)
+}
+
+/// Reason why the run must end, if no server has answered a request although it had its time.
+fn hopeless(options: &LoadOptions, first: &FirstAnswer, elapsed: Duration) -> Option<String> {
+    if options.give_up.is_zero() || elapsed < options.give_up {
+        return None;
+    }
+    let cause = first.missing()?;
+    Some(format!(
+        "no request was answered in the first {} s: {cause}",
+        elapsed.as_secs()
+    ))
 }
 
 /// Columns and lines of the terminal behind stderr.
@@ -91,9 +112,6 @@ fn unwanted(status: Option<u16>) -> String {
 
 /// Reason why the run must end after this second.
 fn broken(options: &LoadOptions, second: &Live, elapsed: Duration) -> Option<String> {
-    if second.latency.count() == 0 {
-        return None;
-    }
     options.abort.iter().find_map(|condition| {
         let (broken, found) = condition.of(&second.latency, second.errors);
         let at = elapsed.as_secs();

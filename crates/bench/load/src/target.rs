@@ -203,7 +203,11 @@ impl Resolve {
         }
         let all: Vec<SocketAddr> = named
             .to_socket_addrs()
-            .map_err(|error| format!("{url}: cannot resolve {named}: {error}"))?
+            .map_err(|error| {
+                let text = error.to_string();
+                let why = text.rsplit("information: ").next().unwrap_or_default();
+                format!("{url}: cannot resolve {named}: {why}")
+            })?
             .collect();
         let first = |v4: bool| all.iter().find(|address| address.is_ipv4() == v4).copied();
         let (found, what) = match self {

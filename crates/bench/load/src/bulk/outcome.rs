@@ -8,8 +8,9 @@ use serde::Serialize;
 use super::worker::BulkCount;
 use crate::clock::SECOND;
 use crate::options::{Bulk, LoadOptions};
-use crate::outcome::{named, rfc3339};
-use crate::table::{write_errors, write_verdict};
+use crate::outcome::rfc3339;
+use crate::table::{write_failures, write_verdict};
+use crate::tally::Failures;
 use crate::worker::Timeline;
 
 /// A finished bulk run, in the shape of its JSON.
@@ -40,6 +41,9 @@ pub struct BulkResult {
     pub errors: BTreeMap<&'static str, u64>,
     /// All of them.
     pub errors_total: u64,
+    /// Of these, connections whose cause of failure is known, by its words.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub causes: BTreeMap<String, u64>,
     /// CPU time of the generator's threads per megabyte (10^6) that arrived.
     pub cpu_us_per_megabyte: f64,
     /// True if the figures may be believed.
@@ -48,6 +52,8 @@ pub struct BulkResult {
     pub invalid_reasons: Vec<String>,
     /// The run was ended before its time.
     pub interrupted: bool,
+    #[serde(skip)]
+    failures: Failures,
 }
 
 /// The options as run.
@@ -94,7 +100,6 @@ impl BulkResult {
     ) -> Self {
         let span = count.end.saturating_sub(planned.measure);
         let duration_s = span as f64 / SECOND as f64;
-        let errors_total = count.errors.values().sum();
         let seconds = count.seconds.iter().enumerate();
         let mut result = Self {
             version: 1,
@@ -125,8 +130,9 @@ impl BulkResult {
                 count.each.iter().min().copied().unwrap_or(0),
                 count.each.iter().max().copied().unwrap_or(0),
             ],
-            errors: named(&count.errors),
-            errors_total,
+            errors: count.errors.by_kind(),
+            errors_total: count.errors.total(),
+            causes: count.errors.by_cause(),
             cpu_us_per_megabyte: match count.arrived {
                 0 => 0.0,
                 bytes => count.cpu_ns as f64 / 1e3 / (bytes as f64 / 1e6),
@@ -134,6 +140,7 @@ impl BulkResult {
             valid: true,
             invalid_reasons: Vec::new(),
             interrupted: count.interrupted,
+            failures: count.errors.clone(),
         };
         result.judge(count);
         result
@@ -144,9 +151,11 @@ impl BulkResult {
         if self.bytes == 0 {
             reasons.push("no bytes arrived".to_owned());
         }
-        if self.errors_total > 0 {
+        if let Some((_, _, cause)) = self.failures.in_words().first() {
             let (errors, connections) = (self.errors_total, count.connections);
-            reasons.push(format!("{errors} of {connections} connections failed"));
+            reasons.push(format!(
+                "{errors} of {connections} connections failed: {cause}"
+            ));
         }
         if self.options.direction == "push"
             && count.by_sink > 0
@@ -211,7 +220,7 @@ impl BulkResult {
         )?;
         let [fewest, most] = self.connection_bytes;
         writeln!(text, "{:<12}{fewest:>12} to {most} bytes", "each")?;
-        write_errors(text, &self.errors, self.errors_total)?;
+        write_failures(text, &self.failures)?;
         writeln!(
             text,
             "\ngenerator CPU {:.1} µs per MB",

@@ -1,9 +1,8 @@
 //! One bulk thread: it writes to its connections or reads from them as fast as they allow, and counts the bytes that arrive in
 //! each second.
 
-use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::net::{RecvFlags, recv};
 
 use crate::clock::{MILLISECOND, SECOND, Timer, now, sharpen_timers, thread_cpu};
-use crate::connect::start_connect;
+use crate::connect::{connect_failure, start_connect};
 use crate::echo::ACK_BYTES;
 use crate::options::{Bulk, LoadOptions};
 use crate::poll::{Poll, Readiness};
 use crate::stop::Stop;
-use crate::tally::RequestOutcome;
+use crate::tally::{Failures, RequestOutcome};
 use crate::threads::Generator;
 use crate::worker::Timeline;
 
@@ -46,7 +45,7 @@ pub(crate) struct BulkCount {
     pub(super) by_sink: u64,
     /// Bytes of each connection in the measured part.
     pub(super) each: Vec<u64>,
-    pub(super) errors: BTreeMap<RequestOutcome, u64>,
+    pub(super) errors: Failures,
     pub(super) cpu_ns: u64,
     pub(super) end: u64,
     /// The user asked to end before that.
@@ -69,9 +68,13 @@ impl BulkCount {
         for (mine, theirs) in self.seconds.iter_mut().zip(&other.seconds) {
             *mine += theirs;
         }
-        for (kind, count) in &other.errors {
-            *self.errors.entry(*kind).or_default() += count;
-        }
+        self.errors.merge(&other.errors);
+    }
+
+    fn unconnected(&mut self, to: SocketAddr, error: &io::Error) {
+        let cause = connect_failure(to, error).into();
+        self.errors.explain(RequestOutcome::Connect, cause, 1);
+        self.errors.add(RequestOutcome::Connect, 1);
     }
 }
 
@@ -97,6 +100,7 @@ struct BulkConnection {
 
 pub(super) struct BulkWorker {
     direction: Bulk,
+    to: SocketAddr,
     connections: Vec<BulkConnection>,
     poll: Poll,
     timer: Timer,
@@ -129,8 +133,8 @@ impl BulkWorker {
         for slot in 0..share {
             let stream = start_connect(options.target.address, options.bind)
                 .and_then(|stream| poll.add_stream(&stream, slot as u64).map(|()| stream));
-            if stream.is_err() {
-                *count.errors.entry(RequestOutcome::Connect).or_default() += 1;
+            if let Err(error) = &stream {
+                count.unconnected(options.target.address, error);
             }
             connections.push(BulkConnection {
                 stream: stream.ok(),
@@ -153,6 +157,7 @@ impl BulkWorker {
         let timeout = u64::try_from(options.timeout.as_nanos()).unwrap_or(u64::MAX / 4);
         Ok(Self {
             direction: options.bulk,
+            to: options.target.address,
             connections,
             poll,
             timer: Timer::new()?,
@@ -261,8 +266,10 @@ impl BulkWorker {
             if !ready.writable() {
                 return;
             }
-            if !matches!(stream.take_error(), Ok(None)) {
-                return self.lose(slot, RequestOutcome::Connect);
+            if let Ok(Some(error)) | Err(error) = stream.take_error() {
+                self.count.unconnected(self.to, &error);
+                connection.stream = None;
+                return;
             }
             connection.open = true;
         }
@@ -410,11 +417,7 @@ impl BulkWorker {
             self.count.by_sink += u64::from(connection.taken.is_some());
             self.count.each.push(connection.measured);
             if waits(connection) {
-                *self
-                    .count
-                    .errors
-                    .entry(RequestOutcome::Unanswered)
-                    .or_default() += 1;
+                self.count.errors.add(RequestOutcome::Unanswered, 1);
             }
         }
         self.count.end = self.timeline.end;
@@ -423,7 +426,7 @@ impl BulkWorker {
 
     fn lose(&mut self, slot: usize, outcome: RequestOutcome) {
         if self.connections[slot].stream.take().is_some() {
-            *self.count.errors.entry(outcome).or_default() += 1;
+            self.count.errors.add(outcome, 1);
         }
     }
 }

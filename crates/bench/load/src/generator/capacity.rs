@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::condition::LoadCondition;
 use crate::options::{LoadOptions, MAX_RATE};
-use crate::outcome::{LoadResult, MAX_LATENESS_P99_US, MAX_RATE_MISS};
+use crate::outcome::{LoadResult, MAX_ERROR_FRACTION, MAX_LATENESS_P99_US, MAX_RATE_MISS};
 use crate::stop::Stop;
 
 /// The lowest rate that is tried: below, a probe has no percentile.
@@ -92,6 +92,7 @@ pub fn find(
     say: &mut dyn FnMut(&Probe),
 ) -> io::Result<Capacity> {
     let mut broken = None;
+    let mut give_up = options.give_up;
     let mut run = |rate: f64, times: u32| {
         if stop.raised() || broken.is_some() {
             return None;
@@ -100,8 +101,15 @@ pub fn find(
         options.parts.clear();
         options.rate = rate;
         options.duration *= times;
+        // Only a server that has never answered ends the search; one that breaks under load fails its probe.
+        options.give_up = give_up;
+        give_up = Duration::ZERO;
         match crate::run::run(&options, stop, false) {
             Ok(result) if result.interrupted => None,
+            Ok(result) if result.aborted.is_some() => {
+                broken = result.aborted.map(io::Error::other);
+                None
+            }
             Ok(result) => {
                 let probe = judge(&result, bounds);
                 say(&probe);
@@ -130,10 +138,15 @@ pub fn find(
 fn judge(result: &LoadResult, bounds: &[LoadCondition]) -> Probe {
     let mut why = Vec::new();
     for bound in bounds {
-        let (holds, found) = bound.of(&result.latency, result.errors_total);
+        let (holds, found) = bound.of(&result.good.latency, result.errors_total);
         if !holds {
             why.push(format!("{found}, not {bound}"));
         }
+    }
+    // Latencies are those of answers as expected, so that the others need a bound, too.
+    let failed = result.errors_total as f64 / result.scheduled.max(1) as f64;
+    if failed > MAX_ERROR_FRACTION && !bounds.iter().any(LoadCondition::on_errors) {
+        why.push(format!("{:.1}% of requests failed", failed * 100.0));
     }
     let planned = result.scheduled as f64 / result.duration_s.max(f64::MIN_POSITIVE);
     if why.is_empty() && result.achieved_rps < planned * (1.0 - MAX_RATE_MISS) {
@@ -148,7 +161,7 @@ fn judge(result: &LoadResult, bounds: &[LoadCondition]) -> Probe {
     if generator_late && !why.is_empty() {
         why.push(format!("the generator was late: p99 {late} µs"));
     }
-    let latency = &result.latency_us;
+    let latency = &result.ok_latency_us;
     Probe {
         rate: result.requested_rps,
         achieved_rps: result.achieved_rps,
@@ -156,7 +169,7 @@ fn judge(result: &LoadResult, bounds: &[LoadCondition]) -> Probe {
         p90_us: latency.p90,
         p99_us: latency.p99,
         p999_us: latency.p999,
-        errors: result.errors_total as f64 / result.scheduled.max(1) as f64,
+        errors: failed,
         holds: why.is_empty(),
         why: why.join("; "),
         generator_late,

@@ -27,7 +27,7 @@ use crate::poll::Poll;
 use crate::samples::Samples;
 use crate::schedule::{ArrivalPattern, Schedule, Spread};
 use crate::stop::Stop;
-use crate::tally::{FinishedRequest, OfTarget, RequestOutcome, RunTally};
+use crate::tally::{FinishedRequest, FirstAnswer, OfTarget, RequestOutcome, RunTally};
 use crate::threads::Generator;
 use crate::wire::of_protocol::wire;
 use crate::wire::{HttpResponse, Wire, WireEvent};
@@ -53,7 +53,7 @@ pub(crate) struct Timeline {
     pub(crate) end: u64,
 }
 
-/// Figures of the live line: everything since the previous line.
+/// Figures of the live line: everything since the previous line; latencies of what was answered as expected.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pub(crate) ok: u64,
@@ -156,6 +156,10 @@ pub(crate) struct LoadWorker {
     remaining: u64,
     cpu_from: Option<u64>,
     live: Option<Arc<Mutex<Live>>>,
+    /// Whether the servers of the run give any sign of life.
+    pub(crate) first: Arc<FirstAnswer>,
+    /// This thread has had an answer.
+    answered: bool,
     buffer: Box<[u8]>,
     /// Decrypted form of `buffer`; empty without TLS.
     plain: Box<[u8]>,
@@ -232,6 +236,8 @@ impl LoadWorker {
             remaining: u64::MAX,
             cpu_from: None,
             live,
+            first: Arc::default(),
+            answered: false,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             plain: vec![0; if sealed { BUFFER_BYTES } else { 0 }].into_boxed_slice(),
             connecting: Samples::new(),
@@ -493,6 +499,14 @@ impl LoadWorker {
         };
         self.lanes[lane].free_since = done;
         self.in_flight -= 1;
+        if !self.answered {
+            if answer.is_some() {
+                self.answered = true;
+                self.first.answered();
+            } else {
+                self.first.failed(outcome.words().into());
+            }
+        }
         self.tally.finish(FinishedRequest {
             intended: request.intended,
             sent: Some(request.sent),
@@ -506,8 +520,8 @@ impl LoadWorker {
         });
         if let Some(live) = &self.live {
             let mut live = live.lock().unwrap_or_else(PoisonError::into_inner);
-            live.latency.record(done.saturating_sub(request.intended));
             if outcome == RequestOutcome::Ok {
+                live.latency.record(done.saturating_sub(request.intended));
                 live.ok += 1;
             } else {
                 live.errors += 1;

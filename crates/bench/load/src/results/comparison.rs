@@ -61,13 +61,16 @@ pub fn parse(name: &str, text: &str) -> Result<PastResult, String> {
 }
 
 fn voile(name: &str, json: &Value) -> Option<PastResult> {
-    let latency = json.get("latency_us")?;
+    // Earlier results have no figures of the successes alone.
+    let latency = json
+        .get("ok_latency_us")
+        .or_else(|| json.get("latency_us"))?;
     Some(PastResult {
         name: name.to_owned(),
         by: "voile load".to_owned(),
         url: text(json.get("options")?, "url"),
         rate: json.get("achieved_rps")?.as_f64()?,
-        requests: latency.get("count")?.as_u64()?,
+        requests: json.get("latency_us")?.get("count")?.as_u64()?,
         errors: json.get("errors_total")?.as_u64()?,
         mean_us: latency.get("mean")?.as_f64()?,
         percentiles_us: SHOWN.map(|(_, name)| latency.get(name)?.as_f64()),

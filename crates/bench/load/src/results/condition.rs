@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::duration::parse_duration;
 use crate::samples::Samples;
+use crate::units::time;
 
 /// Figure that a bound limits.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,15 +75,22 @@ impl LoadCondition {
         })
     }
 
-    /// Tests the bound on these latencies, of which `errors` requests failed. Returns the result, and the figure found, in words.
+    /// Reports if the condition is on the share of failures.
+    #[must_use]
+    pub fn on_errors(&self) -> bool {
+        self.metric == Metric::Errors
+    }
+
+    /// Tests the condition on the latencies of the requests that were answered as expected, beside which `errors` failed. Returns
+    /// the result, and the figure found, in words. Without such a request, no condition on latency is true.
     #[must_use]
     pub fn of(&self, latency: &Samples, errors: u64) -> (bool, String) {
-        let count = latency.count().max(1) as f64;
         let (found, words) = match self.metric {
             Metric::Errors => {
-                let share = errors as f64 / count;
+                let share = errors as f64 / (latency.count() + errors).max(1) as f64;
                 (share, format!("errors {:.3}%", share * 100.0))
             }
+            _ if latency.count() == 0 => return (false, "no answer as expected".to_owned()),
             Metric::Mean => shown("mean", latency.summary().mean),
             Metric::Max => shown("max", latency.max_us() as f64),
             Metric::Quantile(at) => {
@@ -100,7 +108,7 @@ impl LoadCondition {
 }
 
 fn shown(name: &str, us: f64) -> (f64, String) {
-    (us, format!("{name} {:.3} ms", us / 1e3))
+    (us, format!("{name} {}", time(us.round() as u64)))
 }
 
 impl fmt::Display for LoadCondition {
@@ -126,8 +134,8 @@ mod tests {
             ("p999<900ms", '<', 0, false),
             ("max<=2s", '<', 0, true),
             ("mean<500ms", '<', 0, false),
-            ("errors<1%", '<', 9, true),
-            ("errors<1%", '<', 10, false),
+            ("errors<1%", '<', 10, true),
+            ("errors<1%", '<', 11, false),
             ("errors>1%", '>', 11, true),
             ("p99>2s", '>', 0, false),
         ] {
@@ -135,12 +143,13 @@ mod tests {
             let (holds, words) = all[0].of(&samples, errors);
             assert_eq!(holds, wanted, "{text}: {words}");
         }
+        let both = LoadCondition::parse("p99<5ms,errors<0.1%", '<').expect("two");
+        let failures_alone: Vec<_> = both.iter().map(|one| one.of(&Samples::new(), 7)).collect();
         assert_eq!(
-            LoadCondition::parse("p99<5ms,errors<0.1%", '<')
-                .expect("two")
-                .len(),
-            2
+            failures_alone[0],
+            (false, "no answer as expected".to_owned())
         );
+        assert_eq!(failures_alone[1], (false, "errors 100.000%".to_owned()));
         for text in [
             "",
             "p99",

@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::clock::{MILLISECOND, SECOND};
+use crate::condition::LoadCondition;
 use crate::options::{LoadOptions, UNTIL_STOPPED};
 use crate::profile::ProfileSegment;
 use crate::samples::{Samples, Summary};
 use crate::schedule::ArrivalPattern;
-use crate::tally::{RequestOutcome, RunTally};
+use crate::tally::{Failures, RequestOutcome, RunTally};
+use crate::units::time;
 
-/// The generator's own lateness at p99, in µs, beyond which a run is not valid: latencies would be its own.
+/// The generator's own lateness at p99, in µs, beyond which latencies are partly its own.
 pub const MAX_LATENESS_P99_US: u64 = 1_000;
 /// Largest difference between the achieved and the scheduled rate, as a fraction.
 pub const MAX_RATE_MISS: f64 = 0.01;
@@ -48,11 +50,13 @@ pub struct LoadResult {
     pub errors: BTreeMap<&'static str, u64>,
     /// All errors.
     pub errors_total: u64,
-    /// Connections that failed, by reason in words; eight reasons at most, and the rest as one.
+    /// Of these, failures whose cause is known, by its words; eight causes at most.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub causes: BTreeMap<String, u64>,
     /// From the intended send time to the end of the response (or to the failure), all requests.
     pub latency_us: Summary,
+    /// The same, of requests that were answered as expected.
+    pub ok_latency_us: Summary,
     /// From the actual send, all that were sent.
     pub service_us: Summary,
     /// Results by target, if there are several.
@@ -97,6 +101,11 @@ pub struct LoadResult {
     pub valid: bool,
     /// Reasons why the figures are invalid.
     pub invalid_reasons: Vec<String>,
+    /// What the reader of the figures must know, though they are valid.
+    pub caveats: Vec<String>,
+    /// The thresholds of the run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub thresholds: Vec<Threshold>,
     /// The run was ended before its time.
     pub interrupted: bool,
     /// The condition that ended it.
@@ -106,6 +115,41 @@ pub struct LoadResult {
     pub(crate) latency: Samples,
     #[serde(skip)]
     pub(crate) error_latency: Samples,
+    #[serde(skip)]
+    pub(crate) failures: Failures,
+    #[serde(skip)]
+    pub(crate) good: GoodSamples,
+}
+
+/// A condition on the whole run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Threshold {
+    /// The condition as written.
+    pub threshold: String,
+    /// True if it is met.
+    pub holds: bool,
+    /// The figure found, in words.
+    pub found: String,
+}
+
+/// Samples of the requests that were answered as expected, which the table shows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GoodSamples {
+    pub(crate) latency: Samples,
+    pub(crate) service: Summary,
+    pub(crate) first_byte: Summary,
+}
+
+impl GoodSamples {
+    fn of(tally: &RunTally) -> Self {
+        let service = tally.service.without(&tally.error_service);
+        let first_byte = tally.first_byte.without(&tally.error_first_byte);
+        Self {
+            latency: tally.latency.without(&tally.error_latency),
+            service: service.summary(),
+            first_byte: first_byte.summary(),
+        }
+    }
 }
 
 /// Result of one target's requests.
@@ -123,6 +167,8 @@ pub struct TargetResult {
     pub errors: u64,
     /// From the intended send time.
     pub latency_us: Summary,
+    /// The same, of requests that were answered as expected.
+    pub ok_latency_us: Summary,
 }
 
 fn by_target(options: &LoadOptions, tally: &RunTally) -> Vec<TargetResult> {
@@ -135,6 +181,7 @@ fn by_target(options: &LoadOptions, tally: &RunTally) -> Vec<TargetResult> {
             ok: counted.ok,
             errors: counted.errors,
             latency_us: counted.latency.summary(),
+            ok_latency_us: counted.latency.without(&counted.error_latency).summary(),
         })
         .collect()
 }
@@ -204,6 +251,17 @@ pub struct Lateness {
     pub count: u64,
 }
 
+impl Lateness {
+    fn of(samples: &Samples) -> Self {
+        Self {
+            p50: samples.quantile_us(0.50),
+            p99: samples.quantile_us(0.99),
+            max: samples.max_us(),
+            count: samples.count(),
+        }
+    }
+}
+
 /// One short interval of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct IntervalResult {
@@ -260,7 +318,8 @@ impl LoadResult {
     ) -> Self {
         let span = tally.end.saturating_sub(tally.start);
         let duration_s = span as f64 / SECOND as f64;
-        let errors_total = tally.errors.values().sum();
+        let good = GoodSamples::of(tally);
+        let errors_total = tally.errors.total();
         let mut result = Self {
             version: 1,
             options: EchoedOptions::of(options),
@@ -272,10 +331,11 @@ impl LoadResult {
             scheduled: tally.scheduled,
             sent: tally.sent,
             ok: tally.ok,
-            errors: named(&tally.errors),
+            errors: tally.errors.by_kind(),
             errors_total,
-            causes: tally.causes.clone(),
+            causes: tally.errors.by_cause(),
             latency_us: tally.latency.summary(),
+            ok_latency_us: good.latency.summary(),
             service_us: tally.service.summary(),
             targets: by_target(options, tally),
             first_byte_us: tally.first_byte.summary(),
@@ -283,12 +343,7 @@ impl LoadResult {
             tls_us: tally.handshake.summary(),
             tls: tally.agreed.clone(),
             error_latency_us: tally.error_latency.summary(),
-            lateness_us: Lateness {
-                p50: tally.lateness.quantile_us(0.50),
-                p99: tally.lateness.quantile_us(0.99),
-                max: tally.lateness.max_us(),
-                count: tally.lateness.count(),
-            },
+            lateness_us: Lateness::of(&tally.lateness),
             halves_us: [tally.halves[0].summary(), tally.halves[1].summary()],
             per_second: per_second(tally),
             interval_ms: (!options.interval.is_zero())
@@ -296,11 +351,7 @@ impl LoadResult {
             intervals: intervals(tally, options),
             latency_histogram: tally.latency.encode(),
             service_histogram: tally.service.encode(),
-            status: tally
-                .statuses
-                .iter()
-                .map(|(status, count)| (status.to_string(), *count))
-                .collect(),
+            status: named(&tally.statuses),
             bytes: Bytes {
                 sent: tally.bytes_sent,
                 received: tally.bytes_received,
@@ -311,10 +362,14 @@ impl LoadResult {
             cpu_us_per_request: tally.cpu_ns as f64 / 1_000.0 / tally.sent.max(1) as f64,
             valid: true,
             invalid_reasons: Vec::new(),
+            caveats: Vec::new(),
+            thresholds: thresholds(&options.thresholds, &good.latency, errors_total),
             interrupted,
             aborted: None,
             latency: tally.latency.clone(),
             error_latency: tally.error_latency.clone(),
+            failures: tally.errors.clone(),
+            good,
         };
         result.judge(tally, span);
         result
@@ -322,16 +377,45 @@ impl LoadResult {
 
     /// Decides whether the figures may be believed.
     fn judge(&mut self, tally: &RunTally, span: u64) {
-        let mut reasons = Vec::new();
-        if self.ok == 0 {
-            reasons.push("no request was answered as expected".to_owned());
+        self.caveats
+            .extend(self.lateness_caveat().filter(|_| self.ok > 0));
+        self.invalid_reasons = match self.ok {
+            0 => vec![self.unanswered(tally)],
+            _ => self.mistrusted(tally, span),
+        };
+        if self.interrupted {
+            let why = "the run was interrupted".to_owned();
+            self.invalid_reasons.push(why);
         }
+        self.valid = self.invalid_reasons.is_empty();
+    }
+
+    /// The generator's own lateness, where it is so large that latencies are partly its own.
+    fn lateness_caveat(&self) -> Option<String> {
         let late = self.lateness_us.p99;
-        if self.requested_rps > 0.0 && late > MAX_LATENESS_P99_US {
-            reasons.push(format!(
-                "the generator was late: own lateness p99 {late} µs, more than {MAX_LATENESS_P99_US} µs"
-            ));
+        (self.requested_rps > 0.0 && late > MAX_LATENESS_P99_US).then(|| {
+            format!(
+                "the generator was late: {} at p99, which latencies contain",
+                time(late)
+            )
+        })
+    }
+
+    /// Why no request was answered as expected. Everything else follows from that.
+    fn unanswered(&self, tally: &RunTally) -> String {
+        let what = match tally.answered {
+            0 => "no request was answered",
+            _ => "no request was answered as expected",
+        };
+        match self.failures.in_words().first() {
+            Some((_, _, cause)) => format!("{what}: {cause}"),
+            None => what.to_owned(),
         }
+    }
+
+    /// Reasons why the figures may not be believed.
+    fn mistrusted(&self, tally: &RunTally, span: u64) -> Vec<String> {
+        let mut reasons = Vec::new();
         let planned = rate(self.scheduled, span);
         if self.requested_rps > 0.0 && self.achieved_rps < planned * (1.0 - MAX_RATE_MISS) {
             let achieved = self.achieved_rps;
@@ -347,21 +431,20 @@ impl LoadResult {
                 "more than {bound}% of requests failed: {errors} of {scheduled}"
             ));
         }
-        let unsent = tally
-            .errors
-            .get(&RequestOutcome::Unsent)
-            .copied()
-            .unwrap_or(0);
+        let unsent = tally.errors.of(RequestOutcome::Unsent);
         if unsent > 0 {
             reasons.push(format!(
                 "{unsent} due requests never found a free connection"
             ));
         }
-        if self.interrupted {
-            reasons.push("the run was interrupted".to_owned());
-        }
-        self.valid = reasons.is_empty();
-        self.invalid_reasons = reasons;
+        reasons
+    }
+
+    /// Ends the judgement of a run that was ended for this reason: everything else follows from it.
+    pub(crate) fn abort(&mut self, why: String) {
+        self.valid = false;
+        self.invalid_reasons = vec![why.clone()];
+        self.aborted = Some(why);
     }
 
     /// The JSON text.
@@ -488,10 +571,23 @@ fn per_second(tally: &RunTally) -> Vec<PerSecond> {
         .collect()
 }
 
-/// Errors by the names of their kinds.
-pub(crate) fn named(errors: &BTreeMap<RequestOutcome, u64>) -> BTreeMap<&'static str, u64> {
-    let named = |(kind, count): (&RequestOutcome, &u64)| (kind.name(), *count);
-    errors.iter().map(named).collect()
+fn named(statuses: &BTreeMap<u16, u64>) -> BTreeMap<String, u64> {
+    let statuses = statuses.iter();
+    statuses
+        .map(|(status, count)| (status.to_string(), *count))
+        .collect()
+}
+
+fn thresholds(conditions: &[LoadCondition], good: &Samples, errors: u64) -> Vec<Threshold> {
+    let judged = conditions.iter().map(|condition| {
+        let (holds, found) = condition.of(good, errors);
+        Threshold {
+            threshold: condition.to_string(),
+            holds,
+            found,
+        }
+    });
+    judged.collect()
 }
 
 /// A Unix time as RFC 3339 in UTC with nanoseconds (days to civil date by the usual era arithmetic).
@@ -525,6 +621,10 @@ mod tests {
 
     /// A run of 1,000 requests in one second, each answered after 100 µs, changed by the case.
     fn judged(change: impl Fn(&mut RunTally)) -> Vec<String> {
+        run(change).invalid_reasons
+    }
+
+    fn run(change: impl Fn(&mut RunTally)) -> LoadResult {
         let target = LoadTarget::parse("http://127.0.0.1:1/").expect("a literal address resolves");
         let mut options = LoadOptions::new(target);
         options.rate = 1_000.0;
@@ -546,9 +646,10 @@ mod tests {
             });
         }
         change(&mut tally);
+        tally.settle();
         let result = LoadResult::new(&options, &tally, 0, false);
         assert_eq!(result.valid, result.invalid_reasons.is_empty());
-        result.invalid_reasons
+        result
     }
 
     fn failed(outcome: RequestOutcome) -> FinishedRequest {
@@ -601,11 +702,6 @@ mod tests {
 
     #[test]
     fn a_run_that_cannot_be_believed_says_why() {
-        let late = judged(|tally| (0..20).for_each(|_| tally.lateness.record(2 * MILLISECOND)));
-        assert!(
-            late[0].starts_with("the generator was late: own lateness p99 2"),
-            "{late:?}"
-        );
         let slow = judged(|tally| tally.last_done = 3 * SECOND);
         assert!(
             slow[0].starts_with("the rate was missed by more than 1%: 500.0"),
@@ -621,6 +717,31 @@ mod tests {
         );
         let starved = judged(|tally| tally.finish(failed(RequestOutcome::Unsent)));
         assert_eq!(starved, ["1 due requests never found a free connection"]);
+    }
+
+    #[test]
+    fn a_late_generator_is_a_caveat_of_a_valid_run() {
+        let late = run(|tally| (0..20).for_each(|_| tally.lateness.record(2 * MILLISECOND)));
+        assert!(late.valid, "{:?}", late.invalid_reasons);
+        assert_eq!(
+            late.caveats,
+            ["the generator was late: 2.00 ms at p99, which latencies contain"]
+        );
+        assert_eq!(run(|_| {}).caveats, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_run_without_an_answer_has_one_reason_and_its_cause() {
+        let dead = run(|tally| {
+            *tally = RunTally::new(SECOND, 2 * SECOND, false);
+            tally.end = 2 * SECOND;
+            (0..9).for_each(|_| tally.finish(failed(RequestOutcome::Connect)));
+            tally
+                .errors
+                .explain(RequestOutcome::Connect, "refused".into(), 9);
+        });
+        assert_eq!(dead.invalid_reasons, ["no request was answered: refused"]);
+        assert_eq!((dead.ok_latency_us.count, dead.latency_us.count), (0, 9));
     }
 
     #[test]

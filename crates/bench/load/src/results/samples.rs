@@ -50,6 +50,15 @@ impl Samples {
             .expect("invariant: an auto-resizing histogram takes any value");
     }
 
+    /// The set without the durations of another one, all of which it has.
+    pub(crate) fn without(&self, part: &Self) -> Self {
+        let mut rest = self.clone();
+        rest.histogram
+            .subtract(&part.histogram)
+            .expect("invariant: every sample of a part is in the whole");
+        rest
+    }
+
     /// Number of durations in the set.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -150,7 +159,7 @@ impl Samples {
 }
 
 /// Percentiles in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// Median.
     pub p50: u64,

@@ -1,10 +1,12 @@
 //! The result for people.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::outcome::LoadResult;
 use crate::samples::Summary;
+use crate::tally::Failures;
+use crate::units::{bytes, count, rate, time};
+use crate::view::histogram;
 
 impl LoadResult {
     /// The table that `voile load` prints, ending with VALID or INVALID.
@@ -33,16 +35,19 @@ impl LoadResult {
             "" => String::new(),
             method => format!("{method} "),
         };
+        let warmup = match options.warmup_s {
+            0.0 => String::new(),
+            seconds => format!(" after {seconds:.1} s of warm-up"),
+        };
         writeln!(
             text,
-            "{method}{} ({})\n{wanted}, {} connections{streams}, {} thread(s), arrival {}, {:.1} s after {:.1} s of warm-up",
+            "{method}{} ({})\n{wanted}, {}{streams}, {}, arrival {}, {:.1} s{warmup}\n",
             options.url,
             options.protocol,
-            options.connections,
-            options.threads,
+            plural(options.connections, "connection"),
+            plural(options.threads, "thread"),
             options.arrival,
             self.duration_s,
-            options.warmup_s
         )
     }
 
@@ -50,69 +55,94 @@ impl LoadResult {
         self.write_heading(text)?;
         writeln!(
             text,
-            "\n{:<12}{:>12} /s",
-            "achieved",
-            format!("{:.1}", self.achieved_rps)
+            "{:<12}{:>12}   {} sent, {} answered",
+            "due",
+            count(self.scheduled),
+            count(self.sent),
+            rate(self.achieved_rps)
         )?;
-        writeln!(
-            text,
-            "{:<12}{:>12} of {} due",
-            "sent", self.sent, self.scheduled
-        )?;
-        writeln!(text, "{:<12}{:>12}", "ok", self.ok)?;
-        write_errors(text, &self.errors, self.errors_total)?;
-        for (reason, connections) in &self.causes {
-            writeln!(text, "{:<12}{connections:>12} connections: {reason}", "")?;
-        }
-        if self.status.is_empty() && self.ok == 0 {
-            // There are no figures of answers, and those of failures would be taken for them.
-            return write_verdict(text, &self.invalid_reasons);
-        }
-        let statuses: Vec<_> = self
-            .status
-            .iter()
-            .map(|(status, count)| format!("{status}{}: {count}", named(status)))
+        writeln!(text, "{:<12}{:>12}", "ok", count(self.ok))?;
+        write_failures(text, &self.failures)?;
+        let statuses = self.status.iter();
+        let statuses: Vec<_> = statuses
+            .map(|(status, number)| format!("{status}{}: {}", named(status), count(*number)))
             .collect();
-        writeln!(text, "{:<12}{:>12}", "status", statuses.join(", "))?;
-        writeln!(
-            text,
-            "\n{:<12}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>11}",
-            "µs", "p50", "p75", "p90", "p99", "p99.9", "max", "mean"
-        )?;
-        row(text, "latency", &self.latency_us)?;
-        row(text, "service", &self.service_us)?;
-        row(text, "first byte", &self.first_byte_us)?;
-        if self.connect_us.count > 0 {
-            row(text, "connect", &self.connect_us)?;
+        if !statuses.is_empty() {
+            writeln!(text, "{:<12}{:>12}   {}", "status", "", statuses.join(", "))?;
         }
-        if self.tls_us.count > 0 {
-            row(text, "TLS", &self.tls_us)?;
+        if self.ok > 0 {
+            self.write_figures(text)?;
         }
-        if self.errors_total > 0 {
-            row(text, "errors", &self.error_latency_us)?;
+        for one in &self.thresholds {
+            let mark = if one.holds { '✓' } else { '✗' };
+            writeln!(text, "{mark} {:<22}{}", one.threshold, one.found)?;
         }
-        let late = &self.lateness_us;
-        writeln!(
-            text,
-            "{:<12}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}   (the generator's own)",
-            "lateness", late.p50, "", "", late.p99, "", late.max
-        )?;
-        for target in &self.targets {
-            let (good, bad) = (target.ok, target.errors);
-            writeln!(
-                text,
-                "\n{} (weight {}): {good} ok, {bad} errors",
-                target.url, target.weight
-            )?;
-            row(text, "latency", &target.latency_us)?;
+        for caveat in &self.caveats {
+            writeln!(text, "caveat: {caveat}; {LATE_ADVICE}")?;
         }
-        writeln!(
-            text,
-            "\ngenerator CPU {:.1} µs per request",
-            self.cpu_us_per_request
-        )?;
         write_verdict(text, &self.invalid_reasons)
     }
+
+    /// Figures of the requests that were answered as expected. How long failures took is told apart.
+    fn write_figures(&self, text: &mut String) -> std::fmt::Result {
+        write!(text, "\n{:<12}", "")?;
+        for name in ["p50", "p75", "p90", "p99", "p99.9", "max", "mean"] {
+            write!(text, "{name:>9}")?;
+        }
+        text.push('\n');
+        row(text, "latency", &self.ok_latency_us)?;
+        row(text, "service", &self.good.service)?;
+        row(text, "first byte", &self.good.first_byte)?;
+        row(text, "connect", &self.connect_us)?;
+        row(text, "TLS", &self.tls_us)?;
+        let late = &self.lateness_us;
+        if late.count > 0 {
+            let (p50, p99, max) = (time(late.p50), time(late.p99), time(late.max));
+            writeln!(
+                text,
+                "{:<12}{p50:>9}{:>27}{:>18}   (the generator's own)",
+                "lateness", p99, max
+            )?;
+        }
+        if self.errors_total > 0 {
+            let failed = &self.error_latency_us;
+            let (half, most) = (time(failed.p50), time(failed.max));
+            writeln!(text, "failures took {half} in the median, {most} at most")?;
+        }
+        for target in &self.targets {
+            let (ok, errors) = (count(target.ok), count(target.errors));
+            writeln!(
+                text,
+                "\n{} (weight {}): {ok} ok, {errors} failed",
+                target.url, target.weight
+            )?;
+            row(text, "latency", &target.ok_latency_us)?;
+        }
+        text.push('\n');
+        for line in histogram(&self.good.latency, WIDTH) {
+            writeln!(text, "{}", line.trim_end())?;
+        }
+        let moved = self.bytes.received as f64;
+        writeln!(
+            text,
+            "\nsent {}, received {} ({}/s); generator CPU {:.1} µs per request\n",
+            bytes(self.bytes.sent as f64),
+            bytes(moved),
+            bytes(moved / self.duration_s.max(f64::MIN_POSITIVE)),
+            self.cpu_us_per_request
+        )
+    }
+}
+
+/// Columns of the histogram.
+const WIDTH: usize = 80;
+/// What helps against a late generator.
+const LATE_ADVICE: &str =
+    "give it a core of its own, more --threads, or fewer requests and connections";
+
+fn plural(number: usize, what: &str) -> String {
+    let many = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{many}")
 }
 
 /// Returns the name of a gRPC status. An HTTP status, from 100 on, has its number alone. Targets of one run may be of both
@@ -142,22 +172,13 @@ fn named(status: &str) -> String {
     name.map(|name| format!(" {name}")).unwrap_or_default()
 }
 
-/// All errors, and how many of each kind.
-pub(crate) fn write_errors(
-    text: &mut String,
-    errors: &BTreeMap<&'static str, u64>,
-    total: u64,
-) -> std::fmt::Result {
-    let kinds: Vec<_> = errors
-        .iter()
-        .map(|(kind, count)| format!("{kind} {count}"))
-        .collect();
-    let kinds = if kinds.is_empty() {
-        String::new()
-    } else {
-        format!("   ({})", kinds.join(", "))
-    };
-    writeln!(text, "{:<12}{total:>12}{kinds}", "errors")
+/// All failures, and each cause with its number.
+pub(crate) fn write_failures(text: &mut String, failures: &Failures) -> std::fmt::Result {
+    writeln!(text, "{:<12}{:>12}", "failed", count(failures.total()))?;
+    for (number, kind, cause) in failures.in_words() {
+        writeln!(text, "{:<12}{:>12}   {kind}: {cause}", "", count(number))?;
+    }
+    Ok(())
 }
 
 /// The last line: whether the figures may be believed.
@@ -169,20 +190,24 @@ pub(crate) fn write_verdict(text: &mut String, reasons: &[String]) -> std::fmt::
 }
 
 fn row(text: &mut String, name: &str, summary: &Summary) -> std::fmt::Result {
-    let Summary {
-        p50,
-        p75,
-        p90,
-        p99,
-        p999,
-        max,
-        mean,
-        ..
-    } = summary;
-    writeln!(
-        text,
-        "{name:<12}{p50:>9}{p75:>9}{p90:>9}{p99:>9}{p999:>9}{max:>9}{mean:>11.1}"
-    )
+    if summary.count == 0 {
+        return Ok(());
+    }
+    let of = summary;
+    write!(text, "{name:<12}")?;
+    for us in [
+        of.p50,
+        of.p75,
+        of.p90,
+        of.p99,
+        of.p999,
+        of.max,
+        of.mean.round() as u64,
+    ] {
+        write!(text, "{:>9}", time(us))?;
+    }
+    text.push('\n');
+    Ok(())
 }
 
 #[cfg(test)]

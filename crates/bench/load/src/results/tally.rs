@@ -3,57 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::clock::SECOND;
+pub(crate) use crate::failures::{FailureCause, Failures, FirstAnswer, RequestOutcome};
 use crate::samples::Samples;
-
-/// Outcome of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum RequestOutcome {
-    /// Answered as expected.
-    Ok,
-    /// No connection could be made.
-    Connect,
-    /// The connection broke, or ended before the response did.
-    Reset,
-    /// No whole response within the timeout.
-    Timeout,
-    /// A status other than 2xx or the expected one.
-    Status,
-    /// A body of another length than expected.
-    Size,
-    /// Not a response of the protocol spoken, or more bytes than one.
-    Protocol,
-    /// TLS could not be agreed, or broke.
-    Tls,
-    /// The server reset the request's stream.
-    StreamReset,
-    /// The server went away without having looked at the request.
-    GoAway,
-    /// Sent, and not answered when the run ended.
-    Unanswered,
-    /// Due, and still waiting for a free connection when the run ended.
-    Unsent,
-}
-
-impl RequestOutcome {
-    /// The word used in records.
-    #[must_use]
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Connect => "connect",
-            Self::Reset => "reset",
-            Self::Timeout => "timeout",
-            Self::Status => "status",
-            Self::Size => "size",
-            Self::Protocol => "protocol",
-            Self::Tls => "tls",
-            Self::StreamReset => "stream",
-            Self::GoAway => "goaway",
-            Self::Unanswered => "unanswered",
-            Self::Unsent => "unsent",
-        }
-    }
-}
 
 /// One finished request.
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +31,8 @@ pub(crate) struct OfTarget {
     pub(crate) ok: u64,
     pub(crate) errors: u64,
     pub(crate) latency: Samples,
+    /// Of these, the samples of failures.
+    pub(crate) error_latency: Samples,
 }
 
 /// Counts of the requests that were due in one second.
@@ -99,9 +52,7 @@ pub(crate) struct RunTally {
     pub(crate) sent: u64,
     pub(crate) ok: u64,
     pub(crate) answered: u64,
-    pub(crate) errors: BTreeMap<RequestOutcome, u64>,
-    /// Why connections failed, in words.
-    pub(crate) causes: BTreeMap<String, u64>,
+    pub(crate) errors: Failures,
     pub(crate) statuses: BTreeMap<u16, u64>,
     pub(crate) body_bytes: u64,
     pub(crate) bytes_sent: u64,
@@ -123,7 +74,10 @@ pub(crate) struct RunTally {
     pub(crate) handshake: Samples,
     /// Parameters that TLS agreed on.
     pub(crate) agreed: Option<String>,
+    /// Samples of failures, which `latency`, `service` and `first_byte` have, too.
     pub(crate) error_latency: Samples,
+    pub(crate) error_service: Samples,
+    pub(crate) error_first_byte: Samples,
     pub(crate) lateness: Samples,
     pub(crate) seconds: Vec<SecondTally>,
     /// Length of shorter intervals that are counted as well, in nanoseconds; 0: none.
@@ -139,17 +93,6 @@ pub(crate) struct RunTally {
     pub(crate) aborted: Option<Option<u16>>,
     /// When the schedule really ended.
     pub(crate) end: u64,
-}
-
-/// Reasons that are told apart; a server cannot make more.
-const MAX_CAUSES: usize = 8;
-
-fn add_cause(causes: &mut BTreeMap<String, u64>, reason: String, count: u64) {
-    let reason = match causes.len() < MAX_CAUSES || causes.contains_key(&reason) {
-        true => reason,
-        false => "other reasons".to_owned(),
-    };
-    *causes.entry(reason).or_default() += count;
 }
 
 /// The counts of a stretch of time, made when first needed.
@@ -212,6 +155,7 @@ impl RunTally {
                 target.ok += 1;
             } else {
                 target.errors += 1;
+                target.error_latency.record(latency);
             }
         }
         if let Some(sent) = request.sent {
@@ -238,13 +182,15 @@ impl RunTally {
         } else {
             second.errors += 1;
             self.error_latency.record(latency);
-            *self.errors.entry(request.outcome).or_default() += 1;
+            if let Some(sent) = request.sent {
+                let service = request.done.saturating_sub(sent);
+                self.error_service.record(service);
+                if let Some(first) = request.first {
+                    self.error_first_byte.record(first.saturating_sub(sent));
+                }
+            }
+            self.errors.add(request.outcome, 1);
         }
-    }
-
-    /// Counts a connection that failed for this reason.
-    pub(crate) fn cause(&mut self, reason: String) {
-        add_cause(&mut self.causes, reason, 1);
     }
 
     /// Makes whole what was recorded in parts. To be called once, before anything is read.
@@ -254,6 +200,7 @@ impl RunTally {
         }
         if self.closed {
             self.service = self.latency.clone();
+            self.error_service = self.error_latency.clone();
         }
     }
 
@@ -272,12 +219,7 @@ impl RunTally {
         self.unsolicited += other.unsolicited;
         self.end = self.end.max(other.end);
         self.last_done = self.last_done.max(other.last_done);
-        for (kind, count) in &other.errors {
-            *self.errors.entry(*kind).or_default() += count;
-        }
-        for (reason, count) in &other.causes {
-            add_cause(&mut self.causes, reason.clone(), *count);
-        }
+        self.errors.merge(&other.errors);
         for (status, count) in &other.statuses {
             *self.statuses.entry(*status).or_default() += count;
         }
@@ -295,11 +237,14 @@ impl RunTally {
             mine.ok += theirs.ok;
             mine.errors += theirs.errors;
             mine.latency.merge(&theirs.latency);
+            mine.error_latency.merge(&theirs.error_latency);
         }
         self.connecting.merge(&other.connecting);
         self.handshake.merge(&other.handshake);
         self.agreed = self.agreed.take().or_else(|| other.agreed.clone());
         self.error_latency.merge(&other.error_latency);
+        self.error_service.merge(&other.error_service);
+        self.error_first_byte.merge(&other.error_first_byte);
         self.lateness.merge(&other.lateness);
         merge(&mut self.seconds, &other.seconds);
         merge(&mut self.intervals, &other.intervals);

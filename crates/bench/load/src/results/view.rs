@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::options::UNTIL_STOPPED;
 use crate::samples::Samples;
+use crate::units::{count, time};
 use crate::worker::Live;
 
 /// Form of the live view on stderr.
@@ -47,7 +48,7 @@ const CLEAR_BELOW: &str = "\x1b[J";
 #[derive(Debug, Default)]
 pub(crate) struct LoadView {
     all: Samples,
-    answers: u64,
+    ok: u64,
     errors: u64,
     rates: VecDeque<u64>,
     /// Lines that stand on the terminal now.
@@ -64,12 +65,12 @@ impl LoadView {
         (width, height): (usize, usize),
     ) -> String {
         self.all.merge(&second.latency);
-        self.answers += second.ok + second.errors;
+        self.ok += second.ok;
         self.errors += second.errors;
         if self.rates.len() == SECONDS {
             self.rates.pop_front();
         }
-        self.rates.push_back(second.ok + second.errors);
+        self.rates.push_back(second.ok);
         let width = width.max(MIN_WIDTH) - 1;
         let mut lines = vec![
             fitting(&self.head(second, elapsed, planned), width),
@@ -110,15 +111,15 @@ impl LoadView {
         };
         vec![
             format!("{:>4} s{of}", elapsed.as_secs()),
-            format!("   {} answers/s", second.ok + second.errors),
-            format!("   {} errors", self.errors),
-            format!(" in {} answers", self.answers),
+            format!("   {} ok/s", count(second.ok)),
+            format!("   {} failed", count(self.errors)),
+            format!(" of {}", count(self.ok + self.errors)),
         ]
     }
 
     fn rate_line(&self, width: usize) -> String {
         let most = self.rates.iter().copied().max().unwrap_or(0).max(1);
-        let label = format!("answers/s, to {most}  ");
+        let label = format!("ok/s, to {}  ", count(most));
         let room = width.saturating_sub(label.chars().count());
         let skipped = self.rates.len().saturating_sub(room);
         let bars = self.rates.iter().skip(skipped);
@@ -151,7 +152,7 @@ fn percentiles(label: &str, samples: &Samples) -> Vec<String> {
 }
 
 /// Rows of all samples, by powers of a number that makes them few enough.
-fn histogram(samples: &Samples, width: usize) -> Vec<String> {
+pub(crate) fn histogram(samples: &Samples, width: usize) -> Vec<String> {
     let Some((least, _, _)) = samples.buckets().next() else {
         return Vec::new();
     };
@@ -185,28 +186,25 @@ fn bar(cells: f64) -> String {
     text
 }
 
-/// A time in its own unit, three digits.
-fn time(us: u64) -> String {
-    match us {
-        0..1_000 => format!("{us} µs"),
-        1_000..10_000 => format!("{:.2} ms", us as f64 / 1e3),
-        10_000..100_000 => format!("{:.1} ms", us as f64 / 1e3),
-        100_000..1_000_000 => format!("{:.0} ms", us as f64 / 1e3),
-        _ => format!("{:.2} s", us as f64 / 1e6),
-    }
-}
-
 /// One line of a second.
 pub(crate) fn line(second: &Live, elapsed: Duration) -> String {
-    let (ok, errors) = (second.ok, second.errors);
-    let (p50, p99) = (
-        second.latency.quantile_us(0.50),
-        second.latency.quantile_us(0.99),
-    );
-    let seconds = elapsed.as_secs();
-    let rate = ok + errors;
+    let times = [("p50", 0.50), ("p99", 0.99)].map(|(name, at)| {
+        let us = second.latency.quantile_us(at);
+        format!(
+            "{name} {:>8}",
+            if second.ok > 0 {
+                time(us)
+            } else {
+                "–".to_owned()
+            }
+        )
+    });
     format!(
-        "{seconds:>4} s  {rate:>7} answers/s  {ok:>7} ok  {errors:>5} errors  p50 {p50:>7} µs  p99 {p99:>7} µs\n"
+        "{:>4} s  {:>9} ok/s  {:>7} failed  {}\n",
+        elapsed.as_secs(),
+        count(second.ok),
+        count(second.errors),
+        times.join("  ")
     )
 }
 
@@ -220,7 +218,7 @@ mod tests {
             errors,
             ..Live::default()
         };
-        for ms in milliseconds {
+        for ms in &milliseconds[errors as usize..] {
             live.latency.record(ms * 1_000_000);
         }
         live
@@ -237,7 +235,7 @@ mod tests {
             "{first:?}"
         );
         assert!(
-            first.contains("1 s of 10   5 answers/s   1 errors in 5 answers"),
+            first.contains("1 s of 10   4 ok/s   1 failed of 5"),
             "{first}"
         );
         assert!(first.contains("40.0 ms") && first.contains('█'), "{first}");
@@ -285,7 +283,7 @@ mod tests {
             }
             let last = lines[0].split_whitespace().last().unwrap_or_default();
             assert!(
-                ["answers/s", "errors", "answers"].contains(&last),
+                ["ok/s", "failed", "5"].contains(&last),
                 "{width}: {lines:?}"
             );
         }

@@ -199,6 +199,9 @@ fn manner(said: &FortioFlags, url: &str) -> Result<Vec<String>, String> {
     if said.on("k") || said.on("https-insecure") {
         say("--insecure".to_owned());
     }
+    if said.on("allow-initial-errors") {
+        say("--give-up=0".to_owned());
+    }
     if said.on("compression") {
         say("--header=Accept-Encoding: gzip".to_owned());
     }
@@ -485,6 +488,10 @@ mod tests {
         (
             "-jitter=false -L=false http://a/",
             Ok("--arrival=fortio --rate=8 --duration=5s http://a/"),
+        ),
+        (
+            "-allow-initial-errors http://a/",
+            Ok("--arrival=fortio --rate=8 --duration=5s --give-up=0 http://a/"),
         ),
         (
             "-grpc -grpc-method a.B/C -payload {\"n\":1} h:1",

@@ -30,10 +30,11 @@ use words::{
 /// and its latency counts from when it was due; `service` time, from the actual send, is shown beside it. Requests
 /// without an answer at the end are errors, and their age is a sample: nothing is dropped.
 ///
-/// The generator measures its own lateness. A run in which it was late, missed its rate by more than 1 % or saw more
-/// than 1 % of requests fail is INVALID: it is printed, with the reasons, and the exit code is 1.
+/// Percentiles are of requests that were answered as expected; failures are told apart, by cause. A run that missed its
+/// rate by more than 1 %, or in which more than 1 % of requests failed, is INVALID: it is printed, with the reasons. The
+/// generator measures its own lateness, and says when latencies are partly its own.
 ///
-/// Exit codes: 0 valid, 1 invalid or failed, 2 wrong usage. JSON fields: docs/reference/load.md.
+/// Exit codes: 0 valid, 1 invalid, failed or a threshold crossed, 2 wrong usage. JSON fields: docs/reference/load.md.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct LoadArgs {
@@ -228,6 +229,18 @@ pub(crate) struct LoadArgs {
     /// a status, as 'status=503', or request without an answer, 'status=none'.
     #[arg(long, value_name = "CONDITIONS", help_heading = "Checks")]
     abort: Option<String>,
+    /// Conditions on the whole run, such as 'p99<20ms,errors<0.1%' (p50, p99, p99.9, mean, max, errors): the result shows each
+    /// with ✓ or ✗, and the exit code is 1 if one is crossed.
+    #[arg(
+        long,
+        value_name = "BOUNDS",
+        conflicts_with = "find_capacity",
+        help_heading = "Checks"
+    )]
+    threshold: Option<String>,
+    /// End the run if requests fail and none has been answered for so long from the start; 0: never.
+    #[arg(long, default_value = "3s", value_parser = parse_duration, value_name = "DURATION", help_heading = "Checks")]
+    give_up: Duration,
     #[command(flatten)]
     tls: TlsArgs,
     /// Send nothing; show saved results of `voile load --json` or of Fortio beside each other. May be repeated.
@@ -307,17 +320,27 @@ pub(crate) fn run_in(args: &LoadArgs, form: &FortioForm) -> ExitCode {
             LoadProtocol::TcpBulk => run_bulk(args, &options, &stop, progress != Progress::Quiet),
             _ => run_requests(args, form, &options, &stop, progress),
         });
-    let reasons = match ended {
-        Ok(reasons) => reasons,
+    let problems = match ended {
+        Ok(problems) => problems,
         Err(why) => {
             eprintln!("voile load: {why}");
             return ExitCode::from(1);
         }
     };
-    for reason in &reasons {
-        eprintln!("voile load: run INVALID: {reason}");
+    // On a terminal, the table above has them.
+    let shown = format(args) == Format::Table && args.out.is_none();
+    if !(shown && std::io::stdout().is_terminal()) {
+        for problem in &problems {
+            eprintln!("voile load: {problem}");
+        }
     }
-    ExitCode::from(u8::from(!reasons.is_empty()))
+    ExitCode::from(u8::from(!problems.is_empty()))
+}
+
+/// Reasons as problems of a run.
+fn invalid(reasons: Vec<String>) -> Vec<String> {
+    let said = |reason| format!("run INVALID: {reason}");
+    reasons.into_iter().map(said).collect()
 }
 
 /// Selects the progress output: a picture on a terminal that can show one. Lines if `--progress` asks for them or only half of
@@ -335,7 +358,7 @@ fn progress(args: &LoadArgs) -> Progress {
     }
 }
 
-/// Runs, prints, and returns why the figures may not be believed.
+/// Runs, prints, and returns why the figures may not be believed, and the thresholds that are crossed.
 fn run_requests(
     args: &LoadArgs,
     form: &FortioForm,
@@ -350,7 +373,10 @@ fn run_requests(
         Format::Fortio => result.to_fortio(form) + "\n",
     };
     print(args, &text)?;
-    Ok(result.invalid_reasons)
+    let crossed = result.thresholds.iter().filter(|one| !one.holds);
+    let crossed = crossed.map(|one| format!("threshold {} crossed: {}", one.threshold, one.found));
+    let crossed: Vec<_> = crossed.collect();
+    Ok([invalid(result.invalid_reasons), crossed].concat())
 }
 
 /// Searches, prints, and returns why there is no answer.
@@ -391,7 +417,7 @@ fn find_capacity(
     if found.interrupted {
         reasons.push("the search was interrupted".to_owned());
     }
-    Ok(reasons)
+    Ok(invalid(reasons))
 }
 
 fn run_bulk(
@@ -406,7 +432,7 @@ fn run_bulk(
         Format::Json | Format::Fortio => result.to_json() + "\n",
     };
     print(args, &text)?;
-    Ok(result.invalid_reasons)
+    Ok(invalid(result.invalid_reasons))
 }
 
 fn format(args: &LoadArgs) -> Format {
@@ -577,7 +603,7 @@ fn secure(tls: &TlsArgs, options: &mut LoadOptions) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads the conditions of `--abort` and `--find-capacity`. Reads them before the run, so that
+/// Reads the conditions of `--abort`, `--threshold` and `--find-capacity`. Reads them before the run, so that
 /// wrong words cost no time.
 fn judge(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
     if let Some(text) = &args.abort {
@@ -603,6 +629,14 @@ fn judge(args: &LoadArgs, options: &mut LoadOptions) -> Result<(), String> {
             let others = LoadCondition::parse(&others.join(","), '>');
             options.abort = others.map_err(|why| format!("abort {why}"))?;
         }
+    }
+    options.give_up = args.give_up;
+    if let Some(text) = &args.threshold {
+        if options.protocol == LoadProtocol::TcpBulk {
+            return Err("threshold: tcp-bulk has no requests to judge".to_owned());
+        }
+        let conditions = LoadCondition::parse(text, '<');
+        options.thresholds = conditions.map_err(|why| format!("threshold {why}"))?;
     }
     if let Some(text) = &args.find_capacity {
         LoadCondition::parse(text, '<').map_err(|why| format!("find-capacity {why}"))?;

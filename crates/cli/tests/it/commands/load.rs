@@ -62,6 +62,7 @@ fn what_is_wrong_with_the_words_of_a_load_is_said_before_anything_is_sent() {
         (&[url, "--requests", "9", "--arrival", "poisson"], "random"),
         (&[url, "--abort", "status=many"], "status=503"),
         (&[url, "--abort", "p99<1s"], "p99>5ms"),
+        (&[url, "--threshold", "p99>1s"], "p99<5ms"),
         (&[url, "--replay", "/nowhere"], "/nowhere"),
         (&[url, "--replay-requests"], "--replay"),
         (&[url, "--out", "/nowhere/result"], "write /nowhere/result"),
@@ -117,6 +118,48 @@ fn a_load_that_is_ended_early_tells_what_it_has() {
         assert!(json["ok"].as_u64() > Some(0), "{duration}");
         assert_eq!(json["latency_us"]["count"], json["scheduled"], "{duration}");
         assert_eq!(told.status.success(), json["valid"] == true, "{duration}");
+    }
+}
+
+#[test]
+fn a_load_on_nothing_ends_by_itself_and_says_why() {
+    // A connection of its own holds the port, so that no test beside this one listens there.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let holder = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("open");
+    let closed = holder.local_addr().expect("bound");
+    for words in [
+        &["--give-up", "1s"][..],
+        &["--give-up", "1s", "--find-capacity", "p99<1s"],
+    ] {
+        let url = format!("http://{closed}/");
+        let told = load(&[&[&url, "--duration", "1h"], words].concat());
+        let said = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert_eq!(told.status.code(), Some(1), "{words:?}: {said}");
+        let cause = format!("{closed}: Connection refused (nothing listens there)");
+        assert!(said.contains(&cause), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn a_crossed_threshold_is_marked_and_sets_the_exit_code() {
+    let server = Server::start();
+    let url = format!("http://{}/?delay=5ms", server.1);
+    for (bounds, mark, code) in [
+        ("max<60s,errors<1%", "✓ max<60s ", 0),
+        ("p50<1ms", "✗ p50<1ms ", 1),
+    ] {
+        let told = load(&[&url, "--rate=50", "--duration=1s", "--threshold", bounds]);
+        let (table, said) = (
+            String::from_utf8_lossy(&told.stdout),
+            String::from_utf8_lossy(&told.stderr),
+        );
+        assert!(table.contains(mark), "{table}");
+        let crossed = said.contains("threshold p50<1ms crossed: p50 ");
+        assert_eq!(crossed, code == 1, "{said}");
+        // Of a busy machine the run may be invalid besides.
+        if !table.contains("INVALID") {
+            assert_eq!(told.status.code(), Some(code), "{table}{said}");
+        }
     }
 }
 

@@ -22,12 +22,33 @@ pub(super) enum ReadStop {
 
 /// Why TLS failed, with the cure where the options have one.
 fn tls_cause(error: &rustls::Error) -> String {
-    let cure = match error {
-        rustls::Error::InvalidCertificate(_) => "; cure: --cacert FILE, or -k to accept any",
-        rustls::Error::AlertReceived(_) => "; the server refused: it may want --cert and --key",
-        _ => "",
+    use rustls::{AlertDescription as Alert, CertificateError, Error};
+    let known = match error {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "certificate of an unknown issuer: --cacert FILE, or -k to accept any"
+        }
+        Error::InvalidCertificate(why) => {
+            return format!("{why}: --cacert FILE or --tls-name NAME, or -k to accept any");
+        }
+        Error::AlertReceived(Alert::CertificateRequired) => {
+            "the server requires a client certificate: --cert FILE --key FILE"
+        }
+        Error::AlertReceived(
+            Alert::UnknownCA
+            | Alert::BadCertificate
+            | Alert::CertificateUnknown
+            | Alert::CertificateExpired
+            | Alert::AccessDenied,
+        ) => "the server does not accept the client certificate of --cert",
+        Error::AlertReceived(Alert::NoApplicationProtocol) => {
+            "the server speaks none of the protocols that the URL asks for (ALPN)"
+        }
+        Error::InvalidMessage(_) => {
+            "the server does not speak TLS here: use http, h2c, grpc, ws or tcp in the URL"
+        }
+        _ => return format!("TLS handshake: {error}"),
     };
-    format!("TLS: {error}{cure}")
+    known.to_owned()
 }
 
 impl LoadWorker {
@@ -47,10 +68,7 @@ impl LoadWorker {
                 self.connections[index].state = LaneState::Handshaking;
                 self.write(index);
             }
-            Err(error) => {
-                self.tally.cause(format!("TLS: {error}"));
-                self.fail(index, RequestOutcome::Tls);
-            }
+            Err(error) => self.fail_for(index, RequestOutcome::Tls, tls_cause(&error)),
         }
     }
 
@@ -153,8 +171,7 @@ impl LoadWorker {
                 if let Some(stream) = connection.stream.as_mut() {
                     let _ = tls.write_tls(stream);
                 }
-                self.tally.cause(tls_cause(&problem));
-                return self.fail(index, RequestOutcome::Tls);
+                return self.fail_for(index, RequestOutcome::Tls, tls_cause(&problem));
             }
             if shaking && !tls.is_handshaking() {
                 self.handshake.record(at.saturating_sub(connection.since));

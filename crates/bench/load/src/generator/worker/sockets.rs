@@ -4,11 +4,12 @@ use std::io;
 
 use super::channel::ReadStop;
 use super::{LaneState, LoadWorker};
+use crate::body::Malformed;
 use crate::clock::{MILLISECOND, now};
-use crate::connect::{start_connect, start_datagrams};
+use crate::connect::{connect_failure, start_connect, start_datagrams};
 use crate::options::LoadProtocol;
 use crate::poll::Readiness;
-use crate::tally::RequestOutcome;
+use crate::tally::{FailureCause, RequestOutcome};
 use crate::wire::{HttpResponse, WireEvent};
 
 /// Pause of a connection after a failed connect, so that a dead server is not hammered.
@@ -127,9 +128,8 @@ impl LoadWorker {
                     return match self.connections[index].tls.as_ref() {
                         None => self.ended(index, now()),
                         Some(tls) if tls.is_handshaking() => {
-                            let reason = "TLS: the server closed the connection in the handshake";
-                            self.tally.cause(reason.to_owned());
-                            self.fail(index, RequestOutcome::Tls);
+                            let cause = "the server closed the connection in the TLS handshake";
+                            self.fail_for(index, RequestOutcome::Tls, cause);
                         }
                         Some(_) => self.fail(index, RequestOutcome::Reset),
                     };
@@ -178,8 +178,10 @@ impl LoadWorker {
         let fed = self.connections[index].wire.feed(bytes, &mut events);
         self.happened(index, &mut events, at);
         self.events = events;
-        if fed.is_err() {
-            return self.fail(index, RequestOutcome::Protocol);
+        if let Err(Malformed(why)) = fed {
+            let protocol = self.places[self.connections[index].place].protocol;
+            let cause = misunderstanding(protocol, bytes).unwrap_or(why);
+            return self.fail_for(index, RequestOutcome::Protocol, cause);
         }
         if self.connections[index].wire.greets() {
             // The wire may have answers of its own: acknowledgements, windows.
@@ -283,20 +285,38 @@ impl LoadWorker {
             self.write(index);
             self.replace_spent(index);
         } else {
-            self.fail(index, RequestOutcome::Timeout);
+            let cause = match connection.state {
+                LaneState::Connecting => {
+                    "no connection within --timeout: the address is filtered or wrong"
+                }
+                LaneState::Handshaking => "no TLS handshake within --timeout",
+                LaneState::Greeting => {
+                    "connected, but no HTTP/2 or WebSocket greeting within --timeout"
+                }
+                _ => RequestOutcome::Timeout.words(),
+            };
+            self.fail_for(index, RequestOutcome::Timeout, cause);
         }
     }
 
     /// No connection could be made.
     pub(super) fn unconnected(&mut self, index: usize, error: &io::Error) {
-        let reason = error.to_string();
-        let reason = reason.split(" (os error").next().unwrap_or_default();
-        self.tally.cause(reason.to_owned());
-        self.fail(index, RequestOutcome::Connect);
+        let cause = connect_failure(self.connections[index].to, error);
+        self.fail_for(index, RequestOutcome::Connect, cause);
     }
 
     /// The connection is lost, and with it its requests, if it had any.
     pub(super) fn fail(&mut self, index: usize, outcome: RequestOutcome) {
+        self.fail_for(index, outcome, outcome.words());
+    }
+
+    /// The same, where the cause is known.
+    pub(super) fn fail_for(
+        &mut self,
+        index: usize,
+        outcome: RequestOutcome,
+        cause: impl Into<FailureCause>,
+    ) {
         self.close(index);
         let lanes = self.lanes_of(index);
         if !lanes.clone().any(|lane| self.lanes[lane].request.is_some()) {
@@ -306,6 +326,16 @@ impl LoadWorker {
         if matches!(outcome, RequestOutcome::Connect | RequestOutcome::Tls) {
             self.pause(index, at + RECONNECT_PAUSE_NS);
         }
+        let cause = cause.into();
+        if !self.answered {
+            self.first.failed(cause.clone());
+        }
+        let requests = self.lanes[lanes.clone()]
+            .iter()
+            .filter_map(|lane| lane.request);
+        let counted = requests.filter(|request| request.intended >= self.tally.start);
+        let counted = counted.count() as u64;
+        self.tally.errors.explain(outcome, cause, counted);
         for lane in lanes {
             self.finish(lane, outcome, None, at);
         }
@@ -317,6 +347,24 @@ impl LoadWorker {
         connection.tls = None;
         connection.state = LaneState::Down;
         self.unread.retain(|unread| *unread != index);
+    }
+}
+
+/// Bytes of another protocol than the one spoken, recognised by their beginning.
+fn misunderstanding(protocol: LoadProtocol, bytes: &[u8]) -> Option<&'static str> {
+    const TLS_ALERT: [u8; 2] = [21, 3];
+    const SETTINGS: u8 = 4;
+    if bytes.starts_with(&TLS_ALERT) {
+        return Some("the server speaks TLS here: use https, h2, grpcs, wss or tls in the URL");
+    }
+    match protocol {
+        LoadProtocol::Http2 | LoadProtocol::Grpc if bytes.starts_with(b"HTTP/1.") => {
+            Some("the server speaks HTTP/1.1 here: use http or https in the URL")
+        }
+        LoadProtocol::Http1 if bytes.first() == Some(&0) && bytes.get(3) == Some(&SETTINGS) => {
+            Some("the server speaks HTTP/2 here: use h2c, h2 or grpc in the URL")
+        }
+        _ => None,
     }
 }
 

@@ -1,10 +1,14 @@
 //! Load against servers that answer badly, late, never, or die: every request is counted, under its kind.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
-use voile_load::{LoadOptions, LoadResult, Stop};
+use voile_load::echo::EchoOptions;
+use voile_load::{LoadCondition, LoadOptions, LoadResult, LoadTarget, Stop};
 
-use crate::server::{ClosedTcpPort, Then, load, scripted};
+use crate::server::{ClosedTcpPort, PATIENCE, Served, Then, load, scripted, stranger};
 
 fn run(options: &LoadOptions) -> LoadResult {
     voile_load::run(options, &Stop::new().unwrap(), false).unwrap()
@@ -140,17 +144,131 @@ fn a_closed_port_is_a_connect_error() {
     let closed = ClosedTcpPort::reserve();
     let result = run(&load(closed.address, "/"));
     assert_eq!(kinds(&result), [("connect", 100)]);
-    let reasons = result.invalid_reasons.join("; ");
-    assert!(reasons.contains("no request was answered"), "{reasons}");
-    let causes: Vec<_> = result.causes.keys().map(String::as_str).collect();
-    assert_eq!(causes, ["Connection refused"]);
-    // Latencies of failures are no latencies.
-    let table = result.to_table();
-    assert!(
-        table.contains(" connections: Connection refused\n"),
-        "{table}"
+    let cause = format!(
+        "{}: Connection refused (nothing listens there)",
+        closed.address
     );
-    assert!(!table.contains("\nlatency "), "{table}");
+    assert_eq!(result.causes, BTreeMap::from([(cause.clone(), 100)]));
+    assert_eq!(
+        result.invalid_reasons,
+        [format!("no request was answered: {cause}")],
+        "what follows from the cause is no reason of its own"
+    );
+    // Latencies of failures are no latencies.
+    assert_eq!(result.ok_latency_us.count, 0);
+    let table = result.to_table();
+    assert!(table.contains(&format!(" connect: {cause}\n")), "{table}");
+    assert!(!table.contains("p99"), "{table}");
+}
+
+/// A run of a minute against a server that never answers ends after a second.
+fn gives_up(to: SocketAddr, cause: &str) {
+    let mut options = load(to, "/");
+    options.duration = Duration::from_secs(60);
+    options.timeout = Duration::from_millis(100);
+    options.give_up = Duration::from_secs(1);
+    let began = Instant::now();
+    let result = run(&options);
+    assert!(began.elapsed() < PATIENCE, "{cause}");
+    let why = result.aborted.clone().expect("it says why");
+    assert!(why.starts_with("no request was answered in the first "));
+    assert!(why.ends_with(cause), "{why}");
+    assert_eq!((result.valid, result.invalid_reasons), (false, vec![why]));
+}
+
+#[test]
+fn a_run_without_any_answer_ends_early_and_names_the_cause() {
+    let closed = ClosedTcpPort::reserve();
+    gives_up(closed.address, "(nothing listens there)");
+    let silent = scripted(b"", Then::Hold);
+    gives_up(silent, "no whole response within --timeout");
+}
+
+#[test]
+fn a_server_that_answers_badly_or_late_is_measured_to_the_end() {
+    let refuses = scripted(
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
+        Then::KeepAlive,
+    );
+    let mut options = load(refuses, "/");
+    (options.rate, options.duration) = (50.0, Duration::from_millis(1_500));
+    options.give_up = Duration::from_secs(1);
+    let result = run(&options);
+    assert_eq!((result.scheduled, result.aborted), (75, None));
+    let slow = Served::echo(EchoOptions::default());
+    let mut options = slow.load("/?delay=1200ms");
+    (options.rate, options.duration) = (2.0, Duration::from_millis(1_500));
+    options.give_up = Duration::from_secs(1);
+    let result = run(&options);
+    assert_eq!((result.ok, result.aborted), (3, None));
+}
+
+#[test]
+fn percentiles_are_of_successes_and_failures_are_told_apart() {
+    let server = Served::echo(EchoOptions::default());
+    let mut options = server.load("/?status=503:50&delay=30ms:50");
+    (options.rate, options.connections) = (100.0, 32);
+    options.duration = Duration::from_secs(1);
+    options.thresholds = LoadCondition::parse("p50<20s,errors<1%", '<').unwrap();
+    let result = run(&options);
+    assert_eq!(result.ok_latency_us.count, result.ok);
+    assert_eq!(result.error_latency_us.count, result.errors_total);
+    assert_eq!(result.latency_us.count, result.scheduled);
+    let marks: Vec<_> = result.thresholds.iter().map(|one| one.holds).collect();
+    assert_eq!(marks, [true, false]);
+    let table = result.to_table();
+    for part in [
+        "✓ p50<20s ",
+        "✗ errors<1% ",
+        " status: a status other than 2xx or --expect-status\n",
+        "\nfailures took ",
+        "\nlatency ",
+        " ms – ",
+        "█",
+    ] {
+        assert!(table.contains(part), "{part:?}:\n{table}");
+    }
+}
+
+#[test]
+fn a_protocol_that_the_server_does_not_speak_is_named() {
+    let alert = stranger(|mut stream| {
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(&[21, 3, 1, 0, 2, 2, 70]);
+    });
+    let plain = stranger(|mut stream| {
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        let _ = stream.read(&mut [0; 4096]);
+    });
+    let http2 = stranger(|mut stream| {
+        let _ = stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]);
+        let _ = stream.read(&mut [0; 4096]);
+    });
+    for (url, cause) in [
+        (format!("http://{alert}/"), "the server speaks TLS here"),
+        (format!("h2c://{plain}/"), "the server speaks HTTP/1.1 here"),
+        (format!("http://{http2}/"), "the server speaks HTTP/2 here"),
+    ] {
+        let mut options = LoadOptions::new(LoadTarget::parse(&url).unwrap());
+        options.duration = Duration::from_millis(200);
+        options.timeout = Duration::from_millis(500);
+        let result = run(&options);
+        let named = result.causes.keys().any(|one| one.starts_with(cause));
+        assert!(named, "{url}: {:?} {:?}", result.causes, result.errors);
+    }
+}
+
+#[test]
+fn a_search_for_the_capacity_of_nothing_ends_early() {
+    let closed = ClosedTcpPort::reserve();
+    let mut options = load(closed.address, "/");
+    options.duration = Duration::from_secs(60);
+    options.give_up = Duration::from_secs(1);
+    let bounds = LoadCondition::parse("p99<5ms", '<').unwrap();
+    let stop = Stop::new().unwrap();
+    let found = voile_load::capacity::find(&options, &bounds, 0.05, &stop, &mut |_| ());
+    let why = found.expect_err("nothing answers").to_string();
+    assert!(why.contains("Connection refused"), "{why}");
 }
 
 #[test]

@@ -85,8 +85,8 @@ pub(super) const FLAGS: &[(&str, FlagHandling)] = &[
     ("logger-json", FlagHandling::NoSwitch),
     ("logger-no-color", FlagHandling::NoSwitch),
     ("logger-timestamp", FlagHandling::NoSwitch),
+    ("allow-initial-errors", FlagHandling::Switch),
     // Connections are opened before the start, and one that cannot be is an error of the request that needs it.
-    ("allow-initial-errors", FlagHandling::NoSwitch),
     ("sequential-warmup", FlagHandling::NoSwitch),
     // There is one client here, and it speaks HTTP/2 where -h2 asks for it.
     ("stdclient", FlagHandling::NoSwitch),

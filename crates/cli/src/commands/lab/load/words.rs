@@ -16,6 +16,8 @@ pub(super) const EXAMPLES: &str = "Examples:
       voile load http://127.0.0.1:8080/ -r 0 -c 16
   The highest rate at which p99 stays below 5 ms:
       voile load http://127.0.0.1:8080/ -c 64 --find-capacity 'p99<5ms,errors<0.1%'
+  A gate for CI, which fails if p99 or the failures are beyond their bound:
+      voile load http://127.0.0.1:8080/ -r 500 --threshold 'p99<20ms,errors<0.1%'
   A gRPC method, described by the server itself:
       voile load grpc://127.0.0.1:9000/shop.Cart/Add --data '{\"item\":\"tea\"}' -r 500
   The requests of an access log, ten times as fast:
