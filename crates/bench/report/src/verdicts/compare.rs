@@ -4,6 +4,8 @@
 
 use std::fmt::Write as _;
 
+use serde_json::{Value, json};
+
 use crate::plots::plot::Plot;
 use crate::record::{CellKey, Estimate, Record};
 use crate::side_by_side::{
@@ -162,6 +164,31 @@ pub fn render(first: &Record, second: &Record) -> Result<String, String> {
     Ok(format!("{terms}\n\n{}", aligned(&rows)))
 }
 
+/// Compares them, for programs.
+///
+/// # Errors
+/// As [`compare`].
+pub fn to_json(first: &Record, second: &Record) -> Result<Value, String> {
+    let compared = compare(first, second)?;
+    let figures: Vec<Value> = compared
+        .iter()
+        .map(|one| {
+            json!({
+                "cell": one.cell,
+                "figure": one.figure.name,
+                "ratio": one.ratio,
+                "in_machine_speeds": one.multiple,
+                "differs": one.differs(),
+            })
+        })
+        .collect();
+    Ok(json!({
+        "version": 1,
+        "terms": terms(first, second, &compared),
+        "figures": figures,
+    }))
+}
+
 fn told(one: &Compare) -> String {
     format!("{}{}", interval(&one.ratio, ratio), one.sign())
 }
@@ -291,6 +318,20 @@ mod tests {
         let text =
             render(&record(200.0, "release"), &record(200.0, "release")).expect("comparable");
         assert!(text.contains("1.00×") && text.contains("0 of 1"), "{text}");
+        let json =
+            to_json(&record(200.0, "release"), &record(400.0, "release")).expect("comparable");
+        let figure = &json["figures"][0];
+        assert_eq!(figure["figure"], "latency_us.p50");
+        assert_eq!(
+            (&figure["differs"], &figure["cell"]["contestant"]),
+            (&json!(true), &json!("voile"))
+        );
+        assert!(
+            figure["ratio"]["median"]
+                .as_f64()
+                .is_some_and(|ratio| ratio < 0.6),
+            "{json:#}"
+        );
         let page = page(&record(200.0, "release"), &record(400.0, "release")).expect("comparable");
         assert!(
             page.contains("<svg") && page.contains("0.51×") && page.contains("nothing is paired")

@@ -1,13 +1,18 @@
 //! A gate for continuous integration: is the new record provably worse than the base? Each figure of each cell is tested by ranks
 //! (Mann and Whitney, one-sided), after the allowed worsening is divided out. Holm's procedure decides which of many tests count
 //! as proven: of 100 gates on equal records at most five fail. A change of the machine in between is no random error; ratios to
-//! another contestant, paired within each record's rounds, cancel it.
+//! another contestant, paired within each record's rounds, cancel it. Without them, a figure whose value without a proxy moved is
+//! judged only by what that movement leaves.
 
 use std::fmt::Write as _;
 
+use serde_json::{Value, json};
+
 use crate::ranks::{higher, proven_together};
 use crate::record::{CellKey, Estimate, Record};
-use crate::side_by_side::{ComparedFigure, FIGURES, cells, comparable, same_machine, values};
+use crate::side_by_side::{
+    ComparedFigure, FIGURES, cells, comparable, depends_on_speed, same_machine, values,
+};
 use crate::statistics::{ROUNDS_FOR_INTERVAL, unpaired_ratio};
 use crate::summarise::Rounds;
 use crate::words::{interval, load_title, path_title, ratio};
@@ -52,6 +57,18 @@ pub enum GateOutcome {
     CannotTell,
 }
 
+impl GateOutcome {
+    /// The word in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Regression => "regression",
+            Self::Within => "within",
+            Self::CannotTell => "cannot-tell",
+        }
+    }
+}
+
 /// One figure of one cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JudgedFigure {
@@ -63,7 +80,9 @@ pub struct JudgedFigure {
     pub bound: f64,
     /// New divided by base.
     pub ratio: Estimate,
-    /// The chance of rounds as much worse, if it were worse by no more than the bound.
+    /// The same figure on the path without a proxy, new divided by base, where it provably got worse itself.
+    pub baseline: Option<Estimate>,
+    /// The chance of rounds as much worse, if it were worse by no more than the bound and the baseline's movement.
     pub chance: f64,
     /// Verdict on the figure.
     pub outcome: GateOutcome,
@@ -76,6 +95,7 @@ struct Test {
     bound: f64,
     before: Vec<f64>,
     after: Vec<f64>,
+    baseline: Option<Estimate>,
     chance: f64,
     proven: bool,
 }
@@ -102,6 +122,7 @@ pub fn judge(
             figure: test.figure,
             bound: test.bound,
             ratio,
+            baseline: test.baseline,
             chance: test.chance,
             outcome: match (test.proven, beyond) {
                 (true, _) => GateOutcome::Regression,
@@ -119,27 +140,31 @@ fn tests(base: &Record, new: &Record, asked: &GateOptions) -> Result<Vec<Test>, 
     if !same && asked.beside.is_none() {
         return Err("the records are of different machines; --beside CONTESTANT judges ratios within each record instead".to_owned());
     }
-    let (before, after) = (cells(base), cells(new));
+    let (all_before, all_after) = (cells(base), cells(new));
     for name in std::iter::once(&asked.contestant).chain(&asked.beside) {
-        has("base", &before, name)?;
-        has("new", &after, name)?;
+        has("base", &all_before, name)?;
+        has("new", &all_after, name)?;
     }
     let mut tests = Vec::new();
-    for cell in before
-        .keys()
-        .filter(|cell| cell.contestant == asked.contestant)
-    {
+    let ours = all_before.keys();
+    for cell in ours.filter(|cell| cell.contestant == asked.contestant) {
         for figure in FIGURES {
             let of = |all: &Cells| rounds(all, cell, figure, asked.beside.as_deref());
-            let (before, after) = (of(&before), of(&after));
+            let (before, after) = (of(&all_before), of(&all_after));
             if before.len().min(after.len()) >= ROUNDS_FOR_INTERVAL {
                 let own = asked.bounds.iter().find(|(name, _)| name == figure.name);
                 let bound = own.map_or(asked.bound, |(_, bound)| *bound);
+                let seed = base.experiment.seed;
+                let baseline = moved((&all_before, &all_after), cell, figure, seed);
+                let baseline = baseline.filter(|_| asked.beside.is_none());
+                let moved = baseline.as_ref().map_or(1.0, |by| furthest(figure, by));
+                let excused: Vec<f64> = before.iter().map(|value| value * moved).collect();
                 tests.push(Test {
                     cell: cell.clone(),
                     figure,
                     bound,
-                    chance: chance(figure, bound, &before, &after),
+                    chance: chance(figure, bound, &excused, &after),
+                    baseline,
                     before,
                     after,
                     proven: false,
@@ -191,6 +216,43 @@ fn rounds(all: &Cells, cell: &CellKey, figure: ComparedFigure, beside: Option<&s
         .map_or_else(Vec::new, |theirs| ratios(ours, theirs, figure.name))
 }
 
+/// How much worse the path without a proxy got under the same load, if it provably did: by the figure itself, its median latency or
+/// its CPU, whichever excuses most. That is the generator, the server and the machine, and no regression of a proxy.
+fn moved(
+    (before, after): (&Cells, &Cells),
+    cell: &CellKey,
+    figure: ComparedFigure,
+    seed: u64,
+) -> Option<Estimate> {
+    if !depends_on_speed(figure.name) {
+        return None;
+    }
+    let of = |all: &Cells, name| {
+        let mut baselines = all.iter().filter(|(key, _)| key.is_baseline());
+        let found = baselines.find(|(key, _)| key.same_load(cell));
+        found.map_or_else(Vec::new, |(key, rounds)| values(key, rounds, name))
+    };
+    let ratio = |name| unpaired_ratio(&of(after, name), &of(before, name), seed);
+    if figure.more_is_better {
+        return ratio(figure.name).filter(|ratio| ratio.high.is_some_and(|high| high < 1.0));
+    }
+    let names = [figure.name, "latency_us.p50", "machine_cpu_us_per_request"];
+    let worse = names.into_iter().filter_map(ratio);
+    worse
+        .filter(|ratio| ratio.low.is_some_and(|low| low > 1.0))
+        .max_by(|a, b| furthest(figure, a).total_cmp(&furthest(figure, b)))
+}
+
+/// The end of the interval on the worse side.
+fn furthest(figure: ComparedFigure, ratio: &Estimate) -> f64 {
+    let end = if figure.more_is_better {
+        ratio.low
+    } else {
+        ratio.high
+    };
+    end.unwrap_or(ratio.median)
+}
+
 /// Probability of rounds as much worse if the new ones were worse by no more than the bound. Worse is more, or less for
 /// throughput. The allowed worsening is taken off first.
 fn chance(figure: ComparedFigure, bound: f64, before: &[f64], after: &[f64]) -> f64 {
@@ -233,9 +295,12 @@ pub fn render(judged: &[JudgedFigure], asked: &GateOptions) -> String {
         (GateOutcome::CannotTell, "cannot tell"),
     ] {
         for one in judged.iter().filter(|one| one.outcome == outcome) {
+            let baseline = one.baseline.as_ref().map_or_else(String::new, |by| {
+                format!("; without a proxy {} itself", interval(by, ratio))
+            });
             let _ = writeln!(
                 text,
-                "{words}: {} of {}, {}, {}: {} (may be {} {:.0} %; chance of it within that {:.4})",
+                "{words}: {} of {}, {}, {}: {} (may be {} {:.0} %{baseline}; chance of it within that {:.4})",
                 one.figure.title,
                 one.cell.contestant,
                 path_title(&one.cell.mode, one.cell.tls),
@@ -256,6 +321,13 @@ pub fn render(judged: &[JudgedFigure], asked: &GateOptions) -> String {
         None => "of records that were not measured together".to_owned(),
     };
     let count = |outcome| judged.iter().filter(|one| one.outcome == outcome).count();
+    let moved = judged.iter().filter(|one| one.baseline.is_some()).count();
+    if moved > 0 {
+        let _ = writeln!(
+            text,
+            "The baseline, which has no proxy, moved itself under {moved} of the figures: what it explains is no regression."
+        );
+    }
     let verdict = match outcome(judged) {
         GateOutcome::Regression => "a regression is proven",
         GateOutcome::CannotTell => {
@@ -275,13 +347,40 @@ pub fn render(judged: &[JudgedFigure], asked: &GateOptions) -> String {
     text
 }
 
+/// The result for programs.
+#[must_use]
+pub fn to_json(judged: &[JudgedFigure], asked: &GateOptions) -> Value {
+    let figures: Vec<Value> = judged
+        .iter()
+        .map(|one| {
+            json!({
+                "cell": one.cell,
+                "figure": one.figure.name,
+                "more_is_better": one.figure.more_is_better,
+                "bound": one.bound,
+                "ratio": one.ratio,
+                "baseline_ratio": one.baseline,
+                "chance": one.chance,
+                "verdict": one.outcome.name(),
+            })
+        })
+        .collect();
+    json!({
+        "version": 1,
+        "verdict": outcome(judged).name(),
+        "contestant": asked.contestant,
+        "beside": asked.beside,
+        "figures": figures,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::record::{Process, SliceRun};
 
     /// A record of ten rounds, two cells, three figures. `drift` is a factor of the whole record, `worse` a factor of Voile's
-    /// figures.
+    /// figures. The path without a proxy has half of the relay's latency.
     fn record(random: &mut fastrand::Rng, drift: f64, worse: f64) -> Record {
         let mut record = Record::default();
         for round in 1..=10 {
@@ -292,10 +391,14 @@ mod tests {
             };
             let machine = noise(0.03) / drift;
             for connections in [16, 64] {
-                for (contestant, times) in [("voile", worse), ("relay", 1.0)] {
+                for (contestant, mode, times) in [
+                    ("voile", "both", worse),
+                    ("relay", "both", 1.0),
+                    ("baseline", "baseline", 0.5),
+                ] {
                     let mut run = SliceRun {
                         contestant: contestant.to_owned(),
-                        mode: "both".to_owned(),
+                        mode: mode.to_owned(),
                         rate: 1000.0,
                         connections,
                         round,
@@ -362,6 +465,32 @@ mod tests {
         };
         let seen = failures(50, 0.3, 1.15, &beside);
         assert!(seen >= 45, "{seen} of 50");
+    }
+
+    #[test]
+    fn a_baseline_that_moved_excuses_what_it_explains_and_no_more() {
+        for (drift, worse, expected) in [
+            (1.3, 1.0, GateOutcome::CannotTell),
+            (1.3, 1.6, GateOutcome::Regression),
+            (1.0, 1.3, GateOutcome::Regression),
+            // A faster machine hides nothing that it could be blamed for.
+            (0.8, 1.6, GateOutcome::Regression),
+        ] {
+            let mut random = fastrand::Rng::with_seed(5);
+            let base = record(&mut random, 1.0, 1.0);
+            let new = record(&mut random, drift, worse);
+            let asked = GateOptions::default();
+            let judged = judge(&base, &new, &asked).expect("judged");
+            let text = render(&judged, &asked);
+            assert_eq!(outcome(&judged), expected, "{drift} {worse}: {text}");
+            assert_eq!(text.contains("without a proxy 1."), drift > 1.0, "{text}");
+            let json = to_json(&judged, &asked);
+            assert_eq!(json["verdict"], expected.name());
+            let p50 = json["figures"].as_array().into_iter().flatten();
+            let mut p50 = p50.filter(|one| one["figure"] == "latency_us.p50");
+            let moved = p50.all(|one| one["baseline_ratio"].is_object());
+            assert_eq!(moved, drift > 1.0, "{json:#}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use voile_report::plots::Plot;
 use voile_report::record::Record;
 use voile_report::summarise::summarise;
 
+use crate::commands::inspect::explain::Output;
 use crate::commands::lab::bench::outcome::{Done, USAGE, failed, usage};
 
 /// Two records beside each other.
@@ -21,6 +22,9 @@ pub(super) struct CompareArgs {
     /// Also write compare.html and its plots, as SVG and PNG files, into this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value = "text")]
+    output: Output,
 }
 
 /// Many records over time.
@@ -50,6 +54,9 @@ pub(super) struct GateArgs {
     /// Judge ratios to this contestant within each record's rounds, so that a machine that changed in between cancels out.
     #[arg(long, value_name = "NAME")]
     beside: Option<String>,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value = "text")]
+    output: Output,
 }
 
 fn bound(text: &str) -> Result<(Option<String>, f64), String> {
@@ -85,10 +92,16 @@ fn read(folder: &Path) -> Result<Record, String> {
 pub(super) fn compare(args: &CompareArgs) -> Done {
     let first = read(&args.first).map_err(failed)?;
     let second = read(&args.second).map_err(failed)?;
-    print!(
-        "{}",
-        voile_report::compare::render(&first, &second).map_err(usage)?
-    );
+    match args.output {
+        Output::Text => print!(
+            "{}",
+            voile_report::compare::render(&first, &second).map_err(usage)?
+        ),
+        Output::Json => println!(
+            "{:#}",
+            voile_report::compare::to_json(&first, &second).map_err(usage)?
+        ),
+    }
     let Some(out) = &args.out else {
         return Ok(());
     };
@@ -153,7 +166,10 @@ fn judge(args: &GateArgs) -> Result<GateOutcome, String> {
     }
     let (base, new) = (read(&args.base)?, read(&args.new)?);
     let judged = gate::judge(&base, &new, &asked)?;
-    print!("{}", gate::render(&judged, &asked));
+    match args.output {
+        Output::Text => print!("{}", gate::render(&judged, &asked)),
+        Output::Json => println!("{:#}", gate::to_json(&judged, &asked)),
+    }
     Ok(gate::outcome(&judged))
 }
 
@@ -171,6 +187,6 @@ fn write(folder: &Path, name: &str, page: &str, plots: &[Plot]) -> Done {
         let picture = voile_report::picture::png(&plot.svg).map_err(failed)?;
         fs::write(&path, picture).map_err(|e| why(&path, e))?;
     }
-    println!("\n{}", path.display());
+    eprintln!("{}", path.display());
     Ok(())
 }
