@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::scrape::{Sample, TrafficCounters};
+use voile_pages::{Sample, samples};
+
+use crate::scrape::TrafficCounters;
 
 /// A caller and whom it calls, each as `namespace/workload`. Whoever no proxy knows is `unknown`; a service without an
 /// endpoint is named by its host.
@@ -36,7 +38,7 @@ pub struct Edges(pub BTreeMap<EdgeEnds, Edge>);
 impl Edges {
     /// Adds a metrics page in Prometheus' text format.
     pub fn add(&mut self, page: &str) {
-        for sample in page.lines().filter_map(Sample::parse) {
+        for sample in samples(page) {
             let Some(reporter) = sample.label("reporter") else {
                 continue;
             };

@@ -1,7 +1,8 @@
 //! From the text of a proxy's metrics page to rates, errors and latencies. Pure: pages in, figures out.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
+
+use voile_pages::{Buckets, Sample};
 
 /// Envoy's flag of what an authorization policy refused.
 const DENIED: &str = "UAEX";
@@ -27,9 +28,8 @@ pub struct TrafficCounters {
     pub bytes_to_server: f64,
     /// Bytes of bodies and connections to the client.
     pub bytes_to_client: f64,
-    /// Requests at most this long, by the bits of the upper bound in milliseconds (`f64::INFINITY` is the last). Bit patterns
-    /// of positive floats sort as the numbers do.
-    buckets: BTreeMap<u64, f64>,
+    /// Requests at most so many milliseconds long.
+    buckets: Buckets,
 }
 
 /// Figures between two looks.
@@ -49,64 +49,6 @@ pub struct ScrapedRates {
     pub p99: Option<f64>,
     /// Share of requests over mutual TLS, of those of which it is known.
     pub mutual_tls: Option<f64>,
-}
-
-/// A line of a page.
-#[derive(Debug)]
-pub(crate) struct Sample<'a> {
-    name: &'a str,
-    labels: Vec<(&'a str, String)>,
-    value: f64,
-}
-
-impl<'a> Sample<'a> {
-    /// Reads a line with labels; `None` if it is another.
-    pub(crate) fn parse(line: &'a str) -> Option<Self> {
-        let line = line.trim();
-        if line.starts_with('#') {
-            return None;
-        }
-        let (name, mut rest) = line.split_once('{')?;
-        let mut labels = Vec::new();
-        loop {
-            rest = rest.trim_start_matches([',', ' ']);
-            if let Some(after) = rest.strip_prefix('}') {
-                let value = after.split_ascii_whitespace().next()?.parse().ok()?;
-                return Some(Self {
-                    name,
-                    labels,
-                    value,
-                });
-            }
-            let (key, after) = rest.split_once("=\"")?;
-            let (value, after) = quoted(after)?;
-            labels.push((key, value));
-            rest = after;
-        }
-    }
-
-    pub(crate) fn label(&self, name: &str) -> Option<&str> {
-        let mut labels = self.labels.iter();
-        let found = labels.find(|(key, _)| *key == name);
-        found.map(|(_, value)| value.as_str())
-    }
-}
-
-/// Up to the closing quote; `\\`, `\"` and `\n` are escapes.
-fn quoted(text: &str) -> Option<(String, &str)> {
-    let mut value = String::new();
-    let mut chars = text.char_indices();
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '"' => return Some((value, &text[at + 1..])),
-            '\\' => match chars.next()?.1 {
-                'n' => value.push('\n'),
-                other => value.push(other),
-            },
-            _ => value.push(c),
-        }
-    }
-    None
 }
 
 impl TrafficCounters {
@@ -141,12 +83,7 @@ impl TrafficCounters {
                 }
             }
             "istio_tcp_connections_closed_total" if flagged(DENIED) => self.denied += value,
-            "istio_request_duration_milliseconds_bucket" => {
-                let bound: Option<f64> = sample.label("le").and_then(|le| le.parse().ok());
-                if let Some(bound) = bound.filter(|bound| *bound >= 0.0) {
-                    *self.buckets.entry(bound.to_bits()).or_default() += value;
-                }
-            }
+            "istio_request_duration_milliseconds_bucket" => self.buckets.add(sample),
             "istio_request_bytes_sum" | "istio_tcp_received_bytes_total" => {
                 self.bytes_to_server += value;
             }
@@ -159,12 +96,6 @@ impl TrafficCounters {
 
     /// Both, combined number by number.
     fn combine(&self, other: &Self, combine: impl Fn(f64, f64) -> f64) -> Self {
-        let bounds = self.buckets.keys().chain(other.buckets.keys());
-        let bucket = |of: &Self, bound: &u64| of.buckets.get(bound).copied().unwrap_or_default();
-        let buckets = bounds.map(|bound| {
-            let both = combine(bucket(self, bound), bucket(other, bound));
-            (*bound, both)
-        });
         Self {
             requests: combine(self.requests, other.requests),
             errors: combine(self.errors, other.errors),
@@ -174,7 +105,7 @@ impl TrafficCounters {
             unknown_tls: combine(self.unknown_tls, other.unknown_tls),
             bytes_to_server: combine(self.bytes_to_server, other.bytes_to_server),
             bytes_to_client: combine(self.bytes_to_client, other.bytes_to_client),
-            buckets: buckets.collect(),
+            buckets: self.buckets.combine(&other.buckets, &combine),
         }
     }
 
@@ -206,28 +137,9 @@ impl TrafficCounters {
         }
     }
 
-    /// Interpolated linearly within the bucket, as Prometheus' `histogram_quantile` does; in the last bucket, its lower bound.
+    /// Of the latencies in milliseconds, as Prometheus' `histogram_quantile`.
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
-        let total = *self.buckets.last_key_value()?.1;
-        if total <= 0.0 {
-            return None;
-        }
-        let rank = quantile * total;
-        let (mut lower, mut below) = (0.0, 0.0);
-        for (bound, count) in &self.buckets {
-            let bound = f64::from_bits(*bound);
-            if *count >= rank {
-                let inside = (count - below).max(f64::MIN_POSITIVE);
-                let share = ((rank - below) / inside).clamp(0.0, 1.0);
-                return Some(if bound.is_finite() {
-                    lower + (bound - lower) * share
-                } else {
-                    lower
-                });
-            }
-            (lower, below) = (bound, *count);
-        }
-        Some(lower)
+        self.buckets.quantile(quantile)
     }
 }
 
@@ -238,8 +150,7 @@ mod tests {
     /// What the server's proxy counted.
     fn parse(page: &str) -> TrafficCounters {
         let mut counters = TrafficCounters::default();
-        let samples = page.lines().filter_map(Sample::parse);
-        samples
+        voile_pages::samples(page)
             .filter(|sample| sample.label("reporter") == Some("destination"))
             .for_each(|sample| counters.count(&sample));
         counters
@@ -266,15 +177,10 @@ other{} 3
             (counters.requests, counters.errors, counters.mutual_tls),
             (100.0, 10.0, 90.0)
         );
-        let buckets = counters.buckets.iter();
-        let buckets: Vec<_> = buckets
-            .map(|(bound, n)| (f64::from_bits(*bound), *n))
-            .collect();
-        assert_eq!(buckets, [(1.0, 50.0), (5.0, 90.0), (f64::INFINITY, 100.0)]);
     }
 
     #[test]
-    fn percentiles_are_interpolated_in_their_bucket_and_never_beyond_the_last_bound() {
+    fn figures_are_counts_by_the_second_and_percentiles() {
         let figures = parse(PAGE).over(Duration::from_secs(10));
         assert_eq!(
             (figures.rate, figures.errors, figures.mutual_tls),
@@ -299,7 +205,6 @@ other{} 3
         assert_eq!(restarted.since(&now).requests, 3.0);
         let mut sum = now.clone();
         sum.add(&now);
-        let first = sum.buckets.first_key_value().map(|(_, count)| *count);
-        assert_eq!((sum.requests, first), (200.0, Some(100.0)));
+        assert_eq!((sum.requests, sum.buckets.total()), (200.0, 200.0));
     }
 }

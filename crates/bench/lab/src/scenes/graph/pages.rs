@@ -1,8 +1,8 @@
-//! Reads the metrics pages of services and sidecars: Prometheus' text as far as the lab needs it, differences between two
-//! readings, and percentiles between the bounds of a histogram.
+//! Reads the metrics pages of services and sidecars: counters, and differences between two readings.
 
 use std::collections::BTreeMap;
 
+use voile_pages::{Buckets, Sample, samples};
 use voile_report::graph::LatencySummary;
 
 /// A percentile needs this many samples beyond it.
@@ -11,17 +11,15 @@ const BEYOND: f64 = 10.0;
 /// A histogram as it is exposed: the count at or below each bound (in seconds), the sum and the count.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ExposedHistogram {
-    /// By bound; a map keyed by the bound's bits keeps the order of positive numbers.
-    below: BTreeMap<u64, f64>,
+    buckets: Buckets,
     sum: f64,
     count: f64,
 }
 
 impl ExposedHistogram {
     fn take(&mut self, other: &Self, sign: f64) {
-        for (bound, count) in &other.below {
-            *self.below.entry(*bound).or_default() += sign * count;
-        }
+        let sum = |own, other| own + sign * other;
+        self.buckets = self.buckets.combine(&other.buckets, sum);
         self.sum += sign * other.sum;
         self.count += sign * other.count;
     }
@@ -42,29 +40,10 @@ impl ExposedHistogram {
         }
     }
 
-    /// Between the bounds around it, as if values lay evenly there. None above the last bound, and none with few samples beyond.
+    /// In microseconds.
     fn quantile(&self, share: f64) -> Option<f64> {
-        let wanted = self.count * share;
-        if self.count * (1.0 - share) < BEYOND {
-            return None;
-        }
-        let (mut low, mut before) = (0.0, 0.0);
-        for (bound, below) in &self.below {
-            let high = f64::from_bits(*bound);
-            if *below >= wanted {
-                let inside = below - before;
-                let part = if inside > 0.0 {
-                    (wanted - before) / inside
-                } else {
-                    1.0
-                };
-                return high
-                    .is_finite()
-                    .then_some((low + (high - low) * part) * 1e6);
-            }
-            (low, before) = (high, *below);
-        }
-        None
+        let seconds = self.buckets.bounded_quantile(share, BEYOND);
+        seconds.map(|seconds| seconds * 1e6)
     }
 }
 
@@ -106,22 +85,23 @@ impl ServiceCounters {
         }
     }
 
-    fn calls_to(&mut self, labels: &str) -> &mut Calls {
-        let destination = label(labels, "destination_service").unwrap_or_default();
-        self.calls.entry(destination).or_default()
+    fn calls_to(&mut self, sample: &Sample<'_>) -> &mut Calls {
+        let destination = sample.label("destination_service").unwrap_or_default();
+        self.calls.entry(destination.to_owned()).or_default()
     }
 
     /// Reads a page of `voile graph serve`.
     pub(super) fn read(page: &str) -> Self {
         let mut told = Self::default();
-        for (name, labels, value) in samples(page) {
+        for sample in samples(page) {
+            let (name, value) = (sample.name, sample.value);
             let (histogram, part) = match name {
                 "service_incoming_requests_total" => {
                     told.requests = value;
                     continue;
                 }
                 "service_outgoing_failures_total" => {
-                    told.calls_to(labels).failed = value;
+                    told.calls_to(&sample).failed = value;
                     continue;
                 }
                 _ => {
@@ -130,7 +110,7 @@ impl ServiceCounters {
                     } else if let Some(part) =
                         name.strip_prefix("service_outgoing_request_duration_seconds_")
                     {
-                        (&mut told.calls_to(labels).took, part)
+                        (&mut told.calls_to(&sample).took, part)
                     } else {
                         continue;
                     }
@@ -140,14 +120,7 @@ impl ServiceCounters {
             match part {
                 "sum" => histogram.sum += value,
                 "count" => histogram.count += value,
-                "bucket" => {
-                    let bound = label(labels, "le").unwrap_or_default();
-                    let bound = bound
-                        .replace("+Inf", "inf")
-                        .parse()
-                        .unwrap_or(f64::INFINITY);
-                    *histogram.below.entry(bound.to_bits()).or_default() += value;
-                }
+                "bucket" => histogram.buckets.add(&sample),
                 _ => {}
             }
         }
@@ -157,30 +130,12 @@ impl ServiceCounters {
 
 /// Requests that a sidecar took by mutual TLS, from its page.
 pub(super) fn by_mutual_tls(page: &str) -> u64 {
-    let ours = samples(page).filter(|(name, labels, _)| {
-        *name == "istio_requests_total"
-            && label(labels, "reporter").as_deref() == Some("destination")
-            && label(labels, "connection_security_policy").as_deref() == Some("mutual_tls")
+    let ours = samples(page).filter(|sample| {
+        sample.name == "istio_requests_total"
+            && sample.label("reporter") == Some("destination")
+            && sample.label("connection_security_policy") == Some("mutual_tls")
     });
-    ours.map(|(_, _, value)| value).sum::<f64>() as u64
-}
-
-/// Name, text between the braces, and value of each line that is no comment.
-fn samples(page: &str) -> impl Iterator<Item = (&str, &str, f64)> {
-    page.lines().filter_map(|line| {
-        let (series, value) = line.rsplit_once(' ')?;
-        let value = value.parse().ok()?;
-        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-        (!name.starts_with('#')).then_some((name, labels.trim_end_matches('}'), value))
-    })
-}
-
-/// A label's value. None of those that the lab reads has an escaped quote.
-fn label(labels: &str, name: &str) -> Option<String> {
-    labels.split("\",").find_map(|one| {
-        let (found, value) = one.split_once("=\"")?;
-        (found == name).then(|| value.trim_end_matches('"').to_owned())
-    })
+    ours.map(|sample| sample.value).sum::<f64>() as u64
 }
 
 #[cfg(test)]
