@@ -22,6 +22,6 @@ mod verdicts;
 use pages::{columns, page};
 pub use pages::{csv, html, picture, table, words};
 
-pub use verdicts::{claims, compare, findings, gate, ranks, summarise, targets};
+pub use verdicts::{claims, compare, findings, gate, headline, ranks, summarise, targets};
 
 pub use experiments::{agreement, control_plane, decisions, generators, graph, side_by_side};

@@ -1,5 +1,5 @@
-//! `report.html`: one file that opens offline, on a phone, in the dark and on paper. Words first, then figures, then
-//! plots, then everything needed to doubt them.
+//! `report.html`: one file that opens offline, on a phone, in the dark and on paper. Three figures and one plot first, then curves, then
+//! folded everything else, with all that is needed to doubt them.
 
 mod evidence;
 mod profile;
@@ -7,7 +7,9 @@ mod profile;
 use std::fmt::Write as _;
 
 use crate::columns::{columns, divided};
-use crate::plots::plot::Section;
+use crate::headline::headline;
+use crate::plots::paths::paths;
+use crate::plots::plot::{Section, hoisted};
 use crate::plots::sections;
 use crate::record::target_verdicts::TargetResult;
 use crate::record::{Estimate, Record, Summary};
@@ -59,19 +61,92 @@ pub fn render(record: &Record) -> String {
         experiment.workers,
         escape(&record.environment.profile),
     );
+    first(&mut page, record);
     for note in &record.notes {
         let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(note));
     }
-    words(&mut page, record);
-    published(&mut page, record);
-    targets(&mut page, record);
-    table(&mut page, record);
-    ratios(&mut page, record);
-    plots(&mut page, record);
-    profile::write(&mut page, record);
-    evidence::write(&mut page, record);
+    let (mut folded, open): (Vec<Section>, Vec<Section>) = sections(record)
+        .into_iter()
+        .partition(|section| section.folded);
+    // Their headings fold them already.
+    folded.iter_mut().for_each(|section| section.folded = false);
+    let mut curves = String::new();
+    draw(&mut curves, &open);
+    let mut rest = String::new();
+    published(&mut rest, record);
+    targets(&mut rest, record);
+    words(&mut rest, record);
+    table(&mut rest, record);
+    ratios(&mut rest, record);
+    draw(&mut rest, &folded);
+    profile::write(&mut rest, record);
+    evidence::write(&mut rest, record);
+    let rest = fold(&rest);
+    page.push_str(&rest.contents);
+    page.push_str(&curves);
+    page.push_str(&rest.text);
     page.push_str("</body></html>\n");
     page
+}
+
+/// The first screen: three figures with a sentence each, how far to trust them, and one plot.
+fn first(page: &mut String, record: &Record) {
+    let Some(headline) = headline(record) else {
+        return;
+    };
+    let _ = writeln!(
+        page,
+        "<p><b>{}</b></p>\n<div class=\"tiles\">",
+        escape(&headline.load)
+    );
+    for tile in &headline.tiles {
+        let _ = write!(page, "<section><h3>{}</h3><p class=\"big\">", tile.title);
+        for (value, word) in &tile.values {
+            let _ = write!(
+                page,
+                "<span>{} <small>{word}</small></span> ",
+                escape(value)
+            );
+        }
+        let _ = writeln!(page, "</p><p>{}</p></section>", escape(&tile.sentence));
+    }
+    let _ = writeln!(
+        page,
+        "</div>\n<p class=\"soft trust\">{}</p>",
+        escape(&headline.trust)
+    );
+    if let Some(plot) = paths(record, &headline) {
+        let title = escape(&plot.title);
+        let _ = writeln!(
+            page,
+            "<figure class=\"first\"><h3>{title}</h3>{}</figure>",
+            plot.svg
+        );
+    }
+}
+
+/// Parts of a page that are folded, and links to them.
+struct Folded {
+    contents: String,
+    text: String,
+}
+
+/// Folds each part that begins with a heading.
+fn fold(text: &str) -> Folded {
+    let mut folded = Folded {
+        contents: "<nav>Below: ".to_owned(),
+        text: String::new(),
+    };
+    for (number, part) in text.split("<h2>").skip(1).enumerate() {
+        let (title, body) = part.split_once("</h2>").unwrap_or((part, ""));
+        let _ = write!(folded.contents, "<a href=\"#part-{number}\">{title}</a> ");
+        let _ = writeln!(
+            folded.text,
+            "<details class=\"part\"><summary>{title}</summary><div id=\"part-{number}\">{body}</div></details>"
+        );
+    }
+    folded.contents.push_str("</nav>\n");
+    folded
 }
 
 /// The answer in sentences.
@@ -245,33 +320,29 @@ fn ratios(page: &mut String, record: &Record) {
     page.push_str("</tbody></table></div>\n");
 }
 
-/// The plots by the question they answer; those that only say more of the same are folded.
-pub(crate) fn plots(page: &mut String, record: &Record) {
-    draw(page, &sections(record));
-}
-
-/// These sections.
+/// These sections. Words that all titles of a section share stand above its plots once.
 pub(crate) fn draw(page: &mut String, sections: &[Section]) {
     for section in sections {
+        let (common, titles) = hoisted(&section.plots);
+        let common = match common.as_str() {
+            "" => String::new(),
+            common => format!(" All: {}.", escape(common)),
+        };
+        let fold = match section.folded {
+            true => format!("<details><summary>{} plots</summary>", section.plots.len()),
+            false => String::new(),
+        };
         let _ = writeln!(
             page,
-            "<h2>{}</h2>\n<p class=\"soft\">{}</p>",
-            section.title, section.words
+            "<h2>{}</h2>\n<p class=\"soft\">{}{common}</p>{}\n<div class=\"plots\">",
+            section.title, section.words, fold
         );
-        if section.folded {
-            let _ = writeln!(
-                page,
-                "<details><summary>{} plots, one for each path and load</summary>",
-                section.plots.len()
-            );
-        }
-        page.push_str("<div class=\"plots\">\n");
-        for plot in &section.plots {
+        for (plot, title) in section.plots.iter().zip(titles) {
             let _ = write!(
                 page,
                 "<figure id=\"{}\"><h3>{}</h3>{}",
                 plot.id,
-                escape(&plot.title),
+                escape(&title),
                 plot.svg
             );
             if !plot.caption.is_empty() {
@@ -279,9 +350,10 @@ pub(crate) fn draw(page: &mut String, sections: &[Section]) {
             }
             page.push_str("</figure>\n");
         }
-        page.push_str("</div>\n");
-        if section.folded {
-            page.push_str("</details>\n");
-        }
+        page.push_str(if section.folded {
+            "</div></details>\n"
+        } else {
+            "</div>\n"
+        });
     }
 }

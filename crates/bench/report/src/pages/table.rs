@@ -1,4 +1,4 @@
-//! Text for the terminal: the findings in words, a table per mode with contestants below each other, and the ratios of Voile's
+//! Text for the terminal: the three figures of the page's first screen, the findings in words, a table per mode with contestants below each other, and the ratios of Voile's
 //! figures to the others'. Columns are as wide as their widest cell.
 
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use crate::columns::{Column, columns, divided};
 use crate::record::target_verdicts::TargetResult;
 use crate::record::{Estimate, Record, Summary};
 use crate::words::{self, interval, ratio};
-use crate::{claims, events, findings};
+use crate::{claims, events, findings, headline};
 
 /// Between two columns.
 const GAP: &str = "   ";
@@ -15,7 +15,7 @@ const GAP: &str = "   ";
 /// Draws it.
 #[must_use]
 pub fn render(record: &Record) -> String {
-    let mut text = String::new();
+    let mut text = headline::render(record);
     for sentence in findings::sentences(record) {
         let _ = writeln!(text, "{sentence}");
     }

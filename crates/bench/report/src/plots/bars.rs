@@ -2,7 +2,7 @@
 
 use crate::plots::plot::{Plot, Section, groups};
 use crate::record::{Record, Summary, ValueKind};
-use crate::svg::{Colours, PlotBar, bars};
+use crate::svg::{Colours, PlotBar, bars, bars_to, reach};
 use crate::words::{bytes, core_share, gigabits, micro, per_second, small_bytes};
 
 pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
@@ -10,10 +10,13 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
     let others = groups.clone();
     groups.retain(|(_, cells)| cells.iter().any(|cell| cell.kind == ValueKind::Latency));
     let each = |kind: &str, figures: &[(&str, &str)], show: fn(f64) -> String| -> Vec<Plot> {
-        let drawn = groups.iter().filter_map(|(title, cells)| {
-            let rows = rows(cells, figures, colours);
-            let svg = (!rows.is_empty()).then(|| bars(title, &rows, show))?;
-            Some(Plot::new(kind, title.clone(), svg))
+        let all = groups
+            .iter()
+            .map(|(title, cells)| (title, rows(cells, figures, colours)));
+        let all: Vec<_> = all.filter(|(_, rows)| !rows.is_empty()).collect();
+        let most = reach(all.iter().flat_map(|(_, rows)| rows));
+        let drawn = all.iter().map(|(title, rows)| {
+            Plot::new(kind, (*title).clone(), bars_to(title, rows, show, most))
         });
         drawn.collect()
     };
@@ -54,7 +57,7 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
         other_kinds(&others, colours),
         section(
             "Latency",
-            "Percentiles over rounds with their intervals, in µs from when each request was due.",
+            "Percentiles over rounds with their intervals, in µs from when each request was due. All plots have one scale.",
             latency,
         ),
         section(

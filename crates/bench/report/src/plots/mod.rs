@@ -3,10 +3,12 @@
 mod bars;
 mod distributions;
 mod events;
+pub(crate) mod paths;
 pub(crate) mod plot;
 mod sweeps;
 mod time;
 
+use crate::headline::headline;
 pub use crate::plots::plot::Plot;
 pub use crate::plots::plot::Section;
 use crate::plots::plot::name_once;
@@ -25,13 +27,19 @@ pub fn sections(record: &Record) -> Vec<Section> {
     let swept = !sections.is_empty();
     let mut single = bars::sections(record, &colours);
     single.extend(distributions::sections(record, &colours));
+    // The first plot, or curves, tell what these say in more detail.
+    let told = headline(record).is_some_and(|first| paths::paths(record, &first).is_some());
     for section in &mut single {
-        section.folded = swept && section.plots.len() > MANY;
+        section.folded = told || (swept && section.plots.len() > MANY);
     }
     sections.extend(single);
     sections.extend(events::section(record, &colours));
-    sections.extend(time::section(record, &colours));
-    sections.extend(record.control.as_ref().map(|one| control(one, &colours)));
+    let mut proofs: Vec<Section> = time::section(record, &colours).into_iter().collect();
+    proofs.extend(record.control.as_ref().map(|one| control(one, &colours)));
+    for section in &mut proofs {
+        section.folded = told;
+    }
+    sections.extend(proofs);
     sections.retain(|section| !section.plots.is_empty());
     name_once(&mut sections);
     sections

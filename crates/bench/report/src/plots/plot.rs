@@ -99,6 +99,56 @@ pub(crate) fn brief(cell: &CellKey) -> String {
     format!("{}{protocol} {load}", who(cell))
 }
 
+/// Words that all titles share, and the titles without them. Words end at commas and colons.
+pub(crate) fn hoisted(plots: &[Plot]) -> (String, Vec<String>) {
+    let split: Vec<Vec<(&str, &str)>> = plots.iter().map(|plot| parts(&plot.title)).collect();
+    let whole = || plots.iter().map(|plot| plot.title.clone()).collect();
+    let shared = |part: &str| {
+        split
+            .iter()
+            .all(|parts| parts.iter().any(|(_, one)| *one == part))
+    };
+    let [first, _, ..] = split.as_slice() else {
+        return (String::new(), whole());
+    };
+    let joined = |parts: &[(&str, &str)], shown: &dyn Fn(&str) -> bool| -> String {
+        let mut text = String::new();
+        for (before, part) in parts.iter().filter(|(_, part)| shown(part)) {
+            if !text.is_empty() {
+                text += before;
+            }
+            text += part;
+        }
+        text
+    };
+    let common = joined(first, &shared);
+    let titles: Vec<String> = split
+        .iter()
+        .map(|parts| joined(parts, &|part| !shared(part)))
+        .collect();
+    if titles.iter().any(String::is_empty) {
+        return (String::new(), whole());
+    }
+    (common, titles)
+}
+
+/// The parts of a title, each with the sign before it.
+fn parts(title: &str) -> Vec<(&str, &str)> {
+    let mut parts = Vec::new();
+    let (mut before, mut rest) = ("", title);
+    loop {
+        let ends = [", ", ": "]
+            .into_iter()
+            .filter_map(|sign| Some((rest.find(sign)?, sign)));
+        let Some((at, sign)) = ends.min() else {
+            parts.push((before, rest));
+            return parts;
+        };
+        parts.push((before, &rest[..at]));
+        (before, rest) = (sign, &rest[at + sign.len()..]);
+    }
+}
+
 pub(crate) fn name_once(sections: &mut [Section]) {
     let mut taken = BTreeSet::new();
     for plot in sections.iter_mut().flat_map(|section| &mut section.plots) {
@@ -113,6 +163,36 @@ pub(crate) fn name_once(sections: &mut [Section]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn common_words_of_titles_stand_above_them_once() {
+        let plots = |titles: &[&str]| -> Vec<Plot> {
+            let plot = |title: &&str| Plot::new("x", (*title).to_owned(), String::new());
+            titles.iter().map(plot).collect()
+        };
+        for (titles, common, rest) in [
+            (
+                &[
+                    "p50: HTTP/1.1, 16 connections",
+                    "p99: HTTP/1.1, 16 connections",
+                ][..],
+                "HTTP/1.1, 16 connections",
+                &["p50", "p99"][..],
+            ),
+            (
+                &["both: two sidecars, 1/s", "node: two proxies, 1/s"],
+                "1/s",
+                &["both: two sidecars", "node: two proxies"],
+            ),
+            (&["alone, here"], "", &["alone, here"]),
+            (&["same, a", "same, a"], "", &["same, a", "same, a"]),
+            (&["one", "other"], "", &["one", "other"]),
+        ] {
+            let (told, left) = hoisted(&plots(titles));
+            assert_eq!(told, common);
+            assert_eq!(left, rest);
+        }
+    }
 
     #[test]
     fn names_of_files_are_plain() {

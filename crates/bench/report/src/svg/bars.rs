@@ -11,6 +11,8 @@ const LABELS: (f64, f64) = (96.0, 270.0);
 /// About what a letter of 13 units takes in a wide font.
 const BIG_LETTER: f64 = 7.6;
 const ROW: f64 = 24.0;
+/// An interval's end beyond so many times the longest bar is loud: it would make the bars short.
+const LOUD: f64 = 1.3;
 
 /// One bar: its label, its colour class, its value.
 pub(crate) struct PlotBar {
@@ -19,25 +21,29 @@ pub(crate) struct PlotBar {
     pub(crate) value: Estimate,
 }
 
-/// Horizontal bars with their intervals.
+/// The end of a scale for these bars: the longest bar, and the intervals as far as they are not loud.
+pub(crate) fn reach<'a>(rows: impl Iterator<Item = &'a PlotBar> + Clone) -> f64 {
+    let longest = rows.clone().map(|row| row.value.median).fold(0.0, f64::max);
+    let ends = rows.filter_map(|row| row.value.high);
+    let most = ends.fold(longest, f64::max).min(longest * LOUD);
+    if most > 0.0 { most } else { 1.0 }
+}
+
+/// Horizontal bars with their intervals, on a scale of their own.
 pub(crate) fn bars(title: &str, rows: &[PlotBar], show: fn(f64) -> String) -> String {
-    let most = rows
-        .iter()
-        .map(|row| {
-            row.value
-                .high
-                .unwrap_or(row.value.median)
-                .max(row.value.median)
-        })
-        .fold(0.0, f64::max);
-    let most = if most > 0.0 { most } else { 1.0 };
+    bars_to(title, rows, show, reach(rows.iter()))
+}
+
+/// The same on a scale from zero to `most`. The value stands at the end of its bar, the interval below the bar; an interval that
+/// leaves the scale is cut with an arrow.
+pub(crate) fn bars_to(title: &str, rows: &[PlotBar], show: fn(f64) -> String, most: f64) -> String {
     let height = TOP + ROW * rows.len() as f64 + 6.0;
     let left = room(rows.iter().map(|row| row.label.as_str()));
     let x = |value: f64| left + (WIDTH - left - RIGHT) * (value.max(0.0) / most);
     let mut svg = open(title, height);
     for (at, row) in rows.iter().enumerate() {
         let y = TOP + ROW * at as f64;
-        let middle = y + ROW / 2.0;
+        let middle = y + ROW / 2.0 - 1.0;
         let value = &row.value;
         let _ = write!(
             svg,
@@ -51,18 +57,26 @@ pub(crate) fn bars(title: &str, rows: &[PlotBar], show: fn(f64) -> String) -> St
         let _ = write!(
             svg,
             r#"<rect x="{left:.1}" y="{:.1}" width="{width:.1}" height="{:.1}" class="{class}"/>"#,
-            y + 4.0,
-            ROW - 8.0
+            y + 3.0,
+            ROW - 10.0
         );
-        let mut end = x(value.median);
         if let (Some(low), Some(high)) = (value.low, value.high) {
-            whisker(&mut svg, x(low), x(high), middle);
-            end = end.max(x(high));
+            let below = y + ROW - 3.5;
+            if high > most {
+                let (from, to) = (x(low.min(most)), x(most));
+                let _ = write!(
+                    svg,
+                    r#"<path d="M{from:.1} {:.1}v5M{from:.1} {below:.1}H{to:.1}m-5 -3l5 3l-5 3" class="w"/>"#,
+                    below - 2.5
+                );
+            } else {
+                whisker(&mut svg, x(low), x(high), below, 2.5);
+            }
         }
         let _ = write!(
             svg,
             r#"<text x="{:.1}" y="{:.1}" class="v">{}</text>"#,
-            end + 6.0,
+            x(value.median) + 6.0,
             middle + 4.0,
             escape(&show(value.median))
         );
@@ -70,12 +84,11 @@ pub(crate) fn bars(title: &str, rows: &[PlotBar], show: fn(f64) -> String) -> St
     svg + "</svg>"
 }
 
-fn whisker(svg: &mut String, low: f64, high: f64, y: f64) {
+fn whisker(svg: &mut String, low: f64, high: f64, y: f64, half: f64) {
+    let (top, tall) = (y - half, 2.0 * half);
     let _ = write!(
         svg,
-        r#"<path d="M{low:.1} {y:.1}H{high:.1}M{low:.1} {:.1}v8M{high:.1} {:.1}v8" class="w"/>"#,
-        y - 4.0,
-        y - 4.0
+        r#"<path d="M{low:.1} {y:.1}H{high:.1}M{low:.1} {top:.1}v{tall}M{high:.1} {top:.1}v{tall}" class="w"/>"#
     );
 }
 
@@ -119,7 +132,7 @@ pub(crate) fn dots(title: &str, rows: &[PlotBar]) -> String {
             fitted(label)
         );
         if let (Some(low), Some(high)) = (value.low, value.high) {
-            whisker(&mut svg, x(low), x(high), y);
+            whisker(&mut svg, x(low), x(high), y, 4.0);
         }
         let _ = write!(
             svg,
@@ -152,4 +165,30 @@ fn fitted(label: &str) -> String {
 fn room<'a>(labels: impl Iterator<Item = &'a str>) -> f64 {
     let longest = labels.map(|label| label.chars().count()).max().unwrap_or(0);
     (longest as f64 * BIG_LETTER + 14.0).clamp(LABELS.0, LABELS.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loud_interval_is_cut_with_an_arrow_and_keeps_the_bars_long() {
+        let bar = |median, high| PlotBar {
+            label: String::new(),
+            class: "c-voile",
+            value: Estimate {
+                median,
+                low: Some(median * 0.9),
+                high: Some(high),
+                rounds: 9,
+            },
+        };
+        for (high, reached, arrow) in [(110.0, 110.0, false), (900.0, 130.0, true)] {
+            let rows = [bar(100.0, high), bar(50.0, 55.0)];
+            assert_eq!(reach(rows.iter()), reached);
+            let svg = bars("", &rows, crate::words::duration);
+            assert_eq!(svg.contains("l5 3l-5 3"), arrow, "{svg}");
+        }
+        assert_eq!(reach([].iter()), 1.0);
+    }
 }

@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 
 use crate::words::escape;
 
-pub(crate) use bars::{PlotBar, bars, dots};
+pub(crate) use bars::{PlotBar, bars, bars_to, dots, reach};
 pub(crate) use curves::{Curve, curves, shapes};
 pub(crate) use flame::flame;
 pub(crate) use lines::{Frame, PlotMark, PlotPoint, Scale, Series, lines};

@@ -42,6 +42,40 @@ fn the_report_is_one_file_that_needs_no_network_and_no_script() {
 }
 
 #[test]
+fn the_report_begins_with_three_figures_and_one_plot_and_folds_the_rest() {
+    let page = html::render(&fixture());
+    let order = [
+        "class=\"tiles\"",
+        "<h3>Added latency</h3>",
+        "<h3>CPU per request</h3>",
+        "<h3>Memory</h3>",
+        "How far to trust it: ",
+        "<figure class=\"first\">",
+        "<nav>Below: ",
+        "<summary>In words</summary>",
+        "<summary>Figures</summary>",
+        "<summary>Repeat it</summary>",
+    ];
+    let places = order.map(|part| {
+        page.find(part)
+            .unwrap_or_else(|| panic!("{part} is missing"))
+    });
+    assert!(places.is_sorted(), "{places:?}");
+    let links = page.matches("<a href=\"#part-").count();
+    assert_eq!(links, page.matches("<details class=\"part\">").count());
+    let text = table::render(&fixture());
+    let lines: Vec<&str> = text.lines().take(5).collect();
+    assert!(lines[0].starts_with("voile, two sidecars"), "{lines:?}");
+    for (line, title) in lines[1..]
+        .iter()
+        .zip(["Added latency", "CPU per request", "Memory"])
+    {
+        assert!(line.trim_start().starts_with(title), "{line}");
+    }
+    assert!(lines[4].starts_with("How far to trust it: "), "{lines:?}");
+}
+
+#[test]
 fn the_same_record_gives_the_same_drawings() {
     assert_eq!(html::render(&fixture()), html::render(&fixture()));
     assert_eq!(csv::render(&fixture()), csv::render(&fixture()));
