@@ -207,11 +207,15 @@ fn beyond_pods(
 
 /// Prints the problems of the folder. A document that may be a security resource and cannot be read is an error unless the
 /// control plane's state has an earlier configuration.
-fn print_problems(problems: &mut Vec<Diagnostic>, state: Option<&Path>) -> Result<(), UpError> {
+fn print_problems(
+    problems: &mut Vec<Diagnostic>,
+    sources: &[voile_model::SourceFile],
+    state: Option<&Path>,
+) -> Result<(), UpError> {
     if state.is_some_and(|state| state.join(LAST_GOOD).exists()) {
         problems.retain(|one| one.code != codes::NEVER_READ);
     }
-    edits::print(problems);
+    edits::print(problems, sources);
     match problems.iter().any(|one| one.code == codes::NEVER_READ) {
         true => Err(UpError::NeverRead),
         false => Ok(()),
@@ -234,7 +238,7 @@ impl Runner {
         let begin = (&mut roster, &EmptyEnvironment);
         let (mesh, plan, mut problems) =
             edits::understand(&sources, (None, options.dataplane), begin, &mut addresses)?;
-        print_problems(&mut problems, options.state.as_deref())?;
+        print_problems(&mut problems, &sources, options.state.as_deref())?;
         let errors = problems.iter().filter(|one| one.is_error()).count();
         if errors > 0 && (options.strict || plan.pods.is_empty()) {
             return Err(UpError::Problems(errors));

@@ -20,7 +20,9 @@ use voile_policy::authorization::{
 };
 use voile_policy::{ConnectionFacts, Mode, Trust, effective_at, inbound};
 
-pub use callers::{Access, CallerAccess, CallerGroup, who_can};
+pub use callers::{
+    Access, CallerAccess, CallerGroup, entrances, identities, unknown_caller, who_can,
+};
 pub use token::{PresentedToken, TokenSaid};
 
 use crate::subject::{Subject, behind, subjects};

@@ -10,6 +10,7 @@ pub mod explanations;
 mod routing_checks;
 mod security_checks;
 mod subject;
+mod suggestions;
 mod telemetry;
 mod view;
 mod workload_checks;

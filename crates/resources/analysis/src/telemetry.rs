@@ -10,6 +10,7 @@ use voile_model::mesh::{Mesh, Provider};
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
+use crate::suggestions::missing_workloads;
 
 /// Checks all Telemetries.
 pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
@@ -58,7 +59,8 @@ fn nobody(
         found.push(
             Diagnostic::warning(code, telemetry.source.clone(), message)
                 .field("spec.selector")
-                .help("select workloads of the Telemetry's own namespace"),
+                .help("select workloads of the Telemetry's own namespace")
+                .lacks(missing_workloads(namespace, selector)),
         );
         return;
     }

@@ -192,14 +192,4 @@ impl<'a> ClientView<'a> {
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'a Hostname, &[&'a Arc<MeshService>])> {
         self.named.iter().map(|(name, all)| (*name, all.as_slice()))
     }
-
-    /// A service whose name begins like the given one, for a suggestion.
-    pub(crate) fn like(&self, host: &Hostname) -> Option<&'a Arc<MeshService>> {
-        let first = host.as_str().split('.').next().unwrap_or_default();
-        let mut all = self.mesh.services.values();
-        all.find(|service| {
-            let name = service.key.hostname.as_str();
-            name.split('.').next() == Some(first) && !first.is_empty() && first != "*"
-        })
-    }
 }

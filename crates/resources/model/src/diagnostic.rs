@@ -1,6 +1,9 @@
 //! Diagnostics: a problem, its location and the correction. Every check reports in this form, to people and programs.
 
+pub mod folding;
+
 use std::fmt;
+use std::sync::Arc;
 
 use crate::source::Source;
 
@@ -40,6 +43,9 @@ pub struct Diagnostic {
     pub message: String,
     /// The correction; may be empty.
     pub help: String,
+    /// The missing thing that it is about: `KIND NAMESPACE/NAME`, `host NAME`, `subset HOST/NAME`, or `workloads NAMESPACE
+    /// LABELS`. [`folding`] finds the cause by it.
+    pub lacks: Option<Arc<str>>,
 }
 
 impl Diagnostic {
@@ -52,6 +58,7 @@ impl Diagnostic {
             field: String::new(),
             message: message.into(),
             help: String::new(),
+            lacks: None,
         }
     }
 
@@ -82,6 +89,13 @@ impl Diagnostic {
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = help.into();
+        self
+    }
+
+    /// Names what is missing.
+    #[must_use]
+    pub fn lacks(mut self, missing: impl Into<Arc<str>>) -> Self {
+        self.lacks = Some(missing.into());
         self
     }
 

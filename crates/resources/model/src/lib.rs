@@ -17,7 +17,7 @@ pub mod reading;
 pub mod source;
 
 pub use check::check;
-pub use diagnostic::{Diagnostic, Severity};
+pub use diagnostic::{Diagnostic, Severity, folding};
 pub use logs::{log_filter, log_format};
 pub use mesh::Mesh;
 pub use names::{
@@ -26,7 +26,9 @@ pub use names::{
 };
 pub use ranges::{Ranges, masked};
 pub use source::{Source, SourceFile};
-pub use text::{parse_duration, suggest, with_causes};
+pub use text::{
+    did_you_mean, nearest, nearest_host, nearest_name, parse_duration, suggest, with_causes,
+};
 
 mod attach;
 mod decode;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use voile_kubernetes::namespace_of;
+use voile_model::folding::{FoldedDiagnostic, fold};
 use voile_model::ignored::IgnoredRules;
 use voile_model::{Diagnostic, Mesh, Severity, codes};
 
@@ -16,7 +17,8 @@ use crate::commands::kubernetes::cluster::{ClusterArgs, ReadResources};
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Reads every .yaml, .yml and .json file below the folders (hidden ones are skipped), and the named files, as one mesh.\n\
-    Problems go to stdout, sorted by file and line; a summary goes to stderr. `voile explain-code V0123` explains a code.\n\n\
+    Problems go to stdout, sorted by file and line; a summary goes to stderr. `voile explain-code V0123` explains a code.\n\
+    Problems that follow from another one are counted below it; --all prints them, and JSON names their cause in `follows`.\n\n\
     error    not in force, or not as written   \n\
     warning  in force, but probably not intended\n\
     note     in force, and possibly intended\n\n\
@@ -56,6 +58,9 @@ pub(crate) struct AnalyzeArgs {
     /// Lowest severity for exit code 1
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "error")]
     fail_on: SeverityLevel,
+    /// Print each problem, also those that follow from another one
+    #[arg(long)]
+    all: bool,
     /// Also report kinds of other API groups, and files that are not resources, as errors
     #[arg(long)]
     strict: bool,
@@ -127,11 +132,9 @@ fn analyze(args: &AnalyzeArgs, read: &ReadResources) -> ExitCode {
     };
     let printed = shown(&told);
     let text = match args.output {
-        Output::Text => printed
-            .iter()
-            .map(|diagnostic| format!("{diagnostic}\n"))
-            .collect(),
-        Output::Json => json(&printed),
+        Output::Text if args.all => lines(&printed),
+        Output::Text => lines(fold(printed, files)),
+        Output::Json => json(fold(printed, files)),
         Output::Sarif => sarif::sarif(&printed, &shown(&hidden)),
     };
     if let Err(error) = crate::commands::print(text.as_bytes()) {
@@ -189,8 +192,14 @@ fn counted(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-fn json(diagnostics: &[Diagnostic]) -> String {
-    let one = |diagnostic: &Diagnostic| {
+fn lines(all: impl IntoIterator<Item = impl ToString>) -> String {
+    let all = all.into_iter();
+    all.map(|one| one.to_string() + "\n").collect()
+}
+
+/// All diagnostics; each that follows from another one is after it, and names its place.
+fn json(folded: Vec<FoldedDiagnostic>) -> String {
+    let one = |diagnostic: &Diagnostic, follows: Option<&Diagnostic>| {
         serde_json::json!({
             "code": diagnostic.code,
             "severity": diagnostic.severity.to_string(),
@@ -200,8 +209,16 @@ fn json(diagnostics: &[Diagnostic]) -> String {
             "field": diagnostic.field,
             "message": diagnostic.message,
             "help": diagnostic.help,
+            "follows": follows.map(|cause| cause.source.to_string()),
         })
     };
-    let all: Vec<_> = diagnostics.iter().map(one).collect();
+    let both = |folded: &FoldedDiagnostic| {
+        let following = folded.following.iter();
+        let following = following.map(|follower| one(follower, Some(&folded.cause)));
+        std::iter::once(one(&folded.cause, None))
+            .chain(following)
+            .collect::<Vec<_>>()
+    };
+    let all: Vec<_> = folded.iter().flat_map(both).collect();
     format!("{:#}\n", serde_json::Value::Array(all))
 }

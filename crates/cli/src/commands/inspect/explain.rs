@@ -19,7 +19,7 @@ use crate::commands::serve::up::Dataplane;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Answers for every workload of the service: whether it would allow the request, which policy and rule decide (with file\n\
-    and line, or the object of the cluster), and what would have to change.\n\n\
+    and line, or the object of the cluster), and what would have to change. A caller whose identity no workload has is answered, with a warning.\n\n\
     With --kubernetes the mesh is that of a cluster's objects; folders and files are read as if they were applied to it.\n\n\
     Exit code: 0 if all allow it, 1 if any denies it or leaves it to an external service, 2 if the mesh cannot be read or a name is unknown."
 )]
@@ -161,6 +161,12 @@ fn answer(args: &ExplainArgs) -> Result<Vec<Explanation>, String> {
     let own = namespace(args.namespace.as_deref().unwrap_or(&context))?;
     let from = args.from.as_ref();
     let from = from.map(|text| identity(&mesh, text, &own)).transpose()?;
+    if let Some(unknown) = from
+        .as_ref()
+        .and_then(|one| explain::unknown_caller(&mesh, one))
+    {
+        eprintln!("voile explain: warning: {unknown}");
+    }
     let own = match (&from, &args.namespace) {
         (Some(from), None) => from.namespace.clone(),
         _ => own,

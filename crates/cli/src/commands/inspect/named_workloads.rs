@@ -6,7 +6,7 @@ use voile_analysis::explain;
 use voile_kubernetes::pods::{PodOwner, PodReference};
 use voile_model::mesh::MeshService;
 use voile_model::mesh::workload::WorkloadType;
-use voile_model::{Identity, Labels, Mesh, Namespace};
+use voile_model::{Identity, Labels, Mesh, Namespace, nearest_host, nearest_name};
 
 /// A service that a person names, and the workloads of it that are meant; none for all.
 pub(crate) struct CalledService<'a> {
@@ -41,7 +41,11 @@ pub(crate) fn service_called<'a>(
     text: &str,
     own: &Namespace,
 ) -> Result<CalledService<'a>, String> {
-    let unknown = || format!("there is no service `{text}`");
+    let unknown = || {
+        let hint = similar_service(mesh, text, own);
+        let hint = hint.map(|name| format!("; did you mean {name}?"));
+        format!("there is no service `{text}`{}", hint.unwrap_or_default())
+    };
     let reference: Option<PodReference> = text.parse().ok();
     let Some((owner, reference)) = reference.and_then(|one| Some((one.owner?, one))) else {
         let service = explain::service_called(mesh, text, own).ok_or_else(unknown)?;
@@ -82,6 +86,21 @@ pub(crate) fn service_called<'a>(
         service,
         workloads: Some(named.iter().map(|one| one.name.clone()).collect()),
     })
+}
+
+/// The service that a misspelt name means, as `NAMESPACE/NAME` or a host.
+fn similar_service(mesh: &Mesh, text: &str, own: &Namespace) -> Option<String> {
+    let text = text.strip_prefix("svc/").unwrap_or(text);
+    let (namespace, name) = match (text.split_once('/'), text.split_once('.')) {
+        (Some((namespace, name)), _) | (None, Some((name, namespace))) => (namespace, name),
+        (None, None) => (own.as_str(), text),
+    };
+    let known = mesh.services.values();
+    let known = known.map(|one| (one.key.namespace.as_str(), &*one.name));
+    let meant = nearest_name((namespace, name), known);
+    let meant = meant.map(|(namespace, name)| format!("{namespace}/{name}"));
+    let hosts = mesh.services.keys().map(|key| key.hostname.as_str());
+    meant.or_else(|| nearest_host(text, hosts).map(str::to_owned))
 }
 
 /// The identity of a Pod or of a controller's Pods; none if the text is no such name.

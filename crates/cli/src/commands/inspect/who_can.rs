@@ -1,9 +1,11 @@
 //! `voile who-can`: every identity of the mesh against every port of a service.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use voile_analysis::explain::{self, Access, CallerAccess, CallerGroup};
+use voile_model::{Identity, Mesh, Namespace, Port};
 
 use crate::commands::inspect::explain::{DataPlanes, Output, mesh, namespace};
 use crate::commands::inspect::named_workloads;
@@ -15,7 +17,8 @@ use crate::commands::kubernetes::cluster::ClusterArgs;
     allow_missing_positional = true,
     after_help = "The callers are every identity of a workload with a sidecar or a node proxy, and callers in plaintext. Each is checked against\n\
     every port of the service, at its waypoint or else at every workload of it: `everything`, `nothing`, or the conditions\n\
-    on a request.\n\n\
+    on a request. Callers with the same answer are below it; gateways and waypoints are marked, and routes of gateways to the\n\
+    service are named at the end. JSON has a row for each caller.\n\n\
     With --kubernetes the mesh is that of a cluster's objects; a folder or file is read as if it were applied to it.\n\n\
     Exit code: 0, or 2 if the mesh cannot be read or the service is unknown."
 )]
@@ -60,7 +63,17 @@ fn table(args: &WhoCanArgs) -> Result<String, String> {
     called.keep_meant(&mut rows, |row| &row.workload);
     Ok(match args.output {
         Output::Json => json(&rows),
-        Output::Text => text(&rows),
+        Output::Text => {
+            let mut text = text(&rows, &mesh);
+            let entrances = explain::entrances(&mesh, called.service);
+            if !entrances.is_empty() {
+                text += "from outside of the mesh\n";
+            }
+            for entrance in entrances {
+                text += &format!("  {entrance}\n");
+            }
+            text
+        }
     })
 }
 
@@ -79,34 +92,79 @@ fn cell(answer: &CallerAccess) -> String {
     }
 }
 
-fn text(rows: &[Access]) -> String {
-    let cells: Vec<[String; 4]> = rows
-        .iter()
-        .map(|row| {
-            let port = row.port.to_string();
-            [
-                caller(&row.caller),
-                row.workload.clone(),
-                port,
-                cell(&row.answer),
-            ]
-        })
-        .collect();
-    let titles = ["caller", "workload", "port", "may call"].map(str::to_owned);
-    let all: Vec<&[String; 4]> = std::iter::once(&titles).chain(&cells).collect();
-    let width = |column: usize| {
-        all.iter()
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths = [width(0), width(1), width(2)];
+/// Workloads with the same answers, below them each answer with its callers.
+fn text(rows: &[Access], mesh: &Mesh) -> String {
+    type Answers<'a> = Vec<(String, Vec<&'a CallerGroup>)>;
+    let mut of_port: Vec<((&str, Port), Answers<'_>)> = Vec::new();
+    for row in rows {
+        let place = (&*row.workload, row.port);
+        let index = of_port.iter().position(|(known, _)| *known == place);
+        let index = index.unwrap_or_else(|| {
+            of_port.push((place, Vec::new()));
+            of_port.len() - 1
+        });
+        let (answers, said) = (&mut of_port[index].1, cell(&row.answer));
+        match answers.iter_mut().find(|(known, _)| *known == said) {
+            Some((_, callers)) => callers.push(&row.caller),
+            None => answers.push((said, vec![&row.caller])),
+        }
+    }
+    let mut alike: Vec<(Vec<String>, Answers<'_>)> = Vec::new();
+    for ((workload, port), answers) in of_port {
+        let place = format!("{workload}, port {port}");
+        match alike.iter_mut().find(|(_, known)| *known == answers) {
+            Some((places, _)) => places.push(place),
+            None => alike.push((vec![place], answers)),
+        }
+    }
+    let known = explain::identities(mesh);
     let mut out = String::new();
-    for [a, b, c, d] in all {
-        let [x, y, z] = widths;
-        out += &format!("{a:x$}  {b:y$}  {c:z$}  {d}\n");
+    for (places, answers) in alike {
+        out += &format!("{}\n", places.join("\n"));
+        for (said, callers) in answers {
+            out += &format!("  {said}\n");
+            for line in grouped(&callers, &known) {
+                out += &format!("    {line}\n");
+            }
+        }
     }
     out
+}
+
+/// One line for each caller; one for all of the mesh, or of a namespace, where they are more than a few.
+fn grouped(
+    callers: &[&CallerGroup],
+    known: &BTreeMap<Identity, Option<&'static str>>,
+) -> Vec<String> {
+    const FEW: usize = 3;
+    let identities: Vec<&Identity> = callers.iter().filter_map(|one| one.identity()).collect();
+    let mut lines = Vec::new();
+    if identities.len() < callers.len() {
+        lines.push("plaintext".to_owned());
+    }
+    if identities.len() > FEW && identities.len() == known.len() {
+        lines.push(format!("every identity of the mesh ({})", known.len()));
+        return lines;
+    }
+    let mut namespaces: BTreeMap<&Namespace, Vec<&Identity>> = BTreeMap::new();
+    for identity in identities {
+        namespaces
+            .entry(&identity.namespace)
+            .or_default()
+            .push(identity);
+    }
+    for (namespace, own) in namespaces {
+        let all = known.keys().filter(|one| one.namespace == *namespace);
+        if own.len() > FEW && own.len() == all.count() {
+            lines.push(format!("every identity of {namespace} ({})", own.len()));
+            continue;
+        }
+        lines.extend(own.iter().map(|identity| match known.get(identity) {
+            Some(Some(role)) => format!("{identity} ({role})"),
+            _ => identity.to_string(),
+        }));
+    }
+    lines
 }
 
 fn json(rows: &[Access]) -> String {

@@ -109,6 +109,27 @@ const SPOKEN: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, la
     apiVersion: v1\nkind: Service\nmetadata: {name: none, namespace: shop}\nspec: {selector: {app: none}, ports: [{port: 80, name: http}]}\n";
 
 #[test]
+fn consequences_are_folded_unless_all_are_wanted_and_json_names_their_cause() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let routes = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: shop}\nspec:\n  hosts: [web]\n  \
+         http: [{route: [{destination: {host: web}}]}]\n";
+    fs::write(folder.path().join("a.yaml"), routes).expect("written");
+    let (_, folded, _) = analyze(&[], folder.path());
+    assert!(
+        folded.contains("and 1 more that follows (voile analyze --all)"),
+        "{folded}"
+    );
+    let (_, all, summary) = analyze(&["--all"], folder.path());
+    assert_eq!(all.matches("error[").count(), 2, "{all}");
+    assert!(summary.contains("2 errors"), "{summary}");
+    let (_, json, _) = analyze(&["--output", "json"], folder.path());
+    let read: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert!(read[0]["follows"].is_null(), "{json}");
+    let cause = read[1]["follows"].as_str().expect("a place");
+    assert!(cause.ends_with("a.yaml:5:11"), "{json}");
+}
+
+#[test]
 fn severity_says_what_is_printed_and_fail_on_what_fails() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::write(folder.path().join("mesh.yaml"), SPOKEN).expect("written");

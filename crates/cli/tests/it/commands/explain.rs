@@ -122,35 +122,21 @@ fn who_can_tells_what_each_caller_may() {
         folder.path(),
     );
     assert_eq!(code, Some(0), "{said}");
-    let line = |caller: &str, port: &str| {
-        let fits = |line: &&str| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            words.first() == Some(&caller) && words.get(3) == Some(&port)
-        };
-        said.lines()
-            .find(fits)
-            .unwrap_or_else(|| panic!("no line of {caller} and {port}: {said}"))
-    };
-    let client = line("spiffe://cluster.local/ns/shop/sa/client", "80");
-    assert!(
-        client.contains("if not (request.path is one of */admin)"),
-        "{client}"
-    );
-    assert!(
-        client.contains("request.method is one of GET and request.path is one of /a*"),
-        "{client}"
-    );
-    for (caller, port) in [
-        ("plaintext", "80"),
-        ("spiffe://cluster.local/ns/shop/sa/web", "80"),
-    ] {
-        assert!(line(caller, port).contains("nothing"), "{said}");
-    }
     // HTTP's words allow nothing on an opaque port.
-    assert!(
-        line("spiffe://cluster.local/ns/shop/sa/client", "81").contains("nothing"),
-        "{said}"
-    );
+    let expected = "\
+Deployment shop/web, port 80
+  if not (request.path is one of */admin) and request.method is one of GET and request.path is one of /a*
+    spiffe://cluster.local/ns/shop/sa/client
+  nothing (no ALLOW rule can match)
+    plaintext
+    spiffe://cluster.local/ns/shop/sa/web
+Deployment shop/web, port 81
+  nothing (no ALLOW rule can match)
+    plaintext
+    spiffe://cluster.local/ns/shop/sa/client
+    spiffe://cluster.local/ns/shop/sa/web
+";
+    assert_eq!(said, expected);
     let (_, json) = voile(
         &["who-can", "DIR", "shop/web", "--output", "json"],
         folder.path(),
@@ -160,6 +146,72 @@ fn who_can_tells_what_each_caller_may() {
         read.as_array().is_some_and(|rows| rows.len() == 6),
         "{json}"
     );
+}
+
+const EDGE: &str = r#"apiVersion: apps/v1
+kind: Deployment
+metadata: {name: edge, namespace: shop}
+spec:
+  selector: {matchLabels: {istio: edge}}
+  template:
+    metadata:
+      labels: {istio: edge, sidecar.istio.io/inject: "true"}
+      annotations: {inject.istio.io/templates: gateway}
+    spec: {serviceAccountName: edge, containers: [{name: istio-proxy, image: auto}]}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  selector: {istio: edge}
+  servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ["shop.example.com"]}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: edge, namespace: shop}
+spec:
+  hosts: [shop.example.com]
+  gateways: [edge]
+  http: [{route: [{destination: {host: web, port: {number: 80}}}]}]
+"#;
+
+#[test]
+fn who_can_marks_gateways_and_names_the_routes_that_lead_from_them() {
+    let folder = folder();
+    std::fs::remove_file(folder.path().join("policies.yaml")).expect("removed");
+    std::fs::write(folder.path().join("edge.yaml"), EDGE).expect("written");
+    let (code, said) = voile(&["who-can", "DIR", "shop/web"], folder.path());
+    assert_eq!(code, Some(0), "{said}");
+    let place = folder.path().join("edge.yaml").display().to_string();
+    let expected = format!(
+        "\
+Deployment shop/web, port 80
+Deployment shop/web, port 81
+  everything
+    plaintext
+    spiffe://cluster.local/ns/shop/sa/client
+    spiffe://cluster.local/ns/shop/sa/edge (gateway)
+    spiffe://cluster.local/ns/shop/sa/web
+from outside of the mesh
+  shop.example.com at Gateway shop/edge, by VirtualService shop/edge in {place}:21:18
+"
+    );
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn misspelt_callers_and_services_are_told_with_what_was_meant() {
+    let folder = folder();
+    for (from, to, expected) in [
+        ("shop/clinet", "web.shop:80", "did you mean shop/client?"),
+        ("shop/client", "wbe.shop:80", "did you mean shop/web?"),
+        ("bank/client", "shop/web:80", "did you mean shop/client?"),
+        ("shop/client", "web.bank:80", "did you mean shop/web?"),
+    ] {
+        let words = ["explain", "DIR", "--from", from, "--to", to];
+        let (_, said) = voile(&words, folder.path());
+        assert!(said.contains(expected), "{from} {to}: {said}");
+    }
 }
 
 #[test]

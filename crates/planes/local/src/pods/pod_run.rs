@@ -238,6 +238,12 @@ impl PodRun {
             .sum()
     }
 
+    /// Its applications that end again and again, each with the first error of its last run.
+    pub fn crash_loops(&self, now: Instant) -> impl Iterator<Item = String> {
+        let apps = self.apps.iter();
+        apps.filter_map(move |app| app.crash_loop(now))
+    }
+
     /// Every process of it.
     pub fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
         self.sidecar.iter_mut().chain(&mut self.apps)

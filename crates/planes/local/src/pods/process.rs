@@ -136,6 +136,10 @@ pub struct Process {
     started: Instant,
     /// Ends in a row, without a long life between.
     ends: u32,
+    /// Length of its log when it was started.
+    log_before: u64,
+    /// First line of the last failed run that names an error.
+    first_error: Option<String>,
     start_at: Instant,
     /// Number of restarts.
     pub restarts: u32,
@@ -157,6 +161,8 @@ impl Process {
             successor: None,
             started: now,
             ends: 0,
+            log_before: 0,
+            first_error: None,
             start_at: now,
             restarts: 0,
             kill_at: None,
@@ -206,6 +212,10 @@ impl Process {
         };
         self.child = None;
         self.kill_at = None;
+        self.first_error = match exit.is_success() {
+            true => None,
+            false => first_error(&self.recipe.log, self.log_before),
+        };
         if let Some(successor) = self.successor.take() {
             return self.succeed(successor, now);
         }
@@ -248,7 +258,9 @@ impl Process {
 
     fn start(&mut self, now: Instant) -> Option<String> {
         let first = self.ends == 0 && self.restarts == 0;
-        match self.spec(first).start() {
+        let spec = self.spec(first);
+        self.log_before = fs::metadata(&self.recipe.log).map_or(0, |log| log.len());
+        match spec.start() {
             Ok(child) => {
                 self.child = Some(child);
                 self.started = now;
@@ -291,10 +303,21 @@ impl Process {
         text
     }
 
+    /// The ends in a row and the first error of the last one, while the process has not run for long since.
+    pub fn crash_loop(&self, now: Instant) -> Option<String> {
+        let lasts = self.child.is_some() && now.duration_since(self.started) >= FORGIVEN_AFTER;
+        let error = self.first_error.as_ref()?;
+        let ends = self.ends;
+        (ends > 1 && !lasts)
+            .then(|| format!("{} ended {ends} times in a row: {error}", self.name()))
+    }
+
     fn add_last_lines(&self, text: &mut String) {
-        for line in tail(&self.recipe.log, SHOWN_LINES) {
+        let last = tail(&self.recipe.log, SHOWN_LINES);
+        let first = self.first_error.iter().filter(|line| !last.contains(line));
+        for line in first.chain(&last) {
             text.push_str("\n    ");
-            text.push_str(&line);
+            text.push_str(line);
         }
     }
 
@@ -400,6 +423,33 @@ impl Process {
     }
 }
 
+/// The first line from an offset of a log on that names an error, or else that says anything.
+fn first_error(log: &Path, from: u64) -> Option<String> {
+    const WORDS: [&str; 9] = [
+        "error",
+        "fatal",
+        "panic",
+        "exception",
+        "failed",
+        "cannot",
+        "refused",
+        "denied",
+        "no such",
+    ];
+    let mut file = fs::File::open(log).ok()?;
+    file.seek(SeekFrom::Start(from)).ok()?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let names_error = |line: &&str| {
+        let line = line.to_lowercase();
+        WORDS.iter().any(|word| line.contains(word))
+    };
+    let found = lines.clone().find(names_error).or_else(|| lines.next());
+    found.map(str::to_owned)
+}
+
 fn tail(log: &Path, count: usize) -> Vec<String> {
     let read = || -> io::Result<String> {
         let mut file = fs::File::open(log)?;
@@ -467,6 +517,40 @@ mod tests {
             "it must wait"
         );
         fs::remove_file(log).expect("the log was written");
+    }
+
+    #[test]
+    fn a_process_that_ends_again_and_again_keeps_its_first_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let lines = "starting; Error: no such table; at a; at b; at c; at d";
+        let script = lines.replace("; ", "\n");
+        let mut process = Process::new(Recipe {
+            name: "shop/web app".to_owned(),
+            program: "/bin/sh".into(),
+            args: vec!["-c".to_owned(), format!("echo '{script}'; exit 3")],
+            env: vec![],
+            folder: None,
+            log: folder.path().join("log"),
+            show: false,
+            place: None,
+            restart: Restart::Always,
+        });
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut said = Vec::new();
+        while said.len() < 2 {
+            assert!(Instant::now() < deadline, "said only {said:?}");
+            assert_eq!(process.crash_loop(Instant::now()), None);
+            said.extend(process.tick(Instant::now()));
+            std::thread::yield_now();
+        }
+        assert_eq!(
+            said[1],
+            "shop/web app ended with code 3; starting it again in 1s\n    Error: no such table\n    at b\n    at c\n    at d"
+        );
+        assert_eq!(
+            process.crash_loop(Instant::now()).as_deref(),
+            Some("shop/web app ended 2 times in a row: Error: no such table")
+        );
     }
 
     #[test]

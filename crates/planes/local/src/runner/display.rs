@@ -109,6 +109,8 @@ impl Runner {
         let errors = self.problems.iter().filter(|problem| problem.is_error());
         let mut all = self.acknowledged.troubles();
         all.extend(errors.map(ToString::to_string));
+        let now = Instant::now();
+        all.extend(self.pods.values().flat_map(|pod| pod.crash_loops(now)));
         all
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use voile_model::folding::fold;
 use voile_model::mesh::PodTemplate;
 use voile_model::{Diagnostic, Mesh, ResourceName, Severity, SourceFile};
 use voile_watch::{FolderWatch, WatchError};
@@ -92,10 +93,10 @@ pub fn serve_by_node(mesh: &mut Mesh) {
     pods.for_each(|one| change(&mut Arc::make_mut(one).template));
 }
 
-pub(super) fn print(problems: &[Diagnostic]) {
+pub(super) fn print(problems: &[Diagnostic], sources: &[SourceFile]) {
     // Notes are shown on request (`voile analyze`).
     let told = problems.iter().filter(|one| one.severity != Severity::Note);
-    for problem in told {
+    for problem in fold(told.cloned().collect(), sources) {
         let _ = writeln!(io::stderr(), "{problem}");
     }
 }

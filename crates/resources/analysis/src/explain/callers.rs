@@ -1,14 +1,14 @@
 //! Lists the callers of a service: every identity of the mesh, and plaintext, against each of its ports. Conditions on
 //! the request are quoted from the rules.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use voile_model::mesh::{
     Mesh, MeshService, Protocol, RequestAuthentication, ServicePort, token_rules,
 };
-use voile_model::{Identity, Port, ResourceName};
+use voile_model::{Identity, Port, ResourceName, nearest_name};
 use voile_policy::authorization::{
     Action, Policy, PolicyRule, RequestFacts, Term, naive, provider_of,
 };
@@ -29,7 +29,9 @@ pub enum CallerGroup {
 }
 
 impl CallerGroup {
-    fn identity(&self) -> Option<&Identity> {
+    /// Its identity, if it has one.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Identity> {
         match self {
             Self::Identity(identity) => Some(identity),
             Self::Plaintext => None,
@@ -61,18 +63,104 @@ pub struct Access {
     pub answer: CallerAccess,
 }
 
+/// Every identity of a workload with a proxy, and whether a gateway or waypoint has it.
+#[must_use]
+pub fn identities(mesh: &Mesh) -> BTreeMap<Identity, Option<&'static str>> {
+    let mut known = BTreeMap::new();
+    let subjects = subjects(mesh);
+    for subject in subjects.iter().filter(|subject| subject.has_proxy()) {
+        let identity = Identity {
+            trust_domain: mesh.config.trust_domain.clone(),
+            namespace: subject.namespace.clone(),
+            service_account: subject.service_account.clone(),
+        };
+        let role = match subject.template {
+            Some(template) if template.is_waypoint() => Some("waypoint"),
+            Some(template) if template.is_gateway() => Some("gateway"),
+            _ => None,
+        };
+        let known = known.entry(identity).or_insert(role);
+        *known = known.or(role);
+    }
+    known
+}
+
+/// A sentence about a caller of this mesh's trust domain whose identity no workload with a proxy has.
+#[must_use]
+pub fn unknown_caller(mesh: &Mesh, caller: &Identity) -> Option<String> {
+    let known = identities(mesh);
+    if caller.trust_domain != mesh.config.trust_domain || known.contains_key(caller) {
+        return None;
+    }
+    let names = known.keys();
+    let names = names.map(|one| (one.namespace.as_str(), &*one.service_account));
+    let meant = nearest_name((caller.namespace.as_str(), &caller.service_account), names);
+    let hint = meant.map(|(namespace, account)| format!("; did you mean {namespace}/{account}?"));
+    let hint = hint.unwrap_or_default();
+    Some(format!(
+        "no workload with a proxy has the identity {caller}{hint}"
+    ))
+}
+
+/// The ways from outside of the mesh to a service: hosts, the gateway and the route that leads there, with its place.
+#[must_use]
+pub fn entrances(mesh: &Mesh, service: &MeshService) -> Vec<String> {
+    let mut found = Vec::new();
+    let shown = |hosts: Vec<String>| match hosts.is_empty() {
+        true => "any host".to_owned(),
+        false => hosts.join(", "),
+    };
+    for route in &mesh.intents.virtual_services {
+        if !route
+            .destinations()
+            .any(|to| to.host == service.key.hostname)
+        {
+            continue;
+        }
+        let declared = |gateway: &&ResourceName| {
+            let mut gateways = mesh.intents.gateways.iter();
+            gateways.any(|one| one.name == **gateway)
+        };
+        let gateways = route.gateways.iter();
+        let gateways = gateways.filter_map(|(gateway, _)| gateway.as_ref());
+        for gateway in gateways.filter(declared) {
+            let hosts = route.hosts.iter().map(|(host, _)| host.to_string());
+            let hosts = shown(hosts.collect());
+            let (name, source) = (&route.name, &route.source);
+            found.push(format!(
+                "{hosts} at Gateway {gateway}, by VirtualService {name} in {source}"
+            ));
+        }
+    }
+    let own = ResourceName::new(service.key.namespace.clone(), service.name.clone());
+    for route in &mesh.gateway_api.routes {
+        let requests = route.rules.iter().flat_map(|rule| &rule.backends);
+        let connections = route.connections.iter().flat_map(|rule| &rule.backends);
+        if !requests.chain(connections).any(|one| one.to.to.name == own) {
+            continue;
+        }
+        for parent in route
+            .parents
+            .iter()
+            .filter(|one| &*one.to.kind == "Gateway")
+        {
+            let hosts = shown(route.hostnames.iter().map(ToString::to_string).collect());
+            let (kind, name, source) = (route.kind.word(), &route.name, &route.source);
+            let gateway = &parent.to.name;
+            found.push(format!(
+                "{hosts} at Gateway {gateway}, by {kind} {name} in {source}"
+            ));
+        }
+    }
+    found
+}
+
 /// The whole table, callers in order. A service behind a waypoint has one row for each port: the waypoint decides.
 #[must_use]
 pub fn who_can(mesh: &Mesh, service: &MeshService) -> Vec<Access> {
     let subjects = subjects(mesh);
     let mut callers = BTreeSet::from([CallerGroup::Plaintext]);
-    for subject in subjects.iter().filter(|subject| subject.has_proxy()) {
-        callers.insert(CallerGroup::Identity(Identity {
-            trust_domain: mesh.config.trust_domain.clone(),
-            namespace: subject.namespace.clone(),
-            service_account: subject.service_account.clone(),
-        }));
-    }
+    callers.extend(identities(mesh).into_keys().map(CallerGroup::Identity));
     let waypoint = mesh.waypoint_of(service);
     let members = match waypoint {
         Some(_) => Vec::new(),

@@ -9,6 +9,7 @@ use voile_model::{Diagnostic, Hostname, ResourceName, Source};
 
 use crate::codes;
 use crate::services::shown;
+use crate::suggestions;
 use crate::view::ClientView;
 
 /// Checks all DestinationRules.
@@ -39,7 +40,9 @@ pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
             let source = rule.source.clone();
             let said = no_host(&rule.name, &rule.host);
             let diagnostic = Diagnostic::error(codes::DESTINATION_WITHOUT_SERVICE, source, said);
-            found.push(diagnostic.field("spec.host").help(OWN_NAMESPACE));
+            let help = suggestions::for_host(mesh, &rule.host, OWN_NAMESPACE);
+            let lacks = suggestions::missing_host(&rule.host);
+            found.push(diagnostic.field("spec.host").help(help).lacks(lacks));
         }
         for service in services {
             subsets(view, rule, service, found);
@@ -49,7 +52,7 @@ pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
 }
 
 /// Help text for a host without dots.
-const OWN_NAMESPACE: &str = "a name without dots is a Service of the rule's own namespace";
+const OWN_NAMESPACE: &str = "declare a Service or ServiceEntry for it; a name without dots is a Service of the rule's own namespace";
 
 fn no_host(name: &ResourceName, host: &Hostname) -> String {
     format!("DestinationRule {name} has the host `{host}`, which no service has")
@@ -134,7 +137,7 @@ fn idle_as(
     let (message, help) = match elsewhere {
         None => (
             no_host(name, host),
-            OWN_NAMESPACE.to_owned(),
+            suggestions::for_host(mesh, host, OWN_NAMESPACE),
         ),
         Some(service) => match mesh.destination_rule(service, wanted(mesh, rule)) {
             Some(other) => (
@@ -151,9 +154,13 @@ fn idle_as(
             ),
         },
     };
-    Diagnostic::error(codes::DESTINATION_WITHOUT_SERVICE, source.clone(), message)
-        .field("spec.host")
-        .help(help)
+    let code = codes::DESTINATION_WITHOUT_SERVICE;
+    let diagnostic = Diagnostic::error(code, source.clone(), message);
+    let diagnostic = diagnostic.field("spec.host").help(help);
+    match elsewhere {
+        None => diagnostic.lacks(suggestions::missing_host(host)),
+        Some(_) => diagnostic,
+    }
 }
 
 /// An HTTP/2 upgrade needs a port known to carry HTTP/1.1. Otherwise an application would receive a protocol that it

@@ -12,6 +12,7 @@ use crate::certificates::{self, AUTHORITIES, PAIRS};
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
+use crate::suggestions;
 use crate::view::ClientView;
 
 /// End of the name of a Secret that holds authorities only.
@@ -51,6 +52,7 @@ pub(crate) fn check(view: &ClientView<'_>, now: SystemTime, found: &mut Vec<Diag
         let any = selected.first().map(|one| one.name.clone());
         selected.retain(|one| one.is_gateway());
         if selected.is_empty() {
+            let lacks = suggestions::missing_workloads(&gateway.name.namespace, selector);
             let selector = shown(selector);
             let (why, help) = match any {
                 None => ("no workload".to_owned(), WRITE_ONE),
@@ -67,7 +69,8 @@ pub(crate) fn check(view: &ClientView<'_>, now: SystemTime, found: &mut Vec<Diag
             found.push(
                 Diagnostic::error(codes::GATEWAY_SELECTS_NOTHING, source, said)
                     .field("spec.selector")
-                    .help(help),
+                    .help(help)
+                    .lacks(lacks),
             );
         }
         let namespaces: BTreeSet<_> = selected.iter().map(|one| one.namespace).collect();
@@ -181,20 +184,26 @@ pub(crate) fn credential(
     };
     let whole = "add a Secret of type kubernetes.io/tls with `tls.crt` and `tls.key` in the namespace of the workload that uses it";
     let (said, help) = match mesh.secrets.get(&id) {
-        None => (format!("the Secret {id} does not exist"), whole),
+        None => (
+            format!("the Secret {id} does not exist"),
+            suggestions::for_name(&id, mesh.secrets.keys(), whole),
+        ),
         Some(secret) => match (lacks(secret), unreadable(secret)) {
-            (Some(lacks), _) => (format!("the Secret {id} has no `{lacks}`"), whole),
+            (Some(lacks), _) => (
+                format!("the Secret {id} has no `{lacks}`"),
+                whole.to_owned(),
+            ),
             (None, Some(key)) => (
                 format!(
                     "`{key}` of the Secret {id} contains no certificate revocation list: every client certificate is rejected"
                 ),
-                "put the revocation lists of its authorities there in PEM (`X509 CRL`), or remove the key",
+                "put the revocation lists of its authorities there in PEM (`X509 CRL`), or remove the key".to_owned(),
             ),
             (None, None) => return Some(id),
         },
     };
     let diagnostic = Diagnostic::error(codes::UNKNOWN_CREDENTIAL, at.clone(), said);
-    found.push(diagnostic.help(help));
+    found.push(diagnostic.help(help).lacks(format!("Secret {id}")));
     None
 }
 

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use voile_model::mesh::{EgressHost, EgressNamespace, Mesh, POD_LABEL, Sidecar};
-use voile_model::{Diagnostic, Namespace};
+use voile_model::mesh::{EgressHost, EgressNamespace, Mesh, MeshService, POD_LABEL, Sidecar};
+use voile_model::{Diagnostic, Namespace, did_you_mean, nearest};
 
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
+use crate::suggestions;
 
 /// Checks all Sidecars.
 pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
@@ -29,7 +30,11 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
                     message,
                 )
                 .field("spec.workloadSelector")
-                .help(help),
+                .help(help)
+                .lacks(suggestions::missing_workloads(
+                    &sidecar.name.namespace,
+                    selector,
+                )),
             );
         }
         without_sidecars(mesh, sidecar, subjects, found);
@@ -115,23 +120,32 @@ fn egress_host(mesh: &Mesh, sidecar: &Sidecar, host: &EgressHost, found: &mut Ve
         ),
         (None, false) => format!("the egress host `{host}` names no service"),
     };
-    let like = mesh.services.values().find(|service| {
-        (host.hostname.as_str() != "*" && host.hostname.covers(&service.key.hostname))
-            || service
-                .key
-                .hostname
-                .as_str()
-                .starts_with(&format!("{}.", host.hostname))
-    });
-    let help = like.map_or_else(
-        || "declare a Service or ServiceEntry for it".to_owned(),
-        |service| format!("there is {}", service.key),
-    );
+    let help = egress_help(mesh, own, host);
     found.push(
         Diagnostic::warning(codes::UNKNOWN_EGRESS_HOST, host.source.clone(), message)
             .field("spec.egress.hosts")
-            .help(help),
+            .help(help)
+            .lacks(suggestions::missing_host(&host.hostname)),
     );
+}
+
+/// The namespace or service that an egress host probably means.
+fn egress_help(mesh: &Mesh, own: &Namespace, host: &EgressHost) -> String {
+    let declare = "declare a Service or ServiceEntry for it";
+    let in_another = |service: &&Arc<MeshService>| host.hostname.covers(&service.key.hostname);
+    let namespace = match &host.namespace {
+        EgressNamespace::Named(name) => name.as_str(),
+        _ => own.as_str(),
+    };
+    if host.hostname.as_str() == "*" {
+        let known = mesh.namespaces.keys().map(Namespace::as_str);
+        let meant = nearest(namespace, known).filter(|known| *known != namespace);
+        return did_you_mean(meant.map(|name| format!("{name}/*")), declare);
+    }
+    match mesh.services.values().find(in_another) {
+        Some(service) => did_you_mean(Some(&service.key), declare),
+        None => suggestions::for_host(mesh, &host.hostname, declare),
+    }
 }
 
 /// One workload, one Sidecar: the first by name holds, the others are without effect.

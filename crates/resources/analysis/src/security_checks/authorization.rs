@@ -19,6 +19,7 @@ use voile_policy::{Mode, inherited};
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
+use crate::suggestions;
 use crate::view::ClientView;
 
 /// Checks all AuthorizationPolicies.
@@ -90,12 +91,12 @@ impl PolicyChecker<'_> {
                     shown(labels)
                 );
                 let help = "a policy selects workloads of its own namespace, and those of the mesh from the root namespace";
-                self.warn(
-                    codes::AUTHORIZATION_SELECTS_NOTHING,
-                    &policy.source,
-                    message,
-                    help,
-                );
+                let code = codes::AUTHORIZATION_SELECTS_NOTHING;
+                self.warn(code, &policy.source, message, help);
+                if let Some(last) = self.found.last_mut() {
+                    let lacks = suggestions::missing_workloads(&name.namespace, labels);
+                    last.lacks = Some(lacks.into());
+                }
             }
             PolicyTarget::Workloads(_) | PolicyTarget::Everything => {}
         }
@@ -178,8 +179,9 @@ impl PolicyChecker<'_> {
                     named.name, wanted.port, service.key
                 ),
             };
-            let help = "declare it as a Service or ServiceEntry; until then requests that the policy matches are denied";
-            self.error(codes::AUTHORIZER_UNREACHABLE, &named.source, message, help);
+            let declare = "declare it as a Service or ServiceEntry; until then requests that the policy matches are denied";
+            let help = suggestions::for_host(self.mesh, &wanted.host, declare);
+            self.error(codes::AUTHORIZER_UNREACHABLE, &named.source, message, &help);
         }
         if matches!(known.transport, ExtAuthzTransport::Grpc) {
             return;

@@ -10,6 +10,7 @@ use voile_policy::{Mode, inherited};
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
+use crate::suggestions::missing_workloads;
 
 /// Checks all PeerAuthentications.
 pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
@@ -63,7 +64,8 @@ fn ports(policy: &PeerAuthentication, subjects: &[Subject<'_>], found: &mut Vec<
             policy.source.clone(),
             message,
         );
-        found.push(diagnostic.field("spec.selector").help(help));
+        let lacks = missing_workloads(&policy.name.namespace, selector);
+        found.push(diagnostic.field("spec.selector").help(help).lacks(lacks));
         return;
     }
     for (port, entry) in &policy.port_modes {

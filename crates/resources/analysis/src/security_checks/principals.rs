@@ -9,7 +9,7 @@ use voile_model::mesh::authorization::{
     AuthorizationAction, AuthorizationPolicy, Matches, PolicyTarget, ServiceAccountName,
     SourceMatch, StringMatch, WhenCondition,
 };
-use voile_model::{Diagnostic, Source};
+use voile_model::{Diagnostic, Source, did_you_mean, nearest, nearest_name};
 
 use crate::codes;
 use crate::view::ClientView;
@@ -30,9 +30,9 @@ pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     for policy in view.mesh.authorization_policies.values() {
         let mut said = BTreeSet::new();
         for rule in &policy.rules {
-            let mut say = |what: String, excluded: bool| {
-                if said.insert((what.clone(), excluded)) {
-                    found.push(unknown(policy, &rule.source, &what, excluded));
+            let mut say = |wrong: UnknownCaller, excluded: bool| {
+                if said.insert((wrong.what.clone(), excluded)) {
+                    found.push(unknown(policy, &rule.source, &wrong, excluded));
                 }
             };
             for from in &rule.from {
@@ -46,17 +46,38 @@ pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
     denied_anyway(view.mesh, found);
 }
 
-fn unknown(policy: &AuthorizationPolicy, at: &Source, what: &str, excluded: bool) -> Diagnostic {
+/// A caller that cannot exist.
+struct UnknownCaller {
+    /// One clause.
+    what: String,
+    /// The value that was probably meant.
+    meant: Option<String>,
+    /// The missing resource.
+    lacks: Option<String>,
+}
+
+fn unknown(
+    policy: &AuthorizationPolicy,
+    at: &Source,
+    wrong: &UnknownCaller,
+    excluded: bool,
+) -> Diagnostic {
     let effect = match (&policy.action, excluded) {
         (AuthorizationAction::Allow, false) => "no caller matches, so it allows none",
         (AuthorizationAction::Deny, false) => "no caller matches, so it denies none",
         (AuthorizationAction::Audit | AuthorizationAction::Custom(_), false) => "no caller matches",
         (_, true) => "no caller is excepted",
     };
-    let said = format!("AuthorizationPolicy {}: {what}; {effect}", policy.name);
-    Diagnostic::warning(codes::UNKNOWN_PRINCIPAL, at.clone(), said)
-        .field("spec.rules")
-        .help("declare the ServiceAccount, or correct the name: TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT")
+    let said = format!(
+        "AuthorizationPolicy {}: {}; {effect}",
+        policy.name, wrong.what
+    );
+    let correct = "declare the ServiceAccount, or correct the name: TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT";
+    let diagnostic = Diagnostic::warning(codes::UNKNOWN_PRINCIPAL, at.clone(), said);
+    let help = did_you_mean(wrong.meant.as_ref(), correct);
+    let mut diagnostic = diagnostic.field("spec.rules").help(help);
+    diagnostic.lacks = wrong.lacks.as_deref().map(Into::into);
+    diagnostic
 }
 
 impl<'a> Callers<'a> {
@@ -94,14 +115,14 @@ impl<'a> Callers<'a> {
         callers
     }
 
-    fn source(&self, from: &SourceMatch, say: &mut impl FnMut(String, bool)) {
+    fn source(&self, from: &SourceMatch, say: &mut impl FnMut(UnknownCaller, bool)) {
         self.principals(&from.principals, say);
         self.names(&from.namespaces, say);
         self.accounts(&from.service_accounts, say);
         self.trust_domains(&from.trust_domains, say);
     }
 
-    fn condition(&self, when: &WhenCondition, say: &mut impl FnMut(String, bool)) {
+    fn condition(&self, when: &WhenCondition, say: &mut impl FnMut(UnknownCaller, bool)) {
         match when {
             WhenCondition::SourcePrincipal(all) => self.principals(all, say),
             WhenCondition::SourceNamespace(all) => self.names(all, say),
@@ -111,61 +132,78 @@ impl<'a> Callers<'a> {
         }
     }
 
-    fn principals(&self, all: &Matches<StringMatch>, say: &mut impl FnMut(String, bool)) {
+    fn principals(&self, all: &Matches<StringMatch>, say: &mut impl FnMut(UnknownCaller, bool)) {
         for (one, excluded) in both(all) {
             let StringMatch::Exact(text) = one else {
                 continue;
             };
             let parts: Vec<&str> = text.split('/').collect();
             let [domain, "ns", namespace, "sa", account] = parts[..] else {
-                say(format!("`{text}` is no identity of a workload"), excluded);
+                let what = format!("`{text}` is no identity of a workload");
+                let (meant, lacks) = (None, None);
+                say(UnknownCaller { what, meant, lacks }, excluded);
                 continue;
             };
             // Other meshes' callers come with other trust domains; of those nothing is known here.
             if !self.domains.contains(domain) {
                 continue;
             }
-            self.account((namespace, account), excluded, say);
+            let whole =
+                |namespace: &str, account: &str| format!("{domain}/ns/{namespace}/sa/{account}");
+            self.account((namespace, account), whole, excluded, say);
         }
     }
 
-    fn accounts(&self, all: &Matches<ServiceAccountName>, say: &mut impl FnMut(String, bool)) {
+    fn accounts(
+        &self,
+        all: &Matches<ServiceAccountName>,
+        say: &mut impl FnMut(UnknownCaller, bool),
+    ) {
         for (one, excluded) in both(all) {
-            self.account((&one.namespace, &one.name), excluded, say);
+            let whole = |namespace: &str, account: &str| format!("{namespace}/{account}");
+            self.account((&one.namespace, &one.name), whole, excluded, say);
         }
     }
 
     fn account(
         &self,
         (namespace, account): (&str, &str),
+        whole: impl Fn(&str, &str) -> String,
         excluded: bool,
-        say: &mut impl FnMut(String, bool),
+        say: &mut impl FnMut(UnknownCaller, bool),
     ) {
         let own_default = account == DEFAULT && self.namespaces.contains(namespace);
         if !own_default && !self.accounts.contains(&(namespace, account)) {
             let what = format!("there is no service account {namespace}/{account}");
-            say(what, excluded);
+            let known = self.accounts.iter().copied();
+            let meant = nearest_name((namespace, account), known);
+            let meant = meant.map(|(namespace, account)| whole(namespace, account));
+            let lacks = Some(format!("ServiceAccount {namespace}/{account}"));
+            say(UnknownCaller { what, meant, lacks }, excluded);
         }
     }
 
-    fn names(&self, all: &Matches<Arc<str>>, say: &mut impl FnMut(String, bool)) {
+    fn names(&self, all: &Matches<Arc<str>>, say: &mut impl FnMut(UnknownCaller, bool)) {
         for (one, excluded) in both(all) {
             if !one.contains('*') && !self.namespaces.contains(&**one) {
-                say(format!("there is no namespace `{one}`"), excluded);
+                let what = format!("there is no namespace `{one}`");
+                let meant = nearest(one, self.namespaces.iter().copied()).map(str::to_owned);
+                let lacks = Some(format!("Namespace {one}"));
+                say(UnknownCaller { what, meant, lacks }, excluded);
             }
         }
     }
 
-    fn trust_domains(&self, all: &Matches<StringMatch>, say: &mut impl FnMut(String, bool)) {
+    fn trust_domains(&self, all: &Matches<StringMatch>, say: &mut impl FnMut(UnknownCaller, bool)) {
         for (one, excluded) in both(all) {
             if let StringMatch::Exact(text) = one
                 && self.domains.len() == 1
                 && !self.domains.contains(&**text)
             {
-                say(
-                    format!("`{text}` is no trust domain of this mesh"),
-                    excluded,
-                );
+                let what = format!("`{text}` is no trust domain of this mesh");
+                let meant = nearest(text, self.domains.iter().copied()).map(str::to_owned);
+                let lacks = None;
+                say(UnknownCaller { what, meant, lacks }, excluded);
             }
         }
     }

@@ -7,6 +7,7 @@ use voile_model::{Diagnostic, ServiceKey, Source};
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
+use crate::suggestions;
 use crate::view::ClientView;
 
 /// Checks all RateLimits.
@@ -44,7 +45,9 @@ fn reach(view: &ClientView<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
             one.name
         );
         let help = "it selects workloads of its own namespace, and those of the mesh from the root namespace";
-        found.push(nobody("spec.selector", message, help, &one.source));
+        let diagnostic = nobody("spec.selector", message, help, &one.source);
+        let lacks = suggestions::missing_workloads(&one.name.namespace, labels);
+        found.push(diagnostic.lacks(lacks));
     }
     for target in &one.targets {
         let mut all = view.subjects.iter();
@@ -102,9 +105,11 @@ fn counting(view: &ClientView<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>)
         let message = format!(
             "RateLimit {name} has the rate limit service {host}:{port}, which does not exist: every request that it would count {passes}"
         );
-        let help = "name an existing service and port of the mesh; declare external services with a ServiceEntry";
+        let name = "name an existing service and port of the mesh; declare external services with a ServiceEntry";
+        let help = suggestions::for_host(view.mesh, host, name);
         let diagnostic = Diagnostic::error(codes::UNKNOWN_LIMITER, one.source.clone(), message);
-        found.push(diagnostic.field("spec.global").help(help));
+        let lacks = suggestions::missing_host(host);
+        found.push(diagnostic.field("spec.global").help(help).lacks(lacks));
     }
 }
 

@@ -14,6 +14,7 @@ use voile_policy::tokens::KeySet;
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
+use crate::suggestions::missing_workloads;
 use crate::view::ClientView;
 
 /// Checks all RequestAuthentications.
@@ -63,7 +64,8 @@ fn resource(
                 shown(labels)
             );
             let help = "it selects workloads of its own namespace, and those of the mesh from the root namespace";
-            found.push(warning(codes::TOKENS_SELECT_NOTHING, source, message, help));
+            let diagnostic = warning(codes::TOKENS_SELECT_NOTHING, source, message, help);
+            found.push(diagnostic.lacks(missing_workloads(&name.namespace, labels)));
         }
         PolicyTarget::Workloads(_) | PolicyTarget::Everything => {}
     }

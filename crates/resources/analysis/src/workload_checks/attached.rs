@@ -14,7 +14,9 @@ pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
         for refusal in &said.refusals {
             let (code, help) = advice(said, refusal);
             let diagnostic = Diagnostic::error(code, refusal.source.clone(), refusal.said.clone());
-            found.push(diagnostic.field(&*refusal.field).help(help));
+            let mut diagnostic = diagnostic.field(&*refusal.field).help(help);
+            diagnostic.lacks.clone_from(&refusal.missing);
+            found.push(diagnostic);
         }
     }
 }

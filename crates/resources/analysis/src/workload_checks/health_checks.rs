@@ -9,6 +9,7 @@ use voile_model::mesh::{HealthCheck, MeshService, PodTemplate};
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
+use crate::suggestions;
 use crate::view::ClientView;
 
 /// Checks all HealthChecks.
@@ -117,13 +118,17 @@ fn asked(view: &ClientView<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) 
         ),
         _ => return,
     };
-    let help = match view.like(host) {
-        Some(like) if field == "spec.host" => format!("perhaps {}", like.key.hostname),
-        _ => {
-            "write a host and port of a Service or ServiceEntry; without `port` each port is checked".to_owned()
-        }
+    let write =
+        "write a host and port of a Service or ServiceEntry; without `port` each port is checked";
+    let help = match field {
+        "spec.host" => suggestions::for_host(view.mesh, host, write),
+        _ => write.to_owned(),
     };
     let source = one.source.clone();
     let diagnostic = Diagnostic::warning(codes::UNKNOWN_CHECKED_HOST, source, message);
-    found.push(diagnostic.field(field).help(help));
+    let mut diagnostic = diagnostic.field(field).help(help);
+    if field == "spec.host" {
+        diagnostic = diagnostic.lacks(suggestions::missing_host(host));
+    }
+    found.push(diagnostic);
 }

@@ -5,6 +5,7 @@ use voile_model::{Diagnostic, Labels};
 
 use crate::codes;
 use crate::subject::Subject;
+use crate::suggestions::missing_workloads;
 use crate::view::ClientView;
 
 /// Checks all services.
@@ -29,7 +30,8 @@ pub(crate) fn check(view: &ClientView<'_>, found: &mut Vec<Diagnostic>) {
                     message,
                 )
                 .field("spec.selector")
-                .help(help),
+                .help(help)
+                .lacks(missing_workloads(&service.key.namespace, selector)),
             );
         }
         target_ports(service, &behind, found);

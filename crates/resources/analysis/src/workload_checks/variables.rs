@@ -100,5 +100,10 @@ fn missing(
         message,
     );
     let found = found.help("add it, or set `optional: true`");
-    Some(Diagnostic { severity, ..found })
+    let lacks = there.is_none().then(|| format!("{kind} {name}").into());
+    Some(Diagnostic {
+        severity,
+        lacks,
+        ..found
+    })
 }

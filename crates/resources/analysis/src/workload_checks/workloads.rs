@@ -8,6 +8,7 @@ use voile_model::{Diagnostic, ResourceName};
 
 use crate::codes;
 use crate::subject::Subject;
+use crate::suggestions;
 
 /// Checks all workloads.
 pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
@@ -67,14 +68,19 @@ fn service_account(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnosti
             "{} runs as the service account {name}, which is not declared",
             subject.name
         );
-        let help = format!(
+        let add = format!(
             "add kind: ServiceAccount with name {} in namespace {}",
             name.name, name.namespace
         );
+        // A Pod runs as an account of its own namespace.
+        let own = mesh.service_accounts.keys();
+        let own = own.filter(|one| one.namespace == name.namespace);
+        let help = suggestions::for_name(&name, own, &add);
         found.push(
             Diagnostic::warning(codes::UNKNOWN_SERVICE_ACCOUNT, source, message)
                 .field("spec.serviceAccountName")
-                .help(help),
+                .help(help)
+                .lacks(format!("ServiceAccount {name}")),
         );
     }
 }

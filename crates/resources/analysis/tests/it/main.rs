@@ -1,5 +1,5 @@
 //! Golden tables for whole meshes: `golden/*.txt` hold a name, YAML that is valid resource by resource, and the exact
-//! problems of it as a whole. With `VOILE_BLESS=1` the answers are rewritten; read the difference before you commit it.
+//! problems of it as a whole; `folded/*.txt` the same as people see them. With `VOILE_BLESS=1` the answers are rewritten; read the difference before you commit it.
 
 mod agreement;
 
@@ -7,8 +7,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use voile_model::folding::fold;
 use voile_model::ignored::IgnoredRules;
-use voile_model::{SourceFile, check};
+use voile_model::{Diagnostic, SourceFile, check};
 
 const CASE: &str = "=== ";
 const ANSWER: &str = ">>>\n";
@@ -29,28 +30,41 @@ fn answer(yaml: &str) -> String {
     all.map(|diagnostic| format!("{diagnostic}\n")).collect()
 }
 
+/// The same as people see it: what follows from a cause is folded below it.
+fn folded(yaml: &str) -> String {
+    let files = [SourceFile::new("mesh.yaml", yaml)];
+    let (mesh, mut diagnostics) = check(&files, None);
+    diagnostics.extend(voile_analysis::analyze(&mesh, now()));
+    Diagnostic::sort(&mut diagnostics);
+    let all = fold(diagnostics, &files).into_iter();
+    all.map(|one| format!("{one}\n")).collect()
+}
+
 #[test]
 fn every_mesh_gives_exactly_its_problems() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
     let bless = std::env::var_os("VOILE_BLESS").is_some();
     let mut wrong = String::new();
     let mut cases = 0;
-    for table in std::fs::read_dir(folder).unwrap() {
-        let table = table.unwrap().path();
-        let text = std::fs::read_to_string(&table).unwrap();
-        let mut blessed = String::new();
-        for case in text.split(CASE).skip(1) {
-            let (name, rest) = case.split_once('\n').unwrap();
-            let (yaml, expected) = rest.split_once(ANSWER).unwrap();
-            let found = answer(yaml);
-            if found.trim() != expected.trim() {
-                writeln!(wrong, "--- {name}\nexpected:\n{expected}\nfound:\n{found}").unwrap();
+    type Answer = fn(&str) -> String;
+    for (kind, answer) in [("golden", answer as Answer), ("folded", folded)] {
+        for table in std::fs::read_dir(folder.join(kind)).unwrap() {
+            let table = table.unwrap().path();
+            let text = std::fs::read_to_string(&table).unwrap();
+            let mut blessed = String::new();
+            for case in text.split(CASE).skip(1) {
+                let (name, rest) = case.split_once('\n').unwrap();
+                let (yaml, expected) = rest.split_once(ANSWER).unwrap();
+                let found = answer(yaml);
+                if found.trim() != expected.trim() {
+                    writeln!(wrong, "--- {name}\nexpected:\n{expected}\nfound:\n{found}").unwrap();
+                }
+                write!(blessed, "{CASE}{name}\n{yaml}{ANSWER}{found}\n").unwrap();
+                cases += 1;
             }
-            write!(blessed, "{CASE}{name}\n{yaml}{ANSWER}{found}\n").unwrap();
-            cases += 1;
-        }
-        if bless {
-            std::fs::write(&table, blessed.trim_end().to_owned() + "\n").unwrap();
+            if bless {
+                std::fs::write(&table, blessed.trim_end().to_owned() + "\n").unwrap();
+            }
         }
     }
     assert!(cases >= 10, "the tables are missing");

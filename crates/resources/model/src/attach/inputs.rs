@@ -7,6 +7,7 @@ use crate::mesh::gateway_api::{Admission, ConditionReason, Reference, RefusedCon
 use crate::mesh::{Mesh, MeshService, ServiceOrigin};
 use crate::names::Namespace;
 use crate::source::Source;
+use crate::text::nearest_name;
 
 /// The mesh, with indexes for attachment.
 pub(super) struct AttachmentInputs<'m> {
@@ -29,6 +30,28 @@ impl<'m> AttachmentInputs<'m> {
     pub(super) fn service(&self, to: &Reference) -> Option<&'m Arc<MeshService>> {
         let key = (&to.name.namespace, &*to.name.name);
         self.services.get(&key).copied()
+    }
+
+    /// Refuses a reference to a Service that does not exist, and names the one that was probably meant.
+    pub(super) fn unknown_service(
+        &self,
+        reason: ConditionReason,
+        to: &Reference,
+        before: &str,
+    ) -> RefusedCondition {
+        let known = self.services.keys();
+        let known = known.map(|(namespace, name)| (namespace.as_str(), *name));
+        let meant = nearest_name((to.name.namespace.as_str(), &to.name.name), known);
+        let hint = meant.map(|(namespace, name)| format!("; did you mean `{namespace}/{name}`?"));
+        let hint = hint.unwrap_or_default();
+        let said = format!(
+            "{before} the Service {}, which does not exist{hint}",
+            to.name
+        );
+        RefusedCondition {
+            missing: Some(format!("Service {}", to.name).into()),
+            ..refusal(reason, &to.source, &to.field, said)
+        }
     }
 
     /// Returns true if a resource of namespace `own` admits resources of namespace `from`.
@@ -74,5 +97,6 @@ pub(super) fn refusal(
         source: source.clone(),
         field: field.into(),
         said,
+        missing: None,
     }
 }

@@ -11,6 +11,7 @@ use crate::mesh::gateway_api::{
 };
 use crate::mesh::{HttpRoute, LayerFourRoute, MeshService};
 use crate::names::{Hostname, Port};
+use crate::text::nearest_name;
 
 /// A route, and what became of it.
 pub(super) struct RouteAttachmentStatus<'m> {
@@ -98,12 +99,19 @@ fn attached<'m>(
             Some(place) => listeners(world, (place, &opened[place]), route, parent),
             None if is_of_another(world, parent) => return None,
             None => {
+                let known = opened.iter().map(|open| &open.gateway.name);
+                let known = known.map(|name| (name.namespace.as_str(), &*name.name));
+                let meant = nearest_name((to.name.namespace.as_str(), &to.name.name), known);
+                let hint = meant.filter(|_| &*to.kind == "Gateway");
+                let hint =
+                    hint.map(|(namespace, name)| format!("; did you mean `{namespace}/{name}`?"));
                 let said = format!(
-                    "{} {} attaches to the {} {}, which does not exist",
+                    "{} {} attaches to the {} {}, which does not exist{}",
                     route.kind.word(),
                     route.name,
                     to.kind,
-                    to.name
+                    to.name,
+                    hint.unwrap_or_default()
                 );
                 no(ConditionReason::NoMatchingParent, said)
             }
@@ -148,12 +156,9 @@ fn service<'m>(
         ))
     };
     let Some(service) = world.service(to) else {
-        return no(format!(
-            "{} {} attaches to the Service {}, which does not exist",
-            route.kind.word(),
-            route.name,
-            to.name
-        ));
+        let before = format!("{} {} attaches to", route.kind.word(), route.name);
+        let reason = ConditionReason::NoMatchingParent;
+        return Err(world.unknown_service(reason, to, &before));
     };
     if let Some(port) = parent.port
         && service.port(port).is_none()

@@ -163,11 +163,9 @@ fn backend(
         return Err(why);
     }
     let Some(service) = world.service(to) else {
-        let said = format!(
-            "{kind} {} routes to the Service {}, which does not exist",
-            route.name, to.name
-        );
-        return no(ConditionReason::BackendNotFound, said);
+        let before = format!("{kind} {} routes to", route.name);
+        let reason = ConditionReason::BackendNotFound;
+        return Err(world.unknown_service(reason, to, &before));
     };
     let Some(port) = *port else {
         let said = format!("the reference to {} has no `port`", service.key);

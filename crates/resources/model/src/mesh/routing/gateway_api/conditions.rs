@@ -102,6 +102,8 @@ pub struct RefusedCondition {
     pub field: Arc<str>,
     /// The refusal in a sentence.
     pub said: String,
+    /// The missing resource, `KIND NAMESPACE/NAME`, if one is.
+    pub missing: Option<Arc<str>>,
 }
 
 /// One of `conditions`.
