@@ -113,3 +113,20 @@ fn the_page_on_the_proxy_shows_its_help() {
     }
     assert_eq!(shown, help, "VOILE_BLESS=1 cargo test -p voile pages");
 }
+
+#[test]
+fn the_summary_of_the_site_has_every_page_of_docs_once() {
+    let docs = super::root().join("docs");
+    let summary = page("docs/SUMMARY.md");
+    let links = summary.split("](").skip(1);
+    let mut listed: Vec<&str> = links.filter_map(|link| link.split(')').next()).collect();
+    listed.sort_unstable();
+    let pages = super::files_of("md");
+    let pages = pages
+        .iter()
+        .filter_map(|page| page.strip_prefix(&docs).ok());
+    let pages = pages.map(|page| page.display().to_string());
+    let mut pages: Vec<String> = pages.filter(|page| page != "SUMMARY.md").collect();
+    pages.sort_unstable();
+    assert_eq!(listed, pages);
+}
