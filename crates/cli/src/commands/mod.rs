@@ -35,6 +35,7 @@ mod kubernetes;
 mod lab;
 mod runtime;
 mod serve;
+mod values;
 
 use std::process::ExitCode;
 

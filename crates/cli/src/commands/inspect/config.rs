@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::commands::inspect::explain::Output;
 use crate::commands::inspect::monitoring::{AllMonitoring, short, table, word};
+use crate::commands::values::Output;
 
 /// Show a connected proxy's resources, their versions, and the file and line of each document.
 ///

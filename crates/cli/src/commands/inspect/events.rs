@@ -35,7 +35,7 @@ pub(crate) struct EventsArgs {
     #[arg(long)]
     past: bool,
     /// Stop after this time, such as 30s.
-    #[arg(long = "for", value_name = "DURATION", value_parser = crate::commands::serve::proxy::duration)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = crate::commands::values::duration)]
     for_: Option<Duration>,
     /// As JSON, one object a line.
     #[arg(long)]

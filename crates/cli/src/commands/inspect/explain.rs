@@ -14,6 +14,7 @@ use voile_model::{Identity, Mesh, Namespace, Source};
 use crate::commands::inspect::named_workloads;
 use crate::commands::kubernetes::cluster::{ClusterArgs, ReadResources};
 use crate::commands::serve::up::Dataplane;
+use crate::commands::values::Output;
 
 /// The request.
 #[derive(Debug, clap::Args)]
@@ -77,12 +78,6 @@ pub(crate) struct DataPlanes {
     /// to connections instead of requests. Without this option labels decide, as for `voile up`
     #[arg(long, value_enum, value_name = "WHO")]
     dataplane: Option<Dataplane>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Output {
-    Text,
-    Json,
 }
 
 pub(crate) fn run(args: ExplainArgs) -> ExitCode {

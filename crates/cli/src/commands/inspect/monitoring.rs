@@ -115,6 +115,14 @@ impl AllMonitoring {
 }
 
 impl WatchedMesh {
+    /// The mesh of the `voile up` with this process number.
+    pub(crate) fn of_process(pid: u32) -> Self {
+        Self {
+            mesh: MeshArgs::of_process(pid),
+            cluster: ClusterArgs::default(),
+        }
+    }
+
     /// The pages of every proxy of the mesh.
     pub(crate) fn proxies(&self) -> Result<Vec<PageServer>, String> {
         let runtime = runtime()?;

@@ -28,6 +28,13 @@ pub(crate) struct FoundMesh {
 }
 
 impl MeshArgs {
+    /// The mesh of the `voile up` with this process number.
+    pub(crate) fn of_process(pid: u32) -> Self {
+        Self {
+            mesh: Some(pid.to_string()),
+        }
+    }
+
     /// The mesh that is meant; none if none is named and none runs.
     pub(crate) fn find(&self, runtime: &Arc<Runtime>) -> Result<Option<FoundMesh>, String> {
         let folder = self

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::commands::inspect::explain::Output;
 use crate::commands::inspect::monitoring::{AllMonitoring, short, table, word};
+use crate::commands::values::Output;
 
 /// Show for every connected proxy whether it is in sync, how late it is, and how long its certificate lasts.
 ///

@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use voile_analysis::explain::{self, Access, CallerAccess, CallerGroup};
 use voile_model::{Identity, Mesh, Namespace, Port};
 
-use crate::commands::inspect::explain::{DataPlanes, Output, mesh, namespace};
+use crate::commands::inspect::explain::{DataPlanes, mesh, namespace};
 use crate::commands::inspect::named_workloads;
 use crate::commands::kubernetes::cluster::ClusterArgs;
+use crate::commands::values::Output;
 
 /// The service.
 #[derive(Debug, clap::Args)]

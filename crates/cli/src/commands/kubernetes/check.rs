@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use voile_kubernetes::install::{Checks, InstallError, Release};
 
-use crate::commands::inspect::explain::Output;
 use crate::commands::kubernetes::install::{InstallationArgs, exit_code};
+use crate::commands::values::Output;
 
 /// Check a Kubernetes cluster, and the control plane in it if there is one.
 ///

@@ -16,7 +16,7 @@ const STDIN: &str = "-";
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// Address of a cluster.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct KubeconfigArgs {
     /// Kubeconfig of the cluster; without it that of the variable KUBECONFIG, `~/.kube/config`, or the pod's service account.
     #[arg(long, value_name = "FILE")]
@@ -49,7 +49,7 @@ impl KubeconfigArgs {
 }
 
 /// The cluster, for a command that can do without.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 #[command(
     mut_arg("kubeconfig", |arg| arg.requires("kubernetes")),
     mut_arg("context", |arg| arg.requires("kubernetes"))

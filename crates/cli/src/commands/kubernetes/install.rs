@@ -74,7 +74,7 @@ pub(crate) struct InstallArgs {
     wait: bool,
 
     /// The longest time to wait, such as 90s or 5m.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::commands::serve::proxy::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::commands::values::duration)]
     timeout: Duration,
 }
 

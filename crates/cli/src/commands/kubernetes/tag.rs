@@ -7,10 +7,10 @@ use voile_kubernetes::install::{
     InstallError, RevisionTag, TagChange, list_tags, remove_tag, set_tag,
 };
 
-use crate::commands::inspect::explain::Output;
 use crate::commands::inspect::monitoring::table;
 use crate::commands::kubernetes::install::{InstallationArgs, exit_code};
 use crate::commands::kubernetes::uninstall::ask;
+use crate::commands::values::Output;
 
 /// Set, list and remove tags: names such as `prod` that namespaces use instead of a revision.
 ///

@@ -9,8 +9,8 @@ use voile_kubernetes::install::{
     self, ApplyMode, InstallError, Remaining, Removal, Upgrade, Workload,
 };
 
-use crate::commands::inspect::explain::Output;
 use crate::commands::kubernetes::install::{InstallationArgs, ValueArgs, exit_code};
+use crate::commands::values::Output;
 
 /// Install a newer control plane with the values of the one that runs.
 ///
@@ -66,7 +66,7 @@ pub(crate) struct UpgradeArgs {
     output: Output,
 
     /// The longest time to wait for the control plane, and for each workload, such as 90s or 5m.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::commands::serve::proxy::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::commands::values::duration)]
     timeout: Duration,
 }
 

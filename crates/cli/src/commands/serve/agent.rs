@@ -71,10 +71,10 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     address: IpAddr,
     /// Certificate lifetime to request, such as 1h [default: the control plane decides].
-    #[arg(long, value_name = "DURATION", value_parser = crate::commands::serve::proxy::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = crate::commands::values::duration)]
     ttl: Option<Duration>,
     /// Time limit for the first certificate; the control plane may be starting too. 0s: no limit.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = crate::commands::serve::proxy::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = crate::commands::values::duration)]
     wait: Duration,
     /// Write the files once and exit.
     #[arg(long, conflicts_with = "command")]

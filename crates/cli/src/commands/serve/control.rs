@@ -296,7 +296,7 @@ impl KeyArgs {
 }
 
 fn connection_age(text: &str) -> Result<Duration, String> {
-    let age = crate::commands::serve::proxy::duration(text)?;
+    let age = crate::commands::values::duration(text)?;
     match age >= Duration::from_secs(1) {
         true => Ok(age),
         false => Err(format!("`{text}`: expected 1s or more")),
@@ -304,7 +304,7 @@ fn connection_age(text: &str) -> Result<Duration, String> {
 }
 
 fn workload_grace(text: &str) -> Result<Duration, String> {
-    let grace = crate::commands::serve::proxy::duration(text)?;
+    let grace = crate::commands::values::duration(text)?;
     match grace >= Duration::from_millis(100) {
         true => Ok(grace),
         false => Err(format!("`{text}`: expected 100ms or more")),
@@ -312,7 +312,7 @@ fn workload_grace(text: &str) -> Result<Duration, String> {
 }
 
 fn jwks_refresh(text: &str) -> Result<Duration, String> {
-    let refresh = crate::commands::serve::proxy::duration(text)?;
+    let refresh = crate::commands::values::duration(text)?;
     match refresh >= Duration::from_millis(100) {
         true => Ok(refresh),
         false => Err(format!("`{text}`: expected 100ms or more")),
@@ -320,7 +320,7 @@ fn jwks_refresh(text: &str) -> Result<Duration, String> {
 }
 
 fn certificate_ttl(text: &str) -> Result<Duration, String> {
-    let ttl = crate::commands::serve::proxy::duration(text)?;
+    let ttl = crate::commands::values::duration(text)?;
     match (voile_identity::MIN_TTL..=voile_identity::MAX_TTL).contains(&ttl) {
         true => Ok(ttl),
         false => Err(format!("`{text}`: expected 10s to 24h")),
@@ -328,7 +328,7 @@ fn certificate_ttl(text: &str) -> Result<Duration, String> {
 }
 
 fn root_overlap(text: &str) -> Result<Duration, String> {
-    let overlap = crate::commands::serve::proxy::duration(text)?;
+    let overlap = crate::commands::values::duration(text)?;
     match overlap <= voile_identity::MAX_TTL {
         true => Ok(overlap),
         false => Err(format!("`{text}`: expected 0s to 24h")),

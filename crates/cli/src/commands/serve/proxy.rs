@@ -13,6 +13,8 @@ use voile_transport::CaptureExemption;
 
 use super::control_plane::ControlPlaneArgs;
 
+use crate::commands::values::duration;
+
 /// Run the sidecar of one workload, a gateway, a waypoint, or a node proxy.
 ///
 /// It asks the control plane what to listen on, gets its certificate from there, and serves until SIGTERM or SIGINT:
@@ -454,10 +456,4 @@ fn service_idle(text: &str) -> Result<Duration, String> {
     let good = said.is_zero() || (1..=24 * 3600).contains(&said.as_secs());
     good.then_some(said)
         .ok_or_else(|| format!("`{text}`: expected 1s to 24h, or 0s"))
-}
-
-/// A duration as resources write it: 5s, 1m30s, 250ms.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    voile_model::parse_duration(text)
-        .ok_or_else(|| format!("`{text}`: expected a number with a unit, such as 5s"))
 }

@@ -1,5 +1,7 @@
 //! `voile up`: the folder's mesh on this machine, until Ctrl-C. The work is `voile-local`'s; here are words and signals.
 
+use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +10,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::commands::inspect::dashboard;
+use crate::commands::inspect::monitoring::WatchedMesh;
 
 /// Run the mesh that a folder describes, on this machine.
 ///
@@ -59,6 +64,16 @@ pub(crate) struct UpArgs {
     /// Do not show the live state.
     #[arg(long)]
     quiet: bool,
+
+    /// Show the mesh in a browser, too, as `voile dashboard` does: on this loopback address, port 0 takes a free one.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = dashboard::DEFAULT_ADDRESS
+    )]
+    web: Option<SocketAddr>,
 
     /// Egress of pods in namespaces: `none`, or `host`: TCP to every address that this machine reaches, except
     /// loopback, and its name server. This program opens the outgoing connections, so nothing is set up on the host.
@@ -170,7 +185,26 @@ fn start(args: UpArgs) -> Result<u8, Box<dyn std::error::Error>> {
         Isolation::Netns => voile_local::WantedIsolation::Namespaces,
         Isolation::Loopback => voile_local::WantedIsolation::Loopback,
     };
-    Ok(voile_local::start(options, wanted, signals)?)
+    let page = args.web.map(dashboard::bind).transpose();
+    let page = page.map_err(|error| format!("--web: {error}"))?;
+    if let Some(page) = &page {
+        eprintln!("voile up: dashboard {}", dashboard::url(page)?);
+    }
+    // By this number the commands find the mesh; in namespaces the runner is another process.
+    let pid = std::process::id();
+    // Threads come after the runner's namespaces, the listener before them.
+    let threads = || {
+        if let Some(page) = page {
+            let thread = std::thread::Builder::new().name("dashboard".to_owned());
+            let mesh = WatchedMesh::of_process(pid);
+            thread.spawn(move || {
+                let served = dashboard::serve_pages(page, mesh, std::future::pending());
+                served.inspect_err(|error| eprintln!("voile up: --web: {error}"))
+            })?;
+        }
+        signals()
+    };
+    Ok(voile_local::start(options, wanted, threads)?)
 }
 
 fn token_ttl(text: &str) -> Result<Duration, String> {
@@ -178,7 +212,7 @@ fn token_ttl(text: &str) -> Result<Duration, String> {
     const LEAST: u64 = 10;
     /// Longest life that the authority accepts, in seconds.
     const MOST: u64 = 24 * 3600;
-    let ttl = crate::commands::serve::proxy::duration(text)?;
+    let ttl = crate::commands::values::duration(text)?;
     match (LEAST..=MOST).contains(&ttl.as_secs()) {
         true => Ok(ttl),
         false => Err(format!("`{text}`: expected 10s to 24h")),
@@ -186,7 +220,7 @@ fn token_ttl(text: &str) -> Result<Duration, String> {
 }
 
 /// A message to stop for each SIGINT, SIGTERM or SIGHUP; SIGUSR2 asks for new sidecars.
-fn signals() -> std::io::Result<voile_local::SignalMessages> {
+fn signals() -> io::Result<voile_local::SignalMessages> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -11,6 +11,7 @@ use serde_json::Value;
 use voile_testkit::prerequisites::{Prerequisite, program};
 
 use crate::mesh::{get, wait_until};
+use crate::up::netns::{NOBODY, is_root, start_with};
 use crate::up::{Up, bookstore};
 
 /// Workloads of the bookstore, in the columns of the page.
@@ -130,6 +131,42 @@ fn the_page_has_calls_proxies_and_workloads_and_is_for_this_machine() {
     let pid = Pid::from_child(&dashboard.child);
     kill_process(pid, Signal::INT).expect("the signal is sent");
     assert!(dashboard.child.wait().expect("it ends").success());
+}
+
+/// The page that `voile up --web` says.
+fn shown_by(up: &Up) {
+    let mut address = None;
+    wait_until("the runner says where its page is", || {
+        let text = up.text("err");
+        let after = text.split_once("dashboard http://").map(|(_, after)| after);
+        let line = after.and_then(|after| after.split_once("/\n"));
+        address = line.and_then(|(line, _)| line.parse::<SocketAddr>().ok());
+        address.is_some()
+    });
+    let address = address.expect("an address");
+    wait_until("the calls are on the page", || {
+        let answer = get(address, "/data.json").expect("an answer");
+        let data: Value = serde_json::from_slice(&answer.body).expect("JSON");
+        let edges = data["edges"].as_array().map_or(&[][..], Vec::as_slice);
+        edges.iter().any(is_of_reviews)
+    });
+}
+
+#[test]
+fn the_page_comes_with_the_mesh() {
+    let mut up = Up::start(bookstore, &["--web=127.0.0.1:0"]);
+    up.ready();
+    shown_by(&up);
+}
+
+#[test]
+fn the_page_comes_with_a_mesh_in_namespaces_whoever_runs_it() {
+    for user in [None, Some(NOBODY).filter(|_| is_root())] {
+        let Some((up, _)) = start_with(bookstore, user, &["--web=127.0.0.1:0"]) else {
+            return;
+        };
+        shown_by(&up);
+    }
 }
 
 #[test]

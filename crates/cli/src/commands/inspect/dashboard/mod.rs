@@ -37,10 +37,12 @@ pub(crate) struct DashboardArgs {
     #[command(flatten)]
     watched: WatchedMesh,
     /// Address of the page: a loopback address, because everybody who reaches it may look. Port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15040")]
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
     listen: SocketAddr,
 }
 
+/// Address of the page if none is given.
+pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:15040";
 const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
 /// Shortest time between two readings.
@@ -60,25 +62,46 @@ pub(crate) fn run(args: DashboardArgs) -> ExitCode {
 
 fn serve(args: DashboardArgs) -> Result<(), String> {
     let DashboardArgs { watched, listen } = args;
-    if !listen.ip().is_loopback() {
-        return Err(format!(
-            "--listen {listen} is not a loopback address: everybody who reaches the page may look; cure: 127.0.0.1, and a tunnel"
-        ));
-    }
+    let listener = bind(listen)?;
     // An error now is one that the user sees.
     watched.control_planes()?;
+    println!("{}", url(&listener)?);
+    serve_pages(listener, watched, tokio::signal::ctrl_c())
+}
+
+/// Takes the address of the page.
+pub(crate) fn bind(listen: SocketAddr) -> Result<TcpListener, String> {
+    if !listen.ip().is_loopback() {
+        return Err(format!(
+            "{listen} is not a loopback address: everybody who reaches the page may look; cure: 127.0.0.1, and a tunnel"
+        ));
+    }
     let failed = |error: std::io::Error| format!("{listen}: {error}");
     let listener = TcpListener::bind(listen).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
+    Ok(listener)
+}
+
+/// The page's address, for a browser.
+pub(crate) fn url(listener: &TcpListener) -> Result<String, String> {
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
+    Ok(format!("http://{address}/"))
+}
+
+/// Serves the page until it is to stop.
+pub(crate) fn serve_pages(
+    listener: TcpListener,
+    watched: WatchedMesh,
+    stop: impl Future<Output = std::io::Result<()>>,
+) -> Result<(), String> {
     let latest = Arc::new(Latest::default());
     let readings = Arc::clone(&latest);
     let requests = LatestRequests::new(watched.clone());
     // It ends with the process.
     std::thread::spawn(move || read_while_asked(&watched, &readings));
+    let failed = |error: std::io::Error| error.to_string();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().map_err(failed)?;
-    println!("http://{address}/");
     let pages = tokio::task::LocalSet::new();
     runtime.block_on(pages.run_until(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
@@ -91,7 +114,7 @@ fn serve(args: DashboardArgs) -> Result<(), String> {
         });
         tokio::select! {
             () = server => Ok(()),
-            stopped = tokio::signal::ctrl_c() => stopped.map_err(failed),
+            stopped = stop => stopped.map_err(failed),
         }
     }))
 }

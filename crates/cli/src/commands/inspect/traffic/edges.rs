@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use voile_local::edges::{Edge, Edges};
 use voile_local::scrape::{ScrapedRates, TrafficCounters};
 
-use crate::commands::inspect::explain::Output;
 use crate::commands::inspect::monitoring::{PageServer, WatchedMesh, runtime, table, texts};
+use crate::commands::values::Output;
 
 /// Show who calls whom: rates, success, refusals, latency and mutual TLS of each pair of workloads.
 ///
@@ -56,7 +56,7 @@ struct ShownTraffic {
     #[arg(long, value_enum, default_value_t = SortedBy::Rate)]
     sort: SortedBy,
     /// Time between the two readings, such as 10s.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = crate::commands::serve::proxy::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = crate::commands::values::duration)]
     interval: Duration,
     /// Show all traffic since the proxies' start, as counts.
     #[arg(long, conflicts_with = "watch")]

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use crate::commands::inspect::explain::Output;
 use crate::commands::inspect::monitoring::{PageServer, WatchedMesh, word};
+use crate::commands::values::Output;
 
 /// Show requests and connections of the mesh as they end: who called what, the answer, the endpoint, and the policy that refused.
 ///
@@ -54,7 +54,7 @@ pub(crate) struct TapArgs {
     #[arg(long)]
     denied: bool,
     /// Stop after this time, such as 30s.
-    #[arg(long = "for", value_name = "DURATION", value_parser = crate::commands::serve::proxy::duration)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = crate::commands::values::duration)]
     for_: Option<Duration>,
     /// Stop after so many records.
     #[arg(long, value_name = "NUMBER")]

@@ -9,8 +9,8 @@ use voile_report::plots::Plot;
 use voile_report::record::Record;
 use voile_report::summarise::summarise;
 
-use crate::commands::inspect::explain::Output;
 use crate::commands::lab::bench::outcome::{Done, USAGE, failed, usage};
+use crate::commands::values::Output;
 
 /// Two records beside each other.
 #[derive(Debug, clap::Args)]

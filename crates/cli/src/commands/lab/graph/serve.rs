@@ -43,10 +43,10 @@ pub(super) struct GraphServeArgs {
     #[arg(long, value_name = "NAME")]
     replica: Option<String>,
     /// Time limit of a call.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = crate::commands::proxy::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = crate::commands::values::duration)]
     call_timeout: Duration,
     /// Time limit for requests in flight at shutdown.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::commands::proxy::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::commands::values::duration)]
     drain: Duration,
     /// Do not print the listen address.
     #[arg(long)]

@@ -1,0 +1,16 @@
+//! Values of options that several commands take.
+
+use std::time::Duration;
+
+/// A duration as resources write it: 5s, 1m30s, 250ms.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    voile_model::parse_duration(text)
+        .ok_or_else(|| format!("`{text}`: expected a number with a unit, such as 5s"))
+}
+
+/// Form of an answer, by `-o`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Output {
+    Text,
+    Json,
+}
