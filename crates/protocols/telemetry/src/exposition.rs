@@ -335,7 +335,8 @@ fn family(page: &mut String, family: &MetricFamily) {
     }
 }
 
-/// The same page in OpenMetrics' words: counters' families are named without `_total`, and the page says that it is whole.
+/// The same page in OpenMetrics' words: counters' families are named without `_total`, `untyped` is `unknown`, and the page says that
+/// it is whole.
 #[must_use]
 pub fn open_metrics(page: &str) -> String {
     let mut out = String::with_capacity(page.len() + 16);
@@ -345,6 +346,10 @@ pub fn open_metrics(page: &str) -> String {
         match head.and_then(|(word, rest)| Some((word, rest.split_once(' ')?))) {
             Some((word, (name, rest))) => {
                 let name = name.strip_suffix("_total").unwrap_or(name);
+                let rest = match (word, rest) {
+                    ("# TYPE ", "untyped") => "unknown",
+                    (_, rest) => rest,
+                };
                 let _ = writeln!(out, "{word}{name} {rest}");
             }
             None => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::exposition::MetricFamily;
 
 /// Counters of DNS queries.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy)]
 pub struct DnsFigures {
     /// Questions received.
     pub requests: u64,
@@ -40,8 +40,10 @@ impl DnsFigures {
                 "DNS queries that no resolver answered.",
                 self.upstream_failures as f64,
             ),
-            counter(
+            // A counter's name ends in `_total` in OpenMetrics; this is Istio's name.
+            MetricFamily::single(
                 "istio_dns_upstream_request_duration_seconds_sum",
+                "untyped",
                 "Time spent waiting for the resolver.",
                 self.upstream_time.as_secs_f64(),
             ),
@@ -108,5 +110,26 @@ impl OnDemandFigures {
                 ],
             },
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_ends_as_openmetrics_wants() {
+        let dns = DnsFigures::default().families();
+        let on_demand = OnDemandFigures::default().families();
+        for family in dns.iter().chain(&on_demand) {
+            let is_counter = family.kind == "counter";
+            assert_eq!(is_counter, family.name.ends_with("_total"), "{family:?}");
+        }
+        let page =
+            crate::open_metrics("# TYPE a untyped\na 1\n# TYPE b_total counter\nb_total 2\n");
+        assert_eq!(
+            page,
+            "# TYPE a unknown\na 1\n# TYPE b counter\nb_total 2\n# EOF\n"
+        );
     }
 }
