@@ -13,8 +13,8 @@ use crate::kubernetes::kit::{
     IMAGE, PATIENCE, VOILE, client, server_deployment, server_pod, service, tag_image,
     until_answered, until_ready, until_refused, voile, write_authority,
 };
-use crate::kubernetes::page_commands::End::Success;
-use crate::kubernetes::page_commands::Page;
+use crate::mesh::page_commands::End::Success;
+use crate::mesh::page_commands::Page;
 
 /// The image of the guide.
 const GUIDE_IMAGE: &str = "images.example.com/voile:v1";

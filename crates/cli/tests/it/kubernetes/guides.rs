@@ -5,8 +5,8 @@ use voile_testkit::cluster::Cluster;
 
 use crate::kubernetes::kit::{define_gateways, tag_image, voile};
 use crate::kubernetes::nothing_is_left;
-use crate::kubernetes::page_commands::End::{Eventually, Failure, NotHere, Success};
-use crate::kubernetes::page_commands::{End, Page};
+use crate::mesh::page_commands::End::{Eventually, Failure, NotHere, Success};
+use crate::mesh::page_commands::{End, Page};
 
 const IMAGE: &str = "images.example.com/voile:v1";
 /// Servers and callers that restart.

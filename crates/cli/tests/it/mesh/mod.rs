@@ -5,6 +5,7 @@ pub(crate) mod application;
 pub(crate) mod certificates;
 pub(crate) mod issuer;
 pub(crate) mod load;
+pub(crate) mod page_commands;
 mod process;
 pub(crate) mod resolver;
 mod wire;

@@ -71,8 +71,12 @@ fn links_lead_to_files_and_headings_that_exist() {
 /// Commands of tutorials and guides are run by a test.
 #[test]
 fn every_tutorial_and_guide_is_run_by_a_test() {
-    let sources = ["guides.rs", "beside_istio.rs"];
-    let folder = super::root().join("crates/cli/tests/it/kubernetes");
+    let sources = [
+        "kubernetes/guides.rs",
+        "kubernetes/beside_istio.rs",
+        "up/tutorial.rs",
+    ];
+    let folder = super::root().join("crates/cli/tests/it");
     let sources = sources.map(|name| std::fs::read_to_string(folder.join(name)).expect("a source"));
     for page in super::files_of("md") {
         let root = super::root();
@@ -86,7 +90,7 @@ fn every_tutorial_and_guide_is_run_by_a_test() {
         {
             continue;
         }
-        let opened = format!("Page::open(\"{}\"", page.display());
+        let opened = format!("(\"{}\"", page.display());
         assert!(
             sources.iter().any(|source| source.contains(&opened)),
             "{opened}"

@@ -11,6 +11,7 @@ pub(crate) mod netns;
 mod netns_traffic;
 mod probes;
 pub(crate) mod rollout;
+mod tutorial;
 
 use std::collections::BTreeMap;
 use std::io::Write;

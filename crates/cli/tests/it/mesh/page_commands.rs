@@ -1,9 +1,10 @@
-//! The commands of a page of `docs/tutorials` or `docs/guides`, run on a cluster as they stand and in their order. A test names each
-//! one with its result, so that a command which no test knows fails it.
+//! The commands of a page of `docs/tutorials` or `docs/guides`, run on a cluster or on this machine, as they stand and in their order. A
+//! test names each one with its result, so that a command which no test knows fails it.
 
 use std::collections::VecDeque;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use voile_testkit::cluster::{Cluster, kubectl, wait_for};
 
@@ -20,22 +21,33 @@ pub(crate) enum End {
     NotHere(&'static str),
 }
 
-/// A page, and the cluster on which its commands run.
+/// A page, and where its commands run.
 pub(crate) struct Page<'a> {
     name: &'static str,
-    cluster: &'a Cluster,
+    /// None is this machine.
+    cluster: Option<&'a Cluster>,
     folder: PathBuf,
     commands: VecDeque<String>,
 }
 
 impl<'a> Page<'a> {
-    /// Reads a page by its path from the repository's root.
+    /// Reads a page by its path from the repository's root. Its commands run where the page expects it: in the network of the
+    /// control plane.
     pub(crate) fn open(name: &'static str, cluster: &'a Cluster) -> Self {
+        let folder = cluster.folder().join("pages").join(name.replace('/', "-"));
+        Self::read(name, Some(cluster), folder)
+    }
+
+    /// Reads a page whose commands run on this machine, in this folder.
+    pub(crate) fn open_here(name: &'static str, folder: PathBuf) -> Self {
+        Self::read(name, None, folder)
+    }
+
+    fn read(name: &'static str, cluster: Option<&'a Cluster>, folder: PathBuf) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let root = root.canonicalize().expect("the root");
         let text = std::fs::read_to_string(root.join(name)).expect("the page");
         // Commands run in a folder of their own, because they write files.
-        let folder = cluster.folder().join("pages").join(name.replace('/', "-"));
         std::fs::create_dir_all(&folder).expect("a folder");
         for part in ["docs", "deploy", "examples"] {
             symlink(root.join(part), folder.join(part)).expect("a link");
@@ -91,20 +103,32 @@ impl<'a> Page<'a> {
         );
     }
 
-    /// Runs a command where the page expects it to be run: in the network of the control plane, with these programs on the path.
+    /// Runs a command with our programs on the path.
     fn execute(&self, command: &str) -> (bool, String) {
         let folder = |program: &Path| program.parent().expect("a folder").display().to_string();
-        let path = std::env::var("PATH").expect("a search path");
-        let programs = [folder(Path::new(VOILE)), folder(&kubectl()), path].join(":");
+        let mut programs = vec![folder(Path::new(VOILE))];
+        programs.extend(self.cluster.map(|_| folder(&kubectl())));
+        programs.push(std::env::var("PATH").expect("a search path"));
         // A release build takes half an hour; the bytes of the archive are not the subject here.
         let command = command.replace("target/release/voile", VOILE);
         let command = command.replace("--output voile.tar", "--level 1 --output voile.tar");
+        // Another test may have the usual port.
+        let command = command.replace("--web ", "--web=127.0.0.1:0 ");
         // A command that waits for ever fails.
         let limit = ["-k", "5", "120", "sh", "-c"];
-        let mut shell = self.cluster.control_plane_command("timeout");
+        let mut shell = match self.cluster {
+            Some(cluster) => cluster.control_plane_command("timeout"),
+            None => Command::new("timeout"),
+        };
+        if self.cluster.is_none() {
+            // Commands find the mesh of this page, and no other.
+            shell.env("TMPDIR", &self.folder);
+        }
         let shell = shell.args(limit).arg(format!("exec 2>&1\n{command}"));
-        let output = shell.current_dir(&self.folder).env("PATH", programs);
-        let output = output.output().expect("a shell");
+        let shell = shell
+            .current_dir(&self.folder)
+            .env("PATH", programs.join(":"));
+        let output = shell.output().expect("a shell");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         (output.status.success(), text)
     }
@@ -112,6 +136,15 @@ impl<'a> Page<'a> {
     /// A file that a command has written.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+}
+
+impl Drop for Page<'_> {
+    /// A page that failed half way leaves no mesh on this machine.
+    fn drop(&mut self) {
+        if self.cluster.is_none() {
+            self.execute("voile stop");
+        }
     }
 }
 
