@@ -105,7 +105,7 @@ pub(crate) fn path(mode: &str, tls: bool) -> String {
     }
 }
 
-/// How much more another contestant has of these figures, as a sentence of its own.
+/// How much more another contestant has of these figures.
 fn beside(cell: &Summary, figures: &[&str]) -> String {
     let found = PEERS.iter().find_map(|(name, word)| {
         let ratios = cell
@@ -117,7 +117,7 @@ fn beside(cell: &Summary, figures: &[&str]) -> String {
             (ours > 0.0).then(|| format!("{:.1}×", 1.0 / ours))
         });
         let times: Vec<String> = times.collect();
-        (!times.is_empty()).then(|| format!(" {word} has {} as much.", times.join(" and ")))
+        (!times.is_empty()).then(|| format!(" {word}: {} as much.", times.join(" and ")))
     });
     found.unwrap_or_default()
 }
@@ -128,14 +128,14 @@ fn added(cell: &Summary) -> Option<Tile> {
     let (title, [p50, p99], sentence) = if of("added_us.p50").is_some() {
         let names = ["added_us.p50", "added_us.p99"];
         let sentence = format!(
-            "Through {path}, requests take so much longer than without a proxy.{}",
+            "How much longer requests take through {path} than without a proxy.{}",
             beside(cell, &names)
         );
         ("Added latency", names, sentence)
     } else {
         let names = ["latency_us.p50", "latency_us.p99"];
         let sentence = format!(
-            "Through {path}, requests take so long; the path without a proxy was not measured.{}",
+            "How long requests take through {path}; the path without a proxy was not measured.{}",
             beside(cell, &names)
         );
         ("Latency", names, sentence)
@@ -162,7 +162,7 @@ fn cpu(cell: &Summary) -> Option<Tile> {
             title: "CPU per request",
             values: vec![(duration(us), "per proxy")],
             sentence: format!(
-                "Each {word} computes so long for a request.{at}{}",
+                "CPU time of each {word} for a request.{at}{}",
                 beside(cell, &[name.as_str()])
             ),
         })
@@ -183,7 +183,7 @@ fn memory(cell: &Summary) -> Option<Tile> {
             title: "Memory",
             values: vec![(bytes(held), "per proxy")],
             sentence: format!(
-                "Each {word} holds so much resident memory {when}.{}",
+                "Resident memory of each {word} {when}.{}",
                 beside(cell, &[name.as_str()])
             ),
         })

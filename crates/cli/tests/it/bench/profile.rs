@@ -76,7 +76,7 @@ fn each_hop_is_timed_and_weighed_and_its_processes_are_looked_into() {
     }
     let profile = &record["profiles"][0];
     assert_eq!(profile["cell"]["contestant"], "relay");
-    assert!(page.contains("<h2>Profile</h2>"));
+    assert!(page.contains("<summary>Profile</summary>"));
     let missing = missing(profile);
     if missing.contains("CAP_NET_RAW") {
         skip(Prerequisite::RawSockets, &missing);
