@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io::{self, Read};
 
-/// The largest head of an answer, in bytes: as much as servers commonly send.
+/// The largest head of an answer with the informational ones before it, in bytes: as much as servers commonly send.
 pub const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// Fields of a head that are read at most.
@@ -77,6 +77,8 @@ pub struct Answer {
     next: Part,
     /// Bytes that came and are not understood yet.
     bytes: Vec<u8>,
+    /// Bytes of all heads, the informational ones included.
+    head_bytes: usize,
     status: u16,
     fields: Vec<(String, String)>,
     body: Vec<u8>,
@@ -95,22 +97,22 @@ impl Answer {
                 _ => Err(AnswerError::CutBody),
             };
         }
-        self.bytes.extend_from_slice(bytes);
-        while let Some((used, next)) = self.step()? {
-            self.bytes.drain(..used);
+        let mut came = std::mem::take(&mut self.bytes);
+        came.extend_from_slice(bytes);
+        let mut at = 0;
+        while let Some((used, next)) = self.step(&came[at..])? {
+            at += used;
             self.next = next;
-            if next == Part::End {
-                return Ok(true);
-            }
         }
+        came.drain(..at);
+        self.bytes = came;
         Ok(self.next == Part::End)
     }
 
     /// Reads one part: bytes it took, and the part after it. None if more bytes are needed.
-    fn step(&mut self) -> Result<Option<(usize, Part)>, AnswerError> {
-        let bytes = &*self.bytes;
+    fn step(&mut self, bytes: &[u8]) -> Result<Option<(usize, Part)>, AnswerError> {
         Ok(match self.next {
-            Part::Head => return self.read_head(),
+            Part::Head => return self.read_head(bytes),
             Part::End => None,
             _ if bytes.is_empty() => None,
             Part::Length(left) => {
@@ -158,7 +160,7 @@ impl Answer {
         })
     }
 
-    fn read_head(&mut self) -> Result<Option<(usize, Part)>, AnswerError> {
+    fn read_head(&mut self, bytes: &[u8]) -> Result<Option<(usize, Part)>, AnswerError> {
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let mut head = httparse::Response::new(&mut fields);
         let mut lenient = httparse::ParserConfig::default();
@@ -166,13 +168,17 @@ impl Answer {
             .allow_obsolete_multiline_headers_in_responses(true)
             .allow_spaces_after_header_name_in_responses(true)
             .ignore_invalid_headers_in_responses(true);
-        let parsed = lenient.parse_response(&mut head, &self.bytes);
+        let parsed = lenient.parse_response(&mut head, bytes);
         let httparse::Status::Complete(used) = parsed.map_err(AnswerError::Head)? else {
-            return match self.bytes.len() > MAX_HEAD_BYTES {
+            return match self.head_bytes + bytes.len() > MAX_HEAD_BYTES {
                 true => Err(AnswerError::LargeHead),
                 false => Ok(None),
             };
         };
+        self.head_bytes += used;
+        if self.head_bytes > MAX_HEAD_BYTES {
+            return Err(AnswerError::LargeHead);
+        }
         self.status = head.code.unwrap_or_default();
         let text = |field: &httparse::Header<'_>| {
             let value = String::from_utf8_lossy(field.value);
@@ -302,6 +308,14 @@ mod tests {
                 (found, _) => panic!("{bytes:?}: {found:?}"),
             }
         }
+    }
+
+    #[test]
+    fn informational_heads_without_end_are_refused() {
+        let mut answer = Answer::default();
+        let pushed = (0..MAX_HEAD_BYTES).map(|_| answer.push(b"HTTP/1.1 103 Hints\r\n\r\n"));
+        let refused = pushed.into_iter().find_map(Result::err);
+        assert_eq!(refused, Some(AnswerError::LargeHead));
     }
 
     #[test]

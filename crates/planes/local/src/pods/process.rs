@@ -23,6 +23,8 @@ const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
 const SHOWN_LINES: usize = 3;
 /// Bytes at the end of a log that are read when a process died.
 const TAIL_BYTES: u64 = 16 * 1024;
+/// Characters of a first error that are shown.
+const ERROR_CHARS: usize = 240;
 
 /// The pause before a process is started for the `restart`-th time in a row (from 0).
 pub fn pause(restart: u32) -> Duration {
@@ -447,7 +449,12 @@ fn first_error(log: &Path, from: u64) -> Option<String> {
         WORDS.iter().any(|word| line.contains(word))
     };
     let found = lines.clone().find(names_error).or_else(|| lines.next());
-    found.map(str::to_owned)
+    // It stays on the screen: no command to the terminal, and no page of text.
+    let printable = |c: char| match c.is_control() {
+        true => char::REPLACEMENT_CHARACTER,
+        false => c,
+    };
+    found.map(|line| line.chars().take(ERROR_CHARS).map(printable).collect())
 }
 
 fn tail(log: &Path, count: usize) -> Vec<String> {
@@ -481,21 +488,26 @@ mod tests {
         assert_eq!(seconds, [0, 1, 2, 4, 32, 60, 60, 60]);
     }
 
+    /// A process that runs this and is started again.
+    fn shell(name: &str, script: &str, log: PathBuf) -> Process {
+        Process::new(Recipe {
+            name: name.to_owned(),
+            program: "/bin/sh".into(),
+            args: vec!["-c".to_owned(), script.to_owned()],
+            env: vec![],
+            folder: None,
+            log,
+            show: false,
+            place: None,
+            restart: Restart::Always,
+        })
+    }
+
     #[test]
     fn a_process_that_ends_is_reported_with_its_last_lines_and_started_again() {
         let log =
             std::env::temp_dir().join(format!("voile-process-test-{}.log", std::process::id()));
-        let mut process = Process::new(Recipe {
-            name: "app".to_owned(),
-            program: "/bin/sh".into(),
-            args: vec!["-c".to_owned(), "echo one; echo two >&2; exit 3".to_owned()],
-            env: vec![],
-            folder: None,
-            log: log.clone(),
-            show: false,
-            place: None,
-            restart: Restart::Always,
-        });
+        let mut process = shell("app", "echo one; echo two >&2; exit 3", log.clone());
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut said = Vec::new();
         while said.len() < 2 {
@@ -523,18 +535,8 @@ mod tests {
     fn a_process_that_ends_again_and_again_keeps_its_first_error() {
         let folder = tempfile::tempdir().expect("a folder");
         let lines = "starting; Error: no such table; at a; at b; at c; at d";
-        let script = lines.replace("; ", "\n");
-        let mut process = Process::new(Recipe {
-            name: "shop/web app".to_owned(),
-            program: "/bin/sh".into(),
-            args: vec!["-c".to_owned(), format!("echo '{script}'; exit 3")],
-            env: vec![],
-            folder: None,
-            log: folder.path().join("log"),
-            show: false,
-            place: None,
-            restart: Restart::Always,
-        });
+        let script = format!("echo '{}'; exit 3", lines.replace("; ", "\n"));
+        let mut process = shell("shop/web app", &script, folder.path().join("log"));
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut said = Vec::new();
         while said.len() < 2 {
