@@ -65,6 +65,8 @@ prerequisites! {
     Python "python" "install python3";
     PythonMail "python-mail" "install aiosmtpd for python3 (Debian: python3-aiosmtpd)";
     Browser "browser" "install chromium";
+    Prometheus "prometheus" "install prometheus, with promtool";
+    PrometheusPython "prometheus-python" "install prometheus_client for python3, or name a Python that has it by PROMETHEUS_PYTHON";
     Nginx "nginx" "install nginx";
     H2load "h2load" "install h2load (Debian: nghttp2-client)";
     Nghttp "nghttp" "install nghttp (Debian: nghttp2-client)";

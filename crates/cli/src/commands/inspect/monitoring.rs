@@ -123,6 +123,16 @@ impl WatchedMesh {
         }
     }
 
+    /// The mesh of `voile up`; a cluster is refused.
+    pub(crate) fn of_this_machine(&self) -> Result<FoundMesh, String> {
+        if self.cluster.kubernetes {
+            return Err(
+                "a Prometheus in the cluster reads the metrics of its pods itself".to_owned(),
+            );
+        }
+        self.mesh.need(&runtime()?)
+    }
+
     /// The pages of every proxy of the mesh.
     pub(crate) fn proxies(&self) -> Result<Vec<PageServer>, String> {
         let runtime = runtime()?;

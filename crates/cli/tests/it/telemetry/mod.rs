@@ -4,6 +4,7 @@
 mod calls;
 mod collectors;
 mod cost;
+mod prometheus;
 pub(crate) mod receiver;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -5,7 +5,7 @@ mod circles;
 mod files;
 mod layers;
 mod links;
-mod monitoring;
+pub(crate) mod monitoring;
 mod pages;
 mod records;
 mod words;

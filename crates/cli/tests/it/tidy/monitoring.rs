@@ -27,7 +27,7 @@ fn literals() -> (BTreeSet<String>, String) {
 }
 
 /// The expressions of a file of rules or of a dashboard.
-fn expressions(path: &Path) -> Vec<String> {
+pub(crate) fn expressions(path: &Path) -> Vec<String> {
     let text = read_to_string(path).expect("the file can be read");
     if path.extension().is_some_and(|ending| ending == "json") {
         let board: serde_json::Value = serde_json::from_str(&text).expect("JSON");

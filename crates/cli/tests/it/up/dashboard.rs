@@ -12,7 +12,7 @@ use voile_testkit::prerequisites::{Prerequisite, program};
 
 use crate::mesh::{get, wait_until};
 use crate::up::netns::{NOBODY, is_root, start_with};
-use crate::up::{Up, bookstore};
+use crate::up::{Up, bookstore, web};
 
 /// Workloads of the bookstore, in the columns of the page.
 const WORKLOADS: [&str; 6] = [
@@ -135,15 +135,7 @@ fn the_page_has_calls_proxies_and_workloads_and_is_for_this_machine() {
 
 /// The page that `voile up --web` says.
 fn shown_by(up: &Up) {
-    let mut address = None;
-    wait_until("the runner says where its page is", || {
-        let text = up.text("err");
-        let after = text.split_once("dashboard http://").map(|(_, after)| after);
-        let line = after.and_then(|after| after.split_once("/\n"));
-        address = line.and_then(|(line, _)| line.parse::<SocketAddr>().ok());
-        address.is_some()
-    });
-    let address = address.expect("an address");
+    let address = web(up);
     wait_until("the calls are on the page", || {
         let answer = get(address, "/data.json").expect("an answer");
         let data: Value = serde_json::from_slice(&answer.body).expect("JSON");

@@ -290,6 +290,19 @@ pub(crate) fn example(name: &str, folder: &Path) {
     }
 }
 
+/// The address of the page that `voile up --web` serves.
+pub(crate) fn web(up: &Up) -> SocketAddr {
+    let mut address = None;
+    wait_until("the runner says where its page is", || {
+        let text = up.text("err");
+        let after = text.split_once("dashboard http://").map(|(_, after)| after);
+        let line = after.and_then(|after| after.split_once("/\n"));
+        address = line.and_then(|(line, _)| line.parse().ok());
+        address.is_some()
+    });
+    address.expect("an address")
+}
+
 pub(crate) fn pair(folder: &Path) {
     std::fs::write(folder.join("pair.yaml"), PAIR).expect("written");
 }

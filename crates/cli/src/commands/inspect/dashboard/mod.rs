@@ -5,9 +5,11 @@
 //!                                                                  ├─ metrics of every proxy
 //!                                                                  └─ status of every control plane
 //!         ─ requests.json, every second ─────▶ the latest records ◀─ a thread that watches every proxy
+//! Prometheus ─ targets.json, metrics/… ─▶ metrics of a proxy or control plane
 //! ```
 
 mod requests;
+mod scrape;
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
@@ -29,6 +31,9 @@ use requests::LatestRequests;
 /// Serves a page on this machine until Ctrl-C, and prints its address. The mesh is that of `voile up` on this machine, or with
 /// `--kubernetes` that of a cluster. The figures are those of `voile edges`. Proxies and control planes are asked only while the page is
 /// open and visible; proxies record requests, as `voile tap` does, only while it shows them.
+///
+/// A Prometheus on this machine finds the proxies and control planes of `voile up` at /targets.json (http_sd_configs) and reads their
+/// metrics here.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit code: 0 after Ctrl-C, 2 if no mesh can be reached or the address is not free."
@@ -97,9 +102,11 @@ pub(crate) fn serve_pages(
     let latest = Arc::new(Latest::default());
     let readings = Arc::clone(&latest);
     let requests = LatestRequests::new(watched.clone());
+    let scraped = watched.clone();
     // It ends with the process.
     std::thread::spawn(move || read_while_asked(&watched, &readings));
     let failed = |error: std::io::Error| error.to_string();
+    let address = listener.local_addr().map_err(failed)?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().map_err(failed)?;
     let pages = tokio::task::LocalSet::new();
@@ -107,10 +114,17 @@ pub(crate) fn serve_pages(
         let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
         let server = serve_local(listener, move |question| {
             let page = match &*question.path {
-                "/requests.json" => requests.page(&question),
-                path => page(path, &latest),
+                "/requests.json" => Some(requests.page(&question)),
+                path if scrape::is_asked(path) => None,
+                path => Some(page(path, &latest)),
             };
-            async move { page }
+            let watched = scraped.clone();
+            async move {
+                match page {
+                    Some(page) => page,
+                    None => scrape::page(question, watched, address).await,
+                }
+            }
         });
         tokio::select! {
             () = server => Ok(()),
