@@ -114,6 +114,11 @@ async fn versions_before(
         let there = objects(client, kind, &release.namespace)
             .get_metadata_opt(name)
             .await;
+        if matches!(&there, Err(kube::Error::Api(status)) if status.code == 404) {
+            return Err(InstallError::Unavailable(format!(
+                "{what}: the cluster does not have this kind\ncure: install the program that defines it first, or leave out the value"
+            )));
+        }
         let there = there.map_err(|error| ClusterError::api(&what, &error))?;
         versions.push(
             there
@@ -182,8 +187,7 @@ async fn prune(
         let api = objects(client, kind, &release.namespace);
         let listed = match api.list_metadata(&selector).await {
             Ok(listed) => listed,
-            // The cluster does not have the kind.
-            Err(kube::Error::Api(status)) if status.code == 404 => continue,
+            Err(kube::Error::Api(status)) if kind.is_absent(status.code) => continue,
             Err(error) => return Err(ClusterError::api(kind.name(), &error).into()),
         };
         for object in listed {

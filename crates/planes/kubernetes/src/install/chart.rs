@@ -32,6 +32,7 @@ chart_files![
     "templates/mutatingwebhookconfiguration.yaml",
     "templates/validatingwebhookconfiguration.yaml",
     "templates/poddisruptionbudget.yaml",
+    "templates/podmonitors.yaml",
     "templates/role.yaml",
     "templates/service.yaml",
     "templates/serviceaccount.yaml",

@@ -34,13 +34,18 @@ const fn cluster(group: &'static str, kind: &'static str, plural: &'static str) 
 /// The kind of the definitions of kinds.
 pub(super) const DEFINITION: &str = "CustomResourceDefinition";
 
+/// The kind of the Prometheus operator. Only installations whose values want it need the kind and permissions for it.
+pub(super) const POD_MONITOR: &str = "PodMonitor";
+
 /// All of them in the order of their installation. Webhooks come last: without a control plane they stop pods.
-pub(super) const KINDS: [InstalledKind; 15] = [
+pub(super) const KINDS: [InstalledKind; 16] = [
     cluster(
         "apiextensions.k8s.io",
         DEFINITION,
         "customresourcedefinitions",
     ),
+    // Before all that changes the cluster: it may lack the kind.
+    namespaced("monitoring.coreos.com", POD_MONITOR, "podmonitors"),
     namespaced("", "ServiceAccount", "serviceaccounts"),
     cluster("rbac.authorization.k8s.io", "ClusterRole", "clusterroles"),
     cluster(
@@ -95,6 +100,11 @@ impl InstalledKind {
             kind: self.kind.to_owned(),
             plural: self.plural.to_owned(),
         }
+    }
+
+    /// Returns true if the API server answers a question for objects so because there can be none of ours.
+    pub(super) fn is_absent(&self, code: u16) -> bool {
+        matches!(code, 404 | 405) || code == 403 && self.kind == POD_MONITOR
     }
 
     /// `PLURAL.GROUP`, as in messages about permissions.

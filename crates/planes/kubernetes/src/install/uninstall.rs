@@ -98,9 +98,10 @@ pub(super) async fn remove_objects(
     let mut removed = 0;
     for kind in KINDS.iter().rev().filter(|kind| kind.kind != DEFINITION) {
         let api = objects(client, kind, namespace);
-        let listed = api.list_metadata(&selector).await;
-        let Some(listed) = or_gone(listed, &kind.name())? else {
-            continue;
+        let listed = match api.list_metadata(&selector).await {
+            Ok(listed) => listed,
+            Err(kube::Error::Api(status)) if kind.is_absent(status.code) => continue,
+            Err(error) => return Err(ClusterError::api(kind.name(), &error).into()),
         };
         for object in listed {
             remove(&api, &kind.name(), &object.name_any(), progress).await?;

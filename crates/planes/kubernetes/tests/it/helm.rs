@@ -9,7 +9,7 @@ use voile_kubernetes::install::{ClusterFacts, Release};
 use voile_testkit::prerequisites::{self, Prerequisite};
 
 /// Values files and assignments.
-const CASES: [(&str, &[&str]); 14] = [
+const CASES: [(&str, &[&str]); 16] = [
     ("", &[]),
     ("", &["revision=canary", "revisionTags={prod,default}"]),
     (
@@ -47,6 +47,14 @@ const CASES: [(&str, &[&str]); 14] = [
     (
         "revision: canary\nmeshConfig: {trustDomain: example.test}\nimagePullSecrets: [one]\nambient: {nodeSelector: {a: b}, dnsCapture: false}",
         &["ambient.enabled=true", "cni.enabled=false"],
+    ),
+    ("", &["monitoring.podMonitors.enabled=true"]),
+    (
+        "revision: canary\nrevisionTags: [prod]\nmonitoring: {podMonitors: {labels: {release: prometheus}, interval: 1m}}",
+        &[
+            "monitoring.podMonitors.enabled=true",
+            "ambient.enabled=true",
+        ],
     ),
     ("", &["pilot.cni.enabled=true"]),
     ("", &["pilot.cni.enabled=true", "cni.enabled=false"]),

@@ -103,6 +103,33 @@ async fn objects_of_others_are_not_changed() {
 }
 
 #[tokio::test]
+async fn pod_monitors_need_their_kind_and_go_with_their_value() {
+    const KIND: &str = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, \
+        metadata: {name: podmonitors.monitoring.coreos.com}, spec: {group: monitoring.coreos.com, scope: Namespaced, \
+        names: {kind: PodMonitor, listKind: PodMonitorList, plural: podmonitors, singular: podmonitor}, \
+        versions: [{name: v1, served: true, storage: true, \
+        schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}}";
+    let Some(stage) = Stage::start("").await else {
+        return;
+    };
+    let wanted = release(&["monitoring.podMonitors.enabled=true"]);
+    let error = stage.install(&wanted).await.unwrap_err().to_string();
+    let expected =
+        "podmonitors.monitoring.coreos.com/istiod: the cluster does not have this kind\ncure: ";
+    assert!(error.starts_with(expected), "{error}");
+    stage.server.apply(KIND).unwrap();
+    wait_for("the kind is served", Duration::from_secs(30), || {
+        stage.try_kubectl("get podmonitors -A", &[])
+    });
+    let monitor = "podmonitors.monitoring.coreos.com/voile-proxies";
+    let has = |lines: &[String], change: &str| lines.contains(&format!("{monitor} {change}"));
+    let lines = stage.install(&wanted).await.unwrap();
+    assert!(has(&lines, "created"), "{lines:#?}");
+    let lines = stage.install(&release(&[])).await.unwrap();
+    assert!(has(&lines, "removed"), "{lines:#?}");
+}
+
+#[tokio::test]
 async fn revisions_share_definitions_and_the_authority() {
     let Some(stage) = Stage::start("").await else {
         return;

@@ -9,7 +9,7 @@ use kube::{Client, ResourceExt as _};
 use super::{Checks, LIMIT};
 use crate::error::{ClusterError, explain};
 use crate::install::chart::{ClusterFacts, Release};
-use crate::install::kinds::{self, DEFINITION, KINDS};
+use crate::install::kinds::{self, DEFINITION, KINDS, POD_MONITOR};
 use crate::install::{Assignments, InstallError, is_ours, objects, owner};
 
 /// The oldest minor version of Kubernetes 1 that starts native sidecars without a feature gate.
@@ -92,7 +92,10 @@ pub(super) async fn permissions(
     const NAME: &str = "permissions";
     let mut missing = Vec::new();
     let mut asked = 0;
-    for kind in &KINDS {
+    let manifests = release.render(&ClusterFacts::default())?;
+    let has = |kind: &str| manifests.iter().any(|one| one.field("/kind") == kind);
+    let needed = KINDS.iter();
+    for kind in needed.filter(|kind| kind.kind != POD_MONITOR || has(POD_MONITOR)) {
         for verb in ["get", "list", "create", "patch"] {
             asked += 1;
             let resource = kind.resource();
