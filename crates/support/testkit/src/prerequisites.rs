@@ -88,6 +88,7 @@ prerequisites! {
     Helm "helm" "run `tests/peers/build`, and put its folder on the path or name the program by HELM";
     Nfpm "nfpm" "run `tests/peers/build` and put its folder on the path";
     Dpkg "dpkg" "use Debian or a system of its family";
+    Mdbook "mdbook" "run `cargo install mdbook`";
     CargoDeny "cargo-deny" "run `cargo install cargo-deny` (only .ci/dependencies needs it)";
 }
 

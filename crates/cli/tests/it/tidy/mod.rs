@@ -8,6 +8,7 @@ mod links;
 pub(crate) mod monitoring;
 mod pages;
 mod records;
+mod site;
 mod words;
 
 use std::path::{Path, PathBuf};
