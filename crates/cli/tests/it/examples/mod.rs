@@ -4,4 +4,5 @@ mod edges;
 mod egress;
 pub(crate) mod policies;
 mod sticky;
+mod tracing;
 pub(crate) mod traffic;
