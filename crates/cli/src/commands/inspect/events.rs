@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::commands::inspect::monitoring::{AllMonitoring, PageServer, short, word};
+use crate::commands::inspect::monitoring::{AllMonitoring, PageServer, ask_again, short, word};
 
 /// Follow events of control planes: changes published and when every proxy has them, proxies that connect, disconnect
 /// or refuse configuration, certificates issued.
@@ -86,9 +86,8 @@ fn follow(args: &EventsArgs) -> Result<(), String> {
     };
     let (tell, told) = sync_channel(MAX_WAITING);
     for (of, at) in each.into_iter().enumerate() {
-        let (tell, past) = (tell.clone(), args.past);
         // A thread that still waits for an answer at the end stops with the process.
-        std::thread::spawn(move || listen(of, &at, past, &tell));
+        listen(of, at, args.past, tell.clone());
     }
     drop(tell);
     let mut answers = first_words(&told, shown.addresses.len());
@@ -135,13 +134,13 @@ fn first_words(told: &Receiver<Answer>, all: usize) -> Vec<Answer> {
 }
 
 /// Asks one control plane for ever, until the receiver is gone.
-fn listen(of: usize, at: &PageServer, past: bool, tell: &SyncSender<Answer>) {
+fn listen(of: usize, at: PageServer, past: bool, tell: SyncSender<Answer>) {
     let mut place = EventCursor {
         after: past.then_some(0),
         began: None,
     };
     let mut wait = 0;
-    loop {
+    ask_again(tell, move || {
         let path = place.question(wait);
         let page = at.page(&path, Duration::from_secs(wait));
         let answer = page.and_then(|page| place.heard(&page));
@@ -150,18 +149,13 @@ fn listen(of: usize, at: &PageServer, past: bool, tell: &SyncSender<Answer>) {
             Ok(ProxyEvents { anew: true, .. }) | Err(_) => 0,
             Ok(_) => WAIT_SECONDS,
         };
-        let failed = answer.is_err();
-        if tell.send((of, answer)).is_err() {
-            return;
-        }
-        if failed {
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "one that is gone is not asked without a pause"
-            )]
-            std::thread::sleep(AGAIN);
-        }
-    }
+        let pause = if answer.is_err() {
+            AGAIN
+        } else {
+            Duration::ZERO
+        };
+        Some(((of, answer), pause))
+    });
 }
 
 /// Position in the events of one control plane.

@@ -104,11 +104,7 @@ pub(crate) fn mesh(
     served: DataPlanes,
 ) -> Result<(Mesh, String), String> {
     let read = ReadResources::read(paths, cluster)?;
-    let (mut mesh, problems) = voile_model::check(&read.files, None);
-    if served.dataplane == Some(Dataplane::Node) {
-        voile_local::serve_by_node(&mut mesh);
-    }
-    let errors = problems.iter().filter(|problem| problem.is_error()).count();
+    let (mesh, errors) = read.mesh(served.dataplane == Some(Dataplane::Node));
     if errors > 0 {
         let (mesh, options) = match cluster.kubernetes {
             true => ("cluster", " --kubernetes -A"),

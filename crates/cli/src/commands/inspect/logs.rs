@@ -106,6 +106,21 @@ fn processes(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
+/// The last lines of each process of a pod or workload, by its name.
+pub(crate) fn last_lines(
+    folder: &Path,
+    name: &str,
+    lines: usize,
+) -> io::Result<Vec<(String, String)>> {
+    let meant = processes(folder)?.into_iter();
+    let meant = meant.filter(|process| is_meant(process, name));
+    let logs = meant.map(|process| {
+        let log = Log::open(&folder.join(format!("{process}.log")), None, lines)?;
+        Ok((process, String::from_utf8_lossy(&log.rest).into_owned()))
+    });
+    logs.collect()
+}
+
 /// Whether a process, `NAMESPACE.POD.PART` or another name, is meant by a name that a person gives.
 fn is_meant(process: &str, name: &str) -> bool {
     let mut parts = process.splitn(2, '.');

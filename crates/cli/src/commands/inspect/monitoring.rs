@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -15,13 +16,16 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Runtime;
 use voile_kubernetes::pods::{self, PodPort, PodReference};
 use voile_kubernetes::{Client, ClusterError};
+use voile_model::Mesh;
 use voile_pages::Answer;
 
 use crate::commands::inspect::running_mesh::{FoundMesh, MeshArgs};
-use crate::commands::kubernetes::cluster::ClusterArgs;
+use crate::commands::kubernetes::cluster::{ClusterArgs, ReadResources};
 
 /// Beyond what a page may wait for by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// More than a control plane waits for a stream.
+const STREAM_WAIT: Duration = Duration::from_secs(5);
 /// Pages that are asked for at a time.
 const AT_ONCE: usize = 16;
 /// Where a control plane serves its pages by default.
@@ -133,6 +137,11 @@ impl WatchedMesh {
         self.mesh.need(&runtime()?)
     }
 
+    /// Whether it is that of a cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.cluster.kubernetes
+    }
+
     /// The pages of every proxy of the mesh.
     pub(crate) fn proxies(&self) -> Result<Vec<PageServer>, String> {
         let runtime = runtime()?;
@@ -160,6 +169,43 @@ impl WatchedMesh {
         let places = found.into_iter().map(PagePlace::Pod);
         let servers = places.map(|place| PageServer::new(place, &runtime));
         Ok((servers.collect(), None))
+    }
+
+    /// The resources of the mesh; a folder is read anew.
+    pub(crate) fn mesh(&self) -> Result<Mesh, String> {
+        let (mut paths, mut by_node) = (Vec::new(), false);
+        if let Some(found) = self.on_this_machine()? {
+            by_node = found.state["by_node"] == true;
+            paths.push(found.folder().to_owned());
+        }
+        let read = ReadResources::read(&paths, &self.cluster)?;
+        Ok(read.mesh(by_node).0)
+    }
+
+    /// The mesh of `voile up`; none if a cluster is meant.
+    pub(crate) fn on_this_machine(&self) -> Result<Option<FoundMesh>, String> {
+        match self.cluster.kubernetes {
+            true => self.mesh.refuse_for_cluster().map(|()| None),
+            false => self.mesh.need(&runtime()?).map(Some),
+        }
+    }
+
+    /// What a proxy holds, with the documents, by the first control plane that serves it.
+    pub(crate) fn held_by(&self, proxy: &str) -> Result<Vec<Value>, String> {
+        let (servers, _) = self.control_planes()?;
+        let path = format!("/debug/config?proxy={proxy}");
+        let mut last = format!("no control plane knows {proxy}");
+        for server in servers {
+            match server.page(&path, STREAM_WAIT) {
+                Ok(page) => {
+                    let proxies = page.as_array().into_iter().flatten();
+                    let held = proxies.flat_map(|one| one["resources"].as_array());
+                    return Ok(held.flatten().cloned().collect());
+                }
+                Err(reason) => last = reason,
+            }
+        }
+        Err(last)
     }
 
     fn of_cluster(
@@ -318,6 +364,25 @@ impl PageServer {
             }
         }
     }
+}
+
+/// Asks again and again on a thread of its own, with a pause after each answer: until there is none, or nobody takes it.
+pub(crate) fn ask_again<T: Send + 'static>(
+    tell: SyncSender<T>,
+    mut ask: impl FnMut() -> Option<(T, Duration)> + Send + 'static,
+) {
+    std::thread::spawn(move || {
+        while let Some((answer, pause)) = ask() {
+            if tell.send(answer).is_err() {
+                return;
+            }
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "who is asked again and again is not asked without a pause"
+            )]
+            std::thread::sleep(pause);
+        }
+    });
 }
 
 /// A page of each of these, several at a time, in their order.

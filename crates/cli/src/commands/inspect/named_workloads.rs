@@ -26,6 +26,14 @@ impl CalledService<'_> {
     }
 }
 
+/// Kinds whose name may be the workload of a metric.
+const METRICS_OWNERS: [PodOwner; 4] = [
+    PodOwner::Deployment,
+    PodOwner::StatefulSet,
+    PodOwner::DaemonSet,
+    PodOwner::Pod,
+];
+
 /// A Pod, or a controller of Pods.
 struct NamedWorkload<'a> {
     /// As in the answers of `explain`.
@@ -67,12 +75,7 @@ pub(crate) fn service_called<'a>(
     let first = named
         .first()
         .ok_or_else(|| format!("there is no workload `{text}`"))?;
-    let selects = |service: &&Arc<MeshService>| {
-        let selector = service.selector.as_ref().filter(|one| !one.is_empty());
-        service.key.namespace == *first.namespace
-            && selector.is_some_and(|selector| selector.selects(first.labels))
-    };
-    let mut services = mesh.services.values().filter(selects);
+    let mut services = services_that_select(mesh, first);
     let service = services
         .next()
         .ok_or_else(|| format!("no service selects `{text}`"))?;
@@ -85,6 +88,51 @@ pub(crate) fn service_called<'a>(
     Ok(CalledService {
         service,
         workloads: Some(named.iter().map(|one| one.name.clone()).collect()),
+    })
+}
+
+/// The services of a workload as the proxies' metrics name it, `NAMESPACE/NAME`, or of a host.
+pub(crate) fn services_of<'a>(mesh: &'a Mesh, name: &str) -> Vec<CalledService<'a>> {
+    let Some((namespace, workload)) = name.split_once('/') else {
+        let hosts = mesh.services.values();
+        let called = hosts.filter(|service| service.key.hostname.as_str() == name);
+        let called = called.map(|service| CalledService {
+            service,
+            workloads: None,
+        });
+        return called.collect();
+    };
+    // `voile up` numbers the pod of a Pod, too.
+    let unnumbered = workload.strip_suffix("-0").map(|name| (PodOwner::Pod, name));
+    let owners = METRICS_OWNERS.map(|owner| (owner, workload));
+    let mut named = owners.into_iter().chain(unnumbered).map(|(owner, name)| {
+        let reference = PodReference {
+            owner: Some(owner),
+            namespace: None,
+            name: name.to_owned(),
+        };
+        let namespace = Namespace::new(namespace);
+        namespace.map_or_else(Vec::new, |own| workloads(mesh, &reference, &own))
+    });
+    let Some(named) = named.find(|named| !named.is_empty()) else {
+        return Vec::new();
+    };
+    let called = services_that_select(mesh, &named[0]).map(|service| CalledService {
+        service,
+        workloads: Some(named.iter().map(|one| one.name.clone()).collect()),
+    });
+    called.collect()
+}
+
+fn services_that_select<'a>(
+    mesh: &'a Mesh,
+    workload: &NamedWorkload<'a>,
+) -> impl Iterator<Item = &'a Arc<MeshService>> {
+    let (namespace, labels) = (workload.namespace, workload.labels);
+    mesh.services.values().filter(move |service| {
+        let selector = service.selector.as_ref().filter(|one| !one.is_empty());
+        service.key.namespace == *namespace
+            && selector.is_some_and(|selector| selector.selects(labels))
     })
 }
 
@@ -129,7 +177,7 @@ pub(crate) fn identity_of(
 fn workloads<'a>(
     mesh: &'a Mesh,
     reference: &PodReference,
-    own: &'a Namespace,
+    own: &Namespace,
 ) -> Vec<NamedWorkload<'a>> {
     let namespace = reference.namespace.as_deref().unwrap_or(own.as_str());
     let owner = reference.owner.unwrap_or(PodOwner::Pod);

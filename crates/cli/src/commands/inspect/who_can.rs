@@ -93,8 +93,16 @@ fn cell(answer: &CallerAccess) -> String {
     }
 }
 
-/// Workloads with the same answers, below them each answer with its callers.
-fn text(rows: &[Access], mesh: &Mesh) -> String {
+/// Workloads and ports with the same answers.
+pub(crate) struct SharedAccess {
+    /// Each is `WORKLOAD, port PORT`.
+    pub(crate) places: Vec<String>,
+    /// Each answer with its callers, in groups.
+    pub(crate) answers: Vec<(String, Vec<String>)>,
+}
+
+/// Puts together what has the same answers.
+pub(crate) fn shared_access(rows: &[Access], mesh: &Mesh) -> Vec<SharedAccess> {
     type Answers<'a> = Vec<(String, Vec<&'a CallerGroup>)>;
     let mut of_port: Vec<((&str, Port), Answers<'_>)> = Vec::new();
     for row in rows {
@@ -119,12 +127,24 @@ fn text(rows: &[Access], mesh: &Mesh) -> String {
         }
     }
     let known = explain::identities(mesh);
+    let shared = alike.into_iter().map(|(places, answers)| SharedAccess {
+        places,
+        answers: answers
+            .into_iter()
+            .map(|(said, callers)| (said, grouped(&callers, &known)))
+            .collect(),
+    });
+    shared.collect()
+}
+
+/// Workloads with the same answers, below them each answer with its callers.
+fn text(rows: &[Access], mesh: &Mesh) -> String {
     let mut out = String::new();
-    for (places, answers) in alike {
+    for SharedAccess { places, answers } in shared_access(rows, mesh) {
         out += &format!("{}\n", places.join("\n"));
         for (said, callers) in answers {
             out += &format!("  {said}\n");
-            for line in grouped(&callers, &known) {
+            for line in callers {
                 out += &format!("    {line}\n");
             }
         }

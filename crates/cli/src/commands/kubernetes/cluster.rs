@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use voile_kubernetes::{
     Client, ClusterAddress, ClusterError, ClusterObjects, DEFAULT_REVISION, connect,
 };
-use voile_model::{SourceFile, files};
+use voile_model::{Mesh, SourceFile, files};
 
 use crate::commands::inspect::monitoring;
 use crate::commands::inspect::running_mesh::MeshArgs;
@@ -142,6 +142,18 @@ impl ReadResources {
             objects,
             namespace: client.default_namespace().to_owned(),
         })
+    }
+}
+
+impl ReadResources {
+    /// The mesh that they mean, and the number of errors. A node proxy may serve all of its pods.
+    pub(crate) fn mesh(&self, by_node: bool) -> (Mesh, usize) {
+        let (mut mesh, problems) = voile_model::check(&self.files, None);
+        if by_node {
+            voile_local::serve_by_node(&mut mesh);
+        }
+        let errors = problems.iter().filter(|problem| problem.is_error());
+        (mesh, errors.count())
     }
 }
 

@@ -198,7 +198,7 @@ fn start(args: UpArgs) -> Result<u8, Box<dyn std::error::Error>> {
             let thread = std::thread::Builder::new().name("dashboard".to_owned());
             let mesh = WatchedMesh::of_process(pid);
             thread.spawn(move || {
-                let served = dashboard::serve_pages(page, mesh, std::future::pending());
+                let served = dashboard::serve_pages(page, mesh, Vec::new(), std::future::pending());
                 served.inspect_err(|error| eprintln!("voile up: --web: {error}"))
             })?;
         }

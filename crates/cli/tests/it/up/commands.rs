@@ -271,7 +271,7 @@ fn another_users_mesh_neither_delays_nor_stands_in_for_roots_own() {
 }
 
 /// Nobody may call `web`.
-fn denied(folder: &Path) {
+pub(crate) fn denied(folder: &Path) {
     let policy = r#"---
 apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use serde_json::Value;
 use voile_testkit::prerequisites::{Prerequisite, program};
 
 use crate::mesh::{get, wait_until};
+use crate::up::commands::denied;
 use crate::up::netns::{NOBODY, is_root, start_with};
 use crate::up::{Up, bookstore, web};
 
@@ -35,9 +37,15 @@ struct Dashboard {
 
 impl Dashboard {
     fn start(up: &Up) -> Self {
+        Self::start_in(&up.temporary(), &[])
+    }
+
+    /// Of the meshes that run with a folder for temporary files.
+    fn start_in(temporary: &Path, arguments: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_voile"))
             .args(["dashboard", "--listen", "127.0.0.1:0"])
-            .env("TMPDIR", up.temporary())
+            .args(arguments)
+            .env("TMPDIR", temporary)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -133,6 +141,110 @@ fn the_page_has_calls_proxies_and_workloads_and_is_for_this_machine() {
     assert!(dashboard.child.wait().expect("it ends").success());
 }
 
+/// What is told of a workload on request.
+fn of_workload(dashboard: &Dashboard, part: &str, name: &str) -> (u16, String) {
+    let path = format!("/workload.json?part={part}&name={name}");
+    let answer = get(dashboard.address, &path).expect("an answer");
+    let text = String::from_utf8(answer.body.to_vec()).expect("text");
+    (answer.status, text)
+}
+
+#[test]
+fn a_workload_has_its_callers_documents_and_logs() {
+    let mut up = Up::start(denied, &[]);
+    up.ready();
+    let dashboard = Dashboard::start(&up);
+    let parsed = |(status, text): (u16, String)| -> Value {
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let (code, said) = up.command(&["who-can", "pair/web"]);
+    assert_eq!(code, Some(0), "{said}");
+    let callers = parsed(of_workload(&dashboard, "callers", "pair%2Fweb-0"));
+    let answers = &callers[0]["access"][0]["answers"];
+    for answer in answers.as_array().expect("answers") {
+        // The page says the same.
+        let access = answer["access"].as_str().expect("text");
+        assert!(said.contains(access), "{access}: {said}");
+    }
+    let documents = parsed(of_workload(&dashboard, "configuration", "pair/web-0"));
+    let receiving = documents["receiving"].as_array().expect("a list");
+    let mut policies = receiving.iter();
+    let policy = policies.find(|one| one["kind"] == "AuthorizationPolicy");
+    let policy = policy.expect("the policy");
+    let place = format!("{}:", up.file("pair.yaml").display());
+    assert_eq!(policy["name"], "pair/nobody");
+    assert!(
+        policy["place"]
+            .as_str()
+            .is_some_and(|at| at.starts_with(&place)),
+        "{policy}"
+    );
+    let logs = parsed(of_workload(&dashboard, "logs", "pair/web-0"));
+    let mut processes = logs.as_array().expect("a list").iter();
+    assert!(
+        processes.any(|log| log["process"] == "pair.web-0.sidecar"),
+        "{logs}"
+    );
+    let (status, said) = of_workload(&dashboard, "callers", "pair/nobody");
+    assert_eq!(
+        (status, &*said),
+        (404, "no service of the mesh selects pair/nobody")
+    );
+    let (status, said) = of_workload(&dashboard, "secrets", "pair/web-0");
+    assert_eq!(status, 404, "{said}");
+}
+
+#[test]
+fn requests_of_pods_that_come_later_are_recorded() {
+    let mut up = Up::start(bookstore, &[]);
+    up.ready();
+    let dashboard = Dashboard::start(&up);
+    dashboard.recorded();
+    let file = up.file("reviews.yaml");
+    let text = std::fs::read_to_string(&file).expect("read");
+    let more = text.replace("replicas: 2", "replicas: 3");
+    assert_ne!(text, more);
+    std::fs::write(&file, more).expect("written");
+    wait_until("a request of the third pod is recorded", || {
+        let answer = get(dashboard.address, REQUESTS).expect("an answer");
+        let page: Value = serde_json::from_slice(&answer.body).expect("JSON");
+        let mut records = page["records"].as_array().into_iter().flatten();
+        records.any(|record| record["proxy"] == "bookstore/reviews-2")
+    });
+}
+
+#[test]
+fn the_records_of_the_laboratory_are_listed_shown_and_compared() {
+    let records = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benchmarks/records");
+    let [first, second] =
+        ["speed-core", "speed-core-2"].map(|name| format!("{records}/2026-11-21-{name}"));
+    let nowhere = tempfile::tempdir().expect("a folder");
+    let dashboard = Dashboard::start_in(nowhere.path(), &["--records", records]);
+    let ask = |path: &str| {
+        let answer = get(dashboard.address, path).expect("an answer");
+        let text = String::from_utf8(answer.body.to_vec()).expect("text");
+        (answer.status, text)
+    };
+    let (_, list) = ask("/records.json");
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    let mut listed = list["records"].as_array().expect("records").iter();
+    assert!(listed.any(|one| one["name"] == *second && one["report"] == true));
+    let (status, page) = ask(&format!("/report.html?of={second}"));
+    let file = std::fs::read_to_string(format!("{second}/report.html")).expect("read");
+    assert!(status == 200 && page == file);
+    let (status, page) = ask(&format!("/comparison.html?first={first}&second={second}"));
+    assert_eq!(status, 200, "{page}");
+    assert!(page.contains("<h2>Ratios</h2>"), "{page}");
+    for path in [
+        "/report.html?of=/etc".to_owned(),
+        format!("/report.html?of={first}/../2026-11-21-speed-core-2"),
+        format!("/comparison.html?first={first}"),
+    ] {
+        assert_eq!(ask(&path).0, 404, "{path}");
+    }
+}
+
 /// The page that `voile up --web` says.
 fn shown_by(up: &Up) {
     let address = web(up);
@@ -174,7 +286,10 @@ fn a_browser_draws_every_workload_without_a_complaint() {
     let looking = dashboard.keep_looking();
     let home = tempfile::tempdir().expect("a folder");
     for (view, size) in [
-        ("graph:bookstore/books", "1280,900"),
+        (
+            "graph:bookstore/books:callers,configuration,logs",
+            "1280,900",
+        ),
         ("graph", "400,900"),
         ("calls", "1280,900"),
         ("requests", "1280,900"),
@@ -204,18 +319,25 @@ fn a_browser_draws_every_workload_without_a_complaint() {
         for workload in WORKLOADS {
             let drawn = match view.split(':').next() {
                 Some("graph") => format!("data-name=\"bookstore/{workload}\""),
-                Some("requests") if workload == "traffic" => "<table id=\"records\">".to_owned(),
-                Some("requests") => format!("<td class=\"word\">bookstore/{workload}-0</td>"),
-                Some("calls") => format!("<td class=\"word\">bookstore/{workload}</td>"),
-                _ => format!("<td class=\"word\">bookstore/{workload}-0</td>"),
+                Some("requests") if workload == "traffic" => "<table id=\"recorded\">".to_owned(),
+                Some("requests") => format!("<td class=\"word proxy\">bookstore/{workload}-0</td>"),
+                Some("calls") => format!("<td class=\"word\">bookstore/<wbr>{workload}</td>"),
+                _ => format!("<td class=\"word\">bookstore/<wbr>{workload}-0</td>"),
             };
             assert!(dom.contains(&drawn), "{view}: {drawn}: {dom}");
         }
         if view.contains(':') {
-            assert!(
-                dom.contains("sa/books</dd>"),
-                "the identity of the chosen one: {dom}"
-            );
+            for part in [
+                "sa/books</dd>",
+                "<p class=\"dim\">Deployment bookstore/books, port 9080</p><h4>everything</h4>",
+                "every identity of the mesh (6)",
+                "For what it receives",
+                "PeerAuthentication bookstore/default",
+                "/security.yaml:",
+                "<h3>bookstore.books-0.app</h3><pre ",
+            ] {
+                assert!(dom.contains(part), "{part}: {dom}");
+            }
         }
     }
     drop(looking);

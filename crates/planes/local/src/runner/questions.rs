@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
 
-use super::Runner;
+use super::{Dataplane, Runner};
 use crate::application::ADMIN_PORT;
 use crate::control_socket::{ControlSocket, PageAddress, RunQuestion};
 use crate::node;
@@ -53,6 +53,7 @@ impl Runner {
             "waiting_for": self.waiting_for,
             "uptime_seconds": view.uptime.as_secs(),
             "isolation": if self.ground.network().is_some() { "netns" } else { "loopback" },
+            "by_node": self.options.dataplane == Dataplane::Node,
             "control_planes": self.controls.len(),
             "services": view.services,
             "published": published.collect::<Vec<_>>(),

@@ -6,27 +6,34 @@
 //!                                                                  └─ status of every control plane
 //!         ─ requests.json, every second ─────▶ the latest records ◀─ a thread that watches every proxy
 //! Prometheus ─ targets.json, metrics/… ─▶ metrics of a proxy or control plane
+//!         ─ workload.json, when a part is opened ─▶ an answer about one workload
 //! ```
 
+mod records;
 mod requests;
 mod scrape;
+mod workload;
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use http::StatusCode;
 use serde_json::{Value, json};
 use voile_local::edges::Edges;
 use voile_telemetry::admin::{PageResponse, serve_local};
 
 use crate::commands::inspect::monitoring::{WatchedMesh, texts, word};
 use crate::commands::inspect::traffic::edges::edge_objects;
+use records::LabRecords;
 use requests::LatestRequests;
+use workload::WorkloadAnswers;
 
 /// Show the mesh in a browser: who calls whom, with rates, errors, refusals, latencies and mutual TLS; proxies; problems; requests as
-/// they end.
+/// they end; of a workload who can call it, its configuration and its logs.
 ///
 /// Serves a page on this machine until Ctrl-C, and prints its address. The mesh is that of `voile up` on this machine, or with
 /// `--kubernetes` that of a cluster. The figures are those of `voile edges`. Proxies and control planes are asked only while the page is
@@ -44,6 +51,10 @@ pub(crate) struct DashboardArgs {
     /// Address of the page: a loopback address, because everybody who reaches it may look. Port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
     listen: SocketAddr,
+    /// Folder with records of `voile bench`, for the page's list of them; repeat the option for several. Without it `voile-results`.
+    /// With it a mesh need not run.
+    #[arg(long, value_name = "DIR")]
+    records: Vec<PathBuf>,
 }
 
 /// Address of the page if none is given.
@@ -66,12 +77,18 @@ pub(crate) fn run(args: DashboardArgs) -> ExitCode {
 }
 
 fn serve(args: DashboardArgs) -> Result<(), String> {
-    let DashboardArgs { watched, listen } = args;
-    let listener = bind(listen)?;
+    let listener = bind(args.listen)?;
     // An error now is one that the user sees.
-    watched.control_planes()?;
+    if args.records.is_empty() {
+        args.watched.control_planes()?;
+    }
     println!("{}", url(&listener)?);
-    serve_pages(listener, watched, tokio::signal::ctrl_c())
+    serve_pages(
+        listener,
+        args.watched,
+        args.records,
+        tokio::signal::ctrl_c(),
+    )
 }
 
 /// Takes the address of the page.
@@ -97,12 +114,15 @@ pub(crate) fn url(listener: &TcpListener) -> Result<String, String> {
 pub(crate) fn serve_pages(
     listener: TcpListener,
     watched: WatchedMesh,
+    records: Vec<PathBuf>,
     stop: impl Future<Output = std::io::Result<()>>,
 ) -> Result<(), String> {
     let latest = Arc::new(Latest::default());
     let readings = Arc::clone(&latest);
     let requests = LatestRequests::new(watched.clone());
     let scraped = watched.clone();
+    let workloads = Arc::new(WorkloadAnswers::new(watched.clone()));
+    let records = Arc::new(LabRecords::new(records));
     // It ends with the process.
     std::thread::spawn(move || read_while_asked(&watched, &readings));
     let failed = |error: std::io::Error| error.to_string();
@@ -113,16 +133,20 @@ pub(crate) fn serve_pages(
     runtime.block_on(pages.run_until(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
         let server = serve_local(listener, move |question| {
-            let page = match &*question.path {
-                "/requests.json" => Some(requests.page(&question)),
-                path if scrape::is_asked(path) => None,
-                path => Some(page(path, &latest)),
-            };
+            let (latest, requests) = (Arc::clone(&latest), Arc::clone(&requests));
+            let (workloads, records) = (Arc::clone(&workloads), Arc::clone(&records));
             let watched = scraped.clone();
             async move {
-                match page {
-                    Some(page) => page,
-                    None => scrape::page(question, watched, address).await,
+                match &*question.path {
+                    "/requests.json" => requests.page(&question),
+                    "/workload.json" => without_haste(move || workloads.page(&question)).await,
+                    "/records.json" | "/report.html" | "/comparison.html" => {
+                        without_haste(move || records.page(&question)).await
+                    }
+                    path if scrape::is_asked(path) => {
+                        scrape::page(question, watched, address).await
+                    }
+                    path => page(path, &latest),
                 }
             }
         });
@@ -133,16 +157,30 @@ pub(crate) fn serve_pages(
     }))
 }
 
+/// An answer that waits for others, on a thread of its own.
+async fn without_haste(answer: impl FnOnce() -> PageResponse + Send + 'static) -> PageResponse {
+    let answered = tokio::task::spawn_blocking(answer).await;
+    answered.unwrap_or_else(|error| {
+        PageResponse::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+    })
+}
+
 fn page(path: &str, latest: &Latest) -> PageResponse {
-    let page = |content_type, body: &str| PageResponse {
-        content_type,
-        ..PageResponse::json(body.to_owned())
-    };
     match path {
-        "/" => page("text/html; charset=utf-8", PAGE),
-        "/page.js" => page("text/javascript; charset=utf-8", SCRIPT),
+        "/" => html(PAGE),
+        "/page.js" => PageResponse {
+            content_type: "text/javascript; charset=utf-8",
+            ..html(SCRIPT)
+        },
         "/data.json" => PageResponse::json(latest.ask()),
         path => PageResponse::not_found(path),
+    }
+}
+
+fn html(body: &str) -> PageResponse {
+    PageResponse {
+        content_type: "text/html; charset=utf-8",
+        ..PageResponse::json(body.to_owned())
     }
 }
 

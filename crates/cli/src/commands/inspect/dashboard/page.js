@@ -9,11 +9,13 @@ const NODE = { width: 168, height: 44, across: 260, down: 62, free: 22, margin: 
 
 const MOST_RECORDS = 200; // Of requests that are shown.
 
-const VIEWS = ["graph", "calls", "requests", "proxies"];
+const VIEWS = ["graph", "calls", "requests", "proxies", "records"];
+// Of the chosen workload, asked for when they are opened.
+const PARTS = [["callers", "Who can call this"], ["configuration", "Configuration"], ["logs", "Logs"]];
 
 const element = (id) => document.getElementById(id);
-const state = { data: null, view: "graph", chosen: null, shown: null, sort: "requests", history: new Map(), unfolded: new Set(),
-  requests: { show: "all", paused: false, after: 0, records: [], missed: 0, problem: null } };
+const state = { data: null, view: "graph", chosen: null, shown: null, open: new Set(), sort: "requests", history: new Map(), unfolded: new Set(),
+  requests: { show: "all", paused: false, after: 0, records: [], missed: 0, problem: null }, records: make("p", { class: "empty" }, "reading the records …") };
 
 function make(name, attributes = {}, ...children) {
   const svg = ["svg", "g", "rect", "path", "text", "title", "defs", "marker"].includes(name);
@@ -35,6 +37,12 @@ function bytes(value) {
   let at = 0;
   while (value >= 1000 && at < units.length - 1) { value /= 1000; at += 1; }
   return `${value < 10 && at > 0 ? value.toFixed(1) : value.toFixed(0)} ${units[at]}`;
+}
+// A name that may be broken after its namespace.
+function breakable(name) {
+  const parts = document.createDocumentFragment();
+  parts.append(...name.split(/(?<=\/)/).flatMap((part, at) => (at ? [make("wbr"), part] : [part])));
+  return parts;
 }
 const refused = (edge) => edge.denied + edge.limited;
 const level = (edge) => (edge.errors > 0 ? "bad" : refused(edge) > 0 ? "warn" : "");
@@ -251,12 +259,12 @@ function drawNode({ name, x, y }, edges, workload, fold, chosen) {
     make("text", { class: "dim", x: 10, y: 35 }, cut(below, 27)), make("title", {}, name));
 }
 
-// A table whose heads sort it. Columns: [head, key of the row, text, class, mark of a row].
+// A table whose heads sort it. Columns: [head, key of the row, text, class, mark of a row]. A narrow screen leaves out those of class "wide".
 function table(rows, heads) {
   const [, key] = heads.find(([, key]) => key === state.sort) || heads[0];
   const value = (row) => row[key] ?? -1;
   const sorted = [...rows].sort((one, other) => (typeof value(one) === "string" ? value(one).localeCompare(value(other)) : value(other) - value(one)));
-  const head = (title, key, kind) => make("th", { class: kind === "word" ? "word" : null, scope: "col" },
+  const head = (title, key, kind) => make("th", { class: kind || null, scope: "col" },
     make("button", { "data-sorted": key === state.sort ? "" : null, onclick: () => { state.sort = key; draw(); } }, title));
   const cell = (row, [, key, text, kind, mark]) => make("td", { class: [kind, mark && mark(row)].filter(Boolean).join(" ") || null }, text ? text(row[key], row) : String(row[key] ?? "–"));
   return make("table", {}, make("thead", {}, make("tr", {}, ...heads.map(([title, key, , kind]) => head(title, key, kind)))),
@@ -269,11 +277,11 @@ function drawCalls(data, edges = data.edges) {
   const perSecond = (value) => rate(value / data.seconds);
   if (!edges.length) return make("p", { class: "empty" }, "No calls.");
   return table(edges, [
-    ["From", "source", null, "word"], ["To", "destination", null, "word"], ["Protocol", "protocols", (all) => all.join(", "), "word"],
-    ["Req/s", "requests", perSecond], ["Success", "success", share], ["Err/s", "errors", perSecond, null, marked("errors", "bad")],
-    ["Denied/s", "denied", perSecond, null, marked("denied", "warn")], ["Limited/s", "limited", perSecond, null, marked("limited", "warn")],
-    ["p50 ms", "p50_ms", milliseconds], ["p99 ms", "p99_ms", milliseconds], ["mTLS", "mutual_tls", share],
-    ["To server", "bytes_to_server", (value) => `${bytes(value / data.seconds)}/s`], ["To client", "bytes_to_client", (value) => `${bytes(value / data.seconds)}/s`],
+    ["From", "source", breakable, "word"], ["To", "destination", breakable, "word"], ["Protocol", "protocols", (all) => all.join(", "), "word wide"],
+    ["Req/s", "requests", perSecond], ["Success", "success", share, "wide"], ["Err/s", "errors", perSecond, null, marked("errors", "bad")],
+    ["Denied/s", "denied", perSecond, null, marked("denied", "warn")], ["Limited/s", "limited", perSecond, "wide", marked("limited", "warn")],
+    ["p50 ms", "p50_ms", milliseconds, "wide"], ["p99 ms", "p99_ms", milliseconds], ["mTLS", "mutual_tls", share, "wide"],
+    ["To server", "bytes_to_server", (value) => `${bytes(value / data.seconds)}/s`, "wide"], ["To client", "bytes_to_client", (value) => `${bytes(value / data.seconds)}/s`, "wide"],
   ]);
 }
 
@@ -286,7 +294,7 @@ function lasting(seconds) {
 function drawProxies(data) {
   if (!data.proxies.length) return make("p", { class: "empty" }, "No proxy is connected.");
   return table(data.proxies, [
-    ["Proxy", "name", null, "word"], ["Identity", "identity", null, "word"],
+    ["Proxy", "name", breakable, "word"], ["Identity", "identity", null, "word wide"],
     ["In sync", "synced", (synced) => (synced ? "yes" : "no"), null, (row) => (row.synced ? "good" : "bad")],
     ["Refuses", "refuses", (refuses) => refuses || "–", "word", (row) => (row.refuses ? "bad" : "")],
     ["Certificate", "certificate_seconds", lasting, null, (row) => (row.certificate_seconds !== null && row.certificate_seconds <= 0 ? "bad" : "")],
@@ -309,20 +317,50 @@ function drawRequests() {
   const service = (cluster) => { const parts = (cluster || "").split("|"); return parts.length === 4 ? `${parts[3].split(".svc.")[0]}:${parts[1]}` : null; };
   const why = (record) => ["flags", "details", "termination", "upstream_failure", "downstream_failure", "policy_document"]
     .map((field) => record[field]).filter((text) => text && text !== "via_upstream").join(" · ");
+  // A narrow screen has the cells of a request below each other, where their second class places them.
   const row = (record) => {
     const out = record.side === "outbound";
     const kind = record.status >= 500 || record.status === 0 || record.upstream_failure ? "bad" : /denied|rate_limited/.test(why(record)) ? "warn" : "";
-    const cells = [[record.time.slice(11, 23), "word"], [record.proxy, "word"], [out ? "out" : "in", "word"],
-      [record.method ? `${record.method} ${record.authority || ""}${record.path || ""}` : `TCP ${record.server_name || record.destination}`, "word"],
-      [record.status === undefined ? "–" : record.status === 0 ? "none" : `${record.status}${record.grpc_status ? ` / ${record.grpc_status}` : ""}`, kind],
-      [milliseconds(record.duration_ms)], [(out ? service(record.cluster) : account(record.from)) || record.client, "word"], [record.endpoint || "–", "word"],
-      [`${record.attempts > 1 ? `${record.attempts} attempts · ` : ""}${why(record)}`, "word"]];
-    return make("tr", {}, ...cells.map(([text, of]) => make("td", { class: of || null }, String(text))));
+    const cells = [[record.time.slice(11, 23), "word time"], [record.proxy, "word proxy"], [out ? "out" : "in", `word side ${out ? "out" : "in"}`],
+      [record.method ? `${record.method} ${record.authority || ""}${record.path || ""}` : `TCP ${record.server_name || record.destination}`, "word what"],
+      [record.status === undefined ? "–" : record.status === 0 ? "none" : `${record.status}${record.grpc_status ? ` / ${record.grpc_status}` : ""}`, `status ${kind}`],
+      [milliseconds(record.duration_ms), "took"], [(out ? service(record.cluster) : account(record.from)) || record.client, "word other"], [record.endpoint || "–", "word endpoint"],
+      [`${record.attempts > 1 ? `${record.attempts} attempts · ` : ""}${why(record)}`, "word why"]];
+    return make("tr", {}, ...cells.map(([text, of]) => make("td", { class: of.trim() }, String(text))));
   };
-  const heads = [["Time (UTC)", "word"], ["Proxy", "word"], ["", "word"], ["Request", "word"], ["Status"], ["ms"], ["To / from", "word"], ["Endpoint", "word"], ["Why", "word"]];
-  return make("div", {}, bar, problem, make("table", { id: "records" },
+  const heads = [["Time (UTC)", "word"], ["Proxy", "word"], ["", "word"], ["Request", "word"], ["Status"], ["ms"], ["To / from", "word"], ["Endpoint", "word endpoint"], ["Why", "word"]];
+  return make("div", {}, bar, problem, make("table", { id: "recorded" },
     make("thead", {}, make("tr", {}, ...heads.map(([text, of]) => make("th", { class: of || null }, text)))),
     make("tbody", {}, ...requests.records.map(row))));
+}
+
+// The records of the laboratory are read when their view is chosen.
+async function askRecords() {
+  try {
+    const answer = await fetch("records.json");
+    if (!answer.ok) throw new Error(await answer.text());
+    state.records = drawRecords(await answer.json());
+  } catch (error) {
+    state.records = make("p", { class: "empty" }, error.message);
+  }
+  if (state.view === "records") draw();
+}
+
+function drawRecords({ folders, records }) {
+  if (!records.length) return make("p", { class: "empty" }, `No record in ${folders.join(", ")}. voile bench quick makes one; --records names other folders.`);
+  const link = (path, text) => make("a", { href: path, target: "_blank" }, text);
+  const chosen = {};
+  const compare = make("span", {}, "Choose two records to compare them.");
+  const choice = (which, { name }) => make("input", { type: "radio", name: which, "aria-label": `${which}: ${name}`, onchange: () => {
+    chosen[which] = name;
+    const { first, second } = chosen;
+    if (first && second) compare.replaceChildren(link(`comparison.html?first=${encodeURIComponent(first)}&second=${encodeURIComponent(second)}`, `Compare ${first} with ${second}`));
+  } });
+  const row = (record) => make("tr", {}, make("td", { class: "word" }, record.name),
+    make("td", {}, record.report ? link(`report.html?of=${encodeURIComponent(record.name)}`, "report") : "–"),
+    make("td", {}, choice("first", record)), make("td", {}, choice("second", record)));
+  const heads = ["Record", "", "First", "Second"].map((head, at) => make("th", { class: at ? null : "word" }, head));
+  return make("div", {}, make("p", {}, compare), make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...records.map(row))));
 }
 
 // What is known of the chosen workload.
@@ -330,6 +368,10 @@ function drawPanel(data) {
   const panel = element("panel");
   const name = state.chosen;
   panel.hidden = !name;
+  if (panel.dataset.of !== (name || "")) {
+    panel.dataset.of = name || "";
+    element("parts").replaceChildren(...(name ? PARTS.map((part) => makePart(part, name)) : []));
+  }
   if (!name) return;
   const into = data.edges.filter((edge) => edge.destination === name);
   const out = data.edges.filter((edge) => edge.source === name);
@@ -351,7 +393,7 @@ function drawPanel(data) {
     ["Identity", [...identities].join(", ") || (workload && workload.identity) || "none"],
   ];
   if (workload) facts.push(["Pods", `${workload.ready} of ${workload.wanted} ready`], ["Restarts", String(workload.restarts)]);
-  const list = (edges, end) => edges.length
+  const calls = (edges, end) => edges.length
     ? make("ul", {}, ...edges.map((edge) => make("li", {}, `${edge[end]}: ${rate(edge.requests / data.seconds)}/s${edge.errors > 0 ? `, ${rate(edge.errors / data.seconds)} errors/s` : ""}${edge.denied > 0 ? `, ${rate(edge.denied / data.seconds)} denied/s` : ""}`)))
     : make("p", {}, "nobody in this time");
   const samples = state.history.get(name) || [];
@@ -364,12 +406,65 @@ function drawPanel(data) {
       make("svg", { viewBox: "0 0 300 42", preserveAspectRatio: "none", role: "img", "aria-label": title }, make("path", { d: path || "M0 40", "vector-effect": "non-scaling-stroke" })));
   };
   const proxies = data.proxies.filter((proxy) => workload && workload.pods.includes(proxy.name));
-  panel.replaceChildren(
+  element("facts").replaceChildren(
     make("h2", {}, name), make("button", { onclick: () => { state.chosen = null; draw(); } }, "Close"),
     make("dl", {}, ...facts.flatMap(([term, text]) => [make("dt", {}, term), make("dd", {}, text)])),
     make("div", { class: "sparks" }, plot("Requests", "requests"), plot("Errors and refusals", "failures"), plot("p99", "p99_ms")),
-    make("h2", {}, "Called by"), list(into, "source"), make("h2", {}, "Calls"), list(out, "destination"),
+    make("h2", {}, "Called by"), calls(into, "source"), make("h2", {}, "Calls"), calls(out, "destination"),
     ...(proxies.length ? [make("h2", {}, "Proxies"), make("ul", {}, ...proxies.map((proxy) => make("li", {}, `${proxy.name}: ${proxy.synced ? "in sync" : "not in sync"}, certificate ${lasting(proxy.certificate_seconds)}`)))] : []));
+}
+
+// A part of the panel that is asked for only while it is open.
+function makePart([part, title], name) {
+  const answer = make("div");
+  const details = make("details", { "data-part": part }, make("summary", {}, title), answer);
+  details.open = state.open.has(part);
+  details.addEventListener("toggle", () => {
+    state.open[details.open ? "add" : "delete"](part);
+    address();
+    askPart(details, part, name, answer);
+  });
+  return details;
+}
+
+async function askPart(details, part, name, answer) {
+  clearTimeout(details.again);
+  if (!details.open || !details.isConnected) return;
+  if (!document.hidden) {
+    try {
+      const page = await fetch(`workload.json?part=${part}&name=${encodeURIComponent(name)}`);
+      const text = await page.text();
+      if (!page.ok) throw new Error(text);
+      const drawn = { callers: drawCallers, configuration: drawConfiguration, logs: drawLogs }[part](JSON.parse(text));
+      // Who reads further up stays there.
+      const seen = new Map([...answer.querySelectorAll("pre")].map((pre) => [pre.id, pre.scrollTop + pre.clientHeight < pre.scrollHeight - 4 ? pre.scrollTop : null]));
+      answer.replaceChildren(...drawn);
+      for (const pre of answer.querySelectorAll("pre")) pre.scrollTop = seen.get(pre.id) ?? pre.scrollHeight;
+    } catch (error) {
+      answer.replaceChildren(make("p", { class: "dim" }, error.message));
+    }
+  }
+  if (part === "logs") details.again = setTimeout(() => askPart(details, part, name, answer), EVERY_MS);
+}
+
+const list = (lines) => make("ul", {}, ...lines.map((line) => make("li", {}, line)));
+
+function drawCallers(services) {
+  const access = ({ places, answers }) => [...places.map((place) => make("p", { class: "dim" }, place)),
+    ...answers.flatMap(({ access, callers }) => [make("h4", {}, access), list(callers)])];
+  return services.flatMap(({ service, access: all, entrances }) => [make("h3", {}, service), ...all.flatMap(access),
+    ...(entrances.length ? [make("h4", {}, "from outside of the mesh"), list(entrances)] : [])]);
+}
+
+function drawConfiguration({ receiving, to_it, calling }) {
+  const documents = (title, all) => (all.length ? [make("h3", {}, title), make("ul", {}, ...all.map(({ kind, name, place }) => make("li", {}, `${kind} ${name}`, make("br"), make("span", { class: "dim" }, place))))] : []);
+  const all = [...documents("For what it receives", receiving), ...documents("For what is sent to it", to_it), ...documents("For what it calls", calling)];
+  return all.length ? all : [make("p", { class: "dim" }, "No document holds for it.")];
+}
+
+function drawLogs(logs) {
+  if (!logs.length) return [make("p", { class: "dim" }, "It has written nothing.")];
+  return logs.flatMap(({ process, text }) => [make("h3", {}, process), make("pre", { id: `log-${process}`, tabindex: 0 }, text || "nothing yet")]);
 }
 
 // Keeps the figures of every workload for the small plots.
@@ -394,7 +489,7 @@ function draw() {
   const data = state.data;
   if (!data) return;
   for (const view of VIEWS) element(view).setAttribute("aria-pressed", String(state.view === view));
-  history.replaceState(null, "", `#${state.view}${state.chosen ? `:${state.chosen}` : ""}`);
+  address();
   document.title = element("title").textContent = data.title;
   const total = data.edges.reduce((all, edge) => all + edge.requests, 0) / data.seconds;
   const behind = data.proxies.filter((proxy) => !proxy.synced).length;
@@ -402,7 +497,8 @@ function draw() {
   element("problems").replaceChildren(...data.problems.map((problem) => make("li", {}, problem)));
   // The focus stays on its workload while the graph is drawn anew.
   const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.name : undefined;
-  element("stage").replaceChildren({ graph: drawGraph, calls: drawCalls, requests: drawRequests, proxies: drawProxies }[state.view](data));
+  const drawn = { graph: drawGraph, calls: drawCalls, requests: drawRequests, proxies: drawProxies, records: () => state.records }[state.view](data);
+  if (element("stage").firstChild !== drawn) element("stage").replaceChildren(drawn);
   if (state.chosen !== state.shown) {
     state.shown = state.chosen;
     element("panel").hidden = !state.chosen; // The stage has its width before it scrolls.
@@ -410,6 +506,12 @@ function draw() {
   }
   if (focused) element("stage").querySelector(`[data-name="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   drawPanel(data);
+}
+
+// The address names view, workload and open parts, such as #graph:shop/web:logs, so that it can be passed on.
+function address() {
+  const open = state.open.size ? `:${[...state.open].join(",")}` : "";
+  history.replaceState(null, "", `#${state.view}${state.chosen ? `:${state.chosen}${open}` : ""}`);
 }
 
 async function ask() {
@@ -451,15 +553,17 @@ async function askRequests() {
   setTimeout(askRequests, EVERY_MS / 2);
 }
 
-// The address names view and workload, such as #graph:shop/web, so that it can be passed on.
 function follow() {
-  const [view, chosen] = decodeURIComponent(location.hash.slice(1)).split(":");
+  const [view, chosen, open] = decodeURIComponent(location.hash.slice(1)).split(":");
   if (VIEWS.includes(view)) state.view = view;
+  if (state.view === "records") askRecords();
   state.chosen = chosen || null;
+  state.open = new Set((open || "").split(",").filter((part) => PARTS.some(([name]) => name === part)));
+  for (const part of element("parts").children) part.open = state.open.has(part.dataset.part);
   draw();
 }
 
-for (const view of VIEWS) element(view).addEventListener("click", () => { state.view = view; draw(); });
+for (const view of VIEWS) element(view).addEventListener("click", () => { state.view = view; if (view === "records") askRecords(); draw(); });
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") { state.chosen = null; draw(); } });
 addEventListener("hashchange", follow);
 follow();

@@ -1,6 +1,6 @@
 //! The latest requests of the mesh. Proxies record them only while the page shows them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use voile_telemetry::admin::{PageRequest, PageResponse};
 
 use crate::commands::inspect::monitoring::WatchedMesh;
-use crate::commands::inspect::traffic::tap::{Answer, MAX_PROXIES, PolicyDocuments, watch};
+use crate::commands::inspect::traffic::proxy_watch::{WatchNews, WatchedRecords};
+use crate::commands::inspect::traffic::tap::PolicyDocuments;
 
 /// Records that are kept for the page.
 const KEPT: usize = 500;
@@ -36,8 +37,8 @@ struct RequestState {
     /// Number of the last record.
     last: u64,
     missed: u64,
-    /// Why a proxy, by its index, did not answer the last time.
-    problem: Option<(Option<usize>, String)>,
+    /// Why a proxy did not answer the last time; of the list of proxies without a name.
+    problems: BTreeMap<String, String>,
 }
 
 impl LatestRequests {
@@ -89,45 +90,26 @@ impl LatestRequests {
             .saturating_sub(usize::try_from(new).unwrap_or(usize::MAX));
         let records: Vec<&Value> = state.records.iter().skip(known).collect();
         let page = json!({
-            "next": state.last, "missed": state.missed, "problem": state.problem.as_ref().map(|(_, reason)| reason), "records": records,
+            "next": state.last, "missed": state.missed, "problem": state.problems.values().next(), "records": records,
         });
         PageResponse::json(page.to_string())
     }
 
     fn record(&self, recording: u64, filter: &str) {
-        let proxies = self
-            .watched
-            .proxies()
-            .and_then(|proxies| match proxies.len() {
-                0..=MAX_PROXIES => Ok(proxies),
-                many => Err(format!(
-                    "{many} proxies are too many to watch here; cure: voile tap NAMESPACE/NAME"
-                )),
-            });
-        let proxies = match proxies {
-            Ok(proxies) => proxies,
-            Err(reason) => {
-                self.lock().problem = Some((None, reason));
-                Vec::new()
-            }
+        let watched = WatchedRecords {
+            mesh: self.watched.clone(),
+            filter: filter.to_owned(),
+            is_meant: Box::new(|_| true),
         };
-        let told = watch(&proxies, filter);
+        let told = watched.watch();
         let mut documents = PolicyDocuments::new(&self.watched);
         loop {
-            let answer = told.recv_timeout(LOOK_INTERVAL);
-            let answered = answer.ok().map(|(index, answer): Answer| {
-                let proxy = proxies[index].to_string();
-                let answer = answer.map(|page| {
-                    let records = page["records"].as_array().cloned().unwrap_or_default();
-                    let records = records.into_iter();
-                    let records: Vec<_> =
-                        records.map(|one| documents.complete(&proxy, one)).collect();
-                    (records, page["missed"].as_u64().unwrap_or(0))
-                });
-                (index, answer)
-            });
-            if proxies.is_empty() {
-                std::thread::park_timeout(LOOK_INTERVAL);
+            let mut news = told.recv_timeout(LOOK_INTERVAL).ok();
+            if let Some(WatchNews::Answered(proxy, Ok(page))) = &mut news {
+                let records = page["records"].as_array_mut().into_iter().flatten();
+                for record in records {
+                    *record = documents.complete(proxy, record.take());
+                }
             }
             let mut state = self.lock();
             if state.recording != recording {
@@ -137,17 +119,26 @@ impl LatestRequests {
                 state.filter = None;
                 return;
             }
-            match answered {
-                Some((index, Ok((records, missed)))) => {
-                    state.problem.take_if(|(of, _)| *of == Some(index));
-                    state.missed += missed;
-                    state.last += records.len() as u64;
-                    state.records.extend(records);
-                    let over = state.records.len().saturating_sub(KEPT);
-                    state.records.drain(..over);
-                }
-                Some((index, Err(reason))) => state.problem = Some((Some(index), reason)),
-                None => {}
+            news.into_iter().for_each(|news| state.take(news));
+        }
+    }
+}
+
+impl RequestState {
+    fn take(&mut self, news: WatchNews) {
+        match news {
+            WatchNews::Listed(Ok(proxies)) => self.problems.retain(|of, _| proxies.contains(of)),
+            WatchNews::Listed(Err(reason)) => drop(self.problems.insert(String::new(), reason)),
+            WatchNews::Answered(proxy, Err(reason)) => drop(self.problems.insert(proxy, reason)),
+            WatchNews::Answered(proxy, Ok(mut page)) => {
+                self.problems.remove(&proxy);
+                self.missed += page["missed"].as_u64().unwrap_or(0);
+                let records = page["records"].as_array_mut().into_iter().flatten();
+                let before = self.records.len();
+                self.records.extend(records.map(Value::take));
+                let all = self.records.len();
+                self.last += (all - before) as u64;
+                self.records.drain(..all.saturating_sub(KEPT));
             }
         }
     }

@@ -1,21 +1,16 @@
 //! `voile tap`: requests and connections of proxies, as they end.
-//!
-//! ```text
-//! proxy ─ asked by a thread of its own, again and again ─┐
-//! proxy ─ … ─────────────────────────────────────────────┴▶ lines, as they come
-//! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use crate::commands::inspect::monitoring::{PageServer, WatchedMesh, word};
+use crate::commands::inspect::monitoring::{WatchedMesh, word};
+use crate::commands::inspect::traffic::proxy_watch::{WatchNews, WatchedRecords};
 use crate::commands::values::Output;
 
 /// Show requests and connections of the mesh as they end: who called what, the answer, the endpoint, and the policy that refused.
@@ -25,7 +20,8 @@ use crate::commands::values::Output;
 /// proxies has a line of each. No headers and bodies are shown; tokens in paths are masked.
 ///
 /// Proxies record requests only while somebody watches, and only then do requests cost more. Each keeps 1,024 records a
-/// second and 1,024 that wait; the number of further ones is told on standard error. Up to four may watch a proxy at a time. Only who may
+/// second and 1,024 that wait; the number of further ones is told on standard error. Pods that come later are watched, too. Up to four
+/// may watch a proxy at a time. Only who may
 /// use the control socket of `voile up` (its user, and root) or may forward ports of a cluster's pods can watch.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -75,17 +71,6 @@ fn status(text: &str) -> Result<String, String> {
     }
 }
 
-/// Proxies that are watched at a time.
-pub(crate) const MAX_PROXIES: usize = 64;
-/// Longest time that one question waits for a record.
-const WAIT_SECONDS: u64 = 20;
-/// Pause between two questions to a proxy, in which records gather.
-const GATHER: Duration = Duration::from_millis(100);
-/// Pause before a proxy that did not answer is asked again.
-const AGAIN: Duration = Duration::from_secs(1);
-/// Answers that wait to be printed.
-const MAX_WAITING: usize = 16;
-
 pub(crate) fn run(args: &TapArgs) -> ExitCode {
     match follow(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -96,81 +81,64 @@ pub(crate) fn run(args: &TapArgs) -> ExitCode {
     }
 }
 
-/// The answer of a proxy, by its index.
-pub(crate) type Answer = (usize, Result<Value, String>);
-
-/// Asks these proxies until the receiver is dropped.
-pub(crate) fn watch(proxies: &[PageServer], filter: &str) -> Receiver<Answer> {
-    let (tell, told) = sync_channel(MAX_WAITING);
-    for (index, proxy) in proxies.iter().cloned().enumerate() {
-        let (tell, filter) = (tell.clone(), filter.to_owned());
-        // A thread that still waits for an answer at the end stops with the process.
-        std::thread::spawn(move || listen(index, &proxy, &filter, &tell));
-    }
-    told
-}
-
 fn follow(args: &TapArgs) -> Result<(), String> {
     let until = args.for_.map(|time| Instant::now() + time);
-    let all = args.watched.proxies()?;
-    let proxies: Vec<_> = all
-        .into_iter()
-        .filter(|proxy| args.is_meant(&proxy.to_string()))
-        .collect();
-    match proxies.len() {
-        0 if args.targets.is_empty() => return Err("the mesh has no proxy that runs".to_owned()),
-        0 => {
-            let targets = args.targets.join(", ");
-            return Err(format!(
-                "no proxy that runs is of {targets}; `voile status` lists the proxies"
-            ));
-        }
-        many if many > MAX_PROXIES => {
-            return Err(format!(
-                "{many} proxies are too many to watch; name a NAMESPACE or NAMESPACE/NAME with at most {MAX_PROXIES}"
-            ));
-        }
-        _ => {}
-    }
-    let told = watch(&proxies, &args.filter());
+    let targets = args.targets.clone();
+    let watched = WatchedRecords {
+        mesh: args.watched.clone(),
+        filter: args.filter(),
+        is_meant: Box::new(move |proxy| is_meant(&targets, proxy)),
+    };
+    let told = watched.watch();
     let mut printer = TapPrinter {
         args,
         documents: PolicyDocuments::new(&args.watched),
-        silent: vec![None; proxies.len()],
-        proxies,
+        proxies: None,
+        silent: BTreeMap::new(),
+        answered: false,
         printed: 0,
     };
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let next = match left {
-            None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(left) => told.recv_timeout(left),
+            None => told.recv().ok(),
+            Some(left) => told.recv_timeout(left).ok(),
         };
-        let Ok((index, answer)) = next else {
-            return printer.end();
-        };
-        if !printer.take(index, answer) {
-            return Ok(());
-        }
-        if printer.silent.iter().all(Option::is_some) {
-            return printer.end();
+        match next {
+            None => return printer.end(),
+            Some(WatchNews::Listed(Ok(proxies))) => printer.listed(proxies)?,
+            Some(WatchNews::Listed(Err(reason))) => {
+                // The proxies that are known may answer on.
+                if printer.proxies.is_none() || printer.is_silent() {
+                    return Err(reason);
+                }
+            }
+            Some(WatchNews::Answered(proxy, answer)) => {
+                if !printer.take(&proxy, answer) {
+                    return Ok(());
+                }
+                if !printer.answered && printer.is_silent() {
+                    return printer.end();
+                }
+            }
         }
     }
 }
 
-impl TapArgs {
-    fn is_meant(&self, proxy: &str) -> bool {
-        let of = |target: &String| {
-            let rest = proxy.strip_prefix(&**target);
-            // The pods of a workload have its name and more.
-            rest.is_some_and(|rest| match target.contains('/') {
-                true => rest.is_empty() || rest.starts_with('-'),
-                false => rest.starts_with('/'),
-            })
-        };
-        self.targets.is_empty() || self.targets.iter().any(of)
-    }
+/// Whether the pods of these targets have this proxy.
+fn is_meant(targets: &[String], proxy: &str) -> bool {
+    let of = |target: &String| {
+        let rest = proxy.strip_prefix(&**target);
+        // The pods of a workload have its name and more.
+        rest.is_some_and(|rest| match target.contains('/') {
+            true => rest.is_empty() || rest.starts_with('-'),
+            false => rest.starts_with('/'),
+        })
+    };
+    targets.is_empty() || targets.iter().any(of)
+}
 
+impl TapArgs {
     /// The query that names what is wanted.
     fn filter(&self) -> String {
         let mut query = String::new();
@@ -192,56 +160,56 @@ impl TapArgs {
     }
 }
 
-/// Asks one proxy until the receiver is gone.
-fn listen(index: usize, proxy: &PageServer, filter: &str, tell: &SyncSender<Answer>) {
-    let session = fastrand::u64(..);
-    let (mut after, mut wait) = (0, 0);
-    loop {
-        let path = format!("/tap?session={session}&after={after}&wait={wait}{filter}");
-        let answer = proxy.json("POST", &path, Duration::from_secs(wait));
-        let pause = match &answer {
-            Ok(page) => {
-                after = page["next"].as_u64().unwrap_or(after);
-                wait = WAIT_SECONDS;
-                GATHER
-            }
-            Err(_) => AGAIN,
-        };
-        if tell.send((index, answer)).is_err() {
-            return;
-        }
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "records gather between two questions"
-        )]
-        std::thread::sleep(pause);
-    }
-}
-
 /// Output so far.
 struct TapPrinter<'a> {
     args: &'a TapArgs,
-    proxies: Vec<PageServer>,
-    /// Why each proxy did not answer the last time.
-    silent: Vec<Option<String>>,
+    /// The proxies that are watched; none before the first list.
+    proxies: Option<BTreeSet<String>>,
+    /// Why each proxy that did not answer the last time did not.
+    silent: BTreeMap<String, String>,
     documents: PolicyDocuments,
+    /// Whether any proxy answered.
+    answered: bool,
     printed: u64,
 }
 
 impl TapPrinter<'_> {
+    /// Takes the proxies that are watched now. An error if none is there at the begin.
+    fn listed(&mut self, proxies: BTreeSet<String>) -> Result<(), String> {
+        if self.proxies.is_none() && proxies.is_empty() {
+            return Err(match self.args.targets.is_empty() {
+                true => "the mesh has no proxy that runs".to_owned(),
+                false => format!(
+                    "no proxy that runs is of {}; `voile status` lists the proxies",
+                    self.args.targets.join(", ")
+                ),
+            });
+        }
+        self.silent.retain(|proxy, _| proxies.contains(proxy));
+        self.proxies = Some(proxies);
+        Ok(())
+    }
+
+    /// Whether none of the proxies answers.
+    fn is_silent(&self) -> bool {
+        let all = self.proxies.as_ref().map_or(0, BTreeSet::len);
+        all > 0 && self.silent.len() >= all
+    }
+
     /// Prints an answer. Returns false at the end.
-    fn take(&mut self, index: usize, answer: Result<Value, String>) -> bool {
-        let proxy = self.proxies[index].to_string();
+    fn take(&mut self, proxy: &str, answer: Result<Value, String>) -> bool {
         let page = match answer {
             Ok(page) => {
-                self.silent[index] = None;
+                self.answered = true;
+                self.silent.remove(proxy);
                 page
             }
             Err(reason) => {
-                if self.silent[index].is_none() {
+                let is_watched = self.proxies.as_ref().is_some_and(|all| all.contains(proxy));
+                if is_watched && !self.silent.contains_key(proxy) {
                     eprintln!("voile tap: {proxy} cannot be watched: {reason}");
+                    self.silent.insert(proxy.to_owned(), reason);
                 }
-                self.silent[index] = Some(reason);
                 return true;
             }
         };
@@ -253,7 +221,7 @@ impl TapPrinter<'_> {
         }
         let mut out = std::io::stdout().lock();
         for record in page["records"].as_array().into_iter().flatten() {
-            let record = self.documents.complete(&proxy, record.clone());
+            let record = self.documents.complete(proxy, record.clone());
             let line = match self.args.output {
                 Output::Json => record.to_string(),
                 Output::Text => line(&record),
@@ -272,9 +240,10 @@ impl TapPrinter<'_> {
 
     /// An error if no proxy answers.
     fn end(self) -> Result<(), String> {
-        let answered = self.silent.iter().any(Option::is_none);
         let reason = || format!("none of {} proxies can be watched", self.silent.len());
-        answered.then_some(()).ok_or_else(reason)
+        (self.answered || !self.is_silent())
+            .then_some(())
+            .ok_or_else(reason)
     }
 }
 
@@ -329,28 +298,23 @@ impl PolicyDocuments {
     }
 
     fn ask(&self, proxy: &str, namespace: &str, name: &str) -> Option<String> {
-        let (servers, _) = self.watched.control_planes().ok()?;
-        let path = format!("/debug/config?proxy={proxy}");
-        let pages = servers.iter().filter_map(|one| one.page(&path, WAIT).ok());
         let wanted = format!("{namespace}/{name}");
-        for page in pages {
-            let list =
-                |value: &Value, field: &str| value[field].as_array().cloned().unwrap_or_default();
-            let proxies = page.as_array().cloned().unwrap_or_default();
-            let resources = proxies.iter().flat_map(|one| list(one, "resources"));
-            let mut documents = resources.flat_map(|one| list(&one, "documents"));
-            let found = documents.find(|one| {
-                word(one, "kind") == "AuthorizationPolicy" && word(one, "name") == wanted
-            });
-            if let Some(found) = found {
-                let file = word(&found, "file");
-                return Some(match found["line"].as_u64().unwrap_or(0) {
-                    0 => file.to_owned(),
-                    line => format!("{file}:{line}"),
-                });
-            }
-        }
-        None
+        let held = self.watched.held_by(proxy).ok()?;
+        let documents = held.iter().flat_map(|one| one["documents"].as_array());
+        let mut documents = documents.flatten();
+        let found = documents.find(|one| {
+            word(one, "kind") == "AuthorizationPolicy" && word(one, "name") == wanted
+        })?;
+        Some(document_place(found))
+    }
+}
+
+/// `FILE:LINE` of a document, or the object of a cluster.
+pub(crate) fn document_place(document: &Value) -> String {
+    let file = word(document, "file");
+    match document["line"].as_u64().unwrap_or(0) {
+        0 => file.to_owned(),
+        line => format!("{file}:{line}"),
     }
 }
 
@@ -381,9 +345,6 @@ fn service(cluster: &str) -> String {
         subset => format!("{host}:{port} subset={subset}"),
     }
 }
-
-/// More than a control plane waits for a stream.
-const WAIT: Duration = Duration::from_secs(5);
 
 /// A record for people.
 fn line(record: &Value) -> String {
