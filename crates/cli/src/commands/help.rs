@@ -33,6 +33,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "check",
             "status",
             "edges",
+            "routes",
             "tap",
             "top",
             "dashboard",

@@ -41,7 +41,7 @@ use std::process::ExitCode;
 
 use clap::{FromArgMatches as _, Parser, Subcommand};
 
-use self::inspect::traffic::{edges, tap};
+use self::inspect::traffic::{edges, routes, tap};
 use self::inspect::{
     analyze, config, dashboard, events, explain, explain_code, export, generate, logs, status,
     stop, who_can,
@@ -100,6 +100,8 @@ enum Command {
     Events(events::EventsArgs),
     #[command(about = "Show who calls whom, with rates, refusals and latencies")]
     Edges(edges::EdgesArgs),
+    #[command(about = "Show which routes requests take, how each fares, and where it is written")]
+    Routes(routes::RoutesArgs),
     #[command(about = "Show requests and connections as they end, and why they were refused")]
     Tap(tap::TapArgs),
     #[command(about = "Show the mesh in a browser")]
@@ -178,6 +180,7 @@ impl Voile {
             Command::Config(args) => config::run(&args),
             Command::Events(args) => events::run(&args),
             Command::Edges(args) => edges::run(&args),
+            Command::Routes(args) => routes::run(&args),
             Command::Tap(args) => tap::run(&args),
             Command::Dashboard(args) => dashboard::run(args),
             Command::Top(args) => edges::run_top(&args),

@@ -14,7 +14,7 @@ use voile_testkit::prerequisites::{Prerequisite, skip};
 
 use crate::mesh::{get, wait_until};
 use crate::up::netns::{NOBODY, is_root, start};
-use crate::up::{PAIR, Up, bookstore, pair};
+use crate::up::{PAIR, Up, bookstore, example, pair};
 
 /// The answer of a command in JSON.
 fn json(up: &Up, words: &[&str]) -> Value {
@@ -318,6 +318,50 @@ fn what_a_policy_denies_is_on_its_edge() {
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
+}
+
+#[test]
+fn the_routes_that_requests_take_are_named_with_their_place_and_destination() {
+    let mut up = Up::start(|folder| example("canary", folder), &[]);
+    let published = up.ready();
+    let doors = [published["canary/storefront"], published["canary/tester"]];
+    let page = std::thread::scope(|scope| {
+        let watching = scope.spawn(|| json(&up, &["routes", "--interval", "3s"]));
+        while !watching.is_finished() {
+            for door in doors {
+                assert_eq!(get(door, "/").expect("an answer").status, 200);
+            }
+        }
+        watching.join().expect("it ended")
+    });
+    let file = up.file("routes.yaml");
+    let text = fs::read_to_string(&file).expect("read");
+    let line = |name: &str| {
+        let mut lines = text.lines().zip(1..);
+        let found = lines.find(|(line, _)| line.contains(&format!("- name: {name}")));
+        found.expect("the route").1
+    };
+    let rows = page["rows"].as_array().expect("rows");
+    for (route, subset) in [("testers", "v2"), ("everybody", "v1"), ("everybody", "v2")] {
+        let destination = format!("reviews.canary:9080 subset={subset}");
+        let mut rows = rows.iter();
+        let row = rows.find(|row| row["route"] == route && row["destination"] == destination);
+        let row = row.unwrap_or_else(|| panic!("{route} {subset}: {page}"));
+        let document = json!({
+            "kind": "VirtualService", "name": "canary/reviews", "place": format!("{}:{}", file.display(), line(route)),
+        });
+        assert_eq!(row["document"], document);
+        assert_eq!(
+            (&row["called"], &row["success"]),
+            (&"canary/reviews".into(), &1.0.into())
+        );
+        assert!(
+            row["requests"].as_f64() > Some(0.0) && row["p99_ms"].as_f64() > Some(0.0),
+            "{row}"
+        );
+    }
+    // The doors' own sidecars choose no route for what comes from outside.
+    assert_eq!(rows.len(), 3, "{page}");
 }
 
 #[test]

@@ -412,7 +412,8 @@ pub fn line(view: &TerminalView) -> String {
     text
 }
 
-fn milliseconds(value: Option<f64>) -> String {
+/// A latency with about three digits.
+pub fn milliseconds(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
         Some(value) if value < 10.0 => format!("{value:.2}"),

@@ -1,16 +1,15 @@
 //! `voile edges` and `voile top`: who calls whom, and which workloads serve how much, from the metrics of all proxies.
 
 use std::collections::BTreeSet;
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use voile_local::edges::{Edge, Edges};
-use voile_local::scrape::{ScrapedRates, TrafficCounters};
+use voile_local::scrape::TrafficCounters;
 
-use crate::commands::inspect::monitoring::{PageServer, WatchedMesh, runtime, table, texts};
-use crate::commands::values::Output;
+use crate::commands::inspect::monitoring::{PageServer, runtime, texts};
+use crate::commands::inspect::traffic::shown::{Figures, ShownTraffic, TrafficRow};
 
 /// Show who calls whom: rates, success, refusals, latency and mutual TLS of each pair of workloads.
 ///
@@ -25,7 +24,7 @@ use crate::commands::values::Output;
 #[command(after_help = "Exit code: 0; 1 if a proxy did not answer; 2 if no mesh can be reached.")]
 pub(crate) struct EdgesArgs {
     #[command(flatten)]
-    shown: ShownTraffic,
+    counted: CountedTraffic,
     /// Show the verified identities, bytes and limits, too.
     #[arg(long)]
     wide: bool,
@@ -38,52 +37,22 @@ pub(crate) struct EdgesArgs {
 #[command(after_help = "Exit code: 0; 1 if a proxy did not answer; 2 if no mesh can be reached.")]
 pub(crate) struct TopArgs {
     #[command(flatten)]
-    shown: ShownTraffic,
+    counted: CountedTraffic,
 }
 
-/// Which traffic is shown, and how.
+/// Which traffic is shown, and since when.
 #[derive(Debug, clap::Args)]
-struct ShownTraffic {
+struct CountedTraffic {
     #[command(flatten)]
-    watched: WatchedMesh,
-    /// Only rows with a workload of this namespace.
-    #[arg(long, short, value_name = "NAME")]
-    namespace: Option<String>,
-    /// Only rows with errors or refusals.
-    #[arg(long)]
-    failing: bool,
-    /// What the rows are sorted by.
-    #[arg(long, value_enum, default_value_t = SortedBy::Rate)]
-    sort: SortedBy,
-    /// Time between the two readings, such as 10s.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = crate::commands::values::duration)]
-    interval: Duration,
+    shown: ShownTraffic,
     /// Show all traffic since the proxies' start, as counts.
     #[arg(long, conflicts_with = "watch")]
     total: bool,
-    /// Go on until Ctrl-C, with new figures after each interval.
-    #[arg(long, short)]
-    watch: bool,
-    /// With `json`: counts, and the `seconds` in which they were counted (null with `--total`).
-    #[arg(long, short, value_enum, default_value = "text")]
-    output: Output,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum SortedBy {
-    /// Most requests first.
-    Rate,
-    /// Most errors and refusals first.
-    Errors,
-    /// Slowest first.
-    P99,
-    /// By name.
-    Name,
 }
 
 /// Traffic of a pair or of a workload, over a time.
 #[derive(Debug)]
-struct TrafficRow {
+struct EdgeRow {
     source: String,
     destination: String,
     edge: Edge,
@@ -93,7 +62,7 @@ struct TrafficRow {
 }
 
 pub(crate) fn run(args: &EdgesArgs) -> ExitCode {
-    let heads: &[&str] = match args.wide {
+    let heads: &[&'static str] = match args.wide {
         true => &[
             "FROM",
             "TO",
@@ -114,8 +83,8 @@ pub(crate) fn run(args: &EdgesArgs) -> ExitCode {
             "FROM", "TO", "PROTOCOL", "REQ/S", "SUCCESS", "DENIED/S", "P50 MS", "P99 MS", "MTLS",
         ],
     };
-    let cells = |row: &TrafficRow, seconds: f64| {
-        let figures = Figures::of(&row.counters, seconds);
+    let cells = |row: &EdgeRow, seconds: f64| {
+        let figures = row.figures(seconds);
         let edge = &row.edge;
         let list = |set: &BTreeSet<String>| match set.is_empty() {
             true => "-".to_owned(),
@@ -143,7 +112,7 @@ pub(crate) fn run(args: &EdgesArgs) -> ExitCode {
         }
         cells
     };
-    args.shown.show("edges", heads, &edge_rows, &cells)
+    args.counted.show("edges", heads, &edge_rows, &cells)
 }
 
 pub(crate) fn run_top(args: &TopArgs) -> ExitCode {
@@ -158,8 +127,8 @@ pub(crate) fn run_top(args: &TopArgs) -> ExitCode {
         "MTLS",
         "OUT/S",
     ];
-    let cells = |row: &TrafficRow, seconds: f64| {
-        let figures = Figures::of(&row.counters, seconds);
+    let cells = |row: &EdgeRow, seconds: f64| {
+        let figures = row.figures(seconds);
         vec![
             row.destination.clone(),
             figures.rate(),
@@ -172,13 +141,13 @@ pub(crate) fn run_top(args: &TopArgs) -> ExitCode {
             format!("{:.1}", row.sent / seconds),
         ]
     };
-    args.shown.show("top", &heads, &by_workload, &cells)
+    args.counted.show("top", &heads, &by_workload, &cells)
 }
 
 /// One row for each workload that is called or calls.
-fn by_workload(edges: &Edges) -> Vec<TrafficRow> {
+fn by_workload(edges: &Edges) -> Vec<EdgeRow> {
     let each = edges.by_workload().into_iter();
-    each.map(|(name, (counters, sent))| TrafficRow {
+    each.map(|(name, (counters, sent))| EdgeRow {
         source: String::new(),
         destination: name.to_owned(),
         edge: Edge::default(),
@@ -188,14 +157,14 @@ fn by_workload(edges: &Edges) -> Vec<TrafficRow> {
     .collect()
 }
 
-impl ShownTraffic {
+impl CountedTraffic {
     /// Reads, and shows rows as a table or as JSON.
     fn show(
         &self,
         command: &str,
-        heads: &[&str],
-        rows: &dyn Fn(&Edges) -> Vec<TrafficRow>,
-        cells: &dyn Fn(&TrafficRow, f64) -> Vec<String>,
+        heads: &[&'static str],
+        rows: &dyn Fn(&Edges) -> Vec<EdgeRow>,
+        cells: &dyn Fn(&EdgeRow, f64) -> Vec<String>,
     ) -> ExitCode {
         match self.read_and_print(command, heads, rows, cells) {
             Ok(code) => code,
@@ -209,115 +178,46 @@ impl ShownTraffic {
     fn read_and_print(
         &self,
         command: &str,
-        heads: &[&str],
-        rows: &dyn Fn(&Edges) -> Vec<TrafficRow>,
-        cells: &dyn Fn(&TrafficRow, f64) -> Vec<String>,
+        heads: &[&'static str],
+        rows: &dyn Fn(&Edges) -> Vec<EdgeRow>,
+        cells: &dyn Fn(&EdgeRow, f64) -> Vec<String>,
     ) -> Result<ExitCode, String> {
         let runtime = runtime()?;
         let (mut before, mut at, mut silent) = (Edges::default(), Instant::now(), 0);
         if !self.total {
-            (before, silent) = read(command, &self.watched.proxies()?);
+            (before, silent) = read(command, &self.shown.watched.proxies()?);
             at = Instant::now();
         }
         loop {
             if !self.total {
-                runtime.block_on(async { tokio::time::sleep(self.interval).await });
+                runtime.block_on(async { tokio::time::sleep(self.shown.interval).await });
             }
-            let proxies = self.watched.proxies()?;
+            let proxies = self.shown.watched.proxies()?;
             if proxies.is_empty() {
                 return Err("the mesh has no proxy that runs; cure: label a namespace istio-injection=enabled".to_owned());
             }
             let (now, missing) = read(command, &proxies);
-            let seconds = match self.total {
-                true => 1.0,
-                false => at.elapsed().as_secs_f64(),
-            };
+            let seconds = (!self.total).then(|| at.elapsed().as_secs_f64());
             at = Instant::now();
-            self.print(rows(&now.since(&before)), heads, cells, seconds);
-            if !self.watch {
+            let rows = rows(&now.since(&before));
+            self.shown.print(rows, heads, cells, seconds);
+            if !self.shown.watch {
                 return Ok(ExitCode::from(u8::from(missing + silent > 0)));
             }
             before = now;
         }
     }
-
-    fn print(
-        &self,
-        mut rows: Vec<TrafficRow>,
-        heads: &[&str],
-        cells: &dyn Fn(&TrafficRow, f64) -> Vec<String>,
-        seconds: f64,
-    ) {
-        rows.retain(|row| self.is_shown(row));
-        let failures =
-            |row: &TrafficRow| row.counters.errors + row.counters.denied + row.counters.limited;
-        rows.sort_by(|one, other| {
-            let by = |figure: &dyn Fn(&TrafficRow) -> f64| figure(other).total_cmp(&figure(one));
-            match self.sort {
-                SortedBy::Rate => by(&|row| row.counters.requests),
-                SortedBy::Errors => by(&failures),
-                SortedBy::P99 => by(&|row| row.counters.quantile(0.99).unwrap_or(-1.0)),
-                SortedBy::Name => std::cmp::Ordering::Equal,
-            }
-        });
-        if self.output == Output::Json {
-            let list: Vec<Value> = rows.iter().map(json).collect();
-            let page = json!({ "seconds": (!self.total).then_some(seconds), "rows": list });
-            // With `--watch` one object a line.
-            match self.watch {
-                true => println!("{page}"),
-                false => println!("{page:#}"),
-            }
-            return;
-        }
-        if self.watch && std::io::stdout().is_terminal() {
-            print!("\x1b[H\x1b[J");
-        }
-        let heads: Vec<&str> = heads
-            .iter()
-            .map(|head| match self.total {
-                true => head.strip_suffix("/S").map_or(*head, |head| match head {
-                    "REQ" => "REQUESTS",
-                    "IN B" => "IN BYTES",
-                    "OUT B" => "OUT BYTES",
-                    other => other,
-                }),
-                false => *head,
-            })
-            .collect();
-        let cells: Vec<Vec<String>> = rows.iter().map(|row| cells(row, seconds)).collect();
-        print!("{}", table(&heads, &cells));
-        if rows.is_empty() {
-            eprintln!(
-                "no traffic{}",
-                if self.total { "" } else { " in this time" }
-            );
-        }
-    }
-
-    fn is_shown(&self, row: &TrafficRow) -> bool {
-        let counters = &row.counters;
-        let fails = counters.errors + counters.denied + counters.limited > 0.0;
-        let within = |name: &str, namespace: &str| {
-            let rest = name.strip_prefix(namespace);
-            rest.is_some_and(|rest| rest.starts_with('/'))
-        };
-        let mut names = [&row.source, &row.destination].into_iter();
-        let meant = self.namespace.as_deref();
-        (fails || !self.failing)
-            && meant.is_none_or(|namespace| names.any(|name| within(name, namespace)))
-    }
 }
 
 /// The edges as objects, with counts.
 pub(crate) fn edge_objects(edges: &Edges) -> Vec<Value> {
-    edge_rows(edges).iter().map(json).collect()
+    edge_rows(edges).iter().map(EdgeRow::json).collect()
 }
 
 /// One row for each pair.
-fn edge_rows(edges: &Edges) -> Vec<TrafficRow> {
+fn edge_rows(edges: &Edges) -> Vec<EdgeRow> {
     let each = edges.0.iter();
-    each.map(|(ends, edge)| TrafficRow {
+    each.map(|(ends, edge)| EdgeRow {
         source: ends.source.clone(),
         destination: ends.destination.clone(),
         edge: edge.clone(),
@@ -342,87 +242,39 @@ fn read(command: &str, proxies: &[PageServer]) -> (Edges, usize) {
     (edges, missing)
 }
 
-/// The figures of a row, as cells.
-struct Figures {
-    rates: ScrapedRates,
-    /// Share of requests that were answered well.
-    success: Option<f64>,
-}
+impl TrafficRow for EdgeRow {
+    fn names(&self) -> [&str; 2] {
+        [&self.source, &self.destination]
+    }
 
-impl Figures {
-    fn of(counters: &TrafficCounters, seconds: f64) -> Self {
-        let failed = counters.errors + counters.denied + counters.limited;
-        let all = counters.requests;
-        Self {
-            rates: counters.over(Duration::from_secs_f64(seconds)),
-            success: (all > 0.0).then(|| (1.0 - failed / all).max(0.0)),
+    fn figures(&self, seconds: f64) -> Figures {
+        Figures::of_counters(&self.counters, seconds)
+    }
+
+    fn json(&self) -> Value {
+        let counters = &self.counters;
+        let figures = self.figures(1.0);
+        let mut page = json!({
+            "destination": self.destination,
+            "requests": counters.requests,
+            "errors": counters.errors,
+            "denied": counters.denied,
+            "limited": counters.limited,
+            "success": figures.success,
+            "p50_ms": figures.rates.p50,
+            "p99_ms": figures.rates.p99,
+            "bytes_to_server": counters.bytes_to_server,
+            "bytes_to_client": counters.bytes_to_client,
+            "mutual_tls": figures.rates.mutual_tls,
+        });
+        if self.source.is_empty() {
+            page["sent"] = json!(self.sent);
+        } else {
+            page["source"] = json!(self.source);
+            page["protocols"] = json!(self.edge.protocols);
+            page["source_identities"] = json!(self.edge.source_identities);
+            page["destination_identities"] = json!(self.edge.destination_identities);
         }
+        page
     }
-
-    fn rate(&self) -> String {
-        format!("{:.1}", self.rates.rate)
-    }
-
-    fn success(&self) -> String {
-        share(self.success)
-    }
-
-    fn denied(&self) -> String {
-        format!("{:.1}", self.rates.denied)
-    }
-
-    fn limited(&self) -> String {
-        format!("{:.1}", self.rates.limited)
-    }
-
-    fn p50(&self) -> String {
-        milliseconds(self.rates.p50)
-    }
-
-    fn p99(&self) -> String {
-        milliseconds(self.rates.p99)
-    }
-
-    fn mutual_tls(&self) -> String {
-        share(self.rates.mutual_tls)
-    }
-}
-
-/// Rounded down: 100% must mean every single one.
-fn share(value: Option<f64>) -> String {
-    value.map_or_else(
-        || "-".to_owned(),
-        |value| format!("{:.1}%", (value * 1000.0).floor() / 10.0),
-    )
-}
-
-fn milliseconds(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
-}
-
-fn json(row: &TrafficRow) -> Value {
-    let counters = &row.counters;
-    let figures = Figures::of(counters, 1.0);
-    let mut page = json!({
-        "destination": row.destination,
-        "requests": counters.requests,
-        "errors": counters.errors,
-        "denied": counters.denied,
-        "limited": counters.limited,
-        "success": figures.success,
-        "p50_ms": figures.rates.p50,
-        "p99_ms": figures.rates.p99,
-        "bytes_to_server": counters.bytes_to_server,
-        "bytes_to_client": counters.bytes_to_client,
-        "mutual_tls": figures.rates.mutual_tls,
-    });
-    if row.source.is_empty() {
-        page["sent"] = json!(row.sent);
-    } else {
-        page["source"] = json!(row.source);
-        page["protocols"] = json!(row.edge.protocols);
-        page["source_identities"] = json!(row.edge.source_identities);
-        page["destination_identities"] = json!(row.edge.destination_identities);
-    }
-    page
 }

@@ -2,4 +2,7 @@
 
 pub(crate) mod edges;
 pub(crate) mod proxy_watch;
+mod route_documents;
+pub(crate) mod routes;
+pub(crate) mod shown;
 pub(crate) mod tap;

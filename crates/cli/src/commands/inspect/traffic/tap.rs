@@ -126,7 +126,7 @@ fn follow(args: &TapArgs) -> Result<(), String> {
 }
 
 /// Whether the pods of these targets have this proxy.
-fn is_meant(targets: &[String], proxy: &str) -> bool {
+pub(crate) fn is_meant(targets: &[String], proxy: &str) -> bool {
     let of = |target: &String| {
         let rest = proxy.strip_prefix(&**target);
         // The pods of a workload have its name and more.
@@ -334,7 +334,7 @@ fn other_end(side: &str, record: &Value) -> String {
 }
 
 /// `web.shop:80`, of a cluster `outbound|80||web.shop.svc.cluster.local`.
-fn service(cluster: &str) -> String {
+pub(crate) fn service(cluster: &str) -> String {
     let parts: Vec<&str> = cluster.splitn(4, '|').collect();
     let [_, port, subset, host] = parts[..] else {
         return cluster.to_owned();
