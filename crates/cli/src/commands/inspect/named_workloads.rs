@@ -103,7 +103,9 @@ pub(crate) fn services_of<'a>(mesh: &'a Mesh, name: &str) -> Vec<CalledService<'
         return called.collect();
     };
     // `voile up` numbers the pod of a Pod, too.
-    let unnumbered = workload.strip_suffix("-0").map(|name| (PodOwner::Pod, name));
+    let unnumbered = workload
+        .strip_suffix("-0")
+        .map(|name| (PodOwner::Pod, name));
     let owners = METRICS_OWNERS.map(|owner| (owner, workload));
     let mut named = owners.into_iter().chain(unnumbered).map(|(owner, name)| {
         let reference = PodReference {
