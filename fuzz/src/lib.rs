@@ -15,7 +15,7 @@ mod trace;
 mod wire;
 mod zds;
 
-use http::{chunked, hbone, http1, http2, http3};
+use http::{chunked, hbone, http1, http2, http3, page};
 
 /// A property: takes any bytes, panics when something that must hold does not.
 pub type Property = fn(&[u8]);
@@ -25,6 +25,7 @@ pub const PROPERTIES: &[(&str, Property)] = &[
     ("http1_request", http1::request),
     ("http1_response", http1::response),
     ("chunked", chunked::any_split),
+    ("page_answer", page::any_split),
     ("http2_frames", http2::any_split),
     ("http2_hpack", http2::hpack),
     ("http3_frames", http3::frames),

@@ -5,3 +5,4 @@ pub(super) mod hbone;
 pub(super) mod http1;
 pub(super) mod http2;
 pub(super) mod http3;
+pub(super) mod page;
