@@ -34,6 +34,7 @@ pub(crate) use generated::{
 pub use hooks::Hook;
 pub use isolation::{CpuSet, Isolation, SidecarLimits};
 pub(crate) use peers::{AccessLog, PeerFeatures};
+pub(crate) use written::WatchedPage;
 
 /// The definition that `voile bench quick` runs, part of the program so that it runs from anywhere.
 const QUICK: &str = include_str!("../../../../benchmarks/quick.toml");
@@ -139,6 +140,8 @@ pub struct Variant {
     pub append: String,
     /// True if the variant still counts its requests.
     pub counts: bool,
+    /// Page of the sidecars that somebody watches all the time.
+    pub watched: Option<WatchedPage>,
     /// Another build of Voile; none is the one that is measured.
     pub program: Option<PathBuf>,
 }

@@ -32,6 +32,7 @@ pub(super) fn variants(
                 .collect(),
             append: variant.append,
             counts: variant.counts,
+            watched: variant.watched,
             program: None,
         });
     }

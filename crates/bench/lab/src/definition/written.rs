@@ -206,6 +206,16 @@ impl OneOrBoth {
     }
 }
 
+/// A page of a sidecar that somebody watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WatchedPage {
+    /// The metrics, every two seconds, as `voile dashboard` and `voile edges` read them.
+    Figures,
+    /// Requests as they end, as `voile tap` shows them.
+    Requests,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenVariant {
@@ -221,6 +231,7 @@ pub(super) struct WrittenVariant {
     pub(super) append: String,
     #[serde(default = "yes")]
     pub(super) counts: bool,
+    pub(super) watched: Option<WatchedPage>,
 }
 
 fn yes() -> bool {

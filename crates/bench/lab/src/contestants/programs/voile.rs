@@ -6,6 +6,7 @@ mod numbered_resources;
 mod served;
 mod sidecar_paths;
 mod stock_envoy;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,6 +20,7 @@ use voile_host::ready::Probe;
 use changes::SidecarChanges;
 use numbered_resources::host;
 use served::{asked, far_port};
+use watched::PageWatcher;
 
 use super::envoy;
 use crate::agent::{AgentConnection, Echo};
@@ -30,7 +32,7 @@ use crate::contestants::contestant::{
 use crate::contestants::instance::{CLIENT, CONTROL, Instance, SERVER};
 use crate::contestants::listeners::fill;
 use crate::contestants::programs::command_output::output;
-use crate::definition::{EventAction, Variant};
+use crate::definition::{EventAction, Variant, WatchedPage};
 use crate::find;
 use crate::network::GATEWAY;
 use crate::plan::{ContestantSetup, RequestPath};
@@ -109,6 +111,8 @@ struct RunningVoile {
     captured: Option<CapturedPods>,
     control: SupervisedChild,
     sidecars: Vec<VoileSidecar>,
+    /// Of the variant's watched page, by the sidecars' roles.
+    watchers: Vec<(&'static str, PageWatcher)>,
     ports: Ports,
     changes: SidecarChanges,
 }
@@ -155,6 +159,15 @@ fn service_port() -> Result<u16, String> {
     Err(format!(
         "no port is free on both {CLIENT_ADDRESS} and {SERVER_ADDRESS}"
     ))
+}
+
+/// Returns true if requests of the path pass the sidecar of this role.
+fn is_on_path(way: &RequestPath, role: &str) -> bool {
+    match &*way.mode {
+        "clientonly" => role == CLIENT,
+        "serveronly" => role == SERVER,
+        _ => true,
+    }
 }
 
 fn local_port() -> Result<SocketAddr, String> {
@@ -499,6 +512,7 @@ impl Contestant for Voile {
             captured,
             control,
             sidecars: Vec::new(),
+            watchers: Vec::new(),
             ports,
             changes: SidecarChanges::none(),
         };
@@ -519,6 +533,10 @@ impl Contestant for Voile {
         for sidecar in &mut running.sidecars {
             let probe = sidecar.probe();
             sidecar.process.wait_ready(lab, &probe)?;
+            if let Some(page) = self.variant.watched {
+                let watcher = PageWatcher::start(page, sidecar.admin)?;
+                running.watchers.push((sidecar.role, watcher));
+            }
         }
         Ok(())
     }
@@ -554,11 +572,7 @@ impl Contestant for Voile {
         let Some(running) = &self.running else {
             return Vec::new();
         };
-        let on_path = |role: &str| match way.mode.as_str() {
-            "clientonly" => role == CLIENT,
-            "serveronly" => role == SERVER,
-            _ => true,
-        };
+        let on_path = |role: &str| is_on_path(way, role);
         let mut instances: Vec<Instance> = running
             .sidecars
             .iter()
@@ -613,11 +627,24 @@ impl Contestant for Voile {
                 expected: ExpectedOutput::OneOf(1),
             });
         }
-        let on_path = |sidecar: &&VoileSidecar| match way.mode.as_str() {
-            "clientonly" => sidecar.role == CLIENT,
-            "serveronly" => sidecar.role == SERVER,
-            _ => true,
-        };
+        let on_path = |sidecar: &&VoileSidecar| is_on_path(way, sidecar.role);
+        let watchers = self.running.iter().flat_map(|running| &running.watchers);
+        all.extend(
+            watchers
+                .filter(|(role, _)| is_on_path(way, role))
+                .map(|(role, watcher)| {
+                    let (page, count) = watcher.shown();
+                    let (what, expected) = match page {
+                        WatchedPage::Figures => ("pages of metrics", ExpectedOutput::Some),
+                        WatchedPage::Requests => ("records of requests", ExpectedOutput::OneOf(1)),
+                    };
+                    RecordedOutput {
+                        what: format!("{what} that the {role} showed to a watcher"),
+                        count,
+                        expected,
+                    }
+                }),
+        );
         let sidecars = self.running.iter().flat_map(|running| &running.sidecars);
         for sidecar in sidecars.filter(on_path) {
             all.extend(sidecar.sent(&self.variant.append, &way.protocol)?);
@@ -701,6 +728,7 @@ impl Contestant for Voile {
 
     fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
+            running.watchers.clear();
             let sidecars = running
                 .sidecars
                 .iter_mut()

@@ -110,6 +110,8 @@ impl Voile {
             "gives `voile proxy` its own arguments, which an agent does not accept"
         } else if self.variant.append.contains("${FOLDER}") {
             "writes into a folder, which two machines do not share"
+        } else if self.variant.watched.is_some() {
+            "is watched at its administration pages, which the agent does not reach for others"
         } else if self.outfit.refusal().is_some() {
             "refuses requests, but an agent counts good answers"
         } else {
