@@ -187,6 +187,12 @@ impl PodStream {
 }
 
 impl PodPort {
+    /// Returns true if the pod is a node proxy.
+    #[must_use]
+    pub fn is_node_proxy(&self) -> bool {
+        self.container == NODE_PROXY_CONTAINER
+    }
+
     /// Forwards the port.
     ///
     /// # Errors

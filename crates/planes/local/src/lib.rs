@@ -35,6 +35,8 @@ use relays::{connection_limit, datagrams, egress};
 use pods::contained;
 pub use pods::{application, pod_network, pod_run, process, variables};
 
+pub use node::NODE_PROXY;
+
 pub use isolation::{WantedIsolation, start};
 pub use loopback_block::MAX_CONTROL_PLANES;
 pub use run_folder::{RunningMesh, running_meshes};

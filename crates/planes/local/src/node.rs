@@ -8,6 +8,8 @@ use voile_host::netns::Namespace;
 pub(crate) const NAMESPACE: &str = "istio-system";
 /// Its pod, and its service account.
 pub(crate) const NAME: &str = "node-proxy";
+/// Both.
+pub const NODE_PROXY: &str = "istio-system/node-proxy";
 /// The one node there is.
 pub(crate) const NODE: &str = "local";
 

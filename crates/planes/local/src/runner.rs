@@ -177,7 +177,7 @@ fn control_planes(
     let places = ground.control_planes(options.control_planes);
     let mut further = options.control.clone();
     if options.dataplane.has_node() {
-        let account = format!("{}/{}", node::NAMESPACE, node::NAME);
+        let account = node::NODE_PROXY.to_owned();
         further.push(("--node-account", account));
     }
     let controls = places.iter().enumerate();

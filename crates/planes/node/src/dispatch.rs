@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{Notify, mpsc, oneshot};
 use voile_memory::{Ceiling, MemoryHolders, ShedOrder, TextSettling};
+use voile_telemetry::tap::Tap;
 use voile_transport::MAX_CONNECTIONS;
 
 use crate::memory::NodeMemory;
@@ -76,14 +77,17 @@ pub(crate) struct Handle {
 pub(crate) struct Dispatcher {
     workers: RefCell<Vec<Handle>>,
     memory: Arc<NodeMemory>,
+    /// For people who watch connections.
+    pub(crate) tap: Arc<Tap>,
     settling: TextSettling,
 }
 
 impl Dispatcher {
-    pub(crate) fn new(workers: Vec<Handle>, memory: Arc<NodeMemory>) -> Self {
+    pub(crate) fn new(workers: Vec<Handle>, memory: Arc<NodeMemory>, tap: Arc<Tap>) -> Self {
         Self {
             workers: RefCell::new(workers),
             memory,
+            tap,
             settling: TextSettling::default(),
         }
     }

@@ -46,6 +46,7 @@ use voile_memory::MemoryRelief;
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
 use voile_telemetry::logging::LogLevelHandle;
+use voile_telemetry::tap::Tap;
 use voile_transport as transport;
 use voile_transport::handover::{HandoverError, InheritedSockets};
 use voile_xds::client::{ClientConfig, Handler, TokenFile, Update, XdsClient};
@@ -472,8 +473,10 @@ fn start_dispatcher(
 ) -> io::Result<(Rc<Dispatcher>, Threads)> {
     let emptied = Arc::new(Notify::new());
     let memory = NodeMemory::new(options.memory_limit);
-    let (handles, threads) = start_workers(options.workers, view, asker, (&memory, &emptied))?;
-    let dispatcher = Rc::new(Dispatcher::new(handles, Arc::clone(&memory)));
+    let tap = Arc::new(Tap::default());
+    let shared = (&memory, &emptied, &tap);
+    let (handles, threads) = start_workers(options.workers, view, asker, shared)?;
+    let dispatcher = Rc::new(Dispatcher::new(handles, Arc::clone(&memory), tap));
     tokio::task::spawn_local(memory.look_after(MemoryRelief::new(Rc::clone(&dispatcher))));
     tokio::task::spawn_local(watch_emptied(emptied, Rc::clone(&dispatcher)));
     Ok((dispatcher, threads))
@@ -483,16 +486,17 @@ fn start_workers(
     count: usize,
     view: &watch::Receiver<Arc<RegistryView>>,
     asker: &ControlPlaneClient,
-    (memory, emptied): (&Arc<NodeMemory>, &Arc<Notify>),
+    (memory, emptied, tap): (&Arc<NodeMemory>, &Arc<Notify>, &Arc<Tap>),
 ) -> io::Result<(Vec<Handle>, Threads)> {
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
     for index in 0..count {
         let (sender, inbox) = mpsc::unbounded_channel();
-        let (view, asker, memory) = (view.clone(), asker.clone(), Arc::clone(memory));
+        let (view, asker) = (view.clone(), asker.clone());
+        let (memory, tap) = (Arc::clone(memory), Arc::clone(tap));
         let thread = std::thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(move || {
-                if let Err(error) = worker::run(inbox, view, asker, memory) {
+                if let Err(error) = worker::run(inbox, view, asker, (memory, tap)) {
                     tracing::error!(%error, "cannot start a worker");
                 }
             })?;

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use voile_telemetry::admin::{PageRequest, PageResponse, serve, serve_local};
 use voile_telemetry::logging::LogLevelHandle;
+use voile_telemetry::tap::{Tap, TapQuestion, tap_sessions};
 use voile_telemetry::{MetricFamily, ProcessFigures, Scrape};
 use voile_xds::wire::WireWorkload;
 
@@ -30,6 +31,7 @@ POST /certs/renew        request new ones now; open connections continue
 GET  /logging            the log level; PUT or POST /logging?level=LEVEL changes it
 GET  /ready              200 when ready, 503 with the reasons when not
 GET  /stats/prometheus   metrics
+POST /tap                connections as they end, while somebody asks: voile tap
 POST /quitquitquit       shut down gracefully, as on SIGTERM
 GET  /help               this
 ";
@@ -96,6 +98,7 @@ async fn admin(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
         }
         (&Method::GET, "/ready") => ready(&told),
         (&Method::GET, "/stats/prometheus" | "/metrics") => metrics(told, question).await,
+        (&Method::POST, "/tap") => tap(&told.dispatcher.tap, &question).await,
         (&Method::POST, "/quitquitquit") => {
             told.ending.notify_one();
             PageResponse::text(StatusCode::OK, "draining\n")
@@ -103,6 +106,18 @@ async fn admin(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
         (&Method::GET | &Method::PUT | &Method::POST, "/logging") => logging(&told, &question),
         (&Method::GET, "/" | "/help") => PageResponse::text(StatusCode::OK, HELP),
         (_, path) => PageResponse::not_found(path),
+    }
+}
+
+/// Connections as they end. The workers record them only while somebody asks.
+async fn tap(tap: &Tap, question: &PageRequest) -> PageResponse {
+    let question = match TapQuestion::parse(question) {
+        Ok(question) => question,
+        Err(reason) => return PageResponse::text(StatusCode::BAD_REQUEST, reason + "\n"),
+    };
+    match tap.begin(&question) {
+        Ok(()) => PageResponse::json(tap.answer(&question).await),
+        Err(reason) => PageResponse::text(StatusCode::TOO_MANY_REQUESTS, reason + "\n"),
     }
 }
 
@@ -265,6 +280,7 @@ async fn metrics(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
         help,
         short,
     );
+    scrape.family(tap_sessions(told.dispatcher.tap.len()));
     let names = told.agency.looked_up().families();
     names.into_iter().for_each(|family| scrape.family(family));
     let lookups = told.agency.lookups().families();

@@ -2,13 +2,17 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use voile_identity::Identity;
+use voile_model::mesh::telemetry::TelemetrySide;
+use voile_telemetry::access_log::{AccessLogEntry, PolicyMarks, TlsFacts};
+use voile_telemetry::tap::NodeEnd;
 use voile_telemetry::{
     Labels, Locality, PeerLabels, Reporter, Security, SeriesId, ServiceLabels, TCP,
 };
 
+use crate::connections::close_reasons::CONNECT;
 use crate::registry::{Resident, ServedService};
 use crate::worker::NodeWorker;
 
@@ -144,6 +148,61 @@ impl<'a> Record<'a> {
     }
 }
 
+impl Record<'_> {
+    /// Offers the end of the connection to people who watch.
+    fn show(&self, outcome: &ConnectionOutcome) {
+        let duration = self.began.elapsed();
+        let target = self.tunnelled.unwrap_or(self.server);
+        let (side, labels, own) = match self.labels.reporter {
+            Reporter::Source => (TelemetrySide::Client, &self.labels.source, self.client.ip()),
+            Reporter::Destination | Reporter::Waypoint => {
+                (TelemetrySide::Server, &self.labels.destination, target.ip())
+            }
+        };
+        // A pod that has just gone is known by its workload alone.
+        let pod = self.worker.home(own);
+        let name = pod.as_ref().map_or(&*labels.workload, |pod| &pod.name);
+        let failure = outcome.error.as_deref().unwrap_or_default();
+        let (upstream_failure, termination) = match outcome.flags {
+            CONNECT => (failure, ""),
+            _ => ("", failure),
+        };
+        let entry = AccessLogEntry {
+            http: None,
+            start: SystemTime::now() - duration,
+            duration,
+            flags: outcome.flags,
+            details: "",
+            termination,
+            upstream_failure,
+            downstream_failure: "",
+            received: outcome.received,
+            sent: outcome.sent,
+            upstream: Some(self.server),
+            upstream_local: None,
+            cluster: "",
+            local: target,
+            remote: self.client,
+            server_name: "",
+            route: "",
+            tls: Some(TlsFacts {
+                version: match self.labels.security {
+                    Security::MutualTls => "TLSv1.3",
+                    Security::None | Security::Unknown => "",
+                },
+                peer: &self.labels.source.principal,
+                ..TlsFacts::default()
+            }),
+            marks: PolicyMarks::default(),
+        };
+        let end = NodeEnd {
+            pod: &format!("{}/{name}", labels.namespace),
+            service: &self.labels.service.host,
+        };
+        self.worker.tap.offer(side, &entry, Some(&end));
+    }
+}
+
 impl Drop for Record<'_> {
     /// Reports a connection that was dropped in the middle, too.
     fn drop(&mut self) {
@@ -156,6 +215,9 @@ impl Drop for Record<'_> {
         let mut shard = self.worker.shard.borrow_mut();
         shard.tcp_closed(self.series, outcome.flags, outcome.received, outcome.sent);
         drop(shard);
+        if self.worker.tap.is_watched() {
+            self.show(&outcome);
+        }
         let (from, to) = (&self.labels.source, &self.labels.destination);
         let outbound = self.labels.reporter == Reporter::Source;
         tracing::info!(

@@ -20,6 +20,7 @@ use voile_identity::Identity;
 use voile_memory::{ShedOrder, SourceConnections};
 use voile_model::ServiceKey;
 use voile_proto::type_url;
+use voile_telemetry::tap::Tap;
 use voile_telemetry::{Shard, Snapshot};
 use voile_xds::client::XdsClient;
 
@@ -174,6 +175,8 @@ pub(crate) struct NodeWorker {
     homes: RefCell<Arc<Homes>>,
     pub(crate) shard: RefCell<Shard>,
     pub(crate) memory: Arc<NodeMemory>,
+    /// For people who watch connections.
+    pub(crate) tap: Arc<Tap>,
     /// Callers without a certificate yet.
     pub(crate) unproven: UnprovenCallers,
     /// All connections, by source, if there is a memory limit.
@@ -312,7 +315,7 @@ impl NodeWorker {
         first: Arc<RegistryView>,
         changes: watch::Receiver<Arc<RegistryView>>,
         asker: ControlPlaneClient,
-        memory: Arc<NodeMemory>,
+        (memory, tap): (Arc<NodeMemory>, Arc<Tap>),
     ) -> Self {
         let pool = Pool::new(Some(Arc::clone(&memory.heads)));
         memory.watch(pool.blocks());
@@ -326,6 +329,7 @@ impl NodeWorker {
             homes: RefCell::default(),
             shard: RefCell::default(),
             memory,
+            tap,
             unproven: UnprovenCallers::default(),
             connections: SourceConnections::default(),
             live: RefCell::default(),
@@ -594,7 +598,12 @@ mod tests {
             subscription: Subscription::All,
             names,
         };
-        NodeWorker::new(Arc::default(), changes, asker, NodeMemory::new(0))
+        NodeWorker::new(
+            Arc::default(),
+            changes,
+            asker,
+            (NodeMemory::new(0), Arc::default()),
+        )
     }
 
     #[tokio::test]

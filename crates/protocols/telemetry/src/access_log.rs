@@ -92,7 +92,7 @@ impl Logger {
         match &self.sink {
             Sink::File(file, renderer) => file.write(renderer.line(entry)),
             Sink::Grpc(log) => log.write(entry),
-            Sink::Tap(tap, side) => tap.offer(*side, entry),
+            Sink::Tap(tap, side) => tap.offer(*side, entry, None),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Finished requests and connections for people who watch them live. A session has a filter and a bounded buffer; it ends by
-//! itself when it is no longer asked. Workers have a log for the sessions only while there is one.
+//! itself when it is no longer asked. Workers of a sidecar have a log for the sessions only while there is one; those of a node proxy
+//! look whether there is one.
 //!
 //! ```text
 //! worker: Entry ─filter─▶ record ─▶ buffer of the session ──▶ page ──▶ client, who asks again
 //! ```
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,7 @@ use time::format_description::well_known::Rfc3339;
 use tokio::sync::Notify;
 use voile_model::mesh::telemetry::TelemetrySide;
 
+use crate::MetricFamily;
 use crate::access_log::{AccessLogEntry, HttpLogFields};
 use crate::admin::PageRequest;
 
@@ -53,6 +56,15 @@ pub struct TapQuestion {
     filter: TapFilter,
 }
 
+/// What a node proxy knows of a connection and a sidecar need not say.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeEnd<'a> {
+    /// Namespace and name of the pod that the proxy serves.
+    pub pod: &'a str,
+    /// Host name of the service that the client called; empty if unknown.
+    pub service: &'a str,
+}
+
 /// Which requests and connections a session wants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct TapFilter {
@@ -65,6 +77,19 @@ struct TapFilter {
     from: Option<String>,
     /// Only what a policy refused.
     denied: bool,
+    /// Of a node proxy, only the connections of these: `NAMESPACE`, or `NAMESPACE/NAME` of a pod or workload. All if empty.
+    workloads: Vec<String>,
+}
+
+/// Returns true if `target` (`NAMESPACE`, or `NAMESPACE/NAME` of a pod or workload) means this pod or workload.
+#[must_use]
+pub fn is_meant(target: &str, workload: &str) -> bool {
+    let rest = workload.strip_prefix(target);
+    // The pods of a workload have its name and more.
+    rest.is_some_and(|rest| match target.contains('/') {
+        true => rest.is_empty() || rest.starts_with('-'),
+        false => rest.starts_with('/'),
+    })
 }
 
 impl TapQuestion {
@@ -96,9 +121,10 @@ impl TapQuestion {
                 "status" => parsed.filter.status = Some(statuses(&value)?),
                 "from" => parsed.filter.from = Some(value.into_owned()),
                 "denied" => parsed.filter.denied = &*value != "false",
+                "workload" => parsed.filter.workloads.push(value.into_owned()),
                 _ => {
                     return Err(format!(
-                        "no parameter `{name}`; there are session, after, wait, path, method, status, from, denied"
+                        "no parameter `{name}`; there are session, after, wait, path, method, status, from, denied, workload"
                     ));
                 }
             }
@@ -128,7 +154,7 @@ fn statuses(text: &str) -> Result<(u16, u16), String> {
 }
 
 impl TapFilter {
-    fn passes(&self, entry: &AccessLogEntry<'_>) -> bool {
+    fn passes(&self, entry: &AccessLogEntry<'_>, end: Option<&NodeEnd<'_>>) -> bool {
         let http = entry.http.as_ref();
         let in_http = |test: &dyn Fn(&HttpLogFields<'_>) -> bool| http.is_some_and(test);
         let from = || entry.tls.map_or("", |tls| tls.peer);
@@ -138,13 +164,19 @@ impl TapFilter {
                 .is_none_or(|(first, last)| in_http(&|http| (first..=last).contains(&http.code)))
             && (self.from.as_ref()).is_none_or(|part| from().contains(&**part))
             && (!self.denied || is_refused(entry))
+            && (self.workloads.is_empty()
+                || end.is_none_or(|end| {
+                    let mut wanted = self.workloads.iter();
+                    wanted.any(|target| is_meant(target, end.pod))
+                }))
     }
 }
 
 fn is_refused(entry: &AccessLogEntry<'_>) -> bool {
     let said = [entry.details, entry.termination];
     let refused = |text: &str| REFUSALS.iter().any(|refusal| text.contains(refusal));
-    said.into_iter().any(refused)
+    // A node proxy has ztunnel's word.
+    entry.flags == "DENY" || said.into_iter().any(refused)
 }
 
 /// Records that wait for the next question of one client.
@@ -207,6 +239,8 @@ impl TapSession {
 #[derive(Debug, Default)]
 pub struct Tap {
     sessions: Mutex<Vec<TapSession>>,
+    /// Their number when they were last looked at.
+    count: AtomicUsize,
     recorded: Notify,
 }
 
@@ -218,7 +252,7 @@ impl Tap {
     /// Number of sessions.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.sessions().len()
+        self.open_sessions(Instant::now()).len()
     }
 
     /// Returns true if nobody watches.
@@ -227,14 +261,27 @@ impl Tap {
         self.len() == 0
     }
 
+    /// Returns true if somebody watches, or did when the last entry was offered. Costs as much as reading a number.
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// The sessions that are not over.
+    fn open_sessions(&self, now: Instant) -> MutexGuard<'_, Vec<TapSession>> {
+        let mut sessions = self.sessions();
+        sessions.retain(|session| !session.is_over(now));
+        self.count.store(sessions.len(), Ordering::Relaxed);
+        sessions
+    }
+
     /// Begins the session of a question, if there is none yet.
     ///
     /// # Errors
     /// There are too many.
     pub fn begin(&self, question: &TapQuestion) -> Result<(), String> {
         let now = Instant::now();
-        let mut sessions = self.sessions();
-        sessions.retain(|session| !session.is_over(now));
+        let mut sessions = self.open_sessions(now);
         let known = sessions.iter_mut().find(|one| one.id == question.session);
         if let Some(session) = known {
             session.asked = now;
@@ -258,6 +305,7 @@ impl Tap {
             waiting: 0,
             second: (now, 0),
         });
+        self.count.store(sessions.len(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -305,17 +353,23 @@ impl Tap {
         ))
     }
 
-    /// Notes an entry for the sessions that want it.
-    pub fn offer(&self, side: TelemetrySide, entry: &AccessLogEntry<'_>) {
+    /// Notes an entry for the sessions that want it. A node proxy says whose it is.
+    pub fn offer(
+        &self,
+        side: TelemetrySide,
+        entry: &AccessLogEntry<'_>,
+        end: Option<&NodeEnd<'_>>,
+    ) {
         let now = Instant::now();
-        let mut sessions = self.sessions();
+        let mut sessions = self.open_sessions(now);
         let mut written = None;
-        for session in sessions.iter_mut().filter(|one| one.filter.passes(entry)) {
+        let wanted = |one: &&mut TapSession| one.filter.passes(entry, end);
+        for session in sessions.iter_mut().filter(wanted) {
             if !session.has_time(now) {
                 session.missed += 1;
                 continue;
             }
-            let text = written.get_or_insert_with(|| record(side, entry).to_string());
+            let text = written.get_or_insert_with(|| record(side, entry, end).to_string());
             session.push(text.clone());
         }
         drop(sessions);
@@ -328,14 +382,24 @@ impl Tap {
     #[must_use]
     pub fn next_end(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut sessions = self.sessions();
-        sessions.retain(|session| !session.is_over(now));
+        let sessions = self.open_sessions(now);
         let ends = sessions.iter().map(|session| match session.waiting {
             0 => session.asked + SESSION_IDLE,
             _ => now + SESSION_IDLE,
         });
         ends.min()
     }
+}
+
+/// The number of sessions, for the page of metrics.
+#[must_use]
+pub fn tap_sessions(count: usize) -> MetricFamily {
+    MetricFamily::single(
+        "voile_tap_sessions",
+        "gauge",
+        "Sessions of `voile tap` that see the requests or connections of this proxy.",
+        count as f64,
+    )
 }
 
 /// A question that waits keeps its session. The client may leave meanwhile.
@@ -366,7 +430,7 @@ impl Drop for WaitingQuestion<'_> {
 }
 
 /// Facts of an entry, without headers and bodies. What is empty or unknown is left out.
-fn record(side: TelemetrySide, entry: &AccessLogEntry<'_>) -> Value {
+fn record(side: TelemetrySide, entry: &AccessLogEntry<'_>, end: Option<&NodeEnd<'_>>) -> Value {
     let mut record = Map::new();
     let time = OffsetDateTime::from(entry.start).format(&Rfc3339);
     record.insert("time".to_owned(), time.unwrap_or_default().into());
@@ -388,6 +452,8 @@ fn record(side: TelemetrySide, entry: &AccessLogEntry<'_>) -> Value {
     };
     let tls = entry.tls.unwrap_or_default();
     for (name, value) in [
+        ("workload", end.map_or("", |end| end.pod)),
+        ("service", end.map_or("", |end| end.service)),
         ("flags", entry.flags),
         ("details", entry.details),
         ("termination", entry.termination),

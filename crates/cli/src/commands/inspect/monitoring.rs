@@ -273,6 +273,15 @@ impl PageServer {
         Self::new(PagePlace::Pod(port), runtime)
     }
 
+    /// Returns true if it is a node proxy, which serves many pods.
+    pub(crate) fn is_node_proxy(&self) -> bool {
+        match &self.place {
+            PagePlace::Address(_) | PagePlace::Default(_) => false,
+            PagePlace::Socket { name, .. } => name == voile_local::NODE_PROXY,
+            PagePlace::Pod(port) => port.is_node_proxy(),
+        }
+    }
+
     /// An order without a body.
     pub(crate) fn post(&self, path: &str) -> Result<(), String> {
         let answer = self

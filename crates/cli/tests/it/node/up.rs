@@ -1,11 +1,15 @@
 //! `voile up --dataplane node`: the same folder with one node proxy in place of sidecars.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::mesh::{get, wait_until};
+use crate::up::Up;
 use crate::up::netns::{COURT, client, start_with};
 
 /// The server's pod by its name.
@@ -26,6 +30,42 @@ fn court(folder: &Path) {
         client("plain", off, 80),
     ];
     fs::write(folder.join("court.yaml"), text.concat()).expect("written");
+}
+
+/// `voile tap` shows connections of the pods that it is asked for, of the node proxy that serves them.
+fn connections_are_shown(up: &Up, published: &BTreeMap<String, SocketAddr>) {
+    let watched = |client: &str, words: &[&str]| {
+        let words = [words, &["--count", "1", "--for", "60s"]].concat();
+        std::thread::scope(|scope| {
+            let watching = scope.spawn(|| up.command(&words));
+            while !watching.is_finished() {
+                let _ = get(published[client], "/");
+            }
+            let (code, said) = watching.join().expect("it ended");
+            assert_eq!(code, Some(0), "{words:?}: {said}");
+            said
+        })
+    };
+    let said = watched(
+        "court/served",
+        &["tap", "court/served", "--from", "sa/default", "-o", "json"],
+    );
+    let json = said.lines().find(|line| line.starts_with('{'));
+    let record: Value = serde_json::from_str(json.expect("a record")).expect("JSON");
+    for (field, expected) in [
+        ("proxy", "istio-system/node-proxy"),
+        ("workload", "court/served-0"),
+        ("side", "outbound"),
+        ("from", "spiffe://cluster.local/ns/court/sa/default"),
+        ("tls", "TLSv1.3"),
+    ] {
+        assert_eq!(record[field], expected, "{field}: {record}");
+    }
+    assert!(record["bytes_sent"].as_u64() > Some(0), "{record}");
+    let said = watched("court/plain", &["tap", "court/server", "--denied"]);
+    for part in [" court/server-0 in  TCP ", " flags=DENY", "termination="] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
 }
 
 #[test]
@@ -63,6 +103,7 @@ fn one_node_proxy_takes_the_place_of_every_sidecar() {
             ],
         ) && told(&log, &["response_flags=\"DENY\""])
     });
+    connections_are_shown(&up, &published);
     // The node proxy serves a new pod, too, and lets a removed pod go.
     up.edit(
         "court.yaml",
@@ -81,7 +122,7 @@ fn one_node_proxy_takes_the_place_of_every_sidecar() {
 
 #[test]
 fn a_node_proxy_needs_namespaces() {
-    let mut up = crate::up::Up::start(court, &["--dataplane", "node"]);
+    let mut up = Up::start(court, &["--dataplane", "node"]);
     assert!(!up.wait().success());
     assert!(
         up.text("err")

@@ -107,7 +107,7 @@ impl Runner {
     fn proxies(&self) -> BTreeSet<String> {
         let pods = self.pods.iter();
         let pods = pods.filter(|(_, pod)| pod.sidecar.is_some() && !pod.is_over());
-        let node = self.node.iter().map(|_| node_proxy());
+        let node = self.node.iter().map(|_| node::NODE_PROXY.to_owned());
         pods.map(|(name, _)| name.to_string()).chain(node).collect()
     }
 
@@ -126,7 +126,7 @@ impl Runner {
     pub(super) fn has_acknowledged(&self, name: &ResourceName, pod: &PodRun, now: Instant) -> bool {
         let proxy = match () {
             () if pod.sidecar.is_some() => name.to_string(),
-            () if self.plan.by_node && pod.plan.is_ambient() => node_proxy(),
+            () if self.plan.by_node && pod.plan.is_ambient() => node::NODE_PROXY.to_owned(),
             () => return true,
         };
         self.acknowledged.pages.has_acknowledged(&proxy, now)
@@ -192,8 +192,4 @@ impl Runner {
         }
         Ok(())
     }
-}
-
-fn node_proxy() -> String {
-    format!("{}/{}", node::NAMESPACE, node::NAME)
 }

@@ -66,7 +66,7 @@ impl Runner {
 
     fn page_address(&self, name: &str) -> Option<PageAddress> {
         let localhost = SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT));
-        if self.node.is_some() && name == format!("{}/{}", node::NAMESPACE, node::NAME) {
+        if self.node.is_some() && name == node::NODE_PROXY {
             return Some(PageAddress {
                 address: localhost,
                 namespace: None,

@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 use voile_http2::source_number;
 use voile_memory::SourceConnections;
+use voile_telemetry::tap::Tap;
 
 use crate::dispatch::Load;
 use crate::memory::{CONNECTION_BYTES, NodeMemory};
@@ -92,7 +93,7 @@ pub(crate) fn run(
     mut inbox: mpsc::UnboundedReceiver<Job>,
     mut changes: watch::Receiver<Arc<RegistryView>>,
     asker: ControlPlaneClient,
-    memory: Arc<NodeMemory>,
+    shared: (Arc<NodeMemory>, Arc<Tap>),
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -100,7 +101,7 @@ pub(crate) fn run(
     let local = LocalSet::new();
     local.block_on(&runtime, async move {
         let first = Arc::clone(&changes.borrow_and_update());
-        let worker = Rc::new(NodeWorker::new(first, changes.clone(), asker, memory));
+        let worker = Rc::new(NodeWorker::new(first, changes.clone(), asker, shared));
         loop {
             tokio::select! {
                 biased;

@@ -13,7 +13,7 @@ use voile_telemetry::access_log::als::{AlsHeaders, AlsRecord};
 use voile_telemetry::access_log::{AlsLog, FileLog, Logger, Renderer, Sink, WriterThread};
 use voile_telemetry::export::{CollectorDialer, als, spans};
 use voile_telemetry::outbox::{Outbox, outbox};
-use voile_telemetry::tap::Tap;
+use voile_telemetry::tap::{Tap, tap_sessions};
 use voile_telemetry::trace::{SpanSettings, resource};
 use voile_telemetry::{MetricFamily, PeerLabels};
 use voile_transport::Origin;
@@ -345,12 +345,7 @@ impl Recorders {
                 help: "Access log entries written to a service's stream, which confirms none.",
                 samples: vec![(sink("grpc"), sent_logs as f64)],
             },
-            MetricFamily::single(
-                "voile_tap_sessions",
-                "gauge",
-                "Sessions of `voile tap` that see the requests of this proxy.",
-                self.tap.as_ref().map_or(0, |tap| tap.len()) as f64,
-            ),
+            tap_sessions(self.tap.as_ref().map_or(0, |tap| tap.len())),
             MetricFamily::single(
                 "voile_spans_sent_total",
                 "counter",

@@ -98,9 +98,38 @@ fn a_filter_passes_what_it_names_and_nothing_else() {
     ] {
         let filter = question(query).filter;
         assert_eq!(
-            requests.each_ref().map(|one| filter.passes(one)),
+            requests.each_ref().map(|one| filter.passes(one, None)),
             passed,
             "{query}"
+        );
+    }
+}
+
+#[test]
+fn of_a_node_proxy_a_filter_passes_the_pods_that_it_names() {
+    let mut denied = entry(None, "");
+    denied.flags = "DENY";
+    denied.termination = "denied by policy shop/no";
+    for (query, passed) in [
+        ("", true),
+        ("denied", true),
+        ("workload=shop", true),
+        ("workload=shop/web", true),
+        ("workload=shop%2Fweb-0", true),
+        ("workload=other&workload=shop/web", true),
+        ("workload=shop/we", false),
+        ("workload=sho", false),
+        ("workload=other/web", false),
+    ] {
+        let end = NodeEnd {
+            pod: "shop/web-0",
+            service: "web.shop.svc.cluster.local",
+        };
+        let filter = question(query).filter;
+        assert_eq!(filter.passes(&denied, Some(&end)), passed, "{query}");
+        assert!(
+            filter.passes(&denied, None),
+            "{query}: a sidecar has one pod"
         );
     }
 }
@@ -120,7 +149,7 @@ fn a_wrong_parameter_is_named_with_what_it_must_be() {
         ("path=%ff", "path=%ff: not UTF-8"),
         (
             "paht=/",
-            "no parameter `paht`; there are session, after, wait, path, method, status, from, denied",
+            "no parameter `paht`; there are session, after, wait, path, method, status, from, denied, workload",
         ),
     ] {
         assert_eq!(parsed(query).expect_err(query), reason);
@@ -137,6 +166,7 @@ async fn a_client_gets_each_record_once_and_an_answer_that_was_lost_again() {
     tap.offer(
         TelemetrySide::Server,
         &entry(Some(http("GET", "/a", 200)), "via_upstream"),
+        None,
     );
     let first = answer(&tap, "session=7").await;
     assert_eq!(
@@ -154,7 +184,7 @@ async fn a_client_gets_each_record_once_and_an_answer_that_was_lost_again() {
             "endpoint": "127.0.0.1:80", "bytes_received": 1, "bytes_sent": 2, "status": 200, "attempts": 1,
         }]})
     );
-    tap.offer(TelemetrySide::Client, &entry(None, ""));
+    tap.offer(TelemetrySide::Client, &entry(None, ""), None);
     let second = answer(&tap, "session=7&after=1").await;
     assert_eq!(
         (&second["next"], &second["records"][0]["side"]),
@@ -174,10 +204,12 @@ async fn a_question_waits_for_a_record_that_it_wants() {
     tap.offer(
         TelemetrySide::Server,
         &entry(Some(http("GET", "/other", 200)), ""),
+        None,
     );
     tap.offer(
         TelemetrySide::Server,
         &entry(Some(http("GET", "/wanted", 503)), ""),
+        None,
     );
     let page = answered.await.expect("an answer");
     assert!(
@@ -195,6 +227,7 @@ async fn what_a_slow_client_misses_is_counted_and_the_buffer_stays_within_its_bo
         tap.offer(
             TelemetrySide::Server,
             &entry(Some(http("GET", &long, 200)), ""),
+            None,
         );
     }
     let (mut kept, mut missed, mut bytes, mut after) = (0, 0, 0, 0);
@@ -228,10 +261,13 @@ async fn further_sessions_are_refused_and_one_that_nobody_asks_for_ends() {
         "{refused}"
     );
     tap.begin(&question("session=0")).expect("it is known");
-    assert!(tap.next_end().is_some());
+    assert!(tap.next_end().is_some() && tap.is_watched());
     tap.sessions()
         .iter_mut()
         .for_each(|one| one.asked -= SESSION_IDLE);
+    // A node proxy does not ask when a session ends.
+    tap.offer(TelemetrySide::Server, &entry(None, ""), None);
+    assert!(!tap.is_watched());
     assert_eq!(tap.next_end(), None);
     answer(&tap, "session=99").await;
 }

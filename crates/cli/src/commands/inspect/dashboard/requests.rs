@@ -96,10 +96,10 @@ impl LatestRequests {
     }
 
     fn record(&self, recording: u64, filter: &str) {
+        let filter = filter.to_owned();
         let watched = WatchedRecords {
             mesh: self.watched.clone(),
-            filter: filter.to_owned(),
-            is_meant: Box::new(|_| true),
+            filter: Box::new(move |_| Some(filter.clone())),
         };
         let told = watched.watch();
         let mut documents = PolicyDocuments::new(&self.watched);

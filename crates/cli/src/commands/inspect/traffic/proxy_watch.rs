@@ -38,13 +38,13 @@ pub(crate) enum WatchNews {
     Answered(String, Result<Value, String>),
 }
 
+/// Query of a proxy's page, which begins with `&` unless it is empty; none if the proxy is not meant.
+pub(crate) type RecordFilter = Box<dyn Fn(&PageServer) -> Option<String> + Send>;
+
 /// Which proxies are watched, and for which records.
 pub(crate) struct WatchedRecords {
     pub(crate) mesh: WatchedMesh,
-    /// Query of the proxies' page.
-    pub(crate) filter: String,
-    /// Whether a proxy is meant, by its name.
-    pub(crate) is_meant: Box<dyn Fn(&str) -> bool + Send>,
+    pub(crate) filter: RecordFilter,
 }
 
 impl WatchedRecords {
@@ -68,7 +68,7 @@ impl WatchedRecords {
 
     fn list(&self) -> Result<Vec<PageServer>, String> {
         let mut proxies = self.mesh.proxies()?;
-        proxies.retain(|proxy| (self.is_meant)(&proxy.to_string()));
+        proxies.retain(|proxy| (self.filter)(proxy).is_some());
         match proxies.len() {
             0..=MAX_PROXIES => Ok(proxies),
             many => Err(format!(
@@ -92,16 +92,17 @@ impl WatchedRecords {
             stays
         });
         for (name, proxy) in now {
-            if !asked.contains_key(&name) {
+            asked.entry(name.clone()).or_insert_with(|| {
                 let gone = Arc::new(AtomicBool::new(false));
+                let filter = (self.filter)(proxy).unwrap_or_default();
                 listen(
-                    name.clone(),
+                    name,
                     proxy.clone(),
-                    self.filter.clone(),
+                    filter,
                     (Arc::clone(&gone), tell.clone()),
                 );
-                asked.insert(name, gone);
-            }
+                gone
+            });
         }
     }
 }

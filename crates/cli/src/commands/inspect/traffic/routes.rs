@@ -11,7 +11,7 @@ use voile_local::scrape::ScrapedRates;
 use crate::commands::inspect::traffic::proxy_watch::{WatchNews, WatchedRecords};
 use crate::commands::inspect::traffic::route_documents::{RouteDocument, RouteDocuments};
 use crate::commands::inspect::traffic::shown::{Figures, ShownTraffic, TrafficRow};
-use crate::commands::inspect::traffic::tap::{is_meant, service};
+use crate::commands::inspect::traffic::tap::{is_named, service};
 
 /// Show which routes requests take: rates, success, refusals and latency of each route and destination, and where it is written.
 ///
@@ -66,8 +66,7 @@ fn watch(args: &RoutesArgs) -> Result<ExitCode, String> {
     let mut documents = RouteDocuments::new(mesh.mesh());
     let watched = WatchedRecords {
         mesh: mesh.clone(),
-        filter: String::new(),
-        is_meant: Box::new(move |proxy| is_meant(&targets, proxy)),
+        filter: Box::new(move |proxy| is_named(&targets, &proxy.to_string()).then(String::new)),
     };
     let told = watched.watch();
     let mut proxies: Option<BTreeSet<String>> = None;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
+use voile_telemetry::tap::is_meant;
 
 use crate::commands::inspect::monitoring::{WatchedMesh, word};
 use crate::commands::inspect::traffic::proxy_watch::{WatchNews, WatchedRecords};
@@ -17,7 +18,8 @@ use crate::commands::values::Output;
 ///
 /// A line has the time of the start, the proxy, the direction, the request, its status, its duration, the caller, the endpoint, and what
 /// is unusual: retries, Envoy's response flags and details, and for a refusal the policy with its file and line. A call between two
-/// proxies has a line of each. No headers and bodies are shown; tokens in paths are masked.
+/// proxies has a line of each. A node proxy shows connections, with the pod that it serves in place of its own name. No headers and
+/// bodies are shown; tokens in paths are masked.
 ///
 /// Proxies record requests only while somebody watches, and only then do requests cost more. Each keeps 1,024 records a
 /// second and 1,024 that wait; the number of further ones is told on standard error. Pods that come later are watched, too. Up to four
@@ -83,11 +85,15 @@ pub(crate) fn run(args: &TapArgs) -> ExitCode {
 
 fn follow(args: &TapArgs) -> Result<(), String> {
     let until = args.for_.map(|time| Instant::now() + time);
-    let targets = args.targets.clone();
+    let (targets, filter) = (args.targets.clone(), args.filter());
+    let of_node = filter.clone() + &args.workloads();
     let watched = WatchedRecords {
         mesh: args.watched.clone(),
-        filter: args.filter(),
-        is_meant: Box::new(move |proxy| is_meant(&targets, proxy)),
+        filter: Box::new(move |proxy| match is_named(&targets, &proxy.to_string()) {
+            true => Some(filter.clone()),
+            // It serves pods that are meant, and others.
+            false => proxy.is_node_proxy().then(|| of_node.clone()),
+        }),
     };
     let told = watched.watch();
     let mut printer = TapPrinter {
@@ -125,20 +131,21 @@ fn follow(args: &TapArgs) -> Result<(), String> {
     }
 }
 
-/// Whether the pods of these targets have this proxy.
-pub(crate) fn is_meant(targets: &[String], proxy: &str) -> bool {
-    let of = |target: &String| {
-        let rest = proxy.strip_prefix(&**target);
-        // The pods of a workload have its name and more.
-        rest.is_some_and(|rest| match target.contains('/') {
-            true => rest.is_empty() || rest.starts_with('-'),
-            false => rest.starts_with('/'),
-        })
-    };
-    targets.is_empty() || targets.iter().any(of)
+/// Whether one of the targets, if there are any, names this proxy.
+pub(crate) fn is_named(targets: &[String], proxy: &str) -> bool {
+    targets.is_empty() || targets.iter().any(|target| is_meant(target, proxy))
 }
 
 impl TapArgs {
+    /// The query that names the pods of a node proxy that are wanted.
+    fn workloads(&self) -> String {
+        let targets = self.targets.iter();
+        let targets = targets.map(|target| utf8_percent_encode(target, NON_ALPHANUMERIC));
+        targets
+            .map(|target| format!("&workload={target}"))
+            .collect()
+    }
+
     /// The query that names what is wanted.
     fn filter(&self) -> String {
         let mut query = String::new();
@@ -249,6 +256,10 @@ impl TapPrinter<'_> {
 
 /// Namespace and name of the policy that refused a request.
 fn policy_of(record: &Value) -> Option<(&str, &str)> {
+    let by_node = record["termination"].as_str();
+    if let Some(name) = by_node.and_then(|text| text.strip_prefix("denied by policy ")) {
+        return name.split_once('/');
+    }
     let texts = ["details", "termination"].map(|field| record[field].as_str());
     let text = texts
         .into_iter()
@@ -325,6 +336,9 @@ fn other_end(side: &str, record: &Value) -> String {
     if side == "out" && !text("cluster").is_empty() {
         return format!("to={}", service(text("cluster")));
     }
+    if side == "out" && !text("service").is_empty() {
+        return format!("to={}", short_host(text("service")));
+    }
     let from = text("from");
     let from = from.split_once("/ns/").map_or(from, |(_, account)| account);
     match from {
@@ -339,11 +353,16 @@ pub(crate) fn service(cluster: &str) -> String {
     let [_, port, subset, host] = parts[..] else {
         return cluster.to_owned();
     };
-    let host = host.split_once(".svc.").map_or(host, |(name, _)| name);
+    let host = short_host(host);
     match subset {
         "" => format!("{host}:{port}"),
         subset => format!("{host}:{port} subset={subset}"),
     }
+}
+
+/// `web.shop`, of `web.shop.svc.cluster.local`.
+fn short_host(host: &str) -> &str {
+    host.split_once(".svc.").map_or(host, |(name, _)| name)
 }
 
 /// A record for people.
@@ -370,7 +389,12 @@ fn line(record: &Value) -> String {
         (Some(status), grpc) => format!(" → {status} grpc {grpc}"),
     };
     let milliseconds = |field: &str| record[field].as_f64();
-    let mut line = format!("{time:<12} {} {side:<3} {what}{status}", text("proxy"));
+    // Of a node proxy's connection it matters which pod it serves.
+    let pod = match text("workload") {
+        "" => text("proxy"),
+        pod => pod,
+    };
+    let mut line = format!("{time:<12} {pod} {side:<3} {what}{status}");
     let _ = write!(
         line,
         " {:.1}ms",
