@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::commands::inspect::monitoring::{AllMonitoring, short, table, word};
-use crate::commands::values::Output;
+use crate::commands::values::OutputArgs;
 
 /// Show a connected proxy's resources, their versions, and the file and line of each document.
 ///
@@ -31,12 +31,8 @@ pub(crate) struct ConfigArgs {
     /// Namespace of a pod that is named without one; without it that of the context.
     #[arg(long, short, value_name = "NAME", requires = "kubernetes")]
     namespace: Option<String>,
-    /// As JSON.
-    #[arg(long)]
-    json: bool,
-    /// The same as --json, as in other commands.
-    #[arg(long, short, value_enum, default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// More than the control plane waits for a stream.
@@ -48,7 +44,7 @@ pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
         false => (of_control_planes(args), text),
     };
     match answer {
-        Ok(page) if args.json || args.output == Output::Json => println!("{page:#}"),
+        Ok(page) if args.output.is_json() => println!("{page:#}"),
         Ok(page) => print!("{}", text(&page)),
         Err(reasons) => {
             for reason in reasons {

@@ -13,15 +13,16 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::commands::inspect::monitoring::{AllMonitoring, PageServer, ask_again, short, word};
+use crate::commands::values::OutputArgs;
 
 /// Follow events of control planes: changes published and when every proxy has them, proxies that connect, disconnect
 /// or refuse configuration, certificates issued.
 ///
-/// One line each; `--json` prints each as an object. The control plane keeps the last 1,000 events. A slower reader gets the
+/// One line each; `-o json` prints each as an object. The control plane keeps the last 1,000 events. A slower reader gets the
 /// number of events that it missed. Ends with Ctrl-C, with `--for`, or when the control plane is gone.
 ///
 /// With `--monitoring` more than once these are several control planes of one mesh: each line names the control plane of its
-/// event (`control_plane` with `--json`). Remembered events come first, in order of time; then new ones as they happen. A control
+/// event (`control_plane` with `-o json`). Remembered events come first, in order of time; then new ones as they happen. A control
 /// plane that is gone is asked again every second, with a message, and its events from that time follow. With `--kubernetes` these
 /// are the pods of a cluster's control plane at the start of the command.
 #[derive(Debug, clap::Args)]
@@ -37,9 +38,8 @@ pub(crate) struct EventsArgs {
     /// Stop after this time, such as 30s.
     #[arg(long = "for", value_name = "DURATION", value_parser = crate::commands::values::duration)]
     for_: Option<Duration>,
-    /// As JSON, one object a line.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Longest time that one question waits for an event.
@@ -80,7 +80,7 @@ fn follow(args: &EventsArgs) -> Result<(), String> {
     let mut shown = EventPrinter {
         addresses: each.iter().map(ToString::to_string).collect(),
         gone: vec![false; each.len()],
-        json: args.json,
+        json: args.output.is_json(),
         past: args.past,
         out: std::io::stdout().lock(),
     };

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use crate::commands::inspect::monitoring::{AllMonitoring, short, table, word};
-use crate::commands::values::Output;
+use crate::commands::values::OutputArgs;
 
 /// Show for every connected proxy whether it is in sync, how late it is, and how long its certificate lasts.
 ///
@@ -29,12 +29,8 @@ use crate::commands::values::Output;
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     monitoring: AllMonitoring,
-    /// The whole page, as JSON.
-    #[arg(long)]
-    json: bool,
-    /// The same as --json, as in other commands.
-    #[arg(long, short, value_enum, default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Name and status page of a control plane.
@@ -60,7 +56,7 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
             }
         }
     }
-    let json = args.json || args.output == Output::Json;
+    let json = args.output.is_json();
     match (json, pages.as_slice()) {
         (true, [(_, page)]) if !several => println!("{page:#}"),
         (true, pages) if several => {

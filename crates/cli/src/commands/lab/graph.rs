@@ -14,6 +14,7 @@ use clap::Subcommand;
 use voile_graph::{Graph, Probability, weigh};
 
 use crate::commands::lab::graph::files::{Outcome, read, say};
+use crate::commands::values::OutputArgs;
 
 /// Check, make, draw and run graphs of synthetic services.
 ///
@@ -45,9 +46,8 @@ enum GraphCommand {
 struct Check {
     /// The graph.
     file: PathBuf,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 pub(crate) fn run(args: GraphArgs) -> ExitCode {
@@ -70,7 +70,7 @@ pub(crate) fn run(args: GraphArgs) -> ExitCode {
 
 fn check(args: &Check) -> Outcome {
     let graph = read(&args.file)?;
-    if args.json {
+    if args.output.is_json() {
         return say(&json(&graph));
     }
     let mut text = String::new();

@@ -243,7 +243,7 @@ pub(crate) struct LoadArgs {
     give_up: Duration,
     #[command(flatten)]
     tls: TlsArgs,
-    /// Send nothing; show saved results of `voile load --json` or of Fortio beside each other. May be repeated.
+    /// Send nothing; show saved results of `voile load -o json` or of Fortio beside each other. May be repeated.
     #[arg(
         long,
         value_name = "FILE",
@@ -251,14 +251,14 @@ pub(crate) struct LoadArgs {
         help_heading = "Output"
     )]
     read: Vec<PathBuf>,
-    /// Print JSON; the same as --format json.
-    #[arg(long, conflicts_with = "format", help_heading = "Output")]
+    /// The older word for `-o json`.
+    #[arg(long, conflicts_with = "output", hide = true, help_heading = "Output")]
     json: bool,
     /// Output format.
-    #[arg(long, value_enum, default_value_t = Format::Table, help_heading = "Output")]
-    format: Format,
+    #[arg(long, short, alias = "format", value_enum, default_value_t = Format::Text, help_heading = "Output")]
+    output: Format,
     /// Write the result to this file instead of stdout.
-    #[arg(long, short = 'o', value_name = "FILE", help_heading = "Output")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     out: Option<PathBuf>,
     /// JSON: count in intervals of this length as well (at least 10ms), each with its histogram.
     #[arg(long, default_value = "0", value_parser = interval, value_name = "DURATION", help_heading = "Output")]
@@ -328,7 +328,7 @@ pub(crate) fn run_in(args: &LoadArgs, form: &FortioForm) -> ExitCode {
         }
     };
     // On a terminal, the table above has them.
-    let shown = format(args) == Format::Table && args.out.is_none();
+    let shown = format(args) == Format::Text && args.out.is_none();
     if !(shown && std::io::stdout().is_terminal()) {
         for problem in &problems {
             eprintln!("voile load: {problem}");
@@ -368,7 +368,7 @@ fn run_requests(
 ) -> Result<Vec<String>, String> {
     let result = voile_load::run(options, stop, progress).map_err(|error| error.to_string())?;
     let text = match format(args) {
-        Format::Table => result.to_table(),
+        Format::Text => result.to_table(),
         Format::Json => result.to_json() + "\n",
         Format::Fortio => result.to_fortio(form) + "\n",
     };
@@ -400,7 +400,7 @@ fn find_capacity(
     let found = capacity::find(options, &bounds, precision, stop, &mut say);
     let found = found.map_err(|error| error.to_string())?;
     let text = match format(args) {
-        Format::Table => found.to_table(),
+        Format::Text => found.to_table(),
         Format::Json | Format::Fortio => found.to_json() + "\n",
     };
     print(args, &text)?;
@@ -428,7 +428,7 @@ fn run_bulk(
 ) -> Result<Vec<String>, String> {
     let result = bulk::run(options, stop, progress).map_err(|error| error.to_string())?;
     let text = match format(args) {
-        Format::Table => result.to_table(),
+        Format::Text => result.to_table(),
         Format::Json | Format::Fortio => result.to_json() + "\n",
     };
     print(args, &text)?;
@@ -436,18 +436,18 @@ fn run_bulk(
 }
 
 fn format(args: &LoadArgs) -> Format {
-    if args.json { Format::Json } else { args.format }
+    if args.json { Format::Json } else { args.output }
 }
 
 /// Returns an error if the chosen format has no place for the measured figures.
 fn has_place(args: &LoadArgs, protocol: LoadProtocol) -> Result<(), String> {
     let of = match protocol {
-        _ if args.format != Format::Fortio => return Ok(()),
+        _ if args.output != Format::Fortio => return Ok(()),
         _ if args.find_capacity.is_some() => "a search",
         LoadProtocol::TcpBulk => "the figures of tcp-bulk",
         _ => return Ok(()),
     };
-    Err(format!("--format fortio cannot express {of}"))
+    Err(format!("-o fortio cannot express {of}"))
 }
 
 fn options(args: &LoadArgs) -> Result<LoadOptions, String> {

@@ -7,6 +7,7 @@ use voile_lab::MeshSize;
 use voile_report::control_plane::ControlPlaneRecord;
 
 use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
+use crate::commands::values::OutputArgs;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct BenchControlPlaneArgs {
@@ -48,9 +49,8 @@ pub(super) struct BenchControlPlaneArgs {
     /// report draws a curve for each dimension. About a minute for each of nine meshes.
     #[arg(long)]
     curves: bool,
-    /// Print the record as JSON instead of the table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
     /// The record folder [default: voile-results/DATE-control-plane].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -182,7 +182,7 @@ pub(super) fn run(args: &BenchControlPlaneArgs) -> Done {
     let (record, broken) = measured.map_err(if asked() { interrupted } else { failed })?;
     let folder = folder(args.out.as_deref(), "control-plane", &record);
     voile_lab::write_control_plane(&record, &folder).map_err(failed)?;
-    tell(&record, &folder, args.json, broken)
+    tell(&record, &folder, args.output.is_json(), broken)
 }
 
 /// Folder of the record: `out`, or a default name with the start time.

@@ -7,6 +7,7 @@ use super::control_plane;
 use crate::commands::lab::bench::outcome::{
     Done, command, failed, interrupted, program, say, usage,
 };
+use crate::commands::values::OutputArgs;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct BenchNodesArgs {
@@ -37,9 +38,8 @@ pub(super) struct BenchNodesArgs {
     /// A peer's program, as NAME=PATH: ztunnel=PATH.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<String>,
-    /// Print the record as JSON instead of the table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
     /// The record folder [default: voile-results/DATE-nodes].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -71,5 +71,5 @@ pub(super) fn run(args: &BenchNodesArgs) -> Done {
     let (record, broken) = measured.map_err(if asked() { interrupted } else { failed })?;
     let folder = control_plane::folder(args.out.as_deref(), "nodes", &record);
     voile_lab::write_node_crowd(&record, &folder).map_err(failed)?;
-    control_plane::tell(&record, &folder, args.json, broken)
+    control_plane::tell(&record, &folder, args.output.is_json(), broken)
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
+use crate::commands::values::OutputArgs;
 
 /// Policies, rounds.
 #[derive(Debug, clap::Args)]
@@ -25,9 +26,8 @@ pub(super) struct BenchPolicyArgs {
     /// Also count instructions, if valgrind is installed: a minute or two in a release build.
     #[arg(long)]
     count: bool,
-    /// Print the record as JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
     /// The record folder; without it nothing is written.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -54,7 +54,7 @@ pub(super) fn run(args: &BenchPolicyArgs) -> Done {
         voile_lab::write_decisions(&record, folder).map_err(failed)?;
         say(&folder.join("report.html").display().to_string());
     }
-    if args.json {
+    if args.output.is_json() {
         print!("{}", voile_lab::decisions_json(&record).map_err(failed)?);
     } else {
         record.head.notes.iter().for_each(|note| println!("{note}"));

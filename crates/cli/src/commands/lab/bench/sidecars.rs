@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::control_plane;
 use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
+use crate::commands::values::OutputArgs;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct BenchSidecarsArgs {
@@ -39,9 +40,8 @@ pub(super) struct BenchSidecarsArgs {
     /// Starts of that sidecar in each mesh [default: 5].
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
-    /// Print the record as JSON instead of the table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
     /// The record folder [default: voile-results/DATE-sidecars].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -113,7 +113,7 @@ pub(super) fn run(args: &BenchSidecarsArgs) -> Done {
     let (record, broken) = measured.map_err(if asked() { interrupted } else { failed })?;
     let folder = control_plane::folder(args.out.as_deref(), "sidecars", &record);
     voile_lab::write_sidecars(&record, &folder).map_err(failed)?;
-    control_plane::tell(&record, &folder, args.json, broken)
+    control_plane::tell(&record, &folder, args.output.is_json(), broken)
 }
 
 #[cfg(test)]

@@ -117,7 +117,7 @@ pub(super) const FLAGS: &[(&str, FlagHandling)] = &[
     (
         "access-log-file",
         FlagHandling::Refused(
-            "requests are not logged; `voile load --json --interval 10ms` has a histogram of every 10 ms",
+            "requests are not logged; `voile load -o json --interval 10ms` has a histogram of every 10 ms",
         ),
     ),
     (

@@ -9,7 +9,7 @@ use voile_load::{LoadProtocol, LoadTarget, Resolve, parse_duration};
 /// Examples of the most common uses.
 pub(super) const EXAMPLES: &str = "Examples:
   1000 requests a second for 30 s over 16 connections, with the result as JSON:
-      voile load http://127.0.0.1:8080/ -r 1000 -c 16 -d 30s --warmup 5s --json
+      voile load http://127.0.0.1:8080/ -r 1000 -c 16 -d 30s --warmup 5s -o json
   Users who arrive at random, at an increasing rate:
       voile load http://127.0.0.1:8080/ -r 100..2000 -d 2m --arrival poisson -c 64
   The maximum rate, from 16 connections:
@@ -90,7 +90,8 @@ pub(super) enum ArrivalName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
     /// For people.
-    Table,
+    #[value(alias = "table")]
+    Text,
     /// All figures and histograms.
     Json,
     /// The JSON that Fortio writes.
