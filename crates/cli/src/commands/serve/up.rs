@@ -188,7 +188,7 @@ fn start(args: UpArgs) -> Result<u8, Box<dyn std::error::Error>> {
     let page = args.web.map(dashboard::bind).transpose();
     let page = page.map_err(|error| format!("--web: {error}"))?;
     if let Some(page) = &page {
-        eprintln!("voile up: dashboard {}", dashboard::url(page)?);
+        eprintln!("voile up: dashboard {}", page.url()?);
     }
     // By this number the commands find the mesh; in namespaces the runner is another process.
     let pid = std::process::id();

@@ -93,7 +93,7 @@ impl Meshes {
     }
 
     fn pages(&self) -> [SocketAddr; 2] {
-        [&self.sidecars, &self.nodes].map(web)
+        [&self.sidecars, &self.nodes].map(|up| web(up).address)
     }
 
     /// The bookstore calls itself.

@@ -1,7 +1,7 @@
 //! `voile dashboard` beside `voile up`: its data, who may ask for it, and the page in a real browser.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -14,7 +14,7 @@ use voile_testkit::prerequisites::{Prerequisite, program};
 use crate::mesh::{get, wait_until};
 use crate::up::commands::denied;
 use crate::up::netns::{NOBODY, is_root, start_with};
-use crate::up::{Up, bookstore, web};
+use crate::up::{PrintedPage, Up, bookstore, web};
 
 /// Workloads of the bookstore, in the columns of the page.
 const WORKLOADS: [&str; 6] = [
@@ -32,7 +32,7 @@ const REQUESTS: &str = "/requests.json?show=all&after=0";
 /// A running dashboard.
 struct Dashboard {
     child: Child,
-    address: SocketAddr,
+    page: PrintedPage,
 }
 
 impl Dashboard {
@@ -53,16 +53,15 @@ impl Dashboard {
         let out = child.stdout.take().expect("it is piped");
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line).expect("a line");
-        let address = line.trim().strip_prefix("http://").expect("a URL");
-        let address = address.trim_end_matches('/').parse().expect("an address");
-        Self { child, address }
+        let page = PrintedPage::parse(line.trim()).expect("a URL");
+        Self { child, page }
     }
 
     /// The data of the page, once all calls of the bookstore are in it.
     fn data(&self) -> Value {
         let mut data = Value::Null;
         wait_until("the calls are on the page", || {
-            let answer = get(self.address, "/data.json").expect("an answer");
+            let answer = self.page.get("/data.json");
             data = serde_json::from_slice(&answer.body).expect("JSON");
             let edges = data["edges"].as_array().map_or(&[][..], Vec::as_slice);
             edges.len() >= 5 && edges.iter().any(is_of_reviews)
@@ -73,7 +72,7 @@ impl Dashboard {
     /// Has requests recorded until every workload answered one of them. The dashboard keeps them while somebody asks.
     fn recorded(&self) {
         wait_until("requests of every workload are recorded", || {
-            let answer = get(self.address, REQUESTS).expect("an answer");
+            let answer = self.page.get(REQUESTS);
             let page: Value = serde_json::from_slice(&answer.body).expect("JSON");
             let records = page["records"].as_array().map_or(&[][..], Vec::as_slice);
             let mut called = WORKLOADS.iter().filter(|name| **name != "traffic");
@@ -87,12 +86,12 @@ impl Dashboard {
     /// Keeps looking until the sender is dropped.
     fn keep_looking(&self) -> mpsc::Sender<()> {
         let (stop, stopped) = mpsc::channel();
-        let address = self.address;
+        let page = self.page.clone();
         std::thread::spawn(move || {
             let pause = Duration::from_millis(200);
             while stopped.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-                let _ = get(address, "/data.json");
-                let _ = get(address, REQUESTS);
+                page.get("/data.json");
+                page.get(REQUESTS);
             }
         });
         stop
@@ -126,12 +125,23 @@ fn the_page_has_calls_proxies_and_workloads_and_is_for_this_machine() {
     assert_eq!(pods.as_array().map(Vec::len), Some(2), "{pods}");
 
     // A page of another site may not read it.
-    let mut stranger = TcpStream::connect(dashboard.address).expect("connected");
+    let mut stranger = TcpStream::connect(dashboard.page.address).expect("connected");
     let asked = b"GET /data.json HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
     stranger.write_all(asked).expect("asked");
     let mut answer = String::new();
     stranger.read_to_string(&mut answer).expect("answered");
     assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    // Nor may another user of this machine, who does not know the key.
+    let key = dashboard.page.base.trim_start_matches('/');
+    for path in [
+        "/data.json",
+        "/",
+        "//data.json",
+        &format!("/{}/data.json", &key[1..]),
+    ] {
+        let answer = get(dashboard.page.address, path).expect("an answer");
+        assert_eq!(answer.status, 404, "{path}");
+    }
     let (code, said) = up.command(&["dashboard", "--listen", "0.0.0.0:0"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("is not a loopback address"), "{said}");
@@ -144,7 +154,7 @@ fn the_page_has_calls_proxies_and_workloads_and_is_for_this_machine() {
 /// What is told of a workload on request.
 fn of_workload(dashboard: &Dashboard, part: &str, name: &str) -> (u16, String) {
     let path = format!("/workload.json?part={part}&name={name}");
-    let answer = get(dashboard.address, &path).expect("an answer");
+    let answer = dashboard.page.get(&path);
     let text = String::from_utf8(answer.body.to_vec()).expect("text");
     (answer.status, text)
 }
@@ -207,7 +217,7 @@ fn requests_of_pods_that_come_later_are_recorded() {
     assert_ne!(text, more);
     std::fs::write(&file, more).expect("written");
     wait_until("a request of the third pod is recorded", || {
-        let answer = get(dashboard.address, REQUESTS).expect("an answer");
+        let answer = dashboard.page.get(REQUESTS);
         let page: Value = serde_json::from_slice(&answer.body).expect("JSON");
         let mut records = page["records"].as_array().into_iter().flatten();
         records.any(|record| record["proxy"] == "bookstore/reviews-2")
@@ -222,7 +232,7 @@ fn the_records_of_the_laboratory_are_listed_shown_and_compared() {
     let nowhere = tempfile::tempdir().expect("a folder");
     let dashboard = Dashboard::start_in(nowhere.path(), &["--records", records]);
     let ask = |path: &str| {
-        let answer = get(dashboard.address, path).expect("an answer");
+        let answer = dashboard.page.get(path);
         let text = String::from_utf8(answer.body.to_vec()).expect("text");
         (answer.status, text)
     };
@@ -247,9 +257,9 @@ fn the_records_of_the_laboratory_are_listed_shown_and_compared() {
 
 /// The page that `voile up --web` says.
 fn shown_by(up: &Up) {
-    let address = web(up);
+    let page = web(up);
     wait_until("the calls are on the page", || {
-        let answer = get(address, "/data.json").expect("an answer");
+        let answer = page.get("/data.json");
         let data: Value = serde_json::from_slice(&answer.body).expect("JSON");
         let edges = data["edges"].as_array().map_or(&[][..], Vec::as_slice);
         edges.iter().any(is_of_reviews)
@@ -309,7 +319,7 @@ fn a_browser_draws_every_workload_without_a_complaint() {
             ])
             .arg(format!("--user-data-dir={}", home.path().display()))
             .arg(format!("--window-size={size}"))
-            .arg(format!("http://{}/#{view}", dashboard.address))
+            .arg(format!("{}#{view}", dashboard.page.url()))
             .stdin(Stdio::null())
             .output()
             .expect("the browser starts");

@@ -20,7 +20,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use crate::mesh::{Process, get, put, read_answer, series, wait_until};
+use crate::mesh::{Answer, Process, get, put, read_answer, series, wait_until};
 
 /// A service without a sidecar that calls one with a sidecar, and a file for each.
 pub(crate) const PAIR: &str = r#"
@@ -290,17 +290,43 @@ pub(crate) fn example(name: &str, folder: &Path) {
     }
 }
 
-/// The address of the page that `voile up --web` serves.
-pub(crate) fn web(up: &Up) -> SocketAddr {
-    let mut address = None;
+/// A page of `voile dashboard` or `voile up --web`, by the URL that it printed.
+#[derive(Debug, Clone)]
+pub(crate) struct PrintedPage {
+    pub(crate) address: SocketAddr,
+    /// `/KEY`.
+    pub(crate) base: String,
+}
+
+impl PrintedPage {
+    pub(crate) fn parse(url: &str) -> Option<Self> {
+        let rest = url.strip_prefix("http://")?.strip_suffix('/')?;
+        let (address, key) = rest.split_once('/')?;
+        Some(Self {
+            address: address.parse().ok()?,
+            base: format!("/{key}"),
+        })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}{}/", self.address, self.base)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        get(self.address, &format!("{}{path}", self.base)).expect("an answer")
+    }
+}
+
+/// The page that `voile up --web` serves.
+pub(crate) fn web(up: &Up) -> PrintedPage {
+    let mut page = None;
     wait_until("the runner says where its page is", || {
         let text = up.text("err");
-        let after = text.split_once("dashboard http://").map(|(_, after)| after);
-        let line = after.and_then(|after| after.split_once("/\n"));
-        address = line.and_then(|(line, _)| line.parse().ok());
-        address.is_some()
+        let mut lines = text.lines();
+        page = lines.find_map(|line| PrintedPage::parse(line.split_once("dashboard ")?.1));
+        page.is_some()
     });
-    address.expect("an address")
+    page.expect("a page")
 }
 
 pub(crate) fn pair(folder: &Path) {

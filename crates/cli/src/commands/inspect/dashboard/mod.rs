@@ -61,6 +61,9 @@ pub(crate) struct DashboardArgs {
 pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:15040";
 const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
+/// Answer to who does not know the key.
+const WITHOUT_KEY: &str =
+    "open the address that voile printed: the path begins with the key of this page\n";
 /// Shortest time between two readings.
 const PAUSE: Duration = Duration::from_secs(2);
 /// A page that has not asked for so long is closed.
@@ -82,7 +85,7 @@ fn serve(args: DashboardArgs) -> Result<(), String> {
     if args.records.is_empty() {
         args.watched.control_planes()?;
     }
-    println!("{}", url(&listener)?);
+    println!("{}", listener.url()?);
     serve_pages(
         listener,
         args.watched,
@@ -91,8 +94,16 @@ fn serve(args: DashboardArgs) -> Result<(), String> {
     )
 }
 
+/// The page's socket, and the key that begins the path of everything it shows. Other users of the machine reach the socket, and do not
+/// know the key.
+#[derive(Debug)]
+pub(crate) struct DashboardListener {
+    listener: TcpListener,
+    key: String,
+}
+
 /// Takes the address of the page.
-pub(crate) fn bind(listen: SocketAddr) -> Result<TcpListener, String> {
+pub(crate) fn bind(listen: SocketAddr) -> Result<DashboardListener, String> {
     if !listen.ip().is_loopback() {
         return Err(format!(
             "{listen} is not a loopback address: everybody who reaches the page may look; cure: 127.0.0.1, and a tunnel"
@@ -101,18 +112,30 @@ pub(crate) fn bind(listen: SocketAddr) -> Result<TcpListener, String> {
     let failed = |error: std::io::Error| format!("{listen}: {error}");
     let listener = TcpListener::bind(listen).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
-    Ok(listener)
+    let mut random = [0; 16];
+    aws_lc_rs::rand::fill(&mut random).map_err(|_| "the system gives no random bytes")?;
+    let key = format!("{:032x}", u128::from_ne_bytes(random));
+    Ok(DashboardListener { listener, key })
 }
 
-/// The page's address, for a browser.
-pub(crate) fn url(listener: &TcpListener) -> Result<String, String> {
-    let address = listener.local_addr().map_err(|error| error.to_string())?;
-    Ok(format!("http://{address}/"))
+impl DashboardListener {
+    /// The page's address, for a browser.
+    pub(crate) fn url(&self) -> Result<String, String> {
+        let address = self.listener.local_addr();
+        let address = address.map_err(|error| error.to_string())?;
+        Ok(format!("http://{address}/{}/", self.key))
+    }
+
+    /// The path of a question behind the key; none without it.
+    fn path<'a>(key: &str, path: &'a str) -> Option<&'a str> {
+        let rest = path.strip_prefix('/')?.strip_prefix(key)?;
+        rest.starts_with('/').then_some(rest)
+    }
 }
 
 /// Serves the page until it is to stop.
 pub(crate) fn serve_pages(
-    listener: TcpListener,
+    listener: DashboardListener,
     watched: WatchedMesh,
     records: Vec<PathBuf>,
     stop: impl Future<Output = std::io::Result<()>>,
@@ -126,18 +149,25 @@ pub(crate) fn serve_pages(
     // It ends with the process.
     std::thread::spawn(move || read_while_asked(&watched, &readings));
     let failed = |error: std::io::Error| error.to_string();
+    let DashboardListener { listener, key } = listener;
     let address = listener.local_addr().map_err(failed)?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().map_err(failed)?;
     let pages = tokio::task::LocalSet::new();
     runtime.block_on(pages.run_until(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
-        let server = serve_local(listener, move |question| {
+        let server = serve_local(listener, move |mut question| {
+            let known = DashboardListener::path(&key, &question.path).map(str::to_owned);
+            let is_known = known.is_some();
+            question.path = known.unwrap_or(question.path);
             let (latest, requests) = (Arc::clone(&latest), Arc::clone(&requests));
             let (workloads, records) = (Arc::clone(&workloads), Arc::clone(&records));
             let watched = scraped.clone();
             async move {
                 match &*question.path {
+                    path if !is_known && !scrape::is_asked(path) => {
+                        PageResponse::text(StatusCode::NOT_FOUND, WITHOUT_KEY)
+                    }
                     "/requests.json" => requests.page(&question),
                     "/workload.json" => without_haste(move || workloads.page(&question)).await,
                     "/records.json" | "/report.html" | "/comparison.html" => {

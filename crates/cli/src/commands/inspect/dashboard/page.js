@@ -53,7 +53,9 @@ const namespaceOf = (name) => (name.includes("/") ? name.split("/")[0] : "");
 // Workloads and calls as they are drawn: one node for each workload, or one for each namespace that is folded.
 function folded(data) {
   const names = new Set();
-  for (const edge of data.edges) names.add(edge.source).add(edge.destination);
+  // A host that no workload answers for has its place only while it is called.
+  const calls = data.edges.filter((edge) => edge.requests > 0 || namespaceOf(edge.destination));
+  for (const edge of calls) names.add(edge.source).add(edge.destination);
   for (const workload of data.workloads) names.add(workload.name);
   const fold = names.size > MOST_NODES;
   const drawn = (name) => {
@@ -62,7 +64,7 @@ function folded(data) {
   };
   const nodes = new Set([...names].map(drawn));
   const edges = new Map();
-  for (const edge of data.edges) {
+  for (const edge of calls) {
     const [source, destination] = [drawn(edge.source), drawn(edge.destination)];
     if (source === destination && edge.source !== edge.destination) continue;
     const key = `${source} ${destination}`;
@@ -246,7 +248,7 @@ function drawNode({ name, x, y }, edges, workload, fold, chosen) {
   const isFolded = fold && !name.includes("/") && !name.includes(".") && name !== "unknown";
   const [namespace, own] = name.includes("/") ? name.split("/") : ["", name];
   const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-  const below = isFolded ? "namespace: open it" : late ? `${namespace} · ${workload.ready} of ${workload.wanted} ready` : namespace || "outside the mesh";
+  const below = isFolded ? "namespace: open it" : late ? `${namespace} · ${workload.ready} of ${workload.wanted} ready` : namespace || (name.includes(".svc.") ? "no pod answered" : "outside the mesh");
   const choose = () => {
     if (isFolded) state.unfolded.add(name);
     else state.chosen = state.chosen === name ? null : name;
