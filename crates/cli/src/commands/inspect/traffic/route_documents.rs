@@ -22,7 +22,8 @@ pub(super) struct RouteDocument {
 impl fmt::Display for RouteDocument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, name, place } = self;
-        match *place == format!("{kind}/{name}") {
+        // An object of a cluster has its name in its place.
+        match place.ends_with(&format!("/{name}")) {
             true => f.write_str(place),
             false => write!(f, "{kind} {name} {place}"),
         }
@@ -169,4 +170,27 @@ fn document_of<'m>(mesh: &'m Mesh, part: &Source) -> Option<(&'static str, Strin
         .chain(attached)
         .filter(|(_, _, source)| holds(source));
     all.max_by_key(|(_, _, source)| source.line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_of_a_cluster_is_named_once() {
+        for (place, shown) in [
+            (
+                "virtualservices.networking.istio.io/shop/web",
+                "virtualservices.networking.istio.io/shop/web",
+            ),
+            ("mesh/web.yaml:3", "VirtualService shop/web mesh/web.yaml:3"),
+        ] {
+            let document = RouteDocument {
+                kind: "VirtualService",
+                name: "shop/web".to_owned(),
+                place: place.to_owned(),
+            };
+            assert_eq!(document.to_string(), shown);
+        }
+    }
 }
