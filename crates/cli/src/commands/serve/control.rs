@@ -205,8 +205,8 @@ struct ClusterSourceArgs {
     #[arg(long, requires = "kubernetes", conflicts_with = "no_ca_server")]
     cluster_trust_bundle: bool,
 
-    /// Name of this replica, which no other has.
-    #[arg(long, value_name = "NAME", env = "POD_NAME", default_value_t = replica())]
+    /// Name of this replica, which no other has [default: HOST-PID].
+    #[arg(long, value_name = "NAME", env = "POD_NAME", default_value_t = replica(), hide_default_value = true)]
     replica: String,
 }
 

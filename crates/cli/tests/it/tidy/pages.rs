@@ -1,5 +1,5 @@
 //! Pages that must tell the truth: ARCHITECTURE.md's table of arrows, the two commands that README promises, the list of examples,
-//! and the options of `voile proxy`.
+//! and the help of each command.
 
 use std::collections::BTreeSet;
 
@@ -98,20 +98,82 @@ fn every_example_is_listed_with_what_it_has() {
 fn the_page_on_the_proxy_shows_its_help() {
     const PAGE: &str = "docs/reference/proxy.md";
     const BEGIN: &str = "```text\n";
+    let help = help(&["proxy", "--help"]);
+    let text = page(PAGE);
+    let (before, rest) = text.split_once(BEGIN).expect("a place for it");
+    let (_, after) = rest.split_once("\n```\n").expect("its end");
+    let expected = [before, BEGIN, &help, "\n```\n", after].concat();
+    check_or_bless(PAGE, &text, &expected);
+}
+
+#[test]
+fn the_page_on_the_command_line_shows_the_help_of_each_command() {
+    const PAGE: &str = "docs/reference/cli.md";
+    const BEGIN: &str = "## `voile`\n";
+    let text = page(PAGE);
+    let (before, _) = text.split_once(BEGIN).expect("a place for it");
+    let mut expected = before.to_owned();
+    let mut waiting = vec![Vec::<String>::new()];
+    while let Some(command) = waiting.pop() {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let help = help(&[&words[..], &["-h"]].concat());
+        let name = [&["voile"], &words[..]].concat().join(" ");
+        let level = "#".repeat(2 + usize::from(words.len() > 1));
+        expected += &format!("{level} `{name}`\n\n```text\n{help}\n```\n\n");
+        let mut commands = subcommands(&help);
+        commands.retain(|name| name != "help");
+        waiting.extend(commands.into_iter().rev().map(|name| {
+            let mut longer = command.clone();
+            longer.push(name);
+            longer
+        }));
+    }
+    check_or_bless(PAGE, &text, &format!("{}\n", expected.trim_end()));
+}
+
+/// The names of the commands in a help. The whole program's are in groups.
+fn subcommands(help: &str) -> Vec<String> {
+    let groups = ["Commands:", "Run:", "Inspect:", "Measure:", "Experts:"];
+    let mut is_group = false;
+    let mut names = Vec::new();
+    for line in help.lines() {
+        if !line.starts_with(' ') {
+            is_group = groups.contains(&line) || (is_group && line.is_empty());
+        } else if let Some(row) = line.strip_prefix("  ").filter(|_| is_group) {
+            // A longer indentation continues the row before.
+            names.extend(
+                row.split(' ')
+                    .next()
+                    .filter(|name| !name.is_empty())
+                    .map(str::to_owned),
+            );
+        }
+    }
+    names
+}
+
+/// The output of a command that asks for help.
+fn help(words: &[&str]) -> String {
     let output = crate::mesh::Process::output(|voile| {
-        voile.args(["proxy", "--help"]);
+        voile.args(words);
     });
     let help = String::from_utf8_lossy(&output.stdout);
     let lines: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();
-    let help = lines.join("\n");
-    let text = page(PAGE);
-    let (before, rest) = text.split_once(BEGIN).expect("a place for it");
-    let (shown, after) = rest.split_once("\n```\n").expect("its end");
+    lines.join("\n")
+}
+
+fn check_or_bless(name: &str, text: &str, expected: &str) {
     if std::env::var_os("VOILE_BLESS").is_some() {
-        let blessed = [before, BEGIN, &help, "\n```\n", after].concat();
-        return std::fs::write(super::root().join(PAGE), blessed).expect("written");
+        return std::fs::write(super::root().join(name), expected).expect("written");
     }
-    assert_eq!(shown, help, "VOILE_BLESS=1 cargo test -p voile pages");
+    let difference = text
+        .lines()
+        .zip(expected.lines())
+        .find(|(shown, printed)| shown != printed);
+    assert!(
+        text == expected,
+        "VOILE_BLESS=1 cargo test -p voile pages: {difference:?}"
+    );
 }
 
 #[test]
