@@ -549,7 +549,13 @@ impl Runner {
         };
         let proxy = plan.sidecar.as_ref().map(|_| {
             let control = self.ground.control_planes(self.options.control_planes);
-            let recipe = sidecar(&around, &plan, &control, network.is_some());
+            let recipe = sidecar(
+                &around,
+                &self.mesh.config,
+                &plan,
+                &control,
+                network.is_some(),
+            );
             Process::new(recipe.at(network.as_ref().map(PodNetwork::sidecar_place)))
         });
         let mut apps = Vec::new();

@@ -75,6 +75,7 @@ pub fn control(
 /// The sidecar of a pod.
 pub fn sidecar(
     around: &ApplicationContext<'_>,
+    config: &MeshConfig,
     pod: &PodPlan,
     control: &[ControlPlace],
     captured: bool,
@@ -127,6 +128,9 @@ pub fn sidecar(
     }
     if let Some(path) = around.run.handover(pod.address) {
         args.push(("--handover", text(path)));
+    }
+    if let Some(workers) = config.proxy.concurrency.filter(|workers| *workers > 0) {
+        args.push(("--workers", workers.to_string()));
     }
     let mut recipe = ours(around, id, "proxy", &args);
     if captured && pod.template.rewrites_probes {

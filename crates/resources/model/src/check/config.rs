@@ -414,13 +414,6 @@ fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySet
         proxy_protocol: written.proxy_protocol,
         ..ProxySettings::default()
     };
-    set(
-        &mut settings.drain_duration,
-        written
-            .drain_duration
-            .as_ref()
-            .and_then(|text| report.duration(text)),
-    );
     let termination = written
         .termination_drain_duration
         .as_ref()

@@ -202,8 +202,6 @@ pub struct ProxyTracing {
 pub struct ProxySettings {
     /// Worker threads; `None` leaves the choice to the proxy.
     pub concurrency: Option<u32>,
-    /// Drain time of old listeners after a change.
-    pub drain_duration: Duration,
     /// Drain time of connections at termination.
     pub termination_drain_duration: Duration,
     /// True if the application starts after its proxy.
@@ -245,7 +243,6 @@ impl Default for ProxySettings {
     fn default() -> Self {
         Self {
             concurrency: None,
-            drain_duration: Duration::from_secs(45),
             termination_drain_duration: Duration::from_secs(5),
             hold_application_until_proxy_starts: false,
             discovery_address: None,
@@ -459,8 +456,4 @@ pub struct ProxyConfig {
     pub source: Source,
     /// Workloads it is for; `None` is the whole namespace (or mesh, in the root namespace).
     pub selector: Option<Labels>,
-    /// Worker threads.
-    pub concurrency: Option<u32>,
-    /// Extra environment of the proxy.
-    pub environment: BTreeMap<Arc<str>, Arc<str>>,
 }

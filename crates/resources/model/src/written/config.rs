@@ -46,7 +46,6 @@ pub(crate) struct DefaultExports {
 #[derive(Debug)]
 pub(crate) struct ProxySettings {
     pub(crate) concurrency: Option<SpannedValue<i64>>,
-    pub(crate) drain_duration: Option<Text>,
     pub(crate) termination_drain_duration: Option<Text>,
     pub(crate) hold_application: Option<SpannedValue<bool>>,
     pub(crate) discovery_address: Option<Text>,
@@ -192,7 +191,7 @@ const WITHOUT_EFFECT: [(&str, &str); 25] = [
 ];
 
 /// The same of `defaultConfig`.
-const PROXY_WITHOUT_EFFECT: [(&str, &str); 30] = [
+const PROXY_WITHOUT_EFFECT: [(&str, &str); 31] = [
     (
         "availabilityZone",
         "labels of workloads and nodes set their locality",
@@ -210,6 +209,10 @@ const PROXY_WITHOUT_EFFECT: [(&str, &str); 30] = [
     ),
     ("customConfigFile", "the proxy has no file of configuration"),
     ("discoveryRefreshDelay", "changes are pushed at once"),
+    (
+        "drainDuration",
+        "`terminationDrainDuration` bounds the end of a proxy",
+    ),
     (
         "envoyAccessLogService",
         "a provider of Telemetry receives access logs",
@@ -408,7 +411,6 @@ impl ProxySettings {
         let mut proxy_protocol = false;
         let mut settings = Self {
             concurrency: fields.integer("concurrency"),
-            drain_duration: fields.text("drainDuration"),
             termination_drain_duration: fields.text("terminationDrainDuration"),
             hold_application: fields.boolean("holdApplicationUntilProxyStarts"),
             discovery_address: fields.text("discoveryAddress"),

@@ -93,8 +93,6 @@ pub(crate) struct Egress {
 #[derive(Debug, Default)]
 pub(crate) struct ProxyConfig {
     pub(crate) selector: Option<Selector>,
-    pub(crate) concurrency: Option<SpannedValue<i64>>,
-    pub(crate) environment: TextMap,
 }
 
 impl ServiceEntry {
@@ -304,10 +302,19 @@ impl ProxyConfig {
         };
         let config = Self {
             selector: Selector::read(&mut spec, "selector", "matchLabels"),
-            concurrency: spec.integer("concurrency"),
-            environment: spec.text_map("environmentVariables"),
         };
-        spec.ignore(&["image"]);
+        let instead = "the annotation `proxy.istio.io/config` of a pod says it";
+        spec.without_effect(&[
+            ("concurrency", instead),
+            (
+                "environmentVariables",
+                "`proxyMetadata` in the annotation `proxy.istio.io/config` of a pod says it",
+            ),
+            (
+                "image",
+                "the annotation `sidecar.istio.io/proxyImage` of a pod says it",
+            ),
+        ]);
         spec.finish();
         config
     }

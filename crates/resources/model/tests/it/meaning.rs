@@ -155,7 +155,10 @@ fn the_mesh_configuration_is_read() {
     assert_eq!(config.outbound_policy, OutboundPolicy::RegistryOnly);
     assert_eq!(config.connect_timeout, Duration::from_millis(1500));
     assert_eq!(config.proxy.concurrency, Some(3));
-    assert_eq!(config.proxy.drain_duration, Duration::from_secs(90));
+    assert_eq!(
+        config.proxy.termination_drain_duration,
+        Duration::from_secs(90)
+    );
     assert_eq!(
         &*config.extension_providers["authz"].kind,
         "envoyExtAuthzGrpc"

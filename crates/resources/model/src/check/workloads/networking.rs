@@ -299,20 +299,10 @@ pub(in crate::check) fn proxy_config(
     report: &Report,
 ) -> Option<ProxyConfig> {
     let written = written::ProxyConfig::read(fields);
-    let environment = written
-        .environment
-        .iter()
-        .map(|(key, value)| (key.value.clone(), value.value.clone()))
-        .collect();
     Some(ProxyConfig {
         name: meta.name,
         source: meta.source,
         selector: values::selector(written.selector.as_ref(), report),
-        concurrency: written
-            .concurrency
-            .as_ref()
-            .and_then(|number| concurrency(number, report)),
-        environment,
     })
 }
 
