@@ -3,6 +3,7 @@
 mod analyze;
 mod explain;
 mod export;
+mod from_istio;
 mod graph;
 mod inject;
 mod install;

@@ -75,6 +75,7 @@ fn every_tutorial_and_guide_is_run_by_a_test() {
         "kubernetes/guides.rs",
         "kubernetes/beside_istio.rs",
         "up/tutorial.rs",
+        "commands/from_istio.rs",
     ];
     let folder = super::root().join("crates/cli/tests/it");
     let sources = sources.map(|name| std::fs::read_to_string(folder.join(name)).expect("a source"));
