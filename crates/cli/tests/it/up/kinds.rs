@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::mesh::{exchange, put, wait_until};
-use crate::up::Up;
 use crate::up::netns::start_with;
+use crate::up::{Up, pair};
 
 /// One of each kind. The Jobs ask a pod of the StatefulSet by its own name.
 const KINDS: &str = r#"
@@ -202,4 +202,22 @@ fn a_folder_without_pods_is_not_ready_and_says_what_is_missing() {
     let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop, labels: {app: other}}\nspec: {containers: [{name: app, command: [sleep, \"100\"]}]}\n";
     put(&up.file("only.yaml"), &[service, pod].concat());
     up.ready();
+}
+
+#[test]
+fn sidecars_have_as_many_workers_as_the_mesh_says() {
+    const MESH: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\n\
+        data: {mesh: 'defaultConfig: {concurrency: 1}'}\n";
+    let fill = |folder: &Path| {
+        pair(folder);
+        fs::write(folder.join("mesh.yaml"), MESH).expect("written");
+    };
+    let mut up = Up::start(fill, &["--quiet"]);
+    up.ready();
+    let processes = up.family();
+    let sidecars = processes
+        .iter()
+        .filter(|one| one.contains(" proxy --workload"));
+    let workers: Vec<_> = sidecars.map(|one| one.contains(" --workers 1 ")).collect();
+    assert_eq!(workers, [true, true], "{processes:#?}");
 }
