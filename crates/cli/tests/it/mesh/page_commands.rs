@@ -28,6 +28,7 @@ pub(crate) struct Page<'a> {
     cluster: Option<&'a Cluster>,
     folder: PathBuf,
     commands: VecDeque<String>,
+    node_ports: &'static [(u16, &'static str)],
 }
 
 impl<'a> Page<'a> {
@@ -57,7 +58,15 @@ impl<'a> Page<'a> {
             cluster,
             folder,
             commands: commands(&text),
+            node_ports: &[],
         }
+    }
+
+    /// Commands call these ports of services, whose addresses `voile up` wrote to `up.txt`: a port that another mesh of this machine
+    /// has is replaced.
+    pub(crate) fn with_node_ports(mut self, ports: &'static [(u16, &'static str)]) -> Self {
+        self.node_ports = ports;
+        self
     }
 
     /// Runs the next commands of the page. Each entry has the begin of the command and its result.
@@ -113,7 +122,16 @@ impl<'a> Page<'a> {
         let command = command.replace("target/release/voile", VOILE);
         let command = command.replace("--output voile.tar", "--level 1 --output voile.tar");
         // Another test may have the usual port.
-        let command = command.replace("--web ", "--web=127.0.0.1:0 ");
+        let mut command = command.replace("--web ", "--web=127.0.0.1:0 ");
+        let published = std::fs::read_to_string(self.folder.join("up.txt")).unwrap_or_default();
+        for (port, service) in self.node_ports {
+            let address = published
+                .lines()
+                .find_map(|line| line.strip_prefix(service)?.strip_prefix("\thttp://"));
+            if let Some(address) = address {
+                command = command.replace(&format!("127.0.0.1:{port}"), address);
+            }
+        }
         // A command that waits for ever fails.
         let limit = ["-k", "5", "120", "sh", "-c"];
         let mut shell = match self.cluster {

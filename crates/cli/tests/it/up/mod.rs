@@ -5,6 +5,7 @@ mod contained;
 mod dashboard;
 mod errors;
 mod files;
+mod guides;
 mod keys;
 mod kinds;
 pub(crate) mod netns;
