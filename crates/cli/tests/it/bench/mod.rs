@@ -8,6 +8,7 @@ mod liars;
 mod linkerd;
 mod machine;
 mod netns;
+mod pages;
 mod profile;
 mod records;
 mod scale;

@@ -50,7 +50,7 @@ impl<'a> Page<'a> {
         let text = std::fs::read_to_string(root.join(name)).expect("the page");
         // Commands run in a folder of their own, because they write files.
         std::fs::create_dir_all(&folder).expect("a folder");
-        for part in ["docs", "deploy", "examples"] {
+        for part in ["benchmarks", "docs", "deploy", "examples"] {
             symlink(root.join(part), folder.join(part)).expect("a link");
         }
         Self {
@@ -121,6 +121,10 @@ impl<'a> Page<'a> {
         // A release build takes half an hour; the bytes of the archive are not the subject here.
         let command = command.replace("target/release/voile", VOILE);
         let command = command.replace("--output voile.tar", "--level 1 --output voile.tar");
+        // Runs of the laboratory take minutes; their figures are not the subject here.
+        let command = command.replace("voile bench quick", "voile bench quick --smoke");
+        let command = command.replace("voile bench run", "voile bench run --smoke");
+        let command = command.replace("--duration, 5s", "--duration, 1s");
         // Another test may have the usual port.
         let mut command = command.replace("--web ", "--web=127.0.0.1:0 ");
         let published = std::fs::read_to_string(self.folder.join("up.txt")).unwrap_or_default();

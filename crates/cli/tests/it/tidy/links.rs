@@ -72,6 +72,7 @@ fn links_lead_to_files_and_headings_that_exist() {
 #[test]
 fn every_tutorial_and_guide_is_run_by_a_test() {
     let sources = [
+        "bench/pages.rs",
         "kubernetes/guides.rs",
         "kubernetes/beside_istio.rs",
         "up/tutorial.rs",
