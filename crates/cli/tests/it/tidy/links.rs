@@ -75,6 +75,7 @@ fn every_tutorial_and_guide_is_run_by_a_test() {
         "bench/pages.rs",
         "kubernetes/guides.rs",
         "kubernetes/beside_istio.rs",
+        "up/guides.rs",
         "up/tutorial.rs",
         "commands/from_istio.rs",
     ];
@@ -92,7 +93,7 @@ fn every_tutorial_and_guide_is_run_by_a_test() {
         {
             continue;
         }
-        let opened = format!("(\"{}\"", page.display());
+        let opened = format!("\"{}\"", page.display());
         assert!(
             sources.iter().any(|source| source.contains(&opened)),
             "{opened}"
