@@ -27,7 +27,7 @@ fn a_mesh_and_a_service_are_measured_by_the_tutorial() {
         ("voile load", Success("plain-3.json")),
         ("voile stop", Success("has ended")),
         ("voile bench quick", Success("after/report.html")),
-        ("voile bench compare", Success("same voile program")),
+        ("voile bench compare", Success("ratios of medians")),
         ("voile bench gate", Failure("6 valid rounds or more")),
     ]);
     page.ends();
