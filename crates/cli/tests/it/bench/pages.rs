@@ -56,7 +56,6 @@ fn a_committed_record_is_read_by_the_guide() {
     ]);
     page.ends();
     assert!(page.file("mine/plots").is_dir());
-    assert!(page.file("difference/compare.html").is_file());
 }
 
 #[test]
