@@ -294,7 +294,7 @@ fn one(
             "neither a sidecar nor a node proxy serves it: nothing is enforced".to_owned();
         return explanation;
     }
-    let protocol = enforced_protocol(subject, protocol);
+    let protocol = enforced_protocol(mesh, subject, (protocol, port));
     let mode = mode(mesh, subject, port);
     if let Some(why) = refused_at_the_door(mesh, mode, question.from) {
         explanation.allowed = false;
@@ -329,11 +329,21 @@ fn one(
     explanation
 }
 
-/// The protocol as the proxy before a workload understands it: a node proxy carries bytes.
-fn enforced_protocol(subject: &Subject<'_>, protocol: Protocol) -> Protocol {
-    match subject.has_sidecar {
-        true => protocol,
-        false => Protocol::Tcp,
+/// The protocol as the proxy before a workload understands it: a node proxy carries bytes, and at a gateway the servers of Gateways
+/// declare it, not the Service in front.
+fn enforced_protocol(
+    mesh: &Mesh,
+    subject: &Subject<'_>,
+    (protocol, port): (Protocol, Port),
+) -> Protocol {
+    if !subject.has_sidecar {
+        return Protocol::Tcp;
+    }
+    let mut servers = subject.servers(mesh).filter(|(at, _)| *at == port);
+    match servers.next().filter(|_| subject.is_gateway()) {
+        Some((_, true)) => Protocol::Tcp,
+        Some((_, false)) => Protocol::Http,
+        None => protocol,
     }
 }
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use voile_model::mesh::routing_intent::{Gateway, ServerTlsMode};
 use voile_model::mesh::workload::sidecar_takes_tunnels;
 use voile_model::mesh::{
-    Mesh, MeshService, PodTemplate, TargetPort, Workload, WorkloadGroup, WorkloadKind,
+    Mesh, MeshService, PodTemplate, TargetPort, Transport, Workload, WorkloadGroup, WorkloadKind,
 };
 use voile_model::{Labels, Namespace, Port, Source};
 
@@ -35,6 +36,34 @@ impl Subject<'_> {
     /// Returns true if it is only a proxy for traffic from outside the mesh.
     pub(crate) fn is_gateway(&self) -> bool {
         self.template.is_some_and(PodTemplate::is_gateway)
+    }
+
+    /// The ports at which the servers of Gateways make a gateway listen, each with true if it reads no requests there.
+    pub(crate) fn servers(&self, mesh: &Mesh) -> impl Iterator<Item = (Port, bool)> {
+        let is_it = |gateway: &&Arc<Gateway>| {
+            let here = |own: &Namespace| own == self.namespace;
+            let selects = |labels: &Labels| labels.selects(self.labels);
+            gateway.namespace.as_ref().is_none_or(here)
+                && gateway.selector.as_ref().is_none_or(selects)
+        };
+        // A Service in front says where its pods take a server's port, as in Istio.
+        let behind = |number: Port| {
+            let services = mesh.services.values().filter(|one| self.is_selected(one));
+            let ports = services.flat_map(|service| &service.ports);
+            let mut ports =
+                ports.filter(|one| one.transport == Transport::Tcp && one.number == number);
+            ports.find_map(|one| self.target(&one.target))
+        };
+        let gateways = mesh.gateways.iter().filter(is_it);
+        let servers = gateways.flat_map(|gateway| &gateway.servers);
+        servers.map(move |server| {
+            let unread = [ServerTlsMode::Passthrough, ServerTlsMode::AutoPassthrough];
+            let mode = server.tls.as_ref().map(|tls| tls.mode);
+            let is_opaque = matches!(&*server.protocol, "TCP" | "TLS")
+                || mode.is_some_and(|mode| unread.contains(&mode));
+            let listens = server.listens.or_else(|| behind(server.port));
+            (listens.unwrap_or(server.port), is_opaque)
+        })
     }
 
     /// Returns true if a proxy of the mesh accepts its connections.

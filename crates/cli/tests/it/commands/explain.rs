@@ -199,6 +199,73 @@ from outside of the mesh
     assert_eq!(said, expected);
 }
 
+/// A gateway whose Service names its ports otherwise than the servers that listen there.
+const OUT: &str = r#"apiVersion: v1
+kind: Service
+metadata: {name: out, namespace: shop}
+spec: {selector: {app: out}, ports: [{name: https, port: 443, targetPort: 8443}, {name: http-raw, port: 81, targetPort: 8081}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: out, namespace: shop}
+spec:
+  selector: {matchLabels: {app: out}}
+  template:
+    metadata: {labels: {app: out}, annotations: {inject.istio.io/templates: gateway}}
+    spec: {containers: [{name: istio-proxy, image: auto}]}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: out, namespace: shop}
+spec:
+  selector: {app: out}
+  servers:
+  - {port: {number: 443, name: https, protocol: HTTPS}, hosts: [news.example], tls: {mode: ISTIO_MUTUAL}}
+  - {port: {number: 81, name: tls, protocol: TLS}, hosts: [other.example], tls: {mode: PASSTHROUGH}}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: out, namespace: shop}
+spec:
+  selector: {matchLabels: {app: out}}
+  rules: [{from: [{source: {serviceAccounts: [client]}}], to: [{operation: {methods: [GET]}}]}]
+"#;
+
+#[test]
+fn explain_reads_the_protocol_of_a_gateway_from_its_servers() {
+    let folder = folder();
+    std::fs::remove_file(folder.path().join("policies.yaml")).expect("removed");
+    std::fs::write(folder.path().join("out.yaml"), OUT).expect("written");
+    let question = [
+        "explain",
+        "DIR",
+        "--from",
+        "shop/client",
+        "--method",
+        "GET",
+        "--to",
+    ];
+    let terminated = voile(&[&question[..], &["out.shop:443"]].concat(), folder.path());
+    assert!(
+        terminated
+            .1
+            .starts_with("ALLOWED by Deployment shop/out, port 8443"),
+        "{terminated:?}"
+    );
+    // Nobody reads a method of what passes through: a rule about methods allows nothing there.
+    let passed = voile(&[&question[..], &["out.shop:81"]].concat(), folder.path());
+    assert!(
+        passed
+            .1
+            .starts_with("DENIED by Deployment shop/out, port 8081"),
+        "{passed:?}"
+    );
+    let (_, said) = voile(&["who-can", "DIR", "shop/out"], folder.path());
+    let (https, raw) = said.split_once("port 81\n").expect("both ports");
+    assert!(https.contains("request.method is one of GET"), "{said}");
+    assert!(!raw.contains("request.method"), "{said}");
+}
+
 #[test]
 fn misspelt_callers_and_services_are_told_with_what_was_meant() {
     let folder = folder();

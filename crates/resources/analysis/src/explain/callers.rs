@@ -256,7 +256,7 @@ fn at_workload(
         Some(why) => CallerAccess::Nothing(why),
         None => {
             let tokens = mesh.request_authentication_for_labels(subject.namespace, subject.labels);
-            let protocol = enforced_protocol(subject, protocol);
+            let protocol = enforced_protocol(mesh, subject, (protocol, port));
             answer(held, tokens, caller, (protocol, port))
         }
     }

@@ -9,11 +9,10 @@ use voile_model::mesh::authorization::{
     OperationMatch, PathMatch, PolicyTarget, SourceMatch, StringMatch, TargetReference,
     WhenCondition,
 };
-use voile_model::mesh::routing_intent::{DeclaredServer, Gateway, ServerTlsMode};
 use voile_model::mesh::{
     ExtAuthzProvider, ExtAuthzTransport, Mesh, MeshService, Protocol, Provider,
 };
-use voile_model::{Diagnostic, Labels, Namespace, Port, Source};
+use voile_model::{Diagnostic, Port, Source};
 use voile_policy::{Mode, inherited};
 
 use crate::codes;
@@ -280,7 +279,11 @@ impl PolicyChecker<'_> {
         for subject in self.selected.iter().filter(|subject| subject.has_sidecar) {
             // At a gateway the Gateways declare the protocol, not the Service in front.
             let opaque = match subject.is_gateway() {
-                true => self.opaque_servers(subject),
+                true => {
+                    let servers = subject.servers(self.mesh);
+                    let opaque = servers.filter(|(_, is_opaque)| *is_opaque);
+                    opaque.map(|(port, _)| port).collect()
+                }
                 false => opaque_targets(subject),
             };
             for port in opaque.into_iter().map(Port::get) {
@@ -290,27 +293,6 @@ impl PolicyChecker<'_> {
             }
         }
         ports
-    }
-
-    /// Ports of a gateway on which it reads no requests.
-    fn opaque_servers(&self, subject: &Subject<'_>) -> Vec<Port> {
-        let is_it = |gateway: &&Arc<Gateway>| {
-            let here = |own: &Namespace| own == subject.namespace;
-            let selects = |labels: &Labels| labels.selects(subject.labels);
-            gateway.namespace.as_ref().is_none_or(here)
-                && gateway.selector.as_ref().is_none_or(selects)
-        };
-        let opaque = |server: &&DeclaredServer| {
-            let unread = [ServerTlsMode::Passthrough, ServerTlsMode::AutoPassthrough];
-            let mode = server.tls.as_ref().map(|tls| tls.mode);
-            matches!(&*server.protocol, "TCP" | "TLS")
-                || mode.is_some_and(|mode| unread.contains(&mode))
-        };
-        let gateways = self.mesh.gateways.iter().filter(is_it);
-        let servers = gateways.flat_map(|gateway| &gateway.servers).filter(opaque);
-        servers
-            .map(|server| server.listens.unwrap_or(server.port))
-            .collect()
     }
 
     /// Identities where callers may have none.
