@@ -34,7 +34,7 @@ enum RequestRemainder {
 
 /// Rest of the answer.
 enum ResponseRemainder {
-    /// Nothing was asked yet.
+    /// No stream began.
     Nothing,
     Head(Option<ResponseFuture>),
     Body(RecvStream),
@@ -188,7 +188,10 @@ impl Upgraded {
         self.inward.clear();
         while self.inward.is_empty() {
             match &mut self.answering {
-                ResponseRemainder::Nothing => return Poll::Pending,
+                // The request is written first, so its stream could not begin: no answer will wake the reader.
+                ResponseRemainder::Nothing => {
+                    return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+                }
                 ResponseRemainder::Over => break,
                 ResponseRemainder::Head(slot) => {
                     let Some(response) = slot else {

@@ -11,7 +11,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use voile_xds::wire::WireProtocol;
+use voile_xds::wire::{MutualTls, WireProtocol};
 
 use super::{Stage, hear, listen, play, say};
 use crate::plan::Settings;
@@ -271,6 +271,37 @@ fn settings_that_dawdle_are_waited_for() {
         });
         let stage = Stage::new(Settings::default());
         let address = two_sidecars(&stage, WireProtocol::Http2, application).await;
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        say(&mut stream, HANDSHAKE.as_bytes()).await;
+        hear(&mut stream, b"HTTP/1.1 101 Switching Protocols\r\n").await;
+    });
+}
+
+/// The settings that allow the handshake come with the connection's end, so its stream cannot begin.
+#[test]
+fn a_server_that_leaves_with_its_settings_is_dialled_again() {
+    play(|| async {
+        let listener = listen().await;
+        let application = listener.local_addr().expect("an address");
+        tokio::task::spawn_local(async move {
+            let settings = frame(SETTINGS, 0, 0, &[0, 8, 0, 0, 0, 1]);
+            let (mut leaving, _) = listener.accept().await.expect("a caller");
+            hear(&mut leaving, frames::PREFACE).await;
+            let end = frame(frames::GO_AWAY, 0, 0, &[0; 8]);
+            say(&mut leaving, &[&settings[..], &end].concat()).await;
+            let (mut stream, _) = listener.accept().await.expect("another");
+            hear(&mut stream, frames::PREFACE).await;
+            say(&mut stream, &settings).await;
+            let head = frames::until(&mut stream, |frame| frame.kind == frames::HEADERS).await;
+            assert_eq!(head.expect("a request").stream, 1);
+            let answer = frame(frames::HEADERS, frames::END_HEADERS, 1, &[0x88]);
+            say(&mut stream, &answer).await;
+            let _ = frames::until(&mut stream, |_| false).await;
+        });
+        let stage = Stage::new(Settings::default());
+        let address = stage
+            .inbound(WireProtocol::Http2, MutualTls::Disable, application)
+            .await;
         let mut stream = TcpStream::connect(address).await.expect("connected");
         say(&mut stream, HANDSHAKE.as_bytes()).await;
         hear(&mut stream, b"HTTP/1.1 101 Switching Protocols\r\n").await;

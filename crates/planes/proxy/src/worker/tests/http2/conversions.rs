@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use voile_http1::MAX_HEAD_BYTES;
 use voile_telemetry::PeerLabels;
 use voile_xds::wire::{MutualTls, WireProtocol};
 
@@ -224,6 +225,27 @@ fn an_http1_client_of_an_http2_port_is_served_by_an_http2_server() {
             say(&mut stream, request.as_bytes()).await;
             hear(&mut stream, format!("{answer}{end}").as_bytes()).await;
         }
+    });
+}
+
+/// The head goes on with a `Host`, which makes it too long to be read again.
+#[test]
+fn a_head_that_grows_beyond_the_limit_is_answered() {
+    play(|| async {
+        let application = application(|request, _| async move {
+            panic!("{request:?}");
+        })
+        .await;
+        let stage = Stage::new(Settings::default());
+        let address = stage
+            .inbound(WireProtocol::Http2, MutualTls::Disable, application)
+            .await;
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        let mut head = b"GET / HTTP/1.0\r\nPad: ".to_vec();
+        head.resize(MAX_HEAD_BYTES - 4, b'p');
+        head.extend_from_slice(b"\r\n\r\n");
+        say(&mut stream, &head).await;
+        hear(&mut stream, b"HTTP/1.1 503 Service Unavailable\r\n").await;
     });
 }
 
