@@ -254,7 +254,8 @@ impl<'a> StreamFlight<'a> {
         Ok(())
     }
 
-    /// Only waiting for the client is bounded, as in HTTP/1.1; a quiet gRPC caller is not late, it has nothing to say.
+    /// Only waiting for the client is bounded, and silence in a tunnel, as in HTTP/1.1. A quiet gRPC caller is not late, it has
+    /// nothing to say.
     fn late(&mut self, cx: &mut Context<'_>, call: &mut ClientCall) -> Option<StreamEnd> {
         let (answering, down_stalled, down_bytes) = match &self.down {
             ResponsePath::Body(pump) => (true, pump.stalled, pump.bytes),
@@ -267,7 +268,8 @@ impl<'a> StreamFlight<'a> {
             }
         }
         let sending = !self.up.is_done() && !self.up.stalled && !answering && !call.is_grpc;
-        if !sending && !down_stalled {
+        let tunnel = answering && call.is_tunnel;
+        if !sending && !down_stalled && !tunnel {
             self.idle_since = None;
             let waiting = self.up.is_done() && !answering;
             let each = self.retry.and_then(|policy| policy.per_try_timeout);
@@ -282,7 +284,11 @@ impl<'a> StreamFlight<'a> {
             Some((since, at)) if at == moved => since,
             _ => self.idle_since.insert((Instant::now(), moved)).0,
         };
-        let mut deadline = since + self.timeouts.stream_idle;
+        let mut deadline = since
+            + match tunnel {
+                true => self.timeouts.tunnel_idle,
+                false => self.timeouts.stream_idle,
+            };
         if sending && self.timeouts.min_body_rate > 0 {
             let earned = self.up.bytes / u64::from(self.timeouts.min_body_rate);
             let whole = self.started + self.timeouts.body_grace + Duration::from_secs(earned);

@@ -1,11 +1,13 @@
-//! Timeouts of the HTTP/2 engine.
+//! Timeouts of the HTTP/2 engine, and its tunnels.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::Request;
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 use voile_proxy::http::{
     Buffers, ConnectFailure, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts, HttpWorker,
@@ -55,12 +57,28 @@ async fn silent_server() -> SocketAddr {
     address
 }
 
-/// Status of a request that sends `body` (and perhaps never its end), and the recorded details.
-async fn ask(timeouts: HttpTimeouts, grpc: bool, end: bool) -> (u16, &'static str) {
+/// A server that grants every tunnel and says nothing in it.
+async fn granting_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::task::spawn_local(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut connection = h2::server::handshake(stream).await.unwrap();
+        let mut open = Vec::new();
+        while let Some(Ok((request, mut respond))) = connection.accept().await {
+            let send = respond.send_response(Response::new(()), false).unwrap();
+            open.push((request, send));
+        }
+    });
+    address
+}
+
+/// A proxy in front of `upstream`, and its client.
+async fn stage(upstream: SocketAddr, timeouts: HttpTimeouts) -> (Rc<Role>, SendRequest<Bytes>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let role = Rc::new(Role {
-        upstream: silent_server().await,
+        upstream,
         records: RefCell::default(),
     });
     let worker = HttpWorker::<Role>::new(Buffers::new(), Drain::new(), timeouts);
@@ -75,7 +93,12 @@ async fn ask(timeouts: HttpTimeouts, grpc: bool, end: bool) -> (u16, &'static st
         // The connection's streams see its end.
         let _ = connection.await;
     });
-    let mut send = send.ready().await.unwrap();
+    (role, send.ready().await.unwrap())
+}
+
+/// Status of a request that sends `body` (and perhaps never its end), and the recorded details.
+async fn ask(timeouts: HttpTimeouts, grpc: bool, end: bool) -> (u16, &'static str) {
+    let (role, mut send) = stage(silent_server().await, timeouts).await;
     let kind = if grpc {
         "application/grpc"
     } else {
@@ -120,5 +143,24 @@ fn a_client_that_dawdles_over_its_body_gets_408() {
             ..HttpTimeouts::default()
         };
         assert_eq!(ask(slow, false, false).await, (408, "stream_idle_timeout"));
+    });
+}
+
+#[test]
+fn a_tunnel_without_bytes_ends() {
+    play(|| async {
+        let timeouts = HttpTimeouts {
+            tunnel_idle: SHORT,
+            ..HttpTimeouts::default()
+        };
+        let (role, mut send) = stage(granting_server().await, timeouts).await;
+        let request = Request::connect("a.test:443").body(()).unwrap();
+        let (response, _open) = send.send_request(request, false).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        let end = response.into_body().data().await.unwrap().unwrap_err();
+        assert_eq!(end.reason(), Some(h2::Reason::CANCEL));
+        eventually("recorded", || !role.records.borrow().is_empty()).await;
+        assert_eq!(*role.records.borrow(), [(200, "stream_idle_timeout")]);
     });
 }
