@@ -40,7 +40,7 @@ pub(super) const GONE: &str = "downstream_remote_disconnect";
 #[derive(Clone, Copy)]
 pub(super) struct ExchangeFacts {
     version: Version,
-    asked: RequestSummary,
+    pub(super) asked: RequestSummary,
     keep_alive: bool,
     idempotent: bool,
     /// A handshake that HTTP/2 can carry, too.
@@ -296,7 +296,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             client: facts.version,
             head_only: facts.asked.head,
             unprocessed: local.unprocessed && self.role.serves_sidecar(),
-            grpc: self.is_grpc(),
+            grpc: !facts.asked.connect && self.is_grpc(),
         };
         let (status, grpc_status) = reply.statuses();
         tally.status = status;

@@ -81,13 +81,18 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 }
             }
         }
+        // Success would tell the client of a tunnel that there is one (RFC 9110 section 9.3.6).
+        let status = match refusal.status {
+            200..300 if facts.asked.connect => 502,
+            status => status,
+        };
         let mut upload = upload.ok();
         tally.request_body = upload.as_ref().map_or(0, |upload| upload.body_bytes);
         let local = Local {
             told: refusal.told.as_deref(),
             reason: &refusal.reason,
             unprocessed: refusal.flag.is_overload(),
-            ..Local::new(refusal.status, refusal.flag, refusal.details)
+            ..Local::new(status, refusal.flag, refusal.details)
         };
         let after = self.answer(facts, local, upload.as_mut(), tally).await;
         (after, refusal.ticket)

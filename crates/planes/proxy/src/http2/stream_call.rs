@@ -86,7 +86,7 @@ impl ClientCall {
             status,
             reason,
             (told, added),
-            self.is_grpc,
+            self.is_grpc && !self.is_tunnel,
             self.is_head,
         );
         tally.status = sent.status;

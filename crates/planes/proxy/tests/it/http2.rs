@@ -164,3 +164,17 @@ fn a_tunnel_without_bytes_ends() {
         assert_eq!(*role.records.borrow(), [(200, "stream_idle_timeout")]);
     });
 }
+
+/// The status of a gRPC reply is 200, which would tell the client of a tunnel that there is one.
+#[test]
+fn a_tunnel_for_grpc_that_cannot_be_opened_is_refused_by_its_status() {
+    play(|| async {
+        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = nobody.local_addr().unwrap();
+        drop(nobody);
+        let (_, mut send) = stage(address, HttpTimeouts::default()).await;
+        let request = Request::connect("a.test:443").header("content-type", "application/grpc");
+        let (response, _open) = send.send_request(request.body(()).unwrap(), false).unwrap();
+        assert_eq!(response.await.unwrap().status(), 503);
+    });
+}

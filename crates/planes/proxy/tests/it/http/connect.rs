@@ -133,6 +133,36 @@ fn what_is_no_plain_connect_reaches_nobody() {
     }
 }
 
+/// A 2xx would tell its client of a tunnel that nobody serves (RFC 9110 section 9.3.6).
+#[test]
+fn a_local_reply_opens_no_tunnel() {
+    let grpc = CONNECT.replace(
+        "Proxy-Authorization: Basic eA==",
+        "Content-Type: application/grpc",
+    );
+    let get = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    for (request, decided, status) in [
+        (get, 200, 200),
+        (CONNECT, 200, 502),
+        (CONNECT, 204, 502),
+        (CONNECT, 403, 403),
+        (grpc.as_str(), 200, 502),
+        (grpc.as_str(), 403, 403),
+    ] {
+        play(|| async move {
+            let manner = Manner {
+                reply: Some(decided),
+                ..Manner::default()
+            };
+            let stage = Stage::behaving(vec![vec![]], HttpTimeouts::default(), manner).await;
+            let got = stage.exchange(request).await;
+            assert!(got.starts_with(&format!("HTTP/1.1 {status} ")), "{got}");
+            assert!(got.ends_with("\r\n\r\nours\n"), "{got}");
+            assert_eq!(stage.last().status, status);
+        });
+    }
+}
+
 /// A role that wants another attempt after 503 and a sidecar's refusal, and a neighbour that is trusted.
 fn eager() -> Manner {
     Manner {

@@ -71,6 +71,8 @@ pub(crate) struct Manner {
     pub(crate) blind: bool,
     /// Retry policy; attempts follow without a pause.
     pub(crate) retry: Option<Rc<RetryPolicy>>,
+    /// Status of the local reply to every request.
+    pub(crate) reply: Option<u16>,
 }
 
 /// A stream that may be made blind to the kernel's word.
@@ -156,6 +158,9 @@ impl HttpRole for StageRole {
                 ResponseFlag::Unauthorized,
                 "RBAC: access denied",
             ));
+        }
+        if let Some(status) = self.manner.reply {
+            return Err(RoleRefusal::new(status, ResponseFlag::None, "ours"));
         }
         let mut route = RequestRoute::new(0, ());
         route.default_authority = Some("fallback".into());
