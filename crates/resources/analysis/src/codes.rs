@@ -92,7 +92,7 @@ codes! {
     AUTHORIZER_KNOWS_HTTP = "V0341";
     /// A rule requires a token of an issuer that no RequestAuthentication there accepts.
     UNKNOWN_ISSUER = "V0342";
-    /// A policy applies to a workload behind a node proxy and has conditions that only HTTP requests have.
+    /// A policy applies to a workload behind a node proxy and has conditions that a node proxy cannot evaluate.
     NODE_PROXY_CANNOT_TELL = "V0343";
     /// A RequestAuthentication or RateLimit applies to a port that declares no protocol: traffic that is not HTTP is denied there.
     REQUESTS_ONLY = "V0344";

@@ -15,8 +15,8 @@ use voile_model::mesh::{
 use voile_model::{Identity, Labels, Namespace, Port, Source};
 use voile_policy::authorization::{
     Action, Attribute, AuthorizationOutcome, Denial, DenialReason, DryRun, HttpFacts,
-    PathNormalization, Policy, RequestFacts, RuleRef, Term, TrustDomains, Verdict, naive,
-    provider_of,
+    PathNormalization, Policy, PolicyRule, RequestFacts, RuleRef, Term, TrustDomains, Verdict,
+    naive, provider_of,
 };
 use voile_policy::{ConnectionFacts, Mode, Trust, effective_at, inbound};
 
@@ -172,7 +172,9 @@ impl<'a> WorkloadPolicies<'a> {
     pub(crate) fn of(mesh: &'a Mesh, subject: &Subject<'_>) -> Self {
         let mut held = Self::of_labels(mesh, subject.namespace, subject.labels);
         if !subject.has_sidecar && subject.ambient {
-            held.policies.iter_mut().for_each(limit_to_connections);
+            held.policies
+                .iter_mut()
+                .for_each(Policy::limit_to_connections);
         }
         held
     }
@@ -217,22 +219,6 @@ impl<'a> WorkloadPolicies<'a> {
         });
         let provider = provider.map_or("", |name| &**name);
         self.decided(format!("provider `{provider}`"), Some(rule))
-    }
-}
-
-/// Makes of a policy what a node proxy enforces. It asks no provider, so it denies what a CUSTOM rule matches. It sees neither
-/// the client behind a proxy nor a server name.
-fn limit_to_connections(policy: &mut Policy) {
-    if matches!(policy.action, Action::Custom(_)) {
-        policy.action = Action::Deny;
-    }
-    for rule in &mut policy.rules {
-        let parts = rule.from.iter_mut().chain(&mut rule.to).flatten();
-        for term in parts.chain(&mut rule.when) {
-            if matches!(term.attribute, Attribute::RemoteIp | Attribute::Sni) {
-                term.attribute = Attribute::Unanswerable(term.attribute.to_string().into());
-            }
-        }
     }
 }
 
@@ -457,7 +443,7 @@ fn judge(
         explanation.allowed = false;
         explanation.decided = held.decided(words(denial).to_owned(), denial.rule);
         explanation.otherwise = match denial.rule {
-            Some(rule) => unmatched(held, rule, denial.reason),
+            Some(rule) => unmatched(held, rule, denial.reason, facts.http.is_some()),
             None => nearest(held, facts),
         };
     }
@@ -506,7 +492,7 @@ fn words(denial: Denial) -> &'static str {
     }
 }
 
-/// Describes a term for people.
+/// Describes a term for people; of one that cannot be evaluated, also that.
 pub(crate) fn said(term: &Term) -> String {
     let list = |patterns: &[voile_policy::authorization::Pattern]| {
         let shown: Vec<String> = patterns.iter().take(5).map(ToString::to_string).collect();
@@ -524,18 +510,26 @@ pub(crate) fn said(term: &Term) -> String {
             list(&term.none)
         ));
     }
-    parts.join(" and ")
+    let unknown = match term.attribute.is_answerable() {
+        true => "",
+        false => ", which a node proxy cannot tell",
+    };
+    parts.join(" and ") + unknown
 }
 
 /// Conditions of a DENY or CUSTOM rule: the rule would not match if one of them did not hold.
-fn unmatched(held: &WorkloadPolicies<'_>, rule: RuleRef, reason: DenialReason) -> Vec<String> {
+fn unmatched(
+    held: &WorkloadPolicies<'_>,
+    rule: RuleRef,
+    reason: DenialReason,
+    http: bool,
+) -> Vec<String> {
     let policy = held.policies.get(rule.policy as usize);
-    let rule = policy.and_then(|policy| policy.rules.get(rule.rule as usize));
-    let terms: Vec<String> = rule
-        .iter()
-        .flat_map(|rule| rule.terms())
-        .map(said)
-        .collect();
+    let rule = policy.and_then(|policy| {
+        let rule = policy.rules.get(rule.rule as usize)?;
+        rule.answerable(&policy.action, http)
+    });
+    let terms: Vec<String> = rule.iter().flat_map(PolicyRule::terms).map(said).collect();
     match terms.is_empty() {
         true => {
             vec!["the rule matches everything: remove it, or add conditions".to_owned()]
@@ -572,7 +566,8 @@ fn nearest(held: &WorkloadPolicies<'_>, facts: &RequestFacts<'_>) -> Vec<String>
                 .map(move |(rule, place)| {
                     let fails = |terms: &Vec<Term>| -> Vec<String> {
                         let failing = terms.iter().filter(|term| {
-                            let answered = facts.http.is_some() || !term.attribute.is_http();
+                            let answered = term.attribute.is_answerable()
+                                && (facts.http.is_some() || !term.attribute.is_http());
                             !answered || !naive::holds(term, facts)
                         });
                         failing.map(said).collect()
@@ -610,6 +605,7 @@ fn is_known(attribute: &Attribute) -> bool {
         attribute,
         Attribute::SourcePrincipal
             | Attribute::SourceNamespace
+            | Attribute::PeerNamespace
             | Attribute::SourceServiceAccount
             | Attribute::SourceTrustDomain
             | Attribute::DestinationPort

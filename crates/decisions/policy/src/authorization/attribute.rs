@@ -11,6 +11,8 @@ pub enum Attribute {
     SourcePrincipal,
     /// Its namespace (`namespaces`, `source.namespace`).
     SourceNamespace,
+    /// Its namespace as a node proxy compares it: alone, and not as a part of the principal. No resource names it.
+    PeerNamespace,
     /// Its service account (`serviceAccounts`, `source.serviceAccount`).
     SourceServiceAccount,
     /// Its trust domain (`trustDomains`, `source.trustDomain`).
@@ -119,7 +121,7 @@ impl fmt::Display for Attribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::SourcePrincipal => "source.principal",
-            Self::SourceNamespace => "source.namespace",
+            Self::SourceNamespace | Self::PeerNamespace => "source.namespace",
             Self::SourceServiceAccount => "source.serviceAccount",
             Self::SourceTrustDomain => "source.trustDomain",
             Self::SourceIp => "source.ip",

@@ -106,6 +106,9 @@ fn peer_matches(attribute: &Attribute, pattern: &Pattern, peer: &Identity) -> bo
             text.matches(&principal.as_bytes()["spiffe://".len()..])
         }
         (Attribute::SourceNamespace, Pattern::Text(text)) => namespace_matches(text, peer),
+        (Attribute::PeerNamespace, Pattern::Text(text)) => {
+            text.matches(peer.namespace.as_str().as_bytes())
+        }
         (Attribute::SourceTrustDomain, Pattern::Text(text)) => {
             text.matches(peer.trust_domain.as_str().as_bytes())
         }

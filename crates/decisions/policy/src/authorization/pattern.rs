@@ -102,7 +102,9 @@ impl Pattern {
             Attribute::DestinationPort => Ok(Self::Port(port(value)?)),
             Attribute::SourceServiceAccount => service_account(namespace, value),
             Attribute::SourceTrustDomain => Ok(Self::Text(trust_domain(value)?)),
-            Attribute::SourceNamespace => Ok(Self::Text(namespaces(value)?)),
+            Attribute::SourceNamespace | Attribute::PeerNamespace => {
+                Ok(Self::Text(namespaces(value)?))
+            }
             Attribute::RequestPrincipal => Ok(Self::RequestPrincipal(Box::new(
                 RequestPrincipal::parse(value),
             ))),

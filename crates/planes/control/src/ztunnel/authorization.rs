@@ -151,10 +151,12 @@ fn say(term: &Term, said: &mut wire::Match, unsaid: &mut Vec<String>) {
             said.principals.extend(any);
             said.not_principals.extend(none);
         }),
-        Attribute::SourceNamespace => lists(term, text).map(|(any, none)| {
-            said.namespaces.extend(any);
-            said.not_namespaces.extend(none);
-        }),
+        Attribute::SourceNamespace | Attribute::PeerNamespace => {
+            lists(term, text).map(|(any, none)| {
+                said.namespaces.extend(any);
+                said.not_namespaces.extend(none);
+            })
+        }
         Attribute::SourceServiceAccount => lists(term, account).map(|(any, none)| {
             said.service_accounts.extend(any);
             said.not_service_accounts.extend(none);

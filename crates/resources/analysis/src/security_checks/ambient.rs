@@ -1,14 +1,12 @@
 //! Checks policies for workloads behind a node proxy, which sees connections and no requests. Istio drops conditions
-//! that a node proxy cannot evaluate, so that a DENY of a method denies nothing. These checks report the dropped
-//! conditions.
+//! that a node proxy cannot evaluate, so that a DENY of a method denies nothing. These checks report such conditions.
 
 use voile_model::Diagnostic;
-use voile_model::mesh::authorization::{
-    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, OperationMatch, SourceMatch,
-    WhenCondition,
-};
+use voile_model::mesh::authorization::{AuthorizationAction, AuthorizationPolicy};
+use voile_policy::authorization::{Policy, Term};
 
 use crate::codes;
+use crate::explain::said;
 use crate::subject::Subject;
 
 /// Reports the conditions of a policy that a node proxy cannot evaluate, for the first workload behind one.
@@ -27,7 +25,7 @@ pub(crate) fn check(
     };
     let name = &policy.name;
     let whom = format!("for {}{others}, served by a node proxy", first.name);
-    let help = "target a Service behind a waypoint (`targetRefs`), give the workload a sidecar, or match only the caller's identity and address and the port";
+    let help = "target a Service behind a waypoint (`targetRefs`), give the workload a sidecar, or match only the port and the caller's address and identity (namespaces as `a`, `a*` or `*a`, trust domains as `a` or `a*`)";
     let mut say = |source: &voile_model::Source, message: String| {
         let code = codes::NODE_PROXY_CANNOT_TELL;
         found.push(Diagnostic::error(code, source.clone(), message).help(help));
@@ -52,58 +50,20 @@ pub(crate) fn check(
         }
         _ => "the rule allows nothing there",
     };
-    for rule in &policy.rules {
-        let asked = of_requests(rule);
-        if !asked.is_empty() {
+    // A policy of the model was checked, value by value.
+    let read = Policy::of(policy).map_or_else(|_| Vec::new(), |policy| policy.rules);
+    for (rule, written) in read.iter().zip(&policy.rules) {
+        let unknown = rule.terms().map(Term::unknown_to_nodes);
+        let unknown = unknown.filter(|term| !term.is_empty());
+        let mut unknown: Vec<String> = unknown.map(|term| said(&term)).collect();
+        unknown.sort_unstable();
+        unknown.dedup();
+        if !unknown.is_empty() {
             let message = format!(
-                "AuthorizationPolicy {name} cannot be enforced as written {whom}: it does not see {}; {consequence}",
-                asked.join(", ")
+                "AuthorizationPolicy {name} cannot be enforced as written {whom}: it cannot tell whether {}; {consequence}",
+                unknown.join(", or ")
             );
-            say(&rule.source, message);
+            say(&written.source, message);
         }
     }
-}
-
-/// The fields of a rule that need a request: a connection alone does not show them.
-fn of_requests(rule: &AuthorizationRule) -> Vec<&'static str> {
-    let source = |one: &SourceMatch| {
-        let asked = [
-            ("requestPrincipals", !one.request_principals.is_empty()),
-            ("remoteIpBlocks", !one.remote_ip_blocks.is_empty()),
-        ];
-        asked.into_iter()
-    };
-    let operation = |one: &OperationMatch| {
-        let asked = [
-            ("hosts", !one.hosts.is_empty()),
-            ("methods", !one.methods.is_empty()),
-            ("paths", !one.paths.is_empty()),
-        ];
-        asked.into_iter()
-    };
-    let condition = |one: &WhenCondition| match one {
-        WhenCondition::Header(..) => Some("request.headers"),
-        WhenCondition::RemoteIp(_) => Some("remote.ip"),
-        WhenCondition::RequestPrincipal(_) => Some("request.auth.principal"),
-        WhenCondition::RequestAudiences(_) => Some("request.auth.audiences"),
-        WhenCondition::RequestPresenter(_) => Some("request.auth.presenter"),
-        WhenCondition::RequestClaim(..) => Some("request.auth.claims"),
-        WhenCondition::ServerName(_) => Some("connection.sni"),
-        WhenCondition::SourceIp(_)
-        | WhenCondition::SourceNamespace(_)
-        | WhenCondition::SourceServiceAccount(_)
-        | WhenCondition::SourcePrincipal(_)
-        | WhenCondition::SourceTrustDomain(_)
-        | WhenCondition::DestinationIp(_)
-        | WhenCondition::DestinationPort(_) => None,
-    };
-    let sources = rule.from.iter().flat_map(source);
-    let both = sources.chain(rule.to.iter().flat_map(operation));
-    let asked = both.filter(|(_, asked)| *asked).map(|(field, _)| field);
-    let mut asked: Vec<_> = asked
-        .chain(rule.when.iter().filter_map(condition))
-        .collect();
-    asked.sort_unstable();
-    asked.dedup();
-    asked
 }

@@ -194,7 +194,7 @@ pub(super) fn value(random: &mut Random, scope: Scope, attribute: &Attribute) ->
     let word = |random: &mut Random, words: &[&str]| (random.of(words)).to_owned();
     let text = match attribute {
         Attribute::SourcePrincipal => principal(random),
-        Attribute::SourceNamespace => return namespace(random),
+        Attribute::SourceNamespace | Attribute::PeerNamespace => return namespace(random),
         Attribute::SourceServiceAccount => {
             let account = word(random, ACCOUNTS);
             return match random.one_in(2) {

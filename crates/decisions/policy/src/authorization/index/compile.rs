@@ -249,7 +249,7 @@ impl Compiler {
                 uses.headers = true;
                 Dimension::header(self.header(name)?)
             }
-            Attribute::Unanswerable(_) => return None,
+            Attribute::PeerNamespace | Attribute::Unanswerable(_) => return None,
         })
     }
 
