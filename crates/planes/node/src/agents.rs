@@ -19,7 +19,7 @@ use voile_identity::{
     Revocations, TrustDomain, retry_delay,
 };
 use voile_telemetry::{DnsFigures, OnDemandFigures};
-use voile_transport::handover::{InheritedSockets, Lent};
+use voile_transport::handover::{InheritedSockets, Lent, until_it_opens};
 use voile_transport::{ACCEPT_PAUSE, AcceptFailure, Listener, SpareDescriptor};
 use voile_zds::{AgentMessage, Channel, PodIdentity};
 
@@ -221,7 +221,11 @@ impl NodePods {
             doors.accepting.push(accepting.abort_handle());
         }
         if let Some(Err(error)) = doors.dns.as_mut().map(PodDns::open) {
-            tracing::error!(%error, pod = %doors.pod.name, "cannot answer DNS queries of the pod");
+            tracing::warn!(%error, pod = %doors.pod.name, "cannot answer DNS queries of the pod; trying again");
+            let again = open_dns_again(Rc::downgrade(self), Arc::clone(&doors.pod));
+            doors
+                .accepting
+                .push(tokio::task::spawn_local(again).abort_handle());
         }
     }
 
@@ -569,6 +573,20 @@ impl NodePods {
     }
 }
 
+/// Opens the DNS of a pod: there were no descriptors for a moment. Ends with the accepting tasks of the pod.
+async fn open_dns_again(agency: Faint<NodePods>, pod: Arc<Pod>) {
+    let open = || {
+        let Some(agency) = agency.upgrade() else {
+            return Ok(());
+        };
+        let mut pods = agency.pods.borrow_mut();
+        let doors = pods.get_mut(&*pod.uid);
+        let dns = doors.and_then(|doors| doors.dns.as_mut());
+        dns.map_or(Ok(()), PodDns::open)
+    };
+    until_it_opens("DNS of a pod", open).await;
+}
+
 /// Returns a socket's name for a successor: its purpose and its network.
 pub(crate) fn role(name: &str, (device, inode): (u64, u64)) -> String {
     format!("{name}@{device}:{inode}")
@@ -623,10 +641,12 @@ async fn accept(agency: Faint<NodePods>, pod: Arc<Pod>, door: PodListener, liste
         match accepted {
             Ok((stream, peer)) => agency.means.dispatcher.hand_over(&pod, door, stream, peer),
             Err(AcceptFailure::Shed) => {
-                tracing::warn!("out of descriptors: a connection is closed");
+                agency.means.dispatcher.shed.count("out of descriptors");
+                // Let connections end before the next is shed.
+                tokio::task::yield_now().await;
             }
             Err(AcceptFailure::Exhausted(error)) => {
-                tracing::warn!(%error, "cannot accept; pausing");
+                tracing::debug!(%error, "cannot accept; pausing");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
             Err(AcceptFailure::Broken(error)) => {

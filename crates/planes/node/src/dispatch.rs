@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Notify, mpsc, oneshot};
 use voile_memory::{Ceiling, MemoryHolders, ShedOrder, TextSettling};
 use voile_telemetry::tap::Tap;
-use voile_transport::MAX_CONNECTIONS;
+use voile_transport::{MAX_CONNECTIONS, ShedCounter};
 
 use crate::memory::NodeMemory;
 use crate::pod::Pod;
@@ -79,6 +79,8 @@ pub(crate) struct Dispatcher {
     memory: Arc<NodeMemory>,
     /// For people who watch connections.
     pub(crate) tap: Arc<Tap>,
+    /// Connections closed at once for want of descriptors or room.
+    pub(crate) shed: ShedCounter,
     settling: TextSettling,
 }
 
@@ -88,6 +90,7 @@ impl Dispatcher {
             workers: RefCell::new(workers),
             memory,
             tap,
+            shed: ShedCounter::default(),
             settling: TextSettling::default(),
         }
     }
@@ -126,7 +129,8 @@ impl Dispatcher {
         };
         self.settling.arrived();
         if load(&worker) >= MAX_CONNECTIONS {
-            tracing::warn!("every worker has {MAX_CONNECTIONS} connections: a new one is closed");
+            self.shed
+                .count("every worker has MAX_CONNECTIONS connections");
             return;
         }
         // A worker that panicked hears nothing, and its connections close.

@@ -316,6 +316,8 @@ impl PodDns {
 
     /// Takes questions from now on.
     pub(crate) fn open(&mut self) -> io::Result<()> {
+        // What an earlier attempt opened.
+        self.pause();
         for (udp, tcp) in &self.sockets.0 {
             let responder = Rc::clone(&self.responder);
             let (udp, tcp) = (udp.try_clone()?, tcp.try_clone()?);

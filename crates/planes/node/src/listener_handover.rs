@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 use voile_transport::PacketListener;
 use voile_transport::handover::{
     IncumbentProcess, InheritedSockets, Lent, Predecessor, READY_LIMIT, offer, take_over,
+    until_it_opens,
 };
 
 use crate::agents::role;
@@ -98,8 +99,8 @@ pub(crate) enum NodeSuccessor {
 pub(crate) struct NodeListeners {
     told: Rc<PageSources>,
     who: NodeIdentity,
-    pages: RefCell<Option<Sockets>>,
-    serving: RefCell<Vec<AbortHandle>>,
+    pages: Rc<RefCell<Option<Sockets>>>,
+    serving: Rc<RefCell<Vec<AbortHandle>>>,
     offering: Cell<Option<AbortHandle>>,
     /// Process that asked last.
     candidate: Cell<NodeSuccessor>,
@@ -111,8 +112,8 @@ impl NodeListeners {
         Rc::new(Self {
             told: Rc::clone(told),
             who,
-            pages: RefCell::new(Some(pages)),
-            serving: RefCell::default(),
+            pages: Rc::new(RefCell::new(Some(pages))),
+            serving: Rc::default(),
             offering: Cell::default(),
             candidate: Cell::new(NodeSuccessor::Nobody),
             successor: Cell::new(NodeSuccessor::Nobody),
@@ -263,9 +264,18 @@ impl IncumbentProcess for NodeListeners {
 
     fn resume(&self) {
         self.told.agency.talk();
-        if let Err(error) = self.serve() {
-            tracing::error!(%error, "cannot reopen the admin, metrics and readiness pages");
-        }
+        self.told.agency.open();
+        let (told, pages) = (Rc::clone(&self.told), Rc::clone(&self.pages));
+        let serving = Rc::clone(&self.serving);
+        let reopening = tokio::task::spawn_local(async move {
+            let open = || match &*pages.borrow() {
+                Some(pages) => pages::start(&told, pages),
+                None => Ok(Vec::new()),
+            };
+            let tasks = until_it_opens("the pages", open).await;
+            serving.replace(tasks);
+        });
+        self.serving.replace(vec![reopening.abort_handle()]);
     }
 
     fn abandoned(&self) {

@@ -272,6 +272,9 @@ async fn metrics(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
     );
     let help = "Connections refused for another reason.";
     single("voile_node_refused_total", "counter", help, refused as f64);
+    let help = "Connections closed at once because a connection or descriptor limit was reached.";
+    let shed = told.dispatcher.shed.total() as f64;
+    single("voile_connections_shed_total", "counter", help, shed);
     let short = told.dispatcher.refused_for_memory() as f64;
     let help = "Connections and tunnels refused near the memory limit.";
     single(

@@ -35,7 +35,8 @@ pub use detect::{
 pub use handshake::{HandshakeError, accept_tls, connect_tls};
 pub use limits::*;
 pub use listener::{
-    AcceptFailure, Listener, SpareDescriptor, bind, descriptor_limit, raise_descriptor_limit,
+    AcceptFailure, Listener, ShedCounter, SpareDescriptor, bind, descriptor_limit,
+    raise_descriptor_limit,
 };
 pub use packets::{AsyncPackets, Packet, PacketListener, Packets};
 pub use proxy_protocol::{ProxyHeader, ProxyHeaderError, read_proxy_header};

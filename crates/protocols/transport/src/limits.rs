@@ -51,7 +51,7 @@ pub const LISTEN_BACKLOG: i32 = 4096;
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Time between two log lines about shed connections.
-pub const SHED_LOG_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const SHED_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Connections accepted from one listener before others get their turn.
 pub const ACCEPT_BURST: usize = 64;

@@ -6,7 +6,7 @@ use crate::handover::lending;
 use crate::mesh::{Mesh, application, get, wait_until};
 
 /// Lets a process open no more descriptors than this; gives what it could before.
-fn limit_descriptors(pid: u32, most: u64) -> u64 {
+pub(crate) fn limit_descriptors(pid: u32, most: u64) -> u64 {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a process id"));
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let lowered = Rlimit {

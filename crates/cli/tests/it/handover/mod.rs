@@ -1,7 +1,7 @@
 //! Restarting sidecars under load: the new process takes the listening sockets, the old one finishes what it has, and no
 //! request of a client that keeps sending fails.
 
-mod descriptors;
+pub(crate) mod descriptors;
 mod names;
 pub(crate) mod protocols;
 

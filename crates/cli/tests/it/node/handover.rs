@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use voile_transport::Packets;
+use voile_transport::{Packet, Packets};
 
+use super::names::answered;
 use super::*;
+use crate::handover::descriptors::limit_descriptors;
 
 /// New connections without a pause, each of which says a word and hears it, until they are ended.
 struct Calls {
@@ -217,6 +219,44 @@ fn whom_the_agent_does_not_name_to_the_new_process_is_served_no_more() {
     assert_eq!(name(&mesh.world, direct).as_deref(), Some("first"));
 }
 
+/// Takes over from the process that offers its sockets there, up to where it has stopped and waits to hear that they are served.
+fn take_sockets(path: &str) -> (Packets, Vec<Packet>) {
+    let talk = Packets::connect(Path::new(path), Duration::from_secs(10));
+    let talk = talk.expect("connected").expect("somebody is there");
+    let say = |text: &str| talk.send(text, None).expect("sent");
+    let hear = || talk.receive().expect("heard").expect("a word");
+    say("voile-handover/1 node one of cluster.local in 0:0");
+    let count = hear().text;
+    let count = count
+        .strip_prefix("take ")
+        .and_then(|count| count.parse().ok());
+    let sockets: Vec<_> = (0..count.expect("a number")).map(|_: u32| hear()).collect();
+    say("ready");
+    assert_eq!(hear().text, "yours");
+    (talk, sockets)
+}
+
+#[test]
+fn pods_are_served_again_after_a_handover_failed_without_descriptors() {
+    let Some((mesh, mut node, client, first, path)) = lending() else {
+        return;
+    };
+    let successor = take_sockets(&path);
+    let pid = node.running(&mesh).pid();
+    // A limit below what is open: nothing more opens.
+    let before = limit_descriptors(pid, 3);
+    drop(successor);
+    wait_until("the old one serves again", || {
+        node.log(&mesh).contains(KEPT)
+    });
+    limit_descriptors(pid, before);
+    node.tell(&[(&client, "client"), (&first, "server")]);
+    assert_eq!(name(&client.inside, (VIP, 80)).as_deref(), Some("first"));
+    let server = format!("NOERROR {VIP}");
+    assert_eq!(answered(&client, "server", "A"), server);
+    wait_until("its pages are open", || node.is_ready(&mesh));
+}
+
 #[test]
 fn a_successor_that_dies_or_is_anothers_changes_nothing() {
     let Some((mut mesh, mut node, client, first, path)) = lending() else {
@@ -237,17 +277,7 @@ fn a_successor_that_dies_or_is_anothers_changes_nothing() {
     wait_until("the old one says so", || node.log(&mesh).contains(KEPT));
     calls.go_on("the old one serves");
     // Killed when the old one has stopped already: the test is the new one.
-    let patience = Duration::from_secs(10);
-    let talk = Packets::connect(Path::new(&path), patience);
-    let talk = talk.expect("connected").expect("somebody is there");
-    let say = |text: &str| talk.send(text, None).expect("sent");
-    let hear = || talk.receive().expect("heard").expect("a word");
-    say("voile-handover/1 node one of cluster.local in 0:0");
-    let count = hear().text;
-    let count = count
-        .strip_prefix("take ")
-        .and_then(|count| count.parse().ok());
-    let sockets: Vec<_> = (0..count.expect("a number")).map(|_: u32| hear()).collect();
+    let (talk, sockets) = take_sockets(&path);
     let has = |what: &str| {
         sockets
             .iter()
@@ -262,8 +292,6 @@ fn a_successor_that_dies_or_is_anothers_changes_nothing() {
     ] {
         assert!(has(what), "{what}: {sockets:?}");
     }
-    say("ready");
-    assert_eq!(hear().text, "yours");
     drop((sockets, talk));
     node.tell(&pods);
     calls.go_on("the old one serves again");

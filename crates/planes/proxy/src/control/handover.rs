@@ -5,8 +5,7 @@ use std::io;
 use std::rc::Rc;
 
 use tokio::task::AbortHandle;
-use voile_transport::ACCEPT_PAUSE;
-use voile_transport::handover::{IncumbentProcess, Lent};
+use voile_transport::handover::{IncumbentProcess, Lent, until_it_opens};
 
 use super::admin_pages::admin;
 use super::discovery::state::Control;
@@ -25,17 +24,6 @@ pub(super) struct HandoverState {
     pub(super) control: Rc<RefCell<Control>>,
     pub(super) ending: Rc<ShutdownRequest>,
     pub(super) served: Rc<RefCell<PageListeners>>,
-}
-
-/// Opens something again, until it opens.
-async fn until_it_succeeds<T>(what: &str, mut open: impl FnMut() -> io::Result<T>) -> T {
-    loop {
-        match open() {
-            Ok(opened) => return opened,
-            Err(error) => tracing::warn!(what, %error, "cannot open it; trying again"),
-        }
-        tokio::time::sleep(ACCEPT_PAUSE).await;
-    }
 }
 
 impl IncumbentProcess for HandoverState {
@@ -76,18 +64,17 @@ impl IncumbentProcess for HandoverState {
         self.control.borrow_mut().accept_again();
         let served = Rc::clone(&self.served);
         let (control, ending) = (Rc::clone(&self.control), Rc::clone(&self.ending));
-        // Each needs descriptors, of which there may be none for a moment.
         let reopening = tokio::task::spawn_local(async move {
             let dns = || match (&control.borrow().dns, &served.borrow().sockets.dns) {
                 (Some(dns), Some(bound)) => bound.try_clone().and_then(|bound| dns.listen(bound)),
                 _ => Ok(()),
             };
-            until_it_succeeds("DNS", dns).await;
+            until_it_opens("DNS", dns).await;
             let pages = || {
                 let pages = served.borrow().sockets.try_clone()?;
                 admin::serve(&control, &ending, pages)
             };
-            let tasks = until_it_succeeds("the pages", pages).await;
+            let tasks = until_it_opens("the pages", pages).await;
             served.borrow_mut().tasks = tasks;
         });
         self.served.borrow_mut().tasks = vec![reopening.abort_handle()];

@@ -244,6 +244,21 @@ enum NoSuccessor {
     Displaced(AsyncPackets),
 }
 
+/// Opens something again, until it opens: there may be no descriptors for a moment.
+pub async fn until_it_opens<T>(what: &str, mut open: impl FnMut() -> io::Result<T>) -> T {
+    let mut said = false;
+    loop {
+        match open() {
+            Ok(opened) => return opened,
+            Err(error) if !std::mem::replace(&mut said, true) => {
+                tracing::warn!(what, %error, "cannot open it; trying again");
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+}
+
 /// Waits for a successor, again after each that failed; returns when one serves.
 pub async fn offer<I: IncumbentProcess>(listener: PacketListener, incumbent: Rc<I>) {
     let holder = &*incumbent;

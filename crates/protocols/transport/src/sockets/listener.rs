@@ -1,11 +1,12 @@
 //! Listening sockets: one per port, accepted on one thread. When descriptors run out, a spare one is given up for a
 //! moment so that the waiting connection can be taken and closed: the client learns at once, and accepting never spins.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -13,7 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::limits::LISTEN_BACKLOG;
+use crate::limits::{LISTEN_BACKLOG, SHED_LOG_INTERVAL};
 
 /// Binds and listens, non-blocking, with address reuse (a restarted proxy must not wait for old connections to fade).
 ///
@@ -51,6 +52,32 @@ pub fn raise_descriptor_limit() -> u64 {
         tracing::warn!(%error, "cannot raise the limit of open file descriptors");
     }
     descriptor_limit()
+}
+
+/// Connections that were closed at once for want of room. The log tells of them at intervals: one line for each would
+/// take more than the connection.
+#[derive(Debug, Default)]
+pub struct ShedCounter {
+    total: Cell<u64>,
+    logged: Cell<Option<Instant>>,
+}
+
+impl ShedCounter {
+    /// Counts one more.
+    pub fn count(&self, reason: &str) {
+        let total = self.total.get() + 1;
+        self.total.set(total);
+        let logged = self.logged.get();
+        if logged.is_none_or(|then| then.elapsed() >= SHED_LOG_INTERVAL) {
+            self.logged.set(Some(Instant::now()));
+            tracing::warn!(reason, total, "new connections closed at once");
+        }
+    }
+
+    /// Returns the number of connections so far.
+    pub fn total(&self) -> u64 {
+        self.total.get()
+    }
 }
 
 /// Why no connection was accepted.

@@ -299,7 +299,7 @@ fn own(control: &Control) -> Vec<MetricFamily> {
             "voile_connections_shed_total",
             "counter",
             "Connections closed at once because a connection, memory or descriptor limit was reached.",
-            control.dispatcher.shed() as f64,
+            control.dispatcher.shed.total() as f64,
         ),
         MetricFamily::single(
             "voile_control_plane_connected",

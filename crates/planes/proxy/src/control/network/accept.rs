@@ -7,13 +7,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use quinn::Incoming;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use voile_memory::{Ceiling, MemoryHolders, MemoryPressure, ShedOrder, TextSettling};
 use voile_transport::{
-    ACCEPT_PAUSE, AcceptFailure, Listener, MAX_CONNECTIONS, SHED_LOG_INTERVAL, SpareDescriptor,
+    ACCEPT_PAUSE, AcceptFailure, Listener, MAX_CONNECTIONS, ShedCounter, SpareDescriptor,
 };
 
 use crate::plan::ListenerId;
@@ -33,8 +32,8 @@ pub(in crate::control) struct Dispatcher {
     ledger: Arc<Ledger>,
     first: Cell<usize>,
     spare: RefCell<SpareDescriptor>,
-    shed: Cell<u64>,
-    logged: Cell<Option<Instant>>,
+    /// Connections closed at once for want of descriptors or room.
+    pub(in crate::control) shed: ShedCounter,
     short: Notify,
     settling: TextSettling,
 }
@@ -49,8 +48,7 @@ impl Dispatcher {
             workers: RefCell::new(workers),
             first: Cell::new(0),
             spare: RefCell::new(SpareDescriptor::reserve()?),
-            shed: Cell::new(0),
-            logged: Cell::new(None),
+            shed: ShedCounter::default(),
             short: Notify::new(),
             settling: TextSettling::default(),
         })
@@ -110,11 +108,6 @@ impl Dispatcher {
             .sum()
     }
 
-    /// Connections closed at once for want of descriptors or room.
-    pub(in crate::control) fn shed(&self) -> u64 {
-        self.shed.get()
-    }
-
     /// Lets the workers go: they end when their queue is empty.
     pub(in crate::control) fn dismiss(&self) {
         self.workers.borrow_mut().clear();
@@ -146,7 +139,7 @@ impl Dispatcher {
     fn give(&self, accepted: ToWorker) {
         if let Some(reason) = self.full() {
             drop(accepted);
-            self.count_shed(reason);
+            self.shed.count(reason);
             return;
         }
         self.settling.arrived();
@@ -164,7 +157,8 @@ impl Dispatcher {
         };
         if load(&least) >= MAX_CONNECTIONS {
             drop(accepted);
-            self.count_shed("every worker has MAX_CONNECTIONS connections");
+            self.shed
+                .count("every worker has MAX_CONNECTIONS connections");
             return;
         }
         workers[least].load.fetch_add(1, Ordering::Relaxed);
@@ -181,22 +175,6 @@ impl Dispatcher {
         match has_read_much {
             true => self.settling.freed(),
             false => self.settling.told(),
-        }
-    }
-
-    fn count_shed(&self, reason: &str) {
-        self.shed.set(self.shed.get() + 1);
-        if self
-            .logged
-            .get()
-            .is_none_or(|then| then.elapsed() >= SHED_LOG_INTERVAL)
-        {
-            self.logged.set(Some(Instant::now()));
-            tracing::warn!(
-                reason,
-                total = self.shed.get(),
-                "new connections closed at once"
-            );
         }
     }
 }
@@ -258,7 +236,7 @@ async fn take(
     match accepted {
         Ok((stream, peer)) => dispatcher.hand_over(id, stream, peer),
         Err(AcceptFailure::Shed) => {
-            dispatcher.count_shed("out of descriptors");
+            dispatcher.shed.count("out of descriptors");
             // Let connections end before the next is shed.
             tokio::task::yield_now().await;
         }
