@@ -193,6 +193,8 @@ struct TapSession {
     asked: Instant,
     /// Questions that wait.
     waiting: usize,
+    /// The client went away while it waited.
+    left: bool,
     /// Begin of a second, and the records in it.
     second: (Instant, usize),
 }
@@ -231,7 +233,7 @@ impl TapSession {
     }
 
     fn is_over(&self, now: Instant) -> bool {
-        self.waiting == 0 && self.asked + SESSION_IDLE <= now
+        self.waiting == 0 && (self.left || self.asked + SESSION_IDLE <= now)
     }
 }
 
@@ -285,6 +287,7 @@ impl Tap {
         let known = sessions.iter_mut().find(|one| one.id == question.session);
         if let Some(session) = known {
             session.asked = now;
+            session.left = false;
             session.filter.clone_from(&question.filter);
             return Ok(());
         }
@@ -303,6 +306,7 @@ impl Tap {
             missed: 0,
             asked: now,
             waiting: 0,
+            left: false,
             second: (now, 0),
         });
         self.count.store(sessions.len(), Ordering::Relaxed);
@@ -312,7 +316,13 @@ impl Tap {
     /// The records after those that the client has, as JSON: `{"next", "missed", "records"}`. Waits for one.
     pub async fn answer(&self, question: &TapQuestion) -> String {
         let until = tokio::time::Instant::now() + question.wait;
-        let _waits = WaitingQuestion::new(self, question.session);
+        let mut waits = WaitingQuestion::new(self, question.session);
+        let page = self.wait_for_page(question, until).await;
+        waits.answered = true;
+        page
+    }
+
+    async fn wait_for_page(&self, question: &TapQuestion, until: tokio::time::Instant) -> String {
         loop {
             let recorded = self.recorded.notified();
             tokio::pin!(recorded);
@@ -402,19 +412,27 @@ pub fn tap_sessions(count: usize) -> MetricFamily {
     )
 }
 
-/// A question that waits keeps its session. The client may leave meanwhile.
-struct WaitingQuestion<'a>(&'a Tap, u64);
+/// A question that waits keeps its session. A client that leaves meanwhile ends it.
+struct WaitingQuestion<'a> {
+    tap: &'a Tap,
+    session: u64,
+    answered: bool,
+}
 
 impl<'a> WaitingQuestion<'a> {
-    fn new(tap: &'a Tap, id: u64) -> Self {
-        let waits = Self(tap, id);
-        waits.session(|session| session.waiting += 1);
+    fn new(tap: &'a Tap, session: u64) -> Self {
+        let waits = Self {
+            tap,
+            session,
+            answered: false,
+        };
+        waits.change(|session| session.waiting += 1);
         waits
     }
 
-    fn session(&self, change: impl FnOnce(&mut TapSession)) {
-        let mut sessions = self.0.sessions();
-        if let Some(session) = sessions.iter_mut().find(|one| one.id == self.1) {
+    fn change(&self, change: impl FnOnce(&mut TapSession)) {
+        let mut sessions = self.tap.sessions();
+        if let Some(session) = sessions.iter_mut().find(|one| one.id == self.session) {
             change(session);
         }
     }
@@ -422,9 +440,10 @@ impl<'a> WaitingQuestion<'a> {
 
 impl Drop for WaitingQuestion<'_> {
     fn drop(&mut self) {
-        self.session(|session| {
+        self.change(|session| {
             session.waiting = session.waiting.saturating_sub(1);
             session.asked = Instant::now();
+            session.left = !self.answered;
         });
     }
 }

@@ -1,6 +1,7 @@
 //! Filters, bounds, and the questions of clients.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::task::Poll;
 use std::time::SystemTime;
 
 use super::*;
@@ -247,6 +248,22 @@ async fn what_a_slow_client_misses_is_counted_and_the_buffer_stays_within_its_bo
     assert!(bytes < MAX_BYTES + MAX_BYTES / 8, "{kept} records");
     assert_eq!(kept + missed, 2 * MAX_RECORDS as u64);
     assert!(kept > 100, "{kept} records");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_it_waits_makes_room_for_the_next() {
+    let tap = Tap::default();
+    for session in 0..2 * MAX_SESSIONS {
+        let asked = question(&format!("session={session}&wait=20"));
+        tap.begin(&asked).expect("room");
+        let mut waiting = Box::pin(tap.answer(&asked));
+        let first = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx)));
+        assert!(first.await.is_pending(), "there is no record");
+        assert_eq!(tap.len(), 1);
+        drop(waiting);
+    }
+    assert!(tap.is_empty());
+    assert_eq!(tap.next_end(), None);
 }
 
 #[tokio::test]
