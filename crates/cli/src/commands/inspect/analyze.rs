@@ -188,7 +188,7 @@ fn summary(read: &ReadResources, mesh: &Mesh, told: &[Diagnostic]) -> String {
 }
 
 /// `1 file`, `2 files`.
-fn counted(number: usize, thing: &str) -> String {
+pub(crate) fn counted(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 

@@ -11,6 +11,7 @@ use voile_analysis::explain::{
 };
 use voile_model::{Identity, Mesh, Namespace, Source};
 
+use crate::commands::inspect::analyze::counted;
 use crate::commands::inspect::named_workloads;
 use crate::commands::kubernetes::cluster::{ClusterArgs, ReadResources};
 use crate::commands::serve::up::Dataplane;
@@ -110,7 +111,8 @@ pub(crate) fn mesh(
             true => ("cluster", " --kubernetes -A"),
             false => ("folder", ""),
         };
-        eprintln!("the {mesh} has {errors} errors: run `voile analyze{options}`");
+        let errors = counted(errors, "error");
+        eprintln!("the {mesh} has {errors}: run `voile analyze{options}`");
     }
     Ok((mesh, read.namespace))
 }

@@ -12,6 +12,7 @@ use voile_model::mesh::{KeySource, Provider, RequestAuthentication, TokenRule, t
 use voile_model::{Mesh, Namespace};
 use voile_policy::tokens::KeySet;
 
+use crate::commands::inspect::analyze::counted;
 use crate::commands::inspect::explain::key_set;
 use crate::commands::inspect::generate::labels;
 
@@ -161,8 +162,8 @@ fn checked(directories: &[PathBuf]) -> Result<Mesh, Problem> {
         .map(ToString::to_string)
         .collect();
     if let Some(first) = errors.first() {
-        let count = errors.len();
-        let why = format!("the folder has {count} errors, of which the first is: {first}");
+        let count = counted(errors.len(), "error");
+        let why = format!("the folder has {count}, of which the first is: {first}");
         return Err(Problem::Resources(why));
     }
     Ok(mesh)

@@ -17,6 +17,7 @@ use voile_kubernetes::{ClusterOptions, ControlPlane, DEFAULT_REVISION};
 use voile_model::Severity;
 use voile_model::mesh::AddressRange;
 
+use crate::commands::inspect::analyze::counted;
 use crate::commands::kubernetes::cluster::KubeconfigArgs;
 
 /// An address, or `off`.
@@ -482,11 +483,9 @@ fn reporter() -> Reporter {
             match (errors, lines.is_empty()) {
                 (_, true) => eprintln!("voile control: all problems are fixed"),
                 (0, false) => {}
-                (1, false) => {
-                    eprintln!("voile control: 1 error; the last good version stays in force");
-                }
-                (n, false) => {
-                    eprintln!("voile control: {n} errors; the last good versions stay in force");
+                (errors, false) => {
+                    let errors = counted(errors, "error");
+                    eprintln!("voile control: {errors}; the last good version stays in force");
                 }
             }
             last = lines;
