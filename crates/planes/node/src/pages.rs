@@ -264,12 +264,8 @@ async fn metrics(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
         "Inbound connections denied by policy.",
         denied as f64,
     );
-    single(
-        "voile_node_cut_total",
-        "counter",
-        "Inbound connections closed by a change of policy.",
-        cut as f64,
-    );
+    let help = "Inbound connections closed by a change of policy.";
+    single("voile_node_cut_total", "counter", help, cut as f64);
     let help = "Connections refused for another reason.";
     single("voile_node_refused_total", "counter", help, refused as f64);
     let help = "Connections closed at once because a connection or descriptor limit was reached.";
