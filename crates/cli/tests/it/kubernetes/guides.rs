@@ -94,7 +94,7 @@ fn begin(cluster: &Cluster) {
 fn troubleshooting(cluster: &Cluster) {
     let mut page = Page::open("docs/guides/troubleshooting.md", cluster);
     page.run(&[
-        ("voile check", Success("proxies: 3 are connected")),
+        ("voile check", Eventually("proxies: 3 are connected")),
         (
             "voile status ",
             Eventually("spiffe://cluster.local/ns/shop/sa/client"),
@@ -160,7 +160,7 @@ fn pod_security(cluster: &Cluster) {
     let mut page = Page::open("docs/guides/pod-security.md", cluster);
     page.run(&[
         ("voile upgrade ", Success("voile-node is available")),
-        ("voile check", Success("node agent: 1 of 1 pods")),
+        ("voile check", Eventually("node agent: 1 of 1 pods")),
         ("kubectl label namespace shop ", Success("labeled")),
     ]);
     page.run(&RESTART);
@@ -220,7 +220,7 @@ fn ambient(cluster: &Cluster) {
     let mut page = Page::open("docs/guides/ambient.md", cluster);
     page.run(&[
         ("voile upgrade ", Success("voile-node is available")),
-        ("voile check", Success("node agent: 1 of 1 pods")),
+        ("voile check", Eventually("node agent: 1 of 1 pods")),
         ("kubectl label namespace shop ", Success("modified")),
     ]);
     page.run(&RESTART);
