@@ -246,6 +246,15 @@ fn a_server_without_extended_connect_is_never_asked_for_it() {
     });
 }
 
+/// Answers the handshake of the first stream, and waits until the connection ends.
+async fn accept_handshake(mut stream: TcpStream) {
+    let head = frames::until(&mut stream, |frame| frame.kind == frames::HEADERS).await;
+    assert_eq!(head.expect("a request").stream, 1);
+    let answer = frame(frames::HEADERS, frames::END_HEADERS, 1, &[0x88]);
+    say(&mut stream, &answer).await;
+    let _ = frames::until(&mut stream, |_| false).await;
+}
+
 /// The handshake goes out only when the settings came, however long they take and in however small pieces.
 #[test]
 fn settings_that_dawdle_are_waited_for() {
@@ -263,11 +272,7 @@ fn settings_that_dawdle_are_waited_for() {
                 tokio::task::yield_now().await;
             }
             say(&mut stream, &frame(SETTINGS, ACK, 0, &[])).await;
-            let head = frames::until(&mut stream, |frame| frame.kind == frames::HEADERS).await;
-            assert_eq!(head.expect("a request").stream, 1);
-            let answer = frame(frames::HEADERS, frames::END_HEADERS, 1, &[0x88]);
-            say(&mut stream, &answer).await;
-            let _ = frames::until(&mut stream, |_| false).await;
+            accept_handshake(stream).await;
         });
         let stage = Stage::new(Settings::default());
         let address = two_sidecars(&stage, WireProtocol::Http2, application).await;
@@ -292,11 +297,7 @@ fn a_server_that_leaves_with_its_settings_is_dialled_again() {
             let (mut stream, _) = listener.accept().await.expect("another");
             hear(&mut stream, frames::PREFACE).await;
             say(&mut stream, &settings).await;
-            let head = frames::until(&mut stream, |frame| frame.kind == frames::HEADERS).await;
-            assert_eq!(head.expect("a request").stream, 1);
-            let answer = frame(frames::HEADERS, frames::END_HEADERS, 1, &[0x88]);
-            say(&mut stream, &answer).await;
-            let _ = frames::until(&mut stream, |_| false).await;
+            accept_handshake(stream).await;
         });
         let stage = Stage::new(Settings::default());
         let address = stage
