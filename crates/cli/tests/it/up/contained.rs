@@ -31,16 +31,16 @@ for descriptor in /proc/$$/fd/*; do
   case "$(readlink "$descriptor")" in *socket:*|*anon_inode*|*/state/*|*/tokens/*) could "use-descriptor-$descriptor" ;; esac
 done
 grep 'Max processes' /proc/self/limits | awk '{ print "processes " $4 }'
-own=" $$ "
+# The shell asks itself, without a program: that program could have the number that is asked about.
 pid=1
 while [ $pid -lt 400 ]; do
-  case "$own" in *" $pid "*) ;; *)
-    if [ -d /proc/$pid ] && ! grep -q "PPid:.$$\$" /proc/$pid/status 2>/dev/null; then could "see-process-$pid"; fi
-    cat /proc/$pid/environ >/dev/null 2>&1 && [ -s /proc/$pid/environ ] && could "read-environment-of-$pid"
-    head -c 1 /proc/$pid/mem 2>&1 | grep -qi 'denied\|no such' || could "open-memory-of-$pid"
-    ls /proc/$pid/root/ >/dev/null 2>&1 && could "enter-root-of-$pid"
-    kill -0 $pid 2>/dev/null && could "signal-$pid" ;;
-  esac
+  if [ $pid != $$ ]; then
+    [ -d /proc/$pid ] && could "see-process-$pid"
+    true 2>/dev/null </proc/$pid/environ && could "read-environment-of-$pid"
+    true 2>/dev/null </proc/$pid/mem && could "open-memory-of-$pid"
+    [ -e /proc/$pid/root/. ] && could "enter-root-of-$pid"
+    kill -0 $pid 2>/dev/null && could "signal-$pid"
+  fi
   pid=$((pid + 1))
 done
 touch written-by-application 2>/dev/null && could write-the-working-folder
