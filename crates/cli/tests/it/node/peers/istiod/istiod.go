@@ -1,8 +1,9 @@
 // The discovery of a real istiod, as its own tests run it (no Kubernetes is asked: the objects are those of a folder of YAML, which
 // is looked at again and again), behind TLS of the mesh's root. Certificates are somebody else's to issue: their calls are passed
-// on. Built by
+// on. Built with ISTIO of tests/cluster/settings.sh by
 //
-//	mkdir peer && cp istiod.go peer/istiod_test.go && cd peer && go mod init peer && go mod tidy && go test -c -o istiod-peer
+//	mkdir peer && cp istiod.go peer/istiod_test.go && cd peer && go mod init peer
+//	go get istio.io/istio@$ISTIO && go mod tidy && go test -c -o istiod-peer
 package peer
 
 import (
