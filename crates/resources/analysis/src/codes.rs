@@ -54,7 +54,7 @@ codes! {
     AUTHORIZATION_SELECTS_NOTHING = "V0322";
     /// An AuthorizationPolicy selects a workload without a sidecar or node proxy to enforce it.
     AUTHORIZATION_WITHOUT_SIDECAR = "V0323";
-    /// An AuthorizationPolicy targets (`targetRefs`) a resource without a waypoint; no other proxy obeys it, as in Istio.
+    /// An AuthorizationPolicy targets (`targetRefs`) a resource without a gateway or waypoint; no other proxy obeys it, as in Istio.
     TARGETS_NOT_ENFORCED = "V0324";
     /// A rule with HTTP conditions holds for a port without HTTP: ALLOW allows nothing, other rules ignore them.
     HTTP_ON_TCP = "V0325";
@@ -78,7 +78,7 @@ codes! {
     TOKENS_SELECT_NOTHING = "V0334";
     /// A RequestAuthentication selects a workload without a sidecar to enforce it.
     TOKENS_WITHOUT_SIDECAR = "V0335";
-    /// A RequestAuthentication targets (`targetRefs`) a resource without a waypoint; no other proxy obeys it, as in Istio.
+    /// A RequestAuthentication targets (`targetRefs`) a resource without a gateway or waypoint; no other proxy obeys it, as in Istio.
     TOKEN_TARGETS_NOT_ENFORCED = "V0336";
     /// Keys of `jwks` are unusable, or contain private parts.
     BAD_KEYS = "V0337";

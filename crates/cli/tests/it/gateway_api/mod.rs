@@ -7,6 +7,7 @@ mod data;
 mod example;
 mod https;
 mod mesh;
+mod policies;
 mod protocols;
 mod streams;
 mod table;

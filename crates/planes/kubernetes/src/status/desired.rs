@@ -139,7 +139,7 @@ fn of_policies(mesh: &Mesh, all: &mut DesiredStatuses) {
             PolicyTarget::References(targets)
                 if !targets
                     .iter()
-                    .any(|one| mesh.is_other_gateway(namespace, one)) =>
+                    .any(|one| mesh.other_gateway(namespace, one).is_some()) =>
             {
                 accepted(mesh, namespace, targets)
             }

@@ -128,14 +128,14 @@ impl PolicyChecker<'_> {
         }
     }
 
-    /// Checks that a proxy applies the target: a waypoint, or the waypoint of a service.
+    /// Checks that a proxy applies the target: a gateway, a waypoint, or the waypoint of a service.
     fn target(&mut self, target: &TargetReference) {
         let name = &self.policy.name;
         if self.mesh.is_obeyed(&name.namespace, target) {
             return;
         }
         let message = format!(
-            "AuthorizationPolicy {name} is not enforced for {} {}: it has no waypoint, and sidecars, gateways and node proxies ignore `targetRefs` to it, as in Istio",
+            "AuthorizationPolicy {name} is not enforced for {} {}: it is no gateway of ours and has no waypoint, and sidecars and node proxies ignore `targetRefs`, as in Istio",
             target.kind, target.name
         );
         let help = "label the service `istio.io/use-waypoint: NAME` and add a Gateway NAME with gatewayClassName istio-waypoint, or use `selector` for workloads with sidecars";

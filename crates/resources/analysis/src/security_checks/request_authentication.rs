@@ -99,7 +99,7 @@ fn resource(
 /// Reports a target that no waypoint applies.
 fn disobeyed(name: &ResourceName, target: &TargetReference) -> Diagnostic {
     let message = format!(
-        "RequestAuthentication {name} is not enforced for {} {}: it has no waypoint, and sidecars, gateways and node proxies ignore `targetRefs` to it, as in Istio",
+        "RequestAuthentication {name} is not enforced for {} {}: it is no gateway of ours and has no waypoint, and sidecars and node proxies ignore `targetRefs`, as in Istio",
         target.kind, target.name
     );
     let help = "label the service `istio.io/use-waypoint: NAME` and add a Gateway NAME with gatewayClassName istio-waypoint, or use `selector` for workloads with sidecars";

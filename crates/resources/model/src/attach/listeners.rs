@@ -6,8 +6,8 @@ use super::{deployment, gateway_tls};
 use crate::attach::inputs::{AttachmentInputs, refusal};
 use crate::mesh::TrustedCertificates;
 use crate::mesh::gateway_api::{
-    CLASSES, CONTROLLERS, ConditionReason, GROUP, Gateway, Listener, ListenerSet, ListenerTls,
-    Reference, RefusedCondition, RouteKind,
+    ConditionReason, GROUP, Gateway, Listener, ListenerSet, ListenerTls, Reference,
+    RefusedCondition, RouteKind,
 };
 use crate::mesh::routing_intent::ServerTlsMode;
 use crate::names::{Hostname, Namespace, ResourceName};
@@ -132,10 +132,7 @@ fn carried(listener: &Listener) -> Vec<RouteKind> {
 
 /// Returns true if Voile serves the class: its controller is Voile's, or it is a predefined class.
 pub(super) fn is_ours(world: &AttachmentInputs<'_>, class: &str) -> bool {
-    match world.mesh.gateway_api.classes.get(class) {
-        Some(declared) => CONTROLLERS.contains(&&*declared.controller),
-        None => CLASSES.contains(&class),
-    }
+    world.mesh.gateway_api.is_ours(class)
 }
 
 /// All Gateways of ours.

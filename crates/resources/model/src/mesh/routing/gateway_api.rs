@@ -74,6 +74,15 @@ pub struct GatewayApi {
 }
 
 impl GatewayApi {
+    /// Returns true if Gateways of a class are ours, and neither waypoints nor gateways between networks.
+    #[must_use]
+    pub fn is_ours(&self, class: &str) -> bool {
+        match self.classes.get(class) {
+            Some(declared) => CONTROLLERS.contains(&&*declared.controller),
+            None => CLASSES.contains(&class),
+        }
+    }
+
     /// Returns true if there are no resources of Gateway API.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -321,10 +321,12 @@ impl Mesh {
         found
     }
 
-    /// Returns true if an existing waypoint applies this target: the waypoint itself, or a service that it serves.
+    /// Returns true if a proxy applies this target: a gateway or waypoint that is the target, or the waypoint of a service.
     #[must_use]
     pub fn is_obeyed(&self, from: &Namespace, target: &TargetReference) -> bool {
-        matches!(self.target_binding(from, target), TargetBinding::Bound(_))
+        let ours = |one: &Gateway| self.gateway_api.is_ours(&one.class.0);
+        self.other_gateway(from, target).is_some_and(ours)
+            || matches!(self.target_binding(from, target), TargetBinding::Bound(_))
     }
 
     /// The waypoint that applies a target of a policy in this namespace.
@@ -357,14 +359,16 @@ impl Mesh {
         })
     }
 
-    /// Returns true if a target in this namespace is a Gateway that is no waypoint.
+    /// The Gateway that a target in this namespace means, if it is no waypoint.
     #[must_use]
-    pub fn is_other_gateway(&self, from: &Namespace, target: &TargetReference) -> bool {
-        let mut gateways = self.gateway_api.gateways.iter();
-        (&*target.group, &*target.kind) == (GROUP, "Gateway")
-            && gateways.any(|one| {
-                !one.is_waypoint() && one.name.namespace == *from && one.name.name == target.name
-            })
+    pub fn other_gateway(&self, from: &Namespace, target: &TargetReference) -> Option<&Gateway> {
+        let is_meant = |one: &&Arc<Gateway>| {
+            (&*target.group, &*target.kind) == (GROUP, "Gateway")
+                && one.name.namespace == *from
+                && one.name.name == target.name
+        };
+        let found = self.gateway_api.gateways.iter().find(is_meant)?;
+        (!found.is_waypoint()).then_some(&**found)
     }
 
     fn is_waypoint_meant(

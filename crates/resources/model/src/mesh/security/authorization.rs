@@ -6,6 +6,7 @@ pub mod values;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::mesh::gateway_api::{GATEWAY_NAME, GROUP, label_value};
 use crate::mesh::{AddressRange, Mesh, Workload};
 use crate::names::{Labels, Namespace, ResourceName};
 use crate::source::Source;
@@ -34,8 +35,32 @@ pub enum PolicyTarget {
     Everything,
     /// The workloads with these labels, of the namespace; of the mesh, in the root namespace.
     Workloads(Labels),
-    /// Services and gateways (`targetRefs`): waypoints and gateways obey it, sidecars do not.
+    /// Services and gateways (`targetRefs`): waypoints and gateways of Gateway API obey it, sidecars do not.
     References(Vec<TargetReference>),
+}
+
+impl PolicyTarget {
+    /// Returns true if it has `targetRefs`.
+    pub(super) fn is_by_reference(&self) -> bool {
+        matches!(self, Self::References(_))
+    }
+
+    /// Returns true if workloads with these labels are meant. References mean the proxies of a Gateway of the policy's own
+    /// namespace, as that Gateway's name in their labels says.
+    pub(super) fn means(&self, in_own_namespace: bool, labels: &Labels) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Workloads(selector) => selector.selects(labels),
+            Self::References(targets) => labels.get(GATEWAY_NAME).is_some_and(|gateway| {
+                let mut targets = targets.iter();
+                in_own_namespace
+                    && targets.any(|target| {
+                        (&*target.group, &*target.kind) == (GROUP, "Gateway")
+                            && label_value(&target.name) == gateway
+                    })
+            }),
+        }
+    }
 }
 
 /// One of `targetRefs`.
@@ -316,20 +341,19 @@ impl AuthorizationPolicy {
     /// Returns true if the policy applies to a workload with these labels.
     #[must_use]
     pub fn selects(&self, root: &Namespace, namespace: &Namespace, labels: &Labels) -> bool {
-        let here = self.name.namespace == *namespace || self.name.namespace == *root;
-        here && match &self.target {
-            PolicyTarget::Everything => true,
-            PolicyTarget::Workloads(selector) => selector.selects(labels),
-            PolicyTarget::References(_) => false,
-        }
+        let own = self.name.namespace == *namespace;
+        (own || self.name.namespace == *root) && self.target.means(own, labels)
     }
 }
 
 impl Mesh {
-    /// The policies that hold for a workload: the root namespace's, then its own namespace's, each in order of names.
+    /// The policies that hold for a workload: the root namespace's, then its own namespace's, each in order of names. Of a waypoint
+    /// without those that target it: they hold for each destination (`authorization_aimed_at`).
     #[must_use]
     pub fn authorization_for(&self, workload: &Workload) -> Vec<&Arc<AuthorizationPolicy>> {
-        self.authorization_for_labels(&workload.key.namespace, &workload.labels)
+        let mut found = self.authorization_for_labels(&workload.key.namespace, &workload.labels);
+        found.retain(|policy| !workload.waypoint || !policy.target.is_by_reference());
+        found
     }
 
     /// As `authorization_for`, for a workload that is not yet running.

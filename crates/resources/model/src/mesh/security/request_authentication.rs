@@ -124,24 +124,23 @@ impl RequestAuthentication {
     /// Returns true if it applies to a workload with these labels.
     #[must_use]
     pub fn selects(&self, root: &Namespace, namespace: &Namespace, labels: &Labels) -> bool {
-        let here = self.name.namespace == *namespace || self.name.namespace == *root;
-        here && match &self.target {
-            PolicyTarget::Everything => true,
-            PolicyTarget::Workloads(selector) => selector.selects(labels),
-            PolicyTarget::References(_) => false,
-        }
+        let own = self.name.namespace == *namespace;
+        (own || self.name.namespace == *root) && self.target.means(own, labels)
     }
 }
 
 impl Mesh {
     /// The RequestAuthentications that hold for a workload, all of which count: its own namespace's, then the root
-    /// namespace's, each oldest first.
+    /// namespace's, each oldest first. Of a waypoint without those that target it (`request_authentication_at`).
     #[must_use]
     pub fn request_authentication_for(
         &self,
         workload: &Workload,
     ) -> Vec<&Arc<RequestAuthentication>> {
-        self.request_authentication_for_labels(&workload.key.namespace, &workload.labels)
+        let mut found =
+            self.request_authentication_for_labels(&workload.key.namespace, &workload.labels);
+        found.retain(|one| !workload.waypoint || !one.target.is_by_reference());
+        found
     }
 
     /// As `request_authentication_for`, for a workload that is not yet running.
