@@ -54,6 +54,9 @@ fn entries(sent: &[u8], mut look: impl FnMut(&AccessLogEntry<'_>)) {
         fields: &fields,
         request_duration: None,
         response_duration: Some(Duration::from_micros(number.into())),
+        decision_duration: None,
+        queue_duration: None,
+        upstream_duration: None,
         attempts: 1,
         trace_id: "",
     };

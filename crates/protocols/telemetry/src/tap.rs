@@ -36,8 +36,9 @@ pub const MAX_BYTES: usize = 1024 * 1024;
 pub const MAX_ANSWER_BYTES: usize = 128 * 1024;
 /// Longest text of one field, in bytes.
 const MAX_FIELD_BYTES: usize = 1024;
-/// Words of a record's details by which a policy refused.
-const REFUSALS: [&str; 5] = [
+/// Words of a record's details, or of the reason for its end, by which a policy refused.
+const REFUSALS: [&str; 6] = [
+    "PeerAuthentication",
     "rbac_access_denied",
     "jwt_authn_access_denied",
     "ext_authz_denied",
@@ -458,11 +459,7 @@ fn record(side: TelemetrySide, entry: &AccessLogEntry<'_>, end: Option<&NodeEnd<
         TelemetrySide::Server => "inbound",
     };
     record.insert("side".to_owned(), side.into());
-    let milliseconds = |took: Duration| (took.as_secs_f64() * 1e6).round() / 1e3;
-    record.insert(
-        "duration_ms".to_owned(),
-        milliseconds(entry.duration).into(),
-    );
+    times(entry, &mut record);
     let mut text = |name: &str, text: &str| {
         if !matches!(text, "" | "-") {
             let end = text.floor_char_boundary(MAX_FIELD_BYTES);
@@ -508,17 +505,26 @@ fn record(side: TelemetrySide, entry: &AccessLogEntry<'_>, end: Option<&NodeEnd<
     if let Some(http) = &entry.http {
         record.insert("status".to_owned(), http.code.into());
         record.insert("attempts".to_owned(), http.attempts.into());
-        let moments = [
-            ("request_ms", http.request_duration),
-            ("response_ms", http.response_duration),
-        ];
-        for (name, took) in moments {
-            if let Some(took) = took {
-                record.insert(name.to_owned(), milliseconds(took).into());
-            }
-        }
     }
     record.into()
+}
+
+/// Where its time went, in milliseconds.
+fn times(entry: &AccessLogEntry<'_>, record: &mut Map<String, Value>) {
+    let of_http = |of: fn(&HttpLogFields<'_>) -> Option<Duration>| entry.http.as_ref().and_then(of);
+    for (name, took) in [
+        ("duration_ms", Some(entry.duration)),
+        ("request_ms", of_http(|http| http.request_duration)),
+        ("response_ms", of_http(|http| http.response_duration)),
+        ("proxy_ms", of_http(|http| http.decision_duration)),
+        ("queue_ms", of_http(|http| http.queue_duration)),
+        ("upstream_ms", of_http(|http| http.upstream_duration)),
+    ] {
+        if let Some(took) = took {
+            let milliseconds = (took.as_secs_f64() * 1e6).round() / 1e3;
+            record.insert(name.to_owned(), milliseconds.into());
+        }
+    }
 }
 
 #[cfg(test)]

@@ -329,6 +329,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         let mut stale = facts.asked.connect;
         loop {
             self.number_attempt(tally);
+            (route.observer.iter()).for_each(|one| one.seeks_connection());
             let pooled = (!stale).then(|| self.checkout(route, facts)).flatten();
             tally.reused = pooled.is_some();
             let mut upstream = match pooled {
@@ -349,9 +350,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 tally.reused = stream.is_reused() && !stale;
             }
             let mark = upstream.written();
-            if let Some(observer) = &route.observer {
-                observer.sends(upstream.local_address());
-            }
+            (route.observer.iter()).for_each(|one| one.sends(upstream.local_address()));
             let Some(work) = &mut self.work else {
                 return AfterExchange::Close { linger: false };
             };

@@ -348,6 +348,9 @@ pub trait HeadObserver {
         &[]
     }
 
+    /// An attempt begins: the request needs a connection.
+    fn seeks_connection(&self);
+
     /// The request goes out on this connection of ours.
     fn sends(&self, from: Option<SocketAddr>);
 

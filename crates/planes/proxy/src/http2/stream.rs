@@ -163,7 +163,7 @@ async fn forward<R: HttpRole + 'static>(
     loop {
         tally.attempts += 1;
         let observing = route.observer.clone();
-        let observer = observing.as_deref();
+        let observer = observing.as_deref().inspect(|one| one.seeks_connection());
         let empty = call.held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
         let deadline = deadline(limit, empty, call);
         let lease = match acquire(worker, role, route, (call, deadline), extended).await {

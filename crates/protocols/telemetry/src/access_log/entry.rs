@@ -59,6 +59,12 @@ pub struct HttpLogFields<'a> {
     pub request_duration: Option<Duration>,
     /// Until the response's head was there.
     pub response_duration: Option<Duration>,
+    /// Until it needed a connection to an endpoint.
+    pub decision_duration: Option<Duration>,
+    /// While the last attempt waited for that connection.
+    pub queue_duration: Option<Duration>,
+    /// From sending the last attempt to the response's head.
+    pub upstream_duration: Option<Duration>,
     /// Times it was sent on.
     pub attempts: u32,
     /// Trace it belongs to; empty without one.

@@ -36,6 +36,9 @@ fn http<'a>(method: &'a str, path: &'a str, code: u16) -> HttpLogFields<'a> {
         fields: &NoFields,
         request_duration: None,
         response_duration: Some(Duration::from_micros(1500)),
+        decision_duration: Some(Duration::from_micros(100)),
+        queue_duration: Some(Duration::from_micros(200)),
+        upstream_duration: Some(Duration::from_micros(1200)),
         attempts: 1,
         trace_id: "",
     }
@@ -79,27 +82,30 @@ async fn answer(tap: &Tap, query: &str) -> Value {
 #[test]
 fn a_filter_passes_what_it_names_and_nothing_else() {
     let denied = "rbac_access_denied_matched_policy[ns[shop]-policy[no]-rule[0]]";
-    let requests = [
+    let mut plaintext = entry(None, "filter_chain_not_found");
+    plaintext.termination = "plaintext refused: PeerAuthentication is STRICT";
+    let entries = [
         entry(Some(http("GET", "/cart/1", 200)), "via_upstream"),
         entry(Some(http("POST", "/pay", 503)), "via_upstream"),
         entry(Some(http("GET", "/admin", 403)), denied),
         entry(None, ""),
+        plaintext,
     ];
     for (query, passed) in [
-        ("", [true; 4]),
-        ("path=/cart", [true, false, false, false]),
-        ("path=%2Fcart%2F1", [true, false, false, false]),
-        ("method=post", [false, true, false, false]),
-        ("status=5xx", [false, true, false, false]),
-        ("status=403", [false, false, true, false]),
-        ("denied", [false, false, true, false]),
-        ("from=ns/shop/sa/client", [true; 4]),
-        ("from=ns/other/", [false; 4]),
-        ("path=/cart&status=503", [false; 4]),
+        ("", [true; 5]),
+        ("path=/cart", [true, false, false, false, false]),
+        ("path=%2Fcart%2F1", [true, false, false, false, false]),
+        ("method=post", [false, true, false, false, false]),
+        ("status=5xx", [false, true, false, false, false]),
+        ("status=403", [false, false, true, false, false]),
+        ("denied", [false, false, true, false, true]),
+        ("from=ns/shop/sa/client", [true; 5]),
+        ("from=ns/other/", [false; 5]),
+        ("path=/cart&status=503", [false; 5]),
     ] {
         let filter = question(query).filter;
         assert_eq!(
-            requests.each_ref().map(|one| filter.passes(one, None)),
+            entries.each_ref().map(|one| filter.passes(one, None)),
             passed,
             "{query}"
         );
@@ -179,6 +185,7 @@ async fn a_client_gets_each_record_once_and_an_answer_that_was_lost_again() {
         first,
         serde_json::json!({"next": 1, "missed": 0, "records": [{
             "time": "1970-01-01T00:00:00Z", "side": "inbound", "duration_ms": 2.25, "response_ms": 1.5,
+            "proxy_ms": 0.1, "queue_ms": 0.2, "upstream_ms": 1.2,
             "details": "via_upstream", "cluster": "inbound|80||", "route": "default", "tls": "TLSv1.3",
             "from": "spiffe://cluster.local/ns/shop/sa/client", "method": "GET", "path": "/a", "authority": "shop",
             "protocol": "HTTP/1.1", "client": "127.0.0.1:80", "destination": "127.0.0.1:80",

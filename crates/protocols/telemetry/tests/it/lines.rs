@@ -44,6 +44,9 @@ pub(crate) fn request(look: impl FnOnce(&AccessLogEntry<'_>)) {
         fields: &Sent,
         request_duration: Some(Duration::from_micros(1500)),
         response_duration: Some(Duration::from_millis(7)),
+        decision_duration: None,
+        queue_duration: None,
+        upstream_duration: None,
         attempts: 2,
         trace_id: "0af7651916cd43dd8448eb211c80319c",
     };

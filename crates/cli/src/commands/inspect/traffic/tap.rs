@@ -16,9 +16,10 @@ use crate::commands::values::Output;
 
 /// Show requests and connections of the mesh as they end: who called what, the answer, the endpoint, and the policy that refused.
 ///
-/// A line has the time of the start, the proxy, the direction, the request, its status, its duration, the caller, the endpoint, and what
-/// is unusual: retries, Envoy's response flags and details, and for a refusal the policy with its file and line. A call between two
-/// proxies has a line of each. A node proxy shows connections, with the pod that it serves in place of its own name. No headers and
+/// A line has the time of the start, the proxy, the direction, the request, its status, its duration and where that went (the proxy's
+/// policies and routing, the wait for a connection, the endpoint until its answer began), the caller, the endpoint, and what is unusual:
+/// retries, Envoy's response flags and details, and for a refusal the policy with its file and line. Of retries, the wait and the endpoint's
+/// time are those of the last attempt. A call between two proxies has a line of each. A node proxy shows connections, with the pod that it serves in place of its own name. No headers and
 /// bodies are shown; tokens in paths are masked.
 ///
 /// Proxies record requests only while somebody watches, and only then do requests cost more. Each keeps 1,024 records a
@@ -400,8 +401,10 @@ fn line(record: &Value) -> String {
         " {:.1}ms",
         milliseconds("duration_ms").unwrap_or_default()
     );
-    if let Some(first) = milliseconds("response_ms") {
-        let _ = write!(line, " first={first:.1}ms");
+    for part in ["proxy", "queue", "upstream"] {
+        if let Some(took) = milliseconds(&format!("{part}_ms")) {
+            let _ = write!(line, " {part}={took:.2}ms");
+        }
     }
     let _ = write!(line, " {}", other_end(side, record));
     if !text("endpoint").is_empty() {
@@ -467,13 +470,14 @@ mod tests {
         );
         let retried = json!({
             "time": "2026-11-29T12:34:56.5Z", "side": "outbound", "method": "POST", "authority": "db", "path": "/x.Y/Z",
-            "status": 200, "grpc_status": "14", "duration_ms": 7.0, "response_ms": 6.9, "client": "10.0.0.1:5", "attempts": 3,
+            "status": 200, "grpc_status": "14", "duration_ms": 7.0, "proxy_ms": 0.1, "queue_ms": 1.2, "upstream_ms": 5.5, "client": "10.0.0.1:5", "attempts": 3,
             "route": "canary", "details": "via_upstream", "cluster": "outbound|80|v2|db.shop.svc.cluster.local",
             "proxy": "shop/web-1",
         });
         assert_eq!(
             line(&retried),
-            "12:34:56.5   shop/web-1 out POST db/x.Y/Z → 200 grpc 14 7.0ms first=6.9ms to=db.shop:80 subset=v2 route=canary attempts=3"
+            "12:34:56.5   shop/web-1 out POST db/x.Y/Z → 200 grpc 14 7.0ms proxy=0.10ms queue=1.20ms upstream=5.50ms \
+             to=db.shop:80 subset=v2 route=canary attempts=3"
         );
     }
 }

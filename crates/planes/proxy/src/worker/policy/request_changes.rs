@@ -149,6 +149,12 @@ impl HeadObserver for ChangedField {
         &self.changes.leaves_out[..self.kept]
     }
 
+    fn seeks_connection(&self) {
+        if let Some(notes) = &self.notes {
+            notes.seeks_connection();
+        }
+    }
+
     fn sends(&self, from: Option<SocketAddr>) {
         if let Some(notes) = &self.notes {
             notes.sends(from);

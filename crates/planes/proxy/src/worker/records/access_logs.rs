@@ -194,6 +194,9 @@ pub(crate) fn http<'a, R: HttpRole>(
         fields: &told,
         request_duration: after(seen.and_then(|seen| seen.received)),
         response_duration: after(seen.and_then(|seen| seen.response)),
+        decision_duration: after(seen.and_then(EngineNotes::decided)),
+        queue_duration: seen.and_then(EngineNotes::queued),
+        upstream_duration: seen.and_then(EngineNotes::upstream),
         attempts: exchange.attempts,
         trace_id: &trace_id,
     };

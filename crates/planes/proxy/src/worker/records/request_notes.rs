@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use voile_model::mesh::telemetry::TelemetrySide;
 use voile_telemetry::trace::{CONTEXT_FIELDS, Context, IncomingContext, context_lines, request_id};
@@ -39,11 +39,33 @@ type Remembered = Vec<(Arc<str>, Box<[u8]>)>;
 /// Facts that the engine reported.
 #[derive(Default)]
 pub(crate) struct EngineNotes {
+    /// When the first and the last attempt needed a connection.
+    pub(crate) sought: Option<(Instant, Instant)>,
+    /// When the last attempt had one.
+    pub(crate) sent: Option<Instant>,
     pub(crate) received: Option<Instant>,
     pub(crate) response: Option<Instant>,
     pub(crate) from: Option<SocketAddr>,
     pub(crate) fields: Remembered,
     pub(crate) trailers: Remembered,
+}
+
+impl EngineNotes {
+    /// When it was first known that an endpoint is needed.
+    pub(crate) fn decided(&self) -> Option<Instant> {
+        self.sought.map(|(first, _)| first)
+    }
+
+    /// How long the last attempt waited for its connection.
+    pub(crate) fn queued(&self) -> Option<Duration> {
+        let (_, last) = self.sought?;
+        self.sent?.checked_duration_since(last)
+    }
+
+    /// How long the last attempt waited for the response's head.
+    pub(crate) fn upstream(&self) -> Option<Duration> {
+        self.response?.checked_duration_since(self.sent?)
+    }
 }
 
 impl RequestNotes {
@@ -138,8 +160,19 @@ impl HeadObserver for RequestNotes {
         self.lines.as_bytes()
     }
 
+    fn seeks_connection(&self) {
+        if self.wanted().wants.response {
+            let now = Instant::now();
+            let mut seen = self.seen.borrow_mut();
+            let first = seen.sought.map_or(now, |(first, _)| first);
+            (seen.sought, seen.sent) = (Some((first, now)), None);
+        }
+    }
+
     fn sends(&self, from: Option<SocketAddr>) {
-        self.seen.borrow_mut().from = from;
+        let mut seen = self.seen.borrow_mut();
+        seen.from = from;
+        seen.sent = self.wanted().wants.response.then(Instant::now);
     }
 
     fn received(&self) {

@@ -125,6 +125,12 @@ impl HeadObserver for EditedHead {
         }
     }
 
+    fn seeks_connection(&self) {
+        if let Some(notes) = &self.notes {
+            notes.seeks_connection();
+        }
+    }
+
     fn sends(&self, from: Option<SocketAddr>) {
         if let Some(notes) = &self.notes {
             notes.sends(from);
