@@ -36,7 +36,7 @@ pub use capture::{PREFIX as CAPTURE_PREFIX, capture_scope};
 pub use checker::{CheckOutcome, Checker, MeshPatch, Patch, ResourceReach, Turn};
 pub(crate) use config::DEFAULT_ATTEMPTS;
 pub use istio_metadata::{INJECTED, MetadataEffect, is_boolean, is_quantity, metadata_effect};
-pub use kinds::{ResourceKind, ResourceScope, kinds};
+pub use kinds::{ResourceKind, ResourceScope, kinds, unsupported_kinds};
 pub use networking::{GROUP, HEALTH_CHECKED, canonical_name, canonical_revision};
 pub use pod::{DATAPLANE_MODE, REDIRECTION, asks_for_node_proxy};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use voile_testkit::cluster::ApiServer;
 
 use crate::mesh::Process;
@@ -73,6 +73,11 @@ apiVersion: networking.istio.io/v1
 kind: DestinationRule
 metadata: {name: web, namespace: other}
 spec: {host: web.books.svc.cluster.local, trafficPolicy: {loadBalancer: {simple: ROUND_ROBBIN}}}
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: lua, namespace: other}
+spec: {configPatches: []}
 "#;
 
 /// The corrected object of `books`, and a new object with a mistake.
@@ -114,6 +119,19 @@ fn cluster() -> Option<&'static ApiServer> {
     let mut manifests: Value = serde_json::from_str(&manifests).expect("JSON");
     let items = manifests["items"].as_array_mut().expect("items");
     items.retain(|item| item["kind"] == "CustomResourceDefinition");
+    // Istio is installed, too, with a kind that we do not support.
+    let anything = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    items.push(json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "envoyfilters.networking.istio.io"},
+        "spec": {
+            "group": "networking.istio.io", "scope": "Namespaced",
+            "names": {"plural": "envoyfilters", "kind": "EnvoyFilter"},
+            "versions": [{
+                "name": "v1alpha3", "served": true, "storage": true, "schema": {"openAPIV3Schema": anything},
+            }],
+        },
+    }));
     let wait = "wait --for=condition=Established crd --all --timeout=30s";
     server
         .apply(&manifests.to_string())
@@ -156,9 +174,17 @@ fn analyzed(kubeconfig: &Path, on_top: &str) {
     let all = voile(kubeconfig, "analyze --kubernetes -A -o json");
     assert_eq!(all.code, Some(1));
     let all: Value = serde_json::from_str(&all.output).expect("JSON");
-    let places = all.as_array().expect("a list").iter();
-    let places: Vec<_> = places.map(|one| one["file"].as_str()).collect();
-    assert!(places.contains(&Some(place)) && places.contains(&Some(other)));
+    let found = all.as_array().expect("a list").iter();
+    let found: Vec<_> = found
+        .map(|one| (one["file"].as_str(), one["code"].as_str()))
+        .collect();
+    let filter = "envoyfilters.networking.istio.io/other/lua";
+    for told in [(place, "V0104"), (other, "V0104"), (filter, "V0106")] {
+        assert!(
+            found.contains(&(Some(told.0), Some(told.1))),
+            "{told:?}: {found:?}"
+        );
+    }
     assert!(all[0]["line"].is_null());
 
     let fixed = voile(

@@ -7,7 +7,7 @@ use serde_json::Value;
 use voile_model::SourceFile;
 
 use super::store::ObjectStore;
-use super::watches::{Selection, served, take};
+use super::watches::{Selection, is_unsupported, served, take};
 use crate::error::ClusterError;
 use crate::revision::of_revision;
 
@@ -20,7 +20,7 @@ pub struct ClusterObjects {
     store: ObjectStore,
     /// Group, kind, and first part of the names of files.
     kinds: Vec<(String, String, String)>,
-    /// Why Secrets and ConfigMaps that objects name could not be read.
+    /// Why Secrets and ConfigMaps that objects name, and kinds that are not supported, could not be read.
     pub unread: Vec<String>,
 }
 
@@ -28,8 +28,8 @@ impl ClusterObjects {
     /// Reads the objects, with the mesh's settings of a revision in the namespace of the control plane.
     ///
     /// # Errors
-    /// The API server does not answer, or does not let this user list a kind. Secrets and ConfigMaps that cannot be listed are
-    /// no error: they are in `unread`.
+    /// The API server does not answer, or does not let this user list a kind. Secrets, ConfigMaps and kinds that
+    /// are not supported are no error: they are in `unread`.
     pub async fn read(
         client: &Client,
         namespace: &str,
@@ -37,11 +37,19 @@ impl ClusterObjects {
     ) -> Result<Self, ClusterError> {
         let settings = Selection::mesh_config(namespace, &of_revision("istio", revision));
         let store = ObjectStore::new(settings.scope.to_string());
-        let served = served(client).await?.into_iter();
+        let served = served(client, true).await?.into_iter();
         let selections: Vec<_> = served.map(Selection::of_kind).collect();
-        let listed = selections.iter().map(|one| list(client, one, &store));
+        let (unsupported, read): (Vec<_>, Vec<_>) = selections
+            .iter()
+            .partition(|one| is_unsupported(&one.resource));
+        let listed = read.into_iter().map(|one| list(client, one, &store));
         try_join_all(listed).await?;
         let mut unread = Vec::new();
+        for kind in unsupported {
+            if let Err(error) = list(client, kind, &store).await {
+                unread.push(error.to_string());
+            }
+        }
         if let Err(error) = list(client, &settings, &store).await {
             unread.push(error.to_string());
         }

@@ -15,7 +15,7 @@ use kube::runtime::{WatchStreamExt as _, watcher as watch};
 use kube::{Client, ResourceExt as _};
 use serde_json::Value;
 use tokio::task::{AbortHandle, JoinSet};
-use voile_model::check::kinds;
+use voile_model::check::{kinds, unsupported_kinds};
 use voile_model::mesh::gateway_api::{GATEWAY_NAME, GROUP as GATEWAY_API};
 use voile_model::with_causes;
 
@@ -252,7 +252,7 @@ impl KindWatches {
     /// # Errors
     /// The API server does not answer; the watches stay as they are.
     pub(crate) async fn discover(&mut self) -> Result<(), ClusterError> {
-        let served = served(&self.client).await?;
+        let served = served(&self.client, false).await?;
         let scope_of = |resource: &ApiResource| Scope::kind(kind_of(resource));
         let scopes: BTreeSet<_> = served.iter().map(scope_of).collect();
         let running = self.running.keys();
@@ -338,8 +338,17 @@ impl KindWatches {
     }
 }
 
-/// The resources of the kinds that we read, each in the best version that the cluster serves.
-pub(super) async fn served(client: &Client) -> Result<Vec<ApiResource>, ClusterError> {
+/// Returns true if a kind is one that its author believes in force and we do not support.
+pub(super) fn is_unsupported(resource: &ApiResource) -> bool {
+    unsupported_kinds().any(|(group, kind)| group == resource.group && kind == resource.kind)
+}
+
+/// The resources of the kinds that we read, each in the best version that the cluster serves; and of those that are not supported,
+/// for who reports them.
+pub(super) async fn served(
+    client: &Client,
+    with_unsupported: bool,
+) -> Result<Vec<ApiResource>, ClusterError> {
     let failed = |error: kube::Error| ClusterError::Api {
         what: "discovery of the cluster's kinds".to_owned(),
         reason: explain(&error),
@@ -351,17 +360,25 @@ pub(super) async fn served(client: &Client) -> Result<Vec<ApiResource>, ClusterE
         .map(|version| &*version.group_version)
         .chain(["v1"])
         .collect();
+    let read = kinds().iter();
+    let read = read.filter(|kind| !NOT_WATCHED.contains(&kind.name));
+    let mut wanted: Vec<(&str, Vec<&str>)> = Vec::new();
+    for kind in read {
+        let versions = kind.api_versions.iter().copied();
+        wanted.push((
+            kind.name,
+            versions.filter(|one| offered.contains(one)).collect(),
+        ));
+    }
+    for (group, name) in unsupported_kinds().filter(|_| with_unsupported) {
+        let is_of_group = |version: &&str| version.split('/').next() == Some(group);
+        let versions = offered.iter().copied();
+        wanted.push((name, versions.filter(is_of_group).collect()));
+    }
     let mut lists = BTreeMap::new();
     let mut found = Vec::new();
-    for kind in kinds()
-        .iter()
-        .filter(|kind| !NOT_WATCHED.contains(&kind.name))
-    {
-        for api_version in kind
-            .api_versions
-            .iter()
-            .filter(|version| offered.contains(*version))
-        {
+    for (kind, versions) in &wanted {
+        for api_version in versions {
             if !lists.contains_key(api_version) {
                 let list = match *api_version {
                     "v1" => client.list_core_api_resources("v1").await,
@@ -370,14 +387,14 @@ pub(super) async fn served(client: &Client) -> Result<Vec<ApiResource>, ClusterE
                 lists.insert(*api_version, list.map_err(failed)?.resources);
             }
             // A subresource has a slash in its name.
-            let is_ours = |name: &str, of: &str| of == kind.name && !name.contains('/');
+            let is_ours = |name: &str, of: &str| of == *kind && !name.contains('/');
             let list = lists.get(api_version).into_iter().flatten();
             if let Some(resource) = list.into_iter().find(|one| is_ours(&one.name, &one.kind)) {
                 let version: GroupVersion = api_version.parse().map_err(|_| {
                     ClusterError::Config(format!("`{api_version}` is not an apiVersion"))
                 })?;
                 found.push(ApiResource::from_gvk_with_plural(
-                    &version.with_kind(kind.name),
+                    &version.with_kind(kind),
                     &resource.name,
                 ));
                 break;

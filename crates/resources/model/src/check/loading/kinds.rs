@@ -27,6 +27,15 @@ pub fn kinds() -> &'static [ResourceKind] {
     KINDS
 }
 
+/// Group and name of kinds of Istio and Gateway API that are not supported: whoever has applied one believes it in force.
+pub fn unsupported_kinds() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let meant = UNREAD.iter().filter(|(group, _, reason)| {
+        let is_of_mesh = group.ends_with(".istio.io") || group.starts_with("gateway.networking.");
+        is_of_mesh && matches!(reason, UnreadReason::Refused | UnreadReason::NotYet)
+    });
+    meant.map(|(group, name, _)| (*group, *name))
+}
+
 /// Istio's kind; Gateway API has one of the same name.
 pub(in crate::check) const GATEWAY: &str = "Gateway";
 
