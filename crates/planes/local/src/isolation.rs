@@ -6,6 +6,7 @@ use std::path::Path;
 
 use voile_host::enclosure::{self, EnclosureSide};
 use voile_model::Mesh;
+use voile_model::files::expect_outside;
 use voile_model::mesh::{Location, WorkloadKind};
 
 use crate::host_capabilities::say;
@@ -31,7 +32,13 @@ pub fn start(
     wanted: WantedIsolation,
     signals: impl FnOnce() -> io::Result<SignalMessages>,
 ) -> Result<u8, UpError> {
-    let folder = RunFolder::make(&std::env::temp_dir())?;
+    let temporary = std::env::temp_dir();
+    expect_outside(&options.folder, &temporary)
+        .map_err(|reason| UpError::Machine(io::Error::other(format!("TMPDIR {reason}"))))?;
+    if let Some(state) = &options.state {
+        expect_outside(&options.folder, state).map_err(UpError::State)?;
+    }
+    let folder = RunFolder::make(&temporary)?;
     let refused = match wanted {
         WantedIsolation::Loopback => None,
         WantedIsolation::Auto if options.egress => None,

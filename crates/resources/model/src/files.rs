@@ -57,6 +57,32 @@ pub fn is_hidden(inner: &Path) -> bool {
     parts.any(|part| part.as_os_str().to_string_lossy().starts_with('.'))
 }
 
+/// Says that files in `own`, a folder of this program's, would be read as resources of `directory`, and the cure. The folders may
+/// not exist yet.
+///
+/// # Errors
+/// `own` is below `directory` and not hidden.
+pub fn expect_outside(directory: &Path, own: &Path) -> Result<(), String> {
+    let real = |path: &Path| {
+        let path = std::path::absolute(path).ok()?;
+        path.ancestors().find_map(|known| {
+            let rest = path.strip_prefix(known).ok()?;
+            Some(known.canonicalize().ok()?.join(rest))
+        })
+    };
+    let inner = real(own).zip(real(directory));
+    let inner =
+        inner.and_then(|(own, directory)| Some(own.strip_prefix(directory).ok()?.to_owned()));
+    match inner.is_some_and(|inner| !is_hidden(&inner)) {
+        true => Err(format!(
+            "{} is inside the mesh's folder {}, where its files would be read as resources; use a folder outside, or one whose name begins with a dot",
+            own.display(),
+            directory.display()
+        )),
+        false => Ok(()),
+    }
+}
+
 /// Returns true if a file of this name is read.
 #[must_use]
 pub fn is_configuration(path: &Path) -> bool {

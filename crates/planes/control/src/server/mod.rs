@@ -27,6 +27,7 @@ use voile_identity::{
     StateDir, TokenKey, TokenVerifier, TrustBundle, TrustStore,
 };
 use voile_model::TrustDomain;
+use voile_model::files::expect_outside;
 use voile_watch::FolderWatch;
 use voile_xds::server::{Snapshot, Streams, SubscriptionIndex};
 
@@ -148,7 +149,7 @@ impl Control {
         credentials: Credentials,
         reporter: Reporter,
     ) -> Result<Self, ControlError> {
-        may_listen(&options)?;
+        may_start(&options)?;
         // Listen before anything is written: a second control plane must fail without a trace.
         let BoundListeners {
             addresses,
@@ -303,6 +304,16 @@ fn register(
     source.follow_file(&options.state.join(CRL_FILE))?;
     source.follow_folder(&folder)?;
     Ok(groups)
+}
+
+/// Checks options before anything is done.
+fn may_start(options: &ControlOptions) -> Result<(), ControlError> {
+    for folder in &options.config {
+        if let Err(reason) = expect_outside(folder, &options.state) {
+            tracing::warn!("the state directory {reason}");
+        }
+    }
+    may_listen(options)
 }
 
 fn may_listen(options: &ControlOptions) -> Result<(), ControlError> {

@@ -274,12 +274,11 @@ impl Process {
             Err(error) => {
                 let mut how = error.to_string();
                 let place = self.recipe.place.as_ref();
-                if let Some(user) = place
-                    .and_then(ProcessIsolation::confinement)
-                    .and_then(Confinement::user)
-                {
+                let confinement = place.and_then(ProcessIsolation::confinement);
+                let user = confinement.and_then(Confinement::user);
+                if let Some(user) = user.filter(|_| error.is_forbidden()) {
                     let hint = format!(
-                        "(it runs as user {}, who cannot read folders such as /root: put its programs and files into the mesh's folder or into one that every user can read)",
+                        " (it runs as user {}, who cannot read folders such as /root: put its programs and files into the mesh's folder or into one that every user can read)",
                         user.uid
                     );
                     how.push_str(&hint);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use voile_model::files::read_directory;
+use voile_model::files::{expect_outside, read_directory};
 
 /// A folder of this test alone, removed at the end.
 struct Folder(PathBuf);
@@ -95,4 +95,23 @@ fn a_file_that_cannot_be_read_is_there_with_its_reason() {
 #[test]
 fn a_missing_folder_is_an_error() {
     assert!(read_directory(&std::env::temp_dir().join("voile-model-missing")).is_err());
+}
+
+#[test]
+fn a_folder_of_our_own_stands_outside_of_the_meshs_or_is_hidden_in_it() {
+    let folder = Folder::new("outside");
+    folder.write("mesh/web.yaml", "");
+    std::os::unix::fs::symlink(folder.0.join("mesh"), folder.0.join("linked")).expect("linked");
+    for (own, inside) in [
+        ("mesh", true),
+        ("mesh/state", true),
+        ("mesh/not/yet/there", true),
+        ("linked/state", true),
+        ("mesh/.state", false),
+        ("state", false),
+        ("mesh-state", false),
+    ] {
+        let told = expect_outside(&folder.0.join("mesh"), &folder.0.join(own));
+        assert_eq!(told.is_err(), inside, "{own}: {told:?}");
+    }
 }

@@ -258,6 +258,12 @@ impl StartError {
     pub fn is_not_found(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
+
+    /// Returns true if the process's user may not run the program, or not reach it.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        self.doing == "run" && self.source.kind() == io::ErrorKind::PermissionDenied
+    }
 }
 
 fn stdio(output: Output) -> Result<(Stdio, Option<LineSink>), (PathBuf, io::Error)> {
