@@ -144,6 +144,12 @@ fn gateways(cluster: &Cluster) {
         ("kubectl -n shop patch ", Success("patched")),
         (call, Eventually("200")),
         ("kubectl apply -f - <<EOF", Success("door created")),
+        (call, Eventually("403")),
+        (
+            "kubectl -n shop delete authorizationpolicies ",
+            Success("deleted"),
+        ),
+        ("kubectl apply -f - <<EOF", Success("door created")),
         ("kubectl -n shop patch ", Success("patched")),
         ("kubectl -n shop get poddisruptionbudget ", Eventually("1")),
         ("kubectl -n shop get deployment ", Eventually("2")),
