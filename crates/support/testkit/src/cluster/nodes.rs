@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::{fs, thread};
 
 use super::process::{ClusterProcess, run};
@@ -20,18 +20,50 @@ const IMAGE_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../deploy
 pub struct Cluster {
     process: ClusterProcess,
     nodes: usize,
+    _turn: Option<Turn>,
+}
+
+/// Most clusters of a process at a time, besides the shared one: more of them slow each other until kubelets restart pods that do not answer in time.
+const MAX_AT_ONCE: usize = 2;
+
+/// One of the clusters that may run.
+#[derive(Debug)]
+struct Turn;
+
+static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+impl Turn {
+    /// Waits until another may run. No test starts two clusters, so none waits for itself.
+    fn wait() -> Self {
+        let (running, ended) = &RUNNING;
+        let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = ended.wait_while(running, |running| *running >= MAX_AT_ONCE);
+        *running.unwrap_or_else(PoisonError::into_inner) += 1;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let (running, ended) = &RUNNING;
+        *running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        ended.notify_one();
+    }
 }
 
 impl Cluster {
-    /// Starts one and waits until its nodes and its DNS are ready. Returns none, and the test is skipped, if a prerequisite is
-    /// missing.
+    /// Starts one, when few enough others run, and waits until its nodes and its DNS are ready. Returns none, and the test is skipped,
+    /// if a prerequisite is missing.
     ///
     /// # Panics
     /// If it is not ready in time.
     #[must_use]
     #[track_caller]
     pub fn start(nodes: usize) -> Option<Self> {
-        require(Prerequisite::Cluster, Self::attempt(nodes))
+        require(
+            Prerequisite::Cluster,
+            Self::attempt(nodes, Some(Turn::wait())),
+        )
     }
 
     /// The one with two nodes that all tests of this process share, each with a namespace of its own. It ends with the process.
@@ -43,13 +75,17 @@ impl Cluster {
     #[track_caller]
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Result<Cluster, String>> = OnceLock::new();
-        let shared = SHARED.get_or_init(|| Self::attempt(2)).as_ref();
+        let shared = SHARED.get_or_init(|| Self::attempt(2, None)).as_ref();
         require(Prerequisite::Cluster, shared)
     }
 
-    fn attempt(nodes: usize) -> Result<Self, String> {
+    fn attempt(nodes: usize, turn: Option<Turn>) -> Result<Self, String> {
         let process = ClusterProcess::start(&["--nodes", &nodes.to_string()])?;
-        Ok(Self { process, nodes })
+        Ok(Self {
+            process,
+            nodes,
+            _turn: turn,
+        })
     }
 
     /// The kubeconfig of a user who may do everything.
