@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::authorization::TargetReference;
-use super::gateway_api::{GATEWAY_NAME, label_value};
 use super::waypoint::is_meant;
 use super::{Mesh, MeshService, Workload};
 use crate::logs::log_filter::LogFilter;
@@ -281,11 +280,9 @@ impl Telemetry {
     /// Returns true if it applies to workloads of its namespace with these labels, and not to all.
     #[must_use]
     pub fn selects(&self, labels: &Labels) -> bool {
-        let name = labels.get(GATEWAY_NAME);
-        let mut gateways = self.targets.iter().filter(|one| &*one.kind == "Gateway");
         let selector = self.selector.as_ref();
         selector.is_some_and(|wanted| wanted.selects(labels))
-            || name.is_some_and(|name| gateways.any(|one| label_value(&one.name) == name))
+            || self.targets.iter().any(|one| one.is_gateway_of(labels))
     }
 
     /// Returns true if it targets this service.

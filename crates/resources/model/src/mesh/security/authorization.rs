@@ -51,14 +51,9 @@ impl PolicyTarget {
         match self {
             Self::Everything => true,
             Self::Workloads(selector) => selector.selects(labels),
-            Self::References(targets) => labels.get(GATEWAY_NAME).is_some_and(|gateway| {
-                let mut targets = targets.iter();
-                in_own_namespace
-                    && targets.any(|target| {
-                        (&*target.group, &*target.kind) == (GROUP, "Gateway")
-                            && label_value(&target.name) == gateway
-                    })
-            }),
+            Self::References(targets) => {
+                in_own_namespace && targets.iter().any(|target| target.is_gateway_of(labels))
+            }
         }
     }
 }
@@ -74,6 +69,15 @@ pub struct TargetReference {
     pub name: Arc<str>,
     /// File and line of its definition.
     pub source: Source,
+}
+
+impl TargetReference {
+    /// Returns true if it is the Gateway whose proxies have these labels.
+    pub(crate) fn is_gateway_of(&self, labels: &Labels) -> bool {
+        let mut gateway = labels.get(GATEWAY_NAME).into_iter();
+        (&*self.group, &*self.kind) == (GROUP, "Gateway")
+            && gateway.any(|name| label_value(&self.name) == name)
+    }
 }
 
 /// Action on a matching request.

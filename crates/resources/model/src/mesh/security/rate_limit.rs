@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::mesh::authorization::TargetReference;
-use crate::mesh::gateway_api::{GATEWAY_NAME, Gateway, label_value};
+use crate::mesh::gateway_api::Gateway;
 use crate::mesh::{HttpMatch, Mesh, MeshService, ProviderService, ServiceOrigin, Workload};
 use crate::names::{Labels, Namespace, ResourceName};
 use crate::source::Source;
@@ -212,10 +212,8 @@ impl Mesh {
         namespace: &Namespace,
         labels: &Labels,
     ) -> bool {
-        if &*target.kind == "Gateway" {
-            return labels
-                .get(GATEWAY_NAME)
-                .is_some_and(|name| label_value(&target.name) == name);
+        if target.is_gateway_of(labels) {
+            return true;
         }
         let services = self.services.values();
         let mut services = services.filter(|service| means(target, namespace, service));
