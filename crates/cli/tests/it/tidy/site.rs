@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use voile_testkit::prerequisites::{Prerequisite, program};
+use voile_testkit::prerequisites::{Prerequisite, peer, program};
 
 /// A chapter of a book after `scripts/site-links`.
 fn converted(python: &Path, repository: Option<&str>, content: &str) -> String {
@@ -101,7 +101,7 @@ fn plain(path: &Path) -> PathBuf {
 
 #[test]
 fn a_real_mdbook_makes_a_site_without_dead_links() {
-    let Some(mdbook) = program(Prerequisite::Mdbook, "mdbook") else {
+    let Some(mdbook) = peer(Prerequisite::Mdbook, "MDBOOK", "mdbook") else {
         return;
     };
     let folder = tempfile::tempdir().expect("a folder");
