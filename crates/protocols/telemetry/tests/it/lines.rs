@@ -339,6 +339,15 @@ fn a_format_travels_as_text_and_comes_back_the_same() {
         };
         assert_eq!(again.as_ref(), Ok(&format));
     }
+    // A line feed is six characters of the text that travels. YAML, which reads it again, bounds keys.
+    let with_key = |feeds: usize| LogFormat::json(&format!("{{\"{}\": 1}}", "\\n".repeat(feeds)));
+    let longest = with_key(166).expect("998 characters");
+    assert_eq!(LogFormat::json(longest.source()).as_ref(), Ok(&longest));
+    let refused = with_key(167).expect_err("1,004 characters");
+    assert!(
+        refused.message.contains("has more than 1000 characters"),
+        "{refused}"
+    );
 }
 
 #[test]

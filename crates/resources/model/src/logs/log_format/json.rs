@@ -6,6 +6,9 @@ use std::sync::Arc;
 use super::{FormatError, LinePiece, MAX_FORMAT_BYTES, pieces, shown};
 use crate::yaml::{self, SourcePosition, Value, YamlNode};
 
+/// Longest key, in characters as JSON text has them. YAML allows 1,024 (YAML 1.2.2 section 7.4.2), and proxies read a format's text again.
+const MAX_KEY: usize = 1000;
+
 /// A JSON value whose texts are formats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JsonNode {
@@ -57,7 +60,7 @@ fn value(node: &YamlNode) -> Result<JsonNode, FormatError> {
     Ok(match &node.value {
         Value::Map(entries) => {
             let field =
-                |(key, node): &(yaml::MappingKey, YamlNode)| Ok((key.text.clone(), value(node)?));
+                |(name, node): &(yaml::MappingKey, YamlNode)| Ok((key(name)?, value(node)?));
             JsonNode::Object(
                 entries
                     .iter()
@@ -85,6 +88,19 @@ fn value(node: &YamlNode) -> Result<JsonNode, FormatError> {
             source: scalar.text.clone(),
         },
     })
+}
+
+fn key(key: &yaml::MappingKey) -> Result<Arc<str>, FormatError> {
+    let mut written = String::new();
+    quote(&key.text, &mut written);
+    if written.chars().count() > MAX_KEY {
+        let message = format!(
+            "the key `{}` has more than {MAX_KEY} characters",
+            shown(&key.text)
+        );
+        return Err(FormatError::new(message, ""));
+    }
+    Ok(key.text.clone())
 }
 
 /// A number of JSON (RFC 8259 section 6) that a double can hold: YAML and Rust know more, such as `.5`, `5.` and `007`.
