@@ -19,7 +19,7 @@ use crate::commands::values::Output;
     after_help = "The callers are every identity of a workload with a sidecar or a node proxy, and callers in plaintext. Each is checked against\n\
     every port of the service, at its waypoint or else at every workload of it: `everything`, `nothing`, or the conditions\n\
     on a request. Callers with the same answer are below it; gateways and waypoints are marked, and routes of gateways to the\n\
-    service are named at the end. JSON has a row for each caller.\n\n\
+    service are named at the end. JSON has a row for each caller, with its `role`: gateway, waypoint, or null.\n\n\
     With --kubernetes the mesh is that of a cluster's objects; a folder or file is read as if it were applied to it.\n\n\
     Exit code: 0, or 2 if the mesh cannot be read or the service is unknown."
 )]
@@ -63,7 +63,7 @@ fn table(args: &WhoCanArgs) -> Result<String, String> {
     let mut rows = explain::who_can(&mesh, called.service);
     called.keep_meant(&mut rows, |row| &row.workload);
     Ok(match args.output {
-        Output::Json => json(&rows),
+        Output::Json => json(&rows, &mesh),
         Output::Text => {
             let mut text = text(&rows, &mesh);
             let entrances = explain::entrances(&mesh, called.service);
@@ -188,7 +188,8 @@ fn grouped(
     lines
 }
 
-fn json(rows: &[Access]) -> String {
+fn json(rows: &[Access], mesh: &Mesh) -> String {
+    let roles = explain::identities(mesh);
     let row = |row: &Access| {
         let (access, detail) = match &row.answer {
             CallerAccess::Everything => ("everything", serde_json::Value::Null),
@@ -197,6 +198,7 @@ fn json(rows: &[Access]) -> String {
         };
         serde_json::json!({
             "caller": caller(&row.caller),
+            "role": row.caller.identity().and_then(|identity| roles.get(identity)),
             "workload": row.workload,
             "port": row.port.get(),
             "access": access,

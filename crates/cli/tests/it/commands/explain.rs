@@ -197,6 +197,15 @@ from outside of the mesh
 "
     );
     assert_eq!(said, expected);
+    let question = ["who-can", "DIR", "shop/web", "-o", "json"];
+    let (_, json) = voile(&question, folder.path());
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).expect("JSON");
+    let gateways = rows.iter().filter(|row| row["role"] == "gateway");
+    let callers: Vec<&str> = gateways.filter_map(|row| row["caller"].as_str()).collect();
+    assert_eq!(
+        callers, ["spiffe://cluster.local/ns/shop/sa/edge"; 2],
+        "{json}"
+    );
 }
 
 /// A gateway whose Service names its ports otherwise than the servers that listen there.

@@ -319,6 +319,9 @@ function drawRequests() {
   const service = (cluster) => { const parts = (cluster || "").split("|"); return parts.length === 4 ? `${parts[3].split(".svc.")[0]}:${parts[1]}` : null; };
   const why = (record) => ["flags", "details", "termination", "upstream_failure", "downstream_failure", "policy_document"]
     .map((field) => record[field]).filter((text) => text && text !== "via_upstream").join(" · ");
+  const attempts = (record) => (record.attempts > 1 ? `${record.attempts} attempts` : "");
+  const spent = (record) => ["proxy", "queue", "upstream"].filter((part) => record[`${part}_ms`] !== undefined)
+    .map((part) => `${part} ${milliseconds(record[`${part}_ms`])} ms`).join(", ");
   // A narrow screen has the cells of a request below each other, where their second class places them.
   const row = (record) => {
     const out = record.side === "outbound";
@@ -327,10 +330,10 @@ function drawRequests() {
       [record.method ? `${record.method} ${record.authority || ""}${record.path || ""}` : `TCP ${record.server_name || record.destination}`, "word what"],
       [record.status === undefined ? "–" : record.status === 0 ? "none" : `${record.status}${record.grpc_status ? ` / ${record.grpc_status}` : ""}`, `status ${kind}`],
       [milliseconds(record.duration_ms), "took"], [(out ? service(record.cluster) : account(record.from)) || record.client, "word other"], [record.endpoint || "–", "word endpoint"],
-      [`${record.attempts > 1 ? `${record.attempts} attempts · ` : ""}${why(record)}`, "word why"]];
+      [[attempts(record), why(record), spent(record)].filter((text) => text).join(" · "), "word why"]];
     return make("tr", {}, ...cells.map(([text, of]) => make("td", { class: of.trim() }, String(text))));
   };
-  const heads = [["Time (UTC)", "word"], ["Proxy", "word"], ["", "word"], ["Request", "word"], ["Status"], ["ms"], ["To / from", "word"], ["Endpoint", "word endpoint"], ["Why", "word"]];
+  const heads = [["Time (UTC)", "word"], ["Proxy", "word"], ["", "word"], ["Request", "word"], ["Status"], ["ms"], ["To / from", "word"], ["Endpoint", "word endpoint"], ["Details", "word"]];
   return make("div", {}, bar, problem, make("table", { id: "recorded" },
     make("thead", {}, make("tr", {}, ...heads.map(([text, of]) => make("th", { class: of || null }, text)))),
     make("tbody", {}, ...requests.records.map(row))));

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use voile_local::scrape::ScrapedRates;
 
@@ -18,7 +19,7 @@ use crate::commands::inspect::traffic::tap::{is_named, service};
 /// A route is one of a VirtualService, HTTPRoute or GRPCRoute, by its name and place, or `default` where none holds. Proxies of callers,
 /// gateways and waypoints choose routes. Their requests are recorded for `--interval`, as `voile tap` does, and not otherwise; of more
 /// than 1,024 a second at one proxy these are a sample, and the rates are scaled. DENIED/S counts what policies refused, at the caller's
-/// proxy or the server's if that is watched, too. Percentiles are exact for what was recorded. TCP connections take no route; `voile edges` has them.
+/// proxy or the server's if that is watched, too. Percentiles of what was recorded are exact to 0.1 %. TCP connections take no route; `voile edges` has them.
 ///
 /// The mesh is that of `voile up` on this machine, or with `--kubernetes` that of a cluster. At most 64 proxies are watched at a time.
 #[derive(Debug, clap::Args)]
@@ -145,14 +146,29 @@ struct RouteKey {
     document: Option<RouteDocument>,
 }
 
+/// Significant digits of a duration.
+const DIGITS: u8 = 3;
+
 /// Requests, weighted for those that were not recorded.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct RouteCounts {
     requests: f64,
     errors: f64,
     denied: f64,
     limited: f64,
-    milliseconds: Vec<f64>,
+    microseconds: Histogram<u64>,
+}
+
+impl RouteCounts {
+    fn none() -> Self {
+        Self {
+            requests: 0.0,
+            errors: 0.0,
+            denied: 0.0,
+            limited: 0.0,
+            microseconds: Histogram::new(DIGITS).expect("invariant: up to five digits"),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -211,9 +227,15 @@ impl RouteTraffic {
         }
         let status = record["status"].as_u64().unwrap_or(0);
         let key = key(proxy, record, documents);
-        let counts = self.routes.entry(key.clone()).or_default();
+        let counts = self
+            .routes
+            .entry(key.clone())
+            .or_insert_with(RouteCounts::none);
         counts.requests += weight;
-        counts.milliseconds.extend(record["duration_ms"].as_f64());
+        if let Some(duration) = record["duration_ms"].as_f64() {
+            // It grows to any duration.
+            let _ = counts.microseconds.record((duration * 1e3).round() as u64);
+        }
         if status >= 500 || status == 0 {
             counts.errors += weight;
         }
@@ -236,11 +258,9 @@ impl RouteTraffic {
                 counts.denied += weight;
             }
         }
-        let rows = self.routes.into_iter().map(|(route, mut counts)| {
-            counts.milliseconds.sort_by(f64::total_cmp);
-            RouteRow { route, counts }
-        });
-        rows.collect()
+        let rows = self.routes.into_iter();
+        rows.map(|(route, counts)| RouteRow { route, counts })
+            .collect()
     }
 }
 
@@ -268,9 +288,9 @@ fn key(proxy: &str, record: &Value, documents: &mut RouteDocuments) -> RouteKey 
 
 impl RouteRow {
     fn quantile(&self, quantile: f64) -> Option<f64> {
-        let all = &self.counts.milliseconds;
-        let rank = (quantile * all.len() as f64).ceil() as usize;
-        all.get(rank.max(1) - 1).copied()
+        let all = &self.counts.microseconds;
+        (!all.is_empty())
+            .then(|| all.lowest_equivalent(all.value_at_quantile(quantile)) as f64 / 1e3)
     }
 }
 
