@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use voile_pages::{Sample, samples};
 
-use crate::scrape::TrafficCounters;
+use crate::scrape::{DENIED, TrafficCounters, is_flagged};
 
 /// A caller and whom it calls, each as `namespace/workload`. Whoever no proxy knows is `unknown`; a service without an
 /// endpoint is named by its host.
@@ -149,11 +149,22 @@ fn ends(sample: &Sample<'_>) -> EdgeEnds {
     };
     let unknown = || "unknown".to_owned();
     let service = || known("destination_service").map(str::to_owned);
+    let source = workload("source").unwrap_or_else(unknown);
+    let Some(destination) = workload("destination").or_else(service) else {
+        // A gateway counts as a caller. What its own policies denied was a call of the gateway.
+        let denies = sample.label("reporter") == Some("source") && is_flagged(sample, DENIED);
+        let (source, destination) = match denies {
+            true => (unknown(), source),
+            false => (source, unknown()),
+        };
+        return EdgeEnds {
+            source,
+            destination,
+        };
+    };
     EdgeEnds {
-        source: workload("source").unwrap_or_else(unknown),
-        destination: workload("destination")
-            .or_else(service)
-            .unwrap_or_else(unknown),
+        source,
+        destination,
     }
 }
 
@@ -257,5 +268,27 @@ voile_build_info{version="1"} 1
         );
         let (source, destination, _) = only(&edges);
         assert_eq!((&*source, &*destination), ("unknown", "away.example"));
+    }
+
+    #[test]
+    fn what_a_gateway_denied_was_a_call_of_the_gateway() {
+        let page = r#"istio_requests_total{reporter="source",source_workload="gate",source_workload_namespace="shop",destination_workload="unknown",destination_service="unknown",response_code="403",response_flags="UAEX"} 3
+istio_requests_total{reporter="source",source_workload="gate",source_workload_namespace="shop",destination_workload="unknown",destination_service="unknown",response_code="404",response_flags="NR"} 2
+"#;
+        let mut edges = Edges::default();
+        edges.add(page);
+        let rows = edges.0.iter().map(|(ends, edge)| {
+            let counters = edge.counters();
+            let ends = (ends.source.as_str(), ends.destination.as_str());
+            (ends, counters.requests, counters.denied)
+        });
+        let rows: Vec<_> = rows.collect();
+        assert_eq!(
+            rows,
+            [
+                (("shop/gate", "unknown"), 2.0, 0.0),
+                (("unknown", "shop/gate"), 3.0, 3.0)
+            ]
+        );
     }
 }

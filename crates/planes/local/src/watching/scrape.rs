@@ -5,7 +5,7 @@ use std::time::Duration;
 use voile_pages::{Buckets, Sample};
 
 /// Envoy's flag of what an authorization policy refused.
-const DENIED: &str = "UAEX";
+pub(crate) const DENIED: &str = "UAEX";
 /// Envoy's flag of what a rate limit refused.
 const LIMITED: &str = "RL";
 
@@ -54,13 +54,7 @@ pub struct ScrapedRates {
 impl TrafficCounters {
     pub(crate) fn count(&mut self, sample: &Sample<'_>) {
         let value = sample.value;
-        let flagged = |flag: &str| {
-            let mut flags = sample
-                .label("response_flags")
-                .unwrap_or_default()
-                .split(',');
-            flags.any(|one| one == flag)
-        };
+        let flagged = |flag: &str| is_flagged(sample, flag);
         match sample.name {
             "istio_requests_total" | "istio_tcp_connections_opened_total" => {
                 self.requests += value;
@@ -141,6 +135,12 @@ impl TrafficCounters {
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
         self.buckets.quantile(quantile)
     }
+}
+
+/// Returns true if a sample is of what ended with this one of Envoy's flags.
+pub(crate) fn is_flagged(sample: &Sample<'_>, flag: &str) -> bool {
+    let flags = sample.label("response_flags").unwrap_or_default();
+    flags.split(',').any(|one| one == flag)
 }
 
 #[cfg(test)]
