@@ -150,21 +150,17 @@ fn ends(sample: &Sample<'_>) -> EdgeEnds {
     let unknown = || "unknown".to_owned();
     let service = || known("destination_service").map(str::to_owned);
     let source = workload("source").unwrap_or_else(unknown);
-    let Some(destination) = workload("destination").or_else(service) else {
-        // A gateway counts as a caller. What its own policies denied was a call of the gateway.
-        let denies = sample.label("reporter") == Some("source") && is_flagged(sample, DENIED);
-        let (source, destination) = match denies {
-            true => (unknown(), source),
-            false => (source, unknown()),
-        };
-        return EdgeEnds {
+    // A gateway counts as a caller. What its own policies denied was a call of the gateway.
+    let denies = sample.label("reporter") == Some("source") && is_flagged(sample, DENIED);
+    match workload("destination").or_else(service) {
+        None if denies => EdgeEnds {
+            source: unknown(),
+            destination: source,
+        },
+        destination => EdgeEnds {
             source,
-            destination,
-        };
-    };
-    EdgeEnds {
-        source,
-        destination,
+            destination: destination.unwrap_or_else(unknown),
+        },
     }
 }
 
