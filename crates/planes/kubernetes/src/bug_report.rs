@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use kube::api::{Api, ListParams, LogParams};
 use kube::{Client, ResourceExt as _};
@@ -49,29 +50,31 @@ impl BugReport {
     ///
     /// # Errors
     /// The API server does not answer at all.
-    pub async fn collect(
-        client: &Client,
-        release: &Release,
-        named: &[(String, String)],
+    pub fn collect<'a>(
+        client: &'a Client,
+        release: &'a Release,
+        named: &'a [(String, String)],
         range: LogRange,
-        progress: &dyn Fn(&str),
-    ) -> Result<Self, ClusterError> {
-        let mut report = Self::default();
-        progress("versions");
-        let server = client.apiserver_version().await;
-        let server = server.map_err(|error| ClusterError::api("the version", &error))?;
-        let version = serde_json::to_vec_pretty(&server).unwrap_or_default();
-        report.add("api-server.json", version);
-        progress("checks");
-        let checks = Checks::run(client, release, false).await;
-        report.add("checks.txt", checks.to_text().into_bytes());
-        progress("resources");
-        report.resources(client, release).await;
-        progress("events");
-        report.events(client).await;
-        progress("pods and logs");
-        report.pods(client, release, named, range).await;
-        Ok(report)
+        progress: &'a dyn Fn(&str),
+    ) -> LocalBoxFuture<'a, Result<Self, ClusterError>> {
+        Box::pin(async move {
+            let mut report = Self::default();
+            progress("versions");
+            let server = client.apiserver_version().await;
+            let server = server.map_err(|error| ClusterError::api("the version", &error))?;
+            let version = serde_json::to_vec_pretty(&server).unwrap_or_default();
+            report.add("api-server.json", version);
+            progress("checks");
+            let checks = Checks::run(client, release, false).await;
+            report.add("checks.txt", checks.to_text().into_bytes());
+            progress("resources");
+            report.resources(client, release).await;
+            progress("events");
+            report.events(client).await;
+            progress("pods and logs");
+            report.pods(client, release, named, range).await;
+            Ok(report)
+        })
     }
 
     /// Adds a file.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use futures_util::future::BoxFuture;
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 
@@ -22,22 +23,24 @@ pub struct ClusterAddress {
 ///
 /// # Errors
 /// No configuration leads to a cluster, or the one that was named cannot be read.
-pub async fn connect(address: &ClusterAddress) -> Result<Client, ClusterError> {
-    let failed = |error: &dyn std::error::Error| ClusterError::Config(with_causes(error));
-    let options = KubeConfigOptions {
-        context: address.context.clone(),
-        ..KubeConfigOptions::default()
-    };
-    let config = match &address.kubeconfig {
-        Some(file) => {
-            let file = Kubeconfig::read_from(file).map_err(|error| failed(&error))?;
-            let config = Config::from_custom_kubeconfig(file, &options).await;
-            config.map_err(|error| failed(&error))?
-        }
-        None if address.context.is_some() => Config::from_kubeconfig(&options)
-            .await
-            .map_err(|error| failed(&error))?,
-        None => Config::infer().await.map_err(|error| failed(&error))?,
-    };
-    Client::try_from(config).map_err(|error| failed(&error))
+pub fn connect<'a>(address: &'a ClusterAddress) -> BoxFuture<'a, Result<Client, ClusterError>> {
+    Box::pin(async move {
+        let failed = |error: &dyn std::error::Error| ClusterError::Config(with_causes(error));
+        let options = KubeConfigOptions {
+            context: address.context.clone(),
+            ..KubeConfigOptions::default()
+        };
+        let config = match &address.kubeconfig {
+            Some(file) => {
+                let file = Kubeconfig::read_from(file).map_err(|error| failed(&error))?;
+                let config = Config::from_custom_kubeconfig(file, &options).await;
+                config.map_err(|error| failed(&error))?
+            }
+            None if address.context.is_some() => Config::from_kubeconfig(&options)
+                .await
+                .map_err(|error| failed(&error))?,
+            None => Config::infer().await.map_err(|error| failed(&error))?,
+        };
+        Client::try_from(config).map_err(|error| failed(&error))
+    })
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::OptionFuture;
+use futures_util::future::{BoxFuture, OptionFuture};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
@@ -150,7 +150,15 @@ impl ControlPlane {
     ///
     /// # Errors
     /// The cluster cannot be used, or the control plane cannot start.
-    pub async fn start(
+    pub fn start(
+        cluster: ClusterOptions,
+        options: ControlOptions,
+        reporter: Reporter,
+    ) -> BoxFuture<'static, Result<Self, StartError>> {
+        Box::pin(Self::opened(cluster, options, reporter))
+    }
+
+    async fn opened(
         cluster: ClusterOptions,
         mut options: ControlOptions,
         reporter: Reporter,
@@ -229,10 +237,12 @@ impl ControlPlane {
     }
 
     /// Gives up the duties of the elected replica, ends every stream and listener, and waits until they are gone.
-    pub async fn stop(self) {
-        self.ending.send_replace(true);
-        let _ = self.candidate.await;
-        self.control.stop().await;
+    pub fn stop(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.ending.send_replace(true);
+            let _ = self.candidate.await;
+            self.control.stop().await;
+        })
     }
 }
 

@@ -1,6 +1,9 @@
 //! The mesh on Kubernetes: the cluster's objects as a source of the control plane, identities of its service accounts, the
 //! authority's key in a Secret, and the installation of the control plane. It decides nothing about traffic or policy: the
 //! control plane does, as it does for a folder.
+//!
+//! Functions for the program return boxed futures: the body of an `async fn` is compiled by the crate that awaits it, which would be the
+//! program, last and alone, with all that it uses of the Kubernetes client.
 
 pub mod bug_report;
 pub mod cni;

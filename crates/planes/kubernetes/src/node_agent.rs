@@ -23,6 +23,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use http::StatusCode;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -133,32 +134,34 @@ fn at(what: impl Into<String>) -> impl FnOnce(io::Error) -> NodeAgentError {
 ///
 /// # Errors
 /// It cannot start, or the plugin cannot be installed.
-pub async fn run(
+pub fn run(
     options: NodeAgentOptions,
-    stop: impl Future<Output = ()>,
-) -> Result<(), NodeAgentError> {
-    let client = connect(&options.address).await?;
-    let tool = Tool::find().map_err(|error| at("redirect rules")(io::Error::other(error)))?;
-    let (view, views) = watch::channel(NodeView::new(options.ambient.is_some()));
-    let mut agent = ActingAgent {
-        client: client.clone(),
-        installation: installation(&options),
-        tool,
-        views,
-        text: TextSettling::default(),
-        acts: false,
-        ready: Rc::default(),
-        enrolment: None,
-        options,
-    };
-    let pages = agent.pages()?;
-    tokio::select! {
-        () = view::follow(client, agent.options.node.clone(), &view) => {}
-        ended = agent.take_turns() => ended?,
-        () = pages => {}
-        () = stop => {}
-    }
-    agent.end().await
+    stop: LocalBoxFuture<'static, ()>,
+) -> LocalBoxFuture<'static, Result<(), NodeAgentError>> {
+    Box::pin(async move {
+        let client = connect(&options.address).await?;
+        let tool = Tool::find().map_err(|error| at("redirect rules")(io::Error::other(error)))?;
+        let (view, views) = watch::channel(NodeView::new(options.ambient.is_some()));
+        let mut agent = ActingAgent {
+            client: client.clone(),
+            installation: installation(&options),
+            tool,
+            views,
+            text: TextSettling::default(),
+            acts: false,
+            ready: Rc::default(),
+            enrolment: None,
+            options,
+        };
+        let pages = agent.pages()?;
+        tokio::select! {
+            () = view::follow(client, agent.options.node.clone(), &view) => {}
+            ended = agent.take_turns() => ended?,
+            () = pages => {}
+            () = stop => {}
+        }
+        agent.end().await
+    })
 }
 
 /// An agent, while it acts or waits for its turn.

@@ -197,26 +197,28 @@ impl PodPort {
     ///
     /// # Errors
     /// The container does not run, or the API server does not let this user forward ports.
-    pub async fn open(&self) -> Result<PodStream, ClusterError> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let pod = pods.get(&self.pod).await;
-        let pod = pod.map_err(|error| self.refused("get pods", &error))?;
-        self.check_running(&pod)?;
-        let forwarder = pods.portforward(&self.pod, &[self.port]).await;
-        let mut forwarder =
-            forwarder.map_err(|error| self.refused("get and create pods/portforward", &error))?;
-        let parts = (
-            forwarder.take_stream(self.port),
-            forwarder.take_error(self.port),
-        );
-        match parts {
-            (Some(stream), Some(failure)) => Ok(PodStream {
-                stream,
-                failure: failure.boxed(),
-                source: self.clone(),
-            }),
-            _ => Err(self.error("the port was not forwarded")),
-        }
+    pub fn open<'a>(&'a self) -> BoxFuture<'a, Result<PodStream, ClusterError>> {
+        Box::pin(async move {
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+            let pod = pods.get(&self.pod).await;
+            let pod = pod.map_err(|error| self.refused("get pods", &error))?;
+            self.check_running(&pod)?;
+            let forwarder = pods.portforward(&self.pod, &[self.port]).await;
+            let mut forwarder = forwarder
+                .map_err(|error| self.refused("get and create pods/portforward", &error))?;
+            let parts = (
+                forwarder.take_stream(self.port),
+                forwarder.take_error(self.port),
+            );
+            match parts {
+                (Some(stream), Some(failure)) => Ok(PodStream {
+                    stream,
+                    failure: failure.boxed(),
+                    source: self.clone(),
+                }),
+                _ => Err(self.error("the port was not forwarded")),
+            }
+        })
     }
 
     fn error(&self, reason: impl Into<String>) -> ClusterError {
@@ -300,25 +302,26 @@ fn has_container(pod: &Pod, name: &str) -> bool {
 ///
 /// # Errors
 /// There is none, or there are several revisions and none is named.
-pub async fn control_planes(
-    client: &Client,
-    namespace: &str,
-    revision: Option<&str>,
-) -> Result<Vec<PodPort>, ClusterError> {
-    let mut selector = "app=istiod,app.kubernetes.io/part-of=voile".to_owned();
-    if let Some(revision) = revision {
-        selector += &format!(",{REVISION}={revision}");
-    }
-    let found = list(client, namespace, ListParams::default().labels(&selector)).await?;
-    let revision_of = |pod: &Pod| pod.labels().get(REVISION).cloned();
-    let mut revisions: Vec<String> = found.iter().filter_map(revision_of).collect();
-    revisions.sort();
-    revisions.dedup();
-    let failed = |reason: String| ClusterError::Object {
-        object: format!("control plane in the namespace {namespace}"),
-        reason,
-    };
-    match &*revisions {
+pub fn control_planes<'a>(
+    client: &'a Client,
+    namespace: &'a str,
+    revision: Option<&'a str>,
+) -> BoxFuture<'a, Result<Vec<PodPort>, ClusterError>> {
+    Box::pin(async move {
+        let mut selector = "app=istiod,app.kubernetes.io/part-of=voile".to_owned();
+        if let Some(revision) = revision {
+            selector += &format!(",{REVISION}={revision}");
+        }
+        let found = list(client, namespace, ListParams::default().labels(&selector)).await?;
+        let revision_of = |pod: &Pod| pod.labels().get(REVISION).cloned();
+        let mut revisions: Vec<String> = found.iter().filter_map(revision_of).collect();
+        revisions.sort();
+        revisions.dedup();
+        let failed = |reason: String| ClusterError::Object {
+            object: format!("control plane in the namespace {namespace}"),
+            reason,
+        };
+        match &*revisions {
         [] => Err(failed(
             "there is no pod of it; cure: voile install, or name its place: --istio-namespace, --revision".to_owned(),
         )),
@@ -337,6 +340,7 @@ pub async fn control_planes(
             several.join(", ")
         ))),
     }
+    })
 }
 
 /// The administration page of the proxy of a pod. Of several pods, the first that runs. `namespace` is that of a name without
@@ -344,22 +348,24 @@ pub async fn control_planes(
 ///
 /// # Errors
 /// There is no such object, or it has no pods.
-pub async fn proxy(
-    client: &Client,
-    reference: &PodReference,
-    namespace: &str,
-) -> Result<PodPort, ClusterError> {
-    let namespace = reference.namespace.as_deref().unwrap_or(namespace);
-    let pod = match reference.owner {
-        None | Some(PodOwner::Pod) => reference.name.clone(),
-        Some(owner) => pod_of(client, owner, namespace, &reference.name).await?,
-    };
-    Ok(PodPort {
-        client: client.clone(),
-        namespace: namespace.to_owned(),
-        pod,
-        container: PROXY_CONTAINER,
-        port: ADMIN_PORT,
+pub fn proxy<'a>(
+    client: &'a Client,
+    reference: &'a PodReference,
+    namespace: &'a str,
+) -> BoxFuture<'a, Result<PodPort, ClusterError>> {
+    Box::pin(async move {
+        let namespace = reference.namespace.as_deref().unwrap_or(namespace);
+        let pod = match reference.owner {
+            None | Some(PodOwner::Pod) => reference.name.clone(),
+            Some(owner) => pod_of(client, owner, namespace, &reference.name).await?,
+        };
+        Ok(PodPort {
+            client: client.clone(),
+            namespace: namespace.to_owned(),
+            pod,
+            container: PROXY_CONTAINER,
+            port: ADMIN_PORT,
+        })
     })
 }
 
@@ -367,31 +373,33 @@ pub async fn proxy(
 ///
 /// # Errors
 /// The API server does not let this user list pods of all namespaces.
-pub async fn proxies(client: &Client) -> Result<Vec<PodPort>, ClusterError> {
-    let pods: Api<Pod> = Api::all(client.clone());
-    let running = ListParams::default().fields("status.phase=Running");
-    let listed = pods.list(&running).await;
-    let listed = listed
-        .map_err(|error| ClusterError::api("list pods of all namespaces".to_owned(), &error))?;
-    let container = |pod: &Pod| {
-        let is_node_proxy = pod.labels().get(PART_OF).is_some_and(|of| of == "voile")
-            && has_container(pod, NODE_PROXY_CONTAINER);
-        if has_container(pod, PROXY_CONTAINER) {
-            Some(PROXY_CONTAINER)
-        } else {
-            is_node_proxy.then_some(NODE_PROXY_CONTAINER)
-        }
-    };
-    let proxies = listed.items.iter().filter_map(|pod| {
-        Some(PodPort {
-            client: client.clone(),
-            namespace: pod.namespace()?,
-            pod: pod.name_any(),
-            container: container(pod)?,
-            port: ADMIN_PORT,
-        })
-    });
-    Ok(proxies.collect())
+pub fn proxies<'a>(client: &'a Client) -> BoxFuture<'a, Result<Vec<PodPort>, ClusterError>> {
+    Box::pin(async move {
+        let pods: Api<Pod> = Api::all(client.clone());
+        let running = ListParams::default().fields("status.phase=Running");
+        let listed = pods.list(&running).await;
+        let listed = listed
+            .map_err(|error| ClusterError::api("list pods of all namespaces".to_owned(), &error))?;
+        let container = |pod: &Pod| {
+            let is_node_proxy = pod.labels().get(PART_OF).is_some_and(|of| of == "voile")
+                && has_container(pod, NODE_PROXY_CONTAINER);
+            if has_container(pod, PROXY_CONTAINER) {
+                Some(PROXY_CONTAINER)
+            } else {
+                is_node_proxy.then_some(NODE_PROXY_CONTAINER)
+            }
+        };
+        let proxies = listed.items.iter().filter_map(|pod| {
+            Some(PodPort {
+                client: client.clone(),
+                namespace: pod.namespace()?,
+                pod: pod.name_any(),
+                container: container(pod)?,
+                port: ADMIN_PORT,
+            })
+        });
+        Ok(proxies.collect())
+    })
 }
 
 async fn pod_of(

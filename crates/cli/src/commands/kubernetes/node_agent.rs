@@ -130,12 +130,12 @@ async fn serve(args: NodeAgentArgs) -> Result<(), String> {
         installed(SignalKind::terminate())?,
         installed(SignalKind::interrupt())?,
     );
-    let stop = async move {
+    let stop = Box::pin(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-    };
+    });
     let ended = node_agent::run(args.options(), stop).await;
     ended.map_err(|error| error.to_string())
 }

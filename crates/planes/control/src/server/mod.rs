@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::BoxFuture;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -134,9 +135,14 @@ impl Control {
     /// # Errors
     /// A folder cannot be read, the state cannot be used, or an address is taken. Broken resources are no error: they
     /// are reported and left out.
-    pub async fn start(options: ControlOptions, reporter: Reporter) -> Result<Self, ControlError> {
-        let source = FolderWatch::new(&options.config)?;
-        Self::start_with(options, source, Credentials::OfState, reporter).await
+    pub fn start(
+        options: ControlOptions,
+        reporter: Reporter,
+    ) -> BoxFuture<'static, Result<Self, ControlError>> {
+        Box::pin(async move {
+            let source = FolderWatch::new(&options.config)?;
+            Self::start_with(options, source, Credentials::OfState, reporter).await
+        })
     }
 
     /// As [`Self::start`], with another source of resources than folders, and other credentials than those of the state directory.
@@ -231,18 +237,20 @@ impl Control {
     }
 
     /// Ends every stream and listener, and waits until they are gone.
-    pub async fn stop(mut self) {
-        self.ending.send_replace(true);
-        let all = async {
-            while self.tasks.join_next().await.is_some() {}
-            self.discovery.ended().await;
-        };
-        if tokio::time::timeout(SHUTDOWN_GRACE, all).await.is_err() {
-            tracing::warn!("open calls did not end within {SHUTDOWN_GRACE:?} and are closed");
-        }
-        self.discovery.stop();
-        self.groups.stop();
-        self.monitoring.stop();
+    pub fn stop(mut self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.ending.send_replace(true);
+            let all = async {
+                while self.tasks.join_next().await.is_some() {}
+                self.discovery.ended().await;
+            };
+            if tokio::time::timeout(SHUTDOWN_GRACE, all).await.is_err() {
+                tracing::warn!("open calls did not end within {SHUTDOWN_GRACE:?} and are closed");
+            }
+            self.discovery.stop();
+            self.groups.stop();
+            self.monitoring.stop();
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::future::{BoxFuture, LocalBoxFuture};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -27,21 +28,23 @@ pub enum ApplyMode {
 ///
 /// # Errors
 /// The API server refuses or does not answer.
-pub async fn cluster_facts(client: &Client) -> Result<ClusterFacts, InstallError> {
-    let what = "the list of customresourcedefinitions";
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let definitions = definitions.list_metadata(&ListParams::default()).await;
-    let definitions = definitions.map_err(|error| ClusterError::api(what, &error))?;
-    let object = |one: PartialObjectMeta<CustomResourceDefinition>| {
-        let (name, labels) = (one.name_any(), one.labels());
-        json!({
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": DEFINITION,
-            "metadata": {"name": name, "labels": labels},
-        })
-    };
-    let objects = definitions.into_iter().map(object).collect();
-    Ok(ClusterFacts { objects })
+pub fn cluster_facts(client: &Client) -> BoxFuture<'_, Result<ClusterFacts, InstallError>> {
+    Box::pin(async move {
+        let what = "the list of customresourcedefinitions";
+        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let definitions = definitions.list_metadata(&ListParams::default()).await;
+        let definitions = definitions.map_err(|error| ClusterError::api(what, &error))?;
+        let object = |one: PartialObjectMeta<CustomResourceDefinition>| {
+            let (name, labels) = (one.name_any(), one.labels());
+            json!({
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": DEFINITION,
+                "metadata": {"name": name, "labels": labels},
+            })
+        };
+        let objects = definitions.into_iter().map(object).collect();
+        Ok(ClusterFacts { objects })
+    })
 }
 
 /// Applies the manifests in their order by server-side apply, and then removes what an earlier installation of the release
@@ -49,48 +52,50 @@ pub async fn cluster_facts(client: &Client) -> Result<ClusterFacts, InstallError
 ///
 /// # Errors
 /// An object belongs to others, or the API server refuses or does not answer.
-pub async fn apply(
-    client: &Client,
-    release: &Release,
-    manifests: &[Manifest],
+pub fn apply<'a>(
+    client: &'a Client,
+    release: &'a Release,
+    manifests: &'a [Manifest],
     mode: ApplyMode,
-    progress: Progress<'_>,
-) -> Result<(), InstallError> {
-    let before = versions_before(client, release, manifests).await?;
-    create_namespace(client, release, mode, progress).await?;
-    let parameters = PatchParams {
-        dry_run: mode == ApplyMode::DryRun,
-        field_manager: Some(MANAGER.to_owned()),
-        // The release owns these objects; fields of others, such as caBundle, are not in the manifests.
-        force: true,
-        ..PatchParams::default()
-    };
-    for (manifest, before) in manifests.iter().zip(before) {
-        let (kind, name) = identify(manifest)?;
-        let api = objects(client, kind, &release.namespace);
-        let stored = api
-            .patch(name, &parameters, &Patch::Apply(&manifest.object))
-            .await;
-        let what = format!("{}/{name}", kind.name());
-        let stored = stored.map_err(|error| ClusterError::api(&what, &error))?;
-        let change = match before {
-            None => "created",
-            Some(version) if Some(&version) == stored.metadata.resource_version.as_ref() => {
-                "unchanged"
-            }
-            Some(_) => "changed",
+    progress: Progress<'a>,
+) -> LocalBoxFuture<'a, Result<(), InstallError>> {
+    Box::pin(async move {
+        let before = versions_before(client, release, manifests).await?;
+        create_namespace(client, release, mode, progress).await?;
+        let parameters = PatchParams {
+            dry_run: mode == ApplyMode::DryRun,
+            field_manager: Some(MANAGER.to_owned()),
+            // The release owns these objects; fields of others, such as caBundle, are not in the manifests.
+            force: true,
+            ..PatchParams::default()
         };
-        let change = if mode == ApplyMode::DryRun {
-            "accepted"
-        } else {
-            change
-        };
-        progress(&format!("{what} {change}"));
-    }
-    match mode {
-        ApplyMode::DryRun => Ok(()),
-        ApplyMode::Store => prune(client, release, manifests, progress).await,
-    }
+        for (manifest, before) in manifests.iter().zip(before) {
+            let (kind, name) = identify(manifest)?;
+            let api = objects(client, kind, &release.namespace);
+            let stored = api
+                .patch(name, &parameters, &Patch::Apply(&manifest.object))
+                .await;
+            let what = format!("{}/{name}", kind.name());
+            let stored = stored.map_err(|error| ClusterError::api(&what, &error))?;
+            let change = match before {
+                None => "created",
+                Some(version) if Some(&version) == stored.metadata.resource_version.as_ref() => {
+                    "unchanged"
+                }
+                Some(_) => "changed",
+            };
+            let change = if mode == ApplyMode::DryRun {
+                "accepted"
+            } else {
+                change
+            };
+            progress(&format!("{what} {change}"));
+        }
+        match mode {
+            ApplyMode::DryRun => Ok(()),
+            ApplyMode::Store => prune(client, release, manifests, progress).await,
+        }
+    })
 }
 
 fn identify(manifest: &Manifest) -> Result<(&'static kinds::InstalledKind, &str), InstallError> {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::future::{BoxFuture, LocalBoxFuture};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ListParams};
@@ -57,112 +58,120 @@ pub struct TagChange<'a> {
 ///
 /// # Errors
 /// The API server refuses or does not answer.
-pub async fn list_tags(client: &Client) -> Result<Vec<RevisionTag>, InstallError> {
-    let all: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    let tagged = all.list(&ListParams::default().labels(TAG)).await;
-    let tagged = tagged
-        .map_err(|error| ClusterError::api("the list of mutatingwebhookconfigurations", &error))?;
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    let namespaces = namespaces.list_metadata(&ListParams::default()).await;
-    let namespaces =
-        namespaces.map_err(|error| ClusterError::api("the list of namespaces", &error))?;
-    let tag = |one: &MutatingWebhookConfiguration| {
-        let label = |name: &str| one.labels().get(name).cloned().unwrap_or_default();
-        let name = label(TAG);
-        let uses = |labels: &BTreeMap<String, String>| match labels.get("istio-injection") {
-            Some(word) => name == DEFAULT_REVISION && word == "enabled",
-            None => labels.get(REVISION) == Some(&name),
+pub fn list_tags<'a>(client: &'a Client) -> BoxFuture<'a, Result<Vec<RevisionTag>, InstallError>> {
+    Box::pin(async move {
+        let all: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+        let tagged = all.list(&ListParams::default().labels(TAG)).await;
+        let tagged = tagged.map_err(|error| {
+            ClusterError::api("the list of mutatingwebhookconfigurations", &error)
+        })?;
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let namespaces = namespaces.list_metadata(&ListParams::default()).await;
+        let namespaces =
+            namespaces.map_err(|error| ClusterError::api("the list of namespaces", &error))?;
+        let tag = |one: &MutatingWebhookConfiguration| {
+            let label = |name: &str| one.labels().get(name).cloned().unwrap_or_default();
+            let name = label(TAG);
+            let uses = |labels: &BTreeMap<String, String>| match labels.get("istio-injection") {
+                Some(word) => name == DEFAULT_REVISION && word == "enabled",
+                None => labels.get(REVISION) == Some(&name),
+            };
+            let using = namespaces.iter().filter(|one| uses(one.labels()));
+            let mut hooks = one.webhooks.iter().flatten();
+            let service = hooks.find_map(|hook| hook.client_config.service.as_ref());
+            RevisionTag {
+                namespaces: using.map(ResourceExt::name_any).collect(),
+                control_plane: service.map_or_else(String::new, |one| one.namespace.clone()),
+                revision: label(REVISION),
+                release: label(INSTANCE),
+                name,
+            }
         };
-        let using = namespaces.iter().filter(|one| uses(one.labels()));
-        let mut hooks = one.webhooks.iter().flatten();
-        let service = hooks.find_map(|hook| hook.client_config.service.as_ref());
-        RevisionTag {
-            namespaces: using.map(ResourceExt::name_any).collect(),
-            control_plane: service.map_or_else(String::new, |one| one.namespace.clone()),
-            revision: label(REVISION),
-            release: label(INSTANCE),
-            name,
-        }
-    };
-    Ok(tagged.iter().map(tag).collect())
+        Ok(tagged.iter().map(tag).collect())
+    })
 }
 
 /// Sets a tag. Namespaces that use it get sidecars of the revision from then on; running pods keep theirs.
 ///
 /// # Errors
 /// There is no such revision, the tag stands for another one, or the API server refuses or does not answer.
-pub async fn set_tag(
-    client: &Client,
-    change: TagChange<'_>,
-    progress: Progress<'_>,
-) -> Result<(), InstallError> {
-    let TagChange { revision, tag, .. } = change;
-    let release = release(change)?;
-    let manifests = release.render(&ClusterFacts::default())?;
-    let find = |kind: &str| {
-        let mut all = manifests.iter();
-        let found = all.find(|one| one.field("/kind") == kind && is_tag(&one.object));
-        let reason = format!("the chart has no {kind} of the tag {tag}");
-        found.ok_or(InstallError::Values(reason))
-    };
-    let (webhooks, validators) = (find(WEBHOOKS[0])?, find(WEBHOOKS[1])?);
-    let all: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    no_revision_is_called(&all, tag).await?;
-    let bundle = bundle(client, change).await?;
-    may_change(&all, webhooks.field("/metadata/name"), change).await?;
-    let [webhooks, validators] = [webhooks, validators].map(|one| {
-        let mut webhooks = one.object.clone();
-        webhooks["metadata"]["labels"][INSTANCE] = tag_release(tag).into();
-        for hook in webhooks["webhooks"].as_array_mut().into_iter().flatten() {
-            // Without it no pod could be created until the control plane has seen the webhooks.
-            hook["clientConfig"]["caBundle"] = bundle.clone();
-        }
-        webhooks
-    });
-    let [role, binding] = permission(&webhooks, tag);
-    let manifests = [role, binding, webhooks, validators].map(|object| Manifest {
-        source: String::new(),
-        text: String::new(),
-        object,
-    });
-    let release = release.named(tag_release(tag));
-    apply(client, &release, &manifests, ApplyMode::Store, progress).await?;
-    progress(&format!(
-        "the tag {tag} stands for the revision {revision}; pods that run keep their sidecars: kubectl rollout restart deployment -n NAMESPACE"
-    ));
-    Ok(())
+pub fn set_tag<'a>(
+    client: &'a Client,
+    change: TagChange<'a>,
+    progress: Progress<'a>,
+) -> LocalBoxFuture<'a, Result<(), InstallError>> {
+    Box::pin(async move {
+        let TagChange { revision, tag, .. } = change;
+        let release = release(change)?;
+        let manifests = release.render(&ClusterFacts::default())?;
+        let find = |kind: &str| {
+            let mut all = manifests.iter();
+            let found = all.find(|one| one.field("/kind") == kind && is_tag(&one.object));
+            let reason = format!("the chart has no {kind} of the tag {tag}");
+            found.ok_or(InstallError::Values(reason))
+        };
+        let (webhooks, validators) = (find(WEBHOOKS[0])?, find(WEBHOOKS[1])?);
+        let all: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+        no_revision_is_called(&all, tag).await?;
+        let bundle = bundle(client, change).await?;
+        may_change(&all, webhooks.field("/metadata/name"), change).await?;
+        let [webhooks, validators] = [webhooks, validators].map(|one| {
+            let mut webhooks = one.object.clone();
+            webhooks["metadata"]["labels"][INSTANCE] = tag_release(tag).into();
+            for hook in webhooks["webhooks"].as_array_mut().into_iter().flatten() {
+                // Without it no pod could be created until the control plane has seen the webhooks.
+                hook["clientConfig"]["caBundle"] = bundle.clone();
+            }
+            webhooks
+        });
+        let [role, binding] = permission(&webhooks, tag);
+        let manifests = [role, binding, webhooks, validators].map(|object| Manifest {
+            source: String::new(),
+            text: String::new(),
+            object,
+        });
+        let release = release.named(tag_release(tag));
+        apply(client, &release, &manifests, ApplyMode::Store, progress).await?;
+        progress(&format!(
+            "the tag {tag} stands for the revision {revision}; pods that run keep their sidecars: kubectl rollout restart deployment -n NAMESPACE"
+        ));
+        Ok(())
+    })
 }
 
 /// Removes a tag that `set_tag` made. A person confirms it if namespaces use the tag.
 ///
 /// # Errors
 /// There is no such tag, it belongs to others, or the API server refuses or does not answer.
-pub async fn remove_tag(
-    client: &Client,
-    tag: &str,
-    confirm: &dyn Fn(&str) -> bool,
-    progress: Progress<'_>,
-) -> Result<(), InstallError> {
-    let mut tags = list_tags(client).await?.into_iter();
-    let Some(found) = tags.find(|one| one.name == tag) else {
-        return Err(InstallError::Values(format!(
-            "there is no tag {tag}; `voile tag list` lists them"
-        )));
-    };
-    if found.release != tag_release(tag) {
-        return Err(InstallError::Foreign(format!(
-            "the tag {tag} belongs to the release {}\ncure: change the value revisionTags of that release, or remove it by the program that set it",
-            found.release
-        )));
-    }
-    let used = found.namespaces.join(", ");
-    let question =
-        format!("Namespaces use the tag {tag}: {used}. New pods there get no sidecar. Remove it?");
-    if !used.is_empty() && !confirm(&question) {
-        return Err(InstallError::Foreign(format!("the tag {tag} stays")));
-    }
-    remove_objects(client, &found.control_plane, &found.release, progress).await?;
-    Ok(())
+pub fn remove_tag<'a>(
+    client: &'a Client,
+    tag: &'a str,
+    confirm: &'a dyn Fn(&str) -> bool,
+    progress: Progress<'a>,
+) -> LocalBoxFuture<'a, Result<(), InstallError>> {
+    Box::pin(async move {
+        let mut tags = list_tags(client).await?.into_iter();
+        let Some(found) = tags.find(|one| one.name == tag) else {
+            return Err(InstallError::Values(format!(
+                "there is no tag {tag}; `voile tag list` lists them"
+            )));
+        };
+        if found.release != tag_release(tag) {
+            return Err(InstallError::Foreign(format!(
+                "the tag {tag} belongs to the release {}\ncure: change the value revisionTags of that release, or remove it by the program that set it",
+                found.release
+            )));
+        }
+        let used = found.namespaces.join(", ");
+        let question = format!(
+            "Namespaces use the tag {tag}: {used}. New pods there get no sidecar. Remove it?"
+        );
+        if !used.is_empty() && !confirm(&question) {
+            return Err(InstallError::Foreign(format!("the tag {tag} stays")));
+        }
+        remove_objects(client, &found.control_plane, &found.release, progress).await?;
+        Ok(())
+    })
 }
 
 /// Removes the tags that stand for a revision which goes: their webhooks would refuse every pod.

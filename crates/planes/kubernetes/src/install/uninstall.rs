@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -70,21 +71,23 @@ pub struct Removal<'a> {
 ///
 /// # Errors
 /// There is none, it belongs to others, or the API server refuses or does not answer.
-pub async fn uninstall(
-    client: &Client,
-    removal: Removal<'_>,
-    progress: Progress<'_>,
-) -> Result<(), InstallError> {
-    remove_tags_of(client, removal.namespace, removal.revision, progress).await?;
-    let release = release_name(removal.revision);
-    let removed = remove_objects(client, removal.namespace, &release, progress).await?;
-    if removed == 0 && !has_definitions(client, &release).await? {
-        return Err(nothing(client, removal).await?);
-    }
-    pods_end(client, removal, progress).await?;
-    remove_written(client, removal, progress).await?;
-    remove_definitions(client, removal, &release, progress).await?;
-    remove_namespace(client, removal.namespace, progress).await
+pub fn uninstall<'a>(
+    client: &'a Client,
+    removal: Removal<'a>,
+    progress: Progress<'a>,
+) -> LocalBoxFuture<'a, Result<(), InstallError>> {
+    Box::pin(async move {
+        remove_tags_of(client, removal.namespace, removal.revision, progress).await?;
+        let release = release_name(removal.revision);
+        let removed = remove_objects(client, removal.namespace, &release, progress).await?;
+        if removed == 0 && !has_definitions(client, &release).await? {
+            return Err(nothing(client, removal).await?);
+        }
+        pods_end(client, removal, progress).await?;
+        remove_written(client, removal, progress).await?;
+        remove_definitions(client, removal, &release, progress).await?;
+        remove_namespace(client, removal.namespace, progress).await
+    })
 }
 
 /// Removes the objects of the release but for definitions.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, LocalBoxFuture};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, ListParams, Patch, PatchParams};
@@ -56,43 +57,45 @@ impl Upgrade {
     /// # Errors
     /// There is no such revision or several, it belongs to others, its values are not known or cannot be used, or the API server
     /// refuses or does not answer.
-    pub async fn plan(
-        client: &Client,
-        namespace: &str,
-        (from, to): (Option<&str>, Option<&str>),
-        files: &[(String, String)],
-        assignments: &Assignments,
-    ) -> Result<Self, InstallError> {
-        let from = old_revision(client, namespace, from, to).await?;
-        let to = to.unwrap_or(&from);
-        let mut values = Vec::new();
-        match recorded(client, namespace, to).await? {
-            // An upgrade that goes on keeps what it began with.
-            Some(own) => values.push(own),
-            None => {
-                let old = recorded(client, namespace, &from).await?;
-                values.push(old.ok_or_else(|| unknown_values(namespace, &from))?);
-                // The tags of the old revision are moved by themselves.
-                let none = "revisionTags: []".to_owned();
-                values.push(("tags".to_owned(), none));
+    pub fn plan<'a>(
+        client: &'a Client,
+        namespace: &'a str,
+        (from, to): (Option<&'a str>, Option<&'a str>),
+        files: &'a [(String, String)],
+        assignments: &'a Assignments,
+    ) -> BoxFuture<'a, Result<Self, InstallError>> {
+        Box::pin(async move {
+            let from = old_revision(client, namespace, from, to).await?;
+            let to = to.unwrap_or(&from);
+            let mut values = Vec::new();
+            match recorded(client, namespace, to).await? {
+                // An upgrade that goes on keeps what it began with.
+                Some(own) => values.push(own),
+                None => {
+                    let old = recorded(client, namespace, &from).await?;
+                    values.push(old.ok_or_else(|| unknown_values(namespace, &from))?);
+                    // The tags of the old revision are moved by themselves.
+                    let none = "revisionTags: []".to_owned();
+                    values.push(("tags".to_owned(), none));
+                }
             }
-        }
-        values.extend_from_slice(files);
-        let mut assignments = assignments.clone();
-        if to != DEFAULT_REVISION {
-            assignments.values.push(format!("revision={to}"));
-        }
-        let release = Release::new(namespace, &values, &assignments)?;
-        if to != from && release.has_node_agent() {
-            return Err(InstallError::Values(format!(
-                "a node has one node agent, so the revision {from} with ambient.enabled or pilot.cni.enabled is changed in its place\ncure: voile upgrade --from {from} without --revision"
-            )));
-        }
-        let image = release.image()?;
-        Ok(Self {
-            from,
-            release,
-            image,
+            values.extend_from_slice(files);
+            let mut assignments = assignments.clone();
+            if to != DEFAULT_REVISION {
+                assignments.values.push(format!("revision={to}"));
+            }
+            let release = Release::new(namespace, &values, &assignments)?;
+            if to != from && release.has_node_agent() {
+                return Err(InstallError::Values(format!(
+                    "a node has one node agent, so the revision {from} with ambient.enabled or pilot.cni.enabled is changed in its place\ncure: voile upgrade --from {from} without --revision"
+                )));
+            }
+            let image = release.image()?;
+            Ok(Self {
+                from,
+                release,
+                image,
+            })
         })
     }
 
@@ -112,41 +115,48 @@ impl Upgrade {
     ///
     /// # Errors
     /// The API server refuses or does not answer.
-    pub async fn take_definitions(&self, client: &Client) -> Result<(), InstallError> {
-        let Some(kind) = kinds::find(DEFINITION).filter(|_| !self.is_in_place()) else {
-            return Ok(());
-        };
-        let selector = release_selector(&release_name(&self.from));
-        let selector = ListParams::default().labels(&selector);
-        let api = objects(client, kind, "");
-        let listed = api.list_metadata(&selector).await;
-        let listed = listed.map_err(|error| ClusterError::api(kind.name(), &error))?;
-        for object in listed {
-            give(client, kind, &object.name_any(), self.release.name()).await?;
-        }
-        Ok(())
+    pub fn take_definitions<'a>(
+        &'a self,
+        client: &'a Client,
+    ) -> BoxFuture<'a, Result<(), InstallError>> {
+        Box::pin(async move {
+            let Some(kind) = kinds::find(DEFINITION).filter(|_| !self.is_in_place()) else {
+                return Ok(());
+            };
+            let selector = release_selector(&release_name(&self.from));
+            let selector = ListParams::default().labels(&selector);
+            let api = objects(client, kind, "");
+            let listed = api.list_metadata(&selector).await;
+            let listed = listed.map_err(|error| ClusterError::api(kind.name(), &error))?;
+            for object in listed {
+                give(client, kind, &object.name_any(), self.release.name()).await?;
+            }
+            Ok(())
+        })
     }
 
     /// Waits until the control plane has written its authority into its webhooks: pods can be created then.
     ///
     /// # Errors
     /// It has not within `limit`.
-    pub async fn until_serving(
-        &self,
-        client: &Client,
+    pub fn until_serving<'a>(
+        &'a self,
+        client: &'a Client,
         limit: Duration,
-    ) -> Result<(), InstallError> {
-        let deadline = Instant::now() + limit;
-        loop {
-            match tags::bundle(client, self.change("", false)).await {
-                Ok(_) => return Ok(()),
-                Err(error @ InstallError::Unavailable(_)) if Instant::now() >= deadline => {
-                    return Err(error);
+    ) -> BoxFuture<'a, Result<(), InstallError>> {
+        Box::pin(async move {
+            let deadline = Instant::now() + limit;
+            loop {
+                match tags::bundle(client, self.change("", false)).await {
+                    Ok(_) => return Ok(()),
+                    Err(error @ InstallError::Unavailable(_)) if Instant::now() >= deadline => {
+                        return Err(error);
+                    }
+                    Err(InstallError::Unavailable(_)) => tokio::time::sleep(INTERVAL).await,
+                    Err(error) => return Err(error),
                 }
-                Err(InstallError::Unavailable(_)) => tokio::time::sleep(INTERVAL).await,
-                Err(error) => return Err(error),
             }
-        }
+        })
     }
 
     fn change<'a>(&'a self, tag: &'a str, overwrite: bool) -> TagChange<'a> {
@@ -162,24 +172,26 @@ impl Upgrade {
     ///
     /// # Errors
     /// The API server refuses or does not answer.
-    pub async fn move_tags(
-        &self,
-        client: &Client,
-        progress: Progress<'_>,
-    ) -> Result<(), InstallError> {
-        for tag in self.tags(client).await? {
-            if tag.release == release_name(&self.from) {
-                // A tag of the values stays when the release goes.
-                for kind in tags::WEBHOOKS {
-                    if let Some(kind) = kinds::find(kind) {
-                        let name = tags::webhooks_of(&self.release.namespace, &tag.name);
-                        give(client, kind, &name, &tag_release(&tag.name)).await?;
+    pub fn move_tags<'a>(
+        &'a self,
+        client: &'a Client,
+        progress: Progress<'a>,
+    ) -> LocalBoxFuture<'a, Result<(), InstallError>> {
+        Box::pin(async move {
+            for tag in self.tags(client).await? {
+                if tag.release == release_name(&self.from) {
+                    // A tag of the values stays when the release goes.
+                    for kind in tags::WEBHOOKS {
+                        if let Some(kind) = kinds::find(kind) {
+                            let name = tags::webhooks_of(&self.release.namespace, &tag.name);
+                            give(client, kind, &name, &tag_release(&tag.name)).await?;
+                        }
                     }
                 }
+                set_tag(client, self.change(&tag.name, true), progress).await?;
             }
-            set_tag(client, self.change(&tag.name, true), progress).await?;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     async fn tags(&self, client: &Client) -> Result<Vec<RevisionTag>, InstallError> {
@@ -193,26 +205,32 @@ impl Upgrade {
     ///
     /// # Errors
     /// The API server refuses or does not answer.
-    pub async fn remaining(&self, client: &Client) -> Result<Remaining, InstallError> {
-        if self.is_in_place() {
-            return Ok(Remaining {
+    pub fn remaining<'a>(
+        &'a self,
+        client: &'a Client,
+    ) -> BoxFuture<'a, Result<Remaining, InstallError>> {
+        Box::pin(async move {
+            if self.is_in_place() {
+                return Ok(Remaining {
+                    workloads: with_proxies_of(client, &self.from).await?,
+                    ..Remaining::default()
+                });
+            }
+            let tags = self.tags(client).await?;
+            let all: Api<Namespace> = Api::all(client.clone());
+            let all = all.list_metadata(&ListParams::default()).await;
+            let all = all.map_err(|error| ClusterError::api("the list of namespaces", &error))?;
+            let names_old = |labels: &BTreeMap<String, String>| match labels.get("istio-injection")
+            {
+                Some(word) => self.from == DEFAULT_REVISION && word == "enabled",
+                None => labels.get(REVISION) == Some(&self.from),
+            };
+            let namespaces = all.iter().filter(|one| names_old(one.labels()));
+            Ok(Remaining {
+                tags: tags.into_iter().map(|one| one.name).collect(),
+                namespaces: namespaces.map(ResourceExt::name_any).collect(),
                 workloads: with_proxies_of(client, &self.from).await?,
-                ..Remaining::default()
-            });
-        }
-        let tags = self.tags(client).await?;
-        let all: Api<Namespace> = Api::all(client.clone());
-        let all = all.list_metadata(&ListParams::default()).await;
-        let all = all.map_err(|error| ClusterError::api("the list of namespaces", &error))?;
-        let names_old = |labels: &BTreeMap<String, String>| match labels.get("istio-injection") {
-            Some(word) => self.from == DEFAULT_REVISION && word == "enabled",
-            None => labels.get(REVISION) == Some(&self.from),
-        };
-        let namespaces = all.iter().filter(|one| names_old(one.labels()));
-        Ok(Remaining {
-            tags: tags.into_iter().map(|one| one.name).collect(),
-            namespaces: namespaces.map(ResourceExt::name_any).collect(),
-            workloads: with_proxies_of(client, &self.from).await?,
+            })
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
@@ -20,35 +21,37 @@ const INTERVAL: Duration = Duration::from_millis(300);
 ///
 /// # Errors
 /// They are not available within `limit`: the error has the reason and the cure.
-pub async fn wait(
-    client: &Client,
-    release: &Release,
+pub fn wait<'a>(
+    client: &'a Client,
+    release: &'a Release,
     limit: Duration,
-    progress: Progress<'_>,
-) -> Result<(), InstallError> {
-    let deadline = Instant::now() + limit;
-    let (namespace, revision) = (&*release.namespace, release.revision());
-    let name = deployment_name(revision);
-    let what = format!("deployments.apps/{name}");
-    let look = || rollout(client, namespace, "Deployment", &name);
-    if let Err(last) = until_done(&what, look, deadline, progress).await? {
-        let cause = explain(client, namespace, revision).await?;
-        return Err(InstallError::Unavailable(format!(
-            "{what} is not available after {limit:?}: {last}\n{cause}"
-        )));
-    }
-    if !release.has_node_agent() {
-        return Ok(());
-    }
-    let name = node_agent_name(revision);
-    let what = format!("daemonsets.apps/{name}");
-    let look = || rollout(client, namespace, "DaemonSet", &name);
-    if let Err(last) = until_done(&what, look, deadline, progress).await? {
-        return Err(InstallError::Unavailable(format!(
-            "{what} is not available after {limit:?}: {last}\ncure: kubectl -n {namespace} describe pods -l app=voile-node"
-        )));
-    }
-    Ok(())
+    progress: Progress<'a>,
+) -> LocalBoxFuture<'a, Result<(), InstallError>> {
+    Box::pin(async move {
+        let deadline = Instant::now() + limit;
+        let (namespace, revision) = (&*release.namespace, release.revision());
+        let name = deployment_name(revision);
+        let what = format!("deployments.apps/{name}");
+        let look = || rollout(client, namespace, "Deployment", &name);
+        if let Err(last) = until_done(&what, look, deadline, progress).await? {
+            let cause = explain(client, namespace, revision).await?;
+            return Err(InstallError::Unavailable(format!(
+                "{what} is not available after {limit:?}: {last}\n{cause}"
+            )));
+        }
+        if !release.has_node_agent() {
+            return Ok(());
+        }
+        let name = node_agent_name(revision);
+        let what = format!("daemonsets.apps/{name}");
+        let look = || rollout(client, namespace, "DaemonSet", &name);
+        if let Err(last) = until_done(&what, look, deadline, progress).await? {
+            return Err(InstallError::Unavailable(format!(
+                "{what} is not available after {limit:?}: {last}\ncure: kubectl -n {namespace} describe pods -l app=voile-node"
+            )));
+        }
+        Ok(())
+    })
 }
 
 /// Looks until a rollout is done. Gives its last state if it is not until `deadline`.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -115,30 +116,33 @@ fn controller(metadata: &ObjectMeta) -> Option<(String, String)> {
 ///
 /// # Errors
 /// They are not available within `limit`, or the API server refuses or does not answer.
-pub async fn restart(
-    client: &Client,
-    workload: &Workload,
+pub fn restart<'a>(
+    client: &'a Client,
+    workload: &'a Workload,
     limit: Duration,
-    progress: Progress<'_>,
-) -> Result<(), InstallError> {
-    let Workload {
-        namespace,
-        kind,
-        name,
-    } = workload;
-    let what = workload.to_string();
-    let now = format!("{:.0}", Timestamp::now());
-    let patch = json!({"spec": {"template": {"metadata": {"annotations": {RESTARTED_AT: now}}}}});
-    let api = workloads(client, namespace, kind);
-    let patched = api
-        .patch(name, &PatchParams::default(), &Patch::Merge(patch))
-        .await;
-    patched.map_err(|error| ClusterError::api(&what, &error))?;
-    let look = || rollout(client, namespace, kind, name);
-    let done = until_done(&what, look, Instant::now() + limit, progress).await?;
-    done.map_err(|last| {
+    progress: Progress<'a>,
+) -> LocalBoxFuture<'a, Result<(), InstallError>> {
+    Box::pin(async move {
+        let Workload {
+            namespace,
+            kind,
+            name,
+        } = workload;
+        let what = workload.to_string();
+        let now = format!("{:.0}", Timestamp::now());
+        let patch =
+            json!({"spec": {"template": {"metadata": {"annotations": {RESTARTED_AT: now}}}}});
+        let api = workloads(client, namespace, kind);
+        let patched = api
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
+        patched.map_err(|error| ClusterError::api(&what, &error))?;
+        let look = || rollout(client, namespace, kind, name);
+        let done = until_done(&what, look, Instant::now() + limit, progress).await?;
+        done.map_err(|last| {
         InstallError::Unavailable(format!(
             "{what} is not available after {limit:?}: {last}\ncure: kubectl describe {what}; the way back is the old revision: its control plane runs"
         ))
+    })
     })
 }

@@ -7,6 +7,7 @@ mod webhooks;
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use kube::Client;
 use serde_json::{Value, json};
 
@@ -78,41 +79,43 @@ pub struct Checks {
 impl Checks {
     /// Checks a cluster before an installation, and the control plane if there is one. A question that the API server refuses
     /// is a result, too.
-    pub async fn run(client: &Client, release: &Release, before: bool) -> Self {
-        let mut checks = Self::default();
-        let all = &mut checks;
-        if !before::api_server(client, all).await {
-            return checks;
-        }
-        // A person who may not ask for it sees the refusals of the other checks.
-        let installed = !before
-            && after::is_installed(client, release)
-                .await
-                .unwrap_or_default();
-        let done = bounded(before::namespace(client, release, all)).await;
-        all.refused("namespace", done);
-        if !installed {
-            let done = bounded(before::permissions(client, release, all)).await;
-            all.refused("permissions", done);
-        }
-        let done = bounded(before::definitions(client, all)).await;
-        all.refused("kinds of Istio and Voile", done);
-        let done = bounded(before::names(client, release, installed, all)).await;
-        all.refused("names", done);
-        let done = bounded(webhooks::overlaps(client, release, all)).await;
-        all.refused("webhooks", done);
-        let done = bounded(before::mesh_namespaces(client, release, all)).await;
-        all.refused("pod security of the mesh", done);
-        if installed {
-            after::run(client, release, all).await;
-        } else if !before {
-            all.warning(
-                "control plane",
-                format!("none is installed in the namespace {}", release.namespace),
-                "voile install",
-            );
-        }
-        checks
+    pub fn run<'a>(client: &'a Client, release: &'a Release, before: bool) -> BoxFuture<'a, Self> {
+        Box::pin(async move {
+            let mut checks = Self::default();
+            let all = &mut checks;
+            if !before::api_server(client, all).await {
+                return checks;
+            }
+            // A person who may not ask for it sees the refusals of the other checks.
+            let installed = !before
+                && after::is_installed(client, release)
+                    .await
+                    .unwrap_or_default();
+            let done = bounded(before::namespace(client, release, all)).await;
+            all.refused("namespace", done);
+            if !installed {
+                let done = bounded(before::permissions(client, release, all)).await;
+                all.refused("permissions", done);
+            }
+            let done = bounded(before::definitions(client, all)).await;
+            all.refused("kinds of Istio and Voile", done);
+            let done = bounded(before::names(client, release, installed, all)).await;
+            all.refused("names", done);
+            let done = bounded(webhooks::overlaps(client, release, all)).await;
+            all.refused("webhooks", done);
+            let done = bounded(before::mesh_namespaces(client, release, all)).await;
+            all.refused("pod security of the mesh", done);
+            if installed {
+                after::run(client, release, all).await;
+            } else if !before {
+                all.warning(
+                    "control plane",
+                    format!("none is installed in the namespace {}", release.namespace),
+                    "voile install",
+                );
+            }
+            checks
+        })
     }
 
     /// Adds the error of a check that could not ask.
