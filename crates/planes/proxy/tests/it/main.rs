@@ -6,4 +6,4 @@
 )]
 
 mod http;
-mod http2;
+mod pairs;

@@ -327,22 +327,6 @@ fn a_client_that_dawdles_over_its_head_gets_408() {
 }
 
 #[test]
-fn a_client_that_dawdles_over_its_body_gets_408() {
-    play(|| async {
-        let timeouts = HttpTimeouts {
-            stream_idle: Duration::from_millis(50),
-            ..HttpTimeouts::default()
-        };
-        let stage = Stage::with(vec![vec![Step::Head, Step::Eof]], timeouts).await;
-        let got = stage
-            .exchange("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
-            .await;
-        assert!(got.starts_with("HTTP/1.1 408 "), "{got}");
-        assert_eq!(stage.last().flag, ResponseFlag::StreamIdleTimeout);
-    });
-}
-
-#[test]
 fn an_idle_client_is_closed_when_its_time_is_over() {
     play(|| async {
         let timeouts = HttpTimeouts {

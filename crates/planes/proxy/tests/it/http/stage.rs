@@ -7,20 +7,28 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
+use voile_proxy::http::role::RequestOptions;
 use voile_proxy::http::{
-    Buffers, ConnectFailure, ConnectionEnd, Drain, Exchange, HttpHead, HttpRole, HttpTimeouts,
-    HttpWorker, Io, RequestRoute, ResponseFlag, RoleRefusal, serve_connection,
+    BodyPrefix, BodyWanted, Buffers, ConnectFailure, ConnectionEnd, Drain, Exchange, Grpc,
+    HttpHead, HttpRole, HttpTimeouts, HttpWorker, Io, Pending, RequestRoute, ResponseFlag,
+    RoleRefusal, UpstreamHttp, serve_connection,
 };
+use voile_proxy::http2;
 use voile_traffic::{Attempt, RetryPolicy};
 use voile_transport::{SocketEvents, TransportStream};
 
 /// Far more than anything here takes; a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Path whose requests share no connection with those of other paths.
+pub(crate) const OTHER: &str = "/other";
 
 /// Action of a scripted server on one connection.
 #[derive(Clone, Debug)]
@@ -31,13 +39,15 @@ pub(crate) enum Step {
     Until(&'static [u8]),
     /// Read so many bytes.
     Read(usize),
+    /// Read HTTP/2 frames up to one of this kind.
+    Frame(u8),
     /// Write.
     Say(Vec<u8>),
     /// Wait for the end of the stream.
     Eof,
     /// Close our side and keep reading.
     HalfClose,
-    /// Reset.
+    /// Reset; the script is over.
     Reset,
     /// Wait until the test says so.
     Wait,
@@ -58,6 +68,10 @@ pub(crate) struct Recorded {
     pub(crate) response_body: u64,
     pub(crate) reused: bool,
     pub(crate) attempts: u32,
+    pub(crate) duration: Duration,
+    /// The duration begins before the role saw the request.
+    pub(crate) from_head: bool,
+    pub(crate) grpc: Option<Grpc>,
 }
 
 /// Answers of the role about both neighbours, and its retries.
@@ -73,6 +87,16 @@ pub(crate) struct Manner {
     pub(crate) retry: Option<Rc<RetryPolicy>>,
     /// Status of the local reply to every request.
     pub(crate) reply: Option<u16>,
+    /// Clients speak HTTP/2.
+    pub(crate) http2_clients: bool,
+    /// Servers speak HTTP/2.
+    pub(crate) http2_servers: bool,
+    /// No connection to a server is ever opened, nor refused.
+    pub(crate) unreachable: bool,
+    /// Timeout of a connect.
+    pub(crate) connect_timeout: Option<Duration>,
+    /// The route's timeout of the answer.
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// A stream that may be made blind to the kernel's word.
@@ -143,31 +167,99 @@ pub(crate) struct StageRole {
     upstream: Cell<SocketAddr>,
     pub(crate) records: RefCell<Vec<Recorded>>,
     pub(crate) connects: Cell<usize>,
+    /// A request waits for a connection or an external service that never answers.
+    pub(crate) waits: Cell<bool>,
+    /// The leave of every exchange is revoked.
+    pub(crate) revoked: Cell<bool>,
+    /// When the role saw the last request of no other path.
+    seen: Cell<Option<Instant>>,
+}
+
+fn denied() -> RoleRefusal<StageRole> {
+    RoleRefusal::new(403, ResponseFlag::Unauthorized, "RBAC: access denied")
+}
+
+impl StageRole {
+    fn forward(&self, head: &HttpHead<'_>) -> RequestRoute<Self> {
+        // Servers of another path are reached by connections of their own.
+        let mut route = RequestRoute::new(u32::from(head.path() == OTHER), ());
+        route.default_authority = Some("fallback".into());
+        route.connect_timeout = self.manner.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
+        route.to_sidecar = self.manner.to_sidecar;
+        route.retry.clone_from(&self.manner.retry);
+        if self.manner.http2_servers {
+            route.upstream = UpstreamHttp::Http2;
+        }
+        if self.manner.timeout.is_some() {
+            let mut options = RequestOptions::default();
+            options.timeout = self.manner.timeout;
+            route.besides = Some(Box::new(options));
+        }
+        route
+    }
+
+    async fn never(&self) {
+        self.waits.set(true);
+        std::future::pending::<()>().await;
+    }
 }
 
 impl HttpRole for StageRole {
     type Upstream = Upstream;
     type Key = u32;
     type Ticket = ();
-    type Question = ();
+    /// The request's path.
+    type Question = String;
 
     fn route(&self, head: &HttpHead<'_>) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+        if head.path() != OTHER {
+            self.seen.set(Some(Instant::now()));
+        }
         if head.path() == "/refused" {
-            return Err(RoleRefusal::new(
-                403,
-                ResponseFlag::Unauthorized,
-                "RBAC: access denied",
-            ));
+            return Err(denied());
         }
         if let Some(status) = self.manner.reply {
             return Err(RoleRefusal::new(status, ResponseFlag::None, "ours"));
         }
-        let mut route = RequestRoute::new(0, ());
-        route.default_authority = Some("fallback".into());
-        route.connect_timeout = Duration::from_secs(5);
-        route.to_sidecar = self.manner.to_sidecar;
-        route.retry.clone_from(&self.manner.retry);
-        Ok(route)
+        if head.path().starts_with("/asked") {
+            // A number is the length of a body that the question takes.
+            let max = head
+                .path()
+                .rsplit('/')
+                .next()
+                .and_then(|end| end.parse().ok());
+            let mut refusal = denied();
+            refusal.pending = Some(Box::new(Pending {
+                question: head.path().to_owned(),
+                body: max.map(|max| BodyWanted {
+                    max,
+                    partial: false,
+                }),
+            }));
+            return Err(refusal);
+        }
+        Ok(self.forward(head))
+    }
+
+    async fn ask(&self, path: &mut String, _: Option<BodyPrefix>) {
+        if path == "/asked/in-vain" {
+            self.never().await;
+        }
+    }
+
+    fn answered(
+        &self,
+        head: &HttpHead<'_>,
+        path: String,
+    ) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
+        match path == "/asked/refused" {
+            true => Err(denied()),
+            false => Ok(self.forward(head)),
+        }
+    }
+
+    fn is_revoked<'h>(&self, (): &(), _: impl FnOnce() -> HttpHead<'h>) -> bool {
+        self.revoked.get()
     }
 
     fn again(&self, _route: &mut RequestRoute<Self>, last: Attempt, made: u32) -> Option<Duration> {
@@ -181,6 +273,9 @@ impl HttpRole for StageRole {
 
     async fn connect(&self, _route: &RequestRoute<Self>) -> Result<Upstream, ConnectFailure> {
         self.connects.set(self.connects.get() + 1);
+        if self.manner.unreachable {
+            self.never().await;
+        }
         let stream = TcpStream::connect(self.upstream.get()).await;
         let stream = stream.map_err(|_| ConnectFailure::new("connection_refused"))?;
         stream.set_nodelay(true).unwrap();
@@ -200,6 +295,9 @@ impl HttpRole for StageRole {
             response_body: exchange.response_body_bytes,
             reused: exchange.upstream_reused,
             attempts: exchange.attempts,
+            duration: exchange.duration,
+            from_head: self.seen.get().is_none_or(|seen| exchange.started <= seen),
+            grpc: exchange.grpc,
         });
     }
 }
@@ -215,6 +313,8 @@ pub(crate) struct Stage {
     pub(crate) heard: Rc<RefCell<Vec<Vec<u8>>>>,
     pub(crate) ends: Rc<RefCell<Vec<ConnectionEnd>>>,
     pub(crate) go: Rc<tokio::sync::Notify>,
+    /// A client has the first half of an answer.
+    pub(crate) is_half: Cell<bool>,
     closed: Rc<Cell<usize>>,
 }
 
@@ -255,6 +355,9 @@ impl Stage {
             upstream: Cell::new(server.local_addr().unwrap()),
             records: RefCell::default(),
             connects: Cell::new(0),
+            waits: Cell::default(),
+            revoked: Cell::default(),
+            seen: Cell::default(),
         });
         let worker = HttpWorker::<StageRole>::new(buffers.clone(), drain.clone(), timeouts);
         let stage = Self {
@@ -266,6 +369,7 @@ impl Stage {
             heard: Rc::default(),
             ends: Rc::default(),
             go: Rc::new(tokio::sync::Notify::new()),
+            is_half: Cell::default(),
             closed: Rc::default(),
         };
         if !stage.role.manner.blind {
@@ -286,7 +390,10 @@ impl Stage {
                 let (worker, role, ends) = (worker.clone(), role.clone(), ends.clone());
                 tokio::task::spawn_local(async move {
                     let stream = TransportStream::Tcp(stream.into());
-                    let end = serve_connection(&worker, &*role, stream, b"").await;
+                    let end = match role.manner.http2_clients {
+                        true => http2::serve_connection(&worker, role, stream).await,
+                        false => serve_connection(&worker, &*role, stream, b"").await,
+                    };
                     ends.borrow_mut().push(end);
                 });
             }
@@ -311,6 +418,12 @@ impl Stage {
         let mut client = self.client().await;
         client.write_all(bytes.as_ref()).await.unwrap();
         read_all(&mut client).await
+    }
+
+    /// The server goes on now that its client has the first half of the answer.
+    pub(crate) fn half(&self) {
+        self.is_half.set(true);
+        self.go.notify_one();
     }
 
     pub(crate) fn heard(&self, connection: usize) -> String {
@@ -421,10 +534,23 @@ async fn act(
                     left -= read;
                 }
             }
+            Step::Frame(kind) => loop {
+                let mut head = [0; 9];
+                stream.read_exact(&mut head).await?;
+                let [_, high, low, got, ..] = head;
+                let mut payload = vec![0; usize::from(u16::from_be_bytes([high, low]))];
+                stream.read_exact(&mut payload).await?;
+                hear(&payload);
+                if got == kind {
+                    break;
+                }
+            },
             Step::Say(bytes) => stream.write_all(&bytes).await?,
             Step::Eof => while stream.read_u8().await.is_ok() {},
             Step::HalfClose => stream.shutdown().await?,
-            Step::Reset => socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?,
+            Step::Reset => {
+                return socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+            }
             Step::Wait => go.notified().await,
         }
     }
