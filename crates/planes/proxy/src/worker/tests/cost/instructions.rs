@@ -41,10 +41,23 @@ pub(crate) enum Traffic {
     Http,
     Tcp,
     Grpc,
+    /// A client of HTTP/2, an application of HTTP/1.1: the client's sidecar crosses.
+    Http2ToHttp1,
+    /// The other way round.
+    Http1ToHttp2,
 }
 
-const HEAD: &[u8] = b"GET /p HTTP/1.1\r\nHost: server\r\nUser-Agent: t\r\nAccept: */*\r\n\r\n";
-const ANSWER: &[u8] =
+/// The language of one end of the traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Language {
+    Http1,
+    Http2,
+    Lines,
+}
+
+pub(crate) const HEAD: &[u8] =
+    b"GET /p HTTP/1.1\r\nHost: server\r\nUser-Agent: t\r\nAccept: */*\r\n\r\n";
+pub(crate) const ANSWER: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\ndone";
 const MESSAGE: &[u8] = b"\0\0\0\0\x0412345678";
 
@@ -80,7 +93,7 @@ fn until_stream_ends(stream: &mut TcpStream) -> Option<u32> {
     }
 }
 
-pub(crate) fn call(number: u32) -> Vec<u8> {
+fn call(number: u32) -> Vec<u8> {
     let fields = [
         (":method", "POST"),
         (":scheme", "http"),
@@ -91,6 +104,33 @@ pub(crate) fn call(number: u32) -> Vec<u8> {
     ];
     let data = frames::frame(DATA, END_STREAM, number, MESSAGE);
     [frames::headers(number, 0, &fields), data].concat()
+}
+
+/// [`HEAD`] as a stream.
+fn head(number: u32) -> Vec<u8> {
+    let fields = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/p"),
+        (":authority", "server"),
+        ("user-agent", "t"),
+        ("accept", "*/*"),
+    ];
+    frames::headers(number, END_STREAM, &fields)
+}
+
+/// [`ANSWER`] on a stream.
+fn answer(number: u32) -> Vec<u8> {
+    let fields = [
+        (":status", "200"),
+        ("content-type", "text/plain"),
+        ("content-length", "4"),
+    ];
+    [
+        frames::headers(number, 0, &fields),
+        frames::frame(DATA, END_STREAM, number, b"done"),
+    ]
+    .concat()
 }
 
 fn reply(number: u32) -> Vec<u8> {
@@ -105,26 +145,71 @@ fn reply(number: u32) -> Vec<u8> {
 }
 
 impl Traffic {
+    const ALL: [Self; 5] = [
+        Self::Http,
+        Self::Tcp,
+        Self::Grpc,
+        Self::Http2ToHttp1,
+        Self::Http1ToHttp2,
+    ];
+
+    /// The declared protocol of the port.
     pub(crate) fn protocol(self) -> WireProtocol {
         match self {
-            Self::Http => WireProtocol::Http,
+            Self::Http | Self::Http2ToHttp1 => WireProtocol::Http,
+            Self::Http1ToHttp2 => WireProtocol::Http2,
             Self::Tcp => WireProtocol::Tcp,
             Self::Grpc => WireProtocol::Grpc,
         }
     }
 
+    fn of_client(self) -> Language {
+        match self {
+            Self::Http | Self::Http1ToHttp2 => Language::Http1,
+            Self::Grpc | Self::Http2ToHttp1 => Language::Http2,
+            Self::Tcp => Language::Lines,
+        }
+    }
+
+    fn of_application(self) -> Language {
+        match self {
+            Self::Http | Self::Http2ToHttp1 => Language::Http1,
+            Self::Grpc | Self::Http1ToHttp2 => Language::Http2,
+            Self::Tcp => Language::Lines,
+        }
+    }
+
+    /// The first bytes of a client's connection, before its first request.
+    pub(crate) fn hello(self) -> Vec<u8> {
+        match self.of_client() {
+            Language::Http2 => [PREFACE, &frames::frame(SETTINGS, 0, 0, &[])].concat(),
+            Language::Http1 | Language::Lines => Vec::new(),
+        }
+    }
+
+    /// A request on stream `number`, if there are streams.
+    pub(crate) fn request(self, number: u32) -> Vec<u8> {
+        match self.of_client() {
+            Language::Http1 => HEAD.to_vec(),
+            Language::Http2 if self == Self::Grpc => call(number),
+            Language::Http2 => head(number),
+            Language::Lines => b"ping\n".to_vec(),
+        }
+    }
+
     /// One connection of the application's, to its end.
     fn serve(self, stream: &mut TcpStream) -> Option<()> {
-        if self == Self::Grpc {
+        if self.of_application() == Language::Http2 {
             let mut preface = [0; PREFACE.len()];
             stream.read_exact(&mut preface).ok()?;
             stream.write_all(&frames::frame(SETTINGS, 0, 0, &[])).ok()?;
         }
         loop {
-            let answer = match self {
-                Self::Http => until(stream, b"\r\n\r\n").map(|()| ANSWER.to_vec())?,
-                Self::Tcp => until(stream, b"\n").map(|()| b"pong\n".to_vec())?,
-                Self::Grpc => until_stream_ends(stream).map(reply)?,
+            let answer = match self.of_application() {
+                Language::Http1 => until(stream, b"\r\n\r\n").map(|()| ANSWER.to_vec())?,
+                Language::Http2 if self == Self::Grpc => until_stream_ends(stream).map(reply)?,
+                Language::Http2 => until_stream_ends(stream).map(answer)?,
+                Language::Lines => until(stream, b"\n").map(|()| b"pong\n".to_vec())?,
             };
             stream.write_all(&answer).ok()?;
         }
@@ -145,10 +230,7 @@ impl Asking {
         stream.set_nodelay(true).expect("an open socket");
         let patience = stream.set_read_timeout(Some(PATIENCE));
         patience.expect("an open socket");
-        if traffic == Traffic::Grpc {
-            let hello = [PREFACE, &frames::frame(SETTINGS, 0, 0, &[])].concat();
-            stream.write_all(&hello).expect("sent");
-        }
+        stream.write_all(&traffic.hello()).expect("sent");
         Self {
             traffic,
             stream,
@@ -158,15 +240,12 @@ impl Asking {
 
     pub(crate) fn ask(&mut self, times: u64) {
         for time in 0..times {
-            let (question, answered) = match self.traffic {
-                Traffic::Http => (HEAD.to_vec(), &b"done"[..]),
-                Traffic::Tcp => (b"ping\n".to_vec(), &b"pong\n"[..]),
-                Traffic::Grpc => (call(self.number), &[][..]),
-            };
+            let question = self.traffic.request(self.number);
             self.stream.write_all(&question).expect("sent");
-            let heard = match self.traffic {
-                Traffic::Grpc => until_stream_ends(&mut self.stream) == Some(self.number),
-                _ => until(&mut self.stream, answered).is_some(),
+            let heard = match self.traffic.of_client() {
+                Language::Http1 => until(&mut self.stream, b"done").is_some(),
+                Language::Http2 => until_stream_ends(&mut self.stream) == Some(self.number),
+                Language::Lines => until(&mut self.stream, b"pong\n").is_some(),
             };
             assert!(heard, "{:?} {time} is answered", self.traffic);
             self.number += 2;
@@ -291,13 +370,23 @@ fn a_grpc_call_over_mutual_tls_costs_both_roles_so_many_instructions() {
     check(Traffic::Grpc, MutualTls::Strict, 1, 501_200);
 }
 
+#[test]
+fn a_request_from_http2_to_http1_costs_both_roles_so_many_instructions() {
+    check(Traffic::Http2ToHttp1, MutualTls::Strict, 1, 433_400);
+}
+
+#[test]
+fn a_request_from_http1_to_http2_costs_both_roles_so_many_instructions() {
+    check(Traffic::Http1ToHttp2, MutualTls::Strict, 1, 495_400);
+}
+
 /// The process that is counted.
 #[test]
 #[ignore = "the other tests of this module run it under valgrind"]
 fn subject() {
     let Ok(orders) = env::var(ORDERS) else { return };
     let mut words = orders.split(' ');
-    let traffic = [Traffic::Http, Traffic::Tcp, Traffic::Grpc]
+    let traffic = Traffic::ALL
         .into_iter()
         .find(|traffic| words.clone().next() == Some(&format!("{traffic:?}")))
         .expect("traffic");
