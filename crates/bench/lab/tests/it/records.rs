@@ -3,7 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use voile_report::agreement::Agreement;
 use voile_report::control_plane::ControlPlaneRecord;
+use voile_report::decisions::Decisions;
+use voile_report::generators::Generators;
 use voile_report::gzip;
 
 pub(crate) fn committed() -> Vec<PathBuf> {
@@ -129,4 +135,87 @@ fn figures(folder: &Path) -> Option<ControlPlaneRecord> {
         .find(|path| path.is_file())?;
     let text = fs::read_to_string(path).expect("it is read");
     Some(serde_json::from_str(&text).expect("a record"))
+}
+
+#[test]
+fn every_committed_side_record_keeps_its_findings_and_figures() {
+    let (mut findings, mut figures) = (0, 0);
+    let count = |list: &Value| list.as_array().map_or(0, Vec::len);
+    let folders = committed().into_iter();
+    for (path, concluded) in
+        folders.flat_map(|folder| SIDES.map(|(file, of)| (folder.join(file), of)))
+    {
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue;
+        };
+        let held: Value = serde_json::from_str(&text).expect("JSON");
+        let found = concluded(&held);
+        for part in ["findings", "figures", "sizes"] {
+            let changed = difference(&held[part], &found[part]);
+            assert_eq!(changed, None, "{} {part}", path.display());
+        }
+        findings += count(&held["findings"]);
+        figures += count(&held["figures"]);
+        let sizes = held["sizes"].as_array().into_iter().flatten();
+        figures += sizes.map(|size| count(&size["figures"])).sum::<usize>();
+    }
+    assert!(findings >= 127 && figures >= 1970, "{findings}, {figures}");
+}
+
+/// A file name, and a function that reads the record and concludes it.
+type SideKind = (&'static str, fn(&Value) -> Value);
+
+/// Kinds of side records whose records are committed.
+const SIDES: [SideKind; 6] = [
+    ("agreement.json", |held| {
+        concluded(held, Agreement::conclude)
+    }),
+    ("generators.json", |held| {
+        concluded(held, Generators::conclude)
+    }),
+    ("decisions.json", |held| {
+        concluded(held, Decisions::conclude)
+    }),
+    ("control-plane.json", |held| {
+        concluded(held, |_: &mut ControlPlaneRecord| ())
+    }),
+    ("sidecars.json", |held| {
+        concluded(held, |_: &mut ControlPlaneRecord| ())
+    }),
+    ("nodes.json", |held| {
+        concluded(held, |_: &mut ControlPlaneRecord| ())
+    }),
+];
+
+/// Reads a record without its findings, and concludes it.
+fn concluded<R: Serialize + DeserializeOwned>(held: &Value, conclude: fn(&mut R)) -> Value {
+    let mut held = held.clone();
+    if let Some(findings) = held.get_mut("findings") {
+        *findings = json!([]);
+    }
+    let mut record = serde_json::from_value(held).expect("a record");
+    conclude(&mut record);
+    serde_json::to_value(record).expect("JSON")
+}
+
+/// The first difference, by its place. Fields that only `found` has count as equal, and so do words of a requirement.
+fn difference(held: &Value, found: &Value) -> Option<String> {
+    match (held, found) {
+        (Value::Number(a), Value::Number(b)) => {
+            let (a, b) = (a.as_f64().expect("a number"), b.as_f64().expect("a number"));
+            ((a - b).abs() > 1e-9 * a.abs().max(1.0)).then(|| format!(": {a} became {b}"))
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            let mut pairs = a.iter().zip(b).enumerate();
+            pairs.find_map(|(at, (a, b))| Some(format!("/{at}{}", difference(a, b)?)))
+        }
+        (Value::Object(held), _) => held
+            .iter()
+            .filter(|(name, value)| *name != "asked" || !value.is_string())
+            .find_map(|(name, value)| {
+                let found = found.get(name).unwrap_or(&Value::Null);
+                Some(format!("/{name}{}", difference(value, found)?))
+            }),
+        _ => (held != found).then(|| format!(": {held} became {found}")),
+    }
 }
