@@ -5,7 +5,6 @@ mod growth;
 mod page;
 mod plots;
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -81,9 +80,6 @@ pub struct Figure {
     /// `asked` is the least, not the most.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_least: bool,
-    /// Further counts.
-    #[serde(default)]
-    pub beside: BTreeMap<String, f64>,
 }
 
 impl Figure {
