@@ -34,11 +34,9 @@ use proofs::{identity_proof, proof, unrouted_proof};
 use machine::{environment, find, network, path_privacy, process_bounds};
 
 pub use agent::{AgentAddress, AgentSettings, Token, any_frame, serve_agent};
-pub use agreement::{AgreementSettings, agree, write_agreement};
-pub use control_plane::{
-    ControlPlaneSettings, MeshSize, measure_control_plane, write_control_plane,
-};
-pub use decisions::{DecisionSettings, decisions_json, measure_decisions, write_decisions};
+pub use agreement::{AgreementSettings, agree};
+pub use control_plane::{ControlPlaneSettings, MeshSize, measure_control_plane};
+pub use decisions::{DecisionSettings, measure_decisions};
 pub use definition::{
     CpuSet, Definition, DefinitionError, EventAction, Generated, Hook, Isolation, Only, Overrides,
     ScheduledEvent, SidecarLimits, Variant, quick,
@@ -46,16 +44,17 @@ pub use definition::{
 pub use environment::now;
 pub use experiment::{Settings, can_run, run};
 pub use find::{FoundPeers, Nginx, PeerProgram, fortio, peers, program_of};
-pub use generators::{GeneratorSettings, generators, measure_generators, write_generators};
-pub use graph::{GraphSettings, measure_graph, write_graph};
-pub use node_crowd::{NodeCrowdSettings, measure_node_crowd, write_node_crowd};
+pub use generators::{GeneratorSettings, generators, measure_generators};
+pub use graph::{GraphSettings, measure_graph};
+pub use node_crowd::{NodeCrowdSettings, measure_node_crowd};
 pub use path_privacy::without as without_places;
 pub use plan::SlicePlan;
 pub use preset::{preset, presets};
 pub use record_folder::{
-    ExperimentOutcome, Format, RECORD, RedrawnFiles, default_folder, read, redraw, write_plots,
+    ExperimentOutcome, Format, RECORD, RedrawnFiles, default_folder, read, redraw, side_json,
+    write_plots, write_side,
 };
 pub use record_writer::RecordKeeping;
-pub use sidecars::{SidecarSettings, measure_sidecars, write_sidecars};
+pub use sidecars::{SidecarSettings, measure_sidecars};
 /// A measured combination.
 pub use voile_report::record::CellKey as Cell;

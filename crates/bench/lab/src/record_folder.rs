@@ -8,6 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use voile_report::agreement::Agreement;
 use voile_report::control_plane::ControlPlaneRecord;
@@ -17,6 +18,7 @@ use voile_report::graph::GraphRecord;
 use voile_report::gzip;
 use voile_report::plots::Section;
 use voile_report::record::{CellKey, MergedHistogram, Record, SliceRun};
+use voile_report::side_record::SideRecord;
 use voile_report::summarise::summarise;
 
 use crate::path_privacy;
@@ -64,7 +66,7 @@ pub(crate) fn slice_line(run: &SliceRun, histogram: &str) -> String {
 }
 
 /// The record without the places of this machine.
-pub(crate) fn placeless(record: &Record) -> Result<Record, String> {
+pub(crate) fn placeless<R: Serialize + DeserializeOwned>(record: &R) -> Result<R, String> {
     let mut value = serde_json::to_value(record).map_err(|e| e.to_string())?;
     path_privacy::without_in(&mut value);
     serde_json::from_value(value).map_err(|e| e.to_string())
@@ -96,9 +98,8 @@ impl ExperimentOutcome {
         make(&folder.join("samples"))?;
         make(&folder.join("histograms"))?;
         write_compressed(&folder.join(RECORD), &self.record.to_json())?;
-        let environment =
-            serde_json::to_string_pretty(&self.record.environment).map_err(|e| e.to_string())?;
-        write(&folder.join("environment.json"), &(environment + "\n"))?;
+        let environment = json(&self.record.environment)?;
+        write(&folder.join("environment.json"), &environment)?;
         let mut lines = String::new();
         for (run, histogram) in self.record.runs.iter().zip(&self.histograms) {
             lines.push_str(&slice_line(run, histogram));
@@ -194,10 +195,8 @@ pub fn write_plots(
                     write(&folder.join(format!("{}.svg", plot.id)), &file)?;
                 }
                 Format::Png => {
-                    let path = folder.join(format!("{}.png", plot.id));
                     let png = voile_report::picture::png(&plot.svg)?;
-                    fs::write(&path, png)
-                        .map_err(|e| format!("writing {}: {e}", path.display()))?;
+                    replace(&folder.join(format!("{}.png", plot.id)), &png)?;
                 }
             }
             count += 1;
@@ -210,8 +209,7 @@ pub fn write_plots(
 pub enum RedrawnFiles {
     /// An experiment: `report.html`, `results.csv`.
     Experiment(Box<Record>),
-    /// A comparison of generators, decisions by policies, a graph's record, a control plane's or many sidecars': `report.html`
-    /// and `report.md`, its first sentences, and its plots.
+    /// A side experiment: `report.html` and `report.md`, its first sentences, and its plots.
     Comparison(String, Vec<Section>),
 }
 
@@ -221,48 +219,10 @@ pub enum RedrawnFiles {
 /// # Errors
 /// When there is no record, it cannot be read, or the drawing cannot be written.
 pub fn redraw(folder: &Path) -> Result<RedrawnFiles, String> {
-    if let Some(mut record) = other::<Generators>(folder, "generators.json")? {
-        record.conclude();
-        write(&folder.join("report.html"), &record.to_html())?;
-        write(&folder.join("report.md"), &record.to_markdown())?;
-        return Ok(RedrawnFiles::Comparison(
-            record.in_words(),
-            record.sections(),
-        ));
-    }
-    if let Some(mut record) = other::<Decisions>(folder, "decisions.json")? {
-        record.conclude();
-        write(&folder.join("report.html"), &record.to_html())?;
-        write(&folder.join("report.md"), &record.to_markdown())?;
-        return Ok(RedrawnFiles::Comparison(
-            record.in_words(),
-            record.sections(),
-        ));
-    }
-    if let Some(record) = other::<GraphRecord>(folder, "graph.json")? {
-        draw_graph(&record, folder)?;
-        return Ok(RedrawnFiles::Comparison(
-            record.in_words(),
-            record.sections(),
-        ));
-    }
-    for name in [CONTROL_PLANE, SIDECARS, NODES] {
-        if let Some(record) = other::<ControlPlaneRecord>(folder, name)? {
-            draw_figures(&record, folder)?;
-            return Ok(RedrawnFiles::Comparison(
-                record.in_words(),
-                record.sections(),
-            ));
+    for (_, redraw) in SIDES {
+        if let Some(drawn) = redraw(folder)? {
+            return Ok(drawn);
         }
-    }
-    if let Some(mut record) = other::<Agreement>(folder, "agreement.json")? {
-        record.conclude();
-        write(&folder.join("report.html"), &record.to_html())?;
-        write(&folder.join("report.md"), &record.to_markdown())?;
-        return Ok(RedrawnFiles::Comparison(
-            record.in_words(),
-            record.sections(),
-        ));
     }
     let mut record = read(folder)?;
     summarise(&mut record);
@@ -270,65 +230,72 @@ pub fn redraw(folder: &Path) -> Result<RedrawnFiles, String> {
     Ok(RedrawnFiles::Experiment(Box::new(record)))
 }
 
-/// The file that such a record is drawn from; of real sidecars, its own.
-pub(crate) const CONTROL_PLANE: &str = "control-plane.json";
-pub(crate) const SIDECARS: &str = "sidecars.json";
-pub(crate) const NODES: &str = "nodes.json";
+/// A kind of side record: names of its file, and the function that draws it again if the folder has one.
+type SideKind = (
+    &'static [&'static str],
+    fn(&Path) -> Result<Option<RedrawnFiles>, String>,
+);
 
-/// Writes the record and its drawings.
-pub(crate) fn write_figures(
-    record: &ControlPlaneRecord,
-    folder: &Path,
-    name: &str,
-) -> Result<(), String> {
-    make(folder)?;
-    write(&folder.join(name), &record.to_json())?;
-    draw_figures(record, folder)
-}
-
-/// Draws what is drawn from it.
-fn draw_figures(record: &ControlPlaneRecord, folder: &Path) -> Result<(), String> {
-    write(&folder.join("report.html"), &record.to_html())?;
-    write(&folder.join("report.md"), &record.to_markdown())
-}
-
-/// Draws what follows from the record.
-pub(crate) fn draw_graph(record: &GraphRecord, folder: &Path) -> Result<(), String> {
-    write(&folder.join("report.html"), &record.to_html())?;
-    write(&folder.join("report.md"), &record.to_markdown())?;
-    write(&folder.join("results.csv"), &record.to_csv())?;
-    match record.picture.is_empty() {
-        true => Ok(()),
-        false => write(&folder.join("graph.svg"), &record.picture),
-    }
-}
-
-/// Files of records that are of no experiment.
-const OTHERS: [&str; 7] = [
-    "generators.json",
-    "decisions.json",
-    "graph.json",
-    CONTROL_PLANE,
-    SIDECARS,
-    NODES,
-    "agreement.json",
+const SIDES: [SideKind; 5] = [
+    (Generators::FILES, redraw_side::<Generators>),
+    (Decisions::FILES, redraw_side::<Decisions>),
+    (GraphRecord::FILES, redraw_side::<GraphRecord>),
+    (ControlPlaneRecord::FILES, redraw_side::<ControlPlaneRecord>),
+    (Agreement::FILES, redraw_side::<Agreement>),
 ];
 
-/// A table of figures that a script of `tests/cluster` wrote. It holds no runs, and nothing draws it.
-const FIGURES: &str = "figures.json";
+/// Writes the folder of a side experiment: its record and the drawings of it.
+///
+/// # Errors
+/// When something cannot be written; says what.
+pub fn write_side<R: SideRecord>(record: &R, folder: &Path) -> Result<(), String> {
+    let record = placeless(record)?;
+    make(folder)?;
+    write(&folder.join(record.file()), &json(&record)?)?;
+    draw_side(&record, folder)
+}
 
-/// A record of another kind, if the folder is of that kind.
-fn other<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, String> {
-    let path = folder.join(name);
-    if !path.is_file() {
+/// The record of a side experiment as its file has it.
+///
+/// # Errors
+/// When the record holds a number that JSON has no word for.
+pub fn side_json<R: SideRecord>(record: &R) -> Result<String, String> {
+    json(&placeless(record)?)
+}
+
+fn json(record: &impl Serialize) -> Result<String, String> {
+    let text = serde_json::to_string_pretty(record).map_err(|e| e.to_string())?;
+    Ok(text + "\n")
+}
+
+fn draw_side<R: SideRecord>(record: &R, folder: &Path) -> Result<(), String> {
+    write(&folder.join("report.html"), &record.to_html())?;
+    write(&folder.join("report.md"), &record.to_markdown())?;
+    let more = record.more_files();
+    more.iter()
+        .try_for_each(|(name, text)| write(&folder.join(name), text))
+}
+
+fn redraw_side<R: SideRecord>(folder: &Path) -> Result<Option<RedrawnFiles>, String> {
+    let Some(name) = R::FILES.iter().find(|name| folder.join(name).is_file()) else {
         return Ok(None);
-    }
+    };
+    let path = folder.join(name);
     let why = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let text = fs::read_to_string(&path).map_err(|e| why(&e))?;
     let mut value = serde_json::from_str(&text).map_err(|e| why(&e))?;
     path_privacy::without_in(&mut value);
-    serde_json::from_value(value).map(Some).map_err(|e| why(&e))
+    let mut record: R = serde_json::from_value(value).map_err(|e| why(&e))?;
+    record.conclude();
+    draw_side(&record, folder)?;
+    Ok(Some(RedrawnFiles::Comparison(
+        record.in_words(),
+        record.sections(),
+    )))
 }
+
+/// A table of figures that a script of `tests/cluster` wrote. It holds no runs, and nothing draws it.
+const FIGURES: &str = "figures.json";
 
 /// Reads the record of a folder.
 ///
@@ -336,7 +303,8 @@ fn other<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, St
 /// When there is none, or it cannot be read.
 pub fn read(folder: &Path) -> Result<Record, String> {
     let path = folder.join(RECORD);
-    let none = |e: std::io::Error| match OTHERS.iter().find(|name| folder.join(name).is_file()) {
+    let mut sides = SIDES.iter().flat_map(|(files, _)| files.iter());
+    let none = |e: std::io::Error| match sides.find(|name| folder.join(name).is_file()) {
         Some(name) => format!(
             "{} has {name}, not the record of an experiment: `voile bench report` can draw it, but it cannot be compared with others",
             folder.display()

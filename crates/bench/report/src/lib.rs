@@ -24,4 +24,6 @@ pub use pages::{csv, html, picture, table, words};
 
 pub use verdicts::{claims, compare, findings, gate, headline, ranks, summarise, targets};
 
-pub use experiments::{agreement, control_plane, decisions, generators, graph, side_by_side};
+pub use experiments::{
+    agreement, control_plane, decisions, generators, graph, side_by_side, side_record,
+};

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use voile_host::child::{Spec, SupervisedChild};
 use voile_report::agreement::{Agreement, AgreementScene, Slice};
 use voile_report::record::{Latency, ValueKind};
+use voile_report::side_record::SideRecord as _;
 
 use crate::agent::Echo;
 use crate::contestants::contestant::CellRoute;
@@ -452,24 +453,6 @@ fn told(text: &str) -> Result<Slice, String> {
         latency_us: latency_us.trimmed(),
         ..Slice::default()
     })
-}
-
-/// Writes the record folder: `agreement.json`, `slices.csv`, `report.html`, `report.md`.
-///
-/// # Errors
-/// When something cannot be written; says what.
-pub fn write_agreement(record: &Agreement, folder: &Path) -> Result<(), String> {
-    std::fs::create_dir_all(folder).map_err(|e| format!("making {}: {e}", folder.display()))?;
-    for (name, text) in [
-        ("agreement.json", record.to_json()),
-        ("slices.csv", record.to_csv()),
-        ("report.md", record.to_markdown()),
-        ("report.html", record.to_html()),
-    ] {
-        let path = folder.join(name);
-        std::fs::write(&path, text).map_err(|e| format!("writing {}: {e}", path.display()))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

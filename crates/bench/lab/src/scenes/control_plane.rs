@@ -12,13 +12,12 @@ mod phases;
 mod progress;
 mod steps;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use voile_report::control_plane::{ControlPlaneRecord, Size};
 
 use crate::environment::{environment, head, warnings};
-use crate::record_folder::{CONTROL_PLANE, write_figures};
 use steps::MeasurementState;
 
 pub(crate) use crowd::INTERRUPTED;
@@ -228,12 +227,4 @@ pub(crate) fn make_room(descriptors: u64, what: &str) -> Result<(), String> {
              (ulimit -Hn, LimitNOFILE), or ask for fewer"
         )
     })
-}
-
-/// Writes the record folder: `control-plane.json`, `report.html`, `report.md`.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn write_control_plane(record: &ControlPlaneRecord, folder: &Path) -> Result<(), String> {
-    write_figures(record, folder, CONTROL_PLANE)
 }

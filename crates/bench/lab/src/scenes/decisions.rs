@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use voile_host::child::{Output, Spec};
 use voile_report::decisions::{Cell, Decisions, RuleSetSeries};
+use voile_report::side_record::SideRecord as _;
 
 use crate::environment::{environment, head, warnings};
-use crate::record_folder::write;
 
 /// Settings of the measurement.
 pub struct DecisionSettings {
@@ -301,26 +301,6 @@ fn lines(told: &str) -> Result<Vec<DecisionLine>, String> {
         serde_json::from_str(line).map_err(|e| format!("voile decide prints `{line}`: {e}"))
     };
     told.lines().map(read).collect()
-}
-
-/// Writes the record folder: `decisions.json`, `report.html`, `report.md`.
-///
-/// # Errors
-/// When something cannot be written; says what.
-pub fn write_decisions(record: &Decisions, folder: &Path) -> Result<(), String> {
-    std::fs::create_dir_all(folder).map_err(|e| format!("making {}: {e}", folder.display()))?;
-    write(&folder.join("decisions.json"), &decisions_json(record)?)?;
-    write(&folder.join("report.html"), &record.to_html())?;
-    write(&folder.join("report.md"), &record.to_markdown())
-}
-
-/// The record as JSON.
-///
-/// # Errors
-/// Never, as far as known.
-pub fn decisions_json(record: &Decisions) -> Result<String, String> {
-    let text = serde_json::to_string_pretty(record).map_err(|e| e.to_string())?;
-    Ok(text + "\n")
 }
 
 #[cfg(test)]

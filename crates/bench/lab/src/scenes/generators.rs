@@ -11,16 +11,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use voile_host::child::{Output, Spec};
 use voile_host::sampler::Usage;
 use voile_report::generators::{GeneratorScene, GeneratorTurn, Generators, OtherGenerator};
+use voile_report::side_record::SideRecord as _;
 
 use crate::agent::Echo;
 use crate::environment::{environment, head, warnings};
 use crate::find::{self, PeerProgram};
 use crate::generator::{BrokenSlice, wait_until};
-use crate::path_privacy::without;
 use crate::shared_processes::{HTTP, Lab, TCP, start_echo};
 
 const CONNECTIONS: u32 = 16;
@@ -161,7 +160,7 @@ pub fn measure_generators(
                 Ok(measured) => measured,
                 Err(BrokenSlice::Stopped) => break 'rounds,
                 Err(BrokenSlice::Failed(why)) => GeneratorTurn {
-                    failure: Some(without(&why)),
+                    failure: Some(why),
                     ..GeneratorTurn::default()
                 },
             };
@@ -591,27 +590,6 @@ fn span(text: &str) -> Option<f64> {
         "s" => Some(number * 1e6),
         _ => None,
     }
-}
-
-/// Writes the record folder: `generators.json`, `report.html`, `report.md`.
-///
-/// # Errors
-/// When something cannot be written; says what.
-pub fn write_generators(record: &Generators, folder: &Path) -> Result<(), String> {
-    std::fs::create_dir_all(folder).map_err(|e| format!("making {}: {e}", folder.display()))?;
-    for (name, text) in [
-        ("generators.json", json(record)),
-        ("report.md", record.to_markdown()),
-        ("report.html", record.to_html()),
-    ] {
-        let path = folder.join(name);
-        std::fs::write(&path, text).map_err(|e| format!("writing {}: {e}", path.display()))?;
-    }
-    Ok(())
-}
-
-fn json(record: &impl Serialize) -> String {
-    serde_json::to_string_pretty(record).unwrap_or_default() + "\n"
 }
 
 #[cfg(test)]

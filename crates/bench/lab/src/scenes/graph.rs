@@ -20,8 +20,6 @@ use voile_report::graph::{EdgeSlice, GraphRecord, GraphSlice, ServiceSlice, Sust
 
 use crate::definition::Isolation;
 use crate::environment::{environment, head, warnings};
-use crate::path_privacy::without;
-use crate::record_folder::{draw_graph, write};
 use family::{GraphSide, Used, held, spent};
 use pages::ServiceCounters;
 use side::GraphSideRun;
@@ -197,7 +195,7 @@ fn all_rounds(
                 return;
             }
             let mut slice = measured.unwrap_or_else(|why| GraphSlice {
-                invalid_reasons: vec![without(&why)],
+                invalid_reasons: vec![why],
                 ..GraphSlice::default()
             });
             (slice.round, slice.mesh) = (round, side.mesh);
@@ -205,16 +203,6 @@ fn all_rounds(
             record.slices.push(slice);
         }
     }
-}
-
-/// Writes the record folder: `graph.json`, `report.html`, `report.md`, `results.csv`, `graph.svg`.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn write_graph(record: &GraphRecord, folder: &Path) -> Result<(), String> {
-    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    write(&folder.join("graph.json"), &record.to_json())?;
-    draw_graph(record, folder)
 }
 
 fn new_record(

@@ -20,7 +20,6 @@ use crate::control_plane::{Progress, conclude, make_room};
 use crate::definition::Variant;
 use crate::environment::{environment, head, warnings};
 use crate::find::FoundPeers;
-use crate::record_folder::{NODES, write_figures};
 
 /// Settings of the measurement.
 #[derive(Debug, Clone)]
@@ -159,17 +158,6 @@ fn one(
         progress.next();
         Ok(())
     })
-}
-
-/// Writes the record folder: `nodes.json`, `report.html`, `report.md`.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn write_node_crowd(
-    record: &ControlPlaneRecord,
-    folder: &std::path::Path,
-) -> Result<(), String> {
-    write_figures(record, folder, NODES)
 }
 
 #[cfg(test)]

@@ -11,14 +11,13 @@ mod many;
 mod mesh;
 mod reach;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use voile_report::control_plane::ControlPlaneRecord;
 
 use crate::control_plane::{Progress, conclude};
 use crate::environment::{environment, head, warnings};
-use crate::record_folder::{SIDECARS, write_figures};
 
 /// Settings of the measurement.
 #[derive(Debug, Clone)]
@@ -114,14 +113,6 @@ fn both(
         true => Ok(()),
         false => reach::measure(settings, scratch.path(), record, (progress, stopped)),
     }
-}
-
-/// Writes the record folder: `sidecars.json`, `report.html`, `report.md`.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn write_sidecars(record: &ControlPlaneRecord, folder: &Path) -> Result<(), String> {
-    write_figures(record, folder, SIDECARS)
 }
 
 /// In megabytes.

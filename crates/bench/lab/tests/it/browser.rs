@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use voile_report::side_record::SideRecord as _;
 use voile_testkit::prerequisites::{Prerequisite, require};
 
 /// Looked for on PATH, in this order.

@@ -1,16 +1,17 @@
 //! Records of earlier versions are drawn again, and tell nothing of the machine they came from.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use voile_report::agreement::Agreement;
 use voile_report::control_plane::ControlPlaneRecord;
 use voile_report::decisions::Decisions;
 use voile_report::generators::Generators;
 use voile_report::gzip;
+use voile_report::side_record::SideRecord;
 
 pub(crate) fn committed() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../benchmarks/records");
@@ -167,34 +168,22 @@ type SideKind = (&'static str, fn(&Value) -> Value);
 
 /// Kinds of side records whose records are committed.
 const SIDES: [SideKind; 6] = [
-    ("agreement.json", |held| {
-        concluded(held, Agreement::conclude)
-    }),
-    ("generators.json", |held| {
-        concluded(held, Generators::conclude)
-    }),
-    ("decisions.json", |held| {
-        concluded(held, Decisions::conclude)
-    }),
-    ("control-plane.json", |held| {
-        concluded(held, |_: &mut ControlPlaneRecord| ())
-    }),
-    ("sidecars.json", |held| {
-        concluded(held, |_: &mut ControlPlaneRecord| ())
-    }),
-    ("nodes.json", |held| {
-        concluded(held, |_: &mut ControlPlaneRecord| ())
-    }),
+    ("agreement.json", concluded::<Agreement>),
+    ("generators.json", concluded::<Generators>),
+    ("decisions.json", concluded::<Decisions>),
+    ("control-plane.json", concluded::<ControlPlaneRecord>),
+    ("sidecars.json", concluded::<ControlPlaneRecord>),
+    ("nodes.json", concluded::<ControlPlaneRecord>),
 ];
 
 /// Reads a record without its findings, and concludes it.
-fn concluded<R: Serialize + DeserializeOwned>(held: &Value, conclude: fn(&mut R)) -> Value {
+fn concluded<R: SideRecord>(held: &Value) -> Value {
     let mut held = held.clone();
     if let Some(findings) = held.get_mut("findings") {
         *findings = json!([]);
     }
-    let mut record = serde_json::from_value(held).expect("a record");
-    conclude(&mut record);
+    let mut record: R = serde_json::from_value(held).expect("a record");
+    record.conclude();
     serde_json::to_value(record).expect("JSON")
 }
 
@@ -217,5 +206,90 @@ fn difference(held: &Value, found: &Value) -> Option<String> {
                 Some(format!("/{name}{}", difference(value, found)?))
             }),
         _ => (held != found).then(|| format!(": {held} became {found}")),
+    }
+}
+
+/// A committed record of an agreement, written into `out`.
+fn write_agreement(out: &Path, reason: Option<String>) -> Agreement {
+    let all = committed();
+    let from = all
+        .iter()
+        .find(|path| path.ends_with("2026-11-23-agreement-3"));
+    let text = fs::read_to_string(from.expect("it is committed").join("agreement.json"));
+    let mut record: Agreement = serde_json::from_str(&text.expect("it is read")).expect("a record");
+    record.slices[0].invalid_reasons.extend(reason);
+    record.conclude();
+    voile_lab::write_side(&record, out).expect("it is written");
+    record
+}
+
+/// The files of a record by name.
+fn files(out: &Path) -> BTreeMap<String, String> {
+    let entries = fs::read_dir(out).expect("the record").flatten();
+    let one = |entry: fs::DirEntry| {
+        let text = fs::read_to_string(entry.path()).expect("text");
+        (entry.file_name().to_string_lossy().into_owned(), text)
+    };
+    entries.map(one).collect()
+}
+
+#[test]
+fn no_file_of_a_side_record_names_a_folder_of_this_machine() {
+    let out = tempfile::tempdir().expect("a folder");
+    let place = out.path().display().to_string();
+    write_agreement(out.path(), Some(format!("cannot read {place}/fortio.json")));
+    let files = files(out.path());
+    assert!(files["agreement.json"].contains("cannot read fortio.json"));
+    for (name, text) in &files {
+        assert!(!text.contains(&place), "{name}");
+    }
+}
+
+#[test]
+fn a_side_record_is_drawn_again_as_it_was_written() {
+    let out = tempfile::tempdir().expect("a folder");
+    write_agreement(out.path(), None);
+    let written = files(out.path());
+    for name in written.keys().filter(|name| *name != "agreement.json") {
+        fs::remove_file(out.path().join(name)).expect("removed");
+    }
+    voile_lab::redraw(out.path()).expect("it is drawn");
+    assert_eq!(
+        files(out.path()).keys().collect::<Vec<_>>(),
+        written.keys().collect::<Vec<_>>()
+    );
+    assert!(files(out.path()) == written, "a file differs");
+}
+
+#[test]
+fn files_of_a_side_record_are_replaced_as_a_whole() {
+    let (out, kept) = (
+        tempfile::tempdir().expect("a folder"),
+        tempfile::tempdir().expect("a folder"),
+    );
+    let formats = [voile_lab::Format::Svg, voile_lab::Format::Png];
+    let write = || {
+        let record = write_agreement(out.path(), None);
+        voile_lab::write_plots(&record.sections(), out.path(), &formats).expect("drawn");
+    };
+    write();
+    let plots = out.path().join("plots");
+    let entries = [out.path(), &plots].map(|folder| fs::read_dir(folder).expect("files"));
+    let paths = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let paths: Vec<PathBuf> = paths.filter(|path| path.is_file()).collect();
+    assert!(paths.len() > 8, "{paths:?}");
+    // A second name keeps each old file, so that its number is not used again.
+    let old = |at: usize| kept.path().join(at.to_string());
+    for (at, path) in paths.iter().enumerate() {
+        fs::hard_link(path, old(at)).expect("linked");
+    }
+    write();
+    let number = |path: &Path| fs::metadata(path).expect("it is there").ino();
+    for (at, path) in paths.iter().enumerate() {
+        assert_ne!(number(path), number(&old(at)), "{}", path.display());
     }
 }

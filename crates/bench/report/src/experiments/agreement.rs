@@ -11,6 +11,7 @@ use crate::html;
 use crate::page::{begin, end, table, with_plots, words};
 use crate::plots::plot::{Plot, Section};
 use crate::record::{Estimate, Latency};
+use crate::side_record::SideRecord;
 use crate::statistics::{estimate, paired_ratio};
 use crate::svg::{Frame, PlotBar, PlotPoint, Scale, Series, bars, lines};
 use crate::words::{duration, escape, interval, ratio};
@@ -114,18 +115,8 @@ pub struct AgreementFinding {
 }
 
 impl Agreement {
-    /// Fills `findings` from `slices`.
-    pub fn conclude(&mut self) {
-        self.findings = self
-            .scenes
-            .iter()
-            .map(|scene| self.finding(scene))
-            .collect();
-    }
-
     /// Reports if all requirements hold.
-    #[must_use]
-    pub fn holds(&self) -> bool {
+    fn holds(&self) -> bool {
         !self.findings.is_empty() && self.findings.iter().all(|finding| finding.pass)
     }
 
@@ -205,9 +196,101 @@ impl Agreement {
             .collect()
     }
 
-    /// Its plots: each scene's figure of both, then every slice.
+    fn by_round(&self, scene: &AgreementScene) -> Plot {
+        let of = |generator: &str, class| Series {
+            label: generator.to_owned(),
+            class,
+            dash: 0,
+            points: self
+                .slices
+                .iter()
+                .filter(|slice| slice.scene == scene.name && slice.generator == generator)
+                .filter_map(|slice| {
+                    let median = read(&slice.latency_us, &scene.figure)?;
+                    let y = Estimate {
+                        median,
+                        ..Estimate::default()
+                    };
+                    Some(PlotPoint {
+                        x: f64::from(slice.round),
+                        y,
+                        invalid: !slice.valid,
+                    })
+                })
+                .collect(),
+        };
+        let title = format!("{}, {}", scene.figure, scene.name);
+        let frame = Frame {
+            title: &title,
+            across: "round",
+            x: Scale::Linear,
+            y: Scale::Linear,
+            show: duration,
+            joined: false,
+            each: true,
+        };
+        let svg = lines(
+            &frame,
+            &[of("voile", "c-voile"), of("fortio", "c-other")],
+            &[],
+        );
+        Plot::new("rounds", title.clone(), svg)
+    }
+
+    /// One line per slice, in the order they ran.
     #[must_use]
-    pub fn sections(&self) -> Vec<Section> {
+    pub fn to_csv(&self) -> String {
+        let mut text = "scene,generator,round,sequence,valid,achieved_rps,errors,samples,p50_us,p90_us,p99_us,p999_us,max_us,mean_us,p50_from_sent_us\n".to_owned();
+        for slice in &self.slices {
+            let latency = &slice.latency_us;
+            let values: Vec<String> = [
+                latency.p50,
+                latency.p90,
+                latency.p99,
+                latency.p999,
+                latency.max,
+                latency.mean,
+                slice.service_us.as_ref().and_then(|service| service.p50),
+            ]
+            .iter()
+            .map(|value| value.map_or_else(String::new, |us| format!("{us:.1}")))
+            .collect();
+            let _ = writeln!(
+                text,
+                "{},{},{},{},{},{:.2},{},{},{}",
+                slice.scene,
+                slice.generator,
+                slice.round,
+                slice.sequence,
+                slice.valid,
+                slice.achieved_rps,
+                slice.errors,
+                latency.count,
+                values.join(",")
+            );
+        }
+        text
+    }
+}
+
+impl SideRecord for Agreement {
+    const FILES: &'static [&'static str] = &["agreement.json"];
+
+    fn head(&self) -> &RecordHead {
+        &self.head
+    }
+
+    /// Fills `findings` from `slices`.
+    fn conclude(&mut self) {
+        self.findings = self
+            .scenes
+            .iter()
+            .map(|scene| self.finding(scene))
+            .collect();
+    }
+
+    /// Its plots: each scene's figure of both, then every slice.
+    fn sections(&self) -> Vec<Section> {
         let figures = self
             .scenes
             .iter()
@@ -270,50 +353,7 @@ impl Agreement {
         ])
     }
 
-    fn by_round(&self, scene: &AgreementScene) -> Plot {
-        let of = |generator: &str, class| Series {
-            label: generator.to_owned(),
-            class,
-            dash: 0,
-            points: self
-                .slices
-                .iter()
-                .filter(|slice| slice.scene == scene.name && slice.generator == generator)
-                .filter_map(|slice| {
-                    let median = read(&slice.latency_us, &scene.figure)?;
-                    let y = Estimate {
-                        median,
-                        ..Estimate::default()
-                    };
-                    Some(PlotPoint {
-                        x: f64::from(slice.round),
-                        y,
-                        invalid: !slice.valid,
-                    })
-                })
-                .collect(),
-        };
-        let title = format!("{}, {}", scene.figure, scene.name);
-        let frame = Frame {
-            title: &title,
-            across: "round",
-            x: Scale::Linear,
-            y: Scale::Linear,
-            show: duration,
-            joined: false,
-            each: true,
-        };
-        let svg = lines(
-            &frame,
-            &[of("voile", "c-voile"), of("fortio", "c-other")],
-            &[],
-        );
-        Plot::new("rounds", title.clone(), svg)
-    }
-
-    /// The page.
-    #[must_use]
-    pub fn to_html(&self) -> String {
+    fn to_html(&self) -> String {
         let mut page = begin(TITLE, &self.head);
         words(&mut page, &self.in_words());
         html::draw(&mut page, &self.sections());
@@ -348,48 +388,11 @@ impl Agreement {
             &rows,
         );
         page.push_str("</details>\n");
-        end(&mut page, &self.head, "agreement.json");
+        end(&mut page, &self.head, self.file());
         page
     }
 
-    /// One line per slice, in the order they ran.
-    #[must_use]
-    pub fn to_csv(&self) -> String {
-        let mut text = "scene,generator,round,sequence,valid,achieved_rps,errors,samples,p50_us,p90_us,p99_us,p999_us,max_us,mean_us,p50_from_sent_us\n".to_owned();
-        for slice in &self.slices {
-            let latency = &slice.latency_us;
-            let values: Vec<String> = [
-                latency.p50,
-                latency.p90,
-                latency.p99,
-                latency.p999,
-                latency.max,
-                latency.mean,
-                slice.service_us.as_ref().and_then(|service| service.p50),
-            ]
-            .iter()
-            .map(|value| value.map_or_else(String::new, |us| format!("{us:.1}")))
-            .collect();
-            let _ = writeln!(
-                text,
-                "{},{},{},{},{},{:.2},{},{},{}",
-                slice.scene,
-                slice.generator,
-                slice.round,
-                slice.sequence,
-                slice.valid,
-                slice.achieved_rps,
-                slice.errors,
-                latency.count,
-                values.join(",")
-            );
-        }
-        text
-    }
-
-    /// The answer in sentences, for the terminal and the head of the report.
-    #[must_use]
-    pub fn in_words(&self) -> String {
+    fn in_words(&self) -> String {
         let mut text = String::new();
         for (scene, finding) in self.scenes.iter().zip(&self.findings) {
             let show = |value: Option<&Estimate>| {
@@ -430,9 +433,7 @@ impl Agreement {
         text
     }
 
-    /// A small report in Markdown.
-    #[must_use]
-    pub fn to_markdown(&self) -> String {
+    fn to_markdown(&self) -> String {
         let mut text = self.head.to_markdown(TITLE, &self.in_words());
         text.push_str("\nMedians over rounds with 95 % intervals; ratios paired within rounds. `agreement.json` holds everything, `slices.csv` one line per slice.\n");
         for scene in &self.scenes {
@@ -460,12 +461,12 @@ impl Agreement {
         text
     }
 
-    /// The JSON text.
-    #[must_use]
-    pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self)
-            .expect("invariant: a record holds nothing JSON cannot say")
-            + "\n"
+    fn more_files(&self) -> Vec<(&'static str, String)> {
+        vec![("slices.csv", self.to_csv())]
+    }
+
+    fn shortcoming(&self) -> Option<&'static str> {
+        (!self.holds()).then_some("the generators do not agree within the bounds")
     }
 }
 

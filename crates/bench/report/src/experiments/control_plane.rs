@@ -10,6 +10,8 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use crate::head::RecordHead;
+use crate::plots::plot::Section;
+use crate::side_record::SideRecord;
 
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -126,23 +128,44 @@ impl ControlPlaneRecord {
         &mut self.figures[at]
     }
 
-    /// Reports if every bound holds.
-    #[must_use]
-    pub fn holds(&self) -> bool {
-        self.figures
-            .iter()
-            .all(|figure| figure.holds() != Some(false))
+    /// The mesh, in words.
+    fn mesh(&self) -> String {
+        let each = format!("that use {} services each", self.used);
+        if self.nodes > 0 {
+            return format!(
+                "{} pods of one node, which call a server on another",
+                self.nodes
+            );
+        }
+        match self.sidecars {
+            0 => format!(
+                "{} services, {} workloads, {} simulated proxies {each}",
+                self.services, self.workloads, self.proxies
+            ),
+            sidecars => format!(
+                "{} services, {sidecars} real sidecars {each}",
+                self.services
+            ),
+        }
+    }
+}
+
+impl SideRecord for ControlPlaneRecord {
+    const FILES: &'static [&'static str] = &["control-plane.json", "sidecars.json", "nodes.json"];
+
+    fn file(&self) -> &'static str {
+        match (self.sidecars, self.nodes) {
+            (0, 0) => "control-plane.json",
+            (0, _) => "nodes.json",
+            _ => "sidecars.json",
+        }
     }
 
-    /// As JSON.
-    #[must_use]
-    pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    fn head(&self) -> &RecordHead {
+        &self.head
     }
 
-    /// The table, for people.
-    #[must_use]
-    pub fn in_words(&self) -> String {
+    fn in_words(&self) -> String {
         let mut text = self.mesh() + "\n\n";
         let rows: Vec<[String; 4]> = self.figures.iter().map(row).collect();
         let heading = ["figure", "asked", "seen", ""].map(str::to_owned);
@@ -175,30 +198,7 @@ impl ControlPlaneRecord {
         text
     }
 
-    /// The mesh, in words.
-    fn mesh(&self) -> String {
-        let each = format!("that use {} services each", self.used);
-        if self.nodes > 0 {
-            return format!(
-                "{} pods of one node, which call a server on another",
-                self.nodes
-            );
-        }
-        match self.sidecars {
-            0 => format!(
-                "{} services, {} workloads, {} simulated proxies {each}",
-                self.services, self.workloads, self.proxies
-            ),
-            sidecars => format!(
-                "{} services, {sidecars} real sidecars {each}",
-                self.services
-            ),
-        }
-    }
-
-    /// The table in Markdown.
-    #[must_use]
-    pub fn to_markdown(&self) -> String {
+    fn to_markdown(&self) -> String {
         let mut found = String::from("| figure | asked | seen | |\n|---|---|---|---|\n");
         for [what, asked, seen, verdict] in self.figures.iter().map(row) {
             // Writing into a String cannot fail.
@@ -210,6 +210,14 @@ impl ControlPlaneRecord {
             let _ = writeln!(text, "- {line}");
         }
         text
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        self.plots()
+    }
+
+    fn to_html(&self) -> String {
+        self.page()
     }
 }
 
@@ -276,8 +284,8 @@ mod tests {
                 vec!["certificates: signed", "≥ 2000", "1900", "NOT REACHED"],
             ]
         );
-        assert!(!record.holds());
-        let again: ControlPlaneRecord = serde_json::from_str(&record.to_json()).expect("JSON");
+        let json = serde_json::to_value(&record).expect("JSON");
+        let again: ControlPlaneRecord = serde_json::from_value(json).expect("a record");
         assert_eq!(again, record);
     }
 }

@@ -11,6 +11,7 @@ use crate::page::{begin, end, table, with_plots, words};
 use crate::plots::plot::{Plot, Section};
 use crate::record::Estimate;
 use crate::record::target_verdicts::TargetResult;
+use crate::side_record::SideRecord;
 use crate::statistics::{estimate, median, paired_ratio};
 use crate::svg::{PlotBar, bars};
 use crate::table::{Row, aligned};
@@ -120,40 +121,6 @@ impl Cell {
 }
 
 impl Decisions {
-    /// Fills `findings` from `cells`: for each kind and hit the largest set beside the smallest, of one policy and of many.
-    pub fn conclude(&mut self) {
-        let mut findings: Vec<DecisionFinding> = self.unseen();
-        for cell in &self.cells {
-            let alike = |other: &&Cell| {
-                other.kind == cell.kind
-                    && other.hit == cell.hit
-                    && (other.policies == 1) == (cell.policies == 1)
-            };
-            let known = |finding: &DecisionFinding| {
-                finding.kind == cell.kind
-                    && finding.hit == cell.hit
-                    && finding.beside.is_empty()
-                    && (finding.many.1 == 1) == (cell.policies == 1)
-            };
-            if findings.iter().any(known) {
-                continue;
-            }
-            let series = self.cells.iter().filter(alike).map(Cell::size);
-            let Some(many) = series.max() else { continue };
-            let few = match cell.policies {
-                1 => self.cells.iter().filter(alike).map(Cell::size).min(),
-                // Many policies beside one that has as many rules as each of them.
-                _ => Some((many.0 / many.1, 1)),
-            };
-            let bare = cell.hit == BARE;
-            if let Some(few) = few.filter(|few| *few != many && !bare) {
-                let found = (cell.hit.as_str(), many);
-                findings.push(self.finding(&cell.kind, found, (&cell.hit, few)));
-            }
-        }
-        self.findings = findings;
-    }
-
     /// Tokens never seen before beside the check of their signature, in the largest set of each kind.
     fn unseen(&self) -> Vec<DecisionFinding> {
         let bare = self.cells.iter().filter(|cell| cell.hit == BARE);
@@ -213,8 +180,7 @@ impl Decisions {
     }
 
     /// Reports if all requirements are met.
-    #[must_use]
-    pub fn holds(&self) -> bool {
+    fn holds(&self) -> bool {
         let missed = |finding: &DecisionFinding| finding.outcome == Some(TargetResult::Missed);
         !self.cells.is_empty() && !self.findings.iter().any(missed) && self.heavy().next().is_none()
     }
@@ -309,10 +275,50 @@ impl Decisions {
         }
         rows
     }
+}
 
-    /// The tables, for a terminal.
-    #[must_use]
-    pub fn table(&self) -> String {
+impl SideRecord for Decisions {
+    const FILES: &'static [&'static str] = &["decisions.json"];
+
+    fn head(&self) -> &RecordHead {
+        &self.head
+    }
+
+    /// Fills `findings` from `cells`: for each kind and hit the largest set beside the smallest, of one policy and of many.
+    fn conclude(&mut self) {
+        let mut findings: Vec<DecisionFinding> = self.unseen();
+        for cell in &self.cells {
+            let alike = |other: &&Cell| {
+                other.kind == cell.kind
+                    && other.hit == cell.hit
+                    && (other.policies == 1) == (cell.policies == 1)
+            };
+            let known = |finding: &DecisionFinding| {
+                finding.kind == cell.kind
+                    && finding.hit == cell.hit
+                    && finding.beside.is_empty()
+                    && (finding.many.1 == 1) == (cell.policies == 1)
+            };
+            if findings.iter().any(known) {
+                continue;
+            }
+            let series = self.cells.iter().filter(alike).map(Cell::size);
+            let Some(many) = series.max() else { continue };
+            let few = match cell.policies {
+                1 => self.cells.iter().filter(alike).map(Cell::size).min(),
+                // Many policies beside one that has as many rules as each of them.
+                _ => Some((many.0 / many.1, 1)),
+            };
+            let bare = cell.hit == BARE;
+            if let Some(few) = few.filter(|few| *few != many && !bare) {
+                let found = (cell.hit.as_str(), many);
+                findings.push(self.finding(&cell.kind, found, (&cell.hit, few)));
+            }
+        }
+        self.findings = findings;
+    }
+
+    fn for_terminal(&self) -> String {
         let mut text = String::new();
         for (series, title) in Series::ALL {
             if self.has(series) {
@@ -327,9 +333,7 @@ impl Decisions {
         text + &aligned(&rows)
     }
 
-    /// The answer in lines, for the head of the report.
-    #[must_use]
-    pub fn in_words(&self) -> String {
+    fn in_words(&self) -> String {
         let mut text = String::new();
         for finding in &self.findings {
             let (Some(ns), Some(times)) = (&finding.ns, &finding.ratio) else {
@@ -374,9 +378,7 @@ impl Decisions {
         text
     }
 
-    /// Its plots.
-    #[must_use]
-    pub fn sections(&self) -> Vec<Section> {
+    fn sections(&self) -> Vec<Section> {
         let series = |hit: &str| {
             let own = |finding: &&DecisionFinding| finding.hit == hit && finding.many.1 == 1;
             let rows = self.findings.iter().filter(own).filter_map(|finding| {
@@ -407,9 +409,7 @@ impl Decisions {
         }])
     }
 
-    /// The page.
-    #[must_use]
-    pub fn to_html(&self) -> String {
+    fn to_html(&self) -> String {
         let mut page = begin(TITLE, &self.head);
         words(&mut page, &self.in_words());
         html::draw(&mut page, &self.sections());
@@ -424,13 +424,11 @@ impl Decisions {
                 table(&mut page, &headings, &rest);
             }
         }
-        end(&mut page, &self.head, "decisions.json");
+        end(&mut page, &self.head, self.file());
         page
     }
 
-    /// A small report in Markdown.
-    #[must_use]
-    pub fn to_markdown(&self) -> String {
+    fn to_markdown(&self) -> String {
         let mut text = self.head.to_markdown(TITLE, &self.in_words());
         let _ = writeln!(
             text,
@@ -438,6 +436,10 @@ impl Decisions {
             self.head.command
         );
         text
+    }
+
+    fn shortcoming(&self) -> Option<&'static str> {
+        (!self.holds()).then_some("a bound is missed")
     }
 }
 
@@ -594,7 +596,11 @@ mod tests {
         cells[1].instructions = Some(440.0);
         let record = record(cells);
         assert_eq!(record.findings[0].outcome, Some(TargetResult::Reached));
-        assert!(record.table().contains("1.10"), "{}", record.table());
+        assert!(
+            record.for_terminal().contains("1.10"),
+            "{}",
+            record.for_terminal()
+        );
     }
 
     /// A token never seen is held against its bare check, one that was seen against one issuer's.
@@ -632,7 +638,7 @@ mod tests {
             assert_eq!(of("cold", "bare").many, (1_000, 1));
             assert_eq!(of("cold", "").outcome, None, "the signature's");
             assert!(!record.findings.iter().any(|one| one.hit == "bare"));
-            let table = record.table();
+            let table = record.for_terminal();
             for words in [
                 "1000 issuers",
                 "cold ÷ bare",
@@ -661,7 +667,11 @@ mod tests {
         let many = many.expect("a finding");
         assert_eq!((many.few, many.many), ((5, 1), (10_000, 2_000)));
         assert_eq!(many.outcome, Some(TargetResult::Missed));
-        assert!(record.table().contains("2000 × 5"), "{}", record.table());
+        assert!(
+            record.for_terminal().contains("2000 × 5"),
+            "{}",
+            record.for_terminal()
+        );
     }
 
     #[test]
@@ -677,6 +687,10 @@ mod tests {
         });
         assert!(!record.holds());
         assert!(record.in_words().contains("2100000 bytes"));
-        assert!(record.table().contains("30 ms"), "{}", record.table());
+        assert!(
+            record.for_terminal().contains("30 ms"),
+            "{}",
+            record.for_terminal()
+        );
     }
 }

@@ -13,6 +13,7 @@ use crate::page::{begin, end, table, with_plots, words};
 use crate::plots::plot::{Plot, Section};
 use crate::record::Estimate;
 use crate::record::target_verdicts::TargetResult;
+use crate::side_record::SideRecord;
 use crate::statistics::{estimate, paired_ratio};
 use crate::svg::{PlotBar, bars};
 use crate::words::{duration, escape, interval, per_second, ratio};
@@ -113,15 +114,6 @@ pub struct GeneratorFinding {
 }
 
 impl Generators {
-    /// Fills `findings` from `slices`.
-    pub fn conclude(&mut self) {
-        let all = self.scenes.iter().flat_map(|scene| {
-            let each = scene.bounds.iter();
-            each.map(|bound| self.finding(scene, bound))
-        });
-        self.findings = all.collect();
-    }
-
     fn finding(&self, scene: &GeneratorScene, bound: &OtherGenerator) -> GeneratorFinding {
         let figure = bound.figure.as_ref().unwrap_or(&scene.figure);
         let of = |generator: &str| self.rounds(scene, generator, figure);
@@ -172,9 +164,66 @@ impl Generators {
             .collect()
     }
 
-    /// The answer in lines, for the terminal and the head of the report.
-    #[must_use]
-    pub fn in_words(&self) -> String {
+    /// CPU cost of a request for each generator, and the load of both sides.
+    fn costs(&self, text: &mut String) {
+        for scene in &self.scenes {
+            let others = scene.bounds.iter().map(|bound| bound.of.as_str());
+            for generator in std::iter::once("voile").chain(others) {
+                let slices = self.slices.iter().filter(|slice| {
+                    slice.scene == scene.name
+                        && slice.generator == generator
+                        && slice.failure.is_none()
+                        && slice.cpu_us > 0.0
+                });
+                let slices: Vec<&GeneratorTurn> = slices.collect();
+                let middle = |figure: fn(&GeneratorTurn) -> f64| {
+                    let figures: Vec<f64> = slices.iter().map(|slice| figure(slice)).collect();
+                    estimate(&figures).map_or(0.0, |found| found.median)
+                };
+                if slices.is_empty() {
+                    continue;
+                }
+                let _ = writeln!(
+                    text,
+                    "{}: {generator}: {:.2} µs of CPU a request ({:.2} in user mode), {}, {:.2} cores; the server {:.2} cores.",
+                    scene.title,
+                    middle(|slice| slice.cpu_us),
+                    middle(|slice| slice.user_us),
+                    per_second(middle(|slice| slice.requests_per_second)),
+                    middle(|slice| slice.cores),
+                    middle(|slice| slice.server_cores),
+                );
+            }
+        }
+    }
+
+    /// Reports if all requirements are met and our generator never failed.
+    fn holds(&self) -> bool {
+        let missed = |finding: &GeneratorFinding| finding.outcome == Some(TargetResult::Missed);
+        let broke = |slice: &GeneratorTurn| slice.generator == "voile" && slice.failure.is_some();
+        !self.slices.is_empty()
+            && !self.slices.iter().any(broke)
+            && !self.findings.iter().any(missed)
+    }
+}
+
+impl SideRecord for Generators {
+    const FILES: &'static [&'static str] = &["generators.json"];
+
+    fn head(&self) -> &RecordHead {
+        &self.head
+    }
+
+    /// Fills `findings` from `slices`.
+    fn conclude(&mut self) {
+        let all = self.scenes.iter().flat_map(|scene| {
+            let each = scene.bounds.iter();
+            each.map(|bound| self.finding(scene, bound))
+        });
+        self.findings = all.collect();
+    }
+
+    fn in_words(&self) -> String {
         let mut text = String::new();
         for finding in &self.findings {
             let scene = self.scenes.iter().find(|scene| scene.name == finding.scene);
@@ -210,8 +259,7 @@ impl Generators {
     }
 
     /// Plots of the record: the compared figure of each scene, and the cost of a request.
-    #[must_use]
-    pub fn sections(&self) -> Vec<Section> {
+    fn sections(&self) -> Vec<Section> {
         let drawn =
             |kind: &str, figure_of: &dyn Fn(&GeneratorScene) -> Option<String>| -> Vec<Plot> {
                 let scenes = self.scenes.iter().filter_map(|scene| {
@@ -265,9 +313,7 @@ impl Generators {
         ])
     }
 
-    /// The page.
-    #[must_use]
-    pub fn to_html(&self) -> String {
+    fn to_html(&self) -> String {
         let mut page = begin(TITLE, &self.head);
         words(&mut page, &self.in_words());
         html::draw(&mut page, &self.sections());
@@ -290,56 +336,11 @@ impl Generators {
             &rows,
         );
         page.push_str("</details>\n");
-        end(&mut page, &self.head, "generators.json");
+        end(&mut page, &self.head, self.file());
         page
     }
 
-    /// CPU cost of a request for each generator, and the load of both sides.
-    fn costs(&self, text: &mut String) {
-        for scene in &self.scenes {
-            let others = scene.bounds.iter().map(|bound| bound.of.as_str());
-            for generator in std::iter::once("voile").chain(others) {
-                let slices = self.slices.iter().filter(|slice| {
-                    slice.scene == scene.name
-                        && slice.generator == generator
-                        && slice.failure.is_none()
-                        && slice.cpu_us > 0.0
-                });
-                let slices: Vec<&GeneratorTurn> = slices.collect();
-                let middle = |figure: fn(&GeneratorTurn) -> f64| {
-                    let figures: Vec<f64> = slices.iter().map(|slice| figure(slice)).collect();
-                    estimate(&figures).map_or(0.0, |found| found.median)
-                };
-                if slices.is_empty() {
-                    continue;
-                }
-                let _ = writeln!(
-                    text,
-                    "{}: {generator}: {:.2} µs of CPU a request ({:.2} in user mode), {}, {:.2} cores; the server {:.2} cores.",
-                    scene.title,
-                    middle(|slice| slice.cpu_us),
-                    middle(|slice| slice.user_us),
-                    per_second(middle(|slice| slice.requests_per_second)),
-                    middle(|slice| slice.cores),
-                    middle(|slice| slice.server_cores),
-                );
-            }
-        }
-    }
-
-    /// Reports if all requirements are met and our generator never failed.
-    #[must_use]
-    pub fn holds(&self) -> bool {
-        let missed = |finding: &GeneratorFinding| finding.outcome == Some(TargetResult::Missed);
-        let broke = |slice: &GeneratorTurn| slice.generator == "voile" && slice.failure.is_some();
-        !self.slices.is_empty()
-            && !self.slices.iter().any(broke)
-            && !self.findings.iter().any(missed)
-    }
-
-    /// A small report in Markdown.
-    #[must_use]
-    pub fn to_markdown(&self) -> String {
+    fn to_markdown(&self) -> String {
         let mut text = self.head.to_markdown(TITLE, &self.in_words());
         let _ = writeln!(
             text,
@@ -348,6 +349,10 @@ impl Generators {
             self.head.command
         );
         text
+    }
+
+    fn shortcoming(&self) -> Option<&'static str> {
+        (!self.holds()).then_some("a bound is missed")
     }
 }
 

@@ -11,7 +11,9 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use crate::head::RecordHead;
+use crate::plots::plot::Section;
 use crate::record::Estimate;
+use crate::side_record::SideRecord;
 use crate::statistics::{estimate, paired_ratio};
 use crate::words::{bytes, cores, duration, interval, ratio};
 
@@ -198,9 +200,56 @@ impl GraphRecord {
         estimate(&pairs.iter().map(|pair| pair.0).collect::<Vec<_>>())
     }
 
-    /// The answer in lines.
-    #[must_use]
-    pub fn in_words(&self) -> String {
+    fn sidecars(&self, text: &mut String) {
+        let sidecars = |slice: &GraphSlice| slice.cpu_us.get("sidecar").copied();
+        // Pairs need both sides; without a mesh sidecars cost nothing.
+        let of = |slice: &GraphSlice| Some(if slice.mesh { sidecars(slice)? } else { 0.0 });
+        let Some(cost) = self.in_mesh(&of) else {
+            return;
+        };
+        let per_request = |slice: &GraphSlice| Some(of(slice)? / self.requests);
+        let Some(each) = self.in_mesh(&per_request) else {
+            return;
+        };
+        let _ = writeln!(
+            text,
+            "CPU of all sidecars per request at the entry point: {}; per request at a service, its two sidecars together: {}.",
+            interval(&cost, duration),
+            interval(&each, duration)
+        );
+        let memory =
+            |slice: &GraphSlice| Some(slice.memory_bytes.get("sidecar").copied().unwrap_or(0.0));
+        if let Some(memory) = self.in_mesh(&memory) {
+            let _ = writeln!(text, "Memory of a sidecar: {}.", interval(&memory, bytes));
+        }
+        let measured = self.rate * self.requests;
+        let _ = writeln!(
+            text,
+            "Measured: {measured:.0} service requests a second. EXTRAPOLATED in a straight line, not measured: {CLAIMED_RATE:.0} a second, Istio's published \
+             load test, would take {} cores for all sidecars{}.",
+            cores(each.median * CLAIMED_RATE / 1e6),
+            self.in_mesh(&memory)
+                .map_or_else(String::new, |memory| format!(
+                    ", and its {CLAIMED_SIDECARS:.0} sidecars {:.1} GiB of memory",
+                    memory.median * CLAIMED_SIDECARS / f64::from(1 << 30)
+                ))
+        );
+    }
+
+    /// Reports if any round counts on both sides.
+    fn holds(&self) -> bool {
+        !self.pairs(&|slice| Some(slice.p50_us)).is_empty()
+    }
+}
+
+impl SideRecord for GraphRecord {
+    const FILES: &'static [&'static str] = &["graph.json"];
+
+    fn head(&self) -> &RecordHead {
+        &self.head
+    }
+
+    fn in_words(&self) -> String {
         let mut text = format!(
             "{}: {} services, {:.2} requests for each at the entry point, {} deep; {}/s at the entry point.\n",
             self.graph, self.services, self.requests, self.depth, self.rate
@@ -256,58 +305,7 @@ impl GraphRecord {
         text
     }
 
-    fn sidecars(&self, text: &mut String) {
-        let sidecars = |slice: &GraphSlice| slice.cpu_us.get("sidecar").copied();
-        // Pairs need both sides; without a mesh sidecars cost nothing.
-        let of = |slice: &GraphSlice| Some(if slice.mesh { sidecars(slice)? } else { 0.0 });
-        let Some(cost) = self.in_mesh(&of) else {
-            return;
-        };
-        let per_request = |slice: &GraphSlice| Some(of(slice)? / self.requests);
-        let Some(each) = self.in_mesh(&per_request) else {
-            return;
-        };
-        let _ = writeln!(
-            text,
-            "CPU of all sidecars per request at the entry point: {}; per request at a service, its two sidecars together: {}.",
-            interval(&cost, duration),
-            interval(&each, duration)
-        );
-        let memory =
-            |slice: &GraphSlice| Some(slice.memory_bytes.get("sidecar").copied().unwrap_or(0.0));
-        if let Some(memory) = self.in_mesh(&memory) {
-            let _ = writeln!(text, "Memory of a sidecar: {}.", interval(&memory, bytes));
-        }
-        let measured = self.rate * self.requests;
-        let _ = writeln!(
-            text,
-            "Measured: {measured:.0} service requests a second. EXTRAPOLATED in a straight line, not measured: {CLAIMED_RATE:.0} a second, Istio's published \
-             load test, would take {} cores for all sidecars{}.",
-            cores(each.median * CLAIMED_RATE / 1e6),
-            self.in_mesh(&memory)
-                .map_or_else(String::new, |memory| format!(
-                    ", and its {CLAIMED_SIDECARS:.0} sidecars {:.1} GiB of memory",
-                    memory.median * CLAIMED_SIDECARS / f64::from(1 << 30)
-                ))
-        );
-    }
-
-    /// Reports if any round counts on both sides.
-    #[must_use]
-    pub fn holds(&self) -> bool {
-        !self.pairs(&|slice| Some(slice.p50_us)).is_empty()
-    }
-
-    /// As JSON.
-    #[must_use]
-    pub fn to_json(&self) -> String {
-        // A record is numbers and text: it always has a form.
-        serde_json::to_string_pretty(self).unwrap_or_default()
-    }
-
-    /// A small report in Markdown.
-    #[must_use]
-    pub fn to_markdown(&self) -> String {
+    fn to_markdown(&self) -> String {
         let title = format!("Cost of a mesh for {}", self.graph);
         let mut text = self.head.to_markdown(&title, &self.in_words());
         text.push_str("\n| round | mesh | ok | p50 µs | p90 µs | p99 µs | services µs | sidecars µs | runner µs | machine µs | by mutual TLS |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
@@ -342,5 +340,25 @@ impl GraphRecord {
             self.head.command, self.graph_text
         );
         text
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        self.plots()
+    }
+
+    fn to_html(&self) -> String {
+        self.page()
+    }
+
+    fn more_files(&self) -> Vec<(&'static str, String)> {
+        let mut files = vec![("results.csv", self.to_csv())];
+        if !self.picture.is_empty() {
+            files.push(("graph.svg", self.picture.clone()));
+        }
+        files
+    }
+
+    fn shortcoming(&self) -> Option<&'static str> {
+        (!self.holds()).then_some("no round is valid on both sides")
     }
 }

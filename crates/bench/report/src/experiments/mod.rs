@@ -6,3 +6,4 @@ pub mod decisions;
 pub mod generators;
 pub mod graph;
 pub mod side_by_side;
+pub mod side_record;

@@ -19,6 +19,7 @@ use voile_lab::{
     AgreementSettings, Definition, ExperimentOutcome, Overrides, RecordKeeping, Settings, SlicePlan,
 };
 use voile_report::record::Record;
+use voile_report::side_record::SideRecord as _;
 
 use crate::commands::lab::bench::outcome::{
     Done, command, failed, interrupted, program, say, usage,
@@ -451,7 +452,7 @@ fn agreement(comparison: &Comparison) -> Done {
         Some(folder) => folder.clone(),
         None => voile_lab::default_folder("agreement", &record.head.started_at),
     };
-    voile_lab::write_agreement(&record, &folder).map_err(failed)?;
+    voile_lab::write_side(&record, &folder).map_err(failed)?;
     for note in &record.head.notes {
         println!("{note}");
     }
@@ -465,12 +466,10 @@ fn agreement(comparison: &Comparison) -> Done {
             "interrupted; the measured rounds are kept".to_owned(),
         ));
     }
-    if record.holds() {
-        return Ok(());
+    match record.shortcoming() {
+        None => Ok(()),
+        Some(why) => Err(failed(why.to_owned())),
     }
-    Err(failed(
-        "the generators do not agree within the bounds".to_owned(),
-    ))
 }
 
 fn generators(comparison: &Comparison) -> Done {
@@ -488,7 +487,7 @@ fn generators(comparison: &Comparison) -> Done {
         Some(folder) => folder.clone(),
         None => voile_lab::default_folder("generators", &record.head.started_at),
     };
-    voile_lab::write_generators(&record, &folder).map_err(failed)?;
+    voile_lab::write_side(&record, &folder).map_err(failed)?;
     for note in &record.head.notes {
         println!("{note}");
     }
@@ -499,10 +498,10 @@ fn generators(comparison: &Comparison) -> Done {
             "interrupted; the measured rounds are kept".to_owned(),
         ));
     }
-    if record.holds() {
-        return Ok(());
+    match record.shortcoming() {
+        None => Ok(()),
+        Some(why) => Err(failed(why.to_owned())),
     }
-    Err(failed("a bound is missed".to_owned()))
 }
 
 fn keep(outcome: &ExperimentOutcome, goes_on: Option<&Path>) -> Done {

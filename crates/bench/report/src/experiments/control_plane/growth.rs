@@ -167,7 +167,7 @@ mod tests {
             text.contains("RSS with all proxies: 45.00×, MORE THAN LINEAR"),
             "{text}"
         );
-        let page = record.to_html();
+        let page = record.page();
         assert!(
             page.contains("istiod"),
             "a reader wants to know what others need"
@@ -196,7 +196,7 @@ mod tests {
         };
         record.sizes = vec![half, both];
         let titles: Vec<String> = record
-            .sections()
+            .plots()
             .into_iter()
             .filter(|section| section.title == "Cost curves")
             .flat_map(|section| section.plots)

@@ -9,6 +9,7 @@ use crate::html;
 use crate::page::{begin, end, table, words};
 use crate::plots::plot::Plot;
 use crate::record::Estimate;
+use crate::side_record::SideRecord;
 use crate::svg::{Frame, PlotPoint, Scale, Series, lines};
 use crate::words::escape;
 
@@ -88,8 +89,7 @@ impl ControlPlaneRecord {
     }
 
     /// The page.
-    #[must_use]
-    pub fn to_html(&self) -> String {
+    pub(super) fn page(&self) -> String {
         let mut page = begin(self.title(), &self.head);
         let mut lead = self.mesh() + ".\n";
         if self.sidecars == 0 && self.nodes == 0 {
@@ -106,13 +106,8 @@ impl ControlPlaneRecord {
         if !self.sizes.is_empty() {
             self.sizes_table(&mut page);
         }
-        html::draw(&mut page, &self.sections());
-        let data = match (self.sidecars, self.nodes) {
-            (0, 0) => "control-plane.json",
-            (0, _) => "nodes.json",
-            _ => "sidecars.json",
-        };
-        end(&mut page, &self.head, data);
+        html::draw(&mut page, &self.plots());
+        end(&mut page, &self.head, self.file());
         page
     }
 

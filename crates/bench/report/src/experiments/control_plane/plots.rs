@@ -14,8 +14,7 @@ const MANY: usize = 6;
 
 impl ControlPlaneRecord {
     /// Bars first, then curves where there are several sizes.
-    #[must_use]
-    pub fn sections(&self) -> Vec<Section> {
+    pub(super) fn plots(&self) -> Vec<Section> {
         let several = self.several();
         let each = self.each();
         with_plots(vec![
@@ -174,7 +173,7 @@ mod tests {
         }
         let signed = record.add("certificates", "signed", (4_000.0, ""), Some(2_000.0));
         signed.at_least();
-        let sections = record.sections();
+        let sections = record.plots();
         let titles: Vec<(&str, Vec<&str>)> = sections
             .iter()
             .map(|s| (s.title, s.plots.iter().map(|p| &*p.title).collect()))
@@ -198,7 +197,7 @@ mod tests {
             .map(|plot| plot.svg.matches("<rect").count())
             .collect();
         assert_eq!(parted, [2, 2], "what is far apart is drawn apart");
-        let page = record.to_html();
+        let page = record.page();
         assert!(page.contains("<svg") && page.contains("Targets and measured values"));
     }
 
@@ -214,7 +213,7 @@ mod tests {
                 nodes,
                 ..ControlPlaneRecord::default()
             };
-            let page = record.to_html();
+            let page = record.page();
             assert!(page.contains(&format!("<code>{file}</code>")), "{file}");
             let others = page.contains("istiod, as published");
             assert_eq!(others, file == "control-plane.json", "{file}");

@@ -7,12 +7,12 @@ use super::{CLAIMED_RATE, CLAIMED_SIDECARS, GraphRecord};
 use crate::html;
 use crate::page::{begin, end, table, words};
 use crate::record::Estimate;
+use crate::side_record::SideRecord;
 use crate::words::{bytes, duration, escape, micro, range};
 
 impl GraphRecord {
     /// The page.
-    #[must_use]
-    pub fn to_html(&self) -> String {
+    pub(super) fn page(&self) -> String {
         let mut page = begin(&format!("Cost of a mesh for {}", self.graph), &self.head);
         let isolation = match self.isolation.as_str() {
             "netns" => "each service in a network namespace of its own",
@@ -29,7 +29,7 @@ impl GraphRecord {
         words(&mut page, &self.in_words());
         self.drawn(&mut page);
         self.extrapolated(&mut page);
-        html::draw(&mut page, &self.sections());
+        html::draw(&mut page, &self.plots());
         self.services_table(&mut page);
         self.calls_table(&mut page);
         self.evidence(&mut page);
@@ -38,7 +38,7 @@ impl GraphRecord {
             "<details><summary>The graph</summary><pre>{}</pre></details>",
             escape(&self.graph_text)
         );
-        end(&mut page, &self.head, "graph.json");
+        end(&mut page, &self.head, self.file());
         page
     }
 

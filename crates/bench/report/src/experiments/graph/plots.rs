@@ -19,8 +19,7 @@ type Read = fn(&GraphSlice) -> f64;
 
 impl GraphRecord {
     /// Its plots, by the question they answer.
-    #[must_use]
-    pub fn sections(&self) -> Vec<Section> {
+    pub(super) fn plots(&self) -> Vec<Section> {
         let services = self.service_parts();
         with_plots(vec![
             section(

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use voile_lab::MeshSize;
 use voile_report::control_plane::ControlPlaneRecord;
+use voile_report::side_record::SideRecord as _;
 
 use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
 use crate::commands::values::OutputArgs;
@@ -181,7 +182,7 @@ pub(super) fn run(args: &BenchControlPlaneArgs) -> Done {
     let measured = voile_lab::measure_control_plane(&settings, &say, asked);
     let (record, broken) = measured.map_err(if asked() { interrupted } else { failed })?;
     let folder = folder(args.out.as_deref(), "control-plane", &record);
-    voile_lab::write_control_plane(&record, &folder).map_err(failed)?;
+    voile_lab::write_side(&record, &folder).map_err(failed)?;
     tell(&record, &folder, args.output.is_json(), broken)
 }
 
@@ -201,7 +202,7 @@ pub(super) fn tell(
     broken: Option<String>,
 ) -> Done {
     if json {
-        print!("{}", record.to_json());
+        print!("{}", voile_lab::side_json(record).map_err(failed)?);
     } else {
         for note in &record.head.notes {
             println!("{note}");

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use voile_report::side_record::SideRecord as _;
+
 use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
 
 #[derive(Debug, clap::Args)]
@@ -77,7 +79,7 @@ pub(super) fn run(args: &BenchGraphArgs) -> Done {
         Some(folder) => folder.clone(),
         None => voile_lab::default_folder("graph", &record.head.started_at),
     };
-    voile_lab::write_graph(&record, &folder).map_err(failed)?;
+    voile_lab::write_side(&record, &folder).map_err(failed)?;
     for note in &record.head.notes {
         println!("{note}");
     }
@@ -88,8 +90,8 @@ pub(super) fn run(args: &BenchGraphArgs) -> Done {
             "interrupted; the measured rounds are kept".to_owned(),
         ));
     }
-    match record.holds() {
-        true => Ok(()),
-        false => Err(failed("no round is valid on both sides".to_owned())),
+    match record.shortcoming() {
+        None => Ok(()),
+        Some(why) => Err(failed(why.to_owned())),
     }
 }

@@ -70,6 +70,6 @@ pub(super) fn run(args: &BenchNodesArgs) -> Done {
     let measured = voile_lab::measure_node_crowd(&settings, &say, asked);
     let (record, broken) = measured.map_err(if asked() { interrupted } else { failed })?;
     let folder = control_plane::folder(args.out.as_deref(), "nodes", &record);
-    voile_lab::write_node_crowd(&record, &folder).map_err(failed)?;
+    voile_lab::write_side(&record, &folder).map_err(failed)?;
     control_plane::tell(&record, &folder, args.output.is_json(), broken)
 }

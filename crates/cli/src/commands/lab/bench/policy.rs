@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use voile_report::side_record::SideRecord as _;
+
 use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
 use crate::commands::values::OutputArgs;
 
@@ -51,22 +53,22 @@ pub(super) fn run(args: &BenchPolicyArgs) -> Done {
     let stopped = voile_host::interrupt::asked;
     let record = voile_lab::measure_decisions(&settings, &say, &stopped).map_err(failed)?;
     if let Some(folder) = &args.out {
-        voile_lab::write_decisions(&record, folder).map_err(failed)?;
+        voile_lab::write_side(&record, folder).map_err(failed)?;
         say(&folder.join("report.html").display().to_string());
     }
     if args.output.is_json() {
-        print!("{}", voile_lab::decisions_json(&record).map_err(failed)?);
+        print!("{}", voile_lab::side_json(&record).map_err(failed)?);
     } else {
         record.head.notes.iter().for_each(|note| println!("{note}"));
-        print!("{}", record.table());
+        print!("{}", record.for_terminal());
     }
     if stopped() {
         return Err(interrupted(
             "interrupted; the measured rounds are shown".to_owned(),
         ));
     }
-    match record.holds() {
-        true => Ok(()),
-        false => Err(failed("a bound is missed".to_owned())),
+    match record.shortcoming() {
+        None => Ok(()),
+        Some(why) => Err(failed(why.to_owned())),
     }
 }

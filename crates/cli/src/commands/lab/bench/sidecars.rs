@@ -112,7 +112,7 @@ pub(super) fn run(args: &BenchSidecarsArgs) -> Done {
     let measured = voile_lab::measure_sidecars(&settings, &say, asked);
     let (record, broken) = measured.map_err(if asked() { interrupted } else { failed })?;
     let folder = control_plane::folder(args.out.as_deref(), "sidecars", &record);
-    voile_lab::write_sidecars(&record, &folder).map_err(failed)?;
+    voile_lab::write_side(&record, &folder).map_err(failed)?;
     control_plane::tell(&record, &folder, args.output.is_json(), broken)
 }
 
