@@ -19,10 +19,9 @@ use voile_lab::{
     AgreementSettings, Definition, ExperimentOutcome, Overrides, RecordKeeping, Settings, SlicePlan,
 };
 use voile_report::record::Record;
-use voile_report::side_record::SideRecord as _;
 
 use crate::commands::lab::bench::outcome::{
-    Done, command, failed, interrupted, program, say, usage,
+    Done, command, failed, finish, interrupted, measured, program, usage,
 };
 
 /// Measure the cost of a mesh on this machine.
@@ -415,7 +414,6 @@ fn experiment(
         ));
     }
     let voile = program(run.voile.as_deref())?;
-    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
     let settings = Settings {
         definition,
         voile,
@@ -426,12 +424,7 @@ fn experiment(
         keeping,
         agent,
     };
-    let outcome = voile_lab::run(&settings, &say, &voile_host::interrupt::asked);
-    let outcome = outcome.map_err(if voile_host::interrupt::asked() {
-        interrupted
-    } else {
-        failed
-    })?;
+    let outcome = measured(|say, stopped| voile_lab::run(&settings, say, stopped))?;
     keep(&outcome, goes_on)?;
     Ok(FinishedExperiment::Measured(Box::new(outcome.record)))
 }
@@ -445,31 +438,8 @@ fn agreement(comparison: &Comparison) -> Done {
         slice: comparison.slice,
         command: command(),
     };
-    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
-    let record =
-        voile_lab::agree(&settings, &say, &voile_host::interrupt::asked).map_err(failed)?;
-    let folder = match &comparison.out {
-        Some(folder) => folder.clone(),
-        None => voile_lab::default_folder("agreement", &record.head.started_at),
-    };
-    voile_lab::write_side(&record, &folder).map_err(failed)?;
-    for note in &record.head.notes {
-        println!("{note}");
-    }
-    println!(
-        "{}{}",
-        record.in_words(),
-        folder.join("report.html").display()
-    );
-    if voile_host::interrupt::asked() {
-        return Err(interrupted(
-            "interrupted; the measured rounds are kept".to_owned(),
-        ));
-    }
-    match record.shortcoming() {
-        None => Ok(()),
-        Some(why) => Err(failed(why.to_owned())),
-    }
+    let record = measured(|say, stopped| voile_lab::agree(&settings, say, stopped))?;
+    finish(&record, comparison.out.as_deref(), false, None)
 }
 
 fn generators(comparison: &Comparison) -> Done {
@@ -480,28 +450,9 @@ fn generators(comparison: &Comparison) -> Done {
         slice: comparison.slice,
         command: command(),
     };
-    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
-    let record = voile_lab::measure_generators(&settings, &say, &voile_host::interrupt::asked)
-        .map_err(failed)?;
-    let folder = match &comparison.out {
-        Some(folder) => folder.clone(),
-        None => voile_lab::default_folder("generators", &record.head.started_at),
-    };
-    voile_lab::write_side(&record, &folder).map_err(failed)?;
-    for note in &record.head.notes {
-        println!("{note}");
-    }
-    let report = folder.join("report.html");
-    println!("{}{}", record.in_words(), report.display());
-    if voile_host::interrupt::asked() {
-        return Err(interrupted(
-            "interrupted; the measured rounds are kept".to_owned(),
-        ));
-    }
-    match record.shortcoming() {
-        None => Ok(()),
-        Some(why) => Err(failed(why.to_owned())),
-    }
+    let measure = voile_lab::measure_generators;
+    let record = measured(|say, stopped| measure(&settings, say, stopped))?;
+    finish(&record, comparison.out.as_deref(), false, None)
 }
 
 fn keep(outcome: &ExperimentOutcome, goes_on: Option<&Path>) -> Done {

@@ -11,8 +11,8 @@ mod netns;
 mod pages;
 mod profile;
 mod records;
-mod scale;
 mod several;
+mod sides;
 mod truth;
 mod unlucky;
 

@@ -1,13 +1,11 @@
 //! `voile bench control-plane`: time for a change to reach the proxies of a large mesh, and its cost.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use voile_lab::MeshSize;
-use voile_report::control_plane::ControlPlaneRecord;
-use voile_report::side_record::SideRecord as _;
 
-use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
+use crate::commands::lab::bench::outcome::{Done, command, finish, measured, program};
 use crate::commands::values::OutputArgs;
 
 #[derive(Debug, clap::Args)]
@@ -177,47 +175,9 @@ impl BenchControlPlaneArgs {
 
 pub(super) fn run(args: &BenchControlPlaneArgs) -> Done {
     let settings = args.settings()?;
-    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
-    let asked = &voile_host::interrupt::asked;
-    let measured = voile_lab::measure_control_plane(&settings, &say, asked);
-    let (record, broken) = measured.map_err(if asked() { interrupted } else { failed })?;
-    let folder = folder(args.out.as_deref(), "control-plane", &record);
-    voile_lab::write_side(&record, &folder).map_err(failed)?;
-    tell(&record, &folder, args.output.is_json(), broken)
-}
-
-/// Folder of the record: `out`, or a default name with the start time.
-pub(super) fn folder(out: Option<&Path>, name: &str, record: &ControlPlaneRecord) -> PathBuf {
-    match out {
-        Some(folder) => folder.to_owned(),
-        None => voile_lab::default_folder(name, &record.head.started_at),
-    }
-}
-
-/// Prints the record; the reason for an early end comes last.
-pub(super) fn tell(
-    record: &ControlPlaneRecord,
-    folder: &Path,
-    json: bool,
-    broken: Option<String>,
-) -> Done {
-    if json {
-        print!("{}", voile_lab::side_json(record).map_err(failed)?);
-    } else {
-        for note in &record.head.notes {
-            println!("{note}");
-        }
-        print!("\n{}", record.in_words());
-        println!("\n{}", folder.join("report.html").display());
-    }
-    match broken {
-        None => Ok(()),
-        Some(why) => {
-            let why = format!("{why}; the measured figures are in {}", folder.display());
-            let asked = voile_host::interrupt::asked();
-            Err(if asked { interrupted(why) } else { failed(why) })
-        }
-    }
+    let measure = voile_lab::measure_control_plane;
+    let (record, broken) = measured(|say, stopped| measure(&settings, say, stopped))?;
+    finish(&record, args.out.as_deref(), args.output.is_json(), broken)
 }
 
 #[cfg(test)]

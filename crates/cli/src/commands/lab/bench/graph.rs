@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use voile_report::side_record::SideRecord as _;
-
-use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
+use crate::commands::lab::bench::outcome::{Done, command, finish, measured, program};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct BenchGraphArgs {
@@ -72,26 +70,6 @@ pub(super) fn run(args: &BenchGraphArgs) -> Done {
         },
         command: command(),
     };
-    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
-    let asked = &voile_host::interrupt::asked;
-    let record = voile_lab::measure_graph(&settings, &say, asked).map_err(failed)?;
-    let folder = match &args.out {
-        Some(folder) => folder.clone(),
-        None => voile_lab::default_folder("graph", &record.head.started_at),
-    };
-    voile_lab::write_side(&record, &folder).map_err(failed)?;
-    for note in &record.head.notes {
-        println!("{note}");
-    }
-    print!("{}", record.in_words());
-    println!("{}", folder.join("report.html").display());
-    if asked() {
-        return Err(interrupted(
-            "interrupted; the measured rounds are kept".to_owned(),
-        ));
-    }
-    match record.shortcoming() {
-        None => Ok(()),
-        Some(why) => Err(failed(why.to_owned())),
-    }
+    let record = measured(|say, stopped| voile_lab::measure_graph(&settings, say, stopped))?;
+    finish(&record, args.out.as_deref(), false, None)
 }

@@ -4,6 +4,9 @@ use std::io::IsTerminal as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use voile_host::interrupt;
+use voile_report::side_record::SideRecord;
+
 /// Wrong usage, as opposed to a run that failed.
 pub(super) const USAGE: u8 = 2;
 /// Exit code after Ctrl-C or SIGTERM, with the measured part kept: 128 + SIGINT, as shells have it.
@@ -29,6 +32,73 @@ pub(super) fn program(given: Option<&Path>) -> Result<PathBuf, (u8, String)> {
         Some(path) => Ok(path.to_owned()),
         None => std::env::current_exe()
             .map_err(|e| failed(format!("cannot find the path of this program: {e}"))),
+    }
+}
+
+/// Runs a measurement that Ctrl-C or SIGTERM ends early.
+pub(super) fn measured<T>(
+    measure: impl FnOnce(&dyn Fn(&str), &dyn Fn() -> bool) -> Result<T, String>,
+) -> Result<T, (u8, String)> {
+    interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
+    measure(&say, &interrupt::asked).map_err(ended)
+}
+
+/// The reason for an end, with its exit code.
+fn ended(why: String) -> (u8, String) {
+    match interrupt::asked() {
+        true => interrupted(why),
+        false => failed(why),
+    }
+}
+
+/// Ends the command of a side experiment: [`show`] with the folder `out`, or one by the name of the record and its start time.
+pub(super) fn finish<R: SideRecord>(
+    record: &R,
+    out: Option<&Path>,
+    json: bool,
+    broken: Option<String>,
+) -> Done {
+    let name = record.file().trim_end_matches(".json");
+    let default = || voile_lab::default_folder(name, &record.head().started_at);
+    let folder = out.map_or_else(default, Path::to_owned);
+    show(record, Some(&folder), json, broken)
+}
+
+/// Writes a record, if a folder is given, and prints it. `broken` is the reason for an early end; it comes last.
+pub(super) fn show<R: SideRecord>(
+    record: &R,
+    folder: Option<&Path>,
+    json: bool,
+    broken: Option<String>,
+) -> Done {
+    // A folder that cannot be written must not hide the figures.
+    let written = folder.map_or(Ok(()), |folder| voile_lab::write_side(record, folder));
+    if json {
+        print!("{}", voile_lab::side_json(record).map_err(failed)?);
+    } else {
+        for note in &record.head().notes {
+            println!("{note}\n");
+        }
+        print!("{}", record.for_terminal());
+    }
+    written.map_err(failed)?;
+    if let Some(folder) = folder {
+        let report = folder.join("report.html");
+        if json {
+            say(&report.display().to_string());
+        } else {
+            println!("\n{}", report.display());
+        }
+    }
+    let kept = || match folder {
+        Some(folder) => format!("the measured figures are in {}", folder.display()),
+        None => "the measured figures are shown".to_owned(),
+    };
+    match (broken, record.shortcoming()) {
+        (Some(why), _) => Err(ended(format!("{why}; {}", kept()))),
+        (None, _) if interrupt::asked() => Err(ended(format!("interrupted; {}", kept()))),
+        (None, Some(why)) => Err(failed(why.to_owned())),
+        (None, None) => Ok(()),
     }
 }
 
@@ -61,7 +131,7 @@ pub(super) fn command() -> String {
 }
 
 /// Progress (lines that begin with a carriage return) overwrites itself on a terminal; elsewhere it is lines.
-pub(super) fn say(line: &str) {
+fn say(line: &str) {
     let mut stderr = std::io::stderr();
     let terminal = stderr.is_terminal();
     let result = match line.strip_prefix('\r') {

@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-use voile_report::side_record::SideRecord as _;
-
-use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
+use crate::commands::lab::bench::outcome::{Done, command, measured, program, show};
 use crate::commands::values::OutputArgs;
 
 /// Policies, rounds.
@@ -49,26 +47,6 @@ pub(super) fn run(args: &BenchPolicyArgs) -> Done {
         count: args.count,
         command: command(),
     };
-    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
-    let stopped = voile_host::interrupt::asked;
-    let record = voile_lab::measure_decisions(&settings, &say, &stopped).map_err(failed)?;
-    if let Some(folder) = &args.out {
-        voile_lab::write_side(&record, folder).map_err(failed)?;
-        say(&folder.join("report.html").display().to_string());
-    }
-    if args.output.is_json() {
-        print!("{}", voile_lab::side_json(&record).map_err(failed)?);
-    } else {
-        record.head.notes.iter().for_each(|note| println!("{note}"));
-        print!("{}", record.for_terminal());
-    }
-    if stopped() {
-        return Err(interrupted(
-            "interrupted; the measured rounds are shown".to_owned(),
-        ));
-    }
-    match record.shortcoming() {
-        None => Ok(()),
-        Some(why) => Err(failed(why.to_owned())),
-    }
+    let record = measured(|say, stopped| voile_lab::measure_decisions(&settings, say, stopped))?;
+    show(&record, args.out.as_deref(), args.output.is_json(), None)
 }

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::control_plane;
-use crate::commands::lab::bench::outcome::{Done, command, failed, interrupted, program, say};
+use crate::commands::lab::bench::outcome::{Done, command, finish, measured, program};
 use crate::commands::values::OutputArgs;
 
 #[derive(Debug, clap::Args)]
@@ -107,13 +106,9 @@ pub(super) fn run(args: &BenchSidecarsArgs) -> Done {
         rounds: args.rounds.unwrap_or(number(5, 2)),
         command: command(),
     };
-    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
-    let asked = &voile_host::interrupt::asked;
-    let measured = voile_lab::measure_sidecars(&settings, &say, asked);
-    let (record, broken) = measured.map_err(if asked() { interrupted } else { failed })?;
-    let folder = control_plane::folder(args.out.as_deref(), "sidecars", &record);
-    voile_lab::write_side(&record, &folder).map_err(failed)?;
-    control_plane::tell(&record, &folder, args.output.is_json(), broken)
+    let measure = voile_lab::measure_sidecars;
+    let (record, broken) = measured(|say, stopped| measure(&settings, say, stopped))?;
+    finish(&record, args.out.as_deref(), args.output.is_json(), broken)
 }
 
 #[cfg(test)]
