@@ -52,7 +52,7 @@ pub use plan::SlicePlan;
 pub use preset::{preset, presets};
 pub use record_folder::{
     ExperimentOutcome, Format, RECORD, RedrawnFiles, default_folder, read, redraw, side_json,
-    write_plots, write_side,
+    write as write_file, write_plots, write_side,
 };
 pub use record_writer::RecordKeeping;
 pub use sidecars::{SidecarSettings, measure_sidecars};

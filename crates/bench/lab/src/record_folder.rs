@@ -16,7 +16,7 @@ use voile_report::decisions::Decisions;
 use voile_report::generators::Generators;
 use voile_report::graph::GraphRecord;
 use voile_report::gzip;
-use voile_report::plots::Section;
+use voile_report::plots::{Plot, Section};
 use voile_report::record::{CellKey, MergedHistogram, Record, SliceRun};
 use voile_report::side_record::SideRecord;
 use voile_report::summarise::summarise;
@@ -39,7 +39,10 @@ pub fn default_folder(name: &str, started: &str) -> PathBuf {
 }
 
 /// Replaces a file as a whole. If the process ends while writing, or the disk is full, the old file stays.
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
+///
+/// # Errors
+/// When it cannot be written; says why.
+pub fn write(path: &Path, text: &str) -> Result<(), String> {
     replace(path, text.as_bytes())
 }
 
@@ -179,15 +182,15 @@ pub enum Format {
 ///
 /// # Errors
 /// When one cannot be drawn or written.
-pub fn write_plots(
-    sections: &[Section],
+pub fn write_plots<'a>(
+    plots: impl IntoIterator<Item = &'a Plot>,
     folder: &Path,
     formats: &[Format],
 ) -> Result<usize, String> {
     let folder = folder.join("plots");
     make(&folder)?;
     let mut count = 0;
-    for plot in sections.iter().flat_map(|section| &section.plots) {
+    for plot in plots {
         for format in formats {
             match format {
                 Format::Svg => {

@@ -96,7 +96,8 @@ fn an_old_record_is_drawn_again_without_the_places_it_names() {
             voile_lab::RedrawnFiles::Comparison(_, sections) => sections,
         };
         let formats = [voile_lab::Format::Svg, voile_lab::Format::Png];
-        let count = voile_lab::write_plots(&sections, folder.path(), &formats).expect("written");
+        let plots = sections.iter().flat_map(|section| &section.plots);
+        let count = voile_lab::write_plots(plots, folder.path(), &formats).expect("written");
         let files = fs::read_dir(folder.path().join("plots")).expect("plots");
         assert!(count > 2 && files.count() == count, "{name}: {count}");
     }
@@ -270,7 +271,9 @@ fn files_of_a_side_record_are_replaced_as_a_whole() {
     let formats = [voile_lab::Format::Svg, voile_lab::Format::Png];
     let write = || {
         let record = write_agreement(out.path(), None);
-        voile_lab::write_plots(&record.sections(), out.path(), &formats).expect("drawn");
+        let sections = record.sections();
+        let plots = sections.iter().flat_map(|section| &section.plots);
+        voile_lab::write_plots(plots, out.path(), &formats).expect("drawn");
     };
     write();
     let plots = out.path().join("plots");

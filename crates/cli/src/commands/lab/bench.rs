@@ -501,7 +501,8 @@ fn redraw(folder: &Path, plots: &[PlotFormat]) -> Done {
         }
     };
     if !formats.is_empty() {
-        let count = voile_lab::write_plots(&sections, folder, &formats).map_err(failed)?;
+        let plots = sections.iter().flat_map(|section| &section.plots);
+        let count = voile_lab::write_plots(plots, folder, &formats).map_err(failed)?;
         println!("\n{count} files in {}", folder.join("plots").display());
     }
     println!("\n{}", folder.join("report.html").display());

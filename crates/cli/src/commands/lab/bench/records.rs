@@ -1,6 +1,5 @@
 //! `voile bench compare`, `history` and `gate`: what two records, or many, say together.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -174,19 +173,10 @@ fn judge(args: &GateArgs) -> Result<GateOutcome, String> {
 }
 
 fn write(folder: &Path, name: &str, page: &str, plots: &[Plot]) -> Done {
-    let why = |path: &Path, e: std::io::Error| failed(format!("writing {}: {e}", path.display()));
-    let into = folder.join("plots");
-    fs::create_dir_all(&into).map_err(|e| why(&into, e))?;
+    let formats = [voile_lab::Format::Svg, voile_lab::Format::Png];
+    voile_lab::write_plots(plots, folder, &formats).map_err(failed)?;
     let path = folder.join(name);
-    fs::write(&path, page).map_err(|e| why(&path, e))?;
-    for plot in plots {
-        let path = into.join(format!("{}.svg", plot.id));
-        let file = voile_report::picture::svg_file(&plot.svg);
-        fs::write(&path, file).map_err(|e| why(&path, e))?;
-        let path = path.with_extension("png");
-        let picture = voile_report::picture::png(&plot.svg).map_err(failed)?;
-        fs::write(&path, picture).map_err(|e| why(&path, e))?;
-    }
+    voile_lab::write_file(&path, page).map_err(failed)?;
     eprintln!("{}", path.display());
     Ok(())
 }
