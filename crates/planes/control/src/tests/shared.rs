@@ -2,15 +2,14 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use voile_identity::CallerProof;
+use voile_envoy::SIDECAR_NODE;
 use voile_model::mesh::Mesh;
 use voile_model::{Identity, SourceFile};
-use voile_proto::discovery::Node;
 use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource, Snapshot};
 
+use super::envoy;
 use crate::keys::Texts;
 use crate::snapshot::{MeshSnapshot, SnapshotCaller};
 use crate::translate::translate;
@@ -45,27 +44,13 @@ fn snapshot(version: &str, before: Option<&MeshSnapshot>) -> (Arc<Mesh>, MeshSna
     (mesh, snapshot)
 }
 
-fn caller(pod: &str) -> SnapshotCaller {
-    let identity = format!("spiffe://cluster.local/ns/shop/sa/{pod}").parse::<Identity>();
-    SnapshotCaller::Known(voile_identity::AuthenticatedCaller {
-        identity: identity.expect("an identity"),
-        pod: Some(pod.to_owned()),
-        proof: CallerProof::Token,
-        until: SystemTime::UNIX_EPOCH,
-        certificates: Box::default(),
-    })
+fn identity(pod: &str) -> Identity {
+    let identity = format!("spiffe://cluster.local/ns/shop/sa/{pod}").parse();
+    identity.expect("an identity")
 }
 
-/// The same as a stock Envoy.
-fn envoy(snapshot: &MeshSnapshot, pod: &str) -> SnapshotCaller {
-    let mut caller = caller(pod);
-    let node = Node {
-        id: format!("sidecar~-~{pod}.shop~shop.svc.cluster.local"),
-        user_agent_name: "envoy".to_owned(),
-        ..Node::default()
-    };
-    snapshot.introduce(&mut caller, &node);
-    caller
+fn caller(pod: &str) -> SnapshotCaller {
+    super::caller(identity(pod), pod)
 }
 
 fn found(resolution: Resolution, what: &str) -> Vec<Arc<Resource>> {
@@ -125,7 +110,12 @@ fn whoever_asks_for_a_resource_is_given_the_same_encoding() {
         (type_url::LISTENER, 2),
         (type_url::ROUTES, 1),
     ] {
-        let told = |pod| found(after.everything(&envoy(&after, pod), of), of);
+        let told = |pod| {
+            found(
+                after.everything(&envoy(&after, SIDECAR_NODE, identity(pod), pod), of),
+                of,
+            )
+        };
         let [same, apart] = shared(&told("one"), &told("two"));
         assert!(same.len() >= least, "{of}: {same:?} {apart:?}");
         // Resources of one workload alone are made for it alone.
