@@ -9,7 +9,7 @@ use voile_model::mesh::{
 use voile_model::{Namespace, Port};
 use voile_policy::{Mode, effective, is_taken};
 use voile_proto::proxy as wire;
-use voile_xds::wire::{WireProtocol, encode_traffic, labels_on_wire, protocol_of};
+use voile_xds::wire::{RetryPolicy, WireProtocol, encode_traffic, labels_on_wire, protocol_of};
 
 /// The policy of a service for clients of a namespace (`None`: for namespaces without a policy of their own).
 pub(in crate::translate) fn told(
@@ -101,17 +101,8 @@ fn subsets(mesh: &Mesh, service: &MeshService, rule: &DestinationRule) -> Vec<wi
 
 /// MeshConfig's `defaultHttpRetryPolicy`, where it was written.
 fn retry(mesh: &Mesh) -> Option<wire::RetryPolicy> {
-    let policy = mesh.config.default_retry.as_ref()?;
-    Some(wire::RetryPolicy {
-        retries: policy.attempts,
-        on: policy.on.iter().map(ToString::to_string).collect(),
-        per_try_timeout_ms: policy
-            .per_try_timeout
-            .map_or(0, crate::translate::builder::milliseconds),
-        backoff_ms: policy
-            .backoff
-            .map_or(0, crate::translate::builder::milliseconds),
-    })
+    let policy = mesh.config.default_retry.as_ref();
+    policy.map(|policy| RetryPolicy::of(policy).encode())
 }
 
 /// Returns true if HTTP/1.1 to a port travels as HTTP/2: only on ports that are declared as HTTP. A DestinationRule overrides
@@ -240,6 +231,21 @@ spec:
             by_service.map(|port| port.port).collect(),
             by_address.chain(others).collect(),
         )
+    }
+
+    #[test]
+    fn retries_of_the_mesh_keep_times_below_a_millisecond() {
+        let config = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\n\
+             data: {mesh: \"defaultHttpRetryPolicy: {attempts: 1, perTryTimeout: 500us, backoff: 10us}\"}\n";
+        let text = MESH.replace("ANNOTATIONS", "") + config;
+        let files = [voile_model::SourceFile::new("mesh.yaml", text)];
+        let (mesh, problems) = voile_model::check(&files, None);
+        assert_eq!(problems, []);
+        let service = mesh.services.values().next().expect("a service");
+        let told = super::told(&mesh, service, None);
+        let retry = told.ports[0].retry.as_ref().expect("a policy");
+        // 0 on the wire means no limit.
+        assert_eq!((retry.per_try_timeout_ms, retry.backoff_ms), (1, 1));
     }
 
     #[test]
