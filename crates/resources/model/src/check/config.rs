@@ -343,6 +343,13 @@ const RETRY_CONDITIONS: [&str; 15] = [
     "unavailable",
 ];
 
+/// Conditions that are known and not obeyed.
+const UNHEEDED: [&str; 3] = [
+    "envoy-ratelimited",
+    "retriable-headers",
+    "retriable-status-codes",
+];
+
 /// A retry policy, of the mesh or of a route.
 pub(super) fn retry(written: &written::RetrySettings, report: &Report) -> RetryPolicy {
     let attempts = written.attempts.as_ref();
@@ -367,25 +374,8 @@ pub(super) fn retry(written: &written::RetrySettings, report: &Report) -> RetryP
             "remove it; use localityLbSetting",
         );
     }
-    let mut on = Vec::new();
-    if let Some(text) = &written.retry_on {
-        let names = text.value.split(',').map(str::trim);
-        for name in names.filter(|name| !name.is_empty()) {
-            let code = name
-                .parse()
-                .is_ok_and(|code: u16| (100..600).contains(&code));
-            if code || RETRY_CONDITIONS.contains(&name) {
-                on.push(name.into());
-            } else {
-                let help = crate::text::suggest(name, RETRY_CONDITIONS);
-                report.bad(
-                    text,
-                    &format!(": there is no condition `{}`", clip(name)),
-                    help,
-                );
-            }
-        }
-    }
+    let on = written.retry_on.as_ref();
+    let on = on.map_or_else(Vec::new, |text| retry_conditions(text, report));
     let duration = |text: &Option<Text>| text.as_ref().and_then(|text| report.duration(text));
     RetryPolicy {
         attempts: counted.unwrap_or(DEFAULT_ATTEMPTS),
@@ -393,6 +383,38 @@ pub(super) fn retry(written: &written::RetrySettings, report: &Report) -> RetryP
         per_try_timeout: duration(&written.per_try_timeout).filter(|limit| !limit.is_zero()),
         backoff: duration(&written.backoff).filter(|base| !base.is_zero()),
     }
+}
+
+/// `retryOn`.
+fn retry_conditions(text: &Text, report: &Report) -> Vec<Arc<str>> {
+    let names = text.value.split(',').map(str::trim);
+    let names = names.filter(|name| !name.is_empty());
+    let unheeded: Vec<&str> = names
+        .clone()
+        .filter(|name| UNHEEDED.contains(name))
+        .collect();
+    if !unheeded.is_empty() {
+        let message = format!("not yet supported: `{}`", unheeded.join("`, `"));
+        let help = "the other conditions are in force; write status codes as numbers";
+        report.warning(codes::NOT_YET, &text.at, message, help);
+    }
+    let mut on = Vec::new();
+    for name in names {
+        let code = name
+            .parse()
+            .is_ok_and(|code: u16| (100..600).contains(&code));
+        if code || RETRY_CONDITIONS.contains(&name) {
+            on.push(name.into());
+        } else {
+            let help = crate::text::suggest(name, RETRY_CONDITIONS);
+            report.bad(
+                text,
+                &format!(": there is no condition `{}`", clip(name)),
+                help,
+            );
+        }
+    }
+    on
 }
 
 fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySettings {

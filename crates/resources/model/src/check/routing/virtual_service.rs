@@ -24,13 +24,6 @@ use crate::text::clip;
 use crate::written::Text;
 use crate::written::config::RetrySettings;
 
-/// Conditions of `retryOn` that are known and not obeyed.
-const UNHEEDED: [&str; 3] = [
-    "envoy-ratelimited",
-    "retriable-headers",
-    "retriable-status-codes",
-];
-
 /// Context of the resource under check.
 struct RuleReader<'a> {
     name: &'a ResourceName,
@@ -249,17 +242,7 @@ impl RuleReader<'_> {
             let help = "write the number of retries; 0 disables them (Istio's default for a missing number)";
             report.error(codes::MISSING, &place, "`attempts` is missing", help);
         }
-        let written = RetrySettings::read(fields);
-        if let Some(text) = &written.retry_on {
-            let words = text.value.split(',').map(str::trim);
-            let unheeded: Vec<&str> = words.filter(|word| UNHEEDED.contains(word)).collect();
-            if !unheeded.is_empty() {
-                let message = format!("not yet supported: `{}`", unheeded.join("`, `"));
-                let help = "the other conditions are in force; write status codes as numbers";
-                report.warning(codes::NOT_YET, &text.at, message, help);
-            }
-        }
-        config::retry(&written, report)
+        config::retry(&RetrySettings::read(fields), report)
     }
 
     fn http_match(&self, cursor: &Cursor<'_>) -> Option<HttpMatch> {
