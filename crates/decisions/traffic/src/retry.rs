@@ -239,8 +239,8 @@ impl RetryPolicy {
 /// Share of a destination's traffic that may be retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryBudget {
-    /// Percent of the requests in flight.
-    pub percent: u32,
+    /// Share of the requests in flight, in thousandths of a percent.
+    pub percent_thousandths: u32,
     /// Retries in flight that are always allowed.
     pub min: u32,
 }
@@ -248,7 +248,7 @@ pub struct RetryBudget {
 impl Default for RetryBudget {
     fn default() -> Self {
         Self {
-            percent: BUDGET_PERCENT,
+            percent_thousandths: BUDGET_PERCENT * 1_000,
             min: BUDGET_MIN,
         }
     }
@@ -259,7 +259,7 @@ impl RetryBudget {
     /// included).
     #[must_use]
     pub fn allows(&self, active: u32, retrying: u32) -> bool {
-        let share = u64::from(active) * u64::from(self.percent) / 100;
+        let share = u64::from(active) * u64::from(self.percent_thousandths) / 100_000;
         u64::from(retrying) < share.max(u64::from(self.min))
     }
 }
@@ -398,6 +398,23 @@ mod tests {
                 expected,
                 "{active} {retrying}"
             );
+        }
+        let fractions = [
+            (12_500, (8, 0), true),
+            (12_500, (8, 1), false),
+            (12_500, (15, 1), false),
+            (12_500, (16, 1), true),
+            (500, (199, 0), false),
+            (500, (200, 0), true),
+            (1, (u32::MAX, 42_949), false),
+        ];
+        for (percent_thousandths, (active, retrying), expected) in fractions {
+            let budget = RetryBudget {
+                percent_thousandths,
+                min: 0,
+            };
+            let allowed = budget.allows(active, retrying);
+            assert_eq!(allowed, expected, "{budget:?} {active} {retrying}");
         }
     }
 

@@ -447,7 +447,7 @@ mod tests {
         for seed in 0..200 {
             let mut random = fastrand::Rng::with_seed(seed);
             let budget = RetryBudget {
-                percent: random.u32(..=100),
+                percent_thousandths: random.u32(..=100_000),
                 min: random.u32(..4),
             };
             let seats = seats(3);
@@ -464,7 +464,7 @@ mod tests {
                         retries.swap_remove(random.usize(..retries.len()));
                     }
                     _ => {
-                        let share = requests.len() * budget.percent as usize / 100;
+                        let share = requests.len() * budget.percent_thousandths as usize / 100_000;
                         let room = retries.len() < share.max(budget.min as usize);
                         let retry = account.retry(Some(&budget));
                         assert_eq!(retry.is_some(), room, "{seed}, {step}: {budget:?}");
@@ -485,7 +485,7 @@ mod tests {
         const WORKERS: usize = 4;
         const REQUESTS: usize = 10;
         let budget = RetryBudget {
-            percent: 20,
+            percent_thousandths: 20_000,
             min: 3,
         };
         // A fifth of all requests.

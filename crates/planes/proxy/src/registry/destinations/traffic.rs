@@ -215,7 +215,7 @@ impl Registry {
             .clone_from(&plan.traffic.balance.zones);
         traffic.origination = self.origination(said.tls.as_ref(), &wanted.key);
         let budget = said.retry_budget.map(|budget| RetryBudget {
-            percent: budget.percent_thousandths / 1_000,
+            percent_thousandths: budget.percent_thousandths,
             min: budget.min,
         });
         let mut treated = ServicePlan {

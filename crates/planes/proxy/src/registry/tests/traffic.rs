@@ -11,7 +11,7 @@ use voile_model::mesh::traffic::{
     Distribute, LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic,
 };
 use voile_proto::{proxy, type_url, workload};
-use voile_traffic::UpstreamOutcome;
+use voile_traffic::{RetryBudget, UpstreamOutcome};
 use voile_xds::wire::{RemoteWorkload, WireWorkload};
 
 use super::{SHOP, at, mesh, put};
@@ -315,6 +315,27 @@ fn what_workers_share_is_one_thing_and_carries_on_when_endpoints_go() {
     drop((first, second, third, before, after));
     assert_eq!(registry.health.out(now), [], "nobody calls there any more");
     assert_eq!(watch(&web(&registry)).0.out(now), Some(0));
+}
+
+#[test]
+fn a_retry_budget_keeps_fractions_of_a_percent() {
+    let mut registry = mesh(proxy::OutboundPolicy::AllowAny);
+    for percent_thousandths in [500, 12_500] {
+        let budget = proxy::RetryBudget {
+            percent_thousandths,
+            min: 1,
+        };
+        let policy = proxy::TrafficPolicy {
+            retry_budget: Some(budget),
+            ..proxy::TrafficPolicy::default()
+        };
+        obey(&mut registry, policy);
+        let expected = RetryBudget {
+            percent_thousandths,
+            min: 1,
+        };
+        assert_eq!(web(&registry).retry_budget, expected);
+    }
 }
 
 #[test]

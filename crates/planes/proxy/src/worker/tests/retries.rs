@@ -115,7 +115,10 @@ fn what_nobody_processed_goes_to_another_endpoint() {
     use Endpoint::{Absent, Answers, ReadsAndCloses};
     let usual = RetryPolicy::default;
     let policy = |on| RetryPolicy { on, ..usual() };
-    let none = RetryBudget { percent: 0, min: 0 };
+    let none = RetryBudget {
+        percent_thousandths: 0,
+        min: 0,
+    };
     let table: [(&[Endpoint], RetryPolicy, RetryBudget, &str); 8] = [
         (
             &[Absent, Answers(200)],
