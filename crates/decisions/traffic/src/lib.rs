@@ -22,6 +22,6 @@ pub use outlier::{
 };
 pub use retry::{
     Attempt, BACKOFF_BASE, BACKOFF_CAP, BUDGET_MIN, BUDGET_PERCENT, Conditions, DEFAULT_RETRIES,
-    RetryBudget, RetryPolicy,
+    RetryBudget, RetryPolicy, RetrySettings, UNHEEDED_CONDITIONS, retry_conditions,
 };
 pub use share::{RequestShare, ShareError, Weights};

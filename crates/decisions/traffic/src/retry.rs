@@ -2,6 +2,7 @@
 //! conditions and the budget. RFC 9110 section 9.2.2, RFC 9112 section 9.3.1, RFC 9113 section 8.7; reasons are in
 //! docs/decisions/0008-resilience.md.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Retries of a request when nothing else is said: Istio's default.
@@ -60,6 +61,38 @@ impl Attempt {
     }
 }
 
+/// Envoy's names of conditions. Those of gRPC are statuses that a call ended with.
+const NAMED: [(&str, Conditions); 12] = [
+    ("5xx", Conditions::FIVE_XX),
+    ("cancelled", Conditions::grpc(1)),
+    ("connect-failure", Conditions::CONNECT_FAILURE),
+    ("deadline-exceeded", Conditions::grpc(4)),
+    ("gateway-error", Conditions::GATEWAY_ERROR),
+    ("internal", Conditions::grpc(13)),
+    ("refused-stream", Conditions::REFUSED),
+    ("reset", Conditions::RESET),
+    ("reset-before-request", Conditions::RESET_BEFORE_REQUEST),
+    ("resource-exhausted", Conditions::grpc(8)),
+    ("retriable-4xx", Conditions::RETRIABLE_4XX),
+    ("unavailable", Conditions::grpc(14)),
+];
+
+/// Names that Envoy knows and no policy here obeys.
+pub const UNHEEDED_CONDITIONS: [&str; 3] = [
+    "envoy-ratelimited",
+    "retriable-headers",
+    "retriable-status-codes",
+];
+
+/// All names of conditions that a policy may list besides status codes, in alphabetical order.
+#[must_use]
+pub fn retry_conditions() -> Vec<&'static str> {
+    let named = NAMED.iter().map(|(name, _)| *name);
+    let mut all: Vec<&str> = named.chain(UNHEEDED_CONDITIONS).collect();
+    all.sort_unstable();
+    all
+}
+
 /// Failures after which a policy wishes a retry; a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Conditions(u32);
@@ -79,14 +112,6 @@ impl Conditions {
     pub const GATEWAY_ERROR: Self = Self(1 << 5);
     /// `retriable-4xx`: 409.
     pub const RETRIABLE_4XX: Self = Self(1 << 6);
-    /// gRPC's `cancelled`, `deadline-exceeded`, `resource-exhausted`, `internal` and `unavailable`, as bits by their number.
-    const GRPC: [(&'static str, u32); 5] = [
-        ("cancelled", 1),
-        ("deadline-exceeded", 4),
-        ("resource-exhausted", 8),
-        ("internal", 13),
-        ("unavailable", 14),
-    ];
     /// Conditions without configuration: only attempts that cannot have had an effect.
     pub const DEFAULT: Self =
         Self(Self::CONNECT_FAILURE.0 | Self::REFUSED.0 | Self::RESET_BEFORE_REQUEST.0);
@@ -94,20 +119,8 @@ impl Conditions {
     /// By Envoy's name. Names unknown here are none of these.
     #[must_use]
     pub fn named(name: &str) -> Self {
-        match name {
-            "connect-failure" => Self::CONNECT_FAILURE,
-            "refused-stream" => Self::REFUSED,
-            "reset-before-request" => Self::RESET_BEFORE_REQUEST,
-            "reset" => Self::RESET,
-            "5xx" => Self::FIVE_XX,
-            "gateway-error" => Self::GATEWAY_ERROR,
-            "retriable-4xx" => Self::RETRIABLE_4XX,
-            _ => {
-                let mut grpc = Self::GRPC.iter();
-                let found = grpc.find(|(known, _)| *known == name);
-                found.map_or_else(Self::default, |(_, status)| Self::grpc(*status))
-            }
-        }
+        let known = NAMED.iter().find(|(known, _)| *known == name);
+        known.map_or_else(Self::default, |(_, condition)| *condition)
     }
 
     /// That a gRPC call ended with this status; none for those that no condition names.
@@ -133,7 +146,31 @@ impl Conditions {
     }
 }
 
-/// Retry policy for the requests of one destination.
+/// Retries of requests as the mesh, a route or the wire says them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetrySettings {
+    /// Attempts after the first; 0 turns retries off.
+    pub retries: u32,
+    /// Envoy's names of conditions, and status codes. None of them: the default's conditions.
+    pub on: Vec<Arc<str>>,
+    /// Longest wait of one attempt for the response's head.
+    pub per_try_timeout: Option<Duration>,
+    /// The first backoff.
+    pub backoff: Option<Duration>,
+}
+
+impl Default for RetrySettings {
+    fn default() -> Self {
+        Self {
+            retries: DEFAULT_RETRIES,
+            on: Vec::new(),
+            per_try_timeout: None,
+            backoff: None,
+        }
+    }
+}
+
+/// Retry policy for the requests of one destination: compiled settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Attempts after the first; 0 turns retries off (a stale pooled connection is replaced all the same).
@@ -150,39 +187,33 @@ pub struct RetryPolicy {
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self {
-            retries: DEFAULT_RETRIES,
-            on: Conditions::DEFAULT,
-            statuses: Vec::new(),
-            per_try_timeout: None,
-            backoff: BACKOFF_BASE,
-        }
+        Self::from(&RetrySettings::default())
     }
 }
 
-impl RetryPolicy {
-    /// A policy in Envoy's words: conditions by name, and status codes. Without any, the default's conditions hold.
-    #[must_use]
-    pub fn of_words<'a>(retries: u32, words: impl IntoIterator<Item = &'a str>) -> Self {
+impl From<&RetrySettings> for RetryPolicy {
+    fn from(settings: &RetrySettings) -> Self {
         let mut policy = Self {
-            retries,
+            retries: settings.retries,
             on: Conditions::default(),
-            ..Self::default()
+            statuses: Vec::new(),
+            per_try_timeout: settings.per_try_timeout,
+            backoff: settings.backoff.unwrap_or(BACKOFF_BASE),
         };
-        let mut said = false;
-        for word in words {
-            said = true;
+        if settings.on.is_empty() {
+            policy.on = Conditions::DEFAULT;
+        }
+        for word in &settings.on {
             match word.parse() {
                 Ok(status) => policy.statuses.push(status),
                 Err(_) => policy.on = policy.on.and(Conditions::named(word)),
             }
         }
-        if !said {
-            policy.on = Conditions::DEFAULT;
-        }
         policy
     }
+}
 
+impl RetryPolicy {
     /// Returns true if the policy wants another attempt after `made` of them, the last of which ended like this. It
     /// repeats an attempt that may have had an effect only if a condition names it.
     #[must_use]
@@ -358,24 +389,35 @@ mod tests {
 
     #[test]
     fn policies_are_said_in_envoys_words() {
-        let policy =
-            RetryPolicy::of_words(1, ["reset", "503", "unknown-condition", "gateway-error"]);
-        assert_eq!(policy.retries, 1);
+        let of_words = |words: &str| {
+            RetryPolicy::from(&RetrySettings {
+                on: words.split_terminator(' ').map(Arc::from).collect(),
+                ..RetrySettings::default()
+            })
+        };
+        let policy = of_words("reset 503 unknown-condition gateway-error");
         assert_eq!(policy.statuses, [503]);
         assert_eq!(policy.on, Conditions::RESET.and(Conditions::GATEWAY_ERROR));
-        assert_eq!(RetryPolicy::of_words(5, []).on, Conditions::DEFAULT);
-        assert_eq!(
-            RetryPolicy::of_words(2, ["unknown-condition"]).on,
-            Conditions::default()
-        );
-        let grpc = RetryPolicy::of_words(2, ["unavailable", "cancelled"]);
+        assert_eq!(of_words("").on, Conditions::DEFAULT);
+        assert_eq!(of_words("unknown-condition").on, Conditions::default());
+        let grpc = of_words("unavailable cancelled");
         let wished = (0..40).filter(|status| grpc.wishes_grpc(*status));
         assert_eq!(wished.collect::<Vec<u32>>(), [1, 14]);
         assert!(!ALL.iter().any(|attempt| grpc.wishes(*attempt, 1)));
-        let all = "cancelled deadline-exceeded resource-exhausted internal unavailable";
-        let all = RetryPolicy::of_words(2, all.split(' '));
+        let all = of_words("cancelled deadline-exceeded resource-exhausted internal unavailable");
         let wished = (0..40).filter(|status| all.wishes_grpc(*status));
         assert_eq!(wished.collect::<Vec<u32>>(), [1, 4, 8, 13, 14]);
+    }
+
+    #[test]
+    fn every_name_of_a_condition_is_obeyed_or_not_and_none_is_named_twice() {
+        let mut names = retry_conditions();
+        for name in &names {
+            let obeyed = Conditions::named(name) != Conditions::default();
+            assert_ne!(obeyed, UNHEEDED_CONDITIONS.contains(name), "{name}");
+        }
+        names.dedup();
+        assert_eq!(names.len(), 15);
     }
 
     #[test]

@@ -747,14 +747,7 @@ impl Registry {
 /// Retry policy of a port: the control plane's, else the proxy's default.
 pub(crate) fn retry(policy: Option<&PortPolicy>) -> RetryPolicy {
     let said = policy.and_then(|policy| policy.retry.as_ref());
-    said.map_or_else(RetryPolicy::default, retry_of)
-}
-
-fn retry_of(said: &voile_xds::wire::RetryPolicy) -> RetryPolicy {
-    let mut retry = RetryPolicy::of_words(said.retries, said.on.iter().map(|word| &**word));
-    retry.per_try_timeout = said.per_try_timeout;
-    retry.backoff = said.backoff.unwrap_or(retry.backoff);
-    retry
+    said.map_or_else(RetryPolicy::default, RetryPolicy::from)
 }
 
 /// The resource name of a service.

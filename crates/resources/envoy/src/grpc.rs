@@ -14,7 +14,7 @@ use voile_policy::authorization::{Action, Attribute, Pattern, Policy, Term};
 
 use crate::json::{TYPES, from_control, host as address, message, typed};
 use crate::rbac::{Layer, PeerIdentity, Translation};
-pub use routes::{Alternative, GrpcRoute, Retry, routes};
+pub use routes::{Alternative, GrpcRoute, routes};
 pub use traffic::{DestinationEndpoints, untold};
 
 /// Name that a bootstrap must give the plugin with the workload's own certificate and the mesh's roots, as Istio's do.

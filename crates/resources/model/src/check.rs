@@ -34,7 +34,6 @@ use policies::{
 pub use beside::{check_beside, diagnose};
 pub use capture::{PREFIX as CAPTURE_PREFIX, capture_scope};
 pub use checker::{CheckOutcome, Checker, MeshPatch, Patch, ResourceReach, Turn};
-pub(crate) use config::DEFAULT_ATTEMPTS;
 pub use istio_metadata::{INJECTED, MetadataEffect, is_boolean, is_quantity, metadata_effect};
 pub use kinds::{ResourceKind, ResourceScope, kinds, unsupported_kinds};
 pub use networking::{GROUP, HEALTH_CHECKED, canonical_name, canonical_revision};

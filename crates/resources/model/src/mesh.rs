@@ -23,11 +23,11 @@ use std::sync::Arc;
 pub use authorization::AuthorizationPolicy;
 pub use capture::{CaptureScope, CaptureSelection};
 pub use config::{
-    AccessLog, AlsProvider, BodyInCheck, DefaultExports, DefaultProviders, Exports,
-    ExtAuthzProvider, ExtAuthzTransport, ExtensionProvider, FileLogProvider, HttpAuthorizer,
-    MAX_BODY_IN_CHECK, MeshConfig, OpenTelemetryProvider, OtlpTransport, OutboundPolicy,
-    PathNormalization, Provider, ProviderHeader, ProviderService, ProxyConfig, ProxyLimits,
-    ProxySettings, ProxyTracing, RetryPolicy,
+    AccessLog, AlsProvider, BodyInCheck, DEFAULT_RETRIES, DefaultExports, DefaultProviders,
+    Exports, ExtAuthzProvider, ExtAuthzTransport, ExtensionProvider, FileLogProvider,
+    HttpAuthorizer, MAX_BODY_IN_CHECK, MeshConfig, OpenTelemetryProvider, OtlpTransport,
+    OutboundPolicy, PathNormalization, Provider, ProviderHeader, ProviderService, ProxyConfig,
+    ProxyLimits, ProxySettings, ProxyTracing, RetrySettings,
 };
 pub use destination::{
     DestinationRule, DestinationRules, PolicyLevel, RuleClient, Subset, TrafficPolicy,

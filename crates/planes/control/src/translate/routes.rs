@@ -14,8 +14,8 @@ use voile_model::mesh::{
 use voile_model::{Hostname, Labels, Namespace, Port};
 use voile_xds::server::Resource;
 use voile_xds::wire::{
-    ConnectionMatch, ConnectionRoute, Mirror, RequestMatch, RetryPolicy, RouteDestination,
-    RouteTarget, Routes, WireRoute,
+    ConnectionMatch, ConnectionRoute, Mirror, RequestMatch, RouteDestination, RouteTarget, Routes,
+    WireRoute,
 };
 
 use crate::resources::resource;
@@ -212,7 +212,7 @@ impl RouteResponses<'_> {
             matches: matches.into_iter().map(request_match).collect(),
             destinations,
             timeout: route.timeout,
-            retry: route.retries.as_ref().map(RetryPolicy::of),
+            retry: route.retries.clone(),
             answer: route.answer.clone(),
             rewrite: route.rewrite.clone(),
             headers: route.headers.clone(),

@@ -11,6 +11,7 @@ use voile_model::mesh::action::HeaderRules;
 use voile_model::mesh::{TextMatch as Said, claim};
 use voile_model::{Labels, Port, ServiceKey};
 use voile_proto::type_url;
+use voile_traffic::RetryPolicy;
 use voile_traffic::route::{
     ClaimMatch, ConnectionTable, FieldMatch, Match, PathMatch, Regex, RouteTable, TextMatch,
     ValueMatch,
@@ -20,7 +21,7 @@ use voile_xds::wire::{
     RouteDestination, RouteTarget, Routes, ServicePolicy, Subset, WireRoute,
 };
 
-use super::{Registry, retry_of, service_name};
+use super::{Registry, service_name};
 use crate::actions::Actions;
 use crate::plan::{RoutesPlan, ServicePlan};
 
@@ -120,7 +121,7 @@ pub(crate) struct RouteActions {
     /// Numbers of targets, each with the sum of the weights up to it.
     shares: Vec<(u64, usize)>,
     /// Instead of the destination's.
-    pub(crate) retry: Option<voile_traffic::RetryPolicy>,
+    pub(crate) retry: Option<RetryPolicy>,
     /// Timeout of an answer.
     pub(crate) timeout: Option<Duration>,
     /// Further actions on requests; most rules have none.
@@ -328,7 +329,7 @@ fn compile(said: &OpenedRoutes, port: Port, own: &Labels) -> CompiledRoutes {
         let mirrors = mirrors.collect();
         rules.push(RouteActions {
             shares,
-            retry: route.retry.as_ref().map(retry_of),
+            retry: route.retry.as_ref().map(RetryPolicy::from),
             timeout: route.timeout,
             actions: Actions::of(&route, mirrors).map(Box::new),
             missing_status: route.missing_status,

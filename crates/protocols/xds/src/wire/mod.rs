@@ -55,7 +55,8 @@ pub use routes::{
 };
 pub use security::authorization::{decode_authorization, encode_authorization};
 pub use security::authorizer::{Authorizer, AuthorizerHttp};
-pub use security::policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
+use security::policy::check_retry;
+pub use security::policy::{PortPolicy, ServicePolicy, Subset, SubsetPort, encode_retry};
 pub use security::rate_limit::{GlobalLimits, LimitRule, RateLimit};
 pub use security::tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};

@@ -9,12 +9,13 @@ use std::time::Duration;
 use prost::Message;
 use prost::bytes::Bytes;
 use voile_model::mesh::action::{Cors, DirectResponse, Fault, HeaderRules, RequestShare, Rewrite};
-use voile_model::mesh::{AddressRange, HttpRoute, TextMatch};
+use voile_model::mesh::{AddressRange, HttpRoute, RetrySettings, TextMatch};
 use voile_model::{Labels, Port, ServiceKey};
 use voile_proto::proxy as wire;
 
 use super::{
-    RetryPolicy, WireError, action, labels_of, labels_on_wire, milliseconds, port, service_key,
+    WireError, action, check_retry, encode_retry, labels_of, labels_on_wire, milliseconds, port,
+    service_key,
 };
 
 /// Routes of one service's requests; the first that matches counts.
@@ -60,7 +61,7 @@ pub struct WireRoute {
     /// Timeout of a request.
     pub timeout: Option<Duration>,
     /// Retry policy; `None` is the destination's policy.
-    pub retry: Option<RetryPolicy>,
+    pub retry: Option<RetrySettings>,
     /// Answer that the proxy gives itself.
     pub answer: Option<DirectResponse>,
     /// Rewrite of the request's path or authority.
@@ -188,7 +189,7 @@ impl Routes {
             matches: route.matches.iter().map(encode_match).collect(),
             destinations: route.destinations.iter().map(encode_destination).collect(),
             timeout_ms: route.timeout.map_or(0, milliseconds),
-            retry: route.retry.as_ref().map(RetryPolicy::encode),
+            retry: route.retry.as_ref().map(encode_retry),
             answer: route.answer.as_ref().map(action::encode_answer),
             rewrite: route.rewrite.as_ref().map(action::encode_rewrite),
             headers: action::encode_headers(&route.headers),
@@ -362,7 +363,7 @@ fn route(message: &wire::Route) -> Result<WireRoute, WireError> {
         matches,
         destinations,
         timeout,
-        retry: message.retry.as_ref().map(RetryPolicy::check),
+        retry: message.retry.as_ref().map(check_retry),
         answer,
         rewrite: message.rewrite.as_ref().map(action::rewrite).transpose()?,
         headers: action::headers(message.headers.as_ref())?,

@@ -251,7 +251,7 @@ fn encode_pool(pool: &ConnectionPool) -> wire::ConnectionPool {
     }
 }
 
-fn time(milliseconds: u32) -> Option<Duration> {
+pub(super) fn time(milliseconds: u32) -> Option<Duration> {
     (milliseconds > 0).then(|| Duration::from_millis(milliseconds.into()))
 }
 

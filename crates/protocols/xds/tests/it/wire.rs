@@ -9,13 +9,13 @@ use voile_model::mesh::action::{
     Abort, AbortStatus, Cors, Delay, DirectResponse, Fault, HeaderEdits, HeaderRules, Origin,
     OriginMatch, PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, RequestShare, Rewrite,
 };
-use voile_model::mesh::{AddressRange, TextMatch};
+use voile_model::mesh::{AddressRange, RetrySettings, TextMatch};
 use voile_proto::{proxy, workload};
 use voile_xds::wire::{
     Address, ConnectionMatch, ConnectionRoute, Mirror, MutualTls, ProxyConfiguration, RequestMatch,
-    RetryPolicy, RouteDestination, RouteTarget, Routes, ServicePolicy, Tunnel, WireProtocol,
-    WireRoute, decode_key_set, decode_tokens, encode_labels, encode_network_gateways,
-    encode_service, encode_tokens, encode_workload, parse_service_key,
+    RouteDestination, RouteTarget, Routes, ServicePolicy, Tunnel, WireProtocol, WireRoute,
+    decode_key_set, decode_tokens, encode_labels, encode_network_gateways, encode_service,
+    encode_tokens, encode_workload, parse_service_key,
 };
 
 const MESH: &str = r#"
@@ -608,7 +608,7 @@ fn routes_come_back_as_they_went() {
                     to(Err("no service nobody can be seen".into()), 1),
                 ],
                 timeout: Some(Duration::from_micros(1)),
-                retry: Some(RetryPolicy {
+                retry: Some(RetrySettings {
                     retries: 3,
                     on: vec!["reset".into(), "503".into()],
                     per_try_timeout: Some(Duration::from_secs(2)),

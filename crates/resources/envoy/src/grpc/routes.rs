@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use voile_model::mesh::traffic::HashKey;
-use voile_model::mesh::{Criterion, Subject, TextMatch, claim};
+use voile_model::mesh::{Criterion, RetrySettings, Subject, TextMatch, claim};
 
 use crate::json::{TYPES, duration};
 use crate::matching::{Criteria, header, matching};
@@ -47,8 +47,8 @@ pub struct GrpcRoute<'a> {
     pub clusters: Vec<(String, u32)>,
     /// Timeout of a call.
     pub timeout: Option<Duration>,
-    /// Retry policy.
-    pub retry: Option<Retry<'a>>,
+    /// Retries. Conditions that gRPC does not know are about connections, which it sees to by itself.
+    pub retry: Option<&'a RetrySettings>,
     /// By what calls are kept together.
     pub keys: Vec<HashKey>,
 }
@@ -75,17 +75,6 @@ pub struct Alternative {
     pub criteria: BTreeMap<Subject, Criterion>,
     /// True if `uri` ignores case.
     pub any_case: bool,
-}
-
-/// Retry policy of calls.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retry<'a> {
-    /// Attempts after the first.
-    pub retries: u32,
-    /// Envoy's words; those that gRPC does not know are about connections, which it sees to by itself.
-    pub on: Vec<&'a str>,
-    /// The first pause.
-    pub backoff: Option<Duration>,
 }
 
 /// Routes in order.
@@ -129,7 +118,7 @@ fn action(route: &GrpcRoute<'_>) -> Value {
     if let Some(limit) = route.timeout {
         action["max_stream_duration"] = json!({ "max_stream_duration": duration(limit) });
     }
-    if let Some(policy) = route.retry.as_ref().and_then(retry_policy) {
+    if let Some(policy) = route.retry.and_then(retry_policy) {
         action["retry_policy"] = policy;
     }
     if let Some(policy) = super::traffic::hash_policy(&route.keys) {
@@ -138,13 +127,9 @@ fn action(route: &GrpcRoute<'_>) -> Value {
     action
 }
 
-fn retry_policy(retry: &Retry<'_>) -> Option<Value> {
-    let on: Vec<&str> = retry
-        .on
-        .iter()
-        .copied()
-        .filter(|word| RETRIED.contains(word))
-        .collect();
+fn retry_policy(retry: &RetrySettings) -> Option<Value> {
+    let on = retry.on.iter().map(|word| &**word);
+    let on: Vec<&str> = on.filter(|word| RETRIED.contains(word)).collect();
     if retry.retries == 0 || on.is_empty() {
         return None;
     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use voile_model::mesh::ForwardClientCertificate;
 use voile_model::mesh::traffic::PortTraffic;
-use voile_model::mesh::{Mesh, PathNormalization, RetryPolicy, Workload};
+use voile_model::mesh::{DEFAULT_RETRIES, Mesh, PathNormalization, RetrySettings, Workload};
 
 use super::traffic;
 use crate::json::{duration, from_control, typed};
@@ -181,15 +181,13 @@ fn access_log(mesh: &Mesh) -> Option<Value> {
 /// Retry conditions without a retry policy: Istio's default.
 const RETRY_ON: &str =
     "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
-/// Attempts after the first where nobody says otherwise.
-const RETRIES: u32 = 2;
 /// Number of draws of another endpoint before the same one is tried again.
 const SELECTIONS: &str = "5";
 
 /// Retry policy of requests, from their route or else the mesh; `None` if there are no retries.
-pub(crate) fn retry(mesh: &Mesh, of_route: Option<&RetryPolicy>) -> Option<Value> {
+pub(crate) fn retry(mesh: &Mesh, of_route: Option<&RetrySettings>) -> Option<Value> {
     let written = of_route.or(mesh.config.default_retry.as_ref());
-    let retries = written.map_or(RETRIES, |policy| policy.attempts);
+    let retries = written.map_or(DEFAULT_RETRIES, |policy| policy.retries);
     if retries == 0 {
         return None;
     }
@@ -210,7 +208,7 @@ pub(crate) fn retry(mesh: &Mesh, of_route: Option<&RetryPolicy>) -> Option<Value
     Some(retry)
 }
 
-fn as_written(policy: &RetryPolicy, retry: &mut Value) {
+fn as_written(policy: &RetrySettings, retry: &mut Value) {
     let codes = policy.on.iter().filter_map(|on| on.parse::<u16>().ok());
     let codes: Vec<u16> = codes.collect();
     let words = policy.on.iter().filter(|on| on.parse::<u16>().is_err());

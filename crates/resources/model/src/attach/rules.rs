@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use crate::attach::inputs::{AttachmentInputs, refusal};
-use crate::check::DEFAULT_ATTEMPTS;
 use crate::mesh::action::{DirectResponse, Mirror};
 use crate::mesh::gateway_api::{
     Backend, BackendTo, ConditionReason, GatewayApiRoute, Reference, RefusedCondition,
 };
-use crate::mesh::{HttpRoute, LayerFourRoute, RetryPolicy, RouteDestination, WeightedDestination};
+use crate::mesh::{
+    HttpRoute, LayerFourRoute, RetrySettings, RouteDestination, WeightedDestination,
+};
 use crate::names::{Hostname, Namespace, Port};
 
 /// Placeholder host of a destination that does not exist.
@@ -45,15 +46,9 @@ pub(super) fn requests(
         } else if let Some(limit) = rule.backend_timeout {
             let usual = made.retries.take();
             let usual = usual.or_else(|| world.mesh.config.default_retry.clone());
-            let usual = usual.unwrap_or(RetryPolicy {
-                attempts: DEFAULT_ATTEMPTS,
-                on: Vec::new(),
-                per_try_timeout: None,
-                backoff: None,
-            });
-            made.retries = Some(RetryPolicy {
+            made.retries = Some(RetrySettings {
                 per_try_timeout: Some(limit),
-                ..usual
+                ..usual.unwrap_or_default()
             });
         }
         made

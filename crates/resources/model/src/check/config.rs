@@ -6,6 +6,8 @@ pub(super) mod provider;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use voile_traffic::{DEFAULT_RETRIES, UNHEEDED_CONDITIONS, retry_conditions};
+
 use super::values::{self, Meta};
 use super::{CheckedResource, networking, sidecar, telemetry, topology, traffic_policy};
 use crate::codes;
@@ -13,7 +15,7 @@ use crate::decode::{Cursor, FieldPath, Fields, Report, SpannedValue};
 use crate::logs::log_format::LogFormat;
 use crate::mesh::{
     AccessLog, ConfigMap, DefaultExports, DefaultProviders, ExtensionProvider, Forwards,
-    MeshConfig, PathNormalization, Provider, ProxySettings, ProxyTracing, RetryPolicy,
+    MeshConfig, PathNormalization, Provider, ProxySettings, ProxyTracing, RetrySettings,
 };
 use crate::names::TrustDomain;
 use crate::text::clip;
@@ -321,37 +323,8 @@ fn proxy_tracing(written: &written::ProxyTracing, report: &Report) -> ProxyTraci
     }
 }
 
-/// Attempts of a policy that does not say how many: Istio's.
-pub(crate) const DEFAULT_ATTEMPTS: u32 = 2;
-
-/// Envoy's names of conditions that a policy may list, besides status codes.
-const RETRY_CONDITIONS: [&str; 15] = [
-    "5xx",
-    "cancelled",
-    "connect-failure",
-    "deadline-exceeded",
-    "envoy-ratelimited",
-    "gateway-error",
-    "internal",
-    "refused-stream",
-    "reset",
-    "reset-before-request",
-    "resource-exhausted",
-    "retriable-4xx",
-    "retriable-headers",
-    "retriable-status-codes",
-    "unavailable",
-];
-
-/// Conditions that are known and not obeyed.
-const UNHEEDED: [&str; 3] = [
-    "envoy-ratelimited",
-    "retriable-headers",
-    "retriable-status-codes",
-];
-
 /// A retry policy, of the mesh or of a route.
-pub(super) fn retry(written: &written::RetrySettings, report: &Report) -> RetryPolicy {
+pub(super) fn retry(written: &written::WrittenRetries, report: &Report) -> RetrySettings {
     let attempts = written.attempts.as_ref();
     let counted = attempts.and_then(|number| u32::try_from(number.value).ok());
     if let (Some(number), None) = (attempts, counted) {
@@ -375,10 +348,10 @@ pub(super) fn retry(written: &written::RetrySettings, report: &Report) -> RetryP
         );
     }
     let on = written.retry_on.as_ref();
-    let on = on.map_or_else(Vec::new, |text| retry_conditions(text, report));
+    let on = on.map_or_else(Vec::new, |text| conditions_of_retry(text, report));
     let duration = |text: &Option<Text>| text.as_ref().and_then(|text| report.duration(text));
-    RetryPolicy {
-        attempts: counted.unwrap_or(DEFAULT_ATTEMPTS),
+    RetrySettings {
+        retries: counted.unwrap_or(DEFAULT_RETRIES),
         on,
         per_try_timeout: duration(&written.per_try_timeout).filter(|limit| !limit.is_zero()),
         backoff: duration(&written.backoff).filter(|base| !base.is_zero()),
@@ -386,27 +359,28 @@ pub(super) fn retry(written: &written::RetrySettings, report: &Report) -> RetryP
 }
 
 /// `retryOn`.
-fn retry_conditions(text: &Text, report: &Report) -> Vec<Arc<str>> {
+fn conditions_of_retry(text: &Text, report: &Report) -> Vec<Arc<str>> {
     let names = text.value.split(',').map(str::trim);
     let names = names.filter(|name| !name.is_empty());
     let unheeded: Vec<&str> = names
         .clone()
-        .filter(|name| UNHEEDED.contains(name))
+        .filter(|name| UNHEEDED_CONDITIONS.contains(name))
         .collect();
     if !unheeded.is_empty() {
         let message = format!("not yet supported: `{}`", unheeded.join("`, `"));
         let help = "the other conditions are in force; write status codes as numbers";
         report.warning(codes::NOT_YET, &text.at, message, help);
     }
+    let known = retry_conditions();
     let mut on = Vec::new();
     for name in names {
         let code = name
             .parse()
             .is_ok_and(|code: u16| (100..600).contains(&code));
-        if code || RETRY_CONDITIONS.contains(&name) {
+        if code || known.contains(&name) {
             on.push(name.into());
         } else {
-            let help = crate::text::suggest(name, RETRY_CONDITIONS);
+            let help = crate::text::suggest(name, known.iter().copied());
             report.bad(
                 text,
                 &format!(": there is no condition `{}`", clip(name)),

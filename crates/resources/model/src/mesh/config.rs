@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use voile_traffic::{DEFAULT_RETRIES, RetrySettings};
+
 use super::authorization::StringMatch;
 use super::service::Visibility;
 use super::traffic::LocalitySetting;
@@ -38,7 +40,7 @@ pub struct MeshConfig {
     /// True if HTTP/1.1 is carried as HTTP/2 between sidecars (`h2UpgradePolicy`).
     pub http2_upgrade: bool,
     /// Retries of requests without a more specific policy (`defaultHttpRetryPolicy`); `None` is the proxy's default.
-    pub default_retry: Option<RetryPolicy>,
+    pub default_retry: Option<RetrySettings>,
     /// Access log of every proxy for which no Telemetry says otherwise; `None` is off.
     pub access_log: Option<AccessLog>,
     /// Format of log lines if the provider sets none (`accessLogFormat`, `accessLogEncoding`).
@@ -140,19 +142,6 @@ pub enum PathNormalization {
     MergeSlashes,
     /// Before that, `%2F` and `%5C` are decoded.
     DecodeAndMergeSlashes,
-}
-
-/// Retries of requests.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RetryPolicy {
-    /// Attempts after the first; 0 turns retries off.
-    pub attempts: u32,
-    /// Envoy's names of conditions, and status codes.
-    pub on: Vec<Arc<str>>,
-    /// Time limit of one attempt.
-    pub per_try_timeout: Option<Duration>,
-    /// The first backoff.
-    pub backoff: Option<Duration>,
 }
 
 /// Policy for traffic to undeclared hosts.

@@ -20,7 +20,7 @@ pub(crate) struct MeshConfig {
     pub(crate) connect_timeout: Option<Text>,
     pub(crate) protocol_detection_timeout: Option<Text>,
     pub(crate) h2_upgrade_policy: Option<Text>,
-    pub(crate) default_retry: Option<RetrySettings>,
+    pub(crate) default_retry: Option<WrittenRetries>,
     pub(crate) access_log_file: Option<Text>,
     pub(crate) access_log_encoding: Option<Text>,
     pub(crate) access_log_format: Option<Text>,
@@ -293,7 +293,7 @@ impl MeshConfig {
             h2_upgrade_policy: fields.text("h2UpgradePolicy"),
             default_retry: fields
                 .inner("defaultHttpRetryPolicy")
-                .map(RetrySettings::read),
+                .map(WrittenRetries::read),
             access_log_file: fields.text("accessLogFile"),
             access_log_encoding: fields.text("accessLogEncoding"),
             access_log_format: fields.text("accessLogFormat"),
@@ -379,7 +379,7 @@ impl ProxyTracing {
 
 /// `defaultHttpRetryPolicy`, or `retries` of a route.
 #[derive(Debug)]
-pub(crate) struct RetrySettings {
+pub(crate) struct WrittenRetries {
     pub(crate) attempts: Option<SpannedValue<i64>>,
     pub(crate) retry_on: Option<Text>,
     pub(crate) per_try_timeout: Option<Text>,
@@ -390,7 +390,7 @@ pub(crate) struct RetrySettings {
     pub(crate) remote_localities: Option<SpannedValue<bool>>,
 }
 
-impl RetrySettings {
+impl WrittenRetries {
     pub(crate) fn read(mut fields: Fields<'_>) -> Self {
         let settings = Self {
             attempts: fields.integer("attempts"),

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
-use voile_envoy::grpc::{self, Alternative, GrpcRoute, Retry};
+use voile_envoy::grpc::{self, Alternative, GrpcRoute};
 use voile_envoy::{Limit, LimitName};
 use voile_model::mesh::action::HeaderRules;
 use voile_model::mesh::traffic::HashKey;
-use voile_model::mesh::{Criterion, Subject, TextMatch};
+use voile_model::mesh::{Criterion, RetrySettings, Subject, TextMatch};
 use voile_model::{Labels, Port};
-use voile_xds::wire::{RequestMatch, RetryPolicy, RouteTarget, Routes};
+use voile_xds::wire::{RequestMatch, RouteTarget, Routes};
 
 use super::destination::traffic_of;
 use super::{At, NOWHERE, configuration, name_of, policy_of};
@@ -55,7 +55,7 @@ pub(super) fn of(
         let key = policy.as_ref();
         let key = key.and_then(|policy| policy.traffic.balancer.key.clone());
         let route = GrpcRoute {
-            retry: usual.map(retry),
+            retry: usual,
             keys: key.into_iter().collect(),
             ..GrpcRoute::to(&cluster)
         };
@@ -97,7 +97,7 @@ pub(super) fn of(
             matches,
             clusters: clusters.collect::<Result<_, String>>()?,
             timeout: route.timeout,
-            retry: retried.map(retry),
+            retry: retried,
             keys,
         });
     }
@@ -230,16 +230,8 @@ fn alternative(one: &RequestMatch) -> Alternative {
     made
 }
 
-fn retry(policy: &RetryPolicy) -> Retry<'_> {
-    Retry {
-        retries: policy.retries,
-        on: policy.on.iter().map(|word| &**word).collect(),
-        backoff: policy.backoff,
-    }
-}
-
 /// Part of a retry policy that gRPC does not support.
-fn unheard(about: &str, policy: &RetryPolicy) -> Option<Limit> {
+fn unheard(about: &str, policy: &RetrySettings) -> Option<Limit> {
     let limit = |why: String| Some(Limit::new(LimitName::Retries, about, why));
     if policy.per_try_timeout.is_some() {
         return limit("gRPC has no timeout per attempt (perTryTimeout)".to_owned());

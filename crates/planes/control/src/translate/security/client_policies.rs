@@ -9,7 +9,7 @@ use voile_model::mesh::{
 use voile_model::{Namespace, Port};
 use voile_policy::{Mode, effective, is_taken};
 use voile_proto::proxy as wire;
-use voile_xds::wire::{RetryPolicy, WireProtocol, encode_traffic, labels_on_wire, protocol_of};
+use voile_xds::wire::{WireProtocol, encode_retry, encode_traffic, labels_on_wire, protocol_of};
 
 /// The policy of a service for clients of a namespace (`None`: for namespaces without a policy of their own).
 pub(in crate::translate) fn told(
@@ -59,7 +59,7 @@ fn service_policy(
                 .map(|member| member.workload.uid.to_string())
                 .collect(),
             http2_upgrade: upgrades(mesh, pool, protocol.to_proxy()),
-            retry: retry(mesh),
+            retry: mesh.config.default_retry.as_ref().map(encode_retry),
             client_protocol: pool.use_client_protocol,
             traffic: encode_traffic(&traffic),
         })
@@ -97,12 +97,6 @@ fn subsets(mesh: &Mesh, service: &MeshService, rule: &DestinationRule) -> Vec<wi
             .collect(),
     };
     rule.subsets.iter().map(one).collect()
-}
-
-/// MeshConfig's `defaultHttpRetryPolicy`, where it was written.
-fn retry(mesh: &Mesh) -> Option<wire::RetryPolicy> {
-    let policy = mesh.config.default_retry.as_ref();
-    policy.map(|policy| RetryPolicy::of(policy).encode())
 }
 
 /// Returns true if HTTP/1.1 to a port travels as HTTP/2: only on ports that are declared as HTTP. A DestinationRule overrides
@@ -144,7 +138,7 @@ pub(in crate::translate) fn workload_policy(
             .collect(),
         // A workload called by its own address is no service's host, which is what rules are for.
         http2_upgrade: upgrades(mesh, ConnectionPool::default(), port.protocol()),
-        retry: retry(mesh),
+        retry: mesh.config.default_retry.as_ref().map(encode_retry),
         client_protocol: false,
         traffic: None,
     };

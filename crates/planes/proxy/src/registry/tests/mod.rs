@@ -567,7 +567,7 @@ fn an_address_that_moved_leads_to_its_new_workload_only() {
 
 #[test]
 fn retries_are_what_the_control_plane_says_and_else_the_proxys_own() {
-    use voile_traffic::{Conditions, RetryPolicy};
+    use voile_traffic::{Conditions, RetryPolicy, RetrySettings};
     use voile_xds::wire::PortPolicy;
 
     use crate::registry::retry;
@@ -582,7 +582,7 @@ fn retries_are_what_the_control_plane_says_and_else_the_proxys_own() {
     let own = RetryPolicy::default();
     assert_eq!(retry(None), own);
     assert_eq!(retry(Some(&port(None))), own);
-    let said = voile_xds::wire::RetryPolicy {
+    let said = RetrySettings {
         retries: 0,
         on: vec!["5xx".into(), "429".into()],
         per_try_timeout: Some(std::time::Duration::from_secs(1)),

@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, spawn_local};
 use voile_proxy::http::HttpTimeouts;
-use voile_traffic::RetryPolicy;
+use voile_traffic::{RetryPolicy, RetrySettings};
 
 use crate::http::stage::{Manner, OTHER, Recorded, Stage, eventually, play};
 use client::{Body, Request, ask_in_http1, ask_in_http2};
@@ -137,9 +137,11 @@ impl Case {
 
     fn manner(&self, pair: &str) -> Manner {
         let short = |limit| (self.limit == limit).then_some(SHORT);
-        let retry = self.retry.map(|words| RetryPolicy {
+        let retry = self.retry.map(|word| RetrySettings {
+            retries: 1,
+            on: vec![word.into()],
             per_try_timeout: short(Limit::EachTry),
-            ..RetryPolicy::of_words(1, [words])
+            backoff: None,
         });
         Manner {
             http2_clients: pair.starts_with('2'),
@@ -147,7 +149,7 @@ impl Case {
             unreachable: self.server == Server::Unreachable,
             connect_timeout: short(Limit::Connect),
             timeout: short(Limit::Answer),
-            retry: retry.map(Rc::new),
+            retry: retry.map(|settings| Rc::new(RetryPolicy::from(&settings))),
             ..Manner::default()
         }
     }

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use prost::Message;
-use voile_model::mesh::PortTraffic;
+use voile_model::mesh::{PortTraffic, RetrySettings};
 use voile_model::{Labels, Port};
 use voile_proto::proxy as wire;
 
-use crate::wire::traffic::check_traffic;
+use crate::wire::traffic::{check_traffic, time};
 use crate::wire::{WireError, WireProtocol, labels_of, milliseconds, port};
 
 /// Policy of calls to a service, or to a workload at its own address, port by port.
@@ -60,57 +59,28 @@ pub struct PortPolicy {
     /// True if the proxy keeps the client's protocol, whatever is declared.
     pub client_protocol: bool,
     /// Retry policy of requests; `None` is the proxy's default.
-    pub retry: Option<RetryPolicy>,
+    pub retry: Option<RetrySettings>,
     /// Load balancing and connection limits.
     pub traffic: PortTraffic,
 }
 
-/// Retry policy of requests to one port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RetryPolicy {
-    /// Attempts after the first.
-    pub retries: u32,
-    /// Envoy's names of conditions, and status codes.
-    pub on: Vec<Arc<str>>,
-    /// Longest wait of one attempt for the response's head.
-    pub per_try_timeout: Option<Duration>,
-    /// The first backoff.
-    pub backoff: Option<Duration>,
+/// Retries as a message.
+#[must_use]
+pub fn encode_retry(settings: &RetrySettings) -> wire::RetryPolicy {
+    wire::RetryPolicy {
+        retries: settings.retries,
+        on: settings.on.iter().map(ToString::to_string).collect(),
+        per_try_timeout_ms: settings.per_try_timeout.map_or(0, milliseconds),
+        backoff_ms: settings.backoff.map_or(0, milliseconds),
+    }
 }
 
-impl RetryPolicy {
-    /// As a resource says it.
-    #[must_use]
-    pub fn of(policy: &voile_model::mesh::RetryPolicy) -> Self {
-        Self {
-            retries: policy.attempts,
-            on: policy.on.clone(),
-            per_try_timeout: policy.per_try_timeout,
-            backoff: policy.backoff,
-        }
-    }
-
-    /// The message.
-    #[must_use]
-    pub fn encode(&self) -> wire::RetryPolicy {
-        wire::RetryPolicy {
-            retries: self.retries,
-            on: self.on.iter().map(ToString::to_string).collect(),
-            per_try_timeout_ms: self.per_try_timeout.map_or(0, milliseconds),
-            backoff_ms: self.backoff.map_or(0, milliseconds),
-        }
-    }
-
-    pub(in crate::wire) fn check(message: &wire::RetryPolicy) -> Self {
-        let duration = |milliseconds: u32| {
-            (milliseconds > 0).then(|| Duration::from_millis(milliseconds.into()))
-        };
-        Self {
-            retries: message.retries,
-            on: message.on.iter().map(|name| name.as_str().into()).collect(),
-            per_try_timeout: duration(message.per_try_timeout_ms),
-            backoff: duration(message.backoff_ms),
-        }
+pub(in crate::wire) fn check_retry(message: &wire::RetryPolicy) -> RetrySettings {
+    RetrySettings {
+        retries: message.retries,
+        on: message.on.iter().map(|name| name.as_str().into()).collect(),
+        per_try_timeout: time(message.per_try_timeout_ms),
+        backoff: time(message.backoff_ms),
     }
 }
 
@@ -169,7 +139,7 @@ impl ServicePolicy {
                     .collect(),
                 http2_upgrade: entry.http2_upgrade,
                 client_protocol: entry.client_protocol,
-                retry: entry.retry.as_ref().map(RetryPolicy::check),
+                retry: entry.retry.as_ref().map(check_retry),
                 traffic: check_traffic(entry.traffic.as_ref())
                     .map_err(|error| error.within(&format!("{field}.traffic")))?,
             };

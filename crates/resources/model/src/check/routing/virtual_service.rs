@@ -16,13 +16,13 @@ use crate::codes;
 use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::mesh::routing_intent::RoutingIntent;
 use crate::mesh::{
-    CLAIMS, Criterion, Delegate, HttpMatch, HttpRoute, MESH, RetryPolicy, RouteDestination,
+    CLAIMS, Criterion, Delegate, HttpMatch, HttpRoute, MESH, RetrySettings, RouteDestination,
     Subject, TextMatch, VirtualService, WeightedDestination, gateway_name,
 };
 use crate::names::ResourceName;
 use crate::text::clip;
 use crate::written::Text;
-use crate::written::config::RetrySettings;
+use crate::written::config::WrittenRetries;
 
 /// Context of the resource under check.
 struct RuleReader<'a> {
@@ -230,7 +230,7 @@ impl RuleReader<'_> {
         }
     }
 
-    fn retries(&self, mut fields: Fields<'_>) -> RetryPolicy {
+    fn retries(&self, mut fields: Fields<'_>) -> RetrySettings {
         let report = self.report;
         let at = fields.at().clone();
         let attempts = fields.get("attempts");
@@ -242,7 +242,7 @@ impl RuleReader<'_> {
             let help = "write the number of retries; 0 disables them (Istio's default for a missing number)";
             report.error(codes::MISSING, &place, "`attempts` is missing", help);
         }
-        config::retry(&RetrySettings::read(fields), report)
+        config::retry(&WrittenRetries::read(fields), report)
     }
 
     fn http_match(&self, cursor: &Cursor<'_>) -> Option<HttpMatch> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::mesh::action::{Cors, DirectResponse, Fault, HeaderRules, Mirror, Rewrite};
 use crate::mesh::delegate::whole;
-use crate::mesh::{Mesh, MeshService, RetryPolicy, Visibility};
+use crate::mesh::{Mesh, MeshService, RetrySettings, Visibility};
 use crate::names::{Hostname, Namespace, Port, ResourceName};
 use crate::source::Source;
 pub use destination::{RouteAttachment, RouteDestinationKind, ServicesByHost};
@@ -85,7 +85,7 @@ pub struct HttpRoute {
     /// Time limit of a request; `None` is no limit.
     pub timeout: Option<Duration>,
     /// Retries; `None` is the destination's policy.
-    pub retries: Option<RetryPolicy>,
+    pub retries: Option<RetrySettings>,
     /// Status for requests to a missing destination.
     pub missing_status: u16,
 }

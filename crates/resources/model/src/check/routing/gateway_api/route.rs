@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use voile_traffic::DEFAULT_RETRIES;
+
 use super::filters::{FilterReader, Filters, backend_to};
 use super::matches;
-use crate::check::DEFAULT_ATTEMPTS;
 use crate::check::routing::gateway_api::fields::{GATEWAY, at_most, port, reference, says_nothing};
 use crate::check::values::{self, Meta};
 use crate::codes;
 use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::mesh::action::HeaderRules;
 use crate::mesh::gateway_api::{Backend, GatewayApiRoute, Parent, RouteKind, RouteRule};
-use crate::mesh::{Criterion, HttpMatch, HttpRoute, RetryPolicy, Subject, TextMatch};
+use crate::mesh::{Criterion, HttpMatch, HttpRoute, RetrySettings, Subject, TextMatch};
 use crate::names::{Hostname, Namespace};
 use crate::source::Source;
 
@@ -173,7 +174,7 @@ const UNSEEN: [&str; 3] = ["connect-failure", "refused-stream", "reset-before-re
 const RETRIABLE: std::ops::RangeInclusive<u16> = 400..=599;
 
 /// `retry` of a rule.
-fn retry(mut fields: Fields<'_>, report: &Report) -> RetryPolicy {
+fn retry(mut fields: Fields<'_>, report: &Report) -> RetrySettings {
     let codes = fields.list("codes", |cursor| {
         let code = cursor.integer()?;
         let number = u16::try_from(code.value).ok();
@@ -200,8 +201,8 @@ fn retry(mut fields: Fields<'_>, report: &Report) -> RetryPolicy {
     fields.finish();
     let unseen = UNSEEN.iter().map(|&word| word.into());
     let codes = codes.iter().map(|code| code.to_string().into());
-    RetryPolicy {
-        attempts: attempts.unwrap_or(DEFAULT_ATTEMPTS),
+    RetrySettings {
+        retries: attempts.unwrap_or(DEFAULT_RETRIES),
         on: unseen.chain(codes).collect(),
         per_try_timeout: None,
         backoff: backoff.filter(|base| !base.is_zero()),
