@@ -21,7 +21,7 @@ pub use outlier::{
     Ejection, EjectionReason, OutlierPolicy, Outliers, SuccessRate, UpstreamOutcome, unsuccessful,
 };
 pub use retry::{
-    Attempt, BACKOFF_BASE, BACKOFF_CAP, BUDGET_MIN, BUDGET_PERCENT, Conditions, DEFAULT_RETRIES,
-    RetryBudget, RetryPolicy, RetrySettings, UNHEEDED_CONDITIONS, retry_conditions,
+    Attempt, BACKOFF_BASE, BACKOFF_CAP, Conditions, DEFAULT_RETRIES, RetryBudget, RetryPolicy,
+    RetrySettings, UNHEEDED_CONDITIONS, retry_conditions,
 };
 pub use share::{RequestShare, ShareError, Weights};

@@ -15,10 +15,10 @@ pub const BACKOFF_BASE: Duration = Duration::from_millis(25);
 pub const BACKOFF_CAP: u32 = 10;
 
 /// Share of the requests in flight to a destination that may be retries, in percent: Envoy's and Istio's default.
-pub const BUDGET_PERCENT: u32 = 20;
+const BUDGET_PERCENT: u32 = 20;
 
 /// Retries in flight that a destination with little traffic may always have: Envoy's and Istio's default.
-pub const BUDGET_MIN: u32 = 3;
+const BUDGET_MIN: u32 = 3;
 
 /// State of an attempt that gave the client nothing yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -267,7 +267,7 @@ impl RetryPolicy {
     }
 }
 
-/// Share of a destination's traffic that may be retries.
+/// Share of a destination's traffic that may be retries, as `retryBudget` says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryBudget {
     /// Share of the requests in flight, in thousandths of a percent.

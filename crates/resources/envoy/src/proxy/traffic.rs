@@ -16,9 +16,6 @@ use crate::limit::{Limit, LimitName};
 
 /// Value for no limit, in place of Envoy's own default.
 const UNLIMITED: u32 = u32::MAX;
-/// Share of requests under way that may be retries, in percent, and how many may always be, where nothing is said.
-const BUDGET_PERCENT: f64 = 20.0;
-const BUDGET_MIN: u32 = 3;
 /// Percent of healthy endpoints below which all are called, healthy or not. An endpoint that may never be ejected is then called
 /// all the same.
 const SOMEBODY: u32 = 1;
@@ -149,10 +146,11 @@ fn breakers(pool: &ConnectionPool, budget: Option<RetryBudget>) -> Value {
     match (budget, pool.max_retries) {
         (None, Some(retries)) => thresholds["max_retries"] = json!(retries),
         (budget, _) => {
-            let percent = |budget: RetryBudget| f64::from(budget.percent_thousandths) / 1_000.0;
+            let budget = budget.unwrap_or_default();
+            let percent = f64::from(budget.percent_thousandths) / 1_000.0;
             thresholds["retry_budget"] = json!({
-                "budget_percent": { "value": budget.map_or(BUDGET_PERCENT, percent) },
-                "min_retry_concurrency": budget.map_or(BUDGET_MIN, |budget| budget.min),
+                "budget_percent": { "value": percent },
+                "min_retry_concurrency": budget.min,
             });
         }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use voile_model::Port;
 use voile_model::mesh::traffic::{self as said, HashKey, PortTraffic};
 use voile_traffic::balance::{Algorithm, Cookie, KeySource, SlowStart, Spread};
-use voile_traffic::{BreakerLimits, EndpointHealth, OutlierPolicy, RetryBudget, SuccessRate};
+use voile_traffic::{BreakerLimits, EndpointHealth, OutlierPolicy, SuccessRate};
 use voile_transport::KeepAlive;
 use voile_transport::proxy_protocol::Version;
 use voile_xds::wire::{HealthCheck, OutboundService};
@@ -214,13 +214,9 @@ impl Registry {
             .zones
             .clone_from(&plan.traffic.balance.zones);
         traffic.origination = self.origination(said.tls.as_ref(), &wanted.key);
-        let budget = said.retry_budget.map(|budget| RetryBudget {
-            percent_thousandths: budget.percent_thousandths,
-            min: budget.min,
-        });
         let mut treated = ServicePlan {
             traffic,
-            retry_budget: budget.unwrap_or(plan.retry_budget),
+            retry_budget: said.retry_budget.unwrap_or(plan.retry_budget),
             ..plan
         };
         origination::originate(&mut treated);

@@ -244,16 +244,17 @@ pub(in crate::check) fn retry_budget(
     written: &written::RetryBudget,
     report: &Report,
 ) -> RetryBudget {
-    let percent = written.percent.as_ref().map_or(20.0, |percent| {
+    let usual = RetryBudget::default();
+    let percent = written.percent.as_ref().map(|percent| {
         if !(0.0..=100.0).contains(&percent.value) {
             let message = format!("{} is not a percentage", percent.value);
             report.error(codes::BAD_VALUE, &percent.at, message, "from 0 to 100");
         }
-        percent.value.clamp(0.0, 100.0)
+        (percent.value.clamp(0.0, 100.0) * 1_000.0) as u32
     });
     RetryBudget {
-        percent_thousandths: (percent * 1_000.0) as u32,
-        min: count(written.min.as_ref(), report).unwrap_or(3),
+        percent_thousandths: percent.unwrap_or(usual.percent_thousandths),
+        min: count(written.min.as_ref(), report).unwrap_or(usual.min),
     }
 }
 

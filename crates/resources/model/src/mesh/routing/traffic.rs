@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use voile_traffic::RetryBudget;
+
 use crate::names::ResourceName;
 
 /// All that holds for one port of a service, or of one of its subsets.
@@ -90,15 +92,6 @@ pub enum Authorities {
     Pem(Arc<[u8]>),
     /// `caCertificates`: those of a file of the proxy's own.
     File(Arc<str>),
-}
-
-/// `retryBudget`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RetryBudget {
-    /// `percent` of the requests under way, in thousandths of a percent.
-    pub percent_thousandths: u32,
-    /// `minRetryConcurrency`.
-    pub min: u32,
 }
 
 /// `localityLbSetting`, or `zoneAwareLbSetting`. Without either, the nearest endpoints come first.
