@@ -18,7 +18,8 @@ pub use check::{CheckPolicy, CheckedEndpoint, EndpointHealth, FIRST_WITHIN};
 pub use hash::xxh64;
 pub use limit::{Bucket, KeyedBuckets, LimitKey, LimitVerdict, Quota, Rate, RateError};
 pub use outlier::{
-    Ejection, EjectionReason, OutlierPolicy, Outliers, SuccessRate, UpstreamOutcome, unsuccessful,
+    Ejection, EjectionReason, OutlierDetection, Outliers, SuccessRate, UpstreamOutcome,
+    unsuccessful,
 };
 pub use retry::{
     Attempt, BACKOFF_BASE, BACKOFF_CAP, Conditions, DEFAULT_RETRIES, RetryBudget, RetryPolicy,

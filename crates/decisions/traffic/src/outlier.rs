@@ -5,9 +5,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// When an endpoint is put out, and for how long. A number of 0 turns a rule off.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OutlierPolicy {
+/// `outlierDetection`: when an endpoint is put out, and for how long. A number of 0 turns a rule off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutlierDetection {
     /// Answers of 5xx in a row, or failures without an answer, unless those are counted apart.
     pub consecutive_5xx: u32,
     /// Answers of 502, 503, 504 in a row, or failures without an answer.
@@ -21,7 +21,7 @@ pub struct OutlierPolicy {
     pub interval: Duration,
     /// Length of the first ejection; each further one is that much longer.
     pub base_ejection: Duration,
-    /// Longest ejection.
+    /// Longest ejection, which no resource sets.
     pub max_ejection: Duration,
     /// Percentage of endpoints that may be ejected at once. Of two or more, one always may, unless this is 0.
     pub max_ejection_percent: u32,
@@ -29,7 +29,8 @@ pub struct OutlierPolicy {
     pub min_health_percent: u32,
 }
 
-impl Default for OutlierPolicy {
+impl Default for OutlierDetection {
+    /// Istio's.
     fn default() -> Self {
         Self {
             consecutive_5xx: 5,
@@ -45,17 +46,30 @@ impl Default for OutlierPolicy {
     }
 }
 
-/// Ejects endpoints whose success rate is below the mean by more than a number of deviations.
+/// Ejects endpoints whose success rate is below the mean by more than a number of deviations: annotations
+/// `voile.dev/success_rate_…` of a DestinationRule, with Envoy's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuccessRate {
-    /// Endpoints with enough requests that there must be to compare. Envoy: 5.
+    /// `success_rate_minimum_hosts`: endpoints with enough requests that there must be to compare.
     pub minimum_hosts: u32,
-    /// Requests in an interval that are enough. Envoy: 100.
+    /// `success_rate_request_volume`: requests in an interval that are enough.
     pub request_volume: u32,
-    /// Deviations, in thousandths. Envoy: 1900.
-    pub deviations_thousandths: u32,
-    /// Percentage of these endpoints that are ejected. Envoy: 100.
+    /// `success_rate_stdev_factor`: deviations, in thousandths.
+    pub stdev_factor: u32,
+    /// `enforcing_success_rate`: percentage of these endpoints that are ejected.
     pub enforcing_percent: u32,
+}
+
+impl Default for SuccessRate {
+    /// Envoy's.
+    fn default() -> Self {
+        Self {
+            minimum_hosts: 5,
+            request_volume: 100,
+            stdev_factor: 1_900,
+            enforcing_percent: 100,
+        }
+    }
 }
 
 /// Ejection of an endpoint.
@@ -109,7 +123,7 @@ struct Record {
 /// The endpoints of a destination, as all workers of a proxy see them.
 #[derive(Debug)]
 pub struct Outliers {
-    policy: OutlierPolicy,
+    policy: OutlierDetection,
     records: Box<[Record]>,
     /// Never less than the number of those that are out.
     out: AtomicU32,
@@ -124,7 +138,7 @@ fn nanos(of: Duration) -> u64 {
 impl Outliers {
     /// Creates the state for a number of new endpoints.
     #[must_use]
-    pub fn new(policy: OutlierPolicy, endpoints: usize) -> Self {
+    pub fn new(policy: OutlierDetection, endpoints: usize) -> Self {
         let compare_at = AtomicU64::new(nanos(policy.interval));
         Self {
             policy,
@@ -137,7 +151,7 @@ impl Outliers {
     /// Creates the state for other endpoints, some of which are `old` ones: `was` has the old place of each. An
     /// ejected endpoint stays ejected as long as the limit allows.
     #[must_use]
-    pub fn follow(policy: OutlierPolicy, was: &[Option<usize>], old: &Self) -> Self {
+    pub fn follow(policy: OutlierDetection, was: &[Option<usize>], old: &Self) -> Self {
         let new = Self::new(policy, was.len());
         new.compare_at.store(old.compare_at.load(Relaxed), Relaxed);
         for (record, was) in new.records.iter().zip(was) {
@@ -350,7 +364,7 @@ pub fn unsuccessful(seen: &[(u32, u32)], rule: &SuccessRate) -> Vec<usize> {
     if deviation < ROUNDING {
         return Vec::new();
     }
-    let least = mean - deviation * f64::from(rule.deviations_thousandths) / 1_000.0;
+    let least = mean - deviation * f64::from(rule.stdev_factor) / 1_000.0;
     let bad = rates.into_iter().filter(|(_, rate)| *rate < least);
     bad.map(|(place, _)| place).collect()
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use voile_traffic::{
     Breaker, BreakerLimits, BreakerPermit, CheckPolicy, CheckedEndpoint, Ejection, EndpointHealth,
-    OutlierPolicy, Outliers, Resource, UpstreamOutcome,
+    OutlierDetection, Outliers, Resource, UpstreamOutcome,
 };
 use voile_xds::wire::HealthCheck;
 
@@ -23,7 +23,7 @@ use voile_xds::wire::HealthCheck;
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// None without outlier detection.
-    pub(crate) policy: Option<OutlierPolicy>,
+    pub(crate) policy: Option<OutlierDetection>,
     /// Watched endpoints, in the order of the plan.
     pub(crate) endpoints: Vec<SocketAddr>,
     outliers: Option<Outliers>,
@@ -134,12 +134,12 @@ impl Checks {
 impl Watch {
     /// Makes the state of new endpoints; endpoints that were watched before keep theirs.
     pub(crate) fn follow(
-        policy: Option<OutlierPolicy>,
+        policy: Option<OutlierDetection>,
         endpoints: Vec<SocketAddr>,
         checks: Option<Checks>,
         before: Option<&Self>,
     ) -> Self {
-        let outliers = policy.clone().map(|policy| {
+        let outliers = policy.map(|policy| {
             let Some((before, outliers)) =
                 before.and_then(|before| Some((before, before.outliers.as_ref()?)))
             else {

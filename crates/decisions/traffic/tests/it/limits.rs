@@ -7,36 +7,36 @@ use std::time::Duration;
 use fastrand::Rng;
 use voile_traffic::{
     Breaker, BreakerLimits, Bucket, Ejection, EjectionReason, KeyedBuckets, LimitKey,
-    OutlierPolicy, Outliers, Rate, Resource, SuccessRate, UpstreamOutcome, unsuccessful,
+    OutlierDetection, Outliers, Rate, Resource, SuccessRate, UpstreamOutcome, unsuccessful,
 };
 
 const S: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-fn all_may() -> OutlierPolicy {
-    OutlierPolicy {
+fn all_may() -> OutlierDetection {
+    OutlierDetection {
         max_ejection_percent: 100,
-        ..OutlierPolicy::default()
+        ..OutlierDetection::default()
     }
 }
 
 #[test]
 fn an_endpoint_is_put_out_after_so_many_bad_answers_in_a_row() {
-    let five = OutlierPolicy {
+    let five = OutlierDetection {
         consecutive_5xx: 3,
         ..all_may()
     };
-    let gateway = OutlierPolicy {
+    let gateway = OutlierDetection {
         consecutive_5xx: 0,
         consecutive_gateway: 2,
         ..all_may()
     };
-    let local = OutlierPolicy {
+    let local = OutlierDetection {
         consecutive_local: Some(2),
-        ..five.clone()
+        ..five
     };
     // policy, statuses (0: no answer), after which it is out, if ever
-    let table: [(&OutlierPolicy, &[u16], Option<usize>); 12] = [
+    let table: [(&OutlierDetection, &[u16], Option<usize>); 12] = [
         (&five, &[500, 503, 0], Some(3)),
         (&five, &[500, 501, 200, 500, 599], None),
         (&five, &[500, 501, 404, 500, 599, 502], Some(6)),
@@ -51,7 +51,7 @@ fn an_endpoint_is_put_out_after_so_many_bad_answers_in_a_row() {
         (&local, &[500, 0, 500, 500], Some(4)),
     ];
     for (policy, statuses, wanted) in table {
-        let outliers = Outliers::new(policy.clone(), 2);
+        let outliers = Outliers::new(*policy, 2);
         let outcome = |status: &u16| match status {
             0 => UpstreamOutcome::Failed,
             status => UpstreamOutcome::Answered(*status),
@@ -107,10 +107,10 @@ fn never_more_are_out_than_may_be() {
         (5, 0, 0, 0),
         (0, 100, 100, 0),
     ] {
-        let policy = OutlierPolicy {
+        let policy = OutlierDetection {
             max_ejection_percent: most,
             min_health_percent: stay,
-            ..OutlierPolicy::default()
+            ..OutlierDetection::default()
         };
         let outliers = Outliers::new(policy, endpoints);
         (0..endpoints).for_each(|place| fail(&outliers, place, S));
@@ -126,16 +126,16 @@ fn never_more_are_out_than_may_be() {
 
 #[test]
 fn never_more_are_out_than_may_be_while_workers_report_at_once() {
-    let policy = OutlierPolicy {
+    let policy = OutlierDetection {
         max_ejection_percent: 30,
         consecutive_5xx: 1,
         base_ejection: 2 * MS,
         max_ejection: 5 * MS,
-        ..OutlierPolicy::default()
+        ..OutlierDetection::default()
     };
     let mut seen = 0;
     for round in 0..300 {
-        let outliers = Outliers::new(policy.clone(), 20);
+        let outliers = Outliers::new(policy, 20);
         std::thread::scope(|scope| {
             for seed in 0..4 {
                 let outliers = &outliers;
@@ -157,17 +157,8 @@ fn never_more_are_out_than_may_be_while_workers_report_at_once() {
     assert!(seen > 100, "it was tried: {seen}");
 }
 
-fn usual_rates() -> SuccessRate {
-    SuccessRate {
-        minimum_hosts: 5,
-        request_volume: 100,
-        deviations_thousandths: 1_900,
-        enforcing_percent: 100,
-    }
-}
-
-fn by_rates(rule: SuccessRate) -> OutlierPolicy {
-    OutlierPolicy {
+fn by_rates(rule: SuccessRate) -> OutlierDetection {
+    OutlierDetection {
         consecutive_5xx: 0,
         success_rate: Some(rule),
         ..all_may()
@@ -176,7 +167,7 @@ fn by_rates(rule: SuccessRate) -> OutlierPolicy {
 
 #[test]
 fn who_succeeds_far_less_often_than_the_others_is_put_out_by_the_interval() {
-    let rule = usual_rates();
+    let rule = SuccessRate::default();
     let even = [(99, 100); 9];
     let one = [&even[..], &[(50, 100)]].concat();
     assert_eq!(unsuccessful(&one, &rule), [9]);
@@ -216,8 +207,8 @@ fn who_succeeds_far_less_often_than_the_others_is_put_out_by_the_interval() {
 #[test]
 fn who_differs_from_the_others_by_a_rounding_alone_does_not_differ() {
     let strict = SuccessRate {
-        deviations_thousandths: 0,
-        ..usual_rates()
+        stdev_factor: 0,
+        ..SuccessRate::default()
     };
     for successes in 0..=1_000 {
         for endpoints in [5, 7, 10] {
@@ -242,9 +233,9 @@ fn as_many_of_those_that_succeed_less_often_are_put_out_as_is_said() {
             enforcing_percent: percent,
             minimum_hosts: 2,
             request_volume: 1,
-            deviations_thousandths: 500,
+            stdev_factor: 500,
         };
-        let policy = OutlierPolicy {
+        let policy = OutlierDetection {
             base_ejection: MS,
             max_ejection: MS,
             ..by_rates(rule)
@@ -273,10 +264,10 @@ fn who_always_succeeds_is_never_put_out_whenever_workers_compare() {
     let rule = SuccessRate {
         minimum_hosts: 2,
         request_volume: 1,
-        deviations_thousandths: 0,
+        stdev_factor: 0,
         enforcing_percent: 100,
     };
-    let policy = OutlierPolicy {
+    let policy = OutlierDetection {
         interval: MS,
         ..by_rates(rule)
     };
@@ -302,7 +293,7 @@ fn who_is_out_stays_out_when_others_come_and_go() {
     let new = Outliers::follow(all_may(), &[None, Some(1), Some(2), Some(0)], &old);
     let out: Vec<bool> = (0..4).map(|place| new.is_out(place, 2 * S)).collect();
     assert_eq!(out, [false, true, false, true]);
-    let fewer = OutlierPolicy {
+    let fewer = OutlierDetection {
         max_ejection_percent: 50,
         ..all_may()
     };
@@ -312,7 +303,7 @@ fn who_is_out_stays_out_when_others_come_and_go() {
 
 #[test]
 fn what_was_counted_of_who_stays_counts_when_others_come_and_go() {
-    let old = Outliers::new(by_rates(usual_rates()), 5);
+    let old = Outliers::new(by_rates(SuccessRate::default()), 5);
     let ask = |outliers: &Outliers, requests: u32, now| {
         let each = (0..requests).flat_map(|_| 0..5);
         let answered = each.flat_map(|place| {
@@ -323,7 +314,7 @@ fn what_was_counted_of_who_stays_counts_when_others_come_and_go() {
     };
     assert_eq!(ask(&old, 60, S), 0);
     let was = [Some(0), Some(1), Some(2), Some(3), Some(4), None];
-    let new = Outliers::follow(by_rates(usual_rates()), &was, &old);
+    let new = Outliers::follow(by_rates(SuccessRate::default()), &was, &old);
     assert_eq!(ask(&new, 60, 2 * S), 0);
     let out = new.report(5, UpstreamOutcome::Answered(200), 10 * S);
     assert_eq!(out.iter().map(|one| one.place).collect::<Vec<_>>(), [4]);

@@ -363,6 +363,7 @@ fn check_outliers(message: &wire::OutlierDetection) -> OutlierDetection {
             stdev_factor: rate.stdev_factor,
             enforcing_percent: rate.enforcing_percent,
         }),
+        ..OutlierDetection::default()
     }
 }
 

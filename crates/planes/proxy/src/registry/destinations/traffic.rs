@@ -12,7 +12,7 @@ use std::time::Duration;
 use voile_model::Port;
 use voile_model::mesh::traffic::{self as said, HashKey, PortTraffic};
 use voile_traffic::balance::{Algorithm, Cookie, KeySource, SlowStart, Spread};
-use voile_traffic::{BreakerLimits, EndpointHealth, OutlierPolicy, SuccessRate};
+use voile_traffic::{BreakerLimits, EndpointHealth, OutlierDetection};
 use voile_transport::KeepAlive;
 use voile_transport::proxy_protocol::Version;
 use voile_xds::wire::{HealthCheck, OutboundService};
@@ -73,7 +73,7 @@ impl SharedHealth {
     fn watch(
         &self,
         of: &Destination,
-        policy: Option<OutlierPolicy>,
+        policy: Option<OutlierDetection>,
         check: Option<&Arc<HealthCheck>>,
         endpoints: &[EndpointPlan],
     ) -> SharedPart<Watch> {
@@ -253,7 +253,13 @@ impl Registry {
         // A connection that was opened for one client serves no other.
         let alone = said.proxy_protocol.map(|_| IDLE_ALONE);
         let idle = pool.http_idle.into_iter().chain(alone).min();
-        let outliers = said.outliers.as_ref().map(outlier_policy);
+        let outliers = said.outliers.map(|outliers| OutlierDetection {
+            // A rate that never ejects needs no counters.
+            success_rate: outliers
+                .success_rate
+                .filter(|rate| rate.enforcing_percent > 0),
+            ..outliers
+        });
         let watched = outliers.is_some() || check.is_some();
         TrafficPlan {
             balance: balance(said, check),
@@ -324,28 +330,5 @@ fn key_source(said: &HashKey) -> KeySource {
             ttl: cookie.ttl,
             attributes: cookie.attributes.iter().map(ToString::to_string).collect(),
         }),
-    }
-}
-
-fn outlier_policy(said: &said::OutlierDetection) -> OutlierPolicy {
-    OutlierPolicy {
-        consecutive_5xx: said.consecutive_5xx,
-        consecutive_gateway: said.consecutive_gateway,
-        consecutive_local: said.consecutive_local,
-        interval: said.interval,
-        base_ejection: said.base_ejection,
-        max_ejection_percent: said.max_ejection_percent,
-        min_health_percent: said.min_health_percent,
-        // A rate that never ejects needs no counters.
-        success_rate: said
-            .success_rate
-            .filter(|rate| rate.enforcing_percent > 0)
-            .map(|rate| SuccessRate {
-                minimum_hosts: rate.minimum_hosts,
-                request_volume: rate.request_volume,
-                deviations_thousandths: rate.stdev_factor,
-                enforcing_percent: rate.enforcing_percent,
-            }),
-        ..OutlierPolicy::default()
     }
 }

@@ -457,8 +457,8 @@ pub(in crate::check) fn outliers(
             .unwrap_or(usual.max_ejection_percent),
         min_health_percent: percent(written.min_health_percent.as_ref(), report)
             .unwrap_or(usual.min_health_percent),
-        // Said beside `spec`, and put in where all of it is read.
-        success_rate: None,
+        // Success rates are said beside `spec`, and put in where all of it is read.
+        ..usual
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use voile_traffic::RetryBudget;
+pub use voile_traffic::{OutlierDetection, RetryBudget, SuccessRate};
 
 use crate::names::ResourceName;
 
@@ -209,68 +209,6 @@ pub struct Warmup {
     pub minimum_percent: u32,
     /// In thousandths: 1000 is a straight line.
     pub aggression_thousandths: u32,
-}
-
-/// `outlierDetection`. A number of 0 turns a rule off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OutlierDetection {
-    /// `consecutive5xxErrors`.
-    pub consecutive_5xx: u32,
-    /// `consecutiveGatewayErrors`.
-    pub consecutive_gateway: u32,
-    /// `consecutiveLocalOriginFailures`, where `splitExternalLocalOriginErrors` counts those apart.
-    pub consecutive_local: Option<u32>,
-    /// `interval`.
-    pub interval: Duration,
-    /// `baseEjectionTime`.
-    pub base_ejection: Duration,
-    /// `maxEjectionPercent`.
-    pub max_ejection_percent: u32,
-    /// `minHealthPercent`.
-    pub min_health_percent: u32,
-    /// Ejection by success rate, from the rule's annotations.
-    pub success_rate: Option<SuccessRate>,
-}
-
-/// Comparison of success rates: annotations `voile.dev/success_rate_…` of a DestinationRule, with Envoy's names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SuccessRate {
-    /// `success_rate_minimum_hosts`: endpoints with enough requests that there must be to compare.
-    pub minimum_hosts: u32,
-    /// `success_rate_request_volume`: requests in an interval that are enough.
-    pub request_volume: u32,
-    /// `success_rate_stdev_factor`: so many thousandths of a standard deviation below the mean is too low.
-    pub stdev_factor: u32,
-    /// `enforcing_success_rate`: percentage of those endpoints that are ejected.
-    pub enforcing_percent: u32,
-}
-
-impl Default for SuccessRate {
-    /// Envoy's.
-    fn default() -> Self {
-        Self {
-            minimum_hosts: 5,
-            request_volume: 100,
-            stdev_factor: 1_900,
-            enforcing_percent: 100,
-        }
-    }
-}
-
-impl Default for OutlierDetection {
-    /// Istio's.
-    fn default() -> Self {
-        Self {
-            consecutive_5xx: 5,
-            consecutive_gateway: 0,
-            consecutive_local: None,
-            interval: Duration::from_secs(10),
-            base_ejection: Duration::from_secs(30),
-            max_ejection_percent: 10,
-            min_health_percent: 0,
-            success_rate: None,
-        }
-    }
 }
 
 /// `connectionPool`. A field without a number has no limit.
