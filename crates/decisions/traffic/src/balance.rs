@@ -13,7 +13,7 @@ mod vitals;
 mod zones;
 
 pub use alias::Alias;
-pub use key::{Cookie, HashKey, KeySource};
+pub use key::{HashCookie, HashKey, RequestKey};
 pub use ring::{MAGLEV_SIZE, MAX_RING, MIN_RING, Maglev, Ring, RingEndpoint};
 pub use rotation::Rotation;
 pub use tiers::{

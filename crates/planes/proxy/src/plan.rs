@@ -11,7 +11,7 @@ use rustls::{ClientConfig, ServerConfig};
 use voile_identity::{Identity, Revocations, TrustDomain};
 use voile_model::{Port, ServiceKey, mesh};
 use voile_telemetry::{PeerLabels, ServiceLabels};
-use voile_traffic::balance::{Algorithm, KeySource, SlowStart, Spread, Zones};
+use voile_traffic::balance::{Algorithm, HashKey, SlowStart, Spread, Zones};
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_transport::{KeepAlive, proxy_protocol};
 use voile_xds::wire::{
@@ -345,7 +345,7 @@ pub(crate) struct ServicePlan {
 pub(crate) struct TrafficPlan {
     pub(crate) balance: BalancePlan,
     /// Source of the consistent-hash key.
-    pub(crate) key: Option<KeySource>,
+    pub(crate) key: Option<HashKey>,
     /// Ejected endpoints, as all workers see them; none without health checks or outlier detection.
     pub(crate) watch: Option<SharedPart<Watch>>,
     /// Limits of the load in flight, of all workers; none without limits.

@@ -2,40 +2,41 @@
 //! the same endpoint. Istio's `consistentHash`, hashed as Envoy hashes it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::hash::xxh64;
 use crate::route::{RouteInput, query_parameter};
 
-/// Source of the key.
+/// Input of the hash in `consistentHash`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeySource {
-    /// A header, by its name in lower case.
-    Header(String),
-    /// A cookie.
-    Cookie(Cookie),
-    /// Source address of the connection.
+pub enum HashKey {
+    /// `httpHeaderName`, in lower case.
+    Header(Arc<str>),
+    /// `httpCookie`.
+    Cookie(HashCookie),
+    /// `useSourceIp`: the source address of the connection.
     SourceIp,
-    /// A query parameter.
-    Query(String),
+    /// `httpQueryParameterName`.
+    Query(Arc<str>),
 }
 
-/// A cookie by which requests keep together.
+/// `httpCookie`: a cookie by which requests keep together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cookie {
+pub struct HashCookie {
     /// Its name.
-    pub name: String,
+    pub name: Arc<str>,
     /// Path attribute of the cookie; `/` if not set.
-    pub path: Option<String>,
+    pub path: Option<Arc<str>>,
     /// Lifetime of a new cookie: 0 until the browser is closed. Without a lifetime no cookie is set.
     pub ttl: Option<Duration>,
     /// Further attributes, as written: `Secure`, `SameSite=Lax`.
-    pub attributes: Vec<String>,
+    pub attributes: Vec<Arc<str>>,
 }
 
 /// Key of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HashKey {
+pub enum RequestKey {
     /// Requests with this key go to one endpoint.
     Of(u64),
     /// Nothing: any endpoint will do.
@@ -44,7 +45,7 @@ pub enum HashKey {
     New(u64, String),
 }
 
-impl KeySource {
+impl HashKey {
     /// The key of a request; `random` makes a new cookie's value. Cookies of several lines are expected joined by `; `.
     #[must_use]
     pub fn key(
@@ -52,14 +53,14 @@ impl KeySource {
         request: &(impl RouteInput + ?Sized),
         source: IpAddr,
         random: impl FnOnce() -> u64,
-    ) -> HashKey {
-        let of = |value: &[u8]| HashKey::Of(xxh64(value, 0));
+    ) -> RequestKey {
+        let of = |value: &[u8]| RequestKey::Of(xxh64(value, 0));
         match self {
             Self::Header(name) => request
                 .header(name)
-                .map_or(HashKey::None, |value| of(&value)),
+                .map_or(RequestKey::None, |value| of(&value)),
             Self::Query(name) => {
-                query_parameter(request.query(), name.as_bytes()).map_or(HashKey::None, of)
+                query_parameter(request.query(), name.as_bytes()).map_or(RequestKey::None, of)
             }
             Self::SourceIp => of(source.to_string().as_bytes()),
             Self::Cookie(cookie) => {
@@ -73,7 +74,7 @@ impl KeySource {
     }
 }
 
-impl KeySource {
+impl HashKey {
     /// The key of a connection of which nothing is known but where it comes from.
     #[must_use]
     pub fn key_of_source(&self, source: IpAddr) -> Option<u64> {
@@ -81,7 +82,7 @@ impl KeySource {
     }
 }
 
-impl Cookie {
+impl HashCookie {
     fn find<'c>(&self, cookies: &'c [u8]) -> Option<&'c [u8]> {
         let mut pairs = cookies.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
         pairs.find_map(|pair| {
@@ -95,9 +96,9 @@ impl Cookie {
         })
     }
 
-    fn give_out(&self, random: impl FnOnce() -> u64) -> HashKey {
+    fn give_out(&self, random: impl FnOnce() -> u64) -> RequestKey {
         let Some(ttl) = self.ttl else {
-            return HashKey::None;
+            return RequestKey::None;
         };
         let value = format!("{:016x}", random());
         let mut line = format!("{}=\"{value}\"", self.name);
@@ -110,6 +111,6 @@ impl Cookie {
             line += attribute;
         }
         line += "; HttpOnly";
-        HashKey::New(xxh64(value.as_bytes(), 0), line)
+        RequestKey::New(xxh64(value.as_bytes(), 0), line)
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use voile_traffic::balance::{
-    Algorithm, Balancer, Cookie, EndpointCost, EndpointLocality, EndpointTiers, EndpointVitals,
-    HashKey, KeySource, Locality, MAGLEV_SIZE, MIN_RING, RingEndpoint, SlowStart, Spread, distance,
-    distance_by_labels,
+    Algorithm, Balancer, EndpointCost, EndpointLocality, EndpointTiers, EndpointVitals, HashCookie,
+    HashKey, Locality, MAGLEV_SIZE, MIN_RING, RequestKey, RingEndpoint, SlowStart, Spread,
+    distance, distance_by_labels,
 };
 
 use super::sent::Sent;
@@ -421,18 +421,18 @@ fn near_endpoints_come_first_as_istio_ranks_them() {
 fn a_requests_key_is_of_its_header_cookie_source_or_parameter() {
     let source: IpAddr = "10.1.2.3".parse().expect("an address");
     let cookie = |ttl| {
-        KeySource::Cookie(Cookie {
-            name: "at".to_owned(),
+        HashKey::Cookie(HashCookie {
+            name: "at".into(),
             path: None,
             ttl,
-            attributes: vec!["Secure".to_owned()],
+            attributes: vec!["Secure".into()],
         })
     };
-    let key = |of: &KeySource, sent: &Sent| of.key(sent, source, || 0xabc);
-    let header = KeySource::Header("x-user".to_owned());
-    let query = KeySource::Query("user".to_owned());
+    let key = |of: &HashKey, sent: &Sent| of.key(sent, source, || 0xabc);
+    let header = HashKey::Header("x-user".into());
+    let query = HashKey::Query("user".into());
     let ann = key(&header, &Sent::get("/").with("x-user", "ann"));
-    assert!(matches!(ann, HashKey::Of(_)));
+    assert!(matches!(ann, RequestKey::Of(_)));
     assert_ne!(ann, key(&header, &Sent::get("/").with("x-user", "bob")));
     for same in [
         key(&query, &Sent::get("/?a=b&user=ann")),
@@ -445,25 +445,25 @@ fn a_requests_key_is_of_its_header_cookie_source_or_parameter() {
         assert_eq!(same, ann);
     }
     // The authority is no header here, but by its name it is.
-    let host = KeySource::Header("host".to_owned());
+    let host = HashKey::Header("host".into());
     let by_host = key(&host, &Sent::get("/"));
-    assert!(matches!(by_host, HashKey::Of(_)), "{by_host:?}");
+    assert!(matches!(by_host, RequestKey::Of(_)), "{by_host:?}");
     assert_eq!(
-        key(&KeySource::Header(":authority".to_owned()), &Sent::get("/")),
+        key(&HashKey::Header(":authority".into()), &Sent::get("/")),
         by_host
     );
-    assert_eq!(key(&header, &Sent::get("/")), HashKey::None);
-    assert_eq!(key(&query, &Sent::get("/")), HashKey::None);
+    assert_eq!(key(&header, &Sent::get("/")), RequestKey::None);
+    assert_eq!(key(&query, &Sent::get("/")), RequestKey::None);
     assert_eq!(
         key(&cookie(None), &Sent::get("/").with("cookie", "bat=x")),
-        HashKey::None
+        RequestKey::None
     );
     assert!(matches!(
-        key(&KeySource::SourceIp, &Sent::get("/")),
-        HashKey::Of(_)
+        key(&HashKey::SourceIp, &Sent::get("/")),
+        RequestKey::Of(_)
     ));
     let given = key(&cookie(Some(Duration::from_secs(60))), &Sent::get("/"));
-    let HashKey::New(new, line) = given else {
+    let RequestKey::New(new, line) = given else {
         panic!("{given:?}");
     };
     assert_eq!(
@@ -473,7 +473,7 @@ fn a_requests_key_is_of_its_header_cookie_source_or_parameter() {
     let back = Sent::get("/").with("cookie", "at=0000000000000abc");
     assert_eq!(
         key(&cookie(None), &back),
-        HashKey::Of(new),
+        RequestKey::Of(new),
         "what was given out leads to the same place"
     );
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use voile_model::Port;
-use voile_model::mesh::traffic::{self as said, HashKey, PortTraffic};
-use voile_traffic::balance::{Algorithm, Cookie, KeySource, SlowStart, Spread};
+use voile_model::mesh::traffic::{self as said, PortTraffic};
+use voile_traffic::balance::{Algorithm, SlowStart, Spread};
 use voile_traffic::{BreakerLimits, EndpointHealth, OutlierDetection};
 use voile_transport::KeepAlive;
 use voile_transport::proxy_protocol::Version;
@@ -263,7 +263,7 @@ impl Registry {
         let watched = outliers.is_some() || check.is_some();
         TrafficPlan {
             balance: balance(said, check),
-            key: said.balancer.key.as_ref().map(key_source),
+            key: said.balancer.key.clone(),
             watch: watched.then(|| self.health.watch(&of(), outliers, check, endpoints)),
             breaker: (limits != BreakerLimits::default()).then(|| self.health.gate(&of(), limits)),
             origination: None,
@@ -316,19 +316,5 @@ fn balance(said: &PortTraffic, check: Option<&Arc<HealthCheck>>) -> BalancePlan 
             ..Spread::default()
         },
         zones: None,
-    }
-}
-
-fn key_source(said: &HashKey) -> KeySource {
-    match said {
-        HashKey::Header(name) => KeySource::Header(name.to_string()),
-        HashKey::Query(name) => KeySource::Query(name.to_string()),
-        HashKey::SourceIp => KeySource::SourceIp,
-        HashKey::Cookie(cookie) => KeySource::Cookie(Cookie {
-            name: cookie.name.to_string(),
-            path: cookie.path.as_ref().map(ToString::to_string),
-            ttl: cookie.ttl,
-            attributes: cookie.attributes.iter().map(ToString::to_string).collect(),
-        }),
     }
 }

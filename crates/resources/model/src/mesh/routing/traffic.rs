@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use voile_traffic::balance::{HashCookie, HashKey};
 pub use voile_traffic::{OutlierDetection, RetryBudget, SuccessRate};
 
 use crate::names::ResourceName;
@@ -172,32 +173,6 @@ pub enum Algorithm {
     RingHash(u64),
     /// `consistentHash` by Maglev's table of this prime size.
     Maglev(u32),
-}
-
-/// Input of the hash in `consistentHash`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HashKey {
-    /// `httpHeaderName`, in lower case.
-    Header(Arc<str>),
-    /// `httpCookie`.
-    Cookie(HashCookie),
-    /// `useSourceIp`.
-    SourceIp,
-    /// `httpQueryParameterName`.
-    Query(Arc<str>),
-}
-
-/// `httpCookie`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HashCookie {
-    /// Its name.
-    pub name: Arc<str>,
-    /// Path of the cookie.
-    pub path: Option<Arc<str>>,
-    /// Lifetime of a new cookie; 0 until the browser is closed. `None`: the proxy sets no cookie.
-    pub ttl: Option<Duration>,
-    /// More of what `Set-Cookie` says: a name, or a name and a value.
-    pub attributes: Vec<Arc<str>>,
 }
 
 /// `warmup`.

@@ -13,7 +13,7 @@ use voile_model::mesh::telemetry::TelemetrySide;
 use voile_policy::claims::Claims;
 use voile_telemetry::access_log::PolicyMarks;
 use voile_telemetry::{SeriesId, ServiceLabels};
-use voile_traffic::balance::HashKey;
+use voile_traffic::balance::RequestKey;
 use voile_traffic::{Attempt, BreakerPermit, Resource, UpstreamOutcome};
 use voile_xds::wire::WireProtocol;
 
@@ -263,9 +263,9 @@ impl OutboundRole {
             self.remote.ip(),
             || self.worker.random(),
         ) {
-            HashKey::None => (None, None),
-            HashKey::Of(key) => (Some(key), None),
-            HashKey::New(key, line) => {
+            RequestKey::None => (None, None),
+            RequestKey::Of(key) => (Some(key), None),
+            RequestKey::New(key, line) => {
                 let mut changes = PlanChanges::default();
                 changes.amend(HeadAmendment {
                     name: "set-cookie".into(),
