@@ -20,22 +20,24 @@ pub use tiers::{
     EndpointGroup, EndpointLocality, EndpointTiers, Locality, Spread, distance, distance_by_labels,
 };
 pub use two::{EndpointCost, TwoChoices};
-pub use vitals::{EWMA_DECAY, EWMA_INITIAL, EndpointVitals, MAX_PENALTY, PENALTY, SlowStart};
+pub use vitals::{EWMA_DECAY, EWMA_INITIAL, EndpointVitals, MAX_PENALTY, PENALTY, Warmup};
 pub use zones::Zones;
 
-/// Algorithm that selects an endpoint of a group.
+/// Algorithm that selects an endpoint of a group: `loadBalancer` as a DestinationRule says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Algorithm {
     /// The better of two, by the caller's costs: by default latency and load.
     #[default]
     LeastCost,
-    /// Each in turn.
+    /// LEAST_REQUEST: the same by load alone.
+    LeastRequest,
+    /// ROUND_ROBIN: each in turn.
     RoundRobin,
-    /// Any.
+    /// RANDOM: any.
     Random,
-    /// By the request's key, on a ring with at least so many places.
+    /// `consistentHash`: by the request's key, on a ring with at least so many places.
     RingHash(u64),
-    /// By the request's key, in Maglev's table of a prime size.
+    /// `consistentHash`: by the request's key, in Maglev's table of a prime size.
     Maglev(u32),
 }
 
@@ -64,7 +66,7 @@ impl Balancer {
     pub fn new(algorithm: Algorithm, of: &[RingEndpoint<'_>], random: impl FnMut() -> u64) -> Self {
         let weights: Vec<u32> = of.iter().map(|endpoint| endpoint.weight.max(1)).collect();
         let way = match algorithm {
-            Algorithm::LeastCost => BalancingPolicy::LeastCost,
+            Algorithm::LeastCost | Algorithm::LeastRequest => BalancingPolicy::LeastCost,
             Algorithm::Random => BalancingPolicy::Random,
             Algorithm::RoundRobin => BalancingPolicy::RoundRobin(Rotation::new(&weights, random)),
             Algorithm::RingHash(least) => BalancingPolicy::Ring(Ring::new(of, least)),

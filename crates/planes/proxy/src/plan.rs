@@ -11,7 +11,7 @@ use rustls::{ClientConfig, ServerConfig};
 use voile_identity::{Identity, Revocations, TrustDomain};
 use voile_model::{Port, ServiceKey, mesh};
 use voile_telemetry::{PeerLabels, ServiceLabels};
-use voile_traffic::balance::{Algorithm, HashKey, SlowStart, Spread, Zones};
+use voile_traffic::balance::{Algorithm, HashKey, Spread, Warmup, Zones};
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_transport::{KeepAlive, proxy_protocol};
 use voile_xds::wire::{
@@ -380,9 +380,8 @@ impl TrafficPlan {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct BalancePlan {
     pub(crate) algorithm: Algorithm,
-    pub(crate) measure: Measure,
     /// Share of a new endpoint; its full share by default.
-    pub(crate) slow_start: Option<SlowStart>,
+    pub(crate) warmup: Option<Warmup>,
     pub(crate) spread: Spread,
     /// Callers besides us, if zones share the endpoints.
     pub(crate) zones: Option<Box<Zones>>,
@@ -402,16 +401,6 @@ impl<T> PartialEq for SharedPart<T> {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
-}
-
-/// Load measure of an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Measure {
-    /// Latency of its answers, times the requests in flight.
-    #[default]
-    Latency,
-    /// Requests in flight.
-    Load,
 }
 
 /// Routes of a service. A change of endpoints changes the targets only.

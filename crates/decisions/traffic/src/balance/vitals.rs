@@ -18,31 +18,30 @@ pub const PENALTY: Duration = Duration::from_secs(5);
 /// No endpoint is left alone longer than this for saying so: by `Retry-After` it would take itself out for ever.
 pub const MAX_PENALTY: Duration = Duration::from_secs(300);
 
-/// Slow start: a new endpoint gets its share of requests step by step. Istio's `warmup`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SlowStart {
-    /// Duration of the slow start.
-    pub window: Duration,
+/// `warmup`: a new endpoint gets its share of requests step by step. Envoy's slow start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Warmup {
+    /// Its duration.
+    pub duration: Duration,
     /// The least share of its weight that an endpoint begins with, in percent; 10 is Istio's and Envoy's.
-    pub least_percent: u32,
-    /// 1 is a straight line; above it the share rises early, below it late.
-    pub aggression: f64,
+    pub minimum_percent: u32,
+    /// 1000 is a straight line; above it the share rises early, below it late.
+    pub aggression_thousandths: u32,
 }
 
-impl SlowStart {
+impl Warmup {
     /// The share of its weight that an endpoint of this age has, up to 1.
     #[must_use]
     pub fn share(&self, age: Duration) -> f64 {
-        if age >= self.window {
+        if age >= self.duration {
             return 1.0;
         }
-        let passed = age.as_secs_f64() / self.window.as_secs_f64();
-        let risen = if self.aggression == 1.0 {
-            passed
-        } else {
-            passed.powf(1.0 / self.aggression.max(0.01))
+        let passed = age.as_secs_f64() / self.duration.as_secs_f64();
+        let risen = match self.aggression_thousandths {
+            1_000 => passed,
+            other => passed.powf(1_000.0 / f64::from(other.max(10))),
         };
-        risen.max(f64::from(self.least_percent.clamp(1, 100)) / 100.0)
+        risen.max(f64::from(self.minimum_percent.clamp(1, 100)) / 100.0)
     }
 }
 
@@ -143,8 +142,8 @@ impl EndpointVitals {
 
     /// The share of its weight that it has by its age.
     #[must_use]
-    pub fn warmth(&self, slow_start: Option<&SlowStart>, now: Duration) -> f64 {
-        slow_start.map_or(1.0, |rule| rule.share(now.saturating_sub(self.since)))
+    pub fn warmth(&self, warmup: Option<&Warmup>, now: Duration) -> f64 {
+        warmup.map_or(1.0, |rule| rule.share(now.saturating_sub(self.since)))
     }
 }
 
@@ -162,7 +161,7 @@ fn decay(passed: Duration) -> f64 {
 mod tests {
     use std::time::Duration;
 
-    use super::{EndpointVitals, MAX_PENALTY, PENALTY, SlowStart};
+    use super::{EndpointVitals, MAX_PENALTY, PENALTY, Warmup};
 
     const MS: Duration = Duration::from_millis(1);
     const S: Duration = Duration::from_secs(1);
@@ -237,13 +236,13 @@ mod tests {
 
     #[test]
     fn a_new_endpoint_warms_up() {
-        let line = SlowStart {
-            window: 100 * S,
-            least_percent: 10,
-            aggression: 1.0,
+        let line = Warmup {
+            duration: 100 * S,
+            minimum_percent: 10,
+            aggression_thousandths: 1_000,
         };
-        let late = SlowStart {
-            aggression: 0.5,
+        let late = Warmup {
+            aggression_thousandths: 500,
             ..line
         };
         for (rule, age, percent) in [

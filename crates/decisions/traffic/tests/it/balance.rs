@@ -8,8 +8,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use voile_traffic::balance::{
     Algorithm, Balancer, EndpointCost, EndpointLocality, EndpointTiers, EndpointVitals, HashCookie,
-    HashKey, Locality, MAGLEV_SIZE, MIN_RING, RequestKey, RingEndpoint, SlowStart, Spread,
-    distance, distance_by_labels,
+    HashKey, Locality, MAGLEV_SIZE, MIN_RING, RequestKey, RingEndpoint, Spread, Warmup, distance,
+    distance_by_labels,
 };
 
 use super::sent::Sent;
@@ -19,7 +19,7 @@ pub(crate) struct Endpoints {
     pub(crate) vitals: RefCell<Vec<EndpointVitals>>,
     pub(crate) weights: Vec<u32>,
     pub(crate) gone: Vec<bool>,
-    pub(crate) slow_start: Option<SlowStart>,
+    pub(crate) warmup: Option<Warmup>,
     pub(crate) now: Duration,
 }
 
@@ -29,7 +29,7 @@ impl Endpoints {
             vitals: RefCell::new(vec![EndpointVitals::new(Duration::ZERO); weights.len()]),
             weights: weights.to_vec(),
             gone: vec![false; weights.len()],
-            slow_start: None,
+            warmup: None,
             now: Duration::ZERO,
         }
     }
@@ -79,7 +79,7 @@ impl EndpointCost for Endpoints {
         !self.gone[place]
     }
     fn warmth(&self, place: usize) -> f64 {
-        self.vitals.borrow()[place].warmth(self.slow_start.as_ref(), self.now)
+        self.vitals.borrow()[place].warmth(self.warmup.as_ref(), self.now)
     }
 }
 
@@ -170,10 +170,10 @@ fn a_new_endpoint_gets_its_share_by_and_by() {
         *vitals = EndpointVitals::new(Duration::from_secs(place as u64));
         vitals.observe(Duration::from_millis(30), endpoints.now);
     }
-    endpoints.slow_start = Some(SlowStart {
-        window: Duration::from_secs(100),
-        least_percent: 10,
-        aggression: 1.0,
+    endpoints.warmup = Some(Warmup {
+        duration: Duration::from_secs(100),
+        minimum_percent: 10,
+        aggression_thousandths: 1_000,
     });
     let cold = endpoints.counts(Algorithm::Random, 40_000, false)[0];
     assert!(

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use voile_model::Port;
 use voile_model::mesh::traffic::{self as said, PortTraffic};
-use voile_traffic::balance::{Algorithm, SlowStart, Spread};
+use voile_traffic::balance::Spread;
 use voile_traffic::{BreakerLimits, EndpointHealth, OutlierDetection};
 use voile_transport::KeepAlive;
 use voile_transport::proxy_protocol::Version;
@@ -19,7 +19,7 @@ use voile_xds::wire::{HealthCheck, OutboundService};
 
 use crate::health::{CheckRecord, Checks, Gate, HealthTally, Watch};
 use crate::http::UpstreamTerms;
-use crate::plan::{BalancePlan, EndpointPlan, Measure, ServicePlan, SharedPart, TrafficPlan};
+use crate::plan::{BalancePlan, EndpointPlan, ServicePlan, SharedPart, TrafficPlan};
 use crate::registry::{Registry, origination, service_name};
 
 /// A port of a service, or of one of its subsets.
@@ -290,23 +290,9 @@ impl Registry {
 }
 
 fn balance(said: &PortTraffic, check: Option<&Arc<HealthCheck>>) -> BalancePlan {
-    let (algorithm, measure) = match said.balancer.algorithm {
-        said::Algorithm::LeastCost => (Algorithm::LeastCost, Measure::Latency),
-        said::Algorithm::LeastRequest => (Algorithm::LeastCost, Measure::Load),
-        said::Algorithm::RoundRobin => (Algorithm::RoundRobin, Measure::Load),
-        said::Algorithm::Random => (Algorithm::Random, Measure::Load),
-        said::Algorithm::RingHash(least) => (Algorithm::RingHash(least), Measure::Load),
-        said::Algorithm::Maglev(size) => (Algorithm::Maglev(size), Measure::Load),
-    };
-    let slow_start = said.balancer.warmup.map(|warmup| SlowStart {
-        window: warmup.duration,
-        least_percent: warmup.minimum_percent,
-        aggression: f64::from(warmup.aggression_thousandths) / 1_000.0,
-    });
     BalancePlan {
-        algorithm,
-        measure,
-        slow_start,
+        algorithm: said.balancer.algorithm,
+        warmup: said.balancer.warmup,
         spread: Spread {
             // If fewer endpoints than that are healthy, all receive traffic.
             panic_percent: said

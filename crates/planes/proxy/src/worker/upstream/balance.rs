@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use voile_traffic::balance::{
-    Balancer, EndpointCost, EndpointGroup, EndpointLocality, EndpointTiers, SlowStart,
+    Balancer, EndpointCost, EndpointGroup, EndpointLocality, EndpointTiers, Warmup,
 };
 
 use crate::clock;
@@ -76,7 +76,7 @@ struct PartView<'a> {
     by_load: bool,
     /// So few are well that all are asked.
     panics: bool,
-    slow_start: Option<&'a SlowStart>,
+    warmup: Option<&'a Warmup>,
 }
 
 impl PartView<'_> {
@@ -102,7 +102,7 @@ impl EndpointCost for PartView<'_> {
     }
 
     fn warmth(&self, place: usize) -> f64 {
-        match self.slow_start {
+        match self.warmup {
             None => 1.0,
             some => self
                 .endpoint(place)

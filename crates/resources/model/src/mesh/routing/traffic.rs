@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use voile_traffic::balance::{HashCookie, HashKey};
+pub use voile_traffic::balance::{Algorithm, HashCookie, HashKey, Warmup};
 pub use voile_traffic::{OutlierDetection, RetryBudget, SuccessRate};
 
 use crate::names::ResourceName;
@@ -155,35 +155,6 @@ pub struct LoadBalancer {
     pub warmup: Option<Warmup>,
     /// Locality preference; `None` if unset.
     pub locality: Option<LocalitySetting>,
-}
-
-/// Choice among several endpoints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Algorithm {
-    /// Unset: by latency and load.
-    #[default]
-    LeastCost,
-    /// LEAST_REQUEST: load alone.
-    LeastRequest,
-    /// ROUND_ROBIN.
-    RoundRobin,
-    /// RANDOM.
-    Random,
-    /// `consistentHash` on a ring of at least so many places.
-    RingHash(u64),
-    /// `consistentHash` by Maglev's table of this prime size.
-    Maglev(u32),
-}
-
-/// `warmup`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Warmup {
-    /// Its duration.
-    pub duration: Duration,
-    /// The least share that an endpoint begins with, in percent.
-    pub minimum_percent: u32,
-    /// In thousandths: 1000 is a straight line.
-    pub aggression_thousandths: u32,
 }
 
 /// `connectionPool`. A field without a number has no limit.

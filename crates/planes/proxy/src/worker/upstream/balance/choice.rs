@@ -13,7 +13,7 @@ use super::{
 };
 use crate::clock;
 use crate::health::Watch;
-use crate::plan::{BalancePlan, EndpointRank, Measure};
+use crate::plan::{BalancePlan, EndpointRank};
 use crate::worker::Worker;
 use crate::worker::upstream::endpoint::{Endpoint, InFlight};
 
@@ -103,8 +103,8 @@ impl Balance {
                 wish,
                 now,
                 panics,
-                by_load: wish.opaque || self.plan.measure == Measure::Load,
-                slow_start: self.plan.slow_start.as_ref(),
+                by_load: wish.opaque || self.plan.algorithm != Algorithm::LeastCost,
+                warmup: self.plan.warmup.as_ref(),
             };
             let place = balancer.choose(&view, wish.key, || worker.random())?;
             Some(view.members[place])
