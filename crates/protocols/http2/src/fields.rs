@@ -193,6 +193,7 @@ impl Fields {
     }
 
     /// The first value of that name, which is in lower case.
+    #[inline]
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.lines.iter().find_map(|line| {
             let (known, value) = self.parts(line);
@@ -276,11 +277,13 @@ impl Fields {
     }
 
     /// `:method`, empty in answers.
+    #[inline]
     pub fn method(&self) -> &str {
         self.pseudo(known::METHOD).unwrap_or_default()
     }
 
     /// `:path`.
+    #[inline]
     pub fn path(&self) -> Option<&str> {
         self.pseudo(known::PATH)
     }
@@ -291,6 +294,7 @@ impl Fields {
     }
 
     /// `:authority`.
+    #[inline]
     pub fn authority(&self) -> Option<&str> {
         self.pseudo(known::AUTHORITY)
             .filter(|value| !value.is_empty())
@@ -307,6 +311,7 @@ impl Fields {
         status.and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
+    #[inline]
     fn pseudo(&self, number: u8) -> Option<&str> {
         // There are few lines, and these come first.
         let mut lines = self.lines.iter();
@@ -314,6 +319,7 @@ impl Fields {
         Some(text(self.parts(line).1))
     }
 
+    #[inline]
     fn parts(&self, line: &FieldSpan) -> (&[u8], &[u8]) {
         cut(&self.text, line)
     }
@@ -349,12 +355,14 @@ impl Fields {
     }
 }
 
+#[inline]
 fn cut<'a>(text: &'a [u8], line: &FieldSpan) -> (&'a [u8], &'a [u8]) {
     let (at, name, value) = (line.at as usize, line.name as usize, line.value as usize);
     text[at..at + name + value].split_at(name)
 }
 
 /// A name as text; one with a number needs no look at it.
+#[inline]
 fn name_text(number: u8, name: &[u8]) -> &str {
     known::text(number).unwrap_or_else(|| text(name))
 }

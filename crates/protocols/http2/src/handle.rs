@@ -26,6 +26,7 @@ impl Link {
     }
 
     /// The connection itself, not to be held across anything that may poll another task.
+    #[inline]
     pub fn borrow(&self) -> RefMut<'_, Connection> {
         self.0.borrow_mut()
     }
@@ -89,6 +90,7 @@ pub struct RecvStream(StreamRef);
 
 impl RecvStream {
     /// The next bytes of the body; none at its end. They count in the window until they are released.
+    #[inline]
     pub fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Failure>>> {
         self.0.with(|connection, key| connection.poll_data(key, cx))
     }
@@ -121,6 +123,7 @@ pub struct SendStream(StreamRef);
 
 impl SendStream {
     /// Polls the number of bytes that may be sent now.
+    #[inline]
     pub fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Failure>> {
         self.0.with(|connection, key| connection.poll_room(key, cx))
     }

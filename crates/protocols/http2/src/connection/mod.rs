@@ -296,11 +296,13 @@ impl Connection {
     }
 
     /// Returns the bytes to write now.
+    #[inline]
     pub fn output(&self) -> &[u8] {
         &self.out[self.written..]
     }
 
     /// So much of it was.
+    #[inline]
     pub fn wrote(&mut self, bytes: usize) {
         self.written += bytes;
         if self.written >= self.out.len() {
