@@ -56,7 +56,8 @@ fn readme_and_ci_run_the_same_commands() {
     }
     let ci = page(".ci/run");
     assert!(
-        ci.lines().any(|line| line == "cargo test"),
+        ci.lines()
+            .any(|line| line == r#"cargo test 2>&1 | tee "$work/tests""#),
         ".ci/run runs README's test command"
     );
 }
