@@ -123,17 +123,16 @@ impl Dispatcher {
             return;
         }
         let workers = self.workers.borrow();
-        let load = |worker: &&Handle| worker.load.count();
-        let Some(worker) = workers.iter().min_by_key(load) else {
+        let Some(worker) = least_loaded(&workers) else {
             return;
         };
         self.settling.arrived();
-        if load(&worker) >= MAX_CONNECTIONS {
+        if worker.load.count() >= MAX_CONNECTIONS {
             self.shed
                 .count("every worker has MAX_CONNECTIONS connections");
             return;
         }
-        // A worker that panicked hears nothing, and its connections close.
+        // A worker that panics now hears nothing, and its connections close.
         let _ = worker.sender.send(Job::Accepted {
             pod: Arc::clone(pod),
             door,
@@ -178,6 +177,12 @@ impl Dispatcher {
     }
 }
 
+/// The worker with the fewest connections of those that live. One whose thread has panicked has none, and must get none.
+fn least_loaded(workers: &[Handle]) -> Option<&Handle> {
+    let alive = workers.iter().filter(|worker| !worker.sender.is_closed());
+    alive.min_by_key(|worker| worker.load.count())
+}
+
 impl MemoryHolders for Dispatcher {
     fn ceiling(&self) -> &Ceiling {
         &self.memory.ceiling
@@ -201,6 +206,27 @@ mod tests {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         let asked = std::pin::pin!(emptied.notified());
         asked.poll(&mut cx).is_ready()
+    }
+
+    #[test]
+    fn a_worker_that_has_ended_gets_no_connection() {
+        let emptied = Arc::new(Notify::new());
+        let worker = || {
+            let (sender, jobs) = mpsc::unbounded_channel();
+            let load = Arc::new(WorkerLoad::new(&emptied));
+            (Handle { sender, load }, jobs)
+        };
+        let (ended, jobs) = worker();
+        let (alive, alive_jobs) = worker();
+        let load = Load::new(&alive.load);
+        let workers = [ended, alive];
+        let chosen = || least_loaded(&workers).map(|worker| worker.load.count());
+        assert_eq!(chosen(), Some(0), "the idle one");
+        drop(jobs);
+        assert_eq!(chosen(), Some(1), "the one that lives");
+        drop(alive_jobs);
+        assert_eq!(chosen(), None);
+        drop(load);
     }
 
     #[test]

@@ -103,8 +103,15 @@ async fn admin(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
             told.ending.notify_one();
             PageResponse::text(StatusCode::OK, "draining\n")
         }
-        (&Method::GET | &Method::PUT | &Method::POST, "/logging") => logging(&told, &question),
+        (&Method::GET | &Method::PUT | &Method::POST, "/logging") => {
+            PageResponse::log_level(told.log.as_ref(), &question)
+        }
         (&Method::GET, "/" | "/help") => PageResponse::text(StatusCode::OK, HELP),
+        (
+            _,
+            "/quitquitquit" | "/config_dump" | "/certs" | "/certs/renew" | "/ready"
+            | "/stats/prometheus" | "/metrics" | "/logging" | "/tap",
+        ) => PageResponse::wrong_method(),
         (_, path) => PageResponse::not_found(path),
     }
 }
@@ -118,19 +125,6 @@ async fn tap(tap: &Tap, question: &PageRequest) -> PageResponse {
     match tap.begin(&question) {
         Ok(()) => PageResponse::json(tap.answer(&question).await),
         Err(reason) => PageResponse::text(StatusCode::TOO_MANY_REQUESTS, reason + "\n"),
-    }
-}
-
-fn logging(told: &PageSources, question: &PageRequest) -> PageResponse {
-    let Some(log) = &told.log else {
-        return PageResponse::not_found("/logging");
-    };
-    match question.parameter("level") {
-        Some(level) if question.method != Method::GET => match log.set(level) {
-            Ok(()) => PageResponse::text(StatusCode::OK, format!("{}\n", log.current())),
-            Err(error) => PageResponse::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
-        },
-        _ => PageResponse::text(StatusCode::OK, format!("{}\n", log.current())),
     }
 }
 
@@ -154,13 +148,7 @@ pub(crate) fn unready(told: &PageSources) -> Vec<&'static str> {
 }
 
 fn ready(told: &PageSources) -> PageResponse {
-    match unready(told).as_slice() {
-        [] => PageResponse::text(StatusCode::OK, "ready\n"),
-        reasons => PageResponse::text(
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("not ready: {}\n", reasons.join("; ")),
-        ),
-    }
+    PageResponse::readiness(&unready(told))
 }
 
 fn dump(told: &PageSources) -> String {

@@ -2,7 +2,7 @@
 //! ALLOW; if a workload has an ALLOW policy, one must match. A policy that is unreadable, or named but unknown,
 //! denies: doubt never widens access.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -125,45 +125,94 @@ impl Policy {
         })
     }
 
-    fn holds_for(&self, judged: &JudgedConnection<'_>) -> bool {
-        match &self.scope {
-            PolicyScope::Everybody => true,
-            PolicyScope::Namespace(namespace) => **namespace == *judged.namespace,
-            PolicyScope::Named => false,
-        }
-    }
-
-    fn matches(&self, caller: &PeerAttributes<'_>) -> bool {
+    fn matches(&self, caller: &PeerAttributes<'_>, principal: &str) -> bool {
         let clause = |matches: &Vec<wire::Match>| {
-            matches.is_empty() || matches.iter().any(|one| is_matched(one, caller))
+            matches.is_empty() || matches.iter().any(|one| is_matched(one, caller, principal))
         };
         self.rules.iter().any(|rule| rule.iter().all(clause))
     }
 }
 
-/// Every policy there is.
+type PoliciesByName = BTreeMap<Arc<str>, Arc<Policy>>;
+
+/// Every policy there is. A connection meets those of its place only, however many there are. Clones share all that is equal.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Policies(BTreeMap<Arc<str>, Arc<Policy>>);
+pub(crate) struct Policies {
+    all: Arc<PoliciesByName>,
+    /// Those that hold for every workload.
+    everywhere: Arc<PoliciesByName>,
+    /// Those that hold for the workloads of a namespace.
+    namespaces: Arc<BTreeMap<Arc<str>, Arc<PoliciesByName>>>,
+}
 
 impl Policies {
     /// Knows it under this name.
     pub(crate) fn set(&mut self, name: Arc<str>, policy: Policy) {
-        self.0.insert(name, Arc::new(policy));
+        self.remove(&name);
+        let policy = Arc::new(policy);
+        let place = match &policy.scope {
+            PolicyScope::Everybody => Some(&mut self.everywhere),
+            PolicyScope::Namespace(namespace) => {
+                let namespaces = Arc::make_mut(&mut self.namespaces);
+                Some(namespaces.entry(Arc::clone(namespace)).or_default())
+            }
+            PolicyScope::Named => None,
+        };
+        if let Some(place) = place {
+            Arc::make_mut(place).insert(Arc::clone(&name), Arc::clone(&policy));
+        }
+        Arc::make_mut(&mut self.all).insert(name, policy);
     }
 
     /// Returns true if a policy of this name is known.
     pub(crate) fn contains(&self, name: &str) -> bool {
-        self.0.contains_key(name)
+        self.all.contains_key(name)
     }
 
     /// It is gone.
     pub(crate) fn remove(&mut self, name: &str) {
-        self.0.remove(name);
+        if !self.contains(name) {
+            return;
+        }
+        let policy = Arc::make_mut(&mut self.all).remove(name);
+        match policy.as_ref().map(|policy| &policy.scope) {
+            Some(PolicyScope::Everybody) => {
+                Arc::make_mut(&mut self.everywhere).remove(name);
+            }
+            Some(PolicyScope::Namespace(namespace)) => {
+                let namespaces = Arc::make_mut(&mut self.namespaces);
+                let emptied = namespaces.get_mut(namespace).is_some_and(|of_namespace| {
+                    let of_namespace = Arc::make_mut(of_namespace);
+                    of_namespace.remove(name);
+                    of_namespace.is_empty()
+                });
+                if emptied {
+                    namespaces.remove(namespace);
+                }
+            }
+            Some(PolicyScope::Named) | None => {}
+        }
     }
 
     /// Returns the number of policies.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
+    }
+
+    /// The policies that hold for a workload, those that it names first; one that it names and that holds anyhow comes twice.
+    fn held<'a>(
+        &'a self,
+        judged: &'a JudgedConnection<'_>,
+    ) -> impl Iterator<Item = (&'a Arc<str>, &'a Arc<Policy>)> + Clone {
+        let named = judged
+            .named
+            .iter()
+            .filter_map(|name| self.all.get_key_value(name));
+        let of_namespace = self.namespaces.get(judged.namespace);
+        let others = of_namespace
+            .into_iter()
+            .flat_map(|policies| policies.iter());
+        named.chain(self.everywhere.iter()).chain(others)
     }
 
     /// Authorizes a connection, or returns the reason of its denial.
@@ -172,32 +221,33 @@ impl Policies {
         judged: &JudgedConnection<'_>,
         caller: &PeerAttributes<'_>,
     ) -> Result<(), Denial> {
-        let mut seen: BTreeSet<&str> = BTreeSet::new();
-        let mut all: Vec<(&Arc<str>, &Policy)> = Vec::new();
-        for name in judged.named {
-            let Some((name, policy)) = self.0.get_key_value(name) else {
-                return Err(Denial::Unknown(Arc::clone(name)));
-            };
-            if seen.insert(name) {
-                all.push((name, policy));
-            }
+        if let Some(unknown) = judged.named.iter().find(|name| !self.contains(name)) {
+            return Err(Denial::Unknown(Arc::clone(unknown)));
         }
-        let others = self.0.iter().filter(|(_, policy)| policy.holds_for(judged));
-        all.extend(others.map(|(name, policy)| (name, &**policy)));
-        all.retain(|(_, policy)| !policy.dry_run);
-        let refuses = |(_, policy): &&(&Arc<str>, &Policy)| match policy.action {
+        let mut held = self
+            .held(judged)
+            .filter(|(_, policy)| !policy.dry_run)
+            .peekable();
+        if held.peek().is_none() {
+            return Ok(());
+        }
+        let principal = caller.identity.map(ToString::to_string);
+        let principal = principal.as_deref().unwrap_or_default();
+        let principal = principal.strip_prefix("spiffe://").unwrap_or(principal);
+        let refuses = |(_, policy): &(&Arc<str>, &Arc<Policy>)| match policy.action {
             NodePolicyAction::Close => true,
-            NodePolicyAction::Deny => policy.matches(caller),
+            NodePolicyAction::Deny => policy.matches(caller, principal),
             NodePolicyAction::Allow => false,
         };
-        if let Some((name, _)) = all.iter().find(refuses) {
+        if let Some((name, _)) = held.clone().find(refuses) {
             return Err(Denial::By(Arc::clone(name)));
         }
-        let mut allowing = all
-            .iter()
-            .filter(|(_, p)| p.action == NodePolicyAction::Allow);
-        let mut allowing = allowing.by_ref().peekable();
-        match allowing.peek().is_none() || allowing.any(|(_, policy)| policy.matches(caller)) {
+        let mut allowing = held
+            .filter(|(_, policy)| policy.action == NodePolicyAction::Allow)
+            .peekable();
+        match allowing.peek().is_none()
+            || allowing.any(|(_, policy)| policy.matches(caller, principal))
+        {
             true => Ok(()),
             false => Err(Denial::NotAllowed),
         }
@@ -245,7 +295,7 @@ fn is_empty(one: &wire::Match) -> bool {
     *one == wire::Match::default()
 }
 
-fn is_matched(one: &wire::Match, caller: &PeerAttributes<'_>) -> bool {
+fn is_matched(one: &wire::Match, caller: &PeerAttributes<'_>, principal: &str) -> bool {
     /// Returns true if the wanted ones are empty or one of them matches, and none of the unwanted ones matches.
     fn both<T>(wanted: &[T], unwanted: &[T], is: impl Fn(&T) -> bool) -> bool {
         (wanted.is_empty() || wanted.iter().any(&is)) && !unwanted.iter().any(is)
@@ -254,18 +304,11 @@ fn is_matched(one: &wire::Match, caller: &PeerAttributes<'_>) -> bool {
         return false;
     }
     let identity = caller.identity;
-    let principal = identity.map(|identity| {
-        let text = identity.to_string();
-        text.strip_prefix("spiffe://")
-            .map(str::to_owned)
-            .unwrap_or(text)
-    });
-    let principal = principal.unwrap_or_default();
     let namespace = identity.map_or("", |identity| identity.namespace.as_str());
     both(&one.namespaces, &one.not_namespaces, |text| {
         is_text(text, namespace)
     }) && both(&one.principals, &one.not_principals, |text| {
-        identity.is_some() && is_text(text, &principal)
+        identity.is_some() && is_text(text, principal)
     }) && both(
         &one.service_accounts,
         &one.not_service_accounts,

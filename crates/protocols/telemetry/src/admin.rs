@@ -1,6 +1,7 @@
 //! A small HTTP server for people and scrapers: admin, metrics and readiness pages. Not on any data path; it serves
 //! few connections at once and small requests only.
 
+use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
@@ -21,6 +22,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
+
+use crate::logging::LogLevelHandle;
 
 /// Connections served at once; the next one ends the oldest, so that a crowd of silent strangers cannot keep a probe
 /// out. Scrapers need one.
@@ -120,6 +123,49 @@ impl PageResponse {
             StatusCode::NOT_FOUND,
             format!("no page {path}; GET /help lists the pages\n"),
         )
+    }
+
+    /// 405: there is such a page, by another method.
+    #[must_use]
+    pub fn wrong_method() -> Self {
+        Self::text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "wrong method; GET /help lists the methods\n",
+        )
+    }
+
+    /// Readiness: 200, or 503 with the reasons why not.
+    #[must_use]
+    pub fn readiness<T: Borrow<str>>(reasons: &[T]) -> Self {
+        match reasons {
+            [] => Self::text(StatusCode::OK, "ready\n"),
+            reasons => Self::text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("not ready: {}\n", reasons.join("; ")),
+            ),
+        }
+    }
+
+    /// The log level of the process, which PUT and POST set to `level`.
+    #[must_use]
+    pub fn log_level(log: Option<&LogLevelHandle>, question: &PageRequest) -> Self {
+        let Some(log) = log else {
+            return Self::text(
+                StatusCode::NOT_FOUND,
+                "the log level of this proxy cannot be changed here\n",
+            );
+        };
+        match question.parameter("level") {
+            None => Self::text(StatusCode::OK, format!("{}\n", log.current())),
+            Some(level) if question.method == Method::GET => Self::text(
+                StatusCode::METHOD_NOT_ALLOWED,
+                format!("PUT or POST /logging?level={level} to change it\n"),
+            ),
+            Some(level) => match log.set(level) {
+                Ok(()) => Self::text(StatusCode::OK, format!("{}\n", log.current())),
+                Err(error) => Self::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+            },
+        }
     }
 }
 

@@ -93,6 +93,20 @@ fn who_went_while_the_control_plane_was_away_is_forgotten_and_outside_is_called_
     let _far = stranger(&mesh);
     let one = Node::start(&mut mesh, "ztunnel-one", 0, &[(&client, "client")], &ALL);
     let all = known(&mesh, &one);
+    // Nothing changes by a method that only reads.
+    for (path, status) in [
+        ("/quitquitquit", 405),
+        ("/logging?level=debug", 405),
+        ("/logging", 200),
+        ("/none", 404),
+    ] {
+        let answer = mesh.world.run(|| get(local(15000 + one.higher), path));
+        assert_eq!(
+            answer.expect("entered").expect("a page").status,
+            status,
+            "{path}"
+        );
+    }
     let control = mesh.processes.remove(0);
     assert_eq!(control.name(), "control");
     drop(control);

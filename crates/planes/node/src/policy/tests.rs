@@ -322,3 +322,63 @@ fn what_cannot_be_read_closes_whomever_it_is_for() {
         );
     }
 }
+
+#[test]
+fn a_connection_meets_the_policies_of_its_place_alone_however_many_there_are() {
+    let of = |scope: wire::Scope, namespace: &str| wire::Authorization {
+        scope: scope.into(),
+        namespace: namespace.to_owned(),
+        ..policy(wire::Action::Deny, Vec::new())
+    };
+    let mut policies = known(&[
+        ("istio-system/all", of(wire::Scope::Global, "istio-system")),
+        ("shop/all", of(wire::Scope::Namespace, "shop")),
+        ("shop/named", of(wire::Scope::WorkloadSelector, "shop")),
+        ("shop/other", of(wire::Scope::WorkloadSelector, "shop")),
+    ]);
+    for number in 0..10_000 {
+        let namespace = format!("n{number}");
+        let elsewhere = of(wire::Scope::Namespace, &namespace);
+        let policy = Policy::decode(&elsewhere.encode_to_vec()).expect("a policy");
+        policies.set(format!("{namespace}/one").into(), policy);
+    }
+    let met = |policies: &Policies, named: &[Arc<str>]| {
+        let judged = JudgedConnection {
+            namespace: "shop",
+            named,
+        };
+        let met = policies.held(&judged).map(|(name, _)| name.to_string());
+        met.collect::<Vec<_>>()
+    };
+    let named = ["shop/named".into()];
+    let all = ["shop/named", "istio-system/all", "shop/all"];
+    assert_eq!(met(&policies, &named), all);
+    // A policy that changes its place is no longer met where it was.
+    let moved = of(wire::Scope::Global, "istio-system");
+    let moved = Policy::decode(&moved.encode_to_vec()).expect("a policy");
+    policies.set("shop/all".into(), moved);
+    assert_eq!(met(&policies, &named), all);
+    policies.remove("shop/all");
+    policies.remove("istio-system/all");
+    assert_eq!(met(&policies, &named), ["shop/named"]);
+    assert_eq!(policies.len(), 10_002);
+}
+
+#[test]
+fn views_share_policies_that_did_not_change() {
+    let global = wire::Authorization {
+        scope: wire::Scope::Global.into(),
+        ..policy(wire::Action::Deny, Vec::new())
+    };
+    let mut now = known(&[
+        ("shop/all", policy(wire::Action::Deny, Vec::new())),
+        ("all", global),
+    ]);
+    let view = now.clone();
+    now.remove("nothing");
+    assert!(Arc::ptr_eq(&now.all, &view.all));
+    now.remove("all");
+    assert!(Arc::ptr_eq(&now.namespaces, &view.namespaces));
+    assert!(!Arc::ptr_eq(&now.everywhere, &view.everywhere));
+    assert!(view.contains("all") && !now.contains("all"));
+}

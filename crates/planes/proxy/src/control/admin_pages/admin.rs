@@ -89,7 +89,7 @@ async fn admin_page(
             PageResponse::metrics(metrics::page(&control).await, &question)
         }
         (&Method::GET | &Method::PUT | &Method::POST, "/logging") => {
-            logging(log.as_ref(), &question)
+            PageResponse::log_level(log.as_ref(), &question)
         }
         (&Method::POST, "/tap") => tap(control, &question).await,
         (&Method::POST, "/quitquitquit") => {
@@ -101,10 +101,7 @@ async fn admin_page(
             _,
             "/quitquitquit" | "/config_dump" | "/certs" | "/certs/renew" | "/ready"
             | "/stats/prometheus" | "/metrics" | "/logging" | "/tap",
-        ) => PageResponse::text(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "wrong method; GET /help lists the methods\n",
-        ),
+        ) => PageResponse::wrong_method(),
         (_, path) => PageResponse::not_found(path),
     }
 }
@@ -160,32 +157,5 @@ async fn metrics_page(control: Rc<RefCell<Control>>, question: PageRequest) -> P
 }
 
 fn ready(control: &RefCell<Control>) -> PageResponse {
-    let reasons = control.borrow().unready();
-    match reasons.as_slice() {
-        [] => PageResponse::text(StatusCode::OK, "ready\n"),
-        reasons => PageResponse::text(
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("not ready: {}\n", reasons.join("; ")),
-        ),
-    }
-}
-
-fn logging(log: Option<&LogLevelHandle>, question: &PageRequest) -> PageResponse {
-    let Some(log) = log else {
-        return PageResponse::text(
-            StatusCode::NOT_FOUND,
-            "the log level of this proxy cannot be changed here\n",
-        );
-    };
-    match question.parameter("level") {
-        None => PageResponse::text(StatusCode::OK, format!("{}\n", log.current())),
-        Some(level) if question.method == Method::GET => PageResponse::text(
-            StatusCode::METHOD_NOT_ALLOWED,
-            format!("PUT or POST /logging?level={level} to change it\n"),
-        ),
-        Some(level) => match log.set(level) {
-            Ok(()) => PageResponse::text(StatusCode::OK, format!("{}\n", log.current())),
-            Err(error) => PageResponse::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
-        },
-    }
+    PageResponse::readiness(&control.borrow().unready())
 }

@@ -144,25 +144,20 @@ impl Dispatcher {
         }
         self.settling.arrived();
         let workers = self.workers.borrow();
-        let count = workers.len();
         // Equals take turns.
         let first = self.first.get();
-        self.first.set((first + 1) % count.max(1));
-        let load = |index: &usize| workers[*index].load.load(Ordering::Relaxed);
-        let Some(least) = (0..count)
-            .map(|step| (first + step) % count)
-            .min_by_key(load)
-        else {
+        self.first.set((first + 1) % workers.len().max(1));
+        let Some(worker) = least_loaded(&workers, first) else {
             return;
         };
-        if load(&least) >= MAX_CONNECTIONS {
+        if worker.load.load(Ordering::Relaxed) >= MAX_CONNECTIONS {
             drop(accepted);
             self.shed
                 .count("every worker has MAX_CONNECTIONS connections");
             return;
         }
-        workers[least].load.fetch_add(1, Ordering::Relaxed);
-        let _ = workers[least].sender.send(accepted);
+        worker.load.fetch_add(1, Ordering::Relaxed);
+        let _ = worker.sender.send(accepted);
     }
 
     /// The proxy has started: the memory of the start is given back once waiting processes have been told.
@@ -195,6 +190,16 @@ impl MemoryHolders for Dispatcher {
     fn forget_unused(&self) {
         self.ledger.forget_unused();
     }
+}
+
+/// The worker with the fewest connections of those that live, from this one on. One whose thread has panicked must get none.
+fn least_loaded(workers: &[WorkerHandle], first: usize) -> Option<&WorkerHandle> {
+    let (before, from) = workers.split_at(first.min(workers.len()));
+    let alive = from
+        .iter()
+        .chain(before)
+        .filter(|worker| !worker.sender.is_closed());
+    alive.min_by_key(|worker| worker.load.load(Ordering::Relaxed))
 }
 
 /// Accepts until told to stop; then accepts the connections that already wait, so that closing the socket
@@ -250,4 +255,34 @@ async fn take(
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_idlest_of_the_living_workers_is_next_and_equals_take_turns() {
+        let worker = |load| {
+            let (sender, jobs) = mpsc::unbounded_channel();
+            let load = Arc::new(AtomicUsize::new(load));
+            (WorkerHandle { sender, load }, jobs)
+        };
+        let (workers, mut jobs): (Vec<_>, Vec<_>) = [0, 2, 1, 1].map(worker).into_iter().unzip();
+        let next = |first| {
+            let chosen = least_loaded(&workers, first);
+            workers
+                .iter()
+                .position(|one| chosen.is_some_and(|it| std::ptr::eq(it, one)))
+        };
+        assert_eq!([next(0), next(1), next(3)], [Some(0); 3]);
+        // The idle one has ended.
+        jobs.remove(0);
+        assert_eq!(
+            [next(0), next(1), next(2), next(3)],
+            [Some(2), Some(2), Some(2), Some(3)]
+        );
+        jobs.clear();
+        assert_eq!(next(0), None);
+    }
 }
