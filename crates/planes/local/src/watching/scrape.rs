@@ -5,9 +5,9 @@ use std::time::Duration;
 use voile_pages::{Buckets, Sample};
 
 /// Envoy's flag of what an authorization policy refused.
-pub(crate) const DENIED: &str = "UAEX";
+pub const DENIED: &str = "UAEX";
 /// Envoy's flag of what a rate limit refused.
-const LIMITED: &str = "RL";
+pub const LIMITED: &str = "RL";
 
 /// Traffic, as counted since the start of a proxy.
 #[derive(Debug, Clone, Default, PartialEq)]

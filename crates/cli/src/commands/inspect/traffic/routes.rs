@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
-use voile_local::scrape::ScrapedRates;
+use voile_local::scrape::{DENIED, LIMITED, ScrapedRates};
 
 use crate::commands::inspect::traffic::proxy_watch::{WatchNews, WatchedRecords};
 use crate::commands::inspect::traffic::route_documents::{RouteDocument, RouteDocuments};
@@ -46,10 +46,6 @@ const HEADS: [&str; 9] = [
     "P99 MS",
     "WRITTEN IN",
 ];
-
-/// Envoy's flags of what an authorization policy, and a rate limit, refused.
-const DENIED: &str = "UAEX";
-const LIMITED: &str = "RL";
 
 pub(crate) fn run(args: &RoutesArgs) -> ExitCode {
     match watch(args) {
