@@ -13,7 +13,7 @@ use super::{
     Authorizer, Gateway, HealthCheck, HealthProbe, InboundCapture, RateLimit, Telemetry, Waypoint,
     WireError, WireProtocol, WireType,
 };
-use crate::wire::fields::forms::{always, each, named, or_default, required};
+use crate::wire::fields::forms::{always, each_named, named, or_default, required};
 use crate::wire::fields::{wire_enum, wire_type};
 use crate::wire::outbound::{OutboundService, PolicyReference};
 pub use voile_model::mesh::{
@@ -215,7 +215,7 @@ wire_type! {
         trusted_proxies,
         authorizers,
         request_authentications,
-        key_sets by names,
+        key_sets by each_named,
         proxy_protocol,
         forwards = forward_client_certificate,
         certificate_details = client_certificate_details,
@@ -227,10 +227,6 @@ wire_type! {
         waypoint,
     }
     verify has_distinct_listeners
-}
-
-fn names(form: Vec<String>) -> Result<Vec<Arc<str>>, WireError> {
-    each(form, named)
 }
 
 fn has_distinct_listeners(configuration: &ProxyConfiguration) -> Result<(), WireError> {

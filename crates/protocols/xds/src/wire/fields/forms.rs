@@ -42,6 +42,11 @@ pub(in crate::wire) fn each<T, F>(
     form.into_iter().enumerate().map(one).collect()
 }
 
+/// A list of texts that are not empty.
+pub(in crate::wire) fn each_named(form: Vec<String>) -> Result<Vec<Arc<str>>, WireError> {
+    each(form, named)
+}
+
 /// Absent where it is the default of its type.
 pub(in crate::wire) mod or_default {
     use crate::wire::{WireError, WireType};
