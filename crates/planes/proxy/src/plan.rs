@@ -564,7 +564,7 @@ impl Settings {
             source_address: configuration.source_address,
             proxy_protocol: configuration.proxy_protocol,
             forwards: configuration.forwards,
-            details: configuration.certificate_details,
+            details: configuration.certificate_details.unwrap_or_default(),
         }
     }
 }

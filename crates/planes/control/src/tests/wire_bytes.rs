@@ -1,18 +1,20 @@
 //! A hash of each resource that proxies are sent: by the meshes of `examples/`, and by a small mesh with each document of the
 //! model's tables. A change of the wire is a line of `wire_bytes.txt` that names the resource. With `VOILE_BLESS=1` the file is
-//! rewritten; read the difference before you commit it.
+//! rewritten; read the difference before you commit it. What our own proxies read there encodes to the same bytes again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use prost::Message;
 use serde_json::{Value, json};
 use voile_envoy::{GATEWAY_NODE, SIDECAR_NODE};
 use voile_model::mesh::{Deployment, Mesh, Workload};
 use voile_model::{Namespace, SourceFile, check, files};
 use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource, Snapshot};
+use voile_xds::wire::{ProxyConfiguration, Routes, ServicePolicy, WireError, WireType};
 
 use crate::foreign_proxies::envoy::TYPES;
 use crate::keys::Texts;
@@ -28,6 +30,20 @@ const TABLES: &str = "../../resources/model/tests/it";
 
 /// The small mesh: documents are about hosts of these names. One gateway, and an ambient pod.
 const SMALL: &str = include_str!("small_mesh.yaml");
+
+/// What a proxy reads, as it would be sent again; none of types that proxies only read.
+fn sent_again(of: &str, body: &[u8]) -> Option<Result<Vec<u8>, WireError>> {
+    Some(match of {
+        type_url::PROXY_CONFIGURATION => {
+            ProxyConfiguration::decode(body).map(|one| one.to_wire().encode_to_vec())
+        }
+        type_url::SERVICE_POLICY => {
+            ServicePolicy::decode(body).map(|one| one.to_wire().encode_to_vec())
+        }
+        type_url::SERVICE_ROUTES => Routes::decode(body).map(|one| one.to_wire().encode_to_vec()),
+        _ => return None,
+    })
+}
 
 /// By proxies, type and name: the hash, or each hash with its receivers if they differ.
 type Hashes = BTreeMap<String, String>;
@@ -48,6 +64,9 @@ impl Recorder {
     }
 
     fn add(&mut self, proxies: &str, of: &str, resource: &Resource, receiver: &str) {
+        if let Some(again) = sent_again(of, &resource.body) {
+            assert_eq!(again, Ok(resource.body.to_vec()), "{of} {}", resource.name);
+        }
         // Maps of foreign messages have no order on the wire: the version is a hash of the same content.
         self.put(proxies, of, &resource.name, &resource.version, receiver);
     }

@@ -266,14 +266,14 @@ spec:
             .services
             .values()
             .flat_map(|service| super::super::client_policies::told(&mesh, service, None).ports)
-            .flat_map(|port| port.plaintext_workloads)
+            .flat_map(|(_, port)| port.plaintext_workloads)
             .collect();
         let mut asked = Vec::new();
         for resource in snapshot.all_addresses.values() {
             let address = wire::Address::decode(&*resource.body).expect("a message");
             if let Some(wire::address::Type::Workload(workload)) = address.r#type
                 && workload.tunnel_protocol == i32::from(wire::TunnelProtocol::LegacyIstioMtls)
-                && !spared.contains(&workload.uid)
+                && !spared.contains(workload.uid.as_str())
             {
                 asked.push(format!("{} as {}", workload.name, workload.service_account));
             }

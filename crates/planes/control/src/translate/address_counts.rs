@@ -6,9 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use voile_model::masked;
-use voile_model::mesh::{Mesh, MeshService, Resolution, Workload};
-use voile_proto::proxy::AddressRange;
-use voile_xds::wire::address_bytes;
+use voile_model::mesh::{AddressRange, Mesh, MeshService, Resolution, Workload};
 
 /// Most ranges that every sidecar is told; beyond them they become coarser.
 const MAX_RANGES: usize = 64;
@@ -70,10 +68,7 @@ impl AddressCounts {
 
     /// As sidecars are told.
     pub(super) fn ranges(&self) -> Arc<[AddressRange]> {
-        let range = |(address, prefix): (IpAddr, u8)| AddressRange {
-            address: address_bytes(address),
-            prefix: prefix.into(),
-        };
+        let range = |(address, prefix): (IpAddr, u8)| AddressRange { address, prefix };
         let few = self.0.iter().find(|networks| networks.len() <= MAX_RANGES);
         match few {
             Some(networks) => networks.keys().copied().map(range).collect(),

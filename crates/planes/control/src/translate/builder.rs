@@ -69,8 +69,3 @@ pub(super) fn put(map: &mut crate::snapshot::Index, name: &Arc<str>, list: Vec<A
         map.insert(name.clone(), list.into());
     }
 }
-
-/// A duration on the wire; more than fits is as much as fits.
-pub(super) fn milliseconds(duration: std::time::Duration) -> u32 {
-    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
-}

@@ -9,8 +9,9 @@ use voile_model::mesh::{
     EgressNamespace, Mesh, Protocol as Written, Sidecar, Workload, WorkloadService,
 };
 use voile_policy::{Mode, effective, inherited};
-use voile_proto::proxy as wire;
-use voile_xds::wire::{WireProtocol, protocol_of, socket_address};
+use voile_xds::wire::{
+    CapturedPort, InboundCapture, MutualTls, ReachableHosts, WireProtocol, by_key, protocol_of,
+};
 
 use super::listeners;
 
@@ -24,20 +25,19 @@ pub(super) fn capture(
     mesh: &Mesh,
     workload: &Workload,
     sidecar: Option<&Sidecar>,
-) -> wire::Capture {
+) -> InboundCapture {
     let services = mesh.services_of(workload);
     let default = inherited(mesh, &workload.key.namespace, &workload.labels).mode;
     let declared = match sidecar {
         Some(sidecar) if !sidecar.ingress.is_empty() => from_ingress(workload, sidecar),
         _ => from_services(&services),
     };
-    let mut ports: BTreeMap<Port, wire::CapturedPort> = declared
-        .into_iter()
-        .map(|(port, declared)| {
-            let made = on_the_wire(mesh, workload, &services, port, &declared);
-            (port, made)
-        })
-        .collect();
+    let made = |port, declared: &_| captured_port(mesh, workload, &services, port, declared);
+    let mut ports = by_key(
+        declared
+            .iter()
+            .map(|(port, declared)| made(*port, declared)),
+    );
     // Ports that nothing but a policy or a container speaks of are listed where their mode is not the workload's.
     let spoken_of = mesh
         .peer_authentications
@@ -50,35 +50,31 @@ pub(super) fn capture(
                 protocol: protocol_of(Written::undeclared(port)).unwrap_or(WireProtocol::Auto),
                 endpoint: None,
             };
-            let made = on_the_wire(mesh, workload, &services, port, &undeclared);
-            ports.insert(port, made);
+            ports.insert(port, made(port, &undeclared));
         }
     }
-    wire::Capture {
-        mutual_tls: mutual_tls(default).into(),
-        ports: ports.into_values().collect(),
+    let limiting = sidecar.filter(|sidecar| !sidecar.egress.is_empty());
+    InboundCapture {
+        mutual_tls: mutual_tls(default),
+        ports,
         mesh_ranges: Vec::new(),
-        limited: sidecar.is_some_and(|sidecar| !sidecar.egress.is_empty()),
-        reachable: reachable(workload, sidecar),
+        reachable: limiting.map(|sidecar| reachable(workload, sidecar)),
     }
 }
 
 /// Hosts that a Sidecar lets its workload reach. Listeners of their own bound the captured addresses as well.
-fn reachable(workload: &Workload, sidecar: Option<&Sidecar>) -> Vec<wire::ReachableHosts> {
-    let hosts = sidecar.into_iter().flat_map(|sidecar| &sidecar.egress);
-    let hosts = hosts.flat_map(|listener| &listener.hosts);
+fn reachable(workload: &Workload, sidecar: &Sidecar) -> Vec<ReachableHosts> {
+    let hosts = sidecar.egress.iter().flat_map(|listener| &listener.hosts);
     hosts
         .filter_map(|host| {
             let namespace = match &host.namespace {
-                EgressNamespace::Any => String::new(),
-                EgressNamespace::Own => workload.key.namespace.to_string(),
-                EgressNamespace::Named(namespace) => namespace.to_string(),
+                EgressNamespace::Any => None,
+                EgressNamespace::Own => Some(workload.key.namespace.clone()),
+                EgressNamespace::Named(namespace) => Some(namespace.clone()),
                 EgressNamespace::Nothing => return None,
             };
-            Some(wire::ReachableHosts {
-                namespace,
-                host: host.hostname.to_string(),
-            })
+            let host = host.hostname.clone();
+            Some(ReachableHosts { namespace, host })
         })
         .collect()
 }
@@ -112,28 +108,26 @@ fn from_ingress(workload: &Workload, sidecar: &Sidecar) -> BTreeMap<Port, Declar
     ports
 }
 
-fn on_the_wire(
+fn captured_port(
     mesh: &Mesh,
     workload: &Workload,
     services: &[WorkloadService],
     port: Port,
     declared: &DeclaredPort,
-) -> wire::CapturedPort {
-    let (service, service_port) = listeners::service_at(services, port);
-    wire::CapturedPort {
-        port: port.get().into(),
-        protocol: declared.protocol.to_proxy().into(),
-        mutual_tls: mutual_tls(effective(mesh, workload, port).mode).into(),
-        service,
-        service_port,
-        endpoint: declared.endpoint.map(socket_address),
+) -> CapturedPort {
+    CapturedPort {
+        port,
+        protocol: declared.protocol,
+        mutual_tls: mutual_tls(effective(mesh, workload, port).mode),
+        service: listeners::service_at(services, port),
+        endpoint: declared.endpoint,
     }
 }
 
-pub(super) fn mutual_tls(mode: Mode) -> wire::MutualTls {
+pub(super) fn mutual_tls(mode: Mode) -> MutualTls {
     match mode {
-        Mode::Disable => wire::MutualTls::Disable,
-        Mode::Permissive => wire::MutualTls::Permissive,
-        Mode::Strict => wire::MutualTls::Strict,
+        Mode::Disable => MutualTls::Disable,
+        Mode::Permissive => MutualTls::Permissive,
+        Mode::Strict => MutualTls::Strict,
     }
 }

@@ -18,7 +18,6 @@ use voile_model::mesh::{
     HostRouting, Mesh, RouteAttachment, TextMatch, Workload, believed, certificate,
 };
 use voile_model::{Hostname, Namespace, Port, ResourceName, Source};
-use voile_proto::proxy as wire;
 use voile_xds::wire::{
     self as checked, GatewayFiles, GatewayListener, GatewayServer, GatewayTls, PackedRoutes,
     RequestMatch, Routes, ServerKind, VirtualHost, WireRoute,
@@ -33,7 +32,7 @@ pub(super) fn gateway(
     mesh: &Mesh,
     workload: &Workload,
     problems: &mut Vec<String>,
-) -> wire::Gateway {
+) -> checked::Gateway {
     let answers = RouteResponses::new(mesh);
     let mut listeners: BTreeMap<SocketAddr, (Port, Servers<'_>)> = BTreeMap::new();
     let own: Option<IpAddr> = workload.addresses.first().copied();
@@ -58,11 +57,10 @@ pub(super) fn gateway(
             servers,
         }
     });
-    let gateway = checked::Gateway {
+    checked::Gateway {
         listeners: listeners.collect(),
         credentials: credentials::for_servers(mesh, workload, problems),
-    };
-    gateway.encode()
+    }
 }
 
 /// Kind of server: servers of the same kind can share a port.

@@ -1,8 +1,9 @@
 //! The HealthChecks by which a proxy asks, as it is told them. Which services they are for is its own to see: it knows what it balances to.
 
+use std::sync::Arc;
+
 use voile_model::mesh::health_check::MAX_HEALTH_CHECKS;
 use voile_model::mesh::{Mesh, Workload};
-use voile_proto::proxy as wire;
 use voile_xds::wire::HealthCheck;
 
 /// All of them, the nearest first; what is more than a proxy takes is not told, and said.
@@ -10,7 +11,7 @@ pub(super) fn asked_by(
     mesh: &Mesh,
     workload: &Workload,
     problems: &mut Vec<String>,
-) -> Vec<wire::HealthCheck> {
+) -> Vec<Arc<HealthCheck>> {
     let held = mesh.health_checks_for(workload);
     for beyond in held.iter().skip(MAX_HEALTH_CHECKS) {
         problems.push(format!(
@@ -20,7 +21,7 @@ pub(super) fn asked_by(
     }
     let told = held.into_iter().take(MAX_HEALTH_CHECKS).map(|one| {
         let callees = one.callees(&workload.key.namespace, &mesh.config.root_namespace);
-        HealthCheck::of(one, callees).encode()
+        HealthCheck::of(one, callees).into()
     });
     told.collect()
 }
@@ -48,7 +49,7 @@ mod tests {
         let mut problems = Vec::new();
         let told = asked_by(&mesh, edge, &mut problems);
         assert_eq!(told.len(), MAX_HEALTH_CHECKS);
-        assert_eq!(told[0].name, "shop/c000");
+        assert_eq!(&*told[0].name, "shop/c000");
         let [said] = &problems[..] else {
             panic!("{problems:?}");
         };

@@ -5,14 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use voile_model::Port;
 use voile_model::mesh::{
     CaptureMode, EgressListener, EndpointHost, IngressListener, Mesh, Sidecar, Workload,
     WorkloadService,
 };
+use voile_model::{Port, ServiceKey};
 use voile_policy::effective;
-use voile_proto::proxy as wire;
-use voile_xds::wire::{WireProtocol, protocol_of, socket_address};
+use voile_xds::wire::{
+    InboundListener, OutboundListener, OutboundService, WireProtocol, protocol_of,
+};
 
 use super::capture::mutual_tls;
 
@@ -31,7 +32,7 @@ pub(super) fn inbound(
     workload: &Workload,
     sidecar: Option<&Sidecar>,
     problems: &mut Vec<String>,
-) -> Vec<wire::InboundListener> {
+) -> Vec<InboundListener> {
     let Some(own) = workload.addresses.first().copied() else {
         return Vec::new();
     };
@@ -58,7 +59,7 @@ pub(super) fn inbound(
                 workload.key, listener.bind
             ));
         } else {
-            listeners.push(inbound_on_the_wire(mesh, workload, &services, &listener));
+            listeners.push(inbound_listener(mesh, workload, &services, &listener));
         }
     }
     listeners
@@ -130,32 +131,29 @@ fn loopback(like: IpAddr) -> IpAddr {
     }
 }
 
-fn inbound_on_the_wire(
+fn inbound_listener(
     mesh: &Mesh,
     workload: &Workload,
     services: &[WorkloadService],
     listener: &Inbound,
-) -> wire::InboundListener {
-    let (service, service_port) = service_at(services, listener.port);
-    wire::InboundListener {
-        bind: Some(socket_address(listener.bind)),
-        protocol: listener.protocol.to_proxy().into(),
-        mutual_tls: mutual_tls(effective(mesh, workload, listener.port).mode).into(),
-        endpoint: Some(socket_address(listener.endpoint)),
-        service,
-        service_port,
-        name: format!("inbound/{}", listener.bind),
+) -> InboundListener {
+    InboundListener {
+        bind: listener.bind,
+        protocol: listener.protocol,
+        mutual_tls: mutual_tls(effective(mesh, workload, listener.port).mode),
+        endpoint: listener.endpoint,
+        service: service_at(services, listener.port),
+        name: format!("inbound/{}", listener.bind).into(),
         beside_capture: listener.beside_capture,
     }
 }
 
-/// The service whose target port this is, and its port, as the wire says them.
-pub(super) fn service_at(services: &[WorkloadService], target: Port) -> (String, u32) {
-    let found = services.iter().find_map(|member| {
+/// The service whose target port this is, and its port.
+pub(super) fn service_at(services: &[WorkloadService], target: Port) -> Option<(ServiceKey, Port)> {
+    services.iter().find_map(|member| {
         let (number, _) = member.ports.iter().find(|(_, to)| **to == target)?;
-        Some((member.service.key.to_string(), number.get().into()))
-    });
-    found.unwrap_or_default()
+        Some((member.service.key.clone(), *number))
+    })
 }
 
 pub(super) fn outbound(
@@ -163,7 +161,7 @@ pub(super) fn outbound(
     workload: &Workload,
     sidecar: Option<&Sidecar>,
     problems: &mut Vec<String>,
-) -> Vec<wire::OutboundListener> {
+) -> Vec<OutboundListener> {
     let mut binds = BTreeSet::new();
     let mut listeners = Vec::new();
     for listener in sidecar.into_iter().flat_map(|sidecar| &sidecar.egress) {
@@ -185,7 +183,7 @@ fn from_egress(
     mesh: &Mesh,
     workload: &Workload,
     listener: &EgressListener,
-) -> Option<(SocketAddr, wire::OutboundListener)> {
+) -> Option<(SocketAddr, OutboundListener)> {
     if listener.capture_mode != CaptureMode::None {
         return None;
     }
@@ -198,22 +196,23 @@ fn from_egress(
     let services = mesh
         .egress_services(namespace, listener)
         .into_iter()
-        .map(|service| wire::ServicePort {
-            service: service.key.to_string(),
-            port: port.number.get().into(),
+        .map(|service| OutboundService {
+            key: service.key.clone(),
+            port: port.number,
             // A short name belongs to the first service that has it.
             authorities: service
                 .authorities(namespace)
                 .into_iter()
                 .filter(|authority| taken.insert(authority.clone()))
+                .map(Into::into)
                 .collect(),
         })
         .collect();
-    let made = wire::OutboundListener {
-        bind: Some(socket_address(bind)),
-        protocol: protocol.to_proxy().into(),
+    let made = OutboundListener {
+        bind,
+        protocol,
         services,
-        name: format!("outbound/{bind}"),
+        name: format!("outbound/{bind}").into(),
     };
     Some((bind, made))
 }

@@ -18,30 +18,34 @@ mod update;
 mod waypoint;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prost::Message;
 use voile_model::mesh::{
-    AuthorizationPolicy, ForwardClientCertificate, Forwards, MeshService, Visibility, Workload,
-    WorkloadGroup,
+    AuthorizationPolicy, ClientCertificateDetails, ForwardClientCertificate, Forwards, MeshConfig,
+    MeshService, ProxyLimits, Visibility, Workload, WorkloadGroup, WorkloadKind,
 };
 use voile_model::{Identity, Mesh};
-use voile_proto::proxy as wire;
 use voile_xds::server::Resource;
-use voile_xds::wire::{HealthProbe, address_bytes, encode_authorization, labels_on_wire};
+use voile_xds::wire::{
+    ConnectionTimeouts, HealthProbe, InboundCapture, ProxyConfiguration, WireLimits, WireType,
+    encode_authorization,
+};
 
 use crate::effective_policies::{EffectivePoliciesBuilder, Names};
 use crate::keys::Texts;
 use crate::resources::resource;
 use crate::snapshot::{ByNamespace, MeshSnapshot, OwnedConfiguration};
-use crate::translate::builder::{SnapshotBuilder, milliseconds, put, put_resource};
+use crate::translate::builder::{SnapshotBuilder, put, put_resource};
 use crate::ztunnel::{self, NodePolicy};
 use security::{authorization, client_policies, rate_limits, tokens};
 pub(crate) use update::update;
 
-/// Detection deadline when the mesh sets none, in milliseconds. Istio's own default waits for ever and hangs server-first
+/// Detection deadline when the mesh sets none. Istio's own default waits for ever and hangs server-first
 /// protocols.
-const DETECTION_TIMEOUT_MS: u32 = 100;
+const DETECTION_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Makes the snapshot of a mesh. Things that cannot be put into force are left out, and said in the second part.
 pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot, Vec<String>) {
@@ -102,7 +106,9 @@ impl<'a> SnapshotBuilder<'a> {
         self.address(made);
         let uid = &workload.uid;
         put(&mut self.snapshot.before, uid, services);
-        let body = client_policies::workload_policy(self.mesh, workload).encode_to_vec();
+        let body = client_policies::workload_policy(self.mesh, workload)
+            .to_wire()
+            .encode_to_vec();
         self.policy(uid.clone(), body);
     }
 
@@ -144,7 +150,9 @@ impl<'a> SnapshotBuilder<'a> {
         let uids = members.iter().map(|member| member.workload.uid.clone());
         let behind = uids.chain(named.into_iter().map(|one| one.name)).collect();
         put(&mut self.snapshot.behind, &name, behind);
-        let body = client_policies::told(self.mesh, service, None).encode_to_vec();
+        let body = client_policies::told(self.mesh, service, None)
+            .to_wire()
+            .encode_to_vec();
         let general = self.policy(name.clone(), body);
         self.policies_apart(service, name, general);
     }
@@ -153,7 +161,8 @@ impl<'a> SnapshotBuilder<'a> {
     fn policies_apart(&mut self, service: &MeshService, name: Arc<str>, general: Arc<Resource>) {
         let named = self.mesh.namespaces_apart(service).into_iter();
         let told = named.filter_map(|namespace| {
-            let body = client_policies::told(self.mesh, service, Some(namespace)).encode_to_vec();
+            let told = client_policies::told(self.mesh, service, Some(namespace));
+            let body = told.to_wire().encode_to_vec();
             let made =
                 (*body != *general.body).then(|| resource(name.clone(), Vec::new(), body))?;
             Some((namespace.clone(), Some(Arc::new(made))))
@@ -234,7 +243,11 @@ impl<'a> SnapshotBuilder<'a> {
             pod: workload.key.name.clone(),
             joined: member_of(self.mesh, workload).is_some(),
             obeys: self.shared(obeys, old),
-            resource: Arc::new(resource(name.clone(), Vec::new(), body.encode_to_vec())),
+            resource: Arc::new(resource(
+                name.clone(),
+                Vec::new(),
+                body.to_wire().encode_to_vec(),
+            )),
             problems: problems.into(),
         };
         let same = |old: &OwnedConfiguration| old.owner == made.owner && old.obeys == made.obeys;
@@ -284,46 +297,38 @@ fn configuration(
     workload: &Workload,
     snapshot: &MeshSnapshot,
     problems: &mut Vec<String>,
-) -> wire::ProxyConfiguration {
+) -> ProxyConfiguration {
     let config = &mesh.config;
     let topology = workload.topology;
     // Neither Sidecars nor Services say what a gateway takes: Gateways do.
     let gateway = workload.gateway;
     let sidecar = mesh.sidecar_for(workload).filter(|_| !gateway);
     let sidecar = sidecar.map(|sidecar| &**sidecar);
-    let outbound_policy = sidecar
-        .and_then(|sidecar| sidecar.outbound_policy)
-        .unwrap_or(config.outbound_policy);
-    wire::ProxyConfiguration {
-        workload_uid: workload.uid.to_string(),
-        trust_domain: config.trust_domain.to_string(),
-        trust_domain_aliases: config
-            .trust_domain_aliases
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
+    ProxyConfiguration {
+        workload_uid: workload.uid.clone(),
+        trust_domain: config.trust_domain.clone(),
+        trust_domain_aliases: config.trust_domain_aliases.clone(),
         inbound: match gateway {
             true => Vec::new(),
             false => listeners::inbound(mesh, workload, sidecar, problems),
         },
         gateway: (gateway && !workload.waypoint)
             .then(|| gateways::gateway(mesh, workload, problems)),
-        waypoint: workload
-            .waypoint
-            .then(|| waypoint::waypoint(mesh, workload, snapshot, problems)),
+        waypoint: match workload.waypoint {
+            true => waypoint::waypoint(mesh, workload, snapshot, problems),
+            false => None,
+        },
         outbound: listeners::outbound(mesh, workload, sidecar, problems),
-        outbound_policy: match outbound_policy {
-            voile_model::mesh::OutboundPolicy::AllowAny => wire::OutboundPolicy::AllowAny,
-            voile_model::mesh::OutboundPolicy::RegistryOnly => wire::OutboundPolicy::RegistryOnly,
-        }
-        .into(),
-        connection: Some(connection(config)),
+        outbound_policy: sidecar
+            .and_then(|sidecar| sidecar.outbound_policy)
+            .unwrap_or(config.outbound_policy),
+        connection: connection(config),
         source_address: source_address(workload),
-        capture: Some(wire::Capture {
+        capture: Some(InboundCapture {
             mesh_ranges: snapshot.mesh_ranges.to_vec(),
             ..capture::capture(mesh, workload, sidecar)
         }),
-        telemetry: Some(telemetry::telemetry(mesh, workload, problems)),
+        telemetry: telemetry::telemetry(mesh, workload, problems),
         limits: limits(config.proxy.limits),
         // A waypoint's destinations each name their own policies.
         authorization_policies: match workload.waypoint {
@@ -331,17 +336,15 @@ fn configuration(
             false => authorization::references(mesh, workload, snapshot),
         },
         authorizers: authorization::authorizers(mesh, workload, problems),
-        path_normalization: authorization::normalization(config.path_normalization).into(),
+        path_normalization: config.path_normalization,
         trusted_proxies: topology
             .trusted_proxies
             .unwrap_or(config.proxy.trusted_proxies),
         proxy_protocol: workload.hears_proxy_header(config.proxy.proxy_protocol),
-        forward_client_certificate: forwards(workload.forwards(&config.proxy.forwards)).into(),
-        client_certificate_details: details(workload, &config.proxy.forwards),
-        labels: labels_on_wire(&workload.labels),
-        health_probe: member_of(mesh, workload)
-            .and_then(|group| HealthProbe::of(group, workload))
-            .map(|probe| probe.encode()),
+        forwards: workload.forwards(&config.proxy.forwards),
+        certificate_details: details(workload, &config.proxy.forwards),
+        labels: workload.labels.clone(),
+        health_probe: member_of(mesh, workload).and_then(|group| HealthProbe::of(group, workload)),
         rate_limits: rate_limits::holding(mesh, workload, problems),
         health_checks: health_checks::asked_by(mesh, workload, problems),
         // Said by `tokens::refer`.
@@ -367,62 +370,39 @@ fn invited(mesh: &Mesh) -> BTreeSet<Identity> {
     groups.map(identity).collect()
 }
 
-/// Absent where the mesh says nothing.
-fn limits(limits: voile_model::mesh::ProxyLimits) -> Option<wire::Limits> {
-    (limits != voile_model::mesh::ProxyLimits::default()).then(|| wire::Limits {
+fn limits(limits: ProxyLimits) -> WireLimits {
+    WireLimits {
         connections: limits.connections.unwrap_or(0),
         requests: limits.requests.unwrap_or(0),
         requests_per_destination: limits.requests_per_destination.unwrap_or(0),
-        memory_bytes: limits.memory.unwrap_or(0),
-        service_idle_ms: limits.service_idle.map_or(0, milliseconds),
-    })
-}
-
-/// Treatment of `x-forwarded-client-cert`.
-fn forwards(said: ForwardClientCertificate) -> wire::ForwardClientCertificate {
-    use wire::ForwardClientCertificate as Wire;
-    match said {
-        ForwardClientCertificate::Sanitize => Wire::Sanitize,
-        ForwardClientCertificate::ForwardOnly => Wire::ForwardOnly,
-        ForwardClientCertificate::AppendForward => Wire::AppendForward,
-        ForwardClientCertificate::SanitizeSet => Wire::SanitizeSet,
-        ForwardClientCertificate::AlwaysForwardOnly => Wire::AlwaysForwardOnly,
+        memory: limits.memory.unwrap_or(0),
+        service_idle: limits.service_idle,
     }
 }
 
 /// Of who tells nothing nothing is said.
-fn details(workload: &Workload, mesh: &Forwards) -> Option<wire::ClientCertificateDetails> {
+fn details(workload: &Workload, mesh: &Forwards) -> Option<ClientCertificateDetails> {
     use ForwardClientCertificate::{AppendForward, SanitizeSet};
     let tells = matches!(workload.forwards(mesh), AppendForward | SanitizeSet);
-    let said = workload.certificate_details(mesh);
-    tells.then_some(wire::ClientCertificateDetails {
-        subject: said.subject,
-        certificate: said.certificate,
-        chain: said.chain,
-        dns: said.dns,
-        uri: said.uri,
-    })
+    tells.then(|| workload.certificate_details(mesh))
 }
 
-fn connection(config: &voile_model::mesh::MeshConfig) -> wire::ConnectionSettings {
-    wire::ConnectionSettings {
-        connect_timeout_ms: milliseconds(config.connect_timeout),
-        detection_timeout_ms: match milliseconds(config.protocol_detection_timeout) {
-            0 => DETECTION_TIMEOUT_MS,
-            set => set,
-        },
-        // The mesh says nothing about these two; 0 leaves them to the proxy.
-        idle_timeout_ms: 0,
-        header_timeout_ms: 0,
-        drain_timeout_ms: milliseconds(config.proxy.termination_drain_duration),
+fn connection(config: &MeshConfig) -> ConnectionTimeouts {
+    let given = |time: Duration| Some(time).filter(|time| !time.is_zero());
+    let detection = given(config.protocol_detection_timeout);
+    ConnectionTimeouts {
+        connect_timeout: given(config.connect_timeout),
+        detection_timeout: Some(detection.unwrap_or(DETECTION_TIMEOUT)),
+        // The mesh says nothing about these two: they are left to the proxy.
+        idle_timeout: None,
+        header_timeout: None,
+        drain_timeout: given(config.proxy.termination_drain_duration),
     }
 }
 
 /// A Pod's address is its own. An entry's may be another's (address translation), unless it is on this machine.
-fn source_address(workload: &Workload) -> Vec<u8> {
-    let own = workload.kind == voile_model::mesh::WorkloadKind::Pod;
-    match workload.addresses.first() {
-        Some(address) if own || address.is_loopback() => address_bytes(*address),
-        _ => Vec::new(),
-    }
+fn source_address(workload: &Workload) -> Option<IpAddr> {
+    let own = workload.kind == WorkloadKind::Pod;
+    let address = workload.addresses.first().copied();
+    address.filter(|address| own || address.is_loopback())
 }

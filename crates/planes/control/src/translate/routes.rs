@@ -15,7 +15,7 @@ use voile_model::{Hostname, Labels, Namespace, Port};
 use voile_xds::server::Resource;
 use voile_xds::wire::{
     ConnectionMatch, ConnectionRoute, Mirror, RequestMatch, RouteDestination, RouteTarget, Routes,
-    WireRoute,
+    WireRoute, WireType,
 };
 
 use crate::resources::resource;
@@ -106,7 +106,7 @@ impl RouteResponses<'_> {
                     )
                     .collect(),
             };
-            let body = routes.encode().encode_to_vec();
+            let body = routes.to_wire().encode_to_vec();
             Some(Arc::new(resource(name.clone(), Vec::new(), body)))
         };
         let general: Option<Arc<Resource>> = answer(None);

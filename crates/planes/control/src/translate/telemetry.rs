@@ -3,29 +3,29 @@
 //! MeshConfig's default providers hold, and without those its `accessLogFile`.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use voile_model::log_filter::LogFilter;
 use voile_model::log_format::LogFormat;
 use voile_model::mesh::telemetry::{
-    CustomTag, LoggingRule, SamplingShare, TagOverride, Telemetry, TelemetrySide, TracingRule,
+    CustomTag, LoggingRule, SamplingShare, Telemetry, TelemetrySide, TracingRule,
 };
 use voile_model::mesh::{
     AlsProvider, FileLogProvider, Mesh, MeshService, OpenTelemetryProvider, OtlpTransport,
     Provider, ProviderService, Workload,
 };
-use voile_proto::proxy as wire;
-
-/// Share of requests traced when nobody says: Istio's default, 1 %.
-const DEFAULT_SAMPLING_MILLIONTHS: u32 = 10_000;
+use voile_xds::wire::{
+    AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry as WireTelemetry, Tracing,
+};
 
 /// Telemetry of one workload. Parts that cannot be put into force are left out and reported in `problems`.
 pub(super) fn telemetry(
     mesh: &Mesh,
     workload: &Workload,
     problems: &mut Vec<String>,
-) -> wire::Telemetry {
-    let mut made = wire::Telemetry::default();
+) -> WireTelemetry {
+    let mut made = WireTelemetry::default();
     let resources = mesh.telemetry_for(workload);
     for side in TelemetrySide::BOTH {
         tell(mesh, &resources, side, &mut made, problems);
@@ -38,7 +38,7 @@ fn tell(
     mesh: &Mesh,
     resources: &[&Arc<Telemetry>],
     side: TelemetrySide,
-    made: &mut wire::Telemetry,
+    made: &mut WireTelemetry,
     problems: &mut Vec<String>,
 ) {
     made.access_logs
@@ -55,7 +55,7 @@ pub(super) struct SharedTelemetry<'m> {
     /// Telemetry resources of the waypoint itself.
     usual: Vec<&'m Arc<Telemetry>>,
     unusual: Vec<Vec<&'m Arc<Telemetry>>>,
-    pub(super) made: Vec<wire::Telemetry>,
+    pub(super) made: Vec<Arc<WireTelemetry>>,
 }
 
 impl<'m> SharedTelemetry<'m> {
@@ -69,19 +69,23 @@ impl<'m> SharedTelemetry<'m> {
         }
     }
 
-    /// Which of them holds for a service, counted from 1; 0 is what holds for the waypoint.
-    pub(super) fn of(&mut self, service: &MeshService, problems: &mut Vec<String>) -> u32 {
+    /// Which of them holds for a service; `None` is what holds for the waypoint.
+    pub(super) fn of(
+        &mut self,
+        service: &MeshService,
+        problems: &mut Vec<String>,
+    ) -> Option<usize> {
         let holding = self.mesh.telemetry_at(self.own, service);
         let same = |other: &Vec<&Arc<Telemetry>>| {
             let mut both = other.iter().zip(&holding);
             other.len() == holding.len() && both.all(|(one, other)| Arc::ptr_eq(one, other))
         };
         if same(&self.usual) {
-            return 0;
+            return None;
         }
         let known = self.unusual.iter().position(same);
-        let index = known.unwrap_or_else(|| {
-            let (mut made, mut more) = (wire::Telemetry::default(), Vec::new());
+        Some(known.unwrap_or_else(|| {
+            let (mut made, mut more) = (WireTelemetry::default(), Vec::new());
             tell(
                 self.mesh,
                 &holding,
@@ -91,20 +95,11 @@ impl<'m> SharedTelemetry<'m> {
             );
             more.retain(|problem| !problems.contains(problem));
             problems.extend(more);
-            self.made.push(made);
+            self.made.push(made.into());
             self.unusual.push(holding);
             self.made.len() - 1
-        });
-        u32::try_from(index + 1).unwrap_or(u32::MAX)
+        }))
     }
-}
-
-fn wire_side(side: TelemetrySide) -> i32 {
-    match side {
-        TelemetrySide::Client => wire::Side::Client,
-        TelemetrySide::Server => wire::Side::Server,
-    }
-    .into()
 }
 
 fn access_logs(
@@ -112,15 +107,15 @@ fn access_logs(
     resources: &[&Arc<Telemetry>],
     side: TelemetrySide,
     problems: &mut Vec<String>,
-) -> Vec<wire::AccessLog> {
+) -> Vec<AccessLog> {
     let config = &mesh.config;
     let speaks = resources.iter().any(|one| !one.access_logging.is_empty());
     if !speaks && config.default_providers.access_logging.is_empty() {
-        let file = config.access_log.as_ref().map(|log| wire::AccessLog {
-            side: wire_side(side),
-            provider: "accessLogFile".to_owned(),
-            filter: String::new(),
-            sink: Some(file_sink(&log.path, &log.format, false)),
+        let file = config.access_log.as_ref().map(|log| AccessLog {
+            side,
+            provider: "accessLogFile".into(),
+            filter: None,
+            sink: file_sink(&log.path, &log.format, false),
         });
         return file.into_iter().collect();
     }
@@ -150,11 +145,11 @@ fn access_logs(
             | Provider::ExtAuthz(_)
             | Provider::Other => continue,
         };
-        logs.push(wire::AccessLog {
-            side: wire_side(side),
-            provider: name.to_string(),
-            filter: filter.map_or_else(String::new, |filter| filter.source().to_owned()),
-            sink: Some(sink),
+        logs.push(AccessLog {
+            side,
+            provider: name,
+            filter: filter.cloned(),
+            sink,
         });
     }
     logs
@@ -205,7 +200,7 @@ fn providers_of_logs<'a>(
     found
 }
 
-fn of_file(mesh: &Mesh, file: &FileLogProvider) -> wire::access_log::Sink {
+fn of_file(mesh: &Mesh, file: &FileLogProvider) -> LogSink {
     let format = file
         .format
         .as_ref()
@@ -213,41 +208,31 @@ fn of_file(mesh: &Mesh, file: &FileLogProvider) -> wire::access_log::Sink {
     file_sink(&file.path, format, file.omit_empty)
 }
 
-fn file_sink(path: &str, format: &LogFormat, omit_empty: bool) -> wire::access_log::Sink {
-    let source = format.source().to_owned();
-    wire::access_log::Sink::File(wire::FileLog {
-        path: path.to_owned(),
-        format: Some(match format.is_json() {
-            true => wire::file_log::Format::Json(source),
-            false => wire::file_log::Format::Text(source),
-        }),
+fn file_sink(path: &Arc<str>, format: &LogFormat, omit_empty: bool) -> LogSink {
+    LogSink::File {
+        path: path.clone(),
+        format: format.clone(),
         omit_empty,
-    })
+    }
 }
 
-fn of_als(
-    mesh: &Mesh,
-    als: &AlsProvider,
-    requests: bool,
-) -> Result<wire::access_log::Sink, String> {
-    let names = |names: &[Arc<str>]| names.iter().map(ToString::to_string).collect();
-    Ok(wire::access_log::Sink::Grpc(wire::GrpcLog {
-        collector: Some(collector(mesh, &als.service)?),
-        log_name: als.log_name.to_string(),
+fn of_als(mesh: &Mesh, als: &AlsProvider, requests: bool) -> Result<LogSink, String> {
+    Ok(LogSink::Grpc(GrpcLog {
+        collector: collector(mesh, &als.service)?,
+        log_name: als.log_name.clone(),
         requests,
-        request_headers: names(&als.request_headers),
-        response_headers: names(&als.response_headers),
-        response_trailers: names(&als.response_trailers),
+        request_headers: als.request_headers.clone(),
+        response_headers: als.response_headers.clone(),
+        response_trailers: als.response_trailers.clone(),
     }))
 }
 
 /// Address of a provider.
-pub(super) fn collector(mesh: &Mesh, wanted: &ProviderService) -> Result<wire::Collector, String> {
-    let service = provider_service(mesh, wanted)?;
-    Ok(wire::Collector {
-        service: service.key.to_string(),
-        port: wanted.port.get().into(),
-        timeout_ms: 0,
+fn collector(mesh: &Mesh, wanted: &ProviderService) -> Result<Collector, String> {
+    Ok(Collector {
+        service: provider_service(mesh, wanted)?.key.clone(),
+        port: wanted.port,
+        timeout: None,
         headers: Vec::new(),
     })
 }
@@ -283,7 +268,7 @@ pub(super) fn provider_service<'m>(
 struct Spans<'a> {
     provider: Option<Arc<str>>,
     disabled: bool,
-    sampling: Option<u32>,
+    sampling: Option<SamplingShare>,
     tags: Option<&'a BTreeMap<Arc<str>, CustomTag>>,
     use_request_id: Option<bool>,
     istio_tags: Option<bool>,
@@ -295,10 +280,7 @@ impl<'a> Spans<'a> {
             self.provider = Some(first.name.clone());
         }
         self.disabled = rule.disable_span_reporting.unwrap_or(self.disabled);
-        self.sampling = rule
-            .sampling
-            .map(SamplingShare::millionths)
-            .or(self.sampling);
+        self.sampling = rule.sampling.or(self.sampling);
         self.tags = rule.custom_tags.as_ref().or(self.tags);
         self.use_request_id = rule.use_request_id.or(self.use_request_id);
         self.istio_tags = rule.istio_tags.or(self.istio_tags);
@@ -310,7 +292,7 @@ fn tracing(
     resources: &[&Arc<Telemetry>],
     side: TelemetrySide,
     problems: &mut Vec<String>,
-) -> Option<wire::Tracing> {
+) -> Option<Tracing> {
     let config = &mesh.config;
     if !config.enable_tracing {
         return None;
@@ -318,7 +300,7 @@ fn tracing(
     let defaults = &config.proxy.tracing;
     let mut spans = Spans {
         provider: config.default_providers.tracing.first().cloned(),
-        sampling: defaults.sampling.map(SamplingShare::millionths),
+        sampling: defaults.sampling,
         tags: Some(&defaults.custom_tags),
         istio_tags: defaults.istio_tags,
         ..Spans::default()
@@ -338,64 +320,38 @@ fn tracing(
             return None;
         }
     };
-    Some(wire::Tracing {
-        side: wire_side(side),
-        collector: Some(collector),
+    let length = provider.max_tag_length.or(defaults.max_path_tag_length);
+    Some(Tracing {
+        side,
+        collector,
         http_path: match &provider.transport {
-            OtlpTransport::Grpc => String::new(),
-            OtlpTransport::Http { path } => path.to_string(),
+            OtlpTransport::Grpc => None,
+            OtlpTransport::Http { path } => Some(path.clone()),
         },
-        sampling_millionths: spans.sampling.unwrap_or(DEFAULT_SAMPLING_MILLIONTHS),
+        sampling: spans.sampling.unwrap_or(SamplingShare::DEFAULT),
         report: !spans.disabled,
-        custom_tags: spans.tags.into_iter().flatten().map(custom_tag).collect(),
+        custom_tags: spans.tags.cloned().unwrap_or_default(),
         use_request_id: spans.use_request_id.unwrap_or(true),
-        max_path_length: provider
-            .max_tag_length
-            .or(defaults.max_path_tag_length)
-            .unwrap_or_default(),
+        max_path_length: length.and_then(|length| NonZeroUsize::new(length as usize)),
         istio_tags: spans.istio_tags.unwrap_or(true),
         environment_resource: provider.environment_detector,
     })
 }
 
-fn span_collector(
-    mesh: &Mesh,
-    provider: &OpenTelemetryProvider,
-) -> Result<wire::Collector, String> {
-    let mut made = collector(mesh, &provider.service)?;
-    let timeout = provider.timeout.unwrap_or_default().as_millis();
-    made.timeout_ms = u32::try_from(timeout).unwrap_or(u32::MAX);
-    let header = |header: &voile_model::mesh::ProviderHeader| wire::CollectorHeader {
-        name: header.name.to_string(),
-        value: header.value.to_string(),
-        from_environment: header.from_environment,
+fn span_collector(mesh: &Mesh, provider: &OpenTelemetryProvider) -> Result<Collector, String> {
+    let header = |header: &voile_model::mesh::ProviderHeader| {
+        let (name, value) = (header.name.clone(), header.value.clone());
+        (name, value, header.from_environment)
     };
-    made.headers = provider.headers.iter().map(header).collect();
-    Ok(made)
-}
-
-fn custom_tag((name, tag): (&Arc<str>, &CustomTag)) -> wire::CustomTag {
-    use wire::custom_tag::Source;
-    let (source, default) = match tag {
-        CustomTag::Literal(text) => (Source::Literal(text.to_string()), &None),
-        CustomTag::Environment { name, default } => {
-            (Source::Environment(name.to_string()), default)
-        }
-        CustomTag::Header { name, default } => (Source::Header(name.to_string()), default),
-    };
-    wire::CustomTag {
-        name: name.to_string(),
-        source: Some(source),
-        default_value: default.as_ref().map(ToString::to_string),
-    }
+    Ok(Collector {
+        timeout: provider.timeout,
+        headers: provider.headers.iter().map(header).collect(),
+        ..collector(mesh, &provider.service)?
+    })
 }
 
 /// Overrides of the metrics that are scraped; those for other providers have nobody to change.
-fn metrics(
-    mesh: &Mesh,
-    resources: &[&Arc<Telemetry>],
-    side: TelemetrySide,
-) -> Vec<wire::MetricOverride> {
+fn metrics(mesh: &Mesh, resources: &[&Arc<Telemetry>], side: TelemetrySide) -> Vec<MetricOverride> {
     let scraped = |name: &Arc<str>| mesh.config.provider(name) == Some(Provider::Prometheus);
     let defaults = &mesh.config.default_providers.metrics;
     let mut ours = defaults.is_empty() || defaults.iter().any(scraped);
@@ -412,27 +368,12 @@ fn metrics(
         }
         let overrides = rule.overrides.iter();
         let overrides = overrides.filter(|change| change.sides.has(side));
-        made.extend(overrides.map(|change| {
-            wire::MetricOverride {
-                metric: change
-                    .metric
-                    .map_or("", |metric| metric.exposed())
-                    .to_owned(),
-                side: wire_side(side),
-                disabled: change.disabled,
-                tags: change.tags.iter().map(tag_override).collect(),
-            }
+        made.extend(overrides.map(|change| MetricOverride {
+            metric: change.metric.map(|metric| metric.exposed().into()),
+            side,
+            disabled: change.disabled,
+            tags: change.tags.clone().into_iter().collect(),
         }));
     }
     made
-}
-
-fn tag_override((name, change): (&Arc<str>, &TagOverride)) -> wire::TagOverride {
-    wire::TagOverride {
-        name: name.to_string(),
-        value: match change {
-            TagOverride::Remove => None,
-            TagOverride::Set(value) => Some(value.to_string()),
-        },
-    }
 }

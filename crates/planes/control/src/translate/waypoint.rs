@@ -12,37 +12,39 @@ use voile_model::Port;
 use voile_model::mesh::gateway_api::Gateway;
 use voile_model::mesh::waypoint::{HBONE_PORT, INBOUND_BINDING};
 use voile_model::mesh::{AuthorizationPolicy, Mesh, MeshService, Workload};
-use voile_proto::proxy as wire;
-use voile_xds::wire::{WireProtocol, protocol_of, socket_address};
+use voile_xds::wire::{
+    OutboundService, PolicyReference, Waypoint, WaypointDestination, WaypointTo, WireProtocol,
+    protocol_of,
+};
 
 use super::listeners::target_ports;
 use super::security::authorization::reference;
 use super::telemetry::SharedTelemetry;
 use crate::snapshot::MeshSnapshot;
 
+/// None of a workload without an address.
 pub(super) fn waypoint(
     mesh: &Mesh,
     workload: &Workload,
     snapshot: &MeshSnapshot,
     problems: &mut Vec<String>,
-) -> wire::Waypoint {
-    let own = workload.addresses.first();
-    let bind = own.map(|address| socket_address(SocketAddr::new(*address, HBONE_PORT)));
-    let mut made = wire::Waypoint {
-        bind,
-        ..wire::Waypoint::default()
+) -> Option<Waypoint> {
+    let mut made = Waypoint {
+        bind: SocketAddr::new(*workload.addresses.first()?, HBONE_PORT),
+        destinations: Vec::new(),
+        telemetries: Vec::new(),
     };
     if mesh.east_west_run_by(workload).is_some() {
         let exported = mesh.services.values().filter(|one| mesh.is_exported(one));
         made.destinations = exported.flat_map(|one| forwarded(one)).collect();
-        return made;
+        return Some(made);
     }
     let Some(gateway) = mesh.waypoint_run_by(workload) else {
         problems.push(format!(
             "{}: no Gateway of the class istio-waypoint, and none in force of the class istio-east-west, runs this waypoint; it serves nothing",
             workload.key
         ));
-        return made;
+        return Some(made);
     };
     if gateway.binding.is_some() {
         problems.push(format!(
@@ -64,32 +66,39 @@ pub(super) fn waypoint(
         made.destinations
             .extend(of_workload(mesh, workload, &policies, &mut taken));
     }
-    made
+    Some(made)
 }
 
 /// The ports of a service that other networks may call, by its name alone: addresses mean something else there.
-fn forwarded(service: &MeshService) -> Vec<wire::WaypointDestination> {
+fn forwarded(service: &MeshService) -> Vec<WaypointDestination> {
     let ports = service.ports.iter().filter_map(|port| {
         protocol_of(port.protocol)?;
-        Some(wire::WaypointDestination {
-            name: format!("{}:{}", service.key, port.number),
-            protocol: WireProtocol::Tcp.to_proxy().into(),
-            service: Some(wire::ServicePort {
-                service: service.key.to_string(),
-                port: port.number.get().into(),
-                authorities: Vec::new(),
-            }),
+        Some(WaypointDestination {
+            name: format!("{}:{}", service.key, port.number).into(),
+            called: Vec::new(),
+            protocol: WireProtocol::Tcp,
+            to: to_port(service, port.number),
+            authorization_policies: Vec::new(),
+            request_authentications: Vec::new(),
+            telemetry: None,
             forward: true,
-            ..wire::WaypointDestination::default()
         })
     });
     ports.collect()
 }
 
+fn to_port(service: &MeshService, port: Port) -> WaypointTo {
+    WaypointTo::Service(OutboundService {
+        key: service.key.clone(),
+        port,
+        authorities: Vec::new(),
+    })
+}
+
 /// Policies of a destination.
 struct DestinationPolicies {
-    authorization: Vec<wire::PolicyReference>,
-    tokens: Vec<wire::PolicyReference>,
+    authorization: Vec<PolicyReference>,
+    tokens: Vec<PolicyReference>,
 }
 
 fn policies(
@@ -113,25 +122,20 @@ fn policies(
 
 fn of_service(
     service: &MeshService,
-    (policies, telemetry): (&DestinationPolicies, u32),
+    (policies, telemetry): (&DestinationPolicies, Option<usize>),
     taken: &mut BTreeSet<SocketAddr>,
-) -> Vec<wire::WaypointDestination> {
+) -> Vec<WaypointDestination> {
     let ports = service.ports.iter().filter_map(|port| {
         let protocol = protocol_of(port.protocol)?;
         let addresses = service.addresses.iter();
         let called = addresses.map(|address| SocketAddr::new(*address, port.number.get()));
         // Of two services at one address the first has it.
         let called = called.filter(|one| taken.insert(*one));
-        Some(wire::WaypointDestination {
-            name: format!("{}:{}", service.key, port.number),
-            called: called.map(socket_address).collect(),
-            protocol: protocol.to_proxy().into(),
-            service: Some(wire::ServicePort {
-                service: service.key.to_string(),
-                port: port.number.get().into(),
-                authorities: Vec::new(),
-            }),
-            workload: String::new(),
+        Some(WaypointDestination {
+            name: format!("{}:{}", service.key, port.number).into(),
+            called: called.collect(),
+            protocol,
+            to: to_port(service, port.number),
             authorization_policies: policies.authorization.clone(),
             request_authentications: policies.tokens.clone(),
             telemetry,
@@ -147,7 +151,7 @@ fn of_workload(
     workload: &Workload,
     policies: &DestinationPolicies,
     taken: &mut BTreeSet<SocketAddr>,
-) -> Vec<wire::WaypointDestination> {
+) -> Vec<WaypointDestination> {
     let mut ports = target_ports(&mesh.services_of(workload));
     for port in &workload.container_ports {
         ports.entry(*port).or_insert(WireProtocol::Auto);
@@ -156,15 +160,14 @@ fn of_workload(
         let addresses = workload.addresses.iter();
         let called = addresses.map(|address| SocketAddr::new(*address, port.get()));
         let called = called.filter(|one| taken.insert(*one));
-        wire::WaypointDestination {
-            name: format!("{}:{port}", workload.uid),
-            called: called.map(socket_address).collect(),
-            protocol: protocol.to_proxy().into(),
-            service: None,
-            workload: workload.uid.to_string(),
+        WaypointDestination {
+            name: format!("{}:{port}", workload.uid).into(),
+            called: called.collect(),
+            protocol,
+            to: WaypointTo::Workload(workload.uid.clone()),
             authorization_policies: policies.authorization.clone(),
             request_authentications: policies.tokens.clone(),
-            telemetry: 0,
+            telemetry: None,
             forward: false,
         }
     };

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::net::Ipv4Addr;
 
 use voile_proto::proxy as wire;
+use voile_xds::wire::WireType;
 
 use super::*;
 
@@ -55,7 +56,7 @@ fn configuration(rules: Vec<wire::LimitRule>) -> ProxyConfiguration {
         }],
         ..Default::default()
     };
-    ProxyConfiguration::check(&message).expect("a good configuration")
+    ProxyConfiguration::from_wire(message).expect("a good configuration")
 }
 
 fn one_rule(limits: Vec<wire::RequestLimit>) -> ProxyConfiguration {

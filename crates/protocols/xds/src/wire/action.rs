@@ -1,15 +1,15 @@
 //! Actions of routes on requests ⇄ the messages of `voile.proxy.v1.Routes`. Every value is checked again: the proxy must not
 //! trust the sender.
 
-use std::time::Duration;
-
 use voile_model::mesh::action::{
     Abort, AbortStatus, Cors, Delay, DirectResponse, Fault, HeaderEdits, HeaderRules, Origin,
     OriginMatch, PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, RequestShare, Rewrite,
 };
 use voile_proto::proxy as wire;
 
-use super::{WireError, milliseconds};
+use super::fields::forms::or_default;
+use super::fields::{wire_tuple, wire_type};
+use super::{WireError, WireType};
 
 /// Status codes that a route may answer with.
 const STATUSES: std::ops::RangeInclusive<u32> = 200..=599;
@@ -20,254 +20,183 @@ fn status(field: &str, number: u32) -> Result<u16, WireError> {
     status.ok_or_else(|| WireError::new(field, format!("{number} is not a status")))
 }
 
-fn said(text: &str) -> Option<&str> {
-    Some(text).filter(|text| !text.is_empty())
-}
-
-pub(super) fn answer(message: &wire::RouteAnswer) -> Result<DirectResponse, WireError> {
-    let status = status("answer.status", message.status)?;
-    let Some(redirect) = &message.redirect else {
-        let body = message.body.as_slice().into();
-        return Ok(DirectResponse::Direct { status, body });
-    };
-    let port = match u16::try_from(redirect.port) {
-        Ok(0) => match wire::redirect::PortOf::try_from(redirect.port_of) {
-            Ok(wire::redirect::PortOf::Request) => RedirectPort::Request,
-            Ok(wire::redirect::PortOf::Listener) => RedirectPort::Listener,
-            Ok(wire::redirect::PortOf::Scheme) => RedirectPort::Scheme,
-            Err(_) => return Err(WireError::new("answer.redirect.port_of", "unknown")),
-        },
-        Ok(port) => RedirectPort::Exact(port),
-        Err(_) => return Err(WireError::new("answer.redirect.port", "no port")),
-    };
-    let to = Redirect {
-        scheme: said(&redirect.scheme).map(str::to_owned),
-        host: said(&redirect.host).map(str::to_owned),
-        port,
-        path: path_rewrite("answer.redirect.path", redirect.path.as_ref())?,
-    };
-    Ok(DirectResponse::Redirect { to, status })
-}
-
-pub(super) fn encode_answer(answer: &DirectResponse) -> wire::RouteAnswer {
-    match answer {
-        DirectResponse::Direct { status, body } => wire::RouteAnswer {
+impl WireType<wire::RouteAnswer> for DirectResponse {
+    fn to_wire(&self) -> wire::RouteAnswer {
+        let (status, redirect, body) = match self {
+            Self::Direct { status, body } => (status, None, body.to_vec()),
+            Self::Redirect { to, status } => (status, Some(to.to_wire()), Vec::new()),
+        };
+        wire::RouteAnswer {
             status: (*status).into(),
-            redirect: None,
-            body: body.to_vec(),
-        },
-        DirectResponse::Redirect { to, status } => {
-            use wire::redirect::PortOf;
-            let (port, port_of) = match to.port {
-                RedirectPort::Request => (0, PortOf::Request),
-                RedirectPort::Listener => (0, PortOf::Listener),
-                RedirectPort::Scheme => (0, PortOf::Scheme),
-                RedirectPort::Exact(port) => (port, PortOf::Request),
-            };
-            wire::RouteAnswer {
-                status: (*status).into(),
-                redirect: Some(wire::Redirect {
-                    scheme: to.scheme.clone().unwrap_or_default(),
-                    host: to.host.clone().unwrap_or_default(),
-                    path: to.path.as_ref().map(encode_path),
-                    port: port.into(),
-                    port_of: port_of.into(),
-                }),
-                body: Vec::new(),
-            }
+            redirect,
+            body,
+        }
+    }
+
+    fn from_wire(form: wire::RouteAnswer) -> Result<Self, WireError> {
+        let status = status("status", form.status)?;
+        match form.redirect {
+            None => Ok(Self::Direct {
+                status,
+                body: form.body.into(),
+            }),
+            Some(redirect) => Ok(Self::Redirect {
+                to: Redirect::from_wire(redirect).map_err(|error| error.within("redirect"))?,
+                status,
+            }),
         }
     }
 }
 
-fn path_rewrite(
-    field: &str,
-    message: Option<&wire::PathRewrite>,
-) -> Result<Option<PathRewrite>, WireError> {
-    use wire::path_rewrite::Path;
-    let Some(message) = message else {
-        return Ok(None);
-    };
-    Ok(Some(match &message.path {
-        Some(Path::Full(text)) => PathRewrite::Full(text.clone()),
-        Some(Path::Prefix(text)) => PathRewrite::Prefix(text.clone()),
-        Some(Path::Segments(text)) => PathRewrite::Segments(text.clone()),
-        Some(Path::Regex(said)) => {
-            let read = RegexRewrite::new(&said.pattern, &said.substitution);
-            let read = read.map_err(|error| WireError::new(field, error.to_string()))?;
-            PathRewrite::Regex(read)
+wire_type! { Redirect as wire::Redirect { scheme, host, path, port = (port, port_of), } }
+
+impl WireType<(u32, i32)> for RedirectPort {
+    fn to_wire(&self) -> (u32, i32) {
+        use wire::redirect::PortOf;
+        let (port, port_of) = match *self {
+            Self::Request => (0, PortOf::Request),
+            Self::Listener => (0, PortOf::Listener),
+            Self::Scheme => (0, PortOf::Scheme),
+            Self::Exact(port) => (port, PortOf::Request),
+        };
+        (port.into(), port_of.into())
+    }
+
+    fn from_wire((port, port_of): (u32, i32)) -> Result<Self, WireError> {
+        use wire::redirect::PortOf;
+        match (u16::try_from(port), PortOf::try_from(port_of)) {
+            (Ok(0), Ok(PortOf::Request)) => Ok(Self::Request),
+            (Ok(0), Ok(PortOf::Listener)) => Ok(Self::Listener),
+            (Ok(0), Ok(PortOf::Scheme)) => Ok(Self::Scheme),
+            (Ok(0), Err(_)) => Err(WireError::new("port_of", "unknown")),
+            (Ok(port), _) => Ok(Self::Exact(port)),
+            (Err(_), _) => Err(WireError::new("port", "no port")),
         }
-        None => return Err(WireError::new(field, "is empty")),
-    }))
-}
-
-fn encode_path(path: &PathRewrite) -> wire::PathRewrite {
-    use wire::path_rewrite::Path;
-    let path = match path {
-        PathRewrite::Full(text) => Path::Full(text.clone()),
-        PathRewrite::Prefix(text) => Path::Prefix(text.clone()),
-        PathRewrite::Segments(text) => Path::Segments(text.clone()),
-        PathRewrite::Regex(regex) => Path::Regex(wire::RegexRewrite {
-            pattern: regex.pattern().to_owned(),
-            substitution: regex.substitution().to_owned(),
-        }),
-    };
-    wire::PathRewrite { path: Some(path) }
-}
-
-pub(super) fn rewrite(message: &wire::Rewrite) -> Result<Rewrite, WireError> {
-    Ok(Rewrite {
-        path: path_rewrite("rewrite.path", message.path.as_ref())?,
-        authority: said(&message.authority).map(Into::into),
-    })
-}
-
-pub(super) fn encode_rewrite(rewrite: &Rewrite) -> wire::Rewrite {
-    wire::Rewrite {
-        path: rewrite.path.as_ref().map(encode_path),
-        authority: rewrite.authority.as_deref().unwrap_or_default().to_owned(),
     }
 }
 
-pub(super) fn headers(message: Option<&wire::HeaderRules>) -> Result<HeaderRules, WireError> {
-    let Some(message) = message else {
-        return Ok(HeaderRules::default());
-    };
-    let edits = |field: &str, said: Option<&wire::HeaderEdits>| {
-        let fields = |list: &[wire::HeaderField]| {
-            let one = |field: &wire::HeaderField| (field.name.clone(), field.value.clone());
-            list.iter().map(one).collect()
+impl WireType<wire::PathRewrite> for PathRewrite {
+    fn to_wire(&self) -> wire::PathRewrite {
+        use wire::path_rewrite::Path;
+        let path = match self {
+            Self::Full(text) => Path::Full(text.clone()),
+            Self::Prefix(text) => Path::Prefix(text.clone()),
+            Self::Segments(text) => Path::Segments(text.clone()),
+            Self::Regex(regex) => Path::Regex(wire::RegexRewrite {
+                pattern: regex.pattern().to_owned(),
+                substitution: regex.substitution().to_owned(),
+            }),
         };
-        let edits = said.map_or_else(HeaderEdits::default, |said| HeaderEdits {
-            remove: said.remove.clone(),
-            set: fields(&said.set),
-            add: fields(&said.add),
-        });
-        let checked = edits.check();
-        checked.map_err(|error| WireError::new(field, error.to_string()))?;
-        Ok::<_, WireError>(edits)
-    };
-    Ok(HeaderRules {
-        request: edits("headers.request", message.request.as_ref())?,
-        response: edits("headers.response", message.response.as_ref())?,
-    })
+        wire::PathRewrite { path: Some(path) }
+    }
+
+    fn from_wire(form: wire::PathRewrite) -> Result<Self, WireError> {
+        use wire::path_rewrite::Path;
+        match form.path {
+            Some(Path::Full(text)) => Ok(Self::Full(text)),
+            Some(Path::Prefix(text)) => Ok(Self::Prefix(text)),
+            Some(Path::Segments(text)) => Ok(Self::Segments(text)),
+            Some(Path::Regex(said)) => RegexRewrite::new(&said.pattern, &said.substitution)
+                .map(Self::Regex)
+                .map_err(|error| WireError::new("", error.to_string())),
+            None => Err(WireError::new("", "is empty")),
+        }
+    }
 }
 
-pub(super) fn encode_headers(rules: &HeaderRules) -> Option<wire::HeaderRules> {
-    let edits = |edits: &HeaderEdits| {
-        let fields = |list: &[(String, String)]| {
-            let one = |(name, value): &(String, String)| wire::HeaderField {
-                name: name.clone(),
-                value: value.clone(),
-            };
-            list.iter().map(one).collect()
-        };
-        (!edits.is_empty()).then(|| wire::HeaderEdits {
-            remove: edits.remove.clone(),
-            set: fields(&edits.set),
-            add: fields(&edits.add),
+wire_type! { Rewrite as wire::Rewrite { path, authority, } }
+
+wire_type! {
+    HeaderRules as wire::HeaderRules { request with or_default, response with or_default, }
+}
+
+wire_type! { HeaderEdits as wire::HeaderEdits { remove, set, add, } verify are_permitted }
+wire_tuple! { (String, String) as wire::HeaderField { name, value } }
+
+fn are_permitted(edits: &HeaderEdits) -> Result<(), WireError> {
+    let checked = edits.check();
+    checked.map_err(|error| WireError::new("", error.to_string()))
+}
+
+wire_type! { Fault as wire::Fault { delay, abort, } }
+wire_type! { Delay as wire::FaultDelay { fixed = fixed_ms, share = millionths, } }
+wire_type! { Abort as wire::FaultAbort { with = with, share = millionths, } }
+
+impl WireType<Option<wire::fault_abort::With>> for AbortStatus {
+    fn to_wire(&self) -> Option<wire::fault_abort::With> {
+        use wire::fault_abort::With;
+        Some(match *self {
+            Self::Http(status) => With::HttpStatus(status.into()),
+            Self::Grpc(status) => With::GrpcStatus(status.into()),
         })
-    };
-    (!rules.is_empty()).then(|| wire::HeaderRules {
-        request: edits(&rules.request),
-        response: edits(&rules.response),
-    })
-}
+    }
 
-pub(super) fn fault(message: &wire::Fault) -> Result<Fault, WireError> {
-    use wire::fault_abort::With;
-    let delay = message.delay.as_ref().map(|delay| Delay {
-        fixed: Duration::from_millis(delay.fixed_ms.into()),
-        share: RequestShare::of_millionths(delay.millionths),
-    });
-    let abort = match &message.abort {
-        None => None,
-        Some(abort) => Some(Abort {
-            with: match abort.with {
-                Some(With::HttpStatus(number)) => {
-                    AbortStatus::Http(status("fault.abort.http_status", number)?)
-                }
-                Some(With::GrpcStatus(number @ 0..=16)) => AbortStatus::Grpc(number as u16),
-                Some(With::GrpcStatus(_)) | None => {
-                    return Err(WireError::new("fault.abort", "has no status"));
-                }
-            },
-            share: RequestShare::of_millionths(abort.millionths),
-        }),
-    };
-    Ok(Fault { delay, abort })
-}
-
-pub(super) fn encode_fault(fault: &Fault) -> wire::Fault {
-    use wire::fault_abort::With;
-    let abort = |abort: Abort| wire::FaultAbort {
-        with: Some(match abort.with {
-            AbortStatus::Http(status) => With::HttpStatus(status.into()),
-            AbortStatus::Grpc(status) => With::GrpcStatus(status.into()),
-        }),
-        millionths: abort.share.millionths(),
-    };
-    wire::Fault {
-        delay: fault.delay.map(|delay| wire::FaultDelay {
-            fixed_ms: milliseconds(delay.fixed),
-            millionths: delay.share.millionths(),
-        }),
-        abort: fault.abort.map(abort),
+    fn from_wire(form: Option<wire::fault_abort::With>) -> Result<Self, WireError> {
+        use wire::fault_abort::With;
+        match form {
+            Some(With::HttpStatus(number)) => status("http_status", number).map(Self::Http),
+            Some(With::GrpcStatus(number @ 0..=16)) => Ok(Self::Grpc(number as u16)),
+            Some(With::GrpcStatus(_)) | None => Err(WireError::new("", "has no status")),
+        }
     }
 }
 
-pub(super) fn cors(message: &wire::Cors) -> Result<Cors, WireError> {
-    let origins = message.origins.iter().map(origin);
-    Ok(Cors {
-        origins: origins.collect::<Result<_, _>>()?,
-        methods: message.methods.clone(),
-        headers: message.headers.clone(),
-        expose: message.expose.clone(),
-        max_age: message.max_age,
-        credentials: message.credentials,
-        forward_unmatched: message.forward_unmatched,
-    })
+/// In millionths.
+impl WireType<u32> for RequestShare {
+    fn to_wire(&self) -> u32 {
+        self.millionths()
+    }
+
+    fn from_wire(form: u32) -> Result<Self, WireError> {
+        Ok(Self::of_millionths(form))
+    }
 }
 
-fn origin(message: &wire::Origin) -> Result<Origin, WireError> {
-    use wire::origin::Origin as Said;
-    let field = "cors.origins";
-    Ok(match &message.origin {
-        Some(Said::Any(true)) => Origin::Any,
-        Some(Said::Exact(text)) => Origin::Text(OriginMatch::Exact(text.clone())),
-        Some(Said::Prefix(text)) => Origin::Text(OriginMatch::Prefix(text.clone())),
-        Some(Said::Suffix(text)) => Origin::Text(OriginMatch::Suffix(text.clone())),
-        Some(Said::Regex(text)) => {
-            let read = Regex::new(text);
-            let read = read.map_err(|error| WireError::new(field, error.to_string()))?;
-            Origin::Text(OriginMatch::Regex(read))
-        }
-        Some(Said::Within(said)) => Origin::Within(said.before.clone(), said.after.clone()),
-        Some(Said::Any(false)) | None => return Err(WireError::new(field, "is empty")),
-    })
+wire_type! {
+    Cors as wire::Cors {
+        origins,
+        methods,
+        headers,
+        expose,
+        max_age,
+        credentials,
+        forward_unmatched,
+    }
 }
 
-pub(super) fn encode_cors(cors: &Cors) -> wire::Cors {
-    use wire::origin::Origin as Said;
-    let origin = |origin: &Origin| wire::Origin {
-        origin: Some(match origin {
-            Origin::Any => Said::Any(true),
-            Origin::Text(OriginMatch::Exact(text)) => Said::Exact(text.clone()),
-            Origin::Text(OriginMatch::Prefix(text)) => Said::Prefix(text.clone()),
-            Origin::Text(OriginMatch::Suffix(text)) => Said::Suffix(text.clone()),
-            Origin::Text(OriginMatch::Regex(regex)) => Said::Regex(regex.as_str().to_owned()),
-            Origin::Within(before, after) => Said::Within(wire::OriginWithin {
+impl WireType<wire::Origin> for Origin {
+    fn to_wire(&self) -> wire::Origin {
+        use wire::origin::Origin as Said;
+        let origin = match self {
+            Self::Any => Said::Any(true),
+            Self::Text(OriginMatch::Exact(text)) => Said::Exact(text.clone()),
+            Self::Text(OriginMatch::Prefix(text)) => Said::Prefix(text.clone()),
+            Self::Text(OriginMatch::Suffix(text)) => Said::Suffix(text.clone()),
+            Self::Text(OriginMatch::Regex(regex)) => Said::Regex(regex.as_str().to_owned()),
+            Self::Within(before, after) => Said::Within(wire::OriginWithin {
                 before: before.clone(),
                 after: after.clone(),
             }),
-        }),
-    };
-    wire::Cors {
-        origins: cors.origins.iter().map(origin).collect(),
-        methods: cors.methods.clone(),
-        headers: cors.headers.clone(),
-        expose: cors.expose.clone(),
-        max_age: cors.max_age,
-        credentials: cors.credentials,
-        forward_unmatched: cors.forward_unmatched,
+        };
+        wire::Origin {
+            origin: Some(origin),
+        }
+    }
+
+    fn from_wire(form: wire::Origin) -> Result<Self, WireError> {
+        use wire::origin::Origin as Said;
+        Ok(match form.origin {
+            Some(Said::Any(true)) => Self::Any,
+            Some(Said::Exact(text)) => Self::Text(OriginMatch::Exact(text)),
+            Some(Said::Prefix(text)) => Self::Text(OriginMatch::Prefix(text)),
+            Some(Said::Suffix(text)) => Self::Text(OriginMatch::Suffix(text)),
+            Some(Said::Regex(text)) => {
+                let read = Regex::new(&text);
+                let read = read.map_err(|error| WireError::new("", error.to_string()))?;
+                Self::Text(OriginMatch::Regex(read))
+            }
+            Some(Said::Within(said)) => Self::Within(said.before, said.after),
+            Some(Said::Any(false)) | None => return Err(WireError::new("", "is empty")),
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! Configuration of one sidecar, its listeners and policies, checked from `voile.proxy.v1.ProxyConfiguration`.
+//! Configuration of one sidecar, its listeners and policies ⇄ `voile.proxy.v1.ProxyConfiguration`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -11,11 +11,13 @@ use voile_proto::proxy as wire;
 
 use super::{
     Authorizer, Gateway, HealthCheck, HealthProbe, InboundCapture, RateLimit, Telemetry, Waypoint,
-    WireError, WireProtocol, address, labels_of, port, service_key, socket, trust_domain,
+    WireError, WireProtocol, WireType,
 };
-use crate::wire::outbound::{OutboundService, PolicyReference, references};
+use crate::wire::fields::forms::{always, each_named, named, or_default, required};
+use crate::wire::fields::{wire_enum, wire_type};
+use crate::wire::outbound::{OutboundService, PolicyReference};
 pub use voile_model::mesh::{
-    ClientCertificateDetails, ForwardClientCertificate, PathNormalization,
+    ClientCertificateDetails, ForwardClientCertificate, OutboundPolicy, PathNormalization,
 };
 
 /// The configuration of one sidecar.
@@ -61,7 +63,7 @@ pub struct ProxyConfiguration {
     /// Treatment of `x-forwarded-client-cert`.
     pub forwards: ForwardClientCertificate,
     /// Parts of a client's certificate that are forwarded.
-    pub certificate_details: ClientCertificateDetails,
+    pub certificate_details: Option<ClientCertificateDetails>,
     /// The workload's own.
     pub labels: Labels,
     /// Gateway configuration; `None` for a sidecar.
@@ -102,14 +104,17 @@ pub enum MutualTls {
     Strict,
 }
 
-/// Treatment of traffic to undeclared hosts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OutboundPolicy {
-    /// It goes where it was going.
-    AllowAny,
-    /// It is refused.
-    RegistryOnly,
+// Unset must never be read as "anything goes".
+wire_enum! {
+    MutualTls as wire::MutualTls {
+        Disable, Permissive, Strict;
+        refuse Unspecified: "UNSPECIFIED is not allowed"
+    }
 }
+
+wire_enum! { OutboundPolicy as wire::OutboundPolicy { AllowAny, RegistryOnly } }
+
+wire_enum! { WireProtocol as wire::Protocol { Auto, Http, Http2, Grpc, Tcp, Tls } }
 
 /// An inbound listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,6 +135,18 @@ pub struct InboundListener {
     pub beside_capture: bool,
 }
 
+wire_type! {
+    InboundListener as wire::InboundListener {
+        name,
+        bind with required,
+        protocol,
+        mutual_tls,
+        endpoint with required,
+        service = (service, service_port),
+        beside_capture,
+    }
+}
+
 /// An outbound listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboundListener {
@@ -141,6 +158,15 @@ pub struct OutboundListener {
     pub protocol: WireProtocol,
     /// Services that it can reach. HTTP selects by authority; TCP, and a lone service, takes the first.
     pub services: Vec<OutboundService>,
+}
+
+wire_type! {
+    OutboundListener as wire::OutboundListener {
+        name,
+        bind with required,
+        protocol,
+        services,
+    }
 }
 
 /// Timeouts; `None` leaves the proxy's named default.
@@ -167,273 +193,105 @@ impl ProxyConfiguration {
 
     /// Checks the bytes of a `voile.proxy.v1.ProxyConfiguration`.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
-        Self::check(&wire::ProxyConfiguration::decode(bytes)?)
-    }
-
-    /// Checks a message.
-    pub fn check(message: &wire::ProxyConfiguration) -> Result<Self, WireError> {
-        if message.workload_uid.is_empty() {
-            return Err(WireError::new("workload_uid", "missing"));
-        }
-        if message.trust_domain.is_empty() {
-            return Err(WireError::new("trust_domain", "missing"));
-        }
-        let source_address = match message.source_address.as_slice() {
-            [] => None,
-            bytes => Some(address("source_address", bytes)?),
-        };
-        Ok(Self {
-            workload_uid: message.workload_uid.as_str().into(),
-            trust_domain: trust_domain("trust_domain", &message.trust_domain)?,
-            trust_domain_aliases: aliases(&message.trust_domain_aliases)?,
-            inbound: listeners("inbound", &message.inbound, InboundListener::check, |l| {
-                (&l.name, l.bind)
-            })?,
-            outbound: listeners(
-                "outbound",
-                &message.outbound,
-                OutboundListener::check,
-                |l| (&l.name, l.bind),
-            )?,
-            outbound_policy: outbound_policy(message.outbound_policy)?,
-            connection: message
-                .connection
-                .as_ref()
-                .map(connection)
-                .unwrap_or_default(),
-            source_address,
-            capture: match &message.capture {
-                None => None,
-                Some(capture) => {
-                    Some(InboundCapture::check(capture).map_err(|error| error.within("capture"))?)
-                }
-            },
-            telemetry: Telemetry::check(message.telemetry.as_ref())?,
-            limits: message.limits.as_ref().map(limits).unwrap_or_default(),
-            authorization_policies: references(
-                "authorization_policies",
-                &message.authorization_policies,
-            )?,
-            path_normalization: normalization(message.path_normalization)?,
-            trusted_proxies: message.trusted_proxies,
-            authorizers: authorizers(&message.authorizers)?,
-            request_authentications: references(
-                "request_authentications",
-                &message.request_authentications,
-            )?,
-            key_sets: key_sets(&message.key_sets)?,
-            proxy_protocol: message.proxy_protocol,
-            forwards: forwards(message.forward_client_certificate)?,
-            certificate_details: details(message.client_certificate_details),
-            labels: labels_of(&message.labels),
-            gateway: match &message.gateway {
-                None => None,
-                Some(gateway) => {
-                    Some(Gateway::check(gateway).map_err(|error| error.within("gateway"))?)
-                }
-            },
-            health_probe: health_probe(message)?,
-            rate_limits: rate_limits(&message.rate_limits)?,
-            health_checks: health_checks(&message.health_checks)?,
-            waypoint: match &message.waypoint {
-                None => None,
-                Some(waypoint) => {
-                    Some(Waypoint::check(waypoint).map_err(|error| error.within("waypoint"))?)
-                }
-            },
-        })
+        Self::from_wire(wire::ProxyConfiguration::decode(bytes)?)
     }
 }
 
-fn aliases(names: &[String]) -> Result<Vec<TrustDomain>, WireError> {
-    let one = |(index, name): (usize, &String)| {
-        trust_domain(&format!("trust_domain_aliases[{index}]"), name)
-    };
-    names.iter().enumerate().map(one).collect()
-}
-
-fn rate_limits(messages: &[wire::RateLimit]) -> Result<Vec<RateLimit>, WireError> {
-    let one = |(index, message)| {
-        let within = |error: WireError| error.within(&format!("rate_limits[{index}]"));
-        RateLimit::check(message).map_err(within)
-    };
-    messages.iter().enumerate().map(one).collect()
-}
-
-fn health_checks(messages: &[wire::HealthCheck]) -> Result<Vec<Arc<HealthCheck>>, WireError> {
-    let one = |(index, message)| {
-        let within = |error: WireError| error.within(&format!("health_checks[{index}]"));
-        HealthCheck::check(message).map(Arc::new).map_err(within)
-    };
-    messages.iter().enumerate().map(one).collect()
-}
-
-fn outbound_policy(said: i32) -> Result<OutboundPolicy, WireError> {
-    match wire::OutboundPolicy::try_from(said) {
-        Ok(wire::OutboundPolicy::AllowAny) => Ok(OutboundPolicy::AllowAny),
-        Ok(wire::OutboundPolicy::RegistryOnly) => Ok(OutboundPolicy::RegistryOnly),
-        Err(_) => Err(super::unknown_value("outbound_policy", said)),
+wire_type! {
+    ProxyConfiguration as wire::ProxyConfiguration {
+        workload_uid by named,
+        trust_domain,
+        trust_domain_aliases,
+        inbound,
+        outbound,
+        outbound_policy,
+        connection with always,
+        source_address,
+        capture,
+        telemetry with always,
+        limits with or_default,
+        authorization_policies,
+        path_normalization,
+        trusted_proxies,
+        authorizers,
+        request_authentications,
+        key_sets by each_named,
+        proxy_protocol,
+        forwards = forward_client_certificate,
+        certificate_details = client_certificate_details,
+        labels,
+        gateway,
+        health_probe,
+        rate_limits,
+        health_checks,
+        waypoint,
     }
+    verify has_distinct_listeners
 }
 
-fn health_probe(message: &wire::ProxyConfiguration) -> Result<Option<HealthProbe>, WireError> {
-    let probe = message.health_probe.as_ref().map(HealthProbe::check);
-    let probe = probe.transpose();
-    probe.map_err(|error| error.within("health_probe"))
+fn has_distinct_listeners(configuration: &ProxyConfiguration) -> Result<(), WireError> {
+    let (inbound, outbound) = (&configuration.inbound, &configuration.outbound);
+    distinct("inbound", inbound.iter().map(|one| (&one.name, one.bind)))?;
+    distinct("outbound", outbound.iter().map(|one| (&one.name, one.bind)))
 }
 
-fn authorizers(messages: &[wire::Authorizer]) -> Result<Vec<Authorizer>, WireError> {
-    let one = |(index, message): (usize, &wire::Authorizer)| {
-        let field = format!("authorizers[{index}]");
-        Authorizer::check(message).map_err(|error| error.within(&field))
-    };
-    messages.iter().enumerate().map(one).collect()
-}
-
-impl MutualTls {
-    pub(super) fn check(field: &str, value: i32) -> Result<Self, WireError> {
-        match wire::MutualTls::try_from(value) {
-            Ok(wire::MutualTls::Disable) => Ok(Self::Disable),
-            Ok(wire::MutualTls::Permissive) => Ok(Self::Permissive),
-            Ok(wire::MutualTls::Strict) => Ok(Self::Strict),
-            // Unset must never be read as "anything goes".
-            Ok(wire::MutualTls::Unspecified) => {
-                Err(WireError::new(field, "UNSPECIFIED is not allowed"))
-            }
-            Err(_) => Err(super::unknown_value(field, value)),
-        }
-    }
-}
-
-/// Checks each, and that no name and no address is there twice.
-pub(super) fn listeners<W, L>(
+/// Checks that listeners have names, and that no name and no address is there twice.
+pub(super) fn distinct<'a>(
     field: &str,
-    wire: &[W],
-    check: impl Fn(&W) -> Result<L, WireError>,
-    names: impl for<'a> Fn(&'a L) -> (&'a Arc<str>, SocketAddr),
-) -> Result<Vec<L>, WireError> {
-    let mut checked = Vec::with_capacity(wire.len());
-    let mut seen_names = BTreeSet::new();
-    let mut seen_binds = BTreeSet::new();
-    for (index, listener) in wire.iter().enumerate() {
-        let field = format!("{field}[{index}]");
-        let listener = check(listener).map_err(|error| error.within(&field))?;
-        let (name, bind) = names(&listener);
+    listeners: impl Iterator<Item = (&'a Arc<str>, SocketAddr)>,
+) -> Result<(), WireError> {
+    let (mut names, mut binds) = (BTreeSet::new(), BTreeSet::new());
+    for (index, (name, bind)) in listeners.enumerate() {
+        let refuse = |part, reason| Err(WireError::new(format!("{field}[{index}].{part}"), reason));
         if name.is_empty() {
-            return Err(WireError::new(format!("{field}.name"), "missing"));
+            return refuse("name", "missing".to_owned());
         }
-        if !seen_names.insert(name.clone()) {
-            let reason = format!("`{}` appears twice", super::shown(name));
-            return Err(WireError::new(format!("{field}.name"), reason));
+        if !names.insert(name) {
+            return refuse("name", format!("`{}` appears twice", super::shown(name)));
         }
-        if !seen_binds.insert(bind) {
-            let reason = format!("{bind} appears twice");
-            return Err(WireError::new(format!("{field}.bind"), reason));
+        if !binds.insert(bind) {
+            return refuse("bind", format!("{bind} appears twice"));
         }
-        checked.push(listener);
     }
-    Ok(checked)
+    Ok(())
 }
 
-impl InboundListener {
-    fn check(message: &wire::InboundListener) -> Result<Self, WireError> {
-        let service = match message.service.as_str() {
-            "" => None,
-            name => Some((
-                service_key("service", name)?,
-                port("service_port", message.service_port)?,
-            )),
-        };
-        Ok(Self {
-            name: message.name.as_str().into(),
-            bind: socket("bind", message.bind.as_ref())?,
-            protocol: WireProtocol::from_proxy("protocol", message.protocol)?,
-            mutual_tls: MutualTls::check("mutual_tls", message.mutual_tls)?,
-            endpoint: socket("endpoint", message.endpoint.as_ref())?,
-            service,
-            beside_capture: message.beside_capture,
-        })
+wire_enum! {
+    PathNormalization as wire::PathNormalization { Base, None, MergeSlashes, DecodeAndMergeSlashes }
+}
+
+wire_enum! {
+    ForwardClientCertificate as wire::ForwardClientCertificate {
+        Sanitize, ForwardOnly, AppendForward, SanitizeSet, AlwaysForwardOnly
     }
 }
 
-impl OutboundListener {
-    fn check(message: &wire::OutboundListener) -> Result<Self, WireError> {
-        let mut services = Vec::with_capacity(message.services.len());
-        for (index, service) in message.services.iter().enumerate() {
-            let field = format!("services[{index}]");
-            services.push(OutboundService::check(service).map_err(|error| error.within(&field))?);
-        }
-        Ok(Self {
-            name: message.name.as_str().into(),
-            bind: socket("bind", message.bind.as_ref())?,
-            protocol: WireProtocol::from_proxy("protocol", message.protocol)?,
-            services,
-        })
+wire_type! {
+    ClientCertificateDetails as wire::ClientCertificateDetails {
+        subject,
+        certificate,
+        chain,
+        dns,
+        uri,
     }
 }
 
-fn key_sets(list: &[String]) -> Result<Vec<Arc<str>>, WireError> {
-    match list.iter().position(String::is_empty) {
-        Some(index) => Err(WireError::new(format!("key_sets[{index}]"), "missing")),
-        None => Ok(list.iter().map(|name| name.as_str().into()).collect()),
+wire_type! {
+    WireLimits as wire::Limits {
+        connections,
+        requests,
+        requests_per_destination,
+        memory = memory_bytes,
+        service_idle = service_idle_ms,
     }
 }
 
-fn normalization(value: i32) -> Result<PathNormalization, WireError> {
-    use wire::PathNormalization as Wire;
-    match Wire::try_from(value) {
-        Ok(Wire::Base) => Ok(PathNormalization::Base),
-        Ok(Wire::None) => Ok(PathNormalization::None),
-        Ok(Wire::MergeSlashes) => Ok(PathNormalization::MergeSlashes),
-        Ok(Wire::DecodeAndMergeSlashes) => Ok(PathNormalization::DecodeAndMergeSlashes),
-        Err(_) => Err(super::unknown_value("path_normalization", value)),
-    }
-}
-
-fn forwards(value: i32) -> Result<ForwardClientCertificate, WireError> {
-    use wire::ForwardClientCertificate as Wire;
-    match Wire::try_from(value) {
-        Ok(Wire::Sanitize) => Ok(ForwardClientCertificate::Sanitize),
-        Ok(Wire::ForwardOnly) => Ok(ForwardClientCertificate::ForwardOnly),
-        Ok(Wire::AppendForward) => Ok(ForwardClientCertificate::AppendForward),
-        Ok(Wire::SanitizeSet) => Ok(ForwardClientCertificate::SanitizeSet),
-        Ok(Wire::AlwaysForwardOnly) => Ok(ForwardClientCertificate::AlwaysForwardOnly),
-        Err(_) => Err(super::unknown_value("forward_client_certificate", value)),
-    }
-}
-
-fn details(message: Option<wire::ClientCertificateDetails>) -> ClientCertificateDetails {
-    let message = message.unwrap_or_default();
-    ClientCertificateDetails {
-        subject: message.subject,
-        certificate: message.certificate,
-        chain: message.chain,
-        dns: message.dns,
-        uri: message.uri,
-    }
-}
-
-fn limits(message: &wire::Limits) -> WireLimits {
-    WireLimits {
-        connections: message.connections,
-        requests: message.requests,
-        requests_per_destination: message.requests_per_destination,
-        memory: message.memory_bytes,
-        service_idle: milliseconds(message.service_idle_ms),
-    }
-}
-
-/// Absent where nothing is said.
-fn milliseconds(said: u32) -> Option<Duration> {
-    (said != 0).then(|| Duration::from_millis(said.into()))
-}
-
-fn connection(message: &wire::ConnectionSettings) -> ConnectionTimeouts {
-    ConnectionTimeouts {
-        connect_timeout: milliseconds(message.connect_timeout_ms),
-        detection_timeout: milliseconds(message.detection_timeout_ms),
-        idle_timeout: milliseconds(message.idle_timeout_ms),
-        header_timeout: milliseconds(message.header_timeout_ms),
-        drain_timeout: milliseconds(message.drain_timeout_ms),
+wire_type! {
+    ConnectionTimeouts as wire::ConnectionSettings {
+        connect_timeout = connect_timeout_ms,
+        detection_timeout = detection_timeout_ms,
+        idle_timeout = idle_timeout_ms,
+        header_timeout = header_timeout_ms,
+        drain_timeout = drain_timeout_ms,
     }
 }

@@ -9,7 +9,7 @@ use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::{proxy, workload as wire};
 
 use super::address::{APP, GATEWAY_EXTENSION, LABELS_EXTENSION, VERSION};
-use super::{WireProtocol, address_bytes};
+use super::{WireProtocol, WireType, address_bytes};
 
 /// The proxy's protocol for a protocol of the model; `None` for UDP, which no proxy touches.
 pub fn protocol_of(protocol: mesh::Protocol) -> Option<WireProtocol> {
@@ -192,7 +192,7 @@ pub fn encode_labels(
     let labels = proxy::WorkloadLabels {
         app: label(APP),
         version: label(VERSION),
-        others: super::labels_on_wire(&others),
+        others: others.to_wire(),
     };
     let canonical = labels.app == canonical_name && labels.version == canonical_revision;
     (!canonical || !others.is_empty()).then(|| wire::Extension {

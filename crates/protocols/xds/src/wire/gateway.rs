@@ -8,8 +8,10 @@ use std::sync::Arc;
 use voile_model::Port;
 use voile_proto::proxy as wire;
 
-use super::configuration::listeners;
-use super::{PackedRoutes, WireError, port, socket, socket_address};
+use super::configuration::distinct;
+use super::fields::forms::{lower_case, named, required};
+use super::fields::{wire_enum, wire_tuple, wire_type};
+use super::{PackedRoutes, WireError, WireType};
 
 /// Listeners of a gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -202,281 +204,172 @@ pub struct VirtualHost {
     pub https_redirect: bool,
 }
 
-impl Gateway {
-    /// Checks a message.
-    pub fn check(message: &wire::Gateway) -> Result<Self, WireError> {
-        let listeners = listeners(
-            "listeners",
-            &message.listeners,
-            GatewayListener::check,
-            |l| (&l.name, l.bind),
-        )?;
-        let credentials = message.credentials.iter().map(|one| Credential {
-            name: one.name.as_str().into(),
-            missing: one.missing.as_str().into(),
-            certificates: one.certificates.clone(),
-            private_key: one.private_key.clone(),
-            authorities: one.authorities.clone(),
-            revocations: one.revocations.clone(),
-        });
-        Ok(Self {
-            listeners,
-            credentials: credentials.collect(),
-        })
-    }
-
-    /// The message.
-    #[must_use]
-    pub fn encode(&self) -> wire::Gateway {
-        let listeners = self.listeners.iter().map(GatewayListener::encode);
-        let credentials = self.credentials.iter().map(|one| wire::Credential {
-            name: one.name.to_string(),
-            missing: one.missing.to_string(),
-            certificates: one.certificates.clone(),
-            private_key: one.private_key.clone(),
-            authorities: one.authorities.clone(),
-            revocations: one.revocations.clone(),
-        });
-        wire::Gateway {
-            listeners: listeners.collect(),
-            credentials: credentials.collect(),
-        }
-    }
+wire_type! {
+    Gateway as wire::Gateway { listeners, credentials, }
+    verify has_distinct_listeners
 }
 
-impl GatewayListener {
-    fn check(message: &wire::GatewayListener) -> Result<Self, WireError> {
-        let mut servers = Vec::with_capacity(message.servers.len());
-        for (index, server) in message.servers.iter().enumerate() {
-            let server = GatewayServer::check(server);
-            servers.push(server.map_err(|error| error.within(&format!("servers[{index}]")))?);
-        }
-        if servers.is_empty() {
-            return Err(WireError::new("servers", "missing"));
-        }
-        let in_tls = |server: &GatewayServer| server.tls.is_some() || server.kind.ends_behind();
-        let plain = servers.iter().filter(|server| !in_tls(server)).count();
-        if plain > 0 && servers.len() > 1 {
-            let reason = "a plaintext server must be the only one of its port";
-            return Err(WireError::new("servers", reason));
-        }
-        Ok(Self {
-            name: message.name.as_str().into(),
-            bind: socket("bind", message.bind.as_ref())?,
-            port: port("port", message.port)?,
-            servers,
-            http3: match message.http3 {
-                0 => None,
-                number => Some(port("http3", number)?),
-            },
-        })
-    }
-
-    fn encode(&self) -> wire::GatewayListener {
-        wire::GatewayListener {
-            name: self.name.to_string(),
-            bind: Some(socket_address(self.bind)),
-            port: self.port.get().into(),
-            servers: self.servers.iter().map(GatewayServer::encode).collect(),
-            http3: self.http3.map_or(0, |port| port.get().into()),
-        }
-    }
+fn has_distinct_listeners(gateway: &Gateway) -> Result<(), WireError> {
+    distinct(
+        "listeners",
+        gateway.listeners.iter().map(|one| (&one.name, one.bind)),
+    )
 }
 
-impl GatewayServer {
-    fn check(message: &wire::GatewayServer) -> Result<Self, WireError> {
-        let mut hosts: Vec<VirtualHost> = Vec::with_capacity(message.hosts.len());
-        for (index, host) in message.hosts.iter().enumerate() {
-            let field = format!("hosts[{index}]");
-            let host = VirtualHost::check(host).map_err(|error| error.within(&field))?;
-            hosts.push(host);
-        }
-        let tls = message.tls.as_ref().map(GatewayTls::check).transpose();
-        let kind = match wire::ServerKind::try_from(message.kind) {
-            Ok(wire::ServerKind::Requests) => ServerKind::Requests,
-            Ok(wire::ServerKind::Bytes) => ServerKind::Bytes,
-            Ok(wire::ServerKind::Passthrough) => ServerKind::Passthrough,
-            Ok(wire::ServerKind::AutoPassthrough) => ServerKind::AutoPassthrough,
-            Err(_) => return Err(super::unknown_value("kind", message.kind)),
-        };
-        if kind.ends_behind() && message.tls.is_some() {
-            return Err(WireError::new(
-                "tls",
-                "not allowed: the gateway does not terminate TLS of this kind",
-            ));
-        }
-        Ok(Self {
-            kind,
-            connections: PackedRoutes::copied(&message.connections),
-            names: message
-                .names
-                .iter()
-                .map(|name| name.as_str().into())
-                .collect(),
-            tls: tls.map_err(|error| error.within("tls"))?,
-            hosts,
-        })
-    }
-
-    fn encode(&self) -> wire::GatewayServer {
-        wire::GatewayServer {
-            names: self.names.iter().map(ToString::to_string).collect(),
-            tls: self.tls.as_ref().map(GatewayTls::encode),
-            hosts: self.hosts.iter().map(VirtualHost::encode).collect(),
-            kind: match self.kind {
-                ServerKind::Requests => wire::ServerKind::Requests,
-                ServerKind::Bytes => wire::ServerKind::Bytes,
-                ServerKind::Passthrough => wire::ServerKind::Passthrough,
-                ServerKind::AutoPassthrough => wire::ServerKind::AutoPassthrough,
-            }
-            .into(),
-            connections: self.connections.bytes().to_vec(),
-        }
-    }
-}
-
-impl VirtualHost {
-    fn check(message: &wire::VirtualHost) -> Result<Self, WireError> {
-        let host = message.host.as_str();
-        if host.is_empty() || host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            let reason = format!("`{}` is not a lower-case host", super::shown(host));
-            return Err(WireError::new("host", reason));
-        }
-        Ok(Self {
-            host: host.into(),
-            routes: PackedRoutes::copied(&message.routes),
-            https_redirect: message.https_redirect,
-        })
-    }
-
-    fn encode(&self) -> wire::VirtualHost {
-        wire::VirtualHost {
-            host: self.host.to_string(),
-            routes: self.routes.bytes().to_vec(),
-            https_redirect: self.https_redirect,
-        }
-    }
-}
-
-impl GatewayTls {
-    fn check(message: &wire::GatewayTls) -> Result<Self, WireError> {
-        if message.mesh {
-            return Ok(Self::of_mesh());
-        }
-        if !message.tls12 && !message.tls13 {
-            return Err(WireError::new("tls13", "no TLS version is enabled"));
-        }
-        let files = files(message)?;
-        let asked = |files: &GatewayFiles| files.authorities.is_some();
-        let by_file = files.as_deref().is_some_and(asked);
-        // Never read as "nobody need show one".
-        if message.anonymous && message.authorities.is_empty() && !by_file {
-            return Err(WireError::new("authorities", "missing"));
-        }
-        if message.unverified && !message.anonymous {
-            return Err(WireError::new("anonymous", "missing"));
-        }
-        // Nor as "nothing is revoked".
-        if !message.revocations.is_empty() && message.authorities.is_empty() {
-            return Err(WireError::new("authorities", "missing"));
-        }
-        Ok(Self {
-            mesh: false,
-            files,
-            revocations: message.revocations.clone(),
-            more: message
-                .more
-                .iter()
-                .map(|one| {
-                    let (certificates, key) = (one.certificates.clone(), one.private_key.clone());
-                    (one.credential.as_str().into(), certificates, key)
-                })
-                .collect(),
-            credential: message.credential.as_str().into(),
-            certificate: match message.missing.as_str() {
-                "" => Ok((message.certificates.clone(), message.private_key.clone())),
-                missing => Err(missing.into()),
-            },
-            authorities: message.authorities.clone(),
-            anonymous: message.anonymous,
-            unverified: message.unverified,
-            tls12: message.tls12,
-            tls13: message.tls13,
-            suites: message
-                .suites
-                .iter()
-                .map(|name| name.as_str().into())
-                .collect(),
-        })
-    }
-
-    fn encode(&self) -> wire::GatewayTls {
-        let (certificates, private_key) = self.certificate.clone().unwrap_or_default();
-        let file = |path: fn(&GatewayFiles) -> Option<&Arc<str>>| {
-            let path = self.files.as_deref().and_then(path);
-            path.map(ToString::to_string).unwrap_or_default()
-        };
-        let missing = self.certificate.as_ref().err();
-        wire::GatewayTls {
-            credential: self.credential.to_string(),
-            missing: missing.map(ToString::to_string).unwrap_or_default(),
-            certificates,
-            private_key,
-            authorities: self.authorities.clone(),
-            anonymous: self.anonymous,
-            unverified: self.unverified,
-            tls12: self.tls12,
-            tls13: self.tls13,
-            suites: self.suites.iter().map(ToString::to_string).collect(),
-            mesh: self.mesh,
-            certificate_file: file(|files| Some(&files.certificate)),
-            key_file: file(|files| Some(&files.key)),
-            authorities_file: file(|files| files.authorities.as_ref()),
-            revocations: self.revocations.clone(),
-            revocations_file: file(|files| files.revocations.as_ref()),
-            more: self
-                .more
-                .iter()
-                .map(|(credential, certificates, key)| wire::GatewayCertificate {
-                    credential: credential.to_string(),
-                    certificates: certificates.clone(),
-                    private_key: key.clone(),
-                })
-                .collect(),
-        }
-    }
-}
-
-/// All that is needed of them, and nothing beside.
-fn files(message: &wire::GatewayTls) -> Result<Option<Box<GatewayFiles>>, WireError> {
-    let path = |text: &str| (!text.is_empty()).then(|| Arc::from(text));
-    let authorities = path(&message.authorities_file);
-    let revocations = path(&message.revocations_file);
-    if revocations.is_some() && authorities.is_none() {
-        return Err(WireError::new("authorities_file", "missing"));
-    }
-    let (certificate, key) = match (path(&message.certificate_file), path(&message.key_file)) {
-        (Some(certificate), Some(key)) => (certificate, key),
-        (None, None) if authorities.is_none() => return Ok(None),
-        (None, _) => return Err(WireError::new("certificate_file", "missing")),
-        (_, None) => return Err(WireError::new("key_file", "missing")),
-    };
-    let told = [
-        &message.certificates,
-        &message.private_key,
-        &message.authorities,
-        &message.revocations,
-    ];
-    if told.into_iter().any(|pem| !pem.is_empty()) {
-        return Err(WireError::new(
-            "certificate_file",
-            "files and PEM are both set",
-        ));
-    }
-    Ok(Some(Box::new(GatewayFiles {
-        certificate,
-        key,
+wire_type! {
+    Credential as wire::Credential {
+        name,
+        missing,
+        certificates,
+        private_key,
         authorities,
         revocations,
-    })))
+    }
+}
+
+wire_type! {
+    GatewayListener as wire::GatewayListener { name, bind with required, port, servers, http3, }
+    verify can_tell_servers_apart
+}
+
+fn can_tell_servers_apart(listener: &GatewayListener) -> Result<(), WireError> {
+    let servers = &listener.servers;
+    if servers.is_empty() {
+        return Err(WireError::new("servers", "missing"));
+    }
+    let in_tls = |server: &GatewayServer| server.tls.is_some() || server.kind.ends_behind();
+    if servers.len() > 1 && !servers.iter().all(in_tls) {
+        let reason = "a plaintext server must be the only one of its port";
+        return Err(WireError::new("servers", reason));
+    }
+    Ok(())
+}
+
+wire_enum! { ServerKind as wire::ServerKind { Requests, Bytes, Passthrough, AutoPassthrough } }
+
+wire_type! {
+    GatewayServer as wire::GatewayServer { names, tls, kind, hosts, connections, }
+    verify terminates_only_its_own_tls
+}
+
+fn terminates_only_its_own_tls(server: &GatewayServer) -> Result<(), WireError> {
+    if server.kind.ends_behind() && server.tls.is_some() {
+        let reason = "not allowed: the gateway does not terminate TLS of this kind";
+        return Err(WireError::new("tls", reason));
+    }
+    Ok(())
+}
+
+wire_type! { VirtualHost as wire::VirtualHost { host by lower_case, routes, https_redirect, } }
+
+wire_type! {
+    GatewayTls as wire::GatewayTls {
+        credential,
+        certificate = (missing, certificates, private_key),
+        authorities,
+        anonymous,
+        unverified,
+        tls12,
+        tls13,
+        suites,
+        mesh,
+        files = (certificate_file, key_file, authorities_file, revocations_file),
+        revocations,
+        more,
+    }
+    verify admits_no_more_clients_than_meant
+}
+
+fn admits_no_more_clients_than_meant(tls: &GatewayTls) -> Result<(), WireError> {
+    if tls.mesh {
+        let of_mesh = GatewayTls {
+            tls13: tls.tls13,
+            ..GatewayTls::of_mesh()
+        };
+        let reason = "mutual TLS of the mesh has no settings of its own";
+        return match *tls == of_mesh {
+            true => Ok(()),
+            false => Err(WireError::new("mesh", reason)),
+        };
+    }
+    let pem = tls.certificate.iter().flat_map(|(one, key)| [one, key]);
+    let mut pem = pem.chain([&tls.authorities, &tls.revocations]);
+    let both = tls.files.is_some() && pem.any(|pem| !pem.is_empty());
+    // Revoked without authorities is never read as "nothing is revoked", nor anonymous as "nobody need show one".
+    let lists_alone = !tls.revocations.is_empty() && tls.authorities.is_empty();
+    let open = tls.anonymous && !tls.asks();
+    let faults = [
+        (
+            !tls.tls12 && !tls.tls13,
+            "tls13",
+            "no TLS version is enabled",
+        ),
+        (both, "certificate_file", "files and PEM are both set"),
+        (open || lists_alone, "authorities", "missing"),
+        (tls.unverified && !tls.anonymous, "anonymous", "missing"),
+    ];
+    match faults.into_iter().find(|(wrong, ..)| *wrong) {
+        Some((_, field, reason)) => Err(WireError::new(field, reason)),
+        None => Ok(()),
+    }
+}
+
+/// The reason why there is none, or a certificate and its key.
+impl WireType<(String, Vec<u8>, Vec<u8>)> for Result<(Vec<u8>, Vec<u8>), Arc<str>> {
+    fn to_wire(&self) -> (String, Vec<u8>, Vec<u8>) {
+        match self {
+            Ok((certificates, key)) => (String::new(), certificates.clone(), key.clone()),
+            Err(missing) => (missing.to_string(), Vec::new(), Vec::new()),
+        }
+    }
+
+    fn from_wire(form: (String, Vec<u8>, Vec<u8>)) -> Result<Self, WireError> {
+        let (missing, certificates, key) = form;
+        Ok(match missing.is_empty() {
+            true => Ok((certificates, key)),
+            false => Err(missing.into()),
+        })
+    }
+}
+
+wire_tuple! {
+    (Arc<str>, Vec<u8>, Vec<u8>) as wire::GatewayCertificate { credential, certificates, private_key }
+}
+
+type FilePaths = (String, String, String, String);
+
+/// All that is needed of them, and nothing beside.
+impl WireType<FilePaths> for Option<Box<GatewayFiles>> {
+    fn to_wire(&self) -> FilePaths {
+        let paths = |files: &GatewayFiles| {
+            let (certificate, key) = (files.certificate.to_wire(), files.key.to_wire());
+            (
+                certificate,
+                key,
+                files.authorities.to_wire(),
+                files.revocations.to_wire(),
+            )
+        };
+        self.as_deref().map(paths).unwrap_or_default()
+    }
+
+    fn from_wire(
+        (certificate, key, authorities, revocations): FilePaths,
+    ) -> Result<Self, WireError> {
+        let authorities: Option<Arc<str>> = WireType::from_wire(authorities)?;
+        let revocations: Option<Arc<str>> = WireType::from_wire(revocations)?;
+        if revocations.is_some() && authorities.is_none() {
+            return Err(WireError::new("authorities_file", "missing"));
+        }
+        if certificate.is_empty() && key.is_empty() && authorities.is_none() {
+            return Ok(None);
+        }
+        let within = |field: &'static str| move |error: WireError| error.within(field);
+        Ok(Some(Box::new(GatewayFiles {
+            certificate: named(certificate).map_err(within("certificate_file"))?,
+            key: named(key).map_err(within("key_file"))?,
+            authorities,
+            revocations,
+        })))
+    }
 }

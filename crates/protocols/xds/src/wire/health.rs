@@ -7,7 +7,7 @@ use std::time::Duration;
 use voile_model::mesh::{Probe, ProbeAction, Workload, WorkloadGroup};
 use voile_proto::proxy as wire;
 
-use super::{WireError, address, address_bytes, port};
+use super::{WireError, WireType, address, address_bytes, port};
 
 /// Health probe of the application beside a proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,10 +29,10 @@ impl HealthProbe {
             address: asked.host.or(own)?,
         })
     }
+}
 
-    /// The message.
-    #[must_use]
-    pub fn encode(&self) -> wire::HealthProbe {
+impl WireType<wire::HealthProbe> for HealthProbe {
+    fn to_wire(&self) -> wire::HealthProbe {
         let probe = &self.probe;
         let mut message = wire::HealthProbe {
             address: address_bytes(self.address),
@@ -79,11 +79,7 @@ impl HealthProbe {
         message
     }
 
-    /// Checks a message.
-    ///
-    /// # Errors
-    /// It says what it asks not at all or twice, or a number that cannot be.
-    pub fn check(message: &wire::HealthProbe) -> Result<Self, WireError> {
+    fn from_wire(message: wire::HealthProbe) -> Result<Self, WireError> {
         let counted = |field: &str, number: u32| match number {
             0 => Err(WireError::new(field, "0 is not allowed")),
             number => Ok(number),
@@ -95,7 +91,7 @@ impl HealthProbe {
         Ok(Self {
             address: address("address", &message.address)?,
             probe: Probe {
-                question: question(message)?,
+                question: question(&message)?,
                 initial_delay: Duration::from_millis(message.initial_delay_ms.into()),
                 period: time("period_ms", message.period_ms)?,
                 timeout: time("timeout_ms", message.timeout_ms)?,

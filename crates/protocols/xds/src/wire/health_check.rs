@@ -9,7 +9,7 @@ use voile_model::mesh::health_check::{CheckQuestion, CheckTerms, HealthCheck as 
 use voile_model::{Hostname, Namespace, Port, ServiceKey};
 use voile_proto::proxy as wire;
 
-use super::{WireError, port};
+use super::{WireError, WireType, port};
 
 /// A HealthCheck as a proxy obeys it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,10 +47,10 @@ impl HealthCheck {
             && self.port.is_none_or(|only| only == port)
             && near.is_none_or(|only| *only == service.namespace)
     }
+}
 
-    /// The message.
-    #[must_use]
-    pub fn encode(&self) -> wire::HealthCheck {
+impl WireType<wire::HealthCheck> for HealthCheck {
+    fn to_wire(&self) -> wire::HealthCheck {
         let terms = &self.terms;
         let namespace = self.namespace.as_ref();
         let mut message = wire::HealthCheck {
@@ -91,11 +91,7 @@ impl HealthCheck {
         message
     }
 
-    /// Checks a message.
-    ///
-    /// # Errors
-    /// It says what it asks not at all or twice, or a number that cannot be.
-    pub fn check(message: &wire::HealthCheck) -> Result<Self, WireError> {
+    fn from_wire(message: wire::HealthCheck) -> Result<Self, WireError> {
         let counted = |field: &str, number: u32| match number {
             0 => Err(WireError::new(field, "it is 0")),
             number => Ok(number),
@@ -106,7 +102,7 @@ impl HealthCheck {
         };
         let host = Hostname::new(&message.host);
         let terms = CheckTerms {
-            question: question(message)?,
+            question: question(&message)?,
             interval: Duration::from_millis(counted("interval_ms", message.interval_ms)?.into()),
             timeout: Duration::from_millis(counted("timeout_ms", message.timeout_ms)?.into()),
             jitter_percent: percent("jitter_percent", message.jitter_percent)?,

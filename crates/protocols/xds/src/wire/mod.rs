@@ -1,12 +1,13 @@
-//! Model ⇄ wire, once. `encode` turns the checked mesh into messages; the other files turn messages that arrive from the
-//! control plane into small checked types which the proxy uses, so that nothing behind this wall ever sees a port of
-//! 70,000, an address of five bytes or an unset enum. Every refusal names the field and why.
+//! Model ⇄ wire, once. The control plane fills small checked types, which travel as messages and arrive as the same types in a
+//! proxy, by one list of fields for both ways (`fields`). Istio's own messages are made in `encode` and read in `address`. Nothing
+//! behind this wall ever sees a port of 70,000, an address of five bytes or an unset enum. Every refusal names the field and why.
 
 mod action;
 mod address;
 mod capture;
 mod configuration;
 mod encode;
+mod fields;
 mod gateway;
 mod health;
 mod health_check;
@@ -20,23 +21,24 @@ mod traffic;
 mod waypoint;
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use voile_model::{Hostname, Labels, Namespace, Port, ServiceKey, TrustDomain};
-use voile_proto::{proxy, workload};
+pub use voile_model::mesh::AddressRange;
+use voile_model::{Hostname, Namespace, Port, ServiceKey, TrustDomain};
+use voile_proto::workload;
 
 pub use address::{
     Address, ApplicationTunnel, Service, ServicePort, TelemetryLabels, Tunnel, WireEndpoint,
     WireWorkload, WorkloadType,
 };
-pub use capture::{AddressRange, CapturedPort, InboundCapture, ReachableHosts};
+pub use capture::{CapturedPort, InboundCapture, ReachableHosts};
 pub use configuration::{
     ClientCertificateDetails, ConnectionTimeouts, ForwardClientCertificate, InboundListener,
     MutualTls, OutboundListener, OutboundPolicy, PathNormalization, ProxyConfiguration, WireLimits,
 };
 pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protocol_of};
+pub use fields::{WireEntry, WireType, by_key};
 pub use gateway::{
     Credential, Gateway, GatewayFiles, GatewayListener, GatewayServer, GatewayTls, ServerKind,
     VirtualHost,
@@ -54,13 +56,11 @@ pub use routes::{
     RouteDestination, RouteTarget, Routes, WireRoute,
 };
 pub use security::authorization::{decode_authorization, encode_authorization};
-pub use security::authorizer::{Authorizer, AuthorizerHttp};
-use security::policy::check_retry;
-pub use security::policy::{PortPolicy, ServicePolicy, Subset, SubsetPort, encode_retry};
+pub use security::authorizer::Authorizer;
+pub use security::policy::{ClientPolicy, PortPolicy, ServicePolicy, Subset, SubsetPort};
 pub use security::rate_limit::{GlobalLimits, LimitRule, RateLimit};
 pub use security::tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
-pub use traffic::encode_traffic;
 pub use waypoint::{Waypoint, WaypointAddress, WaypointDestination, WaypointTo};
 
 /// Why a message from the control plane is refused.
@@ -81,10 +81,12 @@ impl WireError {
     }
 
     fn within(mut self, outer: &str) -> Self {
-        self.field = match self.field.is_empty() {
-            true => outer.to_owned(),
-            false => format!("{outer}.{}", self.field),
+        let dot = match self.field.as_bytes().first() {
+            None | Some(b'[') => "",
+            Some(_) if outer.is_empty() => "",
+            Some(_) => ".",
         };
+        self.field = format!("{outer}{dot}{}", self.field);
         self
     }
 }
@@ -142,19 +144,6 @@ impl WireProtocol {
         matches!(self, Self::Http2 | Self::Grpc)
     }
 
-    fn from_proxy(field: &str, value: i32) -> Result<Self, WireError> {
-        use proxy::Protocol as Wire;
-        Ok(match Wire::try_from(value) {
-            Ok(Wire::Auto) => Self::Auto,
-            Ok(Wire::Http) => Self::Http,
-            Ok(Wire::Http2) => Self::Http2,
-            Ok(Wire::Grpc) => Self::Grpc,
-            Ok(Wire::Tcp) => Self::Tcp,
-            Ok(Wire::Tls) => Self::Tls,
-            Err(_) => return Err(unknown_value(field, value)),
-        })
-    }
-
     fn from_workload(value: i32) -> Self {
         use workload::AppProtocol as Wire;
         match Wire::try_from(value) {
@@ -165,18 +154,6 @@ impl WireProtocol {
             Ok(Wire::Tls) => Self::Tls,
             // Istio may add protocols; what we do not know is found out from the first bytes.
             Ok(Wire::Unknown) | Err(_) => Self::Auto,
-        }
-    }
-
-    /// Its value in Voile's own messages.
-    pub fn to_proxy(self) -> proxy::Protocol {
-        match self {
-            Self::Auto => proxy::Protocol::Auto,
-            Self::Http => proxy::Protocol::Http,
-            Self::Http2 => proxy::Protocol::Http2,
-            Self::Grpc => proxy::Protocol::Grpc,
-            Self::Tcp => proxy::Protocol::Tcp,
-            Self::Tls => proxy::Protocol::Tls,
         }
     }
 
@@ -207,14 +184,6 @@ pub fn address_bytes(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The wire's form of a socket address.
-pub fn socket_address(address: SocketAddr) -> proxy::SocketAddress {
-    proxy::SocketAddress {
-        address: address_bytes(address.ip()),
-        port: address.port().into(),
-    }
-}
-
 fn address(field: &str, bytes: &[u8]) -> Result<IpAddr, WireError> {
     if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
         return Ok(Ipv4Addr::from(v4).into());
@@ -233,29 +202,6 @@ fn port(field: &str, number: u32) -> Result<Port, WireError> {
         .ok()
         .and_then(Port::new)
         .ok_or_else(|| WireError::new(field, format!("a port is 1 to 65535, not {number}")))
-}
-
-fn socket(field: &str, wire: Option<&proxy::SocketAddress>) -> Result<SocketAddr, WireError> {
-    let wire = wire.ok_or_else(|| WireError::new(field, "missing"))?;
-    let ip = address(&format!("{field}.address"), &wire.address)?;
-    let port = port(&format!("{field}.port"), wire.port)?;
-    Ok(SocketAddr::new(ip, port.get()))
-}
-
-/// Labels as Voile's own messages say them.
-#[must_use]
-pub fn labels_on_wire(labels: &Labels) -> Vec<proxy::Label> {
-    let one = |(name, value): (&Arc<str>, &Arc<str>)| proxy::Label {
-        name: name.to_string(),
-        value: value.to_string(),
-    };
-    labels.iter().map(one).collect()
-}
-
-fn labels_of(list: &[proxy::Label]) -> Labels {
-    let pairs = list.iter();
-    let pairs = pairs.map(|label| (label.name.as_str(), label.value.as_str()));
-    pairs.collect()
 }
 
 /// A duration on the wire; more than fits is as much as fits, and what is not nothing stays something.

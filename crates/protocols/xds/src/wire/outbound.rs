@@ -5,7 +5,9 @@ use std::sync::Arc;
 use voile_model::{Port, ServiceKey};
 use voile_proto::proxy as wire;
 
-use crate::wire::{WireError, port, service_key};
+use crate::wire::fields::forms::{each, lower_case, named};
+use crate::wire::fields::wire_type;
+use crate::wire::{WireError, WireType};
 
 /// A policy and the version of it that belongs to a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -15,6 +17,8 @@ pub struct PolicyReference {
     /// Its version.
     pub version: Arc<str>,
 }
+
+wire_type! { PolicyReference as wire::PolicyReference { name by named, version by named, } }
 
 /// A service behind an outbound listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,41 +31,10 @@ pub struct OutboundService {
     pub authorities: Vec<Arc<str>>,
 }
 
-impl OutboundService {
-    pub(super) fn check(message: &wire::ServicePort) -> Result<Self, WireError> {
-        let mut authorities = Vec::with_capacity(message.authorities.len());
-        for (index, authority) in message.authorities.iter().enumerate() {
-            if authority.is_empty() || authority.bytes().any(|b| b.is_ascii_uppercase()) {
-                return Err(WireError::new(
-                    format!("authorities[{index}]"),
-                    format!("`{}` is not a lower-case host", super::shown(authority)),
-                ));
-            }
-            authorities.push(authority.as_str().into());
-        }
-        Ok(Self {
-            key: service_key("service", &message.service)?,
-            port: port("port", message.port)?,
-            authorities,
-        })
-    }
+wire_type! {
+    OutboundService as wire::ServicePort { key = service, port, authorities by lower_cases, }
 }
 
-pub(super) fn references(
-    field: &str,
-    list: &[wire::PolicyReference],
-) -> Result<Vec<PolicyReference>, WireError> {
-    let one = |(index, message): (usize, &wire::PolicyReference)| match message.name.is_empty()
-        || message.version.is_empty()
-    {
-        true => Err(WireError::new(
-            format!("{field}[{index}]"),
-            "a name and a version are required",
-        )),
-        false => Ok(PolicyReference {
-            name: message.name.as_str().into(),
-            version: message.version.as_str().into(),
-        }),
-    };
-    list.iter().enumerate().map(one).collect()
+fn lower_cases(form: Vec<String>) -> Result<Vec<Arc<str>>, WireError> {
+    each(form, lower_case)
 }

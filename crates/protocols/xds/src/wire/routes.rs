@@ -13,10 +13,9 @@ use voile_model::mesh::{AddressRange, HttpRoute, RetrySettings, TextMatch};
 use voile_model::{Labels, Port, ServiceKey};
 use voile_proto::proxy as wire;
 
-use super::{
-    WireError, action, check_retry, encode_retry, labels_of, labels_on_wire, milliseconds, port,
-    service_key,
-};
+use super::fields::forms::{or_default, required};
+use super::fields::{wire_tuple, wire_type};
+use super::{WireError, WireType, service_key};
 
 /// Routes of one service's requests; the first that matches counts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -174,39 +173,11 @@ impl Routes {
 
     /// Checks the bytes of a `voile.proxy.v1.Routes`.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
-        let opened = PackedRoutes::copied(bytes).open()?;
-        Ok(Self {
-            routes: opened.routes().collect::<Result<_, _>>()?,
-            connections: opened.connections().collect::<Result<_, _>>()?,
-        })
-    }
-
-    /// The message.
-    #[must_use]
-    pub fn encode(&self) -> wire::Routes {
-        let one = |route: &WireRoute| wire::Route {
-            name: route.name.to_string(),
-            matches: route.matches.iter().map(encode_match).collect(),
-            destinations: route.destinations.iter().map(encode_destination).collect(),
-            timeout_ms: route.timeout.map_or(0, milliseconds),
-            retry: route.retry.as_ref().map(encode_retry),
-            answer: route.answer.as_ref().map(action::encode_answer),
-            rewrite: route.rewrite.as_ref().map(action::encode_rewrite),
-            headers: action::encode_headers(&route.headers),
-            fault: route.fault.as_ref().map(action::encode_fault),
-            cors: route.cors.as_deref().map(action::encode_cors),
-            mirrors: route.mirrors.iter().map(encode_mirror).collect(),
-            missing_status: match route.missing_status {
-                HttpRoute::MISSING => 0,
-                other => other.into(),
-            },
-        };
-        wire::Routes {
-            routes: self.routes.iter().map(one).collect(),
-            connections: self.connections.iter().map(encode_connection).collect(),
-        }
+        Self::from_wire(wire::Routes::decode(bytes)?)
     }
 }
+
+wire_type! { Routes as wire::Routes { routes, connections, } }
 
 /// [`Routes`] as they travel, to be read one at a time: all at once they are fifty times as much for a moment, and what the heap
 /// grew by then hardly goes back to the kernel.
@@ -227,11 +198,6 @@ impl PackedRoutes {
         Self(Bytes::copy_from_slice(bytes))
     }
 
-    /// As they travel.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-
     /// Finds where each begins.
     ///
     /// # Errors
@@ -241,9 +207,19 @@ impl PackedRoutes {
     }
 }
 
+impl WireType<Vec<u8>> for PackedRoutes {
+    fn to_wire(&self) -> Vec<u8> {
+        self.0.to_vec()
+    }
+
+    fn from_wire(form: Vec<u8>) -> Result<Self, WireError> {
+        Ok(Self::new(form))
+    }
+}
+
 impl From<&Routes> for PackedRoutes {
     fn from(routes: &Routes) -> Self {
-        Self::new(routes.encode().encode_to_vec())
+        Self::new(routes.to_wire().encode_to_vec())
     }
 }
 
@@ -262,7 +238,7 @@ impl OpenedRoutes {
     pub fn routes(&self) -> impl Iterator<Item = Result<WireRoute, WireError>> {
         self.0.routes.iter().enumerate().map(|(index, bytes)| {
             let message = wire::Route::decode(bytes.clone()).map_err(WireError::from);
-            let checked = message.and_then(|message| route(&message));
+            let checked = message.and_then(WireRoute::from_wire);
             checked.map_err(|error| error.within(&format!("routes[{index}]")))
         })
     }
@@ -271,268 +247,199 @@ impl OpenedRoutes {
     pub fn connections(&self) -> impl Iterator<Item = Result<ConnectionRoute, WireError>> {
         self.0.connections.iter().enumerate().map(|(index, bytes)| {
             let message = wire::ConnectionRoute::decode(bytes.clone()).map_err(WireError::from);
-            let checked = message.and_then(|message| connection(&message));
+            let checked = message.and_then(ConnectionRoute::from_wire);
             checked.map_err(|error| error.within(&format!("connections[{index}]")))
         })
     }
 }
 
-fn connection(message: &wire::ConnectionRoute) -> Result<ConnectionRoute, WireError> {
-    let mut matches = Vec::with_capacity(message.matches.len());
-    for (index, one) in message.matches.iter().enumerate() {
-        matches.push(connection_match(one).map_err(|e| e.within(&format!("matches[{index}]")))?);
+wire_type! {
+    ConnectionRoute as wire::ConnectionRoute { matches, destinations, }
+    verify leads_somewhere
+}
+
+fn leads_somewhere(route: &ConnectionRoute) -> Result<(), WireError> {
+    has_weight(&route.destinations)
+}
+
+fn has_weight(destinations: &[RouteDestination]) -> Result<(), WireError> {
+    match destinations.iter().all(|one| one.weight == 0) {
+        true => Err(WireError::new("destinations", "all weights are 0")),
+        false => Ok(()),
     }
-    let mut destinations = Vec::with_capacity(message.destinations.len());
-    for (index, one) in message.destinations.iter().enumerate() {
-        destinations
-            .push(destination(one).map_err(|e| e.within(&format!("destinations[{index}]")))?);
+}
+
+wire_type! {
+    ConnectionMatch as wire::ConnectionMatch {
+        server_names,
+        subnets = destinations,
+        port,
+        source_labels,
     }
-    if destinations.iter().all(|one| one.weight == 0) {
-        return Err(WireError::new("destinations", "all weights are 0"));
-    }
-    Ok(ConnectionRoute {
+}
+
+wire_type! {
+    WireRoute as wire::Route {
+        name,
         matches,
         destinations,
-    })
-}
-
-fn connection_match(message: &wire::ConnectionMatch) -> Result<ConnectionMatch, WireError> {
-    let mut subnets = Vec::with_capacity(message.destinations.len());
-    for (index, one) in message.destinations.iter().enumerate() {
-        let range = super::AddressRange::check(one);
-        let range = range.map_err(|e| e.within(&format!("destinations[{index}]")))?;
-        subnets.push(AddressRange {
-            address: range.address,
-            prefix: range.prefix,
-        });
-    }
-    let names = message.server_names.iter();
-    Ok(ConnectionMatch {
-        server_names: names.map(|name| name.as_str().into()).collect(),
-        subnets,
-        port: match message.port {
-            0 => None,
-            number => Some(port("port", number)?),
-        },
-        source_labels: labels_of(&message.source_labels),
-    })
-}
-
-fn encode_connection(one: &ConnectionRoute) -> wire::ConnectionRoute {
-    let matched = |one: &ConnectionMatch| wire::ConnectionMatch {
-        server_names: one.server_names.iter().map(ToString::to_string).collect(),
-        destinations: one
-            .subnets
-            .iter()
-            .map(|range| wire::AddressRange {
-                address: super::address_bytes(range.address),
-                prefix: range.prefix.into(),
-            })
-            .collect(),
-        port: one.port.map_or(0, |port| port.get().into()),
-        source_labels: labels_on_wire(&one.source_labels),
-    };
-    wire::ConnectionRoute {
-        matches: one.matches.iter().map(matched).collect(),
-        destinations: one.destinations.iter().map(encode_destination).collect(),
-    }
-}
-
-fn route(message: &wire::Route) -> Result<WireRoute, WireError> {
-    let mut matches = Vec::with_capacity(message.matches.len());
-    for (index, one) in message.matches.iter().enumerate() {
-        matches.push(request_match(one).map_err(|e| e.within(&format!("matches[{index}]")))?);
-    }
-    let mut destinations = Vec::with_capacity(message.destinations.len());
-    for (index, one) in message.destinations.iter().enumerate() {
-        destinations
-            .push(destination(one).map_err(|e| e.within(&format!("destinations[{index}]")))?);
-    }
-    let answer = message.answer.as_ref().map(action::answer).transpose()?;
-    if answer.is_none() && destinations.iter().all(|one| one.weight == 0) {
-        return Err(WireError::new("destinations", "all weights are 0"));
-    }
-    let mut mirrors = Vec::with_capacity(message.mirrors.len());
-    for (index, one) in message.mirrors.iter().enumerate() {
-        mirrors.push(mirror(one).map_err(|e| e.within(&format!("mirrors[{index}]")))?);
-    }
-    let timeout =
-        (message.timeout_ms > 0).then(|| Duration::from_millis(message.timeout_ms.into()));
-    Ok(WireRoute {
-        name: message.name.as_str().into(),
-        matches,
-        destinations,
-        timeout,
-        retry: message.retry.as_ref().map(check_retry),
+        timeout = timeout_ms,
+        retry,
         answer,
-        rewrite: message.rewrite.as_ref().map(action::rewrite).transpose()?,
-        headers: action::headers(message.headers.as_ref())?,
-        fault: message.fault.as_ref().map(action::fault).transpose()?,
-        cors: match &message.cors {
-            Some(cors) => Some(Arc::new(action::cors(cors)?)),
-            None => None,
-        },
+        rewrite,
+        headers with or_default,
+        fault,
+        cors,
         mirrors,
-        missing_status: match message.missing_status {
-            0 => HttpRoute::MISSING,
-            status => u16::try_from(status)
-                .ok()
-                .filter(|status| (400..600).contains(status))
-                .ok_or_else(|| WireError::new("missing_status", "it is not an error status"))?,
-        },
-    })
+        missing_status with error_status,
+    }
+    verify answers_or_leads_somewhere
 }
 
-pub(super) fn request_match(message: &wire::RequestMatch) -> Result<RequestMatch, WireError> {
-    let text = |field: &str, message: &Option<wire::TextMatch>| match message {
-        None => Ok(None),
-        Some(message) => text(field, message).map(Some),
-    };
-    let named = |field: &str, list: &[wire::NamedMatch]| {
-        let one = |one: &wire::NamedMatch| {
-            let field = format!("{field}[{}]", super::shown(&one.name));
-            let matched = text(&field, &one.text)?;
-            let matched = matched.ok_or_else(|| WireError::new(&field, "missing"))?;
-            Ok((one.name.as_str().into(), matched))
-        };
-        list.iter().map(one).collect::<Result<Vec<_>, WireError>>()
-    };
-    Ok(RequestMatch {
-        uri: path(&message.uri)?,
-        any_case: message.any_case,
-        scheme: text("scheme", &message.scheme)?,
-        method: text("method", &message.method)?,
-        authority: text("authority", &message.authority)?,
-        headers: named("headers", &message.headers)?,
-        without_headers: named("without_headers", &message.without_headers)?,
-        query: named("query", &message.query)?,
-        port: match message.port {
-            0 => None,
-            number => Some(port("port", number)?),
-        },
-        source_labels: labels_of(&message.source_labels),
-    })
-}
-
-/// Reads a path condition; only paths have conditions on segments.
-fn path(message: &Option<wire::TextMatch>) -> Result<Option<TextMatch>, WireError> {
-    use wire::text_match::Text;
-    match message {
-        None => Ok(None),
-        Some(wire::TextMatch {
-            text: Some(Text::Segments(text)),
-        }) => Ok(Some(TextMatch::Segments(text.as_str().into()))),
-        Some(message) => text("uri", message).map(Some),
+fn answers_or_leads_somewhere(route: &WireRoute) -> Result<(), WireError> {
+    match route.answer {
+        Some(_) => Ok(()),
+        None => has_weight(&route.destinations),
     }
 }
 
-fn text(field: &str, message: &wire::TextMatch) -> Result<TextMatch, WireError> {
-    use wire::text_match::Text;
-    match &message.text {
-        Some(Text::Exact(text)) => Ok(TextMatch::Exact(text.as_str().into())),
-        Some(Text::Prefix(text)) => Ok(TextMatch::Prefix(text.as_str().into())),
-        Some(Text::Regex(text)) => Ok(TextMatch::Regex(text.as_str().into())),
-        Some(Text::Present(true)) => Ok(TextMatch::Present),
-        // An unknown condition of a later version is an error: without it the route would match everything.
-        Some(Text::Present(false) | Text::Segments(_)) | None => {
-            Err(WireError::new(field, "empty or unknown"))
+mod error_status {
+    use super::{HttpRoute, WireError};
+
+    pub(super) fn to_wire(status: &u16) -> u32 {
+        match *status {
+            HttpRoute::MISSING => 0,
+            other => other.into(),
+        }
+    }
+
+    pub(super) fn from_wire(form: u32) -> Result<u16, WireError> {
+        match u16::try_from(form) {
+            Ok(0) => Ok(HttpRoute::MISSING),
+            Ok(status @ 400..600) => Ok(status),
+            _ => Err(WireError::new("", "it is not an error status")),
         }
     }
 }
 
-fn destination(message: &wire::RouteDestination) -> Result<RouteDestination, WireError> {
-    let to = match message.service.as_str() {
-        "" => Err(message.missing.as_str().into()),
-        name => Ok(RouteTarget {
-            service: service_key("service", name)?,
-            subset: Some(message.subset.as_str())
-                .filter(|name| !name.is_empty())
-                .map(Into::into),
-            port: match message.port {
-                0 => None,
-                number => Some(port("port", number)?),
-            },
-        }),
-    };
-    Ok(RouteDestination {
-        to,
-        weight: message.weight,
-        headers: action::headers(message.headers.as_ref())?,
-    })
-}
-
-fn mirror(message: &wire::Mirror) -> Result<Mirror, WireError> {
-    let to = message.to.as_ref();
-    let to = to.ok_or_else(|| WireError::new("to", "missing"))?;
-    Ok(Mirror {
-        to: destination(to)?.to,
-        share: RequestShare::of_millionths(message.millionths),
-    })
-}
-
-fn encode_mirror(one: &Mirror) -> wire::Mirror {
-    let to = RouteDestination {
-        to: one.to.clone(),
-        weight: 0,
-        headers: HeaderRules::default(),
-    };
-    wire::Mirror {
-        to: Some(encode_destination(&to)),
-        millionths: one.share.millionths(),
+wire_type! {
+    RouteDestination as wire::RouteDestination {
+        to = (service, subset, port, missing),
+        weight,
+        headers with or_default,
     }
 }
 
-pub(super) fn encode_match(one: &RequestMatch) -> wire::RequestMatch {
-    let text = |text: &Option<TextMatch>| text.as_ref().map(encode_text);
-    let named = |list: &[(Arc<str>, TextMatch)]| {
-        let one = |(name, text): &(Arc<str>, TextMatch)| wire::NamedMatch {
-            name: name.to_string(),
-            text: Some(encode_text(text)),
+type Target = (String, String, u32, String);
+
+impl WireType<Target> for Result<RouteTarget, Arc<str>> {
+    fn to_wire(&self) -> Target {
+        match self {
+            Ok(to) => {
+                let (service, subset) = (to.service.to_wire(), to.subset.to_wire());
+                (service, subset, to.port.to_wire(), String::new())
+            }
+            Err(missing) => (String::new(), String::new(), 0, missing.to_wire()),
+        }
+    }
+
+    fn from_wire((service, subset, port, missing): Target) -> Result<Self, WireError> {
+        if service.is_empty() {
+            return Ok(Err(missing.into()));
+        }
+        let port: Result<_, WireError> = WireType::from_wire(port);
+        Ok(Ok(RouteTarget {
+            service: service_key("service", &service)?,
+            subset: WireType::from_wire(subset)?,
+            port: port.map_err(|error| error.within("port"))?,
+        }))
+    }
+}
+
+wire_type! { Mirror as wire::Mirror { to with destination, share = millionths, } }
+
+/// A destination of which only the target counts.
+mod destination {
+    use super::{Arc, HeaderRules, RouteDestination, RouteTarget, WireError, required, wire};
+
+    pub(super) fn to_wire(to: &Result<RouteTarget, Arc<str>>) -> Option<wire::RouteDestination> {
+        required::to_wire(&RouteDestination {
+            to: to.clone(),
+            weight: 0,
+            headers: HeaderRules::default(),
+        })
+    }
+
+    pub(super) fn from_wire(
+        form: Option<wire::RouteDestination>,
+    ) -> Result<Result<RouteTarget, Arc<str>>, WireError> {
+        required::from_wire(form).map(|one: RouteDestination| one.to)
+    }
+}
+
+wire_type! {
+    RequestMatch as wire::RequestMatch {
+        uri by path,
+        any_case,
+        scheme,
+        method,
+        authority,
+        headers,
+        without_headers,
+        query,
+        port,
+        source_labels,
+    }
+}
+
+wire_tuple! { (Arc<str>, TextMatch) as wire::NamedMatch { name, text } }
+
+/// A path; nothing else has conditions on segments.
+fn path(form: Option<wire::TextMatch>) -> Result<Option<TextMatch>, WireError> {
+    use wire::text_match::Text::Segments;
+    match form {
+        Some(wire::TextMatch {
+            text: Some(Segments(text)),
+        }) => Ok(Some(TextMatch::Segments(text.into()))),
+        other => WireType::from_wire(other),
+    }
+}
+
+impl WireType<wire::TextMatch> for TextMatch {
+    fn to_wire(&self) -> wire::TextMatch {
+        use wire::text_match::Text;
+        let text = match self {
+            Self::Exact(text) => Text::Exact(text.to_string()),
+            Self::Prefix(text) => Text::Prefix(text.to_string()),
+            Self::Segments(text) => Text::Segments(text.to_string()),
+            Self::Regex(text) => Text::Regex(text.to_string()),
+            Self::Present => Text::Present(true),
         };
-        list.iter().map(one).collect()
-    };
-    wire::RequestMatch {
-        uri: text(&one.uri),
-        any_case: one.any_case,
-        scheme: text(&one.scheme),
-        method: text(&one.method),
-        authority: text(&one.authority),
-        headers: named(&one.headers),
-        without_headers: named(&one.without_headers),
-        query: named(&one.query),
-        port: one.port.map_or(0, |port| port.get().into()),
-        source_labels: labels_on_wire(&one.source_labels),
+        wire::TextMatch { text: Some(text) }
+    }
+
+    fn from_wire(form: wire::TextMatch) -> Result<Self, WireError> {
+        use wire::text_match::Text;
+        match form.text {
+            Some(Text::Exact(text)) => Ok(Self::Exact(text.into())),
+            Some(Text::Prefix(text)) => Ok(Self::Prefix(text.into())),
+            Some(Text::Regex(text)) => Ok(Self::Regex(text.into())),
+            Some(Text::Present(true)) => Ok(Self::Present),
+            // An unknown condition of a later version is an error: without it the route would match everything.
+            Some(Text::Present(false) | Text::Segments(_)) | None => {
+                Err(WireError::new("", "empty or unknown"))
+            }
+        }
     }
 }
 
-fn encode_text(text: &TextMatch) -> wire::TextMatch {
-    use wire::text_match::Text;
-    let text = match text {
-        TextMatch::Exact(text) => Text::Exact(text.to_string()),
-        TextMatch::Prefix(text) => Text::Prefix(text.to_string()),
-        TextMatch::Segments(text) => Text::Segments(text.to_string()),
-        TextMatch::Regex(text) => Text::Regex(text.to_string()),
-        TextMatch::Present => Text::Present(true),
-    };
-    wire::TextMatch { text: Some(text) }
-}
+/// Of a named value; it must be there.
+impl WireType<Option<wire::TextMatch>> for TextMatch {
+    fn to_wire(&self) -> Option<wire::TextMatch> {
+        required::to_wire(self)
+    }
 
-fn encode_destination(one: &RouteDestination) -> wire::RouteDestination {
-    let message = wire::RouteDestination {
-        weight: one.weight,
-        headers: action::encode_headers(&one.headers),
-        ..wire::RouteDestination::default()
-    };
-    match &one.to {
-        Err(missing) => wire::RouteDestination {
-            missing: missing.to_string(),
-            ..message
-        },
-        Ok(to) => wire::RouteDestination {
-            service: to.service.to_string(),
-            subset: to.subset.as_deref().unwrap_or_default().to_owned(),
-            port: to.port.map_or(0, |port| port.get().into()),
-            ..message
-        },
+    fn from_wire(form: Option<wire::TextMatch>) -> Result<Self, WireError> {
+        required::from_wire(form)
     }
 }

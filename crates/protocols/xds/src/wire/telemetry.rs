@@ -1,4 +1,4 @@
-//! Telemetry of a proxy's traffic, checked from `voile.proxy.v1.Telemetry`. Formats and filters are compiled here, once.
+//! Telemetry of a proxy's traffic ⇄ `voile.proxy.v1.Telemetry`. Formats and filters are compiled here, once.
 //! One that cannot be compiled refuses the configuration by name.
 
 use std::collections::BTreeMap;
@@ -12,17 +12,17 @@ use voile_model::mesh::telemetry::{CustomTag, Metric, SamplingShare, TagOverride
 use voile_model::{Port, ServiceKey};
 use voile_proto::proxy as wire;
 
-use super::{WireError, port, service_key};
+use super::fields::forms::required;
+use super::fields::{wire_enum, wire_tuple, wire_type};
+use super::{WireError, WireType};
 
 /// Telemetry of one workload.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Telemetry {
     /// Access logs of both sides.
     pub access_logs: Vec<AccessLog>,
-    /// Spans of calls the application makes.
-    pub client_tracing: Option<Tracing>,
-    /// Spans of calls the application takes.
-    pub server_tracing: Option<Tracing>,
+    /// Spans, of each side once at most.
+    pub tracing: Vec<Tracing>,
     /// In order; later ones win.
     pub metrics: Vec<MetricOverride>,
 }
@@ -83,12 +83,17 @@ pub struct Collector {
     /// Timeout of one call; `None` is the named default.
     pub timeout: Option<Duration>,
     /// Name, value, and whether the value is a variable's name.
-    pub headers: Vec<(Arc<str>, Arc<str>, bool)>,
+    pub headers: Vec<CollectorHeader>,
 }
+
+/// Name, value, and whether the value is a variable's name.
+type CollectorHeader = (Arc<str>, Arc<str>, bool);
 
 /// Spans of one side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracing {
+    /// The side.
+    pub side: TelemetrySide,
     /// Collector of the spans.
     pub collector: Collector,
     /// Path of OTLP over HTTP; `None` is gRPC.
@@ -123,45 +128,13 @@ pub struct MetricOverride {
 }
 
 impl Telemetry {
-    /// Checks a message.
-    pub(super) fn check(message: Option<&wire::Telemetry>) -> Result<Self, WireError> {
-        let Some(message) = message else {
-            return Ok(Self::default());
-        };
-        let mut telemetry = Self::default();
-        for (index, log) in message.access_logs.iter().enumerate() {
-            let field = format!("telemetry.access_logs[{index}]");
-            let log = access_log(log).map_err(|error| error.within(&field))?;
-            telemetry.access_logs.push(log);
-        }
-        for (index, one) in message.tracing.iter().enumerate() {
-            let field = format!("telemetry.tracing[{index}]");
-            let side = side(one.side).map_err(|error| error.within(&field))?;
-            let place = match side {
-                TelemetrySide::Client => &mut telemetry.client_tracing,
-                TelemetrySide::Server => &mut telemetry.server_tracing,
-            };
-            let checked = tracing(one).map_err(|error| error.within(&field))?;
-            if place.replace(checked).is_some() {
-                return Err(WireError::new(field, "the side appears twice"));
-            }
-        }
-        for (index, one) in message.metrics.iter().enumerate() {
-            let field = format!("telemetry.metrics[{index}]");
-            let one = metric_override(one).map_err(|error| error.within(&field))?;
-            telemetry.metrics.push(one);
-        }
-        Ok(telemetry)
-    }
-
     /// Every service that takes something.
     pub fn collectors(&self) -> impl Iterator<Item = &Collector> {
         let logs = self.access_logs.iter().filter_map(|log| match &log.sink {
             LogSink::Grpc(log) => Some(&log.collector),
             LogSink::File { .. } => None,
         });
-        let tracing = [&self.client_tracing, &self.server_tracing];
-        let spans = tracing.into_iter().flatten().filter(|one| one.report);
+        let spans = self.tracing.iter().filter(|one| one.report);
         logs.chain(spans.map(|tracing| &tracing.collector))
     }
 
@@ -193,134 +166,217 @@ impl Telemetry {
     /// Spans of one side.
     #[must_use]
     pub fn tracing(&self, side: TelemetrySide) -> Option<&Tracing> {
-        match side {
-            TelemetrySide::Client => self.client_tracing.as_ref(),
-            TelemetrySide::Server => self.server_tracing.as_ref(),
+        self.tracing.iter().find(|one| one.side == side)
+    }
+}
+
+wire_type! {
+    Telemetry as wire::Telemetry { access_logs, tracing, metrics, }
+    verify traces_each_side_once
+}
+
+fn traces_each_side_once(telemetry: &Telemetry) -> Result<(), WireError> {
+    match &telemetry.tracing[..] {
+        [] | [_] => Ok(()),
+        [one, two] if one.side != two.side => Ok(()),
+        [_, _, ..] => Err(WireError::new("tracing", "a side appears twice")),
+    }
+}
+
+wire_enum! {
+    TelemetrySide as wire::Side { Client, Server; refuse NoSide: "0 is not a side" }
+}
+
+wire_type! { AccessLog as wire::AccessLog { side, provider, filter, sink, } }
+
+impl WireType<String> for Option<LogFilter> {
+    fn to_wire(&self) -> String {
+        self.as_ref().map_or("", LogFilter::source).to_owned()
+    }
+
+    fn from_wire(form: String) -> Result<Self, WireError> {
+        let filter = Some(form).filter(|text| !text.is_empty());
+        let filter = filter.map(|text| LogFilter::parse(&text)).transpose();
+        filter.map_err(|error| WireError::new("", error.to_string()))
+    }
+}
+
+impl WireType<Option<wire::access_log::Sink>> for LogSink {
+    fn to_wire(&self) -> Option<wire::access_log::Sink> {
+        use wire::file_log::Format;
+        Some(match self {
+            Self::File {
+                path,
+                format,
+                omit_empty,
+            } => wire::access_log::Sink::File(wire::FileLog {
+                path: path.to_string(),
+                format: Some(match format.is_json() {
+                    true => Format::Json(format.source().to_owned()),
+                    false => Format::Text(format.source().to_owned()),
+                }),
+                omit_empty: *omit_empty,
+            }),
+            Self::Grpc(log) => wire::access_log::Sink::Grpc(log.to_wire()),
+        })
+    }
+
+    fn from_wire(form: Option<wire::access_log::Sink>) -> Result<Self, WireError> {
+        match form {
+            None => Err(WireError::new("", "missing")),
+            Some(wire::access_log::Sink::File(file)) => {
+                file_sink(file).map_err(|error| error.within("file"))
+            }
+            Some(wire::access_log::Sink::Grpc(log)) => GrpcLog::from_wire(log)
+                .map(Self::Grpc)
+                .map_err(|error| error.within("grpc")),
         }
     }
 }
 
-fn side(value: i32) -> Result<TelemetrySide, WireError> {
-    match wire::Side::try_from(value) {
-        Ok(wire::Side::Client) => Ok(TelemetrySide::Client),
-        Ok(wire::Side::Server) => Ok(TelemetrySide::Server),
-        Ok(wire::Side::NoSide) | Err(_) => Err(super::unknown_value("side", value)),
-    }
-}
-
-fn access_log(message: &wire::AccessLog) -> Result<AccessLog, WireError> {
-    let filter = match message.filter.as_str() {
-        "" => None,
-        text => {
-            let parsed = LogFilter::parse(text);
-            Some(parsed.map_err(|error| WireError::new("filter", error.to_string()))?)
-        }
-    };
-    let sink = match &message.sink {
-        None => return Err(WireError::new("sink", "missing")),
-        Some(wire::access_log::Sink::File(file)) => {
-            file_sink(file).map_err(|error| error.within("file"))?
-        }
-        Some(wire::access_log::Sink::Grpc(log)) => LogSink::Grpc(GrpcLog {
-            collector: collector(log.collector.as_ref()).map_err(|error| error.within("grpc"))?,
-            log_name: log.log_name.as_str().into(),
-            requests: log.requests,
-            request_headers: names(&log.request_headers),
-            response_headers: names(&log.response_headers),
-            response_trailers: names(&log.response_trailers),
-        }),
-    };
-    Ok(AccessLog {
-        side: side(message.side)?,
-        provider: message.provider.as_str().into(),
-        filter,
-        sink,
-    })
-}
-
-fn names(names: &[String]) -> Vec<Arc<str>> {
-    let lower = |name: &String| name.to_ascii_lowercase().into();
-    names.iter().map(lower).collect()
-}
-
-fn file_sink(file: &wire::FileLog) -> Result<LogSink, WireError> {
-    let parsed = match &file.format {
+fn file_sink(file: wire::FileLog) -> Result<LogSink, WireError> {
+    let parsed = match file.format {
         None => return Err(WireError::new("format", "missing")),
-        Some(wire::file_log::Format::Text(text)) => LogFormat::text(text),
-        Some(wire::file_log::Format::Json(text)) => LogFormat::json(text),
+        Some(wire::file_log::Format::Text(text)) => LogFormat::text(&text),
+        Some(wire::file_log::Format::Json(text)) => LogFormat::json(&text),
     };
     if !file.path.starts_with('/') {
         return Err(WireError::new("path", "not absolute"));
     }
     Ok(LogSink::File {
-        path: file.path.as_str().into(),
+        path: file.path.into(),
         format: parsed.map_err(|error| WireError::new("format", error.to_string()))?,
         omit_empty: file.omit_empty,
     })
 }
 
-fn collector(message: Option<&wire::Collector>) -> Result<Collector, WireError> {
-    let message = message.ok_or_else(|| WireError::new("collector", "missing"))?;
-    let headers = message.headers.iter().map(|header| {
-        let name = header.name.to_ascii_lowercase().into();
-        (name, header.value.as_str().into(), header.from_environment)
-    });
-    let timeout = u64::from(message.timeout_ms);
-    Ok(Collector {
-        service: service_key("collector.service", &message.service)?,
-        port: port("collector.port", message.port)?,
-        timeout: (timeout != 0).then(|| Duration::from_millis(timeout)),
-        headers: headers.collect(),
-    })
-}
-
-fn tracing(message: &wire::Tracing) -> Result<Tracing, WireError> {
-    let sampling = SamplingShare::from_millionths(message.sampling_millionths)
-        .ok_or_else(|| WireError::new("sampling_millionths", "more than 100 %"))?;
-    let mut custom_tags = BTreeMap::new();
-    for tag in &message.custom_tags {
-        let default = tag.default_value.as_deref().map(Arc::from);
-        let value = match &tag.source {
-            None => return Err(WireError::new("custom_tags.source", "missing")),
-            Some(wire::custom_tag::Source::Literal(text)) => {
-                CustomTag::Literal(text.as_str().into())
-            }
-            Some(wire::custom_tag::Source::Environment(name)) => CustomTag::Environment {
-                name: name.as_str().into(),
-                default,
-            },
-            Some(wire::custom_tag::Source::Header(name)) => CustomTag::Header {
-                name: name.to_ascii_lowercase().into(),
-                default,
-            },
-        };
-        custom_tags.insert(tag.name.as_str().into(), value);
+wire_type! {
+    GrpcLog as wire::GrpcLog {
+        collector with required,
+        log_name,
+        requests,
+        request_headers by lowered,
+        response_headers by lowered,
+        response_trailers by lowered,
     }
-    Ok(Tracing {
-        collector: collector(message.collector.as_ref())?,
-        http_path: (!message.http_path.is_empty()).then(|| message.http_path.as_str().into()),
-        sampling,
-        report: message.report,
-        custom_tags,
-        use_request_id: message.use_request_id,
-        max_path_length: NonZeroUsize::new(message.max_path_length as usize),
-        istio_tags: message.istio_tags,
-        environment_resource: message.environment_resource,
-    })
 }
 
-fn metric_override(message: &wire::MetricOverride) -> Result<MetricOverride, WireError> {
-    let tag = |tag: &wire::TagOverride| {
-        let change = match &tag.value {
-            None => TagOverride::Remove,
-            Some(value) => TagOverride::Set(value.as_str().into()),
+/// Names of headers.
+fn lowered(form: Vec<String>) -> Result<Vec<Arc<str>>, WireError> {
+    let lower = |name: String| name.to_ascii_lowercase().into();
+    Ok(form.into_iter().map(lower).collect())
+}
+
+wire_type! {
+    Collector as wire::Collector { service, port, timeout = timeout_ms, headers by lowered_headers, }
+}
+
+wire_tuple! {
+    (Arc<str>, Arc<str>, bool) as wire::CollectorHeader { name, value, from_environment }
+}
+
+fn lowered_headers(
+    mut form: Vec<wire::CollectorHeader>,
+) -> Result<Vec<CollectorHeader>, WireError> {
+    form.iter_mut()
+        .for_each(|one| one.name.make_ascii_lowercase());
+    WireType::from_wire(form)
+}
+
+wire_type! {
+    Tracing as wire::Tracing {
+        side,
+        collector with required,
+        http_path,
+        sampling = sampling_millionths,
+        report,
+        custom_tags with tags,
+        use_request_id,
+        max_path_length,
+        istio_tags,
+        environment_resource,
+    }
+}
+
+impl WireType<u32> for SamplingShare {
+    fn to_wire(&self) -> u32 {
+        self.millionths()
+    }
+
+    fn from_wire(form: u32) -> Result<Self, WireError> {
+        Self::from_millionths(form).ok_or_else(|| WireError::new("", "more than 100 %"))
+    }
+}
+
+impl WireType<u32> for Option<NonZeroUsize> {
+    fn to_wire(&self) -> u32 {
+        self.map_or(0, |length| u32::try_from(length.get()).unwrap_or(u32::MAX))
+    }
+
+    fn from_wire(form: u32) -> Result<Self, WireError> {
+        Ok(NonZeroUsize::new(form as usize))
+    }
+}
+
+/// Tags by name.
+mod tags {
+    use wire::custom_tag::Source;
+
+    use super::{Arc, BTreeMap, CustomTag, WireError, WireType, wire};
+
+    type Tags = BTreeMap<Arc<str>, CustomTag>;
+
+    pub(super) fn to_wire(tags: &Tags) -> Vec<wire::CustomTag> {
+        let tag = |(name, tag): (&Arc<str>, &CustomTag)| {
+            let (source, default) = match tag {
+                CustomTag::Literal(text) => (Source::Literal(text.to_string()), &None),
+                CustomTag::Environment { name, default } => {
+                    (Source::Environment(name.to_string()), default)
+                }
+                CustomTag::Header { name, default } => (Source::Header(name.to_string()), default),
+            };
+            wire::CustomTag {
+                name: name.to_string(),
+                source: Some(source),
+                default_value: default.to_wire(),
+            }
         };
-        (tag.name.as_str().into(), change)
-    };
-    Ok(MetricOverride {
-        metric: (!message.metric.is_empty()).then(|| message.metric.as_str().into()),
-        side: side(message.side)?,
-        disabled: message.disabled,
-        tags: message.tags.iter().map(tag).collect(),
-    })
+        tags.iter().map(tag).collect()
+    }
+
+    pub(super) fn from_wire(form: Vec<wire::CustomTag>) -> Result<Tags, WireError> {
+        let tag = |tag: wire::CustomTag| {
+            let default: Option<Arc<str>> = tag.default_value.map(Into::into);
+            let value = match tag.source {
+                None => return Err(WireError::new("source", "missing")),
+                Some(Source::Literal(text)) => CustomTag::Literal(text.into()),
+                Some(Source::Environment(name)) => CustomTag::Environment {
+                    name: name.into(),
+                    default,
+                },
+                Some(Source::Header(name)) => CustomTag::Header {
+                    name: name.to_ascii_lowercase().into(),
+                    default,
+                },
+            };
+            Ok((tag.name.into(), value))
+        };
+        form.into_iter().map(tag).collect()
+    }
+}
+
+wire_type! { MetricOverride as wire::MetricOverride { metric, side, disabled, tags, } }
+wire_tuple! { (Arc<str>, TagOverride) as wire::TagOverride { name, value } }
+
+impl WireType<Option<String>> for TagOverride {
+    fn to_wire(&self) -> Option<String> {
+        match self {
+            Self::Remove => None,
+            Self::Set(value) => Some(value.to_string()),
+        }
+    }
+
+    fn from_wire(form: Option<String>) -> Result<Self, WireError> {
+        Ok(form.map_or(Self::Remove, |value| Self::Set(value.into())))
+    }
 }

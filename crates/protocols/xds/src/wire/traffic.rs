@@ -2,8 +2,8 @@
 //! between sidecars (`h2UpgradePolicy`, `useClientProtocol`) are resolved before and travel beside it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use voile_model::mesh::RetrySettings;
 use voile_model::mesh::traffic::{
     Algorithm, Authorities, ClientTls, ConnectionPool, Distribute, HashCookie, HashKey,
     LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic, ProxyProtocol, RetryBudget,
@@ -11,380 +11,279 @@ use voile_model::mesh::traffic::{
 };
 use voile_proto::proxy as wire;
 
-use super::{WireError, milliseconds};
+use super::fields::forms::{negated, or_default, required};
+use super::fields::{wire_tuple, wire_type};
+use super::{WireError, WireType};
 
-/// The message; none where nothing is said.
-#[must_use]
-pub fn encode_traffic(traffic: &PortTraffic) -> Option<wire::TrafficPolicy> {
-    let PortTraffic {
-        balancer,
-        outliers,
-        pool,
+wire_type! {
+    PortTraffic as wire::TrafficPolicy {
+        balancer = load_balancer with or_default,
+        outliers = outlier_detection,
+        pool = connection_pool with or_default,
         retry_budget,
-        tls,
+        tls = (tls, mesh_server_name, tls_origin),
         proxy_protocol,
-    } = traffic;
-    let message = wire::TrafficPolicy {
-        load_balancer: (*balancer != LoadBalancer::default()).then(|| encode_balancer(balancer)),
-        outlier_detection: outliers.as_ref().map(encode_outliers),
-        connection_pool: Some(encode_pool(pool))
-            .filter(|pool| *pool != wire::ConnectionPool::default()),
-        retry_budget: retry_budget.map(|budget| wire::RetryBudget {
-            percent_thousandths: budget.percent_thousandths,
-            min: budget.min,
-        }),
-        tls: match tls {
-            None => wire::ClientTls::Automatic,
-            Some(ClientTls::Disable) => wire::ClientTls::Plaintext,
-            Some(ClientTls::Mutual(_)) => wire::ClientTls::MeshMutual,
-            Some(ClientTls::Originate(_)) => wire::ClientTls::Originate,
-        }
-        .into(),
-        mesh_server_name: match tls {
-            Some(ClientTls::Mutual(Some(name))) => name.to_string(),
-            _ => String::new(),
-        },
-        tls_origin: match tls {
-            Some(ClientTls::Originate(origin)) => Some(encode_origin(origin)),
-            _ => None,
-        },
-        proxy_protocol: match proxy_protocol {
+    }
+}
+
+impl WireType<(i32, String, Option<wire::TlsOrigin>)> for Option<ClientTls> {
+    fn to_wire(&self) -> (i32, String, Option<wire::TlsOrigin>) {
+        use wire::ClientTls as Word;
+        let (word, name, origin) = match self {
+            None => (Word::Automatic, String::new(), None),
+            Some(ClientTls::Disable) => (Word::Plaintext, String::new(), None),
+            Some(ClientTls::Mutual(name)) => (Word::MeshMutual, name.to_wire(), None),
+            Some(ClientTls::Originate(origin)) => {
+                (Word::Originate, String::new(), Some(origin.to_wire()))
+            }
+        };
+        (word.into(), name, origin)
+    }
+
+    fn from_wire(
+        (word, name, origin): (i32, String, Option<wire::TlsOrigin>),
+    ) -> Result<Self, WireError> {
+        use wire::ClientTls as Word;
+        Ok(match Word::try_from(word) {
+            Ok(Word::Automatic) => None,
+            Ok(Word::Plaintext) => Some(ClientTls::Disable),
+            Ok(Word::MeshMutual) => Some(ClientTls::Mutual(WireType::from_wire(name)?)),
+            Ok(Word::Originate) => {
+                let origin = required::from_wire(origin);
+                Some(ClientTls::Originate(
+                    origin.map_err(|error: WireError| error.within("tls_origin"))?,
+                ))
+            }
+            // An unknown mode might have demanded secrecy.
+            Err(_) => return Err(super::unknown_value("tls", word)),
+        })
+    }
+}
+
+impl WireType<u32> for Option<ProxyProtocol> {
+    fn to_wire(&self) -> u32 {
+        match self {
             None => 0,
             Some(ProxyProtocol::V1) => 1,
             Some(ProxyProtocol::V2) => 2,
-        },
-    };
-    (message != wire::TrafficPolicy::default()).then_some(message)
-}
+        }
+    }
 
-fn some(text: &str) -> Option<Arc<str>> {
-    (!text.is_empty()).then(|| text.into())
-}
-
-fn encode_origin(origin: &TlsOrigin) -> wire::TlsOrigin {
-    let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
-    let files = origin.certificate.as_ref();
-    let (authorities, file) = match &origin.authorities {
-        Authorities::System => (Vec::new(), String::new()),
-        Authorities::Pem(pem) => (pem.to_vec(), String::new()),
-        Authorities::File(path) => (Vec::new(), path.to_string()),
-    };
-    wire::TlsOrigin {
-        mutual: origin.mutual,
-        credential: text(&origin.credential),
-        authorities,
-        server_name: text(&origin.server_name),
-        subject_alt_names: origin
-            .subject_alt_names
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
-        unverified: origin.unverified,
-        authorities_file: file,
-        certificate_file: files.map(|(path, _)| path.to_string()).unwrap_or_default(),
-        key_file: files.map(|(_, path)| path.to_string()).unwrap_or_default(),
-        revocations_file: text(&origin.revocations),
+    fn from_wire(version: u32) -> Result<Self, WireError> {
+        match version {
+            0 => Ok(None),
+            1 => Ok(Some(ProxyProtocol::V1)),
+            2 => Ok(Some(ProxyProtocol::V2)),
+            other => Err(WireError::new(
+                "",
+                format!("version {other} does not exist"),
+            )),
+        }
     }
 }
 
-fn check_origin(message: &wire::TlsOrigin) -> Result<TlsOrigin, WireError> {
-    let authorities = match (&*message.authorities, some(&message.authorities_file)) {
-        ([], None) => Authorities::System,
-        (pem, None) => Authorities::Pem(pem.into()),
-        ([], Some(path)) => Authorities::File(path),
-        (_, Some(_)) => return Err(WireError::new("authorities", "PEM and file are both set")),
-    };
-    let certificate = match (some(&message.certificate_file), some(&message.key_file)) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        _ => {
-            return Err(WireError::new(
+wire_type! {
+    TlsOrigin as wire::TlsOrigin {
+        mutual,
+        credential,
+        authorities = (authorities, authorities_file),
+        server_name,
+        subject_alt_names,
+        unverified,
+        certificate = (certificate_file, key_file),
+        revocations = revocations_file,
+        granted: None,
+    }
+    verify shows_what_it_must
+}
+
+/// Never read as "none need be shown".
+fn shows_what_it_must(origin: &TlsOrigin) -> Result<(), WireError> {
+    match origin.mutual && origin.credential.is_none() && origin.certificate.is_none() {
+        true => Err(WireError::new("credential", "missing")),
+        false => Ok(()),
+    }
+}
+
+impl WireType<(Vec<u8>, String)> for Authorities {
+    fn to_wire(&self) -> (Vec<u8>, String) {
+        match self {
+            Self::System => (Vec::new(), String::new()),
+            Self::Pem(pem) => (pem.to_vec(), String::new()),
+            Self::File(path) => (Vec::new(), path.to_string()),
+        }
+    }
+
+    fn from_wire((pem, path): (Vec<u8>, String)) -> Result<Self, WireError> {
+        match (pem.is_empty(), path.is_empty()) {
+            (true, true) => Ok(Self::System),
+            (false, true) => Ok(Self::Pem(pem.into())),
+            (true, false) => Ok(Self::File(path.into())),
+            (false, false) => Err(WireError::new("authorities", "PEM and file are both set")),
+        }
+    }
+}
+
+/// Paths of a certificate and its key.
+impl WireType<(String, String)> for Option<(Arc<str>, Arc<str>)> {
+    fn to_wire(&self) -> (String, String) {
+        let paths = self.as_ref();
+        paths.map_or_else(Default::default, |(one, two)| {
+            (one.to_wire(), two.to_wire())
+        })
+    }
+
+    fn from_wire((certificate, key): (String, String)) -> Result<Self, WireError> {
+        match (certificate.is_empty(), key.is_empty()) {
+            (true, true) => Ok(None),
+            (false, false) => Ok(Some((certificate.into(), key.into()))),
+            _ => Err(WireError::new(
                 "key_file",
                 "certificate_file and key_file must be set together",
-            ));
+            )),
         }
-    };
-    let credential = some(&message.credential);
-    // Never read as "none need be shown".
-    if message.mutual && credential.is_none() && certificate.is_none() {
-        return Err(WireError::new("credential", "missing"));
-    }
-    Ok(TlsOrigin {
-        mutual: message.mutual,
-        revocations: some(&message.revocations_file),
-        authorities,
-        credential,
-        granted: None,
-        certificate,
-        server_name: some(&message.server_name),
-        subject_alt_names: message
-            .subject_alt_names
-            .iter()
-            .map(|name| name.as_str().into())
-            .collect(),
-        unverified: message.unverified,
-    })
-}
-
-fn encode_balancer(balancer: &LoadBalancer) -> wire::LoadBalancer {
-    use wire::LoadBalancerAlgorithm as Word;
-    let (word, size) = match balancer.algorithm {
-        Algorithm::LeastCost => (Word::LeastCost, 0),
-        Algorithm::LeastRequest => (Word::LeastRequest, 0),
-        Algorithm::RoundRobin => (Word::RoundRobin, 0),
-        Algorithm::Random => (Word::Random, 0),
-        Algorithm::RingHash(least) => (Word::RingHash, u32::try_from(least).unwrap_or(u32::MAX)),
-        Algorithm::Maglev(size) => (Word::Maglev, size),
-    };
-    wire::LoadBalancer {
-        algorithm: word.into(),
-        size,
-        key: balancer.key.as_ref().map(|key| wire::HashKey {
-            from: Some(encode_key(key)),
-        }),
-        warmup: balancer.warmup.as_ref().map(|warmup| wire::Warmup {
-            duration_ms: milliseconds(warmup.duration),
-            minimum_percent: warmup.minimum_percent,
-            aggression_thousandths: warmup.aggression_thousandths,
-        }),
-        locality: balancer.locality.as_ref().map(encode_locality),
     }
 }
 
-fn encode_locality(locality: &LocalitySetting) -> wire::LocalitySetting {
-    let distribute = locality.distribute.iter().map(|one| wire::Distribute {
-        from: one.from.to_string(),
-        to: one
-            .to
-            .iter()
-            .map(|(locality, percent)| wire::LocalityShare {
-                locality: locality.to_string(),
-                percent: *percent,
-            })
-            .collect(),
-    });
-    let failover = locality.failover.iter().map(|(from, to)| wire::Failover {
-        from: from.to_string(),
-        to: to.to_string(),
-    });
-    wire::LocalitySetting {
-        disabled: !locality.enabled,
-        distribute: distribute.collect(),
-        failover: failover.collect(),
-        priority: locality.priority.iter().map(ToString::to_string).collect(),
-        always: locality.always,
-        zone_aware: locality.zone_aware.unwrap_or(0),
-    }
-}
-
-fn check_locality(message: &wire::LocalitySetting) -> LocalitySetting {
-    let text = |text: &String| Arc::<str>::from(text.as_str());
-    let distribute = message.distribute.iter().map(|one| Distribute {
-        from: text(&one.from),
-        to: one
-            .to
-            .iter()
-            .map(|share| (text(&share.locality), share.percent))
-            .collect(),
-    });
-    let failover = message.failover.iter();
-    LocalitySetting {
-        enabled: !message.disabled,
-        distribute: distribute.collect(),
-        failover: failover
-            .map(|one| (text(&one.from), text(&one.to)))
-            .collect(),
-        priority: message.priority.iter().map(text).collect(),
-        always: message.always,
-        zone_aware: (message.zone_aware > 0).then_some(message.zone_aware),
-    }
-}
-
-fn encode_key(key: &HashKey) -> wire::hash_key::From {
-    match key {
-        HashKey::Header(name) => wire::hash_key::From::Header(name.to_string()),
-        HashKey::SourceIp => wire::hash_key::From::SourceIp(true),
-        HashKey::Query(name) => wire::hash_key::From::Query(name.to_string()),
-        HashKey::Cookie(cookie) => wire::hash_key::From::Cookie(wire::HashCookie {
-            name: cookie.name.to_string(),
-            path: cookie.path.as_deref().unwrap_or_default().to_owned(),
-            ttl_ms: cookie.ttl.map(milliseconds),
-            attributes: cookie.attributes.iter().map(ToString::to_string).collect(),
-        }),
-    }
-}
-
-fn encode_outliers(outliers: &OutlierDetection) -> wire::OutlierDetection {
-    wire::OutlierDetection {
-        consecutive_5xx: outliers.consecutive_5xx,
-        consecutive_gateway: outliers.consecutive_gateway,
-        consecutive_local: outliers.consecutive_local,
-        interval_ms: milliseconds(outliers.interval),
-        base_ejection_ms: milliseconds(outliers.base_ejection),
-        max_ejection_percent: outliers.max_ejection_percent,
-        min_health_percent: outliers.min_health_percent,
-        success_rate: outliers.success_rate.map(|rate| wire::SuccessRate {
-            minimum_hosts: rate.minimum_hosts,
-            request_volume: rate.request_volume,
-            stdev_factor: rate.stdev_factor,
-            enforcing_percent: rate.enforcing_percent,
-        }),
-    }
-}
-
-fn encode_pool(pool: &ConnectionPool) -> wire::ConnectionPool {
-    let time = |time: Option<Duration>| time.map_or(0, milliseconds);
-    wire::ConnectionPool {
-        max_connections: pool.max_connections.unwrap_or(0),
-        connect_timeout_ms: time(pool.connect_timeout),
-        tcp_idle_ms: time(pool.tcp_idle),
-        keep_alive: pool.keep_alive.map(|said| wire::TcpKeepAlive {
-            probes: said.probes.unwrap_or(0),
-            time_ms: time(said.time),
-            interval_ms: time(said.interval),
-        }),
-        max_pending: pool.max_pending.unwrap_or(0),
-        max_requests: pool.max_requests.unwrap_or(0),
-        max_retries: pool.max_retries.unwrap_or(0),
-        requests_per_connection: pool.requests_per_connection.unwrap_or(0),
-        http_idle_ms: time(pool.http_idle),
-    }
-}
-
-pub(super) fn time(milliseconds: u32) -> Option<Duration> {
-    (milliseconds > 0).then(|| Duration::from_millis(milliseconds.into()))
-}
-
-/// Checks a message.
-pub(super) fn check_traffic(
-    message: Option<&wire::TrafficPolicy>,
-) -> Result<PortTraffic, WireError> {
-    let Some(message) = message else {
-        return Ok(PortTraffic::default());
-    };
-    let balancer = message.load_balancer.as_ref().map(check_balancer);
-    let outliers = message.outlier_detection.as_ref().map(check_outliers);
-    let pool = message.connection_pool.as_ref().map(check_pool);
-    let balancer = balancer.transpose();
-    Ok(PortTraffic {
-        balancer: balancer
-            .map_err(|error| error.within("load_balancer"))?
-            .unwrap_or_default(),
-        outliers,
-        pool: pool.unwrap_or_default(),
-        retry_budget: message.retry_budget.as_ref().map(|budget| RetryBudget {
-            percent_thousandths: budget.percent_thousandths,
-            min: budget.min,
-        }),
-        // An unknown mode might have demanded secrecy.
-        tls: match wire::ClientTls::try_from(message.tls) {
-            Ok(wire::ClientTls::Automatic) => None,
-            Ok(wire::ClientTls::Plaintext) => Some(ClientTls::Disable),
-            Ok(wire::ClientTls::MeshMutual) => {
-                Some(ClientTls::Mutual(some(&message.mesh_server_name)))
-            }
-            Ok(wire::ClientTls::Originate) => {
-                let origin = message.tls_origin.as_ref();
-                let origin = origin.ok_or_else(|| WireError::new("tls_origin", "missing"))?;
-                Some(ClientTls::Originate(check_origin(origin)?.into()))
-            }
-            Err(_) => return Err(super::unknown_value("tls", message.tls)),
-        },
-        proxy_protocol: match message.proxy_protocol {
-            0 => None,
-            1 => Some(ProxyProtocol::V1),
-            2 => Some(ProxyProtocol::V2),
-            other => {
-                let why = format!("version {other} does not exist");
-                return Err(WireError::new("proxy_protocol", why));
-            }
-        },
-    })
-}
-
-fn check_balancer(message: &wire::LoadBalancer) -> Result<LoadBalancer, WireError> {
-    use wire::LoadBalancerAlgorithm as Word;
-    let unknown = |_| WireError::new("algorithm", format!("{} is unknown", message.algorithm));
-    let algorithm = match Word::try_from(message.algorithm).map_err(unknown)? {
-        Word::LeastCost => Algorithm::LeastCost,
-        Word::LeastRequest => Algorithm::LeastRequest,
-        Word::RoundRobin => Algorithm::RoundRobin,
-        Word::Random => Algorithm::Random,
-        Word::RingHash => Algorithm::RingHash(message.size.into()),
-        // A table of one place has nothing to skip through.
-        Word::Maglev if message.size < 2 => return Err(WireError::new("size", "too small")),
-        Word::Maglev => Algorithm::Maglev(message.size),
-    };
-    let key = message.key.as_ref().map(check_key).transpose()?;
-    Ok(LoadBalancer {
-        algorithm,
+wire_type! {
+    LoadBalancer as wire::LoadBalancer {
+        algorithm = (algorithm, size),
         key,
-        warmup: message.warmup.as_ref().map(|warmup| Warmup {
-            duration: Duration::from_millis(warmup.duration_ms.into()),
-            minimum_percent: warmup.minimum_percent,
-            aggression_thousandths: warmup.aggression_thousandths,
-        }),
-        locality: message.locality.as_ref().map(check_locality),
-    })
-}
-
-fn check_key(message: &wire::HashKey) -> Result<HashKey, WireError> {
-    let text = |text: &str| Arc::<str>::from(text);
-    let from = message.from.as_ref();
-    Ok(
-        match from.ok_or_else(|| WireError::new("key", "missing"))? {
-            wire::hash_key::From::Header(name) => HashKey::Header(text(name)),
-            wire::hash_key::From::Query(name) => HashKey::Query(text(name)),
-            wire::hash_key::From::SourceIp(_) => HashKey::SourceIp,
-            wire::hash_key::From::Cookie(cookie) => HashKey::Cookie(HashCookie {
-                name: text(&cookie.name),
-                path: Some(text(&cookie.path)).filter(|path| !path.is_empty()),
-                ttl: cookie
-                    .ttl_ms
-                    .map(|milliseconds| Duration::from_millis(milliseconds.into())),
-                attributes: cookie.attributes.iter().map(|one| text(one)).collect(),
-            }),
-        },
-    )
-}
-
-fn check_outliers(message: &wire::OutlierDetection) -> OutlierDetection {
-    OutlierDetection {
-        consecutive_5xx: message.consecutive_5xx,
-        consecutive_gateway: message.consecutive_gateway,
-        consecutive_local: message.consecutive_local,
-        interval: Duration::from_millis(message.interval_ms.into()),
-        base_ejection: Duration::from_millis(message.base_ejection_ms.into()),
-        max_ejection_percent: message.max_ejection_percent,
-        min_health_percent: message.min_health_percent,
-        success_rate: message.success_rate.as_ref().map(|rate| SuccessRate {
-            minimum_hosts: rate.minimum_hosts,
-            request_volume: rate.request_volume,
-            stdev_factor: rate.stdev_factor,
-            enforcing_percent: rate.enforcing_percent,
-        }),
-        ..OutlierDetection::default()
+        warmup,
+        locality,
     }
 }
 
-fn check_pool(message: &wire::ConnectionPool) -> ConnectionPool {
-    let limit = |limit: u32| (limit > 0).then_some(limit);
-    ConnectionPool {
+impl WireType<(i32, u32)> for Algorithm {
+    fn to_wire(&self) -> (i32, u32) {
+        use wire::LoadBalancerAlgorithm as Word;
+        let (word, size) = match *self {
+            Self::LeastCost => (Word::LeastCost, 0),
+            Self::LeastRequest => (Word::LeastRequest, 0),
+            Self::RoundRobin => (Word::RoundRobin, 0),
+            Self::Random => (Word::Random, 0),
+            Self::RingHash(least) => (Word::RingHash, u32::try_from(least).unwrap_or(u32::MAX)),
+            Self::Maglev(size) => (Word::Maglev, size),
+        };
+        (word.into(), size)
+    }
+
+    fn from_wire((word, size): (i32, u32)) -> Result<Self, WireError> {
+        use wire::LoadBalancerAlgorithm as Word;
+        Ok(match Word::try_from(word) {
+            Ok(Word::LeastCost) => Self::LeastCost,
+            Ok(Word::LeastRequest) => Self::LeastRequest,
+            Ok(Word::RoundRobin) => Self::RoundRobin,
+            Ok(Word::Random) => Self::Random,
+            Ok(Word::RingHash) => Self::RingHash(size.into()),
+            // A table of one place has nothing to skip through.
+            Ok(Word::Maglev) if size < 2 => return Err(WireError::new("size", "too small")),
+            Ok(Word::Maglev) => Self::Maglev(size),
+            Err(_) => return Err(super::unknown_value("algorithm", word)),
+        })
+    }
+}
+
+wire_type! {
+    Warmup as wire::Warmup {
+        duration = duration_ms,
+        minimum_percent,
+        aggression_thousandths,
+    }
+}
+
+wire_type! {
+    LocalitySetting as wire::LocalitySetting {
+        enabled = disabled with negated,
+        distribute,
+        failover,
+        priority,
+        always,
+        zone_aware,
+    }
+}
+
+wire_type! { Distribute as wire::Distribute { from, to, } }
+wire_tuple! { (Arc<str>, u32) as wire::LocalityShare { locality, percent } }
+wire_tuple! { (Arc<str>, Arc<str>) as wire::Failover { from, to } }
+
+impl WireType<wire::HashKey> for HashKey {
+    fn to_wire(&self) -> wire::HashKey {
+        use wire::hash_key::From;
+        let from = match self {
+            Self::Header(name) => From::Header(name.to_string()),
+            Self::SourceIp => From::SourceIp(true),
+            Self::Query(name) => From::Query(name.to_string()),
+            Self::Cookie(cookie) => From::Cookie(cookie.to_wire()),
+        };
+        wire::HashKey { from: Some(from) }
+    }
+
+    fn from_wire(form: wire::HashKey) -> Result<Self, WireError> {
+        use wire::hash_key::From;
+        match form.from {
+            None => Err(WireError::new("", "missing")),
+            Some(From::Header(name)) => Ok(Self::Header(name.into())),
+            Some(From::Query(name)) => Ok(Self::Query(name.into())),
+            Some(From::SourceIp(_)) => Ok(Self::SourceIp),
+            Some(From::Cookie(cookie)) => WireType::from_wire(cookie).map(Self::Cookie),
+        }
+    }
+}
+
+wire_type! { HashCookie as wire::HashCookie { name, path, ttl = ttl_ms, attributes, } }
+
+wire_type! {
+    OutlierDetection as wire::OutlierDetection {
+        consecutive_5xx,
+        consecutive_gateway,
+        consecutive_local,
+        interval = interval_ms,
+        base_ejection = base_ejection_ms,
+        max_ejection_percent,
+        min_health_percent,
+        success_rate,
+        max_ejection: Self::default().max_ejection,
+    }
+}
+
+wire_type! {
+    SuccessRate as wire::SuccessRate {
+        minimum_hosts,
+        request_volume,
+        stdev_factor,
+        enforcing_percent,
+    }
+}
+
+wire_type! {
+    ConnectionPool as wire::ConnectionPool {
+        max_connections,
+        connect_timeout = connect_timeout_ms,
+        tcp_idle = tcp_idle_ms,
+        keep_alive,
+        max_pending,
+        max_requests,
+        max_retries,
+        requests_per_connection,
+        http_idle = http_idle_ms,
         http2_upgrade: None,
         use_client_protocol: false,
-        max_connections: limit(message.max_connections),
-        connect_timeout: time(message.connect_timeout_ms),
-        tcp_idle: time(message.tcp_idle_ms),
-        keep_alive: message.keep_alive.as_ref().map(|said| TcpKeepAlive {
-            probes: limit(said.probes),
-            time: time(said.time_ms),
-            interval: time(said.interval_ms),
-        }),
-        max_pending: limit(message.max_pending),
-        max_requests: limit(message.max_requests),
-        max_retries: limit(message.max_retries),
-        requests_per_connection: limit(message.requests_per_connection),
-        http_idle: time(message.http_idle_ms),
+    }
+}
+
+wire_type! {
+    TcpKeepAlive as wire::TcpKeepAlive { probes, time = time_ms, interval = interval_ms, }
+}
+
+wire_type! { RetryBudget as wire::RetryBudget { percent_thousandths, min, } }
+
+wire_type! {
+    RetrySettings as wire::RetryPolicy {
+        retries,
+        on,
+        per_try_timeout = per_try_timeout_ms,
+        backoff = backoff_ms,
     }
 }
 
@@ -398,7 +297,9 @@ mod tests {
         SuccessRate, TcpKeepAlive, TlsOrigin, Warmup,
     };
 
-    use super::{check_traffic, encode_traffic};
+    use voile_proto::proxy::TrafficPolicy;
+
+    use super::or_default::{from_wire as decode, to_wire as encode};
 
     const S: Duration = Duration::from_secs(1);
 
@@ -537,17 +438,21 @@ mod tests {
             balanced(Algorithm::RingHash(1), Some(HashKey::Cookie(bare))),
         ];
         for said in cases {
-            let message = encode_traffic(&said);
+            let message: Option<TrafficPolicy> = encode(&said);
             assert!(message.is_some(), "{said:?}");
-            assert_eq!(check_traffic(message.as_ref()).expect("good"), said);
+            assert_eq!(decode::<PortTraffic, _>(message).expect("good"), said);
         }
-        assert_eq!(encode_traffic(&PortTraffic::default()), None);
-        assert_eq!(check_traffic(None).expect("good"), PortTraffic::default());
+        assert_eq!(encode::<_, TrafficPolicy>(&PortTraffic::default()), None);
+        assert_eq!(
+            decode::<PortTraffic, TrafficPolicy>(None).expect("good"),
+            PortTraffic::default()
+        );
     }
 
     #[test]
     fn what_this_end_does_not_know_is_refused() {
-        let good = encode_traffic(&balanced(Algorithm::Maglev(251), Some(HashKey::SourceIp)));
+        let good: Option<TrafficPolicy> =
+            encode(&balanced(Algorithm::Maglev(251), Some(HashKey::SourceIp)));
         let good = good.expect("a message");
         let mut unknown = good.clone();
         unknown.tls = 9;
@@ -581,7 +486,9 @@ mod tests {
             (other, "algorithm"),
             (keyless, "key"),
         ] {
-            let error = check_traffic(Some(&message)).expect_err(why).to_string();
+            let error = decode::<PortTraffic, _>(Some(message))
+                .expect_err(why)
+                .to_string();
             assert!(error.contains(why), "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Waypoint configuration, checked from `voile.proxy.v1.Waypoint`; and the waypoint of a service or workload, from Istio's
+//! Waypoint configuration ⇄ `voile.proxy.v1.Waypoint`; and the waypoint of a service or workload, from Istio's
 //! `GatewayAddress`.
 
 use std::collections::BTreeSet;
@@ -9,8 +9,10 @@ use voile_model::mesh::waypoint::{HBONE_PORT, waypoint_host};
 use voile_model::{ResourceName, ServiceKey};
 use voile_proto::{proxy as wire, workload};
 
-use super::{Telemetry, WireError, WireProtocol, address, hostname, namespace, socket};
-use crate::wire::outbound::{OutboundService, PolicyReference, references};
+use super::fields::forms::required;
+use super::fields::wire_type;
+use super::{Telemetry, WireError, WireProtocol, WireType, address, hostname, namespace};
+use crate::wire::outbound::{OutboundService, PolicyReference};
 
 /// Waypoint configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,92 +56,99 @@ pub enum WaypointTo {
     Workload(Arc<str>),
 }
 
-impl Waypoint {
-    /// Checks a message. A destination that two have is nobody's.
-    pub fn check(message: &wire::Waypoint) -> Result<Self, WireError> {
-        let mut destinations = Vec::with_capacity(message.destinations.len());
-        let (mut names, mut called) = (BTreeSet::new(), BTreeSet::new());
-        let mut telemetries = Vec::with_capacity(message.telemetries.len());
-        for (index, one) in message.telemetries.iter().enumerate() {
-            let checked = Telemetry::check(Some(one));
-            let checked =
-                checked.map_err(|error| error.within(&format!("telemetries[{index}]")))?;
-            telemetries.push(Arc::new(checked));
+wire_type! {
+    Waypoint as wire::Waypoint { bind with required, destinations, telemetries, }
+    verify can_tell_destinations_apart
+}
+
+/// A destination that two have is nobody's.
+fn can_tell_destinations_apart(waypoint: &Waypoint) -> Result<(), WireError> {
+    let (mut names, mut called) = (BTreeSet::new(), BTreeSet::new());
+    for (index, one) in waypoint.destinations.iter().enumerate() {
+        let refuse = |part, reason| {
+            let field = format!("destinations[{index}].{part}");
+            Err(WireError::new(field, reason))
+        };
+        if one.name.is_empty() || !names.insert(&one.name) {
+            let name = super::shown(&one.name);
+            return refuse("name", format!("`{name}` is missing or appears twice"));
         }
-        for (index, destination) in message.destinations.iter().enumerate() {
-            let field = format!("destinations[{index}]");
-            let checked = WaypointDestination::check(destination);
-            let checked = checked.map_err(|error| error.within(&field))?;
-            if checked.name.is_empty() || !names.insert(Arc::clone(&checked.name)) {
-                let reason = format!(
-                    "`{}` is missing or appears twice",
-                    super::shown(&checked.name)
-                );
-                return Err(WireError::new(format!("{field}.name"), reason));
-            }
-            if let Some(twice) = checked.called.iter().find(|one| !called.insert(**one)) {
-                let reason = format!("{twice} appears twice");
-                return Err(WireError::new(format!("{field}.called"), reason));
-            }
-            if checked
-                .telemetry
-                .is_some_and(|which| which >= telemetries.len())
-            {
-                let reason = format!("out of range: there are {} telemetries", telemetries.len());
-                return Err(WireError::new(format!("{field}.telemetry"), reason));
-            }
-            destinations.push(checked);
+        if let Some(twice) = one.called.iter().find(|one| !called.insert(**one)) {
+            return refuse("called", format!("{twice} appears twice"));
         }
-        Ok(Self {
-            bind: socket("bind", message.bind.as_ref())?,
-            destinations,
-            telemetries,
-        })
+        let all = waypoint.telemetries.len();
+        if one.telemetry.is_some_and(|which| which >= all) {
+            return refuse(
+                "telemetry",
+                format!("out of range: there are {all} telemetries"),
+            );
+        }
+    }
+    Ok(())
+}
+
+wire_type! {
+    WaypointDestination as wire::WaypointDestination {
+        name,
+        called,
+        protocol,
+        to = (service, workload),
+        authorization_policies,
+        request_authentications,
+        forward,
+        telemetry with counted_from_one,
+    }
+    verify can_be_forwarded_to
+}
+
+/// Nobody could obey a policy about what is not read, nor does anybody ask for a service of another network by address.
+fn can_be_forwarded_to(one: &WaypointDestination) -> Result<(), WireError> {
+    let judged = one.authorization_policies.len() + one.request_authentications.len();
+    let named = matches!(one.to, WaypointTo::Service(_)) && one.called.is_empty();
+    match one.forward && (judged > 0 || !named) {
+        true => {
+            let reason = "only a service without addresses and policies can be forwarded to";
+            Err(WireError::new("forward", reason))
+        }
+        false => Ok(()),
     }
 }
 
-impl WaypointDestination {
-    fn check(message: &wire::WaypointDestination) -> Result<Self, WireError> {
-        let mut called = Vec::with_capacity(message.called.len());
-        for (index, one) in message.called.iter().enumerate() {
-            called.push(socket(&format!("called[{index}]"), Some(one))?);
+impl WireType<(Option<wire::ServicePort>, String)> for WaypointTo {
+    fn to_wire(&self) -> (Option<wire::ServicePort>, String) {
+        match self {
+            Self::Service(service) => (Some(service.to_wire()), String::new()),
+            Self::Workload(uid) => (None, uid.to_string()),
         }
-        let to = match (&message.service, message.workload.as_str()) {
-            (Some(service), "") => {
-                let service = OutboundService::check(service);
-                WaypointTo::Service(service.map_err(|error| error.within("service"))?)
+    }
+
+    fn from_wire(form: (Option<wire::ServicePort>, String)) -> Result<Self, WireError> {
+        match form {
+            (Some(service), uid) if uid.is_empty() => {
+                let service = OutboundService::from_wire(service);
+                service
+                    .map(Self::Service)
+                    .map_err(|error| error.within("service"))
             }
-            (None, uid) if !uid.is_empty() => WaypointTo::Workload(uid.into()),
-            _ => {
-                return Err(WireError::new(
-                    "service",
-                    "a service or a workload is required",
-                ));
-            }
-        };
-        // Nobody could obey a policy about what is not read, nor does anybody ask for a service of another network by address.
-        let judged = message.authorization_policies.len() + message.request_authentications.len();
-        let named = matches!(to, WaypointTo::Service(_)) && called.is_empty();
-        if message.forward && (judged > 0 || !named) {
-            let reason = "only a service without addresses and policies can be forwarded to";
-            return Err(WireError::new("forward", reason));
+            (None, uid) if !uid.is_empty() => Ok(Self::Workload(uid.into())),
+            _ => Err(WireError::new(
+                "service",
+                "a service or a workload is required",
+            )),
         }
-        Ok(Self {
-            forward: message.forward,
-            telemetry: (message.telemetry as usize).checked_sub(1),
-            name: message.name.as_str().into(),
-            called,
-            protocol: WireProtocol::from_proxy("protocol", message.protocol)?,
-            to,
-            authorization_policies: references(
-                "authorization_policies",
-                &message.authorization_policies,
-            )?,
-            request_authentications: references(
-                "request_authentications",
-                &message.request_authentications,
-            )?,
-        })
+    }
+}
+
+/// An index; 0 is none.
+mod counted_from_one {
+    use super::WireError;
+
+    pub(super) fn to_wire(index: &Option<usize>) -> u32 {
+        index.map_or(0, |index| u32::try_from(index + 1).unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn from_wire(form: u32) -> Result<Option<usize>, WireError> {
+        Ok((form as usize).checked_sub(1))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use prost::Message;
 use voile_proto::proxy;
-use voile_xds::wire::Gateway;
+use voile_xds::wire::{Gateway, WireType};
 
 fn tls() -> proxy::GatewayTls {
     proxy::GatewayTls {
@@ -94,7 +94,7 @@ fn refused(table: &[(&str, Change)]) {
     for (expected, change) in table {
         let mut message = gateway(Some(tls()));
         change(&mut message.listeners[0]);
-        let found = Gateway::check(&message).expect_err(expected).to_string();
+        let found = Gateway::from_wire(message).expect_err(expected).to_string();
         assert!(found.starts_with(expected), "{found:?}, not {expected:?}");
     }
 }
@@ -120,8 +120,8 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
         carrying(proxy::ServerKind::AutoPassthrough, None),
         carrying(proxy::ServerKind::Bytes, Some(mesh)),
     ] {
-        let read = Gateway::check(&good).expect("good");
-        assert_eq!(Gateway::check(&read.encode()), Ok(read));
+        let read = Gateway::from_wire(good).expect("good");
+        assert_eq!(Gateway::from_wire(read.to_wire()), Ok(read));
     }
     let table: [(&str, Change); 12] = [
         ("listeners[0].servers[0].kind", |one| {
@@ -215,7 +215,7 @@ fn files_that_are_named_by_halves_are_refused() {
 
 #[test]
 fn a_key_is_not_shown() {
-    let read = Gateway::check(&gateway(Some(tls()))).expect("good");
+    let read = Gateway::from_wire(gateway(Some(tls()))).expect("good");
     let shown = format!("{read:?}");
     let bytes = format!("{:?}", b"very secret".to_vec());
     assert!(shown.contains("shop/edge"), "{shown}");

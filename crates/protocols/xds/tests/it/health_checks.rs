@@ -5,7 +5,7 @@ use std::time::Duration;
 use voile_model::mesh::health_check::{CheckQuestion, CheckTerms};
 use voile_model::{Hostname, Namespace, Port};
 use voile_proto::proxy;
-use voile_xds::wire::HealthCheck;
+use voile_xds::wire::{HealthCheck, WireType};
 
 fn asking(question: CheckQuestion) -> HealthCheck {
     HealthCheck {
@@ -40,14 +40,14 @@ fn health_checks_come_back_as_they_went() {
     };
     for question in [http(), grpc, CheckQuestion::Tcp] {
         let said = asking(question);
-        assert_eq!(HealthCheck::check(&said.encode()).unwrap(), said);
+        assert_eq!(HealthCheck::from_wire(said.to_wire()).unwrap(), said);
         let everywhere = HealthCheck {
             port: None,
             namespace: None,
             ..said
         };
         assert_eq!(
-            HealthCheck::check(&everywhere.encode()).unwrap(),
+            HealthCheck::from_wire(everywhere.to_wire()).unwrap(),
             everywhere
         );
     }
@@ -89,9 +89,9 @@ fn health_checks_that_make_no_sense_are_refused_by_field() {
         }),
     ];
     for (wanted, change) in spoil {
-        let mut message = asking(http()).encode();
+        let mut message = asking(http()).to_wire();
         change(&mut message);
-        let error = HealthCheck::check(&message).unwrap_err().to_string();
+        let error = HealthCheck::from_wire(message).unwrap_err().to_string();
         assert!(error.contains(wanted), "{wanted}: {error}");
     }
 }

@@ -13,6 +13,7 @@ mod explorer;
 mod gateway;
 mod health_checks;
 mod order;
+mod policy;
 mod preference;
 mod server;
 mod sotw;

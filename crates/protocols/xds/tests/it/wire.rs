@@ -14,8 +14,8 @@ use voile_proto::{proxy, workload};
 use voile_xds::wire::{
     Address, ConnectionMatch, ConnectionRoute, Mirror, MutualTls, ProxyConfiguration, RequestMatch,
     RouteDestination, RouteTarget, Routes, ServicePolicy, Tunnel, WireProtocol, WireRoute,
-    decode_key_set, decode_tokens, encode_labels, encode_network_gateways, encode_service,
-    encode_tokens, encode_workload, parse_service_key,
+    WireType, decode_key_set, decode_tokens, encode_labels, encode_network_gateways,
+    encode_service, encode_tokens, encode_workload, parse_service_key,
 };
 
 const MESH: &str = r#"
@@ -258,35 +258,6 @@ fn bytes_that_are_no_message_are_refused() {
     assert!(ServicePolicy::decode(b"\x0a\x7f").is_err());
 }
 
-#[test]
-fn a_policy_tells_clients_apart_by_labels_and_not_twice() {
-    let client = |policy| proxy::ClientPolicy {
-        labels: Vec::new(),
-        policy,
-    };
-    let with = |all| proxy::ServicePolicy {
-        for_clients: all,
-        ..proxy::ServicePolicy::default()
-    };
-    let own = proxy::ServicePolicy {
-        plaintext: true,
-        ..proxy::ServicePolicy::default()
-    };
-    let good = ServicePolicy::check(&with(vec![client(Some(own.clone()))])).expect("a policy");
-    assert!(good.for_client(&Labels::NONE).plaintext && !good.plaintext);
-    let twice = with(vec![client(Some(own))]);
-    for (message, reason) in [
-        (with(vec![client(None)]), "for_clients[0].policy"),
-        (
-            with(vec![client(Some(twice))]),
-            "nested for_clients are not allowed",
-        ),
-    ] {
-        let error = ServicePolicy::check(&message).expect_err(reason);
-        assert!(error.to_string().contains(reason), "{error}");
-    }
-}
-
 fn socket(port: u32) -> Option<proxy::SocketAddress> {
     Some(proxy::SocketAddress {
         address: vec![127, 0, 0, 1],
@@ -353,7 +324,9 @@ fn configurations_that_make_no_sense_are_refused_by_field() {
     for (wanted, change) in spoil {
         let mut message = good_configuration();
         change(&mut message);
-        let error = ProxyConfiguration::check(&message).unwrap_err().to_string();
+        let error = ProxyConfiguration::from_wire(message)
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with(wanted), "{error}");
     }
 }
@@ -637,7 +610,7 @@ fn routes_come_back_as_they_went() {
         ],
         connections: connections(),
     };
-    let back = Routes::decode(&routes.encode().encode_to_vec()).expect("routes");
+    let back = Routes::decode(&routes.to_wire().encode_to_vec()).expect("routes");
     let mut wanted = routes.clone();
     // The wire's grain; what is not nothing stays something.
     wanted.routes[0].timeout = Some(Duration::from_millis(1));
@@ -703,13 +676,13 @@ fn routes_that_make_no_sense_are_refused_by_field() {
                 }),
             });
         }),
-        ("routes[0].fault.abort: has no status", |r| {
+        ("routes[0].fault.abort.with: has no status", |r| {
             r.routes[0].fault = Some(proxy::Fault {
                 delay: None,
                 abort: Some(proxy::FaultAbort::default()),
             });
         }),
-        ("routes[0].cors.origins: is empty", |r| {
+        ("routes[0].cors.origins[0]: is empty", |r| {
             r.routes[0].cors = Some(proxy::Cors {
                 origins: vec![proxy::Origin::default()],
                 ..proxy::Cors::default()
@@ -731,7 +704,7 @@ fn routes_that_make_no_sense_are_refused_by_field() {
         ("routes[0].matches[0].uri: empty or unknown", |r| {
             r.routes[0].matches[0].uri = Some(proxy::TextMatch::default());
         }),
-        ("routes[0].matches[0].headers[x]: missing", |r| {
+        ("routes[0].matches[0].headers[0].text: missing", |r| {
             r.routes[0].matches[0].headers = vec![proxy::NamedMatch {
                 name: "x".to_owned(),
                 text: None,

@@ -102,6 +102,8 @@ pub struct SamplingShare(u32);
 impl SamplingShare {
     /// All of them.
     pub const ALL: Self = Self(1_000_000);
+    /// Istio's default, 1 %.
+    pub const DEFAULT: Self = Self(10_000);
 
     /// A percentage from 0 to 100.
     #[must_use]

@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use voile_model::mesh::authorization::{AuthorizationAction, StringMatch};
+use voile_model::mesh::authorization::AuthorizationAction;
 use voile_model::mesh::{
-    AuthorizationPolicy, ExtAuthzProvider, ExtAuthzTransport, HttpAuthorizer, Mesh,
-    PathNormalization, Provider, Workload,
+    AuthorizationPolicy, ExtAuthzProvider, ExtAuthzTransport, Mesh, Provider, Workload,
 };
-use voile_proto::{proxy as wire, type_url};
+use voile_proto::type_url;
 use voile_xds::server::Resource;
+use voile_xds::wire::{Authorizer, PolicyReference, ProxyConfiguration};
 
 use crate::effective_policies::Names;
 use crate::shards::Shards;
@@ -21,7 +21,7 @@ pub(in crate::translate) fn references(
     mesh: &Mesh,
     workload: &Workload,
     snapshot: &MeshSnapshot,
-) -> Vec<wire::PolicyReference> {
+) -> Vec<PolicyReference> {
     let policies = mesh.authorization_for(workload).into_iter();
     policies.map(|policy| reference(policy, snapshot)).collect()
 }
@@ -30,11 +30,11 @@ pub(in crate::translate) fn references(
 pub(in crate::translate) fn reference(
     policy: &AuthorizationPolicy,
     snapshot: &MeshSnapshot,
-) -> wire::PolicyReference {
-    let name = policy.name.to_string();
-    let resource = snapshot.authorization.get(name.as_str());
-    wire::PolicyReference {
-        version: resource.map_or_else(String::new, |resource| resource.version.to_string()),
+) -> PolicyReference {
+    let name: Arc<str> = policy.name.to_string().into();
+    let resource = snapshot.authorization.get(&name);
+    PolicyReference {
+        version: resource.map_or_else(|| "".into(), |resource| resource.version.clone()),
         name,
     }
 }
@@ -45,7 +45,7 @@ pub(in crate::translate) fn authorizers(
     mesh: &Mesh,
     workload: &Workload,
     problems: &mut Vec<String>,
-) -> Vec<wire::Authorizer> {
+) -> Vec<Authorizer> {
     let policies = match mesh.waypoint_run_by(workload) {
         Some(waypoint) => mesh.authorization_through(waypoint),
         None => mesh.authorization_for(workload),
@@ -78,51 +78,28 @@ pub(in crate::translate) fn authorizers(
 
 fn authorizer(
     mesh: &Mesh,
-    name: &str,
+    name: &Arc<str>,
     provider: &ExtAuthzProvider,
-) -> Result<wire::Authorizer, String> {
-    let reached = crate::translate::telemetry::collector(mesh, &provider.service)?;
-    let timeout = provider.timeout.unwrap_or_default().as_millis();
-    Ok(wire::Authorizer {
-        name: name.to_owned(),
-        service: reached.service,
-        port: reached.port,
-        timeout_ms: u32::try_from(timeout).unwrap_or(u32::MAX),
+) -> Result<Authorizer, String> {
+    let service = crate::translate::telemetry::provider_service(mesh, &provider.service)?;
+    Ok(Authorizer {
+        name: name.clone(),
+        service: service.key.clone(),
+        port: provider.service.port,
+        timeout: provider.timeout,
         fail_open: provider.fail_open,
-        status_on_error: provider.status_on_error.map_or(0, u32::from),
-        body: provider.body.map(|body| wire::AuthorizerBody {
-            max_bytes: body.max_bytes,
-            allow_partial: body.allow_partial,
-            pack_as_bytes: body.pack_as_bytes,
-        }),
+        status_on_error: provider.status_on_error,
+        body: provider.body,
         http: match &provider.transport {
             ExtAuthzTransport::Grpc => None,
-            ExtAuthzTransport::Http(http) => Some(over_http(http)),
+            ExtAuthzTransport::Http(http) => Some(http.clone()),
         },
     })
 }
 
-fn over_http(http: &HttpAuthorizer) -> wire::AuthorizerHttp {
-    let names = |names: &[StringMatch]| names.iter().map(ToString::to_string).collect();
-    let added = http.additional_headers.iter();
-    wire::AuthorizerHttp {
-        path_prefix: http.path_prefix.to_string(),
-        request_headers: names(&http.request_headers),
-        additional_headers: added
-            .map(|(name, value)| wire::AuthorizerHeader {
-                name: name.to_string(),
-                value: value.to_string(),
-            })
-            .collect(),
-        upstream_on_allow: names(&http.upstream_on_allow),
-        downstream_on_deny: names(&http.downstream_on_deny),
-        downstream_on_allow: names(&http.downstream_on_allow),
-    }
-}
-
 /// The policies and keys that a configuration names, as whoever gets it may ask for them.
 pub(in crate::translate) fn names(
-    configuration: &wire::ProxyConfiguration,
+    configuration: &ProxyConfiguration,
     snapshot: &MeshSnapshot,
 ) -> Names {
     let waypoint = configuration.waypoint.iter();
@@ -135,7 +112,7 @@ pub(in crate::translate) fn names(
     );
     let tokens = configuration.request_authentications.iter();
     let tokens = tokens.chain(destinations.flat_map(|one| &one.request_authentications));
-    let name = |reference: &wire::PolicyReference| reference.name.clone();
+    let name = |reference: &PolicyReference| reference.name.clone();
     let key_sets = configuration.key_sets.iter().cloned();
     [
         kept(
@@ -157,20 +134,10 @@ pub(in crate::translate) fn names(
 fn kept(
     kind: &'static str,
     all: &Shards<Arc<Resource>>,
-    names: impl Iterator<Item = String>,
+    names: impl Iterator<Item = Arc<str>>,
 ) -> (&'static str, BTreeSet<Arc<str>>) {
     let known = names.filter_map(|name| Some(Arc::clone(&all.get(&name)?.name)));
     (kind, known.collect())
-}
-
-/// The wire's word for a way of writing paths.
-pub(in crate::translate) fn normalization(mode: PathNormalization) -> wire::PathNormalization {
-    match mode {
-        PathNormalization::None => wire::PathNormalization::None,
-        PathNormalization::Base => wire::PathNormalization::Base,
-        PathNormalization::MergeSlashes => wire::PathNormalization::MergeSlashes,
-        PathNormalization::DecodeAndMergeSlashes => wire::PathNormalization::DecodeAndMergeSlashes,
-    }
 }
 
 #[cfg(test)]

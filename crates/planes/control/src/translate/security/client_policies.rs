@@ -1,30 +1,33 @@
 //! Policies of clients' calls to a service: the parts that Istio's workload messages cannot express.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use voile_model::Namespace;
 use voile_model::mesh::{
-    CaptureSelection, ConnectionPool, DestinationRule, Location, Mesh, MeshService,
+    CaptureSelection, ConnectionPool, DestinationRule, Location, Mesh, MeshService, PortTraffic,
     Protocol as Written, Resolution, RuleClient, Subset, Workload,
 };
-use voile_model::{Namespace, Port};
 use voile_policy::{Mode, effective, is_taken};
-use voile_proto::proxy as wire;
-use voile_xds::wire::{WireProtocol, encode_retry, encode_traffic, labels_on_wire, protocol_of};
+use voile_xds::wire::{
+    CapturedPort, ClientPolicy, MutualTls, PortPolicy, ServicePolicy, Subset as WireSubset,
+    SubsetPort, WireProtocol, by_key, protocol_of,
+};
 
 /// The policy of a service for clients of a namespace (`None`: for namespaces without a policy of their own).
 pub(in crate::translate) fn told(
     mesh: &Mesh,
     service: &MeshService,
     namespace: Option<&Namespace>,
-) -> wire::ServicePolicy {
+) -> ServicePolicy {
     let rule = mesh.destination_rule(service, RuleClient::within(namespace));
     let mut told = service_policy(mesh, service, rule.map(|rule| &**rule));
     let selecting = namespace.map(|namespace| mesh.selecting_rules(service, namespace));
     let selecting = selecting.into_iter().flatten();
     told.for_clients = selecting
-        .map(|rule| wire::ClientPolicy {
-            labels: rule.selector.as_ref().map_or_else(Vec::new, labels_on_wire),
-            policy: Some(service_policy(mesh, service, Some(rule))),
+        .map(|rule| ClientPolicy {
+            labels: rule.selector.clone().unwrap_or_default(),
+            policy: service_policy(mesh, service, Some(rule)),
         })
         .collect();
     told
@@ -35,7 +38,7 @@ fn service_policy(
     mesh: &Mesh,
     service: &MeshService,
     rule: Option<&DestinationRule>,
-) -> wire::ServicePolicy {
+) -> ServicePolicy {
     // Nobody in the mesh stands behind it, or nobody is to speak mutual TLS unasked.
     let never = service.location == Location::MeshExternal || !mesh.config.enable_auto_mtls;
     let workloads = mesh.workloads_of(service);
@@ -52,121 +55,108 @@ fn service_policy(
             };
             member.workload.has_sidecar && (never || disabled())
         });
-        Some(wire::PortPolicy {
-            port: port.number.get().into(),
-            protocol: protocol.to_proxy().into(),
+        Some(PortPolicy {
+            port: port.number,
+            protocol,
             plaintext_workloads: plaintext
-                .map(|member| member.workload.uid.to_string())
+                .map(|member| member.workload.uid.clone())
                 .collect(),
-            http2_upgrade: upgrades(mesh, pool, protocol.to_proxy()),
-            retry: mesh.config.default_retry.as_ref().map(encode_retry),
+            http2_upgrade: upgrades(mesh, pool, protocol),
+            retry: mesh.config.default_retry.clone(),
             client_protocol: pool.use_client_protocol,
-            traffic: encode_traffic(&traffic),
+            traffic,
         })
     };
-    wire::ServicePolicy {
-        ports: service.ports.iter().filter_map(port_policy).collect(),
+    ServicePolicy {
+        ports: by_key(service.ports.iter().filter_map(port_policy)),
         plaintext: false,
         first_address_only: service.resolution == Resolution::DnsRoundRobin,
-        subsets: rule.map_or_else(Vec::new, |rule| subsets(mesh, service, rule)),
+        subsets: rule.map_or_else(BTreeMap::new, |rule| subsets(mesh, service, rule)),
         for_clients: Vec::new(),
     }
 }
 
 /// The parts of a service that routes may lead to. Which workloads are in one follows from their labels, so nothing here changes
 /// with them.
-fn subsets(mesh: &Mesh, service: &MeshService, rule: &DestinationRule) -> Vec<wire::Subset> {
+fn subsets(
+    mesh: &Mesh,
+    service: &MeshService,
+    rule: &DestinationRule,
+) -> BTreeMap<Arc<str>, WireSubset> {
     let port = |port: &voile_model::mesh::ServicePort, name: &str| {
-        let protocol = protocol_of(port.protocol)?.to_proxy();
+        let protocol = protocol_of(port.protocol)?;
         let traffic = mesh.traffic_by(service, Some(rule), port.number, Some(name));
         let pool = traffic.pool;
-        Some(wire::SubsetPort {
-            port: port.number.get().into(),
+        Some(SubsetPort {
+            port: port.number,
             http2_upgrade: upgrades(mesh, pool, protocol),
             client_protocol: pool.use_client_protocol,
-            traffic: encode_traffic(&traffic),
+            traffic,
         })
     };
-    let one = |(name, subset): (&Arc<str>, &Subset)| wire::Subset {
-        name: name.to_string(),
-        labels: labels_on_wire(&subset.labels),
-        ports: service
-            .ports
-            .iter()
-            .filter_map(|one| port(one, name))
-            .collect(),
+    let one = |(name, subset): (&Arc<str>, &Subset)| WireSubset {
+        name: name.clone(),
+        labels: subset.labels.clone(),
+        ports: by_key(service.ports.iter().filter_map(|one| port(one, name))),
     };
-    rule.subsets.iter().map(one).collect()
+    by_key(rule.subsets.iter().map(one))
 }
 
 /// Returns true if HTTP/1.1 to a port travels as HTTP/2: only on ports that are declared as HTTP. A DestinationRule overrides
 /// the mesh's setting.
-fn upgrades(mesh: &Mesh, pool: ConnectionPool, protocol: wire::Protocol) -> bool {
+fn upgrades(mesh: &Mesh, pool: ConnectionPool, protocol: WireProtocol) -> bool {
     pool.http2_upgrade.unwrap_or(mesh.config.http2_upgrade)
         && !pool.use_client_protocol
-        && protocol == wire::Protocol::Http
-}
-
-fn proto_of_undeclared(port: Port) -> i32 {
-    let protocol = protocol_of(Written::undeclared(port)).unwrap_or(WireProtocol::Auto);
-    protocol.to_proxy().into()
+        && protocol == WireProtocol::Http
 }
 
 /// The same for a workload that is called by its own address.
-pub(in crate::translate) fn workload_policy(
-    mesh: &Mesh,
-    workload: &Workload,
-) -> wire::ServicePolicy {
+pub(in crate::translate) fn workload_policy(mesh: &Mesh, workload: &Workload) -> ServicePolicy {
     let never = !mesh.config.enable_auto_mtls;
-    let uid = || workload.uid.to_string();
     let captured = crate::translate::capture::capture(
         mesh,
         workload,
         mesh.sidecar_for(workload).map(|s| &**s),
     );
-    let disabled = |mode: i32| never || mode == i32::from(wire::MutualTls::Disable);
-    let taken = |port: u32| {
-        let port = u16::try_from(port).ok().and_then(Port::new);
-        port.is_none_or(|port| is_taken(mesh, workload, port))
-    };
-    let port_policy = |port: &wire::CapturedPort| wire::PortPolicy {
-        port: port.port,
-        protocol: port.protocol,
-        plaintext_workloads: (disabled(port.mutual_tls) || !taken(port.port))
-            .then(uid)
-            .into_iter()
-            .collect(),
-        // A workload called by its own address is no service's host, which is what rules are for.
-        http2_upgrade: upgrades(mesh, ConnectionPool::default(), port.protocol()),
-        retry: mesh.config.default_retry.as_ref().map(encode_retry),
-        client_protocol: false,
-        traffic: None,
-    };
-    let mut ports: Vec<_> = captured.ports.iter().map(port_policy).collect();
-    // Ports that nothing but the extent of capture speaks of.
-    for port in workload.captured_ports.named() {
-        let number = u32::from(port.get());
-        if !ports.iter().any(|one| one.port == number) {
-            ports.push(port_policy(&wire::CapturedPort {
-                port: number,
-                protocol: proto_of_undeclared(*port),
-                mutual_tls: captured.mutual_tls,
-                ..wire::CapturedPort::default()
-            }));
+    let disabled = |mode: MutualTls| never || mode == MutualTls::Disable;
+    let port_policy = |port: &CapturedPort| {
+        let plaintext = disabled(port.mutual_tls) || !is_taken(mesh, workload, port.port);
+        let uid = plaintext.then(|| workload.uid.clone());
+        PortPolicy {
+            port: port.port,
+            protocol: port.protocol,
+            plaintext_workloads: uid.into_iter().collect(),
+            // A workload called by its own address is no service's host, which is what rules are for.
+            http2_upgrade: upgrades(mesh, ConnectionPool::default(), port.protocol),
+            retry: mesh.config.default_retry.clone(),
+            client_protocol: false,
+            traffic: PortTraffic::default(),
         }
-    }
-    wire::ServicePolicy {
-        ports,
+    };
+    // Ports that nothing but the extent of capture speaks of.
+    let named = workload.captured_ports.named().iter();
+    let named = named.filter(|port| !captured.ports.contains_key(port));
+    let named = named.map(|port| {
+        port_policy(&CapturedPort {
+            port: *port,
+            protocol: protocol_of(Written::undeclared(*port)).unwrap_or(WireProtocol::Auto),
+            mutual_tls: captured.mutual_tls,
+            service: None,
+            endpoint: None,
+        })
+    });
+    ServicePolicy {
+        ports: by_key(captured.ports.values().map(port_policy).chain(named)),
         plaintext: disabled(captured.mutual_tls)
             || matches!(workload.captured_ports, CaptureSelection::Only(_)),
-        first_address_only: false,
-        subsets: Vec::new(),
-        for_clients: Vec::new(),
+        ..ServicePolicy::default()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use voile_xds::wire::WireType;
+
     const MESH: &str = r#"
 apiVersion: v1
 kind: Namespace
@@ -202,17 +192,17 @@ spec:
 "#;
 
     /// Ports called in plaintext, by service and by the workload's own address (`*`: those that nobody speaks of).
-    fn in_plaintext(text: &str) -> (Vec<u32>, Vec<String>) {
+    fn in_plaintext(text: &str) -> (Vec<u16>, Vec<String>) {
         let files = [voile_model::SourceFile::new("mesh.yaml", text)];
         let (mesh, problems) = voile_model::check(&files, None);
         let wrong = problems.iter().any(voile_model::Diagnostic::is_error);
         assert!(!wrong, "{problems:?}");
         let service = mesh.services.values().next().expect("a service");
-        let ports = super::told(&mesh, service, None).ports.into_iter();
+        let ports = super::told(&mesh, service, None).ports.into_values();
         let by_service = ports.filter(|port| !port.plaintext_workloads.is_empty());
         let workload = mesh.workloads.values().next().expect("a workload");
         let own = super::workload_policy(&mesh, workload);
-        let by_address = own.ports.iter().map(|port| {
+        let by_address = own.ports.values().map(|port| {
             let sign = if port.plaintext_workloads.is_empty() {
                 '+'
             } else {
@@ -222,7 +212,7 @@ spec:
         });
         let others = own.plaintext.then(|| "*~".to_owned());
         (
-            by_service.map(|port| port.port).collect(),
+            by_service.map(|port| port.port.get()).collect(),
             by_address.chain(others).collect(),
         )
     }
@@ -236,7 +226,7 @@ spec:
         let (mesh, problems) = voile_model::check(&files, None);
         assert_eq!(problems, []);
         let service = mesh.services.values().next().expect("a service");
-        let told = super::told(&mesh, service, None);
+        let told = super::told(&mesh, service, None).to_wire();
         let retry = told.ports[0].retry.as_ref().expect("a policy");
         // 0 on the wire means no limit.
         assert_eq!((retry.per_try_timeout_ms, retry.backoff_ms), (1, 1));
@@ -269,7 +259,7 @@ spec:
                 &format!("traffic.sidecar.istio.io/{name}InboundPorts: \"{ports}\""),
             )
         };
-        let cases: [(String, &[u32], &[&str]); 5] = [
+        let cases: [(String, &[u16], &[&str]); 5] = [
             (MESH.replace("ANNOTATIONS", ""), &[], &["8080+", "8081+"]),
             (
                 annotated("exclude", "8081,9000"),

@@ -3,7 +3,6 @@
 use voile_model::mesh::rate_limit::{self as model, MAX_RATE_LIMITS};
 use voile_model::mesh::{Mesh, MeshService, ProviderService, Workload};
 use voile_model::{Port, ServiceKey};
-use voile_proto::proxy as wire;
 use voile_xds::wire::{GlobalLimits, LimitRule, RateLimit};
 
 use crate::translate::routes::request_match;
@@ -14,7 +13,7 @@ pub(in crate::translate) fn holding(
     mesh: &Mesh,
     workload: &Workload,
     problems: &mut Vec<String>,
-) -> Vec<wire::RateLimit> {
+) -> Vec<RateLimit> {
     let waypoint = mesh.waypoint_run_by(workload);
     let through = waypoint.map(|waypoint| mesh.rate_limits_at(waypoint, Some(workload)));
     let own = match waypoint {
@@ -24,7 +23,7 @@ pub(in crate::translate) fn holding(
     let own = own.into_iter().flatten().map(|one| (one, Vec::new()));
     let held = through.into_iter().flatten().chain(own);
     held.take(MAX_RATE_LIMITS)
-        .map(|(one, services)| told(mesh, one, &services, problems).encode())
+        .map(|(one, services)| told(mesh, one, &services, problems))
         .collect()
 }
 

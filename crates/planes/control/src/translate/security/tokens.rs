@@ -9,7 +9,7 @@ use prost::Message;
 use sha2::{Digest, Sha256};
 use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule, Workload};
 use voile_proto::proxy as wire;
-use voile_xds::wire::encode_tokens;
+use voile_xds::wire::{PolicyReference, ProxyConfiguration, encode_tokens};
 
 use crate::keys::{Origin, Texts, key_set};
 use crate::resources::resource;
@@ -107,7 +107,7 @@ pub(in crate::translate) fn refer(
     mesh: &Mesh,
     workload: &Workload,
     snapshot: &MeshSnapshot,
-    body: &mut wire::ProxyConfiguration,
+    body: &mut ProxyConfiguration,
 ) {
     let waypoint = body.waypoint.iter();
     let waypoint = waypoint.flat_map(|waypoint| &waypoint.destinations);
@@ -121,10 +121,10 @@ pub(in crate::translate) fn refer(
     let all = waypoint.flat_map(|one| &one.request_authentications);
     let used: BTreeSet<&Arc<str>> = all
         .chain(&own)
-        .filter_map(|policy| snapshot.keys_of.get(policy.name.as_str()))
+        .filter_map(|policy| snapshot.keys_of.get(&policy.name))
         .flatten()
         .collect();
-    body.key_sets = used.into_iter().map(ToString::to_string).collect();
+    body.key_sets = used.into_iter().cloned().collect();
     body.request_authentications = own;
 }
 
@@ -132,11 +132,11 @@ pub(in crate::translate) fn refer(
 pub(in crate::translate) fn reference(
     policy: &RequestAuthentication,
     snapshot: &MeshSnapshot,
-) -> wire::PolicyReference {
-    let name = policy.name.to_string();
-    let resource = snapshot.tokens.get(name.as_str());
-    wire::PolicyReference {
-        version: resource.map_or_else(String::new, |resource| resource.version.to_string()),
+) -> PolicyReference {
+    let name: Arc<str> = policy.name.to_string().into();
+    let resource = snapshot.tokens.get(&name);
+    PolicyReference {
+        version: resource.map_or_else(|| "".into(), |resource| resource.version.clone()),
         name,
     }
 }

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use voile_model::mesh::telemetry::TelemetrySide;
 use voile_xds::wire::{
     AccessLog, CapturedPort, InboundCapture, InboundListener, LogSink, OutboundListener,
     PortPolicy, Service, ServicePolicy, Telemetry, Tracing, WireWorkload,
@@ -333,8 +334,8 @@ fn telemetry(telemetry: &Telemetry) -> Value {
     };
     json!({
         "access_logs": telemetry.access_logs.iter().map(log).collect::<Vec<_>>(),
-        "client_tracing": telemetry.client_tracing.as_ref().map(spans),
-        "server_tracing": telemetry.server_tracing.as_ref().map(spans),
+        "client_tracing": telemetry.tracing(TelemetrySide::Client).map(spans),
+        "server_tracing": telemetry.tracing(TelemetrySide::Server).map(spans),
         "metric_overrides": telemetry.metrics.len(),
     })
 }

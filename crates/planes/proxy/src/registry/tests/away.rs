@@ -119,6 +119,7 @@ fn those_of_another_network_are_one_endpoint_through_its_gateways_after_everybod
         authorities: Vec::new(),
     };
     let everybody = Subset {
+        name: "all".into(),
         labels: voile_model::Labels::default(),
         ports: Default::default(),
     };

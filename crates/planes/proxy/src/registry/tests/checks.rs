@@ -165,11 +165,13 @@ fn a_part_of_a_service_is_not_asked_for_itself() {
         authorities: Vec::new(),
     };
     let port = SubsetPort {
+        port: wanted.port,
         http2_upgrade: false,
         client_protocol: false,
         traffic: Default::default(),
     };
     let subset = Subset {
+        name: "v1".into(),
         labels: Default::default(),
         ports: [(wanted.port, port)].into(),
     };

@@ -572,6 +572,7 @@ fn retries_are_what_the_control_plane_says_and_else_the_proxys_own() {
 
     use crate::registry::retry;
     let port = |retry| PortPolicy {
+        port: voile_model::Port::new(80).expect("a port"),
         protocol: WireProtocol::Http,
         plaintext_workloads: std::collections::BTreeSet::new(),
         http2_upgrade: false,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use voile_model::mesh::workload::TUNNEL;
-use voile_xds::wire::{RemoteWorkload, WaypointAddress, parse_service_key, socket_address};
+use voile_xds::wire::{RemoteWorkload, WaypointAddress, WireType, parse_service_key};
 
 use super::*;
 
@@ -105,7 +105,7 @@ fn between_networks(spoil: impl FnOnce(&mut proxy::WaypointDestination)) -> Vec<
         workload_uid: "own".to_owned(),
         trust_domain: "cluster.local".to_owned(),
         waypoint: Some(proxy::Waypoint {
-            bind: Some(socket_address(([10, 0, 0, 7], 15008).into())),
+            bind: Some(SocketAddr::from(([10, 0, 0, 7], 15008)).to_wire()),
             destinations: vec![web],
             ..proxy::Waypoint::default()
         }),
@@ -202,7 +202,7 @@ fn what_goes_on_unread_has_neither_an_address_nor_a_policy() {
     type Spoil = fn(&mut proxy::WaypointDestination);
     let cases: [Spoil; 4] = [
         |one| {
-            let called = socket_address(([10, 96, 0, 1], 80).into());
+            let called = SocketAddr::from(([10, 96, 0, 1], 80)).to_wire();
             one.called.push(called);
         },
         |one| one.authorization_policies.push(Default::default()),

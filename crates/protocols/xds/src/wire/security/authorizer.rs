@@ -1,15 +1,17 @@
-//! External services that decide, checked from `voile.proxy.v1.Authorizer`: who is asked, how, and what becomes of what
+//! External services that decide ⇄ `voile.proxy.v1.Authorizer`: who is asked, how, and what becomes of what
 //! would have been asked while nobody can be.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use voile_model::mesh::authorization::StringMatch;
-use voile_model::mesh::{BodyInCheck, MAX_BODY_IN_CHECK};
+use voile_model::mesh::{BodyInCheck, HttpAuthorizer, MAX_BODY_IN_CHECK};
 use voile_model::{Port, ServiceKey};
 use voile_proto::proxy as wire;
 
-use crate::wire::{WireError, port, service_key};
+use crate::wire::fields::forms::{each, named};
+use crate::wire::fields::{wire_tuple, wire_type};
+use crate::wire::{WireError, WireType};
 
 /// An external service that decides about requests and connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,97 +31,92 @@ pub struct Authorizer {
     /// Part of the request's body that it gets.
     pub body: Option<BodyInCheck>,
     /// Settings of checks over HTTP; `None` is gRPC.
-    pub http: Option<AuthorizerHttp>,
+    pub http: Option<HttpAuthorizer>,
 }
 
-/// Headers and paths of checks over HTTP, and of their answers. Names are in lower case.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct AuthorizerHttp {
-    /// Before the request's own path; empty, or begins with `/`.
-    pub path_prefix: Arc<str>,
-    /// Headers of the request that it is told.
-    pub request_headers: Vec<StringMatch>,
-    /// Headers that it is told whatever the request says.
-    pub additional_headers: Vec<(Arc<str>, Arc<str>)>,
-    /// Headers of its yes that the application is told.
-    pub upstream_on_allow: Vec<StringMatch>,
-    /// Headers of its no that the client is told; none: all of them.
-    pub downstream_on_deny: Vec<StringMatch>,
-    /// Headers of its yes that the client is told.
-    pub downstream_on_allow: Vec<StringMatch>,
+wire_type! {
+    Authorizer as wire::Authorizer {
+        name by named,
+        service,
+        port,
+        timeout = timeout_ms,
+        fail_open,
+        status_on_error by status,
+        body,
+        http,
+    }
 }
 
-impl Authorizer {
-    /// Checks a message.
-    pub fn check(message: &wire::Authorizer) -> Result<Self, WireError> {
-        if message.name.is_empty() {
-            return Err(WireError::new("name", "missing"));
+fn status(form: u32) -> Result<Option<u16>, WireError> {
+    match u16::try_from(form) {
+        Ok(0) => Ok(None),
+        Ok(status @ 200..=599) => Ok(Some(status)),
+        _ => Err(WireError::new("", format!("{form}"))),
+    }
+}
+
+wire_type! {
+    BodyInCheck as wire::AuthorizerBody { max_bytes, allow_partial, pack_as_bytes, }
+    verify is_bounded
+}
+
+fn is_bounded(body: &BodyInCheck) -> Result<(), WireError> {
+    match body.max_bytes {
+        1..=MAX_BODY_IN_CHECK => Ok(()),
+        bytes => {
+            let reason = format!("{bytes} is not 1 to {MAX_BODY_IN_CHECK}");
+            Err(WireError::new("max_bytes", reason))
         }
-        let timeout = u64::from(message.timeout_ms);
-        let status_on_error = match message.status_on_error {
-            0 => None,
-            said => match u16::try_from(said).ok() {
-                Some(status @ 200..=599) => Some(status),
-                _ => return Err(WireError::new("status_on_error", format!("{said}"))),
-            },
-        };
-        Ok(Self {
-            name: message.name.as_str().into(),
-            service: service_key("service", &message.service)?,
-            port: port("port", message.port)?,
-            timeout: (timeout != 0).then(|| Duration::from_millis(timeout)),
-            fail_open: message.fail_open,
-            status_on_error,
-            body: match &message.body {
-                None => None,
-                Some(body) => Some(body_in_check(body).map_err(|error| error.within("body"))?),
-            },
-            http: match &message.http {
-                None => None,
-                Some(said) => Some(http(said).map_err(|error| error.within("http"))?),
-            },
-        })
     }
 }
 
-fn body_in_check(message: &wire::AuthorizerBody) -> Result<BodyInCheck, WireError> {
-    if !(1..=MAX_BODY_IN_CHECK).contains(&message.max_bytes) {
-        let reason = format!("{} is not 1 to {MAX_BODY_IN_CHECK}", message.max_bytes);
-        return Err(WireError::new("max_bytes", reason));
+wire_type! {
+    HttpAuthorizer as wire::AuthorizerHttp {
+        path_prefix by path,
+        request_headers by names,
+        additional_headers by headers,
+        upstream_on_allow by names,
+        downstream_on_deny by names,
+        downstream_on_allow by names,
     }
-    Ok(BodyInCheck {
-        max_bytes: message.max_bytes,
-        allow_partial: message.allow_partial,
-        pack_as_bytes: message.pack_as_bytes,
+}
+
+fn path(form: String) -> Result<Arc<str>, WireError> {
+    let printable = form.bytes().all(|byte| matches!(byte, 0x21..=0x7e));
+    match (form.is_empty() || form.starts_with('/')) && printable {
+        true => Ok(form.into()),
+        false => Err(WireError::new("", "not a path")),
+    }
+}
+
+impl WireType<String> for StringMatch {
+    fn to_wire(&self) -> String {
+        self.to_string()
+    }
+
+    fn from_wire(form: String) -> Result<Self, WireError> {
+        Ok(Self::parse(&form))
+    }
+}
+
+fn names(form: Vec<String>) -> Result<Vec<StringMatch>, WireError> {
+    each(form, |name| {
+        StringMatch::from_wire(name.to_ascii_lowercase())
     })
 }
 
-fn http(message: &wire::AuthorizerHttp) -> Result<AuthorizerHttp, WireError> {
-    let prefix = message.path_prefix.as_str();
-    let printable = prefix.bytes().all(|byte| matches!(byte, 0x21..=0x7e));
-    if !(prefix.is_empty() || prefix.starts_with('/')) || !printable {
-        return Err(WireError::new("path_prefix", "not a path"));
-    }
-    let names = |names: &[String]| -> Vec<StringMatch> {
-        let one = |name: &String| StringMatch::parse(&name.to_ascii_lowercase());
-        names.iter().map(one).collect()
-    };
-    let mut additional = Vec::new();
-    for header in &message.additional_headers {
+type Header = (Arc<str>, Arc<str>);
+
+wire_tuple! { (Arc<str>, Arc<str>) as wire::AuthorizerHeader { name, value } }
+
+fn headers(form: Vec<wire::AuthorizerHeader>) -> Result<Vec<Header>, WireError> {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    each(form, |mut header| {
         let visible = header.value.bytes().all(|byte| matches!(byte, 0x20..=0x7e));
-        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if header.name.is_empty() || !header.name.bytes().all(token) || !visible {
-            return Err(WireError::new("additional_headers", "not a header"));
+            return Err(WireError::new("", "not a header"));
         }
-        let name = header.name.to_ascii_lowercase();
-        additional.push((name.into(), header.value.as_str().into()));
-    }
-    Ok(AuthorizerHttp {
-        path_prefix: prefix.into(),
-        request_headers: names(&message.request_headers),
-        additional_headers: additional,
-        upstream_on_allow: names(&message.upstream_on_allow),
-        downstream_on_deny: names(&message.downstream_on_deny),
-        downstream_on_allow: names(&message.downstream_on_allow),
+        header.name.make_ascii_lowercase();
+        WireType::from_wire(header)
     })
 }

@@ -10,8 +10,9 @@ use voile_model::mesh::rate_limit::{
 use voile_model::{Port, ServiceKey};
 use voile_proto::proxy as wire;
 
-use crate::wire::routes::{encode_match, request_match};
-use crate::wire::{RequestMatch, WireError, port, service_key};
+use crate::wire::fields::forms::positive;
+use crate::wire::fields::wire_type;
+use crate::wire::{RequestMatch, WireError, WireType};
 
 /// A RateLimit as a proxy obeys it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,186 +55,126 @@ pub struct LimitRule {
     pub hits: u32,
 }
 
-impl RateLimit {
-    /// Checks a message.
-    pub fn check(message: &wire::RateLimit) -> Result<Self, WireError> {
-        let one = |(index, message)| {
-            rule(message).map_err(|error| error.within(&format!("rules[{index}]")))
-        };
-        let rules = message.rules.iter().enumerate().map(one);
-        let rules = rules.collect::<Result<Vec<LimitRule>, _>>()?;
-        let global = message.global.as_ref().map(global).transpose();
-        let global = global.map_err(|error| error.within("global"))?;
-        if global.is_none() && rules.iter().any(|rule| !rule.descriptors.is_empty()) {
-            return Err(WireError::new("global", "missing"));
-        }
-        Ok(Self {
-            name: message.name.as_str().into(),
-            rules,
-            global,
-            hosts: message
-                .hosts
-                .iter()
-                .map(|host| host.as_str().into())
-                .collect(),
+wire_type! {
+    RateLimit as wire::RateLimit { name, rules, global, hosts, }
+    verify has_somebody_to_ask
+}
+
+fn has_somebody_to_ask(limit: &RateLimit) -> Result<(), WireError> {
+    match limit.global.is_none() && limit.rules.iter().any(|rule| !rule.descriptors.is_empty()) {
+        true => Err(WireError::new("global", "missing")),
+        false => Ok(()),
+    }
+}
+
+wire_type! {
+    GlobalLimits as wire::GlobalLimits {
+        service = (service, port) by called_service,
+        domain,
+        timeout = timeout_ms by positive,
+        fail_open,
+    }
+}
+
+fn called_service(form: (String, u32)) -> Result<Option<(ServiceKey, Port)>, WireError> {
+    WireType::from_wire(form).map_err(|error: WireError| match &*error.field {
+        "service_port" => WireError::new("port", error.reason),
+        _ => error,
+    })
+}
+
+wire_type! {
+    LimitRule as wire::LimitRule { name, matches, limits, descriptors, hits by at_least_one, }
+}
+
+fn at_least_one(hits: u32) -> Result<u32, WireError> {
+    Ok(hits.max(1))
+}
+
+wire_type! { Descriptor as wire::LimitDescriptor { entries, } }
+wire_type! { DescriptorEntry as wire::LimitEntry { key, value = says, } }
+
+impl WireType<Option<wire::limit_entry::Says>> for DescriptorValue {
+    fn to_wire(&self) -> Option<wire::limit_entry::Says> {
+        use wire::RequestSubject as Subject;
+        use wire::limit_entry::Says;
+        let subject = |subject: Subject| Says::Subject(subject.into());
+        Some(match self {
+            Self::Text(text) => Says::Text(text.to_string()),
+            Self::Header(name) => Says::Header(name.to_string()),
+            Self::Identity => subject(Subject::Identity),
+            Self::Address => subject(Subject::Address),
+            Self::Method => subject(Subject::Method),
+            Self::Path => subject(Subject::Path),
         })
     }
 
-    /// The message.
-    #[must_use]
-    pub fn encode(&self) -> wire::RateLimit {
-        let rule = |rule: &LimitRule| wire::LimitRule {
-            name: rule.name.to_string(),
-            matches: rule.matches.iter().map(encode_match).collect(),
-            limits: rule.limits.iter().map(encode_limit).collect(),
-            descriptors: rule.descriptors.iter().map(encode_descriptor).collect(),
-            hits: rule.hits,
-        };
-        wire::RateLimit {
-            name: self.name.to_string(),
-            rules: self.rules.iter().map(rule).collect(),
-            global: self.global.as_ref().map(encode_global),
-            hosts: self.hosts.iter().map(ToString::to_string).collect(),
-        }
+    fn from_wire(form: Option<wire::limit_entry::Says>) -> Result<Self, WireError> {
+        use wire::RequestSubject as Subject;
+        use wire::limit_entry::Says;
+        Ok(match form {
+            None => return Err(WireError::new("", "an entry has no value")),
+            Some(Says::Text(text)) => Self::Text(text.into()),
+            Some(Says::Header(name)) => Self::Header(name.into()),
+            Some(Says::Subject(said)) => match Subject::try_from(said) {
+                Ok(Subject::Identity) => Self::Identity,
+                Ok(Subject::Address) => Self::Address,
+                Ok(Subject::Method) => Self::Method,
+                Ok(Subject::Path) => Self::Path,
+                Ok(Subject::Unspecified) | Err(_) => {
+                    return Err(crate::wire::unknown_value("subject", said));
+                }
+            },
+        })
     }
 }
 
-fn global(message: &wire::GlobalLimits) -> Result<GlobalLimits, WireError> {
-    if message.timeout_ms == 0 {
-        return Err(WireError::new("timeout_ms", "it is 0"));
+wire_type! {
+    Limit as wire::RequestLimit {
+        requests by positive,
+        per = per_ns with nanoseconds,
+        burst by positive,
+        by = (by_identity, by_address, by_headers),
+        keys by positive,
     }
-    Ok(GlobalLimits {
-        service: match message.service.as_str() {
-            "" => None,
-            service => Some((
-                service_key("service", service)?,
-                port("port", message.port)?,
-            )),
-        },
-        domain: message.domain.as_str().into(),
-        timeout: Duration::from_millis(message.timeout_ms.into()),
-        fail_open: message.fail_open,
-    })
+    verify tells_few_keys_apart
 }
 
-fn encode_global(global: &GlobalLimits) -> wire::GlobalLimits {
-    let service = global.service.as_ref();
-    wire::GlobalLimits {
-        service: service.map_or_else(String::new, |(key, _)| key.to_string()),
-        port: service.map_or(0, |(_, port)| port.get().into()),
-        domain: global.domain.to_string(),
-        // At least one: what is shorter is a millisecond.
-        timeout_ms: u32::try_from(global.timeout.as_millis().max(1)).unwrap_or(u32::MAX),
-        fail_open: global.fail_open,
+fn tells_few_keys_apart(limit: &Limit) -> Result<(), WireError> {
+    match limit.keys {
+        ..=MAX_KEYS => Ok(()),
+        keys => Err(WireError::new(
+            "keys",
+            format!("{keys} is more than {MAX_KEYS}"),
+        )),
     }
 }
 
-fn rule(message: &wire::LimitRule) -> Result<LimitRule, WireError> {
-    let mut matches = Vec::with_capacity(message.matches.len());
-    for (index, one) in message.matches.iter().enumerate() {
-        matches.push(request_match(one).map_err(|e| e.within(&format!("matches[{index}]")))?);
-    }
-    let mut limits = Vec::with_capacity(message.limits.len());
-    for (index, one) in message.limits.iter().enumerate() {
-        limits.push(limit(one).map_err(|e| e.within(&format!("limits[{index}]")))?);
-    }
-    let mut descriptors = Vec::with_capacity(message.descriptors.len());
-    for (index, one) in message.descriptors.iter().enumerate() {
-        let within = |error: WireError| error.within(&format!("descriptors[{index}]"));
-        let entries = one.entries.iter().map(entry);
-        let entries = entries.collect::<Result<_, _>>().map_err(within)?;
-        descriptors.push(Descriptor { entries });
-    }
-    Ok(LimitRule {
-        name: message.name.as_str().into(),
-        matches,
-        limits,
-        descriptors,
-        hits: message.hits.max(1),
-    })
-}
+mod nanoseconds {
+    use super::{Duration, WireError};
 
-fn entry(message: &wire::LimitEntry) -> Result<DescriptorEntry, WireError> {
-    use wire::RequestSubject as Subject;
-    use wire::limit_entry::Says;
-    let value = match &message.says {
-        Some(Says::Text(text)) => DescriptorValue::Text(text.as_str().into()),
-        Some(Says::Header(name)) => DescriptorValue::Header(name.as_str().into()),
-        Some(Says::Subject(said)) => match Subject::try_from(*said) {
-            Ok(Subject::Identity) => DescriptorValue::Identity,
-            Ok(Subject::Address) => DescriptorValue::Address,
-            Ok(Subject::Method) => DescriptorValue::Method,
-            Ok(Subject::Path) => DescriptorValue::Path,
-            Ok(Subject::Unspecified) | Err(_) => {
-                return Err(crate::wire::unknown_value("entries.subject", *said));
-            }
-        },
-        None => return Err(WireError::new("entries", "an entry has no value")),
-    };
-    Ok(DescriptorEntry {
-        key: message.key.as_str().into(),
-        value,
-    })
-}
-
-fn encode_descriptor(descriptor: &Descriptor) -> wire::LimitDescriptor {
-    use wire::RequestSubject as Subject;
-    use wire::limit_entry::Says;
-    let subject = |subject: Subject| Says::Subject(subject.into());
-    let entry = |entry: &DescriptorEntry| wire::LimitEntry {
-        key: entry.key.to_string(),
-        says: Some(match &entry.value {
-            DescriptorValue::Text(text) => Says::Text(text.to_string()),
-            DescriptorValue::Header(name) => Says::Header(name.to_string()),
-            DescriptorValue::Identity => subject(Subject::Identity),
-            DescriptorValue::Address => subject(Subject::Address),
-            DescriptorValue::Method => subject(Subject::Method),
-            DescriptorValue::Path => subject(Subject::Path),
-        }),
-    };
-    wire::LimitDescriptor {
-        entries: descriptor.entries.iter().map(entry).collect(),
-    }
-}
-
-fn limit(message: &wire::RequestLimit) -> Result<Limit, WireError> {
-    let numbers = [
-        ("requests", u64::from(message.requests)),
-        ("per_ns", message.per_ns),
-        ("burst", message.burst.into()),
-        ("keys", message.keys.into()),
-    ];
-    if let Some((field, _)) = numbers.iter().find(|(_, number)| *number == 0) {
-        return Err(WireError::new(*field, "it is 0"));
-    }
-    if message.keys > MAX_KEYS {
-        let reason = format!("{} is more than {MAX_KEYS}", message.keys);
-        return Err(WireError::new("keys", reason));
-    }
-    let headers = message.by_headers.iter();
-    Ok(Limit {
-        requests: message.requests,
-        per: Duration::from_nanos(message.per_ns),
-        burst: message.burst,
-        by: LimitBy {
-            identity: message.by_identity,
-            address: message.by_address,
-            headers: headers.map(|name| name.as_str().into()).collect(),
-        },
-        keys: message.keys,
-    })
-}
-
-fn encode_limit(limit: &Limit) -> wire::RequestLimit {
-    let headers = limit.by.headers.iter();
-    wire::RequestLimit {
-        requests: limit.requests,
+    pub(super) fn to_wire(value: &Duration) -> u64 {
         // At most a year, which is how long a duration may be written.
-        per_ns: u64::try_from(limit.per.as_nanos()).unwrap_or(u64::MAX),
-        burst: limit.burst,
-        by_identity: limit.by.identity,
-        by_address: limit.by.address,
-        by_headers: headers.map(ToString::to_string).collect(),
-        keys: limit.keys,
+        u64::try_from(value.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn from_wire(form: u64) -> Result<Duration, WireError> {
+        super::positive(form).map(Duration::from_nanos)
+    }
+}
+
+impl WireType<(bool, bool, Vec<String>)> for LimitBy {
+    fn to_wire(&self) -> (bool, bool, Vec<String>) {
+        (self.identity, self.address, self.headers.to_wire())
+    }
+
+    fn from_wire(
+        (identity, address, headers): (bool, bool, Vec<String>),
+    ) -> Result<Self, WireError> {
+        Ok(Self {
+            identity,
+            address,
+            headers: WireType::from_wire(headers)?,
+        })
     }
 }

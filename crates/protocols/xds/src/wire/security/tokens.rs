@@ -10,7 +10,9 @@ use voile_model::mesh::{ClaimOutput, HeaderPlace, KeySource, RequestAuthenticati
 use voile_model::source::Source;
 use voile_proto::proxy as wire;
 
-use crate::wire::{WireError, shown};
+use crate::wire::fields::forms::{each, each_named, named};
+use crate::wire::fields::wire_type;
+use crate::wire::{WireError, WireType, shown};
 
 /// Fields that frame or route a request: no rule reads a token from them, or writes to them.
 const FRAMING: [&str; 11] = [
@@ -43,68 +45,25 @@ pub fn encode_tokens(
     key_sets: &[Option<Arc<str>>],
 ) -> wire::RequestAuthentication {
     let rule = |(index, rule): (usize, &TokenRule)| wire::TokenRule {
-        issuer: rule.issuer.to_string(),
-        audiences: texts(&rule.audiences),
-        key_set: match key_sets.get(index) {
-            Some(Some(name)) => name.to_string(),
-            Some(None) | None => String::new(),
-        },
-        from_headers: rule.from_headers.iter().map(encode_place).collect(),
-        from_params: texts(&rule.from_params),
-        from_cookies: texts(&rule.from_cookies),
-        forward_original: rule.forward_original,
-        output_payload_to_header: rule
-            .output_payload_to_header
-            .as_deref()
-            .unwrap_or_default()
-            .to_owned(),
-        output_claims: rule.output_claims.iter().map(encode_output).collect(),
-        space_delimited_claims: texts(&rule.space_delimited_claims),
-        required: rule.required,
+        key_set: key_sets.get(index).cloned().flatten().to_wire(),
+        ..rule.to_wire()
     };
     wire::RequestAuthentication {
         rules: policy.rules.iter().enumerate().map(rule).collect(),
     }
 }
 
-fn texts(list: &[Arc<str>]) -> Vec<String> {
-    list.iter().map(ToString::to_string).collect()
-}
-
-fn encode_place(place: &HeaderPlace) -> wire::TokenHeader {
-    wire::TokenHeader {
-        name: place.name.to_string(),
-        prefix: place.prefix.to_string(),
-    }
-}
-
-fn encode_output(output: &ClaimOutput) -> wire::ClaimHeader {
-    wire::ClaimHeader {
-        header: output.header.to_string(),
-        claim: output.claim.to_string(),
-    }
-}
-
 /// Checks the bytes of a RequestAuthentication that came under this name.
 pub fn decode_tokens(name: &str, bytes: &[u8]) -> Result<ReceivedTokens, WireError> {
     let message = wire::RequestAuthentication::decode(bytes)?;
-    let source = Source {
-        file: "".into(),
-        line: 0,
-        column: 0,
-    };
     let name = crate::wire::security::authorization::parse_name(name)
         .ok_or_else(|| WireError::new("", format!("`{}` is not NAMESPACE/NAME", shown(name))))?;
-    let mut rules = Vec::with_capacity(message.rules.len());
-    let mut key_sets = Vec::with_capacity(message.rules.len());
-    for (index, rule) in message.rules.iter().enumerate() {
-        let checked = decode_rule(rule, &source);
-        rules.push(checked.map_err(|error| error.within(&format!("rules[{index}]")))?);
-        key_sets.push((!rule.key_set.is_empty()).then(|| rule.key_set.as_str().into()));
-    }
+    let key_sets = message.rules.iter().map(|rule| rule.key_set.clone());
+    let key_sets = each(key_sets.collect(), WireType::from_wire)?;
+    let rules = Vec::from_wire(message.rules).map_err(|error| error.within("rules"))?;
     let policy = RequestAuthentication {
         name,
-        source,
+        source: nowhere(),
         created: None,
         target: PolicyTarget::Everything,
         rules,
@@ -112,66 +71,68 @@ pub fn decode_tokens(name: &str, bytes: &[u8]) -> Result<ReceivedTokens, WireErr
     Ok(ReceivedTokens { policy, key_sets })
 }
 
-fn decode_rule(rule: &wire::TokenRule, source: &Source) -> Result<TokenRule, WireError> {
-    let places = rule.from_headers.iter().enumerate();
-    let places = places.map(|(index, place)| {
-        Ok(HeaderPlace {
-            name: header(&format!("from_headers[{index}].name"), &place.name)?,
-            prefix: place.prefix.as_str().into(),
-        })
-    });
-    let outputs = rule.output_claims.iter().enumerate();
-    let outputs = outputs.map(|(index, output)| {
-        let field = format!("output_claims[{index}]");
-        if output.claim.is_empty() {
-            return Err(WireError::new(format!("{field}.claim"), "missing"));
-        }
-        Ok(ClaimOutput {
-            header: header(&format!("{field}.header"), &output.header)?,
-            claim: output.claim.as_str().into(),
-        })
-    });
-    Ok(TokenRule {
-        source: source.clone(),
-        issuer: rule.issuer.as_str().into(),
-        audiences: said("audiences", &rule.audiences)?,
-        keys: KeySource::Discovery,
-        from_headers: places.collect::<Result<_, WireError>>()?,
-        from_params: said("from_params", &rule.from_params)?,
-        from_cookies: said("from_cookies", &rule.from_cookies)?,
-        forward_original: rule.forward_original,
-        output_payload_to_header: match rule.output_payload_to_header.as_str() {
-            "" => None,
-            name => Some(header("output_payload_to_header", name)?),
-        },
-        output_claims: outputs.collect::<Result<_, WireError>>()?,
-        space_delimited_claims: said("space_delimited_claims", &rule.space_delimited_claims)?,
-        timeout: Duration::ZERO,
-        required: rule.required,
-    })
+/// A proxy does not know the file of a policy.
+fn nowhere() -> Source {
+    Source {
+        file: "".into(),
+        line: 0,
+        column: 0,
+    }
 }
 
-fn said(field: &str, list: &[String]) -> Result<Vec<Arc<str>>, WireError> {
-    let one = |(index, text): (usize, &String)| match text.as_str() {
-        "" => Err(WireError::new(format!("{field}[{index}]"), "missing")),
-        text => Ok(text.into()),
-    };
-    list.iter().enumerate().map(one).collect()
+wire_type! {
+    TokenRule as wire::TokenRule {
+        issuer,
+        audiences by each_named,
+        keys = key_set with apart,
+        from_headers,
+        from_params by each_named,
+        from_cookies by each_named,
+        forward_original,
+        output_payload_to_header by some_header,
+        output_claims,
+        space_delimited_claims by each_named,
+        required,
+        source: nowhere(),
+        timeout: Duration::ZERO,
+    }
+}
+
+/// The name of the keys stands beside the rule, not in it.
+mod apart {
+    use super::{KeySource, WireError};
+
+    pub(super) fn to_wire(_: &KeySource) -> String {
+        String::new()
+    }
+
+    pub(super) fn from_wire(_: String) -> Result<KeySource, WireError> {
+        Ok(KeySource::Discovery)
+    }
+}
+
+wire_type! { HeaderPlace as wire::TokenHeader { name by header_name, prefix, } }
+wire_type! { ClaimOutput as wire::ClaimHeader { header by header_name, claim by named, } }
+
+fn some_header(form: String) -> Result<Option<Arc<str>>, WireError> {
+    match form.is_empty() {
+        true => Ok(None),
+        false => header_name(form).map(Some),
+    }
 }
 
 /// The name of a header field, in lower case.
-fn header(field: &str, name: &str) -> Result<Arc<str>, WireError> {
+fn header_name(name: String) -> Result<Arc<str>, WireError> {
     let letter = |byte: u8| match byte {
         b'a'..=b'z' | b'0'..=b'9' => true,
         byte => b"!#$%&'*+-.^_`|~".contains(&byte),
     };
     if name.is_empty() || !name.bytes().all(letter) {
-        let why = format!("`{}` is not a lower-case header name", shown(name));
-        return Err(WireError::new(field, why));
+        let why = format!("`{}` is not a lower-case header name", shown(&name));
+        return Err(WireError::new("", why));
     }
-    if FRAMING.contains(&name) {
-        let why = format!("`{name}` is a framing header");
-        return Err(WireError::new(field, why));
+    if FRAMING.contains(&&*name) {
+        return Err(WireError::new("", format!("`{name}` is a framing header")));
     }
     Ok(name.into())
 }

@@ -2,9 +2,9 @@
 //! may choose the response. Neither may touch fields that frame, route or identify a request. An approval that tries
 //! counts as no answer.
 
+use voile_model::mesh::HttpAuthorizer;
 use voile_model::mesh::authorization::StringMatch;
 use voile_proto::external_authorization as wire;
-use voile_xds::wire::AuthorizerHttp;
 use wire::check_response::HttpResponse;
 
 use crate::http::{ExternalReply, FieldPlacement, HeadAmendment, HttpHead};
@@ -232,7 +232,7 @@ fn any(names: &[StringMatch], name: &str) -> bool {
 }
 
 /// Returns true if the provider's lists send this field of the request to the external service.
-pub(super) fn is_told(http: &AuthorizerHttp, name: &str) -> bool {
+pub(super) fn is_told(http: &HttpAuthorizer, name: &str) -> bool {
     name == "authorization" || any(&http.request_headers, name)
 }
 
@@ -241,7 +241,7 @@ const TO_REMOVE: &str = "x-envoy-auth-headers-to-remove";
 
 /// An answer over HTTP: 200 is yes, 5xx no answer, all else no.
 pub(super) fn of_http<'f>(
-    http: &AuthorizerHttp,
+    http: &HttpAuthorizer,
     status: u16,
     fields: impl Iterator<Item = (&'f str, &'f [u8])>,
     body: Vec<u8>,
@@ -421,10 +421,10 @@ mod tests {
     #[test]
     fn a_status_decides_over_http_and_lists_choose_what_travels() {
         let names = |names: &[&str]| names.iter().map(|name| StringMatch::parse(name)).collect();
-        let http = AuthorizerHttp {
+        let http = HttpAuthorizer {
             upstream_on_allow: names(&["x-user-*"]),
             downstream_on_deny: names(&["*-why"]),
-            ..AuthorizerHttp::default()
+            ..HttpAuthorizer::default()
         };
         let fields = [
             ("X-User-Id", &b"1"[..]),
@@ -452,7 +452,7 @@ mod tests {
         }
         assert!(matches!(answer(500), AuthorizerResponse::Failed(_)));
         let all = of_http(
-            &AuthorizerHttp::default(),
+            &HttpAuthorizer::default(),
             403,
             fields.into_iter(),
             Vec::new(),

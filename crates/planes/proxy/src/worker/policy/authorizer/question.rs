@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::SystemTime;
 
+use voile_model::mesh::HttpAuthorizer;
 use voile_proto::external_authorization as wire;
-use voile_xds::wire::AuthorizerHttp;
 
 use super::Authorizer;
 use super::answer::{self, is_told};
@@ -221,7 +221,7 @@ fn size(head: &HttpHead<'_>) -> i64 {
 
 /// A request like this one; CONNECT has none.
 fn over_http(
-    http: &AuthorizerHttp,
+    http: &HttpAuthorizer,
     (head, changes): (&HttpHead<'_>, &PlanChanges),
     path: &str,
 ) -> Option<OverHttp> {
