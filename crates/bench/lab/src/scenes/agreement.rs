@@ -16,13 +16,13 @@ use voile_report::agreement::{Agreement, AgreementScene, Slice};
 use voile_report::record::{Latency, ValueKind};
 use voile_report::side_record::SideRecord as _;
 
-use crate::agent::Echo;
 use crate::contestants::contestant::CellRoute;
-use crate::contestants::instance::Hop;
 use crate::definition::Asks;
 use crate::environment::{environment, head, warnings};
 use crate::find::PeerProgram;
 use crate::generator::{BrokenSlice, GeneratorRequest, finish_load, start_load};
+use crate::machine::instance::Hop;
+use crate::network::Echo;
 use crate::shared_processes::{HTTP, Lab, start_echo};
 
 /// Rate of both generators, the one of istio/tools and of the quick experiment.

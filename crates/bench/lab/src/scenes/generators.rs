@@ -16,10 +16,10 @@ use voile_host::sampler::Usage;
 use voile_report::generators::{GeneratorScene, GeneratorTurn, Generators, OtherGenerator};
 use voile_report::side_record::SideRecord as _;
 
-use crate::agent::Echo;
 use crate::environment::{environment, head, warnings};
 use crate::find::{self, PeerProgram};
 use crate::generator::{BrokenSlice, wait_until};
+use crate::network::Echo;
 use crate::shared_processes::{HTTP, Lab, TCP, start_echo};
 
 const CONNECTIONS: u32 = 16;

@@ -13,13 +13,13 @@ use voile_report::control_plane::ControlPlaneRecord;
 
 use super::NodeCrowdSettings;
 use super::calls::{call, open, percentile, schedule};
-use crate::agent::Echo;
-use crate::contestants::instance::{CLIENT_NODE, SERVER_NODE};
+use crate::checks::pace;
 use crate::contestants::programs::nodes::agent::NodePod;
 use crate::contestants::programs::nodes::{NODE_ACCOUNT, NodePlan, Program, StartedNode};
 use crate::control_plane::Progress;
+use crate::machine::instance::{CLIENT_NODE, SERVER_NODE};
+use crate::network::Echo;
 use crate::network::{GATEWAY, Network, Pod, TCP_PORT};
-use crate::proofs::checks::pace;
 use crate::shared_processes::{Lab, STOP_GRACE, TCP};
 use crate::sidecars::control::{Control, port};
 use crate::sidecars::{megabytes, rest};
@@ -84,7 +84,7 @@ impl NodeCrowdScene<'_> {
         let node_account = ["--node-account", NODE_ACCOUNT].map(str::to_owned);
         let place = Some(network.for_control());
         let mut control = Control::start(&lab, "control", &config, tls, place, &node_account)?;
-        let mut echo = network.start_echo(&lab, &server, "echo", (&[], &[TCP_PORT]), &[])?;
+        let mut echo = lab.start_pod_echo(&network, &server, "echo", (&[], &[TCP_PORT]), &[])?;
         let place = |pod: &Pod| ProcessIsolation::new(pod.namespace.clone(), Privileges::NodeProxy);
         let inside = lab.with_places([
             (CLIENT_NODE, place(&nodes[0])),

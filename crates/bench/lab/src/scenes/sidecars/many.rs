@@ -17,9 +17,9 @@ use voile_report::control_plane::ControlPlaneRecord;
 use super::control::{Control, SidecarReport, port};
 use super::mesh::{ACCOUNT, MAX_PODS, MeshSize, NAMESPACE};
 use super::{SidecarSettings, megabytes, rest};
-use crate::agent::Echo;
 use crate::contestants::counted;
 use crate::control_plane::{Progress, make_room};
+use crate::network::Echo;
 use crate::shared_processes::{HTTP, Lab, start_echo};
 
 /// Estimated number of sidecars that come into sync in a second; used only to estimate the remaining time.

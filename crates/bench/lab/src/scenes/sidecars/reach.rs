@@ -19,8 +19,8 @@ use voile_report::control_plane::ControlPlaneRecord;
 
 use super::control::{Control, port};
 use super::{SidecarSettings, megabytes, rest};
-use crate::agent::Echo;
 use crate::control_plane::{Progress, generate};
+use crate::network::Echo;
 use crate::network::{GATEWAY, HTTP_PORT, Network, Pod};
 use crate::shared_processes::{Lab, STOP_GRACE};
 
@@ -191,8 +191,8 @@ impl<'a> Mesh<'a> {
         let control = Control::start(lab, &name, &config, tls, place, &[])?;
         let token = control.token(lab, &format!("{NAMESPACE}/client"))?;
         let of_server = control.token(lab, &format!("{NAMESPACE}/server"))?;
-        let echo = network.start_echo(
-            lab,
+        let echo = lab.start_pod_echo(
+            network,
             &server,
             &format!("reach-{services}-echo"),
             (&[HTTP_PORT], &[]),
