@@ -52,8 +52,8 @@ pub use path_privacy::without as without_places;
 pub use plan::SlicePlan;
 pub use preset::{preset, presets};
 pub use record_folder::{
-    ExperimentOutcome, Format, RECORD, RedrawnFiles, default_folder, read, redraw, side_json,
-    write as write_file, write_plots, write_side,
+    ExperimentOutcome, Format, RECORD, default_folder, read, redraw, scene_json,
+    write as write_file, write_plots, write_scene,
 };
 pub use record_writer::RecordKeeping;
 pub use sidecars::{SidecarSettings, measure_sidecars};
