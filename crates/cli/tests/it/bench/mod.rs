@@ -448,6 +448,7 @@ fn wrong_words_exit_with_two() {
         vec!["bench", "quick", "--repeat", "0"],
         vec!["bench", "agreement", "--peer", "fortio=/no/such/fortio"],
         vec!["bench", "generators", "--peer", "ab=/usr/bin/ab"],
+        vec!["bench", "control-plane", "--proxies", "0"],
     ] {
         let ran = Process::output(|voile| {
             voile.args(&words);
